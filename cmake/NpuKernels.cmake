@@ -1,0 +1,36 @@
+# libnpu_kernels_<isa>.so: every kernel, compiled once per instruction-set level. The runtime loads
+# exactly one of them, so code built for a wider ISA can never be picked by the linker for a machine
+# that lacks it (docs/decisions/0001-one-kernel-library-per-isa.md).
+file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS
+  "${PROJECT_SOURCE_DIR}/ep/kernels/*.cc" "${PROJECT_SOURCE_DIR}/contrib_ops/*.cc")
+file(GLOB_RECURSE op_definitions CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/contrib_ops/*.py")
+
+# The signatures of the npu:: operators, derived from their definitions; a build output, never committed.
+set(op_table "${PROJECT_BINARY_DIR}/generated/npu_op_table.cc")
+add_custom_command(
+  OUTPUT "${op_table}"
+  COMMAND "${CMAKE_COMMAND}" -E env "PYTHONPATH=${PROJECT_SOURCE_DIR}/python"
+          "${Python3_EXECUTABLE}" -m onnxruntime_npu.opdef.codegen "${PROJECT_SOURCE_DIR}/contrib_ops" "${op_table}"
+  DEPENDS ${op_definitions}
+          "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/codegen.py"
+          "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/definition.py"
+          "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/schema.py"
+  COMMENT "Generating the npu:: operator table"
+  VERBATIM)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(all_isas portable avx2 avx512)
+else()
+  set(all_isas portable)
+endif()
+set(NPU_ISAS "${all_isas}" CACHE STRING "Instruction-set levels to build kernels for; a developer may name fewer")
+set(NPU_ISA_FLAGS_portable "")
+set(NPU_ISA_FLAGS_avx2 -march=x86-64-v3)
+set(NPU_ISA_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+
+foreach(isa IN LISTS NPU_ISAS)
+  add_library(npu_kernels_${isa} SHARED ${kernel_sources} "${op_table}")
+  target_link_libraries(npu_kernels_${isa} PRIVATE npu_runtime)
+  target_compile_options(npu_kernels_${isa} PRIVATE -O3 -fopenmp-simd -ffp-contract=fast ${NPU_ISA_FLAGS_${isa}})
+  target_compile_definitions(npu_kernels_${isa} PRIVATE NPU_KERNEL_ISA_${isa}=1)
+endforeach()

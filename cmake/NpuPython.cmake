@@ -1,0 +1,11 @@
+# _C: the runtime for Python (pybind11). No torch.
+execute_process(COMMAND "${Python3_EXECUTABLE}" -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_dir
+                OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE pybind11_missing)
+if(pybind11_missing)
+  message(FATAL_ERROR "pybind11 is not installed for ${Python3_EXECUTABLE}; run: ${Python3_EXECUTABLE} -m pip install pybind11")
+endif()
+set(PYTHON_EXECUTABLE "${Python3_EXECUTABLE}")
+find_package(pybind11 CONFIG REQUIRED PATHS "${pybind11_dir}")
+file(GLOB binding_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/csrc/*.cc")
+pybind11_add_module(_C MODULE ${binding_sources})
+target_link_libraries(_C PRIVATE npu_runtime)

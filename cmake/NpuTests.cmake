@@ -1,0 +1,20 @@
+# C++ tests (tests/cpp/<area>/*_test.cc, doctest; tests/cpp/main.cc holds doctest's main) and
+# micro-benchmarks (benchmarks/cpp/*.cc).
+find_package(Doctest REQUIRED)
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpp/*_test.cc")
+add_executable(npu_tests "${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" ${test_sources})
+target_include_directories(npu_tests SYSTEM PRIVATE "${Doctest_INCLUDE_DIR}")
+target_link_libraries(npu_tests PRIVATE npu_runtime)
+set_target_properties(npu_tests PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
+foreach(isa IN LISTS NPU_ISAS)
+  add_dependencies(npu_tests npu_kernels_${isa})
+endforeach()
+add_test(NAME npu_tests COMMAND npu_tests)
+
+file(GLOB bench_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/benchmarks/cpp/*.cc")
+foreach(source IN LISTS bench_sources)
+  get_filename_component(name "${source}" NAME_WE)
+  add_executable(${name} "${source}")
+  target_link_libraries(${name} PRIVATE npu_runtime)
+  set_target_properties(${name} PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
+endforeach()

@@ -1,0 +1,49 @@
+// The attributes of a node, or the non-tensor arguments of an eager call.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ep/runtime/error.h"
+
+namespace npu {
+
+class Attributes {
+ public:
+  using Value = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
+
+  void Set(const std::string& name, Value value) { values_[name] = std::move(value); }
+  bool Has(const std::string& name) const { return values_.count(name) != 0; }
+  // Value, or `fallback` when absent; the wrong kind throws and names the attribute.
+  int64_t Int(const std::string& name, int64_t fallback) const { return Get<int64_t>(name, fallback); }
+  double Float(const std::string& name, double fallback) const {
+    auto it = values_.find(name);
+    if (it != values_.end() && std::holds_alternative<int64_t>(it->second))
+      return static_cast<double>(std::get<int64_t>(it->second));
+    return Get<double>(name, fallback);
+  }
+  bool Bool(const std::string& name, bool fallback) const { return Int(name, fallback ? 1 : 0) != 0; }
+  std::string String(const std::string& name, const std::string& fallback) const { return Get<std::string>(name, fallback); }
+  std::vector<int64_t> Ints(const std::string& name, const std::vector<int64_t>& fallback = {}) const {
+    return Get<std::vector<int64_t>>(name, fallback);
+  }
+  std::vector<double> Floats(const std::string& name, const std::vector<double>& fallback = {}) const {
+    return Get<std::vector<double>>(name, fallback);
+  }
+  const std::map<std::string, Value>& values() const { return values_; }
+
+ private:
+  template <class T>
+  T Get(const std::string& name, const T& fallback) const {
+    auto it = values_.find(name);
+    if (it == values_.end()) return fallback;
+    NPU_CHECK(std::holds_alternative<T>(it->second), "attribute '", name, "' has the wrong kind");
+    return std::get<T>(it->second);
+  }
+  std::map<std::string, Value> values_;
+};
+
+}  // namespace npu

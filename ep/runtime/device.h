@@ -1,0 +1,57 @@
+// The process's one runtime: devices, their default streams and allocators.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ep/runtime/allocator.h"
+#include "ep/runtime/backend.h"
+#include "ep/runtime/stream.h"
+
+namespace npu {
+
+class Device {
+ public:
+  Device(Backend& backend, int index, size_t memory_limit);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int index() const { return index_; }
+  Backend& backend() const { return backend_; }
+  const DeviceProperties& properties() const { return properties_; }
+  CachingAllocator& allocator() { return *allocator_; }
+  Stream& default_stream() { return *default_stream_; }
+  std::unique_ptr<Stream> CreateStream(int priority = 0);
+  // Waits for every stream of the device; throws Error(kDeviceError) with the first kernel error.
+  void Synchronize();
+
+ private:
+  friend class Stream;
+  struct StreamSet;  // the live streams, for Synchronize
+  Backend& backend_;
+  int index_;
+  DeviceProperties properties_;
+  std::unique_ptr<CachingAllocator> allocator_;
+  std::unique_ptr<StreamSet> streams_;
+  std::unique_ptr<Stream> default_stream_;
+};
+
+class Runtime {
+ public:
+  // Built at first use from the environment (CONTRACT: ORT_NPU_*). Throws Error(kInvalidArgument)
+  // naming the variable when one of them is absurd; a later call tries again.
+  static Runtime& Instance();
+
+  int device_count() const { return static_cast<int>(devices_.size()); }
+  Device& device(int index);  // throws "invalid device ordinal"
+  Backend& backend() { return *backend_; }
+
+ private:
+  Runtime();
+  std::unique_ptr<Backend> backend_;
+  std::vector<std::unique_ptr<Device>> devices_;
+};
+
+}  // namespace npu

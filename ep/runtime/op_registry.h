@@ -1,0 +1,102 @@
+// The registry of operators: what each takes and how its kernel is made. Filled by static
+// registration beside each kernel; npu:: operators get their signature from the generated table.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ep/runtime/kernel.h"
+
+namespace npu {
+
+struct ArgDef {
+  std::string name;
+  DTypeSet dtypes;
+  bool optional = false;
+  bool variadic = false;
+  bool cpu = false;  // the value lives in host memory (shapes, axes, sequence lengths)
+};
+
+struct AttrDef {
+  std::string name;
+  enum class Kind { kInt, kFloat, kString, kInts, kFloats, kStrings } kind = Kind::kInt;
+  bool required = false;
+  Attributes::Value fallback = int64_t{0};
+};
+
+// What is known of a node before it runs.
+struct NodeView {
+  std::string op_type;
+  int since_version = 1;
+  std::vector<DType> inputs;                    // kUndefined: absent
+  std::vector<bool> constant;                   // input i is an initializer
+  std::vector<std::vector<int64_t>> shapes;     // -1 unknown; meaningful where rank_known
+  std::vector<bool> rank_known;
+  size_t output_count = 0;
+  std::vector<bool> output_used;
+  Attributes attributes;
+};
+
+struct OpDef {
+  std::string domain;  // "" is ai.onnx
+  std::string type;
+  int since = 1, until = 1;  // inclusive range of since-versions whose semantics are implemented
+  std::vector<ArgDef> inputs, outputs;
+  size_t min_inputs = 0;
+  std::vector<AttrDef> attributes;
+  std::vector<std::pair<int, int>> may_alias;      // (input, output): the kernel works in place when handed one buffer
+  std::vector<std::pair<int, int>> mutable_alias;  // (input, output): the output IS the updated input
+  KernelFactory make = nullptr;
+  // Empty when the node is fully implemented, else why not, for the user's eyes. dtypes and arity
+  // have been checked against the ArgDefs already.
+  std::function<std::string(const NodeView&)> unsupported;
+};
+
+class OpRegistry {
+ public:
+  static OpRegistry& Instance();
+
+  void Add(OpDef def);                                                  // standard ONNX operators
+  void AddSchema(OpDef def);                                            // generated: npu:: signatures
+  void AddKernel(const std::string& domain, const std::string& type, KernelFactory make);  // joins its schema
+  void AddUnsupported(const std::string& domain, const std::string& type,
+                      std::function<std::string(const NodeView&)> unsupported);
+
+  const OpDef* Find(const std::string& domain, const std::string& type, int since_version) const;
+  // Only operators that have a kernel.
+  std::vector<const OpDef*> All() const;
+
+ private:
+  struct Impl;
+  Impl& impl() const;
+};
+
+// Checks a node against its definition: arity, dtypes, then `unsupported`. "" when claimable.
+std::string WhyUnsupported(const OpDef& def, const NodeView& node);
+
+struct Registrar {
+  template <class F> explicit Registrar(F&& f) { f(OpRegistry::Instance()); }
+};
+
+template <class K>
+std::unique_ptr<Kernel> MakeKernel(const KernelInfo& info) {
+  return std::make_unique<K>(info);
+}
+
+}  // namespace npu
+
+#define NPU_CONCAT_INNER(a, b) a##b
+#define NPU_CONCAT(a, b) NPU_CONCAT_INNER(a, b)
+
+// NPU_KERNEL(NPURmsNorm, RmsNormKernel): the kernel of an npu:: operator, whose signature comes from
+// the definition beside it.
+#define NPU_KERNEL(type, Class)                                                    \
+  static const ::npu::Registrar NPU_CONCAT(npu_registrar_, __COUNTER__)(           \
+      [](::npu::OpRegistry& registry) { registry.AddKernel("npu", #type, &::npu::MakeKernel<Class>); })
+
+// NPU_ONNX_KERNEL(def): a standard operator with its whole OpDef.
+#define NPU_ONNX_KERNEL(...)                                                       \
+  static const ::npu::Registrar NPU_CONCAT(npu_registrar_, __COUNTER__)(           \
+      [](::npu::OpRegistry& registry) { registry.Add(__VA_ARGS__); })

@@ -1,0 +1,28 @@
+// The intra-op pool that launched kernels share.
+#pragma once
+
+#include <cstdint>
+
+namespace npu {
+
+// A non-owning reference to a callable `void(int64_t begin, int64_t end)`.
+class RangeFunction {
+ public:
+  template <class F>
+  RangeFunction(const F& f)  // NOLINT: implicit by design
+      : object_(&f), call_([](const void* o, int64_t b, int64_t e) { (*static_cast<const F*>(o))(b, e); }) {}
+  void operator()(int64_t begin, int64_t end) const { call_(object_, begin, end); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, int64_t, int64_t);
+};
+
+// Splits [0, n) into ranges of at least `grain` and runs them on the pool, the caller included.
+// Returns when all are done; rethrows the first exception. When the pool is busy with another
+// stream's kernel, or the call is nested, the caller runs everything itself.
+void ParallelFor(int64_t n, int64_t grain, RangeFunction f);
+// Threads that ParallelFor may use, the caller included (ORT_NPU_NUM_THREADS; default: usable cores).
+int NumThreads();
+
+}  // namespace npu
