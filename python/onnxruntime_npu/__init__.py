@@ -1,0 +1,46 @@
+"""NPU execution provider for ONNX Runtime, with the operators and device API of torch_npu.
+
+Importing this package registers ``NPUExecutionProvider`` with the installed ``onnxruntime``, once.
+It never imports torch: what needs torch is resolved when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .registration import get_ep_name, get_ep_names, get_library_path, register
+
+__version__ = "0.1.0"
+
+# Public names that live in a submodule of another name; an operator name needs no entry.
+_HOMES = {
+    "assignment": "assignment",
+    "ortvalue_from_numpy": "ortvalue",
+    "ortvalue_from_torch": "ortvalue",
+    "ortvalue_to_numpy": "ortvalue",
+    "ortvalue_to_torch": "ortvalue",
+    "export": "export_",
+    "export_causal_lm": "export_",
+    "op_table": "opdef",
+}
+
+__all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name, "ops" if name.startswith("npu_") else name)
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f".{home}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{home}":
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = module if home == name and name not in _HOMES else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+register()
