@@ -1,0 +1,176 @@
+"""Interleaved measurement of peers: every claim of speed is a ratio inside one run.
+
+Each engine lives in its own process, so that thread pools and caches of one do not disturb another
+more than a neighbour on the machine would. Rounds go through all engines in turn; best and median of
+the rounds are both reported, and the ratio of an engine to its peer is taken from both.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import statistics
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+
+class EngineFailed(RuntimeError):
+    """An engine's process reported an error; the text is its traceback."""
+
+
+def _serve(make: Callable[[], Any], connection: Connection) -> None:
+    try:
+        engine = make()
+        connection.send(("ok", None))
+    except Exception:
+        connection.send(("error", traceback.format_exc()))
+        return
+    while True:
+        request = connection.recv()
+        if request is None:
+            return
+        method, arguments = request
+        try:
+            connection.send(("ok", getattr(engine, method)(*arguments)))
+        except Exception:
+            connection.send(("error", traceback.format_exc()))
+
+
+class Engine:
+    """A peer in a process of its own; method calls are forwarded one at a time."""
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self._connection, child = context.Pipe()
+        self._process = context.Process(target=_serve, args=(make, child), daemon=True)
+        self._process.start()
+        child.close()
+        self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            status, value = self._connection.recv()
+        except EOFError:
+            raise EngineFailed(f"{self.name}: the process died") from None
+        if status == "error":
+            raise EngineFailed(f"{self.name}:\n{value}")
+        return value
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Run `method` in the engine's process and return its result."""
+        self._connection.send((method, arguments))
+        return self._receive()
+
+    def close(self) -> None:
+        """End the process."""
+        self._connection.send(None)
+        self._process.join(timeout=30)
+
+
+@dataclass
+class Measurement:
+    """Seconds of one engine for one case, a sample a round."""
+
+    case: str
+    engine: str
+    work: float  # units of work a sample did (tokens, calls)
+    unit: str
+    seconds: list[float] = field(default_factory=list)
+
+    def best(self) -> float:
+        """Units a second in the fastest round."""
+        return self.work / min(self.seconds)
+
+    def median(self) -> float:
+        """Units a second in the median round."""
+        return self.work / statistics.median(self.seconds)
+
+
+def interleave(
+    cases: list[tuple[str, float, str, str, tuple[Any, ...]]],
+    engines: list[Engine],
+    rounds: int,
+    progress: Callable[[str], None],
+) -> list[Measurement]:
+    """Time (case, work, unit, method, arguments) on every engine, `rounds` times, in turn.
+
+    `method` returns the seconds it measured itself, so that set-up inside it is not counted.
+    """
+    results = {
+        (case, engine.name): Measurement(case, engine.name, work, unit)
+        for case, work, unit, _, _ in cases
+        for engine in engines
+    }
+    for case, _, _, method, arguments in cases:
+        for number in range(rounds + 1):  # round 0 warms up and is not kept
+            for engine in engines:
+                progress(f"{case}: {engine.name}, round {number} of {rounds}")
+                seconds = engine.call(method, *arguments)
+                if number:
+                    results[case, engine.name].seconds.append(seconds)
+    return list(results.values())
+
+
+def table(results: list[Measurement], ours: str, peers: list[str]) -> str:
+    """A Markdown table: best and median a second, and ours over each peer (best / median)."""
+    by_key = {(m.case, m.engine): m for m in results}
+    cases = list(dict.fromkeys(m.case for m in results))
+    lines = [
+        "| case | unit | " + " | ".join([ours, *peers]) + " | " + " | ".join(f"ours / {p}" for p in peers) + " |",
+        "|---|---|" + "---|" * (1 + 2 * len(peers)),
+    ]
+    for case in cases:
+        mine = by_key[case, ours]
+        cells = [f"{by_key[case, e].best():.4g} ({by_key[case, e].median():.4g})" for e in [ours, *peers]]
+        ratios = [
+            f"{mine.best() / by_key[case, p].best():.2f} ({mine.median() / by_key[case, p].median():.2f})"
+            for p in peers
+        ]
+        lines.append(f"| {case} | {mine.unit}/s | " + " | ".join(cells + ratios) + " |")
+    return "\n".join(lines)
+
+
+def save(results: list[Measurement], path: Path) -> None:
+    """Write every sample, so that another reading of the run stays possible."""
+    path.write_text(
+        json.dumps(
+            [
+                {"case": m.case, "engine": m.engine, "work": m.work, "unit": m.unit, "seconds": m.seconds}
+                for m in results
+            ],
+            indent=1,
+        )
+    )
+
+
+def plot(results: list[Measurement], title: str, path: Path) -> None:
+    """Bars of the median, whiskers to the best, a group a case."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    cases = list(dict.fromkeys(m.case for m in results))
+    engines = list(dict.fromkeys(m.engine for m in results))
+    figure, axes = pyplot.subplots(1, len(cases), figsize=(3.2 * len(cases), 3.6), squeeze=False)
+    for axis, case in zip(axes[0], cases, strict=True):
+        mine = [m for m in results if m.case == case]
+        medians = [m.median() for m in mine]
+        axis.bar(
+            range(len(mine)),
+            medians,
+            yerr=[[0] * len(mine), [m.best() - m.median() for m in mine]],
+            color=[f"C{engines.index(m.engine)}" for m in mine],
+        )
+        axis.set_xticks(range(len(mine)), [m.engine for m in mine], rotation=35, ha="right", fontsize=7)
+        axis.set_title(case, fontsize=9)
+        axis.set_ylabel(f"{mine[0].unit}/s")
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
