@@ -7,13 +7,23 @@
 #include <variant>
 #include <vector>
 
+#include "ep/runtime/dtype.h"
 #include "ep/runtime/error.h"
 
 namespace npu {
 
+// An attribute of kind TENSOR (ConstantOfShape's `value`), in host memory: dense, row-major, BytesFor(dtype,
+// elements) bytes. Every adaptor that reads a node's attributes fills it.
+struct TensorAttribute {
+  DType dtype = DType::kUndefined;
+  std::vector<int64_t> shape;
+  std::vector<unsigned char> data;
+};
+
 class Attributes {
  public:
-  using Value = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
+  using Value = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
+                             std::vector<std::string>, TensorAttribute>;
 
   void Set(const std::string& name, Value value) { values_[name] = std::move(value); }
   bool Has(const std::string& name) const { return values_.count(name) != 0; }
@@ -32,6 +42,9 @@ class Attributes {
   }
   std::vector<double> Floats(const std::string& name, const std::vector<double>& fallback = {}) const {
     return Get<std::vector<double>>(name, fallback);
+  }
+  TensorAttribute Tensor(const std::string& name, const TensorAttribute& fallback = {}) const {
+    return Get<TensorAttribute>(name, fallback);
   }
   const std::map<std::string, Value>& values() const { return values_; }
 

@@ -21,7 +21,7 @@ struct ArgDef {
 
 struct AttrDef {
   std::string name;
-  enum class Kind { kInt, kFloat, kString, kInts, kFloats, kStrings } kind = Kind::kInt;
+  enum class Kind { kInt, kFloat, kString, kInts, kFloats, kStrings, kTensor } kind = Kind::kInt;
   bool required = false;
   Attributes::Value fallback = int64_t{0};
 };
