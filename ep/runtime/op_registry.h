@@ -47,6 +47,7 @@ struct OpDef {
   size_t min_inputs = 0;
   std::vector<AttrDef> attributes;
   std::vector<std::pair<int, int>> may_alias;      // (input, output): the kernel works in place when handed one buffer
+  std::vector<std::pair<int, int>> view_alias;     // (input, output): same bytes under another shape (Reshape); read-only
   std::vector<std::pair<int, int>> mutable_alias;  // (input, output): the output IS the updated input
   // (input, output): the output is the input's bytes under another shape (Reshape, Squeeze, Identity). The framework
   // may hand both one buffer although the input has other readers, so the kernel only copies between two buffers.
