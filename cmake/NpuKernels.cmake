@@ -1,20 +1,20 @@
 # libnpu_kernels_<isa>.so: every kernel, compiled once per instruction-set level. The runtime loads
 # exactly one of them, so code built for a wider ISA can never be picked by the linker for a machine
 # that lacks it (docs/decisions/0001-one-kernel-library-per-isa.md).
+set(NPU_CONTRIB_OPS_DIR "${PROJECT_SOURCE_DIR}/contrib_ops" CACHE PATH "The npu:: operators: <family>/<op>.{py,cc}")
 file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS
-  "${PROJECT_SOURCE_DIR}/ep/kernels/*.cc" "${PROJECT_SOURCE_DIR}/contrib_ops/*.cc")
-file(GLOB_RECURSE op_definitions CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/contrib_ops/*.py")
+  "${PROJECT_SOURCE_DIR}/ep/kernels/*.cc" "${NPU_CONTRIB_OPS_DIR}/*.cc")
+file(GLOB_RECURSE op_definitions CONFIGURE_DEPENDS "${NPU_CONTRIB_OPS_DIR}/*.py")
+file(GLOB op_generator CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/*.py")
 
 # The signatures of the npu:: operators, derived from their definitions; a build output, never committed.
+# codegen.py runs as a script: the package around it imports onnxruntime, which a build may lack.
 set(op_table "${PROJECT_BINARY_DIR}/generated/npu_op_table.cc")
 add_custom_command(
   OUTPUT "${op_table}"
-  COMMAND "${CMAKE_COMMAND}" -E env "PYTHONPATH=${PROJECT_SOURCE_DIR}/python"
-          "${Python3_EXECUTABLE}" -m onnxruntime_npu.opdef.codegen "${PROJECT_SOURCE_DIR}/contrib_ops" "${op_table}"
-  DEPENDS ${op_definitions}
-          "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/codegen.py"
-          "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/definition.py"
-          "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/schema.py"
+  COMMAND "${Python3_EXECUTABLE}" -B "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/codegen.py"
+          "${NPU_CONTRIB_OPS_DIR}" "${op_table}"
+  DEPENDS ${op_definitions} ${op_generator}
   COMMENT "Generating the npu:: operator table"
   VERBATIM)
 

@@ -2,6 +2,7 @@
 // kernel is written once.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -53,6 +54,6 @@ class Kernel {
   virtual bool PrePack(size_t /*input*/, const TensorView& /*constant*/, Stream& /*stream*/) { return false; }
 };
 
-using KernelFactory = std::unique_ptr<Kernel> (*)(const KernelInfo&);
+using KernelFactory = std::function<std::unique_ptr<Kernel>(const KernelInfo&)>;
 
 }  // namespace npu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +24,7 @@ struct AttrDef {
   std::string name;
   enum class Kind { kInt, kFloat, kString, kInts, kFloats, kStrings, kTensor } kind = Kind::kInt;
   bool required = false;
-  Attributes::Value fallback = int64_t{0};
+  std::optional<Attributes::Value> fallback;  // none: absence has its own meaning
 };
 
 // What is known of a node before it runs.
@@ -47,7 +48,6 @@ struct OpDef {
   size_t min_inputs = 0;
   std::vector<AttrDef> attributes;
   std::vector<std::pair<int, int>> may_alias;      // (input, output): the kernel works in place when handed one buffer
-  std::vector<std::pair<int, int>> view_alias;     // (input, output): same bytes under another shape (Reshape); read-only
   std::vector<std::pair<int, int>> mutable_alias;  // (input, output): the output IS the updated input
   // (input, output): the output is the input's bytes under another shape (Reshape, Squeeze, Identity). The framework
   // may hand both one buffer although the input has other readers, so the kernel only copies between two buffers.
@@ -65,6 +65,9 @@ class OpRegistry {
   void Add(OpDef def);                                                  // standard ONNX operators
   void AddSchema(OpDef def);                                            // generated: npu:: signatures
   void AddKernel(const std::string& domain, const std::string& type, KernelFactory make);  // joins its schema
+  // Files may carry operator `type` as `alias` too. Where `alias` is an operator of its own, nodes of it
+  // with `input_count` inputs are meant; where it is not, `input_count` may be 0: any number.
+  void AddAlias(const std::string& domain, const std::string& alias, size_t input_count, const std::string& type);
   void AddUnsupported(const std::string& domain, const std::string& type,
                       std::function<std::string(const NodeView&)> unsupported);
 

@@ -1,0 +1,42 @@
+"""Operators from their definitions: one ``contrib_ops/<family>/<op>.py``, everything derived.
+
+A definition imports from here, and so does the build, which has neither torch nor onnx nor
+onnxruntime: nothing in this file may import them.
+"""
+
+from __future__ import annotations
+
+from .definition import DefinitionError, Op, TypeAlias, npu_op, torch
+from .discovery import all_ops, load_ops
+from .dtypes import (
+    FIXED_WIDTH,
+    FLOATS,
+    HALVES,
+    INDICES,
+    INTEGERS,
+    NUMERIC,
+    SIGNED,
+    UNSIGNED,
+)
+from .samples import Maker, Sample, check
+
+__all__ = [
+    "FIXED_WIDTH",
+    "FLOATS",
+    "HALVES",
+    "INDICES",
+    "INTEGERS",
+    "NUMERIC",
+    "SIGNED",
+    "UNSIGNED",
+    "DefinitionError",
+    "Maker",
+    "Op",
+    "Sample",
+    "TypeAlias",
+    "all_ops",
+    "check",
+    "load_ops",
+    "npu_op",
+    "torch",
+]

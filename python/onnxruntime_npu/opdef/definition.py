@@ -1,0 +1,401 @@
+"""What the definition file of an operator states, and what follows from it.
+
+Every other form of an operator (torch.library op, ONNX schema, exporter translation, kernel table,
+documentation, stubs, tests) is derived from an :class:`Op`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import dtypes as dt
+from .samples import ErrorCase, Sample, Tolerance, default_tolerance
+from .schema import Argument, Schema, parse_schema
+
+
+class _LazyTorch:
+    """Stands for the torch module, so that definitions can be read where torch is absent."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("torch"), name)
+
+
+torch = _LazyTorch()
+
+# Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType crosses as
+# ONNX's number of the type.
+_ATTRIBUTE_KINDS = {
+    "int": "int",
+    "SymInt": "int",
+    "bool": "int",
+    "ScalarType": "int",
+    "float": "float",
+    "Scalar": "float",
+    "str": "string",
+}
+# Arguments that only steer where torch allocates or draws; kernels get that from the stream.
+_NOT_IN_ONNX = frozenset({"Device", "Layout", "Generator"})
+
+
+class DefinitionError(ValueError):
+    """A definition contradicts itself; the message names the operator and the mend."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A node input, made from one argument of the schema."""
+
+    name: str
+    argument: Argument
+    dtypes: tuple[str, ...]
+    optional: bool
+    variadic: bool
+    cpu: bool  # the kernel reads the values on the host
+
+    @property
+    def is_list_of_ints(self) -> bool:
+        """Whether torch passes integers, which become a 1-D int64 tensor."""
+        return not self.argument.type.is_tensor
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A node attribute, made from one argument of the schema."""
+
+    name: str
+    argument: Argument
+    kind: str  # int, float, string, ints, floats, strings
+
+    @property
+    def required(self) -> bool:
+        """Whether a node must carry the attribute."""
+        return self.argument.required and not self.argument.type.optional
+
+    @property
+    def default(self) -> Any:
+        """Value of an absent attribute in ONNX's types; None when absence has its own meaning."""
+        return None if self.argument.required else self.to_onnx(self.argument.default)
+
+    def to_onnx(self, value: Any) -> Any:
+        """Convert an argument's value to the attribute's kind; None stays None: absent."""
+        if value is None:
+            return None
+        if self.argument.type.base == "ScalarType":
+            return value if isinstance(value, int) else dt.NUMBERS[dt.from_torch(value)]
+        convert = {"int": int, "float": float, "string": str}[self.kind.removesuffix("s")]
+        if not self.kind.endswith("s"):
+            return convert(value)
+        return [convert(v) for v in value] if isinstance(value, Iterable) else [convert(value)]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A node output: a result, or an argument that the operator writes to."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    variadic: bool = False
+    mutates: str | None = None  # the input that this output is the new value of
+
+
+@dataclass(frozen=True)
+class TypeAlias:
+    """Another ONNX op type under which files carry the operator.
+
+    ``inputs`` tells it apart by the number of its inputs where the type is another operator's own.
+    """
+
+    type: str
+    inputs: int | None = None
+
+
+@dataclass(eq=False)
+class Op:
+    """One operator. Made by :func:`npu_op`; its methods are the decorators of a definition."""
+
+    schema: Schema
+    onnx_type: str
+    inputs: tuple[Input, ...]
+    attributes: tuple[Attribute, ...]
+    outputs: tuple[Output, ...]
+    inplace: Schema | None
+    torch_aliases: tuple[Schema, ...]
+    type_aliases: tuple[TypeAlias, ...]
+    may_alias: tuple[tuple[int, int], ...]
+    sample_dtypes: tuple[str, ...]
+    reference_function: Callable[..., Any] | None = None
+    body_function: Callable[..., Any] | None = None
+    sample_function: Callable[..., Iterable[Sample]] | None = None
+    error_cases: list[ErrorCase] = field(default_factory=list)
+    tolerances: dict[str, Tolerance] = field(default_factory=dict)
+    source: str = ""  # path of the definition, set by discovery
+    doc: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name in torch, without the namespace."""
+        return self.schema.name
+
+    @property
+    def family(self) -> str:
+        """Folder of the definition."""
+        return self.source.replace("\\", "/").split("/")[-2] if self.source else ""
+
+    @property
+    def min_inputs(self) -> int:
+        """Number of leading node inputs up to the last required one."""
+        return max((i + 1 for i, x in enumerate(self.inputs) if not x.optional), default=0)
+
+    @property
+    def mutable_alias(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (input, output) where the output is the updated input."""
+        position = {x.name: i for i, x in enumerate(self.inputs)}
+        return tuple((position[o.mutates], j) for j, o in enumerate(self.outputs) if o.mutates)
+
+    # ---- decorators ---------------------------------------------------------------------------
+
+    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the semantics: plain torch, exact in float32, never writing to its arguments.
+
+        It receives every argument by its schema name and returns the node outputs, i.e. the results
+        followed by the new values of written arguments that are not results themselves.
+        """
+        self.reference_function = function
+        return function
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Set the portable ONNX body: ``body(b, call, *inputs)``, see function_body.py."""
+        self.body_function = function
+        return function
+
+    def samples(self, function: Callable[..., Iterable[Sample]]) -> Callable[..., Iterable[Sample]]:
+        """Set the generator of sample calls for one dtype."""
+        self.sample_function = function
+        return function
+
+    def errors(
+        self, make: Callable[..., Sample], match: str, *, needs_values: bool = False, id: str = ""
+    ) -> None:
+        """Add a call that must fail with a message that matches ``match`` on every path.
+
+        ``needs_values`` marks an error that only tensor values reveal: a fake call cannot raise it.
+        """
+        case_id = id or f"error{len(self.error_cases)}"
+        self.error_cases.append(ErrorCase(make, match, needs_values, case_id))
+
+    def tolerance(self, dtype: str, *, rtol: float, atol: float, reason: str) -> None:
+        """Set how far results of ``dtype`` calls may be from the float64 reference, and why."""
+        if not reason:
+            raise DefinitionError(f"[{self.name}] expected a reason for the {dtype} tolerance")
+        self.tolerances[dtype] = Tolerance(rtol, atol, reason)
+
+    # ---- derived ------------------------------------------------------------------------------
+
+    def tolerance_for(self, dtype: str) -> Tolerance:
+        """Return the stated or the default tolerance for calls in ``dtype``."""
+        return self.tolerances.get(dtype) or default_tolerance(dtype)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Give every argument of the schema its value, defaults included.
+
+        Raises TypeError like a Python call for a missing, unknown or doubly given argument.
+        """
+        positional = [a for a in self.schema.arguments if not a.keyword_only]
+        if len(args) > len(positional):
+            raise TypeError(
+                f"[{self.name}] expected at most {len(positional)} positional arguments, "
+                f"got {len(args)}"
+            )
+        bound = dict(zip((a.name for a in positional), args, strict=False))
+        names = {a.name for a in self.schema.arguments}
+        for name, value in kwargs.items():
+            name = "self" if name == "input" and "input" not in names else name
+            if name not in names or name in bound:
+                raise TypeError(f"[{self.name}] got an unexpected argument {name!r}")
+            bound[name] = value
+        for argument in self.schema.arguments:
+            if argument.name not in bound:
+                if argument.required:
+                    raise TypeError(f"[{self.name}] expected the argument {argument.name!r}")
+                bound[argument.name] = argument.default
+        return {a.name: bound[a.name] for a in self.schema.arguments}
+
+    def call_reference(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the reference and return its outputs as a tuple."""
+        if self.reference_function is None:
+            raise DefinitionError(f"[{self.name}] expected an @op.reference in {self.source}")
+        result = self.reference_function(**self.bind(args, kwargs))
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    def iterate_inputs(self, bound: Mapping[str, Any]) -> Iterator[tuple[Input, Any]]:
+        """Yield every node input with its argument's value."""
+        for node_input in self.inputs:
+            yield node_input, bound[node_input.name]
+
+    def attribute_values(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes of a call, without those whose value is None."""
+        values = ((a.name, a.to_onnx(bound[a.name])) for a in self.attributes)
+        return {name: value for name, value in values if value is not None}
+
+
+def npu_op(
+    schema: str,
+    *,
+    onnx: str,
+    dtypes: Mapping[str, Sequence[str]],
+    outputs: Sequence[str] | None = None,
+    inplace: str | None = None,
+    may_alias: Sequence[tuple[str, str]] = (),
+    aliases: Sequence[str | TypeAlias] = (),
+    torch_aliases: Sequence[str] = (),
+    cpu: Sequence[str] = (),
+    sample_dtypes: Sequence[str] | None = None,
+) -> Op:
+    """Define an operator.
+
+    Args:
+        schema: the torch schema, as torch_npu registers it, the first tensor spelt ``self``.
+        onnx: the ONNX op type in domain ``npu``.
+        dtypes: element types of every tensor argument and output, by name.
+        outputs: names of the node outputs: the results, then written arguments that are no results.
+        inplace: schema of the twin that writes the first output into its ``(a!)`` argument.
+        may_alias: pairs (input, output) whose buffers may be one.
+        aliases: other op types that stand for the operator in ONNX files.
+        torch_aliases: schemas of other torch names with the same arguments and meaning.
+        cpu: arguments whose values the kernel reads on the host: tensors, or int lists, which then
+            are node inputs instead of attributes.
+        sample_dtypes: dtypes that samples are made for; default: those of the first tensor.
+
+    """
+    parsed = parse_schema(schema)
+    op = parsed.name
+    known = {a.name for a in parsed.arguments}
+    for name in cpu:
+        if name not in known:
+            raise DefinitionError(f"[{op}] expected 'cpu' to name arguments, got {name!r}")
+    inputs, attributes = _split_arguments(parsed, dtypes, frozenset(cpu))
+    node_outputs = _outputs(parsed, dtypes, outputs, inputs)
+    unused = set(dtypes) - {x.name for x in inputs} - {x.name for x in node_outputs}
+    if unused:
+        raise DefinitionError(
+            f"[{op}] expected 'dtypes' to name tensors and outputs, got {sorted(unused)}"
+        )
+    tensors = [x for x in inputs if not x.is_list_of_ints]
+    position_in = {x.name: i for i, x in enumerate(inputs)}
+    position_out = {x.name: i for i, x in enumerate(node_outputs)}
+    for a, b in may_alias:
+        if a not in position_in or b not in position_out:
+            raise DefinitionError(f"[{op}] expected 'may_alias' (input, output), got {(a, b)}")
+    return Op(
+        schema=parsed,
+        onnx_type=onnx,
+        inputs=inputs,
+        attributes=attributes,
+        outputs=node_outputs,
+        inplace=_twin(parsed, inplace) if inplace else None,
+        torch_aliases=tuple(_twin(parsed, other) for other in torch_aliases),
+        type_aliases=tuple(TypeAlias(a) if isinstance(a, str) else a for a in aliases),
+        may_alias=tuple((position_in[a], position_out[b]) for a, b in may_alias),
+        sample_dtypes=tuple(sample_dtypes or (tensors[0].dtypes if tensors else ("float32",))),
+    )
+
+
+def _dtype_names(op: str, name: str, dtypes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    if name not in dtypes:
+        raise DefinitionError(f"[{op}] expected 'dtypes' to give the element types of {name!r}")
+    names = tuple(dtypes[name])
+    unknown = [n for n in names if n not in dt.NUMBERS]
+    if unknown or not names or isinstance(dtypes[name], str):
+        raise DefinitionError(
+            f"[{op}] expected a list of dtype names for {name!r}, got {dtypes[name]!r}"
+        )
+    return names
+
+
+def _split_arguments(
+    schema: Schema, dtypes: Mapping[str, Sequence[str]], cpu: frozenset[str]
+) -> tuple[tuple[Input, ...], tuple[Attribute, ...]]:
+    inputs: list[Input] = []
+    attributes: list[Attribute] = []
+    for argument in schema.arguments:
+        type_ = argument.type
+        if type_.is_tensor:
+            names = _dtype_names(schema.name, argument.name, dtypes)
+            inputs.append(
+                Input(
+                    argument.name,
+                    argument,
+                    names,
+                    type_.optional,
+                    type_.is_list,
+                    argument.name in cpu,
+                )
+            )
+        elif type_.is_list and (type_.base == "SymInt" or argument.name in cpu):
+            if type_.base not in ("int", "SymInt"):
+                raise DefinitionError(
+                    f"[{schema.name}] expected a tensor or an int list in 'cpu', got {argument}"
+                )
+            inputs.append(
+                Input(argument.name, argument, ("int64",), type_.optional, False, cpu=True)
+            )
+        elif type_.base in _ATTRIBUTE_KINDS:
+            kind = _ATTRIBUTE_KINDS[type_.base] + ("s" if type_.is_list else "")
+            attributes.append(Attribute(argument.name, argument, kind))
+        elif type_.base not in _NOT_IN_ONNX:
+            raise DefinitionError(f"[{schema.name}] has no ONNX form for the argument {argument}")
+    if sum(x.variadic for x in inputs) > 1 or any(x.variadic for x in inputs[:-1]):
+        raise DefinitionError(
+            f"[{schema.name}] expected at most one tensor list, as the last tensor argument"
+        )
+    return tuple(inputs), tuple(attributes)
+
+
+def _outputs(
+    schema: Schema,
+    dtypes: Mapping[str, Sequence[str]],
+    names: Sequence[str] | None,
+    inputs: tuple[Input, ...],
+) -> tuple[Output, ...]:
+    written = {x.argument.type.alias: x.name for x in inputs if x.argument.type.mutated}
+    results: list[tuple[Argument, str | None]] = []
+    for result in schema.returns:
+        if not result.type.is_tensor:
+            raise DefinitionError(f"[{schema.name}] has no ONNX form for a result of {result.type}")
+        results.append((result, written.pop(result.type.alias, None)))
+    results += [(schema.argument(name), name) for name in written.values()]
+    if names is None:
+        names = [r.name for r, _ in results]
+        if len(results) == 1 and not names[0]:
+            names = ["y"]
+    if len(names) != len(results) or not all(names) or len(set(names)) != len(names):
+        raise DefinitionError(
+            f"[{schema.name}] expected {len(results)} distinct output names, got {list(names)}"
+        )
+    outputs = []
+    by_name = {x.name: x for x in inputs}
+    for name, (result, mutates) in zip(names, results, strict=True):
+        if mutates and name not in dtypes:
+            element_types = by_name[mutates].dtypes
+        else:
+            element_types = _dtype_names(schema.name, name, dtypes)
+        outputs.append(Output(name, element_types, result.type.is_list, mutates))
+    return tuple(outputs)
+
+
+def _twin(schema: Schema, text: str) -> Schema:
+    """Parse the schema of a twin and check that it takes what ``schema`` takes."""
+    twin = parse_schema(text)
+
+    def signature(s: Schema) -> list[tuple[str, str, bool, Any]]:
+        return [
+            (a.type.base, a.name, a.keyword_only, None if a.required else a.default)
+            for a in s.arguments
+        ]
+
+    if signature(twin) != signature(schema):
+        raise DefinitionError(f"expected the arguments of {schema} in its twin, got {twin}")
+    return twin

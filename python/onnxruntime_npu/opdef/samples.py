@@ -1,0 +1,120 @@
+"""Sample calls of an operator and how exact their results must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError
+from . import dtypes as dt
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check(condition: bool, message: str) -> None:
+    """Raise ArgumentError unless the condition holds: how a reference refuses its arguments."""
+    if not condition:
+        raise ArgumentError(message)
+
+
+class Sample:
+    """One call: arguments as torch takes them.
+
+    ``id`` names it in test output; ``expect`` holds known outputs (nested lists or None where
+    unknown), for facts that come from elsewhere than the reference.
+    """
+
+    def __init__(self, *args: Any, id: str = "", expect: list[Any] | None = None, **kwargs: Any):
+        self.args = args
+        self.kwargs = kwargs
+        self.id = id
+        self.expect = expect
+
+
+@dataclass(frozen=True)
+class ErrorCase:
+    """A call that must fail with a message that matches."""
+
+    make: Callable[[Maker], Sample]
+    match: str
+    needs_values: bool
+    id: str
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """|result - reference| <= atol + rtol * |reference|."""
+
+    rtol: float
+    atol: float
+    reason: str
+
+
+def default_tolerance(dtype: str) -> Tolerance:
+    """Return what holds for an operator that computes in float32 and rounds its result once."""
+    if dtype == "float16":
+        return Tolerance(1e-3, 1e-3, "one rounding of the result: 2^-11 relative")
+    if dtype == "bfloat16":
+        return Tolerance(8e-3, 8e-3, "one rounding of the result: 2^-8 relative")
+    if dtype == "float32":
+        return Tolerance(1e-5, 1e-5, "float32 arithmetic in another order than the reference")
+    return Tolerance(0, 0, "exact")
+
+
+class Maker:
+    """Makes the tensors of samples: seeded, so that a failure can be seen again."""
+
+    def __init__(self, dtype: str, seed: int = 0):
+        import torch
+
+        self.dtype = dtype
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, *shape: int, dtype: str | None = None, scale: float = 1.0) -> torch.Tensor:
+        """Return normally distributed values times ``scale``; integers in [-8, 8) for int types."""
+        import torch
+
+        name = dtype or self.dtype
+        if name == "bool":
+            return self.bools(*shape)
+        if not dt.is_floating(name):
+            low = 0 if name.startswith("u") else -8
+            return self.ints(*shape, low=low, high=8, dtype=name)
+        values = torch.randn(*shape, generator=self._generator, dtype=torch.float32)
+        return (values * scale).to(dt.to_torch(name))
+
+    def uniform(
+        self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: str | None = None
+    ) -> torch.Tensor:
+        """Return values in [low, high)."""
+        import torch
+
+        values = torch.rand(*shape, generator=self._generator, dtype=torch.float32)
+        return (values * (high - low) + low).to(dt.to_torch(dtype or self.dtype))
+
+    def ints(self, *shape: int, low: int = 0, high: int = 8, dtype: str = "int64") -> torch.Tensor:
+        """Return integers in [low, high)."""
+        import torch
+
+        values = torch.randint(low, high, shape, generator=self._generator)
+        return values.to(dt.to_torch(dtype))
+
+    def bools(self, *shape: int, p: float = 0.5) -> torch.Tensor:
+        """Return booleans that are true with probability ``p``."""
+        import torch
+
+        return torch.rand(*shape, generator=self._generator) < p
+
+    def permutation(self, n: int, dtype: str = "int64") -> torch.Tensor:
+        """Return the numbers 0..n-1 in random order."""
+        import torch
+
+        return torch.randperm(n, generator=self._generator).to(dt.to_torch(dtype))
+
+    def tensor(self, values: Any, dtype: str | None = None) -> torch.Tensor:
+        """Return the given values as a tensor."""
+        import torch
+
+        return torch.tensor(values, dtype=dt.to_torch(dtype or self.dtype))
