@@ -1,0 +1,65 @@
+// Rows of float32, float16 or bfloat16 seen as float32, a block at a time: a kernel computes on floats in L1
+// whatever the storage type, and float32 rows are used where they lie.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ep/kernels/convert.h"
+
+namespace npu {
+
+inline constexpr int64_t kRowBlock = 256;
+
+// Read side. The returned pointer is valid until the next Load.
+template <class T>
+class InBlock {
+ public:
+  const float* Load(const T* source, int64_t count) {
+    ToFloat(source, values_, count);
+    return values_;
+  }
+
+ private:
+  alignas(64) float values_[kRowBlock];
+};
+
+template <>
+class InBlock<float> {
+ public:
+  const float* Load(const float* source, int64_t /*count*/) { return source; }
+};
+
+// Write side: compute into Values(destination), then Commit the same destination.
+template <class T>
+class OutBlock {
+ public:
+  float* Values(T* /*destination*/) { return values_; }
+  void Commit(T* destination, int64_t count) { FromFloat(values_, destination, count); }
+
+ private:
+  alignas(64) float values_[kRowBlock];
+};
+
+template <>
+class OutBlock<float> {
+ public:
+  float* Values(float* destination) { return destination; }
+  void Commit(float* /*destination*/, int64_t /*count*/) {}
+};
+
+// Calls f(begin, count) for the blocks of a row of n elements.
+template <class F>
+void ForEachBlock(int64_t n, F&& f) {
+  for (int64_t begin = 0; begin < n; begin += kRowBlock) f(begin, std::min(kRowBlock, n - begin));
+}
+
+// Work below this many elements stays on one thread: a fork and join costs more than it saves.
+inline constexpr int64_t kSerialElements = 16384;
+
+// The grain of a ParallelFor over rows.
+inline int64_t RowGrain(int64_t row_elements) {
+  return std::max<int64_t>(1, kSerialElements / std::max<int64_t>(1, row_elements));
+}
+
+}  // namespace npu
