@@ -32,7 +32,9 @@ class CMakeBuild(build_ext):
         build_dir = ROOT / "build" / "cmake"
         cmake = shutil.which("cmake")
         if cmake is None:
-            sys.exit("onnxruntime-npu needs CMake 3.22 or newer to build; install it and run this again.")
+            sys.exit(
+                "onnxruntime-npu needs CMake 3.22 or newer to build; install it and run this again."
+            )
         configure = [
             cmake,
             "-S", str(ROOT),

@@ -121,12 +121,18 @@ def table(results: list[Measurement], ours: str, peers: list[str]) -> str:
     by_key = {(m.case, m.engine): m for m in results}
     cases = list(dict.fromkeys(m.case for m in results))
     lines = [
-        "| case | unit | " + " | ".join([ours, *peers]) + " | " + " | ".join(f"ours / {p}" for p in peers) + " |",
+        "| case | unit | "
+        + " | ".join([ours, *peers])
+        + " | "
+        + " | ".join(f"ours / {p}" for p in peers)
+        + " |",
         "|---|---|" + "---|" * (1 + 2 * len(peers)),
     ]
     for case in cases:
         mine = by_key[case, ours]
-        cells = [f"{by_key[case, e].best():.4g} ({by_key[case, e].median():.4g})" for e in [ours, *peers]]
+        cells = [
+            f"{by_key[case, e].best():.4g} ({by_key[case, e].median():.4g})" for e in [ours, *peers]
+        ]
         ratios = [
             f"{mine.best() / by_key[case, p].best():.2f} ({mine.median() / by_key[case, p].median():.2f})"
             for p in peers
@@ -140,7 +146,13 @@ def save(results: list[Measurement], path: Path) -> None:
     path.write_text(
         json.dumps(
             [
-                {"case": m.case, "engine": m.engine, "work": m.work, "unit": m.unit, "seconds": m.seconds}
+                {
+                    "case": m.case,
+                    "engine": m.engine,
+                    "work": m.work,
+                    "unit": m.unit,
+                    "seconds": m.seconds,
+                }
                 for m in results
             ],
             indent=1,
@@ -167,7 +179,9 @@ def plot(results: list[Measurement], title: str, path: Path) -> None:
             yerr=[[0] * len(mine), [m.best() - m.median() for m in mine]],
             color=[f"C{engines.index(m.engine)}" for m in mine],
         )
-        axis.set_xticks(range(len(mine)), [m.engine for m in mine], rotation=35, ha="right", fontsize=7)
+        axis.set_xticks(
+            range(len(mine)), [m.engine for m in mine], rotation=35, ha="right", fontsize=7
+        )
         axis.set_title(case, fontsize=9)
         axis.set_ylabel(f"{mine[0].unit}/s")
     figure.suptitle(title)

@@ -35,7 +35,10 @@ def run(*command: str | Path) -> bool:
 
 
 def python_paths() -> list[str]:
-    return [*(folder for folder in PYTHON_FOLDERS if any((ROOT / folder).rglob("*.py"))), "setup.py"]
+    return [
+        *(folder for folder in PYTHON_FOLDERS if any((ROOT / folder).rglob("*.py"))),
+        "setup.py",
+    ]
 
 
 def check_ruff_format(fix: bool, _: list[Path]) -> bool:
@@ -57,7 +60,9 @@ def check_types(_fix: bool, _: list[Path]) -> bool:
 
 def check_machine_names(_fix: bool, files: list[Path]) -> bool:
     """No path of a developer's machine and no registry's host in what is published."""
-    pattern = re.compile(r"(?:^|[\s\"'=(])/(?:work|root|home)/|pypi\.org|files\.pythonhosted|registry\.npmjs|deb\.debian")
+    pattern = re.compile(
+        r"(?:^|[\s\"'=(])/(?:work|root|home)/|pypi\.org|files\.pythonhosted|registry\.npmjs|deb\.debian"
+    )
     ok = True
     for path in files:
         if path == Path(__file__) or path.suffix in {".png", ".onnx"}:
@@ -98,7 +103,11 @@ def main() -> int:
     args = parser.parse_args()
     files = tracked_files()
     failed = [name for name, check in CHECKS.items() if not check(args.fix, files)]
-    print(f"failed: {', '.join(failed)} (`make format` mends format)" if failed else "all checks passed")
+    print(
+        f"failed: {', '.join(failed)} (`make format` mends format)"
+        if failed
+        else "all checks passed"
+    )
     return 1 if failed else 0
 
 
