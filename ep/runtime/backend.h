@@ -20,9 +20,15 @@ struct DeviceProperties {
 
 enum class CopyKind { kHostToDevice, kDeviceToHost, kDeviceToDevice, kHostToHost };
 
-// Opaque to everything but the backend that made them.
-class BackendStream;
-class BackendEvent;
+// Opaque to everything but the backend that made them: each backend derives its own.
+class BackendStream {
+ protected:
+  ~BackendStream() = default;
+};
+class BackendEvent {
+ protected:
+  ~BackendEvent() = default;
+};
 
 // Every call is thread-safe. Functions that enqueue return before the work is done; the work of one
 // stream runs in FIFO order, streams run concurrently.

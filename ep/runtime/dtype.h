@@ -2,6 +2,8 @@
 // Python boundary unchanged.
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -41,8 +43,15 @@ enum class DType : int32_t {
 int BitsOf(DType dtype);
 const char* NameOf(DType dtype);         // "float32", "bfloat16", ...
 DType DTypeFromName(const std::string&);  // throws on an unknown name
+// Bytes of `elements` packed elements; throws when they cannot be addressed, so that a hostile shape
+// never becomes a small allocation.
 inline size_t BytesFor(DType dtype, int64_t elements) {
-  return (static_cast<size_t>(elements) * static_cast<size_t>(BitsOf(dtype)) + 7) / 8;
+  size_t bits = 0;
+  if (elements < 0 || __builtin_mul_overflow(static_cast<size_t>(elements), static_cast<size_t>(BitsOf(dtype)), &bits) ||
+      bits > SIZE_MAX - 7) [[unlikely]]
+    Fail(ErrorCode::kInvalidArgument, "expected a tensor that fits the address space, got ", elements, " elements of ",
+         NameOf(dtype));
+  return (bits + 7) / 8;
 }
 inline bool IsFloating(DType d) {
   return d == DType::kFloat32 || d == DType::kFloat16 || d == DType::kBFloat16 || d == DType::kFloat64;
@@ -99,11 +108,33 @@ struct BFloat16 {
     return f;
   }
 };
+// The conversions are branch-free integer code, because gcc vectorises that at every ISA level while
+// it leaves _Float16 casts scalar.
 struct Float16 {
   uint16_t bits;
   Float16() = default;
-  explicit Float16(float f);           // nearest even, overflow to infinity
-  explicit operator float() const;
+  explicit Float16(float f) {  // nearest even, overflow to infinity
+    const uint32_t u = std::bit_cast<uint32_t>(f);
+    const uint32_t magnitude = u & 0x7fffffffu;
+    const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    // Adding 0.5 lets the FPU round at bit 2^-24, the subnormals' last place.
+    const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - (126u << 23);
+    const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u | ((magnitude >> 13) & 0x3ffu) : 0x7c00u;
+    uint32_t half = magnitude < 0x38800000u ? tiny : normal;  // below 2^-14
+    half = magnitude >= 0x47800000u ? special : half;         // 65536 and above; 65520… round up to infinity by themselves
+    bits = static_cast<uint16_t>(((u >> 16) & 0x8000u) | half);
+  }
+  explicit operator float() const {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+    const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
+    const uint32_t normal = magnitude + (112u << 23);
+    const uint32_t special = magnitude | 0x7f800000u | (magnitude > (0x7c00u << 13) ? 0x400000u : 0u);
+    // 0.5 + m·2^-24 is exact, and so is taking the 0.5 away again.
+    const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>((126u << 23) | (magnitude >> 13)) - 0.5f);
+    uint32_t wide = magnitude < (0x0400u << 13) ? tiny : normal;
+    wide = magnitude >= (0x7c00u << 13) ? special : wide;
+    return std::bit_cast<float>(sign | wide);
+  }
 };
 
 template <class T> struct DTypeOf;

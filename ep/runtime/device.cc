@@ -1,0 +1,63 @@
+#include "ep/runtime/device.h"
+
+#include <atomic>
+#include <mutex>
+
+#include "ep/runtime/environment.h"
+#include "ep/runtime/host/host_backend.h"
+#include "ep/runtime/log.h"
+#include "ep/runtime/stream_set.h"
+
+namespace npu {
+
+Device::Device(Backend& backend, int index, size_t memory_limit)
+    : backend_(backend),
+      index_(index),
+      properties_(backend.Properties(index)),
+      allocator_(std::make_unique<CachingAllocator>(backend, index, memory_limit)),
+      streams_(std::make_unique<StreamSet>()),
+      default_stream_(std::make_unique<Stream>(*this, 0)) {}
+
+Device::~Device() = default;
+
+std::unique_ptr<Stream> Device::CreateStream(int priority) { return std::make_unique<Stream>(*this, priority); }
+
+void Device::Synchronize() {
+  std::string first;
+  streams_->Visit([&](Stream& stream) {
+    std::string error = backend_.StreamSynchronize(stream.handle());
+    if (first.empty()) first = std::move(error);
+  });
+  if (!first.empty()) throw Error(ErrorCode::kDeviceError, first);
+}
+
+Runtime& Runtime::Instance() {
+  // Never destroyed: streams may still run when static destructors do, and a process must not wait for
+  // them at its exit.
+  static std::atomic<Runtime*> instance{nullptr};
+  static std::mutex mutex;
+  if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
+  std::lock_guard lock(mutex);
+  if (instance.load(std::memory_order_relaxed) == nullptr) instance.store(new Runtime, std::memory_order_release);
+  return *instance.load(std::memory_order_relaxed);
+}
+
+Runtime::Runtime() {
+  // Those that are read later and elsewhere: a wrong one is reported here, before any work.
+  LogLevelFromEnvironment();
+  LaunchBlockingFromEnvironment();
+  const HostOptions options = HostOptionsFromEnvironment();
+  backend_ = MakeHostBackend(options);
+  for (int i = 0; i < backend_->DeviceCount(); ++i)
+    devices_.push_back(std::make_unique<Device>(*backend_, i, options.memory_limit));
+  NPU_LOG(kInfo, devices_.size(), " device(s): ", options.device_name, ", ", options.memory_limit >> 20,
+          " MiB each, ", devices_.front()->properties().compute_units, " thread(s)");
+}
+
+Device& Runtime::device(int index) {
+  NPU_CHECK(index >= 0 && index < device_count(), "invalid device ordinal ", index, ": expected 0 to ",
+            device_count() - 1);
+  return *devices_[static_cast<size_t>(index)];
+}
+
+}  // namespace npu

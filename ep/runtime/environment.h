@@ -1,0 +1,32 @@
+// The ORT_NPU_* environment variables. An unset or empty variable means its default; any other value
+// that is not allowed throws Error(kInvalidArgument) naming the variable, the value and what is allowed.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "ep/runtime/isa.h"
+#include "ep/runtime/log.h"
+
+namespace npu {
+
+// Parsers of one value each; `name` is the variable's name, for the message.
+int ParseCount(const char* name, const std::string& value, int max);
+size_t ParseBytes(const char* name, const std::string& value);
+bool ParseSwitch(const char* name, const std::string& value);
+LogLevel ParseLogLevel(const char* name, const std::string& value);
+Isa ParseIsa(const char* name, const std::string& value);
+
+inline constexpr int kMaxDevices = 64;
+inline constexpr int kMaxThreads = 1024;
+
+int DeviceCountFromEnvironment();                         // ORT_NPU_DEVICE_COUNT, default 1
+std::optional<size_t> MemoryLimitFromEnvironment();       // ORT_NPU_MEMORY_LIMIT, bytes per device
+std::optional<std::string> DeviceNameFromEnvironment();   // ORT_NPU_DEVICE_NAME
+std::optional<int> NumThreadsFromEnvironment();           // ORT_NPU_NUM_THREADS
+std::optional<Isa> IsaFromEnvironment();                  // ORT_NPU_ISA
+bool LaunchBlockingFromEnvironment();                     // ORT_NPU_LAUNCH_BLOCKING, default 0
+LogLevel LogLevelFromEnvironment();                       // ORT_NPU_LOG, default warning
+
+}  // namespace npu

@@ -1,0 +1,88 @@
+#include "ep/runtime/host/command_queue.h"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "ep/runtime/spin.h"
+
+namespace npu {
+namespace {
+
+// Long enough to bridge the gap between two launches of an eager loop, short enough to give the core
+// back between two tokens.
+constexpr std::chrono::microseconds kConsumerSpin{20};
+
+}  // namespace
+
+CommandQueue::CommandQueue() : tail_(new Chunk), head_(tail_) {}
+
+CommandQueue::~CommandQueue() {
+  delete spare_.load();
+  while (head_ != nullptr) delete std::exchange(head_, head_->next);
+}
+
+CommandQueue::Chunk* CommandQueue::NewChunk() {
+  Chunk* chunk = spare_.exchange(nullptr, std::memory_order_acquire);
+  return chunk != nullptr ? chunk : new Chunk;
+}
+
+uint64_t CommandQueue::Push(const char* op, Task task, bool survives_errors) {
+  uint64_t number;
+  {
+    std::lock_guard lock(mutex_);
+    const uint64_t index = pushed_.load(std::memory_order_relaxed);
+    if (index % kChunkSlots == 0 && index != 0) {
+      Chunk* chunk = NewChunk();
+      tail_->next = chunk;  // published to the consumer by pushed_ below
+      tail_ = chunk;
+    }
+    Command& slot = tail_->slots[index % kChunkSlots];
+    slot.task = std::move(task);
+    slot.op = op;
+    slot.survives_errors = survives_errors;
+    number = index + 1;
+    pushed_.store(number);  // sequentially consistent, as is the load in WakeConsumer: see Front()
+  }
+  WakeConsumer();
+  return number;
+}
+
+void CommandQueue::WakeConsumer() {
+  if (sleeping_.load() != 0 && sleeping_.exchange(0) != 0) sleeping_.notify_one();
+}
+
+Command* CommandQueue::Front() {
+  const uint64_t done = completed_.load(std::memory_order_relaxed);
+  const auto has_work = [&] { return pushed_.load(std::memory_order_acquire) != done; };
+  while (!SpinUntil(has_work, kConsumerSpin)) {
+    // Either the producer sees sleeping_ set, or this thread sees its push: both sides store first and
+    // load second, all sequentially consistent.
+    sleeping_.store(1);
+    if (pushed_.load() != done) {
+      sleeping_.store(0);
+      break;
+    }
+    if (closed_.load()) return nullptr;
+    sleeping_.wait(1);
+  }
+  if (done % kChunkSlots == 0 && done != 0) {
+    Chunk* used = std::exchange(head_, head_->next);
+    used->next = nullptr;
+    delete spare_.exchange(used, std::memory_order_acq_rel);
+  }
+  return &head_->slots[done % kChunkSlots];
+}
+
+void CommandQueue::Pop() {
+  const uint64_t done = completed_.load(std::memory_order_relaxed);
+  head_->slots[done % kChunkSlots].task.Reset();
+  completed_.store(done + 1, std::memory_order_release);
+}
+
+void CommandQueue::Close() {
+  closed_.store(true);
+  WakeConsumer();
+}
+
+}  // namespace npu

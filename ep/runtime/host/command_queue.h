@@ -1,0 +1,62 @@
+// The queue between the threads that launch and a stream's worker.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "ep/runtime/task.h"
+
+namespace npu {
+
+struct Command {
+  Task task;
+  const char* op = "";
+  bool survives_errors = false;  // markers run even behind a failed task, so that nobody waits for ever
+};
+
+// Any number of producers, one consumer. Slots live in chunks: the queue has no bound of its own, yet in
+// the steady state two chunks go round and nothing is allocated.
+class CommandQueue {
+ public:
+  CommandQueue();
+  ~CommandQueue();
+  CommandQueue(const CommandQueue&) = delete;
+  CommandQueue& operator=(const CommandQueue&) = delete;
+
+  // Returns the command's number, counted from 1.
+  uint64_t Push(const char* op, Task task, bool survives_errors);
+  // Consumer: the oldest command, or null when Close() was called and all are done. Sleeps when empty.
+  Command* Front();
+  // Consumer: Front() is done; its closure is destroyed before the command counts as completed.
+  void Pop();
+  // Makes Front() return null once the queue has drained.
+  void Close();
+
+  uint64_t pushed() const { return pushed_.load(std::memory_order_acquire); }
+  uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
+
+ private:
+  static constexpr uint64_t kChunkSlots = 32;
+  struct Chunk {
+    std::array<Command, kChunkSlots> slots;
+    Chunk* next = nullptr;
+  };
+  Chunk* NewChunk();
+  void WakeConsumer();
+
+  // Producers' side.
+  alignas(64) std::mutex mutex_;
+  Chunk* tail_;
+  // Shared.
+  alignas(64) std::atomic<uint64_t> pushed_{0};
+  std::atomic<uint32_t> sleeping_{0};
+  std::atomic<bool> closed_{false};
+  std::atomic<Chunk*> spare_{nullptr};
+  // The consumer's side.
+  alignas(64) std::atomic<uint64_t> completed_{0};
+  Chunk* head_;
+};
+
+}  // namespace npu

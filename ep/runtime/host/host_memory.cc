@@ -1,0 +1,79 @@
+#include "ep/runtime/host/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "ep/runtime/machine.h"
+
+namespace npu {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+// From here on asking the kernel what is left costs nothing next to touching the memory.
+constexpr size_t kWorthAsking = size_t{64} << 20;
+
+bool Reserve(std::atomic<size_t>& used, size_t bytes, size_t capacity) {
+  size_t now = used.load(std::memory_order_relaxed);
+  do {
+    if (bytes > capacity || now > capacity - bytes) return false;
+  } while (!used.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+void* Map(size_t bytes) {
+  if (bytes < kHugePage) {
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? nullptr : p;
+  }
+  // Only an aligned mapping gets huge pages; so one more is mapped and both ends are given back.
+  if (bytes > SIZE_MAX - kHugePage) return nullptr;
+  void* raw = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(raw);
+  const uintptr_t aligned = (begin + kHugePage - 1) & ~(kHugePage - 1);
+  if (aligned != begin) munmap(raw, aligned - begin);
+  if (const size_t rest = begin + kHugePage - aligned; rest != 0) munmap(reinterpret_cast<void*>(aligned + bytes), rest);
+  void* p = reinterpret_cast<void*>(aligned);
+  madvise(p, bytes, MADV_HUGEPAGE);  // advice: a kernel without huge pages may refuse it
+  return p;
+}
+
+}  // namespace
+
+HostMemory::HostMemory(int devices, size_t capacity, size_t machine)
+    : capacity_(capacity), machine_(machine), used_(static_cast<size_t>(devices)) {}
+
+void* HostMemory::AllocDevice(int device, size_t bytes) {
+  // Linux promises more memory than it has and kills who touches it; a device says no instead.
+  if (bytes >= kWorthAsking && bytes > AvailableMemory()) return nullptr;
+  std::atomic<size_t>& used = used_[static_cast<size_t>(device)];
+  if (!Reserve(used, bytes, capacity_)) return nullptr;
+  if (!Reserve(total_, bytes, machine_)) {
+    used.fetch_sub(bytes, std::memory_order_relaxed);
+    return nullptr;
+  }
+  void* p = Map(bytes);
+  if (p == nullptr) {
+    used.fetch_sub(bytes, std::memory_order_relaxed);
+    total_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+  return p;
+}
+
+void HostMemory::FreeDevice(int device, void* ptr, size_t bytes) {
+  munmap(ptr, bytes);
+  used_[static_cast<size_t>(device)].fetch_sub(bytes, std::memory_order_relaxed);
+  total_.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+void* HostMemory::AllocPinned(size_t bytes) {
+  constexpr size_t kPinnedAlignment = 64;
+  if (bytes > SIZE_MAX - kPinnedAlignment) return nullptr;
+  return std::aligned_alloc(kPinnedAlignment, (bytes + kPinnedAlignment - 1) / kPinnedAlignment * kPinnedAlignment);
+}
+
+void HostMemory::FreePinned(void* ptr) { std::free(ptr); }
+
+}  // namespace npu

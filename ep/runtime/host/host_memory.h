@@ -1,0 +1,26 @@
+// Memory of the host backend: what a logical device may hold, and host memory for transfers.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+namespace npu {
+
+class HostMemory {
+ public:
+  // `capacity` bytes per device; `machine` bytes for all of them, whatever the capacities say.
+  HostMemory(int devices, size_t capacity, size_t machine);
+
+  void* AllocDevice(int device, size_t bytes);  // null when the device or the machine has no more
+  void FreeDevice(int device, void* ptr, size_t bytes);
+  static void* AllocPinned(size_t bytes);
+  static void FreePinned(void* ptr);
+
+ private:
+  const size_t capacity_, machine_;
+  std::vector<std::atomic<size_t>> used_;
+  std::atomic<size_t> total_{0};
+};
+
+}  // namespace npu

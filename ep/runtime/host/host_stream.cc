@@ -1,0 +1,103 @@
+#include "ep/runtime/host/host_stream.h"
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "ep/runtime/error.h"
+#include "ep/runtime/worker_thread.h"
+
+namespace npu {
+namespace {
+
+// A producer this far ahead waits for the stream, so that an endless loop of launches has a bounded
+// queue (about 8 MB).
+constexpr uint64_t kMaxPending = 16384;
+
+thread_local const HostStream* current_stream = nullptr;  // on a worker: whose
+
+}  // namespace
+
+HostStream::HostStream(std::string thread_name) : thread_name_(std::move(thread_name)) {}
+
+HostStream::~HostStream() {
+  queue_.Close();
+  if (worker_.joinable()) worker_.join();
+}
+
+void HostStream::Launch(const char* op, Task task) {
+  Throttle();
+  Enqueue(op, std::move(task), /*survives_errors=*/false);
+}
+
+std::shared_ptr<HostMarker> HostStream::Mark() {
+  auto marker = std::make_shared<HostMarker>();
+  Enqueue("event", Task([marker] { marker->Fire(); }), /*survives_errors=*/true);
+  return marker;
+}
+
+void HostStream::WaitFor(std::shared_ptr<HostMarker> marker) {
+  if (marker->fired()) return;
+  Enqueue("event", Task([marker = std::move(marker)] { marker->Wait(); }), /*survives_errors=*/true);
+}
+
+std::string HostStream::Synchronize() {
+  if (current_stream == this)
+    Fail(ErrorCode::kInvalidArgument, "a task of a stream cannot synchronize that stream: it would wait for itself");
+  if (!Idle()) Mark()->Wait();
+  if (!failed_.load(std::memory_order_acquire)) return {};
+  std::lock_guard lock(error_mutex_);
+  failed_.store(false, std::memory_order_release);
+  return std::exchange(error_, {});
+}
+
+void HostStream::Enqueue(const char* op, Task task, bool survives_errors) {
+  EnsureWorker();
+  queue_.Push(op, std::move(task), survives_errors);
+}
+
+// The thread starts at the first use: streams are made freely and many never run anything.
+void HostStream::EnsureWorker() {
+  if (started_.load(std::memory_order_acquire)) return;
+  std::lock_guard lock(start_mutex_);
+  if (started_.load(std::memory_order_relaxed)) return;
+  worker_ = StartWorkerThread(thread_name_, [this] { Work(); });
+  started_.store(true, std::memory_order_release);
+}
+
+void HostStream::Throttle() {
+  // A worker is never held back: the stream it waits for may wait for it.
+  if (queue_.pushed() - queue_.completed() < kMaxPending || current_stream != nullptr) return;
+  Mark()->Wait();
+}
+
+void HostStream::Work() {
+  current_stream = this;
+  while (Command* command = queue_.Front()) {
+    Run(*command);
+    queue_.Pop();
+  }
+}
+
+void HostStream::Run(Command& command) {
+  if (failed_.load(std::memory_order_relaxed) && !command.survives_errors) return;
+  try {
+    command.task();
+  } catch (const std::bad_alloc&) {
+    KeepError(command.op, "out of host memory");
+  } catch (const std::exception& e) {
+    KeepError(command.op, e.what());
+  } catch (...) {
+    KeepError(command.op, "unknown exception");
+  }
+}
+
+void HostStream::KeepError(const char* op, const char* what) {
+  const std::string prefix = Concat("[", op, "] ");
+  const std::string message = what;
+  std::lock_guard lock(error_mutex_);
+  error_ = message.compare(0, prefix.size(), prefix) == 0 ? message : prefix + message;
+  failed_.store(true, std::memory_order_release);
+}
+
+}  // namespace npu

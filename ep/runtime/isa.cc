@@ -1,0 +1,120 @@
+#include "ep/runtime/isa.h"
+
+#include "ep/runtime/environment.h"
+#include "ep/runtime/error.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+#endif
+
+namespace npu {
+namespace {
+
+#if defined(__x86_64__)
+
+struct CpuidLeaf {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+CpuidLeaf Cpuid(uint32_t leaf, uint32_t subleaf) {
+  CpuidLeaf r;
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // leaves zeros for a leaf that is not there
+  return r;
+}
+
+uint64_t EnabledStates() {
+  uint32_t low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+// Linux gives tile registers only to a process that asked; threads started later inherit the grant.
+bool RequestTileState() {
+  constexpr long kArchReqXcompPerm = 0x1023;
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+}
+
+constexpr bool Bit(uint32_t word, int bit) { return ((word >> bit) & 1) != 0; }
+constexpr bool AllBits(uint64_t word, uint64_t mask) { return (word & mask) == mask; }
+
+CpuFeatures Detect() {
+  CpuFeatures f;
+  const CpuidLeaf basic = Cpuid(1, 0), extended = Cpuid(7, 0), extended1 = Cpuid(7, 1), amd = Cpuid(0x80000001u, 0);
+  if (!Bit(basic.ecx, 27)) return f;  // OSXSAVE: else XGETBV may not be executed
+  const uint64_t states = EnabledStates();
+  constexpr uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
+
+  // The kernel libraries are built for x86-64-v3 and -v4, so a level needs every part of those.
+  const bool v3 = AllBits(states, kYmm) && Bit(basic.ecx, 28) /*AVX*/ && Bit(basic.ecx, 12) /*FMA*/ &&
+                  Bit(basic.ecx, 22) /*MOVBE*/ && Bit(basic.ecx, 29) /*F16C*/ && Bit(extended.ebx, 3) /*BMI1*/ &&
+                  Bit(extended.ebx, 5) /*AVX2*/ && Bit(extended.ebx, 8) /*BMI2*/ && Bit(amd.ecx, 5) /*LZCNT*/;
+  f.avx2 = f.fma = f.f16c = v3;
+  f.avx512 = v3 && AllBits(states, kZmm) && Bit(extended.ebx, 16) /*F*/ && Bit(extended.ebx, 17) /*DQ*/ &&
+             Bit(extended.ebx, 28) /*CD*/ && Bit(extended.ebx, 30) /*BW*/ && Bit(extended.ebx, 31) /*VL*/;
+  f.avx512_vnni = f.avx512 && Bit(extended.ecx, 11);
+  f.avx512_fp16 = f.avx512 && Bit(extended.edx, 23);
+  f.avx512_bf16 = f.avx512 && Bit(extended1.eax, 5);
+  f.amx_tile = f.avx512 && AllBits(states, kTiles) && Bit(extended.edx, 24) && RequestTileState();
+  f.amx_bf16 = f.amx_tile && Bit(extended.edx, 22);
+  f.amx_int8 = f.amx_tile && Bit(extended.edx, 25);
+  f.amx_fp16 = f.amx_tile && Bit(extended1.eax, 21);
+  return f;
+}
+
+#else
+
+CpuFeatures Detect() { return {}; }
+
+#endif
+
+Isa WidestOf(const CpuFeatures& f) {
+  if (f.amx_bf16 && f.amx_int8) return Isa::kAmx;
+  if (f.avx512) return Isa::kAvx512;
+  return f.avx2 ? Isa::kAvx2 : Isa::kPortable;
+}
+
+CpuFeatures CutDown(CpuFeatures f, Isa isa) {
+  if (isa < Isa::kAmx) f.amx_tile = f.amx_bf16 = f.amx_int8 = f.amx_fp16 = false;
+  if (isa < Isa::kAvx512) f.avx512 = f.avx512_bf16 = f.avx512_fp16 = f.avx512_vnni = false;
+  if (isa < Isa::kAvx2) f.avx2 = f.fma = f.f16c = false;
+  return f;
+}
+
+struct Active {
+  CpuFeatures features;
+  Isa isa;
+};
+
+const Active& ActiveSet() {
+  static const Active active = [] {
+    const CpuFeatures machine = Detect();
+    const Isa widest = WidestOf(machine);
+    const Isa isa = IsaFromEnvironment().value_or(widest);
+    NPU_CHECK(isa <= widest, "environment variable ORT_NPU_ISA: this machine lacks ", NameOf(isa),
+              "; expected at most ", NameOf(widest));
+    return Active{CutDown(machine, isa), isa};
+  }();
+  return active;
+}
+
+}  // namespace
+
+const CpuFeatures& Features() { return ActiveSet().features; }
+Isa ActiveIsa() { return ActiveSet().isa; }
+
+const char* NameOf(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable: return "portable";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+    case Isa::kAmx: return "amx";
+  }
+  return "unknown";
+}
+
+}  // namespace npu

@@ -1,0 +1,61 @@
+#include "ep/runtime/kernel_library.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "ep/runtime/environment.h"
+#include "ep/runtime/error.h"
+#include "ep/runtime/log.h"
+
+namespace npu {
+namespace {
+
+std::string DirectoryOfThisLibrary() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&LoadKernelLibrary), &info) == 0 || info.dli_fname == nullptr)
+    Fail(ErrorCode::kInternal, "could not find the path of libnpu_runtime.so");
+  const std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+std::string PathOf(const std::string& directory, const std::string& level) {
+  return directory + "/libnpu_kernels_" + level + ".so";
+}
+
+}  // namespace
+
+std::vector<std::string> KernelLibraryLevels(Isa isa, bool forced) {
+  // AMX is used inside the AVX-512 library, behind Features().
+  static const std::vector<std::string> kLevels{"avx512", "avx2", "portable"};
+  const size_t first = isa >= Isa::kAvx512 ? 0 : isa == Isa::kAvx2 ? 1 : 2;
+  return {kLevels.begin() + static_cast<std::ptrdiff_t>(first),
+          forced ? kLevels.begin() + static_cast<std::ptrdiff_t>(first) + 1 : kLevels.end()};
+}
+
+std::string ChooseKernelLibrary(const std::string& directory, Isa isa, bool forced) {
+  const std::vector<std::string> levels = KernelLibraryLevels(isa, forced);
+  for (const std::string& level : levels) {
+    const std::string path = PathOf(directory, level);
+    if (access(path.c_str(), R_OK) != 0) continue;
+    if (level != levels.front())
+      NPU_LOG(kInfo, "kernels for ", levels.front(), " were not built; using those for ", level);
+    return path;
+  }
+  std::string expected;
+  for (const std::string& level : levels) expected += (expected.empty() ? "" : " or ") + PathOf(directory, level);
+  Fail(ErrorCode::kInternal, "no kernel library for ", forced ? "ORT_NPU_ISA=" : "this machine, ", NameOf(isa),
+       ": expected ", expected, "; build the package with this level in NPU_ISAS",
+       forced ? " or unset ORT_NPU_ISA" : "");
+}
+
+void LoadKernelLibrary() {
+  const std::string path =
+      ChooseKernelLibrary(DirectoryOfThisLibrary(), ActiveIsa(), IsaFromEnvironment().has_value());
+  // Never closed: kernels and closures in flight point into it.
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr)
+    Fail(ErrorCode::kInternal, "could not load the kernel library: ", dlerror());
+  NPU_LOG(kInfo, "kernels: ", path);
+}
+
+}  // namespace npu

@@ -1,0 +1,187 @@
+#include "ep/runtime/op_registry.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "ep/runtime/kernel_library.h"
+
+namespace npu {
+namespace {
+
+using Key = std::pair<std::string, std::string>;  // domain, type
+
+Key KeyOf(const std::string& domain, const std::string& type) { return {domain == "ai.onnx" ? "" : domain, type}; }
+
+std::string QualifiedName(const Key& key) { return key.first.empty() ? key.second : key.first + "::" + key.second; }
+
+}  // namespace
+
+// Registrations come from static initializers in any order, and an exception there would end the
+// process; so a contradiction is kept and thrown at the first look-up.
+struct OpRegistry::Impl {
+  struct Entry {
+    std::vector<std::unique_ptr<OpDef>> versions;  // the pointers handed out stay valid
+    bool has_schema = false;
+    KernelFactory make = nullptr;  // of a schema, possibly before it
+    std::function<std::string(const NodeView&)> unsupported;
+  };
+
+  mutable std::mutex mutex;
+  std::map<Key, Entry> entries;
+  std::string problem;
+  std::mutex load_mutex;
+  std::atomic<bool> loaded{false};
+
+  void Report(const std::string& text) {
+    if (problem.empty()) problem = text;
+  }
+
+  void Load() {
+    if (!loaded.load(std::memory_order_acquire)) {
+      std::lock_guard lock(load_mutex);
+      if (!loaded.load(std::memory_order_relaxed)) {
+        LoadKernelLibrary();
+        Join();
+        loaded.store(true, std::memory_order_release);
+      }
+    }
+  }
+
+  void Join() {
+    std::lock_guard lock(mutex);
+    for (auto& [key, entry] : entries) JoinEntry(key, entry);
+  }
+
+  void JoinEntry(const Key& key, Entry& entry) {
+    if (entry.has_schema) {
+      entry.versions.front()->make = entry.make;
+      entry.versions.front()->unsupported = entry.unsupported;
+    } else if (entry.make != nullptr || entry.unsupported) {
+      Report(Concat("operator ", QualifiedName(key),
+                    " has a kernel but no definition; add contrib_ops/<family>/<op>.py beside it"));
+    }
+  }
+};
+
+OpRegistry& OpRegistry::Instance() {
+  static OpRegistry& registry = *new OpRegistry;  // never destroyed: see Runtime::Instance
+  return registry;
+}
+
+OpRegistry::Impl& OpRegistry::impl() const {
+  static Impl& impl = *new Impl;
+  return impl;
+}
+
+void OpRegistry::Add(OpDef def) {
+  Impl& r = impl();
+  std::lock_guard lock(r.mutex);
+  const Key key = KeyOf(def.domain, def.type);
+  Impl::Entry& entry = r.entries[key];
+  if (def.make == nullptr) r.Report(Concat("operator ", QualifiedName(key), " was registered without a kernel"));
+  if (def.since > def.until)
+    r.Report(Concat("operator ", QualifiedName(key), ": expected since <= until, got ", def.since, " and ", def.until));
+  for (const auto& other : entry.versions)
+    if (def.since <= other->until && other->since <= def.until)
+      r.Report(Concat("operator ", QualifiedName(key), " was registered twice for version ",
+                      std::max(def.since, other->since)));
+  entry.versions.push_back(std::make_unique<OpDef>(std::move(def)));
+}
+
+void OpRegistry::AddSchema(OpDef def) {
+  Impl& r = impl();
+  std::lock_guard lock(r.mutex);
+  const Key key = KeyOf(def.domain, def.type);
+  Impl::Entry& entry = r.entries[key];
+  if (!entry.versions.empty()) return r.Report(Concat("operator ", QualifiedName(key), " was defined twice"));
+  entry.has_schema = true;
+  entry.versions.push_back(std::make_unique<OpDef>(std::move(def)));
+  if (r.loaded.load()) r.JoinEntry(key, entry);
+}
+
+void OpRegistry::AddKernel(const std::string& domain, const std::string& type, KernelFactory make) {
+  Impl& r = impl();
+  std::lock_guard lock(r.mutex);
+  const Key key = KeyOf(domain, type);
+  Impl::Entry& entry = r.entries[key];
+  if (entry.make != nullptr) return r.Report(Concat("operator ", QualifiedName(key), " has two kernels"));
+  entry.make = make;
+  if (r.loaded.load()) r.JoinEntry(key, entry);
+}
+
+void OpRegistry::AddUnsupported(const std::string& domain, const std::string& type,
+                                std::function<std::string(const NodeView&)> unsupported) {
+  Impl& r = impl();
+  std::lock_guard lock(r.mutex);
+  const Key key = KeyOf(domain, type);
+  Impl::Entry& entry = r.entries[key];
+  entry.unsupported = std::move(unsupported);
+  if (r.loaded.load()) r.JoinEntry(key, entry);
+}
+
+const OpDef* OpRegistry::Find(const std::string& domain, const std::string& type, int since_version) const {
+  Impl& r = impl();
+  r.Load();
+  std::lock_guard lock(r.mutex);
+  if (!r.problem.empty()) throw Error(ErrorCode::kInternal, r.problem);
+  const auto it = r.entries.find(KeyOf(domain, type));
+  if (it == r.entries.end()) return nullptr;
+  for (const auto& def : it->second.versions)
+    if (def->make != nullptr && def->since <= since_version && since_version <= def->until) return def.get();
+  return nullptr;
+}
+
+std::vector<const OpDef*> OpRegistry::All() const {
+  Impl& r = impl();
+  r.Load();
+  std::lock_guard lock(r.mutex);
+  if (!r.problem.empty()) throw Error(ErrorCode::kInternal, r.problem);
+  std::vector<const OpDef*> all;
+  for (const auto& [key, entry] : r.entries)
+    for (const auto& def : entry.versions)
+      if (def->make != nullptr) all.push_back(def.get());
+  return all;
+}
+
+namespace {
+
+// The definition of argument i: the last one repeats when it is variadic.
+const ArgDef* ArgAt(const std::vector<ArgDef>& args, size_t i) {
+  if (i < args.size()) return &args[i];
+  return !args.empty() && args.back().variadic ? &args.back() : nullptr;
+}
+
+// `min_inputs`, where given, counts the required ones; else every input that is neither optional nor variadic is.
+bool Required(const OpDef& def, size_t i) {
+  const bool counted = def.min_inputs == 0 || i < def.min_inputs;
+  return counted && i < def.inputs.size() && !def.inputs[i].optional && !def.inputs[i].variadic;
+}
+
+}  // namespace
+
+std::string WhyUnsupported(const OpDef& def, const NodeView& node) {
+  if (def.make == nullptr) return "the operator has no kernel";
+  if (node.inputs.size() < def.min_inputs)
+    return Concat("expected at least ", def.min_inputs, " inputs, got ", node.inputs.size());
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const ArgDef* arg = ArgAt(def.inputs, i);
+    if (arg == nullptr) return Concat("expected at most ", def.inputs.size(), " inputs, got ", node.inputs.size());
+    const DType dtype = node.inputs[i];
+    if (dtype == DType::kUndefined) {
+      if (Required(def, i)) return Concat("expected input ", arg->name, ", got none");
+    } else if (!arg->dtypes.Empty() && !arg->dtypes.Contains(dtype)) {
+      return Concat("input ", arg->name, ": expected ", arg->dtypes.ToString(), ", got ", NameOf(dtype));
+    }
+  }
+  for (size_t i = node.inputs.size(); i < def.inputs.size(); ++i)
+    if (Required(def, i)) return Concat("expected input ", def.inputs[i].name, ", got none");
+  for (const AttrDef& attr : def.attributes)
+    if (attr.required && !node.attributes.Has(attr.name)) return Concat("expected attribute ", attr.name, ", got none");
+  if (node.output_count > 0 && ArgAt(def.outputs, node.output_count - 1) == nullptr)
+    return Concat("expected at most ", def.outputs.size(), " outputs, got ", node.output_count);
+  return def.unsupported ? def.unsupported(node) : std::string();
+}
+
+}  // namespace npu

@@ -1,0 +1,101 @@
+#include "ep/runtime/stream.h"
+
+#include <atomic>
+#include <utility>
+
+#include "ep/runtime/device.h"
+#include "ep/runtime/environment.h"
+#include "ep/runtime/log.h"
+#include "ep/runtime/stream_set.h"
+
+namespace npu {
+namespace {
+
+bool LaunchBlocking() {
+  static const bool blocking = LaunchBlockingFromEnvironment();
+  return blocking;
+}
+
+uint64_t NextStreamId() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
+Stream::Stream(Device& device, int priority)
+    : device_(device),
+      priority_(priority),
+      id_(NextStreamId()),
+      handle_(device.backend().CreateStream(device.index(), priority)) {
+  device_.streams_->Add(this);
+}
+
+Stream::~Stream() {
+  device_.streams_->Remove(this);
+  try {
+    const std::string error = device_.backend().StreamSynchronize(handle_);
+    if (!error.empty()) NPU_LOG(kError, "stream ", id_, " was destroyed with an error nobody asked for: ", error);
+  } catch (const std::exception& e) {
+    NPU_LOG(kError, "stream ", id_, ": ", e.what());
+  }
+  device_.allocator().ReleaseStream(*this);
+  device_.backend().DestroyStream(handle_);
+}
+
+void Stream::Launch(const char* op, Task task) {
+  NPU_CHECK(static_cast<bool>(task), "[", op, "] expected a task to launch, got an empty one");
+  device_.backend().Launch(handle_, op, std::move(task));
+  if (LaunchBlocking()) Synchronize();
+}
+
+void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
+  if (bytes == 0) return;
+  NPU_CHECK(dst != nullptr && src != nullptr, "[copy] expected two addresses for ", bytes, " bytes, got null");
+  device_.backend().Copy(handle_, dst, src, bytes, kind);
+  if (LaunchBlocking()) Synchronize();
+}
+
+void Stream::Memset(void* dst, int value, size_t bytes) {
+  if (bytes == 0) return;
+  NPU_CHECK(dst != nullptr, "[memset] expected an address for ", bytes, " bytes, got null");
+  device_.backend().Memset(handle_, dst, value, bytes);
+  if (LaunchBlocking()) Synchronize();
+}
+
+void Stream::Wait(const Event& event) { device_.backend().StreamWaitEvent(handle_, event.handle()); }
+
+bool Stream::Query() const { return device_.backend().StreamQuery(handle_); }
+
+void Stream::Synchronize() {
+  const std::string error = device_.backend().StreamSynchronize(handle_);
+  if (!error.empty()) throw Error(ErrorCode::kDeviceError, error);
+}
+
+Event::Event(Backend& backend, bool timing)
+    : backend_(backend), timing_(timing), handle_(backend.CreateEvent(timing)) {}
+
+Event::~Event() { backend_.DestroyEvent(handle_); }
+
+void Event::Record(Stream& stream) {
+  backend_.EventRecord(handle_, stream.handle());
+  recorded_ = true;
+}
+
+bool Event::Query() const { return !recorded_ || backend_.EventQuery(handle_); }
+
+void Event::Synchronize() const {
+  if (recorded_) backend_.EventSynchronize(handle_);
+}
+
+int64_t Event::TimestampNs() const { return recorded_ ? backend_.EventTimestampNs(handle_) : -1; }
+
+double Event::ElapsedMs(const Event& end) const {
+  NPU_CHECK(timing_ && end.timing_, "elapsed time: expected two events made with timing enabled");
+  NPU_CHECK(recorded_ && end.recorded_, "elapsed time: expected two recorded events");
+  const int64_t from = TimestampNs(), to = end.TimestampNs();
+  NPU_CHECK(from >= 0 && to >= 0, "elapsed time: expected two completed events; synchronize them first");
+  return static_cast<double>(to - from) / 1e6;
+}
+
+}  // namespace npu

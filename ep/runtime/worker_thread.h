@@ -1,0 +1,14 @@
+// Threads of the runtime itself.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+namespace npu {
+
+// A thread that the process's signal handlers never run on: an interrupt must reach the host program's
+// own threads. `name` shows in debuggers and in top (at most 15 characters).
+std::thread StartWorkerThread(const std::string& name, std::function<void()> body);
+
+}  // namespace npu
