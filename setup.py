@@ -63,7 +63,7 @@ class BinaryDistribution(Distribution):
 
 
 def packages() -> dict[str, Path]:
-    """Map package names to folders: the two trees that live beside python/ ride inside the package."""
+    """Map package names to folders: two trees beside python/ ride inside the package."""
     found = {}
     for name, base in (
         (PACKAGE, ROOT / "python" / PACKAGE),

@@ -1,8 +1,8 @@
 """Interleaved measurement of peers: every claim of speed is a ratio inside one run.
 
 Each engine lives in its own process, so that thread pools and caches of one do not disturb another
-more than a neighbour on the machine would. Rounds go through all engines in turn; best and median of
-the rounds are both reported, and the ratio of an engine to its peer is taken from both.
+more than a neighbour on the machine would. Rounds go through all engines in turn; best and median
+of the rounds are both reported, and the ratio of an engine to its peer is taken from both.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def table(results: list[Measurement], ours: str, peers: list[str]) -> str:
             f"{by_key[case, e].best():.4g} ({by_key[case, e].median():.4g})" for e in [ours, *peers]
         ]
         ratios = [
-            f"{mine.best() / by_key[case, p].best():.2f} ({mine.median() / by_key[case, p].median():.2f})"
-            for p in peers
+            f"{mine.best() / peer.best():.2f} ({mine.median() / peer.median():.2f})"
+            for peer in (by_key[case, p] for p in peers)
         ]
         lines.append(f"| {case} | {mine.unit}/s | " + " | ".join(cells + ratios) + " |")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """The engines that the language-model benchmark compares, each behind the same four calls.
 
-``greedy(ids, steps)`` gives tokens (outputs are compared before anything is timed), ``prefill(n)`` and
-``decode(past, steps)`` give seconds. Set-up inside a call is not part of the seconds it returns.
+``greedy(ids, steps)`` gives tokens (compared before anything is timed); ``prefill(n)`` and
+ ``decode(past, steps)`` give seconds. Set-up inside a call is not part of the seconds it returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def prompt(length: int, vocabulary: int) -> np.ndarray:
 
 
 class OrtEngine:
-    """An exported model with a growing cache, through IOBinding: no copy of the cache between steps."""
+    """An exported model with a growing cache, which stays on its device through IOBinding."""
 
     def __init__(self, directory: str, provider: str, threads: int) -> None:
         import json

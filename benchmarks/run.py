@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """`make bench`: SmolLM2-135M against its peers on this machine, interleaved in one run.
 
-Peers: onnxruntime's CPUExecutionProvider on the same exported file (float32; it implements no bfloat16
-matrix product), torch eager in float32 and in bfloat16. Greedy tokens are compared before timing.
+Peers: onnxruntime's CPUExecutionProvider on the same exported file (float32; it implements no
+bfloat16 matrix product), torch eager in float32 and in bfloat16. Greedy tokens are compared before
+anything is timed.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def exported(dtype: str, out: Path) -> Path:
 def compare_outputs(engines: list[harness.Engine], same: bool) -> None:
     """Refuse to time engines that disagree.
 
-    In float32 every greedy token must be equal. In bfloat16 engines round differently, and a near tie
-    may part them: the first token must be equal.
+    In float32 every greedy token must be equal. In bfloat16 engines round differently, and a near
+    tie may part them: the first token must be equal.
     """
     ids = llm_engines.prompt(24, 40000)
     answers = {engine.name: engine.call("greedy", ids, CHECK_TOKENS) for engine in engines}
@@ -57,7 +58,8 @@ def compare_outputs(engines: list[harness.Engine], same: bool) -> None:
     for name, tokens in answers.items():
         if tokens[:keep] != first[:keep]:
             sys.exit(
-                f"outputs disagree, nothing is timed: {name} gives {tokens}, {engines[0].name} {first}"
+                f"outputs disagree, nothing is timed: {name} gives {tokens}, "
+                f"{engines[0].name} {first}"
             )
 
 
@@ -79,7 +81,8 @@ def main() -> int:
     os.environ["ORT_NPU_NUM_THREADS"] = str(threads)
 
     report = [
-        f"SmolLM2-135M, {threads} threads, {platform.processor() or platform.machine()}; best (median) of {args.rounds}\n"
+        f"SmolLM2-135M, {threads} threads, {platform.processor() or platform.machine()}; "
+        f"best (median) of {args.rounds} rounds\n"
     ]
     for dtype in args.dtype:
         directory = str(exported(dtype, args.out))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Install the newest wheel of a folder into an empty virtual environment and run a model with it."""
+"""Install the newest wheel of a folder into an empty virtual environment and run a model."""
 
 from __future__ import annotations
 
