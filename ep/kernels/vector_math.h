@@ -90,8 +90,8 @@ inline float Tanh(float x) {
   p = p * s + 0x1.1109bep-3f;
   p = p * s - 0x1.55553ep-2f;
   const float small = x + x * (s * p);
-  const float large = std::copysign(1.0f - 2.0f / (Exp(a + a) + 1.0f), x);
-  return a < 0.6f ? small : large;
+  const float large = 1.0f - 2.0f / (Exp(a + a) + 1.0f);
+  return std::copysign(a < 0.6f ? small : large, x);  // of small too: -0 stays -0
 }
 
 inline float Sigmoid(float x) {
@@ -142,7 +142,7 @@ inline float SinShifted(float x, int32_t quarter_turns) {
   float sine = -0x1.9953fep-13f;
   sine = sine * s + 0x1.110778p-7f;
   sine = sine * s - 0x1.555546p-3f;
-  sine = r + r * (s * sine);
+  sine = s == 0.0f ? r : r + r * (s * sine);  // -0 stays -0
   float cosine = 0x1.99e80cp-16f;
   cosine = cosine * s - 0x1.6c0c28p-10f;
   cosine = cosine * s + 0x1.55554ap-5f;

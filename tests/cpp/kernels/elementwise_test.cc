@@ -1,0 +1,126 @@
+// What the Python tests cannot reach: in-place calls, errors inside launches, bytes that are odd bools.
+// Values over dtypes and shapes: tests/kernels/test_elementwise.py.
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <string>
+
+#include "tests/cpp/support/test_context.h"
+
+namespace {
+
+using namespace npu;
+using namespace npu::test;
+
+std::string ErrorOf(const std::string& type, std::vector<HostTensor> inputs, const RunOptions& options = {}) {
+  try {
+    RunOp(type, std::move(inputs), options);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST_CASE("elementwise: broadcasting over every pairing of ranks") {
+  const HostTensor a = HostTensor::From(DType::kFloat32, {2, 1, 3}, {1, 2, 3, 4, 5, 6});
+  const HostTensor b = HostTensor::From(DType::kFloat32, {2, 1}, {10, 20});
+  const HostTensor y = RunOp("Add", {a, b})[0];
+  CHECK(y.shape() == Shape{2, 2, 3});
+  CHECK(y.values() == std::vector<double>{11, 12, 13, 21, 22, 23, 14, 15, 16, 24, 25, 26});
+  const HostTensor scalar = HostTensor::From(DType::kFloat32, {}, {0.5});
+  CHECK(RunOp("Mul", {scalar, b})[0].values() == std::vector<double>{5, 10});
+  CHECK(RunOp("Mul", {scalar, scalar})[0].shape() == Shape{});
+  CHECK(RunOp("Sub", {HostTensor(DType::kFloat32, {0, 3}), HostTensor(DType::kFloat32, {1, 3})})[0].shape() ==
+        Shape{0, 3});
+  CHECK(ErrorOf("Add", {a, HostTensor(DType::kFloat32, {4})}).find("[Add] expected broadcastable shapes") == 0);
+}
+
+TEST_CASE("elementwise: in place over either operand") {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64, DType::kInt64}) {
+    CAPTURE(NameOf(dtype));
+    for (size_t input : {size_t{0}, size_t{1}}) {
+      const HostTensor a = HostTensor::From(dtype, {2000}, std::vector<double>(2000, 6));
+      const HostTensor b = HostTensor::From(dtype, {2000}, std::vector<double>(2000, 2));
+      const HostTensor y = RunOp("Div", {a, b}, {.attributes = {}, .alias = {{0, input}}})[0];
+      CHECK(y.data<void>() == (input == 0 ? a : b).data<void>());
+      CHECK(y.values() == std::vector<double>(2000, 3));
+    }
+    const HostTensor x = HostTensor::From(dtype, {1000}, std::vector<double>(1000, -1));
+    CHECK(RunOp("Abs", {x}, {.attributes = {}, .alias = {{0, 0}}})[0].values() == std::vector<double>(1000, 1));
+  }
+}
+
+TEST_CASE("elementwise: integer division has no undefined corner") {
+  const auto i32 = [](std::vector<double> v) {
+    return HostTensor::From(DType::kInt32, Shape{static_cast<int64_t>(v.size())}, v);
+  };
+  constexpr double kMin = std::numeric_limits<int32_t>::min();
+  CHECK(RunOp("Div", {i32({kMin, 7, -7}), i32({-1, -2, 2})})[0].values() == std::vector<double>{kMin, -3, -3});
+  CHECK(RunOp("Mod", {i32({kMin, 7, -7}), i32({-1, -2, 2})})[0].values() == std::vector<double>{0, -1, 1});
+  CHECK(RunOp("Mod", {i32({kMin, 7, -7}), i32({-1, -2, 2})}, {.attributes = {{"fmod", int64_t{1}}}})[0].values() ==
+        std::vector<double>{0, 1, -1});
+  for (const char* op : {"Div", "Mod"}) {
+    const std::string error = ErrorOf(op, {i32({1, 2}), i32({1, 0})});
+    CHECK(error.find("integer division by zero") != std::string::npos);
+  }
+  CHECK(RunOp("Div", {i32({6}), i32({3})})[0].values() == std::vector<double>{2});  // the device is still usable
+  CHECK(RunOp("Neg", {i32({kMin})})[0].values() == std::vector<double>{kMin});
+  CHECK(RunOp("Abs", {i32({kMin})})[0].values() == std::vector<double>{kMin});
+}
+
+TEST_CASE("elementwise: integers wrap") {
+  const auto u16 = [](double v) { return HostTensor::From(DType::kUInt16, {1}, {v}); };
+  CHECK(RunOp("Mul", {u16(65535), u16(65535)})[0].values() == std::vector<double>{1});
+  const auto i8 = [](double v) { return HostTensor::From(DType::kInt8, {1}, {v}); };
+  CHECK(RunOp("Add", {i8(127), i8(1)})[0].values() == std::vector<double>{-128});
+  const auto i64 = [](int64_t v) { return HostTensor::Of<int64_t>({1}, {v}); };
+  CHECK(RunOp("Pow", {i64(3), i64(40)})[0].data<int64_t>()[0] == 12157665459056928801u - uint64_t{0});
+  CHECK(RunOp("Pow", {i64(-1), i64(-3)})[0].values() == std::vector<double>{-1});
+  CHECK(RunOp("Pow", {i64(2), i64(-3)})[0].values() == std::vector<double>{0});
+  CHECK(ErrorOf("Pow", {i64(0), i64(-1)}).find("[Pow] expected a non-zero base") != std::string::npos);
+}
+
+TEST_CASE("elementwise: a bool may hold any non-zero byte") {
+  HostTensor odd(DType::kBool, {3});
+  odd.data<uint8_t>()[0] = 2;
+  odd.data<uint8_t>()[1] = 255;
+  odd.data<uint8_t>()[2] = 0;
+  HostTensor ones(DType::kBool, {3});
+  std::fill_n(ones.data<uint8_t>(), 3, uint8_t{1});
+  const auto bytes = [](const HostTensor& t) {
+    return std::vector<int>(t.data<uint8_t>(), t.data<uint8_t>() + t.elements());
+  };
+  CHECK(bytes(RunOp("Equal", {odd, ones})[0]) == std::vector<int>{1, 1, 0});
+  CHECK(bytes(RunOp("And", {odd, ones})[0]) == std::vector<int>{1, 1, 0});
+  CHECK(bytes(RunOp("Xor", {odd, ones})[0]) == std::vector<int>{0, 0, 1});
+  CHECK(bytes(RunOp("Not", {odd})[0]) == std::vector<int>{0, 0, 1});
+  CHECK(RunOp("Cast", {odd}, {.attributes = {{"to", int64_t{1}}}})[0].values() == std::vector<double>{1, 1, 0});
+  const HostTensor x = HostTensor::From(DType::kInt8, {1}, {5}), y = HostTensor::From(DType::kInt8, {1}, {6});
+  CHECK(RunOp("Where", {odd, x, y})[0].values() == std::vector<double>{5, 5, 6});
+}
+
+TEST_CASE("elementwise: float to integer is defined for every value") {
+  const double inf = std::numeric_limits<double>::infinity();
+  const HostTensor x =
+      HostTensor::From(DType::kFloat32, {6}, {2.9, -2.9, std::numeric_limits<double>::quiet_NaN(), inf, -inf, 3e9});
+  const auto cast = [&](DType to) { return RunOp("Cast", {x}, {.attributes = {{"to", static_cast<int64_t>(to)}}})[0]; };
+  constexpr double kMin = std::numeric_limits<int32_t>::min();
+  CHECK(cast(DType::kInt32).values() == std::vector<double>{2, -2, kMin, kMin, kMin, kMin});
+  CHECK(cast(DType::kInt8).values() == std::vector<double>{2, -2, 0, 0, 0, 0});
+  CHECK(cast(DType::kUInt8).values() == std::vector<double>{2, 254, 0, 0, 0, 0});
+  CHECK(cast(DType::kInt64)[5] == 3e9);
+  CHECK(cast(DType::kUInt32)[5] == 3e9);
+  CHECK(cast(DType::kBool).values() == std::vector<double>{1, 1, 1, 1, 1, 1});
+}
+
+TEST_CASE("elementwise: mixed types and shapes that do not fit are refused before anything runs") {
+  const HostTensor f(DType::kFloat32, {2}), i(DType::kInt32, {2}), b(DType::kBool, {2});
+  CHECK(ErrorOf("Add", {f, i}).find("[Add] expected inputs of one type, got float32 and int32") == 0);
+  CHECK(ErrorOf("Max", {f, i}).find("[Max] expected inputs of one type") == 0);
+  CHECK(ErrorOf("Where", {b, f, i}).find("[Where] expected X and Y of one type") == 0);
+  CHECK(ErrorOf("Clip", {f, f}).find("[Clip] expected min to be a scalar, got shape [2]") == 0);
+  CHECK(ErrorOf("Add", {HostTensor(DType::kString, Shape{0}), HostTensor(DType::kString, Shape{0})}).find("[Add]") ==
+        0);
+}
+
+}  // namespace
