@@ -7,13 +7,15 @@ file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS
 file(GLOB_RECURSE op_definitions CONFIGURE_DEPENDS "${NPU_CONTRIB_OPS_DIR}/*.py")
 file(GLOB op_generator CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/*.py")
 
-# The signatures of the npu:: operators, derived from their definitions; a build output, never committed.
+# The signatures of the npu:: operators and the type stubs of their functions, derived from their definitions;
+# build outputs, never committed.
 # codegen.py runs as a script: the package around it imports onnxruntime, which a build may lack.
 set(op_table "${PROJECT_BINARY_DIR}/generated/npu_op_table.cc")
+set(op_stubs "${NPU_LIBRARY_DIR}/ops.pyi")
 add_custom_command(
-  OUTPUT "${op_table}"
+  OUTPUT "${op_table}" "${op_stubs}"
   COMMAND "${Python3_EXECUTABLE}" -B "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/codegen.py"
-          "${NPU_CONTRIB_OPS_DIR}" "${op_table}"
+          "${NPU_CONTRIB_OPS_DIR}" "${op_table}" "${op_stubs}"
   DEPENDS ${op_definitions} ${op_generator}
   COMMENT "Generating the npu:: operator table"
   VERBATIM)

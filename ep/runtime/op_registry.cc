@@ -26,6 +26,13 @@ struct OpRegistry::Impl {
     bool has_schema = false;
     KernelFactory make = nullptr;  // of a schema, possibly before it
     std::function<std::string(const NodeView&)> unsupported;
+    std::vector<std::pair<size_t, Key>> aliases;  // nodes with so many inputs (0: any) are that operator
+  };
+  // One of the operators that an op type stands for.
+  struct Meaning {
+    size_t input_count;
+    KernelFactory make;
+    std::function<std::string(const NodeView&)> unsupported;
   };
 
   mutable std::mutex mutex;
@@ -52,6 +59,37 @@ struct OpRegistry::Impl {
   void Join() {
     std::lock_guard lock(mutex);
     for (auto& [key, entry] : entries) JoinEntry(key, entry);
+    for (auto& [key, entry] : entries)
+      if (!entry.aliases.empty()) JoinAliases(key, entry);
+  }
+
+  void JoinAliases(const Key& key, Entry& entry) {
+    if (!entry.has_schema) return Report(Concat("alias ", QualifiedName(key), " has no definition"));
+    std::vector<Meaning> meanings;
+    for (const auto& [input_count, target] : entry.aliases) {
+      const auto other = entries.find(target);
+      if (other != entries.end() && other->second.make)
+        meanings.push_back({input_count, other->second.make, other->second.unsupported});
+    }
+    if (entry.make) meanings.push_back({0, entry.make, entry.unsupported});
+    if (meanings.empty()) return;
+    const auto find = [](const std::vector<Meaning>& all, size_t input_count) -> const Meaning* {
+      for (const Meaning& m : all)
+        if (m.input_count == input_count) return &m;
+      return all.back().input_count == 0 ? &all.back() : nullptr;
+    };
+    OpDef& def = *entry.versions.front();
+    def.make = [find, meanings](const KernelInfo& info) {
+      const Meaning* meaning = find(meanings, info.input_count);
+      if (meaning == nullptr)
+        Fail(ErrorCode::kUnsupported, "[", info.op_type, "] has no kernel for ", info.input_count, " inputs");
+      return meaning->make(info);
+    };
+    def.unsupported = [find, meanings](const NodeView& node) -> std::string {
+      const Meaning* meaning = find(meanings, node.inputs.size());
+      if (meaning == nullptr) return Concat("no operator of this type takes ", node.inputs.size(), " inputs");
+      return meaning->unsupported ? meaning->unsupported(node) : std::string();
+    };
   }
 
   void JoinEntry(const Key& key, Entry& entry) {
@@ -109,6 +147,13 @@ void OpRegistry::AddKernel(const std::string& domain, const std::string& type, K
   if (entry.make != nullptr) return r.Report(Concat("operator ", QualifiedName(key), " has two kernels"));
   entry.make = make;
   if (r.loaded.load()) r.JoinEntry(key, entry);
+}
+
+void OpRegistry::AddAlias(const std::string& domain, const std::string& alias, size_t input_count,
+                          const std::string& type) {
+  Impl& r = impl();
+  std::lock_guard lock(r.mutex);
+  r.entries[KeyOf(domain, alias)].aliases.emplace_back(input_count, KeyOf(domain, type));
 }
 
 void OpRegistry::AddUnsupported(const std::string& domain, const std::string& type,

@@ -65,8 +65,8 @@ class OpRegistry {
   void Add(OpDef def);                                                  // standard ONNX operators
   void AddSchema(OpDef def);                                            // generated: npu:: signatures
   void AddKernel(const std::string& domain, const std::string& type, KernelFactory make);  // joins its schema
-  // Files may carry operator `type` as `alias` too. Where `alias` is an operator of its own, nodes of it
-  // with `input_count` inputs are meant; where it is not, `input_count` may be 0: any number.
+  // Nodes of type `alias` with `input_count` inputs (0: any number) run the kernel of `type`. The schema of
+  // `alias` is added by itself.
   void AddAlias(const std::string& domain, const std::string& alias, size_t input_count, const std::string& type);
   void AddUnsupported(const std::string& domain, const std::string& type,
                       std::function<std::string(const NodeView&)> unsupported);

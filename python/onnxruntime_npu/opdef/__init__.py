@@ -19,6 +19,7 @@ from .dtypes import (
     UNSIGNED,
 )
 from .samples import Maker, Sample, check
+from .table import op_table
 
 __all__ = [
     "FIXED_WIDTH",
@@ -38,5 +39,6 @@ __all__ = [
     "check",
     "load_ops",
     "npu_op",
+    "op_table",
     "torch",
 ]

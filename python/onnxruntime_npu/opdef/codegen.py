@@ -1,9 +1,9 @@
-"""Writes the C++ table of operator signatures that the kernel libraries compile in.
+"""Writes what the build needs of the definitions: the C++ table of operator signatures that the
+kernel libraries compile in, and the type stubs of the eager functions.
 
-Runs at build time: ``python codegen.py <contrib_ops folder>... <out.cc>``. The build machine may
-have neither torch, onnx nor onnxruntime, and the package's own ``__init__`` registers a provider
-that is not built yet; run as a script, this file therefore imports ``onnxruntime_npu.opdef``
-without it.
+Runs as ``python codegen.py <contrib_ops> <table.cc> <ops.pyi>``. The build machine may have neither
+torch, onnx nor onnxruntime, and the package's own ``__init__`` registers a provider that is not
+built yet; run as a script, this file therefore imports ``onnxruntime_npu.opdef`` without it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ if __name__ == "__main__":
     package.__path__ = [str(Path(__file__).resolve().parent.parent)]
     sys.modules["onnxruntime_npu"] = package
 
-from onnxruntime_npu.opdef import Op, load_ops
+from onnxruntime_npu.opdef import DefinitionError, Op, load_ops, stubs
 from onnxruntime_npu.opdef.definition import Attribute
 from onnxruntime_npu.opdef.dtypes import NUMBERS
+from onnxruntime_npu.opdef.node_types import NodeType, node_types
 
 
 def generate(ops: Iterable[Op]) -> str:
@@ -37,7 +38,7 @@ def generate(ops: Iterable[Op]) -> str:
         "",
         "using Kind = AttrDef::Kind;",
         "",
-        *[_registration(op) for op in ops],
+        *[_registration(t) for t in node_types(ops).values()],
         "}  // namespace",
         "}  // namespace npu",
         "",
@@ -45,30 +46,29 @@ def generate(ops: Iterable[Op]) -> str:
     return "\n".join(parts)
 
 
-def _registration(op: Op) -> str:
+def _registration(node_type: NodeType) -> str:
     lines = [
-        f"const Registrar {op.name}([](OpRegistry& registry) {{",
+        f"const Registrar {node_type.type}([](OpRegistry& registry) {{",
         "  OpDef def;",
         '  def.domain = "npu";',
-        f"  def.type = {_string(op.onnx_type)};",
+        f"  def.type = {_string(node_type.type)};",
     ]
-    for x in op.inputs:
+    for x in node_type.inputs:
         fields = _fields(_string(x.name), _mask(x.dtypes), x.optional, x.variadic, x.cpu)
         lines.append(f"  def.inputs.push_back({fields});")
-    for y in op.outputs:
+    for y in node_type.outputs:
         fields = _fields(_string(y.name), _mask(y.dtypes), False, y.variadic, False)
         lines.append(f"  def.outputs.push_back({fields});")
-    lines.append(f"  def.min_inputs = {op.min_inputs};")
-    lines += [f"  def.attributes.push_back({_attribute(a)});" for a in op.attributes]
-    lines += [f"  def.may_alias.push_back({{{i}, {j}}});" for i, j in op.may_alias]
-    lines += [f"  def.mutable_alias.push_back({{{i}, {j}}});" for i, j in op.mutable_alias]
+    lines.append(f"  def.min_inputs = {node_type.min_inputs};")
+    lines += [f"  def.attributes.push_back({_attribute(a)});" for a in node_type.attributes]
+    lines += [f"  def.may_alias.push_back({{{i}, {j}}});" for i, j in node_type.may_alias]
+    lines += [f"  def.mutable_alias.push_back({{{i}, {j}}});" for i, j in node_type.mutable_alias]
     lines.append("  registry.AddSchema(std::move(def));")
-    lines += [
-        f'  registry.AddAlias("npu", {_string(a.type)}, {a.inputs or 0}, {_string(op.onnx_type)});'
-        for a in op.type_aliases
-    ]
-    lines += ["});", ""]
-    return "\n".join(lines)
+    for count, op in node_type.ops:
+        if op.onnx_type != node_type.type:
+            names = f"{_string(node_type.type)}, {count or 0}, {_string(op.onnx_type)}"
+            lines.append(f'  registry.AddAlias("npu", {names});')
+    return "\n".join([*lines, "});", ""])
 
 
 def _attribute(a: Attribute) -> str:
@@ -122,15 +122,19 @@ def _mask(dtypes: Iterable[str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the table; the file is left alone when its text would not change."""
-    if len(arguments) < 2:
-        print("usage: codegen.py <contrib_ops folder>... <out.cc>", file=sys.stderr)
+    """Write both files; returns the exit code."""
+    if len(arguments) != 3:
+        print("usage: codegen.py <contrib_ops folder> <table.cc> <ops.pyi>", file=sys.stderr)
         return 2
-    *roots, out = (Path(a) for a in arguments)
-    text = generate(load_ops(roots).values())
-    if not out.exists() or out.read_text() != text:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text)
+    root, table, stub_file = (Path(a) for a in arguments)
+    try:
+        ops = load_ops([root]).values()
+    except DefinitionError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for path, text in ((table, generate(ops)), (stub_file, stubs.generate(ops))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     return 0
 
 

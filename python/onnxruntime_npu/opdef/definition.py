@@ -198,6 +198,11 @@ class Op:
         """Return the stated or the default tolerance for calls in ``dtype``."""
         return self.tolerances.get(dtype) or default_tolerance(dtype)
 
+    def torch_schemas(self) -> tuple[Schema, ...]:
+        """Return the schema of every torch name: the operator's, its twin's, its aliases'."""
+        twins = (self.inplace,) if self.inplace else ()
+        return (self.schema, *twins, *self.torch_aliases)
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Give every argument of the schema its value, defaults included.
 
@@ -223,7 +228,7 @@ class Op:
                 bound[argument.name] = argument.default
         return {a.name: bound[a.name] for a in self.schema.arguments}
 
-    def call_reference(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def call_reference(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the reference and return its outputs as a tuple."""
         if self.reference_function is None:
             raise DefinitionError(f"[{self.name}] expected an @op.reference in {self.source}")

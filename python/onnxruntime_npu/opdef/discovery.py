@@ -39,8 +39,7 @@ def load_ops(roots: Iterable[Path]) -> dict[str, Op]:
             if path.name == "__init__.py":
                 continue
             for op in _load_file(path):
-                twins = [op.inplace] if op.inplace else []
-                for schema in (op.schema, *twins, *op.torch_aliases):
+                for schema in op.torch_schemas():
                     other = torch_names.setdefault(schema.name, str(path))
                     if other != str(path):
                         raise DefinitionError(f"{schema.name} is defined in {other} and {path}")

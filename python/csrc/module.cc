@@ -1,0 +1,11 @@
+// _C: the runtime for Python. Private: the package's modules give it names and documentation.
+#include "python/csrc/module.h"
+
+#include "python/csrc/errors.h"
+
+PYBIND11_MODULE(_C, m) {
+  npu::python::RegisterErrors(m);
+  npu::python::BindDevice(m);
+  npu::python::BindKernels(m);
+  npu::python::BindOpTable(m);
+}

@@ -1,0 +1,25 @@
+// Streams for calls that wait for their own result. Each call has one to itself, so that a thread
+// neither waits for another's kernels nor is handed another's error.
+#pragma once
+
+#include <memory>
+
+#include "ep/runtime/device.h"
+
+namespace npu::python {
+
+class StreamLease {
+ public:
+  explicit StreamLease(Device& device);
+  ~StreamLease();  // the stream must be idle
+  StreamLease(const StreamLease&) = delete;
+  StreamLease& operator=(const StreamLease&) = delete;
+  Stream& operator*() const { return *stream_; }
+  Stream* operator->() const { return stream_.get(); }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace npu::python

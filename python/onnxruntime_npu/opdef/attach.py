@@ -1,0 +1,196 @@
+"""Puts the portable bodies into a model, so that it also runs where no NPU is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from .definition import DefinitionError
+from .discovery import all_ops
+from .function_body import BodyLibrary, TensorType
+from .node_types import node_types
+
+_DOMAIN = "npu"
+_OVERLOAD_IR_VERSION = 10  # the first whose functions may have overloads
+
+
+def attach_function_bodies(model: onnx.ModelProto | ir.Model) -> list[str]:
+    """Give every ``npu::`` node of the model its portable body, in place.
+
+    Run this last: an optimizer that inlines functions would dissolve the nodes. Existing functions
+    of the model are kept. Call it on the ``ir.Model`` of an exporter where there is one: element
+    types are known there; in a ModelProto they come from value_info, else from type inference.
+
+    Returns the op types, sorted, that have no portable body: such a model needs the NPU.
+    Raises DefinitionError for an unknown ``npu`` op type or an input of unknown element type.
+    """
+    if isinstance(model, onnx.ModelProto):
+        return _attach_to_proto(model)
+    return _attach_to_ir(model)
+
+
+def _attach_to_ir(model: ir.Model) -> list[str]:
+    types = node_types(all_ops().values())
+    opset = model.opset_imports.get("", 0)
+    library = BodyLibrary(opset, [(f.name, f.overload) for f in model.functions.values()])
+    missing: set[str] = set()
+    for node in model.graph.all_nodes():
+        if node.domain != _DOMAIN or node.op_identifier() in model.functions:
+            continue
+        if node.op_type not in types:
+            raise DefinitionError(_unknown(node.op_type, types))
+        attrs = {name: _plain(a.value) for name, a in node.attributes.items()}
+        inputs = [None if v is None else _ir_type(node, v) for v in node.inputs]
+        op = types[node.op_type].op_for(len(inputs))
+        function = library.body_for(op, node.op_type, attrs, inputs)
+        if function is None:
+            missing.add(node.op_type)
+            continue
+        node.overload = function.overload
+        model.functions[function.identifier()] = function
+    model.opset_imports[_DOMAIN] = 1
+    if any(f.overload for f in model.functions.values()):
+        model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
+    return sorted(missing)
+
+
+def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
+    types = node_types(all_ops().values())
+    opsets = {o.domain: o.version for o in model.opset_import}
+    library = BodyLibrary(opsets.get("", 0), [(f.name, f.overload) for f in model.functions])
+    existing = {(f.domain, f.name, f.overload) for f in model.functions}
+    functions: dict[str, ir.Function] = {}
+    missing: set[str] = set()
+    known: dict[str, TensorType] | None = None
+    for node in _all_nodes(model.graph):
+        if node.domain != _DOMAIN or (node.domain, node.op_type, node.overload) in existing:
+            continue
+        if node.op_type not in types:
+            raise DefinitionError(_unknown(node.op_type, types))
+        if known is None:
+            known = _value_types(model)
+        attrs = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+        inputs = [_proto_type(node, name, known) if name else None for name in node.input]
+        op = types[node.op_type].op_for(len(inputs))
+        function = library.body_for(op, node.op_type, attrs, inputs)
+        if function is None:
+            missing.add(node.op_type)
+            continue
+        node.overload = function.overload
+        functions[f"{function.name}:{function.overload}"] = function
+    model.functions.extend(ir.to_proto(f) for f in functions.values())
+    if _DOMAIN not in opsets:
+        model.opset_import.add(domain=_DOMAIN, version=1)
+    if any(f.overload for f in model.functions):
+        model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
+    return sorted(missing)
+
+
+def _unknown(op_type: str, types: Iterable[str]) -> str:
+    known = ", ".join(types)
+    return f"expected an operator of domain 'npu', got {op_type!r}; known: {known}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _ir_type(node: ir.Node, value: ir.Value) -> TensorType:
+    if value.dtype is None:
+        raise DefinitionError(_untyped(node.op_type, node.name, value.name))
+    rank = None if value.shape is None else value.shape.rank()
+    return TensorType(_dtype_name(int(value.dtype)), rank)
+
+
+def _proto_type(node: onnx.NodeProto, name: str, known: dict[str, TensorType]) -> TensorType:
+    if name not in known:
+        raise DefinitionError(_untyped(node.op_type, node.name, name))
+    return known[name]
+
+
+def _untyped(op_type: str, node: str | None, value: str | None) -> str:
+    return (
+        f"expected a model that tells the element type of {value!r}, an input of {op_type} node "
+        f"{node!r}: run onnx.shape_inference.infer_shapes on it first"
+    )
+
+
+def _dtype_name(number: int) -> str:
+    from .dtypes import NAMES
+
+    return NAMES.get(number, f"type {number}")
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for subgraph in _subgraphs(node):
+            yield from _all_nodes(subgraph)
+
+
+def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _value_types(model: onnx.ModelProto) -> dict[str, TensorType]:
+    """Return the type of every named value; inferred ones where the model lacks them."""
+    known: dict[str, TensorType] = {}
+    _collect(model.graph, known)
+    needed = {
+        name
+        for node in _all_nodes(model.graph)
+        if node.domain == _DOMAIN
+        for name in node.input
+        if name
+    }
+    if needed - set(known):
+        from .onnx_schema import register_schemas
+
+        register_schemas()
+        inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
+        _collect(inferred.graph, known)
+    return known
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy whose large initializers are inputs: inference needs only their types."""
+    copy = onnx.ModelProto()
+    copy.ir_version = model.ir_version
+    copy.opset_import.extend(model.opset_import)
+    copy.functions.extend(model.functions)
+    graph = copy.graph
+    graph.name = model.graph.name
+    graph.node.extend(model.graph.node)
+    graph.input.extend(model.graph.input)
+    graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
+    given = {v.name for v in graph.input}
+    for tensor in model.graph.initializer:
+        # Short ones may be shapes and axes, whose values inference reads.
+        if len(tensor.dims) <= 1 and sum(tensor.dims) <= 64:
+            graph.initializer.append(tensor)
+        elif tensor.name not in given:
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            graph.input.append(value)
+    return copy
+
+
+def _collect(graph: onnx.GraphProto, known: dict[str, TensorType]) -> None:
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.elem_type:
+            rank = len(tensor.shape.dim) if tensor.HasField("shape") else None
+            known[value.name] = TensorType(_dtype_name(tensor.elem_type), rank)
+    for tensor in graph.initializer:
+        known[tensor.name] = TensorType(_dtype_name(tensor.data_type), len(tensor.dims))
+    for node in graph.node:
+        for subgraph in _subgraphs(node):
+            _collect(subgraph, known)

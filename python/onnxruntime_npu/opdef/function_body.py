@@ -1,0 +1,242 @@
+"""Portable bodies: the ONNX functions that make a model with ``npu::`` nodes run anywhere.
+
+A definition's ``@op.function`` is a Python function that builds the body for one *specialisation*:
+given attribute values, presence of optional inputs, element types and, where it asks for them,
+ranks. Every specialisation in a model is one FunctionProto, told apart by its ``overload``; the
+first of each op type has the empty overload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxscript
+
+from . import dtypes as dt
+from .definition import DefinitionError, Op
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What is known of a node input: its dtype name and, perhaps, its rank."""
+
+    dtype: str
+    rank: int | None = None
+
+
+class Call:
+    """The specialisation that a body is built for, as ``call`` in ``body(b, call, *inputs)``."""
+
+    def __init__(
+        self,
+        op: Op,
+        attrs: Mapping[str, Any],
+        types: Mapping[str, TensorType | list[TensorType] | None],
+        opset: int,
+    ):
+        self.attrs = dict(attrs)
+        self.opset = opset
+        self.used_ranks: dict[str, int | None] = {}
+        self._op = op
+        self._types = types
+
+    def dtype(self, name: str) -> str:
+        """Return the element type of input ``name``, for instance ``"float16"``."""
+        return self._type(name).dtype
+
+    def rank(self, name: str) -> int | None:
+        """Return the rank of input ``name``; None when the model does not tell."""
+        rank = self._type(name).rank
+        self.used_ranks[name] = rank
+        return rank
+
+    def present(self, name: str) -> bool:
+        """Whether the optional input ``name`` is given."""
+        return self._types.get(name) is not None
+
+    def _type(self, name: str) -> TensorType:
+        if name not in self._types:
+            raise DefinitionError(f"[{self._op.name}] has no input {name!r}")
+        found = self._types[name]
+        if isinstance(found, list):
+            found = found[0] if found else None
+        if found is None:
+            raise DefinitionError(f"[{self._op.name}] input {name!r} is absent in this call")
+        return found
+
+
+class Builder:
+    """Builds nodes: ``b.Mul(x, 2.0)``, ``b.Cast(x, to="float32")``, ``b.Split(x, _outputs=2)``.
+
+    Python numbers and lists among the inputs become constants of the type that the operator's other
+    inputs have.
+    """
+
+    def __init__(self, op: onnxscript.OpBuilder):
+        self._op = op
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if op_type.startswith("_"):
+            raise AttributeError(op_type)
+        make = getattr(self._op, op_type)
+
+        def node(*inputs: Any, **attributes: Any) -> Any:
+            for key in ("to", "dtype"):
+                if isinstance(attributes.get(key), str):
+                    attributes[key] = dt.NUMBERS[attributes[key]]
+            return make(*inputs, **attributes)
+
+        return node
+
+    def const(self, value: Any, dtype: str) -> ir.Value:
+        """Return a constant of the given element type."""
+        data_type = ir.DataType(dt.NUMBERS[dtype])
+        array = np.asarray(value).astype(data_type.numpy())
+        return self._op.Constant(value=ir.tensor(array, dtype=data_type))
+
+
+@dataclass
+class _Built:
+    function: ir.Function
+    used_ranks: dict[str, int | None]
+
+
+class BodyLibrary:
+    """The bodies of one model, each specialisation built once."""
+
+    def __init__(self, opset: int, taken: Sequence[tuple[str, str]] = ()):
+        self._opset = opset
+        self._built: dict[tuple[Any, ...], list[_Built]] = {}
+        self._count: dict[str, int] = {}
+        self._taken = set(taken)
+
+    def body_for(
+        self,
+        op: Op,
+        op_type: str,
+        attrs: Mapping[str, Any],
+        types: Sequence[TensorType | None],
+    ) -> ir.Function | None:
+        """Return the function for a node, or None when the operator has no body.
+
+        Args:
+            op: the operator that the node is.
+            op_type: the node's op type, which an alias may have given it.
+            attrs: the node's attributes.
+            types: of the node's inputs, None where one is omitted.
+
+        """
+        if op.body_function is None:
+            return None
+        named = _by_name(op, types)
+        values = {a.name: attrs.get(a.name, a.default) for a in op.attributes}
+        key = (
+            op_type,
+            op.name,
+            tuple(None if t is None else t.dtype for t in types),
+            tuple(tuple(v) if isinstance(v, list) else v for v in values.values()),
+        )
+        for built in self._built.get(key, ()):
+            if all(Call(op, {}, named, 0).rank(n) == r for n, r in built.used_ranks.items()):
+                return built.function
+        call = Call(op, values, named, self._opset)
+        function = self._build(op, op_type, call, named)
+        self._built.setdefault(key, []).append(_Built(function, call.used_ranks))
+        return function
+
+    def _build(
+        self,
+        op: Op,
+        op_type: str,
+        call: Call,
+        named: Mapping[str, TensorType | list[TensorType] | None],
+    ) -> ir.Function:
+        formal: list[ir.Value] = []
+        actual: list[Any] = []
+
+        def declare(name: str, type_: TensorType | None) -> ir.Value | None:
+            value = ir.Value(name=name)
+            formal.append(value)
+            if type_ is None:
+                return None
+            value.type = ir.TensorType(ir.DataType(dt.NUMBERS[type_.dtype]))
+            return value
+
+        for node_input in op.inputs:
+            type_ = named[node_input.name]
+            if isinstance(type_, list):
+                names = (f"{node_input.name}_{i}" for i in range(len(type_)))
+                actual.append([declare(n, t) for n, t in zip(names, type_, strict=True)])
+            else:
+                actual.append(declare(node_input.name, type_))
+
+        def trace(builder: onnxscript.OpBuilder, *_: Any) -> list[ir.Value]:
+            b = Builder(builder)
+            assert op.body_function is not None
+            results = op.body_function(b, call, *actual)
+            results = list(results) if isinstance(results, (list, tuple)) else [results]
+            if len(results) != len(op.outputs) and not op.outputs[-1].variadic:
+                raise DefinitionError(
+                    f"[{op.name}] expected {len(op.outputs)} outputs of the function body, "
+                    f"got {len(results)}"
+                )
+            # An output must be the product of a node of its own.
+            seen: set[int] = {id(v) for v in formal}
+            for i, value in enumerate(results):
+                if id(value) in seen:
+                    results[i] = b.Identity(value)
+                seen.add(id(results[i]))
+            return results
+
+        function = onnxscript.build_function(
+            trace,
+            formal,
+            domain="npu",
+            name=op_type,
+            attributes=[
+                ir.convenience.convert_attribute(a.name, v, a_type)
+                for a, v, a_type in (
+                    (a, call.attrs[a.name], IR_ATTRIBUTE_TYPES[a.kind]) for a in op.attributes
+                )
+                if v is not None
+            ],
+            opset_imports={"": self._opset},
+        )
+        function.overload = self._overload(op_type)
+        for node in function:
+            node.metadata_props.clear()
+        return function
+
+    def _overload(self, op_type: str) -> str:
+        while True:
+            number = self._count.get(op_type, 0)
+            self._count[op_type] = number + 1
+            overload = str(number) if number else ""
+            if (op_type, overload) not in self._taken:
+                return overload
+
+
+IR_ATTRIBUTE_TYPES = {
+    "int": ir.AttributeType.INT,
+    "float": ir.AttributeType.FLOAT,
+    "string": ir.AttributeType.STRING,
+    "ints": ir.AttributeType.INTS,
+    "floats": ir.AttributeType.FLOATS,
+    "strings": ir.AttributeType.STRINGS,
+}
+
+
+def _by_name(
+    op: Op, types: Sequence[TensorType | None]
+) -> dict[str, TensorType | list[TensorType] | None]:
+    named: dict[str, TensorType | list[TensorType] | None] = {}
+    for i, node_input in enumerate(op.inputs):
+        if node_input.variadic:
+            named[node_input.name] = [t for t in types[i:] if t is not None]
+        else:
+            named[node_input.name] = types[i] if i < len(types) else None
+    return named

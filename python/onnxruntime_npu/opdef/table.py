@@ -1,0 +1,36 @@
+"""The operators as data: what ``onnxruntime-npu ops`` prints and the documentation shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .discovery import all_ops
+
+
+def op_table() -> list[dict[str, Any]]:
+    """Return a row per ``npu::`` operator, sorted by name. Needs neither torch nor a device."""
+    return [
+        {
+            "name": op.name,
+            "family": op.family,
+            "schema": str(op.schema),
+            "inplace": str(op.inplace) if op.inplace else None,
+            "torch_aliases": [s.name for s in op.torch_aliases],
+            "domain": "npu",
+            "onnx_type": op.onnx_type,
+            "onnx_aliases": [a.type for a in op.type_aliases],
+            "inputs": [
+                {"name": x.name, "dtypes": list(x.dtypes), "optional": x.optional, "cpu": x.cpu}
+                for x in op.inputs
+            ],
+            "attributes": [
+                {"name": a.name, "type": a.kind, "required": a.required, "default": a.default}
+                for a in op.attributes
+            ],
+            "outputs": [{"name": y.name, "dtypes": list(y.dtypes)} for y in op.outputs],
+            "dtypes": list(op.sample_dtypes),
+            "function_body": op.body_function is not None,
+            "summary": op.doc.split("\n\n")[0].replace("\n", " "),
+        }
+        for op in all_ops().values()
+    ]

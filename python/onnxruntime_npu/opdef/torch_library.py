@@ -1,0 +1,154 @@
+"""Registers the operators with torch: ``torch.ops.npu.*`` for CPU tensors and for tracing.
+
+The schemas are torch_npu's. On the CPU key an operator runs its kernel; its fake (meta) function
+is the reference, of which only shapes and dtypes are used.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from .definition import Op
+from .discovery import all_ops
+from .eager import EagerKernels, check_dtypes
+from .schema import Schema
+
+NAMESPACE = "npu"
+
+_lock = threading.Lock()
+_library: torch.library.Library | None = None
+_stepped_aside = False
+
+
+def dispatcher_schema(schema: Schema) -> Schema:
+    """Return the schema as torch_npu registers it, which spells ``self`` as ``input``."""
+    return schema.renamed({"self": "input"})
+
+
+def register() -> bool:
+    """Define ``torch.ops.npu.*``, once. False when the real torch_npu owns the namespace."""
+    global _library, _stepped_aside
+    with _lock:
+        if _library is not None or _stepped_aside:
+            return not _stepped_aside
+        if _real_torch_npu_is_loaded():
+            _stepped_aside = True
+            warnings.warn(
+                "torch_npu is loaded and owns torch.ops.npu and the device 'npu': onnxruntime_npu "
+                "leaves both to it. Import onnxruntime_npu without torch_npu to use the host NPU.",
+                stacklevel=2,
+            )
+            return False
+        library = torch.library.Library(NAMESPACE, "FRAGMENT")
+        for op in all_ops().values():
+            register_op(library, op)
+        _library = library
+        return True
+
+
+def register_op(library: torch.library.Library, op: Op) -> None:
+    """Define one operator, its other names and its in-place twin in ``library``."""
+    kernels = EagerKernels(op)
+    for schema in (op.schema, *op.torch_aliases):
+        _define(library, op, schema, kernels)
+    if op.inplace:
+        _define(library, op, op.inplace, kernels)
+        functional = getattr(getattr(torch.ops, NAMESPACE), op.name).default
+        _make_functionalizable(op.inplace, functional)
+
+
+def _real_torch_npu_is_loaded() -> bool:
+    module = sys.modules.get("torch_npu")
+    return module is not None and module.__name__ == "torch_npu"
+
+
+class _Call:
+    """One torch name of an operator: binds arguments, runs, and shapes the results."""
+
+    def __init__(self, op: Op, schema: Schema, kernels: EagerKernels):
+        self._op = op
+        self._kernels = kernels
+        self._names = [a.name for a in schema.arguments if not a.keyword_only]
+        self._defaults = {a.name: a.default for a in schema.arguments if not a.required}
+        self._in_place = _in_place_outputs(op, schema)
+        self._result_count = len(schema.returns)
+        self._has_list_result = any(r.type.is_list for r in schema.returns)
+
+    def cpu(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self._bind(args, kwargs)
+        check_dtypes(self._op, bound)
+        count = len(self._op.outputs)
+        if self._op.outputs and self._op.outputs[-1].variadic:
+            count = len(self._shapes(bound))
+        return self._results(self._kernels.run(bound, self._in_place, count))
+
+    def fake(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self._bind(args, kwargs)
+        check_dtypes(self._op, bound)
+        outputs = [
+            torch.empty_like(o, memory_format=torch.contiguous_format) for o in self._shapes(bound)
+        ]
+        for i, name in self._in_place.items():
+            outputs[i] = bound[name]
+        return self._results(outputs)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        # The dispatcher has checked the call; it leaves out trailing defaults.
+        return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
+
+    def _shapes(self, bound: Mapping[str, Any]) -> tuple[Any, ...]:
+        outputs: list[Any] = []
+        for value in self._op.call_reference(**bound):
+            outputs += value if isinstance(value, (list, tuple)) else [value]
+        return tuple(outputs)
+
+    def _results(self, outputs: list[torch.Tensor]) -> Any:
+        if self._has_list_result:
+            head = self._result_count - 1
+            results: tuple[Any, ...] = (*outputs[:head], list(outputs[head:]))
+        else:
+            results = tuple(outputs[: self._result_count])
+        if self._result_count == 1:
+            return results[0]
+        return results if results else None
+
+
+def _in_place_outputs(op: Op, schema: Schema) -> dict[int, str]:
+    """Return which node outputs are written over which arguments when called as ``schema``."""
+    if schema is not op.inplace:
+        return {i: o.mutates for i, o in enumerate(op.outputs) if o.mutates}
+    written = {a.type.alias: a.name for a in schema.arguments if a.type.mutated}
+    returned = [r.type.alias for r in schema.returns]
+    order = [a for a in returned if a in written] or list(written)
+    return {i: written[alias] for i, alias in enumerate(order)}
+
+
+def _define(library: torch.library.Library, op: Op, schema: Schema, kernels: EagerKernels) -> None:
+    call = _Call(op, schema, kernels)
+    library.define(str(dispatcher_schema(schema)))
+    library.impl(schema.name, call.cpu, "CPU")
+    torch.library.register_fake(f"{NAMESPACE}::{schema.name}", call.fake, lib=library)
+
+
+def _make_functionalizable(schema: Schema, functional: Callable[..., Any]) -> None:
+    """Let tracing replace the in-place twin by the functional operator and a copy."""
+    twin = getattr(getattr(torch.ops, NAMESPACE), schema.name).default
+    written = next(i for i, a in enumerate(schema.arguments) if a.type.mutated)
+
+    @twin.py_functionalize_impl
+    def functionalize(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        plain_args, plain_kwargs = ctx.unwrap_tensors((args, kwargs))
+        with ctx.redispatch_to_next():
+            result = functional(*plain_args, **plain_kwargs)
+        first = result[0] if isinstance(result, tuple) else result
+        target = args[written]
+        ctx.replace(target, first)
+        ctx.commit_update(target)
+        ctx.sync(target)
+        return target
