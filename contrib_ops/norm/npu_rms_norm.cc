@@ -1,7 +1,6 @@
 // npu_rms_norm(self, gamma; epsilon) -> y, rstd. The semantics are in npu_rms_norm.py.
-#include <cmath>
-
 #include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -16,21 +15,13 @@ class RmsNormKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), gamma = ctx.Input(1);
     NPU_CHECK(x && gamma, "[", kOp, "] expected the tensors self and gamma");
-    const int axes = gamma.shape.rank(), outer = x.shape.rank() - axes;
-    bool trailing = axes >= 1 && outer >= 0;
-    for (int i = 0; trailing && i < axes; ++i) trailing = x.shape[outer + i] == gamma.shape[i];
-    NPU_CHECK(trailing, "[", kOp, "] expected gamma to have the trailing dimensions of self ", x.shape, ", got ",
-              gamma.shape);
+    const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "self", x.shape);
     NPU_CHECK(gamma.dtype == x.dtype || gamma.dtype == DType::kFloat32, "[", kOp, "] expected gamma of self's dtype ",
               NameOf(x.dtype), " or float32, got ", NameOf(gamma.dtype));
 
-    Shape rstd_shape = x.shape;
-    for (int i = outer; i < x.shape.rank(); ++i) rstd_shape[i] = 1;
-    TensorView y = ctx.Output(0, x.dtype, x.shape);
-    // The row kernel always writes y.
-    if (!y) y.data = ctx.Workspace(x.bytes());
-    const TensorView rstd = ctx.Output(1, DType::kFloat32, rstd_shape);
-    const int64_t rows = x.shape.Elements(0, outer);
+    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    const TensorView rstd = ctx.Output(1, DType::kFloat32, RowShape(x.shape, leading));
+    const int64_t rows = x.shape.Elements(0, leading);
     if (rows == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using X = decltype(tag);
@@ -48,7 +39,9 @@ class RmsNormKernel final : public Kernel {
     ctx.Launch(kOp, [x, gamma, y, rstd, rows, n = gamma.elements(), epsilon = epsilon_] {
       ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          const float r = RmsNormRow(x.as<X>() + row * n, gamma.as<G>(), epsilon, y.as<X>() + row * n, n);
+          const X* in = x.as<X>() + row * n;
+          const float r = ReciprocalRms(in, epsilon, n);
+          if (y) ScaleRow(in, r, gamma.as<G>(), y.as<X>() + row * n, n);
           if (rstd) rstd.as<float>()[row] = r;
         }
       });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "ep/kernels/convert.h"
 
@@ -46,6 +47,20 @@ class OutBlock<float> {
  public:
   float* Values(float* destination) { return destination; }
   void Commit(float* /*destination*/, int64_t /*count*/) {}
+};
+
+// Scratch of n floats for a whole row: on the stack when it is short, as heads and hidden sizes are.
+class RowScratch {
+ public:
+  explicit RowScratch(int64_t n) {
+    if (n > kInline) long_.resize(static_cast<size_t>(n));
+  }
+  float* values() { return long_.empty() ? short_ : long_.data(); }
+
+ private:
+  static constexpr int64_t kInline = 512;
+  alignas(64) float short_[kInline];
+  std::vector<float> long_;
 };
 
 // Calls f(begin, count) for the blocks of a row of n elements.

@@ -8,9 +8,10 @@
 
 namespace npu {
 
+// 1 / sqrt(mean(x²) + epsilon) of a row of n elements; NaN for an empty row, the mean of nothing.
 // Float32 lanes inside a block, double across blocks: a row of any length is summed to a few ulp of float32.
 template <class T>
-double SumOfSquares(const T* x, int64_t n) {
+float ReciprocalRms(const T* x, double epsilon, int64_t n) {
   InBlock<T> in;
   double total = 0.0;
   ForEachBlock(n, [&](int64_t begin, int64_t count) {
@@ -20,14 +21,12 @@ double SumOfSquares(const T* x, int64_t n) {
     for (int64_t i = 0; i < count; ++i) sum += v[i] * v[i];
     total += sum;
   });
-  return total;
+  return static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(n) + epsilon));
 }
 
-// y = x * rstd * gamma over a row of n elements, rounded once; returns rstd = 1 / sqrt(mean(x²) + epsilon).
-// y may be x. An empty row gives NaN, the mean of nothing.
+// y = x * rstd * gamma over a row, rounded once. y may be x.
 template <class T, class Gamma>
-float RmsNormRow(const T* x, const Gamma* gamma, double epsilon, T* y, int64_t n) {
-  const float rstd = static_cast<float>(1.0 / std::sqrt(SumOfSquares(x, n) / static_cast<double>(n) + epsilon));
+void ScaleRow(const T* x, float rstd, const Gamma* gamma, T* y, int64_t n) {
   InBlock<T> in;
   InBlock<Gamma> scale;
   OutBlock<T> out;
@@ -39,6 +38,13 @@ float RmsNormRow(const T* x, const Gamma* gamma, double epsilon, T* y, int64_t n
     for (int64_t i = 0; i < count; ++i) r[i] = v[i] * rstd * g[i];
     out.Commit(y + begin, count);
   });
+}
+
+// y = x * rstd * gamma with rstd = 1 / sqrt(mean(x²) + epsilon), which is returned. y may be x.
+template <class T, class Gamma>
+float RmsNormRow(const T* x, const Gamma* gamma, double epsilon, T* y, int64_t n) {
+  const float rstd = ReciprocalRms(x, epsilon, n);
+  ScaleRow(x, rstd, gamma, y, n);
   return rstd;
 }
 

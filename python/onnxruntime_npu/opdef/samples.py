@@ -82,7 +82,7 @@ class Maker:
         if not dt.is_floating(name):
             low = 0 if name.startswith("u") else -8
             return self.ints(*shape, low=low, high=8, dtype=name)
-        values = torch.randn(*shape, generator=self._generator, dtype=torch.float32)
+        values = torch.randn(shape, generator=self._generator, dtype=torch.float32)
         return (values * scale).to(dt.to_torch(name))
 
     def uniform(
@@ -91,7 +91,7 @@ class Maker:
         """Return values in [low, high)."""
         import torch
 
-        values = torch.rand(*shape, generator=self._generator, dtype=torch.float32)
+        values = torch.rand(shape, generator=self._generator, dtype=torch.float32)
         return (values * (high - low) + low).to(dt.to_torch(dtype or self.dtype))
 
     def ints(self, *shape: int, low: int = 0, high: int = 8, dtype: str = "int64") -> torch.Tensor:
@@ -105,7 +105,7 @@ class Maker:
         """Return booleans that are true with probability ``p``."""
         import torch
 
-        return torch.rand(*shape, generator=self._generator) < p
+        return torch.rand(shape, generator=self._generator) < p
 
     def permutation(self, n: int, dtype: str = "int64") -> torch.Tensor:
         """Return the numbers 0..n-1 in random order."""

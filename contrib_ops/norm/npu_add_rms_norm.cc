@@ -1,0 +1,70 @@
+// npu_add_rms_norm(x1, x2, gamma; epsilon) -> y, rstd, x. The semantics are in npu_add_rms_norm.py.
+#include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/normalization/trailing_axes.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_add_rms_norm";
+
+// sum = a + b over a row, rounded once. sum may be a or b.
+template <class T>
+void AddRow(const T* a, const T* b, T* sum, int64_t n) {
+  InBlock<T> in_a, in_b;
+  OutBlock<T> out;
+  ForEachBlock(n, [&](int64_t begin, int64_t count) {
+    const float* va = in_a.Load(a + begin, count);
+    const float* vb = in_b.Load(b + begin, count);
+    float* r = out.Values(sum + begin);
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) r[i] = va[i] + vb[i];
+    out.Commit(sum + begin, count);
+  });
+}
+
+class AddRmsNormKernel final : public Kernel {
+ public:
+  explicit AddRmsNormKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon", 1e-6)) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x1 = ctx.Input(0), x2 = ctx.Input(1), gamma = ctx.Input(2);
+    NPU_CHECK(x1 && x2 && gamma, "[", kOp, "] expected the tensors x1, x2 and gamma");
+    NPU_CHECK(x1.shape == x2.shape, "[", kOp, "] expected x1 and x2 of one shape, got ", x1.shape, " and ", x2.shape);
+    NPU_CHECK(x1.dtype == x2.dtype && x1.dtype == gamma.dtype, "[", kOp,
+              "] expected x1, x2 and gamma of one dtype, got ", NameOf(x1.dtype), ", ", NameOf(x2.dtype), " and ",
+              NameOf(gamma.dtype));
+    const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "x1", x1.shape);
+
+    const TensorView y = ctx.Output(0, x1.dtype, x1.shape);
+    const TensorView rstd = ctx.Output(1, DType::kFloat32, RowShape(x1.shape, leading));
+    const TensorView x = ctx.Output(2, x1.dtype, x1.shape);
+    const int64_t rows = x1.shape.Elements(0, leading);
+    if (rows == 0) return;
+    // The norm reads the rounded sum, so the sum needs a home even when nobody asked for it.
+    void* sum = x ? x.data : y ? y.data : ctx.Workspace(x1.bytes());
+    DispatchFloats(kOp, x1.dtype, [&](auto tag) {
+      using T = decltype(tag);
+      ctx.Launch(kOp, [a = x1.as<T>(), b = x2.as<T>(), g = gamma.as<T>(), sums = static_cast<T*>(sum), ys = y.as<T>(),
+                       rstds = rstd.as<float>(), rows, n = gamma.elements(), epsilon = epsilon_] {
+        ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            const int64_t at = row * n;
+            AddRow(a + at, b + at, sums + at, n);
+            const float r = ReciprocalRms(sums + at, epsilon, n);
+            if (ys) ScaleRow(sums + at, r, g, ys + at, n);
+            if (rstds) rstds[row] = r;
+          }
+        });
+      });
+    });
+  }
+
+ private:
+  double epsilon_;
+};
+
+NPU_KERNEL(NPUAddRmsNorm, AddRmsNormKernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,188 @@
+// npu_rotary_mul(self, r1, r2, rotate?; rotary_mode) -> y. The semantics are in npu_rotary_mul.py.
+#include <algorithm>
+
+#include "ep/kernels/broadcast_rows.h"
+#include "ep/kernels/rotary/rotate_row.h"
+#include "ep/kernels/row_block.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_rotary_mul";
+
+// The rows of a cos or sin table as floats of full width. A row that serves several heads in turn is converted once.
+template <class T>
+class TableRows {
+ public:
+  TableRows(const T* table, const Shape& table_shape, const Shape& x_shape)
+      : table_(table),
+        rows_(table_shape, x_shape),
+        width_(x_shape.back()),
+        is_scalar_(table_shape.rank() == 0 || (table_shape.back() == 1 && width_ != 1)),
+        scratch_(width_) {}
+
+  void Seek(int64_t row) { rows_.Seek(row); }
+  void Next() { rows_.Next(); }
+  const float* Row() {
+    const T* source = table_ + rows_.offset();
+    if (source == source_) return values_;
+    source_ = source;
+    if (is_scalar_) {
+      std::fill_n(scratch_.values(), width_, ToFloat(*source));
+      values_ = scratch_.values();
+    } else if constexpr (std::is_same_v<T, float>) {
+      values_ = source;
+    } else {
+      ToFloat(source, scratch_.values(), width_);
+      values_ = scratch_.values();
+    }
+    return values_;
+  }
+
+ private:
+  const T* table_;
+  BroadcastRows rows_;
+  int64_t width_;
+  bool is_scalar_;  // one value stands for the whole row
+  RowScratch scratch_;
+  const T* source_ = nullptr;
+  const float* values_ = nullptr;
+};
+
+// y = x * cos + (x @ matrix) * sin for one row; `product` is scratch. y may be x.
+void RotateByMatrix(const float* x, const float* matrix, const float* cos, const float* sin, float* product, float* y,
+                    int64_t d) {
+  std::fill_n(product, d, 0.0f);
+  for (int64_t k = 0; k < d; ++k) {
+    const float* row = matrix + k * d;
+#pragma omp simd
+    for (int64_t i = 0; i < d; ++i) product[i] += x[k] * row[i];
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < d; ++i) y[i] = x[i] * cos[i] + product[i] * sin[i];
+}
+
+enum class Rotation { kHalf, kInterleave, kMatrix };
+
+struct Operands {
+  const void *x, *cos, *sin;
+  const float* matrix;
+  void* y;
+  Shape shape, cos_shape, sin_shape;
+};
+
+template <Rotation kRotation, class X, class Table>
+void Rotate(const Operands& o, int64_t begin, int64_t end) {
+  const int64_t d = o.shape.back();
+  TableRows<Table> cos(static_cast<const Table*>(o.cos), o.cos_shape, o.shape);
+  TableRows<Table> sin(static_cast<const Table*>(o.sin), o.sin_shape, o.shape);
+  cos.Seek(begin);
+  sin.Seek(begin);
+  // 16-bit rows are converted several at a time: a head alone is too short to pay for it.
+  const int64_t group = std::max<int64_t>(1, kRowBlock / d);
+  RowScratch wide(group * d), product(kRotation == Rotation::kMatrix ? d : 0);
+  for (int64_t row = begin; row < end; row += group) {
+    const int64_t rows = std::min(group, end - row);
+    const X* source = static_cast<const X*>(o.x) + row * d;
+    X* destination = static_cast<X*>(o.y) + row * d;
+    const float* x;
+    float* y;
+    if constexpr (std::is_same_v<X, float>) {
+      x = source;
+      y = destination;
+    } else {
+      ToFloat(source, wide.values(), rows * d);
+      x = y = wide.values();
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      if constexpr (kRotation == Rotation::kMatrix) {
+        RotateByMatrix(x + i * d, o.matrix, cos.Row(), sin.Row(), product.values(), y + i * d, d);
+      } else {
+        constexpr Pairing kPairing = kRotation == Rotation::kHalf ? Pairing::kHalves : Pairing::kNeighbours;
+        RotateRow<kPairing, kPairing>(x + i * d, cos.Row(), sin.Row(), y + i * d, d);
+      }
+      cos.Next();
+      sin.Next();
+    }
+    if constexpr (!std::is_same_v<X, float>) FromFloat(y, destination, rows * d);
+  }
+}
+
+class RotaryMulKernel final : public Kernel {
+ public:
+  explicit RotaryMulKernel(const KernelInfo& info) {
+    const std::string mode = info.attributes.String("rotary_mode", "half");
+    NPU_CHECK(mode == "half" || mode == "interleave", "[", kOp, "] The rotary_mode of ", kOp,
+              " should be half or interleave, but got ", mode);
+    interleave_ = mode == "interleave";
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0), r1 = ctx.Input(1), r2 = ctx.Input(2), rotate = ctx.Input(3);
+    NPU_CHECK(x && r1 && r2, "[", kOp, "] expected the tensors self, r1 and r2");
+    NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected self of rank >= 1, got a scalar");
+    CheckTable("r1", r1, x);
+    CheckTable("r2", r2, x);
+    NPU_CHECK(r1.dtype == r2.dtype, "[", kOp, "] expected r1 and r2 of one dtype, got ", NameOf(r1.dtype), " and ",
+              NameOf(r2.dtype));
+    const int64_t d = x.shape.back();
+    if (rotate) {
+      NPU_CHECK(rotate.shape == (Shape{d, d}), "[", kOp, "] expected rotate of shape ", Shape{d, d}, ", got ",
+                rotate.shape);
+    } else {
+      NPU_CHECK(d % 2 == 0, "[", kOp, "] expected an even last dimension of self, got ", x.shape);
+    }
+    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    if (x.elements() == 0) return;
+    DispatchFloats(kOp, x.dtype, [&](auto x_tag) {
+      using X = decltype(x_tag);
+      DispatchFloats(kOp, r1.dtype, [&](auto table_tag) {
+        using Table = decltype(table_tag);
+        if (rotate) {
+          Enqueue<Rotation::kMatrix, X, Table>(ctx, x, r1, r2, rotate, y);
+        } else if (interleave_) {
+          Enqueue<Rotation::kInterleave, X, Table>(ctx, x, r1, r2, rotate, y);
+        } else {
+          Enqueue<Rotation::kHalf, X, Table>(ctx, x, r1, r2, rotate, y);
+        }
+      });
+    });
+  }
+
+ private:
+  static void CheckTable(const char* name, const TensorView& table, const TensorView& x) {
+    NPU_CHECK(BroadcastRows::Fits(table.shape, x.shape), "[", kOp, "] expected ", name,
+              " that broadcasts to self ", x.shape, ", got ", table.shape);
+  }
+
+  template <Rotation kRotation, class X, class Table>
+  void Enqueue(OpContext& ctx, const TensorView& x, const TensorView& r1, const TensorView& r2,
+               const TensorView& rotate, const TensorView& y) const {
+    const int64_t d = x.shape.back();
+    Operands o{x.data, r1.data, r2.data, nullptr, y.data, x.shape, r1.shape, r2.shape};
+    // Work per element grows with d when a matrix rotates.
+    const int64_t grain = RowGrain(kRotation == Rotation::kMatrix ? d * d : d);
+    const int64_t rows = x.shape.Elements(0, x.shape.rank() - 1);
+    if (!rotate || rotate.dtype == DType::kFloat32) {
+      o.matrix = rotate.as<const float>();
+      ctx.Launch(kOp, [o, rows, grain] {
+        ParallelFor(rows, grain, [&](int64_t begin, int64_t end) { Rotate<kRotation, X, Table>(o, begin, end); });
+      });
+      return;
+    }
+    float* wide = static_cast<float*>(ctx.Workspace(static_cast<size_t>(rotate.elements()) * sizeof(float)));
+    o.matrix = wide;
+    ctx.Launch(kOp, [o, rows, grain, wide, narrow = rotate.data, dtype = rotate.dtype, n = rotate.elements()] {
+      DispatchFloats(kOp, dtype, [&](auto tag) { ToFloat(static_cast<const decltype(tag)*>(narrow), wide, n); });
+      ParallelFor(rows, grain, [&](int64_t begin, int64_t end) { Rotate<kRotation, X, Table>(o, begin, end); });
+    });
+  }
+
+  bool interleave_ = false;
+};
+
+NPU_KERNEL(NPURotaryMul, RotaryMulKernel);
+
+}  // namespace
+}  // namespace npu
