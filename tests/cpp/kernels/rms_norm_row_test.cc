@@ -20,11 +20,15 @@ std::vector<T> Random(int64_t n, double scale, unsigned seed) {
   return values;
 }
 
-// The largest |y - expected| allowed: half an ulp of T at the result, plus three float operations.
+// This file is compiled without vectorisation, so a block of 256 squares is summed in sequence: rounding errors of up
+// to half an ulp that add like a random walk, 16 of them, of which the root keeps half.
+constexpr double kRstdError = 16 * 0x1p-24;
+
+// The largest |y - expected| allowed: that of rstd, two products, and half an ulp of T at the result.
 template <class T>
 double Tolerance(double expected) {
   const double half_ulp = std::is_same_v<T, Float16> ? 0x1p-11 : std::is_same_v<T, BFloat16> ? 0x1p-8 : 0x1p-24;
-  return std::fabs(expected) * (half_ulp + 4 * 0x1p-24) + 0x1p-25;
+  return std::fabs(expected) * (half_ulp + kRstdError + 2 * 0x1p-24) + 0x1p-25;
 }
 
 template <class T, class Gamma>
@@ -39,7 +43,7 @@ void CheckRow(int64_t n, double scale) {
 
   std::vector<T> in_place = x;
   const float got = npu::RmsNormRow(in_place.data(), gamma.data(), 1e-6, in_place.data(), n);
-  CHECK(std::fabs(got - rstd) <= rstd * 4 * 0x1p-24);
+  CHECK(std::fabs(got - rstd) <= rstd * kRstdError);
   for (int64_t i = 0; i < n; ++i) {
     const double expected = npu::ToFloat(x[i]) * rstd * npu::ToFloat(gamma[i]);
     const double difference = std::fabs(npu::ToFloat(in_place[i]) - expected);
