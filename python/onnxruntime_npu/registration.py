@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
 
@@ -10,8 +11,9 @@ _LIBRARY = "libonnxruntime_providers_npu.so"
 _lock = threading.Lock()
 
 
+@functools.cache
 def get_library_path() -> str:
-    """Absolute path of the provider library, as ``register_execution_provider_library`` takes it."""
+    """Absolute path of the provider library, for ``register_execution_provider_library``."""
     return str(Path(__file__).resolve().parent / _LIBRARY)
 
 
@@ -25,17 +27,27 @@ def get_ep_names() -> list[str]:
     return [_EP_NAME]
 
 
-def register() -> bool:
+def register() -> None:
     """Registers the provider with onnxruntime; again is harmless.
 
-    Returns:
-        False when the library has not been built yet (the build itself runs parts of this package).
+    Raises:
+        ImportError: the library is not built, onnxruntime is missing, or it refuses the library.
     """
     if not Path(get_library_path()).exists():
-        return False
+        raise ImportError(
+            f"expected the provider library at {get_library_path()}, got none; "
+            "build it with `python -m pip install -e .` in the source tree, or install the wheel"
+        )
     import onnxruntime
+
+    from . import session_hook
 
     with _lock:
         if _EP_NAME not in onnxruntime.get_available_providers():
-            onnxruntime.register_execution_provider_library(_EP_NAME, get_library_path())
-    return True
+            try:
+                onnxruntime.register_execution_provider_library(_EP_NAME, get_library_path())
+            except Exception as error:
+                raise ImportError(
+                    f"onnxruntime {onnxruntime.__version__} refuses {get_library_path()}: {error}"
+                ) from error
+        session_hook.install()

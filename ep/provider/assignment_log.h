@@ -1,0 +1,35 @@
+// What the provider decided about every node it was offered, for onnxruntime_npu.assignment().
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace npu::provider {
+
+struct Decision {
+  std::string node, op_type, domain;
+  bool claimed = false;
+  bool shape_arithmetic = false;  // implemented, but left to the CPU on purpose
+  std::string reason;             // why not claimed
+};
+
+// The decisions of one session. ORT asks again after it transformed the graph; the last answer counts.
+class AssignmentLog {
+ public:
+  void Record(const std::string& identity, Decision decision);
+  void Fail(const std::string& error);
+  // What went wrong while deciding; ORT itself only logs it and goes on with the CPU.
+  std::string error() const;
+  std::vector<Decision> decisions() const;
+  std::string ToJson() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, size_t> index_;
+  std::vector<Decision> decisions_;
+  std::string error_;
+};
+
+}  // namespace npu::provider

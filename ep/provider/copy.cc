@@ -1,0 +1,77 @@
+#include "ep/provider/copy.h"
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+namespace npu::provider {
+namespace {
+
+// Up to here a private copy of the source is cheaper than waiting for the stream.
+constexpr size_t kStagedBytes = 64 * 1024;
+
+// Pageable source: ORT may hand the memory to the next CPU kernel as soon as this returns.
+void CopyFromPageable(Stream& stream, void* dst, const void* src, size_t bytes) {
+  if (bytes > kStagedBytes) {
+    stream.Copy(dst, src, bytes, CopyKind::kHostToDevice);
+    stream.Synchronize();
+    return;
+  }
+  auto staging = std::make_unique<std::byte[]>(bytes);
+  std::memcpy(staging.get(), src, bytes);
+  stream.Copy(dst, staging.get(), bytes, CopyKind::kHostToDevice);
+  stream.HostCallback([keep = std::move(staging)] {});
+}
+
+}  // namespace
+
+void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes) {
+  if (bytes == 0 || dst == src) return;
+  NPU_CHECK(dst != nullptr && src != nullptr, "[Memcpy] expected memory of ", bytes,
+            " bytes on both sides, got none (did an allocation fail?)");
+  const bool to_host = to != Place::kDevice;
+  if (to_host && from != Place::kDevice) {
+    std::memcpy(dst, src, bytes);
+    return;
+  }
+  const bool wait = stream == nullptr;
+  if (wait) {
+    device.WaitForStreams();
+    stream = &device.host_stream();
+  }
+  if (to_host) {
+    stream->Copy(dst, src, bytes, CopyKind::kDeviceToHost);
+    stream->Synchronize();
+    return;
+  }
+  if (from == Place::kDevice) {
+    stream->Copy(dst, src, bytes, CopyKind::kDeviceToDevice);
+  } else {
+    CopyFromPageable(*stream, dst, src, bytes);
+  }
+  if (wait) stream->Synchronize();
+}
+
+void CopyTensor(const Api& api, DeviceState& device, Stream* stream, const OrtValue* src, Place from, OrtValue* dst,
+                Place to) {
+  int is_tensor = 0;
+  api.Check(api.ort.IsTensor(src, &is_tensor));
+  NPU_CHECK(is_tensor != 0, "[Memcpy] expected a tensor, got another kind of value; it cannot live on the NPU");
+  ONNXTensorElementDataType type;
+  const int64_t* dims = nullptr;
+  size_t rank = 0;
+  api.Check(api.ort.GetTensorElementTypeAndShapeDataReference(src, &type, &dims, &rank));
+  NPU_CHECK(type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
+            "[Memcpy] expected a tensor of a fixed-size type, got strings; they cannot live on the NPU");
+  size_t bytes = 0, room = 0;
+  api.Check(api.ort.GetTensorSizeInBytes(src, &bytes));
+  api.Check(api.ort.GetTensorSizeInBytes(dst, &room));
+  NPU_CHECK(bytes == room, "[Memcpy] expected a destination of ", bytes, " bytes, got ", room);
+  const void* from_data = nullptr;
+  void* to_data = nullptr;
+  api.Check(api.ort.GetTensorData(src, &from_data));
+  api.Check(api.ort.GetTensorMutableData(dst, &to_data));
+  CopyBytes(device, stream, to_data, to, from_data, from, bytes);
+}
+
+}  // namespace npu::provider

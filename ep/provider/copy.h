@@ -1,0 +1,19 @@
+// Copies between host and device as ORT means them: when a copy towards the device returns, ORT may reuse the host
+// memory; when a copy towards the host returns, ORT may read it.
+#pragma once
+
+#include "ep/provider/abi.h"
+#include "ep/provider/device_state.h"
+
+namespace npu::provider {
+
+enum class Place { kHost, kPinned, kDevice };
+
+// `stream` null: the copy waits for all earlier work of the device and is done when this returns.
+void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes);
+
+// Copies one tensor; refuses strings, which have no device form.
+void CopyTensor(const Api& api, DeviceState& device, Stream* stream, const OrtValue* src, Place from, OrtValue* dst,
+                Place to);
+
+}  // namespace npu::provider

@@ -1,0 +1,14 @@
+// ORT's data transfer: copies between the host and any NPU of the factory, and between NPUs.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ep/provider/abi.h"
+#include "ep/provider/device_state.h"
+
+namespace npu::provider {
+
+OrtDataTransferImpl* NewDataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices);
+
+}  // namespace npu::provider

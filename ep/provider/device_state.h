@@ -1,0 +1,43 @@
+// One logical device as one factory uses it: the streams ORT runs on, and memory that ORT asks for without saying on
+// which stream it will be used.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+#include "ep/runtime/device.h"
+
+namespace npu::provider {
+
+class DeviceState {
+ public:
+  explicit DeviceState(Device& device) : device_(device), host_stream_(device.CreateStream()) {}
+
+  Device& device() const { return device_; }
+  // Where work runs that must be done when the call returns: copies without a stream, pre-packing. No run of a session
+  // uses it, so waiting for it does not take a run's error away.
+  Stream& host_stream() const { return *host_stream_; }
+
+  std::unique_ptr<Stream> CreateStream();
+  void DestroyStream(std::unique_ptr<Stream> stream);
+
+  // `stream` null: usable at once on every stream.
+  void* Allocate(size_t bytes, Stream* stream);
+  // Memory of a stream goes back in that stream's order. Memory without one (ORT's pattern buffers, initializers,
+  // bound values) is held back until every stream of this factory has passed: ORT frees a run's pattern buffer before
+  // it waits for the run's stream.
+  void Free(void* ptr);
+  // Waits for what has been enqueued so far on every stream, and leaves their errors to those who wait on them.
+  void WaitForStreams();
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> host_stream_;
+  std::mutex mutex_;
+  std::vector<Stream*> streams_;
+  std::unordered_set<void*> streamless_;
+};
+
+}  // namespace npu::provider

@@ -1,0 +1,25 @@
+// The execution provider of one session.
+#pragma once
+
+#include <memory>
+
+#include "ep/provider/abi.h"
+#include "ep/provider/assignment_log.h"
+#include "ep/provider/device_state.h"
+#include "ep/provider/options.h"
+
+namespace npu::provider {
+
+class Factory;
+
+OrtEp* NewEp(Factory& factory, const Options& options, const OrtLogger* logger);
+void DeleteEp(OrtEp* ep) noexcept;
+
+DeviceState& DeviceOf(const OrtEp* ep);
+
+// Sessions are created on the caller's thread. Between the two calls the log of the last provider made on this thread
+// is kept, which is how Python learns what was decided for the session it just created.
+void BeginAssignmentCapture();
+std::shared_ptr<const AssignmentLog> EndAssignmentCapture();
+
+}  // namespace npu::provider

@@ -1,0 +1,45 @@
+// What ORT creates once when the library is registered: devices, memory, streams, copies, and providers for sessions.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ep/provider/abi.h"
+#include "ep/provider/custom_ops.h"
+#include "ep/provider/device_state.h"
+#include "ep/provider/kernel_registry.h"
+
+namespace npu::provider {
+
+inline constexpr char kEpName[] = "NPUExecutionProvider";
+
+class Factory final : public OrtEpFactory {
+ public:
+  Factory(const Api& api, const OrtLogger* logger);
+
+  const Api& api() const { return api_; }
+  DeviceState& device(int index);
+  // Built when the first session asks; sessions share it.
+  const OrtKernelRegistry* kernel_registry();
+
+ private:
+  void AddDevices(OrtEpDevice** out, size_t room, size_t* count);
+  OrtEp* MakeEp(const OrtKeyValuePairs* const* metadata, size_t count, const OrtSessionOptions* session_options,
+                const OrtLogger* logger);
+  OrtAllocator* MakeAllocator(const OrtMemoryInfo* info);
+  DeviceState& DeviceOfMemory(const OrtMemoryDevice* memory);
+  const OrtMemoryInfo* AddMemoryInfo(const char* name, int device, OrtDeviceMemoryType memory, OrtAllocatorType type);
+  CustomOpDomain& custom_ops();
+
+  const Api api_;
+  const OrtLogger* logger_;
+  std::vector<std::unique_ptr<DeviceState>> devices_;
+  std::vector<Owned<OrtMemoryInfo>> memory_infos_;
+  std::vector<Owned<OrtHardwareDevice>> hardware_;
+  std::mutex mutex_;
+  std::unique_ptr<KernelRegistry> kernel_registry_;
+  std::unique_ptr<CustomOpDomain> custom_ops_;
+};
+
+}  // namespace npu::provider

@@ -1,0 +1,284 @@
+#include "ep/provider/kernel_adaptor.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ep/provider/allocator.h"
+#include "ep/provider/copy.h"
+#include "ep/provider/node_view.h"
+
+namespace npu::provider {
+namespace {
+
+// What is known of a node's arguments when its kernel is made; Compute only reads it.
+struct Signature {
+  std::string op;  // "Add": what error messages start with
+  size_t input_count = 0, output_count = 0;
+  std::vector<bool> input_absent;      // an empty constant given to an optional input
+  std::vector<bool> input_packed;      // the kernel keeps its own form
+  std::vector<bool> output_requested;  // the node names the output
+};
+
+DType CheckedDType(const Signature& signature, ONNXTensorElementDataType type) {
+  const DType dtype = DTypeOfElement(type);
+  NPU_CHECK(dtype != DType::kUndefined, "[", signature.op, "] expected a tensor type the NPU knows, got element type ",
+            static_cast<int>(type));
+  return dtype;
+}
+
+class Context final : public OpContext {
+ public:
+  Context(const Api& api, DeviceState& device, const Signature& signature, OrtKernelContext* context)
+      : api_(api), device_(device), signature_(signature), context_(context) {
+    void* handle = nullptr;
+    api_.Check(api_.ort.KernelContext_GetGPUComputeStream(context_, &handle));
+    run_stream_ = static_cast<Stream*>(handle);
+  }
+  // The blocks go back in the stream's order, behind the work that was launched with them.
+  ~Context() override {
+    for (void* block : workspaces_) device_.device().allocator().Free(block);
+  }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  size_t input_count() const override { return signature_.input_count; }
+  size_t output_count() const override { return signature_.output_count; }
+
+  TensorView Input(size_t i) override {
+    TensorView view;
+    if (i >= signature_.input_count || signature_.input_absent[i] || signature_.input_packed[i]) return view;
+    const OrtValue* value = nullptr;
+    api_.Check(api_.ort.KernelContext_GetInput(context_, i, &value));
+    if (value == nullptr) return view;
+    ONNXTensorElementDataType type;
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    view.present = true;
+    view.dtype = CheckedDType(signature_, type);
+    view.shape = Shape(dims, rank);
+    if (view.elements() != 0) {
+      const void* data = nullptr;
+      api_.Check(api_.ort.GetTensorData(value, &data));
+      view.data = const_cast<void*>(data);
+    }
+    return view;
+  }
+
+  bool OutputRequested(size_t i) const override {
+    return i < signature_.output_count && signature_.output_requested[i];
+  }
+
+  TensorView Output(size_t i, DType dtype, const Shape& shape) override {
+    TensorView view;
+    if (!OutputRequested(i)) return view;
+    OrtValue* value = nullptr;
+    TakeAllocationError();
+    OrtStatus* status = api_.ort.KernelContext_GetOutput(context_, i, shape.begin(), shape.rank(), &value);
+    if (status != nullptr) {
+      const std::string ort_message = api_.ort.GetErrorMessage(status);
+      api_.ort.ReleaseStatus(status);
+      const std::string why = TakeAllocationError();
+      if (!why.empty()) Fail(ErrorCode::kOutOfMemory, "[", signature_.op, "] output ", i, ": ", why);
+      Fail(ErrorCode::kInternal, "[", signature_.op, "] output ", i, " of shape ", shape, ": ", ort_message);
+    }
+    if (value == nullptr) return view;
+    ONNXTensorElementDataType type;
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    // The graph declares the type and ORT sized the buffer by it: writing another one would run past its end.
+    const DType declared = CheckedDType(signature_, type);
+    NPU_CHECK(declared == dtype, "[", signature_.op, "] output ", i, ": expected ", NameOf(dtype),
+              ", the model declares ", NameOf(declared));
+    view.present = true;
+    view.dtype = dtype;
+    view.shape = shape;
+    if (view.elements() != 0) {
+      api_.Check(api_.ort.GetTensorMutableData(value, &view.data));
+      if (view.data == nullptr)
+        Fail(ErrorCode::kOutOfMemory, "[", signature_.op, "] output ", i, " of shape ", shape, ": ",
+             TakeAllocationError());
+    }
+    return view;
+  }
+
+  void* Workspace(size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    workspaces_.reserve(workspaces_.size() + 1);
+    workspaces_.push_back(device_.device().allocator().Allocate(bytes, stream()));
+    return workspaces_.back();
+  }
+
+  Stream& stream() override { return run_stream_ != nullptr ? *run_stream_ : device_.host_stream(); }
+  // ORT gave no stream, so it expects the results when Compute returns.
+  bool must_wait() const { return run_stream_ == nullptr; }
+
+ private:
+  const Api& api_;
+  DeviceState& device_;
+  const Signature& signature_;
+  OrtKernelContext* context_;
+  Stream* run_stream_ = nullptr;
+  std::vector<void*> workspaces_;
+};
+
+Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* info) {
+  Signature out;
+  out.op = def.type;
+  api.Check(api.ort.KernelInfo_GetInputCount(info, &out.input_count));
+  api.Check(api.ort.KernelInfo_GetOutputCount(info, &out.output_count));
+  out.input_packed.assign(out.input_count, false);
+  for (size_t i = 0; i < out.input_count; ++i) {
+    const ArgDef* arg = ArgAt(def.inputs, i);
+    bool absent = false;
+    if (arg != nullptr && arg->optional && def.domain == "npu") {
+      int constant = 0;
+      const OrtValue* value = nullptr;
+      api.Check(api.ort.KernelInfoGetConstantInput_tensor(info, i, &constant, &value));
+      size_t bytes = 0;
+      if (constant != 0) api.Check(api.ort.GetTensorSizeInBytes(value, &bytes));
+      absent = constant != 0 && bytes == 0;
+    }
+    out.input_absent.push_back(absent);
+  }
+  for (size_t i = 0; i < out.output_count; ++i) {
+    out.output_requested.push_back(!ReadString(api, [&](char* text, size_t* size) {
+                                      return api.ort.KernelInfo_GetOutputName(info, i, text, size);
+                                    }).empty());
+  }
+  return out;
+}
+
+class KernelAdaptor final : public OrtKernelImpl {
+ public:
+  KernelAdaptor(const Api& api, DeviceState& device, const OpDef& def, const OrtKernelInfo* info)
+      : OrtKernelImpl{}, api_(api), device_(device), signature_(ReadSignature(api, def, info)) {
+    ort_version_supported = ORT_API_VERSION;
+    Compute = &ComputeImpl;
+    Release = [](OrtKernelImpl* self) noexcept { delete static_cast<KernelAdaptor*>(self); };
+    PrePackWeight = &PrePackImpl;
+
+    KernelInfo kernel_info;
+    kernel_info.op_type = def.type;
+    kernel_info.node_name =
+        ReadString(api, [&](char* text, size_t* size) { return api.ort.KernelInfo_GetNodeName(info, text, size); });
+    api.Check(api.ort.KernelInfo_GetOperatorSinceVersion(info, &kernel_info.since_version));
+    kernel_info.input_count = signature_.input_count;
+    kernel_info.output_count = signature_.output_count;
+    kernel_info.attributes = ReadAttributes(api, info, def);
+    kernel_ = def.make(kernel_info);
+  }
+
+ private:
+  // Work of a run that nobody waited for may still hold the kernel.
+  ~KernelAdaptor() { device_.WaitForStreams(); }
+
+  static OrtStatus* ORT_API_CALL ComputeImpl(OrtKernelImpl* self, OrtKernelContext* ort_context) noexcept {
+    const auto& me = *static_cast<const KernelAdaptor*>(self);
+    return Guard(me.api_.ort, [&] {
+      me.Named([&] {
+        Context context(me.api_, me.device_, me.signature_, ort_context);
+        me.kernel_->Compute(context);
+        if (context.must_wait()) context.stream().Synchronize();
+      });
+    });
+  }
+
+  static OrtStatus* ORT_API_CALL PrePackImpl(OrtKernelImpl* self, const OrtValue* tensor, int input,
+                                             OrtAllocator* /*allocator*/, OrtSharedPrePackedWeightCache* /*cache*/,
+                                             bool* is_packed) noexcept {
+    auto& me = *static_cast<KernelAdaptor*>(self);
+    *is_packed = false;
+    return Guard(me.api_.ort, [&] { me.Named([&] { *is_packed = me.PrePack(tensor, static_cast<size_t>(input)); }); });
+  }
+
+  bool PrePack(const OrtValue* tensor, size_t input) {
+    if (input >= signature_.input_count || signature_.input_absent[input]) return false;
+    ONNXTensorElementDataType type;
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(tensor, &type, &dims, &rank));
+    TensorView view;
+    view.present = true;
+    view.dtype = CheckedDType(signature_, type);
+    view.shape = Shape(dims, rank);
+    if (view.elements() != 0) {
+      const void* data = nullptr;
+      api_.Check(api_.ort.GetTensorData(tensor, &data));
+      view.data = const_cast<void*>(data);
+    }
+    const bool packed = kernel_->PrePack(input, view, device_.host_stream());
+    device_.host_stream().Synchronize();
+    signature_.input_packed[input] = packed;
+    return packed;
+  }
+
+  // Every message starts with the operator; kernels write it themselves, the runtime below them does not know it.
+  template <class F>
+  void Named(F&& f) const {
+    try {
+      f();
+    } catch (const Error& error) {
+      if (*error.what() == '[') throw;
+      throw Error(error.code(), "[" + signature_.op + "] " + error.what());
+    }
+  }
+
+  const Api& api_;
+  DeviceState& device_;
+  Signature signature_;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+class MemcpyKernel final : public OrtKernelImpl {
+ public:
+  MemcpyKernel(const Api& api, DeviceState& device, bool to_host)
+      : OrtKernelImpl{}, api_(api), device_(device), to_host_(to_host) {
+    ort_version_supported = ORT_API_VERSION;
+    Compute = [](OrtKernelImpl* self, OrtKernelContext* context) noexcept {
+      const auto& me = *static_cast<const MemcpyKernel*>(self);
+      return Guard(me.api_.ort, [&] { me.Copy(context); });
+    };
+    Release = [](OrtKernelImpl* self) noexcept { delete static_cast<MemcpyKernel*>(self); };
+  }
+
+ private:
+  void Copy(OrtKernelContext* context) const {
+    const OrtValue* input = nullptr;
+    api_.Check(api_.ort.KernelContext_GetInput(context, 0, &input));
+    NPU_CHECK(input != nullptr, "[Memcpy] expected an input, got none");
+    int is_tensor = 0;
+    api_.Check(api_.ort.IsTensor(input, &is_tensor));
+    NPU_CHECK(is_tensor != 0, "[Memcpy] expected a tensor, got another kind of value; it cannot live on the NPU");
+    ONNXTensorElementDataType type;
+    const int64_t* dims = nullptr;
+    size_t rank = 0;
+    api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(input, &type, &dims, &rank));
+    OrtValue* output = nullptr;
+    TakeAllocationError();
+    api_.Check(api_.ort.KernelContext_GetOutput(context, 0, dims, rank, &output));
+    void* stream = nullptr;
+    api_.Check(api_.ort.KernelContext_GetGPUComputeStream(context, &stream));
+    CopyTensor(api_, device_, static_cast<Stream*>(stream), input, to_host_ ? Place::kDevice : Place::kHost, output,
+               to_host_ ? Place::kHost : Place::kDevice);
+  }
+
+  const Api& api_;
+  DeviceState& device_;
+  bool to_host_;
+};
+
+}  // namespace
+
+OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const OpDef& def, const OrtKernelInfo* info) {
+  return new KernelAdaptor(api, device, def, info);
+}
+
+OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, bool to_host) {
+  return new MemcpyKernel(api, device, to_host);
+}
+
+}  // namespace npu::provider

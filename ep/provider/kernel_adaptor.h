@@ -1,0 +1,16 @@
+// Runs the runtime's kernels as ORT kernels.
+#pragma once
+
+#include "ep/provider/abi.h"
+#include "ep/provider/device_state.h"
+#include "ep/runtime/op_registry.h"
+
+namespace npu::provider {
+
+// Makes the kernel of one node; ORT releases it through its Release function.
+OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const OpDef& def, const OrtKernelInfo* info);
+
+// MemcpyFromHost and MemcpyToHost, which ORT inserts where a value crosses between the CPU and the NPU.
+OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, bool to_host);
+
+}  // namespace npu::provider

@@ -1,0 +1,36 @@
+// The provider's kernels in ORT's form: one definition per operator of the runtime's registry, and the two copies.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ep/provider/abi.h"
+#include "ep/runtime/op_registry.h"
+
+namespace npu::provider {
+
+class KernelRegistry {
+ public:
+  // Throws when the kernel library cannot be loaded.
+  explicit KernelRegistry(const Api& api, const char* ep_name);
+
+  const OrtKernelRegistry* get() const { return registry_.get(); }
+
+ private:
+  // What ORT hands back when it makes a kernel.
+  struct Entry {
+    const Api* api;
+    const OpDef* def;  // null: one of the copies
+    bool to_host;
+  };
+
+  void Register(const char* domain, const char* type, int since, int until, const OpDef* def, bool to_host);
+  static OrtStatus* ORT_API_CALL Create(void* state, const OrtKernelInfo* info, OrtKernelImpl** out) noexcept;
+
+  const Api& api_;
+  const char* ep_name_;
+  Owned<OrtKernelRegistry> registry_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+};
+
+}  // namespace npu::provider

@@ -1,0 +1,18 @@
+// Messages through the logger ORT hands over; its severity filter decides.
+#pragma once
+
+#include <string>
+
+#include "ep/provider/abi.h"
+
+namespace npu::provider {
+
+inline void Log(const Api& api, const OrtLogger* logger, OrtLoggingLevel level, const std::string& message,
+                const char* function) {
+  if (logger == nullptr) return;
+  OrtLoggingLevel threshold = ORT_LOGGING_LEVEL_FATAL;
+  if (!api.Succeeded(api.ort.Logger_GetLoggingSeverityLevel(logger, &threshold)) || level < threshold) return;
+  api.Succeeded(api.ort.Logger_LogMessage(logger, level, message.c_str(), ORT_FILE, __LINE__, function));
+}
+
+}  // namespace npu::provider

@@ -1,0 +1,48 @@
+// Reads a node of ORT's graph into the runtime's own terms.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ep/provider/abi.h"
+#include "ep/runtime/op_registry.h"
+
+namespace npu::provider {
+
+// What the partitioner asks about one value of the graph.
+struct ValueView {
+  const OrtValueInfo* info = nullptr;  // null: an omitted input or output
+  std::string name;
+  bool is_tensor = false;
+  DType dtype = DType::kUndefined;
+  bool rank_known = false;
+  std::vector<int64_t> shape;  // -1: unknown
+  bool constant = false;
+  bool graph_input = false;
+  bool graph_output = false;
+
+  // Elements when every dimension is known, else -1; saturates.
+  int64_t StaticElements() const;
+};
+
+struct GraphNode {
+  const OrtNode* node = nullptr;
+  std::string name, domain;
+  std::vector<ValueView> inputs, outputs;
+  NodeView view;
+  std::string unreadable;  // why the runtime cannot express the node (an attribute it has no kind for), else empty
+};
+
+GraphNode ReadNode(const Api& api, const OrtNode* node);
+std::vector<const OrtNode*> NodesOf(const Api& api, const OrtGraph* graph);
+
+// Why the node's attributes do not fit the definition, else empty.
+std::string WhyAttributesUnsupported(const OpDef& def, const Attributes& attributes);
+
+// The attributes that `def` lists, as the kernel will see them.
+Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef& def);
+
+// The definition of argument i: the last one repeats when it is variadic; null beyond the end.
+const ArgDef* ArgAt(const std::vector<ArgDef>& args, size_t i);
+
+}  // namespace npu::provider

@@ -1,0 +1,74 @@
+#include "ep/provider/options.h"
+
+#include <charconv>
+#include <string_view>
+
+namespace npu::provider {
+namespace {
+
+// ORT hands provider options over as session configuration under the lower-cased provider name.
+constexpr std::string_view kPrefix = "ep.npuexecutionprovider.";
+
+bool ParseIndex(const std::string& text, int& out) {
+  const char* end = text.data() + text.size();
+  auto [stop, error] = std::from_chars(text.data(), end, out);
+  return error == std::errc() && stop == end && out >= 0;
+}
+
+std::string KnownNames() {
+  std::string names;
+  for (const OptionSpec& spec : OptionSpecs()) names += (names.empty() ? "" : ", ") + std::string(spec.name);
+  return names;
+}
+
+const OptionSpec* FindSpec(std::string_view name) {
+  for (const OptionSpec& spec : OptionSpecs()) {
+    if (name == spec.name) return &spec;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const std::vector<OptionSpec>& OptionSpecs() {
+  static const std::vector<OptionSpec> specs = {
+      {"device_id", "the index of a logical NPU: 0, 1, ...", "0",
+       "The NPU that the session runs on (see ORT_NPU_DEVICE_COUNT).",
+       [](const std::string& value, Options& options) { return ParseIndex(value, options.device_id); }},
+      {"cpu_fallback", "allow, refuse", "allow",
+       "What to do with nodes that the NPU does not implement: leave them to the CPU, or fail session creation and "
+       "name "
+       "them. Shape arithmetic stays on the CPU either way.",
+       [](const std::string& value, Options& options) {
+         options.refuse_cpu_fallback = value == "refuse";
+         return value == "allow" || value == "refuse";
+       }},
+  };
+  return specs;
+}
+
+Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, int device_id) {
+  OrtKeyValuePairs* raw = nullptr;
+  api.Check(api.ort.GetSessionOptionsConfigEntries(session_options, &raw));
+  auto entries = Own(raw, api.ort.ReleaseKeyValuePairs);
+  const char* const* keys = nullptr;
+  const char* const* values = nullptr;
+  size_t count = 0;
+  api.ort.GetKeyValuePairs(entries.get(), &keys, &values, &count);
+
+  Options options;
+  options.device_id = device_id;
+  for (size_t i = 0; i < count; ++i) {
+    std::string_view key = keys[i];
+    if (!key.starts_with(kPrefix)) continue;
+    key.remove_prefix(kPrefix.size());
+    const OptionSpec* spec = FindSpec(key);
+    NPU_CHECK(spec != nullptr, "NPUExecutionProvider: unknown provider option '", key,
+              "'; known options: ", KnownNames());
+    NPU_CHECK(spec->parse(values[i], options), "NPUExecutionProvider: provider option '", key, "' expected ",
+              spec->values, "; got '", values[i], "'");
+  }
+  return options;
+}
+
+}  // namespace npu::provider

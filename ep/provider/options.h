@@ -1,0 +1,31 @@
+// Provider options: one table of names, meanings and allowed values, from which parsing and the documentation come.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ep/provider/abi.h"
+
+namespace npu::provider {
+
+struct Options {
+  int device_id = 0;
+  bool refuse_cpu_fallback = false;
+};
+
+struct OptionSpec {
+  const char* name;
+  const char* values;    // what is allowed, for error messages and docs/provider_options.md
+  const char* fallback;  // the default
+  const char* help;
+  // False when the value is not allowed.
+  bool (*parse)(const std::string& value, Options& options);
+};
+
+const std::vector<OptionSpec>& OptionSpecs();
+
+// Reads the options of this provider from a session's options. `device_id` is the logical device the session was given.
+// Throws an error that names the key and the allowed values.
+Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, int device_id);
+
+}  // namespace npu::provider

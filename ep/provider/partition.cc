@@ -1,0 +1,79 @@
+#include "ep/provider/partition.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ep/provider/node_view.h"
+#include "ep/provider/shape_arithmetic.h"
+#include "ep/runtime/op_registry.h"
+
+namespace npu::provider {
+namespace {
+
+// An optional input of an npu:: operator given as an empty constant counts as absent: exporters write it that way.
+void DropEmptyOptionals(const OpDef& def, GraphNode& node) {
+  if (def.domain != "npu") return;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const ArgDef* arg = ArgAt(def.inputs, i);
+    if (arg != nullptr && arg->optional && node.inputs[i].constant && node.inputs[i].StaticElements() == 0) {
+      node.view.inputs[i] = DType::kUndefined;
+    }
+  }
+}
+
+// Why the NPU does not implement the node; empty and `*def` set when it does.
+std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, GraphNode& node, const OpDef** def) {
+  const std::string name = (node.domain.empty() ? "" : node.domain + ":") + node.view.op_type;
+  const OpDef* found = OpRegistry::Instance().Find(node.domain, node.view.op_type, node.view.since_version);
+  if (found == nullptr) {
+    return Concat("no NPU kernel for ", name, " of operator set version ", node.view.since_version);
+  }
+  if (!node.unreadable.empty()) return node.unreadable;
+  if (std::string why = WhyAttributesUnsupported(*found, node.view.attributes); !why.empty()) return why;
+  DropEmptyOptionals(*found, node);
+  if (std::string why = WhyUnsupported(*found, node.view); !why.empty()) return why;
+  const OrtKernelDef* kernel = nullptr;
+  api.Check(api.ep.EpGraphSupportInfo_LookUpKernel(support, node.node, &kernel));
+  if (kernel == nullptr) return Concat("onnxruntime finds no NPU kernel for this use of ", name);
+  *def = found;
+  return "";
+}
+
+// Node names may be empty or repeat; the first output's name is unique in its graph.
+std::string IdentityOf(const std::string& graph_name, const GraphNode& node) {
+  std::string identity = graph_name + '\n' + node.domain + '\n' + node.view.op_type + '\n' + node.name;
+  for (const ValueView& output : node.outputs) identity += '\n' + output.name;
+  return identity;
+}
+
+}  // namespace
+
+void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, AssignmentLog& log) {
+  std::vector<GraphNode> nodes;
+  std::vector<const OpDef*> defs;
+  std::vector<std::string> reasons;
+  for (const OrtNode* node : NodesOf(api, graph)) {
+    nodes.push_back(ReadNode(api, node));
+    const OpDef* def = nullptr;
+    reasons.push_back(WhyNotImplemented(api, support, nodes.back(), &def));
+    defs.push_back(def);
+  }
+  const std::vector<bool> shape_arithmetic = FindShapeArithmetic(nodes, defs);
+
+  const char* graph_name = nullptr;
+  api.Check(api.ort.Graph_GetName(graph, &graph_name));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    Decision decision;
+    decision.node = nodes[i].name;
+    decision.op_type = nodes[i].view.op_type;
+    decision.domain = nodes[i].domain;
+    decision.shape_arithmetic = shape_arithmetic[i];
+    decision.claimed = defs[i] != nullptr && !shape_arithmetic[i];
+    decision.reason = shape_arithmetic[i] ? "shape arithmetic stays on the CPU" : reasons[i];
+    if (decision.claimed) api.Check(api.ep.EpGraphSupportInfo_AddSingleNode(support, nodes[i].node));
+    log.Record(IdentityOf(graph_name, nodes[i]), std::move(decision));
+  }
+}
+
+}  // namespace npu::provider

@@ -1,0 +1,210 @@
+#include "ep/provider/shape_arithmetic.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+
+namespace npu::provider {
+namespace {
+
+// A value of more elements is data: it is worth a kernel on the device.
+constexpr int64_t kMaxElements = 64;
+// What a graph input of rank 1 and unknown length is taken to hold (lengths, offsets, one per sequence).
+constexpr int64_t kAssumedLength = 16;
+// Types in which the CPU provider implements all the operators below.
+constexpr DTypeSet kHostTypes{DType::kInt32, DType::kInt64, DType::kBool, DType::kFloat32};
+
+// How many elements an operator makes out of those it gets.
+enum class Growth {
+  kShape,        // one per dimension of the input
+  kFirst,        // at most those of the first input
+  kElementwise,  // broadcasting
+  kSum,          // those of all inputs
+  kProduct,      // indexing: those of the first times those of the second
+  kStated,       // decided by a value: only when the model states the shape
+};
+
+const std::unordered_map<std::string_view, Growth>& HostOperators() {
+  static const std::unordered_map<std::string_view, Growth> operators = {
+      {"Shape", Growth::kShape},         {"Size", Growth::kShape},
+      {"Identity", Growth::kFirst},      {"Cast", Growth::kFirst},
+      {"Reshape", Growth::kFirst},       {"Squeeze", Growth::kFirst},
+      {"Unsqueeze", Growth::kFirst},     {"Flatten", Growth::kFirst},
+      {"Transpose", Growth::kFirst},     {"Slice", Growth::kFirst},
+      {"Split", Growth::kFirst},         {"Abs", Growth::kFirst},
+      {"Neg", Growth::kFirst},           {"Floor", Growth::kFirst},
+      {"Ceil", Growth::kFirst},          {"Sqrt", Growth::kFirst},
+      {"Reciprocal", Growth::kFirst},    {"Not", Growth::kFirst},
+      {"Clip", Growth::kFirst},          {"ReduceProd", Growth::kFirst},
+      {"ReduceSum", Growth::kFirst},     {"ReduceMax", Growth::kFirst},
+      {"ReduceMin", Growth::kFirst},     {"Add", Growth::kElementwise},
+      {"Sub", Growth::kElementwise},     {"Mul", Growth::kElementwise},
+      {"Div", Growth::kElementwise},     {"Mod", Growth::kElementwise},
+      {"Pow", Growth::kElementwise},     {"Min", Growth::kElementwise},
+      {"Max", Growth::kElementwise},     {"Equal", Growth::kElementwise},
+      {"Less", Growth::kElementwise},    {"LessOrEqual", Growth::kElementwise},
+      {"Greater", Growth::kElementwise}, {"GreaterOrEqual", Growth::kElementwise},
+      {"And", Growth::kElementwise},     {"Or", Growth::kElementwise},
+      {"Where", Growth::kElementwise},   {"Concat", Growth::kSum},
+      {"Gather", Growth::kProduct},      {"Range", Growth::kStated},
+      {"Expand", Growth::kStated},       {"ConstantOfShape", Growth::kStated},
+      {"Tile", Growth::kStated},
+  };
+  return operators;
+}
+
+// Bounds stay far below overflow: a factor above kMaxElements already disqualifies.
+int64_t Saturated(int64_t n) { return std::min(n, kMaxElements + 1); }
+
+class Finder {
+ public:
+  Finder(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs) : nodes_(nodes), defs_(defs) {}
+
+  std::vector<bool> Run() {
+    FindFeasible();
+    FindDemanded();
+    return Choose();
+  }
+
+ private:
+  // Elements of a value that may sit on the host without harm, empty for everything else.
+  std::optional<int64_t> HostBound(const ValueView& value) const {
+    if (!value.is_tensor || !kHostTypes.Contains(value.dtype)) return std::nullopt;
+    if (auto found = bound_.find(value.name); found != bound_.end()) return found->second;
+    const int64_t stated = value.StaticElements();
+    if (value.constant) return stated >= 0 && stated <= kMaxElements ? std::optional(stated) : std::nullopt;
+    if (value.graph_input && value.dtype != DType::kFloat32 && value.rank_known && value.shape.size() <= 1) {
+      const int64_t bound = stated >= 0 ? stated : kAssumedLength;
+      return bound <= kMaxElements ? std::optional(bound) : std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  // Bound of what the node makes; empty when the node is no shape arithmetic.
+  std::optional<int64_t> OutputBound(const GraphNode& node) const {
+    if (!node.domain.empty()) return std::nullopt;
+    auto found = HostOperators().find(node.view.op_type);
+    if (found == HostOperators().end()) return std::nullopt;
+    int64_t first = 1, second = 1, sum = 0, product = 1;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i].info == nullptr) continue;
+      const auto bound = HostBound(node.inputs[i]);
+      if (!bound) return std::nullopt;
+      if (i == 0) first = *bound;
+      if (i == 1) second = *bound;
+      sum = Saturated(sum + *bound);
+      product = Saturated(product * std::max<int64_t>(*bound, 1));
+    }
+    int64_t stated = 0;
+    for (const ValueView& output : node.outputs) {
+      if (output.info == nullptr) continue;
+      if (!output.is_tensor || !kHostTypes.Contains(output.dtype)) return std::nullopt;
+      stated = output.StaticElements() < 0 || stated < 0 ? -1 : std::max(stated, Saturated(output.StaticElements()));
+    }
+    int64_t bound = stated;
+    if (bound < 0) {
+      switch (found->second) {
+        case Growth::kShape:
+          bound = Shape::kMaxRank;
+          break;
+        case Growth::kFirst:
+          bound = first;
+          break;
+        case Growth::kElementwise:
+          bound = product;
+          break;
+        case Growth::kSum:
+          bound = sum;
+          break;
+        case Growth::kProduct:
+          bound = Saturated(first * second);
+          break;
+        case Growth::kStated:
+          return std::nullopt;
+      }
+    }
+    return bound <= kMaxElements ? std::optional(bound) : std::nullopt;
+  }
+
+  bool OnHostByDefinition(size_t node, size_t output) const {
+    const ArgDef* arg = defs_[node] == nullptr ? nullptr : ArgAt(defs_[node]->outputs, output);
+    return defs_[node] == nullptr || (arg != nullptr && arg->cpu);
+  }
+
+  // Forward: nodes that could run on the host, and the sizes of what could be there.
+  void FindFeasible() {
+    feasible_.assign(nodes_.size(), false);
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      const GraphNode& node = nodes_[n];
+      const auto bound = OutputBound(node);
+      feasible_[n] = bound.has_value() && defs_[n] != nullptr;
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        const ValueView& output = node.outputs[i];
+        if (output.info == nullptr || !kHostTypes.Contains(output.dtype)) continue;
+        if (bound) {
+          bound_[output.name] = *bound;
+        } else if (OnHostByDefinition(n, i)) {
+          const int64_t stated = output.StaticElements();
+          const int64_t size = stated < 0 && output.rank_known && output.shape.size() <= 1 ? Shape::kMaxRank : stated;
+          if (size >= 0 && size <= kMaxElements) bound_[output.name] = size;
+        }
+      }
+    }
+  }
+
+  // Backward: nodes whose result is wanted on the host, directly or through other such nodes.
+  void FindDemanded() {
+    std::unordered_map<std::string_view, bool> wanted;
+    demanded_.assign(nodes_.size(), false);
+    for (size_t n = nodes_.size(); n-- > 0;) {
+      const GraphNode& node = nodes_[n];
+      for (const ValueView& output : node.outputs) {
+        if (output.info != nullptr && wanted[output.name]) demanded_[n] = true;
+      }
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (node.inputs[i].info == nullptr) continue;
+        const ArgDef* arg = defs_[n] == nullptr ? nullptr : ArgAt(defs_[n]->inputs, i);
+        const bool by_kernel = defs_[n] == nullptr || (arg != nullptr && arg->cpu);
+        if (by_kernel || (feasible_[n] && demanded_[n])) wanted[node.inputs[i].name] = true;
+      }
+    }
+  }
+
+  // Forward again, with what really is on the host.
+  std::vector<bool> Choose() const {
+    std::unordered_map<std::string_view, bool> on_host;
+    std::vector<bool> keep(nodes_.size(), false);
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      const GraphNode& node = nodes_[n];
+      bool available = true, saves_a_copy = false;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const ValueView& input = node.inputs[i];
+        if (input.info == nullptr) continue;
+        const bool here = on_host[input.name];
+        available = available && (here || input.constant || input.graph_input);
+        const ArgDef* arg = defs_[n] == nullptr ? nullptr : ArgAt(defs_[n]->inputs, i);
+        saves_a_copy = saves_a_copy || (here && (arg == nullptr || !arg->cpu));
+      }
+      keep[n] = feasible_[n] && available && (demanded_[n] || saves_a_copy);
+      for (size_t i = 0; i < node.outputs.size(); ++i) {
+        if (node.outputs[i].info != nullptr && (keep[n] || OnHostByDefinition(n, i)))
+          on_host[node.outputs[i].name] = true;
+      }
+    }
+    return keep;
+  }
+
+  const std::vector<GraphNode>& nodes_;
+  const std::vector<const OpDef*>& defs_;
+  std::unordered_map<std::string_view, int64_t> bound_;
+  std::vector<bool> feasible_, demanded_;
+};
+
+}  // namespace
+
+std::vector<bool> FindShapeArithmetic(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs) {
+  return Finder(nodes, defs).Run();
+}
+
+}  // namespace npu::provider

@@ -1,0 +1,15 @@
+// Which implemented nodes stay on the CPU because they compute shapes, not data (docs/decisions/0002).
+#pragma once
+
+#include <vector>
+
+#include "ep/provider/node_view.h"
+#include "ep/runtime/op_registry.h"
+
+namespace npu::provider {
+
+// `defs[i]` implements `nodes[i]`, or is null when the NPU does not. Nodes come in topological order.
+// Returns, per node, whether it should be left to the CPU although it is implemented.
+std::vector<bool> FindShapeArithmetic(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs);
+
+}  // namespace npu::provider

@@ -1,0 +1,77 @@
+#include "ep/provider/sync_stream.h"
+
+#include <utility>
+
+namespace npu::provider {
+namespace {
+
+class Notification final : public OrtSyncNotificationImpl {
+ public:
+  Notification(const Api& api, Stream& stream)
+      : OrtSyncNotificationImpl{}, api_(api), stream_(stream), event_(stream.device().backend()) {
+    ort_version_supported = ORT_API_VERSION;
+    Release = [](OrtSyncNotificationImpl* self) noexcept { delete static_cast<Notification*>(self); };
+    Activate = [](OrtSyncNotificationImpl* self) noexcept {
+      auto& me = *static_cast<Notification*>(self);
+      return Guard(me.api_.ort, [&] { me.event_.Record(me.stream_); });
+    };
+    WaitOnDevice = [](OrtSyncNotificationImpl* self, OrtSyncStream* consumer) noexcept {
+      auto& me = *static_cast<Notification*>(self);
+      return Guard(me.api_.ort, [&] {
+        if (Stream* stream = StreamOf(me.api_, consumer)) {
+          stream->Wait(me.event_);
+        } else {
+          me.event_.Synchronize();
+        }
+      });
+    };
+    WaitOnHost = [](OrtSyncNotificationImpl* self) noexcept {
+      auto& me = *static_cast<Notification*>(self);
+      return Guard(me.api_.ort, [&] { me.event_.Synchronize(); });
+    };
+  }
+
+ private:
+  const Api& api_;
+  Stream& stream_;
+  Event event_;
+};
+
+class SyncStream final : public OrtSyncStreamImpl {
+ public:
+  SyncStream(const Api& api, DeviceState& device)
+      : OrtSyncStreamImpl{}, api_(api), device_(device), stream_(device.CreateStream()) {
+    ort_version_supported = ORT_API_VERSION;
+    Release = [](OrtSyncStreamImpl* self) noexcept { delete static_cast<SyncStream*>(self); };
+    GetHandle = [](OrtSyncStreamImpl* self) noexcept -> void* { return static_cast<SyncStream*>(self)->stream_.get(); };
+    CreateNotification = [](OrtSyncStreamImpl* self, OrtSyncNotificationImpl** out) noexcept {
+      auto& me = *static_cast<SyncStream*>(self);
+      *out = nullptr;
+      return Guard(me.api_.ort, [&] { *out = new Notification(me.api_, *me.stream_); });
+    };
+    Flush = &Synchronize;
+    // ORT fails the run with this status, so this is where the error of an asynchronous kernel reaches the caller.
+    OnSessionRunEnd = &Synchronize;
+  }
+  ~SyncStream() { device_.DestroyStream(std::move(stream_)); }
+
+ private:
+  static OrtStatus* ORT_API_CALL Synchronize(OrtSyncStreamImpl* self) noexcept {
+    auto& me = *static_cast<SyncStream*>(self);
+    return Guard(me.api_.ort, [&] { me.stream_->Synchronize(); });
+  }
+
+  const Api& api_;
+  DeviceState& device_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace
+
+OrtSyncStreamImpl* NewSyncStream(const Api& api, DeviceState& device) { return new SyncStream(api, device); }
+
+Stream* StreamOf(const Api& api, OrtSyncStream* stream) {
+  return stream == nullptr ? nullptr : static_cast<Stream*>(api.ort.SyncStream_GetHandle(stream));
+}
+
+}  // namespace npu::provider

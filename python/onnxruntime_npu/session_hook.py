@@ -1,0 +1,108 @@
+"""What ``InferenceSession(providers=["NPUExecutionProvider"])`` needs beyond a plugin provider.
+
+onnxruntime's Python class makes its session in one method, ``_create_inference_session``; this
+module wraps it, for sessions that may use the NPU only, to
+
+- load models whose ``npu::`` nodes carry no function body: onnxruntime resolves a model before it
+  knows the provider, so the provider's schemas must be registered first; done only when needed;
+- keep errors errors: a RuntimeError from the provider would make onnxruntime go on with the CPU;
+- remember which node was placed where, for :func:`onnxruntime_npu.assignment`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from onnxruntime import InferenceSession
+from onnxruntime.capi import onnxruntime_pybind11_state as C
+
+from .registration import get_ep_name, get_library_path
+
+_RECORD_KEY = "session.record_ep_graph_assignment_info"
+_UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
+DECISIONS = "_npu_decisions"
+
+
+def install() -> None:
+    """Wraps onnxruntime's session creation, once."""
+    original = InferenceSession._create_inference_session
+    if getattr(original, "_npu_hook", False):
+        return
+
+    @functools.wraps(original)
+    def create(
+        self: InferenceSession,
+        providers: Any,
+        provider_options: Any,
+        disabled_optimizers: Any = None,
+    ) -> None:
+        if providers and get_ep_name() not in [_name(p) for p in providers]:
+            original(self, providers, provider_options, disabled_optimizers)
+            return
+        _create(original, self, providers, provider_options, disabled_optimizers)
+
+    create._npu_hook = True  # type: ignore[attr-defined]
+    InferenceSession._create_inference_session = create  # type: ignore[method-assign]
+
+
+def _name(provider: Any) -> Any:
+    return provider[0] if isinstance(provider, tuple) else provider
+
+
+def _create(
+    original: Any,
+    session: Any,
+    providers: Any,
+    provider_options: Any,
+    disabled_optimizers: Any,
+) -> None:
+    from . import provider_library
+
+    if session._sess_options is None:
+        session._sess_options = C.get_default_session_options()
+    options = session._sess_options
+    _record_assignment(options)
+
+    provider_library.begin_assignment_capture()
+    try:
+        try:
+            original(session, providers, provider_options, disabled_optimizers)
+        except Exception as error:
+            if not _UNKNOWN_OP.search(str(error)):
+                raise
+            options.register_custom_ops_library(get_library_path())
+            original(session, providers, provider_options, disabled_optimizers)
+    except Exception as error:
+        raise _readable(error) from None
+    finally:
+        decisions = provider_library.end_assignment_capture()
+    setattr(session, DECISIONS, decisions)
+
+
+def _record_assignment(options: Any) -> None:
+    try:
+        options.get_session_config_entry(_RECORD_KEY)
+    except Exception:  # onnxruntime has no other way to say that the entry is not set
+        options.add_session_config_entry(_RECORD_KEY, "1")
+
+
+def _readable(error: Exception) -> Exception:
+    """The same failure in one line that names the thing, of a type that onnxruntime does not answer
+    by falling back to the CPU."""
+    text = str(error)
+    if unknown := _UNKNOWN_OP.search(text):
+        return C.Fail(
+            f"[{unknown[1]}] expected an operator of domain 'npu', version 1, got an unknown one; "
+            "`onnxruntime-npu ops` lists the known ones"
+        )
+    if isinstance(error, (ValueError, RuntimeError)) and get_ep_name() in text:
+        if f"Unknown Provider Type: {get_ep_name()}" in text:
+            count = sum(d.ep_name == get_ep_name() for d in C.get_ep_devices())
+            text = (
+                f"{get_ep_name()}: provider option 'device_id' expected 0 to {count - 1}, "
+                "got another value"
+            )
+        return C.Fail(text.rsplit(" : ", 1)[-1].strip())
+    return error
