@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 # Public names that live in a submodule of another name; an operator name needs no entry.
 _HOMES = {
-    "assignment": "assignment",
+    "assignment": "node_assignment",
     "ortvalue_from_numpy": "ortvalue",
     "ortvalue_from_torch": "ortvalue",
     "ortvalue_to_numpy": "ortvalue",
