@@ -10,6 +10,7 @@ import importlib
 from typing import Any
 
 from .registration import get_ep_name, get_ep_names, get_library_path, register
+from .torch_hook import define_operators_with_torch
 
 __version__ = "0.1.0"
 
@@ -37,10 +38,13 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != f"{__name__}.{home}":
             raise
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        home, module = "ops", importlib.import_module(".ops", __name__)
+        if not hasattr(module, name):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     value = module if home == name and name not in _HOMES else getattr(module, name)
     globals()[name] = value
     return value
 
 
 register()
+define_operators_with_torch()

@@ -6,6 +6,8 @@ onnxruntime: nothing in this file may import them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from .definition import DefinitionError, Op, TypeAlias, npu_op, torch
 from .discovery import all_ops, load_ops
 from .dtypes import (
@@ -36,9 +38,24 @@ __all__ = [
     "Sample",
     "TypeAlias",
     "all_ops",
+    "attach_function_bodies",
     "check",
     "load_ops",
     "npu_op",
     "op_table",
     "torch",
+    "translation_table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve the names that need torch, onnx and onnxscript when they are first asked for."""
+    if name == "translation_table":
+        from .translation import translation_table
+
+        return translation_table
+    if name == "attach_function_bodies":
+        from .attach import attach_function_bodies
+
+        return attach_function_bodies
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,10 +35,11 @@ def attach_function_bodies(model: onnx.ModelProto | ir.Model) -> list[str]:
 def _attach_to_ir(model: ir.Model) -> list[str]:
     types = node_types(all_ops().values())
     opset = model.opset_imports.get("", 0)
-    library = BodyLibrary(opset, [(f.name, f.overload) for f in model.functions.values()])
+    existing = set(model.functions)
+    library = BodyLibrary(opset, [(name, overload) for _, name, overload in existing])
     missing: set[str] = set()
     for node in model.graph.all_nodes():
-        if node.domain != _DOMAIN or node.op_identifier() in model.functions:
+        if node.domain != _DOMAIN or node.op_identifier() in existing:
             continue
         if node.op_type not in types:
             raise DefinitionError(_unknown(node.op_type, types))
@@ -60,8 +61,8 @@ def _attach_to_ir(model: ir.Model) -> list[str]:
 def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
     types = node_types(all_ops().values())
     opsets = {o.domain: o.version for o in model.opset_import}
-    library = BodyLibrary(opsets.get("", 0), [(f.name, f.overload) for f in model.functions])
     existing = {(f.domain, f.name, f.overload) for f in model.functions}
+    library = BodyLibrary(opsets.get("", 0), [(name, overload) for _, name, overload in existing])
     functions: dict[str, ir.Function] = {}
     missing: set[str] = set()
     known: dict[str, TensorType] | None = None
