@@ -1,0 +1,55 @@
+#include <cstring>
+
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+class ConstantOfShapeKernel : public Kernel {
+ public:
+  explicit ConstantOfShapeKernel(const KernelInfo& info) {
+    if (!info.attributes.Has("value")) return;
+    const TensorAttribute value = info.attributes.Tensor("value");
+    NPU_CHECK(kFixedWidth.Contains(value.dtype) && value.data.size() == BytesFor(value.dtype, 1),
+              "[ConstantOfShape] expected value to be one element of a numeric type or bool, got ", value.data.size(),
+              " bytes of ", NameOf(value.dtype));
+    dtype_ = value.dtype;
+    std::memcpy(&value_, value.data.data(), value.data.size());
+  }
+  void Compute(OpContext& ctx) const override {
+    const Shape shape(ReadHostInts("ConstantOfShape", "input", ctx.Input(0)));
+    const int64_t n = shape.Elements();
+    const TensorView y = ctx.Output(0, dtype_, shape);
+    if (n == 0) return;
+    DispatchSize(BitsOf(dtype_) / 8, [&](auto type) {
+      using T = decltype(type);
+      T value;
+      std::memcpy(&value, &value_, sizeof(T));
+      ctx.Launch("ConstantOfShape", [n, value, to = y.as<T>()] {
+        ParallelFor(n, kCheapGrain, [=](int64_t begin, int64_t end) { std::fill(to + begin, to + end, value); });
+      });
+    });
+  }
+
+ private:
+  DType dtype_ = DType::kFloat32;  // ONNX's default value is a float32 zero
+  uint64_t value_ = 0;             // its bytes, first ones first
+};
+
+OpDef ConstantOfShapeDef() {
+  OpDef def = OnnxDef("ConstantOfShape", 9, 25, {HostInput("input", {DType::kInt64})}, {{"output", kFixedWidth}},
+                      &MakeKernel<ConstantOfShapeKernel>);
+  def.attributes = {{"value", AttrDef::Kind::kTensor, false, TensorAttribute{}}};
+  def.unsupported = [](const NodeView& node) -> std::string {
+    if (!node.attributes.Has("value")) return "";
+    const DType dtype = node.attributes.Tensor("value").dtype;
+    return kFixedWidth.Contains(dtype) ? "" : Concat("ConstantOfShape of ", NameOf(dtype), " is not implemented");
+  };
+  return def;
+}
+
+NPU_ONNX_KERNEL(ConstantOfShapeDef());
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,71 @@
+// Range: its inputs decide the shape, so they live in host memory.
+#include <cmath>
+
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+using RangeTypes = Types<float, double, int16_t, int32_t, int64_t>;
+
+template <class T>
+int64_t CountOf(T start, T limit, T delta) {
+  NPU_CHECK(delta != 0, "[Range] expected delta not to be 0, got 0");
+  if constexpr (std::is_integral_v<T>) {
+    if (delta > 0 ? limit <= start : limit >= start) return 0;
+    // The distance fits uint64_t whatever the signs.
+    const uint64_t distance = delta > 0 ? static_cast<uint64_t>(limit) - static_cast<uint64_t>(start)
+                                        : static_cast<uint64_t>(start) - static_cast<uint64_t>(limit);
+    const uint64_t step = delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
+    const uint64_t count = (distance - 1) / step + 1;
+    NPU_CHECK(count >> 62 == 0, "[Range] expected a range that fits memory, got ", count, " elements");
+    return static_cast<int64_t>(count);
+  } else {
+    const double count =
+        std::ceil((static_cast<double>(limit) - static_cast<double>(start)) / static_cast<double>(delta));
+    NPU_CHECK(count < 0x1p62, "[Range] expected finite start, limit and delta, got ", start, ", ", limit, ", ", delta);
+    return count > 0 ? static_cast<int64_t>(count) : 0;
+  }
+}
+
+class RangeKernel : public Kernel {
+ public:
+  explicit RangeKernel(const KernelInfo&) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView first = ctx.Input(0);
+    for (size_t i = 0; i < 3; ++i) {
+      const TensorView x = ctx.Input(i);
+      NPU_CHECK(x.dtype == first.dtype && x.elements() == 1,
+                "[Range] expected start, limit and delta to be scalars of one type, got ", NameOf(x.dtype),
+                " of shape ", x.shape);
+    }
+    DispatchTypes("Range", first.dtype, RangeTypes{}, [&](auto type) {
+      using T = decltype(type);
+      const T start = *first.as<const T>();
+      const T delta = *ctx.Input(2).as<const T>();
+      const int64_t n = CountOf(start, *ctx.Input(1).as<const T>(), delta);
+      const TensorView y = ctx.Output(0, first.dtype, Shape{n});
+      if (n == 0) return;
+      ctx.Launch("Range", [=, py = y.as<T>()] {
+        // Each element by itself, in double for float: no error adds up along the range.
+        using C = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+        ParallelFor(n, kCheapGrain, [=](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            py[i] = static_cast<T>(static_cast<C>(start) + static_cast<C>(i) * static_cast<C>(delta));
+          }
+        });
+      });
+    });
+  }
+};
+
+constexpr DTypeSet kRangeTypes = SetOf(RangeTypes{});
+
+NPU_ONNX_KERNEL(OnnxDef("Range", 11, 11,
+                        {HostInput("start", kRangeTypes), HostInput("limit", kRangeTypes),
+                         HostInput("delta", kRangeTypes)},
+                        {{"output", kRangeTypes}}, &MakeKernel<RangeKernel>));
+
+}  // namespace
+}  // namespace npu

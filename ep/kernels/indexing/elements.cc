@@ -1,0 +1,148 @@
+// GatherElements and ScatterElements: one element per index, which replaces the position's own
+// coordinate along the axis.
+#include <algorithm>
+#include <array>
+
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/indexing/index.h"
+#include "ep/kernels/movement/copy.h"
+#include "ep/kernels/movement/strided_copy.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+// Where the positions of an indices tensor lie in a data tensor of the same rank.
+struct ElementPlan {
+  int64_t total = 0;
+  int64_t n = 0;       // of the data along the axis
+  int64_t stride = 0;  // of the data along the axis
+  int rank = 0;
+  std::array<int64_t, Shape::kMaxRank> dims{};     // of the indices
+  std::array<int64_t, Shape::kMaxRank> strides{};  // of the data, 0 along the axis
+};
+
+ElementPlan PlanElements(const char* op, const Shape& data, const Shape& indices, int axis) {
+  NPU_CHECK(indices.rank() == data.rank(), "[", op, "] expected indices of the data's rank ", data.rank(), ", got ",
+            indices);
+  ElementPlan plan;
+  plan.total = indices.Elements();
+  plan.rank = data.rank();
+  plan.strides = DenseStrides(data);
+  plan.n = data[axis];
+  plan.stride = plan.strides[axis];
+  plan.strides[axis] = 0;
+  for (int d = 0; d < data.rank(); ++d) {
+    NPU_CHECK(d == axis || indices[d] <= data[d], "[", op, "] expected indices within the data's shape ", data,
+              " but for axis ", axis, ", got ", indices);
+    plan.dims[d] = indices[d];
+  }
+  return plan;
+}
+
+// Calls f(i, offset) for the positions [begin, end), where offset is that of coordinate 0 along the axis.
+template <class F>
+void ForEachPosition(const ElementPlan& plan, int64_t begin, int64_t end, const F& f) {
+  std::array<int64_t, Shape::kMaxRank> index{};
+  int64_t offset = 0;
+  for (int64_t d = plan.rank - 1, rest = begin; d >= 0; --d) {
+    index[d] = rest % plan.dims[d];
+    rest /= plan.dims[d];
+    offset += index[d] * plan.strides[d];
+  }
+  for (int64_t i = begin; i < end; ++i) {
+    f(i, offset);
+    for (int d = plan.rank - 1; d >= 0; --d) {
+      offset += plan.strides[d];
+      if (++index[d] < plan.dims[d]) break;
+      offset -= plan.strides[d] * plan.dims[d];
+      index[d] = 0;
+    }
+  }
+}
+
+class GatherElementsKernel : public Kernel {
+ public:
+  explicit GatherElementsKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 0)) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const TensorView indices = ctx.Input(1);
+    const int axis = NormalizeAxis("GatherElements", axis_, x.shape.rank());
+    const ElementPlan plan = PlanElements("GatherElements", x.shape, indices.shape, axis);
+    const TensorView y = ctx.Output(0, x.dtype, indices.shape);
+    if (plan.total == 0) return;
+    DispatchSize(BitsOf(x.dtype) / 8, [&](auto element) {
+      DispatchIndices("GatherElements", indices, [&](auto type) {
+        using T = decltype(element);
+        using Index = decltype(type);
+        ctx.Launch("GatherElements", [plan, from = x.as<const T>(), at = indices.as<const Index>(), to = y.as<T>()] {
+          ParallelFor(plan.total, kCheapGrain, [&](int64_t begin, int64_t end) {
+            ForEachPosition(plan, begin, end, [&](int64_t i, int64_t offset) {
+              to[i] = from[offset + CheckedIndex("GatherElements", at[i], plan.n, i) * plan.stride];
+            });
+          });
+        });
+      });
+    });
+  }
+
+ private:
+  int64_t axis_;
+};
+
+class ScatterElementsKernel : public Kernel {
+ public:
+  explicit ScatterElementsKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 0)) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const TensorView indices = ctx.Input(1);
+    const TensorView updates = ctx.Input(2);
+    CheckSameType("ScatterElements", x, updates);
+    NPU_CHECK(updates.shape == indices.shape, "[ScatterElements] expected updates of the indices' shape ",
+              indices.shape, ", got ", updates.shape);
+    const int axis = NormalizeAxis("ScatterElements", axis_, x.shape.rank());
+    const ElementPlan plan = PlanElements("ScatterElements", x.shape, indices.shape, axis);
+    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    LaunchCopy(ctx, "ScatterElements", x, y);
+    if (plan.total == 0) return;
+    DispatchSize(BitsOf(x.dtype) / 8, [&](auto element) {
+      DispatchIndices("ScatterElements", indices, [&](auto type) {
+        using T = decltype(element);
+        using Index = decltype(type);
+        ctx.Launch("ScatterElements",
+                   [plan, from = updates.as<const T>(), at = indices.as<const Index>(), to = y.as<T>()] {
+                     // On one thread, so that of two updates of one element the later wins.
+                     ForEachPosition(plan, 0, plan.total, [&](int64_t i, int64_t offset) {
+                       to[offset + CheckedIndex("ScatterElements", at[i], plan.n, i) * plan.stride] = from[i];
+                     });
+                   });
+      });
+    });
+  }
+
+ private:
+  int64_t axis_;
+};
+
+OpDef GatherElementsDef() {
+  OpDef def = OnnxDef("GatherElements", 11, 13, {{"data", kFixedWidth}, {"indices", kIndices}},
+                      {{"output", kFixedWidth}}, &MakeKernel<GatherElementsKernel>);
+  def.attributes = {IntAttribute("axis", 0)};
+  return def;
+}
+
+OpDef ScatterElementsDef() {
+  OpDef def =
+      OnnxDef("ScatterElements", 11, 18, {{"data", kFixedWidth}, {"indices", kIndices}, {"updates", kFixedWidth}},
+              {{"output", kFixedWidth}}, &MakeKernel<ScatterElementsKernel>);
+  def.attributes = {IntAttribute("axis", 0), StringAttribute("reduction", "none")};
+  def.may_alias = {{0, 0}};
+  def.unsupported = UnlessReductionNone;
+  return def;
+}
+
+NPU_ONNX_KERNEL(GatherElementsDef());
+NPU_ONNX_KERNEL(ScatterElementsDef());
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,27 @@
+#include "ep/kernels/movement/strided_copy.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+class ExpandKernel : public Kernel {
+ public:
+  explicit ExpandKernel(const KernelInfo&) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const Shape target(ReadHostInts("Expand", "shape", ctx.Input(1)));
+    const Shape shape = BroadcastShapes("Expand", x.shape, target);
+    const auto dense = DenseStrides(x.shape);
+    std::array<int64_t, Shape::kMaxRank> strides{};
+    const int added = shape.rank() - x.shape.rank();
+    for (int d = 0; d < x.shape.rank(); ++d) strides[added + d] = x.shape[d] == 1 ? 0 : dense[d];
+    const TensorView y = ctx.Output(0, x.dtype, shape);
+    LaunchStridedCopy(ctx, "Expand", MakeStridedView(shape, strides), BitsOf(x.dtype) / 8, x.data, y.data);
+  }
+};
+
+NPU_ONNX_KERNEL(OnnxDef("Expand", 8, 13, {{"input", kFixedWidth}, HostInput("shape", {DType::kInt64})},
+                        {{"output", kFixedWidth}}, &MakeKernel<ExpandKernel>));
+
+}  // namespace
+}  // namespace npu

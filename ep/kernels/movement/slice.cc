@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <limits>
+
+#include "ep/kernels/movement/strided_copy.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+struct Range {
+  int64_t start, step, count;
+};
+
+// NumPy's rules for start:end:step over a dimension, for every int64.
+Range ResolveRange(int64_t start, int64_t end, int64_t step, int64_t dim) {
+  NPU_CHECK(step != 0, "[Slice] expected steps that are not 0, got 0");
+  // INT64_MIN has no magnitude; a step that long takes one element either way.
+  step = std::max(step, -std::numeric_limits<int64_t>::max());
+  if (start < 0) start += dim;
+  if (end < 0) end += dim;
+  if (step > 0) {
+    start = std::clamp<int64_t>(start, 0, dim);
+    end = std::clamp<int64_t>(end, 0, dim);
+    return {start, step, end > start ? (end - start - 1) / step + 1 : 0};
+  }
+  start = std::clamp<int64_t>(start, -1, dim - 1);
+  end = std::clamp<int64_t>(end, -1, dim - 1);
+  return {start, step, start > end ? (start - end - 1) / -step + 1 : 0};
+}
+
+class SliceKernel : public Kernel {
+ public:
+  explicit SliceKernel(const KernelInfo& info)
+      : from_attributes_(info.since_version < 10),
+        starts_(info.attributes.Ints("starts")),
+        ends_(info.attributes.Ints("ends")),
+        axes_(info.attributes.Ints("axes")) {}
+  void Compute(OpContext& ctx) const override {
+    if (from_attributes_) {
+      Run(ctx, starts_, ends_, axes_, {});
+    } else {
+      const auto read = [&](size_t i, const char* name) {
+        return ctx.Input(i) ? ReadHostInts("Slice", name, ctx.Input(i)) : std::vector<int64_t>{};
+      };
+      Run(ctx, read(1, "starts"), read(2, "ends"), read(3, "axes"), read(4, "steps"));
+    }
+  }
+
+ private:
+  static void Run(OpContext& ctx, const std::vector<int64_t>& starts, const std::vector<int64_t>& ends,
+                  const std::vector<int64_t>& axes, const std::vector<int64_t>& steps) {
+    const TensorView x = ctx.Input(0);
+    const size_t count = starts.size();
+    NPU_CHECK(
+        ends.size() == count && (axes.empty() || axes.size() == count) && (steps.empty() || steps.size() == count),
+        "[Slice] expected starts, ends, axes and steps of one length, got ", count, ", ", ends.size(), ", ",
+        axes.size(), " and ", steps.size());
+    NPU_CHECK(count <= static_cast<size_t>(x.shape.rank()), "[Slice] expected at most one slice per dimension of ",
+              x.shape, ", got ", count);
+    Shape shape = x.shape;
+    auto strides = DenseStrides(x.shape);
+    int64_t offset = 0;
+    uint32_t seen = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const int axis = NormalizeAxis("Slice", axes.empty() ? static_cast<int64_t>(i) : axes[i], x.shape.rank());
+      NPU_CHECK((seen & (1u << axis)) == 0, "[Slice] expected axes without repetition, got axis ", axis, " twice");
+      seen |= 1u << axis;
+      const Range range = ResolveRange(starts[i], ends[i], steps.empty() ? 1 : steps[i], x.shape[axis]);
+      shape[axis] = range.count;
+      if (range.count == 0) continue;
+      offset += range.start * strides[axis];
+      strides[axis] = range.count == 1 ? 0 : strides[axis] * range.step;  // the step of a single element may be huge
+    }
+    const TensorView y = ctx.Output(0, x.dtype, shape);
+    const int size = BitsOf(x.dtype) / 8;
+    const char* from = x.data == nullptr ? nullptr : x.as<const char>() + offset * size;
+    LaunchStridedCopy(ctx, "Slice", MakeStridedView(shape, strides), size, from, y.data);
+  }
+
+  bool from_attributes_;
+  std::vector<int64_t> starts_, ends_, axes_;
+};
+
+OpDef SliceAttributesDef() {
+  OpDef def = OnnxDef("Slice", 1, 1, {{"data", kFixedWidth}}, {{"output", kFixedWidth}}, &MakeKernel<SliceKernel>);
+  def.attributes = {IntsAttribute("axes"), IntsAttribute("ends"), IntsAttribute("starts")};
+  return def;
+}
+
+NPU_ONNX_KERNEL(SliceAttributesDef());
+NPU_ONNX_KERNEL(OnnxDef("Slice", 10, 13,
+                        {{"data", kFixedWidth},
+                         HostInput("starts", kIndices),
+                         HostInput("ends", kIndices),
+                         HostInput("axes", kIndices, true),
+                         HostInput("steps", kIndices, true)},
+                        {{"output", kFixedWidth}}, &MakeKernel<SliceKernel>));
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,47 @@
+#include "ep/kernels/movement/strided_copy.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+class TransposeKernel : public Kernel {
+ public:
+  explicit TransposeKernel(const KernelInfo& info)
+      : reverse_(!info.attributes.Has("perm")), perm_(info.attributes.Ints("perm")) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const int rank = x.shape.rank();
+    NPU_CHECK(reverse_ || static_cast<int>(perm_.size()) == rank, "[Transpose] expected perm of ", rank,
+              " axes for shape ", x.shape, ", got ", perm_.size());
+    const auto strides = DenseStrides(x.shape);
+    Shape shape;
+    std::array<int64_t, Shape::kMaxRank> permuted{};
+    uint32_t seen = 0;
+    for (int d = 0; d < rank; ++d) {
+      const int axis = reverse_ ? rank - 1 - d : NormalizeAxis("Transpose", perm_[d], rank);
+      NPU_CHECK((seen & (1u << axis)) == 0, "[Transpose] expected perm to name each axis once, got axis ", axis,
+                " twice");
+      seen |= 1u << axis;
+      shape.push_back(x.shape[axis]);
+      permuted[d] = strides[axis];
+    }
+    const TensorView y = ctx.Output(0, x.dtype, shape);
+    LaunchStridedCopy(ctx, "Transpose", MakeStridedView(shape, permuted), BitsOf(x.dtype) / 8, x.data, y.data);
+  }
+
+ private:
+  bool reverse_;
+  std::vector<int64_t> perm_;
+};
+
+OpDef TransposeDef() {
+  OpDef def =
+      OnnxDef("Transpose", 1, 25, {{"data", kFixedWidth}}, {{"transposed", kFixedWidth}}, &MakeKernel<TransposeKernel>);
+  def.attributes = {IntsAttribute("perm")};
+  return def;
+}
+
+NPU_ONNX_KERNEL(TransposeDef());
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,307 @@
+// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2. Floats are
+// added up in float over short runs and in double between them, integers wrap in their own type.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/reduce/plan.h"
+#include "ep/kernels/row_block.h"
+#include "ep/kernels/safe_cast.h"
+
+namespace npu {
+namespace {
+
+using ReduceTypes = Types<float, Float16, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t>;
+using OrderTypes = Types<float, Float16, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t, int8_t, uint8_t>;
+
+// A is the accumulator between runs, C the element as computed with.
+template <class C>
+using Accumulator = std::conditional_t<std::is_same_v<C, float>, double, C>;
+
+template <class C>
+C WrappingMul(C a, C b) {
+  if constexpr (std::is_integral_v<C>) {
+    return static_cast<C>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  } else {
+    return a * b;
+  }
+}
+template <class C>
+C WrappingAdd(C a, C b) {
+  if constexpr (std::is_integral_v<C>) {
+    return static_cast<C>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  } else {
+    return a + b;
+  }
+}
+
+// An operator: the start value, what an element contributes, how two values combine, and the end.
+struct SumBase {
+  using Types = ReduceTypes;
+  template <class A>
+  static A Start() {
+    return A{0};
+  }
+  template <class A>
+  static A Combine(A a, A b) {
+    return WrappingAdd(a, b);
+  }
+  template <class C>
+  static C Map(C x) {
+    return x;
+  }
+  template <class A>
+  static A Finish(A a, int64_t) {
+    return a;
+  }
+};
+struct ReduceSum : SumBase {
+  static constexpr const char* kName = "ReduceSum";
+};
+struct ReduceMean : SumBase {
+  static constexpr const char* kName = "ReduceMean";
+  template <class A>
+  static A Finish(A a, int64_t n) {
+    if constexpr (std::is_integral_v<A>) {
+      NPU_CHECK(n > 0, "[ReduceMean] expected elements to average, got an empty integer tensor");
+      return static_cast<A>(std::is_signed_v<A> ? static_cast<int64_t>(a) / n
+                                                : static_cast<uint64_t>(a) / static_cast<uint64_t>(n));
+    } else {
+      return a / static_cast<A>(n);
+    }
+  }
+};
+struct ReduceSumSquare : SumBase {
+  static constexpr const char* kName = "ReduceSumSquare";
+  template <class C>
+  static C Map(C x) {
+    return WrappingMul(x, x);
+  }
+};
+struct ReduceL1 : SumBase {
+  static constexpr const char* kName = "ReduceL1";
+  template <class C>
+  static C Map(C x) {
+    if constexpr (std::is_unsigned_v<C>) {
+      return x;
+    } else if constexpr (std::is_integral_v<C>) {
+      return x < 0 ? static_cast<C>(0 - static_cast<Wrapping<C>>(x)) : x;
+    } else {
+      return std::fabs(x);
+    }
+  }
+};
+struct ReduceL2 : SumBase {
+  static constexpr const char* kName = "ReduceL2";
+  template <class C>
+  static C Map(C x) {
+    return WrappingMul(x, x);
+  }
+  template <class A>
+  static A Finish(A a, int64_t) {
+    if constexpr (std::is_integral_v<A>) {
+      return SafeCast<A>(std::sqrt(static_cast<double>(a)));
+    } else {
+      return std::sqrt(a);
+    }
+  }
+};
+struct ReduceProd : SumBase {
+  static constexpr const char* kName = "ReduceProd";
+  template <class A>
+  static A Start() {
+    return A{1};
+  }
+  template <class A>
+  static A Combine(A a, A b) {
+    return WrappingMul(a, b);
+  }
+};
+struct ReduceMax : SumBase {
+  static constexpr const char* kName = "ReduceMax";
+  using Types = OrderTypes;
+  template <class A>
+  static A Start() {
+    using Limits = std::numeric_limits<A>;
+    return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  }
+  template <class A>
+  static A Combine(A a, A b) {
+    return a > b || a != a ? a : b;  // NaN wins
+  }
+};
+struct ReduceMin : SumBase {
+  static constexpr const char* kName = "ReduceMin";
+  using Types = OrderTypes;
+  template <class A>
+  static A Start() {
+    using Limits = std::numeric_limits<A>;
+    return Limits::has_infinity ? Limits::infinity() : Limits::max();
+  }
+  template <class A>
+  static A Combine(A a, A b) {
+    return a < b || a != a ? a : b;
+  }
+};
+
+// Lanes of a run combined one beside the other, which is what lets the compiler vectorise an order that
+// floating point would otherwise fix.
+template <class Op, class C>
+C ReduceRun(const C* x, int64_t n) {
+  constexpr int64_t kLanes = 64 / sizeof(C) * 2;
+  C lanes[kLanes];
+  for (int64_t j = 0; j < kLanes; ++j) lanes[j] = Op::template Start<C>();
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma omp simd
+    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = Op::Combine(lanes[j], Op::Map(x[i + j]));
+  }
+  for (int64_t j = 0; i < n; ++i, ++j) lanes[j] = Op::Combine(lanes[j], Op::Map(x[i]));
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t j = 0; j < width; ++j) lanes[j] = Op::Combine(lanes[j], lanes[j + width]);
+  }
+  return lanes[0];
+}
+
+template <class T, class A>
+T Store(A value) {
+  if constexpr (kIsHalf<T>) {
+    return FromFloat<T>(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// Blocks of a row of T as ComputeType<T>.
+template <class T, class F>
+void ForEachComputeBlock(const T* x, int64_t n, const F& f) {
+  if constexpr (std::is_same_v<ComputeType<T>, float>) {
+    InBlock<T> in;
+    ForEachBlock(n, [&](int64_t begin, int64_t count) { f(begin, in.Load(x + begin, count), count); });
+  } else {
+    f(0, x, n);
+  }
+}
+
+template <class Op, class T>
+void ReduceFoldedRows(const ReducePlan& plan, const T* x, T* y) {
+  using A = Accumulator<ComputeType<T>>;
+  const int64_t grain = RowGrain(plan.inputs_per_output);
+  ParallelFor(plan.outputs, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* base = x + plan.kept.Offset(i);
+      A total = Op::template Start<A>();
+      for (int64_t k = 0; k < plan.folded.total; ++k) {
+        ForEachComputeBlock(base + plan.folded.Offset(k), plan.row, [&](int64_t, const auto* values, int64_t count) {
+          total = Op::Combine(total, static_cast<A>(ReduceRun<Op>(values, count)));
+        });
+      }
+      y[i] = Store<T>(Op::Finish(total, plan.inputs_per_output));
+    }
+  });
+}
+
+// The row stays: its elements are reduced side by side, a block of them at a time.
+template <class Op, class T>
+void ReduceKeptRows(const ReducePlan& plan, const T* x, T* y) {
+  using C = ComputeType<T>;
+  using A = Accumulator<C>;
+  const int64_t blocks = (plan.row + kRowBlock - 1) / kRowBlock;
+  const int64_t grain = RowGrain(plan.inputs_per_output * std::min(plan.row, kRowBlock));
+  ParallelFor(plan.kept.total * blocks, grain, [&](int64_t begin, int64_t end) {
+    InBlock<std::conditional_t<std::is_same_v<C, float>, T, float>> in;
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b % blocks * kRowBlock;
+      const int64_t count = std::min(kRowBlock, plan.row - first);
+      const T* base = x + plan.kept.Offset(b / blocks) + first;
+      A totals[kRowBlock];
+      for (int64_t j = 0; j < count; ++j) totals[j] = Op::template Start<A>();
+      for (int64_t k = 0; k < plan.folded.total; ++k) {
+        const C* values;
+        if constexpr (std::is_same_v<C, float>) {
+          values = in.Load(base + plan.folded.Offset(k), count);
+        } else {
+          values = base + plan.folded.Offset(k);
+        }
+#pragma omp simd
+        for (int64_t j = 0; j < count; ++j) totals[j] = Op::Combine(totals[j], Op::Map(static_cast<A>(values[j])));
+      }
+      T* to = y + b / blocks * plan.row + first;
+      for (int64_t j = 0; j < count; ++j) to[j] = Store<T>(Op::Finish(totals[j], plan.inputs_per_output));
+    }
+  });
+}
+
+template <class Op>
+class ReduceKernel : public Kernel {
+ public:
+  explicit ReduceKernel(const KernelInfo& info)
+      : axes_(info.attributes.Ints("axes")),
+        keep_dims_(info.attributes.Bool("keepdims", true)),
+        noop_(info.attributes.Bool("noop_with_empty_axes", false)) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const std::vector<int64_t> axes = ctx.Input(1) ? ReadHostInts(Op::kName, "axes", ctx.Input(1)) : axes_;
+    const uint32_t reduced = ReducedAxes(Op::kName, axes, x.shape.rank(), noop_);
+    DispatchTypes(Op::kName, x.dtype, typename Op::Types{}, [&](auto type) {
+      using T = decltype(type);
+      const TensorView y = ctx.Output(0, x.dtype, ReducedShape(x.shape, reduced, keep_dims_));
+      const ReducePlan plan = PlanReduce(x.shape, reduced);
+      if (plan.outputs == 0) return;
+      ctx.Launch(Op::kName, [plan, px = x.as<const T>(), py = y.as<T>()] {
+        if (plan.inputs_per_output == 0) {
+          using A = Accumulator<ComputeType<T>>;
+          std::fill(py, py + plan.outputs, Store<T>(Op::Finish(Op::template Start<A>(), 0)));
+        } else if (plan.row_kept) {
+          ReduceKeptRows<Op>(plan, px, py);
+        } else {
+          ReduceFoldedRows<Op>(plan, px, py);
+        }
+      });
+    });
+  }
+
+ private:
+  std::vector<int64_t> axes_;  // before the axes became an input
+  bool keep_dims_, noop_;
+};
+
+template <class Op>
+OpDef AttributeAxesDef(int since, int until) {
+  constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
+  OpDef def =
+      OnnxDef(Op::kName, since, until, {{"data", kTypes}}, {{"reduced", kTypes}}, &MakeKernel<ReduceKernel<Op>>);
+  def.attributes = {IntsAttribute("axes"), IntAttribute("keepdims", 1)};
+  return def;
+}
+
+template <class Op>
+OpDef InputAxesDef(int since, int until) {
+  constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
+  OpDef def = OnnxDef(Op::kName, since, until, {{"data", kTypes}, HostInput("axes", {DType::kInt64}, true)},
+                      {{"reduced", kTypes}}, &MakeKernel<ReduceKernel<Op>>);
+  def.attributes = {IntAttribute("keepdims", 1), IntAttribute("noop_with_empty_axes", 0)};
+  return def;
+}
+
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceSum>(1, 11));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceSum>(13, 13));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceMean>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceMean>(18, 18));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceMax>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceMax>(18, 20));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceMin>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceMin>(18, 20));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceProd>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceProd>(18, 18));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceSumSquare>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceSumSquare>(18, 18));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceL1>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceL1>(18, 18));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceL2>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceL2>(18, 18));
+
+}  // namespace
+}  // namespace npu
