@@ -1,0 +1,138 @@
+"""One-node models: build, run on a provider, and prove where the node ran."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper
+
+import onnxruntime_npu
+
+NPU = "NPUExecutionProvider"
+CPU = "CPUExecutionProvider"
+IR_VERSION = 10  # what every onnxruntime of the last years loads
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+FLOATS = ["float32", "float16", "bfloat16", "float64"]
+SIGNED_INTS = ["int8", "int16", "int32", "int64"]
+INTS = [*SIGNED_INTS, "uint8", "uint16", "uint32", "uint64"]
+FIXED_WIDTH = [*FLOATS, *INTS, "bool"]
+
+
+def dtype_of(name: str) -> np.dtype:
+    """The NumPy dtype of an element type's name, bfloat16 included."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+def random(rng: np.random.Generator, dtype: str, *shape: int, low: float = -4, high: float = 4):
+    """Uniform values in [low, high), whole ones for integers and coin tosses for bool."""
+    kind = dtype_of(dtype)
+    if kind == np.bool_:
+        return rng.random(shape) < 0.5
+    if kind.kind == "u":
+        low = max(low, 0)
+    if kind.kind in "iu":
+        return rng.integers(int(low), int(high), shape).astype(kind)
+    return rng.uniform(low, high, shape).astype(kind)
+
+
+def make_model(
+    op_type: str,
+    inputs: Sequence[np.ndarray | None],
+    outputs: Sequence[str] | int = 1,
+    *,
+    opset: int = 21,
+    constant: Sequence[int] = (),
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one node.
+
+    Args:
+        op_type: the ONNX operator.
+        inputs: example arrays, whose dtypes and ranks the graph inputs take; None is an omitted input.
+        outputs: how many outputs, or their names ("" is an output that nobody asks for).
+        opset: of the default domain.
+        constant: positions of the inputs that are initializers.
+        attributes: of the node.
+    """
+    names = [f"x{i}" if a is not None else "" for i, a in enumerate(inputs)]
+    if isinstance(outputs, int):
+        outputs = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(op_type, names, list(outputs), name="node", **attributes)
+    graph_inputs, initializers = [], []
+    for i, array in enumerate(inputs):
+        if array is None:
+            continue
+        if i in constant:
+            initializers.append(onnx.numpy_helper.from_array(array, names[i]))
+        else:
+            element = helper.np_dtype_to_tensor_dtype(array.dtype)
+            shape = [f"d{i}_{k}" for k in range(array.ndim)]
+            graph_inputs.append(helper.make_tensor_value_info(names[i], element, shape))
+    graph_outputs = [onnx.ValueInfoProto(name=name) for name in outputs if name]
+    graph = helper.make_graph([node], op_type, graph_inputs, graph_outputs, initializers)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION
+    )
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def make_session(model: onnx.ModelProto | bytes, provider: str = NPU) -> ort.InferenceSession:
+    """A session on one provider, which complains only of errors."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    serialized = model if isinstance(model, bytes) else model.SerializeToString()
+    return ort.InferenceSession(serialized, options, providers=[provider])
+
+
+def run_session(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Runs with arrays of any dtype, bfloat16 included."""
+    values = {}
+    for name, array in feeds.items():
+        element = helper.np_dtype_to_tensor_dtype(array.dtype)
+        if array.dtype == BFLOAT16:
+            bits = np.ascontiguousarray(array).view(np.uint16)
+            values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, element)
+        else:
+            values[name] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+    results = session.run_with_ort_values(None, values)
+    return [numpy_of(value) for value in results]
+
+
+def numpy_of(value: ort.OrtValue) -> np.ndarray:
+    """The array of a host OrtValue; bfloat16, which onnxruntime's numpy() lacks, as ml_dtypes'."""
+    if value.data_type() != "tensor(bfloat16)":
+        return value.numpy()
+    size = value.tensor_size_in_bytes()
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(data, BFLOAT16).reshape(value.shape()).copy()
+
+
+def npu_nodes(session: ort.InferenceSession) -> list[str]:
+    """The operator types that really run on the NPU."""
+    return [n["op_type"] for n in onnxruntime_npu.assignment(session) if n["provider"] == NPU]
+
+
+def run_npu(op_type: str, inputs: Sequence[np.ndarray | None], outputs=1, **kwargs: Any):
+    """Runs one node on the NPU and returns its outputs; fails when it was left to the CPU."""
+    model = make_model(op_type, inputs, outputs, **kwargs)
+    session = make_session(model)
+    assert npu_nodes(session) == [op_type], onnxruntime_npu.assignment(session)
+    return run_session(session, feeds_of(inputs, kwargs.get("constant", ())))
+
+
+def run_cpu(op_type: str, inputs: Sequence[np.ndarray | None], outputs=1, **kwargs: Any):
+    """Runs one node on onnxruntime's own CPU provider."""
+    session = make_session(make_model(op_type, inputs, outputs, **kwargs), CPU)
+    return run_session(session, feeds_of(inputs, kwargs.get("constant", ())))
+
+
+def feeds_of(inputs: Sequence[np.ndarray | None], constant: Sequence[int]) -> dict[str, np.ndarray]:
+    """The feeds of a model that `make_model` made."""
+    return {f"x{i}": a for i, a in enumerate(inputs) if a is not None and i not in constant}
