@@ -42,7 +42,7 @@ class AllocatorBase : public OrtAllocator {
   void Report(const char* message) noexcept {
     try {
       allocation_error = message;
-      Log(api_, logger_, ORT_LOGGING_LEVEL_ERROR, message, "NPUExecutionProvider allocator");
+      Log(api_, logger_, ORT_LOGGING_LEVEL_ERROR, message);
     } catch (...) {
       allocation_error.clear();  // no memory even for the message
     }

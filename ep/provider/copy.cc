@@ -3,6 +3,9 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <string>
+
+#include "ep/provider/allocator.h"
 
 namespace npu::provider {
 namespace {
@@ -27,8 +30,11 @@ void CopyFromPageable(Stream& stream, void* dst, const void* src, size_t bytes) 
 
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes) {
   if (bytes == 0 || dst == src) return;
-  NPU_CHECK(dst != nullptr && src != nullptr, "[Memcpy] expected memory of ", bytes,
-            " bytes on both sides, got none (did an allocation fail?)");
+  if (dst == nullptr || src == nullptr) {
+    const std::string why = TakeAllocationError();
+    if (!why.empty()) Fail(ErrorCode::kOutOfMemory, "[Memcpy] ", why);
+    Fail(ErrorCode::kInvalidArgument, "[Memcpy] expected memory of ", bytes, " bytes on both sides, got none");
+  }
   const bool to_host = to != Place::kDevice;
   if (to_host && from != Place::kDevice) {
     std::memcpy(dst, src, bytes);

@@ -74,7 +74,7 @@ class Ep final : public OrtEp {
       ++refused;
       const std::string line = decision.op_type + " '" + decision.node + "': " + decision.reason;
       if (refused <= 5) list += "; " + line;
-      Log(api_, logger_, ORT_LOGGING_LEVEL_INFO, "left to the CPU: " + line, __func__);
+      Log(api_, logger_, ORT_LOGGING_LEVEL_INFO, "left to the CPU: " + line);
     }
     NPU_CHECK(refused == 0 || !options_.refuse_cpu_fallback, "NPUExecutionProvider: cpu_fallback is 'refuse', but ",
               refused, " nodes cannot run on the NPU", list);

@@ -110,7 +110,7 @@ const OrtMemoryInfo* Factory::AddMemoryInfo(const char* name, int device, OrtDev
 void Factory::AddDevices(OrtEpDevice** out, size_t room, size_t* count) {
   if (devices_.size() > room) {
     Log(api_, logger_, ORT_LOGGING_LEVEL_WARNING,
-        Concat("onnxruntime takes ", room, " devices of a provider; NPUs ", room, " and up are not offered"), __func__);
+        Concat("onnxruntime takes ", room, " devices of a provider; NPUs ", room, " and up are not offered"));
   }
   for (size_t i = 0; i < devices_.size() && i < room; ++i) {
     const int index = static_cast<int>(i);

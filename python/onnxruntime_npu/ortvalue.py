@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +26,6 @@ _ELEMENT_TYPES = {
     "float64": 11,
     "uint32": 12,
     "uint64": 13,
-    "complex64": 14,
-    "complex128": 15,
     "bfloat16": 16,
     "float8_e4m3fn": 17,
     "float8_e4m3fnuz": 18,
@@ -46,11 +45,10 @@ def _element_type(name: str) -> int:
 
 
 def _carrier(name: str) -> np.dtype:
-    """The NumPy type whose buffers onnxruntime takes for ``name``: its own, or one as wide."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        return np.dtype("uint16" if name == "bfloat16" else "uint8")
+    """NumPy's own type of that name, or for what it lacks an unsigned one as wide."""
+    if name.startswith("float8"):
+        return np.dtype("uint8")
+    return np.dtype("uint16" if name == "bfloat16" else name)
 
 
 def _upload(carrier: np.ndarray, element_type: int, device_id: int) -> OrtValue:
@@ -68,7 +66,9 @@ def _download(value: OrtValue) -> tuple[np.ndarray, str]:
         raise TypeError(f"expected a tensor of a fixed-size element type, got {value.data_type()}")
     name = _NAMES[value.element_type()]
     carrier = np.empty(value.shape(), dtype=_carrier(name))
-    if carrier.size:
+    if carrier.size and value.device_name() == "cpu":
+        ctypes.memmove(carrier.ctypes.data, value.data_ptr(), carrier.nbytes)
+    elif carrier.size:
         host = OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, value.element_type())
         copy_tensors([value], [host])
     return carrier, name
@@ -79,11 +79,11 @@ def ortvalue_from_numpy(a: np.ndarray, device_id: int = 0) -> OrtValue:
 
     Args:
         a: any shape; float16, bfloat16 and float8 (as ``ml_dtypes`` spells them), float32, float64,
-            complex, integers, bool.
+            integers, bool.
         device_id: index of the logical NPU.
 
     Raises:
-        TypeError: the array holds strings or objects.
+        TypeError: the array holds strings, objects or complex numbers.
     """
     a = np.asarray(a)
     name = a.dtype.name
@@ -113,7 +113,7 @@ def ortvalue_from_torch(t: torch.Tensor, device_id: int = 0) -> OrtValue:
     """Copies a torch tensor into NPU memory.
 
     Args:
-        t: any shape and strides; any dtype but quantized ones.
+        t: any shape and strides; any dtype but complex and quantized ones.
         device_id: index of the logical NPU.
 
     Raises:
@@ -123,7 +123,7 @@ def ortvalue_from_torch(t: torch.Tensor, device_id: int = 0) -> OrtValue:
 
     name = str(t.dtype).removeprefix("torch.")
     element_type = _element_type(name)
-    host = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    host = t.detach().cpu().resolve_neg().contiguous()
     carrier = _carrier(name)
     if carrier.name != name:
         host = host.view(torch.uint8 if carrier.itemsize == 1 else torch.int16)

@@ -22,6 +22,7 @@ from .registration import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
+_NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
 DECISIONS = "_npu_decisions"
 
 
@@ -66,6 +67,7 @@ def _create(
     _record_assignment(options)
 
     provider_library.begin_assignment_capture()
+    failure: Exception | None = None
     try:
         try:
             original(session, providers, provider_options, disabled_optimizers)
@@ -75,9 +77,10 @@ def _create(
             options.register_custom_ops_library(get_library_path())
             original(session, providers, provider_options, disabled_optimizers)
     except Exception as error:
-        raise _readable(error) from None
-    finally:
-        decisions = provider_library.end_assignment_capture()
+        failure = error
+    decisions = provider_library.end_assignment_capture()
+    if failure is not None:
+        raise _readable(failure, decisions or []) from None
     setattr(session, DECISIONS, decisions)
 
 
@@ -88,15 +91,23 @@ def _record_assignment(options: Any) -> None:
         options.add_session_config_entry(_RECORD_KEY, "1")
 
 
-def _readable(error: Exception) -> Exception:
+def _readable(error: Exception, decisions: list[dict[str, Any]]) -> Exception:
     """The same failure in one line that names the thing, of a type that onnxruntime does not answer
-    by falling back to the CPU."""
+    by falling back to the CPU.
+    """
     text = str(error)
     if unknown := _UNKNOWN_OP.search(text):
         return C.Fail(
             f"[{unknown[1]}] expected an operator of domain 'npu', version 1, got an unknown one; "
             "`onnxruntime-npu ops` lists the known ones"
         )
+    if no_body := _NO_BODY.search(text):
+        reasons = [
+            f"'{d['node']}': {d['reason']}"
+            for d in decisions
+            if d["op_type"] == no_body[1] and not d["claimed"]
+        ]
+        return C.NotImplemented("; ".join([no_body[0], *reasons]))
     if isinstance(error, (ValueError, RuntimeError)) and get_ep_name() in text:
         if f"Unknown Provider Type: {get_ep_name()}" in text:
             count = sum(d.ep_name == get_ep_name() for d in C.get_ep_devices())

@@ -1,0 +1,191 @@
+"""Claiming: what goes to the NPU, what stays on the CPU, and that both are said."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+from onnx import TensorProto, helper
+from provider_models import CPU, NPU, add_model, make_model, npu_session, providers_of
+
+FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+
+
+def node(op: str, inputs: str, outputs: str, name: str, **attributes) -> object:
+    return helper.make_node(op, inputs.split(), outputs.split(), name, **attributes)
+
+
+def unoptimized() -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+def test_rows_have_the_documented_fields():
+    rows = onnxruntime_npu.assignment(npu_session(add_model()))
+    assert rows == [
+        {"node": n, "op_type": op, "domain": "", "provider": NPU, "reason": ""}
+        for n, op in (("add", "Add"), ("mul", "Mul"))
+    ]
+
+
+def test_sessions_made_in_every_way_have_a_record():
+    options = ort.SessionOptions()
+    options.add_provider_for_devices([d for d in ort.get_ep_devices() if d.ep_name == NPU], {})
+    for session in (
+        npu_session(add_model()),
+        npu_session(add_model(), ort.SessionOptions()),
+        ort.InferenceSession(add_model(), options),
+    ):
+        assert providers_of(session) == {"add": NPU, "mul": NPU}
+
+
+def det_model() -> bytes:
+    return make_model(
+        [node("Add", "x x", "s", "add"), node("Det", "s", "y", "det")],
+        [("x", FLOAT, [2, 2])],
+        [("y", FLOAT, [])],
+    )
+
+
+def test_sessions_do_not_mix():
+    first, second = npu_session(add_model()), npu_session(det_model())
+    assert providers_of(first) == {"add": NPU, "mul": NPU}
+    assert providers_of(second) == {"add": NPU, "det": CPU}
+    assert {row["reason"] for row in onnxruntime_npu.assignment(first)} == {""}
+
+
+def test_session_without_the_npu_has_no_record():
+    session = ort.InferenceSession(add_model(), providers=[CPU])
+    with pytest.raises(RuntimeError, match="expected a session made after"):
+        onnxruntime_npu.assignment(session)
+
+
+def test_unsupported_type_stays_visible_with_the_reason():
+    """Strings never have a kernel."""
+    model = make_model(
+        [node("Identity", "x", "y", "copy")], [("x", STRING, [2])], [("y", STRING, [2])]
+    )
+    session = npu_session(model, unoptimized())
+    (row,) = onnxruntime_npu.assignment(session)
+    assert row["provider"] == CPU and row["reason"]
+    assert session.run(None, {"x": np.array(["a", "b"])})[0].tolist() == ["a", "b"]
+
+
+def test_unknown_operator_of_the_cpu_is_visible_with_the_reason():
+    model = det_model()
+    session = npu_session(model)
+    rows = {row["node"]: row for row in onnxruntime_npu.assignment(session)}
+    assert rows["add"]["provider"] == NPU
+    assert rows["det"]["provider"] == CPU
+    assert rows["det"]["reason"].startswith("no NPU kernel for Det of operator set version")
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.linalg.det(2 * x), rtol=1e-5)
+    with pytest.raises(Exception, match=r"cpu_fallback is 'refuse', but 1 nodes .*Det 'det'"):
+        npu_session(model, cpu_fallback="refuse")
+
+
+def test_shape_arithmetic_stays_on_the_cpu_and_data_does_not():
+    """reshape(x, [batch * 2, dim / 2]) with the shape computed from x, as exporters write it."""
+    nodes = [
+        node("Shape", "x", "shape", "shape"),
+        node("Gather", "shape zero", "batch", "batch"),
+        node("Gather", "shape one", "dim", "dim"),
+        node("Mul", "batch two", "rows", "rows"),
+        node("Div", "dim two", "columns", "columns"),
+        node("Unsqueeze", "rows axis", "rows1", "rows1"),
+        node("Unsqueeze", "columns axis", "columns1", "columns1"),
+        node("Concat", "rows1 columns1", "target", "target", axis=0),
+        node("Add", "x x", "sum", "sum"),
+        node("Reshape", "sum target", "y", "reshape"),
+    ]
+    constants = {
+        "zero": np.array(0, np.int64),
+        "one": np.array(1, np.int64),
+        "two": np.array(2, np.int64),
+        "axis": np.array([0], np.int64),
+    }
+    model = make_model(nodes, [("x", FLOAT, ["n", "d"])], [("y", FLOAT, ["m", "e"])], constants)
+    session = npu_session(model)
+    rows = {row["node"]: row for row in onnxruntime_npu.assignment(session)}
+    for name in ("sum", "reshape", "shape"):
+        assert rows[name]["provider"] == NPU, rows[name]
+    for name in ("batch", "dim", "rows", "columns", "target"):
+        if name in rows:  # ORT may have folded it
+            assert rows[name]["provider"] == CPU
+            assert rows[name]["reason"] == "shape arithmetic stays on the CPU"
+    npu_session(model, cpu_fallback="refuse")
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], (x + x).reshape(8, 3))
+
+
+def test_token_ids_and_positions_are_data():
+    """Embedding look-up and position arithmetic run on the NPU although they are integers."""
+    nodes = [
+        node("Gather", "table ids", "embedded", "embed"),
+        node("Add", "positions one", "next", "next"),
+        node("Cast", "next", "scale", "cast", to=FLOAT),
+        node("Unsqueeze", "scale axis", "scale1", "unsqueeze"),
+        node("Mul", "embedded scale1", "y", "scaled"),
+    ]
+    table = np.arange(32, dtype=np.float32).reshape(8, 4)
+    constants = {"table": table, "one": np.array(1, np.int64), "axis": np.array([-1], np.int64)}
+    model = make_model(
+        nodes,
+        [("ids", INT64, ["b", "s"]), ("positions", INT64, ["b", "s"])],
+        [("y", FLOAT, ["b", "s", 4])],
+        constants,
+    )
+    session = npu_session(model)
+    assert set(providers_of(session).values()) == {NPU}, onnxruntime_npu.assignment(session)
+    ids, positions = np.array([[1, 7]]), np.array([[0, 3]])
+    expected = table[ids] * (positions + 1)[..., None]
+    np.testing.assert_array_equal(
+        session.run(None, {"ids": ids, "positions": positions})[0], expected
+    )
+
+
+def test_length_given_as_graph_input_is_shape_arithmetic():
+    """A scalar input that only decides an extent is not sent to the device and back."""
+    nodes = [
+        node("Add", "length one", "end", "end"),
+        node("Unsqueeze", "end axis", "end1", "end1"),
+        node("Slice", "x axis end1 axis", "head", "slice"),
+        node("Add", "head head", "y", "add"),
+    ]
+    constants = {"one": np.array(1, np.int64), "axis": np.array([0], np.int64)}
+    model = make_model(
+        nodes, [("x", FLOAT, ["n", 4]), ("length", INT64, [])], [("y", FLOAT, ["m", 4])], constants
+    )
+    session = npu_session(model)
+    providers = providers_of(session)
+    assert providers["end"] == CPU
+    assert providers["slice"] == providers["add"] == NPU
+    x = np.arange(20, dtype=np.float32).reshape(5, 4)
+    np.testing.assert_array_equal(
+        session.run(None, {"x": x, "length": np.array(2, np.int64)})[0], 2 * x[:3]
+    )
+
+
+def test_nodes_of_a_subgraph_are_claimed_too():
+    branches = {}
+    for name, op in (("then_branch", "Add"), ("else_branch", "Mul")):
+        branches[name] = helper.make_graph(
+            [helper.make_node(op, ["x", "x"], [name + "_y"], name)],
+            name,
+            [],
+            [helper.make_tensor_value_info(name + "_y", FLOAT, [3])],
+        )
+    model = make_model(
+        [helper.make_node("If", ["flag"], ["y"], "if", **branches)],
+        [("flag", TensorProto.BOOL, []), ("x", FLOAT, [3])],
+        [("y", FLOAT, [3])],
+    )
+    session = npu_session(model)
+    x = np.array([1, 2, 3], np.float32)
+    for flag, expected in ((True, x + x), (False, x * x)):
+        out = session.run(None, {"flag": np.array(flag), "x": x})[0]
+        np.testing.assert_array_equal(out, expected)
+    reasons = {row["op_type"]: row["reason"] for row in onnxruntime_npu.assignment(session)}
+    assert reasons["If"].startswith("no NPU kernel for If")

@@ -1,0 +1,191 @@
+"""Values in device memory: every element type, both ways, and across the graph."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
+from onnxruntime_npu import ortvalue_from_numpy, ortvalue_to_numpy
+from provider_models import CPU, NPU, make_model, npu_session, providers_of, run_python
+
+NUMPY_TYPES = [
+    *("float32", "float64", "float16", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+]
+EXTENDED_TYPES = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+MOVED_TYPES = [*NUMPY_TYPES, "bfloat16"]  # float8 crosses the border, but no operator moves it
+
+
+def array(name: str, rng: np.random.Generator, shape=(3, 5)) -> np.ndarray:
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    return rng.integers(0, 2 if name == "bool" else 100, shape).astype(dtype)
+
+
+def bits(a: np.ndarray) -> bytes:
+    return np.ascontiguousarray(a).tobytes()
+
+
+@pytest.mark.parametrize("name", [*NUMPY_TYPES, *EXTENDED_TYPES])
+@pytest.mark.parametrize("shape", [(3, 5), (), (0, 4), (200_001,)], ids=str)
+def test_round_trip(name, shape, rng):
+    a = array(name, rng, shape)
+    value = ortvalue_from_numpy(a)
+    assert value.device_name() == "npu"
+    assert value.shape() == list(shape)
+    back = ortvalue_to_numpy(value)
+    assert back.dtype == a.dtype and back.shape == a.shape
+    assert bits(back) == bits(a)
+
+
+def test_strides_and_lists(rng):
+    a = rng.standard_normal((6, 8), dtype=np.float32)
+    for view in (a.T, a[::2, ::-1], np.broadcast_to(a[:1], (4, 8))):
+        np.testing.assert_array_equal(ortvalue_to_numpy(ortvalue_from_numpy(view)), view)
+    np.testing.assert_array_equal(ortvalue_to_numpy(ortvalue_from_numpy([1.0, 2.0])), [1.0, 2.0])
+
+
+def test_value_is_a_copy(rng):
+    a = np.zeros(4, np.float32)
+    value = ortvalue_from_numpy(a)
+    a[:] = 1
+    assert ortvalue_to_numpy(value).sum() == 0
+
+
+@pytest.mark.parametrize(
+    "values", [["text"], [object()], [1j]], ids=["string", "object", "complex"]
+)
+def test_refuses_what_the_device_cannot_hold(values):
+    with pytest.raises(TypeError, match="expected an element type of float32"):
+        ortvalue_from_numpy(np.array(values))
+
+
+def test_refuses_to_read_strings():
+    cast = helper.make_node("Cast", ["x"], ["y"], "cast", to=TensorProto.STRING)
+    model = make_model([cast], [("x", TensorProto.FLOAT, [1])], [("y", TensorProto.STRING, [1])])
+    x = ortvalue_from_numpy(np.ones(1, np.float32))
+    (y,) = npu_session(model).run_with_ort_values(None, {"x": x})
+    with pytest.raises(TypeError, match=r"expected a tensor .* got tensor\(string\)"):
+        ortvalue_to_numpy(y)
+
+
+def test_device_that_does_not_exist():
+    with pytest.raises(Exception, match=r"(?i)device|allocator"):
+        ortvalue_from_numpy(np.zeros(3, np.float32), device_id=9)
+
+
+def test_copies_between_device_values(rng):
+    a = rng.standard_normal(1000, dtype=np.float32)
+    source, target = ortvalue_from_numpy(a), ortvalue_from_numpy(np.zeros_like(a))
+    copy_tensors([source], [target])
+    np.testing.assert_array_equal(ortvalue_to_numpy(target), a)
+
+
+def test_copies_between_devices():
+    result = run_python(
+        """
+        import numpy as np
+        from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
+        from onnxruntime_npu import ortvalue_from_numpy, ortvalue_to_numpy
+        a = np.arange(100_000, dtype=np.float32)
+        first, second = ortvalue_from_numpy(a, 0), ortvalue_from_numpy(np.zeros_like(a), 1)
+        copy_tensors([first], [second])
+        np.testing.assert_array_equal(ortvalue_to_numpy(second), a)
+        """,
+        {"ORT_NPU_DEVICE_COUNT": "2"},
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_copies_of_different_sizes_are_refused():
+    with pytest.raises(Exception, match=r"(?i)expected a destination of|size"):
+        copy_tensors(
+            [ortvalue_from_numpy(np.zeros(8, np.float32))],
+            [ortvalue_from_numpy(np.zeros(4, np.float32))],
+        )
+
+
+def test_pinned_host_memory(rng):
+    (device,) = [d for d in ort.get_ep_devices() if d.ep_name == NPU]
+    info = device.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    a = rng.standard_normal((4, 4), dtype=np.float32)
+    pinned = ort.OrtValue.ortvalue_from_shape_and_type([4, 4], np.float32, memory_info=info)
+    copy_tensors([ortvalue_from_numpy(a)], [pinned])
+    back = ortvalue_from_numpy(np.zeros_like(a))
+    copy_tensors([pinned], [back])
+    np.testing.assert_array_equal(ortvalue_to_numpy(back), a)
+
+
+@pytest.mark.parametrize("name", MOVED_TYPES)
+@pytest.mark.parametrize("rows", [0, 3, 20_000])
+def test_values_cross_between_cpu_and_npu_nodes(name, rows, rng):
+    """NPU -> CPU -> NPU, by both copy kernels. The CPU takes every type into a sequence."""
+    a = array(name, rng, (rows, 5))
+    element = helper.np_dtype_to_tensor_dtype(a.dtype)
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["there"], "there"),
+        helper.make_node("SequenceConstruct", ["there"], ["sequence"], "pack"),
+        helper.make_node("SequenceAt", ["sequence", "zero"], ["host"], "unpack"),
+        helper.make_node("Reshape", ["host", "shape"], ["y"], "back"),
+    ]
+    constants = {"zero": np.array(0, np.int64), "shape": np.array([0, 5], np.int64)}
+    if rows == 0:
+        constants["shape"] = np.array([5, 0], np.int64)
+    model = make_model(nodes, [("x", element, None)], [("y", element, None)], constants)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = npu_session(model, options)
+    assert providers_of(session) == {"there": NPU, "pack": CPU, "unpack": CPU, "back": NPU}
+    (out,) = session.run_with_ort_values(None, {"x": ortvalue_from_numpy(a)})
+    assert bits(ortvalue_to_numpy(out)) == bits(a)
+
+
+def test_strings_stay_on_the_cpu_beside_npu_nodes():
+    model = make_model(
+        [
+            helper.make_node("Add", ["x", "x"], ["y"], "add"),
+            helper.make_node("Identity", ["text"], ["copy"], "copy"),
+        ],
+        [("x", TensorProto.FLOAT, [2]), ("text", TensorProto.STRING, [1])],
+        [("y", TensorProto.FLOAT, [2]), ("copy", TensorProto.STRING, [1])],
+    )
+    x = np.ones(2, np.float32)
+    y, copy = npu_session(model).run(None, {"x": x, "text": np.array(["a"])})
+    assert y.sum() == 4 and copy.tolist() == ["a"]
+
+
+class TestTorch:
+    """With torch, where it is installed."""
+
+    torch = pytest.importorskip("torch")
+
+    @pytest.mark.parametrize("name", [*NUMPY_TYPES, *EXTENDED_TYPES])
+    def test_round_trip(self, name):
+        torch = self.torch
+        t = torch.arange(24).reshape(4, 6).to(getattr(torch, name))
+        back = onnxruntime_npu.ortvalue_to_torch(onnxruntime_npu.ortvalue_from_torch(t))
+        assert back.dtype == t.dtype and back.device.type == "cpu"
+        assert torch.equal(back.view(torch.uint8), t.view(torch.uint8))
+
+    def test_views_and_gradients(self):
+        torch = self.torch
+        t = torch.randn(4, 6, requires_grad=True)
+        for view in (t.T, t[::2], t.expand(2, 4, 6)):
+            value = onnxruntime_npu.ortvalue_from_torch(view)
+            assert torch.equal(onnxruntime_npu.ortvalue_to_torch(value), view.detach())
+        with pytest.raises(TypeError, match="got complex64"):
+            onnxruntime_npu.ortvalue_from_torch(torch.zeros(3, dtype=torch.complex64))
+
+    def test_empty_and_scalar(self):
+        torch = self.torch
+        for t in (torch.zeros(0, 3), torch.tensor(5, dtype=torch.bfloat16)):
+            back = onnxruntime_npu.ortvalue_to_torch(onnxruntime_npu.ortvalue_from_torch(t))
+            assert back.shape == t.shape and torch.equal(back, t)
+
+    def test_output_of_a_session_on_the_cpu(self):
+        torch = self.torch
+        host = ort.OrtValue.ortvalue_from_numpy(np.arange(3, dtype=np.int64))
+        assert torch.equal(onnxruntime_npu.ortvalue_to_torch(host), torch.arange(3))

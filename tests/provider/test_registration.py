@@ -1,0 +1,175 @@
+"""Importing the package registers the provider; every way of selecting it works."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+from onnxruntime_npu import provider_library
+from provider_models import CPU, NPU, add_model, npu_session, providers_of, run_python
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+EXPECTED = (X + X) * X
+
+
+def npu_devices() -> list:
+    return [d for d in ort.get_ep_devices() if d.ep_name == NPU]
+
+
+def check(session: ort.InferenceSession) -> None:
+    assert providers_of(session) == {"add": NPU, "mul": NPU}
+    np.testing.assert_array_equal(session.run(None, {"x": X, "y": X})[0], EXPECTED)
+
+
+def test_import_registers_once_without_torch():
+    result = run_python(
+        """
+        import sys, onnxruntime as ort, onnxruntime_npu
+        onnxruntime_npu.register(); onnxruntime_npu.register()
+        assert ort.get_available_providers().count("NPUExecutionProvider") == 1
+        assert len([d for d in ort.get_ep_devices() if d.ep_name == "NPUExecutionProvider"]) == 1
+        assert "torch" not in sys.modules
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_names_and_path():
+    assert onnxruntime_npu.get_ep_names() == [onnxruntime_npu.get_ep_name()] == [NPU]
+    library = ctypes.CDLL(onnxruntime_npu.get_library_path())
+    assert library.CreateEpFactories and library.ReleaseEpFactory and library.RegisterCustomOps
+
+
+def test_unknown_attribute_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        _ = onnxruntime_npu.no_such_name
+
+
+def test_registering_under_another_name_again_in_one_process():
+    result = run_python(
+        """
+        import numpy as np, onnxruntime as ort, onnxruntime_npu
+        from provider_models import add_model, npu_session
+        x = np.ones((1, 4), np.float32)
+        for _ in range(2):
+            ort.unregister_execution_provider_library("NPUExecutionProvider")
+            assert "NPUExecutionProvider" not in ort.get_available_providers()
+            ort.register_execution_provider_library(
+                "NPUExecutionProvider", onnxruntime_npu.get_library_path())
+            assert npu_session(add_model()).run(None, {"x": x, "y": x})[0].sum() == 8
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_device_is_an_npu_of_its_own():
+    (device,) = npu_devices()
+    assert device.device.type == ort.OrtHardwareDeviceType.NPU
+    assert device.device.vendor_id == 0x19E5
+    assert device.ep_metadata["npu_index"] == "0"
+    assert device.ep_metadata["is_virtual"] == "1"
+
+
+@pytest.mark.parametrize(
+    "providers", [[NPU], [(NPU, {})], [(NPU, {"device_id": 0})], [NPU, CPU]], ids=str
+)
+def test_selection_by_name(providers):
+    check(ort.InferenceSession(add_model(), providers=providers))
+
+
+def test_selection_by_set_providers():
+    session = ort.InferenceSession(add_model(), providers=[CPU])
+    session.set_providers([NPU])
+    check(session)
+
+
+def test_selection_by_device():
+    options = ort.SessionOptions()
+    options.add_provider_for_devices(npu_devices(), {})
+    check(ort.InferenceSession(add_model(), options))
+
+
+def test_selection_by_policy():
+    options = ort.SessionOptions()
+    options.set_provider_selection_policy(ort.OrtExecutionProviderDevicePolicy.PREFER_NPU)
+    check(ort.InferenceSession(add_model(), options))
+
+
+def test_preferring_the_cpu_does_not_select_the_npu():
+    options = ort.SessionOptions()
+    options.set_provider_selection_policy(ort.OrtExecutionProviderDevicePolicy.PREFER_CPU)
+    assert NPU not in ort.InferenceSession(add_model(), options).get_providers()
+
+
+def test_selection_of_a_second_device():
+    result = run_python(
+        """
+        import numpy as np, onnxruntime as ort, onnxruntime_npu
+        from provider_models import add_model, npu_session
+        x = np.ones((1, 4), np.float32)
+        devices = [d for d in ort.get_ep_devices() if d.ep_name == "NPUExecutionProvider"]
+        assert [d.ep_metadata["npu_index"] for d in devices] == ["0", "1"]
+        by_device = ort.SessionOptions()
+        by_device.add_provider_for_devices([devices[1]], {})
+        for session in (
+            npu_session(add_model(), device_id=1), ort.InferenceSession(add_model(), by_device)
+        ):
+            binding = session.io_binding()
+            binding.bind_ortvalue_input("x", onnxruntime_npu.ortvalue_from_numpy(x, device_id=1))
+            binding.bind_ortvalue_input("y", onnxruntime_npu.ortvalue_from_numpy(x, device_id=0))
+            binding.bind_output("z", "npu", 1)
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(
+                onnxruntime_npu.ortvalue_to_numpy(binding.get_outputs()[0]), 2 * x)
+        """,
+        {"ORT_NPU_DEVICE_COUNT": "2"},
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"no_such_option": "1"}, "unknown provider option 'no_such_option'; known options: dev"),
+        ({"device_id": "first"}, "option 'device_id' expected the index .* got 'first'"),
+        ({"device_id": "-1"}, "option 'device_id' expected .* got '-1'"),
+        ({"device_id": 7}, "option 'device_id' expected 0 to 0"),
+        ({"cpu_fallback": "maybe"}, "option 'cpu_fallback' expected allow, refuse; got 'maybe'"),
+    ],
+)
+def test_bad_options_name_the_key_and_the_allowed_values(settings, message, capfd):
+    with pytest.raises(Exception, match=message) as raised:
+        npu_session(add_model(), **settings)
+    assert "\n" not in str(raised.value)
+    assert "Falling back" not in capfd.readouterr().out
+
+
+def test_documented_options_are_the_real_ones(request):
+    path = request.config.rootpath / "docs" / "provider_options.md"
+    rows = [line for line in path.read_text().splitlines() if line.startswith("| `")]
+    assert rows == [
+        f"| `{o.name}` | {o.values} | `{o.default}` | {o.help} |"
+        for o in provider_library.provider_options()
+    ]
+
+
+def test_absurd_environment_is_one_clear_error():
+    result = run_python("import onnxruntime_npu", {"ORT_NPU_MEMORY_LIMIT": "lots"})
+    assert result.returncode == 1
+    assert "ORT_NPU_MEMORY_LIMIT" in result.stderr.strip().splitlines()[-1]
+
+
+def test_missing_library_is_one_clear_error(tmp_path):
+    package = Path(onnxruntime_npu.__file__).parent
+    shutil.copytree(
+        package, tmp_path / package.name, ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import onnxruntime_npu"
+    result = run_python(code)
+    assert result.returncode == 1
+    assert "expected the provider library at" in result.stderr.strip().splitlines()[-1]
