@@ -17,7 +17,6 @@ NUMPY_TYPES = [
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 ]
 EXTENDED_TYPES = ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
-MOVED_TYPES = [*NUMPY_TYPES, "bfloat16"]  # float8 crosses the border, but no operator moves it
 
 
 def array(name: str, rng: np.random.Generator, shape=(3, 5)) -> np.ndarray:
@@ -119,10 +118,10 @@ def test_pinned_host_memory(rng):
     np.testing.assert_array_equal(ortvalue_to_numpy(back), a)
 
 
-@pytest.mark.parametrize("name", MOVED_TYPES)
+@pytest.mark.parametrize("name", NUMPY_TYPES)
 @pytest.mark.parametrize("rows", [0, 3, 20_000])
 def test_values_cross_between_cpu_and_npu_nodes(name, rows, rng):
-    """NPU -> CPU -> NPU, by both copy kernels. The CPU takes every type into a sequence."""
+    """NPU -> CPU -> NPU, by both copy kernels. Only the CPU knows sequences, of these types."""
     a = array(name, rng, (rows, 5))
     element = helper.np_dtype_to_tensor_dtype(a.dtype)
     nodes = [
@@ -132,8 +131,6 @@ def test_values_cross_between_cpu_and_npu_nodes(name, rows, rng):
         helper.make_node("Reshape", ["host", "shape"], ["y"], "back"),
     ]
     constants = {"zero": np.array(0, np.int64), "shape": np.array([0, 5], np.int64)}
-    if rows == 0:
-        constants["shape"] = np.array([5, 0], np.int64)
     model = make_model(nodes, [("x", element, None)], [("y", element, None)], constants)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
