@@ -1,0 +1,106 @@
+// softmax(scale * Q K^T + bias) V, the core that the attention operators share. An operator checks its arguments,
+// says in a Problem where every row lies and which keys it sees, and launches Attention::Run.
+//
+// Flash algorithm: keys are walked in blocks with a running maximum and sum, so that memory beyond the operands is
+// bounded by the threads' blocks and never grows with queries times keys. Scores, sums and outputs are float32.
+// A row that sees no key (all masked, or beyond its sequence's length) gives output 0 and log-sum-exp -inf.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ep/runtime/kernel_api.h"
+
+namespace npu::attention {
+
+// The rows of one operand: element offsets come from the Sequence, strides from here, both in elements.
+struct Rows {
+  void* data = nullptr;
+  int64_t head_stride = 0;
+  int64_t row_stride = 0;
+};
+
+// A cache in pages: row j of sequence b lies in page table[b * table_stride + j / page_rows], slot j % page_rows. The
+// table is device memory, so that its entries are checked when the kernel runs.
+struct PageTable {
+  const int32_t* table = nullptr;
+  int64_t table_stride = 0;
+  int64_t page_rows = 0;
+  int64_t page_count = 0;
+  int64_t key_page_stride = 0, value_page_stride = 0, key_rope_page_stride = 0;  // elements
+};
+
+// One batch entry.
+struct Sequence {
+  int64_t query_rows = 0;  // rows of output to write
+  int64_t query_len = 0;   // of these, the ones that see keys at all
+  int64_t key_len = 0;
+  // Row i sees the keys [i + left, i + right], cut to [0, key_len).
+  int64_t left = 0, right = 0;
+  // Elements before row 0 of head 0.
+  int64_t query = 0, key = 0, value = 0, output = 0, query_rope = 0, key_rope = 0;
+  int64_t mask = 0, bias = 0, lse = 0;
+  int64_t page_row = 0;  // row of the page table
+};
+
+// `left` or `right` of a sequence without that bound.
+inline constexpr int64_t kUnbounded = int64_t{1} << 60;
+
+struct Problem {
+  const char* op = "";               // for errors found when the kernel runs
+  DType dtype = DType::kFloat32;     // of queries, keys, values, bias and outputs
+  int64_t heads = 1, key_heads = 1;  // head h reads key head h / (heads / key_heads)
+  int64_t head_size = 0, value_size = 0;
+  int64_t rope_size = 0;  // extra columns of queries and keys that lie in tensors of their own
+  float scale = 1.0f;
+
+  Rows query, key, value, output;
+  Rows query_rope, key_rope;
+  PageTable pages;  // without a table, rows are strided
+
+  // Nonzero: masked. Row i of a sequence begins at mask + sequence.mask + i * mask_row_stride and has key_len entries.
+  const uint8_t* mask = nullptr;
+  int64_t mask_row_stride = 0;
+  Rows bias;  // added after scaling; no data: none
+  float* lse = nullptr;
+  int64_t lse_head_stride = 0, lse_row_stride = 0;
+
+  std::vector<Sequence> sequences;
+};
+
+// A part of the work that one thread does at a time: rows of the group of query heads that share a key head, against a
+// range of keys. Row r of a group is query r / group of its head r % group.
+struct Item {
+  int32_t sequence = 0, key_head = 0;
+  int64_t row_begin = 0;
+  int32_t rows = 0;
+  int32_t parts = 1;  // items that share these rows and split the keys; 0 on all but the first of them
+  int64_t key_begin = 0, key_end = 0;
+  int64_t partial = -1;  // index of the first row of partial results; -1: the item finishes its rows
+};
+
+class Attention {
+ public:
+  // Plans the work for NumThreads(). The caller has checked shapes and lengths.
+  explicit Attention(Problem problem);
+
+  size_t WorkspaceBytes() const { return workspace_bytes_; }
+  // Inside the launch. `workspace` is 64-byte aligned.
+  void Run(void* workspace) const;
+
+ private:
+  using ItemFunction = void (*)(const Problem&, const Item&, float* partials, void* scratch);
+
+  void Plan();
+  int64_t SplitKeys();
+  void Merge(const Item& first, float* partials) const;
+
+  Problem problem_;
+  std::vector<Item> items_;
+  ItemFunction narrow_ = nullptr, panel_ = nullptr;
+  int64_t threads_ = 1;
+  size_t scratch_bytes_ = 0, partials_bytes_ = 0, workspace_bytes_ = 0;  // scratch: of one thread
+};
+
+}  // namespace npu::attention

@@ -1,0 +1,20 @@
+// The instruction choices for computing Items of one element type.
+#pragma once
+
+#include "ep/kernels/attention/attention.h"
+
+namespace npu::attention {
+
+struct Engine {
+  using ItemFunction = void (*)(const Problem&, const Item&, float* partials, void* scratch);
+  ItemFunction narrow = nullptr, panel = nullptr;
+  size_t (*narrow_scratch_bytes)(const Problem&) = nullptr;
+  size_t (*panel_scratch_bytes)(const Problem&, int64_t rows) = nullptr;
+};
+
+// Products in float, for every element type.
+Engine FloatEngine(DType dtype);
+// Products of bfloat16 pairs; without functions where the kernel library's level cannot have the instruction.
+Engine BFloat16Engine();
+
+}  // namespace npu::attention

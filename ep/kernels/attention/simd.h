@@ -1,0 +1,165 @@
+// The float vector of this instruction-set level, as the compiler's generic vectors: one source gives zmm, ymm
+// and xmm code. Intrinsics stand only where the generic form costs an instruction in the inner loops.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "ep/kernels/convert.h"
+
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace npu::attention {
+
+#if defined(__AVX512F__)
+inline constexpr int kLanes = 16;
+inline constexpr int kTile = 12;  // 12 x 2 accumulators and their operands fill 32 registers
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+inline constexpr int kTile = 4;
+#else
+inline constexpr int kLanes = 4;
+inline constexpr int kTile = 4;
+#endif
+
+// Helpers are always inlined: a copy compiled for a wider target must not be shared with other code.
+#define NPU_SIMD_INLINE [[gnu::always_inline]] inline
+#define NPU_SIMD_INLINE_LAMBDA __attribute__((always_inline))
+
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef int32_t IntVec __attribute__((vector_size(kLanes * 4)));
+
+inline constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+
+NPU_SIMD_INLINE Vec Load(const float* p) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+NPU_SIMD_INLINE IntVec Load(const int32_t* p) {
+  IntVec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+NPU_SIMD_INLINE void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+NPU_SIMD_INLINE Vec Broadcast(float x) { return Vec{} + x; }
+NPU_SIMD_INLINE IntVec Broadcast(int32_t x) { return IntVec{} + x; }
+
+// A NaN in `a` may be lost, one in `b` is returned.
+NPU_SIMD_INLINE Vec Max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+// 2^x for x <= 0, within 2 ulp down to 2^-126; 0 at the latest below 2^-200, so that 2^-inf is exactly 0. NaN stays
+// NaN.
+NPU_SIMD_INLINE Vec Exp2(Vec x) {
+  x = Max(Broadcast(-200.0f), x);
+#if defined(__AVX512F__)
+  const Vec whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  const Vec shifted = x + kRound;
+  const Vec whole = shifted - kRound;
+#endif
+  const Vec f = x - whole;
+  Vec p = f * 0x1.5bba12p-10f + 0x1.3cea88p-7f;  // minimax on [-1/2, 1/2]: relative error 1.1e-7, exact at 0
+  p = p * f + 0x1.c6b752p-5f;
+  p = p * f + 0x1.ebf9bcp-3f;
+  p = p * f + 0x1.62e42ap-1f;
+  p = p * f + 1.0f;
+#if defined(__AVX512F__)
+  return _mm512_scalef_ps(p, whole);
+#else
+  const IntVec exponent = ((IntVec)shifted - 0x4b400000) << 23;
+  return x < -126.0f ? Vec{} : (Vec)((IntVec)p + exponent);
+#endif
+}
+
+// kLanes elements as floats.
+NPU_SIMD_INLINE Vec LoadFloats(const float* p) { return Load(p); }
+NPU_SIMD_INLINE Vec LoadFloats(const BFloat16* p) {
+  typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
+  typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
+  Halves h;
+  std::memcpy(&h, p, sizeof h);
+  return (Vec)(__builtin_convertvector(h, Words) << 16);
+}
+NPU_SIMD_INLINE Vec LoadFloats(const Float16* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(__AVX2__) && defined(__F16C__)
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+  alignas(kLanes * 4) float f[kLanes];
+  ToFloat(p, f, kLanes);
+  return Load(f);
+#endif
+}
+
+namespace internal {
+
+template <int... I>
+NPU_SIMD_INLINE Vec InterleaveLow(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (I / 2 + (I % 2) * kLanes)...);
+}
+template <int... I>
+NPU_SIMD_INLINE Vec InterleaveHigh(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (kLanes / 2 + I / 2 + (I % 2) * kLanes)...);
+}
+template <int... I>
+NPU_SIMD_INLINE Vec AddPairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (2 * I)...) + __builtin_shufflevector(a, b, (2 * I + 1)...);
+}
+
+}  // namespace internal
+
+using LaneSequence = std::make_integer_sequence<int, kLanes>;
+
+// Transposes kLanes x kLanes values of 32 bits.
+NPU_SIMD_INLINE void Transpose(Vec (&rows)[kLanes]) {
+  // Interleaving row i with row i + kLanes / 2 rotates the bits of (row, lane) by one; log2(kLanes) times swaps them.
+#pragma GCC unroll 8
+  for (int step = kLanes; step > 1; step /= 2) {
+    Vec next[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes / 2; ++i) {
+      next[2 * i] = internal::InterleaveLow(rows[i], rows[i + kLanes / 2], LaneSequence{});
+      next[2 * i + 1] = internal::InterleaveHigh(rows[i], rows[i + kLanes / 2], LaneSequence{});
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) rows[i] = next[i];
+  }
+}
+
+// Lane i of the result is the sum of the lanes of v[i].
+NPU_SIMD_INLINE Vec SumLanes(Vec (&v)[kLanes]) {
+#pragma GCC unroll 8
+  for (int n = kLanes / 2; n > 0; n /= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) v[i] = internal::AddPairs(v[2 * i], v[2 * i + 1], LaneSequence{});
+  }
+  return v[0];
+}
+
+NPU_SIMD_INLINE float MaxLane(Vec v) {
+  float m = v[0];
+  for (int i = 1; i < kLanes; ++i) m = v[i] > m || v[i] != v[i] ? v[i] : m;
+  return m;
+}
+NPU_SIMD_INLINE float SumLane(Vec v) {
+  float s = 0;
+  for (int i = 0; i < kLanes; ++i) s += v[i];
+  return s;
+}
+
+}  // namespace npu::attention

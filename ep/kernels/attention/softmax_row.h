@@ -1,0 +1,42 @@
+// Softmax of one row of floats, and sharing rows out to threads that each need a row of scratch.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "ep/kernels/vector_math.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+
+// In place. NaN anywhere makes the row NaN, and so does a row of -inf alone, as in torch.
+inline void SoftmaxRow(float* x, int64_t n) {
+  float max = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t i = 0; i < n; ++i) max = x[i] > max ? x[i] : max;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = math::Exp(x[i] - max);
+    sum += x[i];
+  }
+  const float scale = 1.0f / sum;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] *= scale;
+}
+
+// How many threads are worth it for so many elements.
+inline int64_t ThreadsForElements(int64_t elements) {
+  constexpr int64_t kElementsPerThread = 16 * 1024;
+  return std::clamp<int64_t>(elements / kElementsPerThread, 1, NumThreads());
+}
+
+// Calls f(thread, first row, last row) with the rows dealt out evenly.
+template <class F>
+void ForRowsOfThreads(int64_t rows, int64_t threads, F&& f) {
+  ParallelFor(threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) f(t, rows * t / threads, rows * (t + 1) / threads);
+  });
+}
+
+}  // namespace npu
