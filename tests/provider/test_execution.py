@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import onnxruntime as ort
 import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime_npu import _C
 from provider_models import CPU, NPU, add_model, make_model, npu_session, providers_of, run_python
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -176,6 +178,77 @@ def test_graph_input_is_not_changed_by_an_in_place_operator():
     (z,) = session.run_with_ort_values(None, feeds)
     assert onnxruntime_npu.ortvalue_to_numpy(z).sum() == 4
     assert onnxruntime_npu.ortvalue_to_numpy(cache).sum() == 0
+
+
+def test_views_share_a_buffer_but_never_a_change(rng):
+    """Neg may work in place, but on a view whose buffer another view and the caller still read."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["first"], "first"),
+        helper.make_node("Reshape", ["x", "flat"], ["second"], "second"),
+        helper.make_node("Neg", ["first"], ["negative"], "neg"),
+        helper.make_node("Sub", ["second", "negative"], ["z"], "sub"),
+    ]
+    model = make_model(
+        nodes, [("x", FLOAT, [4, 4])], [("z", FLOAT, [16])], {"flat": np.array([16], np.int64)}
+    )
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = npu_session(model, options)
+    assert set(providers_of(session).values()) == {NPU}
+    x = rng.standard_normal((4, 4), dtype=np.float32)
+    value = onnxruntime_npu.ortvalue_from_numpy(x)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_output("z", "npu", 0)
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+    (z,) = binding.get_outputs()
+    np.testing.assert_array_equal(onnxruntime_npu.ortvalue_to_numpy(z), 2 * x.reshape(16))
+    np.testing.assert_array_equal(onnxruntime_npu.ortvalue_to_numpy(value), x)
+
+
+def test_values_outlive_the_session_and_memory_comes_back(rng):
+    def in_use() -> int:
+        return _C.memory_stats()["allocated_bytes.all.current"]
+
+    gc.collect()
+    before = in_use()
+    session = npu_session(add_model())
+    x = rng.standard_normal((100, 4), dtype=np.float32)
+    value = onnxruntime_npu.ortvalue_from_numpy(x)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_ortvalue_input("y", value)
+    binding.bind_output("z", "npu", 0)
+    session.run_with_iobinding(binding)
+    (z,) = binding.get_outputs()
+    del session, binding
+    gc.collect()
+    np.testing.assert_array_equal(onnxruntime_npu.ortvalue_to_numpy(z), 2 * x * x)
+    assert in_use() > before
+    del z, value
+    gc.collect()
+    assert in_use() == before
+
+
+def test_runs_that_do_not_wait_for_the_device(rng):
+    session = npu_session(chain_model())
+    options = ort.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    y = rng.uniform(0.9, 1.1, (64, 64)).astype(np.float32)
+    for _ in range(50):
+        x = rng.standard_normal((64, 64), dtype=np.float32)
+        value = onnxruntime_npu.ortvalue_from_numpy(x)
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", value)
+        binding.bind_cpu_input("y", y)
+        binding.bind_output("t39", "npu", 0)
+        session.run_with_iobinding(binding, options)
+        (out,) = binding.get_outputs()
+        del value, binding
+        np.testing.assert_allclose(
+            onnxruntime_npu.ortvalue_to_numpy(out), chain(x, y), rtol=1e-5, atol=1e-6
+        )
 
 
 def test_a_failing_kernel_fails_the_run_with_its_name_and_the_session_recovers():
