@@ -1,14 +1,13 @@
 // npu_scatter_nd_update(self, indices, updates) -> y. The semantics are in npu_scatter_nd_update.py.
-#include <algorithm>
 #include <cstring>
 
+#include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
 
 constexpr const char* kOp = "npu_scatter_nd_update";
-constexpr int64_t kGrainBytes = 64 * 1024;  // copies that are worth another thread
 
 // Checks every index tuple and turns it into the number of the slice that it names. Returns whether the numbers
 // increase strictly, so that no two tuples name one slice.
@@ -29,27 +28,6 @@ bool ResolveSlices(const Index* indices, int64_t tuples, const Shape& dims, int6
     previous = slice;
   }
   return increasing;
-}
-
-void CopyBytes(const char* source, char* destination, int64_t bytes) {
-  ParallelFor(bytes, kGrainBytes, [&](int64_t begin, int64_t end) {
-    std::memcpy(destination + begin, source + begin, static_cast<size_t>(end - begin));
-  });
-}
-
-void WriteSlices(const char* updates, const int64_t* slices, int64_t tuples, int64_t slice_bytes, bool distinct,
-                 char* out) {
-  const int64_t bytes = tuples * slice_bytes;
-  if (bytes == 0) return;
-  // Where tuples may repeat, one thread writes them in order: the last one wins.
-  ParallelFor(bytes, distinct ? kGrainBytes : bytes, [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t t = begin / slice_bytes, at = begin % slice_bytes;
-      const int64_t count = std::min(end - begin, slice_bytes - at);
-      std::memcpy(out + slices[t] * slice_bytes + at, updates + begin, static_cast<size_t>(count));
-      begin += count;
-    }
-  });
 }
 
 class ScatterNdUpdateKernel final : public Kernel {
@@ -84,7 +62,11 @@ class ScatterNdUpdateKernel final : public Kernel {
       const bool distinct = is_int32 ? ResolveSlices(static_cast<const int32_t*>(index), tuples, dims, slices)
                                      : ResolveSlices(static_cast<const int64_t*>(index), tuples, dims, slices);
       if (destination != source) CopyBytes(source, destination, static_cast<int64_t>(bytes));
-      WriteSlices(rows, slices, tuples, slice_bytes, distinct, destination);
+      // Where tuples may repeat, they are written in order: the last one wins.
+      ForEachSegment(tuples, slice_bytes, distinct, [=](int64_t t, int64_t at, int64_t length) {
+        std::memcpy(destination + slices[t] * slice_bytes + at, rows + t * slice_bytes + at,
+                    static_cast<size_t>(length));
+      });
     });
   }
 };

@@ -1,0 +1,39 @@
+// npu_group_norm_silu(input, weight?, bias?; group, eps) -> out, mean, rstd. The semantics are in
+// npu_group_norm_silu.py.
+#include "ep/kernels/activation/activations.h"
+#include "ep/kernels/normalization/group_norm.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_group_norm_silu";
+
+class GroupNormSiluKernel final : public Kernel {
+ public:
+  explicit GroupNormSiluKernel(const KernelInfo& info)
+      : group_(info.attributes.Int("group", 0)), eps_(info.attributes.Float("eps", 1e-5)) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView input = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);
+    NPU_CHECK(input, "[", kOp, "] expected the tensor input");
+    const TensorView& given = weight ? weight : bias;
+    NPU_CHECK(!weight || !bias || weight.dtype == bias.dtype, "[", kOp, "] expected weight and bias of one dtype, got ",
+              NameOf(weight.dtype), " and ", NameOf(bias.dtype));
+    NPU_CHECK(!given || given.dtype == input.dtype || given.dtype == DType::kFloat32, "[", kOp,
+              "] expected weight and bias of input's dtype ", NameOf(input.dtype), " or float32, got ",
+              NameOf(given.dtype));
+    const DType statistics = weight ? weight.dtype : input.dtype;
+    const GroupNormCall call{kOp, input, weight, bias, group_, eps_, statistics};
+    CheckGroupNorm(call, "group");
+    LaunchGroupNorm(ctx, call, [](float g) { return Silu(g); });
+  }
+
+ private:
+  int64_t group_;
+  double eps_;
+};
+
+NPU_KERNEL(NPUGroupNormSilu, GroupNormSiluKernel);
+
+}  // namespace
+}  // namespace npu

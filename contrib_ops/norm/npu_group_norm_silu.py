@@ -1,0 +1,162 @@
+"""Group normalisation followed by SiLU. Source: torch_npu.npu_group_norm_silu."""
+
+import math
+
+from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+
+op = npu_op(
+    "npu_group_norm_silu(Tensor input, Tensor? weight, Tensor? bias, int group, float eps=1e-05)"
+    " -> (Tensor, Tensor, Tensor)",
+    onnx="NPUGroupNormSilu",
+    outputs=["out", "mean", "rstd"],
+    dtypes={
+        "input": FLOATS,
+        "weight": FLOATS,
+        "bias": FLOATS,
+        "out": FLOATS,
+        "mean": FLOATS,
+        "rstd": FLOATS,
+    },
+    may_alias=[("input", "out")],
+)
+
+
+@op.reference
+def reference(input, weight, bias, group, eps=1e-05):
+    """out = g * sigmoid(g) with g = (x - mean) * rstd * weight + bias per group, in float32.
+
+    input: [N, C, ..]; weight, bias: [C] of one dtype, input's or float32, 1 and 0 when absent;
+    out: like input; mean, rstd = 1/sqrt(variance + eps): [N, group], of weight's dtype when it is
+    given, else of input's. Each result is rounded once.
+    """
+    check(
+        weight is None or bias is None or weight.dtype == bias.dtype,
+        f"[npu_group_norm_silu] expected weight and bias of one dtype, "
+        f"got {weight is not None and weight.dtype} and {bias is not None and bias.dtype}",
+    )
+    given = bias if weight is None else weight
+    check(
+        given is None or given.dtype in (input.dtype, torch.float32),
+        f"[npu_group_norm_silu] expected weight and bias of input's dtype {input.dtype} or "
+        f"float32, got {given is not None and given.dtype}",
+    )
+    check(
+        input.dim() >= 2,
+        f"[npu_group_norm_silu] expected input of rank >= 2, got {list(input.shape)}",
+    )
+    n, c, *spatial = input.shape
+    check(
+        group > 0 and c % group == 0,
+        f"[npu_group_norm_silu] expected group to be a positive divisor of the {c} channels, "
+        f"got {group}",
+    )
+    for name, t in (("weight", weight), ("bias", bias)):
+        check(
+            t is None or list(t.shape) == [c],
+            f"[npu_group_norm_silu] expected {name} of shape {[c]}, "
+            f"got {t is not None and list(t.shape)}",
+        )
+    compute = torch.promote_types(input.dtype, torch.float32)
+    x = input.to(compute).reshape(n, group, c // group * math.prod(spatial))
+    mean = x.mean(-1, keepdim=True)
+    centered = x - mean
+    rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
+    g = (centered * rstd).reshape(input.shape)
+    per_channel = [c, *[1 for _ in spatial]]
+    if weight is not None:
+        g = g * weight.to(compute).reshape(per_channel)
+    if bias is not None:
+        g = g + bias.to(compute).reshape(per_channel)
+    dtype = input.dtype if weight is None else weight.dtype
+    out = (g * torch.sigmoid(g)).to(input.dtype)
+    return out, mean.squeeze(-1).to(dtype), rstd.squeeze(-1).to(dtype)
+
+
+@op.function
+def body(b, call, input, weight, bias):
+    x = b.Cast(input, to="float32")
+    flat = b.Reshape(x, [0, call.attrs["group"], -1])
+    mean = b.ReduceMean(flat, [-1], keepdims=1)
+    centered = b.Sub(flat, mean)
+    variance = b.ReduceMean(b.Mul(centered, centered), [-1], keepdims=1)
+    rstd = b.Reciprocal(b.Sqrt(b.Add(variance, call.attrs["eps"])))
+    shape = b.Shape(x)
+    # Channels in the middle and all that follows them at the end, so that any rank is served.
+    g = b.Reshape(
+        b.Reshape(b.Mul(centered, rstd), shape), b.Concat(b.Slice(shape, [0], [2]), [-1], axis=0)
+    )
+    if weight is not None:
+        g = b.Mul(g, b.Unsqueeze(b.Cast(weight, to="float32"), [-1]))
+    if bias is not None:
+        g = b.Add(g, b.Unsqueeze(b.Cast(bias, to="float32"), [-1]))
+    out = b.Reshape(b.Mul(g, b.Sigmoid(g)), shape)
+    dtype = call.dtype("weight") if weight is not None else call.dtype("input")
+    statistics = [b.Cast(b.Squeeze(s, [-1]), to=dtype) for s in (mean, rstd)]
+    return b.Cast(out, to=call.dtype("input")), *statistics
+
+
+@op.samples
+def samples(make):
+    yield Sample(
+        make.tensor([[[1.0, 2.0], [3.0, 4.0], [0.0, 0.0], [2.0, -2.0]]]),
+        make.tensor([1.0, 2.0, 1.0, 1.0]),
+        make.tensor([0.0, 0.0, 0.5, 0.0]),
+        2,
+        1e-5,
+        id="catalogue",
+        expect=[
+            [
+                [
+                    [-0.278042, -0.174423],
+                    [0.634864, 2.51163],
+                    [0.31123, 0.31123],
+                    [1.13763, -0.276578],
+                ]
+            ],
+            [[2.5, 0.0]],
+            [[0.894424, 0.707105]],
+        ],
+    )
+    yield Sample(make(2, 6, 5, 7), make(6), make(6), 3, id="image")
+    yield Sample(make(2, 6, 5, 7), None, None, 2, id="no_weights")
+    yield Sample(make(2, 6, 5, 7), make(6), None, 2, id="weight_only")
+    yield Sample(make(2, 6, 5, 7), None, make(6), 2, id="bias_only")
+    float32 = [make(6, dtype="float32"), make(6, dtype="float32")]
+    yield Sample(make(2, 6, 35), *float32, 2, id="float32_weights")
+    yield Sample(make(3, 8), make(8), make(8), 2, id="no_spatial_axes")
+    yield Sample(make(1, 4, 2, 2, 2, 2), make(4), make(4), 4, eps=0.1, id="rank_6")
+    yield Sample(make(2, 32, 37, 19), make(32), make(32), 4, id="threads")
+    yield Sample(make(0, 4, 3), make(4), make(4), 2, id="empty_batch")
+    yield Sample(make(2, 5, 6).transpose(1, 2), make(6), make(6), 1, id="not_contiguous")
+
+
+op.errors(
+    lambda make: Sample(make(2, 6, 5), make(6), make(6), 4),
+    match=r"\[npu_group_norm_silu\] expected group to be a positive divisor of the 6 channels, "
+    r"got 4",
+    id="group",
+)
+op.errors(
+    lambda make: Sample(make(2, 6, 5), make(6), make(6), 0),
+    match=r"\[npu_group_norm_silu\] expected group to be a positive divisor of the 6 channels, "
+    r"got 0",
+    id="no_group",
+)
+op.errors(
+    lambda make: Sample(make(6), make(6), make(6), 1),
+    match=r"\[npu_group_norm_silu\] expected input of rank >= 2, got \[6\]",
+    id="rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 6, 5), make(5), make(6), 2),
+    match=r"\[npu_group_norm_silu\] expected weight of shape \[6\], got \[5\]",
+    id="weight_shape",
+)
+op.errors(
+    lambda make: Sample(
+        make(2, 6, 5, dtype="float32"), make(6, dtype="float16"), make(6, dtype="float16"), 2
+    ),
+    match=r"\[npu_group_norm_silu\] expected weight and bias of input's dtype .*float32 or "
+    r"float32, got .*float16",
+    id="weight_dtype",
+)

@@ -1,0 +1,38 @@
+// npu_group_norm_swish(input, weight, bias; num_groups, eps, swish_scale) -> y, mean, rstd. The semantics are in
+// npu_group_norm_swish.py.
+#include "ep/kernels/normalization/group_norm.h"
+#include "ep/kernels/vector_math.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_group_norm_swish";
+
+class GroupNormSwishKernel final : public Kernel {
+ public:
+  explicit GroupNormSwishKernel(const KernelInfo& info)
+      : groups_(info.attributes.Int("num_groups", 0)),
+        eps_(info.attributes.Float("eps", 1e-5)),
+        swish_scale_(static_cast<float>(info.attributes.Float("swish_scale", 1.0))) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView input = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);
+    NPU_CHECK(input && weight && bias, "[", kOp, "] expected the tensors input, weight and bias");
+    NPU_CHECK(weight.dtype == input.dtype && bias.dtype == input.dtype, "[", kOp,
+              "] expected input, weight and bias of one dtype, got ", NameOf(input.dtype), ", ", NameOf(weight.dtype),
+              " and ", NameOf(bias.dtype));
+    const GroupNormCall call{kOp, input, weight, bias, groups_, eps_, input.dtype};
+    CheckGroupNorm(call, "num_groups");
+    LaunchGroupNorm(ctx, call, [scale = swish_scale_](float g) { return g * math::Sigmoid(scale * g); });
+  }
+
+ private:
+  int64_t groups_;
+  double eps_;
+  float swish_scale_;
+};
+
+NPU_KERNEL(NPUGroupNormSwish, GroupNormSwishKernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,65 @@
+// npu_interleave_rope(x, cos, sin) -> y. The semantics are in npu_interleave_rope.py.
+#include "ep/kernels/rotary/rotate_row.h"
+#include "ep/kernels/rotary/table_rows.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_interleave_rope";
+
+template <class T>
+struct Operands {
+  const T *x, *cos, *sin;
+  T* y;
+  Shape shape, cos_shape, sin_shape;
+};
+
+template <class T>
+void Rotate(const Operands<T>& o, int64_t begin, int64_t end) {
+  const int64_t d = o.shape.back();
+  TableRows<T> cos(o.cos, o.cos_shape, o.shape), sin(o.sin, o.sin_shape, o.shape);
+  cos.Seek(begin);
+  sin.Seek(begin);
+  RowScratch in(d), out(d);
+  for (int64_t row = begin; row < end; ++row) {
+    ToFloat(o.x + row * d, in.values(), d);
+    RotateRow<Pairing::kNeighbours, Pairing::kHalves>(in.values(), cos.Row(), sin.Row(), out.values(), d);
+    FromFloat(out.values(), o.y + row * d, d);
+    cos.Next();
+    sin.Next();
+  }
+}
+
+class InterleaveRopeKernel final : public Kernel {
+ public:
+  explicit InterleaveRopeKernel(const KernelInfo&) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0), cos = ctx.Input(1), sin = ctx.Input(2);
+    NPU_CHECK(x && cos && sin, "[", kOp, "] expected the tensors x, cos and sin");
+    NPU_CHECK(x.shape.rank() >= 1 && x.shape.back() % 2 == 0, "[", kOp,
+              "] expected an even last dimension of x, got ", x.shape);
+    for (const auto& [name, table] : {std::pair{"cos", &cos}, std::pair{"sin", &sin}}) {
+      NPU_CHECK(BroadcastRows::Fits(table->shape, x.shape), "[", kOp, "] expected ", name, " that broadcasts to x ",
+                x.shape, ", got ", table->shape);
+      NPU_CHECK(table->dtype == x.dtype, "[", kOp, "] expected ", name, " of x's dtype ", NameOf(x.dtype), ", got ",
+                NameOf(table->dtype));
+    }
+    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    if (x.elements() == 0) return;
+    const int64_t rows = x.shape.Elements(0, x.shape.rank() - 1);
+    DispatchFloats(kOp, x.dtype, [&](auto tag) {
+      using T = decltype(tag);
+      const Operands<T> o{x.as<T>(), cos.as<T>(), sin.as<T>(), y.as<T>(), x.shape, cos.shape, sin.shape};
+      ctx.Launch(kOp, [o, rows] {
+        ParallelFor(rows, RowGrain(o.shape.back()), [&](int64_t begin, int64_t end) { Rotate(o, begin, end); });
+      });
+    });
+  }
+};
+
+NPU_KERNEL(NPUInterleaveRope, InterleaveRopeKernel);
+
+}  // namespace
+}  // namespace npu
