@@ -45,7 +45,9 @@ def reference(self, dim=-1, approximate=1, activate_left=False):
 
 @op.function
 def body(b, call, self):
-    left, right = b.Split(b.Cast(self, to="float32"), axis=call.attrs["dim"], num_outputs=2)
+    left, right = b.Split(
+        b.Cast(self, to="float32"), axis=call.attrs["dim"], num_outputs=2, _outputs=2
+    )
     x, other = (left, right) if call.attrs["activate_left"] else (right, left)
     if call.attrs["approximate"] == 0:
         inner = b.Erf(b.Mul(x, 1 / math.sqrt(2)))

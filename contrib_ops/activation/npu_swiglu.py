@@ -30,7 +30,9 @@ def reference(self, dim=-1):
 
 @op.function
 def body(b, call, self):
-    first, second = b.Split(b.Cast(self, to="float32"), axis=call.attrs["dim"], num_outputs=2)
+    first, second = b.Split(
+        b.Cast(self, to="float32"), axis=call.attrs["dim"], num_outputs=2, _outputs=2
+    )
     return b.Cast(b.Mul(b.Mul(first, b.Sigmoid(first)), second), to=call.dtype("self"))
 
 

@@ -74,25 +74,27 @@ def reference(input, weight, bias, group, eps=1e-05):
 
 @op.function
 def body(b, call, input, weight, bias):
+    group = call.attrs["group"]
     x = b.Cast(input, to="float32")
-    flat = b.Reshape(x, [0, call.attrs["group"], -1])
+    shape = b.Shape(x)
+    channels = b.Slice(shape, [1], [2])
+    spatial = b.ReduceProd(b.Slice(shape, [2], [2**62]), keepdims=1)
+    per_group = b.Div(b.Mul(channels, spatial), group)
+    flat = b.Reshape(x, b.Concat([0, group], per_group, axis=0))
     mean = b.ReduceMean(flat, [-1], keepdims=1)
     centered = b.Sub(flat, mean)
     variance = b.ReduceMean(b.Mul(centered, centered), [-1], keepdims=1)
     rstd = b.Reciprocal(b.Sqrt(b.Add(variance, call.attrs["eps"])))
-    shape = b.Shape(x)
-    # Channels in the middle and all that follows them at the end, so that any rank is served.
-    g = b.Reshape(
-        b.Reshape(b.Mul(centered, rstd), shape), b.Concat(b.Slice(shape, [0], [2]), [-1], axis=0)
-    )
+    # [N, C, rest] serves any rank.
+    rank_3 = b.Concat([0], channels, spatial, axis=0)
+    g = b.Reshape(b.Mul(centered, rstd), rank_3)
     if weight is not None:
         g = b.Mul(g, b.Unsqueeze(b.Cast(weight, to="float32"), [-1]))
     if bias is not None:
         g = b.Add(g, b.Unsqueeze(b.Cast(bias, to="float32"), [-1]))
-    out = b.Reshape(b.Mul(g, b.Sigmoid(g)), shape)
+    out = b.Cast(b.Reshape(b.Mul(g, b.Sigmoid(g)), shape), to=call.dtype("input"))
     dtype = call.dtype("weight") if weight is not None else call.dtype("input")
-    statistics = [b.Cast(b.Squeeze(s, [-1]), to=dtype) for s in (mean, rstd)]
-    return b.Cast(out, to=call.dtype("input")), *statistics
+    return out, *[b.Cast(b.Reshape(s, [0, group]), to=dtype) for s in (mean, rstd)]
 
 
 @op.samples

@@ -64,22 +64,25 @@ def reference(input, num_groups, weight, bias, eps=1e-05, swish_scale=1.0):
 
 @op.function
 def body(b, call, input, weight, bias):
-    eps, scale = call.attrs["eps"], call.attrs["swish_scale"]
+    groups, eps, scale = (call.attrs[name] for name in ("num_groups", "eps", "swish_scale"))
     x = b.Cast(input, to="float32")
-    flat = b.Reshape(x, [0, call.attrs["num_groups"], -1])
+    shape = b.Shape(x)
+    channels = b.Slice(shape, [1], [2])
+    spatial = b.ReduceProd(b.Slice(shape, [2], [2**62]), keepdims=1)
+    per_group = b.Div(b.Mul(channels, spatial), groups)
+    flat = b.Reshape(x, b.Concat([0, groups], per_group, axis=0))
     mean = b.ReduceMean(flat, [-1], keepdims=1)
     centered = b.Sub(flat, mean)
     variance = b.ReduceMean(b.Mul(centered, centered), [-1], keepdims=1)
     rstd = b.Reciprocal(b.Sqrt(b.Add(variance, 1e-5 if eps is None else eps)))
-    shape = b.Shape(x)
-    # Channels in the middle and all that follows them at the end, so that any rank is served.
-    rank_3 = b.Concat(b.Slice(shape, [0], [2]), [-1], axis=0)
-    g = b.Reshape(b.Reshape(b.Mul(centered, rstd), shape), rank_3)
+    # [N, C, rest] serves any rank.
+    rank_3 = b.Concat([0], channels, spatial, axis=0)
+    g = b.Reshape(b.Mul(centered, rstd), rank_3)
     g = b.Mul(g, b.Unsqueeze(b.Cast(weight, to="float32"), [-1]))
     g = b.Add(g, b.Unsqueeze(b.Cast(bias, to="float32"), [-1]))
     y = b.Mul(g, b.Sigmoid(b.Mul(g, 1.0 if scale is None else scale)))
     dtype = call.dtype("input")
-    statistics = [b.Cast(b.Squeeze(s, [-1]), to=dtype) for s in (mean, rstd)]
+    statistics = [b.Cast(b.Reshape(s, [0, groups]), to=dtype) for s in (mean, rstd)]
     return b.Cast(b.Reshape(y, shape), to=dtype), *statistics
 
 

@@ -97,7 +97,7 @@ def body(b, call, self, indices, updates):
 
     places = b.Cast(indices, to="int64")
     if call.rank("indices") == 2:
-        rows, starts = b.Split(places, axis=1, num_outputs=2)
+        rows, starts = b.Split(places, axis=1, num_outputs=2, _outputs=2)
     else:
         rows, starts = count(0), places
     coordinates = [along(0, rows), *[along(i, count(i)) for i in range(1, axis)]]
