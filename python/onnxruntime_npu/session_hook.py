@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
+from . import provider_library
 from .registration import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
@@ -28,21 +31,25 @@ DECISIONS = "_npu_decisions"
 
 def install() -> None:
     """Wraps onnxruntime's session creation, once."""
-    original = InferenceSession._create_inference_session
+    original = getattr(InferenceSession, "_create_inference_session", None)
+    if original is None:
+        warnings.warn(
+            "this onnxruntime makes its sessions in another way than 1.31: models with bare npu:: "
+            "nodes need SessionOptions.register_custom_ops_library, and assignment() has no record",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
     if getattr(original, "_npu_hook", False):
         return
 
     @functools.wraps(original)
-    def create(
-        self: InferenceSession,
-        providers: Any,
-        provider_options: Any,
-        disabled_optimizers: Any = None,
-    ) -> None:
+    def create(self: InferenceSession, providers: Any, *args: Any, **kwargs: Any) -> None:
+        make = functools.partial(original, self, providers, *args, **kwargs)
         if providers and get_ep_name() not in [_name(p) for p in providers]:
-            original(self, providers, provider_options, disabled_optimizers)
-            return
-        _create(original, self, providers, provider_options, disabled_optimizers)
+            make()
+        else:
+            _create(self, make)
 
     create._npu_hook = True  # type: ignore[attr-defined]
     InferenceSession._create_inference_session = create  # type: ignore[method-assign]
@@ -52,15 +59,7 @@ def _name(provider: Any) -> Any:
     return provider[0] if isinstance(provider, tuple) else provider
 
 
-def _create(
-    original: Any,
-    session: Any,
-    providers: Any,
-    provider_options: Any,
-    disabled_optimizers: Any,
-) -> None:
-    from . import provider_library
-
+def _create(session: Any, make: Callable[[], None]) -> None:
     if session._sess_options is None:
         session._sess_options = C.get_default_session_options()
     options = session._sess_options
@@ -70,12 +69,12 @@ def _create(
     failure: Exception | None = None
     try:
         try:
-            original(session, providers, provider_options, disabled_optimizers)
+            make()
         except Exception as error:
             if not _UNKNOWN_OP.search(str(error)):
                 raise
             options.register_custom_ops_library(get_library_path())
-            original(session, providers, provider_options, disabled_optimizers)
+            make()
     except Exception as error:
         failure = error
     decisions = provider_library.end_assignment_capture()
