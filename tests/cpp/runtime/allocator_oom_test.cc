@@ -1,0 +1,135 @@
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ep/runtime/allocator.h"
+#include "ep/runtime/device.h"
+#include "ep/runtime/error.h"
+#include "tests/cpp/support/test_device.h"
+
+namespace npu {
+namespace {
+
+using test::Gate;
+using test::OpenAtExit;
+using test::TestDevice;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+std::string OutOfMemoryMessage(CachingAllocator& a, size_t bytes, Stream& stream) {
+  try {
+    a.Allocate(bytes, stream);
+  } catch (const Error& e) {
+    CHECK(e.code() == ErrorCode::kOutOfMemory);
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("out of memory says what was asked for, what there is, and what to do; then the device goes on") {
+  TestDevice t(64 * kMiB);
+  CachingAllocator& a = t.allocator();
+  void* p = a.Allocate(40 * kMiB, t.stream());
+  CHECK(OutOfMemoryMessage(a, 30 * kMiB, t.stream()) ==
+        "NPU 0 is out of memory: requested 30.00 MiB (31457280 bytes), allocated 40.00 MiB (41943040 bytes), reserved "
+        "40.00 MiB (41943040 bytes), limit 64.00 MiB (67108864 bytes); free tensors, or raise ORT_NPU_MEMORY_LIMIT if "
+        "the machine has more memory");
+  CHECK(a.Stats().num_ooms == 1);
+  CHECK(a.Stats().num_alloc_retries == 1);
+  a.Free(p);
+  a.Free(a.Allocate(60 * kMiB, t.stream()));
+}
+
+TEST_CASE("sizes that no machine has are out of memory, not an overflow") {
+  TestDevice t;
+  for (size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 511, SIZE_MAX / 2 + 1, size_t{1} << 62, TestDevice::kDefaultLimit + 1}) {
+    CAPTURE(bytes);
+    CHECK(OutOfMemoryMessage(t.allocator(), bytes, t.stream()) != "");
+  }
+  CachingAllocator unlimited(*t.backend, 0, SIZE_MAX);
+  CHECK(OutOfMemoryMessage(unlimited, SIZE_MAX, t.stream()) != "");
+  CHECK(OutOfMemoryMessage(unlimited, SIZE_MAX / 2, t.stream()) != "");
+}
+
+TEST_CASE("cached memory goes back before a request fails") {
+  TestDevice t(64 * kMiB);
+  CachingAllocator& a = t.allocator();
+  for (int i = 0; i < 3; ++i) a.Free(a.Allocate(20 * kMiB, t.stream()));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(a.Allocate(20 * kMiB, t.stream()));
+  for (void* block : blocks) a.Free(block);
+  CHECK(a.Stats().reserved_bytes.all.current == 60 * kMiB);
+  void* large = a.Allocate(50 * kMiB, t.stream());
+  CHECK(a.Stats().num_alloc_retries == 1);
+  CHECK(a.Stats().num_ooms == 0);
+  CHECK(a.Stats().reserved_bytes.all.current == 50 * kMiB);
+  a.Free(large);
+}
+
+TEST_CASE("memory cached by another stream is used before a request fails, once that stream is done with it") {
+  TestDevice t(64 * kMiB);
+  CachingAllocator& a = t.allocator();
+  const auto other = t.device.CreateStream();
+  // A segment of the other stream of which a part stays in use, so that it cannot go back as a whole.
+  void* keep = a.Allocate(11 * kMiB, *other);
+  a.Free(a.Allocate(40 * kMiB, *other));
+  void* part = a.Allocate(2 * kMiB, *other);
+  bool ran = false;
+  other->Launch("op", [&] { ran = true; });
+  void* mine = a.Allocate(30 * kMiB, t.stream());
+  CHECK(ran);  // it was waited for
+  for (void* p : {keep, part, mine}) a.Free(p);
+}
+
+TEST_CASE("a segment smaller than usual serves when the limit leaves no room") {
+  TestDevice t(7 * kMiB);
+  CachingAllocator& a = t.allocator();
+  void* p = a.Allocate(5 * kMiB, t.stream());  // would share 20 MiB
+  CHECK(a.Stats().reserved_bytes.all.current == 6 * kMiB);
+  void* small = a.Allocate(1000, t.stream());  // would share 2 MiB
+  CHECK(small != nullptr);
+  CHECK(OutOfMemoryMessage(a, 2 * kMiB, t.stream()) != "");
+  a.Free(p);
+  a.Free(small);
+}
+
+TEST_CASE("blocks that wait for an event are waited for before a request fails") {
+  TestDevice t(64 * kMiB);
+  CachingAllocator& a = t.allocator();
+  const auto other = t.device.CreateStream();
+  Gate gate;
+  OpenAtExit open{gate};
+  void* p = a.Allocate(40 * kMiB, t.stream());
+  other->Launch("reader", [&] { gate.Wait(); });
+  a.RecordStream(p, *other);
+  a.Free(p);
+  t.stream().Launch("opens", [&] { gate.Open(); });
+  a.Free(a.Allocate(50 * kMiB, t.stream()));
+  CHECK(a.Stats().num_ooms == 0);
+}
+
+TEST_CASE("an error of a stream survives that the allocator waits for it") {
+  TestDevice t(64 * kMiB);
+  CachingAllocator& a = t.allocator();
+  a.Free(a.Allocate(40 * kMiB, t.stream()));
+  t.stream().Launch("bad", [] { throw std::runtime_error("no"); });
+  a.EmptyCache();
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+}
+
+TEST_CASE("devices share one machine's memory but not their limits") {
+  const auto backend = MakeHostBackend({2, 32 * kMiB, "test device"});
+  Device first(*backend, 0, 32 * kMiB), second(*backend, 1, 32 * kMiB);
+  void* p = first.allocator().Allocate(30 * kMiB, first.default_stream());
+  CHECK(OutOfMemoryMessage(first.allocator(), 30 * kMiB, first.default_stream()) != "");
+  void* q = second.allocator().Allocate(30 * kMiB, second.default_stream());
+  CHECK_THROWS_AS(second.allocator().Free(p), Error);
+  first.allocator().Free(p);
+  second.allocator().Free(q);
+}
+
+}  // namespace npu

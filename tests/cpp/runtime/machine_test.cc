@@ -1,0 +1,95 @@
+#include "ep/runtime/machine.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace npu {
+namespace {
+
+// A tree of files such as the kernel shows.
+class FakeMachine {
+ public:
+  FakeMachine() {
+    char path[] = "/tmp/npu_machine_XXXXXX";
+    root_ = mkdtemp(path);
+    Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n");
+  }
+  ~FakeMachine() { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = std::filesystem::path(root_) / path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  MachineFiles files() const { return {root_ + "/cgroup", root_ + "/proc"}; }
+
+ private:
+  std::string root_;
+};
+
+constexpr size_t kGiB = size_t{1} << 30;
+
+}  // namespace
+
+TEST_CASE("this machine has cores and memory") {
+  CHECK(UsableCores() >= 1);
+  CHECK(UsableMemory() > 0);
+  CHECK(AvailableMemory() > 0);
+  CHECK(AvailableMemory() <= UsableMemory());
+}
+
+TEST_CASE("without control groups the machine's own figures count") {
+  FakeMachine machine;
+  CHECK(UsableMemory(machine.files()) == 16 * kGiB);
+  CHECK(AvailableMemory(machine.files()) == 8 * kGiB);
+}
+
+TEST_CASE("version 2 control groups: the tightest limit on the way to the root") {
+  FakeMachine machine;
+  machine.Write("proc/self/cgroup", "0::/outer/inner\n");
+  machine.Write("cgroup/outer/memory.max", "4294967296\n");
+  machine.Write("cgroup/outer/memory.current", "1073741824\n");
+  machine.Write("cgroup/outer/inner/memory.max", "max\n");
+  machine.Write("cgroup/outer/inner/memory.current", "5\n");
+  machine.Write("cgroup/outer/inner/cpu.max", "50000 100000\n");
+  CHECK(UsableMemory(machine.files()) == 4 * kGiB);
+  CHECK(AvailableMemory(machine.files()) == 3 * kGiB);
+  CHECK(UsableCores(machine.files()) == 1);
+}
+
+TEST_CASE("in a container the limit stands at the root of what is mounted") {
+  FakeMachine machine;
+  machine.Write("proc/self/cgroup", "0::/not/visible/here\n");
+  machine.Write("cgroup/memory.max", "2147483648\n");
+  machine.Write("cgroup/cpu.max", "max 100000\n");
+  CHECK(UsableMemory(machine.files()) == 2 * kGiB);
+  CHECK(UsableCores(machine.files()) == UsableCores({"/nonexistent", "/nonexistent"}));
+}
+
+TEST_CASE("version 1 control groups") {
+  FakeMachine machine;
+  machine.Write("proc/self/cgroup", "4:memory:/job\n2:cpuacct,cpu:/job\n1:name=systemd:/\n");
+  machine.Write("cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
+  machine.Write("cgroup/memory/job/memory.usage_in_bytes", "2147483648\n");  // already above: nothing is left
+  machine.Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // what "no limit" looks like
+  machine.Write("cgroup/cpu/job/cpu.cfs_quota_us", "100000\n");
+  machine.Write("cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+  CHECK(UsableMemory(machine.files()) == kGiB);
+  CHECK(AvailableMemory(machine.files()) == 0);
+  CHECK(UsableCores(machine.files()) == 1);
+}
+
+TEST_CASE("damaged files are as good as none") {
+  FakeMachine machine;
+  machine.Write("proc/self/cgroup", "nonsense\n::\n0::\n");
+  machine.Write("cgroup/memory.max", "lots\n");
+  machine.Write("cgroup/cpu.max", "\n");
+  CHECK(UsableMemory(machine.files()) == 16 * kGiB);
+  CHECK(UsableCores(machine.files()) >= 1);
+}
+
+}  // namespace npu

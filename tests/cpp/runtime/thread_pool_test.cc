@@ -1,0 +1,165 @@
+#include "ep/runtime/thread_pool.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ep/runtime/device.h"
+#include "tests/cpp/support/child_process.h"
+#include "tests/cpp/support/test_device.h"
+
+namespace npu {
+namespace {
+
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+Ranges RangesOf(int64_t n, int64_t grain) {
+  std::mutex mutex;
+  Ranges ranges;
+  ParallelFor(n, grain, [&](int64_t begin, int64_t end) {
+    std::lock_guard lock(mutex);
+    ranges.emplace_back(begin, end);
+  });
+  std::sort(ranges.begin(), ranges.end());
+  return ranges;
+}
+
+}  // namespace
+
+TEST_CASE("ranges cover [0, n) once, in order, none below the grain") {
+  for (int64_t n : {1, 2, 7, 64, 1000, 12345})
+    for (int64_t grain : {0, 1, 3, 100, 1 << 20}) {
+      CAPTURE(n);
+      CAPTURE(grain);
+      int64_t next = 0;
+      bool contiguous = true, large_enough = true;
+      for (const auto& [begin, end] : RangesOf(n, grain)) {
+        contiguous &= begin == next;
+        large_enough &= end - begin >= std::min(n, std::max<int64_t>(grain, 1));
+        next = end;
+      }
+      CHECK(contiguous);
+      CHECK(large_enough);
+      CHECK(next == n);
+    }
+  CHECK(RangesOf(0, 1).empty());
+  CHECK(RangesOf(-5, 1).empty());
+}
+
+TEST_CASE("the largest n does not overflow") {
+  const int64_t n = std::numeric_limits<int64_t>::max();
+  std::atomic<uint64_t> sum{0};
+  ParallelFor(n, 1, [&](int64_t begin, int64_t end) { sum += static_cast<uint64_t>(end - begin); });
+  CHECK(sum == static_cast<uint64_t>(n));
+}
+
+TEST_CASE("two threads take part when the pool has them") {
+  if (NumThreads() < 2) return;
+  std::atomic<int> arrived{0};
+  // Every range waits for a second thread: only a pool that really forks gets past.
+  std::atomic<bool> both{false};
+  ParallelFor(2, 1, [&](int64_t, int64_t) {
+    ++arrived;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (arrived < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (arrived == 2) both = true;
+  });
+  CHECK(both);
+}
+
+TEST_CASE("the first exception reaches the caller, and the pool stays usable") {
+  for (int i = 0; i < 200; ++i) {
+    CHECK_THROWS_WITH_AS(ParallelFor(1000, 1, [](int64_t begin, int64_t) {
+                           if (begin > 300) throw std::runtime_error("range");
+                         }),
+                         "range", std::runtime_error);
+    std::atomic<int64_t> sum{0};
+    ParallelFor(1000, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+    CHECK(sum == 1000);
+  }
+}
+
+TEST_CASE("a nested call runs on its own thread") {
+  std::atomic<int64_t> sum{0};
+  std::atomic<int> strangers{0};
+  ParallelFor(64, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto self = std::this_thread::get_id();
+      ParallelFor(100, 1, [&](int64_t b, int64_t e) {
+        strangers += std::this_thread::get_id() != self;
+        sum += e - b;
+      });
+    }
+  });
+  CHECK(sum == 6400);
+  CHECK(strangers == 0);
+}
+
+TEST_CASE("callers that meet a busy pool do their work themselves") {
+  constexpr int kCallers = 4, kRounds = 500;
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < kCallers; ++c)
+    callers.emplace_back([&] {
+      for (int r = 0; r < kRounds; ++r)
+        ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+    });
+  for (std::thread& caller : callers) caller.join();
+  CHECK(sum == int64_t{kCallers} * kRounds * 100);
+}
+
+TEST_CASE("workers that fell asleep wake up again") {
+  std::atomic<int64_t> sum{0};
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+  }
+  CHECK(sum == 2000);
+}
+
+TEST_CASE("kernels of two streams share the pool") {
+  test::TestDevice t;
+  const auto other = t.device.CreateStream();
+  std::atomic<int64_t> sum{0};
+  for (int i = 0; i < 300; ++i)
+    for (Stream* stream : {&t.stream(), other.get()})
+      stream->Launch("op", [&] { ParallelFor(1000, 10, [&](int64_t b, int64_t e) { sum += e - b; }); });
+  t.device.Synchronize();
+  CHECK(sum == 600000);
+}
+
+TEST_CASE("an exception in a kernel's range becomes the stream's error") {
+  test::TestDevice t;
+  t.stream().Launch("op", [] { ParallelFor(100, 1, [](int64_t, int64_t) { throw std::runtime_error("range"); }); });
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[op] range");
+}
+
+TEST_CASE("child: nothing leaves the calling thread" * doctest::skip()) {
+  CHECK(NumThreads() == 1);
+  CHECK(RangesOf(1000, 1) == Ranges{{0, 1000}});
+}
+
+TEST_CASE("child: seven threads" * doctest::skip()) {
+  CHECK(NumThreads() == 7);
+  std::atomic<int64_t> sum{0};
+  for (int i = 0; i < 2000; ++i) ParallelFor(50, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+  CHECK(sum == 100000);
+}
+
+TEST_CASE("ORT_NPU_NUM_THREADS sets the number of threads") {
+  CHECK(test::RunTestCase("child: nothing leaves the calling thread", {{"ORT_NPU_NUM_THREADS", "1"}}).exit_code == 0);
+  const auto child = test::RunTestCase("child: seven threads", {{"ORT_NPU_NUM_THREADS", "7"}});
+  CAPTURE(child.output);
+  CHECK(child.exit_code == 0);
+}
+
+}  // namespace npu

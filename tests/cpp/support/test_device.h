@@ -1,0 +1,45 @@
+// A device of a test's own: its limit, streams and statistics are not the process's.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+
+#include "ep/runtime/device.h"
+#include "ep/runtime/host/host_backend.h"
+
+namespace npu::test {
+
+struct TestDevice {
+  static constexpr size_t kDefaultLimit = size_t{1} << 30;
+
+  explicit TestDevice(size_t limit = kDefaultLimit)
+      : backend(MakeHostBackend({1, limit, "test device"})), device(*backend, 0, limit) {}
+
+  Stream& stream() { return device.default_stream(); }
+  CachingAllocator& allocator() { return device.allocator(); }
+
+  std::unique_ptr<Backend> backend;
+  Device device;
+};
+
+// What a task waits at until the test lets it pass.
+class Gate {
+ public:
+  void Open() {
+    open_ = true;
+    open_.notify_all();
+  }
+  void Wait() { open_.wait(false); }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+// Opens the gate at the end of the scope, so that a failed REQUIRE leaves no task blocked.
+struct OpenAtExit {
+  Gate& gate;
+  ~OpenAtExit() { gate.Open(); }
+};
+
+}  // namespace npu::test
