@@ -102,16 +102,20 @@ struct CachingAllocator::Impl {
     return event;
   }
 
-  // Waits until no queued work touches any free block, then gives whole segments back to the device.
-  // Called with reclaim_mutex held and `lock` locked.
+  // Waits until no queued work touches any free block; those may then serve any stream, and go back to the
+  // device. Called with reclaim_mutex held and `lock` locked.
   void Reclaim(std::unique_lock<std::mutex>& lock) {
     std::vector<BackendEvent*> events;
     for (const Pending& p : pending) events.push_back(p.event);
+    lock.unlock();
+    for (BackendEvent* event : events) backend.EventSynchronize(event);
+    lock.lock();
+    ProcessEvents();
+
     const std::vector<Block*> held = pool.HoldOwned();
     std::vector<BackendStream*> owners;
     for (const Block* block : held) owners.push_back(streams.at(block->owner));
     lock.unlock();
-
     std::sort(owners.begin(), owners.end());
     owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
     // Events, not StreamSynchronize: that would swallow the error of a failed kernel.
@@ -121,11 +125,8 @@ struct CachingAllocator::Impl {
       backend.EventSynchronize(passed);
     }
     backend.DestroyEvent(passed);
-    for (BackendEvent* event : events) backend.EventSynchronize(event);
-
     lock.lock();
     pool.PutIdle(held);
-    ProcessEvents();
   }
 
   void ReleaseIdleSegments() {

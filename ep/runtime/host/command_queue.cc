@@ -1,7 +1,6 @@
 #include "ep/runtime/host/command_queue.h"
 
 #include <chrono>
-#include <memory>
 #include <utility>
 
 #include "ep/runtime/spin.h"
@@ -27,8 +26,7 @@ CommandQueue::Chunk* CommandQueue::NewChunk() {
   return chunk != nullptr ? chunk : new Chunk;
 }
 
-uint64_t CommandQueue::Push(const char* op, Task task, bool survives_errors) {
-  uint64_t number;
+void CommandQueue::Push(Command command) {
   {
     std::lock_guard lock(mutex_);
     const uint64_t index = pushed_.load(std::memory_order_relaxed);
@@ -37,15 +35,10 @@ uint64_t CommandQueue::Push(const char* op, Task task, bool survives_errors) {
       tail_->next = chunk;  // published to the consumer by pushed_ below
       tail_ = chunk;
     }
-    Command& slot = tail_->slots[index % kChunkSlots];
-    slot.task = std::move(task);
-    slot.op = op;
-    slot.survives_errors = survives_errors;
-    number = index + 1;
-    pushed_.store(number);  // sequentially consistent, as is the load in WakeConsumer: see Front()
+    tail_->slots[index % kChunkSlots] = std::move(command);
+    pushed_.store(index + 1);  // sequentially consistent, as is the load in WakeConsumer: see Front()
   }
   WakeConsumer();
-  return number;
 }
 
 void CommandQueue::WakeConsumer() {

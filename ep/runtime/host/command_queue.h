@@ -4,16 +4,19 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 
+#include "ep/runtime/host/host_event.h"
 #include "ep/runtime/task.h"
 
 namespace npu {
 
 struct Command {
-  Task task;
+  Task task{};
   const char* op = "";
-  bool survives_errors = false;  // markers run even behind a failed task, so that nobody waits for ever
+  bool survives_errors = false;        // runs even behind a failed task, so that order holds
+  std::shared_ptr<HostMarker> marker{};  // instead of a task: fire it
 };
 
 // Any number of producers, one consumer. Slots live in chunks: the queue has no bound of its own, yet in
@@ -25,8 +28,7 @@ class CommandQueue {
   CommandQueue(const CommandQueue&) = delete;
   CommandQueue& operator=(const CommandQueue&) = delete;
 
-  // Returns the command's number, counted from 1.
-  uint64_t Push(const char* op, Task task, bool survives_errors);
+  void Push(Command command);
   // Consumer: the oldest command, or null when Close() was called and all are done. Sleeps when empty.
   Command* Front();
   // Consumer: Front() is done; its closure is destroyed before the command counts as completed.

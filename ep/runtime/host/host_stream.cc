@@ -27,18 +27,18 @@ HostStream::~HostStream() {
 
 void HostStream::Launch(const char* op, Task task) {
   Throttle();
-  Enqueue(op, std::move(task), /*survives_errors=*/false);
+  Enqueue({.task = std::move(task), .op = op});
 }
 
 std::shared_ptr<HostMarker> HostStream::Mark() {
   auto marker = std::make_shared<HostMarker>();
-  Enqueue("event", Task([marker] { marker->Fire(); }), /*survives_errors=*/true);
+  Enqueue({.marker = marker});
   return marker;
 }
 
 void HostStream::WaitFor(std::shared_ptr<HostMarker> marker) {
   if (marker->fired()) return;
-  Enqueue("event", Task([marker = std::move(marker)] { marker->Wait(); }), /*survives_errors=*/true);
+  Enqueue({.task = Task([marker = std::move(marker)] { marker->Wait(); }), .op = "wait", .survives_errors = true});
 }
 
 std::string HostStream::Synchronize() {
@@ -51,9 +51,9 @@ std::string HostStream::Synchronize() {
   return std::exchange(error_, {});
 }
 
-void HostStream::Enqueue(const char* op, Task task, bool survives_errors) {
+void HostStream::Enqueue(Command command) {
   EnsureWorker();
-  queue_.Push(op, std::move(task), survives_errors);
+  queue_.Push(std::move(command));
 }
 
 // The thread starts at the first use: streams are made freely and many never run anything.
@@ -74,8 +74,14 @@ void HostStream::Throttle() {
 void HostStream::Work() {
   current_stream = this;
   while (Command* command = queue_.Front()) {
-    Run(*command);
-    queue_.Pop();
+    if (command->marker != nullptr) {
+      const auto marker = std::move(command->marker);
+      queue_.Pop();  // before it fires: whoever waited for it finds the stream idle
+      marker->Fire();
+    } else {
+      Run(*command);
+      queue_.Pop();
+    }
   }
 }
 

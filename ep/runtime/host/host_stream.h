@@ -29,7 +29,7 @@ class HostStream final : public BackendStream {
   std::string Synchronize();
 
  private:
-  void Enqueue(const char* op, Task task, bool survives_errors);
+  void Enqueue(Command command);
   void EnsureWorker();
   void Work();
   void Run(Command& command);

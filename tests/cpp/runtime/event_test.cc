@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ep/runtime/device.h"
+#include "ep/runtime/error.h"
 #include "ep/runtime/stream.h"
 #include "tests/cpp/support/test_device.h"
 

@@ -6,11 +6,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "ep/runtime/device.h"
+#include "ep/runtime/error.h"
 #include "tests/cpp/support/child_process.h"
 #include "tests/cpp/support/test_device.h"
 
