@@ -1,5 +1,7 @@
 #include "ep/provider/custom_ops.h"
 
+#include <utility>
+
 namespace npu::provider {
 namespace {
 
@@ -15,45 +17,40 @@ OrtCustomOpInputOutputCharacteristic SchemaPresence(const ArgDef& arg) {
   return arg.optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
 }
 
-// ORT types an output by the first operator of a name whose inputs fit, so one operator is declared per type that the
-// outputs can take: `typed` is the input they follow, the first that allows the same types as an output of several.
+// The input whose type an output of several possible types takes: the first that allows the same ones. kNone: the type
+// is fixed, or no input tells it.
 constexpr size_t kNone = static_cast<size_t>(-1);
-size_t InputThatTypes(const OpDef& def) {
-  for (const ArgDef& output : def.outputs) {
-    if (SchemaType(output) != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) continue;
-    for (size_t i = 0; i < def.inputs.size(); ++i) {
-      if (def.inputs[i].dtypes.bits() == output.dtypes.bits()) return i;
-    }
+size_t FollowedInput(const OpDef& def, const ArgDef& output) {
+  if (SchemaType(output) != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return kNone;
+  for (size_t i = 0; i < def.inputs.size(); ++i) {
+    if (def.inputs[i].dtypes.bits() == output.dtypes.bits()) return i;
   }
   return kNone;
 }
 
 }  // namespace
 
+// ORT types an output by the first operator of a name whose inputs fit. So one operator is declared per combination of
+// the types that outputs follow; other inputs of several types are "any".
 struct CustomOpDomain::Op : OrtCustomOp {
   const OpDef& def;
-  const size_t typed;
-  const ONNXTensorElementDataType type;  // of input `typed` and the outputs that follow it
+  const std::vector<ONNXTensorElementDataType> input_types, output_types;
 
-  Op(const OpDef& definition, size_t typed_input, ONNXTensorElementDataType typed_as)
-      : OrtCustomOp{}, def(definition), typed(typed_input), type(typed_as) {
+  Op(const OpDef& definition, std::vector<ONNXTensorElementDataType> inputs,
+     std::vector<ONNXTensorElementDataType> outputs)
+      : OrtCustomOp{}, def(definition), input_types(std::move(inputs)), output_types(std::move(outputs)) {
     version = ORT_API_VERSION;
     GetName = [](const OrtCustomOp* self) noexcept { return Of(self).def.type.c_str(); };
     // The CPU provider's: naming ours would put this operator's own kernel before the registry's.
     GetExecutionProviderType = [](const OrtCustomOp*) noexcept -> const char* { return nullptr; };
     GetInputTypeCount = [](const OrtCustomOp* self) noexcept { return Of(self).def.inputs.size(); };
-    GetInputType = [](const OrtCustomOp* self, size_t i) noexcept {
-      return i == Of(self).typed ? Of(self).type : SchemaType(Of(self).def.inputs[i]);
-    };
+    GetInputType = [](const OrtCustomOp* self, size_t i) noexcept { return Of(self).input_types[i]; };
     GetInputCharacteristic = [](const OrtCustomOp* self, size_t i) noexcept {
       return SchemaPresence(Of(self).def.inputs[i]);
     };
     GetInputMemoryType = [](const OrtCustomOp*, size_t) noexcept { return OrtMemTypeDefault; };
     GetOutputTypeCount = [](const OrtCustomOp* self) noexcept { return Of(self).def.outputs.size(); };
-    GetOutputType = [](const OrtCustomOp* self, size_t i) noexcept {
-      const ONNXTensorElementDataType own = SchemaType(Of(self).def.outputs[i]);
-      return own == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED ? Of(self).type : own;
-    };
+    GetOutputType = [](const OrtCustomOp* self, size_t i) noexcept { return Of(self).output_types[i]; };
     GetOutputCharacteristic = [](const OrtCustomOp* self, size_t i) noexcept {
       // A caller may leave any output unnamed, but not all of them.
       const OrtCustomOpInputOutputCharacteristic presence = SchemaPresence(Of(self).def.outputs[i]);
@@ -90,18 +87,35 @@ CustomOpDomain::CustomOpDomain(const OrtApi& ort) : domain_(nullptr, ort.Release
   domain_.reset(raw);
   for (const OpDef* def : OpRegistry::Instance().All()) {
     if (def->domain != "npu") continue;
-    AddVariants(api, *def);
+    std::vector<ONNXTensorElementDataType> types;
+    for (const ArgDef& input : def->inputs) types.push_back(SchemaType(input));
+    AddVariants(api, *def, types, 0);
   }
 }
 
-void CustomOpDomain::AddVariants(const Api& api, const OpDef& def) {
-  const size_t typed = InputThatTypes(def);
-  const uint64_t types = typed == kNone ? 1 : def.inputs[typed].dtypes.bits();
-  for (int number = 0; number < 64; ++number) {
-    if ((types >> number & 1) == 0) continue;
-    ops_.push_back(std::make_unique<Op>(def, typed, static_cast<ONNXTensorElementDataType>(number)));
+// Fixes the types of the inputs that the outputs from `output` on follow, one combination after the other.
+void CustomOpDomain::AddVariants(const Api& api, const OpDef& def, std::vector<ONNXTensorElementDataType>& types,
+                                 size_t output) {
+  if (output == def.outputs.size()) {
+    std::vector<ONNXTensorElementDataType> outputs;
+    for (const ArgDef& arg : def.outputs) {
+      const size_t followed = FollowedInput(def, arg);
+      outputs.push_back(followed == kNone ? SchemaType(arg) : types[followed]);
+    }
+    ops_.push_back(std::make_unique<Op>(def, types, std::move(outputs)));
     api.Check(api.ort.CustomOpDomain_Add(domain_.get(), ops_.back().get()));
+    return;
   }
+  const size_t followed = FollowedInput(def, def.outputs[output]);
+  if (followed == kNone || types[followed] != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) {
+    return AddVariants(api, def, types, output + 1);
+  }
+  for (int number = 1; number < 64; ++number) {
+    if (!def.inputs[followed].dtypes.Contains(static_cast<DType>(number))) continue;
+    types[followed] = static_cast<ONNXTensorElementDataType>(number);
+    AddVariants(api, def, types, output + 1);
+  }
+  types[followed] = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
 }
 
 CustomOpDomain::~CustomOpDomain() = default;

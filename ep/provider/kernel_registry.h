@@ -12,7 +12,7 @@ namespace npu::provider {
 class KernelRegistry {
  public:
   // Throws when the kernel library cannot be loaded.
-  explicit KernelRegistry(const Api& api, const char* ep_name);
+  KernelRegistry(const Api& api, const char* ep_name);
 
   const OrtKernelRegistry* get() const { return registry_.get(); }
 

@@ -288,6 +288,36 @@ def test_a_failing_run_does_not_disturb_another_thread():
         assert sum(pool.map(run, range(4))) == 0
 
 
+def test_a_failing_asynchronous_run_hands_its_error_to_the_callback():
+    session = npu_session(scatter_model())
+    feeds = {
+        "cache": np.zeros((6, 4), np.float32),
+        "indices": np.array([[6]], np.int64),
+        "updates": np.ones((1, 4), np.float32),
+    }
+    errors, done = [], threading.Event()
+
+    def callback(_outputs, _data, error):
+        errors.append(error)
+        done.set()
+
+    session.run_async(None, feeds, callback, None)
+    assert done.wait(30)
+    assert "[npu_scatter_nd_update] expected indices in [0, 6), got 6" in errors[0]
+
+
+def test_bound_output_of_the_wrong_shape_is_an_error():
+    session = npu_session(add_model())
+    value = onnxruntime_npu.ortvalue_from_numpy(np.ones((3, 4), np.float32))
+    small = onnxruntime_npu.ortvalue_from_numpy(np.ones((2, 4), np.float32))
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", value)
+    binding.bind_ortvalue_input("y", value)
+    binding.bind_ortvalue_output("z", small)
+    with pytest.raises(Exception, match=r"\[Mul\] output 0 of shape \[3, 4\].*'z' .*\{2,4\}"):
+        session.run_with_iobinding(binding)
+
+
 def test_failing_bound_run_is_reported_before_the_outputs_are_read():
     session = npu_session(scatter_model())
     binding = session.io_binding()
