@@ -10,9 +10,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import helper
-
 import onnxruntime_npu
+from onnx import helper
 
 NPU = "NPUExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -55,7 +54,7 @@ def make_model(
 
     Args:
         op_type: the ONNX operator.
-        inputs: example arrays, whose dtypes and ranks the graph inputs take; None is an omitted input.
+        inputs: example arrays, whose dtypes and ranks the graph inputs take; None: omitted.
         outputs: how many outputs, or their names ("" is an output that nobody asks for).
         opset: of the default domain.
         constant: positions of the inputs that are initializers.

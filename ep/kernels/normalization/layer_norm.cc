@@ -1,0 +1,183 @@
+// LayerNormalization and RMSNormalization over the trailing dimensions from `axis` on. Statistics and
+// result are computed in float (double for float64) and rounded once; Scale and B broadcast to X.
+#include <algorithm>
+#include <cmath>
+
+#include "ep/kernels/elementwise/broadcast.h"
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/row_block.h"
+
+namespace npu {
+namespace {
+
+// What a type is computed in here: half and float in float, double in double.
+template <class T>
+void LoadRow(const T* x, int64_t step, float* values, int64_t n) {
+  if (step == 0) {
+    std::fill(values, values + n, ToFloat(*x));
+  } else {
+    ToFloat(x, values, n);
+  }
+}
+inline void LoadRow(const double* x, int64_t step, double* values, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) values[i] = x[i * step];
+}
+
+template <class T>
+void StoreRow(const ComputeType<T>* values, T* y, int64_t n) {
+  if constexpr (std::is_same_v<T, double>) {
+    std::copy(values, values + n, y);
+  } else {
+    FromFloat(values, y, n);
+  }
+}
+
+// The sum of (x - shift)² or of x - shift, lanes of a block in C and blocks in double.
+template <bool squares, class T>
+double SumOf(const T* x, ComputeType<T> shift, int64_t n) {
+  double total = 0.0;
+  ForEachBlock(n, [&](int64_t begin, int64_t count) {
+    ComputeType<T> values[kRowBlock];
+    LoadRow(x + begin, 1, values, count);
+    ComputeType<T> sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; ++i) {
+      const auto centred = values[i] - shift;
+      sum += squares ? centred * centred : centred;
+    }
+    total += static_cast<double>(sum);
+  });
+  return total;
+}
+
+template <class T>
+struct NormTask {
+  BroadcastPlan<2> plan;  // of scale and bias against x
+  const T* x;
+  const T* scale;
+  const T* bias;  // null: none
+  T* y;
+  float* mean;     // null: not asked for
+  float* inverse;  // null: not asked for
+  int64_t rows, n;
+  double epsilon;
+  bool centre;
+
+  void Row(int64_t row) const {
+    using C = ComputeType<T>;
+    const T* from = x + row * n;
+    const C centre_of = centre ? static_cast<C>(SumOf<false>(from, C{0}, n) / static_cast<double>(n)) : C{0};
+    const double variance = SumOf<true>(from, centre_of, n) / static_cast<double>(n);
+    const C factor = static_cast<C>(1.0 / std::sqrt(variance + epsilon));
+    if (mean != nullptr) mean[row] = static_cast<float>(centre_of);
+    if (inverse != nullptr) inverse[row] = static_cast<float>(factor);
+    ForEachRow(plan, row * n, (row + 1) * n, [&](int64_t at, const std::array<int64_t, 2>& offset, int64_t count) {
+      ForEachBlock(count, [&](int64_t begin, int64_t m) {
+        C values[kRowBlock], scales[kRowBlock], biases[kRowBlock];
+        LoadRow(x + at + begin, 1, values, m);
+        LoadRow(scale + offset[0] + begin * plan.step[0], plan.step[0], scales, m);
+        if (bias != nullptr) {
+          LoadRow(bias + offset[1] + begin * plan.step[1], plan.step[1], biases, m);
+        } else {
+          std::fill(biases, biases + m, C{0});
+        }
+#pragma omp simd
+        for (int64_t i = 0; i < m; ++i) values[i] = (values[i] - centre_of) * factor * scales[i] + biases[i];
+        StoreRow(values, y + at + begin, m);
+      });
+    });
+  }
+};
+
+void CheckBroadcastsTo(const char* op, const char* name, const TensorView& part, const TensorView& x) {
+  NPU_CHECK(part.dtype == x.dtype, "[", op, "] expected ", name, " of X's type ", NameOf(x.dtype), ", got ",
+            NameOf(part.dtype));
+  NPU_CHECK(BroadcastShapes(op, part.shape, x.shape) == x.shape, "[", op, "] expected ", name,
+            " that broadcasts to X's shape ", x.shape, ", got ", part.shape);
+}
+
+class NormKernel : public Kernel {
+ public:
+  NormKernel(const KernelInfo& info, const char* op, bool centre)
+      : op_(op),
+        centre_(centre),
+        axis_(info.attributes.Int("axis", -1)),
+        epsilon_(info.attributes.Float("epsilon", 1e-5)) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const TensorView scale = ctx.Input(1);
+    const TensorView bias = ctx.Input(2);
+    CheckBroadcastsTo(op_, "Scale", scale, x);
+    if (bias) CheckBroadcastsTo(op_, "B", bias, x);
+    const int axis = NormalizeAxis(op_, axis_, x.shape.rank());
+    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    TensorView mean, inverse;
+    if (centre_) {
+      Shape statistics(x.shape.begin(), axis);
+      for (int d = axis; d < x.shape.rank(); ++d) statistics.push_back(1);
+      mean = ctx.Output(1, DType::kFloat32, statistics);
+      inverse = ctx.Output(2, DType::kFloat32, statistics);
+    }
+    const int64_t rows = x.shape.Elements(0, axis);
+    const int64_t n = x.shape.Elements(axis, x.shape.rank());
+    NPU_CHECK(n > 0 || rows == 0, "[", op_, "] expected elements to normalise from axis ", axis, ", got shape ",
+              x.shape);
+    if (x.elements() == 0) return;
+    DispatchTypes(op_, x.dtype, FloatTypes{}, [&](auto type) {
+      using T = decltype(type);
+      const NormTask<T> task{PlanBroadcast<2>(x.shape, {scale.shape, bias ? bias.shape : scale.shape}),
+                             x.as<const T>(),
+                             scale.as<const T>(),
+                             bias.as<const T>(),
+                             y.as<T>(),
+                             mean.as<float>(),
+                             inverse.as<float>(),
+                             rows,
+                             n,
+                             epsilon_,
+                             centre_};
+      ctx.Launch(op_, [task] {
+        ParallelFor(task.rows, RowGrain(task.n), [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) task.Row(row);
+        });
+      });
+    });
+  }
+
+ private:
+  const char* op_;
+  bool centre_;
+  int64_t axis_;
+  double epsilon_;
+};
+
+class LayerNormalizationKernel : public NormKernel {
+ public:
+  explicit LayerNormalizationKernel(const KernelInfo& info) : NormKernel(info, "LayerNormalization", true) {}
+};
+class RMSNormalizationKernel : public NormKernel {
+ public:
+  explicit RMSNormalizationKernel(const KernelInfo& info) : NormKernel(info, "RMSNormalization", false) {}
+};
+
+OpDef NormDef(OpDef def) {
+  def.attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)};
+  def.may_alias = {{0, 0}};
+  def.unsupported = [](const NodeView& node) -> std::string {
+    if (node.attributes.Int("stash_type", 1) != 1) return node.op_type + " with a stash_type other than float";
+    if (node.inputs[0] != node.inputs[1]) return node.op_type + " with a scale of another type than X";
+    return "";
+  };
+  return def;
+}
+
+NPU_ONNX_KERNEL(
+    NormDef(OnnxDef("LayerNormalization", 17, 17, {{"X", kAllFloats}, {"Scale", kAllFloats}, {"B", kAllFloats, true}},
+                    {{"Y", kAllFloats}, {"Mean", {DType::kFloat32}, true}, {"InvStdDev", {DType::kFloat32}, true}},
+                    &MakeKernel<LayerNormalizationKernel>)));
+NPU_ONNX_KERNEL(NormDef(OnnxDef("RMSNormalization", 23, 23, {{"X", kAllFloats}, {"scale", kAllFloats}},
+                                {{"Y", kAllFloats}}, &MakeKernel<RMSNormalizationKernel>)));
+
+}  // namespace
+}  // namespace npu

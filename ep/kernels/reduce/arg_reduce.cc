@@ -1,0 +1,141 @@
+// ArgMax and ArgMin. NaN counts as the extreme, as in NumPy.
+#include <algorithm>
+
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/reduce/axis.h"
+#include "ep/kernels/row_block.h"
+
+namespace npu {
+namespace {
+
+struct ArgMax {
+  static constexpr const char* kName = "ArgMax";
+  template <class C>
+  static bool Better(C a, C b) {
+    return a > b;
+  }
+};
+struct ArgMin {
+  static constexpr const char* kName = "ArgMin";
+  template <class C>
+  static bool Better(C a, C b) {
+    return a < b;
+  }
+};
+
+// Whether candidate `a` at a later position replaces the best so far, `b`.
+template <class Op, bool last, class C>
+bool Replaces(C a, C b) {
+  const bool a_nan = a != a, b_nan = b != b;
+  const bool tie = (a_nan && b_nan) || a == b;
+  return last && tie ? true : !b_nan && (a_nan || Op::Better(a, b));
+}
+
+template <class T>
+ComputeType<T> Load(T v) {
+  if constexpr (kIsHalf<T>) {
+    return ToFloat(v);
+  } else {
+    return v;
+  }
+}
+
+// Side by side along the inner dimension, which is 1 for the last axis.
+template <class Op, bool last, class T>
+void ArgBlock(const T* x, int64_t n, int64_t stride, int64_t* y, int64_t count) {
+  ComputeType<T> best[kRowBlock];
+  for (int64_t j = 0; j < count; ++j) {
+    best[j] = Load(x[j]);
+    y[j] = 0;
+  }
+  for (int64_t i = 1; i < n; ++i) {
+    const T* row = x + i * stride;
+#pragma omp simd
+    for (int64_t j = 0; j < count; ++j) {
+      const auto value = Load(row[j]);
+      const bool replaces = Replaces<Op, last>(value, best[j]);
+      best[j] = replaces ? value : best[j];
+      y[j] = replaces ? i : y[j];
+    }
+  }
+}
+
+// One dense row, seen as rows of lanes, so that it vectorises as ArgBlock does.
+template <class Op, bool last, class T>
+int64_t ArgRow(const T* x, int64_t n) {
+  constexpr int64_t kLanes = 64;
+  int64_t positions[kLanes];
+  const int64_t lanes = std::min(kLanes, n);
+  const int64_t whole = n / lanes;
+  ArgBlock<Op, last>(x, whole, lanes, positions, lanes);
+  int64_t best = positions[0] * lanes;
+  const auto offer = [&](int64_t i) {
+    // Lanes do not come in order of position: among equals the position itself decides.
+    const bool later = Replaces<Op, true>(Load(x[i]), Load(x[best]));
+    const bool better = Replaces<Op, false>(Load(x[i]), Load(x[best]));
+    if (better || (later && (last ? i > best : i < best))) best = i;
+  };
+  for (int64_t j = 1; j < lanes; ++j) offer(positions[j] * lanes + j);
+  for (int64_t i = whole * lanes; i < n; ++i) offer(i);
+  return best;
+}
+
+template <class Op>
+class ArgKernel : public Kernel {
+ public:
+  explicit ArgKernel(const KernelInfo& info)
+      : axis_(info.attributes.Int("axis", 0)),
+        keep_dims_(info.attributes.Bool("keepdims", true)),
+        last_(info.attributes.Bool("select_last_index", false)) {}
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const int axis = NormalizeAxis(Op::kName, axis_, x.shape.rank());
+    const AxisView view = ViewAround(x.shape, axis);
+    Shape shape(x.shape.begin(), axis);
+    if (keep_dims_) shape.push_back(1);
+    for (int d = axis + 1; d < x.shape.rank(); ++d) shape.push_back(x.shape[d]);
+    const TensorView y = ctx.Output(0, DType::kInt64, shape);
+    if (y.elements() == 0) return;
+    NPU_CHECK(view.n > 0, "[", Op::kName, "] expected elements along axis ", axis, ", got shape ", x.shape);
+    DispatchTypes(Op::kName, x.dtype, NumericTypes{}, [&](auto type) {
+      using T = decltype(type);
+      const auto block = last_ ? &ArgBlock<Op, true, T> : &ArgBlock<Op, false, T>;
+      const auto row = last_ ? &ArgRow<Op, true, T> : &ArgRow<Op, false, T>;
+      ctx.Launch(Op::kName, [=, px = x.as<const T>(), py = y.as<int64_t>()] {
+        if (view.inner == 1) {
+          ParallelFor(view.outer, RowGrain(view.n), [=](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) py[i] = row(px + i * view.n, view.n);
+          });
+          return;
+        }
+        const int64_t blocks = (view.inner + kRowBlock - 1) / kRowBlock;
+        const int64_t grain = RowGrain(view.n * std::min(view.inner, kRowBlock));
+        ParallelFor(view.outer * blocks, grain, [=](int64_t begin, int64_t end) {
+          for (int64_t b = begin; b < end; ++b) {
+            const int64_t outer = b / blocks, first = b % blocks * kRowBlock;
+            block(px + outer * view.n * view.inner + first, view.n, view.inner, py + outer * view.inner + first,
+                  std::min(kRowBlock, view.inner - first));
+          }
+        });
+      });
+    });
+  }
+
+ private:
+  int64_t axis_;
+  bool keep_dims_, last_;
+};
+
+template <class Op>
+OpDef ArgDefinition() {
+  OpDef def = OnnxDef(Op::kName, 1, 13, {{"data", kNumeric}}, {{"reduced", kInt64}}, &MakeKernel<ArgKernel<Op>>);
+  def.attributes = {IntAttribute("axis", 0), IntAttribute("keepdims", 1), IntAttribute("select_last_index", 0)};
+  return def;
+}
+
+NPU_ONNX_KERNEL(ArgDefinition<ArgMax>());
+NPU_ONNX_KERNEL(ArgDefinition<ArgMin>());
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,112 @@
+"""The node tests of the onnx package, for every standard operator the NPU implements."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+from onnx import helper, numpy_helper
+from onnx_nodes import (
+    BFLOAT16,
+    FIXED_WIDTH,
+    IR_VERSION,
+    dtype_of,
+    make_session,
+    npu_nodes,
+    run_session,
+)
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
+from onnxruntime_npu import _C
+
+# Models newer than onnxruntime loads are run at this opset: of the operators here, the versions
+# since then only add types, and a floating-point form of Mod.
+NEWEST_OPSET = 24
+IMPLEMENTED = {op["type"] for op in _C.registered_ops() if op["domain"] == ""}
+TYPES = {helper.np_dtype_to_tensor_dtype(dtype_of(name)) for name in FIXED_WIDTH}
+# Forms that are not implemented, as `assignment` names them.
+LEFT_TO_CPU = re.compile(r"with reduction|got bool|fmod=1|no type the NPU knows")
+
+
+def implemented_types(model: onnx.ModelProto) -> bool:
+    """Whether every input and output is a tensor of a type the NPU has."""
+    values = [*model.graph.input, *model.graph.output]
+    return all(value.type.tensor_type.elem_type in TYPES for value in values)
+
+
+def node_cases() -> list:
+    """The package's cases of one implemented operator; making them warns of their own overflows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = collect_testcases(None)
+    return [
+        pytest.param(case, id=case.name)
+        for case in cases
+        if len(case.model.graph.node) == 1
+        and case.model.graph.node[0].op_type in IMPLEMENTED
+        and case.model.graph.node[0].domain == ""
+        and implemented_types(case.model)
+    ]
+
+
+def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model at an opset and IR version onnxruntime loads, with dynamic input shapes."""
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    out.ir_version = min(out.ir_version, IR_VERSION)
+    for opset in out.opset_import:
+        if opset.domain == "":
+            opset.version = min(opset.version, NEWEST_OPSET)
+    for k, value in enumerate(out.graph.input):  # known shapes would let Shape be folded away
+        for d, dim in enumerate(value.type.tensor_type.shape.dim):
+            dim.dim_param = f"d{k}_{d}"
+    return out
+
+
+def session_of(case) -> ort.InferenceSession:
+    """A session of the case's model; skips types that only newer versions take."""
+    try:
+        return make_session(loadable(case.model))
+    except InvalidGraph as error:
+        node = case.model.graph.node[0]
+        newest = onnx.defs.get_schema(node.op_type).since_version
+        if newest <= NEWEST_OPSET or "Type Error" not in str(error):
+            raise
+        pytest.skip(f"{node.op_type} takes this type from opset {newest} on")
+
+
+def as_array(value) -> np.ndarray:
+    """A case's tensor; those of types NumPy lacks come as protos."""
+    return (
+        numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+    )
+
+
+def comparable(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype == BFLOAT16 else array
+
+
+@pytest.mark.parametrize("case", node_cases())
+def test_node(case) -> None:
+    """Same results as the package expects, on the NPU."""
+    session = session_of(case)
+    model = case.model
+    op_type = model.graph.node[0].op_type
+    if npu_nodes(session) != [op_type]:
+        reasons = [n["reason"] for n in onnxruntime_npu.assignment(session)]
+        assert reasons and all(LEFT_TO_CPU.search(reason) for reason in reasons), reasons
+        pytest.skip(reasons[0])
+    for inputs, expected in case.data_sets:
+        names = [value.name for value in model.graph.input]
+        feeds = dict(zip(names, map(as_array, inputs), strict=True))
+        for got, want in zip(run_session(session, feeds), map(as_array, expected), strict=True):
+            assert got.dtype == want.dtype and got.shape == want.shape
+            np.testing.assert_allclose(
+                comparable(got), comparable(want), rtol=case.rtol, atol=case.atol
+            )
