@@ -1,7 +1,7 @@
 """The engines that the language-model benchmark compares, each behind the same four calls.
 
 ``greedy(ids, steps)`` gives tokens (compared before anything is timed); ``prefill(n)`` and
- ``decode(past, steps)`` give seconds. Set-up inside a call is not part of the seconds it returns.
+``decode(past, steps)`` give seconds. Set-up inside a call is not part of the seconds it returns.
 """
 
 from __future__ import annotations
