@@ -1,0 +1,183 @@
+"""Log-softmax and negative log-likelihood in one. Source: torch_npu.npu_cross_entropy_loss."""
+
+from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+
+op = npu_op(
+    "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None,"
+    " str reduction='mean', int ignore_index=-100, float label_smoothing=0.0,"
+    " float lse_square_scale_for_zloss=0.0, bool return_zloss=False)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    onnx="NPUCrossEntropyLoss",
+    outputs=["loss", "log_prob", "zloss", "lse_for_zloss"],
+    dtypes={
+        "input": FLOATS,
+        "target": ["int64"],
+        "weight": ["float32"],
+        "loss": FLOATS,
+        "log_prob": FLOATS,
+        "zloss": FLOATS,
+        "lse_for_zloss": FLOATS,
+    },
+)
+
+
+def _check(condition, message):
+    check(condition, f"[npu_cross_entropy_loss] {message}")
+
+
+@op.reference
+def reference(
+    input,
+    target,
+    weight=None,
+    reduction="mean",
+    ignore_index=-100,
+    label_smoothing=0.0,
+    lse_square_scale_for_zloss=0.0,
+    return_zloss=False,
+):
+    """Return loss, log_prob and two zeros, each in input's dtype.
+
+    input: [N, C]; target: [N] int64 in [0, C); weight: [C] float32, 1 when absent. In float32, with
+    lp = log_softmax(input), a row's loss is (1 - s) * l + s * smooth / C for s = label_smoothing,
+    l = -lp[target] * weight[target] and smooth = -sum(lp * weight). A row whose target is a
+    non-negative ignore_index counts 0. reduction none: loss [N]; sum: their sum, [1]; mean: divided
+    by the sum of weight[target] over the rows that count. log_prob: [N, C]; zloss: like loss and
+    lse_for_zloss: [N], which upstream does not define, are 0.
+    """
+    _check(
+        reduction in ("mean", "sum", "none"),
+        f"expected reduction mean, sum or none, got '{reduction}'",
+    )
+    _check(
+        0 <= label_smoothing < 1,
+        f"expected label_smoothing in [0, 1), got {label_smoothing}",
+    )
+    _check(
+        lse_square_scale_for_zloss == 0 and not return_zloss,
+        "expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined",
+    )
+    _check(input.dim() == 2, f"expected input of shape [N, C], got {list(input.shape)}")
+    n, classes = input.shape
+    _check(
+        list(target.shape) == [n],
+        f"expected target of shape {[n]} and int64, got {list(target.shape)} and {target.dtype}",
+    )
+    _check(
+        weight is None or list(weight.shape) == [classes],
+        f"expected weight of shape {[classes]} and float32, "
+        f"got {weight is not None and list(weight.shape)}",
+    )
+    _check(
+        ignore_index < classes or classes == 0,
+        f"expected ignore_index below the {classes} classes, got {ignore_index}",
+    )
+    compute = torch.promote_types(input.dtype, torch.float32)
+    log_prob = torch.log_softmax(input.to(compute), -1)
+    weights = input.new_ones(classes, dtype=compute) if weight is None else weight.to(compute)
+    w = weights.index_select(0, target)
+    nll = -log_prob.gather(1, target[:, None]).squeeze(1) * w
+    smooth = -(log_prob * weights).sum(-1)
+    counts = (target != ignore_index).to(compute) if ignore_index >= 0 else torch.ones_like(nll)
+    loss = ((1 - label_smoothing) * nll + label_smoothing * smooth / classes) * counts
+    if reduction != "none":
+        loss = loss.sum(0, keepdim=True)
+    if reduction == "mean":
+        loss = loss / (w * counts).sum(0, keepdim=True)
+    zeros = torch.zeros_like(loss), torch.zeros_like(nll)
+    return tuple(t.to(input.dtype) for t in (loss, log_prob, *zeros))
+
+
+@op.function
+def body(b, call, input, target, weight):
+    smoothing, ignored = call.attrs["label_smoothing"], call.attrs["ignore_index"]
+    reduction, dtype = call.attrs["reduction"], call.dtype("input")
+    log_prob = b.LogSoftmax(b.Cast(input, to="float32"), axis=1)
+    picked = b.GatherElements(log_prob, b.Unsqueeze(target, [1]), axis=1)
+    nll = b.Neg(b.Squeeze(picked, [1]))
+    weighted = log_prob if weight is None else b.Mul(log_prob, weight)
+    zeros = b.Cast(b.Sub(target, target), to="float32")
+    w = b.Add(zeros, 1.0) if weight is None else b.Gather(weight, target)
+    loss = b.Mul(nll, w)
+    if smoothing:
+        smooth = b.Neg(b.ReduceMean(weighted, [1], keepdims=0))
+        loss = b.Add(b.Mul(loss, 1 - smoothing), b.Mul(smooth, smoothing))
+    if ignored >= 0:
+        counts = b.Cast(b.Not(b.Equal(target, b.const(ignored, "int64"))), to="float32")
+        loss, w = b.Mul(loss, counts), b.Mul(w, counts)
+    if reduction != "none":
+        loss = b.ReduceSum(loss, [0], keepdims=1)
+    if reduction == "mean":
+        loss = b.Div(loss, b.ReduceSum(w, [0], keepdims=1))
+    zloss = zeros if reduction == "none" else b.const([0.0], "float32")
+    return [b.Cast(v, to=dtype) for v in (loss, log_prob, zloss, zeros)]
+
+
+@op.samples
+def samples(make):
+    x = [[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]
+    log_prob = [[-2.40761, -1.40761, -0.407606], [-1.09861, -1.09861, -1.09861]]
+    target = make.tensor([2, 0], "int64")
+    yield Sample(
+        make.tensor(x), target, id="catalogue", expect=[[0.753109], log_prob, [0.0], [0.0, 0.0]]
+    )
+    yield Sample(
+        make.tensor(x),
+        target,
+        label_smoothing=0.1,
+        id="catalogue_smoothing",
+        expect=[[0.803109], None, None, None],
+    )
+    weight = make.uniform(11, low=0.5, high=2.0, dtype="float32")
+    classes = make.tensor([3, 10, 0, 3, 7], "int64")
+    for reduction in ("mean", "sum", "none"):
+        yield Sample(make(5, 11), classes, None, reduction, id=reduction)
+        yield Sample(make(5, 11), classes, weight, reduction, 3, 0.25, id=f"{reduction}_everything")
+    yield Sample(make(64, 1000), make.ints(64, high=1000), id="threads")
+    yield Sample(make(4, 11, scale=30.0), classes[:4], reduction="none", id="large_logits")
+    yield Sample(make(2, 1), make.ints(2, high=1), id="one_class")
+    yield Sample(make(11, 5).t(), classes, id="not_contiguous")
+
+
+op.errors(
+    lambda make: Sample(make(2, 8), make.tensor([3, 8], "int64")),
+    match=r"\[npu_cross_entropy_loss\] expected target in \[0, 8\), got 8",
+    needs_values=True,
+    id="target_too_large",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), make.tensor([-100, 3], "int64")),
+    match=r"\[npu_cross_entropy_loss\] expected target in \[0, 8\), got -100",
+    needs_values=True,
+    id="negative_target",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), make.ints(2), reduction="max"),
+    match=r"\[npu_cross_entropy_loss\] expected reduction mean, sum or none, got 'max'",
+    id="reduction",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), make.ints(2), label_smoothing=1.0),
+    match=r"\[npu_cross_entropy_loss\] expected label_smoothing in \[0, 1\), got 1",
+    id="label_smoothing",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), make.ints(2), return_zloss=True),
+    match=r"\[npu_cross_entropy_loss\] expected .* the z-loss is not defined",
+    id="zloss",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), make.ints(3)),
+    match=r"\[npu_cross_entropy_loss\] expected target of shape \[2\] and int64, got \[3\]",
+    id="target_shape",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), make.ints(2), make(7, dtype="float32")),
+    match=r"\[npu_cross_entropy_loss\] expected weight of shape \[8\] and float32, got \[7\]",
+    id="weight_shape",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), make.ints(2), ignore_index=8),
+    match=r"\[npu_cross_entropy_loss\] expected ignore_index below the 8 classes, got 8",
+    id="ignore_index",
+)

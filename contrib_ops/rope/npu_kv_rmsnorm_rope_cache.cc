@@ -1,0 +1,237 @@
+// npu_kv_rmsnorm_rope_cache(kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale?, c_kv_scale?, k_rope_offset?,
+// c_kv_offset?, v?; epsilon, cache_mode, is_output_kv) -> k_cache, ckv_cache, k_embed, y. The semantics are in
+// npu_kv_rmsnorm_rope_cache.py.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/rotary/rotate_row.h"
+#include "ep/kernels/rotary/table_rows.h"
+#include "ep/kernels/segments.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_kv_rmsnorm_rope_cache";
+
+struct CacheMode {
+  bool batched;  // [B, 1, length, width] addressed inside the batch row, instead of [blocks, block_size, 1, width]
+  bool by_block;  // one index per block of tokens
+  bool fractal;   // a block is stored as [width / d0, block_size, d0]
+};
+
+CacheMode ParseCacheMode(const std::string& mode) {
+  if (mode == "Norm") return {true, false, false};
+  if (mode == "PA" || mode == "PA_BNSD") return {false, false, false};
+  if (mode == "PA_NZ") return {false, false, true};
+  if (mode == "PA_BLK_BNSD") return {false, true, false};
+  if (mode == "PA_BLK_NZ") return {false, true, true};
+  Fail(ErrorCode::kInvalidArgument, "[", kOp,
+       "] expected cache_mode Norm, PA, PA_BNSD, PA_NZ, PA_BLK_BNSD or PA_BLK_NZ, got '", mode, "'");
+}
+
+// A cache as rows of `width` elements, `page` rows at a time.
+struct Cache {
+  void* data;          // null: nobody wants it
+  const float* scale;  // null: stored in kv's dtype; else int8
+  int64_t width, page;
+  bool fractal;
+
+  template <class T>
+  void Store(int64_t slot, const float* values) const {
+    if (data == nullptr) return;
+    if (scale == nullptr) {
+      StoreAs<T>(slot, [=](T* to, int64_t at, int64_t count) { FromFloat(values + at, to, count); });
+    } else {
+      StoreAs<int8_t>(slot, [=, this](int8_t* to, int64_t at, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) {
+          const float v = std::nearbyint(values[at + i] * scale[at + i]);
+          const float low = v > -128.0f ? v : -128.0f;  // also of NaN
+          to[i] = static_cast<int8_t>(low < 127.0f ? low : 127.0f);
+        }
+      });
+    }
+  }
+
+ private:
+  template <class T, class F>
+  void StoreAs(int64_t slot, F write) const {
+    T* rows = static_cast<T*>(data);
+    if (!fractal) return write(rows + slot * width, int64_t{0}, width);
+    constexpr int64_t d0 = sizeof(T) == 1 ? 32 : 16;
+    T* block = rows + slot / page * page * width + slot % page * d0;
+    for (int64_t at = 0; at < width; at += d0) write(block + at * page, at, d0);
+  }
+};
+
+template <class T>
+struct Task {
+  const T *kv, *gamma, *cos, *sin, *v;
+  T *k_embed, *y;
+  const int64_t* index;
+  int64_t* slots;  // of the cache row of every token; -1: not stored
+  const void *k_source, *ckv_source;
+  Cache k, ckv;
+  int64_t batch, length, pages;
+  int64_t norm, rope;  // widths of the normalised and of the rotated part of a row of kv
+  double epsilon;
+  CacheMode mode;
+  Shape cos_shape, sin_shape;
+
+  int64_t tokens() const { return batch * length; }
+
+  void Run() const {
+    ResolveSlots();
+    CopyCache(k_source, k);
+    CopyCache(ckv_source, ckv);
+    ParallelFor(tokens(), RowGrain(k.width + ckv.width), [&](int64_t begin, int64_t end) { Rows(begin, end); });
+  }
+
+ private:
+  void ResolveSlots() const {
+    const int64_t per_row = (length + k.page - 1) / std::max<int64_t>(k.page, 1);
+    for (int64_t t = 0; t < tokens(); ++t) {
+      const int64_t b = t / length, s = t % length;
+      const int64_t at = index[mode.by_block ? b * per_row + s / k.page : t];
+      const int64_t limit = mode.batched ? k.page : pages * k.page;
+      if (!mode.batched && at < 0) {
+        slots[t] = -1;
+        continue;
+      }
+      NPU_CHECK(at >= 0 && at < limit, "[", kOp, "] expected index in [0, ", limit, "), got ", at);
+      slots[t] = mode.batched ? b * k.page + at : mode.by_block ? at / k.page * k.page + s % k.page : at;
+    }
+  }
+
+  void CopyCache(const void* source, const Cache& cache) const {
+    if (cache.data == source || cache.data == nullptr) return;
+    const int64_t element = cache.scale ? 1 : static_cast<int64_t>(sizeof(T));
+    CopyBytes(source, cache.data, pages * cache.page * cache.width * element);
+  }
+
+  void Rows(int64_t begin, int64_t end) const {
+    const int64_t width = v ? norm : norm + rope;
+    const Shape token_shape{batch, 1, length, rope};
+    TableRows<T> cosines(cos, cos_shape, token_shape), sines(sin, sin_shape, token_shape);
+    cosines.Seek(begin);
+    sines.Seek(begin);
+    RowScratch weights(norm), row(width), normed(norm), keys(k.width), values(ckv.width);
+    ToFloat(gamma, weights.values(), norm);
+    for (int64_t t = begin; t < end; ++t) {
+      ToFloat(kv + t * width, row.values(), width);
+      RmsNormRow(row.values(), weights.values(), epsilon, normed.values(), norm);
+      // With v the normalised row holds the key, its rotated part first; else the rotated part follows it.
+      const float* pairs = v ? normed.values() : row.values() + norm;
+      RotateRow<Pairing::kNeighbours, Pairing::kHalves>(pairs, cosines.Row(), sines.Row(), keys.values(), rope);
+      if (v) {
+        std::copy(normed.values() + rope, normed.values() + norm, keys.values() + rope);
+        ToFloat(v + t * ckv.width, values.values(), ckv.width);
+      } else {
+        std::copy_n(normed.values(), norm, values.values());
+      }
+      if (k_embed) FromFloat(keys.values(), k_embed + t * k.width, k.width);
+      if (y) FromFloat(values.values(), y + t * ckv.width, ckv.width);
+      if (slots[t] >= 0) {
+        k.template Store<T>(slots[t], keys.values());
+        ckv.template Store<T>(slots[t], values.values());
+      }
+      cosines.Next();
+      sines.Next();
+    }
+  }
+};
+
+class KvRmsnormRopeCacheKernel final : public Kernel {
+ public:
+  explicit KvRmsnormRopeCacheKernel(const KernelInfo& info)
+      : epsilon_(info.attributes.Float("epsilon", 1e-5)),
+        mode_(ParseCacheMode(info.attributes.String("cache_mode", "Norm"))) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView kv = ctx.Input(0), gamma = ctx.Input(1), cos = ctx.Input(2), sin = ctx.Input(3);
+    const TensorView index = ctx.Input(4), k_cache = ctx.Input(5), ckv_cache = ctx.Input(6);
+    const TensorView k_scale = ctx.Input(7), ckv_scale = ctx.Input(8), v = ctx.Input(11);
+    NPU_CHECK(kv && gamma && cos && sin && index && k_cache && ckv_cache, "[", kOp,
+              "] expected the tensors kv, gamma, cos, sin, index, k_cache and ckv_cache");
+    NPU_CHECK(!ctx.Input(9) && !ctx.Input(10), "[", kOp,
+              "] expected no k_rope_offset and no c_kv_offset: asymmetric quantization is not defined");
+    NPU_CHECK(kv.shape.rank() == 4 && kv.shape[1] == 1, "[", kOp, "] expected kv of shape [B, 1, S, D], got ",
+              kv.shape);
+    NPU_CHECK(gamma.shape.rank() == 1, "[", kOp, "] expected gamma of rank 1, got ", gamma.shape);
+    NPU_CHECK(cos.shape.rank() == 4 && sin.shape.rank() == 4, "[", kOp, "] expected cos and sin of rank 4, got ",
+              cos.shape, " and ", sin.shape);
+    const int64_t b = kv.shape[0], s = kv.shape[2], norm = gamma.shape[0], rope = cos.shape[3];
+    const int64_t width = v ? norm : norm + rope;
+    NPU_CHECK(kv.shape[3] == width && rope % 2 == 0 && rope <= width, "[", kOp, "] expected kv of ",
+              v ? "gamma's width, at least cos's" : "gamma's and cos's width together", ", cos's even, got kv ",
+              kv.shape, ", gamma ", gamma.shape, " and cos ", cos.shape);
+    const Shape tokens{b, 1, s, rope};
+    NPU_CHECK(BroadcastRows::Fits(cos.shape, tokens) && BroadcastRows::Fits(sin.shape, tokens), "[", kOp,
+              "] expected cos and sin that broadcast to ", tokens, ", got ", cos.shape, " and ", sin.shape);
+    NPU_CHECK(!v || (v.shape.rank() == 4 && v.shape[0] == b && v.shape[1] == 1 && v.shape[2] == s), "[", kOp,
+              "] expected v of shape [", b, ", 1, ", s, ", D], got ", v.shape);
+    for (const auto& [name, t] : {std::pair{"gamma", &gamma}, std::pair{"cos", &cos}, std::pair{"sin", &sin},
+                                  std::pair{"v", &v}}) {
+      NPU_CHECK(!*t || t->dtype == kv.dtype, "[", kOp, "] expected ", name, " of kv's dtype ", NameOf(kv.dtype),
+                ", got ", NameOf(t->dtype));
+    }
+    NPU_CHECK(static_cast<bool>(k_scale) == static_cast<bool>(ckv_scale), "[", kOp,
+              "] expected k_rope_scale and c_kv_scale both or neither");
+    CheckCache("k_cache", k_cache, v ? width : rope, "k_rope_scale", k_scale, kv);
+    CheckCache("ckv_cache", ckv_cache, v ? v.shape[3] : norm, "c_kv_scale", ckv_scale, kv);
+    const int page_axis = mode_.batched ? 2 : 1;
+    const int64_t pages = k_cache.shape[0], page = k_cache.shape[page_axis];
+    NPU_CHECK(ckv_cache.shape[0] == pages && ckv_cache.shape[page_axis] == page, "[", kOp,
+              "] expected k_cache and ckv_cache of as many rows, got ", k_cache.shape, " and ", ckv_cache.shape);
+    NPU_CHECK(!mode_.by_block || page > 0 || s == 0, "[", kOp, "] expected blocks of at least one row, got ",
+              k_cache.shape);
+    const int64_t indices = mode_.by_block && page > 0 ? b * ((s + page - 1) / page) : b * s;
+    NPU_CHECK(index.dtype == DType::kInt64 && index.elements() == indices, "[", kOp, "] expected index of int64 with ",
+              indices, " elements, got ", NameOf(index.dtype), " ", index.shape);
+
+    const TensorView k_out = ctx.Output(0, k_cache.dtype, k_cache.shape);
+    const TensorView ckv_out = ctx.Output(1, ckv_cache.dtype, ckv_cache.shape);
+    const TensorView k_embed = ctx.Output(2, kv.dtype, Shape{b, 1, s, v ? width : rope});
+    const TensorView y = ctx.Output(3, kv.dtype, Shape{b, 1, s, v ? v.shape[3] : norm});
+    int64_t* slots = static_cast<int64_t*>(
+        ctx.Workspace(static_cast<size_t>(std::max<int64_t>(1, (Shape{b, s}).Elements())) * sizeof(int64_t)));
+    DispatchFloats(kOp, kv.dtype, [&](auto tag) {
+      using T = decltype(tag);
+      const Cache k{k_out.data, k_scale.as<float>(), k_cache.shape[3], page, mode_.fractal};
+      const Cache ckv{ckv_out.data, ckv_scale.as<float>(), ckv_cache.shape[3], page, mode_.fractal};
+      const Task<T> task{kv.as<T>(), gamma.as<T>(), cos.as<T>(),  sin.as<T>(),    v.as<T>(), k_embed.as<T>(), y.as<T>(),
+                         index.as<int64_t>(), slots, k_cache.data, ckv_cache.data, k,         ckv,             b,
+                         s,          pages,         norm,         rope,           epsilon_,  mode_,           cos.shape,
+                         sin.shape};
+      ctx.Launch(kOp, [task] { task.Run(); });
+    });
+  }
+
+ private:
+  void CheckCache(const char* name, const TensorView& cache, int64_t width, const char* scale_name,
+                  const TensorView& scale, const TensorView& kv) const {
+    const int one = mode_.batched ? 1 : 2;
+    NPU_CHECK(cache.shape.rank() == 4 && cache.shape[one] == 1 && cache.shape[3] == width &&
+                  (!mode_.batched || cache.shape[0] == kv.shape[0]),
+              "[", kOp, "] expected ", name, " of shape ",
+              mode_.batched ? "[B, 1, length, " : "[blocks, block_size, 1, ", width, "], got ", cache.shape);
+    const DType stored = scale ? DType::kInt8 : kv.dtype;
+    NPU_CHECK(cache.dtype == stored, "[", kOp, "] expected ", name, " of ", NameOf(stored),
+              scale ? ", because it is quantized" : ", kv's dtype", ", got ", NameOf(cache.dtype));
+    NPU_CHECK(!scale || (scale.dtype == DType::kFloat32 && scale.shape == Shape{width}), "[", kOp, "] expected ",
+              scale_name, " of float32 and shape ", Shape{width}, ", got ", NameOf(scale.dtype), " ", scale.shape);
+    const int64_t d0 = scale ? 32 : 16;
+    NPU_CHECK(!mode_.fractal || width % d0 == 0, "[", kOp, "] expected ", name, " of a width that is a multiple of ",
+              d0, " in an NZ cache_mode, got ", width);
+  }
+
+  double epsilon_;
+  CacheMode mode_;
+};
+
+NPU_KERNEL(NPUKvRmsnormRopeCache, KvRmsnormRopeCacheKernel);
+
+}  // namespace
+}  // namespace npu
