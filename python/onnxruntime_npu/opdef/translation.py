@@ -45,7 +45,7 @@ def _translator(op: Op, schema: Schema) -> Callable[..., Any]:
         for node_input, value in op.iterate_inputs(bound):
             if node_input.variadic:
                 inputs += value or []
-            elif node_input.is_list_of_ints and value is not None:
+            elif node_input.is_list_of_ints and isinstance(value, Sequence):
                 inputs.append(_int_list(value))
             else:
                 inputs.append(value)
