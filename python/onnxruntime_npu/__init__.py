@@ -21,8 +21,8 @@ _HOMES = {
     "ortvalue_from_torch": "ortvalue",
     "ortvalue_to_numpy": "ortvalue",
     "ortvalue_to_torch": "ortvalue",
-    "export": "export_",
-    "export_causal_lm": "export_",
+    "export": "exporter",
+    "export_causal_lm": "exporter",
     "op_table": "opdef",
 }
 

@@ -28,3 +28,7 @@ def out_of_memory_type() -> type[Exception]:
     """Return torch's own exception where torch is loaded, so that existing handlers catch it."""
     torch = sys.modules.get("torch")
     return getattr(torch, "OutOfMemoryError", OutOfMemoryError)
+
+
+class ExportError(RuntimeError):
+    """A model that cannot be read or exported; the message names what is missing."""

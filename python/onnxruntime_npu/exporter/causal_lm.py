@@ -1,0 +1,160 @@
+"""Exports a causal language model with its tokenizer and configuration into a directory."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from ..errors import ArgumentError, ExportError
+from ..opdef import torch_library
+from . import graph as passes
+from .checkpoint import Checkpoint, load_checkpoint
+from .genai import write_genai_config
+from .interfaces import CACHES, INTERFACES, LOGITS, Interface
+from .proof import Findings, NotProven
+from .report import ExportReport
+from .substitution import substitute
+from .tracing import check_opset, finish, to_onnx, trace
+from .whole_model import WholeModelProbe
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+QUANTS = ("none",)
+MODEL_FILE = "model.onnx"
+REPORT_FILE = "export_report.json"
+
+
+def export_causal_lm(
+    model_or_dir: Any,
+    out_dir: str | Path,
+    *,
+    dtype: str = "float32",
+    quant: str = "none",
+    cache: str = "dynamic",
+    logits: str = "last",
+    opset: int | None = None,
+    tokenizer: Any | None = None,
+) -> ExportReport:
+    """Export a Llama-family model with fused ``npu::`` operators.
+
+    Writes ``model.onnx`` with ``model.onnx.data``, the tokenizer, ``genai_config.json`` and
+    ``export_report.json``. Every replacement is proven on the model itself before it is made.
+
+    Args:
+        model_or_dir: a directory with config.json and safetensors, a GGUF file or a directory with
+            one, or a loaded transformers model (which is left unchanged).
+        out_dir: directory to write to; made if it does not exist.
+        dtype: float32, float16 or bfloat16, of weights, activations and cache.
+        quant: none.
+        cache: dynamic (past in, grown present out; the interface of onnxruntime-genai) or static (a
+            preallocated buffer, updated in place when bound as input and output).
+        logits: last (of the last token of each row: [B, 1, V]) or all ([B, S, V]).
+        opset: ONNX opset, 18 to 23; default 18.
+        tokenizer: tokenizer to write beside a loaded model.
+
+    Returns the report; ``report.gaps`` is empty when every replacement came out as a node.
+    Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
+    """
+    started = time.monotonic()
+    _check_choice("dtype", dtype, tuple(DTYPES))
+    _check_choice("quant", quant, QUANTS)
+    _check_choice("cache", cache, CACHES)
+    _check_choice("logits", logits, LOGITS)
+    opset = check_opset(opset)
+    out = Path(out_dir)
+    if out.exists() and not out.is_dir():
+        raise ArgumentError(f"expected a directory to write to, got the file {out}")
+    owned = not isinstance(model_or_dir, nn.Module)
+    checkpoint = load_checkpoint(model_or_dir) if owned else _loaded_model(model_or_dir, tokenizer)
+    report = ExportReport(
+        model=checkpoint.source,
+        architecture=type(checkpoint.model).__name__,
+        dtype=dtype,
+        opset=opset,
+        cache=cache,
+        logits=logits,
+        quant=quant,
+    )
+    interface, findings = _interface(checkpoint.model, cache, logits, consume=owned)
+    interface.decoder.convert(DTYPES[dtype])
+    model = _onnx_model(interface, opset)
+    out.mkdir(parents=True, exist_ok=True)
+    _save_companions(out, checkpoint, interface, report)
+    finish(model, out / MODEL_FILE, report, findings)
+    report.seconds = round(time.monotonic() - started, 1)
+    report.write(out / REPORT_FILE)
+    return report
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ArgumentError(f"expected {name} to be one of {', '.join(choices)}, got {value!r}")
+
+
+def _loaded_model(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
+    """Take a model that the caller goes on using: a copy unless it is in float32 on the CPU."""
+    parameters = list(model.parameters())
+    plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
+    if not plain or model.training:
+        model = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    return Checkpoint(model, tokenizer, type(model).__name__)
+
+
+def _interface(
+    model: nn.Module, cache: str, logits: str, *, consume: bool
+) -> tuple[Interface, Findings]:
+    """Return the proven float32 model behind the wanted inputs and outputs."""
+    architecture = type(model).__name__
+    torch_library.register()
+    probe = WholeModelProbe(model)
+    decoder, findings = substitute(model, consume=consume)
+    try:
+        probe.check(INTERFACES[cache](decoder, "all"))
+    except NotProven as error:
+        raise ExportError(f"cannot export {architecture}: {error}") from error
+    if cache == "static":
+        findings.replaced("npu_scatter_nd_update", 0.0, nodes=2 * len(decoder.layers))
+    return INTERFACES[cache](decoder, logits).eval(), findings
+
+
+def _onnx_model(interface: Interface, opset: int) -> ir.Model:
+    """Trace, translate and tidy up; the ``npu::`` nodes have no bodies yet."""
+    dimensions = interface.dimensions()
+    dynamic = [
+        {i: torch.export.Dim.AUTO for i, size in enumerate(dimensions[n]) if isinstance(size, str)}
+        for n in interface.input_names
+    ]
+    leading = len(interface.leading_inputs)
+    shapes = (*dynamic[:leading], dynamic[leading:])
+    program = trace(interface, interface.example(), None, shapes)
+    model = to_onnx(program, opset, interface.input_names, interface.output_names)
+    passes.name_dimensions(model.graph, dimensions)
+    passes.tidy(model.graph)
+    model.metadata_props["onnxruntime_npu.cache"] = interface.cache
+    return model
+
+
+def _save_companions(
+    out: Path, checkpoint: Checkpoint, interface: Interface, report: ExportReport
+) -> None:
+    """Write what a runner needs beside the model."""
+    model = checkpoint.model
+    generation = getattr(model, "generation_config", None)
+    model.config.save_pretrained(out)
+    if generation is not None:
+        generation.save_pretrained(out)
+    if checkpoint.tokenizer is None:
+        report.warnings.append("no tokenizer: none was found, so none is written")
+    else:
+        checkpoint.tokenizer.save_pretrained(out)
+    if interface.cache == "dynamic":
+        write_genai_config(out / "genai_config.json", model.config, generation, interface)
+    else:
+        report.warnings.append(
+            "no genai_config.json: onnxruntime-genai has no static cache with per-row lengths"
+        )

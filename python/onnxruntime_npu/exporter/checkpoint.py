@@ -1,0 +1,139 @@
+"""Reads a causal language model from a Hugging Face directory: safetensors or GGUF weights.
+
+Everything that can be wrong with the files ends in one line that names the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError, ExportError
+
+_GGUF_MAGIC = b"GGUF"
+
+
+@dataclass
+class Checkpoint:
+    """A model in float32 on the CPU, its tokenizer if there is one, and where it came from."""
+
+    model: Any
+    tokenizer: Any | None
+    source: str
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Load a directory with config.json and safetensors, or a GGUF file or a directory with one.
+
+    Raises ArgumentError for a path that holds no model, ExportError for one that cannot be read.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ArgumentError(f"no such model directory: {path}")
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ArgumentError(f"expected a model directory or a .gguf file, got {path}")
+        return _load_gguf(path)
+    if (path / "config.json").is_file():
+        return _load_directory(path)
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ArgumentError(f"{path} holds several GGUF files ({names}): name one of them")
+    if not files:
+        raise ArgumentError(f"{path} holds neither config.json nor a .gguf file")
+    return _load_gguf(files[0])
+
+
+def _load_directory(path: Path) -> Checkpoint:
+    if not any(path.glob("*.safetensors")):
+        raise ExportError(f"{path} holds no *.safetensors file: convert the weights to safetensors")
+    model = _load_model(path, str(path))
+    return Checkpoint(model, _load_tokenizer(path), str(path))
+
+
+def _load_gguf(path: Path) -> Checkpoint:
+    _check_gguf(path)
+    model = _load_model(path.parent, str(path), gguf_file=path.name)
+    # The weights are plain float32 now; a saved config must not ask to dequantize them again.
+    model.config.__dict__.pop("quantization_config", None)
+    return Checkpoint(model, _load_tokenizer(path.parent, gguf_file=path.name), str(path))
+
+
+def _check_gguf(path: Path) -> None:
+    """Check the header and that the file is as long as its tensors need."""
+    from gguf import GGUFReader
+
+    with path.open("rb") as file:
+        magic = file.read(len(_GGUF_MAGIC))
+    if magic != _GGUF_MAGIC:
+        raise ExportError(f"{path} is not a GGUF file: it starts with {magic!r}")
+    try:
+        reader = GGUFReader(path)
+        end = max((int(t.data_offset + t.n_bytes) for t in reader.tensors), default=0)
+    except Exception as error:  # the reader checks nothing: what it raises depends on the damage
+        raise ExportError(f"{path} is damaged or cut short: {_first_line(error)}") from error
+    if end == 0:
+        raise ExportError(f"{path} holds no tensors")
+    if end > path.stat().st_size:
+        raise ExportError(
+            f"{path} is cut short: its tensors end at byte {end}, the file at {path.stat().st_size}"
+        )
+
+
+def _load_model(directory: Path, source: str, **options: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with _quiet_transformers():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                directory,
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+                **options,
+            )
+    except Exception as error:  # transformers raises nearly anything for files it does not like
+        raise ExportError(f"cannot load {source}: {_first_line(error)}") from error
+    model, info = loaded
+    missing = sorted(info.get("missing_keys") or [])
+    mismatched = sorted(str(key) for key in info.get("mismatched_keys") or [])
+    if missing or mismatched:
+        names = ", ".join((missing or mismatched)[:3])
+        what = "lacks" if missing else "has the wrong shape for"
+        count = len(missing or mismatched)
+        raise ExportError(f"cannot load {source}: it {what} {count} weights, such as {names}")
+    return model.eval()
+
+
+def _load_tokenizer(directory: Path, **options: Any) -> Any | None:
+    from transformers import AutoTokenizer
+
+    try:
+        with _quiet_transformers():
+            return AutoTokenizer.from_pretrained(directory, local_files_only=True, **options)
+    except Exception:  # no tokenizer is no error: the report says that none was written
+        return None
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Keep load warnings back: what matters of them is checked and raised here."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

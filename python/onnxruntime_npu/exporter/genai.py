@@ -1,0 +1,69 @@
+"""Writes genai_config.json, by which onnxruntime-genai finds its way in an exported directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .interfaces import Interface
+
+
+def write_genai_config(path: Path, config: Any, generation: Any, interface: Interface) -> None:
+    """Describe the exported model to onnxruntime-genai.
+
+    No provider is named, so that the file works wherever the directory goes; choose one with
+    ``og.Config.append_provider("NPUExecutionProvider")``.
+    """
+    eos = _token(config, generation, "eos_token_id")
+    first_eos = eos[0] if isinstance(eos, list) else eos
+    pad = _token(config, generation, "pad_token_id")
+    context = int(getattr(config, "max_position_embeddings", 2048))
+    decoder = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": "model.onnx",
+        "head_size": interface.head_size,
+        "hidden_size": int(config.hidden_size),
+        "num_attention_heads": interface.attention.heads,
+        "num_key_value_heads": interface.attention.kv_heads,
+        "num_hidden_layers": interface.layer_count,
+        "inputs": {
+            **{name: name for name in interface.leading_inputs},
+            "past_key_names": "past_key_values.%d.key",
+            "past_value_names": "past_key_values.%d.value",
+        },
+        "outputs": {
+            "logits": "logits",
+            "present_key_names": "present.%d.key",
+            "present_value_names": "present.%d.value",
+        },
+    }
+    model = {
+        "type": config.model_type,
+        "vocab_size": int(interface.decoder.embedding.shape[0]),
+        "context_length": context,
+        "bos_token_id": _token(config, generation, "bos_token_id"),
+        "eos_token_id": eos,
+        "pad_token_id": first_eos if pad is None else pad,
+        "decoder": decoder,
+    }
+    search = {
+        "max_length": context,
+        "min_length": 0,
+        "do_sample": bool(getattr(generation, "do_sample", False)),
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "past_present_share_buffer": False,
+        "temperature": float(getattr(generation, "temperature", None) or 1.0),
+        "top_k": int(getattr(generation, "top_k", None) or 50),
+        "top_p": float(getattr(generation, "top_p", None) or 1.0),
+        "repetition_penalty": 1.0,
+        "length_penalty": 1.0,
+    }
+    model = {name: value for name, value in model.items() if value is not None}
+    path.write_text(json.dumps({"model": model, "search": search}, indent=2) + "\n")
+
+
+def _token(config: Any, generation: Any, name: str) -> Any:
+    value = getattr(generation, name, None)
+    return getattr(config, name, None) if value is None else value

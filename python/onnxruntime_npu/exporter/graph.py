@@ -1,0 +1,123 @@
+"""Finishing touches on the traced graph: readable dimensions, no left-over shape arithmetic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+DOMAIN = "npu"
+
+
+def tidy(graph: ir.Graph) -> None:
+    """Remove what tracing left over."""
+    make_reshapes_constant(graph)
+    drop_unused_outputs(graph)
+    drop_unused_nodes(graph)
+
+
+def name_dimensions(graph: ir.Graph, dimensions: Mapping[str, tuple[str | int, ...]]) -> None:
+    """Give every dynamic dimension the name that ``dimensions`` gives it on inputs and outputs.
+
+    Tracing calls them s53, s70, and gives equal sizes of different inputs different names.
+    """
+    symbols: dict[str, str] = {}
+    for value in graph.inputs:
+        for traced, name in zip(value.shape or (), dimensions[str(value.name)], strict=True):
+            if isinstance(traced, ir.SymbolicDim) and isinstance(name, str):
+                symbols[str(traced.value)] = name
+    for value in _values(graph):
+        if value.shape is not None:
+            value.shape = ir.Shape([_named(dim, symbols) for dim in value.shape])
+    for value in [*graph.inputs, *graph.outputs]:
+        value.shape = ir.Shape(dimensions[str(value.name)])
+
+
+def _named(dim: int | ir.SymbolicDim, symbols: Mapping[str, str]) -> int | str | None:
+    if isinstance(dim, int) or dim.value is None:
+        return dim if isinstance(dim, int) else None
+    text = re.sub(r"\b[su]\d+\b", lambda m: symbols.get(m[0], m[0]), str(dim.value))
+    return "total" if text in ("past + sequence", "sequence + past") else text
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    values = [*graph.inputs, *graph.initializers.values()]
+    return values + [output for node in graph for output in node.outputs]
+
+
+def make_reshapes_constant(graph: ir.Graph) -> None:
+    """Replace computed Reshape targets by constants that copy (0) or infer (-1) dynamic sizes.
+
+    Tracing knows every shape; computing the target at run time costs nodes on the host per step.
+    """
+    for node in graph:
+        if node.op_type != "Reshape" or node.domain:
+            continue
+        source, computed = node.inputs
+        if source is None or computed is None or computed.const_value is not None:
+            continue
+        target = _constant_target(source, node.outputs[0])
+        if target is None:
+            continue
+        name = "shape_" + "_".join(str(d).replace("-", "m") for d in target)
+        if name not in graph.initializers:
+            tensor = ir.tensor(np.array(target, np.int64), name=name)
+            graph.register_initializer(
+                ir.Value(
+                    name=name,
+                    shape=ir.Shape([len(target)]),
+                    type=ir.TensorType(ir.DataType.INT64),
+                    const_value=tensor,
+                )
+            )
+        node.replace_input_with(1, graph.initializers[name])
+        node.attributes["allowzero"] = ir.AttrInt64("allowzero", 0)
+
+
+def _constant_target(source: ir.Value, result: ir.Value) -> list[int] | None:
+    if source.shape is None or result.shape is None:
+        return None
+    target: list[int] = []
+    for i, dim in enumerate(result.shape):
+        if isinstance(dim, int):
+            if dim == 0:
+                return None
+            target.append(dim)
+        elif dim.value is not None and i < len(source.shape) and source.shape[i] == dim:
+            target.append(0)
+        else:
+            target.append(-1)
+    return target if target.count(-1) <= 1 else None
+
+
+def drop_unused_outputs(graph: ir.Graph) -> None:
+    """Leave outputs that nobody reads unnamed, so that kernels need not compute them."""
+    results = set(graph.outputs)
+    for node in graph:
+        if node.domain != DOMAIN:
+            continue
+        for output in node.outputs:
+            if not output.uses() and output not in results:
+                output.name = ""
+
+
+def drop_unused_nodes(graph: ir.Graph) -> None:
+    """Remove nodes and initializers that no output depends on."""
+    results = set(graph.outputs)
+    for node in reversed(graph):
+        if not any(output.uses() or output in results for output in node.outputs):
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and value not in results:
+            del graph.initializers[name]
+
+
+def count_nodes(graph: ir.Graph) -> dict[str, int]:
+    """Count nodes per operator, those of other domains than ONNX's as ``domain::type``."""
+    counts: dict[str, int] = {}
+    for node in graph:
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))

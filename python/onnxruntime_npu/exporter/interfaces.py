@@ -1,0 +1,211 @@
+"""The model's inputs and outputs for each kind of cache, as a module that torch.export can trace.
+
+Names of tensors are those that onnxruntime-genai expects; names of dimensions are written into the
+file for people and for memory planning. Symbols: see modules.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .caches import DynamicStep, StaticStep, compressed_causal_mask
+from .modules import Decoder
+
+CACHES = ("dynamic", "static")
+LOGITS = ("last", "all")
+
+# Sizes to trace with: none is 0 or 1, which torch would take for constants, and no two are equal.
+_BATCH, _PAST, _NEW, _CAPACITY = 2, 3, 5, 11
+
+
+class Interface(nn.Module):
+    """A decoder behind the inputs and outputs of one kind of cache."""
+
+    cache: str
+    leading_inputs: tuple[str, ...]
+    cache_dimension: str  # the token axis of past_key_values.*
+    present_dimension: str  # the token axis of present.*
+
+    def __init__(self, decoder: Decoder, logits: str) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.last_only = logits == "last"
+
+    @property
+    def attention(self) -> Any:
+        """Attention of the first layer: all layers have the same head counts."""
+        return self.decoder.layers[0].attention
+
+    @property
+    def head_size(self) -> int:
+        """D, the size of a cached vector."""
+        return self.attention.head_size
+
+    @property
+    def layer_count(self) -> int:
+        """Number of decoder layers."""
+        return len(self.decoder.layers)
+
+    def _cache_names(self, prefix: str) -> list[str]:
+        return [
+            f"{prefix}.{i}.{kind}" for i in range(self.layer_count) for kind in ("key", "value")
+        ]
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the graph inputs, in order."""
+        return [*self.leading_inputs, *self._cache_names("past_key_values")]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the graph outputs, in order."""
+        return ["logits", *self._cache_names("present")]
+
+    def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
+        """Return zeroed keys and values of every layer, [batch, Nkv, length, D]."""
+        dtype = self.decoder.embedding.dtype
+        shape = (batch, self.attention.kv_heads, length, self.head_size)
+        return [torch.zeros(shape, dtype=dtype) for _ in range(2 * self.layer_count)]
+
+    def example(self) -> tuple[Any, ...]:
+        """Return arguments to trace with."""
+        raise NotImplementedError
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        raise NotImplementedError
+
+    def _cache_shapes(self) -> dict[str, tuple[str | int, ...]]:
+        heads, size = self.attention.kv_heads, self.head_size
+        past = ("batch", heads, self.cache_dimension, size)
+        present = ("batch", heads, self.present_dimension, size)
+        return {
+            **dict.fromkeys(self._cache_names("past_key_values"), past),
+            **dict.fromkeys(self._cache_names("present"), present),
+            "logits": (
+                "batch",
+                1 if self.last_only else "sequence",
+                self.decoder.embedding.shape[0],
+            ),
+        }
+
+    def _outputs(
+        self, logits: torch.Tensor, present: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, ...]:
+        return (logits, *(tensor for layer in present for tensor in layer))
+
+    def _all_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Score every token: hidden [B, S, H] to [B, S, V]."""
+        return self.decoder.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
+
+
+def _pairs(flat: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(flat[0::2], flat[1::2], strict=True))
+
+
+class DynamicInterface(Interface):
+    """The cache grows by concatenation; the interface of onnxruntime-genai's decoder models."""
+
+    cache = "dynamic"
+    leading_inputs = ("input_ids", "attention_mask", "position_ids")
+    cache_dimension = "past"
+    present_dimension = "total"
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
+        cos, sin = self.decoder.tables(position_ids)
+        step = DynamicStep(cos, sin, attention_mask, input_ids.shape[1])
+        hidden, present = self.decoder(input_ids, step, _pairs(past))
+        if self.last_only:
+            return self._outputs(self.decoder.logits(hidden[:, -1])[:, None], present)
+        return self._outputs(self._all_logits(hidden), present)
+
+    def example(self) -> tuple[Any, ...]:
+        """Return arguments to trace with."""
+        total = _PAST + _NEW
+        input_ids = torch.zeros(_BATCH, _NEW, dtype=torch.int64)
+        attention_mask = torch.ones(_BATCH, total, dtype=torch.int64)
+        position_ids = torch.arange(_PAST, total)[None].repeat(_BATCH, 1)
+        return input_ids, attention_mask, position_ids, self.empty_caches(_BATCH, _PAST)
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        return {
+            "input_ids": ("batch", "sequence"),
+            "attention_mask": ("batch", "total"),
+            "position_ids": ("batch", "sequence"),
+            **self._cache_shapes(),
+        }
+
+
+class StaticInterface(Interface):
+    """The cache is a preallocated buffer, bound as input and as output of the same step.
+
+    Prompts are padded on the right. Row b goes on after its ``past_lengths[b]`` tokens with the
+    first ``sequence_lengths[b]`` of input_ids[b]; a step needs past_lengths + S <= capacity.
+    """
+
+    cache = "static"
+    leading_inputs = ("input_ids", "sequence_lengths", "past_lengths")
+    cache_dimension = "capacity"
+    present_dimension = "capacity"
+    causal_mask: torch.Tensor
+
+    def __init__(self, decoder: Decoder, logits: str) -> None:
+        super().__init__(decoder, logits)
+        self.register_buffer("causal_mask", compressed_causal_mask())
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        sequence_lengths: torch.Tensor,
+        past_lengths: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Decode input_ids [B, S] into caches [B, Nkv, C, D]."""
+        batch, sequence = input_ids.shape
+        positions = past_lengths[:, None] + torch.arange(sequence)[None, :]
+        cos, sin = self.decoder.tables(positions)
+        step = StaticStep(
+            cos,
+            sin,
+            positions,
+            sequence_lengths,
+            past_lengths,
+            self.attention.kv_heads,
+            self.causal_mask,
+        )
+        hidden, present = self.decoder(input_ids, step, _pairs(past))
+        if self.last_only:
+            last = torch.arange(batch) * sequence + sequence_lengths - 1
+            last_hidden = hidden.flatten(0, 1).index_select(0, last)
+            return self._outputs(self.decoder.logits(last_hidden)[:, None], present)
+        return self._outputs(self._all_logits(hidden), present)
+
+    def example(self) -> tuple[Any, ...]:
+        """Return arguments to trace with."""
+        input_ids = torch.zeros(_BATCH, _NEW, dtype=torch.int64)
+        sequence_lengths = torch.tensor([_NEW, _NEW - 1])
+        past_lengths = torch.tensor([_PAST, _PAST + 1])
+        return input_ids, sequence_lengths, past_lengths, self.empty_caches(_BATCH, _CAPACITY)
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        return {
+            "input_ids": ("batch", "sequence"),
+            "sequence_lengths": ("batch",),
+            "past_lengths": ("batch",),
+            **self._cache_shapes(),
+        }
+
+
+INTERFACES = {"dynamic": DynamicInterface, "static": StaticInterface}

@@ -1,0 +1,74 @@
+"""What an export did: written beside the model and returned to the caller."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ..opdef import all_ops
+from .proof import Findings
+
+_PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what took part in the export."""
+    from .. import __version__
+
+    found = {"onnxruntime_npu": __version__}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass
+class ExportReport:
+    """The report of one export; ``export_report.json`` holds the same."""
+
+    model: str
+    architecture: str
+    opset: int
+    dtype: str | None = None
+    cache: str | None = None
+    logits: str | None = None
+    quant: str | None = None
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    nodes: dict[str, int] = field(default_factory=dict)
+    replaced: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kept: list[dict[str, str]] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+    without_body: list[str] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=_versions)
+    warnings: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes in the main graph."""
+        return sum(self.nodes.values())
+
+    def add_findings(self, findings: Findings) -> None:
+        """Set what was replaced and what was kept; ``nodes`` must be counted before."""
+        operators = all_ops()
+        self.kept = findings.kept
+        for op, count in sorted(findings.expected_nodes.items()):
+            emitted = self.nodes.get(f"npu::{operators[op].onnx_type}", 0)
+            self.replaced[op] = {
+                "replaced": count,
+                "emitted": emitted,
+                "worst_relative_difference": findings.worst_difference[op],
+            }
+            if emitted != count:
+                self.gaps.append(f"{op}: {count} replaced, but {emitted} nodes emitted")
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")

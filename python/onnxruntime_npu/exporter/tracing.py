@@ -1,0 +1,145 @@
+"""From a torch module to an ONNX graph with bare ``npu::`` nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from ..errors import ArgumentError, ExportError
+from ..opdef.attach import attach_function_bodies
+from ..opdef.translation import translation_table
+from .graph import count_nodes
+from .proof import Findings
+from .report import ExportReport
+from .traced_ops import traced_translations
+
+# The opset that torch's translations are written for: other ones go through a version converter.
+DEFAULT_OPSET = 18
+_OPSETS = range(18, 24)
+_INLINE_BYTES = 1024  # smaller tensors stay in the model: shape inference must read some of them
+
+
+def check_opset(opset: int | None) -> int:
+    """Return the opset to export to; raises ArgumentError for one that torch cannot target."""
+    if opset is None:
+        return DEFAULT_OPSET
+    if isinstance(opset, bool) or not isinstance(opset, int) or opset not in _OPSETS:
+        raise ArgumentError(
+            f"expected an opset from {_OPSETS.start} to {_OPSETS.stop - 1}, got {opset!r}"
+        )
+    return opset
+
+
+def trace(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+    dynamic_shapes: Any,
+) -> torch.export.ExportedProgram:
+    """Trace the module; raises ExportError with torch's reason."""
+    try:
+        with torch.no_grad(), _quiet():
+            return torch.export.export(
+                module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+            )
+    except Exception as error:
+        raise ExportError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
+
+
+def to_onnx(
+    program: torch.export.ExportedProgram,
+    opset: int,
+    input_names: list[str] | None = None,
+    output_names: list[str] | None = None,
+) -> ir.Model:
+    """Translate a traced program; ``npu::`` operators become bare nodes without bodies."""
+    try:
+        with _quiet():
+            exported: Any = torch.onnx.export(
+                program,
+                (),
+                input_names=input_names,
+                output_names=output_names,
+                opset_version=opset,
+                custom_translation_table=_translations(),
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+            )
+            types = {v.name: v.type for node in exported.model.graph for v in node.outputs}
+            exported.optimize()
+    except Exception as error:
+        raise ExportError(f"torch.onnx cannot translate the program: {error}") from error
+    # The optimizer infers types anew and forgets the traced one where it finds none.
+    for node in exported.model.graph:
+        for value in node.outputs:
+            value.type = value.type or types.get(value.name)
+    return exported.model
+
+
+def _translations() -> dict[Any, Any]:
+    table = translation_table()
+    return {**table, **traced_translations(table)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what torch tells about itself: optional packages, deprecations, progress."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings) -> None:
+    """Attach function bodies, write the file, and fill the report with what is in it."""
+    report.without_body = attach_function_bodies(model)
+    graph = model.graph
+    report.nodes = count_nodes(graph)
+    report.inputs = [_signature(value) for value in graph.inputs]
+    report.outputs = [_signature(value) for value in graph.outputs]
+    report.add_findings(findings)
+    for op_type in report.without_body:
+        report.warnings.append(f"{op_type} has no portable body: the file needs the NPU provider")
+    model.producer_name, model.producer_version = (
+        "onnxruntime-npu",
+        report.versions["onnxruntime_npu"],
+    )
+    data = f"{path.name}.data"
+    _save(model, path, data)
+    report.files = {p.name: p.stat().st_size for p in (path, path.with_name(data)) if p.exists()}
+
+
+def _save(model: ir.Model, path: Path, data: str) -> None:
+    """Write the model, its weights in ``data`` beside it."""
+    path.with_name(data).unlink(missing_ok=True)
+    unloaded = ir.external_data.unload_from_model(
+        model, path.parent, data, size_threshold_bytes=_INLINE_BYTES
+    )
+    proto = ir.to_proto(unloaded)
+    for node, written in zip(model.graph, proto.graph.node, strict=True):
+        # onnx_ir leaves trailing omitted outputs out; inlining a function body needs them all.
+        body = model.functions.get(node.op_identifier())
+        if body is not None:
+            written.output.extend([""] * (len(body.outputs) - len(written.output)))
+    path.write_bytes(proto.SerializeToString())
+
+
+def _signature(value: ir.Value) -> dict[str, Any]:
+    shape = (
+        [] if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    )
+    return {"name": value.name, "dtype": str(value.dtype).lower(), "shape": shape}

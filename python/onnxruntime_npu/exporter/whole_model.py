@@ -1,0 +1,79 @@
+"""Last proof before tracing: prefill and decode through the cache equal the original's logits.
+
+The parts are proven one by one; this catches what lies between them, such as a layer order, a
+scaled residual or a cache that mixes rows up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .interfaces import Interface
+from .proof import attempt, compare
+
+_LENGTHS = (7, 9)  # rows of different lengths, so that one is padded
+_DECODED = 2  # tokens of each row that are decoded after the prompt
+_CAPACITY = 16
+
+
+class WholeModelProbe:
+    """Random token rows and what the original makes of them."""
+
+    def __init__(self, model: Any) -> None:
+        generator = torch.Generator().manual_seed(7)
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        self._rows = [torch.randint(0, vocabulary, (n,), generator=generator) for n in _LENGTHS]
+        with torch.no_grad():
+            self._expected = [
+                model(input_ids=row[None], use_cache=False).logits[0] for row in self._rows
+            ]
+
+    def check(self, interface: Interface) -> None:
+        """Compare with an interface that gives all logits; raises NotProven."""
+        run = {"dynamic": self._dynamic, "static": self._static}[interface.cache]
+        for row, (expected, actual) in enumerate(
+            zip(self._expected, attempt(run, interface), strict=True)
+        ):
+            compare(expected, actual, f"logits of the whole model, row {row}")
+
+    def _dynamic(self, interface: Interface) -> list[torch.Tensor]:
+        longest = max(_LENGTHS)
+        padding = [longest - n for n in _LENGTHS]
+        ids = torch.stack(
+            [nn.functional.pad(r, (p, 0)) for r, p in zip(self._rows, padding, strict=True)]
+        )
+        mask = torch.stack([torch.arange(longest) >= p for p in padding]).long()
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        past = interface.empty_caches(len(_LENGTHS), 0)
+        logits = []
+        start = 0
+        for end in (longest - _DECODED, *range(longest - _DECODED + 1, longest + 1)):
+            step = slice(start, end)
+            result, *past = interface(ids[:, step], mask[:, :end], positions[:, step], past)
+            logits.append(result)
+            start = end
+        joined = torch.cat(logits, dim=1)
+        return [joined[row, p:] for row, p in enumerate(padding)]
+
+    def _static(self, interface: Interface) -> list[torch.Tensor]:
+        prompts = torch.tensor([n - _DECODED for n in _LENGTHS])
+        longest = int(prompts.max())
+        ids = torch.stack(
+            [
+                nn.functional.pad(r[:n], (0, longest - n))
+                for r, n in zip(self._rows, prompts, strict=True)
+            ]
+        )
+        past = interface.empty_caches(len(_LENGTHS), _CAPACITY)
+        result, *past = interface(ids, prompts, torch.zeros_like(prompts), past)
+        logits = [[result[row, :n]] for row, n in enumerate(prompts)]
+        for i in range(_DECODED):
+            lengths = prompts + i
+            ids = torch.stack([r[n] for r, n in zip(self._rows, lengths, strict=True)])[:, None]
+            result, *past = interface(ids, torch.ones_like(lengths), lengths, past)
+            for row, collected in enumerate(logits):
+                collected.append(result[row])
+        return [torch.cat(collected) for collected in logits]
