@@ -1,0 +1,244 @@
+"""The ``onnxruntime-npu`` command.
+
+Exit codes: 0 done, 2 bad arguments, 1 any other failure. Both failures say why in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from .errors import ArgumentError, ExportError, UnsupportedError
+
+_PROGRAM = "onnxruntime-npu"
+_DTYPES = ("float32", "float16", "bfloat16")
+_QUANTS = ("none",)
+_CACHES = ("dynamic", "static")
+# For models whose generation_config.json does not say how they want to be sampled.
+_TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()
+    except ArgumentError as error:
+        return _fail(2, error)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return _fail(130, "interrupted")
+    except (ExportError, UnsupportedError, ImportError, OSError, MemoryError) as error:
+        return _fail(1, error)
+    except Exception as error:
+        # onnxruntime's exceptions have no common base of their own.
+        if not type(error).__module__.startswith("onnxruntime."):
+            raise
+        return _fail(1, error)
+    return 0
+
+
+def _fail(code: int, reason: object) -> int:
+    text = " ".join(str(reason).split()) or type(reason).__name__
+    print(f"{_PROGRAM}: error: {text}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line instead of printing the usage."""
+        print(f"{self.prog}: error: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog=_PROGRAM, description="Export, run and inspect models on the NPU.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    info = commands.add_parser("info", help="versions, devices, ISA, provider library, operators")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+
+    ops = commands.add_parser("ops", help="every npu:: operator")
+    ops.add_argument("--json", action="store_true", help="print JSON")
+    ops.set_defaults(run=_ops)
+
+    export = commands.add_parser(
+        "export",
+        help="a Hugging Face model directory to ONNX with npu:: operators",
+        description="Export a Llama-family model (llama, mistral, qwen2, qwen3 and what computes "
+        "the same) to OUT_DIR/model.onnx with its tokenizer and export_report.json.",
+    )
+    export.add_argument(
+        "model_dir", metavar="MODEL_DIR", help="directory with safetensors or GGUF, or a GGUF file"
+    )
+    export.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    _choice(export, "--dtype", _DTYPES, "of weights, activations and cache")
+    _choice(export, "--quant", _QUANTS, "quantization of weights")
+    _choice(export, "--cache", _CACHES, "dynamic: grows; static: preallocated, updated in place")
+    _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
+    export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    export.set_defaults(run=_export)
+
+    generate = commands.add_parser(
+        "generate",
+        help="text from an exported model, streamed",
+        description="Generate text with an exported model. Without --greedy the next token is "
+        "sampled as the model's generation_config.json says, else with temperature "
+        f"{_TEMPERATURE}, top-k {_TOP_K}, top-p {_TOP_P}.",
+    )
+    generate.add_argument("model_dir", metavar="OUT_DIR", help="what `export` wrote")
+    generate.add_argument("--prompt", required=True, help="text to answer or continue")
+    generate.add_argument(
+        "--max-new-tokens", type=int, default=256, metavar="N", help="default 256"
+    )
+    generate.add_argument("--greedy", action="store_true", help="take the most likely token")
+    generate.add_argument("--temperature", type=float, help="0 is greedy")
+    generate.add_argument("--top-k", type=int, help="sample among the K most likely; 0: all")
+    generate.add_argument("--top-p", type=float, help="sample within the most likely mass P")
+    generate.add_argument("--seed", type=int, help="makes sampling repeatable")
+    generate.add_argument("--raw", action="store_true", help="no chat template")
+    _choice(generate, "--provider", ("npu", "cpu"), "execution provider")
+    generate.add_argument("--stats", action="store_true", help="print speed to stderr")
+    generate.set_defaults(run=_generate)
+    return parser
+
+
+def _choice(
+    parser: argparse.ArgumentParser, flag: str, choices: tuple[str, ...], meaning: str
+) -> None:
+    parser.add_argument(
+        flag,
+        choices=choices,
+        default=choices[0],
+        help=f"{meaning}: {', '.join(choices)} (default: {choices[0]})",
+    )
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    import onnxruntime
+
+    from . import _C, __version__, get_ep_name, get_library_path
+
+    devices = [
+        {"id": i, **_C.device_properties(i), "memory_limit": _C.memory_limit(i)}
+        for i in range(_C.device_count())
+    ]
+    kernels = _C.registered_ops()
+    fused = sorted(k["type"] for k in kernels if k["domain"] == "npu")
+    standard = sorted({k["type"] for k in kernels if k["domain"] == ""})
+    facts: dict[str, Any] = {
+        "onnxruntime_npu": __version__,
+        "onnxruntime": onnxruntime.__version__,
+        "python": platform.python_version(),
+        "provider": get_ep_name(),
+        "library": get_library_path(),
+        "isa": _C.isa(),
+        "cpu_features": sorted(name for name, present in _C.cpu_features().items() if present),
+        "threads": _C.num_threads(),
+        "devices": devices,
+        "npu_operators": fused,
+        "onnx_operators": standard,
+    }
+    if arguments.json:
+        print(json.dumps(facts, indent=2))
+        return
+    for name in ("onnxruntime_npu", "onnxruntime", "python", "provider", "library", "isa"):
+        print(f"{name:16} {facts[name]}")
+    print(f"{'cpu features':16} {' '.join(facts['cpu_features'])}")
+    print(f"{'threads':16} {facts['threads']}")
+    for device in devices:
+        print(
+            f"{'device ' + str(device['id']):16} {device['name']}, "
+            f"{device['compute_units']} compute units, {device['memory_limit'] / 2**30:.1f} GiB"
+        )
+    print(f"{'npu operators':16} {len(fused)} (onnxruntime-npu ops)")
+    print(f"{'onnx operators':16} {len(standard)}: {' '.join(standard)}")
+
+
+def _ops(arguments: argparse.Namespace) -> None:
+    from .opdef.table import op_table
+
+    rows = op_table()
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        first: list[str] = row["inputs"][0]["dtypes"] if row["inputs"] else []
+        body = "function body" if row["function_body"] else "no function body"
+        print(f"{row['schema']}\n    npu::{row['onnx_type']}; {', '.join(first)}; {body}")
+    print(f"{len(rows)} operators")
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from .exporter import export_causal_lm
+
+    report = export_causal_lm(
+        arguments.model_dir,
+        arguments.out_dir,
+        dtype=arguments.dtype,
+        quant=arguments.quant,
+        cache=arguments.cache,
+        logits=arguments.logits,
+        opset=arguments.opset,
+    )
+    fused = sum(count for name, count in report.nodes.items() if name.startswith("npu::"))
+    size = sum(report.files.values()) / 2**20
+    print(
+        f"{arguments.out_dir}: {report.architecture}, {report.dtype}, cache {report.cache}, "
+        f"{report.node_count} nodes ({fused} npu::), {size:.0f} MiB, {report.seconds:.0f} s"
+    )
+    for warning in [*report.gaps, *report.warnings]:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    from .generation import CausalLM
+
+    provider = {"npu": "NPUExecutionProvider", "cpu": "CPUExecutionProvider"}[arguments.provider]
+    model = CausalLM(arguments.model_dir, providers=[provider])
+    result = model.generate(
+        arguments.prompt,
+        max_new_tokens=arguments.max_new_tokens,
+        sampler=_sampler(arguments, model.generation_config),
+        chat=not arguments.raw,
+        on_text=lambda text: print(text, end="", flush=True),
+    )
+    print()
+    if arguments.stats:
+        print(
+            f"{result.prompt_tokens} prompt tokens in {result.prefill_seconds:.3f} s, "
+            f"{len(result.tokens[0])} new tokens at {result.tokens_per_second:.1f} tokens/s",
+            file=sys.stderr,
+        )
+
+
+def _sampler(arguments: argparse.Namespace, config: dict[str, Any]) -> Any:
+    from .sampling import Sampler
+
+    def setting(name: str, default: float) -> Any:
+        given = getattr(arguments, name)
+        if given is not None:
+            return given
+        configured = config.get(name)
+        return default if configured is None else configured
+
+    if arguments.greedy:
+        return Sampler()
+    return Sampler(
+        temperature=setting("temperature", _TEMPERATURE),
+        top_k=setting("top_k", _TOP_K),
+        top_p=setting("top_p", _TOP_P),
+        seed=arguments.seed,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
