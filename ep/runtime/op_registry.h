@@ -44,18 +44,18 @@ struct OpDef {
   std::string domain;  // "" is ai.onnx
   std::string type;
   int since = 1, until = 1;  // inclusive range of since-versions whose semantics are implemented
-  std::vector<ArgDef> inputs, outputs;
+  std::vector<ArgDef> inputs = {}, outputs = {};
   size_t min_inputs = 0;
-  std::vector<AttrDef> attributes;
-  std::vector<std::pair<int, int>> may_alias;      // (input, output): the kernel works in place when handed one buffer
-  std::vector<std::pair<int, int>> mutable_alias;  // (input, output): the output IS the updated input
+  std::vector<AttrDef> attributes = {};
+  std::vector<std::pair<int, int>> may_alias = {};      // (input, output): the kernel works in place when handed one buffer
+  std::vector<std::pair<int, int>> mutable_alias = {};  // (input, output): the output IS the updated input
   // (input, output): the output is the input's bytes under another shape (Reshape, Squeeze, Identity). The framework
   // may hand both one buffer although the input has other readers, so the kernel only copies between two buffers.
-  std::vector<std::pair<int, int>> view_alias;
+  std::vector<std::pair<int, int>> view_alias = {};
   KernelFactory make = nullptr;
   // Empty when the node is fully implemented, else why not, for the user's eyes. dtypes and arity
   // have been checked against the ArgDefs already.
-  std::function<std::string(const NodeView&)> unsupported;
+  std::function<std::string(const NodeView&)> unsupported = {};
 };
 
 class OpRegistry {

@@ -1,0 +1,63 @@
+// The tile instructions, as assembly: gcc 12's intrinsics give _tile_loadconfig an operand of 8 bytes, so that the
+// stores which fill the rest of the configuration may be deleted, and know no AMX-FP16.
+//
+// None of these names the memory it touches (a strided region has no operand): put CompilerBarrier() between plain
+// stores and Load, and between Store and plain loads.
+#pragma once
+
+#include <cstdint>
+
+namespace npu::gemm::amx {
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+inline void CompilerBarrier() { asm volatile("" ::: "memory"); }
+
+// All eight tiles with 16 rows of 64 bytes, for the calling thread.
+inline void ConfigureFullTiles() {
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    config.row_bytes[i] = 64;
+    config.rows[i] = 16;
+  }
+  asm volatile("ldtilecfg %0" ::"m"(config));
+}
+inline void Release() { asm volatile("tilerelease"); }
+
+template <int kTile>
+void Zero() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+}
+template <int kTile>
+void Load(const void* base, int64_t row_stride_bytes) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));
+}
+template <int kTile>
+void Store(void* base, int64_t row_stride_bytes) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));
+}
+
+// Run<c, a, b>: tile c += tile a * tile b.
+struct DotBf16 {
+  template <int kC, int kA, int kB>
+  static void Run() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+  }
+};
+struct DotFp16 {
+  // tdpfp16ps, spelt in bytes for assemblers older than AMX-FP16:
+  // VEX.128.F2.0F38.W0 5C /r with ModRM.reg = c, ModRM.rm = a, VEX.vvvv = b.
+  template <int kC, int kA, int kB>
+  static void Run() {
+    asm volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"(((~kB & 15) << 3) | 3), "i"(0xc0 | (kC << 3) | kA));
+  }
+};
+
+}  // namespace npu::gemm::amx

@@ -1,0 +1,74 @@
+#include "ep/kernels/gemm/blocking.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace npu::gemm {
+
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// What a block of A may take: the rest of the cache is for the panel of B in use and the sums.
+int64_t SliverBudget() {
+  static const int64_t budget = [] {
+    int64_t bytes = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    constexpr int64_t kSmallest = 256 << 10, kLargest = 2 << 20;
+    return std::clamp(bytes, kSmallest, kLargest) / 2;
+  }();
+  return budget;
+}
+
+// A panel of this many rows of A or more hides what it costs to bring it from memory.
+constexpr int64_t kRowsPerPanelRead = 96;
+// Sums that are kept between blocks of K, per thread.
+constexpr int64_t kSumBytes = 256 << 10;
+// A thread takes at least this much of B at once: less costs more in handing out than it balances.
+constexpr int64_t kGrainBytes = 64 << 10;
+// ... and this many multiply-adds.
+constexpr int64_t kGrainWork = 256 << 10;
+
+}  // namespace
+
+Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, int64_t m, int64_t n, int64_t k,
+                        int64_t threads) {
+  Blocking out;
+  const int64_t panels = PanelCount(n);
+  out.slivers = CeilDiv(m, kernel.sliver_rows);
+  out.sliver_rows = CeilDiv(m, out.slivers);
+
+  // Depth: as much of K as lets a useful number of rows stay in the cache.
+  constexpr int64_t kDepthMultiple = 32;
+  const int64_t element = kernel.sliver_format == SliverFormat::kFloat32 ? 4 : 2;
+  const int64_t rows =
+      std::min<int64_t>(out.slivers * kernel.StoredRows(static_cast<int>(out.sliver_rows)), kRowsPerPanelRead);
+  const int64_t most = std::max(kDepthMultiple, SliverBudget() / (rows * element) / kDepthMultiple * kDepthMultiple);
+  out.depth_blocks = CeilDiv(k, most);
+  out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), kDepthMultiple) * kDepthMultiple;
+  out.depth_blocks = CeilDiv(k, out.depth);
+
+  const int64_t stored_rows = kernel.StoredRows(static_cast<int>(out.sliver_rows));
+  out.block_slivers =
+      std::clamp<int64_t>(SliverBudget() / SliverBytes(kernel.sliver_format, stored_rows, out.depth), 1, out.slivers);
+
+  // Threads: columns first, since then each panel is read by one thread; rows too where panels are too few.
+  if (panels < threads && out.slivers > 1) {
+    out.row_parts = std::min(out.slivers, CeilDiv(threads, panels));
+    out.block_slivers = std::min(out.block_slivers, CeilDiv(out.slivers, out.row_parts));
+  }
+  if (out.depth_blocks > 1) {
+    const int64_t tile_bytes = stored_rows * kPanelColumns * static_cast<int64_t>(sizeof(float));
+    out.group_panels = std::clamp<int64_t>(kSumBytes / (tile_bytes * out.block_slivers), 1, panels);
+  }
+  const int64_t panel_work = CeilDiv(m, out.row_parts) * k * kPanelColumns;
+  const int64_t panel_bytes = PanelBytes(format, k);
+  out.panel_grain =
+      std::max<int64_t>(1, std::max(kGrainBytes / panel_bytes, std::min(kGrainWork / panel_work, panels)));
+  return out;
+}
+
+}  // namespace npu::gemm

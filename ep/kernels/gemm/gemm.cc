@@ -1,0 +1,228 @@
+#include "ep/kernels/gemm/gemm.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "ep/kernels/gemm/blocking.h"
+#include "ep/kernels/gemm/epilogue.h"
+#include "ep/kernels/gemm/microkernel.h"
+#include "ep/kernels/gemm/packing.h"
+
+namespace npu::gemm {
+
+namespace {
+
+// Grows and is kept: a thread multiplies many times.
+class AlignedBuffer {
+ public:
+  void* Reserve(int64_t bytes) {
+    if (bytes > size_) {
+      // Rounded to whole lines, as aligned_alloc demands.
+      const size_t rounded = (static_cast<size_t>(bytes) + 63) / 64 * 64;
+      size_ = 0;
+      memory_.reset(std::aligned_alloc(64, rounded));
+      if (!memory_) throw std::bad_alloc();
+      size_ = static_cast<int64_t>(rounded);
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> memory_;
+  int64_t size_ = 0;
+};
+
+struct ThreadScratch {
+  AlignedBuffer a, b, sums;
+  // Which block of A lies in `a`: a thread that takes several parts of one product packs it once.
+  uint64_t product = 0;
+  int64_t first_sliver = -1, depth_block = -1;
+};
+thread_local ThreadScratch scratch;
+
+std::atomic<uint64_t> next_product{1};
+
+// One call: everything that its parts share.
+class Product {
+ public:
+  Product(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, const Result& c,
+          const Epilogue& epilogue)
+      : dtype_(dtype),
+        a_(a),
+        b_(b),
+        packed_b_(static_cast<const char*>(packed_b)),
+        c_(c),
+        epilogue_(epilogue),
+        format_(FormatOf(dtype)),
+        kernel_(SelectKernel(format_, a.rows)),
+        id_(next_product.fetch_add(1)),
+        blocking_(ChooseBlocking(kernel_, format_, a.rows, b.columns, a.columns, NumThreads())) {}
+
+  void Run() {
+    const int64_t panels = PanelCount(b_.columns);
+    const int64_t parts = blocking_.row_parts;
+    if (parts == 1) {
+      ParallelFor(panels, blocking_.panel_grain,
+                  [this](int64_t begin, int64_t end) { RunPart(0, blocking_.slivers, begin, end); });
+      return;
+    }
+    // Few panels: the units are (part of the rows, panel), rows outermost.
+    ParallelFor(parts * panels, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end;) {
+        const int64_t part = unit / panels;
+        const int64_t stop = std::min(end, (part + 1) * panels);
+        RunPart(blocking_.slivers * part / parts, blocking_.slivers * (part + 1) / parts, unit - part * panels,
+                stop - part * panels);
+        unit = stop;
+      }
+    });
+  }
+
+ private:
+  void RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {
+    ScopedTiles tiles(kernel_);
+    for (int64_t s = sliver_begin; s < sliver_end; s += blocking_.block_slivers) {
+      const int64_t stop = std::min(sliver_end, s + blocking_.block_slivers);
+      for (int64_t p = panel_begin; p < panel_end; p += blocking_.group_panels)
+        RunBlock(s, stop, p, std::min(panel_end, p + blocking_.group_panels));
+    }
+  }
+
+  // A block of slivers times a group of panels, over all of K.
+  void RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {
+    const int64_t slivers = sliver_end - sliver_begin;
+    const int64_t stored_rows = kernel_.StoredRows(static_cast<int>(blocking_.sliver_rows));
+    const int64_t tile_elements = stored_rows * kPanelColumns;
+    const bool one_block = blocking_.depth_blocks == 1;
+    const int64_t kept_tiles = one_block ? 1 : slivers * (panel_end - panel_begin);
+    float* sums =
+        static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_elements * static_cast<int64_t>(sizeof(float))));
+
+    for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
+      const int64_t k0 = kb * blocking_.depth;
+      const int64_t depth = std::min(blocking_.depth, a_.columns - k0);
+      const char* a = SliversOf(sliver_begin, sliver_end, kb, k0, depth);
+      const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, stored_rows, depth);
+      const bool last = kb + 1 == blocking_.depth_blocks;
+      float* tile = sums;
+      for (int64_t p = panel_begin; p < panel_end; ++p) {
+        const void* b = PanelOf(p, k0, depth);
+        for (int64_t s = sliver_begin; s < sliver_end; ++s) {
+          const int64_t m0 = s * blocking_.sliver_rows;
+          const int64_t rows = std::min(blocking_.sliver_rows, a_.rows - m0);
+          const int function = kernel_.StoredRows(static_cast<int>(rows));
+          kernel_.functions[function](a + (s - sliver_begin) * sliver_bytes, b, depth, tile, kb > 0);
+          if (last) {
+            const int64_t n0 = p * kPanelColumns;
+            StoreTile(tile, rows, std::min<int64_t>(kPanelColumns, b_.columns - n0), m0, n0, c_, epilogue_);
+          }
+          if (!one_block) tile += tile_elements;
+        }
+      }
+    }
+  }
+
+  const char* SliversOf(int64_t sliver_begin, int64_t sliver_end, int64_t kb, int64_t k0, int64_t depth) {
+    const bool halves = kernel_.sliver_format == SliverFormat::kHalves;
+    // One row that needs no conversion is a sliver as it lies.
+    if (a_.rows == 1 && a_.column_stride == 1 && kernel_.row_multiple == 1 &&
+        (halves ? depth % 2 == 0 : dtype_ == DType::kFloat32))
+      return static_cast<const char*>(a_.data) + k0 * (halves ? 2 : 4);
+
+    const int64_t full_rows = kernel_.StoredRows(static_cast<int>(blocking_.sliver_rows));
+    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, full_rows, depth);
+    char* out = static_cast<char*>(scratch.a.Reserve(sliver_bytes * (sliver_end - sliver_begin)));
+    if (scratch.product == id_ && scratch.first_sliver == sliver_begin && scratch.depth_block == kb) return out;
+    scratch.product = 0;  // until it is whole
+    for (int64_t s = sliver_begin; s < sliver_end; ++s) {
+      const int64_t m0 = s * blocking_.sliver_rows;
+      const int64_t rows = std::min(blocking_.sliver_rows, a_.rows - m0);
+      PackSliver(kernel_.sliver_format, dtype_, a_, m0, rows, kernel_.StoredRows(static_cast<int>(rows)), k0, depth,
+                 out + (s - sliver_begin) * sliver_bytes);
+    }
+    scratch.product = id_;
+    scratch.first_sliver = sliver_begin;
+    scratch.depth_block = kb;
+    return out;
+  }
+
+  const void* PanelOf(int64_t panel, int64_t k0, int64_t depth) {
+    if (packed_b_) {
+      const int64_t row_bytes = kPanelColumns * ElementBytes(format_);
+      return packed_b_ + panel * PanelBytes(format_, a_.columns) + k0 * row_bytes;
+    }
+    void* out = scratch.b.Reserve(PanelBytes(format_, depth));
+    PackPanel(format_, b_, panel, k0, depth, out);
+    return out;
+  }
+
+  DType dtype_;
+  Matrix a_, b_;  // of a packed B only the sizes count
+  const char* packed_b_;
+  Result c_;
+  Epilogue epilogue_;
+  PanelFormat format_;
+  const MicroKernel& kernel_;
+  uint64_t id_;
+  Blocking blocking_;
+};
+
+// An empty sum: C is the addend, or zero.
+void StoreEmptySum(const Result& c, int64_t m, int64_t n, const Epilogue& epilogue) {
+  const float zeros[kPanelColumns] = {};
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; j += kPanelColumns)
+      StoreTile(zeros, 1, std::min<int64_t>(kPanelColumns, n - j), i, j, c, epilogue);
+}
+
+void Check(DType dtype, const Matrix& a, int64_t b_rows) {
+  NPU_CHECK(Supports(dtype), "[gemm] expected float32, float16 or bfloat16, got ", NameOf(dtype));
+  NPU_CHECK(a.columns == b_rows, "[gemm] expected as many columns of A as rows of B, got ", a.columns, " and ", b_rows);
+}
+
+void MultiplyAny(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, const Result& c,
+                 const Epilogue& epilogue) {
+  Check(dtype, a, b.rows);
+  if (a.rows == 0 || b.columns == 0) return;
+  if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue);
+  Product(dtype, a, b, packed_b, c, epilogue).Run();
+}
+
+}  // namespace
+
+size_t PackedBytes(DType dtype, int64_t k, int64_t n) {
+  NPU_CHECK(Supports(dtype) && k >= 0 && n >= 0, "[gemm] expected a matrix of floats, got ", NameOf(dtype), " [", k,
+            ", ", n, "]");
+  // No size below overflows when this does not.
+  constexpr int64_t kMost = int64_t{1} << 56;
+  NPU_CHECK(n == 0 || k <= kMost / (n + kPanelColumns), "[gemm] expected a matrix that fits memory, got [", k, ", ", n,
+            "]");
+  return static_cast<size_t>(PanelCount(n) * PanelBytes(FormatOf(dtype), k));
+}
+
+void Pack(DType dtype, const Matrix& b, void* packed) {
+  const PanelFormat format = FormatOf(dtype);
+  const int64_t panel_bytes = PanelBytes(format, b.rows);
+  constexpr int64_t kGrainBytes = 128 << 10;
+  ParallelFor(PanelCount(b.columns), std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, panel_bytes)),
+              [&](int64_t begin, int64_t end) {
+                for (int64_t p = begin; p < end; ++p)
+                  PackPanel(format, b, p, 0, b.rows, static_cast<char*>(packed) + p * panel_bytes);
+              });
+}
+
+void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue) {
+  MultiplyAny(b.dtype, a, Matrix::RowMajor(nullptr, b.rows, b.columns), b.data, c, epilogue);
+}
+
+void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue) {
+  MultiplyAny(dtype, a, b, nullptr, c, epilogue);
+}
+
+}  // namespace npu::gemm

@@ -1,0 +1,145 @@
+#include "ep/kernels/gemm/microkernel.h"
+
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "ep/kernels/convert.h"
+
+namespace npu::gemm {
+
+namespace {
+
+// How rows of a panel become vectors of floats. kDepth: rows of K in one stored row.
+struct Float32Panel {
+  using Element = float;
+  static constexpr int kDepth = 1;
+  static constexpr int kRowElements = kPanelColumns;
+  static void Load(const float* b, int /*k*/, Vec& low, Vec& high) {
+    low = reinterpret_cast<const Vec*>(b)[0];
+    high = reinterpret_cast<const Vec*>(b)[1];
+  }
+};
+
+struct Float16Panel {
+  using Element = uint16_t;
+  static constexpr int kDepth = 1;
+  static constexpr int kRowElements = kPanelColumns;
+  static Vec Widen(const uint16_t* b) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(b)));
+#elif defined(__F16C__)
+    return (Vec)_mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(b)));
+#else
+    Vec out;
+    for (int i = 0; i < kLanes; ++i) out[i] = internal::HalfToFloat(b[i]);
+    return out;
+#endif
+  }
+  static void Load(const uint16_t* b, int /*k*/, Vec& low, Vec& high) {
+    low = Widen(b);
+    high = Widen(b + kLanes);
+  }
+};
+
+struct BFloat16Panel {
+  using Element = uint32_t;  // a pair
+  static constexpr int kDepth = 2;
+  static constexpr int kRowElements = kPanelColumns;
+  static void Load(const uint32_t* b, int k, Vec& low, Vec& high) {
+    const VecU32* v = reinterpret_cast<const VecU32*>(b);
+    low = k == 0 ? (Vec)(v[0] << 16) : (Vec)(v[0] & 0xffff0000u);
+    high = k == 0 ? (Vec)(v[1] << 16) : (Vec)(v[1] & 0xffff0000u);
+  }
+};
+
+template <class Panel, int kRows>
+void FloatTile(const void* a_sliver, const void* b_panel, int64_t depth, float* tile, bool accumulate) {
+  constexpr int kChunk = 16;  // floats of one row in one chunk
+  constexpr int kSteps = kChunk / Panel::kDepth;
+  // Few rows leave too few independent sums to hide the latency of a multiply-add: then each row has several.
+  constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;
+  const float* a = static_cast<const float*>(a_sliver);
+  const auto* b = static_cast<const typename Panel::Element*>(b_panel);
+  Vec* c = reinterpret_cast<Vec*>(tile);
+
+  Vec sum[kChains][kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    sum[0][r][0] = accumulate ? c[2 * r] : Vec{};
+    sum[0][r][1] = accumulate ? c[2 * r + 1] : Vec{};
+#pragma GCC unroll 4
+    for (int chain = 1; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = Vec{};
+  }
+  auto step = [&](const float* a_step, int chain) __attribute__((always_inline)) {
+    constexpr int kBytes = Panel::kRowElements * static_cast<int>(sizeof(typename Panel::Element));
+#pragma GCC unroll 2
+    for (int line = 0; line < kBytes; line += 64)
+      __builtin_prefetch(reinterpret_cast<const char*>(b) + kPrefetchBytes + line);
+#pragma GCC unroll 2
+    for (int k = 0; k < Panel::kDepth; ++k) {
+      Vec low, high;
+      Panel::Load(b, k, low, high);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        sum[chain][r][0] += a_step[r * kChunk + k] * low;
+        sum[chain][r][1] += a_step[r * kChunk + k] * high;
+      }
+    }
+    b += Panel::kRowElements;
+  };
+  for (; depth >= kChunk; depth -= kChunk, a += kRows * kChunk) {
+    for (int s = 0; s < kSteps; s += kChains) {
+#pragma GCC unroll 4
+      for (int chain = 0; chain < kChains; ++chain) step(a + (s + chain) * Panel::kDepth, chain);
+    }
+  }
+  for (int64_t k = 0; k < depth; k += Panel::kDepth) step(a + k, 0);
+
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int chain = 1; chain < kChains; ++chain) {
+      sum[0][r][0] += sum[chain][r][0];
+      sum[0][r][1] += sum[chain][r][1];
+    }
+    c[2 * r] = sum[0][r][0];
+    c[2 * r + 1] = sum[0][r][1];
+  }
+}
+
+template <class Panel, int... kRows>
+MicroKernel MakeFloatKernel(std::integer_sequence<int, kRows...>) {
+  return MicroKernel{SliverFormat::kFloat32, kSliverRows, 1, {nullptr, &FloatTile<Panel, kRows + 1>...}};
+}
+
+}  // namespace
+
+const MicroKernel* FloatKernel(PanelFormat format) {
+  using Rows = std::make_integer_sequence<int, kSliverRows>;
+  static const MicroKernel float32 = MakeFloatKernel<Float32Panel>(Rows{});
+  static const MicroKernel float16 = MakeFloatKernel<Float16Panel>(Rows{});
+  static const MicroKernel bfloat16 = MakeFloatKernel<BFloat16Panel>(Rows{});
+  switch (format) {
+    case PanelFormat::kFloat32:
+      return &float32;
+    case PanelFormat::kFloat16:
+      return &float16;
+    case PanelFormat::kPairs:
+      return &bfloat16;
+    case PanelFormat::kPairsFloat16:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+const MicroKernel& SelectKernel(PanelFormat format, int64_t m) {
+  // A tile register always multiplies 16 rows: for a few rows the dot product of pairs is quicker.
+  constexpr int64_t kFewRows = 4;
+  const MicroKernel* amx = AmxKernel(format);
+  const MicroKernel* bf16 = format == PanelFormat::kPairs ? Bf16Kernel() : nullptr;
+  if (amx && (m > kFewRows || !bf16)) return *amx;
+  return bf16 ? *bf16 : *FloatKernel(format);
+}
+
+}  // namespace npu::gemm

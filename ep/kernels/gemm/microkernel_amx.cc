@@ -1,0 +1,101 @@
+// bfloat16 and float16 through the AMX tile registers: 2 × 2 tiles of 16 × 16 sums, 32 rows of K per step.
+#include "ep/kernels/gemm/microkernel.h"
+
+#if defined(__AVX512F__)
+#include "ep/kernels/gemm/amx_tiles.h"
+#endif
+
+namespace npu::gemm {
+
+#if defined(__AVX512F__)
+
+namespace {
+
+constexpr int64_t kStepDepth = 32;                // rows of K that one tile product consumes
+constexpr int64_t kRowBytes = kPanelColumns * 4;  // of a stored pair of rows of B, and of a row of C
+constexpr int64_t kStepBytes = kStepDepth / 2 * kRowBytes;
+constexpr int64_t kTileRows = 16;
+
+// Tiles 0..3 are C (row tile * 2 + column tile), 4 and 5 are A, 6 and 7 are B.
+template <int kRowTiles, class Dot>
+void AmxTile(const void* a_sliver, const void* b_panel, int64_t depth, float* c, bool accumulate) {
+  static_assert(kRowTiles == 1 || kRowTiles == 2);
+  const char* a = static_cast<const char*>(a_sliver);
+  const char* b = static_cast<const char*>(b_panel);
+  // The tile instructions do not tell the compiler which memory they touch.
+  amx::CompilerBarrier();
+  if (accumulate) {
+    amx::Load<0>(c, kRowBytes);
+    amx::Load<1>(c + kLanes, kRowBytes);
+    if constexpr (kRowTiles == 2) {
+      amx::Load<2>(c + kTileRows * kPanelColumns, kRowBytes);
+      amx::Load<3>(c + kTileRows * kPanelColumns + kLanes, kRowBytes);
+    }
+  } else {
+    amx::Zero<0>();
+    amx::Zero<1>();
+    if constexpr (kRowTiles == 2) {
+      amx::Zero<2>();
+      amx::Zero<3>();
+    }
+  }
+  for (int64_t k = 0; k < depth; k += kStepDepth) {
+    for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(b + 2 * kStepBytes + line, 0, 2);
+    amx::Load<6>(b, kRowBytes);
+    amx::Load<7>(b + kRowBytes / 2, kRowBytes);
+    amx::Load<4>(a, kChunkBytes);
+    Dot::template Run<0, 4, 6>();
+    Dot::template Run<1, 4, 7>();
+    if constexpr (kRowTiles == 2) {
+      amx::Load<5>(a + kTileRows * kChunkBytes, kChunkBytes);
+      Dot::template Run<2, 5, 6>();
+      Dot::template Run<3, 5, 7>();
+    }
+    a += kRowTiles * kTileRows * kChunkBytes;
+    b += kStepBytes;
+  }
+  amx::Store<0>(c, kRowBytes);
+  amx::Store<1>(c + kLanes, kRowBytes);
+  if constexpr (kRowTiles == 2) {
+    amx::Store<2>(c + kTileRows * kPanelColumns, kRowBytes);
+    amx::Store<3>(c + kTileRows * kPanelColumns + kLanes, kRowBytes);
+  }
+  amx::CompilerBarrier();
+}
+
+template <class Dot>
+MicroKernel MakeAmxKernel() {
+  MicroKernel kernel{SliverFormat::kHalves, 2 * kTileRows, kTileRows, {}};
+  kernel.functions[kTileRows] = &AmxTile<1, Dot>;
+  kernel.functions[2 * kTileRows] = &AmxTile<2, Dot>;
+  return kernel;
+}
+
+}  // namespace
+
+const MicroKernel* AmxKernel(PanelFormat format) {
+  static const MicroKernel bfloat16 = MakeAmxKernel<amx::DotBf16>();
+  static const MicroKernel float16 = MakeAmxKernel<amx::DotFp16>();
+  if (format == PanelFormat::kPairs && Features().amx_bf16) return &bfloat16;
+  if (format == PanelFormat::kPairsFloat16 && Features().amx_fp16) return &float16;
+  return nullptr;
+}
+
+// Loaded and released around each use, not once per thread: another library in the process (oneDNN does) may release
+// the registers of a thread that we share.
+ScopedTiles::ScopedTiles(const MicroKernel& kernel) : active_(kernel.row_multiple == kTileRows) {
+  if (active_) amx::ConfigureFullTiles();
+}
+ScopedTiles::~ScopedTiles() {
+  if (active_) amx::Release();
+}
+
+#else
+
+const MicroKernel* AmxKernel(PanelFormat) { return nullptr; }
+ScopedTiles::ScopedTiles(const MicroKernel&) : active_(false) {}
+ScopedTiles::~ScopedTiles() = default;
+
+#endif
+
+}  // namespace npu::gemm

@@ -1,0 +1,87 @@
+// bfloat16 through VDPBF16PS: two rows of K per instruction.
+#include <utility>
+
+#include "ep/kernels/gemm/microkernel.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace npu::gemm {
+
+#if defined(__AVX512F__)
+
+namespace {
+
+template <int kRows>
+__attribute__((target("avx512bf16"))) void Bf16Tile(const void* a_sliver, const void* b_panel, int64_t depth,
+                                                    float* tile, bool accumulate) {
+  constexpr int kChunk = 16;                                    // pairs of one row in one chunk
+  constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
+  const char* a = static_cast<const char*>(a_sliver);
+  const char* b = static_cast<const char*>(b_panel);
+  int64_t pairs = (depth + 1) / 2;
+
+  __m512 sum[kChains][kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    sum[0][r][0] = accumulate ? _mm512_load_ps(tile + r * kPanelColumns) : _mm512_setzero_ps();
+    sum[0][r][1] = accumulate ? _mm512_load_ps(tile + r * kPanelColumns + kLanes) : _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (int chain = 1; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = _mm512_setzero_ps();
+  }
+  while (pairs > 0) {
+    const int steps = pairs < kChunk ? static_cast<int>(pairs) : kChunk;
+    for (int s = 0; s < steps; s += kChains) {
+#pragma GCC unroll 4
+      for (int chain = 0; chain < kChains; ++chain) {
+        if (chain != 0 && s + chain >= steps) break;
+        _mm_prefetch(b + kPrefetchBytes, _MM_HINT_T0);
+        _mm_prefetch(b + kPrefetchBytes + 64, _MM_HINT_T0);
+        const __m512bh low = (__m512bh)_mm512_load_si512(b);
+        const __m512bh high = (__m512bh)_mm512_load_si512(b + 64);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          int pair;
+          __builtin_memcpy(&pair, a + r * kChunkBytes + (s + chain) * 4, 4);
+          const __m512bh pairs_of_row = (__m512bh)_mm512_set1_epi32(pair);
+          sum[chain][r][0] = _mm512_dpbf16_ps(sum[chain][r][0], low, pairs_of_row);
+          sum[chain][r][1] = _mm512_dpbf16_ps(sum[chain][r][1], high, pairs_of_row);
+        }
+        b += 2 * 64;
+      }
+    }
+    pairs -= steps;
+    a += kRows * kChunkBytes;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int chain = 1; chain < kChains; ++chain) {
+      sum[0][r][0] = _mm512_add_ps(sum[0][r][0], sum[chain][r][0]);
+      sum[0][r][1] = _mm512_add_ps(sum[0][r][1], sum[chain][r][1]);
+    }
+    _mm512_store_ps(tile + r * kPanelColumns, sum[0][r][0]);
+    _mm512_store_ps(tile + r * kPanelColumns + kLanes, sum[0][r][1]);
+  }
+}
+
+template <int... kRows>
+MicroKernel MakeBf16Kernel(std::integer_sequence<int, kRows...>) {
+  return MicroKernel{SliverFormat::kHalves, kSliverRows, 1, {nullptr, &Bf16Tile<kRows + 1>...}};
+}
+
+}  // namespace
+
+const MicroKernel* Bf16Kernel() {
+  static const MicroKernel kernel = MakeBf16Kernel(std::make_integer_sequence<int, kSliverRows>{});
+  return Features().avx512_bf16 ? &kernel : nullptr;
+}
+
+#else
+
+const MicroKernel* Bf16Kernel() { return nullptr; }
+
+#endif
+
+}  // namespace npu::gemm

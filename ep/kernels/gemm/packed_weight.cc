@@ -1,0 +1,25 @@
+#include "ep/kernels/gemm/packed_weight.h"
+
+#include "ep/runtime/device.h"
+
+namespace npu::gemm {
+
+PackedWeight::~PackedWeight() {
+  if (data_) allocator_->Free(data_);
+}
+
+void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& stream) {
+  NPU_CHECK(!packed_, "[", op, "] expected one constant weight, got a second");
+  if (const size_t bytes = PackedBytes(dtype, b.rows, b.columns)) {
+    allocator_ = &stream.device().allocator();
+    data_ = allocator_->Allocate(bytes, stream);
+    stream.Launch(op, [dtype, b, to = data_] { gemm::Pack(dtype, b, to); });
+    stream.Synchronize();
+  }
+  dtype_ = dtype;
+  rows_ = b.rows;
+  columns_ = b.columns;
+  packed_ = true;
+}
+
+}  // namespace npu::gemm

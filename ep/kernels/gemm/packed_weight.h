@@ -1,0 +1,33 @@
+// A constant B in panel order, in device memory: what matrix kernels keep of a weight after PrePack.
+#pragma once
+
+#include "ep/kernels/gemm/gemm.h"
+
+namespace npu {
+class CachingAllocator;
+}
+
+namespace npu::gemm {
+
+class PackedWeight {
+ public:
+  PackedWeight() = default;
+  ~PackedWeight();
+  PackedWeight(const PackedWeight&) = delete;
+  PackedWeight& operator=(const PackedWeight&) = delete;
+
+  // Packs behind what `stream` does already, and waits. `op` names the operator in errors.
+  void Pack(const char* op, DType dtype, const Matrix& b, Stream& stream);
+
+  explicit operator bool() const { return packed_; }
+  PackedMatrix matrix() const { return {data_, dtype_, rows_, columns_}; }
+
+ private:
+  CachingAllocator* allocator_ = nullptr;
+  void* data_ = nullptr;
+  DType dtype_ = DType::kUndefined;
+  int64_t rows_ = 0, columns_ = 0;
+  bool packed_ = false;
+};
+
+}  // namespace npu::gemm

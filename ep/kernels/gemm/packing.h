@@ -1,0 +1,52 @@
+// The layouts of the packed operands.
+//
+// B: panels of kPanelColumns columns; within a panel, row after row of K. 16-bit types whose products are summed in
+// pairs (bfloat16, and float16 on a machine with AMX-FP16) keep two rows interleaved: [K/2][columns][2]. Columns and
+// rows that pad a panel are zero.
+//
+// A: slivers of a few rows, cut along K into chunks of one cache line (64 bytes) per row: [K/chunk][rows][64 bytes].
+// Packing is a copy, not a transposition; a tile register reads the same chunks.
+#pragma once
+
+#include <cstdint>
+
+#include "ep/kernels/gemm/gemm.h"
+#include "ep/kernels/gemm/vector.h"
+
+namespace npu::gemm {
+
+enum class PanelFormat {
+  kFloat32,
+  kFloat16,       // [K][columns]
+  kPairs,         // [K/2][columns][2], bfloat16
+  kPairsFloat16,  // idem, float16: AMX-FP16 only
+};
+
+PanelFormat FormatOf(DType dtype);
+
+// Rows of B as stored: a multiple of what the widest micro-kernel of this machine consumes at once.
+int64_t PaddedDepth(PanelFormat format, int64_t k);
+inline int64_t ElementBytes(PanelFormat format) { return format == PanelFormat::kFloat32 ? 4 : 2; }
+inline int64_t PanelCount(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
+inline int64_t PanelBytes(PanelFormat format, int64_t depth) {
+  return PaddedDepth(format, depth) * kPanelColumns * ElementBytes(format);
+}
+
+// Packs rows [k0, k0 + depth) of panel `panel`; writes PanelBytes(format, depth).
+void PackPanel(PanelFormat format, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out);
+
+// The element type of a packed A.
+enum class SliverFormat { kFloat32, kHalves };  // kHalves: the 16 bits as they are
+
+inline constexpr int64_t kChunkBytes = 64;
+inline int64_t ChunkDepth(SliverFormat format) { return format == SliverFormat::kFloat32 ? 16 : 32; }
+inline int64_t SliverBytes(SliverFormat format, int64_t rows, int64_t depth) {
+  return (depth + ChunkDepth(format) - 1) / ChunkDepth(format) * rows * kChunkBytes;
+}
+
+// Packs rows [m0, m0 + rows) and columns [k0, k0 + depth) of A into a sliver of `stored_rows` >= rows rows; what pads
+// it is zero.
+void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
+                int64_t k0, int64_t depth, void* out);
+
+}  // namespace npu::gemm

@@ -1,0 +1,101 @@
+// MatMul (ai.onnx 1, 9, 13).
+#include "ep/kernels/gemm/gemm.h"
+#include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/matmul/matmul_shape.h"
+#include "ep/kernels/matmul/plain_product.h"
+
+namespace npu {
+
+namespace {
+
+// Calls f(i) for every batch entry, on the pool where entries are many or small; f itself may use the pool, which a
+// call from inside the pool then does without.
+template <class F>
+void ForEachEntry(const MatMulShape& s, const F& f) {
+  constexpr int64_t kGrainWork = 64 << 10;
+  constexpr int64_t kSmall = 1 << 20;
+  const int64_t work = std::max<int64_t>(1, s.m * s.n * std::max<int64_t>(1, s.k));
+  if (work < kSmall || s.batches >= 4 * NumThreads()) {
+    ParallelFor(s.batches, std::max<int64_t>(1, kGrainWork / work), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) f(i);
+    });
+  } else {
+    for (int64_t i = 0; i < s.batches; ++i) f(i);
+  }
+}
+
+gemm::Matrix MatrixAt(const TensorView& t, int64_t index, int64_t rows, int64_t columns) {
+  const char* data = t.as<const char>();
+  return gemm::Matrix::RowMajor(data ? data + BytesFor(t.dtype, index * rows * columns) : nullptr, rows, columns);
+}
+
+class MatMulKernel : public Kernel {
+ public:
+  explicit MatMulKernel(const KernelInfo&) {}
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input != 1 || !gemm::Supports(constant.dtype) || constant.shape.rank() != 2) return false;
+    weight_.Pack("MatMul", constant.dtype, gemm::Matrix::RowMajor(constant.data, constant.shape[0], constant.shape[1]),
+                 stream);
+    weight_view_ = constant;
+    weight_view_.data = nullptr;
+    return true;
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView a = ctx.Input(0);
+    const TensorView b = weight_ ? weight_view_ : ctx.Input(1);
+    NPU_CHECK(a && b, "[MatMul] expected two inputs");
+    NPU_CHECK(a.dtype == b.dtype, "[MatMul] expected operands of one type, got ", NameOf(a.dtype), " and ",
+              NameOf(b.dtype));
+    const MatMulShape s = InferMatMul("MatMul", a.shape, b.shape);
+    const TensorView y = ctx.Output(0, a.dtype, s.output);
+    if (!y || y.elements() == 0) return;
+    if (gemm::Supports(a.dtype) && s.b_batches == 1) {  // the batch is but more rows
+      const gemm::Matrix rows = MatrixAt(a, 0, s.a_batches * s.m, s.k);
+      const gemm::Matrix right = MatrixAt(b, 0, s.k, s.n);
+      const gemm::Result c{y.data, y.dtype, s.n};
+      ctx.Launch("MatMul", [this, rows, right, c] {
+        if (weight_) {
+          gemm::Multiply(rows, weight_.matrix(), c);
+        } else {
+          gemm::Multiply(c.dtype, rows, right, c);
+        }
+      });
+    } else if (gemm::Supports(a.dtype)) {
+      ctx.Launch("MatMul", [a, b, y, s] {
+        ForEachEntry(s, [&](int64_t i) {
+          gemm::Multiply(a.dtype, MatrixAt(a, s.AIndex(i), s.m, s.k), MatrixAt(b, s.BIndex(i), s.k, s.n),
+                         {y.as<char>() + BytesFor(y.dtype, i * s.m * s.n), y.dtype, s.n});
+        });
+      });
+    } else {
+      ctx.Launch("MatMul", [a, b, y, s] {
+        DispatchPlain("MatMul", a.dtype, [&](auto type) {
+          using T = decltype(type);
+          ForEachEntry(s, [&](int64_t i) {
+            PlainProduct<T>(MatrixAt(a, s.AIndex(i), s.m, s.k), MatrixAt(b, s.BIndex(i), s.k, s.n),
+                            y.as<T>() + i * s.m * s.n);
+          });
+        });
+      });
+    }
+  }
+
+ private:
+  gemm::PackedWeight weight_;
+  TensorView weight_view_;  // type and shape
+};
+
+NPU_ONNX_KERNEL(OpDef{.domain = "",
+                      .type = "MatMul",
+                      .since = 1,
+                      .until = 13,
+                      .inputs = {{"A", kMatrixTypes}, {"B", kMatrixTypes}},
+                      .outputs = {{"Y", kMatrixTypes}},
+                      .min_inputs = 2,
+                      .make = &MakeKernel<MatMulKernel>});
+
+}  // namespace
+
+}  // namespace npu

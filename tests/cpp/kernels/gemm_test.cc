@@ -1,0 +1,209 @@
+// The matrix unit through Gemm and npu_linear: every layout and tail against a double loop, at the ISA level in force.
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "doctest/doctest.h"
+#include "tests/cpp/support/test_context.h"
+
+namespace {
+
+using npu::DType;
+using npu::Shape;
+using npu::test::HostTensor;
+using npu::test::RunOp;
+using npu::test::RunOptions;
+using npu::test::TestNode;
+
+constexpr DType kFloatTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+// A sum of k products in float32, in any order, is off by at most about k ulps of the sum of their magnitudes; then
+// one rounding to the result's type.
+double Bound(DType dtype, int64_t k, double magnitudes, double value) {
+  const double half_ulp = dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24;
+  const double smallest = dtype == DType::kFloat16 ? 0x1p-25 : 0x1p-140;  // half a denormal
+  return (static_cast<double>(k) + 2) * 0x1p-24 * magnitudes + half_ulp * std::fabs(value) + smallest;
+}
+
+struct GemmCase {
+  int64_t m, n, k;
+  bool trans_a = false, trans_b = false, packed = false;
+  std::optional<Shape> c = std::nullopt;
+  double alpha = 1.0, beta = 1.0;
+};
+
+void CheckGemm(DType dtype, const GemmCase& g) {
+  CAPTURE(NameOf(dtype));
+  CAPTURE(g.m);
+  CAPTURE(g.n);
+  CAPTURE(g.k);
+  CAPTURE(g.trans_a);
+  CAPTURE(g.trans_b);
+  CAPTURE(g.packed);
+  const HostTensor a = HostTensor::Random(dtype, g.trans_a ? Shape{g.k, g.m} : Shape{g.m, g.k}, 1);
+  const HostTensor b = HostTensor::Random(dtype, g.trans_b ? Shape{g.n, g.k} : Shape{g.k, g.n}, 2);
+  const HostTensor c = g.c ? HostTensor::Random(dtype, *g.c, 3) : HostTensor();
+  const std::vector<double> av = a.values(), bv = b.values(), cv = c.values();
+  RunOptions options{
+      .attributes = {
+          {"alpha", g.alpha}, {"beta", g.beta}, {"transA", int64_t{g.trans_a}}, {"transB", int64_t{g.trans_b}}}};
+  if (g.packed) options.prepack = {1};
+  const HostTensor y = RunOp("Gemm", {a, b, c}, options)[0];
+  REQUIRE(y.shape() == Shape{g.m, g.n});
+  REQUIRE(y.dtype() == dtype);
+
+  const int64_t c_rows = c.shape().rank() == 2 ? c.shape()[0] : 1, c_columns = c.shape().rank() ? c.shape().back() : 1;
+  int wrong = 0;
+  for (int64_t i = 0; i < g.m; ++i) {
+    for (int64_t j = 0; j < g.n; ++j) {
+      double sum = 0, magnitudes = 0;
+      for (int64_t k = 0; k < g.k; ++k) {
+        const double product = av[g.trans_a ? k * g.m + i : i * g.k + k] * bv[g.trans_b ? j * g.k + k : k * g.n + j];
+        sum += product;
+        magnitudes += std::fabs(product);
+      }
+      sum *= g.alpha;
+      magnitudes *= std::fabs(g.alpha);
+      if (c.present()) {
+        const double added = g.beta * cv[(c_rows == 1 ? 0 : i) * c_columns + (c_columns == 1 ? 0 : j)];
+        sum += added;
+        magnitudes += std::fabs(added);
+      }
+      if (!(std::fabs(y[i * g.n + j] - sum) <= Bound(dtype, g.k, magnitudes, sum)) && wrong++ == 0)
+        FAIL_CHECK("at ", i, ", ", j, ": ", y[i * g.n + j], " != ", sum);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("Gemm equals a double loop for odd shapes, types, transpositions, packed or not") {
+  int turn = 0;
+  for (DType dtype : kFloatTypes)
+    for (int64_t m : {1, 2, 3, 6, 11, 12, 13, 17, 33})
+      for (int64_t n : {1, 15, 16, 31, 32, 33, 70})
+        for (int64_t k : {1, 2, 3, 15, 16, 17, 31, 32, 33, 65}) {
+          // Every combination comes up with every size, not every triple of sizes with every combination.
+          ++turn;
+          CheckGemm(dtype, {m, n, k, (turn & 1) != 0, (turn & 2) != 0, (turn & 4) != 0});
+        }
+}
+
+TEST_CASE("Gemm equals a double loop where K, M and N are cut into blocks") {
+  for (DType dtype : kFloatTypes) {
+    CheckGemm(dtype, {97, 70, 3000, false, true, true});
+    CheckGemm(dtype, {40, 33, 2900, true, false, false});
+    CheckGemm(dtype, {700, 20, 200, false, false, true});
+    CheckGemm(dtype, {1, 900, 1111, false, true, true});
+    CheckGemm(dtype, {1, 40, 20001, false, false, true});
+    CheckGemm(dtype, {5, 500, 700, false, true, false, Shape{500}, 0.5, 2.0});
+  }
+}
+
+TEST_CASE("Gemm with empty dimensions: no rows, no columns, and an empty sum, which is zero plus C") {
+  for (DType dtype : kFloatTypes)
+    for (bool packed : {false, true}) {
+      CheckGemm(dtype, {0, 5, 3, false, false, packed});
+      CheckGemm(dtype, {5, 0, 3, false, false, packed});
+      CheckGemm(dtype, {3, 40, 0, false, false, packed});
+      CheckGemm(dtype, {3, 40, 0, false, true, packed, Shape{40}, 1.0, 3.0});
+      CheckGemm(dtype, {0, 0, 0, false, false, packed});
+    }
+}
+
+TEST_CASE("Gemm adds C in every shape that broadcasts to the result") {
+  for (DType dtype : kFloatTypes)
+    for (const Shape& c : {Shape{}, Shape{1}, Shape{37}, Shape{1, 37}, Shape{14, 1}, Shape{14, 37}, Shape{1, 1}})
+      for (bool packed : {false, true}) CheckGemm(dtype, {14, 37, 19, false, false, packed, c, -0.75, 1.5});
+}
+
+TEST_CASE("a packed weight serves any number of rows") {
+  for (DType dtype : kFloatTypes) {
+    const int64_t n = 75, k = 130;
+    const HostTensor weight = HostTensor::Random(dtype, {n, k}, 5);
+    TestNode node("npu::NPULinear");
+    REQUIRE(node.PrePack(1, weight));
+    for (int64_t m : {1, 2, 4, 5, 8, 16, 31, 64}) {
+      CAPTURE(m);
+      const HostTensor x = HostTensor::Random(dtype, {m, k}, static_cast<uint64_t>(m));
+      const HostTensor y = node.Run({x, HostTensor()})[0];
+      const HostTensor expected = RunOp("npu::NPULinear", {x, weight})[0];
+      CHECK(y.values() == expected.values());
+    }
+  }
+}
+
+TEST_CASE("NaN and infinities reach exactly the rows and columns they belong to") {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (DType dtype : kFloatTypes)
+    for (int64_t m : {1, 3, 14, 40})
+      for (bool packed : {false, true}) {
+        CAPTURE(NameOf(dtype));
+        CAPTURE(m);
+        const int64_t n = 37, k = 19;
+        HostTensor a = HostTensor::Random(dtype, {m, k}, 1, 0.5, 1.0),
+                   b = HostTensor::Random(dtype, {k, n}, 2, 0.5, 1.0);
+        a.Set((m - 1) * k + k - 1, NAN);
+        b.Set((k - 1) * n + n - 2, inf);
+        if (m > 1) a.Set(0, 0.0), b.Set(n - 1, inf);  // 0 * inf
+        RunOptions options;
+        if (packed) options.prepack = {1};
+        const HostTensor y = RunOp("Gemm", {a, b}, options)[0];
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            const double value = y[i * n + j];
+            if (i == m - 1 || (i == 0 && j == n - 1)) {
+              CHECK(std::isnan(value));
+            } else if (j == n - 2 || (m > 1 && j == n - 1)) {
+              CHECK(value == inf);
+            } else {
+              CHECK(std::isfinite(value));
+            }
+          }
+        }
+      }
+}
+
+TEST_CASE("Gemm with a beta of 0 does not look at C") {
+  const HostTensor a = HostTensor::Random(DType::kFloat32, {2, 3}, 1),
+                   b = HostTensor::Random(DType::kFloat32, {3, 4}, 2);
+  const HostTensor nans = HostTensor::From(DType::kFloat32, {4}, std::vector<double>(4, NAN));
+  const HostTensor y = RunOp("Gemm", {a, b, nans}, {.attributes = {{"beta", 0.0}}})[0];
+  CHECK(y.values() == RunOp("Gemm", {a, b})[0].values());
+}
+
+TEST_CASE("Gemm of integers wraps; scaled ones are cut toward zero within the type") {
+  const HostTensor a = HostTensor::Of<int32_t>({1, 2}, {1 << 30, 7}),
+                   b = HostTensor::Of<int32_t>({2, 2}, {4, 1, 1, -2});
+  CHECK(RunOp("Gemm", {a, b})[0].values() == std::vector<double>{7, (1 << 30) - 14});
+  CHECK(RunOp("Gemm", {a, b}, {.attributes = {{"alpha", 0.5}}})[0].values() == std::vector<double>{3, (1 << 29) - 7});
+  CHECK(RunOp("Gemm", {a, b}, {.attributes = {{"alpha", 1e30}}})[0].values() ==
+        std::vector<double>{2147483647.0, 2147483647.0});
+  const HostTensor c = HostTensor::Of<int32_t>({2}, {5, -5});
+  CHECK(RunOp("Gemm", {a, b, c}, {.attributes = {{"beta", 2.0}, {"transB", int64_t{1}}}})[0].values() ==
+        std::vector<double>{7 + 10, (1 << 30) - 14 - 10});
+}
+
+TEST_CASE("Gemm and npu_linear refuse what does not fit, and say why") {
+  const auto tensor = [](const Shape& shape, DType dtype = DType::kFloat32) {
+    return HostTensor::Random(dtype, shape, 1);
+  };
+  CHECK_THROWS_WITH(RunOp("Gemm", {tensor({2, 3}), tensor({4, 5})}),
+                    "[Gemm] expected as many columns of A as rows of B, got [2, 3] and [4, 5]");
+  CHECK_THROWS_WITH(RunOp("Gemm", {tensor({3}), tensor({3, 5})}),
+                    "[Gemm] expected matrices A and B, got [3] and [3, 5]");
+  CHECK_THROWS_WITH(RunOp("Gemm", {tensor({2, 3}), tensor({3, 5}), tensor({2})}),
+                    "[Gemm] expected C to broadcast to [2, 5], got [2]");
+  CHECK_THROWS_WITH(RunOp("Gemm", {tensor({1, 3}), tensor({3, 5}), tensor({2, 5})}),
+                    "[Gemm] expected C to broadcast to [1, 5], got [2, 5]");
+  CHECK_THROWS_WITH(RunOp("Gemm", {tensor({2, 3}), tensor({3, 5}, DType::kFloat16)}),
+                    "[Gemm] expected inputs of one type, got float32, float16");
+  CHECK_THROWS_WITH(RunOp("npu::NPULinear", {tensor({2, 3}), tensor({5, 4})}),
+                    "[npu_linear] expected input [.., K] and weight [N, K], got [2, 3] and [5, 4]");
+  CHECK_THROWS_WITH(RunOp("npu::NPULinear", {tensor({2, 3}), tensor({5, 3}), tensor({3})}),
+                    "[npu_linear] expected a bias of shape [5], got [3]");
+  CHECK_THROWS_WITH(RunOp("npu::NPULinear", {tensor({2, 3}, DType::kFloat16), tensor({5, 3}, DType::kFloat16),
+                                             tensor({5}, DType::kBFloat16)}),
+                    "[npu_linear] expected a bias of dtype float32 or float16, got bfloat16");
+}
+
+}  // namespace
