@@ -8,7 +8,7 @@
 namespace npu {
 
 // Truncates toward zero. What does not fit, NaN included, gives what the x86 conversion behind a C cast
-// gives, so that results agree with ONNX Runtime's CPU provider: the smallest int32 (int64 for 32- and
+// gives, and with it ONNX Runtime's CPU provider (but for uint32): the smallest int32 (int64 for 32- and
 // 64-bit unsigned and for int64), cut to the width of To. Branch-free.
 template <class To, class From>
 To SafeCast(From value) {

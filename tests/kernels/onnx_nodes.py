@@ -48,6 +48,7 @@ def make_model(
     *,
     opset: int = 21,
     constant: Sequence[int] = (),
+    any_rank: bool = False,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """A model of one node.
@@ -58,6 +59,7 @@ def make_model(
         outputs: how many outputs, or their names ("" is an output that nobody asks for).
         opset: of the default domain.
         constant: positions of the inputs that are initializers.
+        any_rank: leave the ranks of the graph inputs open, so that one session takes all shapes.
         attributes: of the node.
     """
     names = [f"x{i}" if a is not None else "" for i, a in enumerate(inputs)]
@@ -72,7 +74,7 @@ def make_model(
             initializers.append(onnx.numpy_helper.from_array(array, names[i]))
         else:
             element = helper.np_dtype_to_tensor_dtype(array.dtype)
-            shape = [f"d{i}_{k}" for k in range(array.ndim)]
+            shape = None if any_rank else [f"d{i}_{k}" for k in range(array.ndim)]
             graph_inputs.append(helper.make_tensor_value_info(names[i], element, shape))
     graph_outputs = [onnx.ValueInfoProto(name=name) for name in outputs if name]
     graph = helper.make_graph([node], op_type, graph_inputs, graph_outputs, initializers)
@@ -96,10 +98,10 @@ def run_session(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> 
     for name, array in feeds.items():
         element = helper.np_dtype_to_tensor_dtype(array.dtype)
         if array.dtype == BFLOAT16:
-            bits = np.ascontiguousarray(array).view(np.uint16)
+            bits = np.asarray(array, order="C").view(np.uint16)
             values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, element)
         else:
-            values[name] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+            values[name] = ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
     results = session.run_with_ort_values(None, values)
     return [numpy_of(value) for value in results]
 
@@ -118,20 +120,56 @@ def npu_nodes(session: ort.InferenceSession) -> list[str]:
     return [n["op_type"] for n in onnxruntime_npu.assignment(session) if n["provider"] == NPU]
 
 
+class Node:
+    """One node on one provider, for inputs of any shape; on the NPU it proves that it runs there.
+
+    Takes `make_model`'s arguments; the example inputs only say dtypes and which are omitted.
+    """
+
+    def __init__(
+        self, op_type: str, examples: Sequence[np.ndarray | None], outputs=1, provider=NPU, **kwargs
+    ) -> None:
+        self.op_type = op_type
+        self.constant = kwargs.get("constant", ())
+        model = make_model(op_type, examples, outputs, any_rank=True, **kwargs)
+        self.session = make_session(model, provider)
+        if provider == NPU:
+            assert npu_nodes(self.session) == [op_type], onnxruntime_npu.assignment(self.session)
+
+    def __call__(self, *inputs: np.ndarray | None) -> list[np.ndarray]:
+        return run_session(self.session, feeds_of(inputs, self.constant))
+
+
 def run_npu(op_type: str, inputs: Sequence[np.ndarray | None], outputs=1, **kwargs: Any):
     """Runs one node on the NPU and returns its outputs; fails when it was left to the CPU."""
-    model = make_model(op_type, inputs, outputs, **kwargs)
-    session = make_session(model)
-    assert npu_nodes(session) == [op_type], onnxruntime_npu.assignment(session)
-    return run_session(session, feeds_of(inputs, kwargs.get("constant", ())))
+    return Node(op_type, inputs, outputs, **kwargs)(*inputs)
 
 
 def run_cpu(op_type: str, inputs: Sequence[np.ndarray | None], outputs=1, **kwargs: Any):
     """Runs one node on onnxruntime's own CPU provider."""
-    session = make_session(make_model(op_type, inputs, outputs, **kwargs), CPU)
-    return run_session(session, feeds_of(inputs, kwargs.get("constant", ())))
+    return Node(op_type, inputs, outputs, CPU, **kwargs)(*inputs)
 
 
 def feeds_of(inputs: Sequence[np.ndarray | None], constant: Sequence[int]) -> dict[str, np.ndarray]:
     """The feeds of a model that `make_model` made."""
     return {f"x{i}": a for i, a in enumerate(inputs) if a is not None and i not in constant}
+
+
+# One rounding of a result that is computed in float, and a few ulp of float32's own functions.
+RTOL = {"float64": 1e-14, "float32": 2.0**-21, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+# Half the smallest denormal where it matters: results below it round to either neighbour.
+ATOL = {"float64": 0, "float32": 1e-37, "float16": 2.0**-24, "bfloat16": 1e-37}
+
+
+def assert_close(got: np.ndarray, expected: np.ndarray, dtype: str, factor: float = 1) -> None:
+    """Same dtype and shape, equal up to `factor` times the tolerance; integers exactly."""
+    assert got.dtype == dtype_of(dtype)
+    assert got.shape == np.shape(expected)
+    if dtype not in RTOL:
+        np.testing.assert_array_equal(got, expected)
+        return
+    with np.errstate(over="ignore"):
+        rounded = np.asarray(expected).astype(dtype_of(dtype)).astype(np.float64)
+    np.testing.assert_allclose(
+        got.astype(np.float64), rounded, rtol=factor * RTOL[dtype], atol=factor * ATOL[dtype]
+    )

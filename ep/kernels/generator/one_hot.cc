@@ -8,6 +8,7 @@
 namespace npu {
 namespace {
 
+constexpr DTypeSet kValues = kIntegers | DTypeSet{DType::kFloat32, DType::kFloat16, DType::kFloat64, DType::kBool};
 using IndexTypes = Types<int64_t, int32_t, float>;
 
 int64_t ReadDepth(const TensorView& depth) {
@@ -61,8 +62,8 @@ class OneHotKernel : public Kernel {
 
 OpDef OneHotDef() {
   constexpr DTypeSet kTypes = SetOf(IndexTypes{});
-  OpDef def = OnnxDef("OneHot", 9, 11, {{"indices", kTypes}, HostInput("depth", kTypes), {"values", kFixedWidth}},
-                      {{"output", kFixedWidth}}, &MakeKernel<OneHotKernel>);
+  OpDef def = OnnxDef("OneHot", 9, 11, {{"indices", kTypes}, HostInput("depth", kTypes), {"values", kValues}},
+                      {{"output", kValues}}, &MakeKernel<OneHotKernel>);
   def.attributes = {IntAttribute("axis", -1)};
   return def;
 }

@@ -1,0 +1,88 @@
+"""What the standard operators claim, against the ONNX schemas."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx_nodes import FIXED_WIDTH
+from onnxruntime_npu import _C
+
+OPS = [op for op in _C.registered_ops() if op["domain"] == ""]
+# Of later versions, which onnxruntime does not load yet, nothing is claimed.
+NEWEST_OPSET = 26
+ONNX_NAMES = {"float": "float32", "double": "float64"}
+
+
+def versions(op_type: str) -> list[onnx.defs.OpSchema]:
+    """The schemas of an operator up to the newest opset, oldest first."""
+    found = [
+        schema
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.name == op_type and schema.domain == "" and schema.since_version <= NEWEST_OPSET
+    ]
+    return sorted(found, key=lambda schema: schema.since_version)
+
+
+def allowed(schema: onnx.defs.OpSchema, type_str: str) -> set[str]:
+    """The element types of a formal parameter."""
+    constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    types = constraints.get(type_str, [type_str])
+    names = (t.removeprefix("tensor(").removesuffix(")") for t in types)
+    return {ONNX_NAMES.get(name, name) for name in names}
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op['type']}-{op['since']}-{op['until']}")
+def test_definition_says_what_the_schema_says(op: dict) -> None:
+    claimed = [s for s in versions(op["type"]) if op["since"] <= s.since_version <= op["until"]]
+    assert claimed and claimed[0].since_version == op["since"]
+    assert claimed[-1].since_version == op["until"]
+    for schema in claimed:
+        names = [parameter.name for parameter in schema.inputs]
+        assert [a["name"] for a in op["inputs"]][: len(names)] == names, schema.since_version
+        assert [a["name"] for a in op["outputs"]] == [p.name for p in schema.outputs]
+        for argument, parameter in zip(op["inputs"], schema.inputs, strict=False):
+            optional = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Optional
+            variadic = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+            assert (argument["optional"], argument["variadic"]) == (optional, variadic)
+        legacy = {"consumed_inputs"}
+        assert set(schema.attributes) - legacy <= set(op["attributes"]), schema.since_version
+    newest = claimed[-1]
+    assert len(newest.inputs) == len(op["inputs"])
+    for argument, parameter in zip(
+        [*op["inputs"], *op["outputs"]], [*newest.inputs, *newest.outputs], strict=True
+    ):
+        # A type that only later versions take reaches no node of an earlier one.
+        ever = {
+            t
+            for s in versions(op["type"])
+            for p in [*s.inputs, *s.outputs]
+            for t in allowed(s, p.type_str)
+            if p.name == parameter.name
+        }
+        assert set(argument["dtypes"]) <= ever, argument["name"]
+        missing = allowed(newest, parameter.type_str) & set(FIXED_WIDTH) - set(argument["dtypes"])
+        assert not missing or (op["type"], argument["name"]) in LESS, (argument["name"], missing)
+
+
+# Types that ONNX takes and the NPU leaves to the CPU.
+LESS = {
+    ("OneHot", "indices"),  # other integers and floats than int32, int64, float32
+    ("OneHot", "depth"),
+    ("ReduceMax", "data"),  # bool
+    ("ReduceMax", "reduced"),
+    ("ReduceMin", "data"),
+    ("ReduceMin", "reduced"),
+    ("Softmax", "input"),  # float64
+    ("Softmax", "output"),
+    ("LayerNormalization", "Mean"),  # bfloat16 statistics (stash_type 16)
+    ("LayerNormalization", "InvStdDev"),
+}
+
+
+@pytest.mark.parametrize("op_type", sorted({op["type"] for op in OPS}))
+def test_every_version_from_opset_13_on_is_claimed(op_type: str) -> None:
+    schemas = versions(op_type)
+    at_13 = [s.since_version for s in schemas if s.since_version <= 13]
+    current = {s.since_version for s in schemas if s.since_version >= 13} | set(at_13[-1:])
+    ranges = [(op["since"], op["until"]) for op in OPS if op["type"] == op_type]
+    assert not [v for v in current if not any(low <= v <= high for low, high in ranges)]
