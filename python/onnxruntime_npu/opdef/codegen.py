@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 if __name__ == "__main__":
     package = ModuleType("onnxruntime_npu")
@@ -80,7 +81,7 @@ def _fields(*values: object) -> str:
     return f"{{{', '.join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)}}}"
 
 
-def _value(kind: str, value: object) -> str:
+def _value(kind: str, value: Any) -> str:
     if value is None:
         return "std::nullopt"
     if kind == "int":
@@ -89,11 +90,12 @@ def _value(kind: str, value: object) -> str:
         return _float(value)
     if kind == "string":
         return f"std::string({_string(value)})"
-    element, one = {
+    forms: dict[str, tuple[str, Callable[[Any], str]]] = {
         "ints": ("int64_t", _int),
         "floats": ("double", _float),
         "strings": ("std::string", _string),
-    }[kind]
+    }
+    element, one = forms[kind]
     return f"std::vector<{element}>{{{', '.join(one(v) for v in value)}}}"
 
 

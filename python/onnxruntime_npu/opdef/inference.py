@@ -49,7 +49,7 @@ def infer_outputs(
     second = _run(op, inputs, attrs, dict(zip(symbols, _SECOND_RUN, strict=False)))
     if second is None:
         return None
-    pairs = {
+    pairs: dict[tuple[Any, Any], str | None] = {
         (a, b): symbol if isinstance(symbol, str) else None
         for symbol, a, b in zip(symbols, _FIRST_RUN, _SECOND_RUN, strict=False)
     }

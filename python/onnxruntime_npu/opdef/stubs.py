@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
-from ..ops import describe, signature
 from .definition import Op
 from .schema import Schema
+from .signature import describe, signature
 
 
 def generate(ops: Iterable[Op]) -> str:

@@ -77,7 +77,7 @@ def _attribute(attribute: Attribute, value: Any) -> ir.Attr | None:
 
 def _int_list(values: Sequence[Any]) -> Any:
     """Return a 1-D int64 tensor of numbers and traced scalars."""
-    op = onnxscript.opset18
+    op: Any = onnxscript.opset18
     if all(isinstance(v, int) for v in values):
         return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
     parts = [
