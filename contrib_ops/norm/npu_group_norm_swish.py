@@ -114,7 +114,6 @@ def samples(make):
     yield Sample(make(3, 8), 2, make(8), make(8), swish_scale=-0.5, id="no_spatial_axes")
     yield Sample(make(1, 4, 2, 2, 2, 2), 4, make(4), make(4), eps=0.1, id="rank_6")
     yield Sample(make(2, 32, 37, 19), 4, make(32), make(32), id="threads")
-    yield Sample(make(0, 4, 3), 2, make(4), make(4), id="empty_batch")
     yield Sample(make(2, 5, 6).transpose(1, 2), 1, make(6), make(6), id="not_contiguous")
 
 
