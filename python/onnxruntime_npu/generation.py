@@ -74,6 +74,10 @@ class CausalLM:
             # onnxruntime itself would go on without it.
             if name not in available:
                 raise ArgumentError(f"provider {name!r} is not available: {', '.join(available)}")
+        if session_options is None:
+            session_options = ort.SessionOptions()
+            # onnxruntime warns that shape arithmetic stays on the CPU; `assignment` lists it.
+            session_options.log_severity_level = 3
         self.session = ort.InferenceSession(
             str(self.directory / _MODEL), session_options, providers=providers
         )
