@@ -24,7 +24,7 @@ int64_t SliverBudget() {
 }
 
 // A panel of this many rows of A or more hides what it costs to bring it from memory.
-constexpr int64_t kRowsPerPanelRead = 96;
+constexpr int64_t kRowsPerPanelRead = 48;
 // Sums that are kept between blocks of K, per thread.
 constexpr int64_t kSumBytes = 256 << 10;
 // A thread takes at least this much of B at once: less costs more in handing out than it balances.

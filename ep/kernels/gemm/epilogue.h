@@ -31,7 +31,11 @@ void StoreTileAs(const float* tile, int64_t rows, int64_t columns, int64_t m0, i
   T* out = static_cast<T*>(c.data) + m0 * c.row_stride + n0;
   for (int64_t r = 0; r < rows; ++r, tile += kPanelColumns, out += c.row_stride) {
     if (epilogue.alpha == 1.0f && !addend.data) {
-      FromFloat(tile, out, columns);
+      if (columns == kPanelColumns) {
+        FromFloat(tile, out, kPanelColumns);
+      } else {
+        FromFloat(tile, out, columns);
+      }
       continue;
     }
     float sums[kPanelColumns];

@@ -52,29 +52,31 @@ void PackPanelAs(const Matrix& b, int64_t panel, int64_t k0, int64_t depth, int6
   PackElements<T, kInterleave>(source, b.row_stride, b.column_stride, columns, depth, out);
 }
 
+template <class From, class To>
+To Converted(From x) {
+  if constexpr (std::is_same_v<From, To>) {
+    return x;
+  } else {
+    return ToFloat(x);
+  }
+}
+
 // One row of a sliver: `depth` elements of A become elements of `To`, chunk by chunk.
 template <class From, class To>
 void PackRow(const From* a, int64_t stride, int64_t depth, int64_t stored_rows, To* out) {
   constexpr int64_t kChunk = kChunkBytes / sizeof(To);
-  for (int64_t k = 0; k < depth; k += kChunk, out += stored_rows * kChunk) {
-    const int64_t count = std::min(kChunk, depth - k);
-    if (stride == 1) {
-      if constexpr (std::is_same_v<From, To>) {
-        std::memcpy(out, a + k, static_cast<size_t>(count) * sizeof(To));
-      } else {
-        ToFloat(a + k, out, count);
-      }
+  for (; depth >= kChunk; depth -= kChunk, a += kChunk * stride, out += stored_rows * kChunk) {
+    if (stride != 1) {
+      for (int64_t i = 0; i < kChunk; ++i) out[i] = Converted<From, To>(a[i * stride]);
+    } else if constexpr (std::is_same_v<From, To>) {
+      std::memcpy(out, a, kChunkBytes);
     } else {
-      for (int64_t i = 0; i < count; ++i) {
-        if constexpr (std::is_same_v<From, To>) {
-          out[i] = a[(k + i) * stride];
-        } else {
-          out[i] = ToFloat(a[(k + i) * stride]);
-        }
-      }
+      ToFloat(a, out, kChunk);
     }
-    std::fill(out + count, out + kChunk, To{});
   }
+  if (depth == 0) return;
+  for (int64_t i = 0; i < depth; ++i) out[i] = Converted<From, To>(a[i * stride]);
+  std::fill(out + depth, out + kChunk, To{});
 }
 
 template <class From, class To>

@@ -1,0 +1,165 @@
+// npu_linear with packed weights: GFLOP/s and GB/s of weights, each beside the machine's own limit in the same run.
+//
+//   gemm_benchmark [--dtype float32,bfloat16,float16] [--m 1,2,4,8,16,128,512] [--shape KxN,...] [--rounds 15] [--hot]
+//
+// Cold, the default: the weights cycle through more memory than the caches hold, as a model's layers do; --hot repeats
+// one weight. Figures are 25th percentiles of the time; limits are medians.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "benchmarks/cpp/machine_limits.h"
+#include "ep/runtime/device.h"
+#include "ep/runtime/eager_context.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace {
+
+using namespace npu;
+
+constexpr size_t kColdBytes = size_t{320} << 20;
+
+struct Options {
+  std::vector<std::string> dtypes{"float32", "bfloat16", "float16"};
+  std::vector<std::string> rows{"1", "2", "4", "8", "16", "128", "512"};
+  // SmolLM2-135M, then larger models.
+  std::vector<std::string> shapes{"576x576",   "576x192",  "576x1536", "1536x576",
+                                  "576x49152", "896x4864", "4864x896", "4096x4096"};
+  int rounds = 15;
+  bool hot = false;
+};
+
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) out.push_back(part);
+  return out;
+}
+
+Options Parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--hot") {
+      options.hot = true;
+      continue;
+    }
+    const std::string value = i + 1 < argc ? argv[++i] : "";
+    if (name == "--dtype" && !value.empty()) {
+      options.dtypes = Split(value);
+    } else if (name == "--m" && !value.empty()) {
+      options.rows = Split(value);
+    } else if (name == "--shape" && !value.empty()) {
+      options.shapes = Split(value);
+    } else if (name == "--rounds" && std::atoi(value.c_str()) > 0) {
+      options.rounds = std::atoi(value.c_str());
+    } else {
+      std::fprintf(stderr, "expected --dtype, --m, --shape, --rounds N or --hot, got %s %s\n", name.c_str(),
+                   value.c_str());
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+// Memory of the device, filled with values that are neither zero nor denormal.
+class DeviceTensor {
+ public:
+  DeviceTensor(Device& device, DType dtype, const Shape& shape) : device_(device) {
+    view_ = {device.allocator().Allocate(BytesFor(dtype, shape.Elements()), device.default_stream()), dtype, true,
+             shape};
+    std::mt19937 generator(1);
+    uint16_t* halves = view_.as<uint16_t>();
+    for (size_t i = 0; i < view_.bytes() / 2; ++i)
+      halves[i] = static_cast<uint16_t>(0x3800 + (generator() & 0x83ff));  // ordinary as any of the three types
+  }
+  ~DeviceTensor() { device_.allocator().Free(view_.data); }
+  DeviceTensor(const DeviceTensor&) = delete;
+  DeviceTensor& operator=(const DeviceTensor&) = delete;
+  const TensorView& view() const { return view_; }
+
+ private:
+  Device& device_;
+  TensorView view_;
+};
+
+class Layer {
+ public:
+  Layer(Device& device, const TensorView& weight) : stream_(device.default_stream()) {
+    KernelInfo info;
+    info.op_type = "NPULinear";
+    kernel_ = OpRegistry::Instance().Find("npu", "NPULinear", 1)->make(info);
+    kernel_->PrePack(1, weight, stream_);
+  }
+  double Time(const TensorView& x, const TensorView& y) const {
+    EagerContext context(stream_, {x, TensorView{}}, 1, [&](size_t, DType, const Shape&) { return y.data; });
+    const double begin = bench::Seconds();
+    kernel_->Compute(context);
+    stream_.Synchronize();
+    return bench::Seconds() - begin;
+  }
+
+ private:
+  Stream& stream_;
+  std::unique_ptr<Kernel> kernel_;
+};
+
+void Run(const Options& options, Device& device, DType dtype, int64_t k, int64_t n) {
+  const DeviceTensor weight(device, dtype, {n, k});
+  const size_t bytes = weight.view().bytes();
+  const size_t copies = options.hot ? 1 : std::clamp<size_t>(kColdBytes / bytes, 2, 1000);
+  std::vector<std::unique_ptr<Layer>> layers;
+  for (size_t i = 0; i < copies; ++i) layers.push_back(std::make_unique<Layer>(device, weight.view()));
+  const DeviceTensor reference(device, DType::kUInt8, {static_cast<int64_t>(kColdBytes)});
+
+  size_t next = 0;
+  for (const std::string& rows : options.rows) {
+    const int64_t m = std::max(1, std::atoi(rows.c_str()));
+    const DeviceTensor x(device, dtype, {m, k}), y(device, dtype, {m, n});
+    const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    std::vector<double> peak, read, seconds;
+    const int repetitions = std::clamp(static_cast<int>(2e9 / flops), 1, 40);
+    for (int round = 0; round < options.rounds; ++round) {
+      peak.push_back(bench::PeakGflops(dtype));
+      read.push_back(bench::ReadGbps(reference.view().data, kColdBytes / 4));
+      for (int i = 0; i < repetitions; ++i) seconds.push_back(layers[next++ % copies]->Time(x.view(), y.view()));
+    }
+    const double time = Quantile(seconds, 0.25);
+    const double gflops = flops / time * 1e-9, gbps = static_cast<double>(bytes) / time * 1e-9;
+    const double peak_gflops = Quantile(peak, 0.5), read_gbps = Quantile(read, 0.5);
+    std::printf("%-9s %6ld %6ld %5ld %10.1f %9.1f %5.2f %8.1f %5.2f %10.1f %8.1f\n", NameOf(dtype),
+                static_cast<long>(k), static_cast<long>(n), static_cast<long>(m), time * 1e6, gflops,
+                peak_gflops ? gflops / peak_gflops : 0.0, gbps, gbps / read_gbps, peak_gflops, read_gbps);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = Parse(argc, argv);
+  Device& device = Runtime::Instance().device(0);
+  std::printf("isa %s, %d threads, weights %s\n", NameOf(ActiveIsa()), NumThreads(), options.hot ? "hot" : "cold");
+  std::printf("%-9s %6s %6s %5s %10s %9s %5s %8s %5s %10s %8s\n", "dtype", "K", "N", "M", "us", "GFLOP/s", "/peak",
+              "GB/s", "/read", "peak", "read");
+  for (const std::string& dtype : options.dtypes)
+    for (const std::string& shape : options.shapes) {
+      long k = 0, n = 0;
+      if (std::sscanf(shape.c_str(), "%ldx%ld", &k, &n) != 2 || k <= 0 || n <= 0) {
+        std::fprintf(stderr, "expected a shape KxN, got %s\n", shape.c_str());
+        return 2;
+      }
+      Run(options, device, DTypeFromName(dtype), k, n);
+    }
+}
