@@ -42,7 +42,8 @@ void Launches(npu::Device& device) {
   int64_t sink = 0;
   Arguments arguments;
   const auto chain = [&] {
-    for (int i = 0; i < kChain; ++i) stream.Launch("tiny", [&sink, arguments] { sink += arguments.x.dtype == npu::DType::kInt8; });
+    for (int i = 0; i < kChain; ++i)
+      stream.Launch("tiny", [&sink, arguments] { sink += arguments.x.dtype == npu::DType::kInt8; });
   };
   Measure("enqueue, per launch in a chain of 500", 300, [&] {
     const int64_t begin = Now();
@@ -95,7 +96,8 @@ void ForkJoins() {
 void Allocations(npu::Device& device) {
   npu::CachingAllocator& allocator = device.allocator();
   npu::Stream& stream = device.default_stream();
-  for (const auto& [what, bytes] : {std::pair{"allocate + free, 4 KiB", size_t{4} << 10}, {"allocate + free, 4 MiB", size_t{4} << 20}}) {
+  for (const auto& [what, bytes] :
+       {std::pair{"allocate + free, 4 KiB", size_t{4} << 10}, {"allocate + free, 4 MiB", size_t{4} << 20}}) {
     Measure(what, 500, [&, bytes = bytes] {
       constexpr int kPairs = 100;
       const int64_t begin = Now();

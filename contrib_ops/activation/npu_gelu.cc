@@ -11,8 +11,8 @@ class GeluKernel final : public Kernel {
  public:
   explicit GeluKernel(const KernelInfo& info) {
     const std::string approximate = info.attributes.String("approximate", "none");
-    NPU_CHECK(approximate == "none" || approximate == "tanh", "[", kOp, "] expected approximate 'none' or 'tanh', got '",
-              approximate, "'");
+    NPU_CHECK(approximate == "none" || approximate == "tanh", "[", kOp,
+              "] expected approximate 'none' or 'tanh', got '", approximate, "'");
     tanh_ = approximate == "tanh";
   }
 

@@ -137,9 +137,9 @@ class CrossEntropyLossKernel final : public Kernel {
         smoothing_(info.attributes.Float("label_smoothing", 0.0)) {
     NPU_CHECK(smoothing_ >= 0.0 && smoothing_ < 1.0, "[", kOp, "] expected label_smoothing in [0, 1), got ",
               smoothing_);
-    NPU_CHECK(info.attributes.Float("lse_square_scale_for_zloss", 0.0) == 0.0 &&
-                  !info.attributes.Bool("return_zloss", false),
-              "[", kOp, "] expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined");
+    NPU_CHECK(
+        info.attributes.Float("lse_square_scale_for_zloss", 0.0) == 0.0 && !info.attributes.Bool("return_zloss", false),
+        "[", kOp, "] expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined");
   }
 
   void Compute(OpContext& ctx) const override {
@@ -162,9 +162,18 @@ class CrossEntropyLossKernel final : public Kernel {
     auto* rows = static_cast<RowLoss*>(ctx.Workspace(static_cast<size_t>(std::max<int64_t>(n, 1)) * sizeof(RowLoss)));
     DispatchFloats(kOp, input.dtype, [&](auto tag) {
       using T = decltype(tag);
-      const Task<T> task{input.as<T>(), target.as<int64_t>(), weight.as<float>(), loss.as<T>(),
-                         log_prob.as<T>(), zloss.as<T>(),     lse.as<T>(),        rows,
-                         n,                classes,           ignore_index_,      smoothing_,
+      const Task<T> task{input.as<T>(),
+                         target.as<int64_t>(),
+                         weight.as<float>(),
+                         loss.as<T>(),
+                         log_prob.as<T>(),
+                         zloss.as<T>(),
+                         lse.as<T>(),
+                         rows,
+                         n,
+                         classes,
+                         ignore_index_,
+                         smoothing_,
                          reduction_};
       ctx.Launch(kOp, [task] { task.Run(); });
     });

@@ -59,8 +59,8 @@ class DeepNormKernel final : public Kernel {
     if (rows == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);
-      const DeepNormTask<T> task{x.as<T>(),        gx.as<T>(),       beta.as<T>(),     gamma.as<T>(), mean.as<float>(),
-                                 rstd.as<float>(), y.as<T>(),        gamma.elements(), alpha_,        epsilon_};
+      const DeepNormTask<T> task{x.as<T>(),        gx.as<T>(), beta.as<T>(),     gamma.as<T>(), mean.as<float>(),
+                                 rstd.as<float>(), y.as<T>(),  gamma.elements(), alpha_,        epsilon_};
       ctx.Launch(kOp, [task, rows] {
         ParallelFor(rows, RowGrain(task.n), [&](int64_t begin, int64_t end) { task.Rows(begin, end); });
       });

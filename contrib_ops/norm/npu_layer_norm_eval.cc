@@ -28,16 +28,16 @@ class LayerNormEvalKernel final : public Kernel {
     if (x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);
-      ctx.Launch(kOp, [in = x.as<T>(), gamma = weight.as<T>(), beta = bias.as<T>(), out = y.as<T>(), rows, n,
-                       eps = eps_] {
-        ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
-          InBlock<T> block;
-          for (int64_t row = begin; row < end; ++row) {
-            const auto load = [&](int64_t at, int64_t count) { return block.Load(in + row * n + at, count); };
-            NormalizeRow(n, RowMoments(n, eps, load), load, gamma, beta, out + row * n);
-          }
-        });
-      });
+      ctx.Launch(
+          kOp, [in = x.as<T>(), gamma = weight.as<T>(), beta = bias.as<T>(), out = y.as<T>(), rows, n, eps = eps_] {
+            ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
+              InBlock<T> block;
+              for (int64_t row = begin; row < end; ++row) {
+                const auto load = [&](int64_t at, int64_t count) { return block.Load(in + row * n + at, count); };
+                NormalizeRow(n, RowMoments(n, eps, load), load, gamma, beta, out + row * n);
+              }
+            });
+          });
     });
   }
 

@@ -38,8 +38,8 @@ class InterleaveRopeKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), cos = ctx.Input(1), sin = ctx.Input(2);
     NPU_CHECK(x && cos && sin, "[", kOp, "] expected the tensors x, cos and sin");
-    NPU_CHECK(x.shape.rank() >= 1 && x.shape.back() % 2 == 0, "[", kOp,
-              "] expected an even last dimension of x, got ", x.shape);
+    NPU_CHECK(x.shape.rank() >= 1 && x.shape.back() % 2 == 0, "[", kOp, "] expected an even last dimension of x, got ",
+              x.shape);
     for (const auto& [name, table] : {std::pair{"cos", &cos}, std::pair{"sin", &sin}}) {
       NPU_CHECK(BroadcastRows::Fits(table->shape, x.shape), "[", kOp, "] expected ", name, " that broadcasts to x ",
                 x.shape, ", got ", table->shape);

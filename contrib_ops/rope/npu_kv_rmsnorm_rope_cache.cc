@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kOp = "npu_kv_rmsnorm_rope_cache";
 
 struct CacheMode {
-  bool batched;  // [B, 1, length, width] addressed inside the batch row, instead of [blocks, block_size, 1, width]
+  bool batched;   // [B, 1, length, width] addressed inside the batch row, instead of [blocks, block_size, 1, width]
   bool by_block;  // one index per block of tokens
   bool fractal;   // a block is stored as [width / d0, block_size, d0]
 };
@@ -172,8 +172,8 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
               "] expected cos and sin that broadcast to ", tokens, ", got ", cos.shape, " and ", sin.shape);
     NPU_CHECK(!v || (v.shape.rank() == 4 && v.shape[0] == b && v.shape[1] == 1 && v.shape[2] == s), "[", kOp,
               "] expected v of shape [", b, ", 1, ", s, ", D], got ", v.shape);
-    for (const auto& [name, t] : {std::pair{"gamma", &gamma}, std::pair{"cos", &cos}, std::pair{"sin", &sin},
-                                  std::pair{"v", &v}}) {
+    for (const auto& [name, t] :
+         {std::pair{"gamma", &gamma}, std::pair{"cos", &cos}, std::pair{"sin", &sin}, std::pair{"v", &v}}) {
       NPU_CHECK(!*t || t->dtype == kv.dtype, "[", kOp, "] expected ", name, " of kv's dtype ", NameOf(kv.dtype),
                 ", got ", NameOf(t->dtype));
     }
@@ -201,9 +201,27 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
       using T = decltype(tag);
       const Cache k{k_out.data, k_scale.as<float>(), k_cache.shape[3], page, mode_.fractal};
       const Cache ckv{ckv_out.data, ckv_scale.as<float>(), ckv_cache.shape[3], page, mode_.fractal};
-      const Task<T> task{kv.as<T>(), gamma.as<T>(), cos.as<T>(),  sin.as<T>(),    v.as<T>(), k_embed.as<T>(), y.as<T>(),
-                         index.as<int64_t>(), slots, k_cache.data, ckv_cache.data, k,         ckv,             b,
-                         s,          pages,         norm,         rope,           epsilon_,  mode_,           cos.shape,
+      const Task<T> task{kv.as<T>(),
+                         gamma.as<T>(),
+                         cos.as<T>(),
+                         sin.as<T>(),
+                         v.as<T>(),
+                         k_embed.as<T>(),
+                         y.as<T>(),
+                         index.as<int64_t>(),
+                         slots,
+                         k_cache.data,
+                         ckv_cache.data,
+                         k,
+                         ckv,
+                         b,
+                         s,
+                         pages,
+                         norm,
+                         rope,
+                         epsilon_,
+                         mode_,
+                         cos.shape,
                          sin.shape};
       ctx.Launch(kOp, [task] { task.Run(); });
     });

@@ -113,8 +113,8 @@ class RotaryMulKernel final : public Kernel {
 
  private:
   static void CheckTable(const char* name, const TensorView& table, const TensorView& x) {
-    NPU_CHECK(BroadcastRows::Fits(table.shape, x.shape), "[", kOp, "] expected ", name,
-              " that broadcasts to self ", x.shape, ", got ", table.shape);
+    NPU_CHECK(BroadcastRows::Fits(table.shape, x.shape), "[", kOp, "] expected ", name, " that broadcasts to self ",
+              x.shape, ", got ", table.shape);
   }
 
   template <Rotation kRotation, class X, class Table>

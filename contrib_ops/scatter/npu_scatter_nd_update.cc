@@ -54,8 +54,8 @@ class ScatterNdUpdateKernel final : public Kernel {
     const int64_t slice_bytes = static_cast<int64_t>(BytesFor(self.dtype, self.shape.Elements(depth, rank)));
     const Shape dims(self.shape.begin(), static_cast<size_t>(depth));
     // The resolved slices live apart from the indices: whatever is written, what was checked is what is used.
-    int64_t* slices = tuples == 0 ? nullptr
-                                  : static_cast<int64_t*>(ctx.Workspace(static_cast<size_t>(tuples) * sizeof(int64_t)));
+    int64_t* slices =
+        tuples == 0 ? nullptr : static_cast<int64_t*>(ctx.Workspace(static_cast<size_t>(tuples) * sizeof(int64_t)));
     ctx.Launch(kOp, [source = self.as<const char>(), destination = out.as<char>(), bytes = self.bytes(), dims, slices,
                      tuples, slice_bytes, index = indices.data, is_int32 = indices.dtype == DType::kInt32,
                      rows = updates.as<const char>()] {

@@ -71,8 +71,8 @@ class ScatterUpdateKernel final : public Kernel {
     NPU_CHECK(rank >= 2 && updates.rank() == rank, "[", kOp,
               "] expected self and updates of one rank >= 2, got shapes ", self, " and ", updates);
     const int64_t axis = axis_ < 0 ? axis_ + rank : axis_;
-    NPU_CHECK(axis > 0 && axis < rank, "[", kOp, "] expected axis in [", 1 - rank, ", -1] or [1, ", rank - 1,
-              "], got ", axis_);
+    NPU_CHECK(axis > 0 && axis < rank, "[", kOp, "] expected axis in [", 1 - rank, ", -1] or [1, ", rank - 1, "], got ",
+              axis_);
     NPU_CHECK(indices.rank() <= 1 || (indices.rank() == 2 && indices[1] == 2), "[", kOp,
               "] expected indices of shape [], [K] or [K, 2], got ", indices);
     Geometry g;
@@ -87,8 +87,8 @@ class ScatterUpdateKernel final : public Kernel {
     g.size = self[at];
     g.length = updates[at];
     for (int i = 1; i < rank; ++i) {
-      NPU_CHECK(i == at ? updates[i] <= self[i] : updates[i] == self[i], "[", kOp,
-                "] expected updates that fit self ", self, " outside axis ", axis_, ", got ", updates);
+      NPU_CHECK(i == at ? updates[i] <= self[i] : updates[i] == self[i], "[", kOp, "] expected updates that fit self ",
+                self, " outside axis ", axis_, ", got ", updates);
     }
     g.outer = self.Elements(1, at);
     g.inner = self.Elements(at + 1, rank);

@@ -17,9 +17,9 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kRounding = 512;
-constexpr size_t kLargestSmall = kMiB;        // requests up to here come from small segments
+constexpr size_t kLargestSmall = kMiB;  // requests up to here come from small segments
 constexpr size_t kSmallSegment = 2 * kMiB;
-constexpr size_t kLargeSegment = 20 * kMiB;   // shared by requests below kOwnSegment
+constexpr size_t kLargeSegment = 20 * kMiB;  // shared by requests below kOwnSegment
 constexpr size_t kOwnSegment = 10 * kMiB;
 constexpr size_t kSegmentRounding = 2 * kMiB;
 
@@ -261,9 +261,8 @@ AllocatorStats CachingAllocator::Stats() const {
 void CachingAllocator::ResetPeakStats() {
   std::lock_guard lock(impl_->mutex);
   AllocatorStats& s = impl_->stats;
-  for (PoolCounters* counters :
-       {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes, &s.reserved_bytes,
-        &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes})
+  for (PoolCounters* counters : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
+                                 &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes})
     for (StatCounter* counter : {&counters->all, &counters->small_pool, &counters->large_pool})
       counter->peak = counter->current;
 }

@@ -36,7 +36,9 @@ class Attributes {
     return Get<double>(name, fallback);
   }
   bool Bool(const std::string& name, bool fallback) const { return Int(name, fallback ? 1 : 0) != 0; }
-  std::string String(const std::string& name, const std::string& fallback) const { return Get<std::string>(name, fallback); }
+  std::string String(const std::string& name, const std::string& fallback) const {
+    return Get<std::string>(name, fallback);
+  }
   std::vector<int64_t> Ints(const std::string& name, const std::vector<int64_t>& fallback = {}) const {
     return Get<std::vector<int64_t>>(name, fallback);
   }

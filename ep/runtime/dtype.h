@@ -41,13 +41,14 @@ enum class DType : int32_t {
 
 // Bits of one element; 4 for the packed 4-bit types, 0 for strings and undefined.
 int BitsOf(DType dtype);
-const char* NameOf(DType dtype);         // "float32", "bfloat16", ...
+const char* NameOf(DType dtype);          // "float32", "bfloat16", ...
 DType DTypeFromName(const std::string&);  // throws on an unknown name
 // Bytes of `elements` packed elements; throws when they cannot be addressed, so that a hostile shape
 // never becomes a small allocation.
 inline size_t BytesFor(DType dtype, int64_t elements) {
   size_t bits = 0;
-  if (elements < 0 || __builtin_mul_overflow(static_cast<size_t>(elements), static_cast<size_t>(BitsOf(dtype)), &bits) ||
+  if (elements < 0 ||
+      __builtin_mul_overflow(static_cast<size_t>(elements), static_cast<size_t>(BitsOf(dtype)), &bits) ||
       bits > SIZE_MAX - 7) [[unlikely]]
     Fail(ErrorCode::kInvalidArgument, "expected a tensor that fits the address space, got ", elements, " elements of ",
          NameOf(dtype));
@@ -121,7 +122,7 @@ struct Float16 {
     const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - (126u << 23);
     const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u | ((magnitude >> 13) & 0x3ffu) : 0x7c00u;
     uint32_t half = magnitude < 0x38800000u ? tiny : normal;  // below 2^-14
-    half = magnitude >= 0x47800000u ? special : half;         // 65536 and above; 65520… round up to infinity by themselves
+    half = magnitude >= 0x47800000u ? special : half;  // 65536 and above; 65520… round up to infinity by themselves
     bits = static_cast<uint16_t>(((u >> 16) & 0x8000u) | half);
   }
   explicit operator float() const {
@@ -137,9 +138,13 @@ struct Float16 {
   }
 };
 
-template <class T> struct DTypeOf;
-#define NPU_DTYPE_OF(T, D) \
-  template <> struct DTypeOf<T> { static constexpr DType value = DType::D; }
+template <class T>
+struct DTypeOf;
+#define NPU_DTYPE_OF(T, D)                   \
+  template <>                                \
+  struct DTypeOf<T> {                        \
+    static constexpr DType value = DType::D; \
+  }
 NPU_DTYPE_OF(float, kFloat32);
 NPU_DTYPE_OF(double, kFloat64);
 NPU_DTYPE_OF(Float16, kFloat16);
@@ -159,9 +164,12 @@ NPU_DTYPE_OF(bool, kBool);
 template <class F>
 decltype(auto) DispatchFloats(const char* op, DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kFloat32: return f(float{});
-    case DType::kFloat16: return f(Float16{});
-    case DType::kBFloat16: return f(BFloat16{});
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat16:
+      return f(Float16{});
+    case DType::kBFloat16:
+      return f(BFloat16{});
     default:
       Fail(ErrorCode::kInvalidArgument, "[", op, "] expected float32, float16 or bfloat16, got ", NameOf(dtype));
   }

@@ -38,7 +38,8 @@ TensorView EagerContext::Output(size_t i, DType dtype, const Shape& shape) {
   for (int64_t dim : shape) NPU_CHECK(dim >= 0, "expected no negative dimension in output ", i, ", got ", shape);
   const int64_t elements = shape.Elements();
   void* data = allocate_(i, dtype, shape);
-  if (data == nullptr && elements > 0) Fail(ErrorCode::kOutOfMemory, "no memory for output ", i, ": ", NameOf(dtype), shape);
+  if (data == nullptr && elements > 0)
+    Fail(ErrorCode::kOutOfMemory, "no memory for output ", i, ": ", NameOf(dtype), shape);
   output.view = TensorView{elements > 0 ? data : nullptr, dtype, true, shape};
   return output.view;
 }

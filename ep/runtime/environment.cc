@@ -44,10 +44,20 @@ size_t ParseBytes(const char* name, const std::string& value) {
   const char* end = value.data() + value.size();
   if (!value.empty()) {
     switch (value.back()) {
-      case 'K': case 'k': shift = 10; break;
-      case 'M': case 'm': shift = 20; break;
-      case 'G': case 'g': shift = 30; break;
-      default: break;
+      case 'K':
+      case 'k':
+        shift = 10;
+        break;
+      case 'M':
+      case 'm':
+        shift = 20;
+        break;
+      case 'G':
+      case 'g':
+        shift = 30;
+        break;
+      default:
+        break;
     }
     if (shift != 0) --end;
   }

@@ -21,12 +21,12 @@ Isa ParseIsa(const char* name, const std::string& value);
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxThreads = 1024;
 
-int DeviceCountFromEnvironment();                         // ORT_NPU_DEVICE_COUNT, default 1
-std::optional<size_t> MemoryLimitFromEnvironment();       // ORT_NPU_MEMORY_LIMIT, bytes per device
-std::optional<std::string> DeviceNameFromEnvironment();   // ORT_NPU_DEVICE_NAME
-std::optional<int> NumThreadsFromEnvironment();           // ORT_NPU_NUM_THREADS
-std::optional<Isa> IsaFromEnvironment();                  // ORT_NPU_ISA
-bool LaunchBlockingFromEnvironment();                     // ORT_NPU_LAUNCH_BLOCKING, default 0
-LogLevel LogLevelFromEnvironment();                       // ORT_NPU_LOG, default warning
+int DeviceCountFromEnvironment();                        // ORT_NPU_DEVICE_COUNT, default 1
+std::optional<size_t> MemoryLimitFromEnvironment();      // ORT_NPU_MEMORY_LIMIT, bytes per device
+std::optional<std::string> DeviceNameFromEnvironment();  // ORT_NPU_DEVICE_NAME
+std::optional<int> NumThreadsFromEnvironment();          // ORT_NPU_NUM_THREADS
+std::optional<Isa> IsaFromEnvironment();                 // ORT_NPU_ISA
+bool LaunchBlockingFromEnvironment();                    // ORT_NPU_LAUNCH_BLOCKING, default 0
+LogLevel LogLevelFromEnvironment();                      // ORT_NPU_LOG, default warning
 
 }  // namespace npu

@@ -41,8 +41,8 @@ template <class... Args>
 }  // namespace npu
 
 // A check of the caller's arguments. The message is only built when the check fails.
-#define NPU_CHECK(condition, ...)                                        \
-  do {                                                                   \
-    if (!(condition)) [[unlikely]]                                       \
-      ::npu::Fail(::npu::ErrorCode::kInvalidArgument, __VA_ARGS__);      \
+#define NPU_CHECK(condition, ...)                                   \
+  do {                                                              \
+    if (!(condition)) [[unlikely]]                                  \
+      ::npu::Fail(::npu::ErrorCode::kInvalidArgument, __VA_ARGS__); \
   } while (0)

@@ -50,8 +50,7 @@ std::string ChooseKernelLibrary(const std::string& directory, Isa isa, bool forc
 }
 
 void LoadKernelLibrary() {
-  const std::string path =
-      ChooseKernelLibrary(DirectoryOfThisLibrary(), ActiveIsa(), IsaFromEnvironment().has_value());
+  const std::string path = ChooseKernelLibrary(DirectoryOfThisLibrary(), ActiveIsa(), IsaFromEnvironment().has_value());
   // Never closed: kernels and closures in flight point into it.
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr)
     Fail(ErrorCode::kInternal, "could not load the kernel library: ", dlerror());

@@ -15,8 +15,7 @@ void Log(LogLevel level, const std::string& message);
 }  // namespace npu
 
 // NPU_LOG(kWarning, "stream ", id, " …"): the message is built only when it will be shown.
-#define NPU_LOG(level, ...)                                                       \
-  do {                                                                            \
-    if (::npu::LogEnabled(::npu::LogLevel::level))                                \
-      ::npu::Log(::npu::LogLevel::level, ::npu::Concat(__VA_ARGS__));             \
+#define NPU_LOG(level, ...)                                                                                        \
+  do {                                                                                                             \
+    if (::npu::LogEnabled(::npu::LogLevel::level)) ::npu::Log(::npu::LogLevel::level, ::npu::Concat(__VA_ARGS__)); \
   } while (0)

@@ -50,13 +50,12 @@ class Task {
     void (*destroy)(void*);
   };
   template <class Fn>
-  static constexpr Ops kInlineOps{
-      [](void* p) { (*static_cast<Fn*>(p))(); },
-      [](void* to, void* from) {
-        new (to) Fn(std::move(*static_cast<Fn*>(from)));
-        static_cast<Fn*>(from)->~Fn();
-      },
-      [](void* p) { static_cast<Fn*>(p)->~Fn(); }};
+  static constexpr Ops kInlineOps{[](void* p) { (*static_cast<Fn*>(p))(); },
+                                  [](void* to, void* from) {
+                                    new (to) Fn(std::move(*static_cast<Fn*>(from)));
+                                    static_cast<Fn*>(from)->~Fn();
+                                  },
+                                  [](void* p) { static_cast<Fn*>(p)->~Fn(); }};
   template <class Fn>
   static constexpr Ops kHeapOps{[](void* p) { (**static_cast<Fn**>(p))(); },
                                 [](void* to, void* from) { *static_cast<Fn**>(to) = *static_cast<Fn**>(from); },

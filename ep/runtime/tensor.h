@@ -70,7 +70,10 @@ struct TensorView {
   explicit operator bool() const { return present; }
   int64_t elements() const { return shape.Elements(); }
   size_t bytes() const { return BytesFor(dtype, elements()); }
-  template <class T> T* as() const { return static_cast<T*>(data); }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
 };
 
 }  // namespace npu

@@ -10,11 +10,16 @@ namespace {
 py::object ExceptionType(ErrorCode code) {
   const py::module_ errors = py::module_::import("onnxruntime_npu.errors");
   switch (code) {
-    case ErrorCode::kInvalidArgument: return errors.attr("ArgumentError");
-    case ErrorCode::kUnsupported: return errors.attr("UnsupportedError");
-    case ErrorCode::kOutOfMemory: return errors.attr("out_of_memory_type")();
-    case ErrorCode::kDeviceError: return errors.attr("DeviceError");
-    case ErrorCode::kInternal: break;
+    case ErrorCode::kInvalidArgument:
+      return errors.attr("ArgumentError");
+    case ErrorCode::kUnsupported:
+      return errors.attr("UnsupportedError");
+    case ErrorCode::kOutOfMemory:
+      return errors.attr("out_of_memory_type")();
+    case ErrorCode::kDeviceError:
+      return errors.attr("DeviceError");
+    case ErrorCode::kInternal:
+      break;
   }
   return py::reinterpret_borrow<py::object>(PyExc_RuntimeError);
 }

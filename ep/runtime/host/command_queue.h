@@ -15,7 +15,7 @@ namespace npu {
 struct Command {
   Task task{};
   const char* op = "";
-  bool survives_errors = false;        // runs even behind a failed task, so that order holds
+  bool survives_errors = false;          // runs even behind a failed task, so that order holds
   std::shared_ptr<HostMarker> marker{};  // instead of a task: fire it
 };
 

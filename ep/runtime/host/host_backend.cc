@@ -51,9 +51,7 @@ class HostBackend final : public Backend {
   void* AllocPinned(size_t bytes) override { return HostMemory::AllocPinned(bytes); }
   void FreePinned(void* ptr) override { HostMemory::FreePinned(ptr); }
 
-  BackendStream* CreateStream(int device, int) override {
-    return new HostStream(Concat("npu", device, "-stream"));
-  }
+  BackendStream* CreateStream(int device, int) override { return new HostStream(Concat("npu", device, "-stream")); }
   void DestroyStream(BackendStream* stream) override { delete Host(stream); }
   void Launch(BackendStream* stream, const char* op, Task task) override { Host(stream)->Launch(op, std::move(task)); }
   void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind) override {

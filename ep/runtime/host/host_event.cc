@@ -8,9 +8,8 @@
 namespace npu {
 
 void HostMarker::Fire() {
-  timestamp_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                      std::chrono::steady_clock::now().time_since_epoch())
-                      .count();
+  timestamp_ns_ =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   fired_.store(1);
   fired_.notify_all();
 }

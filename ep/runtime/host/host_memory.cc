@@ -34,7 +34,8 @@ void* Map(size_t bytes) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(raw);
   const uintptr_t aligned = (begin + kHugePage - 1) & ~(kHugePage - 1);
   if (aligned != begin) munmap(raw, aligned - begin);
-  if (const size_t rest = begin + kHugePage - aligned; rest != 0) munmap(reinterpret_cast<void*>(aligned + bytes), rest);
+  if (const size_t rest = begin + kHugePage - aligned; rest != 0)
+    munmap(reinterpret_cast<void*>(aligned + bytes), rest);
   void* p = reinterpret_cast<void*>(aligned);
   madvise(p, bytes, MADV_HUGEPAGE);  // advice: a kernel without huge pages may refuse it
   return p;

@@ -20,7 +20,8 @@ double Mish(double x) { return x * std::tanh(std::log1p(std::exp(x))); }
 // cancellation for negative x.
 void CheckClose(double got, double expected, DType dtype) {
   const double half_ulp = dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24;
-  if (!(std::fabs(got - expected) <= std::fabs(expected) * (half_ulp + 0x1p-20) + 5e-7)) FAIL_CHECK(got, " != ", expected);
+  if (!(std::fabs(got - expected) <= std::fabs(expected) * (half_ulp + 0x1p-20) + 5e-7))
+    FAIL_CHECK(got, " != ", expected);
 }
 
 struct Case {
@@ -70,9 +71,8 @@ TEST_CASE("swiglu and geglu combine the halves of any axis") {
       for (int i = axis + 1; i < 3; ++i) inner *= shape[i];
       const int64_t half = shape[axis] / 2 * inner, outer = shape.Elements() / (2 * half);
       const HostTensor y = RunOp("npu::NPUSwiGlu", {x}, {.attributes = {{"dim", int64_t{axis - 3}}}})[0];
-      const std::vector<HostTensor> g = RunOp("npu::NPUGeGlu", {x},
-                                              {.attributes = {{"dim", int64_t{axis}}, {"approximate", int64_t{0}}},
-                                               .outputs = 2});
+      const std::vector<HostTensor> g = RunOp(
+          "npu::NPUGeGlu", {x}, {.attributes = {{"dim", int64_t{axis}}, {"approximate", int64_t{0}}}, .outputs = 2});
       CHECK(y.shape()[axis] == shape[axis] / 2);
       for (int64_t o = 0; o < outer; ++o) {
         for (int64_t i = 0; i < half; ++i) {

@@ -54,8 +54,8 @@ TEST_CASE("npu_add_rms_norm gives the same results whichever buffers are shared 
         RunOp("npu::NPUAddRmsNorm", {in.x1, in.x2, in.gamma}, {.outputs = 3, .alias = sharing});
     for (size_t i = 0; i < 3; ++i) CHECK(out[i].values() == expected[i].values());
   }
-  for (const std::vector<bool>& requested : {std::vector<bool>{true, false, false}, {false, true, false},
-                                             {false, false, true}, {true, false, true}}) {
+  for (const std::vector<bool>& requested :
+       {std::vector<bool>{true, false, false}, {false, true, false}, {false, false, true}, {true, false, true}}) {
     const std::vector<HostTensor> out =
         RunOp("npu::NPUAddRmsNorm", {fresh.x1, fresh.x2, fresh.gamma}, {.requested = requested});
     for (size_t i = 0; i < 3; ++i)

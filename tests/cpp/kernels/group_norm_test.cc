@@ -12,7 +12,8 @@ using npu::test::RunOp;
 
 TEST_CASE("group norm with SiLU in place equals the double computation for any number of spatial elements") {
   const int64_t samples = 2, channels = 6, groups = 3;
-  for (const Shape& shape : {Shape{samples, channels}, Shape{samples, channels, 1, 7}, Shape{samples, channels, 31, 29}}) {
+  for (const Shape& shape :
+       {Shape{samples, channels}, Shape{samples, channels, 1, 7}, Shape{samples, channels, 31, 29}}) {
     CAPTURE(shape.ToString());
     const HostTensor x = HostTensor::Random(DType::kFloat32, shape, 1, -3.0, 3.0);
     const HostTensor weight = HostTensor::Random(DType::kFloat32, {channels}, 2);
@@ -34,7 +35,8 @@ TEST_CASE("group norm with SiLU in place equals the double computation for any n
         const double g = (before[row * n + i] - mean) * rstd * weight[channel] + bias[channel];
         const double expected = g / (1.0 + std::exp(-g));
         // The mean is rounded to float32, and rstd magnifies that.
-        if (!(std::fabs(out[0][row * n + i] - expected) <= 5e-6 + rstd * 0x1p-22)) FAIL_CHECK(out[0][row * n + i], " != ", expected);
+        if (!(std::fabs(out[0][row * n + i] - expected) <= 5e-6 + rstd * 0x1p-22))
+          FAIL_CHECK(out[0][row * n + i], " != ", expected);
       }
     }
   }
@@ -42,9 +44,8 @@ TEST_CASE("group norm with SiLU in place equals the double computation for any n
 
 TEST_CASE("group norm of an empty batch and of empty channels") {
   for (const Shape& shape : {Shape{0, 4, 3}, Shape{2, 4, 0}}) {
-    const std::vector<HostTensor> out =
-        RunOp("npu::NPUGroupNormSilu", {HostTensor(DType::kFloat16, shape), {}, {}},
-              {.attributes = {{"group", int64_t{2}}}, .outputs = 3});
+    const std::vector<HostTensor> out = RunOp("npu::NPUGroupNormSilu", {HostTensor(DType::kFloat16, shape), {}, {}},
+                                              {.attributes = {{"group", int64_t{2}}}, .outputs = 3});
     CHECK(out[0].shape() == shape);
     CHECK(out[1].shape() == Shape{shape[0], 2});
     for (int64_t i = 0; i < out[1].elements(); ++i) CHECK(std::isnan(out[1][i]));

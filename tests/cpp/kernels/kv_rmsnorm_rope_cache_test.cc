@@ -58,8 +58,8 @@ TEST_CASE("a hostile index is refused before either cache is touched") {
       const std::vector<double> k = call.k_cache.values(), ckv = call.ckv_cache.values();
       RunOptions options = Options(true);
       options.attributes["cache_mode"] = std::string(mode);
-      CHECK_THROWS_WITH_AS(RunOp(kType, call.inputs, options),
-                           doctest::Contains("expected index in [0, 8), got"), npu::Error);
+      CHECK_THROWS_WITH_AS(RunOp(kType, call.inputs, options), doctest::Contains("expected index in [0, 8), got"),
+                           npu::Error);
       CHECK(call.k_cache.values() == k);
       CHECK(call.ckv_cache.values() == ckv);
     }

@@ -1,10 +1,9 @@
-#include "ep/kernels/normalization/rms_norm.h"
-
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "ep/kernels/normalization/rms_norm.h"
 
 namespace {
 
@@ -47,7 +46,8 @@ void CheckRow(int64_t n, double scale) {
   for (int64_t i = 0; i < n; ++i) {
     const double expected = npu::ToFloat(x[i]) * rstd * npu::ToFloat(gamma[i]);
     const double difference = std::fabs(npu::ToFloat(in_place[i]) - expected);
-    if (difference > Tolerance<T>(expected)) FAIL_CHECK("element ", i, ": ", npu::ToFloat(in_place[i]), " != ", expected);
+    if (difference > Tolerance<T>(expected))
+      FAIL_CHECK("element ", i, ": ", npu::ToFloat(in_place[i]), " != ", expected);
   }
 }
 

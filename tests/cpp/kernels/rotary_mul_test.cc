@@ -27,7 +27,8 @@ void Check(const HostTensor& x, const HostTensor& cos, const HostTensor& sin, co
   CAPTURE(cos.shape().ToString());
   CAPTURE(mode);
   const std::vector<double> before = x.values();
-  const HostTensor y = RunOp("npu::NPURotaryMul", {x, cos, sin}, {.attributes = {{"rotary_mode", mode}}, .alias = {{0, 0}}})[0];
+  const HostTensor y =
+      RunOp("npu::NPURotaryMul", {x, cos, sin}, {.attributes = {{"rotary_mode", mode}}, .alias = {{0, 0}}})[0];
   const double ulp = x.dtype() == DType::kFloat16 ? 0x1p-11 : x.dtype() == DType::kBFloat16 ? 0x1p-8 : 0x1p-22;
   const int64_t d = x.shape().back();
   for (int64_t i = 0; i < x.elements(); ++i) {

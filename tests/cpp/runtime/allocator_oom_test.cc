@@ -46,7 +46,8 @@ TEST_CASE("out of memory says what was asked for, what there is, and what to do;
 
 TEST_CASE("sizes that no machine has are out of memory, not an overflow") {
   TestDevice t;
-  for (size_t bytes : {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 511, SIZE_MAX / 2 + 1, size_t{1} << 62, TestDevice::kDefaultLimit + 1}) {
+  for (size_t bytes :
+       {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 511, SIZE_MAX / 2 + 1, size_t{1} << 62, TestDevice::kDefaultLimit + 1}) {
     CAPTURE(bytes);
     CHECK(OutOfMemoryMessage(t.allocator(), bytes, t.stream()) != "");
   }

@@ -45,7 +45,7 @@ TEST_CASE("a block that another stream uses is handed out only after that stream
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());
   reader->Launch("reader", [&] { gate.Wait(); });
   t.allocator().RecordStream(p, *reader);
-  t.allocator().RecordStream(p, *reader);    // twice is once
+  t.allocator().RecordStream(p, *reader);     // twice is once
   t.allocator().RecordStream(p, t.stream());  // its own stream needs no event
   t.allocator().Free(p);
   AllocatorStats s = t.allocator().Stats();

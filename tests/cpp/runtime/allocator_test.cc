@@ -20,8 +20,8 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 // What must hold whenever nothing is allocated and no event is pending.
 void CheckIdle(const AllocatorStats& s) {
-  for (const PoolCounters* counters : {&s.allocation, &s.active, &s.allocated_bytes, &s.active_bytes, &s.requested_bytes,
-                                       &s.inactive_split, &s.inactive_split_bytes}) {
+  for (const PoolCounters* counters : {&s.allocation, &s.active, &s.allocated_bytes, &s.active_bytes,
+                                       &s.requested_bytes, &s.inactive_split, &s.inactive_split_bytes}) {
     CHECK(counters->all.current == 0);
     CHECK(counters->small_pool.current == 0);
     CHECK(counters->large_pool.current == 0);
@@ -42,7 +42,8 @@ TEST_CASE("zero bytes are null, and freeing null is nothing") {
 TEST_CASE("blocks are aligned, apart from each other, and writable to their ends") {
   TestDevice t;
   std::set<std::pair<char*, char*>> taken;
-  for (size_t bytes : {size_t{1}, size_t{511}, size_t{512}, size_t{513}, kKiB * 100, kMiB, kMiB + 1, kMiB * 9, kMiB * 10, kMiB * 11 + 3}) {
+  for (size_t bytes : {size_t{1}, size_t{511}, size_t{512}, size_t{513}, kKiB * 100, kMiB, kMiB + 1, kMiB * 9,
+                       kMiB * 10, kMiB * 11 + 3}) {
     auto* p = static_cast<char*>(t.allocator().Allocate(bytes, t.stream()));
     CHECK(reinterpret_cast<uintptr_t>(p) % CachingAllocator::kAlignment == 0);
     p[0] = 1;
@@ -85,7 +86,8 @@ TEST_CASE("a freed block is taken again by its stream, the best fit first") {
 }
 
 TEST_CASE("neighbours merge, in whatever order they are freed") {
-  for (const std::vector<size_t>& order : std::vector<std::vector<size_t>>{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}}) {
+  for (const std::vector<size_t>& order :
+       std::vector<std::vector<size_t>>{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}}) {
     TestDevice t;
     CachingAllocator& a = t.allocator();
     std::vector<void*> blocks;

@@ -31,8 +31,8 @@ TEST_CASE("byte counts take suffixes") {
 }
 
 TEST_CASE("absurd byte counts are refused with one clear line") {
-  for (const char* value : {"banana", "-1", "0", "0G", "", "G", "1.5G", "1 G", " 1G", "+1", "0x10", "4GB", "1T", "131073G",
-                            "99999999999999999999", "18446744073709551615", "17179869184G"}) {
+  for (const char* value : {"banana", "-1", "0", "0G", "", "G", "1.5G", "1 G", " 1G", "+1", "0x10", "4GB", "1T",
+                            "131073G", "99999999999999999999", "18446744073709551615", "17179869184G"}) {
     CAPTURE(value);
     CHECK_THROWS_AS(ParseBytes("V", value), Error);
   }
@@ -58,7 +58,8 @@ TEST_CASE("counts, switches, levels") {
 }
 
 TEST_CASE("child: the runtime refuses its environment, every time" * doctest::skip()) {
-  for (int i = 0; i < 2; ++i) CHECK_THROWS_WITH_AS(Runtime::Instance(), doctest::Contains("environment variable ORT_NPU_"), Error);
+  for (int i = 0; i < 2; ++i)
+    CHECK_THROWS_WITH_AS(Runtime::Instance(), doctest::Contains("environment variable ORT_NPU_"), Error);
 }
 
 TEST_CASE("Runtime::Instance names the variable that is wrong") {
@@ -93,11 +94,11 @@ TEST_CASE("child: three devices of 48 MiB and one thread" * doctest::skip()) {
 }
 
 TEST_CASE("the environment shapes the devices") {
-  const auto child = test::RunTestCase("child: three devices of 48 MiB and one thread",
-                                       {{"ORT_NPU_DEVICE_COUNT", "3"},
-                                        {"ORT_NPU_MEMORY_LIMIT", "48M"},
-                                        {"ORT_NPU_DEVICE_NAME", "Ascend910B2"},
-                                        {"ORT_NPU_NUM_THREADS", "1"}});
+  const auto child =
+      test::RunTestCase("child: three devices of 48 MiB and one thread", {{"ORT_NPU_DEVICE_COUNT", "3"},
+                                                                          {"ORT_NPU_MEMORY_LIMIT", "48M"},
+                                                                          {"ORT_NPU_DEVICE_NAME", "Ascend910B2"},
+                                                                          {"ORT_NPU_NUM_THREADS", "1"}});
   CAPTURE(child.output);
   CHECK(child.exit_code == 0);
 }

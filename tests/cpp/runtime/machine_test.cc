@@ -74,7 +74,7 @@ TEST_CASE("version 1 control groups") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "4:memory:/job\n2:cpuacct,cpu:/job\n1:name=systemd:/\n");
   machine.Write("cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
-  machine.Write("cgroup/memory/job/memory.usage_in_bytes", "2147483648\n");  // already above: nothing is left
+  machine.Write("cgroup/memory/job/memory.usage_in_bytes", "2147483648\n");       // already above: nothing is left
   machine.Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // what "no limit" looks like
   machine.Write("cgroup/cpu/job/cpu.cfs_quota_us", "100000\n");
   machine.Write("cgroup/cpu/job/cpu.cfs_period_us", "100000\n");

@@ -242,8 +242,8 @@ TEST_CASE("child: a blocking launch has run, and throws, on return" * doctest::s
 }
 
 TEST_CASE("ORT_NPU_LAUNCH_BLOCKING=1 makes launches synchronous") {
-  const auto child = test::RunTestCase("child: a blocking launch has run, and throws, on return",
-                                       {{"ORT_NPU_LAUNCH_BLOCKING", "1"}});
+  const auto child =
+      test::RunTestCase("child: a blocking launch has run, and throws, on return", {{"ORT_NPU_LAUNCH_BLOCKING", "1"}});
   CAPTURE(child.output);
   CHECK(child.exit_code == 0);
 }

@@ -78,9 +78,10 @@ TEST_CASE("two threads take part when the pool has them") {
 
 TEST_CASE("the first exception reaches the caller, and the pool stays usable") {
   for (int i = 0; i < 200; ++i) {
-    CHECK_THROWS_WITH_AS(ParallelFor(1000, 1, [](int64_t begin, int64_t) {
-                           if (begin > 300) throw std::runtime_error("range");
-                         }),
+    CHECK_THROWS_WITH_AS(ParallelFor(1000, 1,
+                                     [](int64_t begin, int64_t) {
+                                       if (begin > 300) throw std::runtime_error("range");
+                                     }),
                          "range", std::runtime_error);
     std::atomic<int64_t> sum{0};
     ParallelFor(1000, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
@@ -110,8 +111,7 @@ TEST_CASE("callers that meet a busy pool do their work themselves") {
   std::vector<std::thread> callers;
   for (int c = 0; c < kCallers; ++c)
     callers.emplace_back([&] {
-      for (int r = 0; r < kRounds; ++r)
-        ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+      for (int r = 0; r < kRounds; ++r) ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
     });
   for (std::thread& caller : callers) caller.join();
   CHECK(sum == int64_t{kCallers} * kRounds * 100);
