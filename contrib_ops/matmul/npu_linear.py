@@ -18,37 +18,37 @@ op = npu_op(
 
 
 @op.reference
-def reference(self, weight, bias=None):
-    """y = self @ weight.T + bias, summed in float32 (integers: int32, which wraps), rounded once.
+def reference(input, weight, bias=None):
+    """y = input @ weight.T + bias, summed in float32 (integers: int32, which wraps), rounded once.
 
-    self: [.., K]; weight: [N, K] of self's dtype; bias: [N] of self's dtype, float32 for
-    a 16-bit float self, int32 for an int8 self; y: [.., N] of self's dtype.
+    input: [.., K]; weight: [N, K] of input's dtype; bias: [N] of input's dtype, float32 for
+    a 16-bit float input, int32 for an int8 input; y: [.., N] of input's dtype.
     """
     check(
-        self.dim() >= 1 and weight.dim() == 2 and self.shape[-1] == weight.shape[1],
-        f"[npu_linear] expected input [.., K] and weight [N, K], got {list(self.shape)} and "
+        input.dim() >= 1 and weight.dim() == 2 and input.shape[-1] == weight.shape[1],
+        f"[npu_linear] expected input [.., K] and weight [N, K], got {list(input.shape)} and "
         f"{list(weight.shape)}",
     )
     check(
-        self.dtype == weight.dtype,
-        f"[npu_linear] expected a weight of input's dtype {self.dtype}, got {weight.dtype}",
+        input.dtype == weight.dtype,
+        f"[npu_linear] expected a weight of input's dtype {input.dtype}, got {weight.dtype}",
     )
-    floating = self.dtype.is_floating_point
-    compute = torch.promote_types(self.dtype, torch.float32 if floating else torch.int32)
-    y = torch.matmul(self.to(compute), weight.to(compute).t())
+    floating = input.dtype.is_floating_point
+    compute = torch.promote_types(input.dtype, torch.float32 if floating else torch.int32)
+    y = torch.matmul(input.to(compute), weight.to(compute).t())
     if bias is not None:
         check(
             list(bias.shape) == [weight.shape[0]],
             f"[npu_linear] expected a bias of shape [{weight.shape[0]}], got {list(bias.shape)}",
         )
-        allowed = (compute, self.dtype) if floating else (torch.int32,)
+        allowed = (compute, input.dtype) if floating else (torch.int32,)
         names = " or ".join(str(dtype) for dtype in dict.fromkeys(allowed))
         check(
             bias.dtype in allowed,
             f"[npu_linear] expected a bias of dtype {names}, got {bias.dtype}",
         )
         y = y + bias.to(compute)
-    return y.to(self.dtype)
+    return y.to(input.dtype)
 
 
 @op.function
