@@ -24,7 +24,8 @@ struct NarrowFloat {
 
 template <class Math>
 struct NarrowBuffers {
-  static constexpr int64_t kKeyBlock = 64;
+  static constexpr int64_t kKeyBlock = 128;
+  static constexpr int64_t kScoreStride = kKeyBlock + kLanes;  // groups of keys may reach beyond a block
 
   NarrowBuffers(const Problem& p, void* scratch) : carver(scratch) {
     key_stride = RoundUp(p.head_size + p.rope_size, Math::kStep);
@@ -32,7 +33,7 @@ struct NarrowBuffers {
     queries = carver.Take<typename Math::Query>(kNarrowRows * key_stride);
     keys = carver.Take<typename Math::Storage>(kKeyBlock * key_stride);
     values = carver.Take<typename Math::Storage>(kKeyBlock * value_stride);
-    scores = carver.Take<float>(kNarrowRows * kKeyBlock);
+    scores = carver.Take<float>(kNarrowRows * kScoreStride);
     bias = carver.Take<float>(kKeyBlock);
     sums = carver.Take<float>(kNarrowRows * value_stride);
   }
@@ -47,6 +48,7 @@ template <class Math>
 class NarrowItem {
   using T = typename Math::Storage;
   static constexpr int64_t kKeyBlock = NarrowBuffers<Math>::kKeyBlock;
+  static constexpr int64_t kScoreStride = NarrowBuffers<Math>::kScoreStride;
 
  public:
   NarrowItem(const Problem& p, const Item& item, void* scratch)
@@ -115,16 +117,18 @@ class NarrowItem {
            begin * operand.rows.row_stride;
   }
 
-  // Rows in groups of four, two and one.
+  // Rows in groups of at most four.
   template <class F>
   NPU_SIMD_INLINE void ForRows(F&& f) const {
     int64_t r = 0;
     for (; r + 4 <= item_.rows; r += 4) f(std::integral_constant<int, 4>{}, r);
-    for (; r + 2 <= item_.rows; r += 2) f(std::integral_constant<int, 2>{}, r);
-    for (; r < item_.rows; ++r) f(std::integral_constant<int, 1>{}, r);
+    const int64_t rest = item_.rows - r;
+    if (rest == 3) f(std::integral_constant<int, 3>{}, r);
+    if (rest == 2) f(std::integral_constant<int, 2>{}, r);
+    if (rest == 1) f(std::integral_constant<int, 1>{}, r);
   }
 
-  // kLanes products at a time: kRows rows by kLanes / kRows keys, whose sums one transposition brings together.
+  // Up to kLanes products at a time, kRows rows by kLanes / kRows keys, whose sums end in one vector.
   template <int kRows>
   NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t n) {
     constexpr int kKeys = kLanes / kRows;
@@ -150,14 +154,14 @@ class NarrowItem {
       Store(products, SumLanes(sum) * scale);
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
-        std::memcpy(b_.scores + (r + i) * kKeyBlock + j, products + i * kKeys, sizeof(float) * kKeys);
+        std::memcpy(b_.scores + (r + i) * kScoreStride + j, products + i * kKeys, sizeof(float) * kKeys);
       }
     }
   }
 
   // Scores of row r to weights against the new maximum; earlier sums are rescaled.
   void Normalise(int64_t r, int64_t begin, int64_t n) {
-    float* scores = b_.scores + r * kKeyBlock;
+    float* scores = b_.scores + r * kScoreStride;
     if (p_.mask != nullptr || p_.bias.data != nullptr) {
       FillBias<T>(p_, item_, r, begin, n, b_.bias);
       for (int64_t j = 0; j < n; ++j) scores[j] += b_.bias[j];
@@ -187,7 +191,7 @@ class NarrowItem {
 
   template <int kRows, int kVectors>
   NPU_SIMD_INLINE void ValueTile(int64_t r, const T* values, int64_t stride, int64_t n, int64_t column) {
-    const float* weights = b_.scores + r * kKeyBlock;
+    const float* weights = b_.scores + r * kScoreStride;
     float* sums = b_.sums + r * b_.value_stride + column;
     Vec sum[kRows][kVectors];
 #pragma GCC unroll 4
@@ -201,7 +205,7 @@ class NarrowItem {
       for (int v = 0; v < kVectors; ++v) x[v] = LoadFloats(values + j * stride + v * kLanes);
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
-        const float w = weights[i * kKeyBlock + j];
+        const float w = weights[i * kScoreStride + j];
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) sum[i][v] += x[v] * w;
       }

@@ -121,6 +121,13 @@ NPU_SIMD_INLINE Vec AddPairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (2 * I)...) + __builtin_shufflevector(a, b, (2 * I + 1)...);
 }
 
+// Lane i becomes lane i + n.
+NPU_SIMD_INLINE Vec Rotate(Vec v, int n) {
+  IntVec lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i + n;
+  return __builtin_shuffle(v, lane);
+}
+
 }  // namespace internal
 
 using LaneSequence = std::make_integer_sequence<int, kLanes>;
@@ -151,15 +158,16 @@ NPU_SIMD_INLINE Vec SumLanes(Vec (&v)[kLanes]) {
   return v[0];
 }
 
+// A NaN among the lanes may be lost.
 NPU_SIMD_INLINE float MaxLane(Vec v) {
-  float m = v[0];
-  for (int i = 1; i < kLanes; ++i) m = v[i] > m || v[i] != v[i] ? v[i] : m;
-  return m;
+#pragma GCC unroll 8
+  for (int n = kLanes / 2; n > 0; n /= 2) v = Max(v, internal::Rotate(v, n));
+  return v[0];
 }
 NPU_SIMD_INLINE float SumLane(Vec v) {
-  float s = 0;
-  for (int i = 0; i < kLanes; ++i) s += v[i];
-  return s;
+#pragma GCC unroll 8
+  for (int n = kLanes / 2; n > 0; n /= 2) v += internal::Rotate(v, n);
+  return v[0];
 }
 
 }  // namespace npu::attention

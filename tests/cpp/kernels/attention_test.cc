@@ -100,7 +100,7 @@ Expected Naive(const Case& c, const Inputs& in) {
   const int64_t rank = static_cast<int64_t>(c.mask_shape.size());
   const bool compressed = c.mode >= 2 && rank >= 2 && c.mask_shape.back() == 2048;
   const std::vector<double> query = in.query.values(), key = in.key.values(), value = in.value.values();
-  const std::vector<double> mask = compressed ? std::vector<double>() : in.mask.values();
+  const std::vector<double> mask = compressed || rank == 0 ? std::vector<double>() : in.mask.values();
   for (int64_t b = 0; b < c.batch; ++b) {
     const auto length = [&](const std::vector<int64_t>& list, int64_t limit) {
       return list.empty() ? limit : list[list.size() == 1 ? 0 : static_cast<size_t>(b)];
