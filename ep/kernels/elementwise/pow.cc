@@ -70,38 +70,56 @@ bool ConstantPower(const C* base, double exponent, C* out, int64_t n) {
   return true;
 }
 
+template <class T>
+ComputeType<T> Widen(T v) {
+  if constexpr (kIsHalf<T>) {
+    return ToFloat(v);
+  } else {
+    return v;
+  }
+}
+
+// A block as computed with: the elements themselves, or a copy of them.
+template <class T>
+const ComputeType<T>* Load(const T* from, int64_t step, ComputeType<T>* buffer, int64_t n) {
+  if constexpr (kIsHalf<T>) {
+    if (step == 1) {
+      ToFloat(from, buffer, n);
+      return buffer;
+    }
+  } else {
+    if (step == 1) return from;
+  }
+  std::fill(buffer, buffer + n, Widen(*from));
+  return buffer;
+}
+
+template <class B, class E>
+void PowBlock(const B* base, int64_t base_step, const E* exponent, int64_t exponent_step, ComputeType<B>* out,
+              int64_t n) {
+  using C = ComputeType<B>;
+  C base_buffer[kBlock];
+  const C* bases = Load(base, base_step, base_buffer, n);
+  if constexpr (std::is_floating_point_v<C>) {
+    if (exponent_step == 0 && ConstantPower(bases, static_cast<double>(Widen(*exponent)), out, n)) return;
+  }
+  ComputeType<E> exponent_buffer[kBlock];
+  const ComputeType<E>* exponents = Load(exponent, exponent_step, exponent_buffer, n);
+  for (int64_t i = 0; i < n; ++i) out[i] = PowerOf(bases[i], exponents[i]);
+}
+
 template <class B, class E>
 void PowRow(const B* base, int64_t base_step, const E* exponent, int64_t exponent_step, B* out, int64_t n) {
-  using CB = ComputeType<B>;
-  using CE = ComputeType<E>;
-  CB bases[kBlock];
-  CE exponents[kBlock];
-  CB results[kBlock];
-  const auto load = []<class T>(const T* from, int64_t step, ComputeType<T>* to, int64_t count) {
-    const auto widen = [](T v) {
-      if constexpr (kIsHalf<T>) {
-        return ToFloat(v);
-      } else {
-        return v;
-      }
-    };
-    for (int64_t i = 0; i < count; ++i) to[i] = widen(from[i * step]);
-  };
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t count = std::min(kBlock, n - i);
-    load(base + i * base_step, base_step, bases, count);
-    load(exponent + i * exponent_step, exponent_step, exponents, count);
-    bool done = false;
-    if constexpr (std::is_floating_point_v<CB>) {
-      if (exponent_step == 0) done = ConstantPower(bases, static_cast<double>(exponents[0]), results, count);
-    }
-    if (!done) {
-      for (int64_t j = 0; j < count; ++j) results[j] = PowerOf(bases[j], exponents[j]);
-    }
+    const B* from = base + i * base_step;
+    const E* by = exponent + i * exponent_step;
     if constexpr (kIsHalf<B>) {
+      float results[kBlock];
+      PowBlock(from, base_step, by, exponent_step, results, count);
       FromFloat(results, out + i, count);
     } else {
-      std::copy(results, results + count, out + i);
+      PowBlock(from, base_step, by, exponent_step, out + i, count);
     }
   }
 }

@@ -43,16 +43,20 @@ ElementPlan PlanElements(const char* op, const Shape& data, const Shape& indices
 // Calls f(i, offset) for the positions [begin, end), where offset is that of coordinate 0 along the axis.
 template <class F>
 void ForEachPosition(const ElementPlan& plan, int64_t begin, int64_t end, const F& f) {
+  const int last = plan.rank - 1;
   std::array<int64_t, Shape::kMaxRank> index{};
   int64_t offset = 0;
-  for (int64_t d = plan.rank - 1, rest = begin; d >= 0; --d) {
+  for (int64_t d = last, rest = begin; d >= 0; --d) {
     index[d] = rest % plan.dims[d];
     rest /= plan.dims[d];
     offset += index[d] * plan.strides[d];
   }
-  for (int64_t i = begin; i < end; ++i) {
-    f(i, offset);
-    for (int d = plan.rank - 1; d >= 0; --d) {
+  for (int64_t i = begin; i < end;) {
+    const int64_t row_end = std::min(end, i + plan.dims[last] - index[last]);
+    for (; i < row_end; ++i, offset += plan.strides[last]) f(i, offset);
+    offset -= plan.strides[last] * plan.dims[last];
+    index[last] = 0;
+    for (int d = last - 1; d >= 0; --d) {
       offset += plan.strides[d];
       if (++index[d] < plan.dims[d]) break;
       offset -= plan.strides[d] * plan.dims[d];

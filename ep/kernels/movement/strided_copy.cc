@@ -9,7 +9,7 @@
 namespace npu {
 namespace {
 
-constexpr int64_t kTile = 16;  // elements of a side: two tiles of the widest elements stay in L1
+constexpr int64_t kTileBytes = 64;  // a side of a tile of a transpose: one cache line
 
 // The offset of row `row` of the dimensions [0, rank).
 int64_t OffsetOf(const StridedView& view, int rank, int64_t row) {
@@ -63,26 +63,30 @@ void CopyByRows(const StridedView& view, const T* src, T* dst) {
   });
 }
 
-// The last two dimensions change places: tiles keep both sides in cache.
+// The last two dimensions change places. A tile passes through a buffer, so that whole cache lines are
+// read and written even when the strides put all lines of a tile into one set of the cache.
 template <class T>
 void CopyTransposed(const StridedView& view, const T* src, T* dst) {
+  constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   const int64_t rows = view.dims[view.rank - 2];
   const int64_t columns = view.dims[view.rank - 1];
   const int64_t stride = view.strides[view.rank - 1];
   const int64_t bands = (rows + kTile - 1) / kTile;
   const int64_t matrices = view.total / (rows * columns);
-  const int64_t grain = std::max<int64_t>(1, kCopyGrain / (kTile * columns * static_cast<int64_t>(sizeof(T))));
+  const int64_t grain = std::max<int64_t>(1, kCopyGrain / (kTileBytes * columns));
   ParallelFor(matrices * bands, grain, [&](int64_t begin, int64_t end) {
+    alignas(64) T tile[kTile][kTile];
     for (int64_t band = begin; band < end; ++band) {
-      const T* from = src + OffsetOf(view, view.rank - 2, band / bands);
-      T* to = dst + band / bands * rows * columns;
       const int64_t first = band % bands * kTile;
-      const int64_t last = std::min(first + kTile, rows);
+      const T* from = src + OffsetOf(view, view.rank - 2, band / bands) + first;
+      T* to = dst + (band / bands * rows + first) * columns;
+      const int64_t height = std::min(kTile, rows - first);
       for (int64_t j = 0; j < columns; j += kTile) {
-        const int64_t j_end = std::min(j + kTile, columns);
-        for (int64_t i = first; i < last; ++i) {
-          for (int64_t k = j; k < j_end; ++k) to[i * columns + k] = from[i + k * stride];
+        const int64_t width = std::min(kTile, columns - j);
+        for (int64_t k = 0; k < width; ++k) {
+          for (int64_t i = 0; i < height; ++i) tile[i][k] = from[(j + k) * stride + i];
         }
+        for (int64_t i = 0; i < height; ++i) std::copy(tile[i], tile[i] + width, to + i * columns + j);
       }
     }
   });

@@ -11,25 +11,21 @@
 namespace npu {
 namespace {
 
-// What a type is computed in here: half and float in float, double in double.
+// A block as computed with, half and float in float and double in double: the elements themselves, or a
+// copy of them.
 template <class T>
-void LoadRow(const T* x, int64_t step, float* values, int64_t n) {
-  if (step == 0) {
-    std::fill(values, values + n, ToFloat(*x));
+const ComputeType<T>* LoadRow(const T* x, int64_t step, ComputeType<T>* buffer, int64_t n) {
+  if constexpr (kIsHalf<T>) {
+    if (step == 1) {
+      ToFloat(x, buffer, n);
+    } else {
+      std::fill(buffer, buffer + n, ToFloat(*x));
+    }
+    return buffer;
   } else {
-    ToFloat(x, values, n);
-  }
-}
-inline void LoadRow(const double* x, int64_t step, double* values, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) values[i] = x[i * step];
-}
-
-template <class T>
-void StoreRow(const ComputeType<T>* values, T* y, int64_t n) {
-  if constexpr (std::is_same_v<T, double>) {
-    std::copy(values, values + n, y);
-  } else {
-    FromFloat(values, y, n);
+    if (step == 1) return x;
+    std::fill(buffer, buffer + n, *x);
+    return buffer;
   }
 }
 
@@ -38,8 +34,8 @@ template <bool squares, class T>
 double SumOf(const T* x, ComputeType<T> shift, int64_t n) {
   double total = 0.0;
   ForEachBlock(n, [&](int64_t begin, int64_t count) {
-    ComputeType<T> values[kRowBlock];
-    LoadRow(x + begin, 1, values, count);
+    ComputeType<T> buffer[kRowBlock];
+    const ComputeType<T>* values = LoadRow(x + begin, 1, buffer, count);
     ComputeType<T> sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < count; ++i) {
@@ -74,17 +70,21 @@ struct NormTask {
     if (inverse != nullptr) inverse[row] = static_cast<float>(factor);
     ForEachRow(plan, row * n, (row + 1) * n, [&](int64_t at, const std::array<int64_t, 2>& offset, int64_t count) {
       ForEachBlock(count, [&](int64_t begin, int64_t m) {
-        C values[kRowBlock], scales[kRowBlock], biases[kRowBlock];
-        LoadRow(x + at + begin, 1, values, m);
-        LoadRow(scale + offset[0] + begin * plan.step[0], plan.step[0], scales, m);
+        C buffers[3][kRowBlock];
+        const C* values = LoadRow(x + at + begin, 1, buffers[0], m);
+        const C* scales = LoadRow(scale + offset[0] + begin * plan.step[0], plan.step[0], buffers[1], m);
+        T* to = y + at + begin;
+        C* results = buffers[0];
+        if constexpr (!kIsHalf<T>) results = to;
         if (bias != nullptr) {
-          LoadRow(bias + offset[1] + begin * plan.step[1], plan.step[1], biases, m);
-        } else {
-          std::fill(biases, biases + m, C{0});
-        }
+          const C* biases = LoadRow(bias + offset[1] + begin * plan.step[1], plan.step[1], buffers[2], m);
 #pragma omp simd
-        for (int64_t i = 0; i < m; ++i) values[i] = (values[i] - centre_of) * factor * scales[i] + biases[i];
-        StoreRow(values, y + at + begin, m);
+          for (int64_t i = 0; i < m; ++i) results[i] = (values[i] - centre_of) * factor * scales[i] + biases[i];
+        } else {
+#pragma omp simd
+          for (int64_t i = 0; i < m; ++i) results[i] = (values[i] - centre_of) * factor * scales[i];
+        }
+        if constexpr (kIsHalf<T>) FromFloat(results, to, m);
       });
     });
   }
