@@ -31,9 +31,9 @@ struct AttrDef {
 struct NodeView {
   std::string op_type;
   int since_version = 1;
-  std::vector<DType> inputs;                    // kUndefined: absent
-  std::vector<bool> constant;                   // input i is an initializer
-  std::vector<std::vector<int64_t>> shapes;     // -1 unknown; meaningful where rank_known
+  std::vector<DType> inputs;                 // kUndefined: absent
+  std::vector<bool> constant;                // input i is an initializer
+  std::vector<std::vector<int64_t>> shapes;  // -1 unknown; meaningful where rank_known
   std::vector<bool> rank_known;
   size_t output_count = 0;
   std::vector<bool> output_used;
@@ -47,7 +47,7 @@ struct OpDef {
   std::vector<ArgDef> inputs = {}, outputs = {};
   size_t min_inputs = 0;
   std::vector<AttrDef> attributes = {};
-  std::vector<std::pair<int, int>> may_alias = {};      // (input, output): the kernel works in place when handed one buffer
+  std::vector<std::pair<int, int>> may_alias = {};  // (input, output): the kernel works in place when handed one buffer
   std::vector<std::pair<int, int>> mutable_alias = {};  // (input, output): the output IS the updated input
   // (input, output): the output is the input's bytes under another shape (Reshape, Squeeze, Identity). The framework
   // may hand both one buffer although the input has other readers, so the kernel only copies between two buffers.
@@ -62,8 +62,8 @@ class OpRegistry {
  public:
   static OpRegistry& Instance();
 
-  void Add(OpDef def);                                                  // standard ONNX operators
-  void AddSchema(OpDef def);                                            // generated: npu:: signatures
+  void Add(OpDef def);        // standard ONNX operators
+  void AddSchema(OpDef def);  // generated: npu:: signatures
   void AddKernel(const std::string& domain, const std::string& type, KernelFactory make);  // joins its schema
   // Nodes of type `alias` with `input_count` inputs (0: any number) run the kernel of `type`. The schema of
   // `alias` is added by itself.
@@ -84,7 +84,10 @@ class OpRegistry {
 std::string WhyUnsupported(const OpDef& def, const NodeView& node);
 
 struct Registrar {
-  template <class F> explicit Registrar(F&& f) { f(OpRegistry::Instance()); }
+  template <class F>
+  explicit Registrar(F&& f) {
+    f(OpRegistry::Instance());
+  }
 };
 
 template <class K>
@@ -99,11 +102,11 @@ std::unique_ptr<Kernel> MakeKernel(const KernelInfo& info) {
 
 // NPU_KERNEL(NPURmsNorm, RmsNormKernel): the kernel of an npu:: operator, whose signature comes from
 // the definition beside it.
-#define NPU_KERNEL(type, Class)                                                    \
-  static const ::npu::Registrar NPU_CONCAT(npu_registrar_, __COUNTER__)(           \
+#define NPU_KERNEL(type, Class)                                          \
+  static const ::npu::Registrar NPU_CONCAT(npu_registrar_, __COUNTER__)( \
       [](::npu::OpRegistry& registry) { registry.AddKernel("npu", #type, &::npu::MakeKernel<Class>); })
 
 // NPU_ONNX_KERNEL(def): a standard operator with its whole OpDef.
-#define NPU_ONNX_KERNEL(...)                                                       \
-  static const ::npu::Registrar NPU_CONCAT(npu_registrar_, __COUNTER__)(           \
-      [](::npu::OpRegistry& registry) { registry.Add(__VA_ARGS__); })
+#define NPU_ONNX_KERNEL(...)                \
+  static const ::npu::Registrar NPU_CONCAT( \
+      npu_registrar_, __COUNTER__)([](::npu::OpRegistry& registry) { registry.Add(__VA_ARGS__); })
