@@ -39,6 +39,11 @@ template <int kTile>
 void Load(const void* base, int64_t row_stride_bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));
 }
+// For operands that live in the second-level cache: says not to crowd the first.
+template <int kTile>
+void LoadStreaming(const void* base, int64_t row_stride_bytes) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));
+}
 template <int kTile>
 void Store(void* base, int64_t row_stride_bytes) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));

@@ -23,8 +23,6 @@ int64_t SliverBudget() {
   return budget;
 }
 
-// A panel of this many rows of A or more hides what it costs to bring it from memory.
-constexpr int64_t kRowsPerPanelRead = 48;
 // Sums that are kept between blocks of K, per thread.
 constexpr int64_t kSumBytes = 256 << 10;
 // A thread takes at least this much of B at once: less costs more in handing out than it balances.
@@ -39,21 +37,20 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, int64_t m
   Blocking out;
   const int64_t panels = PanelCount(n);
   out.slivers = CeilDiv(m, kernel.sliver_rows);
-  out.sliver_rows = CeilDiv(m, out.slivers);
+  // Even slivers, of as many rows as are computed anyway.
+  out.sliver_rows = kernel.StoredRows(CeilDiv(m, out.slivers));
 
   // Depth: as much of K as lets a useful number of rows stay in the cache.
   constexpr int64_t kDepthMultiple = 32;
   const int64_t element = kernel.sliver_format == SliverFormat::kFloat32 ? 4 : 2;
-  const int64_t rows =
-      std::min<int64_t>(out.slivers * kernel.StoredRows(static_cast<int>(out.sliver_rows)), kRowsPerPanelRead);
+  const int64_t rows = std::min<int64_t>(out.slivers * out.sliver_rows, kernel.rows_per_panel);
   const int64_t most = std::max(kDepthMultiple, SliverBudget() / (rows * element) / kDepthMultiple * kDepthMultiple);
   out.depth_blocks = CeilDiv(k, most);
   out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), kDepthMultiple) * kDepthMultiple;
   out.depth_blocks = CeilDiv(k, out.depth);
 
-  const int64_t stored_rows = kernel.StoredRows(static_cast<int>(out.sliver_rows));
-  out.block_slivers =
-      std::clamp<int64_t>(SliverBudget() / SliverBytes(kernel.sliver_format, stored_rows, out.depth), 1, out.slivers);
+  out.block_slivers = std::clamp<int64_t>(
+      SliverBudget() / SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth), 1, out.slivers);
 
   // Threads: columns first, since then each panel is read by one thread; rows too where panels are too few.
   if (panels < threads && out.slivers > 1) {
@@ -61,7 +58,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, int64_t m
     out.block_slivers = std::min(out.block_slivers, CeilDiv(out.slivers, out.row_parts));
   }
   if (out.depth_blocks > 1) {
-    const int64_t tile_bytes = stored_rows * kPanelColumns * static_cast<int64_t>(sizeof(float));
+    const int64_t tile_bytes = out.sliver_rows * kPanelColumns * static_cast<int64_t>(sizeof(float));
     out.group_panels = std::clamp<int64_t>(kSumBytes / (tile_bytes * out.block_slivers), 1, panels);
   }
   const int64_t panel_work = CeilDiv(m, out.row_parts) * k * kPanelColumns;

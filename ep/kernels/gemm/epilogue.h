@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/gemm.h"
@@ -24,40 +25,45 @@ void AddRow(const T* addend, int64_t stride, float scale, int64_t columns, float
   }
 }
 
+// Rounds whole rows of a tile to bfloat16 by the instruction for it; false where there is none.
+bool RoundRowsToBf16(const float* tile, int64_t rows, BFloat16* out, int64_t row_stride);
+
 template <class T>
-void StoreTileAs(const float* tile, int64_t rows, int64_t columns, int64_t m0, int64_t n0, const Result& c,
-                 const Epilogue& epilogue) {
-  const Addend& addend = epilogue.addend;
-  T* out = static_cast<T*>(c.data) + m0 * c.row_stride + n0;
-  for (int64_t r = 0; r < rows; ++r, tile += kPanelColumns, out += c.row_stride) {
-    if (epilogue.alpha == 1.0f && !addend.data) {
-      if (columns == kPanelColumns) {
-        FromFloat(tile, out, kPanelColumns);
-      } else {
-        FromFloat(tile, out, columns);
-      }
-      continue;
+void RoundRows(const float* tile, int64_t rows, int64_t columns, T* out, int64_t row_stride) {
+  if (columns == kPanelColumns) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (RoundRowsToBf16(tile, rows, out, row_stride)) return;
     }
-    float sums[kPanelColumns];
-    for (int64_t j = 0; j < kPanelColumns; ++j) sums[j] = epilogue.alpha * tile[j];
-    if (addend.data) {
-      const int64_t offset = (m0 + r) * addend.row_stride + n0 * addend.column_stride;
-      DispatchFloats("Gemm", addend.dtype, [&](auto type) {
-        AddRow(static_cast<const decltype(type)*>(addend.data) + offset, addend.column_stride, addend.scale, columns,
-               sums);
-      });
-    }
-    FromFloat(sums, out, columns);
+    for (int64_t r = 0; r < rows; ++r) FromFloat(tile + r * kPanelColumns, out + r * row_stride, kPanelColumns);
+  } else {
+    for (int64_t r = 0; r < rows; ++r) FromFloat(tile + r * kPanelColumns, out + r * row_stride, columns);
   }
+}
+
+// tile[r][j] = alpha * tile[r][j] + addend
+inline void ScaleAndAdd(float* tile, int64_t rows, int64_t columns, int64_t m0, int64_t n0, const Epilogue& epilogue) {
+  const Addend& addend = epilogue.addend;
+  if (epilogue.alpha != 1.0f)
+    for (int64_t i = 0; i < rows * kPanelColumns; ++i) tile[i] *= epilogue.alpha;
+  if (!addend.data) return;
+  DispatchFloats("Gemm", addend.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* row = static_cast<const T*>(addend.data) + m0 * addend.row_stride + n0 * addend.column_stride;
+    for (int64_t r = 0; r < rows; ++r, row += addend.row_stride)
+      AddRow(row, addend.column_stride, addend.scale, columns, tile + r * kPanelColumns);
+  });
 }
 
 }  // namespace internal
 
-// Writes the first rows × columns of tile[][kPanelColumns] to C at (m0, n0): rounded once.
-inline void StoreTile(const float* tile, int64_t rows, int64_t columns, int64_t m0, int64_t n0, const Result& c,
+// Writes the first rows × columns of tile[][kPanelColumns] to C at (m0, n0), rounded once. Spoils the tile.
+inline void StoreTile(float* tile, int64_t rows, int64_t columns, int64_t m0, int64_t n0, const Result& c,
                       const Epilogue& epilogue) {
-  DispatchFloats("Gemm", c.dtype,
-                 [&](auto type) { internal::StoreTileAs<decltype(type)>(tile, rows, columns, m0, n0, c, epilogue); });
+  internal::ScaleAndAdd(tile, rows, columns, m0, n0, epilogue);
+  DispatchFloats("Gemm", c.dtype, [&](auto type) {
+    using T = decltype(type);
+    internal::RoundRows(tile, rows, columns, static_cast<T*>(c.data) + m0 * c.row_stride + n0, c.row_stride);
+  });
 }
 
 }  // namespace npu::gemm

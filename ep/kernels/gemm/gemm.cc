@@ -97,27 +97,24 @@ class Product {
   // A block of slivers times a group of panels, over all of K.
   void RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {
     const int64_t slivers = sliver_end - sliver_begin;
-    const int64_t stored_rows = kernel_.StoredRows(static_cast<int>(blocking_.sliver_rows));
-    const int64_t tile_elements = stored_rows * kPanelColumns;
+    const int64_t tile_elements = blocking_.sliver_rows * kPanelColumns;
     const bool one_block = blocking_.depth_blocks == 1;
     const int64_t kept_tiles = one_block ? 1 : slivers * (panel_end - panel_begin);
-    float* sums =
-        static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_elements * static_cast<int64_t>(sizeof(float))));
+    const int64_t tile_bytes = tile_elements * static_cast<int64_t>(sizeof(float));
+    float* sums = static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_bytes));
 
     for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
       const int64_t k0 = kb * blocking_.depth;
       const int64_t depth = std::min(blocking_.depth, a_.columns - k0);
-      const char* a = SliversOf(sliver_begin, sliver_end, kb, k0, depth);
-      const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, stored_rows, depth);
+      const char* packed_a = PackSlivers(sliver_begin, sliver_end, kb, k0, depth);
       const bool last = kb + 1 == blocking_.depth_blocks;
       float* tile = sums;
       for (int64_t p = panel_begin; p < panel_end; ++p) {
         const void* b = PanelOf(p, k0, depth);
         for (int64_t s = sliver_begin; s < sliver_end; ++s) {
-          const int64_t m0 = s * blocking_.sliver_rows;
-          const int64_t rows = std::min(blocking_.sliver_rows, a_.rows - m0);
-          const int function = kernel_.StoredRows(static_cast<int>(rows));
-          kernel_.functions[function](a + (s - sliver_begin) * sliver_bytes, b, depth, tile, kb > 0);
+          const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
+          kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, packed_a, s - sliver_begin, k0, depth), b, depth,
+                                                      tile, kb > 0);
           if (last) {
             const int64_t n0 = p * kPanelColumns;
             StoreTile(tile, rows, std::min<int64_t>(kPanelColumns, b_.columns - n0), m0, n0, c_, epilogue_);
@@ -128,23 +125,43 @@ class Product {
     }
   }
 
-  const char* SliversOf(int64_t sliver_begin, int64_t sliver_end, int64_t kb, int64_t k0, int64_t depth) {
-    const bool halves = kernel_.sliver_format == SliverFormat::kHalves;
-    // One row that needs no conversion is a sliver as it lies.
-    if (a_.rows == 1 && a_.column_stride == 1 && kernel_.row_multiple == 1 &&
-        (halves ? depth % 2 == 0 : dtype_ == DType::kFloat32))
-      return static_cast<const char*>(a_.data) + k0 * (halves ? 2 : 4);
+  int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
 
-    const int64_t full_rows = kernel_.StoredRows(static_cast<int>(blocking_.sliver_rows));
-    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, full_rows, depth);
+  // True when rows of A can be read where they lie: their elements are the kernel's, and whole chunks, or for the
+  // kernels that go step by step whole steps, end with the row.
+  bool InPlace(int64_t s, int64_t depth) const {
+    const bool halves = kernel_.sliver_format == SliverFormat::kHalves;
+    if (a_.column_stride != 1 || (!halves && dtype_ != DType::kFloat32)) return false;
+    if (!kernel_.strided_rows) return a_.rows == 1 && (!halves || depth % 2 == 0);
+    // Rows a multiple of a page apart fall into one set of the first-level cache.
+    constexpr int64_t kPageElements = 2048;
+    return SliverRowsAt(s) % kernel_.row_multiple == 0 && depth % ChunkDepth(kernel_.sliver_format) == 0 &&
+           a_.row_stride % kPageElements != 0;
+  }
+
+  Sliver SliverAt(int64_t s, const char* packed, int64_t index, int64_t k0, int64_t depth) const {
+    if (InPlace(s, depth)) {
+      const int64_t element = kernel_.sliver_format == SliverFormat::kHalves ? 2 : 4;
+      const int64_t offset = s * blocking_.sliver_rows * a_.row_stride + k0;
+      return {static_cast<const char*>(a_.data) + offset * element, a_.row_stride * element, kChunkBytes};
+    }
+    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, depth);
+    return Sliver::Packed(packed + index * sliver_bytes, kernel_.StoredRows(SliverRowsAt(s)));
+  }
+
+  // Packs those slivers of the block that are not read in place.
+  const char* PackSlivers(int64_t sliver_begin, int64_t sliver_end, int64_t kb, int64_t k0, int64_t depth) {
+    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, depth);
+    // The last sliver alone may differ from the others in its rows.
+    if (InPlace(sliver_begin, depth) && InPlace(sliver_end - 1, depth)) return nullptr;
     char* out = static_cast<char*>(scratch.a.Reserve(sliver_bytes * (sliver_end - sliver_begin)));
     if (scratch.product == id_ && scratch.first_sliver == sliver_begin && scratch.depth_block == kb) return out;
     scratch.product = 0;  // until it is whole
     for (int64_t s = sliver_begin; s < sliver_end; ++s) {
-      const int64_t m0 = s * blocking_.sliver_rows;
-      const int64_t rows = std::min(blocking_.sliver_rows, a_.rows - m0);
-      PackSliver(kernel_.sliver_format, dtype_, a_, m0, rows, kernel_.StoredRows(static_cast<int>(rows)), k0, depth,
-                 out + (s - sliver_begin) * sliver_bytes);
+      if (InPlace(s, depth)) continue;
+      const int64_t rows = SliverRowsAt(s);
+      PackSliver(kernel_.sliver_format, dtype_, a_, s * blocking_.sliver_rows, rows, kernel_.StoredRows(rows), k0,
+                 depth, out + (s - sliver_begin) * sliver_bytes);
     }
     scratch.product = id_;
     scratch.first_sliver = sliver_begin;
@@ -175,10 +192,12 @@ class Product {
 
 // An empty sum: C is the addend, or zero.
 void StoreEmptySum(const Result& c, int64_t m, int64_t n, const Epilogue& epilogue) {
-  const float zeros[kPanelColumns] = {};
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; j += kPanelColumns)
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; j += kPanelColumns) {
+      float zeros[kPanelColumns] = {};
       StoreTile(zeros, 1, std::min<int64_t>(kPanelColumns, n - j), i, j, c, epilogue);
+    }
+  }
 }
 
 void Check(DType dtype, const Matrix& a, int64_t b_rows) {

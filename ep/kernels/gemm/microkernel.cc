@@ -54,12 +54,12 @@ struct BFloat16Panel {
 };
 
 template <class Panel, int kRows>
-void FloatTile(const void* a_sliver, const void* b_panel, int64_t depth, float* tile, bool accumulate) {
+void FloatTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* tile, bool accumulate) {
   constexpr int kChunk = 16;  // floats of one row in one chunk
   constexpr int kSteps = kChunk / Panel::kDepth;
   // Few rows leave too few independent sums to hide the latency of a multiply-add: then each row has several.
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;
-  const float* a = static_cast<const float*>(a_sliver);
+  const float* a = static_cast<const float*>(sliver.data);
   const auto* b = static_cast<const typename Panel::Element*>(b_panel);
   Vec* c = reinterpret_cast<Vec*>(tile);
 
@@ -110,7 +110,12 @@ void FloatTile(const void* a_sliver, const void* b_panel, int64_t depth, float* 
 
 template <class Panel, int... kRows>
 MicroKernel MakeFloatKernel(std::integer_sequence<int, kRows...>) {
-  return MicroKernel{SliverFormat::kFloat32, kSliverRows, 1, {nullptr, &FloatTile<Panel, kRows + 1>...}};
+  return {.sliver_format = SliverFormat::kFloat32,
+          .sliver_rows = kSliverRows,
+          .row_multiple = 1,
+          .strided_rows = false,
+          .rows_per_panel = 48,
+          .functions = {nullptr, &FloatTile<Panel, kRows + 1>...}};
 }
 
 }  // namespace

@@ -7,20 +7,30 @@
 
 namespace npu::gemm {
 
-// tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. `a` is a sliver, `b` a panel; all are 64-byte aligned,
-// except an `a` of one row, which may be a row of the caller's own matrix when no element needs conversion and the
-// depth is even. Reads nothing beyond them.
-using TileFunction = void (*)(const void* a, const void* b, int64_t depth, float* tile, bool accumulate);
+// Rows of A as a micro-kernel reads them: chunks of kChunkBytes, and the steps in bytes to the next row and the next
+// chunk of a row.
+struct Sliver {
+  const void* data = nullptr;
+  int64_t row_stride = 0, chunk_stride = 0;
+
+  static Sliver Packed(const void* data, int64_t stored_rows) { return {data, kChunkBytes, stored_rows * kChunkBytes}; }
+};
+
+// tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. All are 64-byte aligned, except an `a` that is part of
+// the caller's own matrix. Reads nothing beyond them.
+using TileFunction = void (*)(const Sliver& a, const void* b, int64_t depth, float* tile, bool accumulate);
 
 inline constexpr int kMaxSliverRows = 32;
 
 struct MicroKernel {
   SliverFormat sliver_format;
-  int sliver_rows;                                  // the most rows that it takes
-  int row_multiple = 1;                             // slivers are stored with a multiple of these many rows
+  int sliver_rows;     // the most rows that it takes
+  int row_multiple;    // slivers are stored with a multiple of these many rows
+  bool strided_rows;   // takes slivers of any strides; else only packed ones, or one row as it lies
+  int rows_per_panel;  // this many rows or more hide what it costs to bring a panel from memory
   TileFunction functions[kMaxSliverRows + 1] = {};  // by stored rows
 
-  int StoredRows(int rows) const { return (rows + row_multiple - 1) / row_multiple * row_multiple; }
+  int64_t StoredRows(int64_t rows) const { return (rows + row_multiple - 1) / row_multiple * row_multiple; }
 };
 
 // The kernel of this machine for panels of `format` and a product of `m` rows.

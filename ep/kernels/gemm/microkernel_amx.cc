@@ -18,9 +18,9 @@ constexpr int64_t kTileRows = 16;
 
 // Tiles 0..3 are C (row tile * 2 + column tile), 4 and 5 are A, 6 and 7 are B.
 template <int kRowTiles, class Dot>
-void AmxTile(const void* a_sliver, const void* b_panel, int64_t depth, float* c, bool accumulate) {
+void AmxTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* c, bool accumulate) {
   static_assert(kRowTiles == 1 || kRowTiles == 2);
-  const char* a = static_cast<const char*>(a_sliver);
+  const char* a = static_cast<const char*>(sliver.data);
   const char* b = static_cast<const char*>(b_panel);
   // The tile instructions do not tell the compiler which memory they touch.
   amx::CompilerBarrier();
@@ -41,17 +41,17 @@ void AmxTile(const void* a_sliver, const void* b_panel, int64_t depth, float* c,
   }
   for (int64_t k = 0; k < depth; k += kStepDepth) {
     for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(b + 2 * kStepBytes + line, 0, 2);
-    amx::Load<6>(b, kRowBytes);
-    amx::Load<7>(b + kRowBytes / 2, kRowBytes);
-    amx::Load<4>(a, kChunkBytes);
+    amx::LoadStreaming<6>(b, kRowBytes);
+    amx::LoadStreaming<7>(b + kRowBytes / 2, kRowBytes);
+    amx::LoadStreaming<4>(a, sliver.row_stride);
     Dot::template Run<0, 4, 6>();
     Dot::template Run<1, 4, 7>();
     if constexpr (kRowTiles == 2) {
-      amx::Load<5>(a + kTileRows * kChunkBytes, kChunkBytes);
+      amx::LoadStreaming<5>(a + kTileRows * sliver.row_stride, sliver.row_stride);
       Dot::template Run<2, 5, 6>();
       Dot::template Run<3, 5, 7>();
     }
-    a += kRowTiles * kTileRows * kChunkBytes;
+    a += sliver.chunk_stride;
     b += kStepBytes;
   }
   amx::Store<0>(c, kRowBytes);
@@ -65,7 +65,12 @@ void AmxTile(const void* a_sliver, const void* b_panel, int64_t depth, float* c,
 
 template <class Dot>
 MicroKernel MakeAmxKernel() {
-  MicroKernel kernel{SliverFormat::kHalves, 2 * kTileRows, kTileRows, {}};
+  MicroKernel kernel{.sliver_format = SliverFormat::kHalves,
+                     .sliver_rows = 2 * kTileRows,
+                     .row_multiple = kTileRows,
+                     .strided_rows = true,
+                     .rows_per_panel = 384,
+                     .functions = {}};
   kernel.functions[kTileRows] = &AmxTile<1, Dot>;
   kernel.functions[2 * kTileRows] = &AmxTile<2, Dot>;
   return kernel;

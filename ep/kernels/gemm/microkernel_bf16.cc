@@ -1,6 +1,7 @@
 // bfloat16 through VDPBF16PS: two rows of K per instruction.
 #include <utility>
 
+#include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/microkernel.h"
 
 #if defined(__AVX512F__)
@@ -14,11 +15,11 @@ namespace npu::gemm {
 namespace {
 
 template <int kRows>
-__attribute__((target("avx512bf16"))) void Bf16Tile(const void* a_sliver, const void* b_panel, int64_t depth,
+__attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const void* b_panel, int64_t depth,
                                                     float* tile, bool accumulate) {
   constexpr int kChunk = 16;                                    // pairs of one row in one chunk
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
-  const char* a = static_cast<const char*>(a_sliver);
+  const char* a = static_cast<const char*>(sliver.data);
   const char* b = static_cast<const char*>(b_panel);
   int64_t pairs = (depth + 1) / 2;
 
@@ -66,9 +67,20 @@ __attribute__((target("avx512bf16"))) void Bf16Tile(const void* a_sliver, const 
   }
 }
 
+__attribute__((target("avx512bf16"))) void RoundWholeRows(const float* tile, int64_t rows, BFloat16* out,
+                                                          int64_t row_stride) {
+  for (int64_t r = 0; r < rows; ++r, tile += kPanelColumns, out += row_stride)
+    _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(tile + kLanes), _mm512_loadu_ps(tile)));
+}
+
 template <int... kRows>
 MicroKernel MakeBf16Kernel(std::integer_sequence<int, kRows...>) {
-  return MicroKernel{SliverFormat::kHalves, kSliverRows, 1, {nullptr, &Bf16Tile<kRows + 1>...}};
+  return {.sliver_format = SliverFormat::kHalves,
+          .sliver_rows = kSliverRows,
+          .row_multiple = 1,
+          .strided_rows = false,
+          .rows_per_panel = 96,
+          .functions = {nullptr, &Bf16Tile<kRows + 1>...}};
 }
 
 }  // namespace
@@ -78,9 +90,16 @@ const MicroKernel* Bf16Kernel() {
   return Features().avx512_bf16 ? &kernel : nullptr;
 }
 
+bool internal::RoundRowsToBf16(const float* tile, int64_t rows, BFloat16* out, int64_t row_stride) {
+  static const bool available = Features().avx512_bf16;
+  if (available) RoundWholeRows(tile, rows, out, row_stride);
+  return available;
+}
+
 #else
 
 const MicroKernel* Bf16Kernel() { return nullptr; }
+bool internal::RoundRowsToBf16(const float*, int64_t, BFloat16*, int64_t) { return false; }
 
 #endif
 
