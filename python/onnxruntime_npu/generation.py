@@ -60,7 +60,8 @@ class CausalLM:
         Args:
             directory: what ``export_causal_lm`` wrote.
             providers: as InferenceSession takes them; default: the NPU.
-            session_options: as InferenceSession takes them.
+            session_options: as InferenceSession takes them; default: quiet below errors, because
+                onnxruntime warns of shape arithmetic on the CPU, which is as it should be.
 
         Raises ArgumentError for a directory without a model or a provider that is not there.
         """
@@ -76,7 +77,6 @@ class CausalLM:
                 raise ArgumentError(f"provider {name!r} is not available: {', '.join(available)}")
         if session_options is None:
             session_options = ort.SessionOptions()
-            # onnxruntime warns that shape arithmetic stays on the CPU; `assignment` lists it.
             session_options.log_severity_level = 3
         self.session = ort.InferenceSession(
             str(self.directory / _MODEL), session_options, providers=providers

@@ -6,12 +6,14 @@ Everything that can be wrong with the files ends in one line that names the file
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
 
 from ..errors import ArgumentError, ExportError
@@ -59,23 +61,40 @@ def _load_directory(path: Path) -> Checkpoint:
 
 
 def _load_gguf(path: Path) -> Checkpoint:
-    _check_gguf(path)
-    model = _load_model(path.parent, str(path), gguf_file=path.name)
+    with _one_gguf_reader():
+        _check_gguf(path)
+        model = _load_model(path.parent, str(path), gguf_file=path.name)
+        tokenizer = _load_tokenizer(path.parent, gguf_file=path.name)
     # The weights are plain float32 now; a saved config must not ask to dequantize them again.
     model.config.__dict__.pop("quantization_config", None)
-    return Checkpoint(model, _load_tokenizer(path.parent, gguf_file=path.name), str(path))
+    return Checkpoint(model, tokenizer, str(path))
+
+
+@contextlib.contextmanager
+def _one_gguf_reader() -> Iterator[None]:
+    """Parse a GGUF header once: transformers reads it three times, each some seconds long."""
+    module: Any = gguf
+    original = module.GGUFReader
+
+    @functools.lru_cache(maxsize=1)
+    def shared(path: str) -> Any:
+        return original(path)
+
+    module.GGUFReader = lambda path: shared(str(path))
+    try:
+        yield
+    finally:
+        module.GGUFReader = original
 
 
 def _check_gguf(path: Path) -> None:
     """Check the header and that the file is as long as its tensors need."""
-    from gguf import GGUFReader
-
     with path.open("rb") as file:
         magic = file.read(len(_GGUF_MAGIC))
     if magic != _GGUF_MAGIC:
         raise ExportError(f"{path} is not a GGUF file: it starts with {magic!r}")
     try:
-        reader = GGUFReader(path)
+        reader = gguf.GGUFReader(str(path))
         end = max((int(t.data_offset + t.n_bytes) for t in reader.tensors), default=0)
     except Exception as error:  # the reader checks nothing: what it raises depends on the damage
         raise ExportError(f"{path} is damaged or cut short: {_first_line(error)}") from error

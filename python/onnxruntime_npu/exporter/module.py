@@ -65,7 +65,9 @@ def export(
         opset=opset,
         dtype=None if torch_dtype is None else str(torch_dtype).removeprefix("torch."),
     )
-    onnx_model = to_onnx(trace(model, args, kwargs, dynamic_shapes), opset)
+    onnx_model = to_onnx(
+        trace(model, args, kwargs, dynamic_shapes), opset, dynamic_shapes=dynamic_shapes
+    )
     passes.tidy(onnx_model.graph)
     finish(onnx_model, path, report, Findings())
     report.seconds = round(time.monotonic() - started, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+import onnxscript.optimizer
 import torch
 
 from ..errors import ArgumentError, ExportError
@@ -59,6 +60,7 @@ def to_onnx(
     opset: int,
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
+    dynamic_shapes: Any = None,
 ) -> ir.Model:
     """Translate a traced program; ``npu::`` operators become bare nodes without bodies."""
     try:
@@ -68,20 +70,17 @@ def to_onnx(
                 (),
                 input_names=input_names,
                 output_names=output_names,
+                dynamic_shapes=dynamic_shapes,  # for the names that it gives to dimensions
                 opset_version=opset,
                 custom_translation_table=_translations(),
                 dynamo=True,
                 optimize=False,
                 verbose=False,
             )
-            types = {v.name: v.type for node in exported.model.graph for v in node.outputs}
-            exported.optimize()
+            # Shape inference would cost half the time and forget types where it finds none.
+            onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
     except Exception as error:
         raise ExportError(f"torch.onnx cannot translate the program: {error}") from error
-    # The optimizer infers types anew and forgets the traced one where it finds none.
-    for node in exported.model.graph:
-        for value in node.outputs:
-            value.type = value.type or types.get(value.name)
     return exported.model
 
 

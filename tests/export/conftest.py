@@ -1,0 +1,86 @@
+"""Tiny random models, exported once per session, and the way to drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from onnxruntime_npu.exporter import export_causal_lm
+
+CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
+    "llama": (transformers.LlamaConfig, {}),
+    "llama-tied": (transformers.LlamaConfig, {"tie_word_embeddings": True}),
+    "qwen2": (transformers.Qwen2Config, {}),
+    "qwen3": (transformers.Qwen3Config, {"head_dim": 32}),
+    "mistral": (transformers.MistralConfig, {"sliding_window": 4}),
+    "phi3": (transformers.Phi3Config, {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}),
+}
+
+
+def tiny_model(kind: str, **changes: Any) -> Any:
+    """Return a random model whose activations are large enough for mistakes to show."""
+    config_class, special = CONFIGS[kind]
+    settings = {
+        "vocab_size": 97,
+        "hidden_size": 64,
+        "intermediate_size": 112,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        **special,
+        **changes,
+    }
+    torch.manual_seed(11)
+    model = transformers.AutoModelForCausalLM.from_config(config_class(**settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(4)
+    return model
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Path, Any]]:
+    """Return a function that gives (model, directory, report) of an export, made once."""
+    made: dict[tuple[Any, ...], tuple[Any, Path, Any]] = {}
+
+    def get(kind: str, **options: Any) -> tuple[Any, Path, Any]:
+        key = (kind, *sorted(options.items()))
+        if key not in made:
+            model = tiny_model(kind)
+            out = tmp_path_factory.mktemp("export") / "model"
+            made[key] = (model, out, export_causal_lm(model, out, **options))
+        return made[key]
+
+    return get
+
+
+class Forced:
+    """A sampler that takes given continuations and keeps the logits it was shown."""
+
+    def __init__(self, continuations: list[list[int]]) -> None:
+        self.logits: list[np.ndarray] = []
+        self._continuations = np.array(continuations, np.int64)
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        self.logits.append(np.array(logits, np.float32))
+        return self._continuations[:, len(self.logits) - 1]
+
+
+PROMPTS = [[5, 7, 9, 11], [3, 4, 5, 6, 7, 8, 9], [1]]
+CONTINUATIONS = [[12, 13, 14, 15, 16], [20, 21, 22, 23, 24], [30, 31, 32, 33, 34]]
+
+
+def expected_logits(model: Any, prompt: list[int], continuation: list[int]) -> np.ndarray:
+    """Return transformers' logits after the prompt and after each forced token but the last."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + continuation])).logits[0].float().numpy()
+    return logits[len(prompt) - 1 : -1]

@@ -1,0 +1,88 @@
+"""The command: exit codes, one line per failure, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from onnxruntime_npu import cli
+
+from .test_checkpoint import write_gguf
+
+
+def run(*arguments):
+    """Return (exit code, as main or argparse gives it)."""
+    try:
+        return cli.main([str(a) for a in arguments])
+    except SystemExit as stop:
+        return stop.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "nowhere", "out"], "no such model directory: nowhere"),
+        (["export", "nowhere"], "required: OUT_DIR"),
+        (["export", "a", "b", "--quant", "w8a8"], "argument --quant: invalid choice: 'w8a8'"),
+        (["export", "a", "b", "--cache", "paged"], "argument --cache: invalid choice: 'paged'"),
+        (["export", "a", "b", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
+        (["export", "a", "b", "--opset", "7"], "expected an opset from 18 to 23, got 7"),
+        (["generate", "nowhere", "--prompt", "x"], "nowhere holds no model.onnx"),
+        (["generate", "nowhere"], "required: --prompt"),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_bad_arguments_end_with_2_and_one_line(capsys, arguments, message):
+    assert run(*arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_a_model_that_cannot_be_read_ends_with_1(capsys, tmp_path):
+    path = write_gguf(tmp_path / "model.gguf")
+    path.write_bytes(path.read_bytes()[:100])
+    assert run("export", path, tmp_path / "out") == 1
+    error = capsys.readouterr().err
+    assert "model.gguf is damaged or cut short" in error
+    assert error.count("\n") == 1
+
+
+def test_info(capsys):
+    assert run("info") == 0
+    text = capsys.readouterr().out
+    assert "NPUExecutionProvider" in text
+    assert run("info", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["devices"][0]["id"] == 0
+    assert "NPURmsNorm" in facts["npu_operators"]
+
+
+def test_ops(capsys):
+    assert run("ops", "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    row = rows["npu_rms_norm"]
+    assert row["onnx_type"] == "NPURmsNorm" and row["function_body"] is True
+    assert run("ops") == 0
+    assert f"{len(rows)} operators" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["info", "ops", "export", "generate"])
+def test_every_command_has_help(capsys, command):
+    assert run(command, "--help") == 0
+    assert capsys.readouterr().out.startswith("usage:")
+
+
+def test_as_a_process():
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxruntime_npu.cli", "generate", "nowhere", "--prompt", "x"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

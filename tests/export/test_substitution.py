@@ -1,0 +1,149 @@
+"""What is not proven is not replaced, and what cannot be exported is refused by name."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import transformers
+from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.exporter.modules import KeptNorm
+from onnxruntime_npu.exporter.proof import NotProven, attempt, compare
+from onnxruntime_npu.exporter.substitution import substitute
+
+from .conftest import tiny_model
+
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def test_everything_of_a_llama_is_replaced():
+    _, findings = substitute(tiny_model("llama"), consume=False)
+    assert findings.kept == []
+    assert findings.expected_nodes == {
+        "npu_rms_norm": 1,
+        "npu_add_rms_norm": 4,
+        "npu_rotary_mul": 4,
+        "npu_fused_infer_attention_score": 2,
+        "npu_swiglu": 2,
+    }
+    assert max(findings.worst_difference.values()) < 1e-5
+
+
+def test_another_activation_keeps_the_mlp():
+    decoder, findings = substitute(tiny_model("llama", hidden_act="gelu"), consume=False)
+    assert "npu_swiglu" not in findings.expected_nodes
+    assert [k["site"] for k in findings.kept] == ["layers.0.mlp", "layers.1.mlp"]
+    assert all("differs" in k["reason"] for k in findings.kept)
+    assert "npu_rotary_mul" in findings.expected_nodes
+    assert type(decoder.layers[0].mlp).__name__ == "LlamaMLP"
+
+
+class Sharpened(torch.nn.Module):
+    """An RMSNorm by its attributes, but not by what it computes."""
+
+    def __init__(self, norm: torch.nn.Module) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = norm.weight, norm.variance_epsilon
+        self.norm = copy.deepcopy(norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x) * (1 + 0.01 * torch.tanh(x))
+
+
+def test_a_norm_that_only_looks_like_rmsnorm_is_kept():
+    model = tiny_model("llama")
+    layer = model.model.layers[1]
+    layer.input_layernorm = Sharpened(layer.input_layernorm)
+    decoder, findings = substitute(model, consume=False)
+    assert [(k["site"], k["role"]) for k in findings.kept] == [("layers.1.input_layernorm", "norm")]
+    assert isinstance(decoder.layers[1].input_norm, KeptNorm)
+    assert findings.expected_nodes["npu_add_rms_norm"] == 3
+
+
+def test_a_wrong_epsilon_is_noticed():
+    model = tiny_model("llama")
+    norm = model.model.norm
+    norm.forward = type(norm).forward.__get__(copy.copy(norm))  # computes with the old epsilon
+    norm.variance_epsilon = 1e-3
+    _, findings = substitute(model, consume=False)
+    assert [k["site"] for k in findings.kept] == ["norm"]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (transformers.GemmaConfig(**SMALL, head_dim=16), "GemmaForCausalLM.*token embedding"),
+        (
+            transformers.GraniteConfig(**SMALL, residual_multiplier=0.5),
+            "GraniteForCausalLM.*layers.0: layer output: differs",
+        ),
+        (
+            transformers.GraniteConfig(**SMALL, logits_scaling=2.0),
+            "GraniteForCausalLM.*final norm and logits: differs",
+        ),
+        (
+            transformers.LlamaConfig(
+                **SMALL,
+                rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 8.0},
+            ),
+            "LlamaForCausalLM.*rotary cosines: differs",
+        ),
+        (transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=97), "GPT2LMHeadModel"),
+    ],
+    ids=["gemma", "granite residual", "granite logits", "dynamic rope", "gpt2"],
+)
+def test_architectures_that_compute_something_else_are_refused(config, reason):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with pytest.raises(ExportError, match=reason):
+        substitute(model, consume=False)
+
+
+def test_sliding_windows_are_found_per_layer():
+    changes = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+    decoder, _ = substitute(tiny_model("qwen2", **changes), consume=False)
+    assert [layer.attention.window for layer in decoder.layers] == [None, 5]
+
+
+def test_llama3_frequencies_are_taken_from_the_model():
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 1e4,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+    model = tiny_model("llama", rope_parameters=rope)
+    decoder, _ = substitute(model, consume=False)
+    assert torch.equal(decoder.rotary.frequencies, model.model.rotary_emb.inv_freq.repeat(2))
+
+
+def test_consuming_gives_the_layers_up():
+    model = tiny_model("llama")
+    substitute(model, consume=True)
+    assert not list(model.model.layers.parameters())
+
+
+def test_a_probe_that_raises_proves_nothing():
+    def fail() -> None:
+        raise KeyError("cos")
+
+    with pytest.raises(NotProven, match="the probe raised KeyError: 'cos'"):
+        attempt(fail)
+
+
+def test_nan_and_other_shapes_prove_nothing():
+    with pytest.raises(NotProven, match="differs"):
+        compare(torch.ones(2), torch.tensor([1.0, float("nan")]), "x")
+    with pytest.raises(NotProven, match="expected shape"):
+        compare(torch.ones(2), torch.ones(3), "x")
