@@ -30,7 +30,10 @@ def _serve(make: Callable[[], Any], connection: Connection) -> None:
         connection.send(("error", traceback.format_exc()))
         return
     while True:
-        request = connection.recv()
+        try:
+            request = connection.recv()
+        except EOFError:  # whoever asked is gone
+            return
         if request is None:
             return
         method, arguments = request

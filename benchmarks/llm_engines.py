@@ -115,9 +115,12 @@ class TorchEngine:
         torch.set_num_threads(threads)
         self.torch = torch
         path = Path(weights)
-        self.model = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=getattr(torch, dtype)
-        ).eval()
+        # Read in float32: asked for another type, transformers keeps GGUF weights packed and
+        # unpacks them in every product, which would be no fair peer.
+        model = AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.float32
+        )
+        self.model = model.to(getattr(torch, dtype)).eval()
         self.vocabulary = self.model.config.vocab_size
 
     def _step(self, ids: Any, cache: Any) -> tuple[Any, Any]:

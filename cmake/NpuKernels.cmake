@@ -2,8 +2,12 @@
 # exactly one of them, so code built for a wider ISA can never be picked by the linker for a machine
 # that lacks it (docs/decisions/0001-one-kernel-library-per-isa.md).
 set(NPU_CONTRIB_OPS_DIR "${PROJECT_SOURCE_DIR}/contrib_ops" CACHE PATH "The npu:: operators: <family>/<op>.{py,cc}")
-file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS
-  "${PROJECT_SOURCE_DIR}/ep/kernels/*.cc" "${NPU_CONTRIB_OPS_DIR}/*.cc")
+option(NPU_STANDARD_KERNELS "Build the kernels of the standard ONNX operators" ON)
+file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS "${NPU_CONTRIB_OPS_DIR}/*.cc")
+if(NPU_STANDARD_KERNELS)
+  file(GLOB_RECURSE standard_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ep/kernels/*.cc")
+  list(APPEND kernel_sources ${standard_sources})
+endif()
 file(GLOB_RECURSE op_definitions CONFIGURE_DEPENDS "${NPU_CONTRIB_OPS_DIR}/*.py")
 file(GLOB op_generator CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/*.py")
 

@@ -1,4 +1,12 @@
 # libnpu_runtime.so: devices, allocator, streams, registry. No ORT, no torch, no Python.
+set(NPU_RUNTIME_LIBRARY "" CACHE FILEPATH "A built libnpu_runtime.so to build operators against; empty: build it")
+if(NPU_RUNTIME_LIBRARY)
+  add_library(npu_runtime SHARED IMPORTED)
+  set_target_properties(npu_runtime PROPERTIES IMPORTED_LOCATION "${NPU_RUNTIME_LIBRARY}")
+  target_include_directories(npu_runtime INTERFACE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(npu_runtime INTERFACE Threads::Threads)
+  return()
+endif()
 file(GLOB_RECURSE runtime_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ep/runtime/*.cc")
 add_library(npu_runtime SHARED ${runtime_sources})
 target_include_directories(npu_runtime PUBLIC "${PROJECT_SOURCE_DIR}")

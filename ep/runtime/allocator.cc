@@ -203,12 +203,13 @@ void CachingAllocator::Free(void* ptr) {
             ", which was freed before or was never allocated here");
   Block* block = it->second;
   const bool small = block->segment->small;
+  std::vector<BackendEvent*> events;  // recorded first: should one fail, the block is still live
   for (const StreamUse& use : block->uses) {
-    BackendEvent* event = a.TakeEvent();
-    a.backend.EventRecord(event, use.handle);
-    a.pending.push_back({event, block});
-    ++block->pending_events;
+    events.push_back(a.TakeEvent());
+    a.backend.EventRecord(events.back(), use.handle);
   }
+  for (BackendEvent* event : events) a.pending.push_back({event, block});
+  block->pending_events = static_cast<int>(events.size());
   block->uses.clear();
   a.live.erase(it);
   Discount(a.stats.allocation, small, 1);

@@ -1,8 +1,8 @@
 #include "ep/runtime/op_registry.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
-#include <memory>
 #include <mutex>
 
 #include "ep/runtime/kernel_library.h"
@@ -35,32 +35,43 @@ struct OpRegistry::Impl {
     std::function<std::string(const NodeView&)> unsupported;
   };
 
-  mutable std::mutex mutex;
-  std::map<Key, Entry> entries;
-  std::string problem;
+  explicit Impl(std::function<void()> l) : load(std::move(l)) {}
+
+  const std::function<void()> load;
   std::mutex load_mutex;
   std::atomic<bool> loaded{false};
+  std::mutex mutex;
+  std::map<Key, Entry> entries;
+  bool joined = false;  // false again when more was registered
+  std::string problem;
 
   void Report(const std::string& text) {
     if (problem.empty()) problem = text;
   }
 
-  void Load() {
+  Entry& EntryOf(const Key& key) {
+    joined = false;
+    return entries[key];
+  }
+
+  // What every look-up starts with: returns with everything registered and the kernels at their schemas.
+  std::unique_lock<std::mutex> Ready() {
     if (!loaded.load(std::memory_order_acquire)) {
       std::lock_guard lock(load_mutex);
-      if (!loaded.load(std::memory_order_relaxed)) {
-        LoadKernelLibrary();
-        Join();
-        loaded.store(true, std::memory_order_release);
-      }
+      if (!loaded.load(std::memory_order_relaxed)) load();  // a failed one is tried again
+      loaded.store(true, std::memory_order_release);
     }
+    std::unique_lock lock(mutex);
+    if (!joined) Join();
+    if (!problem.empty()) throw Error(ErrorCode::kInternal, problem);
+    return lock;
   }
 
   void Join() {
-    std::lock_guard lock(mutex);
     for (auto& [key, entry] : entries) JoinEntry(key, entry);
     for (auto& [key, entry] : entries)
       if (!entry.aliases.empty()) JoinAliases(key, entry);
+    joined = true;
   }
 
   void JoinAliases(const Key& key, Entry& entry) {
@@ -103,21 +114,20 @@ struct OpRegistry::Impl {
   }
 };
 
+OpRegistry::OpRegistry(std::function<void()> load) : impl_(std::make_unique<Impl>(std::move(load))) {}
+
+OpRegistry::~OpRegistry() = default;
+
 OpRegistry& OpRegistry::Instance() {
-  static OpRegistry& registry = *new OpRegistry;  // never destroyed: see Runtime::Instance
+  static OpRegistry& registry = *new OpRegistry(&LoadKernelLibrary);  // never destroyed: see Runtime::Instance
   return registry;
 }
 
-OpRegistry::Impl& OpRegistry::impl() const {
-  static Impl& impl = *new Impl;
-  return impl;
-}
-
 void OpRegistry::Add(OpDef def) {
-  Impl& r = impl();
+  Impl& r = *impl_;
   std::lock_guard lock(r.mutex);
   const Key key = KeyOf(def.domain, def.type);
-  Impl::Entry& entry = r.entries[key];
+  Impl::Entry& entry = r.EntryOf(key);
   if (def.make == nullptr) r.Report(Concat("operator ", QualifiedName(key), " was registered without a kernel"));
   if (def.since > def.until)
     r.Report(Concat("operator ", QualifiedName(key), ": expected since <= until, got ", def.since, " and ", def.until));
@@ -129,48 +139,41 @@ void OpRegistry::Add(OpDef def) {
 }
 
 void OpRegistry::AddSchema(OpDef def) {
-  Impl& r = impl();
+  Impl& r = *impl_;
   std::lock_guard lock(r.mutex);
   const Key key = KeyOf(def.domain, def.type);
-  Impl::Entry& entry = r.entries[key];
+  Impl::Entry& entry = r.EntryOf(key);
   if (!entry.versions.empty()) return r.Report(Concat("operator ", QualifiedName(key), " was defined twice"));
   entry.has_schema = true;
   entry.versions.push_back(std::make_unique<OpDef>(std::move(def)));
-  if (r.loaded.load()) r.JoinEntry(key, entry);
 }
 
 void OpRegistry::AddKernel(const std::string& domain, const std::string& type, KernelFactory make) {
-  Impl& r = impl();
+  Impl& r = *impl_;
   std::lock_guard lock(r.mutex);
   const Key key = KeyOf(domain, type);
-  Impl::Entry& entry = r.entries[key];
+  Impl::Entry& entry = r.EntryOf(key);
   if (entry.make != nullptr) return r.Report(Concat("operator ", QualifiedName(key), " has two kernels"));
   entry.make = make;
-  if (r.loaded.load()) r.JoinEntry(key, entry);
 }
 
 void OpRegistry::AddAlias(const std::string& domain, const std::string& alias, size_t input_count,
                           const std::string& type) {
-  Impl& r = impl();
+  Impl& r = *impl_;
   std::lock_guard lock(r.mutex);
-  r.entries[KeyOf(domain, alias)].aliases.emplace_back(input_count, KeyOf(domain, type));
+  r.EntryOf(KeyOf(domain, alias)).aliases.emplace_back(input_count, KeyOf(domain, type));
 }
 
 void OpRegistry::AddUnsupported(const std::string& domain, const std::string& type,
                                 std::function<std::string(const NodeView&)> unsupported) {
-  Impl& r = impl();
+  Impl& r = *impl_;
   std::lock_guard lock(r.mutex);
-  const Key key = KeyOf(domain, type);
-  Impl::Entry& entry = r.entries[key];
-  entry.unsupported = std::move(unsupported);
-  if (r.loaded.load()) r.JoinEntry(key, entry);
+  r.EntryOf(KeyOf(domain, type)).unsupported = std::move(unsupported);
 }
 
 const OpDef* OpRegistry::Find(const std::string& domain, const std::string& type, int since_version) const {
-  Impl& r = impl();
-  r.Load();
-  std::lock_guard lock(r.mutex);
-  if (!r.problem.empty()) throw Error(ErrorCode::kInternal, r.problem);
+  Impl& r = *impl_;
+  const auto lock = r.Ready();
   const auto it = r.entries.find(KeyOf(domain, type));
   if (it == r.entries.end()) return nullptr;
   for (const auto& def : it->second.versions)
@@ -179,10 +182,8 @@ const OpDef* OpRegistry::Find(const std::string& domain, const std::string& type
 }
 
 std::vector<const OpDef*> OpRegistry::All() const {
-  Impl& r = impl();
-  r.Load();
-  std::lock_guard lock(r.mutex);
-  if (!r.problem.empty()) throw Error(ErrorCode::kInternal, r.problem);
+  Impl& r = *impl_;
+  const auto lock = r.Ready();
   std::vector<const OpDef*> all;
   for (const auto& [key, entry] : r.entries)
     for (const auto& def : entry.versions)

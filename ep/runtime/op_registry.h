@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,7 +61,13 @@ struct OpDef {
 
 class OpRegistry {
  public:
+  // The process's registry; its first look-up loads the kernel library.
   static OpRegistry& Instance();
+  // `load` is called once, at the first look-up, and registers what there is to find.
+  explicit OpRegistry(std::function<void()> load);
+  ~OpRegistry();
+  OpRegistry(const OpRegistry&) = delete;
+  OpRegistry& operator=(const OpRegistry&) = delete;
 
   void Add(OpDef def);        // standard ONNX operators
   void AddSchema(OpDef def);  // generated: npu:: signatures
@@ -71,13 +78,15 @@ class OpRegistry {
   void AddUnsupported(const std::string& domain, const std::string& type,
                       std::function<std::string(const NodeView&)> unsupported);
 
+  // Null when there is no such operator, or none of it for this version, or no kernel for it. Throws
+  // Error(kInternal) when registrations contradict each other.
   const OpDef* Find(const std::string& domain, const std::string& type, int since_version) const;
   // Only operators that have a kernel.
   std::vector<const OpDef*> All() const;
 
  private:
   struct Impl;
-  Impl& impl() const;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Checks a node against its definition: arity, dtypes, then `unsupported`. "" when claimable.

@@ -77,24 +77,18 @@ Event::Event(Backend& backend, bool timing)
 
 Event::~Event() { backend_.DestroyEvent(handle_); }
 
-void Event::Record(Stream& stream) {
-  backend_.EventRecord(handle_, stream.handle());
-  recorded_ = true;
-}
+void Event::Record(Stream& stream) { backend_.EventRecord(handle_, stream.handle()); }
 
-bool Event::Query() const { return !recorded_ || backend_.EventQuery(handle_); }
+bool Event::Query() const { return backend_.EventQuery(handle_); }
 
-void Event::Synchronize() const {
-  if (recorded_) backend_.EventSynchronize(handle_);
-}
+void Event::Synchronize() const { backend_.EventSynchronize(handle_); }
 
-int64_t Event::TimestampNs() const { return recorded_ ? backend_.EventTimestampNs(handle_) : -1; }
+int64_t Event::TimestampNs() const { return backend_.EventTimestampNs(handle_); }
 
 double Event::ElapsedMs(const Event& end) const {
   NPU_CHECK(timing_ && end.timing_, "elapsed time: expected two events made with timing enabled");
-  NPU_CHECK(recorded_ && end.recorded_, "elapsed time: expected two recorded events");
   const int64_t from = TimestampNs(), to = end.TimestampNs();
-  NPU_CHECK(from >= 0 && to >= 0, "elapsed time: expected two completed events; synchronize them first");
+  NPU_CHECK(from >= 0 && to >= 0, "elapsed time: expected two recorded and completed events; synchronize them first");
   return static_cast<double>(to - from) / 1e6;
 }
 

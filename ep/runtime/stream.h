@@ -51,14 +51,13 @@ class Event {
   void Record(Stream& stream);
   bool Query() const;  // true when never recorded
   void Synchronize() const;
-  int64_t TimestampNs() const;
+  int64_t TimestampNs() const;               // -1 unless recorded and completed
   double ElapsedMs(const Event& end) const;  // throws unless both have timing and completed
   BackendEvent* handle() const { return handle_; }
 
  private:
   Backend& backend_;
   bool timing_;
-  bool recorded_ = false;
   BackendEvent* handle_;
 };
 

@@ -3,13 +3,28 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <atomic>
 #include <system_error>
+#include <utility>
 
 #include "ep/runtime/error.h"
 
 namespace npu {
+namespace {
+
+std::atomic<bool> in_forked_child{false};
+
+void WatchForks() {
+  static const int watching = pthread_atfork(nullptr, nullptr, [] { in_forked_child.store(true); });
+  (void)watching;
+}
+
+}  // namespace
+
+bool InForkedChild() { return in_forked_child.load(std::memory_order_relaxed); }
 
 std::thread StartWorkerThread(const std::string& name, std::function<void()> body) {
+  WatchForks();
   // A new thread inherits the mask, so it is set around the start. Faults stay deliverable.
   sigset_t blocked, before;
   sigfillset(&blocked);

@@ -11,4 +11,7 @@ namespace npu {
 // own threads. `name` shows in debuggers and in top (at most 15 characters).
 std::thread StartWorkerThread(const std::string& name, std::function<void()> body);
 
+// True in a process that was forked after the first worker thread started: the threads are not there.
+bool InForkedChild();
+
 }  // namespace npu

@@ -60,8 +60,7 @@ class CausalLM:
         Args:
             directory: what ``export_causal_lm`` wrote.
             providers: as InferenceSession takes them; default: the NPU.
-            session_options: as InferenceSession takes them; default: quiet below errors, because
-                onnxruntime warns of shape arithmetic on the CPU, which is as it should be.
+            session_options: as InferenceSession takes them; default: log errors only.
 
         Raises ArgumentError for a directory without a model or a provider that is not there.
         """
@@ -77,6 +76,7 @@ class CausalLM:
                 raise ArgumentError(f"provider {name!r} is not available: {', '.join(available)}")
         if session_options is None:
             session_options = ort.SessionOptions()
+            # onnxruntime warns that shape arithmetic stays on the CPU; `assignment` lists it.
             session_options.log_severity_level = 3
         self.session = ort.InferenceSession(
             str(self.directory / _MODEL), session_options, providers=providers
@@ -289,7 +289,7 @@ class _StaticStepper:
         self._ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
         for i, row in enumerate(rows):
             self._ids[i, : len(row)] = row
-        self._past_lengths = np.zeros(len(rows), np.int64)
+        self._total_lengths = np.zeros(len(rows), np.int64)
         self._cache = model.new_cache(len(rows), capacity)
 
     def prefill(self) -> np.ndarray:
@@ -301,14 +301,13 @@ class _StaticStepper:
         return self._step(tokens[:, None], np.ones(len(tokens), np.int64))
 
     def _step(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        self._total_lengths = self._total_lengths + lengths
         inputs = {
             "input_ids": ids,
             "sequence_lengths": lengths,
-            "past_lengths": self._past_lengths,
+            "total_lengths": self._total_lengths,
         }
-        logits, _ = self._model.run(inputs, self._cache, self._cache)
-        self._past_lengths = self._past_lengths + lengths
-        return logits
+        return self._model.run(inputs, self._cache, self._cache)[0]
 
 
 _STEPPERS: dict[str | None, Callable[..., Any]] = {

@@ -8,9 +8,12 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_nodes import (
     FIXED_WIDTH,
+    FLOATS,
+    INTS,
     IR_VERSION,
     Node,
     assert_close,
+    dtype_of,
     make_session,
     npu_nodes,
     random,
@@ -139,6 +142,28 @@ def test_scatter_nd(dtype: str) -> None:
         assert_close(run_npu("ScatterND", [x, indices, updates])[0], expected, dtype)
     twice = run_npu("ScatterND", [x, np.zeros((2, 1), np.int64), x[2:]])[0]
     np.testing.assert_array_equal(twice[0], x[3])  # the later update wins
+
+
+COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS])
+@pytest.mark.parametrize("reduction", COMBINE)
+def test_scatter_that_combines_counts_repeated_indices(reduction: str, dtype: str) -> None:
+    rng = np.random.default_rng(8)
+    x = np.round(random(rng, dtype, 6, 5).astype(np.float64)).astype(dtype_of(dtype))
+    rows = np.array([[1], [4], [1], [-2]])
+    updates = np.round(random(rng, dtype, 4, 5).astype(np.float64)).astype(dtype_of(dtype))
+    expected = x.astype(np.float64)
+    for row, update in zip(rows[:, 0], updates.astype(np.float64), strict=True):
+        expected[row] = COMBINE[reduction](expected[row], update)
+    got = run_npu("ScatterND", [x, rows, updates], reduction=reduction)[0]
+    assert_close(got, expected.astype(dtype_of(dtype)), dtype)  # small whole numbers: exact
+    indices = np.broadcast_to(rows, (4, 5)).astype(np.int64)
+    got = run_npu("ScatterElements", [x, indices, updates], axis=0, reduction=reduction, opset=18)[
+        0
+    ]
+    assert_close(got, expected.astype(dtype_of(dtype)), dtype)
 
 
 @pytest.mark.parametrize("bad", HOSTILE)

@@ -29,7 +29,7 @@ NEWEST_OPSET = 24
 IMPLEMENTED = {op["type"] for op in _C.registered_ops() if op["domain"] == ""}
 TYPES = {helper.np_dtype_to_tensor_dtype(dtype_of(name)) for name in FIXED_WIDTH}
 # Forms that are not implemented, as `assignment` names them.
-LEFT_TO_CPU = re.compile(r"with reduction|got bool|fmod=1|no type the NPU knows")
+LEFT_TO_CPU = re.compile(r"got bool|fmod=1|no type the NPU knows")
 
 
 def implemented_types(model: onnx.ModelProto) -> bool:

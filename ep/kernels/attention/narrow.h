@@ -84,7 +84,7 @@ class NarrowItem {
       if (CoverOf(mask, p_.mask_row_stride, last - first + 1, n) == Cover::kAll) return;
     }
     int64_t stride = 0;
-    const T* keys = RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, &stride);
+    const T* keys = RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, n, &stride);
     if (keys == nullptr) {
       CopyKeys<T>(p_, s_, item_.key_head, begin, begin + n, b_.keys, b_.key_stride);
       keys = b_.keys;
@@ -92,7 +92,7 @@ class NarrowItem {
     ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA { Scores<rows>(r, keys, stride, n); });
     for (int64_t r = 0; r < item_.rows; ++r) Normalise(r, begin, n);
 
-    const T* values = RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, &stride);
+    const T* values = RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, n, &stride);
     if (values == nullptr) {
       CopyRows<T>(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
       ClearTails(b_.values, n, p_.value_size, b_.value_stride);
@@ -105,16 +105,20 @@ class NarrowItem {
     });
   }
 
-  // Rows as they lie serve when they are whole registers at one distance; else null, and the stride of the copy.
-  const T* RowsInPlace(int64_t columns, int64_t padded, const KeyOperand& operand, int64_t begin,
+  // Rows [begin, begin + n) as they lie, when they are whole registers at one distance; else null, and the stride of
+  // the copy.
+  const T* RowsInPlace(int64_t columns, int64_t padded, const KeyOperand& operand, int64_t begin, int64_t n,
                        int64_t* stride) const {
-    if (columns != padded || p_.pages.table != nullptr) {
+    const int64_t page_rows = p_.pages.page_rows;
+    if (columns != padded || (p_.pages.table != nullptr && begin % page_rows + n > page_rows)) {
       *stride = padded;
       return nullptr;
     }
     *stride = operand.rows.row_stride;
-    return static_cast<const T*>(operand.rows.data) + operand.offset + item_.key_head * operand.rows.head_stride +
-           begin * operand.rows.row_stride;
+    const T* found = nullptr;
+    ForEachStretch<T>(p_, s_, operand, item_.key_head, begin, begin + n,
+                      [&](const T* rows, int64_t, int64_t) { found = rows; });
+    return found;
   }
 
   // Rows in groups of at most four.

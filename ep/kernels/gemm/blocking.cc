@@ -25,6 +25,8 @@ int64_t SliverBudget() {
 
 // Sums that are kept between blocks of K, per thread.
 constexpr int64_t kSumBytes = 256 << 10;
+// A panel that is packed on the way, per thread: it is used from the cache at once.
+constexpr int64_t kPanelScratch = 256 << 10;
 // A thread takes at least this much of B at once: less costs more in handing out than it balances.
 constexpr int64_t kGrainBytes = 64 << 10;
 // ... and this many multiply-adds.
@@ -32,7 +34,7 @@ constexpr int64_t kGrainWork = 256 << 10;
 
 }  // namespace
 
-Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, int64_t m, int64_t n, int64_t k,
+Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool constant_b, int64_t m, int64_t n, int64_t k,
                         int64_t threads) {
   Blocking out;
   const int64_t panels = PanelCount(n);
@@ -44,7 +46,9 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, int64_t m
   constexpr int64_t kDepthMultiple = 32;
   const int64_t element = kernel.sliver_format == SliverFormat::kFloat32 ? 4 : 2;
   const int64_t rows = std::min<int64_t>(out.slivers * out.sliver_rows, kernel.rows_per_panel);
-  const int64_t most = std::max(kDepthMultiple, SliverBudget() / (rows * element) / kDepthMultiple * kDepthMultiple);
+  int64_t most = SliverBudget() / (rows * element);
+  if (!constant_b) most = std::min(most, kPanelScratch / (kPanelColumns * ElementBytes(format)));
+  most = std::max(kDepthMultiple, most / kDepthMultiple * kDepthMultiple);
   out.depth_blocks = CeilDiv(k, most);
   out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), kDepthMultiple) * kDepthMultiple;
   out.depth_blocks = CeilDiv(k, out.depth);

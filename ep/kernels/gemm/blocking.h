@@ -19,8 +19,8 @@ struct Blocking {
   int64_t panel_grain = 1;    // fewest panels that a thread takes at once
 };
 
-// `threads` >= 1; m, n, k >= 1.
-Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, int64_t m, int64_t n, int64_t k,
+// `threads` >= 1; m, n, k >= 1. `constant_b`: B is packed already.
+Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool constant_b, int64_t m, int64_t n, int64_t k,
                         int64_t threads);
 
 }  // namespace npu::gemm

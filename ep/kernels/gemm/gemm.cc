@@ -39,7 +39,7 @@ class AlignedBuffer {
 };
 
 struct ThreadScratch {
-  AlignedBuffer a, b, sums;
+  AlignedBuffer a, b, wide_b, sums;
   // Which block of A lies in `a`: a thread that takes several parts of one product packs it once.
   uint64_t product = 0;
   int64_t first_sliver = -1, depth_block = -1;
@@ -47,6 +47,8 @@ struct ThreadScratch {
 thread_local ThreadScratch scratch;
 
 std::atomic<uint64_t> next_product{1};
+
+constexpr int64_t kWidenSlivers = 3;
 
 // One call: everything that its parts share.
 class Product {
@@ -62,7 +64,9 @@ class Product {
         format_(FormatOf(dtype)),
         kernel_(SelectKernel(format_, a.rows)),
         id_(next_product.fetch_add(1)),
-        blocking_(ChooseBlocking(kernel_, format_, a.rows, b.columns, a.columns, NumThreads())) {}
+        blocking_(ChooseBlocking(kernel_, format_, packed_b != nullptr, a.rows, b.columns, a.columns, NumThreads())),
+        widen_(format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
+        tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_) {}
 
   void Run() {
     const int64_t panels = PanelCount(b_.columns);
@@ -113,8 +117,8 @@ class Product {
         const void* b = PanelOf(p, k0, depth);
         for (int64_t s = sliver_begin; s < sliver_end; ++s) {
           const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
-          kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, packed_a, s - sliver_begin, k0, depth), b, depth,
-                                                      tile, kb > 0);
+          tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, packed_a, s - sliver_begin, k0, depth), b, depth,
+                                                           tile, kb > 0);
           if (last) {
             const int64_t n0 = p * kPanelColumns;
             StoreTile(tile, rows, std::min<int64_t>(kPanelColumns, b_.columns - n0), m0, n0, c_, epilogue_);
@@ -170,6 +174,14 @@ class Product {
   }
 
   const void* PanelOf(int64_t panel, int64_t k0, int64_t depth) {
+    const void* rows = PackedPanelOf(panel, k0, depth);
+    if (!widen_) return rows;
+    float* wide = static_cast<float*>(scratch.wide_b.Reserve(PanelBytes(PanelFormat::kFloat32, depth)));
+    ToFloat(static_cast<const Float16*>(rows), wide, depth * kPanelColumns);
+    return wide;
+  }
+
+  const void* PackedPanelOf(int64_t panel, int64_t k0, int64_t depth) {
     if (packed_b_) {
       const int64_t row_bytes = kPanelColumns * ElementBytes(format_);
       return packed_b_ + panel * PanelBytes(format_, a_.columns) + k0 * row_bytes;
@@ -188,6 +200,9 @@ class Product {
   const MicroKernel& kernel_;
   uint64_t id_;
   Blocking blocking_;
+  // float16 panels that meet many slivers become floats once, not once a sliver.
+  bool widen_;
+  const MicroKernel& tile_kernel_;
 };
 
 // An empty sum: C is the addend, or zero.

@@ -9,47 +9,69 @@ namespace npu::gemm {
 
 namespace {
 
-// Depth of a block that is transposed at once: its destination stays in L1.
-constexpr int64_t kTransposeDepth = 64;
+// Rows that are transposed at once: their destination stays in the first-level cache.
+constexpr int64_t kTransposeRows = 64;
 
-// out[k][j] = b[k][j] for `columns` columns of kPanelColumns; kInterleave 2 writes out[k / 2][j][k % 2].
-template <class T, int kInterleave>
-void PackElements(const T* b, int64_t row_stride, int64_t column_stride, int64_t columns, int64_t depth, T* out) {
-  auto at = [&](int64_t k, int64_t j) -> T& {
-    return out[(k / kInterleave * kPanelColumns + j) * kInterleave + k % kInterleave];
-  };
-  if (column_stride == 1) {
-    for (int64_t k = 0; k < depth; ++k) {
-      const T* row = b + k * row_stride;
+// out[i][j] = at(i, j) for the first `columns` of kPanelColumns, else 0; in the order that reads memory in sequence.
+template <class Stored, class At>
+void FillRows(const At& at, bool along_rows, int64_t columns, int64_t rows, Stored* out) {
+  if (along_rows) {
+    for (int64_t i = 0; i < rows; ++i, out += kPanelColumns) {
       if (columns == kPanelColumns) {
-        for (int64_t j = 0; j < kPanelColumns; ++j) at(k, j) = row[j];
+        for (int64_t j = 0; j < kPanelColumns; ++j) out[j] = at(i, j);
       } else {
-        for (int64_t j = 0; j < columns; ++j) at(k, j) = row[j];
-        for (int64_t j = columns; j < kPanelColumns; ++j) at(k, j) = T{};
+        for (int64_t j = 0; j < columns; ++j) out[j] = at(i, j);
+        std::fill(out + columns, out + kPanelColumns, Stored{});
       }
     }
     return;
   }
-  for (int64_t begin = 0; begin < depth; begin += kTransposeDepth) {
-    const int64_t end = std::min(depth, begin + kTransposeDepth);
-    for (int64_t j = 0; j < columns; ++j) {
-      const T* column = b + j * column_stride;
-      for (int64_t k = begin; k < end; ++k) at(k, j) = column[k * row_stride];
-    }
+  for (int64_t begin = 0; begin < rows; begin += kTransposeRows) {
+    const int64_t end = std::min(rows, begin + kTransposeRows);
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t i = begin; i < end; ++i) out[i * kPanelColumns + j] = at(i, j);
     for (int64_t j = columns; j < kPanelColumns; ++j)
-      for (int64_t k = begin; k < end; ++k) at(k, j) = T{};
+      for (int64_t i = begin; i < end; ++i) out[i * kPanelColumns + j] = Stored{};
   }
 }
 
-template <class T, int kInterleave>
-void PackPanelAs(const Matrix& b, int64_t panel, int64_t k0, int64_t depth, int64_t padded, T* out) {
-  const int64_t j0 = panel * kPanelColumns;
-  const int64_t columns = std::min<int64_t>(kPanelColumns, b.columns - j0);
-  // The rows that pad the depth, and the half row beside an odd last one.
-  const int64_t whole = depth / kInterleave * kInterleave;
-  std::fill(out + whole * kPanelColumns, out + padded * kPanelColumns, T{});
-  const T* source = static_cast<const T*>(b.data) + k0 * b.row_stride + j0 * b.column_stride;
-  PackElements<T, kInterleave>(source, b.row_stride, b.column_stride, columns, depth, out);
+// `b` points to the panel's first element.
+template <class T>
+void PackSingles(const T* b, const Matrix& m, int64_t columns, int64_t depth, T* out) {
+  const int64_t row = m.row_stride, column = m.column_stride;
+  if (column == 1) {
+    FillRows([=](int64_t k, int64_t j) { return b[k * row + j]; }, true, columns, depth, out);
+  } else {
+    FillRows([=](int64_t k, int64_t j) { return b[k * row + j * column]; }, false, columns, depth, out);
+  }
+}
+
+// Rows 2i and 2i + 1 of b become row i of pairs; the partner of an odd last row is zero.
+void PackPairs(const uint16_t* b, const Matrix& m, int64_t columns, int64_t depth, uint32_t* out) {
+  const int64_t row = m.row_stride, column = m.column_stride;
+  const auto pair = [](uint32_t low, uint32_t high) { return low | high << 16; };
+  const int64_t pairs = depth / 2;
+  if (column == 1) {
+    FillRows([=](int64_t i, int64_t j) { return pair(b[2 * i * row + j], b[(2 * i + 1) * row + j]); }, true, columns,
+             pairs, out);
+  } else if (row == 1) {
+    const auto at = [=](int64_t i, int64_t j) {
+      uint32_t both;
+      std::memcpy(&both, b + j * column + 2 * i, sizeof(both));
+      return both;
+    };
+    FillRows(at, false, columns, pairs, out);
+  } else {
+    const auto at = [=](int64_t i, int64_t j) {
+      return pair(b[2 * i * row + j * column], b[(2 * i + 1) * row + j * column]);
+    };
+    FillRows(at, false, columns, pairs, out);
+  }
+  if (depth % 2 != 0) {
+    const uint16_t* last = b + (depth - 1) * row;
+    FillRows([=](int64_t, int64_t j) { return uint32_t{last[j * column]}; }, true, columns, 1,
+             out + pairs * kPanelColumns);
+  }
 }
 
 template <class From, class To>
@@ -105,16 +127,16 @@ int64_t PaddedDepth(PanelFormat format, int64_t k) {
 }
 
 void PackPanel(PanelFormat format, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out) {
-  const int64_t padded = PaddedDepth(format, depth);
-  switch (format) {
-    case PanelFormat::kFloat32:
-      return PackPanelAs<uint32_t, 1>(b, panel, k0, depth, padded, static_cast<uint32_t*>(out));
-    case PanelFormat::kFloat16:
-      return PackPanelAs<uint16_t, 1>(b, panel, k0, depth, padded, static_cast<uint16_t*>(out));
-    case PanelFormat::kPairs:
-    case PanelFormat::kPairsFloat16:
-      return PackPanelAs<uint16_t, 2>(b, panel, k0, depth, padded, static_cast<uint16_t*>(out));
-  }
+  const int64_t j0 = panel * kPanelColumns;
+  const int64_t columns = std::min<int64_t>(kPanelColumns, b.columns - j0);
+  const int64_t offset = k0 * b.row_stride + j0 * b.column_stride;
+  if (format == PanelFormat::kFloat32)
+    return PackSingles(static_cast<const uint32_t*>(b.data) + offset, b, columns, depth, static_cast<uint32_t*>(out));
+  const uint16_t* halves = static_cast<const uint16_t*>(b.data) + offset;
+  if (format == PanelFormat::kFloat16) return PackSingles(halves, b, columns, depth, static_cast<uint16_t*>(out));
+  uint32_t* pairs = static_cast<uint32_t*>(out);
+  PackPairs(halves, b, columns, depth, pairs);
+  std::fill(pairs + (depth + 1) / 2 * kPanelColumns, pairs + PaddedDepth(format, depth) / 2 * kPanelColumns, 0u);
 }
 
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,

@@ -5,6 +5,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/indexing/index.h"
+#include "ep/kernels/indexing/scatter_reduction.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
@@ -96,7 +97,8 @@ class GatherElementsKernel : public Kernel {
 
 class ScatterElementsKernel : public Kernel {
  public:
-  explicit ScatterElementsKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 0)) {}
+  explicit ScatterElementsKernel(const KernelInfo& info)
+      : axis_(info.attributes.Int("axis", 0)), reduction_(ScatterReductionOf(info)) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const TensorView indices = ctx.Input(1);
@@ -109,23 +111,24 @@ class ScatterElementsKernel : public Kernel {
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     LaunchCopy(ctx, "ScatterElements", x, y);
     if (plan.total == 0) return;
-    DispatchSize(BitsOf(x.dtype) / 8, [&](auto element) {
-      DispatchIndices("ScatterElements", indices, [&](auto type) {
-        using T = decltype(element);
-        using Index = decltype(type);
-        ctx.Launch("ScatterElements",
-                   [plan, from = updates.as<const T>(), at = indices.as<const Index>(), to = y.as<T>()] {
-                     // On one thread, so that of two updates of one element the later wins.
-                     ForEachPosition(plan, 0, plan.total, [&](int64_t i, int64_t offset) {
-                       to[offset + CheckedIndex("ScatterElements", at[i], plan.n, i) * plan.stride] = from[i];
-                     });
+    const CombineRow combine = FindCombine("ScatterElements", reduction_, x.dtype);
+    const int64_t size = BitsOf(x.dtype) / 8;
+    DispatchIndices("ScatterElements", indices, [&](auto type) {
+      using Index = decltype(type);
+      ctx.Launch("ScatterElements",
+                 [=, from = updates.as<const char>(), at = indices.as<const Index>(), to = y.as<char>()] {
+                   // On one thread: of two updates of one element the later wins, or both count.
+                   ForEachPosition(plan, 0, plan.total, [&](int64_t i, int64_t offset) {
+                     const int64_t index = CheckedIndex("ScatterElements", at[i], plan.n, i);
+                     combine(to + (offset + index * plan.stride) * size, from + i * size, 1);
                    });
-      });
+                 });
     });
   }
 
  private:
   int64_t axis_;
+  ScatterReduction reduction_;
 };
 
 OpDef GatherElementsDef() {
@@ -141,7 +144,7 @@ OpDef ScatterElementsDef() {
               {{"output", kFixedWidth}}, &MakeKernel<ScatterElementsKernel>);
   def.attributes = {IntAttribute("axis", 0), StringAttribute("reduction", "none")};
   def.may_alias = {{0, 0}};
-  def.unsupported = UnlessReductionNone;
+  def.unsupported = &WhyScatterUnsupported;
   return def;
 }
 

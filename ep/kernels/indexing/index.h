@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "ep/runtime/kernel_api.h"
 
@@ -28,12 +27,6 @@ decltype(auto) DispatchIndices(const char* op, const TensorView& indices, const 
 inline void CheckSameType(const char* op, const TensorView& data, const TensorView& updates) {
   NPU_CHECK(data.dtype == updates.dtype, "[", op, "] expected updates of the data's type ", NameOf(data.dtype),
             ", got ", NameOf(updates.dtype));
-}
-
-// For OpDef::unsupported of the scatters.
-inline std::string UnlessReductionNone(const NodeView& node) {
-  const std::string reduction = node.attributes.String("reduction", "none");
-  return reduction == "none" ? "" : node.op_type + " with reduction \"" + reduction + "\" is not implemented";
 }
 
 }  // namespace npu

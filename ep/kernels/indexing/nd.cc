@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ep/kernels/indexing/index.h"
+#include "ep/kernels/indexing/scatter_reduction.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
 
@@ -89,7 +90,7 @@ class GatherNDKernel : public Kernel {
 
 class ScatterNDKernel : public Kernel {
  public:
-  explicit ScatterNDKernel(const KernelInfo&) {}
+  explicit ScatterNDKernel(const KernelInfo& info) : reduction_(ScatterReductionOf(info)) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const TensorView indices = ctx.Input(1);
@@ -102,15 +103,18 @@ class ScatterNDKernel : public Kernel {
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     LaunchCopy(ctx, "ScatterND", x, y);
     if (updates.elements() == 0) return;
-    ctx.Launch("ScatterND",
-               [plan, from = updates.as<const char>(), at = indices.as<const int64_t>(), to = y.as<char>()] {
-                 // On one thread, so that of two updates of one slice the later wins.
-                 for (int64_t i = 0; i < plan.tuples; ++i) {
-                   std::memcpy(to + plan.Offset("ScatterND", at, i), from + i * plan.slice_bytes,
-                               static_cast<size_t>(plan.slice_bytes));
-                 }
-               });
+    const CombineRow combine = FindCombine("ScatterND", reduction_, x.dtype);
+    const int64_t slice = plan.slice_bytes / (BitsOf(x.dtype) / 8);
+    ctx.Launch("ScatterND", [=, from = updates.as<const char>(), at = indices.as<const int64_t>(), to = y.as<char>()] {
+      // On one thread: of two updates of one slice the later wins, or both count.
+      for (int64_t i = 0; i < plan.tuples; ++i) {
+        combine(to + plan.Offset("ScatterND", at, i), from + i * plan.slice_bytes, slice);
+      }
+    });
   }
+
+ private:
+  ScatterReduction reduction_;
 };
 
 OpDef GatherNDDef() {
@@ -126,7 +130,7 @@ OpDef ScatterNDDef() {
               {{"output", kFixedWidth}}, &MakeKernel<ScatterNDKernel>);
   def.attributes = {StringAttribute("reduction", "none")};
   def.may_alias = {{0, 0}};
-  def.unsupported = UnlessReductionNone;
+  def.unsupported = &WhyScatterUnsupported;
   return def;
 }
 

@@ -34,9 +34,11 @@ class MatMulKernel : public Kernel {
   explicit MatMulKernel(const KernelInfo&) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    if (input != 1 || !gemm::Supports(constant.dtype) || constant.shape.rank() != 2) return false;
-    weight_.Pack("MatMul", constant.dtype, gemm::Matrix::RowMajor(constant.data, constant.shape[0], constant.shape[1]),
-                 stream);
+    const Shape& shape = constant.shape;
+    // A batch of one, or one matrix: what broadcasts over all of A.
+    if (input != 1 || !gemm::Supports(constant.dtype) || shape.rank() < 2 || shape.Elements(0, shape.rank() - 2) != 1)
+      return false;
+    weight_.Pack("MatMul", constant.dtype, MatrixAt(constant, 0, shape[shape.rank() - 2], shape.back()), stream);
     weight_view_ = constant;
     weight_view_.data = nullptr;
     return true;

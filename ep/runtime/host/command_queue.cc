@@ -14,7 +14,7 @@ constexpr std::chrono::microseconds kConsumerSpin{20};
 
 }  // namespace
 
-CommandQueue::CommandQueue() : tail_(new Chunk), head_(tail_) {}
+CommandQueue::CommandQueue() : tail_(new Chunk), completed_(std::make_shared<StreamProgress>(0)), head_(tail_) {}
 
 CommandQueue::~CommandQueue() {
   delete spare_.load();
@@ -35,6 +35,7 @@ void CommandQueue::Push(Command command) {
       tail_->next = chunk;  // published to the consumer by pushed_ below
       tail_ = chunk;
     }
+    if (command.marker != nullptr) command.marker->set_number(index + 1);
     tail_->slots[index % kChunkSlots] = std::move(command);
     pushed_.store(index + 1);  // sequentially consistent, as is the load in WakeConsumer: see Front()
   }
@@ -46,7 +47,7 @@ void CommandQueue::WakeConsumer() {
 }
 
 Command* CommandQueue::Front() {
-  const uint64_t done = completed_.load(std::memory_order_relaxed);
+  const uint64_t done = completed_->load(std::memory_order_relaxed);
   const auto has_work = [&] { return pushed_.load(std::memory_order_acquire) != done; };
   while (!SpinUntil(has_work, kConsumerSpin)) {
     // Either the producer sees sleeping_ set, or this thread sees its push: both sides store first and
@@ -68,9 +69,9 @@ Command* CommandQueue::Front() {
 }
 
 void CommandQueue::Pop() {
-  const uint64_t done = completed_.load(std::memory_order_relaxed);
+  const uint64_t done = completed_->load(std::memory_order_relaxed);
   head_->slots[done % kChunkSlots].task.Reset();
-  completed_.store(done + 1, std::memory_order_release);
+  completed_->store(done + 1, std::memory_order_release);
 }
 
 void CommandQueue::Close() {

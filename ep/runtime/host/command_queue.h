@@ -16,7 +16,7 @@ struct Command {
   Task task{};
   const char* op = "";
   bool survives_errors = false;          // runs even behind a failed task, so that order holds
-  std::shared_ptr<HostMarker> marker{};  // instead of a task: fire it
+  std::shared_ptr<HostMarker> marker{};  // instead of a task: its number is the command's
 };
 
 // Any number of producers, one consumer. Slots live in chunks: the queue has no bound of its own, yet in
@@ -36,8 +36,13 @@ class CommandQueue {
   // Makes Front() return null once the queue has drained.
   void Close();
 
-  uint64_t pushed() const { return pushed_.load(std::memory_order_acquire); }
-  uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
+  // Commands not yet completed.
+  uint64_t pending() const {
+    const uint64_t completed = completed_->load(std::memory_order_acquire);  // first: it must not overtake
+    return pushed_.load(std::memory_order_acquire) - completed;
+  }
+  bool never_used() const { return pushed_.load(std::memory_order_acquire) == 0; }
+  const std::shared_ptr<StreamProgress>& progress() const { return completed_; }
 
  private:
   static constexpr uint64_t kChunkSlots = 32;
@@ -57,7 +62,7 @@ class CommandQueue {
   std::atomic<bool> closed_{false};
   std::atomic<Chunk*> spare_{nullptr};
   // The consumer's side.
-  alignas(64) std::atomic<uint64_t> completed_{0};
+  alignas(64) const std::shared_ptr<StreamProgress> completed_;
   Chunk* head_;
 };
 

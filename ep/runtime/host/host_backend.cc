@@ -73,14 +73,14 @@ class HostBackend final : public Backend {
   }
   bool EventQuery(BackendEvent* event) override {
     const auto marker = Host(event)->marker();
-    return marker == nullptr || marker->fired();
+    return marker == nullptr || marker->passed();
   }
   void EventSynchronize(BackendEvent* event) override {
     if (const auto marker = Host(event)->marker()) marker->Wait();
   }
   int64_t EventTimestampNs(BackendEvent* event) override {
     const auto marker = Host(event)->marker();
-    return marker != nullptr && marker->fired() ? marker->timestamp_ns() : -1;
+    return marker != nullptr && marker->passed() ? marker->timestamp_ns() : -1;
   }
 
  private:

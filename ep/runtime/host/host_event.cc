@@ -7,17 +7,19 @@
 
 namespace npu {
 
-void HostMarker::Fire() {
+void HostMarker::Stamp() {
   timestamp_ns_ =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  fired_.store(1);
-  fired_.notify_all();
+}
+
+void HostMarker::Wake() {
+  woken_.store(1);
+  woken_.notify_all();
 }
 
 void HostMarker::Wait() const {
-  const auto fired = [this] { return this->fired(); };
-  if (SpinUntil(fired, std::chrono::microseconds(20))) return;
-  while (!this->fired()) fired_.wait(0);
+  if (SpinUntil([this] { return passed(); }, std::chrono::microseconds(20))) return;
+  while (woken_.load() == 0) woken_.wait(0);
 }
 
 std::shared_ptr<HostMarker> HostEvent::marker() const {

@@ -5,23 +5,36 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "ep/runtime/backend.h"
 
 namespace npu {
 
-// One point in a stream's order. It fires once; whoever waits holds a reference, so the event that
-// recorded it may be recorded again or destroyed at any time.
+// How many commands of a stream are done. Shared with its markers, which may outlive the stream.
+using StreamProgress = std::atomic<uint64_t>;
+
+// A point in a stream's order: the end of its command `number`. Whoever waits holds a reference, so the event
+// that recorded it may be recorded again or destroyed at any time.
 class HostMarker {
  public:
-  void Fire();
-  bool fired() const { return fired_.load(std::memory_order_acquire) != 0; }
+  explicit HostMarker(std::shared_ptr<const StreamProgress> progress) : progress_(std::move(progress)) { Stamp(); }
+
+  void set_number(uint64_t number) { number_ = number; }
+  // The stream's own count decides, so that a stream that is idle and an event that is not never meet.
+  bool passed() const { return progress_->load(std::memory_order_acquire) >= number_; }
   void Wait() const;
-  int64_t timestamp_ns() const { return timestamp_ns_; }  // once fired
+  int64_t timestamp_ns() const { return timestamp_ns_; }  // once passed
+
+  // The worker's side: Stamp() before the command counts as done, Wake() after.
+  void Stamp();
+  void Wake();
 
  private:
-  std::atomic<uint32_t> fired_{0};
-  int64_t timestamp_ns_ = -1;
+  const std::shared_ptr<const StreamProgress> progress_;
+  uint64_t number_ = 0;
+  int64_t timestamp_ns_;
+  std::atomic<uint32_t> woken_{0};
 };
 
 class HostEvent final : public BackendEvent {

@@ -21,6 +21,10 @@ thread_local const HostStream* current_stream = nullptr;  // on a worker: whose
 HostStream::HostStream(std::string thread_name) : thread_name_(std::move(thread_name)) {}
 
 HostStream::~HostStream() {
+  if (InForkedChild()) {  // the worker stayed with the parent
+    if (worker_.joinable()) worker_.detach();
+    return;
+  }
   queue_.Close();
   if (worker_.joinable()) worker_.join();
 }
@@ -31,13 +35,13 @@ void HostStream::Launch(const char* op, Task task) {
 }
 
 std::shared_ptr<HostMarker> HostStream::Mark() {
-  auto marker = std::make_shared<HostMarker>();
-  Enqueue({.marker = marker});
+  auto marker = std::make_shared<HostMarker>(queue_.progress());
+  if (!queue_.never_used()) Enqueue({.marker = marker});  // else it has passed, and needs no thread
   return marker;
 }
 
 void HostStream::WaitFor(std::shared_ptr<HostMarker> marker) {
-  if (marker->fired()) return;
+  if (marker->passed()) return;
   Enqueue({.task = Task([marker = std::move(marker)] { marker->Wait(); }), .op = "wait", .survives_errors = true});
 }
 
@@ -52,6 +56,10 @@ std::string HostStream::Synchronize() {
 }
 
 void HostStream::Enqueue(Command command) {
+  if (InForkedChild()) [[unlikely]]
+    Fail(ErrorCode::kUnsupported,
+         "the NPU cannot be used in a process that was forked after the NPU was first used; start processes with "
+         "'spawn' instead of 'fork'");
   EnsureWorker();
   queue_.Push(std::move(command));
 }
@@ -67,7 +75,7 @@ void HostStream::EnsureWorker() {
 
 void HostStream::Throttle() {
   // A worker is never held back: the stream it waits for may wait for it.
-  if (queue_.pushed() - queue_.completed() < kMaxPending || current_stream != nullptr) return;
+  if (queue_.pending() < kMaxPending || current_stream != nullptr) return;
   Mark()->Wait();
 }
 
@@ -76,8 +84,9 @@ void HostStream::Work() {
   while (Command* command = queue_.Front()) {
     if (command->marker != nullptr) {
       const auto marker = std::move(command->marker);
-      queue_.Pop();  // before it fires: whoever waited for it finds the stream idle
-      marker->Fire();
+      marker->Stamp();
+      queue_.Pop();
+      marker->Wake();
     } else {
       Run(*command);
       queue_.Pop();

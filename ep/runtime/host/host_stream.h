@@ -21,10 +21,10 @@ class HostStream final : public BackendStream {
   HostStream& operator=(const HostStream&) = delete;
 
   void Launch(const char* op, Task task);
-  // Enqueues a marker that fires when all earlier work is done, failed or skipped.
+  // A marker that passes when all earlier work is done, failed or skipped.
   std::shared_ptr<HostMarker> Mark();
   void WaitFor(std::shared_ptr<HostMarker> marker);
-  bool Idle() const { return queue_.completed() == queue_.pushed(); }
+  bool Idle() const { return queue_.pending() == 0; }
   // Waits for everything launched before; returns and clears the first error.
   std::string Synchronize();
 

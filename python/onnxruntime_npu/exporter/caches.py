@@ -105,9 +105,9 @@ class DynamicStep(Step):
 class StaticStep(Step):
     """A preallocated cache [B, Nkv, C, D], updated in place; rows may have different lengths.
 
-    Row b holds ``past_lengths[b]`` tokens and receives ``sequence_lengths[b]`` of the S new ones;
-    the rest of the row is padding on the right. Nothing of size S×C is materialised: attention gets
-    the two lengths of each row.
+    Row b receives ``sequence_lengths[b]`` of the S new tokens, the rest of them being padding on
+    the right, and holds ``total_lengths[b]`` tokens then. Nothing of size S×C is materialised:
+    attention gets the two lengths of each row.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class StaticStep(Step):
         sin: Any,
         positions: torch.Tensor,
         sequence_lengths: torch.Tensor,
-        past_lengths: torch.Tensor,
+        total_lengths: torch.Tensor,
         kv_heads: int,
         causal_mask: torch.Tensor,
     ) -> None:
         super().__init__(cos, sin)
-        self._positions = positions  # [B, S]
+        self._positions = positions  # [B, 1, S, 1]
         self._query_lengths = sequence_lengths
-        self._kv_lengths = past_lengths + sequence_lengths
+        self._kv_lengths = total_lengths
         self._causal_mask = causal_mask
         self._kv_heads = kv_heads
         self._indices: torch.Tensor | None = None
@@ -133,11 +133,10 @@ class StaticStep(Step):
         """Return the index tuple (row, head, position) of every new vector, [B, Nkv, S, 3]."""
         if self._indices is None:
             # Sums of one-column tables broadcast; stacking would need expanded copies.
-            row = torch.arange(self._positions.shape[0])[:, None, None, None]
+            row = torch.arange(self._positions.shape[0]).view(-1, 1, 1, 1)
             head = torch.arange(self._kv_heads)[:, None, None]
-            position = self._positions[:, None, :, None]
             self._indices = (
-                position * torch.tensor([0, 0, 1])
+                self._positions * torch.tensor([0, 0, 1])
                 + row * torch.tensor([1, 0, 0])
                 + head * torch.tensor([0, 1, 0])
             )
@@ -151,8 +150,8 @@ class StaticStep(Step):
         """Return which slots are hidden from which new token, [B, 1, S, C] bool."""
         if window not in self._masks:
             slot = torch.arange(capacity)
-            position = self._positions[:, None, :, None]
-            self._masks[window] = (slot > position) | (slot <= position - window)
+            after = slot > self._positions
+            self._masks[window] = after | (slot <= self._positions - window)
         return self._masks[window]
 
     def attend(

@@ -110,6 +110,10 @@ def _interface(
 ) -> tuple[Interface, Findings]:
     """Return the proven float32 model behind the wanted inputs and outputs."""
     architecture = type(model).__name__
+    if not hasattr(getattr(model, "config", None), "model_type"):
+        raise ExportError(
+            f"cannot export {architecture}: expected a transformers causal language model"
+        )
     torch_library.register()
     probe = WholeModelProbe(model)
     decoder, findings = substitute(model, consume=consume)

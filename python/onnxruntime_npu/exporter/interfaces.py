@@ -122,8 +122,9 @@ class DynamicInterface(Interface):
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
-        cos, sin = self.decoder.tables(position_ids)
-        step = DynamicStep(cos, sin, attention_mask, input_ids.shape[1])
+        batch, sequence = input_ids.shape
+        cos, sin = self.decoder.tables(position_ids.view(batch, 1, sequence, 1))
+        step = DynamicStep(cos, sin, attention_mask, sequence)
         hidden, present = self.decoder(input_ids, step, _pairs(past))
         if self.last_only:
             return self._outputs(self.decoder.logits(hidden[:, -1])[:, None], present)
@@ -150,12 +151,13 @@ class DynamicInterface(Interface):
 class StaticInterface(Interface):
     """The cache is a preallocated buffer, bound as input and as output of the same step.
 
-    Prompts are padded on the right. Row b goes on after its ``past_lengths[b]`` tokens with the
-    first ``sequence_lengths[b]`` of input_ids[b]; a step needs past_lengths + S <= capacity.
+    Prompts are padded on the right. Row b takes the first ``sequence_lengths[b]`` of input_ids[b],
+    after which its cache holds ``total_lengths[b]`` tokens. A step writes S slots of every row, so
+    it needs total_lengths - sequence_lengths + S <= capacity.
     """
 
     cache = "static"
-    leading_inputs = ("input_ids", "sequence_lengths", "past_lengths")
+    leading_inputs = ("input_ids", "sequence_lengths", "total_lengths")
     cache_dimension = "capacity"
     present_dimension = "capacity"
     causal_mask: torch.Tensor
@@ -168,19 +170,20 @@ class StaticInterface(Interface):
         self,
         input_ids: torch.Tensor,
         sequence_lengths: torch.Tensor,
-        past_lengths: torch.Tensor,
+        total_lengths: torch.Tensor,
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Decode input_ids [B, S] into caches [B, Nkv, C, D]."""
         batch, sequence = input_ids.shape
-        positions = past_lengths[:, None] + torch.arange(sequence)[None, :]
+        first = (total_lengths - sequence_lengths).view(-1, 1, 1, 1)
+        positions = first + torch.arange(sequence)[:, None]
         cos, sin = self.decoder.tables(positions)
         step = StaticStep(
             cos,
             sin,
             positions,
             sequence_lengths,
-            past_lengths,
+            total_lengths,
             self.attention.kv_heads,
             self.causal_mask,
         )
@@ -195,15 +198,15 @@ class StaticInterface(Interface):
         """Return arguments to trace with."""
         input_ids = torch.zeros(_BATCH, _NEW, dtype=torch.int64)
         sequence_lengths = torch.tensor([_NEW, _NEW - 1])
-        past_lengths = torch.tensor([_PAST, _PAST + 1])
-        return input_ids, sequence_lengths, past_lengths, self.empty_caches(_BATCH, _CAPACITY)
+        total_lengths = torch.tensor([_PAST + _NEW, _PAST + _NEW])
+        return input_ids, sequence_lengths, total_lengths, self.empty_caches(_BATCH, _CAPACITY)
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""
         return {
             "input_ids": ("batch", "sequence"),
             "sequence_lengths": ("batch",),
-            "past_lengths": ("batch",),
+            "total_lengths": ("batch",),
             **self._cache_shapes(),
         }
 

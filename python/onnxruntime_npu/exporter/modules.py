@@ -104,10 +104,10 @@ class RotaryTables(nn.Module):
         self.scaling = scaling
 
     def forward(
-        self, position_ids: torch.Tensor, dtype: torch.dtype
+        self, positions: torch.Tensor, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and sin [B, 1, S, D] for position_ids [B, S]."""
-        angles = position_ids[:, None, :, None].to(torch.float32) * self.frequencies
+        """Return cos and sin [B, 1, S, D] for positions [B, 1, S, 1]."""
+        angles = positions.to(torch.float32) * self.frequencies
         cos, sin = angles.cos(), angles.sin()
         if self.scaling != 1.0:
             cos, sin = cos * self.scaling, sin * self.scaling
@@ -233,11 +233,11 @@ class Decoder(nn.Module):
         """Look input_ids [B, S] up: [B, S, H]."""
         return nn.functional.embedding(input_ids, self.embedding)
 
-    def tables(self, position_ids: torch.Tensor) -> tuple[Any, Any]:
-        """Return the rotary tables of the step; both None for a model without positions."""
+    def tables(self, positions: torch.Tensor) -> tuple[Any, Any]:
+        """Return cos and sin for positions [B, 1, S, 1]; None without rotary embedding."""
         if self.rotary is None:
             return None, None
-        return self.rotary(position_ids, self.embedding.dtype)
+        return self.rotary(positions, self.embedding.dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Score hidden [rows, H] against the vocabulary: [rows, V], float32 for whoever samples."""

@@ -126,7 +126,7 @@ class _Substitution:
         compare(given[0]["hidden_states"], decoder.embed(input_ids), "token embedding")
         normed = decoder.norm(hidden)
         compare(logits.flatten(0, 1), decoder.logits(normed.flatten(0, 1)), "final norm and logits")
-        cos, sin = decoder.tables(position_ids)
+        cos, sin = decoder.tables(position_ids[:, None, :, None])
         if cos is not None:
             for name, ours, theirs in zip(
                 ("cosines", "sines"), (cos, sin), given[0]["position_embeddings"], strict=True

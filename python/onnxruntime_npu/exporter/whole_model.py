@@ -68,12 +68,12 @@ class WholeModelProbe:
             ]
         )
         past = interface.empty_caches(len(_LENGTHS), _CAPACITY)
-        result, *past = interface(ids, prompts, torch.zeros_like(prompts), past)
+        result, *past = interface(ids, prompts, prompts, past)
         logits = [[result[row, :n]] for row, n in enumerate(prompts)]
         for i in range(_DECODED):
             lengths = prompts + i
             ids = torch.stack([r[n] for r, n in zip(self._rows, lengths, strict=True)])[:, None]
-            result, *past = interface(ids, torch.ones_like(lengths), lengths, past)
+            result, *past = interface(ids, torch.ones_like(lengths), lengths + 1, past)
             for row, collected in enumerate(logits):
                 collected.append(result[row])
         return [torch.cat(collected) for collected in logits]

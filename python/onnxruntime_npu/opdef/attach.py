@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -156,8 +157,11 @@ def _value_types(model: onnx.ModelProto) -> dict[str, TensorType]:
         from .onnx_schema import register_schemas
 
         register_schemas()
-        inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
-        _collect(inferred.graph, known)
+        # A model that inference cannot digest may still have typed what is needed: the caller
+        # looks.
+        with contextlib.suppress(onnx.shape_inference.InferenceError):
+            inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
+            _collect(inferred.graph, known)
     return known
 
 

@@ -7,6 +7,7 @@ documentation, stubs, tests) is derived from an :class:`Op`.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -163,6 +164,13 @@ class Op:
         It receives every argument by its schema name and returns the node outputs, i.e. the results
         followed by the new values of written arguments that are not results themselves.
         """
+        names = [a.name for a in self.schema.arguments]
+        try:
+            inspect.signature(function).bind(**dict.fromkeys(names))
+        except TypeError as error:
+            raise DefinitionError(
+                f"[{self.name}] expected the reference to take {names}: {error}"
+            ) from None
         self.reference_function = function
         return function
 

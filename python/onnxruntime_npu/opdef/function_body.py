@@ -70,10 +70,10 @@ class Call:
 
 
 class Builder:
-    """Builds nodes: ``b.Mul(x, 2.0)``, ``b.Cast(x, to="float32")``, ``b.Split(x, _outputs=2)``.
+    """Builds nodes: ``b.Mul(x, 2.0)``, ``b.Cast(x, to="float32")``, ``b.Split(x, num_outputs=2)``.
 
     Python numbers and lists among the inputs become constants of the type that the operator's other
-    inputs have.
+    inputs have. An operator with several results returns them all.
     """
 
     def __init__(self, op: onnxscript.OpBuilder):
@@ -88,7 +88,8 @@ class Builder:
             for key in ("to", "dtype"):
                 if isinstance(attributes.get(key), str):
                     attributes[key] = dt.NUMBERS[attributes[key]]
-            return make(*inputs, **attributes)
+            count = attributes.get("num_outputs") or _RESULT_COUNTS.get(op_type, 1)
+            return make(*inputs, **{"_outputs": count, **attributes})
 
         return node
 
@@ -97,6 +98,9 @@ class Builder:
         data_type = ir.DataType(dt.NUMBERS[dtype])
         array = np.asarray(value).astype(data_type.numpy())
         return self._op.Constant(value=ir.tensor(array, dtype=data_type))
+
+
+_RESULT_COUNTS = {"TopK": 2}
 
 
 @dataclass
@@ -133,7 +137,7 @@ class BodyLibrary:
         if op.body_function is None:
             return None
         named = _by_name(op, types)
-        values = {a.name: attrs.get(a.name, a.default) for a in op.attributes}
+        values = {a.name: _as_stored(attrs.get(a.name, a.default)) for a in op.attributes}
         key = (
             op_type,
             op.name,
@@ -228,6 +232,13 @@ IR_ATTRIBUTE_TYPES = {
     "floats": ir.AttributeType.FLOATS,
     "strings": ir.AttributeType.STRINGS,
 }
+
+
+def _as_stored(value: Any) -> Any:
+    """Round floats as a file stores them, so that a default equals itself written out."""
+    if isinstance(value, float):
+        return float(np.float32(value))
+    return [_as_stored(v) for v in value] if isinstance(value, list) else value
 
 
 def _by_name(

@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from .definition import Op
 from .discovery import all_ops
 from .eager import EagerKernels, check_dtypes
-from .schema import Schema
+from .schema import Argument, Schema, Type
 
 NAMESPACE = "npu"
 
@@ -53,14 +54,30 @@ def register() -> bool:
 
 
 def register_op(library: torch.library.Library, op: Op) -> None:
-    """Define one operator, its other names and its in-place twin in ``library``."""
+    """Define one operator, its other names and its in-place twin in ``library``.
+
+    An operator that writes to arguments gets an overload ``functional`` that returns their new
+    values instead, which is what tracing sees.
+    """
     kernels = EagerKernels(op)
-    for schema in (op.schema, *op.torch_aliases):
+    for schema in op.torch_schemas():
         _define(library, op, schema, kernels)
+    packet = getattr(getattr(torch.ops, NAMESPACE), op.name)
     if op.inplace:
-        _define(library, op, op.inplace, kernels)
-        functional = getattr(getattr(torch.ops, NAMESPACE), op.name).default
-        _make_functionalizable(op.inplace, functional)
+        _make_functionalizable(op, op.inplace, packet.default)
+    functional = functional_schema(op)
+    if functional:
+        _define(library, op, functional, kernels)
+        _make_functionalizable(op, op.schema, packet.functional)
+
+
+def functional_schema(op: Op) -> Schema | None:
+    """Return the overload without writing of an operator that writes to arguments, else None."""
+    if not op.mutable_alias:
+        return None
+    arguments = (replace(a, type=replace(a.type, alias="")) for a in op.schema.arguments)
+    returns = (Argument("", Type("Tensor", is_list=o.variadic)) for o in op.outputs)
+    return Schema(op.name, "functional", tuple(arguments), tuple(returns))
 
 
 def _real_torch_npu_is_loaded() -> bool:
@@ -121,6 +138,8 @@ class _Call:
 
 def _in_place_outputs(op: Op, schema: Schema) -> dict[int, str]:
     """Return which node outputs are written over which arguments when called as ``schema``."""
+    if schema.overload == "functional":
+        return {}
     if schema is not op.inplace:
         return {i: o.mutates for i, o in enumerate(op.outputs) if o.mutates}
     written = {a.type.alias: a.name for a in schema.arguments if a.type.mutated}
@@ -131,24 +150,33 @@ def _in_place_outputs(op: Op, schema: Schema) -> dict[int, str]:
 
 def _define(library: torch.library.Library, op: Op, schema: Schema, kernels: EagerKernels) -> None:
     call = _Call(op, schema, kernels)
+    name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
     library.define(str(dispatcher_schema(schema)))
-    library.impl(schema.name, call.cpu, "CPU")
-    torch.library.register_fake(f"{NAMESPACE}::{schema.name}", call.fake, lib=library)
+    library.impl(name, call.cpu, "CPU")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", call.fake, lib=library)
 
 
-def _make_functionalizable(schema: Schema, functional: Callable[..., Any]) -> None:
-    """Let tracing replace the in-place twin by the functional operator and a copy."""
-    twin = getattr(getattr(torch.ops, NAMESPACE), schema.name).default
-    written = next(i for i, a in enumerate(schema.arguments) if a.type.mutated)
+def _make_functionalizable(op: Op, schema: Schema, functional: Callable[..., Any]) -> None:
+    """Let tracing replace a call that writes to arguments by a functional one and copies."""
+    overload = getattr(getattr(torch.ops, NAMESPACE), schema.name).default
+    written = _in_place_outputs(op, schema)
+    position = {a.name: i for i, a in enumerate(schema.arguments)}
+    result_count = len(schema.returns)
 
-    @twin.py_functionalize_impl
+    @overload.py_functionalize_impl
     def functionalize(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         plain_args, plain_kwargs = ctx.unwrap_tensors((args, kwargs))
         with ctx.redispatch_to_next():
-            result = functional(*plain_args, **plain_kwargs)
-        first = result[0] if isinstance(result, tuple) else result
-        target = args[written]
-        ctx.replace(target, first)
-        ctx.commit_update(target)
-        ctx.sync(target)
-        return target
+            values = functional(*plain_args, **plain_kwargs)
+        results = [
+            ctx.wrap_tensors(v) for v in (values if isinstance(values, tuple) else (values,))
+        ]
+        for i, name in written.items():
+            target = kwargs[name] if name in kwargs else args[position[name]]
+            ctx.replace(target, ctx.unwrap_tensors(results[i]))
+            ctx.commit_update(target)
+            ctx.sync(target)
+            results[i] = target
+        if result_count == 1:
+            return results[0]
+        return tuple(results[:result_count]) if result_count else None

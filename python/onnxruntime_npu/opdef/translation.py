@@ -18,7 +18,7 @@ from .discovery import all_ops
 from .function_body import IR_ATTRIBUTE_TYPES
 from .onnx_schema import register_schemas
 from .schema import Schema
-from .torch_library import register
+from .torch_library import functional_schema, register
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -28,11 +28,14 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """
     register()
     register_schemas()
-    return {
-        getattr(torch.ops.npu, schema.name).default: _translator(op, schema)
-        for op in all_ops().values()
-        for schema in op.torch_schemas()
-    }
+    table = {}
+    for op in all_ops().values():
+        for schema in op.torch_schemas():
+            table[getattr(torch.ops.npu, schema.name).default] = _translator(op, schema)
+        functional = functional_schema(op)
+        if functional:
+            table[getattr(torch.ops.npu, op.name).functional] = _translator(op, functional)
+    return table
 
 
 def _translator(op: Op, schema: Schema) -> Callable[..., Any]:
@@ -57,8 +60,9 @@ def _translator(op: Op, schema: Schema) -> Callable[..., Any]:
             if value is not None:
                 attributes[attribute.name] = value
         outputs = emit(*inputs, **attributes)
-        if len(op.outputs) == 1 or result_count == len(op.outputs):
-            return outputs
+        outputs = [outputs] if isinstance(outputs, ir.Value) else list(outputs)
+        # The op type may have more outputs than the operator: it may stand for others as well.
+        outputs[0].producer().resize_outputs(len(op.outputs))
         return outputs[0] if result_count == 1 else tuple(outputs[:result_count])
 
     translate.__name__ = schema.name

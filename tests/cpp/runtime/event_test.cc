@@ -133,6 +133,29 @@ TEST_CASE("a ping-pong of events keeps two streams in step") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("an idle stream's events have completed, and behind a completed event the stream is idle") {
+  TestDevice t;
+  for (int i = 0; i < 500; ++i) {
+    Event first(*t.backend), second(*t.backend);
+    t.stream().Launch("op", [] {});
+    first.Record(t.stream());
+    while (!t.stream().Query()) {
+    }
+    CHECK(first.Query());
+    second.Record(t.stream());
+    second.Synchronize();
+    CHECK(t.stream().Query());
+  }
+}
+
+TEST_CASE("an event recorded on a stream that never worked has completed") {
+  TestDevice t;
+  Event event(*t.backend, /*timing=*/true);
+  event.Record(t.stream());
+  CHECK(event.Query());
+  CHECK(event.TimestampNs() > 0);
+}
+
 TEST_CASE("elapsed time is the device's, and only of timing events that completed") {
   TestDevice t;
   Event begin(*t.backend, /*timing=*/true), end(*t.backend, /*timing=*/true), untimed(*t.backend);

@@ -14,6 +14,7 @@
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/thread_pool.h"
 #include "tests/cpp/support/child_process.h"
 #include "tests/cpp/support/test_device.h"
 
@@ -259,6 +260,37 @@ TEST_CASE("child: leaves work running" * doctest::skip()) {
 
 TEST_CASE("a process ends at once although work is still running") {
   const auto child = test::RunTestCase("child: leaves work running", {}, std::chrono::seconds(20));
+  CAPTURE(child.output);
+  CHECK_FALSE(child.timed_out);
+  CHECK(child.exit_code == 0);
+}
+
+TEST_CASE("child: a forked process is told that it has no NPU, and ends" * doctest::skip()) {
+  Device& device = Runtime::Instance().device(0);
+  auto stream = device.CreateStream();
+  stream->Launch("op", [] {});
+  stream->Synchronize();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    bool refused = false;
+    try {
+      stream->Launch("op", [] {});
+    } catch (const Error& e) {
+      refused = e.code() == ErrorCode::kUnsupported;
+    }
+    std::atomic<int> sum{0};
+    ParallelFor(10, 1, [&](int64_t begin, int64_t end) { sum += static_cast<int>(end - begin); });
+    delete stream.release();  // must not wait for a thread that is not here
+    _exit(refused && sum == 10 ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, 0) == pid);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("a process forked from one that uses the NPU gets an error, not a hang") {
+  const auto child =
+      test::RunTestCase("child: a forked process is told that it has no NPU, and ends", {}, std::chrono::seconds(20));
   CAPTURE(child.output);
   CHECK_FALSE(child.timed_out);
   CHECK(child.exit_code == 0);

@@ -1,0 +1,36 @@
+// How operands of attention operators are laid out: what an input_layout name means for shapes and strides.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ep/runtime/kernel_api.h"
+
+namespace npu::attention {
+
+// The T forms pack sequences of different lengths one after the other.
+enum class Form { kBSH, kBSND, kBNSD, kNBSD, kTND, kNTD };
+
+inline bool IsPacked(Form form) { return form == Form::kTND || form == Form::kNTD; }
+inline int RankOf(Form form) { return form == Form::kBSH || IsPacked(form) ? 3 : 4; }
+const char* AxesText(Form form);  // "[B, S, N*D]"
+
+struct Layout {
+  const char* name;
+  Form input, output;
+};
+// Null for an unknown name.
+const Layout* FindLayout(const std::string& name);
+
+// Sizes, and how far apart in elements the entries along an axis are. A packed operand is one batch entry.
+struct Axes {
+  int64_t batch = 0, heads = 0, rows = 0, size = 0;
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+};
+// `heads` is what the form does not tell: BSH holds them in one axis.
+Axes AxesOf(const Shape& shape, Form form, int64_t heads);
+
+// The shape of a result with the batch, heads and rows of `query`.
+Shape OutputShape(Form form, const Axes& query, int64_t size);
+
+}  // namespace npu::attention

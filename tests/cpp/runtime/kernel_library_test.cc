@@ -1,0 +1,65 @@
+#include "ep/runtime/kernel_library.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "ep/runtime/error.h"
+
+namespace npu {
+namespace {
+
+class LibraryFolder {
+ public:
+  LibraryFolder() {
+    char path[] = "/tmp/npu_libraries_XXXXXX";
+    path_ = mkdtemp(path);
+  }
+  ~LibraryFolder() { std::filesystem::remove_all(path_); }
+  void Add(const std::string& level) { std::ofstream(File(level)) << "not really a library"; }
+  std::string File(const std::string& level) const { return path_ + "/libnpu_kernels_" + level + ".so"; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+TEST_CASE("the widest library that this level may run is taken") {
+  LibraryFolder folder;
+  folder.Add("portable");
+  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAmx, /*forced=*/false) == folder.File("portable"));
+  folder.Add("avx2");
+  folder.Add("avx512");
+  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAmx, false) == folder.File("avx512"));
+  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAvx512, false) == folder.File("avx512"));
+  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAvx2, false) == folder.File("avx2"));
+  CHECK(ChooseKernelLibrary(folder.path(), Isa::kPortable, false) == folder.File("portable"));
+}
+
+TEST_CASE("a forced level is served by its own library or not at all") {
+  LibraryFolder folder;
+  folder.Add("portable");
+  folder.Add("avx512");
+  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAmx, /*forced=*/true) == folder.File("avx512"));
+  CHECK_THROWS_WITH_AS(ChooseKernelLibrary(folder.path(), Isa::kAvx2, true),
+                       ("no kernel library for ORT_NPU_ISA=avx2: expected " + folder.File("avx2") +
+                        "; build the package with this level in NPU_ISAS or unset ORT_NPU_ISA")
+                           .c_str(),
+                       Error);
+}
+
+TEST_CASE("without any library the message says where they were looked for") {
+  LibraryFolder folder;
+  CHECK_THROWS_WITH_AS(ChooseKernelLibrary(folder.path(), Isa::kAvx2, /*forced=*/false),
+                       ("no kernel library for this machine, avx2: expected " + folder.File("avx2") + " or " +
+                        folder.File("portable") + "; build the package with this level in NPU_ISAS")
+                           .c_str(),
+                       Error);
+}
+
+}  // namespace npu

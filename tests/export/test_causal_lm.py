@@ -1,0 +1,247 @@
+"""Exported models against transformers, on both providers and with both caches."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+import torch
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.generation import CausalLM
+
+from .conftest import CONFIGS, CONTINUATIONS, PROMPTS, Forced, expected_logits, tiny_model
+
+PROVIDERS = ["NPUExecutionProvider", "CPUExecutionProvider"]
+CACHES = ["dynamic", "static"]
+TOLERANCE = 1e-4  # float32: sums of up to 112 products in another order, through two layers
+
+
+def forced_logits(directory, provider, prompts, continuations):
+    """Return the logits of every step, [rows, steps, V]: prefill and decode, ragged batch."""
+    sampler = Forced(continuations)
+    model = CausalLM(directory, providers=[provider])
+    model.stop_tokens = frozenset()
+    model.generate_tokens(prompts, max_new_tokens=len(continuations[0]), sampler=sampler)
+    return np.stack(sampler.logits, axis=1)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_prefill_and_decode_of_a_ragged_batch_equal_transformers(exported, kind, cache, provider):
+    model, directory, _ = exported(kind, cache=cache)
+    actual = forced_logits(directory, provider, PROMPTS, CONTINUATIONS)
+    for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+        expected = expected_logits(model, prompt, continuation)
+        np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_all_logits_equal_transformers(exported, provider):
+    model, directory, _ = exported("llama", logits="all")
+    session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
+    ids = np.array([[3, 14, 15, 92, 65], [0, 0, 35, 89, 79]], np.int64)
+    mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], np.int64)
+    positions = np.maximum(mask.cumsum(1) - 1, 0)
+    past = {
+        i.name: np.zeros((2, i.shape[1], 0, i.shape[3]), np.float32)
+        for i in session.get_inputs()
+        if i.name.startswith("past")
+    }
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, **past}
+    logits, *present = session.run(None, inputs)
+    assert logits.shape == (2, 5, 97)
+    assert all(p.shape == (2, 2, 5, 16) for p in present)
+    for row, start in enumerate([0, 2]):
+        with torch.no_grad():
+            expected = model(torch.tensor(ids[row : row + 1, start:])).logits[0].numpy()
+        np.testing.assert_allclose(logits[row, start:], expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_attention_mask_may_have_padding_on_the_right(exported, provider):
+    """onnxruntime-genai pads prompts on the right and masks the gap in every later step."""
+    model, directory, _ = exported("llama", logits="all")
+    session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
+    past = {
+        i.name: np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32)
+        for i in session.get_inputs()
+        if i.name.startswith("past")
+    }
+    tokens = [5, 6, 7, 8]
+    mask = np.array([[1, 1, 1, 0, 0]], np.int64)
+    ids = np.array([[5, 6, 7, 0, 0]], np.int64)
+    positions = np.array([[0, 1, 2, 0, 0]], np.int64)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, **past}
+    first, *present = session.run(None, inputs)
+    past = dict(zip(past, present, strict=True))
+    mask = np.array([[1, 1, 1, 0, 0, 1]], np.int64)
+    ids, positions = np.array([[8]], np.int64), np.array([[3]], np.int64)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, **past}
+    second = session.run(["logits"], inputs)[0]
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens])).logits[0].numpy()
+    np.testing.assert_allclose(first[0, :3], expected[:3], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(second[0, 0], expected[3], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cache", CACHES)
+def test_halves_are_as_exact_as_transformers(exported, dtype, cache):
+    model, directory, report = exported("llama", cache=cache, dtype=dtype)
+    assert not report.gaps
+    halved = tiny_model("llama").to(getattr(torch, dtype))
+    actual = forced_logits(directory, PROVIDERS[0], PROMPTS, CONTINUATIONS)
+    for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+        exact = expected_logits(model, prompt, continuation)
+        theirs = np.abs(expected_logits(halved, prompt, continuation) - exact)
+        ours = np.abs(actual[row] - exact)
+        # Both round at every step; rounding errors are of one size, not equal.
+        assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
+
+
+def test_float16_runs_on_the_cpu_through_function_bodies(exported):
+    _, directory, _ = exported("llama", cache="dynamic", dtype="float16")
+    npu, cpu = (forced_logits(directory, p, PROMPTS, CONTINUATIONS) for p in PROVIDERS)
+    np.testing.assert_allclose(npu, cpu, rtol=0, atol=0.02 * np.abs(cpu).max())
+
+
+def float_tensors(model):
+    """Return the names of activations: floating-point values that are no initializers."""
+    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    return {v.name for v in values if v.type.tensor_type.elem_type in floats}
+
+
+def assert_activations_on_npu(directory, at_least):
+    """Assert that all nodes left to the CPU do arithmetic on sizes only."""
+    model = onnx.load(directory / "model.onnx", load_external_data=False)
+    nodes = {node.name: node for node in model.graph.node}
+    activations = float_tensors(model)
+    rows = onnxruntime_npu.assignment(CausalLM(directory).session)
+    assert sum(row["provider"] == "NPUExecutionProvider" for row in rows) >= at_least
+    for row in rows:
+        if row["provider"] == "NPUExecutionProvider":
+            continue
+        touched = {*nodes[row["node"]].input, *nodes[row["node"]].output} & activations
+        assert not touched, f"{row['op_type']} on {row['provider']}: {row['reason']}"
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_node_that_touches_activations_runs_on_the_npu(exported, cache, dtype):
+    _, directory, _ = exported("llama", cache=cache, dtype=dtype)
+    assert_activations_on_npu(directory, at_least=40)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("cache", CACHES)
+def test_report_counts_what_was_replaced_and_what_came_out(exported, kind, cache):
+    _, directory, report = exported(kind, cache=cache)
+    layers = 2
+    expected = {
+        "npu_add_rms_norm": 2 * layers,
+        "npu_fused_infer_attention_score": layers,
+        "npu_rms_norm": 1 + (2 * layers if kind == "qwen3" else 0),
+        "npu_rotary_mul": 2 * layers,
+        "npu_swiglu": layers,
+    }
+    if cache == "static":
+        expected["npu_scatter_nd_update"] = 2 * layers
+    assert {op: counts["emitted"] for op, counts in report.replaced.items()} == expected
+    assert report.gaps == [] and report.kept == [] and report.without_body == []
+    written = json.loads((directory / "export_report.json").read_text())
+    assert written["replaced"] == report.replaced
+    assert written["opset"] == 18 and written["cache"] == cache
+    assert written["files"]["model.onnx.data"] == (directory / "model.onnx.data").stat().st_size
+    for package in ("torch", "transformers", "onnx", "onnxscript", "onnxruntime"):
+        assert package in written["versions"]
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_graph_is_small_and_its_dimensions_have_names(exported, cache):
+    _, directory, report = exported("llama", cache=cache)
+    per_layer = 16  # 4 MatMul, 6 npu:: without cache, 2 cache updates, Split, Transpose, 2 Reshape
+    around = {"dynamic": 22, "static": 30}[cache]
+    assert report.node_count <= 2 * per_layer + around, report.nodes
+    assert not {"Expand", "Where", "Trilu", "Constant", "Identity"} & set(report.nodes)
+    model = onnx.load(directory / "model.onnx", load_external_data=False)
+    shapes = {
+        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in (*model.graph.input, *model.graph.output)
+    }
+    tokens = {"dynamic": ("past", "total"), "static": ("capacity", "capacity")}[cache]
+    assert shapes["input_ids"] == ["batch", "sequence"]
+    assert shapes["past_key_values.1.key"] == ["batch", 2, tokens[0], 16]
+    assert shapes["present.1.value"] == ["batch", 2, tokens[1], 16]
+    assert shapes["logits"] == ["batch", 1, 97]
+    targets = [n.input[1] for n in model.graph.node if n.op_type == "Reshape"]
+    assert set(targets) <= {t.name for t in model.graph.initializer}
+
+
+def test_tied_embeddings_are_stored_once(exported):
+    sizes = {}
+    for kind in ("llama", "llama-tied"):
+        _, directory, _ = exported(kind, cache="dynamic")
+        sizes[kind] = (directory / "model.onnx.data").stat().st_size
+    assert sizes["llama"] - sizes["llama-tied"] == 97 * 64 * 4
+
+
+def test_onnx_checker_accepts_the_file(exported):
+    _, directory, _ = exported("llama", cache="dynamic")
+    onnx.checker.check_model(directory / "model.onnx")
+
+
+def test_a_loaded_model_is_left_as_it_was(tmp_path):
+    model = tiny_model("llama").half().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    export_causal_lm(model, tmp_path / "out")
+    assert model.training
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("opset", [19, 21])
+def test_other_opsets(tmp_path, opset):
+    model = tiny_model("llama")
+    report = export_causal_lm(model, tmp_path, opset=opset)
+    assert report.opset == opset
+    written = onnx.load(tmp_path / "model.onnx", load_external_data=False)
+    assert {o.domain: o.version for o in written.opset_import}[""] == opset
+    actual = forced_logits(tmp_path, "CPUExecutionProvider", PROMPTS, CONTINUATIONS)
+    expected = expected_logits(model, PROMPTS[0], CONTINUATIONS[0])
+    np.testing.assert_allclose(actual[0], expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int8"}, "expected dtype to be one of float32, float16, bfloat16, got 'int8'"),
+        ({"quant": "w8a8"}, "expected quant to be one of none, got 'w8a8'"),
+        ({"cache": "paged"}, "expected cache to be one of dynamic, static, got 'paged'"),
+        ({"logits": "first"}, "expected logits to be one of last, all, got 'first'"),
+        ({"opset": 11}, "expected an opset from 18 to 23, got 11"),
+    ],
+)
+def test_bad_arguments_name_what_is_supported(tmp_path, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        export_causal_lm(tmp_path, tmp_path / "out", **options)
+
+
+def test_output_path_that_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(ArgumentError, match="expected a directory to write to"):
+        export_causal_lm(tiny_model("llama"), path)
+
+
+def test_a_model_without_decoder_is_refused_by_name(tmp_path):
+    with pytest.raises(ExportError, match=r"cannot export Linear: expected a transformers"):
+        export_causal_lm(torch.nn.Linear(2, 2), tmp_path)
+    assert not list(tmp_path.iterdir())

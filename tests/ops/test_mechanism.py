@@ -1,0 +1,339 @@
+"""The mechanism around the definitions: schemas, contradictions, op types, bodies, registration."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import onnx
+import onnxruntime_npu
+import pytest
+import torch
+from onnx import TensorProto, helper
+from onnxruntime_npu import _C
+from onnxruntime_npu.errors import ArgumentError, UnsupportedError
+from onnxruntime_npu.opdef import (
+    FLOATS,
+    DefinitionError,
+    Op,
+    TypeAlias,
+    attach_function_bodies,
+    npu_op,
+)
+from onnxruntime_npu.opdef.inference import infer_outputs
+from onnxruntime_npu.opdef.node_types import node_types
+from onnxruntime_npu.opdef.schema import SchemaError, parse_schema
+
+SCHEMAS = [
+    "f(Tensor self) -> Tensor",
+    "f(Tensor(a!) self, Tensor? bias=None, *, Tensor[] more, Tensor[]? maybe=None) -> Tensor(a!)",
+    'f(Tensor x, str mode="a, b", str? other=None, bool flag=True, bool[3] mask) -> ()',
+    "f(SymInt[]? lengths=None, int[2] stride=1, int[]? axes=None, SymInt n=20) -> Tensor[]",
+    "f(Scalar alpha=1, Scalar beta=0.5, float eps=1e-06, float? p=None, int i=-1) -> Tensor",
+    "f(ScalarType? dtype=None, Device? device=None, Generator? generator=None) -> Tensor",
+    "f.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)",
+    "f(Tensor x) -> (Tensor values, Tensor indices)",
+]
+
+
+@pytest.mark.parametrize("text", SCHEMAS)
+def test_schema_means_to_us_what_it_means_to_torch(text: str) -> None:
+    schema = parse_schema(text)
+    assert parse_schema(str(schema)) == schema
+    ours, torchs = torch._C.parse_schema(str(schema)), torch._C.parse_schema(text)
+    assert str(ours) == str(torchs)
+    assert [a.name for a in schema.arguments] == [a.name for a in torchs.arguments]
+    assert [a.keyword_only for a in schema.arguments] == [a.kwarg_only for a in torchs.arguments]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f",
+        "f(Tensor x",
+        "f(Tensor x) Tensor",
+        "f(Tensor) -> Tensor",
+        "f(Complex x) -> Tensor",
+        "f(Tensor x, Tensor x) -> Tensor",
+        "f(int i=one) -> Tensor",
+        "f(str s=half) -> Tensor",
+        "f(Tensor x) -> (Tensor, Tensor",
+        "f(Tensor x) -> Tensor; drop",
+    ],
+)
+def test_bad_schema_is_refused(text: str) -> None:
+    with pytest.raises(SchemaError, match="expected"):
+        parse_schema(text)
+
+
+def _op(schema: str = "npu_t(Tensor self, float a=1.0) -> Tensor", **changes: object) -> Op:
+    arguments = {"onnx": "NPUT", "dtypes": {"self": FLOATS, "y": FLOATS}, **changes}
+    return npu_op(schema, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtypes": {"self": FLOATS}}, "element types of 'y'"),
+        ({"dtypes": {"self": FLOATS, "y": ["float"]}}, "list of dtype names for 'y'"),
+        ({"dtypes": {"self": FLOATS, "y": FLOATS, "z": FLOATS}}, r"\['z'\]"),
+        ({"outputs": ["y", "z"]}, "1 distinct output names"),
+        ({"may_alias": [("x", "y")]}, "may_alias"),
+        ({"cpu": ["length"]}, "'length'"),
+        ({"inplace": "npu_t_(Tensor(a!) self) -> Tensor(a!)"}, "twin"),
+        ({"schema": "npu_t(Tensor self) -> int"}, "result of int"),
+        ({"schema": "npu_t(Tensor[] self, Tensor a) -> Tensor"}, "'a'|tensor list"),
+    ],
+)
+def test_contradictory_definition_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        _op(**changes)
+
+
+def test_reference_takes_the_arguments_of_the_schema() -> None:
+    with pytest.raises(DefinitionError, match=r"\[npu_t\] expected the reference to take"):
+        _op().reference(lambda x, a=1.0: x)
+
+
+def test_a_call_is_bound_like_a_python_call() -> None:
+    op = _op()
+    assert op.bind((1,), {}) == {"self": 1, "a": 1.0}
+    assert op.bind((), {"input": 1, "a": 2.0}) == {"self": 1, "a": 2.0}
+    for args, kwargs in [((), {}), ((1, 2, 3), {}), ((1,), {"b": 1}), ((1,), {"self": 1})]:
+        with pytest.raises(TypeError, match=r"\[npu_t\]"):
+            op.bind(args, kwargs)
+
+
+def test_written_arguments_are_outputs() -> None:
+    op = npu_op(
+        "npu_w(Tensor x, Tensor(a!) cache, Tensor(b!) seen) -> (Tensor, Tensor(b!))",
+        onnx="NPUW",
+        outputs=["y", "seen_out", "cache_out"],
+        dtypes={"x": FLOATS, "cache": FLOATS, "seen": ["bool"], "y": FLOATS},
+    )
+    assert [(o.name, o.mutates) for o in op.outputs] == [
+        ("y", None),
+        ("seen_out", "seen"),
+        ("cache_out", "cache"),
+    ]
+    assert op.mutable_alias == ((2, 1), (1, 2))
+
+
+def test_one_op_type_may_be_two_operators_of_different_arity() -> None:
+    one = _op()
+    two = npu_op(
+        "npu_u(Tensor x1, Tensor x2) -> (Tensor, Tensor)",
+        onnx="NPUU",
+        outputs=["y", "z"],
+        dtypes={name: ["int8"] for name in ("x1", "x2", "y", "z")},
+        aliases=[TypeAlias("NPUT", inputs=2)],
+    )
+    union = node_types([one, two])["NPUT"]
+    assert union.op_for(1) is one and union.op_for(2) is two
+    assert union.min_inputs == 1 and [x.optional for x in union.inputs] == [False, True]
+    assert set(union.inputs[0].dtypes) == {*FLOATS, "int8"} and len(union.outputs) == 2
+    clash = _op("npu_v(Tensor self) -> Tensor", onnx="NPUV", aliases=["NPUT"])
+    with pytest.raises(DefinitionError, match="NPUT means npu_t, npu_v"):
+        node_types([one, clash])
+
+
+def _model(nodes: list[onnx.NodeProto], **dtypes: int) -> onnx.ModelProto:
+    inputs = [helper.make_tensor_value_info(n, t, None) for n, t in dtypes.items()]
+    outputs = [helper.make_tensor_value_info(n.output[0], 1, None) for n in nodes[-1:]]
+    return helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs),
+        opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("npu", 1)],
+        ir_version=9,
+    )
+
+
+def _rms(x: str, gamma: str, y: str, **attributes: float) -> onnx.NodeProto:
+    return helper.make_node("NPURmsNorm", [x, gamma], [y], domain="npu", **attributes)
+
+
+def test_every_specialisation_gets_one_body() -> None:
+    nodes = [
+        _rms("x", "g", "a"),
+        _rms("a", "g", "b", epsilon=1e-6),  # the default: the same body
+        _rms("x", "g", "c", epsilon=1e-3),
+        _rms("h", "g", "d"),
+    ]
+    nodes[0].name = "first"
+    infos = [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["n", 8])]
+    model = _model(nodes, x=TensorProto.FLOAT, g=TensorProto.FLOAT, h=TensorProto.FLOAT16)
+    for value in model.graph.input:
+        for dim in [8] if value.name == "g" else ["n", 8]:
+            named = value.type.tensor_type.shape.dim.add()
+            if isinstance(dim, int):
+                named.dim_value = dim
+            else:
+                named.dim_param = dim
+    model.graph.value_info.extend(infos)
+    assert attach_function_bodies(model) == []
+    assert [n.overload for n in model.graph.node] == ["", "", "1", "2"]
+    assert [f.overload for f in model.functions] == ["", "1", "2"]
+    assert model.ir_version >= 10
+    attach_function_bodies(model)  # again: nothing to do
+    assert len(model.functions) == 3
+
+
+def test_types_that_the_model_does_not_state_are_inferred() -> None:
+    nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), _rms("h", "g", "y")]
+    model = _model(nodes, x=TensorProto.FLOAT, g=TensorProto.FLOAT)
+    for value, dims in zip(model.graph.input, ([2, 8], [8]), strict=True):
+        for d in dims:
+            value.type.tensor_type.shape.dim.add().dim_value = d
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    attach_function_bodies(model)
+    cast = [n for n in model.functions[0].node if n.op_type == "Cast"][-1]
+    assert cast.attribute[0].i == TensorProto.FLOAT16
+
+
+def test_unknown_operator_and_untyped_input_are_named() -> None:
+    node = helper.make_node("NPUNoSuchThing", ["x"], ["y"], domain="npu")
+    with pytest.raises(DefinitionError, match="'NPUNoSuchThing'"):
+        attach_function_bodies(_model([node], x=1))
+    nodes = [helper.make_node("Mystery", ["x"], ["z"], domain="other"), _rms("z", "x", "y")]
+    with pytest.raises(DefinitionError, match="element type of 'z'"):
+        attach_function_bodies(_model(nodes, x=1))
+
+
+def test_symbolic_dimensions_are_followed() -> None:
+    from onnxruntime_npu.opdef import all_ops
+
+    op = all_ops()["npu_rms_norm"]
+    inputs = [("float16", ["batch", None, 64]), ("float32", [64])]
+    assert infer_outputs(op, inputs, {}) == [
+        ("float16", ["batch", None, 64]),
+        ("float32", ["batch", None, 1]),
+    ]
+    assert infer_outputs(op, [("float32", [2, 8]), ("float32", [4])], {}) is None
+
+
+def test_torch_schema_is_torch_npus() -> None:
+    assert str(torch.ops.npu.npu_rms_norm.default._schema) == (
+        "npu::npu_rms_norm(Tensor input, Tensor gamma, float epsilon=9.9999999999999995e-07)"
+        " -> (Tensor, Tensor)"
+    )
+    assert str(torch.ops.npu.npu_scatter_nd_update_.default._schema) == (
+        "npu::npu_scatter_nd_update_(Tensor(a!) input, Tensor indices, Tensor updates)"
+        " -> Tensor(a!)"
+    )
+
+
+def test_both_spellings_of_the_first_argument_are_taken() -> None:
+    x, gamma = torch.randn(2, 8), torch.randn(8)
+    want = onnxruntime_npu.npu_rms_norm(x, gamma)
+    for got in (
+        onnxruntime_npu.npu_rms_norm(input=x, gamma=gamma),
+        onnxruntime_npu.npu_rms_norm(self=x, gamma=gamma),
+    ):
+        assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+def test_a_written_view_is_written_through() -> None:
+    base = torch.zeros(4, 6)
+    view = base.t()[1:3]
+    onnxruntime_npu.npu_scatter_nd_update_(view, torch.tensor([[1]]), torch.ones(1, 4))
+    assert torch.equal(base[:, 2], torch.ones(4)) and base.sum() == 4
+
+
+def test_threads_get_their_own_results_and_errors() -> None:
+    gamma = torch.randn(64)
+    inputs = [torch.randn(3 + i, 64) for i in range(8)]
+    want = [onnxruntime_npu.npu_rms_norm(x, gamma)[0] for x in inputs]
+
+    def work(i: int) -> bool:
+        for _ in range(50):
+            if i % 4 == 3:
+                with pytest.raises(ArgumentError, match="trailing"):
+                    onnxruntime_npu.npu_rms_norm(inputs[i], torch.randn(3))
+            elif not torch.equal(onnxruntime_npu.npu_rms_norm(inputs[i], gamma)[0], want[i]):
+                return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_errors_of_a_running_kernel_reach_the_caller_once() -> None:
+    data, bad = torch.zeros(3, 2), torch.tensor([[7]])
+    with pytest.raises(RuntimeError, match=r"\[npu_scatter_nd_update\]"):
+        onnxruntime_npu.npu_scatter_nd_update(data, bad, torch.ones(1, 2))
+    out = onnxruntime_npu.npu_scatter_nd_update(data, torch.tensor([[1]]), torch.ones(1, 2))
+    assert torch.equal(out[1], torch.ones(2))
+
+
+def test_the_private_entry_refuses_nonsense() -> None:
+    kernel = _C.Kernel("npu", "NPURmsNorm", 1, {"epsilon": 1e-6}, 2, 2)
+
+    def allocate(i: int, dtype: int, shape: tuple[int, ...]) -> int:
+        raise AssertionError("nothing is allocated for a refused call")
+
+    x = torch.randn(2, 8)
+    good = (x.data_ptr(), 1, (2, 8))
+    for bad in [
+        (x.data_ptr(), 999, (2, 8)),
+        (x.data_ptr(), 8, (2, 8)),
+        (x.data_ptr(), 1, (-2, -8)),
+        (0, 1, (2, 8)),
+        (x.data_ptr(), 1, (2**62, 2**62)),
+        (x.data_ptr(), 1, (1,) * 40),
+        (x.data_ptr(), 1),
+    ]:
+        with pytest.raises(ValueError):
+            kernel.run([bad, good], allocate)
+    with pytest.raises(ValueError):
+        kernel.run([good, good], allocate, [(0, 5)])
+    with pytest.raises(UnsupportedError, match="NPUNoSuchThing"):
+        _C.Kernel("npu", "NPUNoSuchThing", 1, {}, 1, 1)
+
+
+def _python(code: str, *flags: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_torch_is_not_imported_but_gets_the_operators_when_it_is() -> None:
+    printed = _python("""
+        import sys
+        import onnxruntime_npu
+        assert "torch" not in sys.modules
+        import torch
+        print(torch.ops.npu.npu_rms_norm.default)
+    """)
+    assert "npu.npu_rms_norm.default" in printed
+
+
+def test_steps_aside_for_the_real_torch_npu_with_one_warning() -> None:
+    printed = _python("""
+        import sys, types, torch
+        sys.modules["torch_npu"] = types.ModuleType("torch_npu")
+        import onnxruntime_npu
+        from onnxruntime_npu.opdef.torch_library import register
+        assert register() is False and register() is False
+        assert not hasattr(torch.ops.npu, "npu_rms_norm")
+    """)
+    assert printed.count("torch_npu is loaded and owns") == 1
+
+
+def test_the_build_step_says_what_is_wrong_with_a_definition(tmp_path: Path) -> None:
+    package = Path(onnxruntime_npu.__file__).parent
+    definition = tmp_path / "ops" / "family" / "npu_broken.py"
+    definition.parent.mkdir(parents=True)
+    definition.write_text("from onnxruntime_npu.opdef import npu_op\nop = npu_op('f(')\n")
+    command = [sys.executable, str(package / "opdef" / "codegen.py"), str(tmp_path / "ops")]
+    command += [str(tmp_path / "table.cc"), str(tmp_path / "ops.pyi")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "npu_broken.py" in done.stderr and not (tmp_path / "table.cc").exists()

@@ -1,0 +1,245 @@
+"""Every operator × dtype × path, from the definitions alone: a new operator needs no test code.
+
+Paths: the kernel called eagerly, the kernel in an InferenceSession, the portable function body on a
+CPU-only session, the fake function, and the round trip torch.export → ONNX. All are held to the
+reference, and the reference to what is known from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+
+import onnx
+import onnxruntime_npu
+import pytest
+import torch
+from onnxruntime_npu.opdef import Maker, Op, Sample, all_ops
+from onnxruntime_npu.opdef import dtypes as dt
+from onnxruntime_npu.opdef.inference import infer_outputs
+from op_paths import (
+    CPU,
+    NPU,
+    assert_on_npu,
+    bind,
+    check_close,
+    dispatcher_call,
+    eager,
+    exported,
+    fake_call,
+    in_place,
+    make_model,
+    reference,
+    run_model,
+    samples,
+    session,
+    to_ortvalue,
+    to_torch,
+)
+
+OPS = list(all_ops().values())
+# A graph has no use for a node without outputs: onnxruntime refuses it.
+GRAPH_OPS = [op for op in OPS if op.outputs]
+
+
+def _calls(ops: list[Op], dtypes: slice = slice(None)) -> list[object]:
+    """One parameter per operator, dtype and sample."""
+    return [
+        pytest.param(op, dtype, i, id=f"{op.name}-{dtype}-{sample.id or i}")
+        for op in ops
+        for dtype in op.sample_dtypes[dtypes]
+        for i, sample in enumerate(samples(op, dtype))
+    ]
+
+
+calls = pytest.mark.parametrize(("op", "dtype", "i"), _calls(OPS))
+first_dtype_calls = pytest.mark.parametrize(("op", "dtype", "i"), _calls(OPS, slice(1)))
+graph_calls = pytest.mark.parametrize(("op", "dtype", "i"), _calls(GRAPH_OPS))
+
+
+def _error_calls(ops: list[Op]) -> pytest.MarkDecorator:
+    """One parameter per operator and refused call."""
+    cases = [
+        pytest.param(op, case, id=f"{op.name}-{case.id}") for op in ops for case in op.error_cases
+    ]
+    return pytest.mark.parametrize(("op", "case"), cases)
+
+
+error_calls = _error_calls(OPS)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_definition_is_complete(op: Op) -> None:
+    assert op.doc and op.reference_function and op.sample_function
+    assert any(t["domain"] == "npu" and t["type"] == op.onnx_type for t in _registered())
+    for dtype in op.tolerances:
+        assert dtype in dt.NUMBERS
+
+
+def _registered() -> list[dict[str, object]]:
+    from onnxruntime_npu import _C
+
+    return _C.registered_ops()
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "i"), [p for p in _calls(OPS) if samples(*p.values[:2])[p.values[2]].expect]
+)
+def test_reference_gives_what_is_known(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    check_close(op, dtype, reference(op, sample), sample.expect, known=True)
+
+
+@calls
+def test_eager(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    check_close(op, dtype, eager(op, sample), reference(op, sample))
+
+
+@pytest.mark.parametrize(("op", "dtype", "i"), _calls([op for op in OPS if op.inplace]))
+def test_in_place_twin(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    check_close(op, dtype, [in_place(op, sample)], reference(op, sample)[:1])
+
+
+@graph_calls
+def test_provider(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    model = make_model(op, sample, body=True)
+    check_close(op, dtype, run_model(model, NPU, op, sample), reference(op, sample))
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "i"), _calls([op for op in OPS if op.body_function is not None])
+)
+def test_function_body(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    model = make_model(op, sample, body=True)
+    onnx.checker.check_model(model)
+    got = run_model(model, CPU, op, sample)
+    check_close(op, dtype, got, reference(op, sample), reduces_empty=False)
+
+
+@first_dtype_calls
+def test_type_aliases(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    for alias in op.type_aliases:
+        model = make_model(op, sample, body=True, op_type=alias.type)
+        check_close(op, dtype, run_model(model, NPU, op, sample), reference(op, sample))
+
+
+@pytest.mark.parametrize("dtype_index", range(2), ids=["first_dtype", "second_dtype"])
+@pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
+def test_export_round_trip(op: Op, dtype_index: int) -> None:
+    dtype = op.sample_dtypes[min(dtype_index, len(op.sample_dtypes) - 1)]
+    # One export takes seconds: all calls in the first dtype, one in the second.
+    calls = samples(op, dtype)[: None if dtype_index == 0 else 1]
+    model, args = exported(op, calls)
+    nodes = [n for n in model.graph.node if n.domain == "npu"]
+    assert [n.op_type for n in nodes] == [op.onnx_type] * len(calls)
+    made = session(model, NPU)
+    assert_on_npu(made)
+    tensors = [t for group in args for t in group]
+    feeds = dict(zip((x.name for x in made.get_inputs()), map(to_ortvalue, tensors), strict=True))
+    got = [to_torch(o) for o in made.run_with_ort_values(None, feeds)]
+    for sample in calls:
+        want = reference(op, sample)[: len(op.schema.returns)]
+        check_close(op, dtype, got[: len(want)], want)
+        got = got[len(want) :]
+
+
+@first_dtype_calls
+def test_fake_call_has_the_shapes_of_the_real_one(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    real = eager(op, sample)
+    for fake, tensor in zip(fake_call(op, sample), real, strict=False):
+        assert list(fake.shape) == list(tensor.shape)
+        assert fake.dtype == tensor.dtype
+        assert fake.stride() == tensor.stride()
+
+
+@first_dtype_calls
+def test_shape_inference_agrees_with_the_kernel(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    bound = bind(op, sample)
+    inputs = []
+    for node_input, value in op.iterate_inputs(bound):
+        if value is None:
+            inputs.append(None)
+        elif node_input.is_list_of_ints:
+            inputs.append(("int64", [len(value)]))
+        else:
+            for t in value if node_input.variadic else [value]:
+                inputs.append((dt.from_torch(t.dtype), list(t.shape)))
+    inferred = infer_outputs(op, inputs, op.attribute_values(bound))
+    if inferred is None:
+        lists = [x for x, v in op.iterate_inputs(bound) if x.is_list_of_ints and v is not None]
+        assert lists or any(x.cpu for x in op.inputs), "only values may keep shapes from being told"
+        return
+    assert inferred == [(dt.from_torch(o.dtype), list(o.shape)) for o in reference(op, sample)] or (
+        inferred == [(dt.from_torch(o.dtype), list(o.shape)) for o in eager(op, sample)]
+    )
+
+
+@first_dtype_calls
+def test_opcheck(op: Op, dtype: str, i: int) -> None:
+    args, kwargs = dispatcher_call(op, samples(op, dtype)[i])
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    if i == 0:  # compiles the call: a second each
+        checks.append("test_aot_dispatch_dynamic")
+    for name in [op.name, *([op.inplace.name] if op.inplace else [])]:
+        overload = getattr(torch.ops.npu, name).default
+        torch.library.opcheck(overload, args, kwargs, test_utils=checks)
+
+
+@error_calls
+def test_error_eager(op: Op, case) -> None:
+    sample = case.make(Maker(op.sample_dtypes[0]))
+    with pytest.raises(RuntimeError, match=case.match):
+        eager(op, sample)
+
+
+@error_calls
+def test_error_fake(op: Op, case) -> None:
+    if case.needs_values:
+        return
+    sample = case.make(Maker(op.sample_dtypes[0]))
+    with pytest.raises(RuntimeError, match=case.match):
+        fake_call(op, sample)
+
+
+@_error_calls(GRAPH_OPS)
+def test_error_provider(op: Op, case) -> None:
+    sample = case.make(Maker(op.sample_dtypes[0]))
+    model = make_model(op, sample, body=False)
+    with pytest.raises(Exception) as caught:
+        run_model(model, NPU, op, sample)
+    if _dtypes_defined(op, sample):
+        assert re.search(case.match, str(caught.value)), str(caught.value)
+    else:  # such a node is not claimed, and nobody else has a kernel for it
+        assert op.onnx_type in str(caught.value)
+
+
+def _dtypes_defined(op: Op, sample: Sample) -> bool:
+    for node_input, value in op.iterate_inputs(bind(op, sample)):
+        for tensor in value if node_input.variadic else [value]:
+            given = tensor is not None and not node_input.is_list_of_ints
+            if given and dt.from_torch(tensor.dtype) not in node_input.dtypes:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_wrong_dtype_is_named(op: Op) -> None:
+    sample = samples(op, op.sample_dtypes[0])[0]
+    bound = bind(op, sample)
+    node_input = next(x for x in op.inputs if not x.is_list_of_ints and bound[x.name] is not None)
+    value = bound[node_input.name]
+    wrong = torch.complex64
+    bound[node_input.name] = (
+        [v.to(wrong) for v in value] if node_input.variadic else value.to(wrong)
+    )
+    args = [bound[a.name] for a in op.schema.arguments if not a.keyword_only]
+    kwargs = {a.name: bound[a.name] for a in op.schema.arguments if a.keyword_only}
+    expected = rf"\[{op.name}\] expected {node_input.name} of dtype .*, got complex64"
+    with pytest.raises(RuntimeError, match=expected):
+        getattr(onnxruntime_npu, op.name)(*args, **kwargs)
