@@ -81,7 +81,11 @@ PACKAGES = packages()
 
 setup(
     packages=list(PACKAGES),
-    package_dir={name: str(folder.relative_to(ROOT)) for name, folder in PACKAGES.items()},
+    py_modules=[f"{PACKAGE}_command"],
+    package_dir={
+        "": "python",
+        **{name: str(folder.relative_to(ROOT)) for name, folder in PACKAGES.items()},
+    },
     package_data={name: ["*.pyi", "py.typed"] for name in PACKAGES},
     ext_modules=[Extension(f"{PACKAGE}._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},

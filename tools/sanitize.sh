@@ -12,9 +12,11 @@ esac
 isa=avx2
 if grep -q avx512vl /proc/cpuinfo; then isa=avx512; fi
 build=build/$sanitizer
+python=${PYTHON:-.venv/bin/python}
+[[ $python = /* ]] || python=$PWD/$python
 cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DNPU_SANITIZE="$flags" -DNPU_LIBRARY_DIR="$PWD/$build/lib" \
   -DNPU_BUILD_PROVIDER=OFF -DNPU_BUILD_PYTHON=OFF -DNPU_BUILD_TESTS=ON -DNPU_ISAS=$isa \
-  -DPython3_EXECUTABLE="$PWD/${PYTHON:-.venv/bin/python}"
+  -DPython3_EXECUTABLE="$python"
 cmake --build "$build" --parallel "$(nproc)"
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 "$build/npu_tests"

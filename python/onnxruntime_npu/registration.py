@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def register() -> None:
             try:
                 onnxruntime.register_execution_provider_library(_EP_NAME, get_library_path())
             except Exception as error:
+                reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
                 raise ImportError(
-                    f"onnxruntime {onnxruntime.__version__} refuses {get_library_path()}: {error}"
-                ) from error
+                    f"onnxruntime {onnxruntime.__version__} refuses {_LIBRARY}: {reason}"
+                ) from None
         session_hook.install()

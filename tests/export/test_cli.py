@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -75,6 +76,19 @@ def test_ops(capsys):
 def test_every_command_has_help(capsys, command):
     assert run(command, "--help") == 0
     assert capsys.readouterr().out.startswith("usage:")
+
+
+def test_bad_environment_ends_with_one_line():
+    done = subprocess.run(
+        [sys.executable, "-c", "import onnxruntime_npu_command as c; raise SystemExit(c.main())"],
+        env={**os.environ, "ORT_NPU_MEMORY_LIMIT": "lots"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert "ORT_NPU_MEMORY_LIMIT: expected a positive number of bytes" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_as_a_process():
