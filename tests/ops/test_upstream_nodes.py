@@ -1,0 +1,258 @@
+"""Nodes as torch_npu's own exporter writes them: no bodies, its op types, attributes and stand-ins.
+
+Every row is one kind of node that it emits (torch_npu's test_wrapper_onnx_ops makes the same calls,
+with larger tensors); booleans are integers, absent tensors are constants, and nothing tells the
+types of values between nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnxruntime_npu.opdef import Op, all_ops
+from op_paths import NPU, assert_on_npu, check_close, session, to_ortvalue, to_torch
+
+_GENERATOR = torch.Generator().manual_seed(7)
+
+
+def _half(*shape: int) -> torch.Tensor:
+    return _float(*shape).half()
+
+
+def _float(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=_GENERATOR)
+
+
+@dataclass
+class Row:
+    """A node, and the torch operator that it stands for.
+
+    An array among the inputs is the constant that upstream writes for an absent tensor.
+    """
+
+    op_type: str
+    op: str
+    inputs: Mapping[str, torch.Tensor | np.ndarray]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    id: str = ""
+
+
+def _rows() -> list[Row]:
+    x = _half(10, 256)
+    gamma = _half(256)
+    image = _half(2, 6, 5, 7)
+    empty = np.zeros(0, np.float32)
+    ones, zeros = np.ones(6, np.float16), np.zeros(6, np.float16)
+    return [
+        Row("NPUFastGelu", "npu_fast_gelu", {"self": _float(2)}),
+        Row(
+            "NPUGeGlu",
+            "npu_geglu",
+            {"self": _half(2, 10, 256)},
+            {"dim": -1, "approximate": 1, "activate_left": 0},
+            2,
+        ),
+        Row(
+            "NPUGroupNormSilu",
+            "npu_group_norm_silu",
+            {"self": image, "gamma": _half(6), "beta": _half(6)},
+            {"group": 2, "eps": 1e-5},
+            3,
+        ),
+        Row(
+            "NPUGroupNormSilu",
+            "npu_group_norm_silu",
+            {"self": image, "gamma": ones, "beta": zeros},
+            {"group": 2, "eps": 1e-5},
+            3,
+            id="absent_weights",
+        ),
+        Row(
+            "NPUGroupNormSilu",
+            "npu_group_norm_silu",
+            {
+                "self": image.float(),
+                "gamma": ones.astype(np.float32),
+                "beta": zeros.astype(np.float32),
+            },
+            {"group": 3, "eps": 1e-5},
+            3,
+            id="absent_weights_float32",
+        ),
+        Row(
+            "NPUGroupNormSilu",
+            "npu_group_norm_silu",
+            {"self": image, "gamma": empty, "beta": empty.copy()},
+            {"group": 2, "eps": 1e-5},
+            3,
+            id="absent_weights_empty",
+        ),
+        Row(
+            "NPUDeepNorm",
+            "npu_deep_norm",
+            {
+                "x": _float(10, 256),
+                "gx": _float(10, 256),
+                "beta": _float(256),
+                "gamma": _float(256),
+            },
+            {"alpha": 0.3, "epsilon": 1e-6},
+            3,
+        ),
+        Row("NPURmsNorm", "npu_rms_norm", {"self": x, "gamma": gamma}, {"epsilon": 1e-6}, 2),
+        Row(
+            "NPURmsNorm",
+            "npu_add_rms_norm",
+            {"x1": x, "x2": _half(10, 256), "gamma": gamma},
+            {"epsilon": 1e-6},
+            3,
+        ),
+        Row(
+            "NPUScatterNdUpdate",
+            "npu_scatter_nd_update",
+            {
+                "self": _float(24, 8),
+                "indices": torch.tensor([[1], [5], [0]]),
+                "updates": _float(3, 8),
+            },
+        ),
+        Row(
+            "NPUScaledMaskedSoftmax",
+            "npu_scaled_masked_softmax",
+            {"x": _float(4, 3, 64, 64), "mask": _float(4, 3, 64, 64) > 0},
+            {"scale": 0.56, "fixed_triu_mask": 0},
+        ),
+        Row("NPUMish", "npu_mish", {"self": _float(5, 5)}),
+        Row(
+            "NPURotaryMul",
+            "npu_rotary_mul",
+            {
+                "self": _float(64, 2, 5, 128),
+                "r1": _float(64, 1, 1, 128),
+                "r2": _float(64, 1, 1, 128),
+            },
+            {"rotary_mode": "half"},
+        ),
+        Row("NPUGeluV2", "npu_gelu", {"x": _half(2, 5)}, {"approximate": "none"}),
+    ]
+
+
+ROWS = _rows()
+rows = pytest.mark.parametrize("row", ROWS, ids=lambda r: "-".join(filter(None, [r.op, r.id])))
+
+
+def _bound(op: Op, row: Row) -> dict[str, Any]:
+    """Return the call's arguments: upstream's inputs come in the schema's order."""
+    tensors = [None if isinstance(v, np.ndarray) else v for v in row.inputs.values()]
+    names = [x.name for x in op.inputs]
+    return op.bind((), {**row.attributes, **dict(zip(names, tensors, strict=False))})
+
+
+def _model(row: Row, results: Sequence[torch.Tensor]) -> onnx.ModelProto:
+    """Return the file: the constants are nodes, the outputs typed as torch traced them."""
+    helper = onnx.helper
+    nodes, infos = [], []
+    for name, value in row.inputs.items():
+        if isinstance(value, np.ndarray):
+            tensor = onnx.numpy_helper.from_array(value)
+            nodes.append(helper.make_node("Constant", [], [name], value=tensor))
+        else:
+            infos.append(helper.make_tensor_value_info(name, _number(value), list(value.shape)))
+    outputs = [
+        helper.make_tensor_value_info(f"out{i}", _number(r), list(r.shape))
+        for i, r in enumerate(results)
+    ]
+    nodes.append(
+        helper.make_node(
+            row.op_type,
+            list(row.inputs),
+            [o.name for o in outputs],
+            name=f"/{row.op_type}",
+            domain="npu",
+            **row.attributes,
+        )
+    )
+    opsets = [helper.make_opsetid("", 11), helper.make_opsetid("npu", 1)]
+    graph = helper.make_graph(nodes, "main_graph", infos, outputs)
+    return helper.make_model(
+        graph, opset_imports=opsets, ir_version=6, producer_name="pytorch", producer_version="2.1.0"
+    )
+
+
+def _number(tensor: torch.Tensor) -> int:
+    return onnx.helper.np_dtype_to_tensor_dtype(tensor.numpy().dtype)
+
+
+@rows
+def test_a_node_without_a_body_runs_by_provider_name(row: Row) -> None:
+    op = all_ops()[row.op]
+    want = list(op.call_reference(**_bound(op, row)))
+    made = session(_model(row, want), NPU)
+    assert_on_npu(made)
+    feeds = {n: to_ortvalue(v) for n, v in row.inputs.items() if isinstance(v, torch.Tensor)}
+    got = [to_torch(o) for o in made.run_with_ort_values(None, feeds)]
+    assert len(got) == row.outputs
+    dtype = str(next(iter(row.inputs.values())).dtype).removeprefix("torch.")
+    check_close(op, dtype, got, want)
+
+
+def test_a_chain_whose_values_have_no_types() -> None:
+    """A decoder block's head: norm, projection, rotation, gate; standard nodes between ours."""
+    helper = onnx.helper
+    t, heads, width = 6, 4, 32
+    hidden = heads * width
+    weights = {
+        "gamma": _half(hidden),
+        "w": _half(hidden, hidden) / 16,
+        "cos": _half(1, t, 1, width),
+        "sin": _half(1, t, 1, width),
+    }
+    nodes = [
+        ("NPURmsNorm", ["x", "gamma"], ["h", "rstd"], "npu", {"epsilon": 1e-6}),
+        ("MatMul", ["h", "w"], ["q"], "", {}),
+        ("Reshape", ["q", "heads"], ["q4"], "", {}),
+        ("NPURotaryMul", ["q4", "cos", "sin"], ["rotated"], "npu", {"rotary_mode": "half"}),
+        ("Reshape", ["rotated", "flat"], ["r"], "", {}),
+        ("NPURmsNorm", ["r", "x", "gamma"], ["n", "rstd2", "sum"], "npu", {"epsilon": 1e-6}),
+        ("NPUGeluV2", ["n"], ["y"], "npu", {"approximate": "tanh"}),
+    ]
+    shapes = {"heads": [1, t, heads, width], "flat": [1, t, hidden]}
+    initializers = [onnx.numpy_helper.from_array(v.numpy(), n) for n, v in weights.items()]
+    initializers += [
+        onnx.numpy_helper.from_array(np.array(v, np.int64), n) for n, v in shapes.items()
+    ]
+    number = onnx.TensorProto.FLOAT16
+    graph = helper.make_graph(
+        [
+            helper.make_node(op, i, o, name=f"/{o[0]}", domain=domain, **a)
+            for op, i, o, domain, a in nodes
+        ],
+        "main_graph",
+        [helper.make_tensor_value_info("x", number, [1, t, hidden])],
+        [helper.make_tensor_value_info(n, number, [1, t, hidden]) for n in ("y", "sum")],
+        initializers,
+    )
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("npu", 1)]
+    made = session(helper.make_model(graph, opset_imports=opsets, ir_version=7), NPU)
+    assert_on_npu(made)
+    x = _half(1, t, hidden)
+    got = [to_torch(o) for o in made.run_with_ort_values(["y", "sum"], {"x": to_ortvalue(x)})]
+
+    def run(name: str, *args: Any) -> Any:
+        return all_ops()[name].call_reference(*args)[0]
+
+    h = run("npu_rms_norm", x, weights["gamma"], 1e-6)
+    q = (h.float() @ weights["w"].float()).half().reshape(1, t, heads, width)
+    r = run("npu_rotary_mul", q, weights["cos"], weights["sin"], "half").reshape(1, t, hidden)
+    n, _, total = all_ops()["npu_add_rms_norm"].call_reference(r, x, weights["gamma"], 1e-6)
+    want = [torch.nn.functional.gelu(n.float(), approximate="tanh").half(), total]
+    # Every step rounds to 2^-11; a few of them in a row, on values of up to 16.
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=4e-3, atol=2e-2)
