@@ -1,0 +1,279 @@
+"""What holds between calls of the inference attention operators, whatever the sizes."""
+
+from __future__ import annotations
+
+import onnxruntime_npu
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+settings.register_profile("attention", deadline=None, max_examples=40)
+settings.load_profile("attention")
+
+attention = onnxruntime_npu.npu_fused_infer_attention_score
+
+COMPRESSED = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+# One rounding of the weights and one of the result, to values of about 1.
+_DTYPES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+dtypes = st.sampled_from(list(_DTYPES))
+HOSTILE = st.integers(-(2**63), 2**63 - 1)
+
+
+def _random(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).clamp(-4, 4).to(dtype)
+
+
+def _close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
+    tolerance = _DTYPES[dtype]
+    torch.testing.assert_close(
+        got.double(), want.double(), rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+
+
+@st.composite
+def _heads(draw) -> tuple[int, int, int]:
+    """Draw the numbers of query and of key heads and a head size."""
+    kv_heads = draw(st.integers(1, 3))
+    return kv_heads * draw(st.integers(1, 5)), kv_heads, draw(st.integers(1, 70))
+
+
+def _operands(heads, batch: int, rows: int, keys: int, dtype: torch.dtype):
+    """Return query, key and value as BNSD, and the attributes."""
+    n, kv, size = heads
+    q = _random(1, batch, n, rows, size, dtype=dtype)
+    k, v = (_random(s, batch, kv, keys, size, dtype=dtype) for s in (2, 3))
+    attributes = {"num_heads": n, "num_key_value_heads": kv, "scale": size**-0.5,
+                  "input_layout": "BNSD", "softmax_lse_flag": True}  # fmt: skip
+    return q, k, v, attributes
+
+
+def _pages(rows: torch.Tensor, table: torch.Tensor, blocks: int, block_size: int, flat: bool):
+    """Return [B, N, S, D] in blocks as the table says; what the table does not name is NaN."""
+    batch, heads, _, size = rows.shape
+    cache = torch.full((blocks, heads, block_size, size), float("nan")).to(rows.dtype)
+    parts = rows.unflatten(2, (table.shape[1], block_size)).transpose(1, 2)
+    cache[table.long().flatten()] = parts.flatten(0, 1)
+    return cache.transpose(1, 2).flatten(2).contiguous() if flat else cache
+
+
+@given(
+    data=st.data(),
+    heads=_heads(),
+    batch=st.integers(1, 3),
+    rows=st.sampled_from([1, 1, 3, 9, 20]),
+    blocks=st.integers(1, 6),
+    block_size=st.sampled_from([1, 3, 16, 128]),
+    flat=st.booleans(),
+    causal=st.booleans(),
+    dtype=dtypes,
+)
+def test_paged_is_contiguous(
+    data, heads, batch, rows, blocks, block_size, flat, causal, dtype
+) -> None:
+    q, k, v, attributes = _operands(heads, batch, rows, blocks * block_size, dtype)
+    total = batch * blocks + 2
+    order = data.draw(st.permutations(range(total)))[: batch * blocks]
+    table = torch.tensor(order, dtype=torch.int32).reshape(batch, blocks)
+    lengths = st.integers(0, blocks * block_size)
+    attributes["actual_seq_lengths_kv"] = [data.draw(lengths) for _ in range(batch)]
+    if causal:
+        attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
+    want = attention(q, k, v, **attributes)
+    k, v = (_pages(x, table, total, block_size, flat) for x in (k, v))
+    for b, length in enumerate(attributes["actual_seq_lengths_kv"]):
+        # Entries behind a sequence's length are never looked at.
+        table[b, -(-length // block_size) :] = data.draw(st.integers(-(2**31), 2**31 - 1))
+    got = attention(q, k, v, block_table=table, block_size=block_size, **attributes)
+    assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+@given(data=st.data(), heads=_heads(), rows=st.integers(1, 200), dtype=dtypes)
+def test_prefill_in_chunks_is_prefill_at_once(data, heads, rows, dtype) -> None:
+    q, k, v, attributes = _operands(heads, 1, rows, rows, dtype)
+    attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
+    want, want_lse = attention(q, k, v, **attributes)
+    begin = 0
+    while begin < rows:
+        end = data.draw(st.integers(begin + 1, rows))
+        got, lse = attention(q[:, :, begin:end], k[:, :, :end], v[:, :, :end], **attributes)
+        _close(got, want[:, :, begin:end], dtype)
+        _close(lse, want_lse[:, :, begin:end], torch.float32)
+        begin = end
+
+
+@given(
+    heads=_heads(),
+    batch=st.integers(0, 2),
+    rows=st.sampled_from([1, 2, 7, 33]),
+    keys=st.integers(0, 150),
+    dtype=dtypes,
+)
+def test_grouped_heads_are_repeated_heads(heads, batch, rows, keys, dtype) -> None:
+    q, k, v, attributes = _operands(heads, batch, rows, keys, dtype)
+    want = attention(q, k, v, **attributes)
+    k, v = (x.repeat_interleave(heads[0] // heads[1], dim=1) for x in (k, v))
+    got = attention(q, k, v, **{**attributes, "num_key_value_heads": 0})
+    _close(got[0], want[0], dtype)
+    _close(got[1], want[1], torch.float32)
+
+
+@given(
+    data=st.data(),
+    heads=_heads(),
+    mode=st.integers(2, 4),
+    rows=st.integers(2, 80),
+    keys=st.integers(1, 150),
+    dtype=dtypes,
+)
+def test_sparse_mode_is_its_explicit_mask(data, heads, mode, rows, keys, dtype) -> None:
+    q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
+    lengths = [data.draw(st.integers(0, rows)) for _ in range(2)]
+    kv_lengths = [data.draw(st.integers(0, keys)) for _ in range(2)]
+    attributes |= {"actual_seq_lengths": lengths, "actual_seq_lengths_kv": kv_lengths}
+    pre, following = data.draw(st.integers(-200, 200)), data.draw(st.integers(-200, 200))
+    masked = torch.zeros(2, 1, rows, keys, dtype=torch.bool)
+    for b in range(2):
+        for i in range(rows):
+            delta = kv_lengths[b] - lengths[b]
+            j = torch.arange(keys)
+            masked[b, 0, i] = {
+                2: j > i,
+                3: j > i + delta,
+                4: (j < i + delta - pre) | (j > i + delta + following),
+            }[mode]
+    band = {"pre_tokens": pre, "next_tokens": following}
+    got = attention(q, k, v, **attributes, **band, sparse_mode=mode, atten_mask=COMPRESSED)
+    want = attention(q, k, v, **attributes, **band, sparse_mode=1, atten_mask=masked)
+    _close(got[0], want[0], dtype)
+    _close(got[1], want[1], torch.float32)
+    j, i = torch.arange(keys), torch.arange(rows)[:, None]
+    for b in range(2):
+        none = (masked[b, 0] | (j >= kv_lengths[b]) | (i >= lengths[b])).all(1)
+        assert not got[0][b, :, none].any()
+        assert torch.isneginf(got[1][b, :, none]).all()
+        assert torch.isfinite(got[1][b, :, ~none]).all()
+
+
+@given(
+    data=st.data(),
+    heads=_heads(),
+    ends=st.lists(st.integers(0, 60), min_size=1, max_size=4),
+    causal=st.booleans(),
+    dtype=dtypes,
+)
+def test_packed_sequences_are_calls_of_their_own(data, heads, ends, causal, dtype) -> None:
+    ends = sorted(ends)
+    kv_ends = sorted(data.draw(st.integers(0, 90)) for _ in ends)
+    q, k, v, attributes = _operands(heads, 1, max(ends[-1], 1), max(kv_ends[-1], 1), dtype)
+    packed = {**attributes, "input_layout": "TND"}
+    if causal:
+        attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
+        packed |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
+    got, lse = attention(
+        *(x[0].transpose(0, 1).contiguous() for x in (q, k, v)),
+        **packed,
+        actual_seq_lengths=ends,
+        actual_seq_lengths_kv=kv_ends,
+    )
+    begin = kv_begin = 0
+    for end, kv_end in zip(ends, kv_ends, strict=True):
+        own = (x[:, :, kv_begin:kv_end].contiguous() for x in (k, v))
+        want, want_lse = attention(q[:, :, begin:end].contiguous(), *own, **attributes)
+        _close(got[begin:end], want[0].transpose(0, 1), dtype)
+        _close(lse[begin:end], want_lse[0].transpose(0, 1), torch.float32)
+        begin, kv_begin = end, kv_end
+
+
+@given(heads=_heads(), rows=st.sampled_from([1, 4, 40]), keys=st.integers(2, 700), data=st.data())
+def test_parts_of_the_keys_merge_by_their_log_sum_exp(heads, rows, keys, data) -> None:
+    q, k, v, attributes = _operands(heads, 1, rows, keys, torch.float32)
+    want, lse = attention(q, k, v, **attributes)
+    cut = data.draw(st.integers(1, keys - 1))
+    left, left_lse = attention(q, k[:, :, :cut], v[:, :, :cut], **attributes)
+    right, right_lse = attention(q, k[:, :, cut:], v[:, :, cut:], **attributes)
+    _close(torch.logaddexp(left_lse, right_lse), lse, torch.float32)
+    merged = left * (left_lse - lse).exp() + right * (right_lse - lse).exp()
+    _close(merged, want, torch.float32)
+
+
+@given(
+    heads=_heads(),
+    rows=st.sampled_from([1, 5, 40]),
+    keys=st.integers(1, 60),
+    layout=st.sampled_from(
+        ["BSH", "BSND", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD"]
+    ),
+    dtype=dtypes,
+)
+def test_layouts_are_views_of_each_other(heads, rows, keys, layout, dtype) -> None:
+    q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
+    want, lse = attention(q, k, v, **attributes)
+    into, _, out = layout.partition("_")
+    if into != "BNSD":
+        q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+    if into == "BSH":
+        q, k, v = (x.flatten(2) for x in (q, k, v))
+    got, got_lse = attention(q, k, v, **{**attributes, "input_layout": layout})
+    order = {"BNSD": (0, 1, 2, 3), "NBSD": (1, 0, 2, 3)}.get(out or into, (0, 2, 1, 3))
+    want = want.permute(order)
+    assert torch.equal(got, want.flatten(2) if (out or into) == "BSH" else want)
+    assert torch.equal(got_lse, lse)
+
+
+@given(
+    data=st.data(),
+    rows=st.sampled_from([1, 9]),
+    length=st.integers(1, 64),
+    entry=st.integers(-(2**31), -1) | st.integers(9, 2**31 - 1),
+)
+def test_block_table_entries_are_checked(data, rows, length, entry) -> None:
+    q, k, v, attributes = _operands((4, 2, 16), 2, rows, 64, torch.float32)
+    table = torch.arange(8, dtype=torch.int32).reshape(2, 4)
+    attributes |= {"block_table": table, "block_size": 16}
+    k, v = (_pages(x, table, 9, 16, False) for x in (k, v))
+    lengths = [length, 64]
+    want = attention(q, k, v, **attributes, actual_seq_lengths_kv=lengths)[0]
+    wild = table.clone()
+    wild[0, data.draw(st.integers(0, (length - 1) // 16))] = entry
+    message = r"\[npu_fused_infer_attention_score\] expected block_table entries in \[0, 9\), got "
+    with pytest.raises(RuntimeError, match=message):
+        attributes["block_table"] = wild
+        attention(q, k, v, **attributes, actual_seq_lengths_kv=lengths)
+    attributes["block_table"] = table
+    assert torch.equal(want, attention(q, k, v, **attributes, actual_seq_lengths_kv=lengths)[0])
+
+
+@given(lengths=st.lists(HOSTILE, min_size=2, max_size=2), packed=st.booleans())
+def test_lengths_are_checked(lengths, packed) -> None:
+    q, k, v, attributes = _operands((4, 2, 16), 2, 3, 8, torch.float32)
+    if packed:
+        q, k, v = (x[0].transpose(0, 1).contiguous() for x in (q, k, v))
+        attributes |= {"input_layout": "TND", "actual_seq_lengths": [1, 3]}
+    inside = all(0 <= n <= 8 for n in lengths) and (not packed or lengths == sorted(lengths))
+    attributes["actual_seq_lengths_kv"] = lengths
+    if inside:
+        assert torch.isfinite(attention(q, k, v, **attributes)[0]).all()
+    else:
+        message = r"\[npu_fused_infer_attention_score\] expected actual_seq_lengths_kv (in|to) "
+        with pytest.raises(RuntimeError, match=message):
+            attention(q, k, v, **attributes)
+
+
+@given(layout=st.text(max_size=8).filter(lambda text: text not in ("BSH", "BSND", "BNSD")))
+def test_unknown_layouts_are_named(layout) -> None:
+    q = _random(1, 1, 2, 4, 16)
+    with pytest.raises(RuntimeError, match=r"\[npu_fused_infer_attention_score\] expected input_l"):
+        attention(q, q, q, num_heads=4, input_layout=layout)
+
+
+@given(heads=st.integers(-9, 9), kv_heads=st.integers(-9, 9))
+def test_heads_are_checked(heads, kv_heads) -> None:
+    q = _random(1, 1, 2, 4, 16)
+    call = {"num_heads": heads, "num_key_value_heads": kv_heads, "input_layout": "BSND"}
+    if (heads, kv_heads or heads) == (4, 4):
+        assert attention(q, q, q, **call)[0].shape == q.shape
+    else:
+        with pytest.raises(RuntimeError, match=r"\[npu_fused_infer_attention_score\] expected "):
+            attention(q, q, q, **call)
