@@ -22,6 +22,14 @@ Device::~Device() = default;
 
 std::unique_ptr<Stream> Device::CreateStream(int priority) { return std::make_unique<Stream>(*this, priority); }
 
+Stream* Device::FindStream(uint64_t id) {
+  Stream* found = nullptr;
+  streams_->Visit([&](Stream& stream) {
+    if (stream.id() == id) found = &stream;
+  });
+  return found;
+}
+
 void Device::Synchronize() {
   std::string first;
   streams_->Visit([&](Stream& stream) {

@@ -1,6 +1,7 @@
 // The process's one runtime: devices, their default streams and allocators.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ class Device {
   CachingAllocator& allocator() { return *allocator_; }
   Stream& default_stream() { return *default_stream_; }
   std::unique_ptr<Stream> CreateStream(int priority = 0);
+  Stream* FindStream(uint64_t id);  // null when no live stream has that id
   // Waits for every stream of the device; throws Error(kDeviceError) with the first kernel error.
   void Synchronize();
 

@@ -1,0 +1,48 @@
+#include "ep/runtime/current.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <thread>
+
+#include "ep/runtime/error.h"
+
+namespace npu {
+
+TEST_CASE("the default stream is current until a thread chooses another, for that thread only") {
+  Device& device = Runtime::Instance().device(0);
+  CHECK(&CurrentStream(0) == &device.default_stream());
+  Stream& pooled = PooledStream(0, 0);
+  SetCurrentStream(pooled);
+  CHECK(&CurrentStream(0) == &pooled);
+  std::thread([&] { CHECK(&CurrentStream(0) == &device.default_stream()); }).join();
+  SetCurrentStream(device.default_stream());
+  CHECK(&CurrentStream(0) == &device.default_stream());
+}
+
+TEST_CASE("a device that does not exist never becomes current") {
+  CHECK(CurrentDevice() == 0);
+  CHECK_THROWS_AS(SetCurrentDevice(Runtime::Instance().device_count()), Error);
+  CHECK_THROWS_AS(SetCurrentDevice(-1), Error);
+  CHECK_THROWS_AS(CurrentStream(-1), Error);
+  CHECK(CurrentDevice() == 0);
+}
+
+TEST_CASE("the pool hands out distinct streams, then the same ones again") {
+  std::set<Stream*> first, second;
+  for (int i = 0; i < kStreamsPerPool; ++i) first.insert(&PooledStream(0, 1));
+  for (int i = 0; i < kStreamsPerPool; ++i) second.insert(&PooledStream(0, 1));
+  CHECK(first.size() == kStreamsPerPool);
+  CHECK(second == first);
+}
+
+TEST_CASE("a live stream is found by its id, a dead one is not") {
+  Device& device = Runtime::Instance().device(0);
+  auto stream = device.CreateStream();
+  const uint64_t id = stream->id();
+  CHECK(device.FindStream(id) == stream.get());
+  stream.reset();
+  CHECK(device.FindStream(id) == nullptr);
+}
+
+}  // namespace npu
