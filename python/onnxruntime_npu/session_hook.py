@@ -44,12 +44,14 @@ def install() -> None:
         return
 
     @functools.wraps(original)
-    def create(self: InferenceSession, providers: Any, *args: Any, **kwargs: Any) -> None:
-        make = functools.partial(original, self, providers, *args, **kwargs)
+    def create(
+        self: InferenceSession, providers: Any, provider_options: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        make = functools.partial(original, self, providers, provider_options, *args, **kwargs)
         if providers and get_ep_name() not in [_name(p) for p in providers]:
             make()
         else:
-            _create(self, make)
+            _create(self, make, _device_id(providers or [], provider_options or []))
 
     create._npu_hook = True  # type: ignore[attr-defined]
     InferenceSession._create_inference_session = create  # type: ignore[method-assign]
@@ -59,7 +61,18 @@ def _name(provider: Any) -> Any:
     return provider[0] if isinstance(provider, tuple) else provider
 
 
-def _create(session: Any, make: Callable[[], None]) -> None:
+def _device_id(providers: list[Any], provider_options: list[dict[str, Any]]) -> Any:
+    """Return the device that the caller asked for, in either of onnxruntime's two ways."""
+    for i, provider in enumerate(providers):
+        if _name(provider) == get_ep_name():
+            options = provider[1] if isinstance(provider, tuple) else {}
+            if i < len(provider_options):
+                options = {**options, **provider_options[i]}
+            return options.get("device_id")
+    return None
+
+
+def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     if session._sess_options is None:
         session._sess_options = C.get_default_session_options()
     options = session._sess_options
@@ -79,7 +92,7 @@ def _create(session: Any, make: Callable[[], None]) -> None:
         failure = error
     decisions = provider_library.end_assignment_capture()
     if failure is not None:
-        raise _readable(failure, decisions or []) from None
+        raise _readable(failure, decisions or [], device_id) from None
     setattr(session, DECISIONS, decisions)
 
 
@@ -90,7 +103,7 @@ def _record_assignment(options: Any) -> None:
         options.add_session_config_entry(_RECORD_KEY, "1")
 
 
-def _readable(error: Exception, decisions: list[dict[str, Any]]) -> Exception:
+def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any) -> Exception:
     """The same failure in one line that names the thing, of a type that onnxruntime does not answer
     by falling back to the CPU.
     """
@@ -112,7 +125,7 @@ def _readable(error: Exception, decisions: list[dict[str, Any]]) -> Exception:
             count = sum(d.ep_name == get_ep_name() for d in C.get_ep_devices())
             text = (
                 f"{get_ep_name()}: provider option 'device_id' expected 0 to {count - 1}, "
-                "got another value"
+                f"got {device_id}"
             )
         return C.Fail(text.rsplit(" : ", 1)[-1].strip())
     return error

@@ -138,7 +138,7 @@ def test_selection_of_a_second_device():
         ({"no_such_option": "1"}, "unknown provider option 'no_such_option'; known options: dev"),
         ({"device_id": "first"}, "option 'device_id' expected the index .* got 'first'"),
         ({"device_id": "-1"}, "option 'device_id' expected .* got '-1'"),
-        ({"device_id": 7}, "option 'device_id' expected 0 to 0"),
+        ({"device_id": 7}, "option 'device_id' expected 0 to 0, got 7"),
         ({"cpu_fallback": "maybe"}, "option 'cpu_fallback' expected allow, refuse; got 'maybe'"),
     ],
 )
