@@ -24,6 +24,14 @@ def body(b, call, self):
     return b.Cast(b.Mul(x, b.Sigmoid(x)), to=call.dtype("self"))
 
 
+@op.backward("self")
+def backward(grad_y, self):
+    """d/dx x s = s + x s (1 - s) with s = sigmoid(x)."""
+    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    s = torch.sigmoid(x)
+    return (grad_y * (s * (1 + x * (1 - s)))).to(self.dtype)
+
+
 @op.samples
 def samples(make):
     yield Sample(

@@ -47,6 +47,22 @@ def body(b, call, self, gamma):
     return b.Cast(y, to=call.dtype("self")), rstd
 
 
+@op.backward("self", "gamma")
+def backward(grad_y, self, gamma, rstd, needs):
+    """With n = x rstd: dx = rstd (g - n mean(g n)), g = dy gamma; dgamma = sum over rows of dy n."""
+    axes = list(range(self.dim() - gamma.dim(), self.dim()))
+    rows = list(range(self.dim() - gamma.dim()))
+    dy, normalized = grad_y.to(rstd.dtype), self.to(rstd.dtype) * rstd
+    dx = dgamma = None
+    if "self" in needs:
+        g = dy * gamma.to(rstd.dtype)
+        dx = (rstd * (g - normalized * (g * normalized).mean(axes, keepdim=True))).to(self.dtype)
+    if "gamma" in needs:
+        product = dy * normalized
+        dgamma = (product.sum(rows) if rows else product).to(gamma.dtype)
+    return dx, dgamma
+
+
 @op.samples
 def samples(make):
     yield Sample(

@@ -113,6 +113,17 @@ class TypeAlias:
     inputs: int | None = None
 
 
+@dataclass(frozen=True)
+class Backward:
+    """The gradient formula of an operator."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]  # whose gradients it returns, in this order
+    outputs: tuple[str, ...]  # whose gradients it takes: the differentiable ones
+    saves: tuple[str, ...]  # arguments and outputs that it reads
+    takes_needs: bool
+
+
 @dataclass(eq=False)
 class Op:
     """One operator. Made by :func:`npu_op`; its methods are the decorators of a definition."""
@@ -129,6 +140,7 @@ class Op:
     sample_dtypes: tuple[str, ...]
     reference_function: Callable[..., Any] | None = None
     body_function: Callable[..., Any] | None = None
+    backward_formula: Backward | None = None
     sample_function: Callable[..., Iterable[Sample]] | None = None
     error_cases: list[ErrorCase] = field(default_factory=list)
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
@@ -179,6 +191,54 @@ class Op:
         self.body_function = function
         return function
 
+    def backward(self, *arguments: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Set the gradients of the named tensor arguments.
+
+        The parameters of the formula say what it takes: ``grad_<output>`` the gradient of an
+        output (None where none flows; an output without such a parameter is not differentiable),
+        the name of an argument or output its value, which is saved for that, and ``needs`` the set
+        of arguments whose gradients are wanted. It returns the gradients in the order of
+        ``arguments``; None stands for zero and for what is not wanted.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.backward_formula = self._backward(function, arguments)
+            return function
+
+        return register
+
+    def _backward(self, function: Callable[..., Any], arguments: tuple[str, ...]) -> Backward:
+        if self.mutable_alias:
+            raise DefinitionError(
+                f"[{self.name}] expected an operator that writes to no argument to have a backward"
+            )
+        tensors = {x.name for x in self.inputs if not x.is_list_of_ints}
+        if not arguments or not tensors.issuperset(arguments):
+            raise DefinitionError(
+                f"[{self.name}] expected the backward to name tensors of {sorted(tensors)}, "
+                f"got {list(arguments)}"
+            )
+        output_names = {o.name for o in self.outputs}
+        readable = output_names | {a.name for a in self.schema.arguments}
+        outputs: list[str] = []
+        saves: list[str] = []
+        parameters = [p for p in inspect.signature(function).parameters if p != "needs"]
+        for parameter in parameters:
+            output = parameter.removeprefix("grad_")
+            if output != parameter and output in output_names:
+                outputs.append(output)
+            elif parameter in readable:
+                saves.append(parameter)
+            else:
+                raise DefinitionError(
+                    f"[{self.name}] expected the backward to take grad_<output>, arguments, "
+                    f"outputs and needs, got {parameter!r}"
+                )
+        if not outputs:
+            raise DefinitionError(f"[{self.name}] expected the backward to take a grad_<output>")
+        takes_needs = "needs" in inspect.signature(function).parameters
+        return Backward(function, arguments, tuple(outputs), tuple(saves), takes_needs)
+
     def samples(self, function: Callable[..., Iterable[Sample]]) -> Callable[..., Iterable[Sample]]:
         """Set the generator of sample calls for one dtype."""
         self.sample_function = function
@@ -201,6 +261,16 @@ class Op:
         self.tolerances[dtype] = Tolerance(rtol, atol, reason)
 
     # ---- derived ------------------------------------------------------------------------------
+
+    @property
+    def differentiable_twice(self) -> bool:
+        """Whether the formula has a gradient itself: not when it reads an output without one."""
+        formula = self.backward_formula
+        return formula is not None and not any(
+            output.name in formula.saves and output.name not in formula.outputs
+            for output in self.outputs
+            if any(dt.is_floating(name) for name in output.dtypes)
+        )
 
     def tolerance_for(self, dtype: str) -> Tolerance:
         """Return the stated or the default tolerance for calls in ``dtype``."""

@@ -1,7 +1,7 @@
 """Registers the operators with torch: ``torch.ops.npu.*`` for CPU tensors and for tracing.
 
 The schemas are torch_npu's. On the CPU key an operator runs its kernel; its fake (meta) function
-is the reference, of which only shapes and dtypes are used.
+is the reference, of which only shapes and dtypes are used; gradients are in autograd.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .autograd import AutogradKernel
 from .definition import Op
 from .discovery import all_ops
 from .eager import EagerKernels, check_dtypes
@@ -154,6 +155,10 @@ def _define(library: torch.library.Library, op: Op, schema: Schema, kernels: Eag
     library.define(str(dispatcher_schema(schema)))
     library.impl(name, call.cpu, "CPU")
     torch.library.register_fake(f"{NAMESPACE}::{name}", call.fake, lib=library)
+    packet = getattr(getattr(torch.ops, NAMESPACE), schema.name)
+    overload = getattr(packet, schema.overload or "default")
+    autograd = AutogradKernel(op, schema, overload, call.cpu, _in_place_outputs(op, schema))
+    library.impl(name, autograd, "Autograd", with_keyset=True)
 
 
 def _make_functionalizable(op: Op, schema: Schema, functional: Callable[..., Any]) -> None:

@@ -1,0 +1,212 @@
+"""Gradients: what every ``torch.ops.npu`` operator does on the Autograd key, for any device.
+
+An operator with an ``@op.backward`` records a node that runs the formula; another one records a
+node that raises, as torch's own operators without a derivative do. A call that needs no gradient
+goes to the kernel without a detour, and in inference mode torch does not even come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils import _pytree as pytree
+
+from .definition import Op
+from .schema import Schema
+
+_BELOW_AUTOGRAD = torch._C._after_autograd_keyset
+_CPU = torch._C.DispatchKey.CPU
+
+
+class AutogradKernel:
+    """The Autograd kernel of one torch name of an operator.
+
+    Args:
+        op: the operator.
+        schema: the schema of the name, whose call it is.
+        overload: what is called below autograd: ``redispatch(keys, *args, **kwargs)``.
+        cpu: the CPU kernel itself, for the calls that need no gradient.
+        in_place: which outputs are written over which arguments.
+
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        schema: Schema,
+        overload: Any,
+        cpu: Callable[..., Any],
+        in_place: Mapping[int, str],
+    ):
+        self._overload = overload
+        self._cpu = cpu
+        self._node = make_node(op, schema, in_place)
+
+    def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the call that the dispatcher hands over with its dispatch keys."""
+        below = keys & _BELOW_AUTOGRAD
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs):
+
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                with torch._C._AutoDispatchBelowAutograd():
+                    return self._overload.redispatch(below, *args, **kwargs)
+
+            return self._node(forward, args, kwargs)
+        if below.highestPriorityTypeId() == _CPU:
+            return self._cpu(*args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._overload.redispatch(below, *args, **kwargs)
+
+
+@dataclass
+class _Call:
+    """One call that is recorded: what autograd.Function has no place for."""
+
+    forward: Callable[..., Any]
+    bound: dict[str, Any]  # every argument by name
+    has_list_result: bool = False
+
+
+def make_node(
+    op: Op, schema: Schema, in_place: Mapping[int, str]
+) -> Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]:
+    """Return ``node(forward, args, kwargs)``: it runs ``forward`` and records its gradient.
+
+    A tensor that is written in place is recorded as torch's in-place operators record theirs; its
+    old value is kept only where the formula asks for it.
+    """
+    formula = op.backward_formula
+    names = [a.name for a in schema.arguments]
+    keyword_only = {a.name for a in schema.arguments if a.keyword_only}
+    tensor_names = [a.name for a in schema.arguments if a.type.is_tensor]
+    defaults = {a.name: a.default for a in schema.arguments if not a.required}
+    written = list(dict.fromkeys(in_place.values()))
+    output_names = [o.name for o in op.outputs]
+    result_count = len(schema.returns)
+
+    def forward(ctx: Any, call: _Call, *tensors: Any) -> tuple[torch.Tensor, ...]:
+        bound = call.bound
+        before = {}
+        if formula:
+            before = {n: bound[n].clone() for n in written if n in formula.saves}
+        args = [bound[n] for n in names if n not in keyword_only]
+        results = call.forward(*args, **{n: bound[n] for n in names if n in keyword_only})
+        if result_count == 1:
+            results = (results,)
+        results = list(results or ())
+        call.has_list_result = bool(results) and isinstance(results[-1], (list, tuple))
+        if call.has_list_result:
+            results[-1:] = results[-1]
+        for i, name in in_place.items():
+            # A dirty tensor must be an output of the node, also where the operator returns none.
+            if i < result_count:
+                results[i] = bound[name]
+        results += [bound[n] for n in written if not any(bound[n] is r for r in results)]
+        if written:
+            ctx.mark_dirty(*(bound[n] for n in written))
+        if formula:
+            ctx.mark_non_differentiable(
+                *(
+                    r
+                    for i, r in enumerate(results)
+                    if output_names[min(i, len(output_names) - 1)] not in formula.outputs
+                )
+            )
+            values = {**dict(zip(output_names, results, strict=False)), **bound, **before}
+            leaves, ctx.saved_structure = pytree.tree_flatten({n: values[n] for n in formula.saves})
+            ctx.saved_constants = [None if isinstance(v, torch.Tensor) else v for v in leaves]
+            ctx.saved_is_tensor = [isinstance(v, torch.Tensor) for v in leaves]
+            ctx.save_for_backward(*(v for v in leaves if isinstance(v, torch.Tensor)))
+        ctx.list_lengths = {n: len(bound[n]) for n in tensor_names if isinstance(bound[n], list)}
+        ctx.set_materialize_grads(False)
+        return tuple(results)
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        if formula is None:
+            raise NotImplementedError(f"derivative for npu::{schema.name} is not implemented")
+        saved = iter(ctx.saved_tensors)
+        leaves = [
+            next(saved) if is_tensor else constant
+            for is_tensor, constant in zip(ctx.saved_is_tensor, ctx.saved_constants, strict=True)
+        ]
+        values = pytree.tree_unflatten(leaves, ctx.saved_structure)
+        for output in formula.outputs:
+            i = output_names.index(output)
+            values[f"grad_{output}"] = list(grads[i:]) if op.outputs[i].variadic else grads[i]
+        needed = iter(ctx.needs_input_grad[1:])
+        needs = frozenset(
+            name
+            for name in tensor_names
+            if any([next(needed) for _ in range(ctx.list_lengths.get(name, 1))])
+        )
+        if formula.takes_needs:
+            values["needs"] = needs
+        result = formula.function(**values)
+        given = dict(
+            zip(
+                formula.arguments,
+                result if len(formula.arguments) > 1 else (result,),
+                strict=True,
+            )
+        )
+        flat: list[Any] = []
+        for name in tensor_names:
+            gradient = given.get(name) if name in needs else None
+            length = ctx.list_lengths.get(name)
+            if length is None:
+                flat.append(gradient)
+            else:
+                flat += [None] * length if gradient is None else gradient
+        return (None, *flat)
+
+    class_name = "".join(part.capitalize() for part in schema.name.strip("_").split("_"))
+    function = type(
+        class_name,
+        (torch.autograd.Function,),
+        {
+            "forward": staticmethod(forward),
+            "backward": staticmethod(
+                once_differentiable(backward)
+                if formula and not op.differentiable_twice
+                else backward
+            ),
+        },
+    )
+
+    def node(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        bound = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        for name in written:
+            _check_may_be_written(bound[name])
+        tensors: list[Any] = []
+        for name in tensor_names:
+            value = bound[name]
+            tensors += value if isinstance(value, list) else [value]
+            if formula and name not in formula.arguments and torch._C._any_requires_grad(value):
+                raise RuntimeError(
+                    f"[{schema.name}] the derivative for '{name}' is not implemented: expected a "
+                    f"tensor that does not require grad; detach() it"
+                )
+        call = _Call(run, bound)
+        outputs = function.apply(call, *tensors)  # type: ignore[attr-defined]
+        if call.has_list_result:
+            head = result_count - 1
+            results = (*outputs[:head], list(outputs[head:]))
+        else:
+            results = outputs[:result_count]
+        if result_count == 1:
+            return results[0]
+        return results or None
+
+    return node
+
+
+def _check_may_be_written(tensor: torch.Tensor) -> None:
+    """Refuse what torch's in-place operators refuse, before anything is written."""
+    base = tensor._base if tensor._is_view() else tensor
+    if base is not None and base.is_leaf and base.requires_grad:
+        what = "a leaf Variable" if base is tensor else "a view of a leaf Variable"
+        raise RuntimeError(f"{what} that requires grad is being used in an in-place operation.")
