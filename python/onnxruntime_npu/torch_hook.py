@@ -1,4 +1,4 @@
-"""Defines ``torch.ops.npu`` as soon as torch is there, without importing torch."""
+"""Gives torch the operators and the device as soon as it is there, without importing it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,17 @@ def _define() -> None:
     try:
         from .opdef.torch_library import register
 
-        register()
+        if not register():  # the real torch_npu owns both names
+            return
     except Exception as error:  # an import of torch must not fail for our sake
         warnings.warn(f"onnxruntime_npu could not define torch.ops.npu: {error}", stacklevel=2)
+    try:
+        from . import torch_device
+
+        if torch_device.is_built():
+            torch_device.register()
+    except Exception as error:
+        warnings.warn(f"torch has no device 'npu': {error}", stacklevel=2)
 
 
 class _TorchFinder(MetaPathFinder):

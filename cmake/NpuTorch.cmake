@@ -1,0 +1,34 @@
+# _torch: the device `npu` for the torch that is installed for this Python. Built only where there is one; its
+# headers and libraries are found in its package, without importing it.
+execute_process(
+  COMMAND "${Python3_EXECUTABLE}" -c
+    "import importlib.util as u, pathlib as p, runpy
+spec = u.find_spec('torch')
+home = p.Path(spec.submodule_search_locations[0])
+print(home, runpy.run_path(str(home / 'version.py'))['__version__'], sep=';', end='')"
+  OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_missing ERROR_QUIET)
+if(torch_missing)
+  message(STATUS "torch is not installed for ${Python3_EXECUTABLE}: building without the torch device")
+  return()
+endif()
+list(GET torch_facts 0 torch_home)
+list(GET torch_facts 1 torch_version)
+message(STATUS "Building the torch device for torch ${torch_version}")
+file(GLOB torch_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/csrc/torch/*.cc")
+pybind11_add_module(_torch MODULE NO_EXTRAS ${torch_sources})
+target_compile_definitions(_torch PRIVATE AT_PER_OPERATOR_HEADERS)
+target_include_directories(_torch SYSTEM PRIVATE "${torch_home}/include"
+                           "${torch_home}/include/torch/csrc/api/include")
+# No path to torch is kept: Python imports torch first, and the loader knows these libraries by name then.
+foreach(name torch_python torch_cpu c10)
+  target_link_libraries(_torch PRIVATE "${torch_home}/lib/lib${name}.so")
+endforeach()
+target_link_libraries(_torch PRIVATE npu_runtime)
+set_target_properties(_torch PROPERTIES SKIP_BUILD_RPATH OFF BUILD_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH OFF
+                      LINK_OPTIONS "LINKER:--allow-shlib-undefined")
+# What Python compares with the torch it finds, before it loads the library.
+file(CONFIGURE OUTPUT "${NPU_LIBRARY_DIR}/_torch_build.py" CONTENT
+"\"\"\"Written by the build: the torch that _torch was built for.\"\"\"
+
+TORCH_VERSION = \"${torch_version}\"
+" @ONLY)

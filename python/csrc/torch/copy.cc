@@ -1,0 +1,163 @@
+// Copies: between devices and the host, between layouts, between element types.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <cstring>
+#include <vector>
+
+#include "python/csrc/torch/kernel_call.h"
+#include "python/csrc/torch/pinned_memory.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/streams.h"
+#include "python/csrc/torch/strided.h"
+
+namespace npu::aten {
+namespace {
+
+// From pageable memory up to here is taken along with the launch, so that nobody waits.
+constexpr size_t kStagedBytes = 64 << 10;
+
+bool SameLayout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_contiguous() && b.is_contiguous()) return true;  // strides of dimensions of size 1 may differ
+  return a.strides() == b.strides() && a.is_non_overlapping_and_dense();
+}
+
+// Two npu tensors of one shape and type, on `stream`.
+void CopyElements(const at::Tensor& to, const at::Tensor& from, Stream& stream) {
+  if (SameLayout(to, from)) {
+    stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes(), CopyKind::kDeviceToDevice);
+  } else {
+    LaunchStridedCopy(stream, MakeStridedPair(to.sizes(), to.strides(), from.strides()), to.element_size(),
+                      to.mutable_data_ptr(), from.const_data_ptr());
+  }
+}
+
+// `tensor` in another type, dense, on its own side. Complex numbers have no kernels: the host, which reaches the
+// memory, converts them.
+at::Tensor Convert(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (ToDType(dtype) != DType::kUndefined && ToDType(tensor.scalar_type()) != DType::kUndefined)
+    return Dense(tensor, dtype);
+  return tensor.cpu().to(dtype).to(tensor.device());
+}
+
+void BetweenDevices(const at::Tensor& to, const at::Tensor& from) {
+  Stream& sender = StreamOf(from);
+  Stream& receiver = StreamOf(to);
+  if (&sender == &receiver) return CopyElements(to, from, sender);
+  // The target's earlier work, then the copy, then the target's later work.
+  Event ready(Runtime::Instance().backend()), done(Runtime::Instance().backend());
+  ready.Record(receiver);
+  sender.Wait(ready);
+  CopyElements(to, from, sender);
+  done.Record(sender);
+  receiver.Wait(done);
+}
+
+void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  Stream& stream = StreamOf(to);
+  if (!SameLayout(to, from)) {
+    const at::Tensor host = from.contiguous();
+    at::Tensor staging = to.is_contiguous() ? to : Empty(to.sizes(), to.scalar_type(), to);
+    ToDevice(staging, host, non_blocking && host.is_same(from));
+    if (!staging.is_same(to)) CopyElements(to, staging, stream);
+    return;
+  }
+  const size_t bytes = to.nbytes();
+  if (non_blocking && IsPinned(from.const_data_ptr())) {
+    stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
+    RecordPinnedUse(from.const_data_ptr(), stream);
+  } else if (bytes <= kStagedBytes) {
+    const auto* begin = static_cast<const char*>(from.const_data_ptr());
+    stream.Launch("copy", [to = to.mutable_data_ptr(), staged = std::vector<char>(begin, begin + bytes)] {
+      std::memcpy(to, staged.data(), staged.size());
+    });
+  } else {
+    stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
+    stream.Synchronize();
+  }
+}
+
+void ToHost(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  if (!SameLayout(to, from)) {
+    const at::Tensor dense = from.is_contiguous() ? from : Dense(from);
+    const at::Tensor host = to.is_contiguous() ? to : at::empty(to.sizes(), to.options());
+    ToHost(host, dense, non_blocking && host.is_same(to));
+    if (!host.is_same(to)) const_cast<at::Tensor&>(to).copy_(host);
+    return;
+  }
+  Stream& stream = StreamOf(from);
+  stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes(), CopyKind::kDeviceToHost);
+  if (non_blocking && IsPinned(to.const_data_ptr())) {
+    RecordPinnedUse(to.const_data_ptr(), stream);
+  } else {
+    stream.Synchronize();
+  }
+}
+
+at::Tensor CopyFrom(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (to.numel() == 0 || to.is_same(from)) return to;
+  const at::Tensor source = from.sizes() == to.sizes() ? from : from.expand(to.sizes());
+  const at::ScalarType dtype = to.scalar_type();
+  if (source.scalar_type() != dtype) {
+    // Converted on the side that has less to do: the device, unless the host would send the same bytes anyway.
+    at::Tensor same = source.is_cpu() ? source.to(dtype) : Convert(source, dtype);
+    CopyFrom(same, to, non_blocking);
+    return to;
+  }
+  if (source.is_privateuseone() && to.is_privateuseone()) {
+    BetweenDevices(to, source);
+  } else if (to.is_privateuseone()) {
+    TORCH_CHECK(source.is_cpu(), "expected a copy from the CPU or an npu, got ", source.device());
+    ToDevice(to, source, non_blocking);
+  } else {
+    TORCH_CHECK(to.is_cpu(), "expected a copy to the CPU or an npu, got ", to.device());
+    ToHost(to, source, non_blocking);
+  }
+  return to;
+}
+
+at::Tensor CopyFromAndResize(const at::Tensor& from, const at::Tensor& to) {
+  to.resize_(from.sizes());
+  return CopyFrom(from, to, false);
+}
+
+c10::Scalar LocalScalar(const at::Tensor& self) {
+  at::Tensor host = at::empty({}, at::TensorOptions(self.scalar_type()).device(at::kCPU));
+  CopyFrom(self.reshape({}), host, false);
+  return host.item();
+}
+
+at::Tensor& FillScalar(at::Tensor& self, const c10::Scalar& value) {
+  if (self.numel() == 0) return self;
+  const at::Tensor element = ScalarTensor(value, self.scalar_type(), self);
+  CopyElements(self, element.expand(self.sizes()), StreamOf(self));
+  return self;
+}
+
+at::Tensor& FillTensor(at::Tensor& self, const at::Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
+              " dimensions.");
+  if (self.numel() > 0) CopyFrom(value, self, false);
+  return self;
+}
+
+at::Tensor& Zero(at::Tensor& self) {
+  if (!self.is_non_overlapping_and_dense()) return FillScalar(self, 0);
+  if (self.numel() > 0) StreamOf(self).Memset(self.mutable_data_ptr(), 0, self.nbytes());
+  return self;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", &CopyFrom);
+  m.impl("_copy_from_and_resize", &CopyFromAndResize);
+  m.impl("_local_scalar_dense", &LocalScalar);
+  m.impl("fill_.Scalar", &FillScalar);
+  m.impl("fill_.Tensor", &FillTensor);
+  m.impl("zero_", &Zero);
+}
+
+}  // namespace
+}  // namespace npu::aten

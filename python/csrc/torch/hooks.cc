@@ -1,0 +1,60 @@
+// What torch asks of an accelerator.
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+
+#include "python/csrc/torch/generator.h"
+#include "python/csrc/torch/pinned_memory.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/streams.h"
+
+namespace npu::aten {
+namespace {
+
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
+    void* address = AllocatePinned(bytes);
+    return {address, address, &FreePinned, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &FreePinned; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return deviceCount() > 0; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(Runtime::Instance().device_count());
+  }
+  void setCurrentDevice(c10::DeviceIndex device) const override { SetCurrentDevice(device); }
+  c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(CurrentDevice()); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    const c10::DeviceIndex previous = getCurrentDevice();
+    if (device >= 0) SetCurrentDevice(device);
+    return previous;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
+  at::Device getDeviceFromPtr(void*) const override { return DeviceAt(CurrentDevice()); }
+
+  bool isPinnedPtr(const void* address) const override { return IsPinned(address); }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    static PinnedAllocator allocator;
+    return &allocator;
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return DefaultGenerator(device); }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override { return NewGenerator(device); }
+
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    ResizeStorage(*storage.unsafeGetStorageImpl(), bytes);
+  }
+};
+
+struct HooksRegistration {
+  HooksRegistration() { at::RegisterPrivateUse1HooksInterface(new Hooks); }
+} hooks_registration;
+
+}  // namespace
+}  // namespace npu::aten

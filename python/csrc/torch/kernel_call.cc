@@ -1,0 +1,259 @@
+#include "python/csrc/torch/kernel_call.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <bit>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "ep/runtime/eager_context.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/streams.h"
+#include "python/csrc/torch/strided.h"
+
+namespace npu::aten {
+namespace {
+
+// Kernels by operator and attributes. They are never destroyed, since launched work uses them; callers who change
+// attributes at every call get, beyond this many, kernels of their own.
+constexpr size_t kMaxKernels = 4096;
+
+template <class T>
+void Append(std::string& key, const T& value) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+void AppendValue(std::string& key, const Attributes::Value& value) {
+  Append(key, value.index());
+  if (const auto* i = std::get_if<int64_t>(&value)) Append(key, *i);
+  if (const auto* f = std::get_if<double>(&value)) Append(key, *f);
+  if (const auto* s = std::get_if<std::string>(&value)) key += *s;
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&value))
+    for (const int64_t i : *list) Append(key, i);
+}
+
+std::shared_ptr<Kernel> FindKernel(const OpDef& def, int since_version, const Attributes& attributes, size_t inputs,
+                                   size_t outputs, bool& shared) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& kernels = *new std::unordered_map<std::string, std::shared_ptr<Kernel>>;
+  std::string key;
+  const OpDef* identity = &def;
+  Append(key, identity);
+  Append(key, since_version);
+  Append(key, inputs);
+  Append(key, outputs);
+  for (const auto& [name, value] : attributes.values()) {
+    key += name;
+    key += '\0';
+    AppendValue(key, value);
+  }
+  std::lock_guard lock(mutex);
+  const auto found = kernels.find(key);
+  if (found != kernels.end()) return found->second;
+  KernelInfo info;
+  info.op_type = def.type;
+  info.since_version = since_version;
+  info.input_count = inputs;
+  info.output_count = outputs;
+  info.attributes = attributes;
+  std::shared_ptr<Kernel> kernel = def.make(info);
+  shared = kernels.size() < kMaxKernels;
+  if (shared) kernels.emplace(std::move(key), kernel);
+  return kernel;
+}
+
+const OpDef& FindDef(const char* domain, const char* type, int since_version) {
+  const OpDef* def = OpRegistry::Instance().Find(domain, type, since_version);
+  if (def == nullptr) Fail(ErrorCode::kUnsupported, "[", type, "] has no kernel in this build (domain '", domain, "')");
+  return *def;
+}
+
+at::Tensor MakeDense(const at::Tensor& tensor) {
+  at::Tensor dense = Empty(tensor.sizes(), tensor.scalar_type(), tensor);
+  LaunchStridedCopy(StreamOf(tensor), MakeStridedPair(tensor.sizes(), dense.strides(), tensor.strides()),
+                    tensor.element_size(), dense.mutable_data_ptr(), tensor.const_data_ptr());
+  return dense;
+}
+
+}  // namespace
+
+DType ToDType(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kChar:
+      return DType::kInt8;
+    case at::kShort:
+      return DType::kInt16;
+    case at::kInt:
+      return DType::kInt32;
+    case at::kLong:
+      return DType::kInt64;
+    case at::kByte:
+      return DType::kUInt8;
+    case at::kUInt16:
+      return DType::kUInt16;
+    case at::kUInt32:
+      return DType::kUInt32;
+    case at::kUInt64:
+      return DType::kUInt64;
+    case at::kBool:
+      return DType::kBool;
+    default:
+      return DType::kUndefined;
+  }
+}
+
+at::ScalarType ToScalarType(DType dtype) {
+  for (const at::ScalarType candidate :
+       {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kShort, at::kInt, at::kLong, at::kByte,
+        at::kUInt16, at::kUInt32, at::kUInt64, at::kBool})
+    if (ToDType(candidate) == dtype) return candidate;
+  Fail(ErrorCode::kInternal, "a kernel made ", NameOf(dtype), ", which torch tensors cannot hold");
+}
+
+at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at::Tensor& beside) {
+  at::Tensor scalar = Empty({}, dtype, beside);
+  const auto send = [&]<class T>(T element) {
+    StreamOf(scalar).Launch("scalar", [to = static_cast<T*>(scalar.mutable_data_ptr()), element] { *to = element; });
+  };
+  switch (dtype) {
+#define NPU_SEND(T, name)    \
+  case at::ScalarType::name: \
+    send(value.to<T>());     \
+    break;
+    AT_FORALL_SCALAR_TYPES_AND7(Half, BFloat16, Bool, UInt16, UInt32, UInt64, Float8_e4m3fn, NPU_SEND)
+    NPU_SEND(c10::Float8_e5m2, Float8_e5m2)
+    NPU_SEND(c10::complex<float>, ComplexFloat)
+    NPU_SEND(c10::complex<double>, ComplexDouble)
+#undef NPU_SEND
+    default:
+      TORCH_CHECK(false, "expected a number that an npu tensor can hold, got ", dtype);
+  }
+  return scalar;
+}
+
+at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (tensor.is_cpu() && tensor.dim() == 0) {
+    at::Tensor sent = at::empty({}, at::TensorOptions(dtype).device(DeviceAt(CurrentDevice())));
+    return sent.copy_(tensor);
+  }
+  TORCH_CHECK(tensor.is_privateuseone(),
+              "Expected all tensors to be on the same device, but found at least two "
+              "devices, npu:",
+              CurrentDevice(), " and ", tensor.device(), "!");
+  const at::Tensor dense = tensor.is_contiguous() ? tensor : MakeDense(tensor);
+  if (dtype == tensor.scalar_type()) return dense;
+  return KernelCall("Cast", 13).In(dense).Set("to", static_cast<int64_t>(ToDType(dtype))).One();
+}
+
+KernelCall::KernelCall(const char* type, int since_version, const char* domain)
+    : def_(FindDef(domain, type, since_version)), since_version_(since_version) {}
+
+bool KernelCall::Takes(size_t input, at::ScalarType dtype) const {
+  const DType wanted = ToDType(dtype);
+  return wanted != DType::kUndefined && input < def_.inputs.size() && def_.inputs[input].dtypes.Contains(wanted);
+}
+
+KernelCall& KernelCall::In(const at::Tensor& tensor, at::IntArrayRef shape) {
+  TORCH_CHECK(tensors_.empty() || tensors_[0].device() == tensor.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", tensors_[0].device(),
+              " and ", tensor.device(), "!");
+  TensorView view;
+  view.dtype = ToDType(tensor.scalar_type());
+  view.shape = Shape(shape.data(), shape.size());
+  view.data = tensor.numel() > 0 ? const_cast<void*>(tensor.const_data_ptr()) : nullptr;
+  view.present = true;
+  inputs_.push_back(view);
+  tensors_.push_back(tensor);
+  return *this;
+}
+
+KernelCall& KernelCall::In(const at::Tensor& tensor) { return In(tensor, tensor.sizes()); }
+
+KernelCall& KernelCall::Absent() {
+  inputs_.emplace_back();
+  return *this;
+}
+
+KernelCall& KernelCall::Host(std::vector<int64_t> values) {
+  const Shape shape{static_cast<int64_t>(values.size())};
+  lists_.push_back(std::move(values));
+  inputs_.push_back({lists_.back().empty() ? nullptr : lists_.back().data(), DType::kInt64, true, shape});
+  return *this;
+}
+
+KernelCall& KernelCall::HostScalar(int64_t value) {
+  Host({value});
+  inputs_.back().shape = Shape{};
+  return *this;
+}
+
+KernelCall& KernelCall::HostScalar(double value) {
+  HostScalar(std::bit_cast<int64_t>(value));
+  inputs_.back().dtype = DType::kFloat64;
+  return *this;
+}
+
+KernelCall& KernelCall::Set(const char* name, Attributes::Value value) {
+  attributes_.Set(name, std::move(value));
+  return *this;
+}
+
+void KernelCall::Launch(size_t outputs, int device, const EagerContext::AllocateOutput& allocate) {
+  bool shared = true;
+  const std::shared_ptr<Kernel> kernel = FindKernel(def_, since_version_, attributes_, inputs_.size(), outputs, shared);
+  Stream& stream = CurrentStream(device);
+  {
+    EagerContext context(stream, std::move(inputs_), outputs, allocate);
+    kernel->Compute(context);
+  }
+  if (!shared) stream.Launch("release", [kernel] {});  // lives until the work before it is done
+}
+
+// Whether writing `out` while the inputs are read would be wrong for this kernel.
+bool KernelCall::Overlaps(const at::Tensor& out) const {
+  for (size_t i = 0, t = 0; i < inputs_.size(); ++i) {
+    const bool in_tensor = t < tensors_.size() && inputs_[i].present && inputs_[i].data == tensors_[t].const_data_ptr();
+    if (!in_tensor) continue;
+    const at::Tensor& input = tensors_[t++];
+    if (!input.is_alias_of(out)) continue;
+    const bool same = input.const_data_ptr() == out.const_data_ptr() && input.sizes() == out.sizes() &&
+                      input.scalar_type() == out.scalar_type();
+    bool allowed = false;
+    for (const auto& [from, to] : def_.may_alias) allowed |= static_cast<size_t>(from) == i && to == 0;
+    if (!same || !allowed) return true;
+  }
+  return false;
+}
+
+void KernelCall::Into(const at::Tensor& out) {
+  at::Tensor target = out;
+  if (!out.is_contiguous() || Overlaps(out)) target = Empty(out.sizes(), out.scalar_type(), out);
+  Launch(1, out.device().index(), [&](size_t, DType dtype, const Shape& shape) -> void* {
+    if (dtype != ToDType(target.scalar_type())) target = Empty(out.sizes(), ToScalarType(dtype), out);
+    TORCH_INTERNAL_ASSERT(shape.Elements() == out.numel(), def_.type, " made another shape than torch expects");
+    return target.mutable_data_ptr();
+  });
+  if (!target.is_same(out)) const_cast<at::Tensor&>(out).copy_(target);
+}
+
+std::vector<at::Tensor> KernelCall::Run(size_t outputs, const at::Tensor* beside) {
+  const at::Tensor near = beside != nullptr ? *beside : tensors_.at(0);
+  std::vector<at::Tensor> results(outputs);
+  Launch(outputs, near.device().index(), [&](size_t i, DType dtype, const Shape& shape) -> void* {
+    results[i] = Empty(at::IntArrayRef(shape.begin(), static_cast<size_t>(shape.rank())), ToScalarType(dtype), near);
+    return results[i].mutable_data_ptr();
+  });
+  return results;
+}
+
+}  // namespace npu::aten

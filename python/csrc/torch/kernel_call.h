@@ -1,0 +1,60 @@
+// Runs the project's kernels on npu tensors: checked and enqueued on the current stream, never waited for.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <string>
+#include <vector>
+
+#include "ep/runtime/attributes.h"
+#include "ep/runtime/eager_context.h"
+#include "ep/runtime/op_registry.h"
+#include "ep/runtime/tensor.h"
+
+namespace npu::aten {
+
+DType ToDType(at::ScalarType dtype);  // kUndefined: kernels do not know it
+at::ScalarType ToScalarType(DType dtype);
+
+// `tensor` dense and of `dtype` on the device; itself when it is that already. A 0-dimensional CPU tensor is sent.
+at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype);
+inline at::Tensor Dense(const at::Tensor& tensor) { return Dense(tensor, tensor.scalar_type()); }
+// A 0-dimensional tensor on the device of `beside`.
+at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at::Tensor& beside);
+
+// One call. Inputs are dense npu tensors.
+class KernelCall {
+ public:
+  // The kernel of `type` at `since_version` of ai.onnx, or of another domain.
+  KernelCall(const char* type, int since_version, const char* domain = "");
+
+  bool Takes(size_t input, at::ScalarType dtype) const;
+
+  KernelCall& In(const at::Tensor& tensor);
+  KernelCall& In(const at::Tensor& tensor, at::IntArrayRef shape);  // the same elements seen in another shape
+  KernelCall& Absent();
+  KernelCall& Host(std::vector<int64_t> values);  // a list that the kernel reads on the host
+  KernelCall& HostScalar(int64_t value);
+  KernelCall& HostScalar(double value);
+  KernelCall& Set(const char* name, Attributes::Value value);
+
+  // Writes the only output over `out`, whatever its layout and dtype.
+  void Into(const at::Tensor& out);
+  // Returns new tensors on the device of the first input, or of `beside` where there is none.
+  std::vector<at::Tensor> Run(size_t outputs = 1, const at::Tensor* beside = nullptr);
+  at::Tensor One() { return Run()[0]; }
+
+ private:
+  void Launch(size_t outputs, int device, const EagerContext::AllocateOutput& allocate);
+  bool Overlaps(const at::Tensor& out) const;
+
+  const OpDef& def_;
+  int since_version_;
+  Attributes attributes_;
+  std::vector<at::Tensor> tensors_;  // of the inputs that are tensors, in order
+  std::vector<TensorView> inputs_;
+  std::vector<std::vector<int64_t>> lists_;
+};
+
+}  // namespace npu::aten

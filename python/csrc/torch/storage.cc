@@ -1,0 +1,139 @@
+// Factories, views and resizing.
+#include "python/csrc/torch/storage.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/set_cpu_dispatch.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "python/csrc/torch/streams.h"
+
+namespace npu::aten {
+
+void ResizeStorage(c10::StorageImpl& storage, size_t bytes) {
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  const c10::DeviceGuard guard(storage.device());
+  c10::DataPtr grown = storage.allocator()->allocate(bytes);
+  const size_t kept = std::min(bytes, storage.nbytes());
+  if (kept > 0)
+    CurrentStream(storage.device().index()).Copy(grown.get(), storage.data(), kept, CopyKind::kDeviceToDevice);
+  storage.set_data_ptr_noswap(std::move(grown));
+  storage.set_nbytes(bytes);
+}
+
+namespace {
+
+constexpr c10::DispatchKeySet kKeys{c10::DispatchKey::PrivateUse1};
+
+c10::Device Resolve(std::optional<c10::Device> device) {
+  return device.has_value() && device->has_index() ? *device : DeviceAt(CurrentDevice());
+}
+
+void CheckOptions(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
+  TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "expected the strided layout for an npu tensor, got ",
+              layout.value_or(at::kStrided));
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+}
+
+at::Tensor EmptyMemoryFormat(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                             std::optional<at::Layout> layout, std::optional<c10::Device> device,
+                             std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  CheckOptions(layout, pin_memory);
+  const c10::DeviceGuard guard(Resolve(device));
+  return at::detail::empty_generic(size, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                        std::optional<at::Layout> layout, std::optional<c10::Device> device,
+                        std::optional<bool> pin_memory) {
+  CheckOptions(layout, pin_memory);
+  const c10::DeviceGuard guard(Resolve(device));
+  return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype));
+}
+
+const at::Tensor& Resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->generic_set_sizes_contiguous(size);
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(),
+                                                                  static_cast<size_t>(self.storage_offset()));
+  if (self.numel() > 0 && bytes > self.storage().nbytes()) ResizeStorage(*self.storage().unsafeGetStorageImpl(), bytes);
+  if (format.has_value()) {
+    TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format ", *format);
+    impl->empty_tensor_restride(*format);
+  }
+  return self;
+}
+
+at::Tensor& SetStorage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size,
+                       at::IntArrayRef stride) {
+  TORCH_CHECK(source.device() == self.device(), "expected storage on ", self.device(), ", got ", source.device());
+  at::native::checkInBoundsForStorage<int64_t>(size, stride.empty() && !size.empty() ? at::IntArrayRef() : stride,
+                                               offset, self.dtype(), source);
+  self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(source));
+  self.unsafeGetTensorImpl()->set_storage_offset(offset);
+  if (stride.empty() && !size.empty()) {
+    self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  } else {
+    self.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  }
+  return self;
+}
+
+at::Tensor& SetWholeStorage(at::Tensor& self, at::Storage source) {
+  const auto elements = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
+  return SetStorage(self, std::move(source), 0, {elements}, {1});
+}
+
+at::Tensor& SetTensor(at::Tensor& self, const at::Tensor& source) {
+  return SetStorage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
+at::Tensor& SetEmpty(at::Tensor& self) {
+  const c10::DeviceGuard guard(self.device());
+  at::Storage empty(c10::Storage::use_byte_size_t(), 0, c10::GetAllocator(kNpu)->allocate(0), c10::GetAllocator(kNpu),
+                    /*resizable=*/true);
+  return SetStorage(self, std::move(empty), 0, {0}, {1});
+}
+
+void RecordStream(at::Tensor& self, at::Stream stream) {
+  if (self.storage().data() != nullptr)
+    Runtime::Instance()
+        .device(self.device().index())
+        .allocator()
+        .RecordStream(const_cast<void*>(self.storage().data()), FromTorch(stream));
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", &EmptyMemoryFormat);
+  m.impl("empty_strided", &EmptyStrided);
+  m.impl("resize_", &Resize);
+  m.impl("set_.source_Storage_storage_offset", &SetStorage);
+  m.impl("set_.source_Storage", &SetWholeStorage);
+  m.impl("set_.source_Tensor", &SetTensor);
+  m.impl("set_", &SetEmpty);
+  m.impl("record_stream", &RecordStream);
+  m.impl("as_strided", &at::native::as_strided_tensorimpl);
+  m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
+  m.impl("_reshape_alias", &at::native::_reshape_alias);
+  m.impl("unfold", &at::native::unfold);
+  m.impl("view_as_real", &at::native::view_as_real);
+  m.impl("view_as_complex", &at::native::view_as_complex);
+}
+
+}  // namespace
+
+at::Tensor Empty(at::IntArrayRef size, at::ScalarType dtype, const at::Tensor& beside) {
+  return EmptyMemoryFormat(size, dtype, std::nullopt, beside.device(), std::nullopt, std::nullopt);
+}
+
+}  // namespace npu::aten

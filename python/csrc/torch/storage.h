@@ -1,0 +1,14 @@
+// The bytes behind npu tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+namespace npu::aten {
+
+// New memory of `bytes` with what fits of the old content, in order of the current stream.
+void ResizeStorage(c10::StorageImpl& storage, size_t bytes);
+
+at::Tensor Empty(at::IntArrayRef size, at::ScalarType dtype, const at::Tensor& beside);  // dense, on its device
+
+}  // namespace npu::aten

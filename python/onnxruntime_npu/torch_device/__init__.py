@@ -1,0 +1,108 @@
+"""``npu`` as a torch device: ``torch.ones(2, device="npu")``, ``tensor.npu()``, ``torch.npu``.
+
+The device is the extension ``_torch``, which is built for one version of torch and is not there in
+a build without torch. Its tensors share the memory, the streams and the kernels of sessions.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..errors import UnsupportedError
+
+DEVICE_TYPE = "npu"
+
+_lock = threading.Lock()
+_extension: ModuleType | None = None
+
+
+def is_built() -> bool:
+    """Say whether this build has the torch device."""
+    return importlib.util.find_spec(f"{_package()}._torch_build") is not None
+
+
+def register() -> None:
+    """Make ``npu`` a device of this process's torch, once.
+
+    Raises:
+        UnsupportedError: this build has no torch device, or one for another version of torch.
+
+    """
+    global _extension
+    with _lock:
+        if _extension is not None:
+            return
+        extension = _load()
+        from .. import npu
+
+        torch.utils.rename_privateuse1_backend(DEVICE_TYPE)
+        torch._register_device_module(DEVICE_TYPE, npu)
+        torch.utils.generate_methods_for_privateuse1_backend(
+            for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+        )
+        _name_device_for_dlpack()
+        _extension = extension
+
+
+def is_registered() -> bool:
+    """Say whether ``npu`` is a device of this process's torch."""
+    return _extension is not None
+
+
+def fallback_counts() -> dict[str, int]:
+    """Return the calls that ran on the CPU for lack of a kernel, by aten operator, since the reset."""
+    return dict(_registered().fallback_counts())
+
+
+def reset_fallback_counts() -> None:
+    """Count from zero."""
+    _registered().reset_fallback_counts()
+
+
+def default_generator(device: int = -1) -> torch.Generator:
+    """Return the generator that random operators on a device use; -1 is the current device."""
+    return _registered().default_generator(device)
+
+
+def _registered() -> Any:
+    register()
+    return _extension
+
+
+def _package() -> str:
+    return __name__.rpartition(".")[0]
+
+
+def _load() -> ModuleType:
+    if not is_built():
+        raise UnsupportedError(
+            "onnxruntime_npu was built without torch, so that torch has no device 'npu'; install "
+            "torch and build it again"
+        )
+    from .._torch_build import TORCH_VERSION
+
+    if torch.__version__ != TORCH_VERSION:
+        raise UnsupportedError(
+            f"the torch device of onnxruntime_npu was built for torch {TORCH_VERSION}, got "
+            f"{torch.__version__}; install that version, or build onnxruntime_npu again"
+        )
+    from .. import _torch  # type: ignore[attr-defined]
+
+    return _torch
+
+
+def _name_device_for_dlpack() -> None:
+    """Mend ``Tensor.__dlpack_device__``, which knows a renamed backend by its first name only."""
+    original = torch.Tensor.__dlpack_device__
+
+    def __dlpack_device__(self: torch.Tensor) -> Any:
+        if self.device.type == DEVICE_TYPE and not torch.overrides.has_torch_function_unary(self):
+            return torch.utils.dlpack.DLDeviceType.kDLExtDev, self.device.index
+        return original(self)
+
+    torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[assignment]

@@ -1,0 +1,156 @@
+"""Copies between host and device, layouts and element types; pinned memory; order and asynchrony."""
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16,
+    torch.int32, torch.int64, torch.uint8, torch.bool,
+]  # fmt: skip
+
+
+def values(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    count = torch.Size(shape).numel()
+    return (torch.arange(count) % 100).reshape(shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64, torch.complex128, torch.float8_e4m3fn])
+def test_round_trip(dtype):
+    host = values(5, 7).to(dtype)
+    there = host.to("npu")
+    assert there.device == torch.device("npu", 0) and there.dtype == dtype
+    assert torch.equal(there.cpu().view(torch.uint8), host.view(torch.uint8))
+
+
+@pytest.mark.parametrize("target", DTYPES)
+@pytest.mark.parametrize("source", DTYPES)
+def test_conversion_on_the_device(source, target):
+    host = values(4, 9, dtype=source)
+    assert torch.equal(host.npu().to(target).cpu(), host.to(target))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    data=st.data(),
+    dtype=st.sampled_from(
+        [torch.float32, torch.int8, torch.int64, torch.bfloat16, torch.complex128]
+    ),
+)
+def test_views_of_any_layout(shape, data, dtype):
+    order = data.draw(st.permutations(range(len(shape))))
+    steps = [data.draw(st.integers(1, 3)) for _ in shape]
+    window = tuple(slice(None, None, step) for step in steps)
+    base = values(*shape).to(dtype)
+    view = base.permute(order)[window]
+    device_view = base.npu().permute(order)[window]
+    assert device_view.stride() == view.stride()
+    assert torch.equal(device_view.cpu(), view)
+    assert torch.equal(device_view.contiguous().cpu(), view.contiguous())
+    # Written through a view: what lies between stays.
+    target, device_target = torch.zeros_like(base), torch.zeros_like(base).npu()
+    target.permute(order)[window].copy_(view)
+    device_target.permute(order)[window].copy_(device_view)
+    assert torch.equal(device_target.cpu(), target)
+
+
+def test_large_transposed_and_broadcast_copies():
+    host = torch.randn(257, 1031)
+    device = host.npu()
+    assert torch.equal(device.t().contiguous().cpu(), host.t().contiguous())
+    assert torch.equal(device[:1].expand(64, -1).contiguous().cpu(), host[:1].expand(64, -1))
+
+
+def test_resize_keeps_the_content():
+    device = torch.arange(6, dtype=torch.float32).npu()
+    device.resize_(3, 4)
+    assert torch.equal(device.flatten()[:6].cpu(), torch.arange(6.0))
+    storage = device.untyped_storage()
+    storage.resize_(storage.nbytes() * 2)
+    assert torch.equal(device.flatten()[:6].cpu(), torch.arange(6.0))
+
+
+def test_storages_can_be_shared():
+    device = torch.arange(12, dtype=torch.float32).npu()
+    other = torch.empty(0, device="npu").set_(device.untyped_storage(), 2, (2, 3), (6, 1))
+    assert torch.equal(other.cpu(), torch.arange(12.0).as_strided((2, 3), (6, 1), 2))
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.empty(0, device="npu").set_(device.untyped_storage(), 0, (100,), (1,))
+
+
+def test_pinned_memory():
+    host = torch.arange(1000.0).pin_memory()
+    assert host.is_pinned() and host[10:].is_pinned() and not torch.zeros(3).is_pinned()
+    device = host.to("npu", non_blocking=True)
+    back = torch.empty(1000).pin_memory()
+    back.copy_(device, non_blocking=True)
+    torch.npu.synchronize()
+    assert torch.equal(back, host)
+
+
+def test_pinned_memory_outlives_the_copy_from_it():
+    for _ in range(20):
+        host = torch.full((1 << 18,), 7.0).pin_memory()
+        device = host.to("npu", non_blocking=True)
+        del host
+        again = torch.full((1 << 18,), 1.0).pin_memory()
+        assert bool((device.cpu() == 7.0).all())
+        del again
+
+
+def test_pageable_memory_may_change_after_the_copy():
+    for size in (10, 1 << 20):
+        host = torch.ones(size)
+        device = host.to("npu", non_blocking=True)
+        host.zero_()
+        assert bool((device.cpu() == 1).all())
+
+
+def test_scalars():
+    assert torch.tensor(2.5, device="npu").item() == 2.5
+    assert torch.tensor([1, 2, 3], device="npu")[1].item() == 2
+    assert torch.full((3,), True, device="npu").tolist() == [True] * 3
+    assert torch.zeros(2, 3, device="npu")[:, ::2].fill_(1.5).tolist() == [[1.5, 1.5]] * 2
+
+
+def test_streams_are_in_order_and_events_order_them():
+    first, second = torch.Stream("npu"), torch.Stream("npu")
+    big = torch.zeros(1 << 20, device="npu")
+    event = torch.Event("npu")
+    for i in range(30):
+        with first:
+            big.fill_(i)
+            event.record(first)
+        second.wait_event(event)
+        with second:
+            copy = big.clone()
+        first.wait_stream(second)
+        second.synchronize()
+        assert copy[0].item() == i and copy[-1].item() == i
+    assert event.query()
+
+
+def test_each_thread_has_its_own_current_stream():
+    stream = torch.Stream("npu")
+    seen = []
+    with stream:
+        thread = threading.Thread(target=lambda: seen.append(torch.accelerator.current_stream()))
+        thread.start()
+        thread.join()
+        assert torch.accelerator.current_stream() == stream
+    assert seen[0] != stream
+    assert torch.accelerator.current_stream() != stream
+
+
+def test_bad_devices_are_refused():
+    count = torch.npu.device_count()
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.zeros(1, device=f"npu:{count}")
+    with pytest.raises(RuntimeError):
+        torch.zeros(2, device="npu").copy_(torch.zeros(3))
