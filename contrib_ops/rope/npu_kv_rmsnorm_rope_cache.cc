@@ -2,13 +2,11 @@
 // c_kv_offset?, v?; epsilon, cache_mode, is_output_kv) -> k_cache, ckv_cache, k_embed, y. The semantics are in
 // npu_kv_rmsnorm_rope_cache.py.
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/rotary/cache_rows.h"
 #include "ep/kernels/rotary/rotate_row.h"
 #include "ep/kernels/rotary/table_rows.h"
-#include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -32,40 +30,6 @@ CacheMode ParseCacheMode(const std::string& mode) {
        "] expected cache_mode Norm, PA, PA_BNSD, PA_NZ, PA_BLK_BNSD or PA_BLK_NZ, got '", mode, "'");
 }
 
-// A cache as rows of `width` elements, `page` rows at a time.
-struct Cache {
-  void* data;          // null: nobody wants it
-  const float* scale;  // null: stored in kv's dtype; else int8
-  int64_t width, page;
-  bool fractal;
-
-  template <class T>
-  void Store(int64_t slot, const float* values) const {
-    if (data == nullptr) return;
-    if (scale == nullptr) {
-      StoreAs<T>(slot, [=](T* to, int64_t at, int64_t count) { FromFloat(values + at, to, count); });
-    } else {
-      StoreAs<int8_t>(slot, [=, this](int8_t* to, int64_t at, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) {
-          const float v = std::nearbyint(values[at + i] * scale[at + i]);
-          const float low = v > -128.0f ? v : -128.0f;  // also of NaN
-          to[i] = static_cast<int8_t>(low < 127.0f ? low : 127.0f);
-        }
-      });
-    }
-  }
-
- private:
-  template <class T, class F>
-  void StoreAs(int64_t slot, F write) const {
-    T* rows = static_cast<T*>(data);
-    if (!fractal) return write(rows + slot * width, int64_t{0}, width);
-    constexpr int64_t d0 = sizeof(T) == 1 ? 32 : 16;
-    T* block = rows + slot / page * page * width + slot % page * d0;
-    for (int64_t at = 0; at < width; at += d0) write(block + at * page, at, d0);
-  }
-};
-
 template <class T>
 struct Task {
   const T *kv, *gamma, *cos, *sin, *v;
@@ -73,7 +37,7 @@ struct Task {
   const int64_t* index;
   int64_t* slots;  // of the cache row of every token; -1: not stored
   const void *k_source, *ckv_source;
-  Cache k, ckv;
+  CacheRows k, ckv;
   int64_t batch, length, pages;
   int64_t norm, rope;  // widths of the normalised and of the rotated part of a row of kv
   double epsilon;
@@ -84,8 +48,8 @@ struct Task {
 
   void Run() const {
     ResolveSlots();
-    CopyCache(k_source, k);
-    CopyCache(ckv_source, ckv);
+    k.template CopyFrom<T>(k_source, pages);
+    ckv.template CopyFrom<T>(ckv_source, pages);
     ParallelFor(tokens(), RowGrain(k.width + ckv.width), [&](int64_t begin, int64_t end) { Rows(begin, end); });
   }
 
@@ -103,12 +67,6 @@ struct Task {
       NPU_CHECK(at >= 0 && at < limit, "[", kOp, "] expected index in [0, ", limit, "), got ", at);
       slots[t] = mode.batched ? b * k.page + at : mode.by_block ? at / k.page * k.page + s % k.page : at;
     }
-  }
-
-  void CopyCache(const void* source, const Cache& cache) const {
-    if (cache.data == source || cache.data == nullptr) return;
-    const int64_t element = cache.scale ? 1 : static_cast<int64_t>(sizeof(T));
-    CopyBytes(source, cache.data, pages * cache.page * cache.width * element);
   }
 
   void Rows(int64_t begin, int64_t end) const {
@@ -199,8 +157,8 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
         ctx.Workspace(static_cast<size_t>(std::max<int64_t>(1, (Shape{b, s}).Elements())) * sizeof(int64_t)));
     DispatchFloats(kOp, kv.dtype, [&](auto tag) {
       using T = decltype(tag);
-      const Cache k{k_out.data, k_scale.as<float>(), k_cache.shape[3], page, mode_.fractal};
-      const Cache ckv{ckv_out.data, ckv_scale.as<float>(), ckv_cache.shape[3], page, mode_.fractal};
+      const CacheRows k{k_out.data, k_scale.as<float>(), k_cache.shape[3], page, mode_.fractal};
+      const CacheRows ckv{ckv_out.data, ckv_scale.as<float>(), ckv_cache.shape[3], page, mode_.fractal};
       const Task<T> task{kv.as<T>(),
                          gamma.as<T>(),
                          cos.as<T>(),

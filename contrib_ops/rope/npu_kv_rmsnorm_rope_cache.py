@@ -6,6 +6,8 @@ schema does not say and this one does.
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
+from ._cache_rows import body_store, store
+
 _CACHED = [*FLOATS, "int8"]
 _MODES = ("Norm", "PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ")
 
@@ -83,28 +85,6 @@ def _slots(index, batch, length, page, mode):
         return flat
     base = flat[b * -(-length // page) + s // page]
     return torch.where(base < 0, base, base // page * page + s % page)
-
-
-def _store(cache, values, slots, page, mode, scale):
-    """Return the cache with values [tokens, width] in the rows that slots name."""
-    if scale is None:
-        values = values.to(cache.dtype)
-    else:
-        values = (values * scale.to(values.dtype)).round().clamp(-128, 127).to(torch.int8)
-    width = values.shape[-1]
-    if mode.endswith("NZ"):
-        d0 = 16 if scale is None else 32
-        memory = cache.reshape(-1, width // d0, page, d0).transpose(1, 2)
-        rows = memory.reshape(-1, width)
-    else:
-        rows = cache.reshape(-1, width)
-    # A spare row takes what is not stored.
-    spare = torch.cat((rows, rows.new_zeros(1, width)))
-    slots = torch.where(slots < 0, rows.shape[0], slots)
-    rows = spare.index_put((slots,), values)[:-1]
-    if mode.endswith("NZ"):
-        rows = rows.reshape(-1, page, width // d0, d0).transpose(1, 2)
-    return rows.reshape(cache.shape)
 
 
 @op.reference
@@ -220,9 +200,10 @@ def reference(
         k = torch.cat((k, normed[:, r:]), -1)
         y = v.to(compute).reshape(batch * length, y_width)
     slots = _slots(index, batch, length, page, cache_mode)
+    fractal = cache_mode.endswith("NZ")
     return (
-        _store(k_cache, k, slots, page, cache_mode, k_rope_scale),
-        _store(ckv_cache, y, slots, page, cache_mode, c_kv_scale),
+        store(k_cache, k, slots, page, fractal, k_rope_scale),
+        store(ckv_cache, y, slots, page, fractal, c_kv_scale),
         k.to(kv.dtype).reshape(batch, 1, length, k_width),
         y.to(kv.dtype).reshape(batch, 1, length, y_width),
     )
@@ -250,34 +231,6 @@ def _body_slots(b, call, kv, index, k_cache):
     base = b.Gather(flat, b.Add(b.Mul(row, blocks), b.Div(s, page)))
     place = b.Add(b.Mul(b.Div(base, page), page), b.Mod(s, page))
     return b.Reshape(b.Where(b.Less(base, zero), base, place), [-1, 1]), page
-
-
-def _body_store(b, call, name, cache, values, slots, page, scale):
-    quantized = scale is not None
-    if quantized:
-        scaled = b.Clip(b.Round(b.Mul(values, scale)), -128.0, 127.0)
-        values = b.Cast(scaled, to="int8")
-    else:
-        values = b.Cast(values, to=call.dtype(name))
-    fractal = call.attrs["cache_mode"].endswith("NZ")
-    shape = b.Shape(cache)
-    width = b.Slice(shape, [3], [4])
-    rows = cache
-    if fractal:
-        d0 = 32 if quantized else 16
-        memory = b.Concat([-1], b.Div(width, d0), b.Unsqueeze(page, [0]), [d0], axis=0)
-        rows = b.Transpose(b.Reshape(cache, memory), perm=[0, 2, 1, 3])
-        blocks = b.Shape(rows)
-    rows = b.Reshape(rows, b.Concat([-1], width, axis=0))
-    # A spare row takes what is not stored.
-    count = b.Slice(b.Shape(rows), [0], [1])
-    blank = b.Expand(b.const([0.0], "float32"), b.Concat([1], width, axis=0))
-    spare = b.Concat(rows, b.Cast(blank, to=call.dtype(name)), axis=0)
-    slots = b.Where(b.Less(slots, b.const(0, "int64")), count, slots)
-    rows = b.Slice(b.ScatterND(spare, slots, values), [0], count, [0])
-    if fractal:
-        rows = b.Transpose(b.Reshape(rows, blocks), perm=[0, 2, 1, 3])
-    return b.Reshape(rows, shape)
 
 
 @op.function
@@ -318,9 +271,13 @@ def body(
     def rows(x):
         return b.Reshape(x, b.Concat([-1], b.Slice(b.Shape(x), [3], [4]), axis=0))
 
+    def stored(name, cache, values, scale):
+        fractal = call.attrs["cache_mode"].endswith("NZ")
+        return body_store(b, call.dtype(name), cache, rows(values), slots, page, fractal, scale)
+
     return (
-        _body_store(b, call, "k_cache", k_cache, rows(k), slots, page, k_rope_scale),
-        _body_store(b, call, "ckv_cache", ckv_cache, rows(y), slots, page, c_kv_scale),
+        stored("k_cache", k_cache, k, k_rope_scale),
+        stored("ckv_cache", ckv_cache, y, c_kv_scale),
         b.Cast(k, to=dtype),
         b.Cast(y, to=dtype),
     )

@@ -1,4 +1,8 @@
-"""Finds the definitions: every ``<root>/<family>/<op>.py``. There is no list of operators."""
+"""Finds the definitions: every ``<root>/<family>/<op>.py``. There is no list of operators.
+
+A file ``_<name>.py`` defines none: it holds what several definitions of the family share, and they
+import it with ``from ._<name> import ...``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
 from .definition import DefinitionError, Op
 
@@ -36,7 +41,7 @@ def load_ops(roots: Iterable[Path]) -> dict[str, Op]:
         if not root.is_dir():
             raise DefinitionError(f"expected a folder of operator definitions at {root}")
         for path in sorted(root.glob("*/*.py")):
-            if path.name == "__init__.py":
+            if path.name.startswith("_"):
                 continue
             for op in _load_file(path):
                 for schema in op.torch_schemas():
@@ -56,7 +61,17 @@ def all_ops() -> dict[str, Op]:
     return load_ops(default_roots())
 
 
+def _make_importable(folder: Path) -> None:
+    """Give the family a package, for the imports inside it."""
+    for name, place in ((_PACKAGE, folder.parent), (f"{_PACKAGE}.{folder.name}", folder)):
+        package = sys.modules.setdefault(name, ModuleType(name))
+        places = list(getattr(package, "__path__", []))
+        if str(place) not in places:
+            package.__path__ = [*places, str(place)]
+
+
 def _load_file(path: Path) -> list[Op]:
+    _make_importable(path.parent)
     name = f"{_PACKAGE}.{path.parent.name}.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,0 +1,16 @@
+// npu_mla_prolog_v2(token_x, ...) -> query, query_rope, kv_cache, kr_cache, dequant_scale_q_nope. The semantics are in
+// npu_mla_prolog_v2.py.
+#include "ep/kernels/mla/prolog.h"
+
+namespace npu {
+namespace {
+
+class MlaPrologV2Kernel final : public MlaProlog {
+ public:
+  explicit MlaPrologV2Kernel(const KernelInfo& info) : MlaProlog(info, "npu_mla_prolog_v2", true) {}
+};
+
+NPU_KERNEL(NPUMlaPrologV2, MlaPrologV2Kernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,113 @@
+"""What precedes multi-head latent attention: the absorbed query and the latent cache's new rows.
+
+Source: torch_npu.npu_mla_prolog_v2. The caches are written in place, which torch_npu's own schema
+does not say and this one does.
+"""
+
+from onnxruntime_npu.opdef import npu_op
+
+from . import _mla_prolog as mla
+
+op = npu_op(
+    f"npu_mla_prolog_v2({mla.ARGUMENTS}) -> (Tensor, Tensor, Tensor(a!), Tensor(b!), Tensor)",
+    onnx="NPUMlaPrologV2",
+    outputs=["query", "query_rope", "kv_cache_out", "kr_cache_out", "dequant_scale_q_nope"],
+    dtypes={**mla.dtypes(mla.QUANTIZED), "dequant_scale_q_nope": ["float32"]},
+    sample_dtypes=["float32", "float16", "bfloat16"],
+)
+
+
+@op.reference
+def reference(
+    token_x,
+    weight_dq,
+    weight_uq_qr,
+    weight_uk,
+    weight_dkv_kr,
+    rmsnorm_gamma_cq,
+    rmsnorm_gamma_ckv,
+    rope_sin,
+    rope_cos,
+    cache_index,
+    kv_cache,
+    kr_cache,
+    dequant_scale_x=None,
+    dequant_scale_w_dq=None,
+    dequant_scale_w_uq_qr=None,
+    dequant_scale_w_dkv_kr=None,
+    quant_scale_ckv=None,
+    quant_scale_ckr=None,
+    smooth_scales_cq=None,
+    rmsnorm_epsilon_cq=1e-05,
+    rmsnorm_epsilon_ckv=1e-05,
+    cache_mode="PA_BSND",
+):
+    """Return the query, its rotated part, both caches with a new row a token, and query's scale.
+
+    token_x [.., He] is [T, He] or [B, S, He]. F is the dtype of weight_uk; "-> F" rounds to it.
+
+        c  = token_x @ weight_dq [He, Hcq] -> F;  cq = rms_norm(c) * rmsnorm_gamma_cq -> F
+        u  = cq @ weight_uq_qr [Hcq, N * (D + Dr)] -> F, seen as [.., N, D + Dr]
+        query [.., N, Hckv] = u[.., :D] @ weight_uk [N, D, Hckv] -> F
+        query_rope [.., N, Dr] = rope(u[.., D:]) -> F
+        h  = token_x @ weight_dkv_kr [He, Hckv + Dr], in float32
+        kv_cache.view(-1, Hckv)[cache_index] = rms_norm(h[.., :Hckv]) * rmsnorm_gamma_ckv
+        kr_cache.view(-1, Dr)[cache_index] = rope(h[.., Hckv:])
+
+    rope takes even elements first, then odd, and rotates halves by rope_cos, rope_sin [.., Dr].
+    Caches are [blocks, block_size, 1, width]; cache_index has the leading shape of token_x, and a
+    token with a negative one is not stored. In cache_mode PA_NZ a block is stored as
+    [width / d0, block_size, d0] with d0 = 16, or 32 in int8.
+
+    Quantization modes, told apart by dtypes and scales:
+    A: none. dequant_scale_q_nope is [1.0] here and in B, C and D.
+    B: weight_uq_qr is int8 with dequant_scale_w_uq_qr per column; cq stays in float32, is
+       multiplied by smooth_scales_cq [Hcq] if given, and quantized per token by max|cq| / 127; u
+       stays in float32, but u[.., :D] -> F before weight_uk.
+    C: B with int8 caches, round(row * quant_scale_ckv [Hckv]) and round(row * quant_scale_ckr [Dr]).
+    D: B with token_x, weight_dq and weight_dkv_kr in int8, too, and a scale for each; c stays in
+       float32.
+    E: D with an int8 kv_cache of one scale s, the first of quant_scale_ckv. query is int8,
+       quantized per token and head by dequant_scale_q_nope [.., N, 1] = max|query| / 127, and
+       query_rope, after its rounding, is multiplied by s / dequant_scale_q_nope and rounded again.
+    Rows of zeros are divided by one.
+    """
+    return mla.reference(
+        "npu_mla_prolog_v2",
+        token_x,
+        weight_dq,
+        weight_uq_qr,
+        weight_uk,
+        weight_dkv_kr,
+        rmsnorm_gamma_cq,
+        rmsnorm_gamma_ckv,
+        rope_sin,
+        rope_cos,
+        cache_index,
+        kv_cache,
+        kr_cache,
+        dequant_scale_x=dequant_scale_x,
+        dequant_scale_w_dq=dequant_scale_w_dq,
+        dequant_scale_w_uq_qr=dequant_scale_w_uq_qr,
+        dequant_scale_w_dkv_kr=dequant_scale_w_dkv_kr,
+        quant_scale_ckv=quant_scale_ckv,
+        quant_scale_ckr=quant_scale_ckr,
+        smooth_scales_cq=smooth_scales_cq,
+        rmsnorm_epsilon_cq=rmsnorm_epsilon_cq,
+        rmsnorm_epsilon_ckv=rmsnorm_epsilon_ckv,
+        cache_mode=cache_mode,
+        full_allowed=True,
+    )
+
+
+@op.function
+def body(b, call, *inputs):
+    return mla.body(b, call, zip((x.name for x in op.inputs), inputs, strict=True))
+
+
+@op.samples
+def samples(make):
+    yield from mla.samples(make, "ABCDE", has_query_scale=True)
+
+
+mla.errors(op, "npu_mla_prolog_v2", "ABCDE")
