@@ -435,7 +435,9 @@ def errors(op, name, modes):
             made = {k: v(make) if callable(v) else v for k, v in changes.items()}
             return Sample(**(inputs(make, 5, mode=mode) | made))
 
-        op.errors(make_call, match=rf"\[{name}\] expected {match}", id=id, needs_values=needs_values)
+        op.errors(
+            make_call, match=rf"\[{name}\] expected {match}", id=id, needs_values=needs_values
+        )
 
     refuse("cache_mode", "cache_mode PA_BSND or PA_NZ, got 'BNSD'", cache_mode="BNSD")
     refuse("token_rank", r"token_x of shape \[T, He\] or", token_x=lambda make: make(48))
@@ -457,7 +459,9 @@ def errors(op, name, modes):
         smooth_scales_cq=lambda make: make(40, dtype="float32"),
     )
     refuse("scale_missing", "dequant_scale_w_uq_qr in", mode="B", dequant_scale_w_uq_qr=None)
-    refuse("one_cache_scale", "quant_scale_ckr in|kr_cache of dtype", mode="C", quant_scale_ckr=None)
+    refuse(
+        "one_cache_scale", "quant_scale_ckr in|kr_cache of dtype", mode="C", quant_scale_ckr=None
+    )
     refuse(
         "scale_size",
         "dequant_scale_w_uq_qr of 168 elements",

@@ -17,13 +17,16 @@ OrtCustomOpInputOutputCharacteristic SchemaPresence(const ArgDef& arg) {
   return arg.optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
 }
 
-// The input whose type an output of several possible types takes: the first that allows the same ones. kNone: the type
-// is fixed, or no input tells it.
+// The input whose type an output of several possible types takes: the one that it is the new value of, else the first
+// that allows the same ones. kNone: the type is fixed, or no input tells it.
 constexpr size_t kNone = static_cast<size_t>(-1);
-size_t FollowedInput(const OpDef& def, const ArgDef& output) {
-  if (SchemaType(output) != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return kNone;
+size_t FollowedInput(const OpDef& def, size_t output) {
+  if (SchemaType(def.outputs[output]) != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) return kNone;
+  for (const auto& [input, updated] : def.mutable_alias) {
+    if (static_cast<size_t>(updated) == output) return static_cast<size_t>(input);
+  }
   for (size_t i = 0; i < def.inputs.size(); ++i) {
-    if (def.inputs[i].dtypes.bits() == output.dtypes.bits()) return i;
+    if (def.inputs[i].dtypes.bits() == def.outputs[output].dtypes.bits()) return i;
   }
   return kNone;
 }
@@ -98,15 +101,15 @@ void CustomOpDomain::AddVariants(const Api& api, const OpDef& def, std::vector<O
                                  size_t output) {
   if (output == def.outputs.size()) {
     std::vector<ONNXTensorElementDataType> outputs;
-    for (const ArgDef& arg : def.outputs) {
-      const size_t followed = FollowedInput(def, arg);
-      outputs.push_back(followed == kNone ? SchemaType(arg) : types[followed]);
+    for (size_t i = 0; i < def.outputs.size(); ++i) {
+      const size_t followed = FollowedInput(def, i);
+      outputs.push_back(followed == kNone ? SchemaType(def.outputs[i]) : types[followed]);
     }
     ops_.push_back(std::make_unique<Op>(def, types, std::move(outputs)));
     api.Check(api.ort.CustomOpDomain_Add(domain_.get(), ops_.back().get()));
     return;
   }
-  const size_t followed = FollowedInput(def, def.outputs[output]);
+  const size_t followed = FollowedInput(def, output);
   if (followed == kNone || types[followed] != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) {
     return AddVariants(api, def, types, output + 1);
   }

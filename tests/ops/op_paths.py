@@ -15,6 +15,7 @@ import torch
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.opdef import Maker, Op, Sample, attach_function_bodies
 from onnxruntime_npu.opdef import dtypes as dt
+from onnxruntime_npu.opdef.definition import Output
 
 NPU = "NPUExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -192,8 +193,15 @@ def reference_types(op: Op, sample: Sample) -> list[tuple[str, int]]:
             (dt.from_torch(o.dtype), o.dim()) for o in _flat(op.call_reference(**bind(op, sample)))
         ]
     except Exception:
-        first = dt.from_torch(node_inputs(op, bind(op, sample))[0].dtype)
-        return [(first if first in o.dtypes else o.dtypes[0], 1) for o in op.outputs]
+        bound = bind(op, sample)
+        first = dt.from_torch(node_inputs(op, bound)[0].dtype)
+
+        def guess(output: Output) -> str:
+            if output.mutates:
+                return dt.from_torch(bound[output.mutates].dtype)
+            return first if first in output.dtypes else output.dtypes[0]
+
+        return [(guess(o), 1) for o in op.outputs]
 
 
 def exported(op: Op, calls: Sequence[Sample]) -> tuple[onnx.ModelProto, list[list[torch.Tensor]]]:

@@ -21,6 +21,7 @@ from onnxruntime_npu.opdef import (
     Op,
     TypeAlias,
     attach_function_bodies,
+    load_ops,
     npu_op,
 )
 from onnxruntime_npu.opdef.inference import infer_outputs
@@ -96,6 +97,19 @@ def test_contradictory_definition_is_refused(changes: dict[str, object], message
 def test_reference_takes_the_arguments_of_the_schema() -> None:
     with pytest.raises(DefinitionError, match=r"\[npu_t\] expected the reference to take"):
         _op().reference(lambda x, a=1.0: x)
+
+
+def test_definitions_of_a_family_share_a_file_of_helpers(tmp_path: Path) -> None:
+    family = tmp_path / "sharing"
+    family.mkdir()
+    (family / "_width.py").write_text("OUTPUTS = ['y']\n")
+    (family / "npu_shares.py").write_text(
+        "from onnxruntime_npu.opdef import npu_op\n"
+        "from ._width import OUTPUTS\n"
+        "op = npu_op('npu_shares(Tensor x) -> Tensor', onnx='NPUShares', outputs=OUTPUTS,\n"
+        "    dtypes={'x': ['int8'], 'y': ['int8']})\n"
+    )
+    assert list(load_ops([tmp_path])) == ["npu_shares"]
 
 
 def test_a_call_is_bound_like_a_python_call() -> None:

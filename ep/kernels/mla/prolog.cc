@@ -12,12 +12,25 @@
 namespace npu {
 namespace {
 
-constexpr std::array<const char*, MlaProlog::kInputs> kNames = {
-    "token_x",         "weight_dq",          "weight_uq_qr",          "weight_uk",
-    "weight_dkv_kr",   "rmsnorm_gamma_cq",   "rmsnorm_gamma_ckv",     "rope_sin",
-    "rope_cos",        "cache_index",        "kv_cache",              "kr_cache",
-    "dequant_scale_x", "dequant_scale_w_dq", "dequant_scale_w_uq_qr", "dequant_scale_w_dkv_kr",
-    "quant_scale_ckv", "quant_scale_ckr",    "smooth_scales_cq"};
+constexpr std::array<const char*, MlaProlog::kInputs> kNames = {"token_x",
+                                                                "weight_dq",
+                                                                "weight_uq_qr",
+                                                                "weight_uk",
+                                                                "weight_dkv_kr",
+                                                                "rmsnorm_gamma_cq",
+                                                                "rmsnorm_gamma_ckv",
+                                                                "rope_sin",
+                                                                "rope_cos",
+                                                                "cache_index",
+                                                                "kv_cache",
+                                                                "kr_cache",
+                                                                "dequant_scale_x",
+                                                                "dequant_scale_w_dq",
+                                                                "dequant_scale_w_uq_qr",
+                                                                "dequant_scale_w_dkv_kr",
+                                                                "quant_scale_ckv",
+                                                                "quant_scale_ckr",
+                                                                "smooth_scales_cq"};
 
 bool ParseFractal(const char* op, const std::string& mode) {
   NPU_CHECK(mode == "PA_BSND" || mode == "PA_NZ", "[", op, "] expected cache_mode PA_BSND or PA_NZ, got '", mode, "'");
@@ -138,8 +151,8 @@ struct MlaProlog::Task {
       MultiplyIntegers(c[kTokenX].template as<int8_t>(), kWeightDq, c[kScaleX].template as<float>(),
                        c[kScaleWDq].template as<float>());
     } else {
-      kernel->Multiply(c[kWeightUk].dtype, kWeightDq, 0, gemm::Matrix::RowMajor(c[kTokenX].data, c.tokens, c.he), Weight(kWeightDq),
-                       {latent, c[kWeightUk].dtype, n});
+      kernel->Multiply(c[kWeightUk].dtype, kWeightDq, 0, gemm::Matrix::RowMajor(c[kTokenX].data, c.tokens, c.he),
+                       Weight(kWeightDq), {latent, c[kWeightUk].dtype, n});
     }
     const T* gamma = c[kGammaCq].template as<T>();
     if (!c.quantized()) {
@@ -166,8 +179,8 @@ struct MlaProlog::Task {
   void ProjectUp() const {
     const int64_t n = c.heads * c.head_width();
     if (!c.quantized()) {
-      kernel->Multiply(c[kWeightUk].dtype, kWeightUqQr, 0, gemm::Matrix::RowMajor(latent, c.tokens, c.hcq), Weight(kWeightUqQr),
-                       {up, c[kWeightUk].dtype, n});
+      kernel->Multiply(c[kWeightUk].dtype, kWeightUqQr, 0, gemm::Matrix::RowMajor(latent, c.tokens, c.hcq),
+                       Weight(kWeightUqQr), {up, c[kWeightUk].dtype, n});
       return;
     }
     MultiplyIntegers(codes, kWeightUqQr, scales, c[kScaleWUqQr].template as<float>());
@@ -183,9 +196,9 @@ struct MlaProlog::Task {
     for (int64_t h = 0; h < c.heads; ++h) {
       const gemm::Matrix rows{up + h * head_step, c.tokens, c.d, c.heads * head_step, 1};
       const T* weight = c[kWeightUk].template as<T>();
-      const gemm::Matrix b =
-          gemm::Matrix::RowMajor(weight ? weight + h * c.d * c.hckv : nullptr, c.d, c.hckv);
-      kernel->Multiply(c[kWeightUk].dtype, kWeightUk, h, rows, b, {query + h * c.hckv, c[kWeightUk].dtype, c.heads * c.hckv});
+      const gemm::Matrix b = gemm::Matrix::RowMajor(weight ? weight + h * c.d * c.hckv : nullptr, c.d, c.hckv);
+      kernel->Multiply(c[kWeightUk].dtype, kWeightUk, h, rows, b,
+                       {query + h * c.hckv, c[kWeightUk].dtype, c.heads * c.hckv});
     }
   }
 
@@ -236,8 +249,8 @@ struct MlaProlog::Task {
       MultiplyIntegers(c[kTokenX].template as<int8_t>(), kWeightDkvKr, c[kScaleX].template as<float>(),
                        c[kScaleWDkvKr].template as<float>());
     } else {
-      kernel->Multiply(c[kWeightUk].dtype, kWeightDkvKr, 0, gemm::Matrix::RowMajor(c[kTokenX].data, c.tokens, c.he), Weight(kWeightDkvKr),
-                       {wide, DType::kFloat32, n});
+      kernel->Multiply(c[kWeightUk].dtype, kWeightDkvKr, 0, gemm::Matrix::RowMajor(c[kTokenX].data, c.tokens, c.he),
+                       Weight(kWeightDkvKr), {wide, DType::kFloat32, n});
     }
     ParallelFor(c.tokens, RowGrain(n), [&](int64_t begin, int64_t end) {
       RowScratch weights(c.hckv), normed(c.hckv), cosines(c.dr), sines(c.dr), rotated(c.dr);
@@ -266,8 +279,8 @@ MlaProlog::MlaProlog(const KernelInfo& info, const char* op, bool full_quantizat
 
 bool MlaProlog::PrePack(size_t input, const TensorView& constant, Stream& stream) {
   const int rank = input == kWeightUk ? 3 : 2;
-  if (input < kWeightDq || input > kWeightDkvKr || !gemm::Supports(constant.dtype) ||
-      constant.shape.rank() != rank || constant.elements() == 0) {
+  if (input < kWeightDq || input > kWeightDkvKr || !gemm::Supports(constant.dtype) || constant.shape.rank() != rank ||
+      constant.elements() == 0) {
     return false;
   }
   Packed& packed = packed_[input];
@@ -376,8 +389,7 @@ void MlaProlog::Compute(OpContext& ctx) const {
 
   const DType floats = c[kWeightUk].dtype;
   const bool int8_query = c.quantizes_query();
-  const TensorView query =
-      ctx.Output(0, int8_query ? DType::kInt8 : floats, WithBack(c.lead, {c.heads, c.hckv}));
+  const TensorView query = ctx.Output(0, int8_query ? DType::kInt8 : floats, WithBack(c.lead, {c.heads, c.hckv}));
   const TensorView query_rope = ctx.Output(1, floats, WithBack(c.lead, {c.heads, c.dr}));
   const TensorView kv_out = ctx.Output(2, c[kKvCache].dtype, c[kKvCache].shape);
   const TensorView kr_out = ctx.Output(3, c[kKrCache].dtype, c[kKrCache].shape);
