@@ -4,6 +4,7 @@ Source: torch_npu.npu_fast_gelu, torch_npu.fast_gelu.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
+from onnxruntime_npu.opdef.gradients import silu_gradient
 
 op = npu_op(
     "npu_fast_gelu(Tensor self) -> Tensor",
@@ -25,6 +26,14 @@ def reference(self):
 def body(b, call, self):
     x = b.Cast(self, to="float32")
     return b.Cast(b.Mul(x, b.Sigmoid(b.Mul(x, 1.702))), to=call.dtype("self"))
+
+
+@op.backward("self")
+def backward(grad_y, self):
+    """dx = dy silu'(1.702 x), because y = silu(1.702 x) / 1.702."""
+    compute = torch.promote_types(self.dtype, torch.float32)
+    scaled = 1.702 * self.to(compute)
+    return silu_gradient(grad_y.to(compute), scaled).to(self.dtype)
 
 
 @op.samples

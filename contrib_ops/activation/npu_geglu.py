@@ -59,6 +59,20 @@ def body(b, call, self):
     return b.Cast(b.Mul(other, gelu), to=dtype), b.Cast(gelu, to=dtype)
 
 
+@op.backward("self")
+def backward(grad_y, self, dim, approximate, activate_left):
+    """Of the activated half a: dy other GELU'(a); of the other half: dy GELU(a)."""
+    compute = torch.promote_types(self.dtype, torch.float32)
+    form = "tanh" if approximate else "none"
+    dy = grad_y.to(compute)
+    size = self.shape[dim] // 2
+    halves = [self.narrow(dim, start, size).to(compute) for start in (0, size)]
+    a, other = halves if activate_left else reversed(halves)
+    da = torch.ops.aten.gelu_backward(dy * other, a, approximate=form)
+    dother = dy * torch.nn.functional.gelu(a, approximate=form)
+    return torch.cat((da, dother) if activate_left else (dother, da), dim).to(self.dtype)
+
+
 @op.samples
 def samples(make):
     x = [[1.0, -1.0, 2.0, 0.5]]

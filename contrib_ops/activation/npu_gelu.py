@@ -41,6 +41,12 @@ def body(b, call, self):
     return b.Cast(b.Mul(b.Mul(x, 0.5), b.Add(inner, 1.0)), to=call.dtype("self"))
 
 
+@op.backward("self")
+def backward(grad_y, self, approximate):
+    """dx = dy GELU'(x) of the form that was computed."""
+    return torch.ops.aten.gelu_backward(grad_y, self, approximate=approximate)
+
+
 @op.samples
 def samples(make):
     x = [-2.0, -1.0, 0.0, 0.5, 1.0, 3.0]

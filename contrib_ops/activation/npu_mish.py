@@ -25,6 +25,14 @@ def body(b, call, self):
     return b.Cast(b.Mul(x, b.Tanh(softplus)), to=call.dtype("self"))
 
 
+@op.backward("self")
+def backward(grad_y, self):
+    """dx = dy (t + x sigmoid(x) (1 - t^2)) with t = tanh(softplus(x))."""
+    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    t = torch.tanh(torch.nn.functional.softplus(x))
+    return (grad_y * (t + x * torch.sigmoid(x) * (1 - t * t))).to(self.dtype)
+
+
 @op.samples
 def samples(make):
     yield Sample(

@@ -1,6 +1,7 @@
 """SiLU (Swish), x * sigmoid(x), with an in-place twin. Source: torch_npu.npu_silu."""
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
+from onnxruntime_npu.opdef.gradients import silu_gradient
 
 op = npu_op(
     "npu_silu(Tensor self) -> Tensor",
@@ -26,10 +27,8 @@ def body(b, call, self):
 
 @op.backward("self")
 def backward(grad_y, self):
-    """d/dx x s = s + x s (1 - s) with s = sigmoid(x)."""
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
-    s = torch.sigmoid(x)
-    return (grad_y * (s * (1 + x * (1 - s)))).to(self.dtype)
+    """dx = dy (s + x s (1 - s)) with s = sigmoid(x)."""
+    return silu_gradient(grad_y, self)
 
 
 @op.samples

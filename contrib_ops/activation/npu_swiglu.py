@@ -4,6 +4,7 @@ Source: torch_npu.npu_swiglu.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef.gradients import silu_gradient
 
 op = npu_op(
     "npu_swiglu(Tensor self, int dim=-1) -> Tensor",
@@ -34,6 +35,17 @@ def body(b, call, self):
         b.Cast(self, to="float32"), axis=call.attrs["dim"], num_outputs=2, _outputs=2
     )
     return b.Cast(b.Mul(b.Mul(first, b.Sigmoid(first)), second), to=call.dtype("self"))
+
+
+@op.backward("self")
+def backward(grad_y, self, dim):
+    """da = dy b silu'(a), db = dy silu(a)."""
+    compute = torch.promote_types(self.dtype, torch.float32)
+    dy = grad_y.to(compute)
+    size = self.shape[dim] // 2
+    a, b = (self.narrow(dim, start, size).to(compute) for start in (0, size))
+    da = silu_gradient(dy * b, a)
+    return torch.cat((da, dy * torch.nn.functional.silu(a)), dim).to(self.dtype)
 
 
 @op.samples

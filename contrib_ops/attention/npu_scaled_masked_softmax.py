@@ -46,6 +46,13 @@ def body(b, call, x, mask):
     return b.Cast(b.Softmax(b.Where(mask, MASKED, logits), axis=-1), to=call.dtype("x"))
 
 
+@op.backward("x")
+def backward(grad_y, mask, scale, y):
+    """dx = scale y (dy - sum(dy y)), 0 where masked."""
+    dlogits = torch.ops.aten._softmax_backward_data(grad_y, y, -1, y.dtype)
+    return dlogits.masked_fill(mask, 0) * scale
+
+
 @op.samples
 def samples(make):
     yield Sample(

@@ -113,6 +113,24 @@ def body(b, call, input, target, weight):
     return [b.Cast(v, to=dtype) for v in (loss, log_prob, zloss, zeros)]
 
 
+@op.backward("input")
+def backward(grad_loss, target, weight, reduction, ignore_index, label_smoothing, log_prob):
+    """dinput = d - softmax sum(d), d the gradient of the row's log-probabilities."""
+    compute = torch.promote_types(log_prob.dtype, torch.float32)
+    log_prob, classes = log_prob.to(compute), log_prob.shape[-1]
+    weights = log_prob.new_ones(classes) if weight is None else weight.to(compute)
+    w = weights.index_select(0, target)
+    counts = (target != ignore_index).to(compute) if ignore_index >= 0 else torch.ones_like(w)
+    drow = grad_loss.to(compute) * counts
+    if reduction == "mean":
+        drow = drow / (w * counts).sum()
+    smooth = -label_smoothing / max(classes, 1) * weights
+    d = (smooth * drow[:, None]).scatter_add(
+        1, target[:, None], ((label_smoothing - 1) * w * drow)[:, None]
+    )
+    return d - log_prob.exp() * d.sum(-1, keepdim=True)
+
+
 @op.samples
 def samples(make):
     x = [[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]

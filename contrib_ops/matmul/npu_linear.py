@@ -3,6 +3,8 @@
 Source: torch_npu.npu_linear.
 """
 
+import math
+
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
 op = npu_op(
@@ -66,6 +68,18 @@ def body(b, call, input, weight, bias):
     if bias is not None:
         y = b.Add(y, widened(bias, "bias"))
     return y if dtype == compute else b.Cast(y, to=dtype)
+
+
+@op.backward("input", "weight", "bias")
+def backward(grad_y, input, weight, needs):
+    """dinput = dy @ weight, dweight = dy.T @ input, dbias = sum(dy) over rows."""
+    count = math.prod(grad_y.shape[:-1])
+    rows = grad_y.reshape(count, grad_y.shape[-1])
+    dinput = grad_y @ weight if "input" in needs else None
+    dweight = rows.t() @ input.reshape(count, input.shape[-1]) if "weight" in needs else None
+    compute = torch.promote_types(grad_y.dtype, torch.float32)
+    dbias = rows.sum(0, dtype=compute) if "bias" in needs else None
+    return dinput, dweight, dbias
 
 
 @op.samples

@@ -70,6 +70,24 @@ def body(b, call, x, gx, beta, gamma):
     return mean, rstd, b.Cast(y, to=call.dtype("x"))
 
 
+@op.backward("x", "gx", "beta", "gamma")
+def backward(grad_y, x, gx, beta, gamma, alpha, mean, rstd, needs):
+    """Those of layer normalisation of s = alpha x + gx; dx = alpha ds, dgx = ds."""
+    s = alpha * x.to(rstd.dtype) + gx.to(rstd.dtype)
+    ds, dgamma, dbeta = torch.ops.aten.native_layer_norm_backward(
+        grad_y.to(rstd.dtype),
+        s,
+        list(gamma.shape),
+        mean,
+        rstd,
+        gamma.to(rstd.dtype),
+        beta.to(rstd.dtype),
+        [bool(needs & {"x", "gx"}), "gamma" in needs, "beta" in needs],
+    )
+    dx = alpha * ds if "x" in needs else None
+    return dx, ds, dbeta, dgamma
+
+
 @op.samples
 def samples(make):
     yield Sample(

@@ -49,7 +49,7 @@ def body(b, call, self, gamma):
 
 @op.backward("self", "gamma")
 def backward(grad_y, self, gamma, rstd, needs):
-    """With n = x rstd: dx = rstd (g - n mean(g n)), g = dy gamma; dgamma = sum over rows of dy n."""
+    """dx = rstd (g - n mean(g n)), dgamma = sum(dy n) over rows; n = x rstd, g = dy gamma."""
     axes = list(range(self.dim() - gamma.dim(), self.dim()))
     rows = list(range(self.dim() - gamma.dim()))
     dy, normalized = grad_y.to(rstd.dtype), self.to(rstd.dtype) * rstd

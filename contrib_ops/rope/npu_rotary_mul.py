@@ -16,6 +16,13 @@ def _broadcasts(table, x):
     return missing >= 0 and all(t in (1, s) for t, s in zip(table, x[missing:], strict=True))
 
 
+def _rotated(x, rotary_mode):
+    if rotary_mode == "half":
+        half = x.shape[-1] // 2
+        return torch.cat((-x[..., half:], x[..., :half]), -1)
+    return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+
 @op.reference
 def reference(self, r1, r2, rotary_mode="half", rotate=None):
     """y = x * r1 + rot * r2 in float32, rounded once; r1, r2 broadcast to x and hold cos and sin.
@@ -54,10 +61,7 @@ def reference(self, r1, r2, rotary_mode="half", rotate=None):
             d % 2 == 0,
             f"[npu_rotary_mul] expected an even last dimension of self, got {list(self.shape)}",
         )
-        if rotary_mode == "half":
-            rotated = torch.cat((-x[..., d // 2 :], x[..., : d // 2]), -1)
-        else:
-            rotated = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+        rotated = _rotated(x, rotary_mode)
     return (x * r1.to(compute) + rotated * r2.to(compute)).to(self.dtype)
 
 
@@ -85,6 +89,27 @@ def _half_turn(make, d):
     matrix[: d // 2, d // 2 :] = torch.eye(d // 2)
     matrix[d // 2 :, : d // 2] = -torch.eye(d // 2)
     return make.tensor(matrix.tolist())
+
+
+@op.backward("self", "r1", "r2")
+def backward(grad_y, self, r1, r2, rotary_mode, rotate, needs):
+    """dx = dy r1 + rot^T(dy r2), dr1 = dy x, dr2 = dy rot(x), summed where r1, r2 broadcast.
+
+    The rotation by a quarter turn has its negative as transpose.
+    """
+    compute = torch.promote_types(self.dtype, torch.float32)
+    dy, x = grad_y.to(compute), self.to(compute)
+    dx = dr1 = dr2 = None
+    if "self" in needs:
+        turned = dy * r2.to(compute)
+        back = -_rotated(turned, rotary_mode) if rotate is None else turned @ rotate.to(compute).t()
+        dx = dy * r1.to(compute) + back
+    if "r1" in needs:
+        dr1 = (dy * x).sum_to_size(r1.shape)
+    if "r2" in needs:
+        rotated = _rotated(x, rotary_mode) if rotate is None else x @ rotate.to(compute)
+        dr2 = (dy * rotated).sum_to_size(r2.shape)
+    return dx, dr1, dr2
 
 
 @op.samples

@@ -30,6 +30,13 @@ def body(b, call, input, index):
     return b.Gather(input, index, axis=0)
 
 
+@op.backward("input")
+def backward(grad_y, input, index):
+    """A row's gradient is the sum of the gradients of its copies."""
+    rows = grad_y.reshape(index.numel(), *input.shape[1:])
+    return torch.zeros_like(input).index_add(0, index.reshape(-1), rows)
+
+
 @op.samples
 def samples(make):
     yield Sample(

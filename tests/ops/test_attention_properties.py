@@ -51,7 +51,7 @@ def _operands(heads, batch: int, rows: int, keys: int, dtype: torch.dtype):
 
 def _pages(rows: torch.Tensor, table: torch.Tensor, blocks: int, block_size: int, flat: bool):
     """Return [B, N, S, D] in blocks as the table says; what the table does not name is NaN."""
-    batch, heads, _, size = rows.shape
+    _, heads, _, size = rows.shape
     cache = torch.full((blocks, heads, block_size, size), float("nan")).to(rows.dtype)
     parts = rows.unflatten(2, (table.shape[1], block_size)).transpose(1, 2)
     cache[table.long().flatten()] = parts.flatten(0, 1)

@@ -128,6 +128,8 @@ def make_node(
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         if formula is None:
             raise NotImplementedError(f"derivative for npu::{schema.name} is not implemented")
+        if not any(g is not None for g in grads):
+            return (None,) * len(ctx.needs_input_grad)
         saved = iter(ctx.saved_tensors)
         leaves = [
             next(saved) if is_tensor else constant
