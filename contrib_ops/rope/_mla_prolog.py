@@ -34,7 +34,7 @@ def dtypes(activations):
         **dict.fromkeys(("weight_uq_qr", "kv_cache", "kr_cache"), QUANTIZED),
         **dict.fromkeys(floats, FLOATS),
         "cache_index": ["int64"],
-        **dict.fromkeys(_SCALES, ["float32"]),
+        **{name: ["float32"] for name in _SCALES},
         "query": activations,
         "query_rope": FLOATS,
     }

@@ -64,7 +64,7 @@ def reference(
     B: weight_uq_qr is int8 with dequant_scale_w_uq_qr per column; cq stays in float32, is
        multiplied by smooth_scales_cq [Hcq] if given, and quantized per token by max|cq| / 127; u
        stays in float32, but u[.., :D] -> F before weight_uk.
-    C: B with int8 caches, round(row * quant_scale_ckv [Hckv]) and round(row * quant_scale_ckr [Dr]).
+    C: B with int8 caches: round(row * quant_scale_ckv [Hckv]), round(row * quant_scale_ckr [Dr]).
     D: B with token_x, weight_dq and weight_dkv_kr in int8, too, and a scale for each; c stays in
        float32.
     E: D with an int8 kv_cache of one scale s, the first of quant_scale_ckv. query is int8,

@@ -223,7 +223,9 @@ def exported(op: Op, calls: Sequence[Sample]) -> tuple[onnx.ModelProto, list[lis
             results: list[torch.Tensor] = []
             for bound, given in zip(bounds, names, strict=True):
                 values = {**bound, **{name: next(rest) for name in given}}
-                results += _flat(_call(function, op, values))
+                returned = _flat(_call(function, op, values))
+                # What returns nothing is known by what it writes.
+                results += returned or [values[o.mutates] for o in op.outputs if o.mutates]
             return tuple(results)
 
     program = torch.onnx.export(

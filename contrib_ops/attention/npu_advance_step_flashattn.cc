@@ -1,0 +1,146 @@
+// npu_advance_step_flashattn(input_tokens, sampled_token_ids, input_positions, seq_lens, slot_mapping, block_tables,
+// spec_token?, accepted_num?; num_seqs, num_queries, block_size) -> input_tokens, input_positions, seq_lens,
+// slot_mapping. The semantics are in npu_advance_step_flashattn.py.
+#include <limits>
+
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_advance_step_flashattn";
+
+// A sum or product of numbers that a caller gives, which wraps.
+int64_t Wrap(uint64_t value) { return static_cast<int64_t>(value); }
+
+struct Task {
+  const int64_t *sampled, *old_positions, *old_lengths, *tables, *spec, *accepted;
+  int64_t *tokens, *positions, *lengths, *slots;  // null: not asked for
+  int64_t seqs, queries, per_seq, block_size, blocks;
+  bool speculative;  // spec may have no elements, and then no address
+
+  void Run() const {
+    CheckPositions();
+    if (speculative) {
+      for (int64_t i = 0; i < seqs; ++i) AdvanceSpeculative(i);
+    } else {
+      for (int64_t i = 0; i < seqs; ++i) Advance(i);
+    }
+  }
+
+ private:
+  // Before anything is written, so that a refused call changes nothing.
+  void CheckPositions() const {
+    const int64_t limit = blocks > std::numeric_limits<int64_t>::max() / block_size
+                              ? std::numeric_limits<int64_t>::max()
+                              : blocks * block_size;
+    const int64_t count = speculative ? seqs * per_seq : queries;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t position = speculative ? Moved(i) : old_lengths[i];
+      NPU_CHECK(position >= 0 && position < limit, "[", kOp, "] expected positions in [0, ", limit,
+                "), the blocks of block_tables, got ", position);
+    }
+  }
+
+  int64_t Moved(int64_t token) const {
+    return Wrap(static_cast<uint64_t>(old_positions[token]) + static_cast<uint64_t>(accepted[token / per_seq]) + 1u);
+  }
+
+  int64_t Slot(int64_t seq, int64_t position) const {
+    const uint64_t block = static_cast<uint64_t>(tables[seq * blocks + position / block_size]);
+    return Wrap(block * static_cast<uint64_t>(block_size) + static_cast<uint64_t>(position % block_size));
+  }
+
+  // New values may lie where the old ones do: of every token the old ones are read first.
+  void Write(int64_t token, int64_t id, int64_t position, int64_t length, int64_t slot) const {
+    if (tokens) tokens[token] = id;
+    if (positions) positions[token] = position;
+    if (lengths) lengths[token] = length;
+    if (slots) slots[token] = slot;
+  }
+
+  void Advance(int64_t i) const {
+    const int64_t length = old_lengths[i];
+    if (i < queries) {
+      Write(i, sampled[i], length, length + 1, Slot(i, length));
+    } else {
+      Write(i, 0, 0, length, -1);
+    }
+  }
+
+  void AdvanceSpeculative(int64_t seq) const {
+    const int64_t* row = sampled + seq * per_seq;
+    int64_t last = per_seq - 1;
+    while (last > 0 && row[last] < 0) --last;
+    if (row[last] < 0) last = per_seq - 1;
+    for (int64_t j = 0; j < per_seq; ++j) {
+      const int64_t token = seq * per_seq + j, position = Moved(token);
+      Write(token, j == 0 ? row[last] : spec[seq * (per_seq - 1) + j - 1], position, position + 1, Slot(seq, position));
+    }
+  }
+};
+
+class AdvanceStepKernel final : public Kernel {
+ public:
+  explicit AdvanceStepKernel(const KernelInfo& info)
+      : seqs_(info.attributes.Int("num_seqs", 0)),
+        queries_(info.attributes.Int("num_queries", 0)),
+        block_size_(info.attributes.Int("block_size", 0)) {
+    NPU_CHECK(seqs_ > 0, "[", kOp, "] expected num_seqs > 0, got ", seqs_);
+    NPU_CHECK(queries_ > 0 && queries_ <= seqs_, "[", kOp, "] expected num_queries in [1, ", seqs_, "], got ",
+              queries_);
+    NPU_CHECK(block_size_ > 0, "[", kOp, "] expected block_size > 0, got ", block_size_);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView tokens = ctx.Input(0), sampled = ctx.Input(1), positions = ctx.Input(2), lengths = ctx.Input(3);
+    const TensorView slots = ctx.Input(4), tables = ctx.Input(5), spec = ctx.Input(6), accepted = ctx.Input(7);
+    NPU_CHECK(static_cast<bool>(spec) == static_cast<bool>(accepted), "[", kOp,
+              "] expected spec_token and accepted_num both or neither");
+    NPU_CHECK(!spec || (spec.shape.rank() == 2 && spec.shape[0] == seqs_), "[", kOp, "] expected spec_token of shape [",
+              seqs_, ", k], got ", spec.shape);
+    const int64_t per_seq = spec ? spec.shape[1] + 1 : 1;
+    const Shape shape{Shape{seqs_, per_seq}.Elements()};
+    Expect("input_tokens", tokens, shape);
+    Expect("input_positions", positions, shape);
+    Expect("seq_lens", lengths, shape);
+    Expect("slot_mapping", slots, shape);
+    Expect("sampled_token_ids", sampled, Shape{spec ? seqs_ : queries_, per_seq});
+    if (accepted) Expect("accepted_num", accepted, Shape{seqs_});
+    NPU_CHECK(
+        tables.dtype == DType::kInt64 && tables.shape.rank() == 2 && tables.shape[0] == seqs_ && tables.shape[1] > 0,
+        "[", kOp, "] expected block_tables of shape [", seqs_, ", blocks], got ", tables.shape);
+
+    const auto output = [&](size_t i) { return ctx.Output(i, DType::kInt64, shape).as<int64_t>(); };
+    Task task{sampled.as<int64_t>(),
+              positions.as<int64_t>(),
+              lengths.as<int64_t>(),
+              tables.as<int64_t>(),
+              spec.as<int64_t>(),
+              accepted.as<int64_t>(),
+              output(0),
+              output(1),
+              output(2),
+              output(3),
+              seqs_,
+              queries_,
+              per_seq,
+              block_size_,
+              tables.shape[1],
+              static_cast<bool>(spec)};
+    ctx.Launch(kOp, [task] { task.Run(); });
+  }
+
+ private:
+  static void Expect(const char* name, const TensorView& t, const Shape& shape) {
+    NPU_CHECK(t && t.dtype == DType::kInt64 && t.shape == shape, "[", kOp, "] expected ", name, " of shape ", shape,
+              ", got ", t.shape);
+  }
+
+  int64_t seqs_, queries_, block_size_;
+};
+
+NPU_KERNEL(NPUAdvanceStepFlashattn, AdvanceStepKernel);
+
+}  // namespace
+}  // namespace npu
