@@ -1,0 +1,145 @@
+"""What is written and what is not: buffers that are input and output at once, and arguments.
+
+A session may be handed one OrtValue as an input and as the output that updates it, or that may take
+its place; the kernel then works in that buffer. Whoever binds two buffers keeps the input as it is.
+All of it follows from the definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnxruntime as ort
+import pytest
+import torch
+from onnxruntime_npu import ortvalue_from_torch, ortvalue_to_torch
+from onnxruntime_npu.opdef import Op, all_ops
+from op_paths import (
+    NPU,
+    _clone,
+    _tensors,
+    assert_on_npu,
+    bind,
+    check_close,
+    dispatcher_call,
+    make_model,
+    node_inputs,
+    reference,
+    samples,
+    session,
+)
+
+OPS = list(all_ops().values())
+
+
+def _pairs(op: Op) -> list[list[tuple[int, int]]]:
+    """Return the pairs (input, output) that one call may bind to one buffer, call by call."""
+    updates = [list(op.mutable_alias)] if op.mutable_alias else []
+    return updates + [[pair] for pair in op.may_alias]
+
+
+def _calls(ops: Sequence[Op]) -> list[object]:
+    return [
+        pytest.param(op, dtype, i, id=f"{op.name}-{dtype}-{sample.id or i}")
+        for op in ops
+        for dtype in op.sample_dtypes[:2]
+        for i, sample in enumerate(samples(op, dtype))
+    ]
+
+
+calls = pytest.mark.parametrize(
+    ("op", "dtype", "i"), _calls([op for op in OPS if op.outputs and _pairs(op)])
+)
+
+
+def _run(
+    op: Op, made: ort.InferenceSession, inputs: Sequence[ort.OrtValue], outputs: Sequence[object]
+) -> None:
+    binding = made.io_binding()
+    for info, value in zip(made.get_inputs(), inputs, strict=True):
+        binding.bind_ortvalue_input(info.name, value)
+    for info, value in zip(made.get_outputs(), outputs, strict=True):
+        binding.bind_ortvalue_output(info.name, value)
+    made.run_with_iobinding(binding)
+    binding.synchronize_outputs()
+
+
+@calls
+def test_one_buffer_as_input_and_output(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    given = node_inputs(op, bind(op, sample))
+    # Positions among the inputs that the call has, of the node's.
+    present = [k for k, (_, v) in enumerate(op.iterate_inputs(bind(op, sample))) if v is not None]
+    want = reference(op, sample)
+    plain = op.call_reference(**bind(op, sample))  # in the call's dtypes
+    made = session(make_model(op, sample, body=True), NPU)
+    assert_on_npu(made)
+    for pairs in _pairs(op):
+        bound = [(present.index(a), b) for a, b in pairs if a in present]
+        bound = [
+            (a, b)
+            for a, b in bound
+            if given[a].shape == plain[b].shape and given[a].dtype == plain[b].dtype
+        ]
+        inputs = [ortvalue_from_torch(t) for t in given]
+        outputs = [ortvalue_from_torch(torch.zeros_like(t)) for t in plain]
+        for a, b in bound:
+            outputs[b] = inputs[a]
+        addresses = [inputs[a].data_ptr() for a, _ in bound]
+        _run(op, made, inputs, outputs)
+        check_close(op, dtype, [ortvalue_to_torch(o) for o in outputs], want)
+        assert [inputs[a].data_ptr() for a, _ in bound] == addresses
+        _assert_kept(given, inputs, except_for=[a for a, _ in bound])
+
+
+@calls
+def test_two_buffers_leave_the_input_alone(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    given = node_inputs(op, bind(op, sample))
+    inputs = [ortvalue_from_torch(t) for t in given]
+    plain = op.call_reference(**bind(op, sample))
+    outputs = [ortvalue_from_torch(torch.zeros_like(t)) for t in plain]
+    _run(op, session(make_model(op, sample, body=True), NPU), inputs, outputs)
+    check_close(op, dtype, [ortvalue_to_torch(o) for o in outputs], reference(op, sample))
+    _assert_kept(given, inputs)
+
+
+@pytest.mark.parametrize(("op", "dtype", "i"), _calls(OPS))
+def test_a_call_writes_to_nothing_but_what_its_schema_marks(op: Op, dtype: str, i: int) -> None:
+    args, kwargs = dispatcher_call(op, samples(op, dtype)[i])
+    positional = [a.name for a in op.schema.arguments if not a.keyword_only]
+    bound = dict(zip(positional, args, strict=True)) | kwargs
+    marked = {o.mutates for o in op.outputs}
+    before = _clone(bound)
+    getattr(torch.ops.npu, op.name)(*args, **kwargs)
+    for name, value in bound.items():
+        if name not in marked:
+            for kept, old in zip(_tensors(value), _tensors(before[name]), strict=True):
+                assert torch.equal(_bits(kept), _bits(old)), name
+    if not op.mutable_alias:
+        return
+    # The twin without writing, which tracing sees, writes to nothing at all.
+    functional = _clone(before)
+    getattr(torch.ops.npu, op.name).functional(
+        *(functional[n] for n in positional), **{n: functional[n] for n in kwargs}
+    )
+    for name, value in functional.items():
+        for kept, old in zip(_tensors(value), _tensors(before[name]), strict=True):
+            assert torch.equal(_bits(kept), _bits(old)), name
+
+
+def _assert_kept(
+    given: Sequence[torch.Tensor],
+    inputs: Sequence[ort.OrtValue],
+    except_for: Sequence[int] = (),
+) -> None:
+    for k, (tensor, value) in enumerate(zip(given, inputs, strict=True)):
+        if k not in except_for:
+            assert torch.equal(_bits(ortvalue_to_torch(value)), _bits(tensor)), f"input {k}"
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes, in which NaN equals itself."""
+    if not tensor.numel():
+        return tensor.new_empty(0, dtype=torch.uint8)
+    return tensor.contiguous().view(-1).view(torch.uint8)
