@@ -88,6 +88,8 @@ def _with_leaves(bound: dict[str, Any], leaves: tuple[torch.Tensor, ...]) -> dic
 def _flat(results: Any) -> list[torch.Tensor]:
     if isinstance(results, torch.Tensor):
         return [results]
+    if isinstance(results, int):  # a seed, say
+        return []
     return [t for r in results or () for t in _flat(r)]
 
 

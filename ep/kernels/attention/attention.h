@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ep/kernels/attention/dropout.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu::attention {
@@ -38,14 +39,19 @@ struct Sequence {
   int64_t key_len = 0;
   // Row i sees the keys [i + left, i + right], cut to [0, key_len).
   int64_t left = 0, right = 0;
+  int64_t prefix = 0;  // keys before this one are seen by every row
   // Elements before row 0 of head 0.
   int64_t query = 0, key = 0, value = 0, output = 0, query_rope = 0, key_rope = 0;
   int64_t mask = 0, bias = 0, lse = 0;
+  int64_t dropout = 0;   // number of the first weight, of heads * query_rows * key_len in this order
   int64_t page_row = 0;  // row of the page table
 };
 
 // `left` or `right` of a sequence without that bound.
 inline constexpr int64_t kUnbounded = int64_t{1} << 60;
+
+// How often the training operators repeat a row's maximum and sum.
+inline constexpr int64_t kStatisticsWidth = 8;
 
 struct Problem {
   const char* op = "";               // for errors found when the kernel runs
@@ -61,9 +67,16 @@ struct Problem {
 
   // Nonzero: masked. Row i of a sequence begins at mask + sequence.mask + i * mask_row_stride and has key_len entries.
   const uint8_t* mask = nullptr;
-  int64_t mask_row_stride = 0;
-  Rows bias;  // added after scaling; no data: none
+  int64_t mask_row_stride = 0, mask_head_stride = 0;
+  Rows bias;  // times bias_scale added after scaling; no data: none
+  float bias_scale = 1.0f;
+  // A bias of the last rows only: row i < bias_first_row has the last row's, so much earlier that j - i is the same.
+  int64_t bias_first_row = 0;
+  const float* sink = nullptr;  // per head, a score that counts in the sum and has no value
+  Dropout dropout;              // of weights, after their sum is taken
+
   float* lse = nullptr;
+  float *row_max = nullptr, *row_sum = nullptr;  // in natural units, each kStatisticsWidth times; strides of lse
   int64_t lse_head_stride = 0, lse_row_stride = 0;
 
   std::vector<Sequence> sequences;

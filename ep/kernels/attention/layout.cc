@@ -20,6 +20,8 @@ const char* AxesText(Form form) {
   switch (form) {
     case Form::kBSH:
       return "[B, S, N*D]";
+    case Form::kSBH:
+      return "[S, B, N*D]";
     case Form::kBSND:
       return "[B, S, N, D]";
     case Form::kBNSD:
@@ -45,6 +47,8 @@ Axes AxesOf(const Shape& shape, Form form, int64_t heads) {
   switch (form) {
     case Form::kBSH:
       return {shape[0], heads, shape[1], shape[2] / heads, shape.Elements(1, 3), shape[2] / heads, shape[2]};
+    case Form::kSBH:
+      return {shape[1], heads, shape[0], shape[2] / heads, shape[2], shape[2] / heads, shape.Elements(1, 3)};
     case Form::kBSND:
       return {shape[0], shape[2], shape[1], shape[3], shape.Elements(1, 4), shape[3], shape.Elements(2, 4)};
     case Form::kBNSD:
@@ -63,6 +67,8 @@ Shape OutputShape(Form form, const Axes& query, int64_t size) {
   switch (form) {
     case Form::kBSH:
       return {query.batch, query.rows, Shape{query.heads, size}.Elements()};
+    case Form::kSBH:
+      return {query.rows, query.batch, Shape{query.heads, size}.Elements()};
     case Form::kBSND:
       return {query.batch, query.rows, query.heads, size};
     case Form::kBNSD:

@@ -9,10 +9,11 @@
 namespace npu::attention {
 
 // The T forms pack sequences of different lengths one after the other.
-enum class Form { kBSH, kBSND, kBNSD, kNBSD, kTND, kNTD };
+enum class Form { kBSH, kSBH, kBSND, kBNSD, kNBSD, kTND, kNTD };
 
 inline bool IsPacked(Form form) { return form == Form::kTND || form == Form::kNTD; }
-inline int RankOf(Form form) { return form == Form::kBSH || IsPacked(form) ? 3 : 4; }
+inline bool JoinsHeads(Form form) { return form == Form::kBSH || form == Form::kSBH; }
+inline int RankOf(Form form) { return JoinsHeads(form) || IsPacked(form) ? 3 : 4; }
 const char* AxesText(Form form);  // "[B, S, N*D]"
 
 struct Layout {
@@ -27,7 +28,7 @@ struct Axes {
   int64_t batch = 0, heads = 0, rows = 0, size = 0;
   int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
 };
-// `heads` is what the form does not tell: BSH holds them in one axis.
+// `heads` is what the form does not tell where it joins them with the head size.
 Axes AxesOf(const Shape& shape, Form form, int64_t heads);
 
 // The shape of a result with the batch, heads and rows of `query`.

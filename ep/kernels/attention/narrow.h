@@ -77,7 +77,7 @@ class NarrowItem {
   }
 
   void Step(int64_t begin, int64_t n) {
-    if (p_.mask != nullptr) {
+    if (p_.mask != nullptr && p_.mask_head_stride == 0) {
       const int64_t first = PlaceOf(p_, item_, 0).query;
       const int64_t last = PlaceOf(p_, item_, item_.rows - 1).query;
       const uint8_t* mask = p_.mask + s_.mask + first * p_.mask_row_stride + begin;
@@ -187,6 +187,10 @@ class NarrowItem {
     }
     sum_[r] = sum_[r] * scale + SumLane(sum);
     max_[r] = max;
+    if (p_.dropout.active()) {
+      FillDropout(p_, item_, r, begin, n, b_.bias);
+      for (int64_t j = 0; j < n; ++j) scores[j] *= b_.bias[j];
+    }
     if (scale != 1.0f) {
       float* sums = b_.sums + r * b_.value_stride;
       for (int64_t d = 0; d < b_.value_stride; ++d) sums[d] *= scale;

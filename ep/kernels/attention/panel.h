@@ -201,7 +201,8 @@ class PanelItem {
       const Cover cover = MaskCover(panel, begin + from, to - from);
       if (cover == Cover::kAll) return loaded;
       if (cover == Cover::kSome || p_.bias.data != nullptr) {
-        BuildBias(panel, begin, from, to);
+        FillLanes(panel, from, to,
+                  [&](int64_t r, float* row) { FillBias<T>(p_, item_, r, begin + from, to - from, row); });
         bias = b_.bias;
       }
     }
@@ -214,8 +215,14 @@ class PanelItem {
       const bool edge = begin + key < highest_begin || begin + key + size > lowest_end;
       ScoreTile<size>(queries, key, edge ? static_cast<int32_t>(begin + key) : -1, bias, first_key, last_key, max);
     });
+    const float* factors = nullptr;
+    if (p_.dropout.active()) {  // the bias has done its work: its buffer is free
+      FillLanes(panel, from, to,
+                [&](int64_t r, float* row) { FillDropout(p_, item_, r, begin + from, to - from, row); });
+      factors = b_.bias;
+    }
     Vec scale[kVectors];
-    Normalise(panel, from, to, max, scale);
+    Normalise(panel, from, to, max, factors, scale);
     constexpr int kElements = Math::kElements;
     const float* values = b_.values + from / kElements * b_.value_stride;
     const float* probabilities = b_.scores + from / kElements * kWidth;
@@ -229,12 +236,15 @@ class PanelItem {
 
   Cover MaskCover(int64_t panel, int64_t key, int64_t keys) const {
     if (p_.mask == nullptr) return Cover::kNone;
+    if (p_.mask_head_stride != 0) return Cover::kSome;  // the panel's rows have masks of several heads
     const int64_t first = PlaceOf(p_, item_, panel * kWidth).query;
     const int64_t last = PlaceOf(p_, item_, panel * kWidth + RowsOf(panel) - 1).query;
     return CoverOf(p_.mask + s_.mask + first * p_.mask_row_stride + key, p_.mask_row_stride, last - first + 1, keys);
   }
 
-  void BuildBias(int64_t panel, int64_t begin, int64_t from, int64_t to) {
+  // Brings what fill(row of the item, to) says of keys [from, to) of the block into the bias buffer.
+  template <class F>
+  void FillLanes(int64_t panel, int64_t from, int64_t to, F&& fill) {
     const int64_t rows = RowsOf(panel);
     const int64_t end = std::min(RoundUp(to, kLanes), b_.key_block);
     for (int v = 0; v < kVectors; ++v) {
@@ -242,7 +252,7 @@ class PanelItem {
         float* row = b_.bias_rows + lane * b_.key_block;
         const int64_t r = v * kLanes + lane;
         if (r < rows) {
-          FillBias<T>(p_, item_, panel * kWidth + r, begin + from, to - from, row + from);
+          fill(panel * kWidth + r, row + from);
         } else {
           std::fill(row + from, row + to, 0.0f);
         }
@@ -295,8 +305,14 @@ class PanelItem {
     }
   }
 
+  NPU_SIMD_INLINE static Vec Dropped(Vec weight, const float* factors, int64_t key, int v) {
+    return factors == nullptr ? weight : weight * Load(factors + key * kWidth + v * kLanes);
+  }
+
   // Turns scores into weights against the new maximum; `scale` is what earlier sums have to be multiplied with.
-  void Normalise(int64_t panel, int64_t from, int64_t to, const Vec (&block_max)[kVectors], Vec (&scale)[kVectors]) {
+  // `factors` are dropout's, or null.
+  void Normalise(int64_t panel, int64_t from, int64_t to, const Vec (&block_max)[kVectors], const float* factors,
+                 Vec (&scale)[kVectors]) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       float* max_at = b_.max + panel * kWidth + v * kLanes;
@@ -312,14 +328,14 @@ class PanelItem {
         for (int64_t j = from; j < to; ++j) {
           const Vec weight = Exp2(Load(scores + j * kWidth) - reference);
           sum += weight;
-          Store(scores + j * kWidth, weight);
+          Store(scores + j * kWidth, Dropped(weight, factors, j, v));
         }
       } else {
         for (int64_t j = from; j < to; j += 2) {
           const Vec even = Exp2(Load(scores + j * kWidth) - reference);
           const Vec odd = j + 1 < to ? Exp2(Load(scores + (j + 1) * kWidth) - reference) : Vec{};
           sum += even + odd;
-          Store(scores + j / 2 * kWidth, Math::Pack(even, odd));
+          Store(scores + j / 2 * kWidth, Math::Pack(Dropped(even, factors, j, v), Dropped(odd, factors, j + 1, v)));
         }
       }
       Store(max_at, max);

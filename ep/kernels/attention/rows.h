@@ -27,7 +27,7 @@ struct KeyRange {
 inline KeyRange KeysOfRow(const Sequence& s, int64_t row) {
   if (row >= s.query_len) return {};
   const int64_t begin = std::clamp<int64_t>(row + s.left, 0, s.key_len);
-  return {begin, std::clamp<int64_t>(row + s.right + 1, begin, s.key_len)};
+  return {begin, std::max(std::clamp<int64_t>(row + s.right + 1, begin, s.key_len), s.prefix)};
 }
 
 // The keys that rows [first, last] see together.
@@ -132,11 +132,22 @@ struct RowState {
 
 inline int64_t PartialStride(const Problem& p) { return p.value_size + 2; }
 
+// One more score, without a value.
+inline void AddSink(float score, int64_t value_size, RowState& state) {
+  const float max = std::max(state.max, score);
+  if (max == kNegativeInfinity) return;
+  const float scale = std::exp2(state.max - max);
+  for (int64_t d = 0; d < value_size; ++d) state.values[d] *= scale;
+  state.sum = state.sum * scale + std::exp2(score - max);
+  state.max = max;
+}
+
 // Writes a finished row. `values` is overwritten.
 template <class T>
 void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
+  if (p.sink != nullptr) AddSink(p.sink[at.head] * kLog2E, p.value_size, state);
   if (state.sum == 0.0f) {
     std::fill_n(state.values, p.value_size, 0.0f);
   } else {
@@ -149,6 +160,9 @@ void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
     p.lse[s.lse + at.head * p.lse_head_stride + at.query * p.lse_row_stride] =
         state.sum == 0.0f ? kNegativeInfinity : (state.max + std::log2(state.sum)) * kLn2;
   }
+  const int64_t place = s.lse + at.head * p.lse_head_stride + at.query * p.lse_row_stride;
+  if (p.row_max != nullptr) std::fill_n(p.row_max + place, kStatisticsWidth, state.max * kLn2);
+  if (p.row_sum != nullptr) std::fill_n(p.row_sum + place, kStatisticsWidth, state.sum);
 }
 
 // Writes a row of an item: finished, or as a partial result where the keys are split.
@@ -179,23 +193,43 @@ inline Cover CoverOf(const uint8_t* mask, int64_t stride, int64_t rows, int64_t 
   return none ? Cover::kNone : all ? Cover::kAll : Cover::kSome;
 }
 
+// Where a row's bias begins, and for how many keys it is held; beyond, it is 0.
+struct BiasPlace {
+  int64_t offset, keys;
+};
+inline BiasPlace BiasOf(const Problem& p, const Sequence& s, int64_t row) {
+  if (row >= p.bias_first_row) return {(row - p.bias_first_row) * p.bias.row_stride, s.key_len};
+  const int64_t last = s.query_rows - 1, shift = last - row;
+  return {(last - p.bias_first_row) * p.bias.row_stride + shift, s.key_len - shift};
+}
+
 // What is added to the scores of row r for keys [begin, begin + n), in units of log 2: the bias, or -inf if masked.
 template <class T>
 void FillBias(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
   if (p.bias.data != nullptr) {
-    ToFloat(static_cast<const T*>(p.bias.data) + s.bias + at.head * p.bias.head_stride + at.query * p.bias.row_stride +
-                begin,
-            to, n);
-    for (int64_t j = 0; j < n; ++j) to[j] *= kLog2E;
+    const BiasPlace from = BiasOf(p, s, at.query);
+    const T* bias = static_cast<const T*>(p.bias.data) + s.bias + at.head * p.bias.head_stride + from.offset + begin;
+    const int64_t held = std::clamp<int64_t>(from.keys - begin, 0, n);
+    ToFloat(bias, to, held);
+    const float scale = p.bias_scale * kLog2E;
+    for (int64_t j = 0; j < held; ++j) to[j] *= scale;
+    std::fill(to + held, to + n, 0.0f);
   } else {
     std::fill_n(to, n, 0.0f);
   }
   if (p.mask != nullptr) {
-    const uint8_t* mask = p.mask + s.mask + at.query * p.mask_row_stride + begin;
+    const uint8_t* mask = p.mask + s.mask + at.head * p.mask_head_stride + at.query * p.mask_row_stride + begin;
     for (int64_t j = 0; j < n; ++j) to[j] = mask[j] != 0 ? kNegativeInfinity : to[j];
   }
+}
+
+// The factors that dropout gives the weights of row r for keys [begin, begin + n).
+inline void FillDropout(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to) {
+  const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
+  const RowPlace at = PlaceOf(p, item, r);
+  p.dropout.Fill(s.dropout + (at.head * s.query_rows + at.query) * s.key_len + begin, n, to);
 }
 
 // Hands out consecutive aligned arrays of one buffer; with a null buffer it only counts bytes.

@@ -113,7 +113,8 @@ def make_node(
                 *(
                     r
                     for i, r in enumerate(results)
-                    if output_names[min(i, len(output_names) - 1)] not in formula.outputs
+                    if isinstance(r, torch.Tensor)
+                    and output_names[min(i, len(output_names) - 1)] not in formula.outputs
                 )
             )
             values = {**dict(zip(output_names, results, strict=False)), **bound, **before}
@@ -180,7 +181,8 @@ def make_node(
     )
 
     def node(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        bound = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        # The formula has to see what the host settled, such as a seed.
+        bound, _ = op.settle({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
         for name in written:
             _check_may_be_written(bound[name])
         tensors: list[Any] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import dtypes as dt
-from .samples import ErrorCase, Sample, Tolerance, default_tolerance
+from .samples import ErrorCase, Sample, Tolerance, check, default_tolerance
 from .schema import Argument, Schema, parse_schema
 
 
@@ -142,6 +142,7 @@ class Op:
     body_function: Callable[..., Any] | None = None
     backward_formula: Backward | None = None
     sample_function: Callable[..., Iterable[Sample]] | None = None
+    host_function: Callable[..., tuple[dict[str, Any], tuple[int, ...]]] | None = None
     error_cases: list[ErrorCase] = field(default_factory=list)
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
     source: str = ""  # path of the definition, set by discovery
@@ -244,6 +245,16 @@ class Op:
         self.sample_function = function
         return function
 
+    def host(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Set what the host settles before a torch call: ``host(draw_seed, **arguments)``.
+
+        It returns the arguments that it changes, by name, and the results that are integers: a
+        node has none of these. ``draw_seed()`` gives a number, not 0, of torch's default generator;
+        in a traced call, which would keep the number, it raises.
+        """
+        self.host_function = function
+        return function
+
     def errors(
         self, make: Callable[..., Sample], match: str, *, needs_values: bool = False, id: str = ""
     ) -> None:
@@ -312,6 +323,22 @@ class Op:
             raise DefinitionError(f"[{self.name}] expected an @op.reference in {self.source}")
         result = self.reference_function(**self.bind(args, kwargs))
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    def settle(self, bound: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Return the arguments as the host settles them, and the results that are integers."""
+        if self.host_function is None:
+            return bound, ()
+        changed, integers = self.host_function(self._draw_seed, **bound)
+        return {**bound, **changed}, integers
+
+    def _draw_seed(self) -> int:
+        drawn = torch.randint(1, 2**63 - 1, (1,))
+        check(
+            type(drawn) is torch.Tensor,
+            f"[{self.name}] expected a seed in a traced call, got 0: the trace would keep the "
+            "number that is drawn",
+        )
+        return int(drawn)
 
     def iterate_inputs(self, bound: Mapping[str, Any]) -> Iterator[tuple[Input, Any]]:
         """Yield every node input with its argument's value."""
@@ -445,7 +472,10 @@ def _outputs(
 ) -> tuple[Output, ...]:
     written = {x.argument.type.alias: x.name for x in inputs if x.argument.type.mutated}
     results: list[tuple[Argument, str | None]] = []
-    for result in schema.returns:
+    tensors = list(schema.returns)
+    while len(tensors) > 1 and str(tensors[-1].type) == "int":  # @op.host gives these
+        tensors.pop()
+    for result in tensors:
         if not result.type.is_tensor:
             raise DefinitionError(f"[{schema.name}] has no ONNX form for a result of {result.type}")
         results.append((result, written.pop(result.type.alias, None)))

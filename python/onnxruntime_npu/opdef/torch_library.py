@@ -99,22 +99,22 @@ class _Call:
         self._has_list_result = any(r.type.is_list for r in schema.returns)
 
     def cpu(self, *args: Any, **kwargs: Any) -> Any:
-        bound = self._bind(args, kwargs)
+        bound, integers = self._op.settle(self._bind(args, kwargs))
         check_dtypes(self._op, bound)
         count = len(self._op.outputs)
         if self._op.outputs and self._op.outputs[-1].variadic:
             count = len(self._shapes(bound))
-        return self._results(self._kernels.run(bound, self._in_place, count))
+        return self._results(self._kernels.run(bound, self._in_place, count), integers)
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
-        bound = self._bind(args, kwargs)
+        bound, integers = self._op.settle(self._bind(args, kwargs))
         check_dtypes(self._op, bound)
         outputs = [
             torch.empty_like(o, memory_format=torch.contiguous_format) for o in self._shapes(bound)
         ]
         for i, name in self._in_place.items():
             outputs[i] = bound[name]
-        return self._results(outputs)
+        return self._results(outputs, integers)
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         # The dispatcher has checked the call; it leaves out trailing defaults.
@@ -126,12 +126,12 @@ class _Call:
             outputs += value if isinstance(value, (list, tuple)) else [value]
         return tuple(outputs)
 
-    def _results(self, outputs: list[torch.Tensor]) -> Any:
+    def _results(self, outputs: list[torch.Tensor], integers: tuple[int, ...]) -> Any:
         if self._has_list_result:
             head = self._result_count - 1
             results: tuple[Any, ...] = (*outputs[:head], list(outputs[head:]))
         else:
-            results = tuple(outputs[: self._result_count])
+            results = (*outputs[: self._result_count - len(integers)], *integers)
         if self._result_count == 1:
             return results[0]
         return results if results else None

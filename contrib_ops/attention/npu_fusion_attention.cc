@@ -1,0 +1,64 @@
+// npu_fusion_attention: attention for training. The semantics are in npu_fusion_attention.py; arguments are checked in
+// ep/kernels/attention/training.cc.
+#include <random>
+#include <utility>
+
+#include "ep/kernels/attention/training.h"
+
+namespace npu {
+namespace {
+
+using attention::Dropout;
+using attention::TrainingProblem;
+
+constexpr const char* kOp = "npu_fusion_attention";
+
+// A seed nobody chose: a node of an inference session has no generator to ask.
+uint64_t RandomSeed() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+class FusionAttentionKernel final : public Kernel {
+ public:
+  explicit FusionAttentionKernel(const KernelInfo& info)
+      : training_(kOp, "scale", info.attributes),
+        seed_(static_cast<uint64_t>(info.attributes.Int("seed", 0))),
+        offset_(static_cast<uint64_t>(info.attributes.Int("offset", 0))) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView query = ctx.Input(0);
+    TrainingProblem made =
+        training_.MakeProblem({query, ctx.Input(1), ctx.Input(2), ctx.Input(3), ctx.Input(4), ctx.Input(5),
+                               ctx.Input(6), ctx.Input(7), ctx.Input(8), ctx.Input(9)});
+    attention::Problem& problem = made.problem;
+    problem.dropout = MakeDropout(ctx.Input(10), made.weights);
+    const TensorView output = ctx.Output(0, query.dtype, made.output_shape);
+    problem.row_max = ctx.Output(1, DType::kFloat32, made.statistics_shape).as<float>();
+    problem.row_sum = ctx.Output(2, DType::kFloat32, made.statistics_shape).as<float>();
+    ctx.Output(3, query.dtype, Shape{0});
+    problem.output = training_.OutputRows(output);
+    if (!output || output.elements() == 0) problem.sequences.clear();
+    attention::Attention work(std::move(problem));
+    void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
+    ctx.Launch(kOp, [work = std::move(work), workspace] { work.Run(workspace); });
+  }
+
+ private:
+  Dropout MakeDropout(const TensorView& bits, int64_t weights) const {
+    if (!bits && training_.keep_prob() == 1.0) return {};
+    if (!bits) return {training_.keep_prob(), {seed_ != 0 ? seed_ : RandomSeed(), offset_}};
+    NPU_CHECK(bits.dtype == DType::kUInt8 && bits.elements() >= (weights + 7) / 8, "[", kOp,
+              "] expected dropout_mask uint8 with a bit for each of ", weights, " weights, got ", NameOf(bits.dtype),
+              " ", bits.shape);
+    return {training_.keep_prob(), bits.as<const uint8_t>()};
+  }
+
+  attention::Training training_;
+  uint64_t seed_, offset_;
+};
+
+NPU_KERNEL(NPUFusionAttention, FusionAttentionKernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,169 @@
+"""Training attention: softmax over scaled scores with bias, mask and dropout, and its gradient.
+
+Source: torch_npu.npu_fusion_attention. Both passes walk the keys in blocks: memory is linear in the
+sequence lengths, and the backward pass computes weights and dropout again from softmax_max,
+softmax_sum, seed and offset.
+
+Where torch_npu leaves a point open, this holds:
+
+- A query row that may see no key gives output 0, softmax_max -inf and softmax_sum 0; its gradient
+  is 0. inner_precise changes nothing.
+- Statistics of TND are [T, N, 8] in this order of axes whatever softmax_layout is.
+- sink is one more score of its head, unscaled, that counts in softmax_max and softmax_sum and has
+  no value.
+- Dropout keeps weight number n, in the order [B, N, Sq, Skv] (TND: sequence by sequence), where
+  word n % 4 of Philox 4x32-10 is below keep_prob * 2^32; its key is seed and its counter is n // 4
+  in the lower and offset in the upper 64 bits. Seed 0 draws one from torch's default generator,
+  which the results name; a traced call must give one, and a node of a model draws at random.
+- The content of the masks of sparse modes 2, 3, 4, 6, 7 and 8 is not looked at. In mode 5 the rule
+  and the given mask both hold.
+- pse in TND is [B or 1, N, at least the longest Sq or 1, at least the longest Skv], read from its
+  upper left corner for each sequence. Where 1024 rows stand for more, earlier rows take the last
+  one's values at the same distance j - i, and 0 where it holds none.
+- Head sizes of values are free, and float32 is a dtype like the others.
+- Gradients of a call with dropout_mask are computed by the reference, which materialises the
+  weights: the backward operator has no such argument.
+"""
+
+from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
+
+from ._fusion_attention import ARGUMENTS, LAYOUTS, attend, calls, gradients, pattern, wrong_calls
+
+op = npu_op(
+    "npu_fusion_attention(Tensor query, Tensor key, Tensor value, int head_num, "
+    "str input_layout, Tensor? pse=None, Tensor? padding_mask=None, Tensor? atten_mask=None, "
+    f"float scale=1., float keep_prob=1., {ARGUMENTS}int[]? prefix=None, "
+    "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, "
+    'bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None, '
+    "Tensor? dropout_mask=None, int seed=0, int offset=0) "
+    "-> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    onnx="NPUFusionAttention",
+    outputs=["attention_out", "softmax_max", "softmax_sum", "softmax_out"],
+    cpu=["prefix", "actual_seq_qlen", "actual_seq_kvlen"],
+    dtypes={
+        **dict.fromkeys(("query", "key", "value", "pse", "attention_out", "softmax_out"), FLOATS),
+        **dict.fromkeys(("padding_mask", "atten_mask"), ("bool", "uint8")),
+        **dict.fromkeys(("softmax_max", "softmax_sum", "sink"), ("float32",)),
+        "dropout_mask": ["uint8"],
+    },
+)
+
+
+@op.host
+def host(draw_seed, **a):
+    """Draw the seed where there is none, and give seed, offset and numels."""
+    seed = a["seed"]
+    if seed == 0 and 0 < a["keep_prob"] < 1 and a["dropout_mask"] is None:
+        seed = draw_seed()
+    query, key = a["query"], a["key"]
+    layout, numels = a["input_layout"], 0
+    lists = a["actual_seq_qlen"], a["actual_seq_kvlen"]
+    if layout == "TND" and None not in lists:
+        q, kv = ([n - p for n, p in zip(x, [0, *x], strict=False)] for x in lists)
+        pairs = zip(q, kv, strict=False)
+        numels = a["head_num"] * sum(max(rows, 0) * max(keys, 0) for rows, keys in pairs)
+    elif "S" in layout and query.dim() == key.dim() == LAYOUTS.get(layout, "").count(",") + 1:
+        axis = layout.index("S")  # wrong shapes are refused later
+        numels = query.shape[layout.index("B")] * a["head_num"]
+        numels *= query.shape[axis] * key.shape[axis]
+    return {"seed": seed}, (seed, a["offset"], numels)
+
+
+@op.backward("query", "key", "value", "pse", "sink")
+def backward(
+    grad_attention_out, query, key, value, head_num, input_layout, pse, padding_mask, atten_mask,
+    scale, keep_prob, pre_tockens, next_tockens, inner_precise, prefix, actual_seq_qlen,
+    actual_seq_kvlen, sparse_mode, softmax_layout, sink, dropout_mask, seed, offset,
+    attention_out, softmax_max, softmax_sum,
+):  # fmt: skip
+    """npu_fusion_attention_grad; its reference for what that has no kernel or argument for."""
+    tensors = query, key, value, grad_attention_out, head_num, input_layout
+    given = {
+        "pse": pse, "padding_mask": padding_mask, "atten_mask": atten_mask,
+        "softmax_max": softmax_max, "softmax_sum": softmax_sum, "attention_in": attention_out,
+        "scale_value": scale, "keep_prob": keep_prob, "pre_tockens": pre_tockens,
+        "next_tockens": next_tockens, "inner_precise": inner_precise, "seed": seed,
+        "offset": offset, "prefix": prefix, "actual_seq_qlen": actual_seq_qlen,
+        "actual_seq_kvlen": actual_seq_kvlen, "sparse_mode": sparse_mode,
+        "softmax_layout": softmax_layout, "sink": sink,
+    }  # fmt: skip
+    if dropout_mask is not None or query.dtype == torch.float64:
+        names = ("query", "key", "value", "dy", "head_num", "input_layout")
+        arguments = {**dict(zip(names, tensors, strict=True)), **given}
+        grads = gradients("npu_fusion_attention_grad", **arguments, bits=dropout_mask)
+    else:
+        grads = torch.ops.npu.npu_fusion_attention_grad(*tensors, **given)
+    absent = None if pse is None else grads[3], None if sink is None else grads[4]
+    return *grads[:3], *absent
+
+
+@op.reference
+def reference(**arguments):
+    """Return dropout(softmax(scale * (Q K^T + pse), masked)) V and the softmax statistics.
+
+    query, key, value: by input_layout, of one dtype; the heads of key divide head_num.
+    pse: [B or 1, N, Sq or 1, Skv] of that dtype, or [B or 1, N, 1024, Skv] for Sq == Skv > 1024.
+    atten_mask: bool or uint8, nonzero = masked; absent, sparse_mode, pre_tockens and next_tockens
+    do nothing. Modes 0, 1 and 5: [Sq, Skv] or [B or 1, N or 1, Sq, Skv], in TND [>= Sq, >= Skv].
+    Modes 2, 3, 4, 7 and 8: [2048, 2048], mode 6: [3072, 2048], behind axes of size 1.
+    prefix: one number of keys per sequence, seen by every query in modes 5 and 6.
+    actual_seq_qlen, actual_seq_kvlen: ends of the sequences, for TND.
+    dropout_mask: uint8, bit n % 8 of byte n // 8 keeps weight n.
+    Result: like query with value's head size; softmax_max and softmax_sum [B, N, Sq, 8] float32,
+    in TND [T, N, 8]; an empty tensor; seed, offset and the number of weights.
+    """
+    return attend(op.name, **arguments)
+
+
+op.tolerance(
+    "bfloat16",
+    rtol=8e-3,
+    atol=8e-3,
+    reason="weights are rounded before the second product (2^-9 relative each), as on the device, "
+    "and the result once (2^-9)",
+)
+
+
+@op.samples
+def samples(make):
+    yield Sample(
+        make.tensor([[[[1.0, 0.0], [0.0, 1.0]]]]),
+        make.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]]),
+        make.tensor([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]]),
+        1,
+        "BNSD",
+        scale=0.5,
+        sparse_mode=3,
+        atten_mask=pattern(3),
+        id="catalogue",
+        expect=None
+        if make.dtype != "float32"
+        else [
+            [[[[1.75508, 2.75508], [3.30191, 4.30191]]]],
+            [[[[0.5] * 8, [0.5] * 8]]],
+            [[[[1.60653] * 8, [2.60653] * 8]]],
+            None,
+        ],
+    )
+    for name, q, k, v, given in calls(make):
+        yield Sample(q, k, v, **given, id=name)
+    q, k, v = make(2, 2, 13, 8), make(2, 2, 11, 8), make(2, 2, 11, 8)
+    bits = make.ints((2 * 2 * 13 * 11 + 127) // 128 * 16, low=0, high=256, dtype="uint8")
+    yield Sample(q, k, v, 2, "BNSD", keep_prob=0.5, dropout_mask=bits, id="given_bits")
+    q = make(2, 13, 2, 8).transpose(1, 2)
+    yield Sample(q, k, v, 2, "BNSD", id="not_contiguous")
+
+
+for message, arguments in wrong_calls():
+    op.errors(
+        lambda make, arguments=arguments: Sample(**arguments(make)),
+        match=rf"\[npu_fusion_attention\] {message}",
+    )
+op.errors(
+    lambda make: Sample(
+        make(1, 2, 3, 8), make(1, 2, 3, 8), make(1, 2, 3, 8), 2, "BNSD", keep_prob=0.5,
+        dropout_mask=make.ints(2, dtype="uint8"),
+    ),
+    match=r"\[npu_fusion_attention\] expected dropout_mask uint8 with a bit for each of 18",
+    id="few_bits",
+)  # fmt: skip

@@ -1,0 +1,96 @@
+// npu_fusion_attention_grad: the backward pass of npu_fusion_attention. The semantics are in npu_fusion_attention.py.
+#include <utility>
+
+#include "ep/kernels/attention/gradient.h"
+#include "ep/kernels/attention/training.h"
+
+namespace npu {
+namespace {
+
+using attention::GradientProblem;
+using attention::TrainingProblem;
+
+constexpr const char* kOp = "npu_fusion_attention_grad";
+#define GRAD_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
+
+enum Input : size_t {
+  kQuery = 0,
+  kKey = 1,
+  kValue = 2,
+  kDy = 3,
+  kPse = 4,
+  kPaddingMask = 5,
+  kAttenMask = 6,
+  kSoftmaxMax = 7,
+  kSoftmaxSum = 8,
+  kAttentionIn = 10,
+  kPrefix = 11,
+  kQueryEnds = 12,
+  kKeyEnds = 13,
+  kSink = 14,
+};
+
+class FusionAttentionGradKernel final : public Kernel {
+ public:
+  explicit FusionAttentionGradKernel(const KernelInfo& info)
+      : training_(kOp, "scale_value", info.attributes),
+        seed_(static_cast<uint64_t>(info.attributes.Int("seed", 0))),
+        offset_(static_cast<uint64_t>(info.attributes.Int("offset", 0))) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView query = ctx.Input(kQuery), key = ctx.Input(kKey), value = ctx.Input(kValue);
+    const TensorView pse = ctx.Input(kPse), sink = ctx.Input(kSink);
+    TrainingProblem made =
+        training_.MakeProblem({query, key, value, pse, ctx.Input(kPaddingMask), ctx.Input(kAttenMask),
+                               ctx.Input(kPrefix), ctx.Input(kQueryEnds), ctx.Input(kKeyEnds), sink});
+    const TensorView dy = Like("dy", ctx.Input(kDy), query.dtype, made.output_shape);
+    const TensorView output = Like("attention_in", ctx.Input(kAttentionIn), query.dtype, made.output_shape);
+    const TensorView max = Like("softmax_max", ctx.Input(kSoftmaxMax), DType::kFloat32, made.statistics_shape);
+    const TensorView sum = Like("softmax_sum", ctx.Input(kSoftmaxSum), DType::kFloat32, made.statistics_shape);
+    const double keep_prob = training_.keep_prob();
+    GRAD_CHECK(keep_prob == 0.0 || keep_prob == 1.0 || seed_ != 0,
+               "expected the seed that the forward call returned with keep_prob < 1, got 0");
+
+    GradientProblem g;
+    g.forward = std::move(made.problem);
+    g.forward.dropout = {keep_prob, Philox{seed_, offset_}};
+    g.forward.output = training_.OutputRows(output);
+    g.forward.row_max = max.as<float>();
+    g.forward.row_sum = sum.as<float>();
+    g.output_gradient = training_.OutputRows(dy);
+    const TensorView dq = ctx.Output(0, query.dtype, query.shape);
+    const TensorView dk = ctx.Output(1, key.dtype, key.shape);
+    const TensorView dv = ctx.Output(2, value.dtype, value.shape);
+    const TensorView dpse = ctx.Output(3, query.dtype, pse ? pse.shape : Shape{0});
+    const TensorView dsink = ctx.Output(4, DType::kFloat32, sink ? sink.shape : Shape{0});
+    GRAD_CHECK(dq && dk && dv, "expected dq, dk and dv to be asked for together");
+    g.query = {dq.data, g.forward.query.head_stride, g.forward.query.row_stride};
+    g.key = {dk.data, g.forward.key.head_stride, g.forward.key.row_stride};
+    g.value = {dv.data, g.forward.value.head_stride, g.forward.value.row_stride};
+    g.key_elements = dk.elements();
+    g.value_elements = dv.elements();
+    if (pse && dpse) {
+      g.bias = dpse.data;
+      g.bias_elements = dpse.elements();
+    }
+    if (sink && dsink) g.sink = dsink.as<float>();
+    attention::Gradient work(std::move(g));
+    void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
+    ctx.Launch(kOp, [work = std::move(work), workspace] { work.Run(workspace); });
+  }
+
+ private:
+  static TensorView Like(const char* name, const TensorView& t, DType dtype, const Shape& shape) {
+    GRAD_CHECK(t && t.dtype == dtype && t.shape == shape, "expected ", name, " ", NameOf(dtype), " of shape ", shape,
+               ", got ", t ? NameOf(t.dtype) : "none", " ", t ? t.shape.ToString() : "");
+    return t;
+  }
+
+  attention::Training training_;
+  uint64_t seed_, offset_;
+};
+
+NPU_KERNEL(NPUFusionAttentionGrad, FusionAttentionGradKernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,98 @@
+"""The gradient of npu_fusion_attention, whose open points are settled there.
+
+Source: torch_npu.npu_fusion_attention_grad.
+"""
+
+from onnxruntime_npu.opdef import FLOATS, Sample, npu_op
+
+from ._fusion_attention import ARGUMENTS, attend, calls, gradients, wrong_calls
+
+op = npu_op(
+    "npu_fusion_attention_grad(Tensor query, Tensor key, Tensor value, Tensor dy, int head_num, "
+    "str input_layout, *, Tensor? pse=None, Tensor? padding_mask=None, Tensor? atten_mask=None, "
+    "Tensor? softmax_max=None, Tensor? softmax_sum=None, Tensor? softmax_in=None, "
+    "Tensor? attention_in=None, float scale_value=1., float keep_prob=1., "
+    f"{ARGUMENTS}int seed=0, int offset=0, int numels=0, int[]? prefix=None, "
+    "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, "
+    'bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None) '
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    onnx="NPUFusionAttentionGrad",
+    outputs=["dq", "dk", "dv", "dpse", "dsink"],
+    cpu=["prefix", "actual_seq_qlen", "actual_seq_kvlen"],
+    dtypes={
+        **dict.fromkeys(("query", "key", "value", "dy", "pse", "softmax_in"), FLOATS),
+        **dict.fromkeys(("attention_in", "dq", "dk", "dv", "dpse"), FLOATS),
+        **dict.fromkeys(("padding_mask", "atten_mask"), ("bool", "uint8")),
+        **dict.fromkeys(("softmax_max", "softmax_sum", "sink", "dsink"), ("float32",)),
+    },
+)
+
+
+@op.reference
+def reference(**arguments):
+    """Return the gradients of query, key, value, pse and sink.
+
+    query, key, value and what follows pse: as in the forward call. dy: the gradient of
+    attention_out, which is attention_in; softmax_max and softmax_sum: its other results.
+    seed and offset: the forward call's results; numels and softmax_in are not needed. bits, the
+    forward call's dropout_mask, is no argument of the operator.
+    Result: each like its argument; empty for an absent pse or sink.
+    """
+    return gradients(op.name, **arguments)
+
+
+op.tolerance(
+    "float32",
+    rtol=2e-5,
+    atol=2e-5,
+    reason="sums over all queries of products whose factors each carry a few roundings of 2^-24",
+)
+
+
+DEFAULTS = {
+    "pse": None, "padding_mask": None, "atten_mask": None, "keep_prob": 1.0,
+    "pre_tockens": 2147483647, "next_tockens": 2147483647, "inner_precise": 0, "prefix": None,
+    "actual_seq_qlen": None, "actual_seq_kvlen": None, "sparse_mode": 0, "softmax_layout": "",
+    "sink": None,
+}  # fmt: skip
+
+
+def forward(**given):
+    """Return the results of npu_fusion_attention."""
+    return attend(op.name, **{**DEFAULTS, **given})
+
+
+@op.samples
+def samples(make):
+    for name, q, k, v, given in calls(make):
+        out, top, total, _ = forward(query=q, key=k, value=v, **given)
+        given = {("scale_value" if n == "scale" else n): x for n, x in given.items()}
+        yield Sample(
+            q, k, v, make(*out.shape), **given, softmax_max=top, softmax_sum=total,
+            attention_in=out, id=name,
+        )  # fmt: skip
+
+
+def refused(make, **changes):
+    x, statistics = make(2, 4, 5, 8), make(2, 4, 5, 8, dtype="float32")
+    given = {"dy": x, "attention_in": x, "softmax_max": statistics, "softmax_sum": statistics}
+    given |= {"query": x, "key": x, "value": x, "head_num": 4, "input_layout": "BNSD"}
+    return Sample(**{**given, **changes})
+
+
+for message, arguments in wrong_calls():
+    op.errors(
+        lambda make, arguments=arguments: refused(make, **arguments(make)),
+        match=rf"\[npu_fusion_attention_grad\] {message}",
+    )
+for name, message, changes in (
+    ("dy", "expected dy .* of shape .2, 4, 5, 8.", lambda make: {"dy": make(2, 4, 5, 4)}),
+    ("no_output", "expected attention_in .*, got none", lambda make: {"attention_in": None}),
+    ("no_sum", "expected softmax_sum float32 of .*, got none", lambda make: {"softmax_sum": None}),
+    ("seed", "expected the seed that the forward call returned", lambda make: {"keep_prob": 0.5}),
+):
+    op.errors(
+        lambda make, changes=changes: refused(make, **changes(make)),
+        match=rf"\[npu_fusion_attention_grad\] {message}",
+        id=name,
+    )
