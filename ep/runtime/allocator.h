@@ -3,9 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
-#include <string>
+#include <vector>
+
+#include "ep/runtime/allocator_history.h"
+#include "ep/runtime/allocator_settings.h"
+#include "ep/runtime/allocator_snapshot.h"
 
 namespace npu {
 
@@ -32,7 +36,16 @@ struct PoolCounters {
 struct AllocatorStats {
   PoolCounters allocation, segment, active, inactive_split;
   PoolCounters allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  StatCounter oversize_allocations, oversize_segments;  // above max_split_size
   int64_t num_alloc_retries = 0, num_ooms = 0;
+  int64_t num_sync_all_streams = 0, num_device_alloc = 0, num_device_free = 0;
+  int64_t num_oom_rejections = 0;  // by the fraction of the device this process may use
+};
+
+// Functions that take the allocator's place: every block comes from `alloc` and goes to `free`, in stream order.
+struct PluggableFunctions {
+  std::function<void*(size_t bytes, int device, Stream& stream)> alloc;
+  std::function<void(void* ptr, size_t bytes, int device, Stream* stream)> free;  // null: the stream is gone
 };
 
 class CachingAllocator {
@@ -40,26 +53,55 @@ class CachingAllocator {
   static constexpr size_t kAlignment = 64;  // of every pointer handed out
 
   // `limit` bounds reserved bytes.
-  CachingAllocator(Backend& backend, int device, size_t limit);
+  CachingAllocator(Backend& backend, int device, size_t limit, AllocatorSettings settings = {});
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   // Memory whose first use is ordered on `stream`. 0 bytes gives null. Throws Error(kOutOfMemory)
-  // that states requested, allocated, reserved and limit.
+  // that states requested, allocated, active, reserved and limit.
   void* Allocate(size_t bytes, Stream& stream);
   // Returns the block to its stream's pool: later work on that stream may get it at once, since it
   // is ordered behind. Throws Error(kInvalidArgument) for a pointer that is not a live allocation.
   void Free(void* ptr);
   // Says that `stream` uses the block too: it is handed out only after that stream passed this point.
   void RecordStream(void* ptr, Stream& stream);
+  // Takes that back: the caller has ordered the stream's use itself.
+  void EraseStream(void* ptr, Stream& stream);
   void EmptyCache();
+  // Gives back the free ends of expandable segments; throws Error(kInvalidArgument) when they are off.
+  void TrimExpandableSegments();
   // A stream is going away: its free blocks move to where any stream may take them.
   void ReleaseStream(Stream& stream);
 
   AllocatorStats Stats() const;
   void ResetPeakStats();
+  void ResetAccumulatedStats();
   size_t limit() const;
+  AllocatorSettings settings() const;
+  void SetExpandableSegments(bool on);
+  // Of the limit that may be reserved, 0 to 1. Memory reserved already stays.
+  void SetMemoryFraction(double fraction);
+
+  // Private pools. A pool lives while somebody retains it; memory that it holds then serves only itself.
+  void RetainPool(PoolId pool);
+  void ReleasePool(PoolId pool);
+  // Until EndPool, what is allocated for a stream that `takes_part` accepts comes from the pool. `takes_part` is
+  // called with the allocator locked.
+  void BeginPool(PoolId pool, std::function<bool(const Stream&)> takes_part);
+  void EndPool(PoolId pool);
+  int PoolUseCount(PoolId pool) const;
+
+  std::vector<SegmentInfo> Snapshot() const;
+  void RecordHistory(size_t max_entries, AllocatorHistory::FramesNow frames_now);
+  std::vector<TraceEntry> History() const;
+  // Size of the live block that starts at `ptr`, 0 for any other address.
+  size_t SizeOf(const void* ptr) const;
+  // The block that holds an address, live or cached; false when no segment does.
+  bool FindBlock(const void* address, BlockInfo& out) const;
+
+  // Throws Error(kInvalidArgument) once anything was allocated.
+  void UsePluggable(PluggableFunctions functions);
 
  private:
   struct Impl;

@@ -1,5 +1,6 @@
 #include "ep/runtime/block_pool.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace npu {
@@ -29,6 +30,11 @@ Block* BlockPool::TakeFrom(FreeList& list, size_t size, uint64_t list_owner, uin
   const auto it = list.lower_bound(&wanted);
   if (it == list.end() || (*it)->owner != list_owner) return nullptr;
   Block* block = *it;
+  // A block that must not be cut serves requests of about its own size only.
+  if (!block->segment->small && Oversize(block->size)) {
+    const bool fits = Oversize(size) && block->size - size < settings_.max_non_split_rounding;
+    if (!fits) return nullptr;
+  }
   Remove(block);
   Cut(block, size);
   block->owner = new_owner;
@@ -42,6 +48,8 @@ Block* BlockPool::TakeFromNewSegment(void* base, size_t bytes, size_t size, bool
   segment->base = base;
   segment->bytes = bytes;
   segment->small = small;
+  segment->stream = owner;
+  segment->pool = this;
   segment->first = block.get();
   block->ptr = static_cast<char*>(base);
   block->size = bytes;
@@ -50,13 +58,16 @@ Block* BlockPool::TakeFromNewSegment(void* base, size_t bytes, size_t size, bool
   segments_.emplace(segment.get(), std::move(segment));
   Count(stats_.segment, small, 1);
   Count(stats_.reserved_bytes, small, static_cast<int64_t>(bytes));
+  if (Oversize(bytes)) stats_.oversize_segments.Add(1);
   Cut(block.get(), size);
   return block.release();
 }
 
 void BlockPool::Cut(Block* block, size_t size) {
   const size_t rest = block->size - size;
-  if (rest < (block->segment->small ? kMinSmallRest : kMinLargeRest)) return;
+  const Segment& segment = *block->segment;
+  if (rest < (segment.small || segment.address_space > 0 ? kMinSmallRest : kMinLargeRest)) return;
+  if (!segment.small && Oversize(size)) return;
   auto* tail = new Block;
   tail->ptr = block->ptr + size;
   tail->size = rest;
@@ -68,6 +79,90 @@ void BlockPool::Cut(Block* block, size_t size) {
   block->next = tail;
   block->size = size;
   Insert(tail);
+}
+
+Block* BlockPool::LastBlock(const Segment& segment) const {
+  Block* block = segment.first;
+  while (block != nullptr && block->next != nullptr) block = block->next;
+  return block;
+}
+
+Segment* BlockPool::AddExpandable(void* base, size_t address_space, bool small, uint64_t owner) {
+  auto segment = std::make_unique<Segment>();
+  segment->base = base;
+  segment->address_space = address_space;
+  segment->small = small;
+  segment->stream = owner;
+  segment->pool = this;
+  Segment* raw = segment.get();
+  segments_.emplace(raw, std::move(segment));
+  Count(stats_.segment, small, 1);
+  return raw;
+}
+
+Segment* BlockPool::FindExpandable(bool small, uint64_t owner) const {
+  for (const auto& [raw, segment] : segments_)
+    if (segment->address_space > 0 && segment->small == small && segment->stream == owner) return raw;
+  return nullptr;
+}
+
+size_t BlockPool::FreeTail(const Segment& segment, uint64_t owner) const {
+  const Block* last = LastBlock(segment);
+  const bool joins =
+      last != nullptr && last->state == Block::State::kFree && (last->owner == owner || last->owner == kAnyStream);
+  return joins ? last->size : 0;
+}
+
+void BlockPool::Grow(Segment* segment, size_t bytes, uint64_t owner) {
+  Block* last = LastBlock(*segment);
+  auto* block = new Block;
+  block->ptr = static_cast<char*>(segment->base) + segment->bytes;
+  block->size = bytes;
+  block->owner = owner;
+  block->segment = segment;
+  block->prev = last;
+  (last == nullptr ? segment->first : last->next) = block;
+  segment->bytes += bytes;
+  Count(stats_.reserved_bytes, segment->small, static_cast<int64_t>(bytes));
+  Put(block);
+}
+
+std::vector<BlockPool::Trimmed> BlockPool::TrimTails(size_t granule) {
+  std::vector<Trimmed> out;
+  for (auto& [raw, segment] : segments_) {
+    Block* last = segment->address_space > 0 ? LastBlock(*segment) : nullptr;
+    if (last == nullptr || last->state != Block::State::kFree || last->owner != kAnyStream) continue;
+    const auto kept =
+        static_cast<size_t>(last->ptr - static_cast<char*>(segment->base) + granule - 1) / granule * granule;
+    if (kept >= segment->bytes) continue;
+    const size_t cut = segment->bytes - kept;
+    out.push_back({static_cast<char*>(segment->base) + kept, cut});
+    segment->bytes = kept;
+    Discount(stats_.reserved_bytes, segment->small, static_cast<int64_t>(cut));
+    Remove(last);
+    last->size -= cut;
+    if (last->size > 0) {
+      Insert(last);
+    } else {
+      (last->prev == nullptr ? segment->first : last->prev->next) = nullptr;
+      delete last;
+    }
+  }
+  return out;
+}
+
+std::vector<std::unique_ptr<Segment>> BlockPool::RemoveUnmappedSegments() {
+  std::vector<std::unique_ptr<Segment>> removed;
+  for (auto it = segments_.begin(); it != segments_.end();) {
+    if (it->second->first != nullptr) {
+      ++it;
+      continue;
+    }
+    Discount(stats_.segment, it->second->small, 1);
+    removed.push_back(std::move(it->second));
+    it = segments_.erase(it);
+  }
+  return removed;
 }
 
 void BlockPool::Put(Block* block) {
@@ -97,6 +192,9 @@ void BlockPool::Absorb(Block* block, Block* neighbour) {
 
 void BlockPool::Insert(Block* block) {
   block->state = Block::State::kFree;
+  block->requested = 0;
+  block->frames.reset();
+  block->segment->last_freed = ++frees_;
   block->counted_as_split = block->prev != nullptr || block->next != nullptr;
   if (block->counted_as_split) {
     Count(stats_.inactive_split, block->segment->small, 1);
@@ -150,13 +248,20 @@ void BlockPool::Disown(uint64_t owner) {
   }
 }
 
-std::vector<std::unique_ptr<Segment>> BlockPool::RemoveIdleSegments() {
+std::vector<std::unique_ptr<Segment>> BlockPool::RemoveIdleSegments(size_t enough) {
   std::vector<Block*> whole;
   for (FreeList* list : {&small_, &large_})
     for (Block* block : *list)
-      if (block->owner == kAnyStream && block->prev == nullptr && block->next == nullptr) whole.push_back(block);
+      if (block->owner == kAnyStream && block->size == block->segment->bytes && block->segment->address_space == 0)
+        whole.push_back(block);
+  std::sort(whole.begin(), whole.end(),
+            [](const Block* a, const Block* b) { return a->segment->last_freed < b->segment->last_freed; });
   std::vector<std::unique_ptr<Segment>> removed;
+  size_t bytes = 0;
   for (Block* block : whole) {
+    if (bytes >= enough) break;
+    bytes += block->size;
+    if (Oversize(block->size)) stats_.oversize_segments.Sub(1);
     Remove(block);
     auto node = segments_.extract(block->segment);
     Discount(stats_.segment, node.mapped()->small, 1);

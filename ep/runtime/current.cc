@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/environment.h"
 
 namespace npu {
@@ -15,10 +16,27 @@ namespace {
 thread_local int current_device = 0;
 thread_local std::array<Stream*, kMaxDevices> current_streams{};
 
-struct StreamRound {
-  std::vector<std::unique_ptr<Stream>> streams;
-  size_t next = 0;
+// A fixed number of streams, handed out in turn. Never destroyed: see Runtime::Instance.
+class StreamRound {
+ public:
+  template <class Make>
+  Stream& Next(size_t count, Make&& make) {
+    if (streams_.size() < count) {
+      streams_.push_back(make());
+      return *streams_.back();
+    }
+    return *streams_[next_++ % count];
+  }
+
+ private:
+  std::vector<std::unique_ptr<Stream>> streams_;
+  size_t next_ = 0;
 };
+
+std::mutex& RoundsMutex() {
+  static std::mutex& mutex = *new std::mutex;
+  return mutex;
+}
 
 }  // namespace
 
@@ -35,16 +53,21 @@ Stream& CurrentStream(int device) {
 void SetCurrentStream(Stream& stream) { current_streams[static_cast<size_t>(stream.device().index())] = &stream; }
 
 Stream& PooledStream(int device, int priority) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& rounds = *new std::map<std::pair<int, int>, StreamRound>;  // never destroyed: see Runtime::Instance
+  static auto& rounds = *new std::map<std::pair<int, int>, StreamRound>;
   Device& owner = Runtime::Instance().device(device);
-  std::lock_guard lock(mutex);
-  StreamRound& round = rounds[{device, priority}];
-  if (round.streams.size() < kStreamsPerPool) {
-    round.streams.push_back(owner.CreateStream(priority));
-    return *round.streams.back();
-  }
-  return *round.streams[round.next++ % kStreamsPerPool];
+  std::lock_guard lock(RoundsMutex());
+  return rounds[{device, priority}].Next(kStreamsPerPool, [&] { return owner.CreateStream(priority); });
+}
+
+Stream& PooledSyncLaunchStream(int device) {
+  static auto& rounds = *new std::map<int, StreamRound>;
+  Device& owner = Runtime::Instance().device(device);
+  std::lock_guard lock(RoundsMutex());
+  return rounds[device].Next(kSyncLaunchStreamsPerPool, [&] {
+    auto stream = owner.CreateStream();
+    BackendExtensions::Of(owner.backend()).MakeBlocking(stream->handle());
+    return stream;
+  });
 }
 
 }  // namespace npu

@@ -17,5 +17,8 @@ void SetCurrentStream(Stream& stream);
 // process: what users get who ask for "a stream".
 Stream& PooledStream(int device, int priority);
 inline constexpr int kStreamsPerPool = 32;
+// Likewise, of streams whose launches return when their work is done.
+Stream& PooledSyncLaunchStream(int device);
+inline constexpr int kSyncLaunchStreamsPerPool = 4;
 
 }  // namespace npu

@@ -1,8 +1,9 @@
 #include "ep/runtime/device.h"
 
 #include <atomic>
-#include <mutex>
+#include <utility>
 
+#include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
@@ -10,11 +11,11 @@
 
 namespace npu {
 
-Device::Device(Backend& backend, int index, size_t memory_limit)
+Device::Device(Backend& backend, int index, size_t memory_limit, AllocatorSettings settings)
     : backend_(backend),
       index_(index),
       properties_(backend.Properties(index)),
-      allocator_(std::make_unique<CachingAllocator>(backend, index, memory_limit)),
+      allocator_(std::make_unique<CachingAllocator>(backend, index, memory_limit, std::move(settings))),
       streams_(std::make_unique<StreamSet>()),
       default_stream_(std::make_unique<Stream>(*this, 0)) {}
 
@@ -22,12 +23,12 @@ Device::~Device() = default;
 
 std::unique_ptr<Stream> Device::CreateStream(int priority) { return std::make_unique<Stream>(*this, priority); }
 
-Stream* Device::FindStream(uint64_t id) {
-  Stream* found = nullptr;
-  streams_->Visit([&](Stream& stream) {
-    if (stream.id() == id) found = &stream;
-  });
-  return found;
+Stream* Device::FindStream(const void* address) const {
+  return streams_->FindIf([=](const Stream& s) { return &s == address; });
+}
+
+Stream* Device::FindStream(uint64_t id) const {
+  return streams_->FindIf([=](const Stream& s) { return s.id() == id; });
 }
 
 void Device::Synchronize() {
@@ -37,6 +38,18 @@ void Device::Synchronize() {
     if (first.empty()) first = std::move(error);
   });
   if (!first.empty()) throw Error(ErrorCode::kDeviceError, first);
+}
+
+void Device::Stop() {
+  stopped_.store(true);
+  streams_->Visit([&](Stream& stream) {
+    BackendExtensions::Of(backend_).AbortStream(stream.handle(), Concat("NPU ", index_, " was stopped (FORCE STOP)"));
+  });
+}
+
+void Device::Restart() {
+  streams_->Visit([&](Stream& stream) { backend_.StreamSynchronize(stream.handle()); });  // and forget their errors
+  stopped_.store(false);
 }
 
 Runtime& Runtime::Instance() {
@@ -54,10 +67,11 @@ Runtime::Runtime() {
   // Those that are read later and elsewhere: a wrong one is reported here, before any work.
   LogLevelFromEnvironment();
   LaunchBlockingFromEnvironment();
+  const AllocatorSettings settings = AllocatorSettingsFromEnvironment();
   const HostOptions options = HostOptionsFromEnvironment();
   backend_ = MakeHostBackend(options);
   for (int i = 0; i < backend_->DeviceCount(); ++i)
-    devices_.push_back(std::make_unique<Device>(*backend_, i, options.memory_limit));
+    devices_.push_back(std::make_unique<Device>(*backend_, i, options.memory_limit, settings));
   NPU_LOG(kInfo, devices_.size(), " device(s): ", options.device_name, ", ", options.memory_limit >> 20, " MiB each, ",
           devices_.front()->properties().compute_units, " thread(s)");
 }

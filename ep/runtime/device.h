@@ -1,6 +1,7 @@
 // The process's one runtime: devices, their default streams and allocators.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,7 +15,7 @@ namespace npu {
 
 class Device {
  public:
-  Device(Backend& backend, int index, size_t memory_limit);
+  Device(Backend& backend, int index, size_t memory_limit, AllocatorSettings settings = {});
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -25,9 +26,15 @@ class Device {
   CachingAllocator& allocator() { return *allocator_; }
   Stream& default_stream() { return *default_stream_; }
   std::unique_ptr<Stream> CreateStream(int priority = 0);
-  Stream* FindStream(uint64_t id);  // null when no live stream has that id
+  // The live stream of that id, or at that address; null when there is none.
+  Stream* FindStream(uint64_t id) const;
+  Stream* FindStream(const void* address) const;
   // Waits for every stream of the device; throws Error(kDeviceError) with the first kernel error.
   void Synchronize();
+  // Drops what is queued on every stream and refuses new work until Restart().
+  void Stop();
+  void Restart();
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
  private:
   friend class Stream;
@@ -38,6 +45,7 @@ class Device {
   std::unique_ptr<CachingAllocator> allocator_;
   std::unique_ptr<StreamSet> streams_;
   std::unique_ptr<Stream> default_stream_;
+  std::atomic<bool> stopped_{false};
 };
 
 class Runtime {

@@ -16,6 +16,11 @@ bool LaunchBlocking() {
   return blocking;
 }
 
+void CheckRunning(const Device& device) {
+  if (device.stopped()) [[unlikely]]
+    Fail(ErrorCode::kDeviceError, "NPU ", device.index(), " is stopped (FORCE STOP): call restart_device first");
+}
+
 uint64_t NextStreamId() {
   static std::atomic<uint64_t> last{0};
   return ++last;
@@ -45,6 +50,7 @@ Stream::~Stream() {
 
 void Stream::Launch(const char* op, Task task) {
   NPU_CHECK(static_cast<bool>(task), "[", op, "] expected a task to launch, got an empty one");
+  CheckRunning(device_);
   device_.backend().Launch(handle_, op, std::move(task));
   if (LaunchBlocking()) Synchronize();
 }
@@ -52,6 +58,7 @@ void Stream::Launch(const char* op, Task task) {
 void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr && src != nullptr, "[copy] expected two addresses for ", bytes, " bytes, got null");
+  CheckRunning(device_);
   device_.backend().Copy(handle_, dst, src, bytes, kind);
   if (LaunchBlocking()) Synchronize();
 }
@@ -59,6 +66,7 @@ void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
 void Stream::Memset(void* dst, int value, size_t bytes) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr, "[memset] expected an address for ", bytes, " bytes, got null");
+  CheckRunning(device_);
   device_.backend().Memset(handle_, dst, value, bytes);
   if (LaunchBlocking()) Synchronize();
 }

@@ -23,6 +23,13 @@ struct Device::StreamSet {
     streams.erase(Find(stream));
   }
   template <class F>
+  Stream* FindIf(F&& f) {
+    std::lock_guard lock(mutex);
+    for (const Entry& e : streams)
+      if (f(*e.stream)) return e.stream;
+    return nullptr;
+  }
+  template <class F>
   void Visit(F&& f) {
     std::vector<Stream*> pinned;
     {

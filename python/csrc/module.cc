@@ -6,6 +6,8 @@
 PYBIND11_MODULE(_C, m) {
   npu::python::RegisterErrors(m);
   npu::python::BindDevice(m);
+  npu::python::BindMemory(m);
+  npu::python::BindStreams(m);
   npu::python::BindKernels(m);
   npu::python::BindOpTable(m);
 }

@@ -5,7 +5,9 @@
 
 namespace npu::python {
 
-void BindDevice(pybind11::module_& m);   // devices, memory counters, ISA
+void BindDevice(pybind11::module_& m);   // devices, ISA
+void BindMemory(pybind11::module_& m);   // the caching allocator
+void BindStreams(pybind11::module_& m);  // streams, events, what the thread works on
 void BindKernels(pybind11::module_& m);  // eager calls
 void BindOpTable(pybind11::module_& m);  // what the registry holds
 

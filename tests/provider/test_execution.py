@@ -209,7 +209,7 @@ def test_views_share_a_buffer_but_never_a_change(rng):
 
 def test_values_outlive_the_session_and_memory_comes_back(rng):
     def in_use() -> int:
-        return _C.memory_stats()["allocated_bytes.all.current"]
+        return _C.memory_stats_as_nested_dict(0)["allocated_bytes"]["all"]["current"]
 
     gc.collect()
     before = in_use()

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
 #include "ep/runtime/host/host_event.h"
@@ -34,7 +35,7 @@ void FillBytes(void* dst, int value, size_t bytes) {
 HostStream* Host(BackendStream* stream) { return static_cast<HostStream*>(stream); }
 HostEvent* Host(BackendEvent* event) { return static_cast<HostEvent*>(event); }
 
-class HostBackend final : public Backend {
+class HostBackend final : public Backend, public BackendExtensions {
  public:
   explicit HostBackend(const HostOptions& options)
       : options_(options), memory_(options.device_count, options.memory_limit, UsableMemory()) {}
@@ -50,6 +51,13 @@ class HostBackend final : public Backend {
   void FreeDevice(int device, void* ptr, size_t bytes) override { memory_.FreeDevice(device, ptr, bytes); }
   void* AllocPinned(size_t bytes) override { return HostMemory::AllocPinned(bytes); }
   void FreePinned(void* ptr) override { HostMemory::FreePinned(ptr); }
+
+  void* ReserveAddresses(int, size_t bytes) override { return HostMemory::Reserve(bytes); }
+  void ReleaseAddresses(void* ptr, size_t bytes) override { HostMemory::Release(ptr, bytes); }
+  bool MapDevice(int device, void* ptr, size_t bytes) override { return memory_.MapDevice(device, ptr, bytes); }
+  void UnmapDevice(int device, void* ptr, size_t bytes) override { memory_.UnmapDevice(device, ptr, bytes); }
+  void MakeBlocking(BackendStream* stream) override { Host(stream)->MakeBlocking(); }
+  void AbortStream(BackendStream* stream, const std::string& reason) override { Host(stream)->Abort(reason); }
 
   BackendStream* CreateStream(int device, int) override { return new HostStream(Concat("npu", device, "-stream")); }
   void DestroyStream(BackendStream* stream) override { delete Host(stream); }

@@ -14,7 +14,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // From here on asking the kernel what is left costs nothing next to touching the memory.
 constexpr size_t kWorthAsking = size_t{64} << 20;
 
-bool Reserve(std::atomic<size_t>& used, size_t bytes, size_t capacity) {
+bool Take(std::atomic<size_t>& used, size_t bytes, size_t capacity) {
   size_t now = used.load(std::memory_order_relaxed);
   do {
     if (bytes > capacity || now > capacity - bytes) return false;
@@ -46,27 +46,51 @@ void* Map(size_t bytes) {
 HostMemory::HostMemory(int devices, size_t capacity, size_t machine)
     : capacity_(capacity), machine_(machine), used_(static_cast<size_t>(devices)) {}
 
-void* HostMemory::AllocDevice(int device, size_t bytes) {
+bool HostMemory::Charge(int device, size_t bytes) {
   // Linux promises more memory than it has and kills who touches it; a device says no instead.
-  if (bytes >= kWorthAsking && bytes > AvailableMemory()) return nullptr;
+  if (bytes >= kWorthAsking && bytes > AvailableMemory()) return false;
   std::atomic<size_t>& used = used_[static_cast<size_t>(device)];
-  if (!Reserve(used, bytes, capacity_)) return nullptr;
-  if (!Reserve(total_, bytes, machine_)) {
-    used.fetch_sub(bytes, std::memory_order_relaxed);
-    return nullptr;
-  }
+  if (!Take(used, bytes, capacity_)) return false;
+  if (Take(total_, bytes, machine_)) return true;
+  used.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+void HostMemory::Discharge(int device, size_t bytes) {
+  used_[static_cast<size_t>(device)].fetch_sub(bytes, std::memory_order_relaxed);
+  total_.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+void* HostMemory::AllocDevice(int device, size_t bytes) {
+  if (!Charge(device, bytes)) return nullptr;
   void* p = Map(bytes);
-  if (p == nullptr) {
-    used.fetch_sub(bytes, std::memory_order_relaxed);
-    total_.fetch_sub(bytes, std::memory_order_relaxed);
-  }
+  if (p == nullptr) Discharge(device, bytes);
   return p;
 }
 
 void HostMemory::FreeDevice(int device, void* ptr, size_t bytes) {
   munmap(ptr, bytes);
-  used_[static_cast<size_t>(device)].fetch_sub(bytes, std::memory_order_relaxed);
-  total_.fetch_sub(bytes, std::memory_order_relaxed);
+  Discharge(device, bytes);
+}
+
+void* HostMemory::Reserve(size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? nullptr : p;
+}
+
+void HostMemory::Release(void* ptr, size_t bytes) { munmap(ptr, bytes); }
+
+bool HostMemory::MapDevice(int device, void* ptr, size_t bytes) {
+  if (!Charge(device, bytes)) return false;
+  if (mprotect(ptr, bytes, PROT_READ | PROT_WRITE) == 0) return true;
+  Discharge(device, bytes);
+  return false;
+}
+
+void HostMemory::UnmapDevice(int device, void* ptr, size_t bytes) {
+  // Mapped anew: the pages go, and a stray access faults.
+  mmap(ptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  Discharge(device, bytes);
 }
 
 void* HostMemory::AllocPinned(size_t bytes) {

@@ -14,10 +14,17 @@ class HostMemory {
 
   void* AllocDevice(int device, size_t bytes);  // null when the device or the machine has no more
   void FreeDevice(int device, void* ptr, size_t bytes);
+  // Address space of its own, without memory until it is mapped; granules of the page size.
+  static void* Reserve(size_t bytes);
+  static void Release(void* ptr, size_t bytes);
+  bool MapDevice(int device, void* ptr, size_t bytes);
+  void UnmapDevice(int device, void* ptr, size_t bytes);
   static void* AllocPinned(size_t bytes);
   static void FreePinned(void* ptr);
 
  private:
+  bool Charge(int device, size_t bytes);
+  void Discharge(int device, size_t bytes);
   const size_t capacity_, machine_;
   std::vector<std::atomic<size_t>> used_;
   std::atomic<size_t> total_{0};

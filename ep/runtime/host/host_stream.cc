@@ -32,6 +32,7 @@ HostStream::~HostStream() {
 void HostStream::Launch(const char* op, Task task) {
   Throttle();
   Enqueue({.task = std::move(task), .op = op});
+  if (blocking_.load(std::memory_order_relaxed) && current_stream != this) Mark()->Wait();
 }
 
 std::shared_ptr<HostMarker> HostStream::Mark() {

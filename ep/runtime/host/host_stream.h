@@ -21,6 +21,10 @@ class HostStream final : public BackendStream {
   HostStream& operator=(const HostStream&) = delete;
 
   void Launch(const char* op, Task task);
+  // From now on Launch() returns when the work is done.
+  void MakeBlocking() { blocking_ = true; }
+  // Skips what is queued; the next Synchronize() returns the reason.
+  void Abort(const std::string& reason) { KeepError("stop_device", reason.c_str()); }
   // A marker that passes when all earlier work is done, failed or skipped.
   std::shared_ptr<HostMarker> Mark();
   void WaitFor(std::shared_ptr<HostMarker> marker);
@@ -38,6 +42,7 @@ class HostStream final : public BackendStream {
 
   const std::string thread_name_;
   CommandQueue queue_;
+  std::atomic<bool> blocking_{false};
   std::atomic<bool> failed_{false};
   std::mutex error_mutex_;
   std::string error_;

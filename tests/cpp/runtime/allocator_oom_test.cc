@@ -35,9 +35,10 @@ TEST_CASE("out of memory says what was asked for, what there is, and what to do;
   CachingAllocator& a = t.allocator();
   void* p = a.Allocate(40 * kMiB, t.stream());
   CHECK(OutOfMemoryMessage(a, 30 * kMiB, t.stream()) ==
-        "NPU 0 is out of memory: requested 30.00 MiB (31457280 bytes), allocated 40.00 MiB (41943040 bytes), reserved "
-        "40.00 MiB (41943040 bytes), limit 64.00 MiB (67108864 bytes); free tensors, or raise ORT_NPU_MEMORY_LIMIT if "
-        "the machine has more memory");
+        "NPU out of memory. Tried to allocate 30.00 MiB (NPU 0; 64.00 MiB total capacity; 40.00 MiB already allocated; "
+        "40.00 MiB current active; 24.00 MiB free; 40.00 MiB reserved in total). Free tensors, or raise "
+        "ORT_NPU_MEMORY_LIMIT if the machine has more memory. If reserved memory is much larger than allocated memory, "
+        "set max_split_size_mb in PYTORCH_NPU_ALLOC_CONF to avoid fragmentation");
   CHECK(a.Stats().num_ooms == 1);
   CHECK(a.Stats().num_alloc_retries == 1);
   a.Free(p);

@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <set>
+#include <stdexcept>
 #include <thread>
 
 #include "ep/runtime/error.h"
@@ -34,6 +36,23 @@ TEST_CASE("the pool hands out distinct streams, then the same ones again") {
   for (int i = 0; i < kStreamsPerPool; ++i) second.insert(&PooledStream(0, 1));
   CHECK(first.size() == kStreamsPerPool);
   CHECK(second == first);
+}
+
+TEST_CASE("a launch on a sync launch stream returns when its work is done; its error waits for the synchronize") {
+  Stream& stream = PooledSyncLaunchStream(0);
+  std::atomic<bool> ran{false};
+  stream.Launch("set", Task([&] { ran = true; }));
+  CHECK(ran);
+  stream.Launch("fail", Task([] { throw std::runtime_error("no"); }));
+  CHECK(stream.Query());
+  CHECK_THROWS_AS(stream.Synchronize(), Error);
+}
+
+TEST_CASE("a live stream is found by its address") {
+  Device& device = Runtime::Instance().device(0);
+  CHECK(device.FindStream(&device.default_stream()) == &device.default_stream());
+  int local = 0;
+  CHECK(device.FindStream(&local) == nullptr);
 }
 
 TEST_CASE("a live stream is found by its id, a dead one is not") {

@@ -1,0 +1,64 @@
+"""Arguments that many functions take: a device, a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _C
+from ._lazy import init
+
+
+def device_index(device: Any = None, *, allow_none: bool = True) -> int:
+    """Return the index that ``device`` names; the current device for None or ``"npu"``.
+
+    Args:
+        device: None, an int, a str such as ``"npu:1"``, or a ``torch.device``.
+
+    Raises:
+        ValueError: it is a device of another type, or no device at all.
+    """
+    if device is None and allow_none:
+        return _C.current_device()
+    if isinstance(device, int) and not isinstance(device, bool):
+        return device
+    if isinstance(device, str):
+        kind, colon, number = device.partition(":")
+        if kind == "npu" and (number.isdigit() or not colon):
+            return int(number) if number else _C.current_device()
+    # A torch.device; before the torch bridge has named it, torch calls its type "privateuseone".
+    elif getattr(device, "type", None) in ("npu", "privateuseone"):
+        return _C.current_device() if device.index is None else device.index
+    raise ValueError(
+        f"Expected a npu device, but got: {device!r}; pass an index, 'npu:1' or a torch.device"
+    )
+
+
+def checked_index(device: Any = None, what: str = "Invalid device id") -> int:
+    """Like device_index, for a device that must exist; initialises.
+
+    Raises:
+        AssertionError: there is no device of that index.
+    """
+    init()
+    index = device_index(device)
+    count = _C.device_count()
+    if not 0 <= index < count:
+        raise AssertionError(f"{what}: got {index}, expected 0 to {count - 1}")
+    return index
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the handle of a Stream, or an int handle as it is; 0 for None: the current stream.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if stream is None:
+        return 0
+    handle = getattr(stream, "npu_stream", stream)
+    if isinstance(handle, bool) or not isinstance(handle, int):
+        raise TypeError(
+            "Invalid type for stream argument, must be `torch_npu.npu.Stream` or `int` "
+            f"representing a pointer to an existing stream, got {type(stream).__name__}"
+        )
+    return handle

@@ -1,0 +1,402 @@
+"""Streams and events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _C
+from ._arguments import checked_index, stream_handle
+from ._lazy import init
+
+__all__ = [
+    "Event",
+    "ExternalEvent",
+    "ExternalStream",
+    "Stream",
+    "StreamContext",
+    "SyncLaunchStream",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
+
+
+class Stream:
+    """A queue of work: its own work runs in order, other streams' beside it.
+
+    Args:
+        device: whose stream; default the current device.
+        priority: accepted and unused: the host NPU's streams share its cores evenly.
+        stream_id: with ``device_index``: an existing stream.
+        device_index: see ``stream_id``.
+        device_type: accepted.
+        stream_ptr: handle of an existing stream, as ``npu_stream`` gives it.
+        is_sync_launch: whether launches return when their work is done.
+
+    Raises:
+        RuntimeError: there is no such stream or device.
+    """
+
+    def __init__(
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int | None = None,
+        stream_ptr: int | None = None,
+        is_sync_launch: bool = False,
+    ) -> None:
+        if stream_id is not None and device_index is not None:
+            found = _C.find_stream_by_id(device_index, stream_id)
+            if found is None:
+                raise RuntimeError(f"NPU {device_index} has no live stream of id {stream_id}")
+            self._stream = found
+            return
+        index = checked_index(device)
+        if stream_ptr is not None:
+            self._stream = _C.find_stream(index, stream_handle(stream_ptr))
+        elif is_sync_launch:
+            self._stream = _C.sync_launch_stream(index)
+        else:
+            self._stream = _C.pool_stream(index)
+
+    @classmethod
+    def _wrap(cls, stream: Any) -> Stream:
+        self = object.__new__(Stream)
+        self._stream = stream
+        return self
+
+    @property
+    def npu_stream(self) -> int:
+        """The stream's handle: the address of the runtime's npu::Stream."""
+        return self._stream.handle
+
+    @property
+    def stream_id(self) -> int:
+        """The stream's id, unique in the process."""
+        return self._stream.id
+
+    @property
+    def device_index(self) -> int:
+        """Index of the stream's device."""
+        return self._stream.device_index
+
+    @property
+    def device_type(self) -> int:
+        """torch's number of the PrivateUse1 device type."""
+        return 20
+
+    @property
+    def device(self) -> Any:
+        """The stream's device: a ``torch.device`` where torch knows npu, else a str."""
+        return _device_object(self.device_index)
+
+    @property
+    def priority(self) -> int:
+        """Not supported.
+
+        Raises:
+            RuntimeError: always, as torch_npu does.
+        """
+        raise RuntimeError("NPU does not support Stream.priority: streams have no priorities")
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Not supported.
+
+        Raises:
+            RuntimeError: always, as torch_npu does.
+        """
+        raise RuntimeError("NPU does not support Stream.priority_range: streams have no priorities")
+
+    def wait_event(self, event: Event) -> None:
+        """Make work that is queued from now on wait for the event."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Make work that is queued from now on wait for all that is queued on another stream."""
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, a new one by default, and return it."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Return whether all work is done."""
+        return self._stream.query()
+
+    def synchronize(self) -> None:
+        """Wait until all work is done.
+
+        Raises:
+            RuntimeError: work failed; the message names the operator.
+        """
+        self._stream.synchronize()
+
+    def set_data_preprocess_stream(self, is_data_preprocess_stream: bool = False) -> None:
+        """Mark a stream for data preprocessing; the host NPU schedules all streams alike."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (self.npu_stream, self.device_index) == (
+            other.npu_stream,
+            other.device_index,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.npu_stream, self.device_index))
+
+    def __repr__(self) -> str:
+        return (
+            f"<torch_npu.npu.Stream device=npu:{self.device_index} npu_stream={self.npu_stream:#x}>"
+        )
+
+
+class ExternalStream(Stream):
+    """A stream that somebody else made, such as one of an onnxruntime session.
+
+    Args:
+        stream_ptr: its handle; who made the stream keeps it alive.
+        device: whose stream; default the current device.
+
+    Raises:
+        RuntimeError: no live stream has this handle.
+    """
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        super().__init__(device, stream_ptr=stream_ptr, **kwargs)
+
+
+class SyncLaunchStream(Stream):
+    """A stream whose launches return when their work is done; one of four per device.
+
+    Args:
+        device: whose stream; default the current device.
+        priority: accepted and unused.
+    """
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        super().__init__(device, priority, is_sync_launch=True, **kwargs)
+
+
+def _device_object(index: int) -> Any:
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        try:
+            return torch.device("npu", index)
+        except RuntimeError:  # the torch bridge is not loaded
+            pass
+    return f"npu:{index}"
+
+
+class Event:
+    """A point in a stream's work, to wait for and to measure time between.
+
+    Args:
+        enable_timing: whether elapsed_time() and recorded_time() work.
+        blocking: accepted, no effect.
+        interprocess: whether another process may use it, which the host NPU cannot.
+
+    Raises:
+        RuntimeError: ``interprocess`` together with ``enable_timing``.
+    """
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        if interprocess and enable_timing:
+            raise RuntimeError("an interprocess event cannot have enable_timing")
+        self._timing = enable_timing
+        self._event: Any = None  # made at the first record
+        self._device: int | None = None
+
+    @property
+    def npu_event(self) -> int:
+        """The event's handle; 0 before it was recorded."""
+        return 0 if self._event is None else self._event.handle
+
+    @property
+    def device(self) -> Any:
+        """The device that it was recorded on; None before."""
+        return None if self._device is None else _device_object(self._device)
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Record the work that is queued on a stream, by default the current one.
+
+        Raises:
+            RuntimeError: it was recorded on another device before.
+        """
+        stream = current_stream() if stream is None else stream
+        if self._device not in (None, stream.device_index):
+            raise RuntimeError(
+                f"Event device npu:{self._device} does not match recording stream's device "
+                f"npu:{stream.device_index}; make one event per device"
+            )
+        if self._event is None:
+            self._event = _C.Event(self._timing)
+            self._device = stream.device_index
+        self._event.record(stream._stream)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Make later work of a stream (default: current) wait; no-op if never recorded."""
+        if self._event is not None:
+            (current_stream() if stream is None else stream)._stream.wait(self._event)
+
+    def query(self) -> bool:
+        """Return whether what was recorded is done; True if never recorded."""
+        return self._event is None or self._event.query()
+
+    def synchronize(self) -> None:
+        """Wait until what was recorded is done; no-op if never recorded."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds from this event to ``end_event``, after waiting for both.
+
+        Raises:
+            RuntimeError: one was never recorded, or was made without enable_timing.
+        """
+        if self._event is None or end_event._event is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        self.synchronize()
+        end_event.synchronize()
+        return self._event.elapsed_ms(end_event._event)
+
+    def recorded_time(self) -> int:
+        """Return the device's clock at the record in microseconds, after waiting for it.
+
+        Raises:
+            RuntimeError: it was never recorded, or was made without enable_timing.
+        """
+        if self._event is None:
+            raise RuntimeError("Event must be recorded before getting recorded timestamp.")
+        if not self._timing:
+            raise RuntimeError("recorded_time needs an event with enable_timing=True")
+        self.synchronize()
+        return self._event.timestamp_ns() // 1000
+
+    def ipc_handle(self) -> bytes:
+        """Not supported: events of the host NPU belong to their process.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("events of the host NPU cannot be shared between processes")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Event:
+        """Not supported: see ipc_handle.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"no event has the handle {handle!r}: host NPU events are not shared")
+
+    def __repr__(self) -> str:
+        if self._event is None:
+            return "<torch_npu.npu.Event uninitialized>"
+        return f"<torch_npu.npu.Event {self.npu_event:#x}>"
+
+
+class ExternalEvent:
+    """An event between a graph and work outside it: one record, then one wait.
+
+    A wait resets the event, so that it can be recorded again.
+    """
+
+    def __init__(self) -> None:
+        init()
+        self._event = _C.Event(False)
+        self._recorded = False
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Record the work queued so far on a stream, by default the current one.
+
+        Raises:
+            RuntimeError: the last record was not waited for.
+        """
+        if self._recorded:
+            raise RuntimeError(
+                "External event: it was recorded before and nobody has waited for it; wait or reset"
+            )
+        self._event.record((current_stream() if stream is None else stream)._stream)
+        self._recorded = True
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Make a stream's later work, by default the current one's, wait for the record.
+
+        Raises:
+            RuntimeError: there was no record since the last wait.
+        """
+        if not self._recorded:
+            raise RuntimeError(
+                "External event: A single record operation cannot be associated with multiple wait "
+                "operations, and a wait needs a record before it."
+            )
+        (current_stream() if stream is None else stream)._stream.wait(self._event)
+        self._recorded = False
+
+    def reset(self, stream: Stream | None = None) -> None:
+        """Forget the record, so that the event can be recorded again."""
+        self._recorded = False
+
+    def __repr__(self) -> str:
+        return f"<torch_npu.npu.ExternalEvent {self._event.handle:#x}>"
+
+
+def current_stream(device: Any = None) -> Stream:
+    """Return the calling thread's stream of a device, by default the current one."""
+    return Stream._wrap(_C.current_stream(checked_index(device)))
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Return a device's default stream."""
+    return Stream._wrap(_C.default_stream(checked_index(device)))
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Make a stream and its device current for the calling thread; None does nothing."""
+    if stream is None:
+        return
+    init()
+    _C.set_device(stream.device_index)
+    _C.set_stream(stream._stream)
+
+
+class StreamContext:
+    """Context manager: a stream and its device are current within it; None changes nothing."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._before: tuple[int, Stream, Stream] | None = None
+
+    def __enter__(self) -> StreamContext:
+        if self.stream is None:
+            return self
+        init()
+        device = _C.current_device()
+        here = current_stream(device)
+        there = current_stream(self.stream.device_index)
+        self._before = (device, here, there)
+        set_stream(self.stream)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            device, here, there = self._before
+            _C.set_stream(there._stream)
+            _C.set_stream(here._stream)
+            _C.set_device(device)
+            self._before = None
+
+
+def stream(stream: Stream | None) -> StreamContext:
+    """Return a context manager in which ``stream`` is current; None changes nothing."""
+    return StreamContext(stream)
