@@ -60,11 +60,16 @@ def init() -> None:
 
 
 def lazy_call(call: Callable[[], None]) -> None:
-    """Run ``call`` now when the device is open, else when it is."""
+    """Open the device and run ``call``; in a process without a device, or while it opens, later.
+
+    A host NPU opens at no cost, and tensors of torch open it without asking this module: what is
+    kept back would come too late for them.
+    """
     with _lock:
-        if not is_initialized():
+        if getattr(_in_init, "running", False) or not _C.device_count():
             _queued.append((call, "".join(traceback.format_stack())))
             return
+    init()
     call()
 
 

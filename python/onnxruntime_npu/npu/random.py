@@ -88,7 +88,7 @@ def _copied(state: Any) -> Any:
 
 
 def get_rng_state(device: Any = "npu") -> Any:
-    """Return the state of a device's generator: 16 bytes, a tensor on the CPU where torch is loaded.
+    """Return the state of a device's generator: 16 bytes, a CPU tensor where torch is loaded.
 
     Args:
         device: an int, a str or a ``torch.device``; default the current one.
