@@ -101,7 +101,7 @@ class OrtMatMul(Layers):
         from onnx import helper
 
         if self.provider != "CPUExecutionProvider":
-            pass  # noqa: F401: registers the provider
+            import onnxruntime_npu  # noqa: F401  (registers the provider)
 
         numpy_type = np.dtype(ml_dtypes.bfloat16 if self.dtype == "bfloat16" else self.dtype)
         self.element = helper.np_dtype_to_tensor_dtype(numpy_type)

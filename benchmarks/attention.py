@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Attention against torch's scaled_dot_product_attention, interleaved in one run, and its memory.
+
+Ours are sessions of one node, npu_fused_infer_attention_score ("inference") and
+npu_fusion_attention ("training"), with inputs and outputs left on the device. The last tables give
+the peak of the device memory that a call takes beyond its inputs and outputs, the backward pass
+included: at most linear in the sequence length, where scores would take its square.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+
+HEADS, KEY_HEADS, SIZE = 16, 4, 64
+CASES = [  # name, queries, keys
+    ("prefill 512", 512, 512),
+    ("prefill 2048", 2048, 2048),
+    ("decode over 1k", 1, 1024),
+    ("decode over 8k", 1, 8192),
+    ("decode over 32k", 1, 32768),
+]
+MEMORY_LENGTHS = [1024, 8192, 32768]
+MEMORY_HEADS = 2  # memory is what is asked for, and 32k x 32k scores take their time
+SEED = 0
+STATISTICS = ("max", "sum")  # float32, each value eight times
+# Op type: inputs, outputs, and the last axis of the inputs that have one of their own.
+SIGNATURES: dict[str, tuple[list[str], list[str], dict[str, int]]] = {
+    "NPUFusedInferAttentionScore": (["query", "key", "value", "", "mask"], ["out"], {}),
+    "NPUFusionAttention": (["query", "key", "value", "", "", "mask"], ["out", *STATISTICS], {}),
+    "NPUFusionAttentionGrad": (
+        ["query", "key", "value", "dy", "", "", "mask", *STATISTICS, "", "attention"],
+        ["dq", "dk", "dv"],
+        {"max": 8, "sum": 8},
+    ),
+}
+
+
+class Torch:
+    """scaled_dot_product_attention on the CPU; a single query sees every key."""
+
+    def __init__(self, dtype: str, threads: int) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self.type = getattr(torch, dtype)
+
+    def time(self, queries: int, keys: int, calls: int) -> float:
+        """Seconds of `calls` calls."""
+        import torch
+
+        generator = torch.Generator().manual_seed(SEED)
+
+        def make(heads: int, rows: int) -> torch.Tensor:
+            return torch.randn(1, heads, rows, SIZE, generator=generator).to(self.type)
+
+        q, k, v = make(HEADS, queries), make(KEY_HEADS, keys), make(KEY_HEADS, keys)
+        function = torch.nn.functional.scaled_dot_product_attention
+        with torch.inference_mode():
+            function(q, k, v, is_causal=queries > 1, enable_gqa=True)
+            begin = time.perf_counter()
+            for _ in range(calls):
+                function(q, k, v, is_causal=queries > 1, enable_gqa=True)
+            return time.perf_counter() - begin
+
+
+class Npu:
+    """A session of one attention node."""
+
+    def __init__(self, op_type: str, dtype: str, heads: int, key_heads: int) -> None:
+        import ml_dtypes
+        import numpy as np
+        import onnx
+        import onnxruntime as ort
+        import onnxruntime_npu
+        from onnx import helper
+
+        self.npu = onnxruntime_npu
+        self.heads, self.key_heads = heads, key_heads
+        self.numpy_type = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        self.element = helper.np_dtype_to_tensor_dtype(self.numpy_type)
+        inputs, self.outputs, sizes = SIGNATURES[op_type]
+        attributes = {"scale_value" if op_type.endswith("Grad") else "scale": SIZE**-0.5}
+        if "Fusion" in op_type:
+            attributes["head_num"] = heads
+        else:
+            attributes |= {"num_heads": heads, "num_key_value_heads": key_heads}
+        self.inputs = {name: sizes.get(name, SIZE) for name in inputs if name not in ("", "mask")}
+        node = helper.make_node(
+            op_type, inputs, self.outputs, domain="npu", input_layout="BNSD", sparse_mode=3,
+            **attributes,
+        )  # fmt: skip
+
+        def info(name: str, shape: list[Any] | None) -> Any:
+            statistics = name in STATISTICS
+            element = onnx.TensorProto.FLOAT if statistics else self.element
+            return helper.make_tensor_value_info(name, element, shape)
+
+        graph = helper.make_graph(
+            [node],
+            "attention",
+            [info(name, [1, None, None, size]) for name, size in self.inputs.items()],
+            [info(name, None) for name in self.outputs],
+            [onnx.numpy_helper.from_array(np.triu(np.ones((2048, 2048), bool), 1), "mask")],
+        )
+        imports = [helper.make_opsetid("", 21), helper.make_opsetid("npu", 1)]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        self.session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["NPUExecutionProvider"]
+        )
+
+    def _binding(self, queries: int, keys: int) -> Any:
+        import numpy as np
+
+        generator = np.random.default_rng(SEED)
+        binding = self.session.io_binding()
+        for name, size in self.inputs.items():
+            cache = name in ("key", "value")
+            heads, rows = (self.key_heads, keys) if cache else (self.heads, queries)
+            values = generator.standard_normal((1, heads, rows, size), np.float32)
+            if name not in STATISTICS:
+                values = values.astype(self.numpy_type)
+            binding.bind_ortvalue_input(name, self.npu.ortvalue_from_numpy(values))
+        for name in self.outputs:
+            binding.bind_output(name, "npu")
+        return binding
+
+    def workspace(self, length: int) -> int:
+        """Peak bytes beyond inputs and outputs of a call over `length` queries and keys."""
+        stats = self.npu._C.memory_stats
+        binding = self._binding(length, length)
+        self.npu._C.reset_peak_memory_stats()
+        self.session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return stats()["allocated_bytes.all.peak"] - stats()["allocated_bytes.all.current"]
+
+    def time(self, queries: int, keys: int, calls: int) -> float:
+        """Seconds of `calls` calls."""
+        binding = self._binding(queries, keys)
+        self.session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            self.session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return time.perf_counter() - begin
+
+
+def memory_table(dtype: str) -> str:
+    """Peak workspace of a causal call at growing lengths, with what its scores would take."""
+    lines = [
+        "| peak workspace, MB | " + " | ".join(f"{n // 1024}k" for n in MEMORY_LENGTHS) + " |",
+        "|---|" + "---|" * len(MEMORY_LENGTHS),
+    ]
+    for op_type in SIGNATURES:
+        engine = harness.Engine(op_type, functools.partial(Npu, op_type, dtype, MEMORY_HEADS, 1))
+        cells = [f"{engine.call('workspace', n) / 1e6:.2f}" for n in MEMORY_LENGTHS]
+        engine.close()
+        lines.append(f"| {op_type} {dtype} | " + " | ".join(cells) + " |")
+    scores = [f"{MEMORY_HEADS * n * n * 4 / 1e6:.0f}" for n in MEMORY_LENGTHS]
+    lines.append("| a score per query and key, for comparison | " + " | ".join(scores) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)
+
+    for dtype in arguments.dtypes:
+        make = functools.partial(Npu, dtype=dtype, heads=HEADS, key_heads=KEY_HEADS)
+        engines = [
+            harness.Engine("inference", functools.partial(make, "NPUFusedInferAttentionScore")),
+            harness.Engine("training", functools.partial(make, "NPUFusionAttention")),
+            harness.Engine("torch", functools.partial(Torch, dtype, arguments.threads)),
+        ]
+        cases = []
+        for name, queries, keys in CASES:
+            pairs = queries * (queries + 1) / 2 if queries > 1 else keys
+            gflop = 4e-9 * HEADS * SIZE * pairs
+            calls = max(1, round(4 / gflop)) if queries > 1 else max(1, 64 * 1024 // keys)
+            cases.append(
+                (f"{dtype} {name}", gflop * calls, "GFLOP", "time", (queries, keys, calls))
+            )
+        results = harness.interleave(cases, engines, arguments.rounds, lambda text: None)
+        for engine in engines:
+            engine.close()
+        print(harness.table(results, "inference", ["torch"]), flush=True)
+        print(harness.table(results, "training", ["torch"]), flush=True)
+        harness.save(results, arguments.out / f"attention-{dtype}.json")
+    for dtype in arguments.dtypes:
+        print(memory_table(dtype), flush=True)
+
+
+if __name__ == "__main__":
+    main()
