@@ -35,9 +35,14 @@ set(NPU_ISA_FLAGS_avx2 -march=x86-64-v3)
 # gcc warns of its own AVX-512 headers (its bug 105593).
 set(NPU_ISA_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
 
+# Sanitizers look at the same accesses at any level; at -O3 they take several times as long to build.
+set(kernel_optimization -O3)
+if(NPU_SANITIZE)
+  set(kernel_optimization -O1)
+endif()
 foreach(isa IN LISTS NPU_ISAS)
   add_library(npu_kernels_${isa} SHARED ${kernel_sources} "${op_table}")
   target_link_libraries(npu_kernels_${isa} PRIVATE npu_runtime)
-  target_compile_options(npu_kernels_${isa} PRIVATE -O3 -fopenmp-simd -ffp-contract=fast ${NPU_ISA_FLAGS_${isa}})
+  target_compile_options(npu_kernels_${isa} PRIVATE ${kernel_optimization} -fopenmp-simd -ffp-contract=fast ${NPU_ISA_FLAGS_${isa}})
   target_compile_definitions(npu_kernels_${isa} PRIVATE NPU_KERNEL_ISA_${isa}=1)
 endforeach()

@@ -1,22 +1,22 @@
 #include "ep/provider/assignment_log.h"
 
-#include <cstdio>
 #include <utility>
+
+#include "ep/runtime/error.h"
 
 namespace npu::provider {
 namespace {
 
+// A JSON string. Printable leaves no other control characters than these two.
 std::string Quoted(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", c);
-      out += escape;
+  for (const char c : Printable(text)) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
     } else {
+      if (c == '"' || c == '\\') out += '\\';
       out += c;
     }
   }

@@ -17,9 +17,13 @@ enum class ErrorCode {
   kInternal,
 };
 
+// The text with bytes that are no UTF-8, and control characters, as \xNN. Messages quote names and
+// attributes of models, which may hold any bytes; Python refuses to read a message that is not UTF-8.
+std::string Printable(const std::string& text);
+
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message);
   ErrorCode code() const noexcept { return code_; }
 
  private:

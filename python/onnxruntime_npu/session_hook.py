@@ -108,6 +108,8 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
     by falling back to the CPU.
     """
     text = str(error)
+    if isinstance(error, UnicodeDecodeError):  # onnxruntime's own message quotes bytes of the model
+        text = error.object.decode(errors="backslashreplace")
     if unknown := _UNKNOWN_OP.search(text):
         return C.Fail(
             f"[{unknown[1]}] expected an operator of domain 'npu', version 1, got an unknown one; "
@@ -128,4 +130,6 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
                 f"got {device_id}"
             )
         return C.Fail(text.rsplit(" : ", 1)[-1].strip())
+    if isinstance(error, UnicodeDecodeError):
+        return C.Fail(text)
     return error

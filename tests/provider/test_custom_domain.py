@@ -231,3 +231,10 @@ def test_empty_constant_counts_as_an_absent_optional_input(rng):
         assert providers_of(session) == {"rotary": NPU}
         results.append(session.run(None, {"x": x})[0])
     np.testing.assert_array_equal(*results)
+
+
+def test_bytes_that_are_no_text_are_quoted_and_do_not_move_the_model_to_the_cpu(capfd):
+    node = helper.make_node("NPUGeluV2", ["x"], ["y"], domain="npu", approximate=b"\xff\xfe")
+    with pytest.raises(Exception, match=r"got '\\xff\\xfe'"):
+        npu_session(one_node_model(node=node))
+    assert "Falling back" not in capfd.readouterr().out
