@@ -1,4 +1,5 @@
 // npu_scaled_masked_softmax(x, mask; scale, fixed_triu_mask) -> y. The semantics are in npu_scaled_masked_softmax.py.
+#include "ep/kernels/attention/broadcast_rows.h"
 #include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/convert.h"
 #include "ep/runtime/kernel_api.h"
@@ -8,39 +9,6 @@ namespace {
 
 constexpr const char* kOp = "npu_scaled_masked_softmax";
 constexpr float kMasked = -10000.0f;
-
-// Where the mask's row for a row of x begins: strides of the leading axes, 0 where the mask is broadcast.
-class MaskRows {
- public:
-  MaskRows(const Shape& x, const Shape& mask) : leading_(x.rank() - 1) {
-    const int missing = x.rank() - mask.rank();
-    int64_t stride = 1;
-    for (int axis = x.rank() - 1; axis >= 0; --axis) {
-      const int64_t size = axis < missing ? 1 : mask[axis - missing];
-      if (axis == leading_) {
-        column_stride_ = size == 1 ? 0 : 1;
-      } else {
-        sizes_[axis] = x[axis];
-        strides_[axis] = size == 1 ? 0 : stride;
-      }
-      stride *= size;
-    }
-  }
-  int64_t Offset(int64_t row) const {
-    int64_t offset = 0;
-    for (int axis = leading_ - 1; axis >= 0; --axis) {
-      offset += row % sizes_[axis] * strides_[axis];
-      row /= sizes_[axis];
-    }
-    return offset;
-  }
-  int64_t column_stride() const { return column_stride_; }
-
- private:
-  int leading_;
-  int64_t sizes_[Shape::kMaxRank] = {}, strides_[Shape::kMaxRank] = {};
-  int64_t column_stride_ = 0;
-};
 
 void ScaleAndMask(const float* x, float scale, const uint8_t* mask, int64_t mask_stride, float* to, int64_t n) {
   if (mask_stride == 0) {
@@ -60,14 +28,9 @@ class ScaledMaskedSoftmaxKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), mask = ctx.Input(1);
     NPU_CHECK(x && mask, "[", kOp, "] expected the tensors x and mask");
-    const int rank = x.shape.rank();
-    NPU_CHECK(rank >= 1, "[", kOp, "] expected x of rank >= 1, got a scalar");
-    const int missing = rank - mask.shape.rank();
-    bool fits = missing >= 0;
-    for (int i = missing; fits && i < rank; ++i) {
-      fits = mask.shape[i - missing] == 1 || mask.shape[i - missing] == x.shape[i];
-    }
-    NPU_CHECK(fits, "[", kOp, "] expected a mask that broadcasts to x of shape ", x.shape, ", got ", mask.shape);
+    NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected x of rank >= 1, got a scalar");
+    NPU_CHECK(BroadcastsTo(x.shape, mask.shape), "[", kOp, "] expected a mask that broadcasts to x of shape ", x.shape,
+              ", got ", mask.shape);
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (!y || x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto type) { LaunchRows<decltype(type)>(ctx, x, mask, y); });
@@ -80,7 +43,7 @@ class ScaledMaskedSoftmaxKernel final : public Kernel {
     const int64_t rows = x.shape.Elements(0, x.shape.rank() - 1);
     const int64_t threads = ThreadsForElements(rows * n);
     auto* scratch = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * n) * sizeof(float)));
-    ctx.Launch(kOp, [=, scale = scale_, mask_rows = MaskRows(x.shape, mask.shape)] {
+    ctx.Launch(kOp, [=, scale = scale_, mask_rows = BroadcastRows(x.shape, mask.shape)] {
       ForRowsOfThreads(rows, threads, [&](int64_t thread, int64_t first, int64_t last) {
         float* values = scratch + thread * n;
         for (int64_t row = first; row < last; ++row) {

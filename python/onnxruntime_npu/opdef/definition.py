@@ -14,7 +14,7 @@ from typing import Any
 
 from . import dtypes as dt
 from .samples import ErrorCase, Sample, Tolerance, check, default_tolerance
-from .schema import Argument, Schema, parse_schema
+from .schema import Argument, Schema, Type, parse_schema
 
 
 class _LazyTorch:
@@ -39,6 +39,11 @@ _ATTRIBUTE_KINDS = {
 }
 # Arguments that only steer where torch allocates or draws; kernels get that from the stream.
 _NOT_IN_ONNX = frozenset({"Device", "Layout", "Generator"})
+
+
+# What a node of an operator that draws random numbers has besides the schema's attributes: the
+# seed, 0 for one that whoever runs the node chooses.
+_SEED = Argument("seed", Type("int"), default=0)
 
 
 class DefinitionError(ValueError):
@@ -138,6 +143,7 @@ class Op:
     type_aliases: tuple[TypeAlias, ...]
     may_alias: tuple[tuple[int, int], ...]
     sample_dtypes: tuple[str, ...]
+    seeded: bool = False
     reference_function: Callable[..., Any] | None = None
     body_function: Callable[..., Any] | None = None
     backward_formula: Backward | None = None
@@ -169,6 +175,11 @@ class Op:
         position = {x.name: i for i, x in enumerate(self.inputs)}
         return tuple((position[o.mutates], j) for j, o in enumerate(self.outputs) if o.mutates)
 
+    @property
+    def node_arguments(self) -> tuple[Argument, ...]:
+        """The arguments of the schema, and the seed of an operator that draws random numbers."""
+        return (*self.schema.arguments, _SEED) if self.seeded else self.schema.arguments
+
     # ---- decorators ---------------------------------------------------------------------------
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,7 +188,7 @@ class Op:
         It receives every argument by its schema name and returns the node outputs, i.e. the results
         followed by the new values of written arguments that are not results themselves.
         """
-        names = [a.name for a in self.schema.arguments]
+        names = [a.name for a in self.node_arguments]
         try:
             inspect.signature(function).bind(**dict.fromkeys(names))
         except TypeError as error:
@@ -304,18 +315,18 @@ class Op:
                 f"got {len(args)}"
             )
         bound = dict(zip((a.name for a in positional), args, strict=False))
-        names = {a.name for a in self.schema.arguments}
+        names = {a.name for a in self.node_arguments}
         for name, value in kwargs.items():
             name = "self" if name == "input" and "input" not in names else name
             if name not in names or name in bound:
                 raise TypeError(f"[{self.name}] got an unexpected argument {name!r}")
             bound[name] = value
-        for argument in self.schema.arguments:
+        for argument in self.node_arguments:
             if argument.name not in bound:
                 if argument.required:
                     raise TypeError(f"[{self.name}] expected the argument {argument.name!r}")
                 bound[argument.name] = argument.default
-        return {a.name: bound[a.name] for a in self.schema.arguments}
+        return {a.name: bound[a.name] for a in self.node_arguments}
 
     def call_reference(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the reference and return its outputs as a tuple."""
@@ -328,10 +339,11 @@ class Op:
         """Return the arguments as the host settles them, and the results that are integers."""
         if self.host_function is None:
             return bound, ()
-        changed, integers = self.host_function(self._draw_seed, **bound)
+        changed, integers = self.host_function(self.draw_seed, **bound)
         return {**bound, **changed}, integers
 
-    def _draw_seed(self) -> int:
+    def draw_seed(self) -> int:
+        """Return a number, not 0, of torch's default generator; ArgumentError while tracing."""
         drawn = torch.randint(1, 2**63 - 1, (1,))
         check(
             type(drawn) is torch.Tensor,
@@ -363,6 +375,7 @@ def npu_op(
     torch_aliases: Sequence[str] = (),
     cpu: Sequence[str] = (),
     sample_dtypes: Sequence[str] | None = None,
+    seeded: bool = False,
 ) -> Op:
     """Define an operator.
 
@@ -378,6 +391,8 @@ def npu_op(
         cpu: arguments whose values the kernel reads on the host: tensors, or int lists, which then
             are node inputs instead of attributes.
         sample_dtypes: dtypes that samples are made for; default: those of the first tensor.
+        seeded: whether the operator draws random numbers though the schema has no seed. The node
+            and the reference then take ``seed``; a torch call draws it from the default generator.
 
     """
     parsed = parse_schema(schema)
@@ -387,6 +402,8 @@ def npu_op(
         if name not in known:
             raise DefinitionError(f"[{op}] expected 'cpu' to name arguments, got {name!r}")
     inputs, attributes = _split_arguments(parsed, dtypes, frozenset(cpu))
+    if seeded:
+        attributes = (*attributes, Attribute(_SEED.name, _SEED, "int"))
     node_outputs = _outputs(parsed, dtypes, outputs, inputs)
     unused = set(dtypes) - {x.name for x in inputs} - {x.name for x in node_outputs}
     if unused:
@@ -410,6 +427,7 @@ def npu_op(
         type_aliases=tuple(TypeAlias(a) if isinstance(a, str) else a for a in aliases),
         may_alias=tuple((position_in[a], position_out[b]) for a, b in may_alias),
         sample_dtypes=tuple(sample_dtypes or (tensors[0].dtypes if tensors else ("float32",))),
+        seeded=seeded,
     )
 
 

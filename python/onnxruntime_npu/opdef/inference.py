@@ -73,7 +73,7 @@ def _run(
         ]
         return torch.empty(dims, dtype=dt.to_torch(known[0]), device="meta")
 
-    bound: dict[str, Any] = {a.name: None if a.required else a.default for a in op.schema.arguments}
+    bound: dict[str, Any] = {a.name: None if a.required else a.default for a in op.node_arguments}
     for i, node_input in enumerate(op.inputs):
         given = inputs[i:] if node_input.variadic else inputs[i : i + 1]
         tensors = [make(i + j, known) for j, known in enumerate(given) if known is not None]

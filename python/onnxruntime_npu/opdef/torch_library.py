@@ -94,12 +94,16 @@ class _Call:
         self._kernels = kernels
         self._names = [a.name for a in schema.arguments if not a.keyword_only]
         self._defaults = {a.name: a.default for a in schema.arguments if not a.required}
+        if op.seeded:
+            self._defaults["seed"] = 0
         self._in_place = _in_place_outputs(op, schema)
         self._result_count = len(schema.returns)
         self._has_list_result = any(r.type.is_list for r in schema.returns)
 
     def cpu(self, *args: Any, **kwargs: Any) -> Any:
         bound, integers = self._op.settle(self._bind(args, kwargs))
+        if self._op.seeded:
+            bound["seed"] = self._op.draw_seed()
         check_dtypes(self._op, bound)
         count = len(self._op.outputs)
         if self._op.outputs and self._op.outputs[-1].variadic:
@@ -152,7 +156,8 @@ def _in_place_outputs(op: Op, schema: Schema) -> dict[int, str]:
 def _define(library: torch.library.Library, op: Op, schema: Schema, kernels: EagerKernels) -> None:
     call = _Call(op, schema, kernels)
     name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
-    library.define(str(dispatcher_schema(schema)))
+    tags = (torch.Tag.nondeterministic_seeded,) if op.seeded else ()
+    library.define(str(dispatcher_schema(schema)), tags=tags)
     library.impl(name, call.cpu, "CPU")
     torch.library.register_fake(f"{NAMESPACE}::{name}", call.fake, lib=library)
     packet = getattr(getattr(torch.ops, NAMESPACE), schema.name)

@@ -1,0 +1,122 @@
+// npu_dropout_with_add_softmax(self, x1; alpha, prob, dim, seed) -> mask, softmax, dropout. The semantics are in
+// npu_dropout_with_add_softmax.py.
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "ep/kernels/attention/broadcast_rows.h"
+#include "ep/kernels/attention/softmax_row.h"
+#include "ep/kernels/convert.h"
+#include "ep/kernels/philox.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "npu_dropout_with_add_softmax";
+constexpr int64_t kUnit = 128;  // the mask covers the elements rounded up to this
+constexpr int64_t kUnitBytes = kUnit / 8;
+
+// A seed nobody chose: a node of an inference session has no generator to ask.
+uint64_t RandomSeed() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+// Bits of units [begin, end) of the mask: bit i is set if word i of the generator is below the threshold.
+void FillMask(Philox generator, uint64_t threshold, uint8_t* mask, int64_t begin, int64_t end) {
+  uint32_t words[kUnit];
+  for (int64_t unit = begin; unit < end; ++unit) {
+    generator.Fill(static_cast<uint64_t>(unit) * (kUnit / 4), kUnit / 4, words);
+    for (int64_t byte = 0; byte < kUnitBytes; ++byte) {
+      uint8_t bits = 0;
+      for (int64_t i = 0; i < 8; ++i) bits |= static_cast<uint8_t>((words[8 * byte + i] < threshold) << i);
+      mask[unit * kUnitBytes + byte] = bits;
+    }
+  }
+}
+
+class DropoutWithAddSoftmaxKernel final : public Kernel {
+ public:
+  explicit DropoutWithAddSoftmaxKernel(const KernelInfo& info)
+      : alpha_(static_cast<float>(info.attributes.Float("alpha", 1.0))),
+        // As a node holds it, also where torch calls with more digits.
+        prob_(static_cast<float>(info.attributes.Float("prob", 0.0))),
+        dim_(info.attributes.Int("dim", -1)),
+        seed_(static_cast<uint64_t>(info.attributes.Int("seed", 0))) {
+    NPU_CHECK(prob_ >= 0.0f && prob_ < 1.0f, "[", kOp, "] expected prob in [0, 1), got ", prob_);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0), x1 = ctx.Input(1);
+    NPU_CHECK(x && x1, "[", kOp, "] expected the tensors self and x1");
+    NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected self of rank >= 1, got a scalar");
+    NPU_CHECK(dim_ == -1 || dim_ == x.shape.rank() - 1, "[", kOp, "] expected dim of the last axis, -1, got ", dim_);
+    NPU_CHECK(x.dtype == x1.dtype, "[", kOp, "] expected x1 of self's dtype ", NameOf(x.dtype), ", got ",
+              NameOf(x1.dtype));
+    NPU_CHECK(BroadcastsTo(x.shape, x1.shape), "[", kOp, "] expected x1 that broadcasts to self of shape ", x.shape,
+              ", got ", x1.shape);
+
+    const int64_t units = x.elements() / kUnit + (x.elements() % kUnit != 0);
+    const TensorView mask = ctx.Output(0, DType::kUInt8, Shape{units * kUnitBytes});
+    const TensorView softmax = ctx.Output(1, x.dtype, x.shape), dropout = ctx.Output(2, x.dtype, x.shape);
+    if (x.elements() == 0) return;
+    uint8_t* bits = mask ? mask.as<uint8_t>() : static_cast<uint8_t*>(ctx.Workspace(units * kUnitBytes));
+    LaunchMask(ctx, bits, units);
+    DispatchFloats(kOp, x.dtype, [&](auto type) { LaunchRows<decltype(type)>(ctx, x, x1, bits, softmax, dropout); });
+  }
+
+ private:
+  void LaunchMask(OpContext& ctx, uint8_t* bits, int64_t units) const {
+    if (prob_ == 0.0f) {
+      ctx.Launch(kOp, [=] { std::memset(bits, 0xff, static_cast<size_t>(units * kUnitBytes)); });
+      return;
+    }
+    const Philox generator{seed_ != 0 ? seed_ : RandomSeed(), 0};
+    const auto threshold = static_cast<uint64_t>((1.0 - static_cast<double>(prob_)) * 0x1p32);
+    ctx.Launch(kOp, [=] {
+      ParallelFor(units, 64, [&](int64_t begin, int64_t end) { FillMask(generator, threshold, bits, begin, end); });
+    });
+  }
+
+  template <class T>
+  void LaunchRows(OpContext& ctx, const TensorView& x, const TensorView& x1, const uint8_t* bits,
+                  const TensorView& softmax, const TensorView& dropout) const {
+    const int64_t n = x.shape.back();
+    const int64_t rows = x.shape.Elements(0, x.shape.rank() - 1);
+    const int64_t threads = ThreadsForElements(rows * n);
+    auto* scratch = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * 2 * n) * sizeof(float)));
+    const float scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(prob_)));
+    ctx.Launch(kOp, [=, alpha = alpha_, x1_rows = BroadcastRows(x.shape, x1.shape)] {
+      ForRowsOfThreads(rows, threads, [&](int64_t thread, int64_t first, int64_t last) {
+        float* values = scratch + thread * 2 * n;
+        float* addend = values + n;
+        const int64_t addend_size = x1_rows.column_stride() == 0 ? 1 : n;
+        for (int64_t row = first; row < last; ++row) {
+          ToFloat(x.as<T>() + row * n, values, n);
+          ToFloat(x1.as<T>() + x1_rows.Offset(row), addend, addend_size);
+          if (addend_size != n) std::fill_n(addend, n, addend[0]);
+#pragma omp simd
+          for (int64_t i = 0; i < n; ++i) values[i] = addend[i] + alpha * values[i];
+          SoftmaxRow(values, n);
+          if (softmax) FromFloat(values, softmax.as<T>() + row * n, n);
+          if (!dropout) continue;
+          for (int64_t i = 0; i < n; ++i) {
+            const int64_t at = row * n + i;
+            values[i] = (bits[at / 8] >> (at % 8) & 1) != 0 ? values[i] * scale : 0.0f;
+          }
+          FromFloat(values, dropout.as<T>() + row * n, n);
+        }
+      });
+    });
+  }
+
+  float alpha_, prob_;
+  int64_t dim_;
+  uint64_t seed_;
+};
+
+NPU_KERNEL(NPUDropoutWithAddSoftmax, DropoutWithAddSoftmaxKernel);
+
+}  // namespace
+}  // namespace npu
