@@ -1,4 +1,4 @@
-"""Copies between host and device, layouts and element types; pinned memory; order and asynchrony."""
+"""Copies between host and device, layouts and element types; pinned memory; order."""
 
 import threading
 

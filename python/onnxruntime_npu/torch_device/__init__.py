@@ -55,7 +55,7 @@ def is_registered() -> bool:
 
 
 def fallback_counts() -> dict[str, int]:
-    """Return the calls that ran on the CPU for lack of a kernel, by aten operator, since the reset."""
+    """Return calls that ran on the CPU for lack of a kernel, by aten operator, since a reset."""
     return dict(_registered().fallback_counts())
 
 
