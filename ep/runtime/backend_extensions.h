@@ -20,6 +20,9 @@ class BackendExtensions {
   virtual bool MapDevice(int device, void* ptr, size_t bytes) = 0;
   virtual void UnmapDevice(int device, void* ptr, size_t bytes) = 0;
 
+  // Copies and fills at once: what a captured copy does when its turn comes. Called by tasks.
+  virtual void CopyInTask(void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
+  virtual void FillInTask(void* dst, int value, size_t bytes) = 0;
   // Launches on it return when their work is done. Said before its first use.
   virtual void MakeBlocking(BackendStream* stream) = 0;
   // What is queued on it is dropped; the next synchronize reports `reason`.

@@ -5,6 +5,7 @@
 
 #include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/environment.h"
+#include "ep/runtime/graph_recording.h"
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/stream_set.h"
@@ -32,6 +33,7 @@ Stream* Device::FindStream(uint64_t id) const {
 }
 
 void Device::Synchronize() {
+  if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
   std::string first;
   streams_->Visit([&](Stream& stream) {
     std::string error = backend_.StreamSynchronize(stream.handle());

@@ -3,8 +3,10 @@
 #include <atomic>
 #include <utility>
 
+#include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/environment.h"
+#include "ep/runtime/graph_recording.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/stream_set.h"
 
@@ -51,6 +53,7 @@ Stream::~Stream() {
 void Stream::Launch(const char* op, Task task) {
   NPU_CHECK(static_cast<bool>(task), "[", op, "] expected a task to launch, got an empty one");
   CheckRunning(device_);
+  if (Recording::Any() && Recording::KeepLaunch(*this, op, task)) return;
   device_.backend().Launch(handle_, op, std::move(task));
   if (LaunchBlocking()) Synchronize();
 }
@@ -59,6 +62,11 @@ void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr && src != nullptr, "[copy] expected two addresses for ", bytes, " bytes, got null");
   CheckRunning(device_);
+  if (Recording::Any()) {
+    BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
+    Task task([=, &extensions] { extensions.CopyInTask(dst, src, bytes, kind); });
+    if (Recording::KeepLaunch(*this, "copy", task)) return;
+  }
   device_.backend().Copy(handle_, dst, src, bytes, kind);
   if (LaunchBlocking()) Synchronize();
 }
@@ -67,15 +75,27 @@ void Stream::Memset(void* dst, int value, size_t bytes) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr, "[memset] expected an address for ", bytes, " bytes, got null");
   CheckRunning(device_);
+  if (Recording::Any()) {
+    BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
+    Task task([=, &extensions] { extensions.FillInTask(dst, value, bytes); });
+    if (Recording::KeepLaunch(*this, "memset", task)) return;
+  }
   device_.backend().Memset(handle_, dst, value, bytes);
   if (LaunchBlocking()) Synchronize();
 }
 
-void Stream::Wait(const Event& event) { device_.backend().StreamWaitEvent(handle_, event.handle()); }
+void Stream::Wait(const Event& event) {
+  if (Recording::Any() && Recording::KeepWait(*this, event)) return;
+  device_.backend().StreamWaitEvent(handle_, event.handle());
+}
 
-bool Stream::Query() const { return device_.backend().StreamQuery(handle_); }
+bool Stream::Query() const {
+  if (Recording::Any()) Recording::CheckWaitFor(*this, "query");
+  return device_.backend().StreamQuery(handle_);
+}
 
 void Stream::Synchronize() {
+  if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
   const std::string error = device_.backend().StreamSynchronize(handle_);
   if (!error.empty()) throw Error(ErrorCode::kDeviceError, error);
 }
@@ -83,13 +103,25 @@ void Stream::Synchronize() {
 Event::Event(Backend& backend, bool timing)
     : backend_(backend), timing_(timing), handle_(backend.CreateEvent(timing)) {}
 
-Event::~Event() { backend_.DestroyEvent(handle_); }
+Event::~Event() {
+  if (Recording::Any()) Recording::Forget(*this);
+  backend_.DestroyEvent(handle_);
+}
 
-void Event::Record(Stream& stream) { backend_.EventRecord(handle_, stream.handle()); }
+void Event::Record(Stream& stream) {
+  if (Recording::Any() && Recording::KeepRecord(*this, stream)) return;
+  backend_.EventRecord(handle_, stream.handle());
+}
 
-bool Event::Query() const { return backend_.EventQuery(handle_); }
+bool Event::Query() const {
+  if (Recording::Any()) Recording::CheckWaitFor(*this, "query");
+  return backend_.EventQuery(handle_);
+}
 
-void Event::Synchronize() const { backend_.EventSynchronize(handle_); }
+void Event::Synchronize() const {
+  if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
+  backend_.EventSynchronize(handle_);
+}
 
 int64_t Event::TimestampNs() const { return backend_.EventTimestampNs(handle_); }
 

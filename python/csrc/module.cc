@@ -8,6 +8,7 @@ PYBIND11_MODULE(_C, m) {
   npu::python::BindDevice(m);
   npu::python::BindMemory(m);
   npu::python::BindStreams(m);
+  npu::python::BindGraphs(m);
   npu::python::BindKernels(m);
   npu::python::BindOpTable(m);
 }

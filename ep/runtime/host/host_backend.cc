@@ -56,6 +56,8 @@ class HostBackend final : public Backend, public BackendExtensions {
   void ReleaseAddresses(void* ptr, size_t bytes) override { HostMemory::Release(ptr, bytes); }
   bool MapDevice(int device, void* ptr, size_t bytes) override { return memory_.MapDevice(device, ptr, bytes); }
   void UnmapDevice(int device, void* ptr, size_t bytes) override { memory_.UnmapDevice(device, ptr, bytes); }
+  void CopyInTask(void* dst, const void* src, size_t bytes, CopyKind) override { CopyBytes(dst, src, bytes); }
+  void FillInTask(void* dst, int value, size_t bytes) override { FillBytes(dst, value, bytes); }
   void MakeBlocking(BackendStream* stream) override { Host(stream)->MakeBlocking(); }
   void AbortStream(BackendStream* stream, const std::string& reason) override { Host(stream)->Abort(reason); }
 

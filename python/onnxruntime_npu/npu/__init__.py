@@ -9,6 +9,7 @@ from ._lazy import init as init
 from ._lazy import is_initialized as is_initialized
 from .amp import *  # noqa: F403
 from .devices import *  # noqa: F403
+from .graphs import *  # noqa: F403
 from .memory import *  # noqa: F403
 from .memory import _dump_snapshot as _dump_snapshot
 from .memory import _record_memory_history as _record_memory_history

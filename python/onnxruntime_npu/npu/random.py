@@ -109,7 +109,13 @@ def set_rng_state(new_state: Any, device: Any = "npu") -> None:
         RuntimeError: it has another length.
     """
     state = _copied(new_state)
-    lazy_call(lambda: _generator(checked_index(device)).set_state(state))
+
+    def apply() -> None:
+        generator = _generator(checked_index(device))
+        plain = isinstance(generator, _PlainGenerator) or not isinstance(state, np.ndarray)
+        generator.set_state(state if plain else sys.modules["torch"].from_numpy(state))
+
+    lazy_call(apply)
 
 
 def set_rng_state_all(new_states: Iterable[Any]) -> None:
