@@ -1,33 +1,18 @@
 """Inference attention, prefill and decode, over a key/value cache, with grouped query heads.
 
-Source: torch_npu.npu_fused_infer_attention_score. Implemented are float operands in all layouts,
-contiguous and paged caches, rope parts in tensors of their own, masks in every sparse mode,
-position bias, lengths and log-sum-exp. Quantisation, padding sizes, shared prefixes and caches in
-NZ blocks are refused by name.
-
-Where torch_npu leaves a point open, this holds:
-
-- A query row that may see no key gives output 0 and log-sum-exp -inf; so do rows beyond
-  actual_seq_lengths.
-- With softmax_lse_flag False the second result is [0.0].
-- Head sizes are any from 1 to 512, and the dtype may be float32 too.
-- A compressed mask of sparse modes 2, 3 and 4 is checked by its shape only.
-- Sparse mode 0 applies pre_tokens and next_tokens together with atten_mask, from the top left.
-- T layouts need both lists of lengths, and take neither pse_shift nor a full atten_mask.
-- Entries of block_table behind a sequence's length are never looked at.
+Source: torch_npu.npu_fused_infer_attention_score. What torch_npu leaves open is settled in
+_inference.py. With softmax_lse_flag False the second result is [0.0]. key_rope_antiquant_scale is
+reserved: it is taken and has no effect. Not implemented, and refused by name: rope parts together
+with query int8 or with a shared prefix.
 """
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 
-QUANT = ("float16", "bfloat16", "float32", "int64", "uint64")
-MASKS = ("bool", "int8", "uint8")
-UNIMPLEMENTED = (
-    "dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2",
-    "antiquant_scale", "antiquant_offset", "key_antiquant_scale", "key_antiquant_offset",
-    "value_antiquant_scale", "value_antiquant_offset", "query_padding_size", "kv_padding_size",
-    "key_shared_prefix", "value_shared_prefix", "actual_shared_prefix_len",
-    "key_rope_antiquant_scale",
-)  # fmt: skip
+from ._inference import COMPRESSED, attend
+from ._inference_body import attend_body
+
+SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
+CACHES = [*FLOATS, "int8", "int32"]
 
 op = npu_op(
     "npu_fused_infer_attention_score(Tensor query, Tensor key, Tensor value, *, "
@@ -48,179 +33,41 @@ op = npu_op(
     onnx="NPUFusedInferAttentionScore",
     outputs=["attention_out", "softmax_lse"],
     dtypes={
-        "query": FLOATS,
-        "key": FLOATS,
-        "value": FLOATS,
+        "query": [*FLOATS, "int8"],
+        "key": CACHES,
+        "value": CACHES,
         "pse_shift": FLOATS,
-        "atten_mask": MASKS,
+        "atten_mask": ["bool", "int8", "uint8"],
+        "dequant_scale1": SCALARS,
+        "quant_scale1": FLOATS,
+        "dequant_scale2": SCALARS,
+        "quant_scale2": FLOATS,
+        "quant_offset2": FLOATS,
+        "antiquant_scale": FLOATS,
+        "antiquant_offset": FLOATS,
+        "key_antiquant_scale": FLOATS,
+        "key_antiquant_offset": FLOATS,
+        "value_antiquant_scale": FLOATS,
+        "value_antiquant_offset": FLOATS,
         "block_table": ["int32"],
         "query_padding_size": ["int64"],
         "kv_padding_size": ["int64"],
-        "key_shared_prefix": FLOATS,
-        "value_shared_prefix": FLOATS,
+        "key_shared_prefix": CACHES,
+        "value_shared_prefix": CACHES,
         "query_rope": FLOATS,
         "key_rope": FLOATS,
-        "attention_out": FLOATS,
+        "key_rope_antiquant_scale": FLOATS,
+        "attention_out": [*FLOATS, "int8"],
         "softmax_lse": ["float32"],
-        **{name: QUANT for name in UNIMPLEMENTED if "quant" in name},
     },
+    cpu=["query_padding_size", "kv_padding_size"],
+    sample_dtypes=FLOATS,
 )
 
-# input_layout: axes of query, key and value, and axes of the result.
-LAYOUTS = {
-    "BSH": ("BSH", "BSH"),
-    "BSND": ("BSND", "BSND"),
-    "BNSD": ("BNSD", "BNSD"),
-    "BNSD_BSND": ("BNSD", "BSND"),
-    "BSH_BNSD": ("BSH", "BNSD"),
-    "BSND_BNSD": ("BSND", "BNSD"),
-    "BSH_NBSD": ("BSH", "NBSD"),
-    "BSND_NBSD": ("BSND", "NBSD"),
-    "BNSD_NBSD": ("BNSD", "NBSD"),
-    "TND": ("TND", "TND"),
-    "NTD": ("NTD", "NTD"),
-    "TND_NTD": ("TND", "NTD"),
-    "NTD_TND": ("NTD", "TND"),
-}
-COMPRESSED = 2048  # side of the square mask that stands for a pattern
-MAX_HEAD_SIZE = 512
-
-
-def require(condition, message):
-    """Raise the operator's error unless the condition holds."""
-    check(condition, f"[npu_fused_infer_attention_score] {message}")
-
-
-def check_heads(name, x, heads):
-    """Check [B, N, S, D]."""
-    require(x.shape[1] == heads, f"expected {heads} heads in {name}, got {x.shape[1]}")
-    require(
-        1 <= x.shape[3] <= MAX_HEAD_SIZE,
-        f"expected a head size from 1 to {MAX_HEAD_SIZE} in {name}, got {x.shape[3]}",
-    )
-    return x
-
-
-def heads_apart(name, x, axes, layout, heads):
-    """Return x as [B, N, S, D], after checking its shape; packed sequences are one batch entry."""
-    shape = list(x.shape)
-    form = "[B, S, N*D]" if axes == "BSH" else f"[{', '.join(axes)}]"
-    require(
-        x.dim() == len(axes),
-        f"expected {name} of shape {form} for input_layout {layout}, got {shape}",
-    )
-    if axes == "BSH":
-        require(
-            shape[2] % heads == 0,
-            f"expected the last axis of {name} to be a multiple of its {heads} heads, "
-            f"got {shape[2]}",
-        )
-        x = x.unflatten(2, (heads, shape[2] // heads))
-    if axes in ("BSH", "BSND"):
-        x = x.transpose(1, 2)
-    elif axes == "TND":
-        x = x.transpose(0, 1)[None]
-    elif axes == "NTD":
-        x = x[None]
-    return check_heads(name, x, heads)
-
-
-def heads_together(x, axes):
-    """Return [B, N, S, D] with the axes of the output layout."""
-    if axes == "NBSD":
-        x = x.transpose(0, 1)
-    elif axes == "NTD":
-        x = x[0]
-    elif axes == "TND":
-        x = x[0].transpose(0, 1)
-    elif axes != "BNSD":
-        x = x.transpose(1, 2)
-    x = x.contiguous()
-    return x.flatten(2) if axes == "BSH" else x
-
-
-def from_pages(name, cache, table, block_size, heads):
-    """Return the rows of a paged cache as [B, N, S, D], S being what the table has room for."""
-    shape = list(cache.shape)
-    require(
-        cache.dim() in (3, 4),
-        f"expected {name} with block_table of shape [blocks, block_size, N*D] or "
-        f"[blocks, N, block_size, D], got {shape}",
-    )
-    require(
-        shape[-2] == block_size,
-        f"expected blocks of block_size {block_size} rows in {name}, got shape {shape}",
-    )
-    require(
-        shape[2] % heads == 0 if cache.dim() == 3 else shape[1] == heads,
-        f"expected {heads} heads in {name}, got shape {shape}",
-    )
-    if cache.dim() == 3:
-        cache = cache.unflatten(2, (heads, shape[2] // heads)).transpose(1, 2)
-    # What stands behind a sequence's length may be anything: it is masked later.
-    rows = cache[table.long().clamp(0, max(shape[0] - 1, 0))]  # [B, blocks of a sequence, N, ..]
-    return check_heads(name, rows.transpose(1, 2).flatten(2, 3), heads)
-
-
-def lengths_per_batch(name, lengths, batch, limit, like):
-    """Return the lengths as [B or 1]; `limit` where there is no list."""
-    if lengths is None:
-        lengths = [limit]
-    count = len(lengths)
-    require(
-        count in (1, batch) or count > batch,
-        f"expected {name} with 1 or {batch} entries, got {count}",
-    )
-    lengths = list(lengths) if count == 1 else list(lengths)[:batch]
-    for b, length in enumerate(lengths):
-        require(
-            0 <= length <= limit,
-            f"expected {name} in [0, {limit}], got {length} for batch entry {b}",
-        )
-    return torch.tensor(lengths, dtype=torch.int64, device=like.device)
-
-
-def packed_rows(name, ends, limit, like):
-    """Return lengths [B + 1] and, for each of `limit` packed rows, sequence and position [T].
-
-    Rows behind the last sequence belong to an additional one of length 0.
-    """
-    begin = 0
-    for end in ends:
-        require(
-            begin <= end <= limit,
-            f"expected {name} to ascend within [0, {limit}], got {end} behind {begin}",
-        )
-        begin = end
-    device = like.device
-    borders = torch.tensor([0, *ends], dtype=torch.int64, device=device)
-    row = torch.arange(limit, device=device)
-    sequence = torch.searchsorted(borders[1:].contiguous(), row, right=True)
-    lengths = torch.cat([borders.diff(), borders.new_zeros(1)])
-    return lengths, sequence, row - borders[sequence]
-
-
-def is_compressed(mask):
-    """Whether the mask has the shape that only names a pattern."""
-    shape = list(mask.shape)
-    square = len(shape) in (2, 3, 4) and shape[-2] == COMPRESSED and shape[-1] == COMPRESSED
-    return square and all(n == 1 for n in shape[:-2])
-
-
-def full_mask(mask, batch, rows, keys, paged):
-    """Return atten_mask as bool [B or 1, 1, Sq, Skv], after checking its shape."""
-    shape = list(mask.shape)
-    leading = shape[:-2] if rows != 1 or len(shape) != 2 else shape[:1]
-    require(
-        len(shape) >= 2
-        and (shape[-1] == keys or (paged and shape[-1] > keys))
-        and (shape[-2] == rows or (rows == 1 and len(shape) == 2))
-        and leading in ([], [1], [batch], [1, 1], [batch, 1]),
-        f"expected atten_mask of shape [{rows}, {keys}], [1 or {batch}, {rows}, {keys}] or "
-        f"[1 or {batch}, 1, {rows}, {keys}]{' or [B, Skv]' if rows == 1 else ''}, got {shape}",
-    )
-    mask = (mask != 0).reshape(leading[0] if leading else 1, 1, rows, shape[-1])
-    return mask[..., :keys]
+LAYOUTS = (
+    "BSH", "BSND", "BNSD", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "BSH_NBSD", "BSND_NBSD",
+    "BNSD_NBSD", "TND", "NTD", "TND_NTD", "NTD_TND", "NSD",
+)  # fmt: skip
 
 
 @op.reference
@@ -228,400 +75,47 @@ def reference(
     query,
     key,
     value,
-    pse_shift=None,
-    atten_mask=None,
-    actual_seq_lengths=None,
-    actual_seq_lengths_kv=None,
-    block_table=None,
-    query_rope=None,
-    key_rope=None,
-    num_heads=1,
-    scale=1.0,
-    pre_tokens=2147483647,
-    next_tokens=2147483647,
-    input_layout="BSH",
-    num_key_value_heads=0,
-    sparse_mode=0,
-    block_size=0,
     softmax_lse_flag=False,
-    **others,
+    inner_precise=0,
+    key_rope_antiquant_scale=None,
+    **arguments,
 ):
     """Return softmax(scale * Q K^T + pse_shift, masked) V in float32, and its log-sum-exp.
 
     query, key, value: by input_layout, of one dtype; value may have a head size of its own.
     block_table: [B, blocks of a sequence] int32; key and value are then pages,
-    [blocks, block_size, N*D] or [blocks, N, block_size, D], whatever input_layout is.
+    [blocks, block_size, N*D], [blocks, N, block_size, D] or [blocks, N, D/16, block_size, 16],
+    whatever input_layout is.
     query_rope, key_rope: as query and key, with a head size of their own; Q K^T runs over both.
-    pse_shift: [B or 1, N, >= Sq, >= Skv] of that dtype, added after scaling.
+    pse_shift: [B or 1, N, >= Sq, >= Skv] of query's dtype (float16 with int8), added after scaling.
     atten_mask: bool, int8 or uint8, nonzero = masked. Sparse modes 0 and 1: [Sq, Skv],
     [B or 1, Sq, Skv] or [B or 1, 1, Sq, Skv]; a single query row also takes [B, Skv]. Modes 2, 3
     and 4: [2048, 2048] behind up to two axes of size 1.
     actual_seq_lengths, actual_seq_lengths_kv: one length, or one per batch entry. In T layouts the
     ends of the sequences; with block_table actual_seq_lengths_kv are lengths all the same.
-    Result: the output layout with value's head size; log-sum-exp [B, N, Sq, 1] or, in T layouts,
-    [T, N, 1] float32.
+    query_padding_size, kv_padding_size: [1] int64; rows end so many before the end of their axis.
+    key_shared_prefix, value_shared_prefix: as key and value with batch size 1, in front of every
+    entry's own rows; actual_shared_prefix_len says how much of them.
+    antiquant_*: scales and offsets of key and value as int8, or as int32 that hold eight int4. By
+    mode: 0 [1] or N*D elements, 1 [B, S], 2 [N], 3 [B, N, S], 4 [blocks, block_size],
+    5 [blocks, N, block_size]; in antiquant_scale, a pair of them for modes 0 and 1.
+    dequant_scale1, quant_scale1, dequant_scale2: one element each, for query, key and value int8.
+    quant_scale2, quant_offset2: 1 or N*D elements; the result is then int8.
+    Result: the output layout with value's head size, of query's dtype (float16 with int8);
+    log-sum-exp [B, N, Sq, 1] or, in T layouts, [T, N, 1] float32.
     """
-    for name in UNIMPLEMENTED:
-        require(others.get(name) is None, f"the argument {name} is not implemented")
-    require(
-        input_layout in LAYOUTS,
-        "expected input_layout BSH, BSND, BNSD, TND, NTD or one of these with an output layout "
-        f"such as BNSD_BSND, got '{input_layout}'",
-    )
-    kv_heads = num_key_value_heads or num_heads
-    require(num_heads >= 1, f"expected num_heads >= 1, got {num_heads}")
-    require(kv_heads >= 0, f"expected num_key_value_heads >= 0, got {kv_heads}")
-    require(
-        num_heads % kv_heads == 0,
-        f"expected num_key_value_heads to divide num_heads {num_heads}, got {kv_heads}",
-    )
-    require(sparse_mode in range(5), f"expected sparse_mode 0, 1, 2, 3 or 4, got {sparse_mode}")
-    require(
-        query.dtype == key.dtype == value.dtype,
-        "expected query, key and value of one dtype, "
-        f"got {query.dtype}, {key.dtype} and {value.dtype}",
-    )
-    axes, out_axes = LAYOUTS[input_layout]
-    packed = "T" in axes
-    paged = block_table is not None
-    q = heads_apart("query", query, axes, input_layout, num_heads)
-    batch, _, rows, size = q.shape
-    if paged:
-        require(
-            block_table.dim() == 2 and (packed or block_table.shape[0] == batch),
-            "expected block_table int32 of shape [B, blocks of a sequence], "
-            f"got {block_table.dtype} {list(block_table.shape)}",
-        )
-        require(block_size >= 1, f"expected block_size >= 1 with block_table, got {block_size}")
-
-    def cache(name, x):
-        if paged:
-            return from_pages(name, x, block_table, block_size, kv_heads)
-        x = heads_apart(name, x, axes, input_layout, kv_heads)
-        require(
-            x.shape[0] == batch,
-            f"expected {name} of query's batch size {batch}, got {x.shape[0]}",
-        )
-        return x
-
-    k, v = cache("key", key), cache("value", value)
-    keys = k.shape[2]
-    require(k.shape[3] == size, f"expected key of query's head size {size}, got {k.shape[3]}")
-    require(v.shape[2] == keys, f"expected value of key's sequence length {keys}, got {v.shape[2]}")
-    require(
-        (query_rope is None) == (key_rope is None),
-        "expected query_rope and key_rope together, "
-        f"got only {'query_rope' if key_rope is None else 'key_rope'}",
-    )
-    if query_rope is not None:
-        q_rope = heads_apart("query_rope", query_rope, axes, input_layout, num_heads)
-        k_rope = cache("key_rope", key_rope)
-        require(
-            q_rope.shape[:3] == q.shape[:3],
-            "expected query_rope of query's shape but for the head size, "
-            f"got {list(query_rope.shape)}",
-        )
-        require(
-            k_rope.shape[2] == keys and k_rope.shape[3] == q_rope.shape[3],
-            "expected key_rope of key's shape with query_rope's head size "
-            f"{q_rope.shape[3]}, got {list(key_rope.shape)}",
-        )
-        q, k = torch.cat([q, q_rope], 3), torch.cat([k, k_rope], 3)
-
-    # Lengths, and positions i of queries and j of keys, in forms that broadcast to [B, N, Sq, Skv].
-    require(
-        not paged or actual_seq_lengths_kv is not None,
-        "expected actual_seq_lengths_kv with block_table, got none",
-    )
-    # A single query takes every key: what it may not see is said by lengths and atten_mask alone.
-    decode = rows == 1 and not packed and query_rope is None
-    if packed:
-        require(
-            actual_seq_lengths is not None and actual_seq_lengths_kv is not None,
-            "expected actual_seq_lengths and actual_seq_lengths_kv for input_layout "
-            f"{input_layout}",
-        )
-        q_lengths, q_sequence, i = packed_rows(
-            "actual_seq_lengths", actual_seq_lengths, rows, query
-        )
-        count = len(actual_seq_lengths)
-        if paged:
-            require(
-                block_table.shape[0] == count,
-                "expected one row of block_table per entry of actual_seq_lengths, "
-                f"got {list(block_table.shape)}",
-            )
-            kv_lengths = lengths_per_batch(
-                "actual_seq_lengths_kv", actual_seq_lengths_kv, count, keys, query
-            ).expand(count)
-            kv_lengths = torch.cat([kv_lengths, kv_lengths.new_zeros(1)])
-            k, v = (x.transpose(0, 1).flatten(1, 2)[None] for x in (k, v))
-            row = torch.arange(count * keys, device=query.device)
-            kv_sequence, j = row // max(keys, 1), row % max(keys, 1)
-        else:
-            require(
-                len(actual_seq_lengths_kv) == count,
-                f"expected actual_seq_lengths_kv with {count} entries, "
-                f"got {len(actual_seq_lengths_kv)}",
-            )
-            kv_lengths, kv_sequence, j = packed_rows(
-                "actual_seq_lengths_kv", actual_seq_lengths_kv, keys, query
-            )
-        unused = (j >= kv_lengths[kv_sequence])[None, None, :, None]
-        q_lengths, kv_lengths = q_lengths[q_sequence][:, None], kv_lengths[q_sequence][:, None]
-        i, j = i[:, None], j[None, :]
-        masked = (q_sequence[:, None] != kv_sequence[None, :]) | (i >= q_lengths)
-        masked = (masked | (j >= kv_lengths))[None, None]
-    else:
-        q_lengths = lengths_per_batch(
-            "actual_seq_lengths", None if decode else actual_seq_lengths, batch, rows, query
-        ).view(-1, 1, 1, 1)
-        kv_lengths = lengths_per_batch(
-            "actual_seq_lengths_kv", actual_seq_lengths_kv, batch, keys, query
-        ).view(-1, 1, 1, 1)
-        i = torch.arange(rows, device=query.device)[:, None]
-        j = torch.arange(keys, device=query.device)[None, :]
-        unused = (j >= kv_lengths).transpose(2, 3)
-        masked = (i >= q_lengths) | (j >= kv_lengths)
-
-    compressed = sparse_mode >= 2 and atten_mask is not None and is_compressed(atten_mask)
-    require(
-        sparse_mode < 2 or decode or compressed,
-        f"expected the [2048, 2048] atten_mask with sparse_mode {sparse_mode}, "
-        f"got {'none' if atten_mask is None else list(atten_mask.shape)}",
-    )
-    offset = kv_lengths - q_lengths
-    if not decode:
-        if sparse_mode == 0 and atten_mask is not None:
-            masked = masked | (j < i - pre_tokens) | (j > i + next_tokens)
-        elif sparse_mode == 2:
-            masked = masked | (j > i)
-        elif sparse_mode == 3:
-            masked = masked | (j > i + offset)
-        elif sparse_mode == 4:
-            masked = masked | (j < i + offset - pre_tokens) | (j > i + offset + next_tokens)
-    if atten_mask is not None and not compressed:
-        require(
-            not packed,
-            "expected atten_mask with sparse_mode 2, 3 or 4 only for input_layout "
-            f"{input_layout}, got sparse_mode {sparse_mode}",
-        )
-        masked = masked | full_mask(atten_mask, batch, rows, keys, paged)
-
-    compute = torch.float64 if query.dtype == torch.float64 else torch.float32
-    group = num_heads // kv_heads
-    k = k.to(compute).repeat_interleave(group, dim=1)
-    # What lies beyond the lengths is no number to reckon with, not even times zero.
-    v = v.to(compute).masked_fill(unused, 0.0).repeat_interleave(group, dim=1)
-    scores = q.to(compute) @ k.transpose(2, 3) * scale
-    if pse_shift is not None:
-        shape = list(pse_shift.shape)
-        require(not packed, f"expected no pse_shift for input_layout {input_layout}, got {shape}")
-        require(
-            pse_shift.dtype == query.dtype,
-            f"expected pse_shift of query's dtype {query.dtype}, got {pse_shift.dtype}",
-        )
-        require(
-            len(shape) == 4
-            and shape[0] in (1, batch)
-            and shape[1] == num_heads
-            and shape[2] >= rows
-            and shape[3] >= keys,
-            f"expected pse_shift of shape [1 or {batch}, {num_heads}, >= {rows}, >= {keys}], "
-            f"got {shape}",
-        )
-        scores = scores + pse_shift[:, :, :rows, :keys].to(compute)
-    scores = scores.masked_fill(masked, float("-inf"))
-    lse = torch.logsumexp(scores, -1, keepdim=True)
-    weights = torch.exp(scores - lse.masked_fill(lse == float("-inf"), 0.0))
-    out = heads_together((weights @ v).to(query.dtype), out_axes)
-    if not softmax_lse_flag:
-        lse = torch.zeros(1, device=query.device)
-    elif packed:
-        lse = lse[0].transpose(0, 1).contiguous()
-    return out, lse.to(torch.float32)
+    out, lse = attend(op.name, query, key, value, layouts=LAYOUTS, **arguments)
+    return out, lse if softmax_lse_flag else torch.zeros(1, device=query.device)
 
 
 @op.function
-def body(b, call, query, key, value, pse_shift, atten_mask, q_lengths, kv_lengths, *others):
-    a = call.attrs
-    names = [x.name for x in op.inputs]
-    block_table, query_rope, key_rope = (
-        others[names.index(name) - 7] for name in ("block_table", "query_rope", "key_rope")
-    )
-    heads = a["num_heads"]
-    kv_heads = a["num_key_value_heads"] or heads
-    axes, out_axes = LAYOUTS[a["input_layout"]]
-    packed = "T" in axes
-    mode = a["sparse_mode"]
-    infinity = b.const(float("-inf"), "float32")
-
-    def shape_of(x, start, end):
-        return b.Shape(x, start=start, end=end)
-
-    def join(*parts):
-        return b.Concat(
-            *[b.const([p], "int64") if isinstance(p, int) else p for p in parts], axis=0
-        )
-
-    def reshape(x, *parts):
-        return b.Reshape(x, join(*parts), allowzero=1)
-
-    def count_to(n):
-        return b.Range(b.const(0, "int64"), b.Squeeze(n), b.const(1, "int64"))
-
-    def apart(x, n):
-        x = b.Cast(x, to="float32")
-        if axes == "BSH":
-            x = reshape(x, shape_of(x, 0, 2), n, b.Div(shape_of(x, 2, 3), n))
-        if packed:
-            x = b.Unsqueeze(b.Transpose(x, perm=[1, 0, 2]) if axes == "TND" else x, [0])
-        return x if axes == "BNSD" or packed else b.Transpose(x, perm=[0, 2, 1, 3])
-
-    def cache(name, x):
-        if block_table is None:
-            return apart(x, kv_heads)
-        rank = call.rank(name)
-        if rank not in (3, 4):
-            raise ValueError(f"[{op.name}] expected {name} of known rank 3 or 4, got {rank}")
-        table = b.Max(b.Min(block_table, b.Cast(b.Sub(shape_of(x, 0, 1), 1), to="int32")), 0)
-        pages = b.Gather(b.Cast(x, to="float32"), table, axis=0)
-        capacity = b.Mul(shape_of(table, 1, 2), shape_of(x, rank - 2, rank - 1))
-        entries = shape_of(table, 0, 1)
-        if rank == 3:
-            size = b.Div(shape_of(x, 2, 3), kv_heads)
-            rows = reshape(pages, entries, capacity, kv_heads, size)
-            rows = b.Transpose(rows, perm=[0, 2, 1, 3])
-        else:
-            rows = b.Transpose(pages, perm=[0, 2, 1, 3, 4])
-            rows = reshape(rows, entries, kv_heads, capacity, shape_of(x, 3, 4))
-        if packed:
-            rows = b.Transpose(rows, perm=[1, 0, 2, 3])
-            rows = reshape(rows, 1, kv_heads, b.Mul(entries, capacity), shape_of(rows, 3, 4))
-        return rows
-
-    q, k, v = apart(query, heads), cache("key", key), cache("value", value)
-    batch, rows, keys = shape_of(q, 0, 1), shape_of(q, 2, 3), shape_of(k, 2, 3)
-    if query_rope is not None:
-        q = b.Concat(q, apart(query_rope, heads), axis=3)
-        k = b.Concat(k, cache("key_rope", key_rope), axis=3)
-
-    def packed_rows(ends, limit):
-        borders = b.Concat(b.const([0], "int64"), ends, axis=0)
-        row = count_to(limit)
-        passed = b.GreaterOrEqual(b.Unsqueeze(row, [1]), b.Unsqueeze(ends, [0]))
-        sequence = b.ReduceSum(b.Cast(passed, to="int64"), [1], keepdims=0)
-        lengths = b.Concat(
-            b.Sub(ends, b.Slice(borders, [0], [-1], [0])), b.const([0], "int64"), axis=0
-        )
-        return lengths, sequence, b.Sub(row, b.Gather(borders, sequence))
-
-    # As in the reference: lengths and positions in forms that broadcast to [B, N, Sq, Skv].
-    masks = []
-    unused = None  # [B or 1, 1, Skv, 1]
-    if packed:
-        q_length, q_sequence, i = packed_rows(q_lengths, rows)
-        if block_table is None:
-            kv_length, kv_sequence, j = packed_rows(kv_lengths, keys)
-        else:
-            entries = shape_of(block_table, 0, 1)
-            capacity = b.Div(keys, b.Max(entries, b.const([1], "int64")))
-            divisor = b.Max(capacity, b.const([1], "int64"))
-            row = count_to(keys)
-            kv_sequence, j = b.Div(row, divisor), b.Mod(row, divisor)
-            kv_length = b.Expand(b.Slice(kv_lengths, [0], entries, [0]), entries)
-            kv_length = b.Concat(kv_length, b.const([0], "int64"), axis=0)
-        unused = b.Unsqueeze(b.GreaterOrEqual(j, b.Gather(kv_length, kv_sequence)), [0, 1, 3])
-        q_length = b.Unsqueeze(b.Gather(q_length, q_sequence), [1])
-        kv_length = b.Unsqueeze(b.Gather(kv_length, q_sequence), [1])
-        i, j = b.Unsqueeze(i, [1]), b.Unsqueeze(j, [0])
-        same = b.Equal(b.Unsqueeze(q_sequence, [1]), b.Unsqueeze(kv_sequence, [0]))
-        masks += [b.Not(same), b.GreaterOrEqual(i, q_length), b.GreaterOrEqual(j, kv_length)]
-    else:
-        i, j = b.Unsqueeze(count_to(rows), [1]), b.Unsqueeze(count_to(keys), [0])
-
-        def per_batch(lengths, limit):
-            given = limit if lengths is None else b.Slice(lengths, [0], batch, [0])
-            return b.Unsqueeze(given, [1, 2, 3])
-
-        q_length, kv_length = per_batch(q_lengths, rows), per_batch(kv_lengths, keys)
-        if kv_lengths is not None:
-            masks.append(b.GreaterOrEqual(j, kv_length))
-            unused = b.Transpose(masks[0], perm=[0, 1, 3, 2])
-    # A single query ignores patterns and its own length, where rope is not apart.
-    single_is_special = not packed and query_rope is None
-    many = b.Greater(rows, 1)
-    if not packed and q_lengths is not None:
-        if single_is_special:
-            q_length = b.Where(many, q_length, 1)
-        masks.append(b.GreaterOrEqual(i, q_length))
-    offset = b.Sub(kv_length, q_length)
-    pattern = []
-    if mode == 0 and atten_mask is not None:
-        pattern.append(b.Less(j, b.Sub(i, a["pre_tokens"])))
-        pattern.append(b.Greater(j, b.Add(i, a["next_tokens"])))
-    elif mode == 2:
-        pattern.append(b.Greater(j, i))
-    elif mode == 3:
-        pattern.append(b.Greater(j, b.Add(i, offset)))
-    elif mode == 4:
-        pattern.append(b.Less(j, b.Add(i, b.Sub(offset, a["pre_tokens"]))))
-        pattern.append(b.Greater(j, b.Add(i, b.Add(offset, a["next_tokens"]))))
-    masks += [b.And(many, p) for p in pattern] if single_is_special else pattern
-    if atten_mask is not None and (mode < 2 or single_is_special):
-        flat = b.Reshape(b.Cast(atten_mask, to="bool"), [-1])
-        size = b.Shape(flat)
-        width = b.Shape(atten_mask, start=-1)  # may exceed the keys of pages
-        # Empty planes do not tell how many there are; one is as good as any.
-        plane = b.Max(b.Mul(rows, width), b.const([1], "int64"))
-        planes = b.Where(b.Equal(size, 0), 1, b.Div(size, plane))
-        if mode < 2:
-            mask = reshape(flat, planes, 1, rows, width)
-            masks.append(b.Slice(mask, [0], keys, [3]))
-        else:
-            # A compressed mask says nothing more: one element stands in, and counts for nothing.
-            sides = b.ReduceMax(b.Abs(b.Sub(b.Shape(atten_mask, start=-2), COMPRESSED)), [0])
-            compressed = b.And(b.Equal(size, COMPRESSED**2), b.Equal(sides, 0))
-            full = b.Not(b.Or(many, compressed))
-            flat = b.Slice(flat, [0], b.Where(full, size, 1), [0])
-            mask = reshape(flat, b.Where(full, planes, 1), 1, 1, b.Where(full, width, 1))
-            masks.append(b.And(full, b.Slice(mask, [0], b.Max(keys, b.const([1], "int64")), [3])))
-
-    folded = join(batch, kv_heads, b.Mul(rows, heads // kv_heads))
-    scores = b.MatMul(reshape(q, folded, shape_of(q, 3, 4)), b.Transpose(k, perm=[0, 1, 3, 2]))
-    scores = b.Mul(reshape(scores, batch, heads, rows, keys), a["scale"])
-    if pse_shift is not None:
-        ends = join(rows, keys)
-        shift = b.Slice(b.Cast(pse_shift, to="float32"), [0, 0], ends, [2, 3])
-        scores = b.Add(scores, shift)
-    for masked in masks:
-        scores = b.Where(masked, infinity, scores)
-    maximum = b.ReduceMax(scores, [3], keepdims=1)
-    maximum = b.Where(b.Equal(maximum, infinity), 0.0, maximum)
-    weights = b.Exp(b.Sub(scores, maximum))
-    total = b.ReduceSum(weights, [3], keepdims=1)
-    if unused is not None:
-        v = b.Where(unused, 0.0, v)
-    out = b.MatMul(reshape(weights, folded, keys), v)
-    out = reshape(out, batch, heads, rows, shape_of(v, 3, 4))
-    out = b.Div(out, b.Where(b.Equal(total, 0.0), 1.0, total))
-    out = b.Cast(out, to=call.dtype("query"))
-    if out_axes == "NBSD":
-        out = b.Transpose(out, perm=[1, 0, 2, 3])
-    elif out_axes == "NTD":
-        out = b.Squeeze(out, [0])
-    elif out_axes == "TND":
-        out = b.Transpose(b.Squeeze(out, [0]), perm=[1, 0, 2])
-    elif out_axes != "BNSD":
-        out = b.Transpose(out, perm=[0, 2, 1, 3])
-    if out_axes == "BSH":
-        out = reshape(out, batch, rows, b.Mul(shape_of(v, 3, 4), heads))
-    if not a["softmax_lse_flag"]:
-        return out, b.const([0.0], "float32")
-    lse = b.Add(maximum, b.Log(total))
-    return out, b.Transpose(b.Squeeze(lse, [0]), perm=[1, 0, 2]) if packed else lse
+def body(b, call, *inputs):
+    given = dict(zip((x.name for x in op.inputs), inputs, strict=True))
+    out, lse = attend_body(b, call, op.name, given, call.attrs)
+    return out, lse if call.attrs["softmax_lse_flag"] else b.const([0.0], "float32")
 
 
+op.tolerance("int8", rtol=0, atol=1, reason="a result at the border of two integers")
 op.tolerance(
     "bfloat16",
     rtol=8e-3,
@@ -762,10 +256,142 @@ def samples(make):
                  query_rope=make(7, 6, 8), key_rope=make(9, 16, 2 * 8),
                  id="tnd_paged_rope")  # fmt: skip
 
+    # Integers in the cache.
+    yield from quantised_samples(make)
+    yield from padded_samples(make)
+    yield from quantised_output_samples(make)
+
     # Nothing.
     yield Sample(make(2, 0, 8), make(2, 3, 8), make(2, 3, 8), id="no_queries")
     yield Sample(make(2, 3, 8), make(2, 0, 8), make(2, 0, 8), softmax_lse_flag=True, id="no_keys")
     yield Sample(make(0, 3, 8), make(0, 3, 8), make(0, 3, 8), id="no_batch")
+
+
+def quantised_samples(make):
+    """Yield calls whose keys and values are int8 or int4, one for every way to scale them."""
+    bnsd = {"input_layout": "BNSD", "num_heads": 4, "num_key_value_heads": 2, "scale": 0.2}
+    q = make(2, 4, 5, 16)
+
+    def ints(*shape):
+        return make.ints(*shape, low=-128, high=128, dtype="int8")
+
+    def scales(*shape, dtype=None):
+        return make.uniform(*shape, low=0.005, high=0.02, dtype=dtype)
+
+    def offsets(*shape, dtype=None):
+        return make(*shape, scale=8, dtype=dtype)
+
+    kv = ints(2, 2, 21, 16), ints(2, 2, 21, 16)
+    yield Sample(q, *kv, **bnsd, antiquant_scale=scales(2), id="int8_tensor")
+    yield Sample(q, *kv, **bnsd, antiquant_scale=scales(2, 2, 1, 16),
+                 antiquant_offset=offsets(2, 2, 1, 16), id="int8_channel")  # fmt: skip
+    yield Sample(q, *kv, **bnsd, antiquant_scale=scales(2, 2, 21, dtype="float32"),
+                 antiquant_offset=offsets(2, 2, 21, dtype="float32"), antiquant_mode=1,
+                 actual_seq_lengths_kv=[21, 3], id="int8_token")  # fmt: skip
+    for mode, shape in enumerate([(1,), (1, 2, 21), (2,), (2, 2, 21)]):
+        yield Sample(q, *kv, **bnsd, key_antiquant_scale=scales(*shape),
+                     value_antiquant_scale=scales(*shape), value_antiquant_offset=offsets(*shape),
+                     key_antiquant_mode=mode, value_antiquant_mode=mode,
+                     softmax_lse_flag=True, id=f"int8_mode_{mode}")  # fmt: skip
+    yield Sample(q, *kv, **bnsd, key_antiquant_scale=scales(2, 16), value_antiquant_mode=1,
+                 value_antiquant_scale=scales(2, 21), id="int8_channel_and_token")  # fmt: skip
+    words = make.ints(2, 21, 4, low=-(2**31), high=2**31, dtype="int32")
+    yield Sample(make(2, 1, 64), words, words.flip(1), num_heads=4, num_key_value_heads=2,
+                 antiquant_scale=scales(2, 32), antiquant_offset=make(2, 32),
+                 id="int4_channel")  # fmt: skip
+    table = make.tensor([[3, 1, 99], [0, 4, 2]], dtype="int32")
+    paged = {**bnsd, "block_table": table, "block_size": 8, "actual_seq_lengths_kv": [11, 24]}
+    pages = ints(5, 8, 32), ints(5, 8, 32)
+    for mode, shape in ((0, (32,)), (1, (2, 24)), (3, (2, 2, 30)), (4, (5, 8)), (5, (5, 2, 8))):
+        yield Sample(q, *pages, **paged, key_antiquant_scale=scales(*shape),
+                     value_antiquant_scale=scales(*shape), key_antiquant_mode=mode,
+                     value_antiquant_mode=mode, id=f"int8_pages_mode_{mode}")  # fmt: skip
+    nz = ints(5, 2, 1, 8, 32), ints(5, 2, 2, 8, 32)
+    yield Sample(make(2, 4, 1, 32), *nz, **paged, antiquant_scale=scales(2), id="int8_nz")
+    nz = make(5, 2, 2, 8, 16), make(5, 2, 1, 8, 16)
+    yield Sample(make(2, 4, 1, 32), *nz, **paged, id="nz_decode")
+    yield Sample(make(2, 4, 9, 32), *nz, **paged, id="nz_prefill")
+    tnd = {**bnsd, "input_layout": "TND", "actual_seq_lengths": [2, 5],
+           "actual_seq_lengths_kv": [7, 21]}  # fmt: skip
+    yield Sample(make(5, 4, 16), ints(21, 2, 16), ints(21, 2, 16), **tnd,
+                 key_antiquant_scale=scales(1, 21), value_antiquant_scale=scales(1, 21),
+                 key_antiquant_mode=1, value_antiquant_mode=1, id="int8_tnd_token")  # fmt: skip
+    yield Sample(make(5, 4, 16), *pages, **{**tnd, "actual_seq_lengths_kv": [11, 24]},
+                 block_table=table, block_size=8, key_antiquant_scale=scales(2),
+                 value_antiquant_scale=scales(2), key_antiquant_mode=2, value_antiquant_mode=2,
+                 query_rope=make(5, 4, 8), key_rope=make(5, 8, 16), id="int8_rope")  # fmt: skip
+
+
+def padded_samples(make):
+    """Yield calls with left padding and with a prefix."""
+    bnsd = {"input_layout": "BNSD", "num_heads": 4, "num_key_value_heads": 2, "scale": 0.25,
+            "softmax_lse_flag": True}  # fmt: skip
+    causal = {"sparse_mode": 3, "atten_mask": compressed(make)}
+    q, kv = make(2, 4, 9, 16), (make(2, 2, 30, 16), make(2, 2, 30, 16))
+    lengths = {"actual_seq_lengths": [9, 4], "actual_seq_lengths_kv": [17, 25]}
+    two = {"query_padding_size": make.tensor([2], dtype="int64"),
+           "kv_padding_size": make.tensor([3], dtype="int64")}  # fmt: skip
+    yield Sample(q, *kv, **bnsd, **causal, **two, actual_seq_lengths=[7, 4],
+                 actual_seq_lengths_kv=[17, 25], id="left_padding")  # fmt: skip
+    yield Sample(q, *kv, **bnsd, **two, **lengths, id="padding_without_room")
+    yield Sample(q, *kv, **bnsd, **two, actual_seq_lengths=[7, 4], actual_seq_lengths_kv=[17, 25],
+                 atten_mask=make.bools(2, 1, 9, 30), sparse_mode=1, pse_shift=make(1, 4, 9, 30),
+                 id="padding_mask_and_bias")  # fmt: skip
+    yield Sample(make(2, 4, 1, 16), *kv, **bnsd, **two, actual_seq_lengths_kv=[27, 28],
+                 id="padding_decode")  # fmt: skip
+    negative = make.tensor([-5], dtype="int64")
+    yield Sample(make(2, 4, 1, 16), *kv, **bnsd, actual_seq_lengths_kv=[30, 2],
+                 kv_padding_size=negative, id="negative_padding")  # fmt: skip
+
+    prefix = {"key_shared_prefix": make(1, 2, 6, 16), "value_shared_prefix": make(1, 2, 6, 16)}
+    yield Sample(q, *kv, **bnsd, **causal, **prefix, id="prefix")
+    yield Sample(q, *kv, **bnsd, **causal, **prefix, **lengths, actual_shared_prefix_len=[5],
+                 id="prefix_lengths")  # fmt: skip
+    yield Sample(q, *kv, **bnsd, **prefix, actual_shared_prefix_len=[0],
+                 atten_mask=make.bools(9, 30), id="prefix_of_nothing")  # fmt: skip
+    yield Sample(make(2, 1, 64), make(2, 8, 32), make(2, 8, 32), num_heads=4,
+                 num_key_value_heads=2, key_shared_prefix=make(1, 140, 32),
+                 value_shared_prefix=make(1, 140, 32), actual_seq_lengths_kv=[8, 0],
+                 atten_mask=make.bools(2, 148), id="prefix_decode")  # fmt: skip
+    table = make.tensor([[3, 1], [0, 4]], dtype="int32")
+    yield Sample(q, make(5, 16, 32), make(5, 2, 16, 16), **bnsd, **prefix, block_table=table,
+                 block_size=16, actual_seq_lengths_kv=[31, 5], id="prefix_pages")  # fmt: skip
+    ints = [make.ints(b, 2, s, 16, low=-128, high=128, dtype="int8") for b, s in ((2, 30), (1, 6))]
+    yield Sample(q, ints[0], ints[0], **bnsd, key_shared_prefix=ints[1],
+                 value_shared_prefix=ints[1], id="int8_prefix",
+                 antiquant_scale=make.uniform(2, 2, 16, low=0.005, high=0.02))  # fmt: skip
+
+
+def quantised_output_samples(make):
+    """Yield calls whose result is int8, and calls with int8 operands."""
+    bsnd = {"input_layout": "BSND", "num_heads": 4, "num_key_value_heads": 2, "scale": 0.25}
+    qkv = make(2, 9, 4, 16), make(2, 30, 2, 16), make(2, 30, 2, 24)
+    one = {"quant_scale2": make.tensor([40.0], dtype="float32"),
+           "quant_offset2": make.tensor([-3.0], dtype="float32")}  # fmt: skip
+    yield Sample(*qkv, **bsnd, **one, actual_seq_lengths=[9, 2], id="int8_out")
+    yield Sample(*qkv, **{**bsnd, "input_layout": "BSND_NBSD"}, id="int8_out_channel",
+                 quant_scale2=make.uniform(1, 4, 1, 24, low=20, high=200))  # fmt: skip
+    if make.dtype != "float16":  # what int8 operands give is float16 or int8, whatever the dtype
+        return
+    # Scores are multiples of 1/32: so are weights seldom close to the border of two integers.
+    ints = (make.ints(2, 4, 9, 16, low=-4, high=4, dtype="int8"),
+            make.ints(2, 2, 30, 16, low=-4, high=4, dtype="int8"),
+            make.ints(2, 2, 30, 16, low=-128, high=128, dtype="int8"))  # fmt: skip
+    bits = torch.tensor([0.25, 1.5e-4]).view(torch.int32).to(torch.int64) | 1 << 46
+    call = {"dequant_scale1": bits[:1].view(torch.uint64), "dequant_scale2": bits[1:],
+            "quant_scale1": make.tensor([127.0], dtype="float32"), "input_layout": "BNSD",
+            "num_heads": 4, "num_key_value_heads": 2, "scale": 0.125}  # fmt: skip
+    yield Sample(*ints, **call, softmax_lse_flag=True, id="int8_operands")
+    yield Sample(*ints, **call, **one, pse_shift=make(1, 4, 9, 30), id="int8_operands_and_out")
+    call["dequant_scale1"] = make.tensor([-0.25], dtype="float32")
+    yield Sample(ints[0][:, :, :1], *ints[1:], **call, id="int8_decode")
+    # Long rows: weights of 1 each, of which every one is much less than 1/127 of the sum.
+    ones = torch.ones(1, 1, 600, 16, dtype=torch.int8)
+    yield Sample(ones[:, :, :20], ones, ones, input_layout="BNSD", id="int8_ones",
+                 dequant_scale1=make.tensor([1.0], dtype="float32"),
+                 quant_scale1=make.tensor([1.0], dtype="float32"),
+                 dequant_scale2=make.tensor([1.0], dtype="float32"),
+                 expect=[torch.ones(1, 1, 20, 16).tolist(), [0.0]])  # fmt: skip
 
 
 def refuse(text, id, *shapes, needs_values=False, **arguments):
@@ -908,4 +534,109 @@ refuse(
     "query_rope and key_rope together, got only query_rope",
     "rope",
     query_rope=lambda make: make(2, 3, 4, 8),
+)
+refuse(
+    "no dequant_scale1 with query .*float32, got",
+    "scale_of_integers",
+    dequant_scale1=lambda make: make(1, dtype="float32"),
+)
+refuse(
+    "key and value of int8, or of int32 that hold int4, with antiquant scales, got .*float32",
+    "scale_of_floats",
+    antiquant_scale=lambda make: make(2),
+)
+
+
+def refuse_int8(text, id, **arguments):
+    """State a call with int8 keys and values that must fail with the text."""
+
+    def call(make):
+        kv = make.ints(2, 8, 2, 16, dtype="int8")
+        kwargs = {"input_layout": "BSND", "num_heads": 4, "num_key_value_heads": 2, **arguments}
+        kwargs = {k: v(make) if callable(v) else v for k, v in kwargs.items()}
+        return Sample(make(2, 3, 4, 16), kv, kv, **kwargs)
+
+    op.errors(call, match=r"\[npu_fused_infer_attention_score\] expected " + text, id=id)
+
+
+refuse_int8("query, key and value of one dtype, got .*int8", "int8_without_scales")
+refuse_int8(
+    "either antiquant_scale or both key_antiquant_scale and value_antiquant_scale",
+    "half_a_scale",
+    key_antiquant_scale=lambda make: make(1),
+)
+refuse_int8(
+    r"antiquant_scale with two times 1 or N\*D elements for antiquant_mode 0, got \[2, 33\]",
+    "antiquant_shape",
+    antiquant_scale=lambda make: make(2, 33),
+)
+refuse_int8(
+    r"value_antiquant_scale with shape \[B, S\] for value_antiquant_mode 1, got \[2, 7\]",
+    "value_antiquant_shape",
+    key_antiquant_scale=lambda make: make(2, 8),
+    value_antiquant_scale=lambda make: make(2, 7),
+    key_antiquant_mode=1,
+    value_antiquant_mode=1,
+)
+refuse_int8(
+    r"key_antiquant_mode from 0 to 5, got 6",
+    "antiquant_mode",
+    key_antiquant_scale=lambda make: make(1),
+    value_antiquant_scale=lambda make: make(1),
+    key_antiquant_mode=6,
+)
+refuse_int8(
+    r"key_antiquant_scale with \[blocks, block_size\] elements for key_antiquant_mode 4 and a",
+    "antiquant_pages",
+    key_antiquant_scale=lambda make: make(16),
+    value_antiquant_scale=lambda make: make(16),
+    key_antiquant_mode=4,
+    value_antiquant_mode=4,
+)
+refuse_int8(
+    "antiquant_offset like antiquant_scale, ",
+    "antiquant_offset",
+    antiquant_scale=lambda make: make(2),
+    antiquant_offset=lambda make: make(2, 32),
+)
+refuse_int8(
+    "antiquant scales of tensors, channels or heads with key_shared_prefix",
+    "prefix_and_tokens",
+    antiquant_scale=lambda make: make(2, 2, 8),
+    antiquant_mode=1,
+    key_shared_prefix=lambda make: make.ints(1, 4, 2, 16, dtype="int8"),
+    value_shared_prefix=lambda make: make.ints(1, 4, 2, 16, dtype="int8"),
+)
+refuse(
+    "quant_scale2 with quant_offset2, got none",
+    "offset_alone",
+    quant_offset2=lambda make: make(1),
+)
+refuse(
+    "quant_scale2 with 1 or 64 elements, got",
+    "output_scale",
+    quant_scale2=lambda make: make(4, 15),
+)
+refuse(
+    "key_shared_prefix and value_shared_prefix together, got only key_shared_prefix",
+    "half_a_prefix",
+    key_shared_prefix=lambda make: make(1, 4, 2, 16),
+)
+refuse(
+    "key_shared_prefix of batch size 1, got 2",
+    "prefix_batch",
+    key_shared_prefix=lambda make: make(2, 4, 2, 16),
+    value_shared_prefix=lambda make: make(1, 4, 2, 16),
+)
+refuse(
+    r"actual_shared_prefix_len in \[0, 4\], got 5",
+    "prefix_length",
+    key_shared_prefix=lambda make: make(1, 4, 2, 16),
+    value_shared_prefix=lambda make: make(1, 4, 2, 16),
+    actual_shared_prefix_len=[5],
+)
+refuse(
+    r"kv_padding_size as one int64, got .*\[2\]",
+    "padding_size",
+    kv_padding_size=lambda make: make.tensor([1, 2], dtype="int64"),
 )

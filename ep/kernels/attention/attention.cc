@@ -19,13 +19,15 @@ constexpr int64_t kRowStep = 2 * kLanes;
 constexpr int64_t kItemsPerThread = 4;  // so that uneven items even out
 constexpr int64_t kMinKeysPerPart = 256;
 
-Engine ChooseEngine(DType dtype) {
+Engine ChooseEngine(const Problem& p) {
   const CpuFeatures& features = Features();
   // Where there are tiles, the pairwise instruction runs at half the rate of float FMA and gains nothing.
-  if (dtype == DType::kBFloat16 && features.avx512_bf16 && !features.amx_bf16) {
+  const bool pairs = features.avx512_bf16 && !features.amx_bf16;
+  // The bfloat16 engine takes rows in one piece, as they lie.
+  if (pairs && p.query_dtype == DType::kBFloat16 && p.key.dtype == DType::kBFloat16 && p.value.chunk == 0) {
     if (const Engine engine = BFloat16Engine(); engine.panel != nullptr) return engine;
   }
-  return FloatEngine(dtype);
+  return FloatEngine(p.key.dtype);
 }
 
 }  // namespace
@@ -65,7 +67,7 @@ void Attention::Plan() {
   }
   const int64_t partial_rows = SplitKeys();
 
-  const Engine engine = ChooseEngine(p.dtype);
+  const Engine engine = ChooseEngine(p);
   narrow_ = engine.narrow;
   panel_ = engine.panel;
   if (narrow_rows > 0) scratch_bytes_ = engine.narrow_scratch_bytes(p);
@@ -147,8 +149,7 @@ void Attention::Merge(const Item& first, float* partials) const {
         state.values[d] = (i == 0 ? 0.0f : state.values[d]) + values[d] * scale;
       }
     }
-    DispatchFloats(problem_.op, problem_.dtype,
-                   [&](auto type) { FinishRow<decltype(type)>(problem_, first, r, state); });
+    FinishRow(problem_, first, r, state);
   }
 }
 

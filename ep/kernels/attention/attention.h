@@ -22,6 +22,26 @@ struct Rows {
   int64_t row_stride = 0;
 };
 
+// What the integers of a cache stand for: (x + offset) * scale, with one scale per tensor, head, column, row or any
+// product of these. Computed in `dtype`, i.e. rounded after each step where that is a 16-bit float.
+struct AntiQuant {
+  const void* scale = nullptr;   // none: the cache holds its numbers themselves
+  const void* offset = nullptr;  // none: 0
+  DType dtype = DType::kUndefined;
+  int64_t head_stride = 0, row_stride = 0, column_stride = 0;
+  int64_t page_stride = 0;  // of scales that lie in pages, as the rows do; otherwise 0
+};
+
+// The rows of keys or values: strided from the Sequence on, or in pages.
+struct CacheRows : Rows {
+  DType dtype = DType::kUndefined;  // int32: eight 4-bit integers each, the first in the lowest bits
+  int64_t page_stride = 0;
+  // Rows in pieces of `chunk` elements that lie chunk_stride apart; 0: in one piece.
+  int64_t chunk = 0, chunk_stride = 0;
+  AntiQuant quant;
+  Rows prefix;  // the rows before every sequence's own; Problem.prefix_rows of them
+};
+
 // A cache in pages: row j of sequence b lies in page table[b * table_stride + j / page_rows], slot j % page_rows. The
 // table is device memory, so that its entries are checked when the kernel runs.
 struct PageTable {
@@ -29,22 +49,28 @@ struct PageTable {
   int64_t table_stride = 0;
   int64_t page_rows = 0;
   int64_t page_count = 0;
-  int64_t key_page_stride = 0, value_page_stride = 0, key_rope_page_stride = 0;  // elements
+};
+
+// A number of the device's memory, read when the kernel runs. 64-bit integers hold the bits of a float.
+struct DeviceScalar {
+  const void* data = nullptr;
+  DType dtype = DType::kUndefined;
 };
 
 // One batch entry.
 struct Sequence {
   int64_t query_rows = 0;  // rows of output to write
   int64_t query_len = 0;   // of these, the ones that see keys at all
-  int64_t key_len = 0;
+  int64_t key_len = 0;     // with the prefix
   // Row i sees the keys [i + left, i + right], cut to [0, key_len).
   int64_t left = 0, right = 0;
   int64_t prefix = 0;  // keys before this one are seen by every row
   // Elements before row 0 of head 0.
   int64_t query = 0, key = 0, value = 0, output = 0, query_rope = 0, key_rope = 0;
   int64_t mask = 0, bias = 0, lse = 0;
-  int64_t dropout = 0;   // number of the first weight, of heads * query_rows * key_len in this order
-  int64_t page_row = 0;  // row of the page table
+  int64_t key_quant = 0, value_quant = 0;  // likewise, of the scales
+  int64_t dropout = 0;                     // number of the first weight, of heads * query_rows * key_len in this order
+  int64_t page_row = 0;                    // row of the page table
 };
 
 // `left` or `right` of a sequence without that bound.
@@ -54,16 +80,18 @@ inline constexpr int64_t kUnbounded = int64_t{1} << 60;
 inline constexpr int64_t kStatisticsWidth = 8;
 
 struct Problem {
-  const char* op = "";               // for errors found when the kernel runs
-  DType dtype = DType::kFloat32;     // of queries, keys, values, bias and outputs
+  const char* op = "";  // for errors found when the kernel runs
+  // Query and key are of one type, or key and value are integers; bias is a float.
+  DType query_dtype = DType::kFloat32, output_dtype = DType::kFloat32, bias_dtype = DType::kFloat32;
   int64_t heads = 1, key_heads = 1;  // head h reads key head h / (heads / key_heads)
   int64_t head_size = 0, value_size = 0;
   int64_t rope_size = 0;  // extra columns of queries and keys that lie in tensors of their own
   float scale = 1.0f;
 
-  Rows query, key, value, output;
-  Rows query_rope, key_rope;
-  PageTable pages;  // without a table, rows are strided
+  Rows query, query_rope, output;
+  CacheRows key, value, key_rope;
+  int64_t prefix_rows = 0;  // keys that all sequences have in front of their own
+  PageTable pages;          // without a table, rows are strided
 
   // Nonzero: masked. Row i of a sequence begins at mask + sequence.mask + i * mask_row_stride and has key_len entries.
   const uint8_t* mask = nullptr;
@@ -78,6 +106,14 @@ struct Problem {
   float* lse = nullptr;
   float *row_max = nullptr, *row_sum = nullptr;  // in natural units, each kStatisticsWidth times; strides of lse
   int64_t lse_head_stride = 0, lse_row_stride = 0;
+
+  // Integer queries, keys and values. Scores are multiplied by score_scale; weights 2^(score - maximum) by weight_scale
+  // and rounded to int8 (against the maximum so far); results by value_scale.
+  DeviceScalar score_scale, weight_scale, value_scale;
+  // int8 output: round(x * scale + offset), one for all or one for each head and column.
+  const void *output_scale = nullptr, *output_offset = nullptr;
+  DType output_scale_dtype = DType::kUndefined;
+  bool output_scale_per_column = false;
 
   std::vector<Sequence> sequences;
 };

@@ -20,7 +20,6 @@ namespace npu::attention {
 namespace {
 
 struct PairMath {
-  using Storage = BFloat16;
   using Element = BFloat16;
   static constexpr int kElements = 2;
   NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) {

@@ -12,8 +12,8 @@ struct Engine {
   size_t (*panel_scratch_bytes)(const Problem&, int64_t rows) = nullptr;
 };
 
-// Products in float, for every element type.
-Engine FloatEngine(DType dtype);
+// Products in float, for caches of every element type; floats are read where they lie.
+Engine FloatEngine(DType cache);
 // Products of bfloat16 pairs; without functions where the kernel library's level cannot have the instruction.
 Engine BFloat16Engine();
 

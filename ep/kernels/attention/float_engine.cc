@@ -4,11 +4,12 @@
 
 namespace npu::attention {
 
-Engine FloatEngine(DType dtype) {
-  return DispatchFloats("attention", dtype, [](auto type) -> Engine {
+Engine FloatEngine(DType cache) {
+  const DType in_place = IsFloating(cache) ? cache : DType::kFloat32;
+  return DispatchFloats("attention", in_place, [](auto type) -> Engine {
     using T = decltype(type);
-    return {RunNarrowItem<NarrowFloat<T>>, RunPanelItem<FloatMath<T>>, NarrowScratchBytes<NarrowFloat<T>>,
-            PanelScratchBytes<FloatMath<T>>};
+    return {RunNarrowItem<NarrowFloat<T>>, RunPanelItem<FloatMath>, NarrowScratchBytes<NarrowFloat<T>>,
+            PanelScratchBytes<FloatMath>};
   });
 }
 

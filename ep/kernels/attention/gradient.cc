@@ -137,7 +137,8 @@ int64_t Gradient::FirstRow(size_t sequence, int64_t key_head) const {
 }
 
 void Gradient::Run(void* workspace) const {
-  DispatchFloats(problem_.forward.op, problem_.forward.dtype, [&](auto type) { RunAs<decltype(type)>(workspace); });
+  DispatchFloats(problem_.forward.op, problem_.forward.query_dtype,
+                 [&](auto type) { RunAs<decltype(type)>(workspace); });
 }
 
 template <class T>
@@ -233,8 +234,8 @@ class KeyHeadGradient {
  private:
   // Rows behind the last are zeros, and so are columns: products run over whole tiles.
   void LoadKeys(int64_t begin, int64_t keys) {
-    CopyKeys<T>(p_, s_, item_.key_head, begin, begin + keys, b_.keys, b_.size);
-    CopyRows<T>(p_, s_, Values(p_, s_), item_.key_head, begin, begin + keys, p_.value_size, b_.values, b_.value_size);
+    CopyKeys(p_, s_, item_.key_head, begin, begin + keys, b_.keys, b_.size);
+    CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + keys, p_.value_size, b_.values, b_.value_size);
     ClearTails(b_.values, keys, p_.value_size, b_.value_size);
     std::fill(b_.keys + keys * b_.size, b_.keys + kBlock * b_.size, 0.0f);
     std::fill(b_.values + keys * b_.value_size, b_.values + kBlock * b_.value_size, 0.0f);
@@ -246,7 +247,7 @@ class KeyHeadGradient {
 
   void LoadQueries(int64_t row, int64_t rows) {
     for (int64_t i = 0; i < rows; ++i) {
-      CopyQuery<T>(p_, item_, row + i, b_.queries + i * b_.size);
+      CopyQuery(p_, item_, row + i, b_.queries + i * b_.size);
       const RowPlace at = PlaceOf(p_, item_, row + i);
       ToFloat(RowAt<const T>(g_.output_gradient, s_.output, at.head, at.query), b_.outputs + i * b_.value_size,
               p_.value_size);
@@ -298,7 +299,7 @@ class KeyHeadGradient {
     }
     const bool biased = p_.mask != nullptr || p_.bias.data != nullptr;
     if (biased) {
-      FillBias<T>(p_, item_, row + i, begin, keys, b_.bias);
+      FillBias(p_, item_, row + i, begin, keys, b_.bias);
       std::fill(b_.bias + keys, b_.bias + kBlock, 0.0f);
     }
     const bool dropped = p_.dropout.active();

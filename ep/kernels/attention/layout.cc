@@ -11,10 +11,16 @@ constexpr Layout kLayouts[] = {
     {"BSH_NBSD", Form::kBSH, Form::kNBSD},   {"BSND_NBSD", Form::kBSND, Form::kNBSD},
     {"BNSD_NBSD", Form::kBNSD, Form::kNBSD}, {"TND", Form::kTND, Form::kTND},
     {"NTD", Form::kNTD, Form::kNTD},         {"TND_NTD", Form::kTND, Form::kNTD},
-    {"NTD_TND", Form::kNTD, Form::kTND},
+    {"NTD_TND", Form::kNTD, Form::kTND},     {"SH", Form::kSH, Form::kSH},
+    {"NSD", Form::kNSD, Form::kNSD},
 };
 
 }  // namespace
+
+int RankOf(Form form) {
+  if (form == Form::kSH) return 2;
+  return JoinsHeads(form) || form == Form::kNSD || IsPacked(form) ? 3 : 4;
+}
 
 const char* AxesText(Form form) {
   switch (form) {
@@ -32,6 +38,10 @@ const char* AxesText(Form form) {
       return "[T, N, D]";
     case Form::kNTD:
       return "[N, T, D]";
+    case Form::kSH:
+      return "[S, N*D]";
+    case Form::kNSD:
+      return "[N, S, D]";
   }
   return "";
 }
@@ -58,7 +68,10 @@ Axes AxesOf(const Shape& shape, Form form, int64_t heads) {
     case Form::kTND:
       return {1, shape[1], shape[0], shape[2], 0, shape[2], shape.Elements(1, 3)};
     case Form::kNTD:
+    case Form::kNSD:
       return {1, shape[0], shape[1], shape[2], 0, shape.Elements(1, 3), shape[2]};
+    case Form::kSH:
+      return {1, heads, shape[0], shape[1] / heads, 0, shape[1] / heads, shape[1]};
   }
   return {};
 }
@@ -78,7 +91,10 @@ Shape OutputShape(Form form, const Axes& query, int64_t size) {
     case Form::kTND:
       return {query.rows, query.heads, size};
     case Form::kNTD:
+    case Form::kNSD:
       return {query.heads, query.rows, size};
+    case Form::kSH:
+      return {query.rows, Shape{query.heads, size}.Elements()};
   }
   return {};
 }

@@ -8,12 +8,12 @@
 
 namespace npu::attention {
 
-// The T forms pack sequences of different lengths one after the other.
-enum class Form { kBSH, kSBH, kBSND, kBNSD, kNBSD, kTND, kNTD };
+// The T forms pack sequences of different lengths one after the other; SH and NSD are one batch entry.
+enum class Form { kBSH, kSBH, kBSND, kBNSD, kNBSD, kTND, kNTD, kSH, kNSD };
 
 inline bool IsPacked(Form form) { return form == Form::kTND || form == Form::kNTD; }
-inline bool JoinsHeads(Form form) { return form == Form::kBSH || form == Form::kSBH; }
-inline int RankOf(Form form) { return JoinsHeads(form) || IsPacked(form) ? 3 : 4; }
+inline bool JoinsHeads(Form form) { return form == Form::kBSH || form == Form::kSBH || form == Form::kSH; }
+int RankOf(Form form);
 const char* AxesText(Form form);  // "[B, S, N*D]"
 
 struct Layout {

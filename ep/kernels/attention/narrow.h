@@ -60,7 +60,7 @@ class NarrowItem {
       Step(begin, std::min(kKeyBlock, item_.key_end - begin));
     }
     for (int64_t r = 0; r < item_.rows; ++r) {
-      EmitRow<T>(p_, item_, r, {max_[r], sum_[r], b_.sums + r * b_.value_stride}, partials);
+      EmitRow(p_, item_, r, {max_[r], sum_[r], b_.sums + r * b_.value_stride}, partials);
     }
   }
 
@@ -69,7 +69,7 @@ class NarrowItem {
     std::fill_n(b_.queries, item_.rows * b_.key_stride, typename Math::Query{});
     std::fill_n(b_.sums, item_.rows * b_.value_stride, 0.0f);
     for (int64_t r = 0; r < item_.rows; ++r) {
-      CopyQuery<T>(p_, item_, r, b_.queries + r * b_.key_stride);
+      CopyQuery(p_, item_, r, b_.queries + r * b_.key_stride);
       max_[r] = kNegativeInfinity;
       sum_[r] = 0.0f;
       keys_[r] = KeysOfRow(s_, PlaceOf(p_, item_, r).query);
@@ -86,7 +86,7 @@ class NarrowItem {
     int64_t stride = 0;
     const T* keys = RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, n, &stride);
     if (keys == nullptr) {
-      CopyKeys<T>(p_, s_, item_.key_head, begin, begin + n, b_.keys, b_.key_stride);
+      CopyKeys(p_, s_, item_.key_head, begin, begin + n, b_.keys, b_.key_stride);
       keys = b_.keys;
     }
     ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA { Scores<rows>(r, keys, stride, n); });
@@ -94,7 +94,7 @@ class NarrowItem {
 
     const T* values = RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, n, &stride);
     if (values == nullptr) {
-      CopyRows<T>(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
+      CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
       ClearTails(b_.values, n, p_.value_size, b_.value_stride);
       values = b_.values;
     }
@@ -109,16 +109,12 @@ class NarrowItem {
   // the copy.
   const T* RowsInPlace(int64_t columns, int64_t padded, const KeyOperand& operand, int64_t begin, int64_t n,
                        int64_t* stride) const {
-    const int64_t page_rows = p_.pages.page_rows;
-    if (columns != padded || (p_.pages.table != nullptr && begin % page_rows + n > page_rows)) {
-      *stride = padded;
-      return nullptr;
-    }
-    *stride = operand.rows.row_stride;
-    const T* found = nullptr;
-    ForEachStretch<T>(p_, s_, operand, item_.key_head, begin, begin + n,
-                      [&](const T* rows, int64_t, int64_t) { found = rows; });
-    return found;
+    *stride = padded;
+    if (columns != padded || operand.rows.dtype != DTypeOf<T>::value || operand.rows.chunk != 0) return nullptr;
+    const Stretch at = StretchFrom(p_, s_, operand, item_.key_head, begin, begin + n);
+    if (at.count < n) return nullptr;
+    *stride = at.row_stride;
+    return at.row<T>(0);
   }
 
   // Rows in groups of at most four.
@@ -137,7 +133,7 @@ class NarrowItem {
   NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t n) {
     constexpr int kKeys = kLanes / kRows;
     const typename Math::Query* queries = b_.queries + r * b_.key_stride;
-    const float scale = p_.scale * kLog2E;
+    const float scale = score_scale_;
     for (int64_t j = 0; j < n; j += kKeys) {
       const T* key[kKeys];
 #pragma GCC unroll 16
@@ -167,7 +163,7 @@ class NarrowItem {
   void Normalise(int64_t r, int64_t begin, int64_t n) {
     float* scores = b_.scores + r * kScoreStride;
     if (p_.mask != nullptr || p_.bias.data != nullptr) {
-      FillBias<T>(p_, item_, r, begin, n, b_.bias);
+      FillBias(p_, item_, r, begin, n, b_.bias);
       for (int64_t j = 0; j < n; ++j) scores[j] += b_.bias[j];
     }
     const KeyRange keys = keys_[r];
@@ -183,7 +179,7 @@ class NarrowItem {
     for (int64_t j = 0; j < n; j += kLanes) {
       const Vec weight = Exp2(Load(scores + j) - reference);
       sum += weight;
-      Store(scores + j, weight);
+      Store(scores + j, weight_scale_ == 0.0f ? weight : QuantiseWeight(weight, weight_scale_));
     }
     sum_[r] = sum_[r] * scale + SumLane(sum);
     max_[r] = max;
@@ -229,6 +225,7 @@ class NarrowItem {
   const Item& item_;
   const Sequence& s_;
   NarrowBuffers<Math> b_;
+  const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
   float max_[kNarrowRows], sum_[kNarrowRows];
   KeyRange keys_[kNarrowRows];
 };

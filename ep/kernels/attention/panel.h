@@ -14,10 +14,8 @@ namespace npu::attention {
 
 inline constexpr int kPanelVectors = 2;
 
-// Operands of type T as floats.
-template <class T>
+// Operands of any type, as floats.
 struct FloatMath {
-  using Storage = T;
   using Element = float;
   static constexpr int kElements = 1;  // of one word
   NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum += a * b; }
@@ -79,7 +77,7 @@ NPU_SIMD_INLINE void ForEachTile(int64_t begin, int64_t end, F&& f) {
 
 template <class Math, int kVectors>
 class PanelItem {
-  using T = typename Math::Storage;
+  using Element = typename Math::Element;
   static constexpr int kWidth = kVectors * kLanes;
 
  public:
@@ -116,8 +114,8 @@ class PanelItem {
     for (int v = 0; v < kVectors; ++v) {
       std::fill_n(b_.rows, kLanes * row_words, 0.0f);
       for (int64_t lane = 0; lane < kLanes && v * kLanes + lane < rows; ++lane) {
-        CopyQuery<T>(p_, item_, panel * kWidth + v * kLanes + lane,
-                     reinterpret_cast<typename Math::Element*>(b_.rows + lane * row_words));
+        CopyQuery(p_, item_, panel * kWidth + v * kLanes + lane,
+                  reinterpret_cast<Element*>(b_.rows + lane * row_words));
       }
       for (int64_t word = 0; word < row_words; word += kLanes) {
         TransposeTo(b_.rows + word, row_words, b_.queries + (panel * row_words + word) * kWidth + v * kLanes, kWidth);
@@ -133,13 +131,12 @@ class PanelItem {
   }
 
   void LoadBlock(int64_t begin, int64_t n) {
-    using Element = typename Math::Element;
-    CopyKeys<T>(p_, s_, item_.key_head, begin, begin + n, reinterpret_cast<Element*>(b_.keys),
-                b_.key_stride * Math::kElements);
+    CopyKeys(p_, s_, item_.key_head, begin, begin + n, reinterpret_cast<Element*>(b_.keys),
+             b_.key_stride * Math::kElements);
     // Tiles read whole groups of four keys.
     std::fill(b_.keys + n * b_.key_stride, b_.keys + RoundUp(n, 4) * b_.key_stride, 0.0f);
     if constexpr (Math::kElements == 1) {
-      CopyRows<T>(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
+      CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
     } else {
       LoadPairs(begin, n);
     }
@@ -148,27 +145,26 @@ class PanelItem {
 
   void LoadPairs(int64_t begin, int64_t n) {
     auto* to = reinterpret_cast<uint16_t*>(b_.values);
-    ForEachStretch<T>(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n,
-                      [&](const T* rows, int64_t first, int64_t count) {
-                        for (int64_t i = 0; i < count; ++i) {
-                          const int64_t j = first - begin + i;
-                          const T* row = rows + i * p_.value.row_stride;
-                          uint16_t* pairs = to + (j / 2) * b_.value_stride * 2 + j % 2;
-                          if (j % 2 == 0 && i + 1 < count) {
-                            Interleave(row, row + p_.value.row_stride, pairs);
-                            ++i;
-                            continue;
-                          }
-                          for (int64_t d = 0; d < p_.value_size; ++d) pairs[2 * d] = row[d].bits;
-                        }
-                      });
+    ForEachStretch(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, [&](const Stretch& at) {
+      for (int64_t i = 0; i < at.count; ++i) {
+        const int64_t j = at.first - begin + i;
+        const Element* row = at.row<Element>(i);
+        uint16_t* pairs = to + (j / 2) * b_.value_stride * 2 + j % 2;
+        if (j % 2 == 0 && i + 1 < at.count) {
+          Interleave(row, at.row<Element>(i + 1), pairs);
+          ++i;
+          continue;
+        }
+        for (int64_t d = 0; d < p_.value_size; ++d) pairs[2 * d] = row[d].bits;
+      }
+    });
     if (n % 2 != 0) {
       uint16_t* pairs = to + (n / 2) * b_.value_stride * 2 + 1;
       for (int64_t d = 0; d < p_.value_size; ++d) pairs[2 * d] = 0;
     }
   }
 
-  void Interleave(const T* even, const T* odd, uint16_t* pairs) const {
+  void Interleave(const Element* even, const Element* odd, uint16_t* pairs) const {
     auto* words = reinterpret_cast<uint32_t*>(pairs);
     for (int64_t d = 0; d < p_.value_size; ++d) {
       words[d] = static_cast<uint32_t>(even[d].bits) | static_cast<uint32_t>(odd[d].bits) << 16;
@@ -202,7 +198,7 @@ class PanelItem {
       if (cover == Cover::kAll) return loaded;
       if (cover == Cover::kSome || p_.bias.data != nullptr) {
         FillLanes(panel, from, to,
-                  [&](int64_t r, float* row) { FillBias<T>(p_, item_, r, begin + from, to - from, row); });
+                  [&](int64_t r, float* row) { FillBias(p_, item_, r, begin + from, to - from, row); });
         bias = b_.bias;
       }
     }
@@ -284,7 +280,7 @@ class PanelItem {
         for (int v = 0; v < kVectors; ++v) Math::MultiplyAdd(sum[j][v], k, q[v]);
       }
     }
-    const float scale = p_.scale * kLog2E;
+    const float scale = score_scale_;
     float* scores = b_.scores + key * kWidth;
     if (bias != nullptr) bias += key * kWidth;
 #pragma GCC unroll 16
@@ -328,7 +324,8 @@ class PanelItem {
         for (int64_t j = from; j < to; ++j) {
           const Vec weight = Exp2(Load(scores + j * kWidth) - reference);
           sum += weight;
-          Store(scores + j * kWidth, Dropped(weight, factors, j, v));
+          const Vec taken = Dropped(weight, factors, j, v);
+          Store(scores + j * kWidth, weight_scale_ == 0.0f ? taken : QuantiseWeight(taken, weight_scale_));
         }
       } else {
         for (int64_t j = from; j < to; j += 2) {
@@ -380,7 +377,7 @@ class PanelItem {
       }
       for (int64_t lane = 0; lane < kLanes && v * kLanes + lane < rows; ++lane) {
         const int64_t r = panel * kWidth + v * kLanes + lane;
-        EmitRow<T>(p_, item_, r, {b_.max[r], b_.sum[r], b_.rows + lane * b_.value_stride}, partials);
+        EmitRow(p_, item_, r, {b_.max[r], b_.sum[r], b_.rows + lane * b_.value_stride}, partials);
       }
     }
   }
@@ -389,6 +386,7 @@ class PanelItem {
   const Item& item_;
   const Sequence& s_;
   PanelBuffers<Math, kVectors> b_;
+  const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
 };
 
 // An item of few rows fills one vector rather than half of two.

@@ -5,9 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "ep/kernels/attention/attention.h"
+#include "ep/kernels/attention/cache_rows.h"
 #include "ep/kernels/attention/simd.h"
-#include "ep/kernels/convert.h"
 
 namespace npu::attention {
 
@@ -36,71 +35,6 @@ inline KeyRange KeysOfRows(const Sequence& s, int64_t first, int64_t last) {
   return {KeysOfRow(s, first).begin, KeysOfRow(s, std::min(last, s.query_len - 1)).end};
 }
 
-// Which of the three operands with one row per key.
-struct KeyOperand {
-  const Rows& rows;
-  int64_t offset;
-  int64_t page_stride;
-};
-inline KeyOperand Keys(const Problem& p, const Sequence& s) { return {p.key, s.key, p.pages.key_page_stride}; }
-inline KeyOperand Values(const Problem& p, const Sequence& s) { return {p.value, s.value, p.pages.value_page_stride}; }
-inline KeyOperand KeyRopes(const Problem& p, const Sequence& s) {
-  return {p.key_rope, s.key_rope, p.pages.key_rope_page_stride};
-}
-
-// Calls f(rows, first, count) for the stretches of [begin, end) whose rows are row_stride apart.
-template <class T, class F>
-void ForEachStretch(const Problem& p, const Sequence& s, const KeyOperand& operand, int64_t head, int64_t begin,
-                    int64_t end, F&& f) {
-  const T* base = static_cast<const T*>(operand.rows.data) + operand.offset + head * operand.rows.head_stride;
-  const PageTable& pages = p.pages;
-  if (pages.table == nullptr) {
-    f(base + begin * operand.rows.row_stride, begin, end - begin);
-    return;
-  }
-  while (begin < end) {
-    const int64_t slot = begin % pages.page_rows;
-    const int64_t count = std::min(end - begin, pages.page_rows - slot);
-    const int64_t page = pages.table[s.page_row * pages.table_stride + begin / pages.page_rows];
-    NPU_CHECK(page >= 0 && page < pages.page_count, "[", p.op, "] expected block_table entries in [0, ",
-              pages.page_count, "), got ", page);
-    f(base + page * operand.page_stride + slot * operand.rows.row_stride, begin, count);
-    begin += count;
-  }
-}
-
-template <class T, class U>
-void CopyRow(const T* from, U* to, int64_t n) {
-  if constexpr (std::is_same_v<T, U>) {
-    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
-  } else {
-    ToFloat(from, to, n);
-  }
-}
-template <class U>
-void ClearTails(U* rows, int64_t count, int64_t columns, int64_t stride) {
-  if (columns == stride) return;
-  for (int64_t j = 0; j < count; ++j) std::fill(rows + j * stride + columns, rows + (j + 1) * stride, U{});
-}
-
-// Rows [begin, end) of an operand, as floats or as they are, to rows of `stride` elements.
-template <class T, class U>
-void CopyRows(const Problem& p, const Sequence& s, const KeyOperand& operand, int64_t head, int64_t begin, int64_t end,
-              int64_t columns, U* to, int64_t stride) {
-  ForEachStretch<T>(p, s, operand, head, begin, end, [&](const T* rows, int64_t first, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      CopyRow(rows + i * operand.rows.row_stride, to + (first - begin + i) * stride, columns);
-    }
-  });
-}
-// The same for keys, rope columns behind the others, zeros behind both.
-template <class T, class U>
-void CopyKeys(const Problem& p, const Sequence& s, int64_t head, int64_t begin, int64_t end, U* to, int64_t stride) {
-  CopyRows<T>(p, s, Keys(p, s), head, begin, end, p.head_size, to, stride);
-  if (p.rope_size > 0) CopyRows<T>(p, s, KeyRopes(p, s), head, begin, end, p.rope_size, to + p.head_size, stride);
-  ClearTails(to, end - begin, p.head_size + p.rope_size, stride);
-}
-
 // Row `r` of the item's group: query r / group of head key_head * group + r % group.
 struct RowPlace {
   int64_t query, head;
@@ -110,17 +44,23 @@ inline RowPlace PlaceOf(const Problem& p, const Item& item, int64_t r) {
   return {(item.row_begin + r) / group, item.key_head * group + (item.row_begin + r) % group};
 }
 
-template <class T, class U>
+void QueryAsFloats(const Problem& p, const Rows& rows, int64_t offset, int64_t columns, float* to);
+
+// Query r, rope columns behind the others, as floats or, if it is of type U, as it is.
+template <class U>
 void CopyQuery(const Problem& p, const Item& item, int64_t r, U* to) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
-  CopyRow(static_cast<const T*>(p.query.data) + s.query + at.head * p.query.head_stride + at.query * p.query.row_stride,
-          to, p.head_size);
-  if (p.rope_size > 0) {
-    CopyRow(static_cast<const T*>(p.query_rope.data) + s.query_rope + at.head * p.query_rope.head_stride +
-                at.query * p.query_rope.row_stride,
-            to + p.head_size, p.rope_size);
-  }
+  const auto copy = [&](const Rows& rows, int64_t offset, int64_t columns, U* first) {
+    offset += at.head * rows.head_stride + at.query * rows.row_stride;
+    if constexpr (std::is_same_v<U, float>) {
+      QueryAsFloats(p, rows, offset, columns, first);
+    } else {
+      std::memcpy(first, static_cast<const U*>(rows.data) + offset, static_cast<size_t>(columns) * sizeof(U));
+    }
+  };
+  copy(p.query, s.query, p.head_size, to);
+  if (p.rope_size > 0) copy(p.query_rope, s.query_rope, p.rope_size, to + p.head_size);
 }
 
 // The state of a row after some of its keys: maximum of the scores (in units of log 2), sum of 2^(score - maximum), and
@@ -143,36 +83,21 @@ inline void AddSink(float score, int64_t value_size, RowState& state) {
 }
 
 // Writes a finished row. `values` is overwritten.
-template <class T>
-void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
-  const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
-  const RowPlace at = PlaceOf(p, item, r);
-  if (p.sink != nullptr) AddSink(p.sink[at.head] * kLog2E, p.value_size, state);
-  if (state.sum == 0.0f) {
-    std::fill_n(state.values, p.value_size, 0.0f);
-  } else {
-    const float inverse = 1.0f / state.sum;
-    for (int64_t d = 0; d < p.value_size; ++d) state.values[d] *= inverse;
-  }
-  T* out = static_cast<T*>(p.output.data) + s.output + at.head * p.output.head_stride + at.query * p.output.row_stride;
-  FromFloat(state.values, out, p.value_size);
-  if (p.lse != nullptr) {
-    p.lse[s.lse + at.head * p.lse_head_stride + at.query * p.lse_row_stride] =
-        state.sum == 0.0f ? kNegativeInfinity : (state.max + std::log2(state.sum)) * kLn2;
-  }
-  const int64_t place = s.lse + at.head * p.lse_head_stride + at.query * p.lse_row_stride;
-  if (p.row_max != nullptr) std::fill_n(p.row_max + place, kStatisticsWidth, state.max * kLn2);
-  if (p.row_sum != nullptr) std::fill_n(p.row_sum + place, kStatisticsWidth, state.sum);
-}
+void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state);
 
 // Writes a row of an item: finished, or as a partial result where the keys are split.
-template <class T>
-void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, float* partials) {
-  if (item.partial < 0) return FinishRow<T>(p, item, r, state);
-  float* to = partials + (item.partial + r) * PartialStride(p);
-  to[0] = state.max;
-  to[1] = state.sum;
-  std::copy_n(state.values, p.value_size, to + 2);
+void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, float* partials);
+
+// What scores and int8 weights are multiplied with; the latter 0 where weights stay floats.
+float ScoreScale(const Problem& p);
+float WeightScale(const Problem& p);
+// Weights 2^x as the second product takes them.
+NPU_SIMD_INLINE Vec QuantiseWeight(Vec weight, float scale) {
+  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  weight *= scale;
+  weight = weight < 127.0f ? weight : Broadcast(127.0f);
+  weight = Max(Broadcast(-128.0f), weight);
+  return (weight + kRound) - kRound;
 }
 
 // What the mask says of rows and keys together.
@@ -204,26 +129,7 @@ inline BiasPlace BiasOf(const Problem& p, const Sequence& s, int64_t row) {
 }
 
 // What is added to the scores of row r for keys [begin, begin + n), in units of log 2: the bias, or -inf if masked.
-template <class T>
-void FillBias(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to) {
-  const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
-  const RowPlace at = PlaceOf(p, item, r);
-  if (p.bias.data != nullptr) {
-    const BiasPlace from = BiasOf(p, s, at.query);
-    const T* bias = static_cast<const T*>(p.bias.data) + s.bias + at.head * p.bias.head_stride + from.offset + begin;
-    const int64_t held = std::clamp<int64_t>(from.keys - begin, 0, n);
-    ToFloat(bias, to, held);
-    const float scale = p.bias_scale * kLog2E;
-    for (int64_t j = 0; j < held; ++j) to[j] *= scale;
-    std::fill(to + held, to + n, 0.0f);
-  } else {
-    std::fill_n(to, n, 0.0f);
-  }
-  if (p.mask != nullptr) {
-    const uint8_t* mask = p.mask + s.mask + at.head * p.mask_head_stride + at.query * p.mask_row_stride + begin;
-    for (int64_t j = 0; j < n; ++j) to[j] = mask[j] != 0 ? kNegativeInfinity : to[j];
-  }
-}
+void FillBias(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to);
 
 // The factors that dropout gives the weights of row r for keys [begin, begin + n).
 inline void FillDropout(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to) {

@@ -122,15 +122,16 @@ TrainingProblem Training::MakeProblem(const TrainingInputs& in) const {
   made.statistics_shape.Elements();
   Problem& p = made.problem;
   p.op = op_;
-  p.dtype = in.query.dtype;
+  p.query_dtype = p.output_dtype = p.bias_dtype = in.query.dtype;
   p.heads = heads_;
   p.key_heads = key_heads;
   p.head_size = q.size;
   p.value_size = v.size;
   p.scale = scale_;
   p.query = {in.query.data, q.head_stride, q.row_stride};
-  p.key = {in.key.data, k.head_stride, k.row_stride};
-  p.value = {in.value.data, v.head_stride, v.row_stride};
+  static_cast<Rows&>(p.key) = {in.key.data, k.head_stride, k.row_stride};
+  static_cast<Rows&>(p.value) = {in.value.data, v.head_stride, v.row_stride};
+  p.key.dtype = p.value.dtype = in.query.dtype;
   p.lse_head_stride = kStatisticsWidth * (IsPacked(form_) ? 1 : q.rows);
   p.lse_row_stride = kStatisticsWidth * (IsPacked(form_) ? heads_ : 1);
   SetSequences(in, q, k, p);
@@ -306,8 +307,8 @@ void Training::SetBias(const TensorView& pse, int64_t batch, int64_t rows, int64
   if (!pse) return;
   const Shape& shape = pse.shape;
   TRAINING_CHECK(sparse_mode_ < 7, "expected no pse with sparse_mode ", sparse_mode_);
-  TRAINING_CHECK(pse.dtype == problem.dtype, "expected pse of query's dtype ", NameOf(problem.dtype), ", got ",
-                 NameOf(pse.dtype));
+  TRAINING_CHECK(pse.dtype == problem.bias_dtype, "expected pse of query's dtype ", NameOf(problem.bias_dtype),
+                 ", got ", NameOf(pse.dtype));
   const bool packed = IsPacked(form_);
   const bool compressed =
       !packed && shape.rank() == 4 && shape[2] == kCompressedBias && rows > kCompressedBias && rows == keys;

@@ -1,0 +1,47 @@
+#include "ep/kernels/attention/inference.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ep/kernels/attention/inference_call.h"
+
+namespace npu::attention {
+
+Inference::Inference(InferenceAttributes attributes) : attributes_(std::move(attributes)) {
+  InferenceAttributes& a_ = attributes_;
+  const bool known = std::find(a_.layouts.begin(), a_.layouts.end(), a_.layout) != a_.layouts.end();
+  if (known) layout_ = FindLayout(a_.layout);
+  if (layout_ == nullptr) {
+    std::string names;
+    for (const char* name : a_.layouts) names += (names.empty() ? "" : ", ") + std::string(name);
+    Fail(ErrorCode::kInvalidArgument, "[", a_.op, "] expected input_layout ", names, ", got '", a_.layout, "'");
+  }
+  NPU_INFERENCE_CHECK(a_.heads >= 1 && a_.heads <= INT32_MAX, "expected num_heads >= 1, got ", a_.heads);
+  NPU_INFERENCE_CHECK(a_.key_heads >= 0, "expected num_key_value_heads >= 0, got ", a_.key_heads);
+  if (a_.key_heads == 0) a_.key_heads = a_.heads;
+  NPU_INFERENCE_CHECK(a_.heads % a_.key_heads == 0, "expected num_key_value_heads to divide num_heads ", a_.heads,
+                      ", got ", a_.key_heads);
+  NPU_INFERENCE_CHECK(a_.sparse_mode >= 0 && a_.sparse_mode <= 4, "expected sparse_mode 0, 1, 2, 3 or 4, got ",
+                      a_.sparse_mode);
+  a_.pre_tokens = std::clamp(a_.pre_tokens, -kUnbounded, kUnbounded);
+  a_.next_tokens = std::clamp(a_.next_tokens, -kUnbounded, kUnbounded);
+}
+
+void Inference::Compute(OpContext& ctx, const InferenceInputs& inputs) const {
+  InferenceCall call(attributes_, *layout_, inputs);
+  Problem problem = call.MakeProblem();
+  const TensorView output = ctx.Output(0, problem.output_dtype, call.OutputShape());
+  const TensorView lse = ctx.output_count() > 1 ? ctx.Output(1, DType::kFloat32, call.LseShape()) : TensorView();
+  problem.output.data = output.data;
+  if (attributes_.return_lse) problem.lse = lse.as<float>();
+  if (!output) problem.sequences.clear();
+  Attention work(std::move(problem));
+  void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
+  float* no_lse = attributes_.return_lse ? nullptr : lse.as<float>();
+  ctx.Launch(attributes_.op, [work = std::move(work), workspace, no_lse] {
+    if (no_lse != nullptr) *no_lse = 0.0f;
+    work.Run(workspace);
+  });
+}
+
+}  // namespace npu::attention
