@@ -4,7 +4,8 @@ Source: torch_npu.npu_swiglu.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
-from onnxruntime_npu.opdef.gradients import silu_gradient
+
+from ._swiglu import gradient
 
 op = npu_op(
     "npu_swiglu(Tensor self, int dim=-1) -> Tensor",
@@ -39,13 +40,10 @@ def body(b, call, self):
 
 @op.backward("self")
 def backward(grad_y, self, dim):
-    """da = dy b silu'(a), db = dy silu(a)."""
-    compute = torch.promote_types(self.dtype, torch.float32)
-    dy = grad_y.to(compute)
-    size = self.shape[dim] // 2
-    a, b = (self.narrow(dim, start, size).to(compute) for start in (0, size))
-    da = silu_gradient(dy * b, a)
-    return torch.cat((da, dy * torch.nn.functional.silu(a)), dim).to(self.dtype)
+    """npu_swiglu_backward; its formula in float64 and where a second derivative may be asked for."""
+    if self.dtype == torch.float64 or torch.is_grad_enabled():
+        return gradient(grad_y, self, dim)
+    return torch.ops.npu.npu_swiglu_backward(grad_y, self, dim)
 
 
 @op.samples

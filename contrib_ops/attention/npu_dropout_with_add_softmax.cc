@@ -2,7 +2,6 @@
 // npu_dropout_with_add_softmax.py.
 #include <algorithm>
 #include <cstring>
-#include <random>
 
 #include "ep/kernels/attention/broadcast_rows.h"
 #include "ep/kernels/attention/softmax_row.h"
@@ -16,12 +15,6 @@ namespace {
 constexpr const char* kOp = "npu_dropout_with_add_softmax";
 constexpr int64_t kUnit = 128;  // the mask covers the elements rounded up to this
 constexpr int64_t kUnitBytes = kUnit / 8;
-
-// A seed nobody chose: a node of an inference session has no generator to ask.
-uint64_t RandomSeed() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
-}
 
 // Bits of units [begin, end) of the mask: bit i is set if word i of the generator is below the threshold.
 void FillMask(Philox generator, uint64_t threshold, uint8_t* mask, int64_t begin, int64_t end) {

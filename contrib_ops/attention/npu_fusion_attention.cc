@@ -1,6 +1,5 @@
 // npu_fusion_attention: attention for training. The semantics are in npu_fusion_attention.py; arguments are checked in
 // ep/kernels/attention/training.cc.
-#include <random>
 #include <utility>
 
 #include "ep/kernels/attention/training.h"
@@ -12,12 +11,6 @@ using attention::Dropout;
 using attention::TrainingProblem;
 
 constexpr const char* kOp = "npu_fusion_attention";
-
-// A seed nobody chose: a node of an inference session has no generator to ask.
-uint64_t RandomSeed() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
-}
 
 class FusionAttentionKernel final : public Kernel {
  public:

@@ -5,6 +5,8 @@ Source: torch_npu.npu_rms_norm.
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
+from ._rms_norm import gradients
+
 op = npu_op(
     "npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
     onnx="NPURmsNorm",
@@ -48,19 +50,11 @@ def body(b, call, self, gamma):
 
 
 @op.backward("self", "gamma")
-def backward(grad_y, self, gamma, rstd, needs):
-    """dx = rstd (g - n mean(g n)), dgamma = sum(dy n) over rows; n = x rstd, g = dy gamma."""
-    axes = list(range(self.dim() - gamma.dim(), self.dim()))
-    rows = list(range(self.dim() - gamma.dim()))
-    dy, normalized = grad_y.to(rstd.dtype), self.to(rstd.dtype) * rstd
-    dx = dgamma = None
-    if "self" in needs:
-        g = dy * gamma.to(rstd.dtype)
-        dx = (rstd * (g - normalized * (g * normalized).mean(axes, keepdim=True))).to(self.dtype)
-    if "gamma" in needs:
-        product = dy * normalized
-        dgamma = (product.sum(rows) if rows else product).to(gamma.dtype)
-    return dx, dgamma
+def backward(grad_y, self, gamma, rstd):
+    """npu_rms_norm_backward; in float64, which it does not take, its formula."""
+    if self.dtype == torch.float64:
+        return gradients(grad_y, self, gamma, rstd)
+    return torch.ops.npu.npu_rms_norm_backward(grad_y, self, gamma, rstd)
 
 
 @op.samples

@@ -23,6 +23,15 @@ def _rotated(x, rotary_mode):
     return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
 
+def _swapped(table, rotary_mode):
+    """Return the table with the columns in the order in which rotation brings them."""
+    if table.shape[-1:].numel() == 1:
+        return table
+    if rotary_mode == "half":
+        return table.roll(table.shape[-1] // 2, -1)
+    return table.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
 @op.reference
 def reference(self, r1, r2, rotary_mode="half", rotate=None):
     """y = x * r1 + rot * r2 in float32, rounded once; r1, r2 broadcast to x and hold cos and sin.
@@ -95,12 +104,16 @@ def _half_turn(make, d):
 def backward(grad_y, self, r1, r2, rotary_mode, rotate, needs):
     """dx = dy r1 + rot^T(dy r2), dr1 = dy x, dr2 = dy rot(x), summed where r1, r2 broadcast.
 
-    The rotation by a quarter turn has its negative as transpose.
+    rot, a quarter turn, has its negative as transpose, so that dx is a rotary embedding of dy with
+    r2 negative and with its columns swapped as rot swaps them.
     """
     compute = torch.promote_types(self.dtype, torch.float32)
     dy, x = grad_y.to(compute), self.to(compute)
     dx = dr1 = dr2 = None
-    if "self" in needs:
+    if "self" in needs and rotate is None and self.dtype != torch.float64:
+        turned = _swapped(r2, rotary_mode).neg()
+        dx = torch.ops.npu.npu_rotary_mul(grad_y.to(self.dtype), r1, turned, rotary_mode)
+    elif "self" in needs:
         turned = dy * r2.to(compute)
         back = -_rotated(turned, rotary_mode) if rotate is None else turned @ rotate.to(compute).t()
         dx = dy * r1.to(compute) + back

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 
 namespace npu {
 
@@ -38,5 +39,11 @@ struct Philox {
  private:
   static constexpr uint64_t kLow = 0xffffffffu;
 };
+
+// A seed nobody chose: a node of an inference session has no generator to ask.
+inline uint64_t RandomSeed() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
 
 }  // namespace npu
