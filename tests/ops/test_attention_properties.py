@@ -12,6 +12,8 @@ settings.register_profile("attention", deadline=None, max_examples=40)
 settings.load_profile("attention")
 
 attention = onnxruntime_npu.npu_fused_infer_attention_score
+prompt = onnxruntime_npu.npu_prompt_flash_attention
+increment = onnxruntime_npu.npu_incre_flash_attention
 
 COMPRESSED = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 # One rounding of the weights and one of the result, to values of about 1.
@@ -220,6 +222,245 @@ def test_layouts_are_views_of_each_other(heads, rows, keys, layout, dtype) -> No
     want = want.permute(order)
     assert torch.equal(got, want.flatten(2) if (out or into) == "BSH" else want)
     assert torch.equal(got_lse, lse)
+
+
+def _quantised(x: torch.Tensor, mode: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return [B, N, S, D] as int8 and the scales of antiquant mode 0, 1, 2 or 3."""
+    axes = {0: (0, 2), 1: (1, 3), 2: (0, 2, 3), 3: (3,)}[mode]
+    scale = x.abs().amax(axes, keepdim=True).clamp(min=1e-3) / 127
+    return (x / scale).round().to(torch.int8), scale
+
+
+@given(
+    heads=_heads(),
+    rows=st.sampled_from([1, 2, 9, 40]),
+    keys=st.integers(1, 150),
+    mode=st.integers(0, 3),
+    causal=st.booleans(),
+)
+def test_quantised_cache_is_within_its_error_bound(heads, rows, keys, mode, causal) -> None:
+    q, k, v, attributes = _operands(heads, 2, rows, keys, torch.float32)
+    if causal:
+        attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
+    exact, exact_lse = attention(q, k, v, **attributes)
+    (k8, k_scale), (v8, v_scale) = _quantised(k, mode), _quantised(v, mode)
+    shape = {0: (heads[1], heads[2]), 1: (2, keys), 2: (heads[1],), 3: (2, heads[1], keys)}[mode]
+    attributes |= {
+        "key_antiquant_scale": k_scale.reshape(shape),
+        "value_antiquant_scale": v_scale.reshape(shape),
+        "key_antiquant_mode": mode,
+        "value_antiquant_mode": mode,
+    }
+    got, lse = attention(q, k8, v8, **attributes)
+    # A key is off by half a step at most, and a score by what its query makes of that. If scores are
+    # off by e, weights are off by exp(2e) - 1 of themselves, and so is what they weigh.
+    group = heads[0] // heads[1]
+    step = (k_scale / 2).expand(k.shape).repeat_interleave(group, 1)
+    off = attributes["scale"] * (q.abs() @ step.transpose(2, 3)).amax(3, keepdim=True)
+    largest = v.abs().amax((2, 3), keepdim=True).repeat_interleave(group, 1)
+    half = (v_scale / 2).expand(v.shape).amax((2, 3), keepdim=True).repeat_interleave(group, 1)
+    bound = (2 * off).expm1() * (largest + half) + half + 1e-5
+    assert ((got - exact).abs() <= bound).all()
+    seen = torch.isfinite(exact_lse)
+    assert torch.equal(seen, torch.isfinite(lse))
+    assert ((lse - exact_lse).abs() <= off + 1e-5)[seen].all()
+
+
+@given(
+    data=st.data(),
+    heads=_heads(),
+    rows=st.sampled_from([1, 2, 9, 40]),
+    blocks=st.integers(1, 5),
+    block_size=st.sampled_from([1, 8, 16]),
+    mode=st.integers(0, 5),
+    offsets=st.booleans(),
+    int4=st.booleans(),
+    dtype=dtypes,
+)
+def test_quantised_cache_is_the_cache_of_its_numbers(
+    data, heads, rows, blocks, block_size, mode, offsets, int4, dtype
+) -> None:
+    n, kv, size = heads
+    if int4:
+        size = -(-size // 8) * 8
+    keys, batch = blocks * block_size, 2
+    q, _, _, attributes = _operands((n, kv, size), batch, rows, keys, dtype)
+    total = batch * blocks + 1
+    table = torch.tensor(data.draw(st.permutations(range(total)))[:-1], dtype=torch.int32)
+    table = table.reshape(batch, blocks)
+    attributes["actual_seq_lengths_kv"] = [data.draw(st.integers(0, keys)) for _ in range(batch)]
+    paged = {"block_table": table, "block_size": block_size}
+    shape = {0: (kv, size), 1: (batch, keys), 2: (kv,), 3: (batch, kv, keys),
+             4: (total, block_size), 5: (total, kv, block_size)}[mode]  # fmt: skip
+    numbers, arguments = [], {}
+    for i, name in enumerate(("key", "value")):
+        generator = torch.Generator().manual_seed(i)
+        low = -8 if int4 else -128
+        ints = torch.randint(low, -low, (total, kv, block_size, size), generator=generator)
+        # Scales of a power of two leave nothing to round.
+        scale = torch.full(shape, 2.0 ** (-2 if int4 else -6)).to(dtype)
+        scale *= 2.0 ** torch.randint(-1, 2, shape, generator=generator)
+        offset = torch.randint(-2, 3, shape, generator=generator).to(dtype)
+        arguments[f"{name}_antiquant_scale"] = scale
+        arguments[f"{name}_antiquant_mode"] = mode
+        if offsets:
+            arguments[f"{name}_antiquant_offset"] = offset
+
+        def spread(x: torch.Tensor) -> torch.Tensor:
+            if mode in (4, 5):
+                x = x.reshape(total, -1, block_size, 1)
+            elif mode == 0:
+                return x.reshape(1, kv, 1, size)
+            elif mode == 2:
+                return x.reshape(1, kv, 1, 1)
+            else:
+                x = x.reshape(batch, -1, blocks, block_size, 1)
+                pages = torch.zeros(total, x.shape[1], block_size, 1)
+                pages[table.long()] = x.transpose(1, 2).float()
+                return pages
+            return x
+
+        x = ints.float() + (spread(offset).float() if offsets else 0.0)
+        numbers.append((x * spread(scale).float()).to(dtype))
+        ints = ints.to(torch.int32)
+        if int4:
+            words = (ints.unflatten(-1, (-1, 8)) & 15).long() << torch.arange(0, 32, 4)
+            ints = words.sum(-1)
+            ints = torch.where(ints >= 2**31, ints - 2**32, ints).to(torch.int32)
+        arguments[name] = ints if int4 else ints.to(torch.int8)
+    want, want_lse = attention(q, *numbers, **attributes, **paged)
+    got, lse = attention(q, **arguments, **attributes, **paged)
+    _close(got, want, dtype)
+    _close(lse, want_lse, dtype)
+
+
+@given(
+    heads=_heads(),
+    rows=st.sampled_from([1, 3, 20]),
+    block_size=st.sampled_from([1, 5, 16]),
+    piece=st.sampled_from([1, 3, 16]),
+    pieces=st.integers(1, 4),
+    dtype=dtypes,
+)
+def test_blocks_in_device_order_are_blocks(heads, rows, block_size, piece, pieces, dtype) -> None:
+    heads = (*heads[:2], piece * pieces)
+    q, k, v, attributes = _operands(heads, 2, rows, 3 * block_size, dtype)
+    table = torch.tensor([[5, 0, 2], [3, 1, 4]], dtype=torch.int32)
+    attributes |= {"block_table": table, "block_size": block_size,
+                   "actual_seq_lengths_kv": [3 * block_size, block_size]}  # fmt: skip
+    k, v = (_pages(x, table, 6, block_size, False) for x in (k, v))
+    want = attention(q, k, v, **attributes)
+    k, v = (x.unflatten(3, (pieces, piece)).permute(0, 1, 3, 2, 4).contiguous() for x in (k, v))
+    for g, w in zip(attention(q, k, v, **attributes), want, strict=True):
+        _close(g, w, dtype)
+
+
+@given(
+    data=st.data(),
+    heads=_heads(),
+    rows=st.sampled_from([1, 3, 20]),
+    keys=st.integers(1, 60),
+    prefix=st.integers(0, 140),
+    causal=st.booleans(),
+    dtype=dtypes,
+)
+def test_shared_prefix_is_in_front_of_every_key(
+    data, heads, rows, keys, prefix, causal, dtype
+) -> None:
+    q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
+    used = data.draw(st.integers(0, prefix))
+    fronts = [_random(s, 1, heads[1], prefix, heads[2], dtype=dtype) for s in (8, 9)]
+    lengths = [data.draw(st.integers(0, keys)) for _ in range(2)]
+    if causal:
+        attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
+    got = attention(
+        q, k, v, **attributes, key_shared_prefix=fronts[0], value_shared_prefix=fronts[1],
+        actual_shared_prefix_len=[used], actual_seq_lengths_kv=lengths,
+    )  # fmt: skip
+    k, v = (
+        torch.cat([front[:, :, :used].expand(2, -1, -1, -1), x], 2)
+        for front, x in zip(fronts, (k, v), strict=True)
+    )
+    want = attention(q, k, v, **attributes, actual_seq_lengths_kv=[used + n for n in lengths])
+    for g, w in zip(got, want, strict=True):
+        _close(g, w, dtype)
+
+
+@given(
+    data=st.data(),
+    heads=_heads(),
+    rows=st.sampled_from([2, 3, 20]),
+    keys=st.integers(1, 60),
+    paddings=st.tuples(st.integers(0, 9), st.integers(0, 30)),
+    dtype=dtypes,
+)
+def test_left_padding_moves_rows(data, heads, rows, keys, paddings, dtype) -> None:
+    q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
+    attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
+    lengths = [data.draw(st.integers(0, rows)) for _ in range(2)]
+    kv_lengths = [data.draw(st.integers(0, keys)) for _ in range(2)]
+    attributes |= {"actual_seq_lengths": lengths, "actual_seq_lengths_kv": kv_lengths}
+    got, lse = attention(
+        q, k, v, **attributes,
+        query_padding_size=torch.tensor([paddings[0]]), kv_padding_size=torch.tensor([paddings[1]]),
+    )  # fmt: skip
+    for b in range(2):
+        first = rows - paddings[0] - lengths[b]
+        first_key = keys - paddings[1] - kv_lengths[b]
+        if first < 0 or first_key < 0:
+            assert not got[b].any() and torch.isneginf(lse[b]).all()
+            continue
+        ends = first + lengths[b], first_key + kv_lengths[b]
+        assert not got[b, :, :first].any() and not got[b, :, ends[0] :].any()
+        own = q[b : b + 1, :, first : ends[0]]
+        kv = (x[b : b + 1, :, first_key : ends[1]] for x in (k, v))
+        call = {n: x for n, x in attributes.items() if not n.startswith("actual")}
+        want, want_lse = attention(own, *kv, **call)
+        _close(got[b, :, first : ends[0]], want[0], dtype)
+        _close(lse[b, :, first : ends[0]], want_lse[0], dtype)
+
+
+@given(heads=_heads(), rows=st.sampled_from([1, 9]), per_channel=st.booleans(), dtype=dtypes)
+def test_quantised_output_is_the_rounded_output(heads, rows, per_channel, dtype) -> None:
+    q, k, v, attributes = _operands(heads, 2, rows, 30, dtype)
+    want, lse = attention(q.float(), k.float(), v.float(), **attributes)
+    shape = (1, heads[0], 1, heads[2]) if per_channel else (1, 1, 1, 1)
+    scale, offset = _random(4, *shape).abs() * 100, _random(5, *shape)
+    call = {**attributes, "quant_scale2": scale.flatten(), "quant_offset2": offset.flatten()}
+    got, got_lse = attention(q, k, v, **call)
+    assert got.dtype == torch.int8
+    # One integer off where the exact result lies at a border.
+    off = got.float() - (want * scale + offset).clamp(-128, 127)
+    assert (off.abs() <= 0.5 + 2 * _DTYPES[dtype] * scale.max() * 4).all()
+    _close(got_lse, lse, dtype)
+
+
+@given(heads=_heads(), rows=st.integers(1, 20), keys=st.integers(1, 150), dtype=dtypes)
+def test_prompt_and_increment_are_calls_of_the_one_operator(heads, rows, keys, dtype) -> None:
+    q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
+    own = {**attributes, "scale_value": attributes["scale"]}
+    del own["scale"], own["softmax_lse_flag"]
+    pattern = {"sparse_mode": 3, "atten_mask": COMPRESSED}
+    want = attention(q, k, v, **attributes, **pattern)[0]
+    assert torch.equal(prompt(q, k, v, **own, **pattern), want)
+    want = attention(q[:, :, :1].contiguous(), k, v, **attributes, actual_seq_lengths_kv=[keys])[0]
+    row = q[:, :, :1].contiguous()
+    assert torch.equal(increment(row, k, v, **own, actual_seq_lengths=[keys]), want)
+
+
+@given(size=st.integers(0, 600), which=st.sampled_from(["key", "value"]), mode=st.integers(-1, 6))
+def test_scales_are_checked(size, which, mode) -> None:
+    q, _, _, attributes = _operands((4, 2, 16), 2, 3, 8, torch.float32)
+    ints = torch.ones(2, 2, 8, 16, dtype=torch.int8)
+    other = "value" if which == "key" else "key"
+    attributes |= {f"{which}_antiquant_scale": torch.ones(size), f"{which}_antiquant_mode": mode,
+                   f"{other}_antiquant_scale": torch.ones(1)}  # fmt: skip
+    if (mode, size) in ((0, 1), (0, 32), (2, 2)):
+        assert torch.isfinite(attention(q, ints, ints, **attributes)[0]).all()
+    else:
+        message = rf"\[npu_fused_infer_attention_score\] expected {which}_antiquant_(scale|mode) "
+        with pytest.raises(RuntimeError, match=message):
+            attention(q, ints, ints, **attributes)
 
 
 @given(
