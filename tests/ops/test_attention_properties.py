@@ -252,8 +252,8 @@ def test_quantised_cache_is_within_its_error_bound(heads, rows, keys, mode, caus
         "value_antiquant_mode": mode,
     }
     got, lse = attention(q, k8, v8, **attributes)
-    # A key is off by half a step at most, and a score by what its query makes of that. If scores are
-    # off by e, weights are off by exp(2e) - 1 of themselves, and so is what they weigh.
+    # A key is off by half a step at most, and a score by what its query makes of that. If scores
+    # are off by e, weights are off by exp(2e) - 1 of themselves, and so is what they weigh.
     group = heads[0] // heads[1]
     step = (k_scale / 2).expand(k.shape).repeat_interleave(group, 1)
     off = attributes["scale"] * (q.abs() @ step.transpose(2, 3)).amax(3, keepdim=True)
