@@ -77,9 +77,11 @@ def reference(
     weights = input.new_ones(classes, dtype=compute) if weight is None else weight.to(compute)
     w = weights.index_select(0, target)
     nll = -log_prob.gather(1, target[:, None]).squeeze(1) * w
-    smooth = -(log_prob * weights).sum(-1)
     counts = (target != ignore_index).to(compute) if ignore_index >= 0 else torch.ones_like(nll)
-    loss = ((1 - label_smoothing) * nll + label_smoothing * smooth / classes) * counts
+    if label_smoothing:  # without it, a logit of -inf is a class that cannot be
+        smooth = -(log_prob * weights).sum(-1)
+        nll = (1 - label_smoothing) * nll + label_smoothing * smooth / classes
+    loss = torch.where(counts > 0, nll, 0.0)  # also of a row of NaN
     if reduction != "none":
         loss = loss.sum(0, keepdim=True)
     if reduction == "mean":
@@ -103,8 +105,8 @@ def body(b, call, input, target, weight):
         smooth = b.Neg(b.ReduceMean(weighted, [1], keepdims=0))
         loss = b.Add(b.Mul(loss, 1 - smoothing), b.Mul(smooth, smoothing))
     if ignored >= 0:
-        counts = b.Cast(b.Not(b.Equal(target, b.const(ignored, "int64"))), to="float32")
-        loss, w = b.Mul(loss, counts), b.Mul(w, counts)
+        counted = b.Not(b.Equal(target, b.const(ignored, "int64")))
+        loss, w = (b.Where(counted, v, b.const(0.0, "float32")) for v in (loss, w))
     if reduction != "none":
         loss = b.ReduceSum(loss, [0], keepdims=1)
     if reduction == "mean":
@@ -133,6 +135,10 @@ def backward(grad_loss, target, weight, reduction, ignore_index, label_smoothing
 
 @op.samples
 def samples(make):
+    masked = make(5, 11)
+    masked[:, 3] = -float("inf")
+    yield Sample(masked, make.ints(5, high=3), id="impossible_class")
+    yield Sample(make(0, 11), make.ints(0), reduction="sum", id="empty")
     x = [[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]
     log_prob = [[-2.40761, -1.40761, -0.407606], [-1.09861, -1.09861, -1.09861]]
     target = make.tensor([2, 0], "int64")

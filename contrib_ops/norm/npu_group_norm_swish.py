@@ -70,14 +70,16 @@ def body(b, call, input, weight, bias):
     channels = b.Slice(shape, [1], [2])
     spatial = b.ReduceProd(b.Slice(shape, [2], [2**62]), keepdims=1)
     per_group = b.Div(b.Mul(channels, spatial), groups)
-    flat = b.Reshape(x, b.Concat([0, groups], per_group, axis=0))
+    # Abs: of a plain slice, onnxruntime makes Reshape to [0, groups, -1], which fails of no samples.
+    n = b.Abs(b.Slice(shape, [0], [1]))
+    flat = b.Reshape(x, b.Concat(n, [groups], per_group, axis=0), allowzero=1)
     mean = b.ReduceMean(flat, [-1], keepdims=1)
     centered = b.Sub(flat, mean)
     variance = b.ReduceMean(b.Mul(centered, centered), [-1], keepdims=1)
     rstd = b.Reciprocal(b.Sqrt(b.Add(variance, 1e-5 if eps is None else eps)))
     # [N, C, rest] serves any rank.
-    rank_3 = b.Concat([0], channels, spatial, axis=0)
-    g = b.Reshape(b.Mul(centered, rstd), rank_3)
+    rank_3 = b.Concat(n, channels, spatial, axis=0)
+    g = b.Reshape(b.Mul(centered, rstd), rank_3, allowzero=1)
     g = b.Mul(g, b.Unsqueeze(b.Cast(weight, to="float32"), [-1]))
     g = b.Add(g, b.Unsqueeze(b.Cast(bias, to="float32"), [-1]))
     y = b.Mul(g, b.Sigmoid(b.Mul(g, 1.0 if scale is None else scale)))
@@ -145,6 +147,7 @@ def samples(make):
     yield Sample(make(1, 4, 2, 2, 2, 2), 4, make(4), make(4), eps=0.1, id="rank_6")
     yield Sample(make(2, 32, 37, 19), 4, make(32), make(32), id="threads")
     yield Sample(make(2, 5, 6).transpose(1, 2), 1, make(6), make(6), id="not_contiguous")
+    yield Sample(make(0, 6, 5), 3, make(6), make(6), id="empty_batch")
 
 
 op.errors(

@@ -368,6 +368,11 @@ def samples(make):
         cache_mode="PA",
         id="threads",
     )
+    empty = [make.ints(0), make(4, 4, 1, 32), make(4, 4, 1, 48)]
+    yield Sample(*_inputs(make, 2, 0), *empty, cache_mode="PA", id="no_tokens")
+    yield Sample(*_inputs(make, 0, 3), *empty, cache_mode="PA_NZ", id="empty_batch")
+    one = [make.tensor([15], "int64"), *empty[1:]]
+    yield Sample(*_inputs(make, 1, 1), *one, cache_mode="PA", id="one_token")
 
 
 op.tolerance(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "ep/kernels/matmul/plain_product.h"
@@ -42,15 +43,19 @@ Shape WithBack(Shape lead, std::initializer_list<int64_t> dims) {
   return lead;
 }
 
-// The int8 scale of a row; a row of zeros is divided by one.
+// The int8 scale of a row, NaN when the row has one; a row of zeros is divided by one.
 struct RowScale {
   float scale, divisor;
 };
 RowScale ScaleOf(const float* row, int64_t n) {
   float most = 0.0f;
-#pragma omp simd reduction(max : most)
-  for (int64_t i = 0; i < n; ++i) most = std::max(most, std::fabs(row[i]));
-  const float scale = most / 127.0f;
+  bool ordered = true;
+#pragma omp simd reduction(max : most) reduction(&& : ordered)
+  for (int64_t i = 0; i < n; ++i) {
+    most = std::max(most, std::fabs(row[i]));
+    ordered = ordered && row[i] == row[i];
+  }
+  const float scale = ordered ? most / 127.0f : std::numeric_limits<float>::quiet_NaN();
   return {scale, scale == 0.0f ? 1.0f : scale};
 }
 
