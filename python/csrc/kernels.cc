@@ -1,6 +1,7 @@
-// Eager calls: a kernel made once per operator and attributes, run on tensors in host memory.
+// Eager calls: a kernel made once per operator and attributes, run on tensors in host memory or launched on a device's.
 #include <pybind11/stl.h>
 
+#include "ep/runtime/current.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/eager_context.h"
 #include "ep/runtime/op_registry.h"
@@ -101,14 +102,7 @@ class EagerKernel {
     CallInputs call(inputs);
     StreamLease stream(runtime.device(0));
     try {
-      EagerContext context(*stream, std::move(call.views), output_count_,
-                           [&](size_t i, DType dtype, const Shape& shape) -> void* {
-                             const py::tuple dims = py::cast(std::vector<int64_t>(shape.begin(), shape.end()));
-                             const py::object address = allocate(i, static_cast<int>(dtype), dims);
-                             return reinterpret_cast<void*>(address.cast<uintptr_t>());
-                           });
-      for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
-      kernel_->Compute(context);
+      Compute(*stream, call, allocate, in_place);
     } catch (...) {
       // What was launched before the failure still uses the caller's tensors.
       try {
@@ -121,13 +115,34 @@ class EagerKernel {
     Wait(*stream);
   }
 
+  // Enqueues on the current stream of `device`, whose memory all tensors lie in, and returns.
+  void Launch(const py::sequence& inputs, const py::function& allocate,
+              const std::vector<std::pair<size_t, size_t>>& in_place, int device) const {
+    CallInputs call(inputs);
+    Stream& stream = CurrentStream(device);
+    Compute(stream, call, allocate, in_place);
+    stream.Launch("release", [kernel = kernel_] {});  // whoever made the kernel may drop it before it has run
+  }
+
  private:
+  void Compute(Stream& stream, CallInputs& call, const py::function& allocate,
+               const std::vector<std::pair<size_t, size_t>>& in_place) const {
+    EagerContext context(stream, std::move(call.views), output_count_,
+                         [&](size_t i, DType dtype, const Shape& shape) -> void* {
+                           const py::tuple dims = py::cast(std::vector<int64_t>(shape.begin(), shape.end()));
+                           const py::object address = allocate(i, static_cast<int>(dtype), dims);
+                           return reinterpret_cast<void*>(address.cast<uintptr_t>());
+                         });
+    for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
+    kernel_->Compute(context);
+  }
+
   static void Wait(Stream& stream) {
     py::gil_scoped_release release;
     stream.Synchronize();
   }
 
-  std::unique_ptr<Kernel> kernel_;
+  std::shared_ptr<const Kernel> kernel_;
   size_t output_count_;
 };
 
@@ -137,7 +152,8 @@ void BindKernels(py::module_& m) {
   py::class_<EagerKernel>(m, "Kernel")
       .def(py::init<std::string, std::string, int, py::dict, size_t, size_t>(), "domain"_a, "type"_a, "since_version"_a,
            "attributes"_a, "input_count"_a, "output_count"_a)
-      .def("run", &EagerKernel::Run, "inputs"_a, "allocate"_a, "in_place"_a = py::list());
+      .def("run", &EagerKernel::Run, "inputs"_a, "allocate"_a, "in_place"_a = py::list())
+      .def("launch", &EagerKernel::Launch, "inputs"_a, "allocate"_a, "in_place"_a, "device"_a);
 }
 
 }  // namespace npu::python

@@ -61,6 +61,20 @@ def eager(op: Op, sample: Sample) -> list[torch.Tensor]:
     return results + [w for w in written if not any(w is r for r in results)]
 
 
+def eager_npu(op: Op, sample: Sample) -> list[torch.Tensor]:
+    """Run the kernel on npu tensors; the results are there, too, until they are compared."""
+    bound = _to_npu(_clone(bind(op, sample)))
+    results = _flat(_call(getattr(onnxruntime_npu, op.name), op, bound))
+    assert all(t.device.type == "npu" for t in results)
+    written = [bound[o.mutates] for o in op.outputs if o.mutates]
+    results += [w for w in written if not any(w is r for r in results)]
+    return [t.cpu() for t in results]
+
+
+def _to_npu(bound: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _map(lambda t: t.npu(), value) for name, value in bound.items()}
+
+
 def in_place(op: Op, sample: Sample) -> torch.Tensor:
     """Run the in-place twin and return what it has written."""
     assert op.inplace is not None

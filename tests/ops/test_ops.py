@@ -13,6 +13,7 @@ import onnx
 import onnxruntime_npu
 import pytest
 import torch
+from onnxruntime_npu import torch_device
 from onnxruntime_npu.opdef import Maker, Op, Sample, all_ops
 from onnxruntime_npu.opdef import dtypes as dt
 from onnxruntime_npu.opdef.inference import infer_outputs
@@ -24,6 +25,7 @@ from op_paths import (
     check_close,
     dispatcher_call,
     eager,
+    eager_npu,
     exported,
     fake_call,
     in_place,
@@ -93,6 +95,13 @@ def test_reference_gives_what_is_known(op: Op, dtype: str, i: int) -> None:
 def test_eager(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     check_close(op, dtype, eager(op, sample), reference(op, sample))
+
+
+@pytest.mark.skipif(not torch_device.is_built(), reason="this build has no torch device")
+@calls
+def test_eager_npu(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    check_close(op, dtype, eager_npu(op, sample), reference(op, sample))
 
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls([op for op in OPS if op.inplace]))

@@ -1,4 +1,4 @@
-"""Runs an operator's kernel on CPU tensors: the meaning of ``torch.ops.npu.*`` on the CPU."""
+"""Runs an operator's kernel on CPU or npu tensors: what ``torch.ops.npu.*`` does on both."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class EagerKernels:
     def run(
         self, bound: Mapping[str, Any], in_place: Mapping[int, str], output_count: int
     ) -> list[torch.Tensor]:
-        """Run the kernel and wait for it.
+        """Run the kernel: on CPU tensors to its end, on npu tensors in order of the stream.
 
         Args:
-            bound: every argument of the schema by name; tensors are on the CPU.
+            bound: every argument of the schema by name; tensors are on one device.
             in_place: for outputs that are written over an argument, the argument's name.
             output_count: number of node outputs.
 
@@ -52,19 +52,25 @@ class EagerKernels:
         inputs: list[Any] = []
         keep_alive: dict[str, torch.Tensor] = {}  # contiguous forms, whose addresses the call uses
         position: dict[str, int] = {}
+        device = self._device(bound)
         for node_input, value in self._op.iterate_inputs(bound):
             position[node_input.name] = len(inputs)
             values = value if node_input.variadic and value is not None else (value,)
             for i, v in enumerate(values):
-                inputs.append(self._describe(node_input, v, keep_alive, f"{node_input.name}.{i}"))
+                key = f"{node_input.name}.{i}"
+                inputs.append(self._describe(node_input, v, device, keep_alive, key))
         outputs: list[Any] = [None] * output_count
 
         def allocate(i: int, dtype: int, shape: tuple[int, ...]) -> int:
-            outputs[i] = torch.empty(shape, dtype=dt.to_torch(dt.NAMES[dtype]))
+            outputs[i] = torch.empty(shape, dtype=dt.to_torch(dt.NAMES[dtype]), device=device)
             return outputs[i].data_ptr()
 
         kernel = self._kernel(bound, len(inputs), output_count)
-        kernel.run(inputs, allocate, [(i, position[name]) for i, name in in_place.items()])
+        written_over = [(i, position[name]) for i, name in in_place.items()]
+        if device.type == "cpu":
+            kernel.run(inputs, allocate, written_over)
+        else:
+            kernel.launch(inputs, allocate, written_over, device.index)
         for i, name in in_place.items():
             target, written = bound[name], keep_alive[f"{name}.0"]
             if target is not written:
@@ -73,16 +79,31 @@ class EagerKernels:
             outputs[i] = target
         return outputs
 
+    def _device(self, bound: Mapping[str, Any]) -> torch.device:
+        """Return the npu of the call's tensors, if one of them is on any, else the CPU."""
+        for node_input, value in self._op.iterate_inputs(bound):
+            if value is None or node_input.is_list_of_ints:
+                continue
+            for tensor in value if node_input.variadic else (value,):
+                if tensor.device.type == "npu":
+                    return tensor.device
+        return torch.device("cpu")
+
     def _describe(
-        self, node_input: Input, value: Any, keep_alive: dict[str, torch.Tensor], key: str
+        self,
+        node_input: Input,
+        value: Any,
+        device: torch.device,
+        keep_alive: dict[str, torch.Tensor],
+        key: str,
     ) -> Any:
         if value is None:
             return None
         if node_input.is_list_of_ints:
             return [int(v) for v in value]
-        if not value.is_cpu:
+        if value.device != device:
             raise ArgumentError(
-                f"[{self._op.name}] expected {node_input.name} on the CPU like the other tensors, "
+                f"[{self._op.name}] expected {node_input.name} on {device} like the other tensors, "
                 f"got {value.device}"
             )
         tensor = keep_alive[key] = value.contiguous()

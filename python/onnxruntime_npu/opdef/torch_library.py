@@ -1,6 +1,6 @@
-"""Registers the operators with torch: ``torch.ops.npu.*`` for CPU tensors and for tracing.
+"""Registers the operators with torch: ``torch.ops.npu.*`` for CPU and npu tensors and for tracing.
 
-The schemas are torch_npu's. On the CPU key an operator runs its kernel; its fake (meta) function
+The schemas are torch_npu's. On both devices an operator runs its kernel; its fake (meta) function
 is the reference, of which only shapes and dtypes are used; gradients are in autograd.py.
 """
 
@@ -100,7 +100,7 @@ class _Call:
         self._result_count = len(schema.returns)
         self._has_list_result = any(r.type.is_list for r in schema.returns)
 
-    def cpu(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         bound, integers = self._op.settle(self._bind(args, kwargs))
         if self._op.seeded:
             bound["seed"] = self._op.draw_seed()
@@ -158,11 +158,12 @@ def _define(library: torch.library.Library, op: Op, schema: Schema, kernels: Eag
     name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
     tags = (torch.Tag.nondeterministic_seeded,) if op.seeded else ()
     library.define(str(dispatcher_schema(schema)), tags=tags)
-    library.impl(name, call.cpu, "CPU")
+    library.impl(name, call.run, "CPU")
+    library.impl(name, call.run, "PrivateUse1")  # the device npu
     torch.library.register_fake(f"{NAMESPACE}::{name}", call.fake, lib=library)
     packet = getattr(getattr(torch.ops, NAMESPACE), schema.name)
     overload = getattr(packet, schema.overload or "default")
-    autograd = AutogradKernel(op, schema, overload, call.cpu, _in_place_outputs(op, schema))
+    autograd = AutogradKernel(op, schema, overload, call.run, _in_place_outputs(op, schema))
     library.impl(name, autograd, "Autograd", with_keyset=True)
 
 

@@ -1,0 +1,137 @@
+// Gradients that torch asks for by an operator of their own, composed of the device's kernels. 16-bit tensors are
+// computed in float and rounded once.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax_backward_data_meta.h>
+#include <ATen/ops/_softmax_backward_data_meta.h>
+#include <ATen/ops/embedding_dense_backward_ops.h>
+#include <ATen/ops/gelu_backward_meta.h>
+#include <ATen/ops/sigmoid_backward_meta.h>
+#include <ATen/ops/silu_backward_meta.h>
+#include <ATen/ops/tanh_backward_meta.h>
+#include <ATen/ops/threshold_backward_meta.h>
+#include <torch/library.h>
+
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+at::Tensor Wide(const at::Tensor& t) { return t.to(AccumulateType(t.scalar_type())); }
+
+at::Tensor& ThresholdBackward(const at::Tensor& grad, const at::Tensor& self, const c10::Scalar& threshold,
+                              at::Tensor& out) {
+  InferElementwise<at::meta::structured_threshold_backward>(out, grad, self, threshold);
+  return out.copy_(grad.masked_fill(self.le(threshold), 0));
+}
+
+at::Tensor& SigmoidBackward(const at::Tensor& grad, const at::Tensor& output, at::Tensor& out) {
+  InferElementwise<at::meta::structured_sigmoid_backward>(out, grad, output);
+  const at::Tensor y = Wide(output);
+  return out.copy_(Wide(grad) * (1 - y) * y);
+}
+
+at::Tensor& TanhBackward(const at::Tensor& grad, const at::Tensor& output, at::Tensor& out) {
+  InferElementwise<at::meta::structured_tanh_backward>(out, grad, output);
+  const at::Tensor y = Wide(output);
+  return out.copy_(Wide(grad) * (1 - y * y));
+}
+
+at::Tensor& SiluBackward(const at::Tensor& grad, const at::Tensor& self, at::Tensor& out) {
+  InferElementwise<at::meta::structured_silu_backward>(out, grad, self);
+  const at::Tensor x = Wide(self), s = x.sigmoid();
+  return out.copy_(Wide(grad) * s * (1 + x * (1 - s)));
+}
+
+at::Tensor& GeluBackward(const at::Tensor& grad, const at::Tensor& self, c10::string_view approximate,
+                         at::Tensor& out) {
+  InferElementwise<at::meta::structured_gelu_backward>(out, grad, self, approximate);
+  const at::Tensor x = Wide(self);
+  if (approximate == "tanh") {
+    const double scale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+    const at::Tensor t = (scale * (x + 0.044715 * x * x * x)).tanh();
+    const at::Tensor slope = scale * (1 + 3 * 0.044715 * x * x);
+    return out.copy_(Wide(grad) * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope));
+  }
+  const at::Tensor cdf = 0.5 * (1 + (x * (1 / std::numbers::sqrt2)).erf());
+  const at::Tensor pdf = (x * x * -0.5).exp() * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+  return out.copy_(Wide(grad) * (cdf + x * pdf));
+}
+
+at::Tensor& SoftmaxBackward(const at::Tensor& grad, const at::Tensor& output, int64_t dim, at::ScalarType dtype,
+                            at::Tensor& out) {
+  Infer<at::meta::structured__softmax_backward_data>(out, grad, output, dim, dtype);
+  const at::Tensor y = Wide(output), weighted = Wide(grad) * y;
+  return out.copy_(weighted - y * weighted.sum({dim}, /*keepdim=*/true));
+}
+
+at::Tensor& LogSoftmaxBackward(const at::Tensor& grad, const at::Tensor& output, int64_t dim, at::ScalarType dtype,
+                               at::Tensor& out) {
+  Infer<at::meta::structured__log_softmax_backward_data>(out, grad, output, dim, dtype);
+  const at::Tensor g = Wide(grad);
+  return out.copy_(g - Wide(output).exp() * g.sum({dim}, /*keepdim=*/true));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNormBackward(const at::Tensor& grad, const at::Tensor& input,
+                                                                 at::IntArrayRef normalized, const at::Tensor& mean,
+                                                                 const at::Tensor& rstd,
+                                                                 const std::optional<at::Tensor>& weight,
+                                                                 const std::optional<at::Tensor>& bias,
+                                                                 std::array<bool, 3> wanted) {
+  const auto inner_rank = static_cast<int64_t>(normalized.size());
+  std::vector<int64_t> inner(static_cast<size_t>(inner_rank));
+  std::iota(inner.begin(), inner.end(), input.dim() - inner_rank);
+  std::vector<int64_t> outer(static_cast<size_t>(input.dim() - inner_rank));
+  std::iota(outer.begin(), outer.end(), int64_t{0});
+  const at::Tensor g = Wide(grad), scale = Wide(rstd);
+  const at::Tensor x = (Wide(input) - Wide(mean)) * scale;
+  const bool scaled = weight && weight->defined();
+  const auto over_rows = [&](const at::Tensor& t, const at::Tensor& like) {
+    return (outer.empty() ? t : t.sum(outer)).to(like.scalar_type());
+  };
+  at::Tensor grad_input, grad_weight, grad_bias;
+  if (wanted[0]) {
+    const at::Tensor h = scaled ? g * Wide(*weight) : g;
+    grad_input = (scale * (h - h.mean(inner, true) - x * (h * x).mean(inner, true))).to(input.scalar_type());
+  }
+  if (wanted[1] && scaled) grad_weight = over_rows(g * x, *weight);
+  if (wanted[2] && bias && bias->defined()) grad_bias = over_rows(g, *bias);
+  return {grad_input, grad_weight, grad_bias};
+}
+
+at::Tensor EmbeddingBackward(const at::Tensor& grad, const at::Tensor& indices, int64_t rows, int64_t padding,
+                             bool scale_by_frequency) {
+  if (scale_by_frequency)
+    return FallBack<at::_ops::embedding_dense_backward>(grad, indices, rows, padding, scale_by_frequency);
+  const int64_t width = grad.size(-1);
+  const at::Tensor positions = indices.reshape({-1, 1});
+  at::Tensor g = Wide(grad).reshape({-1, width});
+  if (padding >= 0) g = g.masked_fill(positions.eq(padding), 0);
+  at::Tensor sums = Empty({rows, width}, g.scalar_type(), grad).zero_();
+  return sums.scatter_add_(0, positions.expand(g.sizes()).to(at::kLong), g).to(grad.scalar_type());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("threshold_backward.grad_input", &ThresholdBackward);
+  m.impl("sigmoid_backward.grad_input", &SigmoidBackward);
+  m.impl("tanh_backward.grad_input", &TanhBackward);
+  m.impl("silu_backward.grad_input", &SiluBackward);
+  m.impl("gelu_backward.grad_input", &GeluBackward);
+  m.impl("_softmax_backward_data.out", &SoftmaxBackward);
+  m.impl("_log_softmax_backward_data.out", &LogSoftmaxBackward);
+  m.impl("native_layer_norm_backward", &LayerNormBackward);
+  m.impl("embedding_dense_backward", &EmbeddingBackward);
+}
+
+}  // namespace
+}  // namespace npu::aten

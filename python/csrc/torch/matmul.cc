@@ -1,0 +1,116 @@
+// Matrix products through the matrix unit. A transposed operand is read in place.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm_meta.h>
+#include <ATen/ops/addmv_meta.h>
+#include <ATen/ops/baddbmm_meta.h>
+#include <ATen/ops/bmm_meta.h>
+#include <ATen/ops/mm_meta.h>
+#include <torch/library.h>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+// A matrix as a kernel reads it: dense memory and whether it holds the transpose.
+struct Operand {
+  at::Tensor dense;
+  int64_t transposed = 0;
+
+  explicit Operand(const at::Tensor& matrix) {
+    const at::Tensor turned = matrix.t();
+    if (!matrix.is_contiguous() && turned.is_contiguous()) {
+      dense = turned;
+      transposed = 1;
+    } else {
+      dense = Dense(matrix);
+    }
+  }
+};
+
+KernelCall Product(const at::Tensor& a, const at::Tensor& b) {
+  const Operand left(a), right(b);
+  KernelCall call("Gemm", 13);
+  call.In(left.dense).In(right.dense).Set("transA", left.transposed).Set("transB", right.transposed);
+  return call;
+}
+
+bool Takes(const at::Tensor& t) { return KernelCall("Gemm", 13).Takes(0, t.scalar_type()); }
+
+at::Tensor& MmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  Infer<at::meta::structured_mm>(out, a, b);
+  if (out.numel() == 0) return out;
+  if (!Takes(a)) return FallBack<at::_ops::mm_out>(a, b, out);
+  if (a.size(1) == 0) return out.zero_();
+  Product(a, b).Into(out);
+  return out;
+}
+
+// beta * self + alpha * a b. What is added with a beta of 0 counts for nothing, NaN included.
+at::Tensor& AddmmOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& beta,
+                     const c10::Scalar& alpha, at::Tensor& out) {
+  Infer<at::meta::structured_addmm>(out, self, a, b, beta, alpha);
+  if (out.numel() == 0) return out;
+  if (!Takes(a) || beta.isComplex() || alpha.isComplex())
+    return FallBack<at::_ops::addmm_out>(self, a, b, beta, alpha, out);
+  Product(a, b).In(Dense(self)).Set("alpha", alpha.toDouble()).Set("beta", beta.toDouble()).Into(out);
+  return out;
+}
+
+at::Tensor& AddmvOut(const at::Tensor& self, const at::Tensor& matrix, const at::Tensor& vector,
+                     const c10::Scalar& beta, const c10::Scalar& alpha, at::Tensor& out) {
+  Infer<at::meta::structured_addmv>(out, self, matrix, vector, beta, alpha);
+  if (out.numel() == 0) return out;
+  if (!Takes(matrix) || beta.isComplex() || alpha.isComplex())
+    return FallBack<at::_ops::addmv_out>(self, matrix, vector, beta, alpha, out);
+  const at::Tensor addend = Dense(self).expand(out.sizes()).contiguous().unsqueeze(1);
+  Product(matrix, vector.unsqueeze(1)).In(addend).Set("alpha", alpha.toDouble()).Set("beta", beta.toDouble()).Into(out);
+  return out;
+}
+
+at::Tensor& BmmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  Infer<at::meta::structured_bmm>(out, a, b);
+  if (out.numel() == 0) return out;
+  if (!Takes(a)) return FallBack<at::_ops::bmm_out>(a, b, out);
+  if (a.size(2) == 0) return out.zero_();
+  KernelCall("MatMul", 13).In(Dense(a)).In(Dense(b)).Into(out);
+  return out;
+}
+
+at::Tensor& BaddbmmOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& beta,
+                       const c10::Scalar& alpha, at::Tensor& out) {
+  Infer<at::meta::structured_baddbmm>(out, self, a, b, beta, alpha);
+  if (out.numel() == 0) return out;
+  if (!Takes(a) || !a.is_floating_point()) return FallBack<at::_ops::baddbmm_out>(self, a, b, beta, alpha, out);
+  const at::ScalarType dtype = AccumulateType(a.scalar_type());
+  const auto scaled = [&](at::Tensor t, const c10::Scalar& by) {
+    t = Dense(t, dtype);
+    return by.equal(1) ? t : KernelCall("Mul", 14).In(t).In(ScalarTensor(by, dtype, out)).One();
+  };
+  const at::Tensor product = scaled(KernelCall("MatMul", 13).In(Dense(a, dtype)).In(Dense(b, dtype)).One(), alpha);
+  if (beta.equal(0)) return out.copy_(product);
+  return BinaryInto("Add", 14, dtype, product, scaled(self, beta), out);
+}
+
+at::Tensor Dot(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(a.dim() == 1 && b.dim() == 1 && a.numel() == b.numel(),
+              "inconsistent tensor size, expected two vectors of one length, got ", a.sizes(), " and ", b.sizes());
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "dot : expected both vectors to have same dtype, but found ",
+              a.scalar_type(), " and ", b.scalar_type());
+  if (!Takes(a) || a.numel() == 0) return FallBack<at::_ops::dot>(a, b);
+  return KernelCall("MatMul", 13).In(Dense(a), {1, a.numel()}).In(Dense(b), {b.numel(), 1}).One().reshape({});
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mm.out", &MmOut);
+  m.impl("addmm.out", &AddmmOut);
+  m.impl("addmv.out", &AddmvOut);
+  m.impl("bmm.out", &BmmOut);
+  m.impl("baddbmm.out", &BaddbmmOut);
+  m.impl("dot", &Dot);
+}
+
+}  // namespace
+}  // namespace npu::aten

@@ -1,0 +1,177 @@
+// Random operators: one Philox generator per device, reproducible from its seed.
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/multinomial_ops.h>
+#include <ATen/ops/native_dropout_ops.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <tuple>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/generator.h"
+#include "python/csrc/torch/random_numbers.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/streams.h"
+
+namespace npu::aten {
+namespace {
+
+using MaybeGenerator = std::optional<at::Generator>;
+
+at::Tensor& Fill(at::Tensor& self, RandomFill fill, const MaybeGenerator& generator) {
+  if (self.numel() == 0) return self;
+  const PhiloxState state = TakeRandom(generator, self.device().index(), CountersFor(self.numel()));
+  fill.seed = state.seed;
+  fill.offset = state.offset;
+  const at::Tensor dense = self.is_contiguous() ? self : Empty(self.sizes(), self.scalar_type(), self);
+  const TensorView view{dense.mutable_data_ptr(), ToDType(self.scalar_type()), true, Shape{self.numel()}};
+  LaunchRandomFill(StreamOf(self), fill, view);
+  return dense.is_same(self) ? self : self.copy_(dense);
+}
+
+at::Tensor& Uniform(at::Tensor& self, double from, double to, MaybeGenerator generator) {
+  TORCH_CHECK(self.is_floating_point(), "uniform_ expects a floating point tensor, got ", self.scalar_type());
+  TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
+  return Fill(self, {.kind = RandomFill::Kind::kUniform, .a = from, .b = to}, generator);
+}
+at::Tensor& Normal(at::Tensor& self, double mean, double deviation, MaybeGenerator generator) {
+  TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
+  TORCH_CHECK(self.is_floating_point(), "normal_ expects a floating point tensor, got ", self.scalar_type());
+  return Fill(self, {.kind = RandomFill::Kind::kNormal, .a = mean, .b = deviation}, generator);
+}
+at::Tensor& Exponential(at::Tensor& self, double rate, MaybeGenerator generator) {
+  TORCH_CHECK(rate > 0, "exponential_ expects lambda > 0.0, but found lambda=", rate);
+  TORCH_CHECK(self.is_floating_point(),
+              "Exponential distribution is a continuous probability distribution. dtype "
+              "must be a floating point but you specified ",
+              self.scalar_type());
+  return Fill(self, {.kind = RandomFill::Kind::kExponential, .a = rate}, generator);
+}
+
+at::Tensor& RandomFromTo(at::Tensor& self, int64_t from, std::optional<int64_t> to, MaybeGenerator generator) {
+  const int64_t end = to.value_or(std::numeric_limits<int64_t>::max());
+  TORCH_CHECK(from < end, "random_ expects 'from' to be less than 'to', but got from=", from, " >= to=", end);
+  const uint64_t range = static_cast<uint64_t>(end) - static_cast<uint64_t>(from) + (to ? 0 : 1);
+  return Fill(self, {.kind = RandomFill::Kind::kInteger, .first = from, .range = range}, generator);
+}
+at::Tensor& RandomTo(at::Tensor& self, int64_t to, MaybeGenerator generator) {
+  return RandomFromTo(self, 0, to, std::move(generator));
+}
+// From 0 to the greatest number up to which the type holds every integer.
+uint64_t WholeNumbers(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool:
+      return 2;
+    case at::kByte:
+      return uint64_t{1} << 8;
+    case at::kChar:
+      return uint64_t{1} << 7;
+    case at::kShort:
+      return uint64_t{1} << 15;
+    case at::kInt:
+      return uint64_t{1} << 31;
+    case at::kHalf:
+      return (uint64_t{1} << 11) + 1;
+    case at::kBFloat16:
+      return (uint64_t{1} << 8) + 1;
+    case at::kFloat:
+      return (uint64_t{1} << 24) + 1;
+    case at::kDouble:
+      return (uint64_t{1} << 53) + 1;
+    default:
+      return uint64_t{1} << 63;
+  }
+}
+at::Tensor& Random(at::Tensor& self, MaybeGenerator generator) {
+  return Fill(self, {.kind = RandomFill::Kind::kInteger, .range = WholeNumbers(self.scalar_type())}, generator);
+}
+
+// 1 with probability p, which may be a tensor.
+at::Tensor Bernoulli(at::IntArrayRef shape, const at::Tensor& p, const MaybeGenerator& generator,
+                     const at::Tensor& beside) {
+  at::Tensor uniform = Empty(shape, p.scalar_type() == at::kDouble ? at::kDouble : at::kFloat, beside);
+  Uniform(uniform, 0, 1, generator);
+  return KernelCall("Less", 13).In(uniform).In(Dense(p, uniform.scalar_type())).One();
+}
+void CheckProbability(double p) {
+  TORCH_CHECK(p >= 0 && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
+}
+
+at::Tensor& BernoulliFloat(at::Tensor& self, double p, MaybeGenerator generator) {
+  CheckProbability(p);
+  if (self.numel() == 0) return self;
+  return self.copy_(Bernoulli(self.sizes(), ScalarTensor(p, at::kDouble, self), generator, self));
+}
+at::Tensor& BernoulliTensor(at::Tensor& self, const at::Tensor& p, MaybeGenerator generator) {
+  if (self.numel() == 0) return self;
+  return self.copy_(Bernoulli(self.sizes(), p.to(self.device()), generator, self));
+}
+at::Tensor& BernoulliOut(const at::Tensor& p, MaybeGenerator generator, at::Tensor& out) {
+  at::native::resize_output(out, p.sizes());
+  if (out.numel() == 0) return out;
+  return out.copy_(Bernoulli(p.sizes(), p, generator, p));
+}
+
+std::tuple<at::Tensor, at::Tensor> Dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  if (!train.value_or(true) || p == 0 || input.numel() == 0)
+    return {input.clone(), Empty(input.sizes(), at::kBool, input).fill_(true)};
+  CheckProbability(p);
+  const at::Tensor kept = Bernoulli(input.sizes(), ScalarTensor(1 - p, at::kDouble, input), std::nullopt, input);
+  return {p == 1 ? input.mul(kept) : input.mul(kept).mul_(1 / (1 - p)), kept};
+}
+at::Tensor DropoutBackward(const at::Tensor& grad, const at::Tensor& mask, double scale) {
+  return grad.mul(mask).mul_(scale);
+}
+
+// Each category wins with its probability when all divide it by an exponential of their own.
+at::Tensor Multinomial(const at::Tensor& weights, int64_t count, bool replacement, MaybeGenerator generator) {
+  TORCH_CHECK(weights.is_floating_point(),
+              "multinomial only supports floating-point dtypes for input, got: ", weights.scalar_type());
+  TORCH_CHECK(weights.dim() == 1 || weights.dim() == 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(count > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(replacement || count <= weights.size(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  const at::ScalarType dtype = AccumulateType(weights.scalar_type());
+  at::Tensor chances = Dense(weights, dtype);
+  if (replacement && count > 1) {
+    std::vector<int64_t> shape = weights.sizes().vec();
+    shape.insert(shape.end() - 1, count);
+    chances = chances.unsqueeze(-2).expand(shape);
+  }
+  at::Tensor races = Empty(chances.sizes(), dtype, weights);
+  Exponential(races, 1, generator);
+  const at::Tensor scores = chances.div(races);
+  if (replacement && count > 1) return scores.argmax(-1);
+  if (count == 1) return scores.argmax(-1, /*keepdim=*/true);
+  return std::get<1>(scores.topk(count));
+}
+
+at::Tensor& RandpermOut(int64_t n, MaybeGenerator generator, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  out.resize_({n});
+  if (n == 0) return out;
+  at::Tensor keys = Empty({n}, at::kDouble, out);
+  Uniform(keys, 0, 1, generator);
+  return out.copy_(keys.argsort());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("uniform_", &Uniform);
+  m.impl("normal_", &Normal);
+  m.impl("exponential_", &Exponential);
+  m.impl("random_", &Random);
+  m.impl("random_.from", &RandomFromTo);
+  m.impl("random_.to", &RandomTo);
+  m.impl("bernoulli_.float", &BernoulliFloat);
+  m.impl("bernoulli_.Tensor", &BernoulliTensor);
+  m.impl("bernoulli.out", &BernoulliOut);
+  m.impl("native_dropout", &Dropout);
+  m.impl("native_dropout_backward", &DropoutBackward);
+  m.impl("multinomial", &Multinomial);
+  m.impl("randperm.generator_out", &RandpermOut);
+}
+
+}  // namespace
+}  // namespace npu::aten

@@ -1,0 +1,128 @@
+#include "python/csrc/torch/random_numbers.h"
+
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <type_traits>
+
+#include "ep/runtime/thread_pool.h"
+
+namespace npu::aten {
+namespace {
+
+// Philox4x32-10 (Salmon et al., 2011).
+std::array<uint32_t, 4> Philox(uint64_t seed, uint64_t counter) {
+  std::array<uint32_t, 4> x{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
+  auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p = uint64_t{0xD2511F53} * x[0], q = uint64_t{0xCD9E8D57} * x[2];
+    x = {static_cast<uint32_t>(q >> 32) ^ x[1] ^ key0, static_cast<uint32_t>(q),
+         static_cast<uint32_t>(p >> 32) ^ x[3] ^ key1, static_cast<uint32_t>(p)};
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  return x;
+}
+
+// In [0, 1), with as many bits as T holds.
+template <class T>
+T Unit(uint64_t bits) {
+  if constexpr (std::is_same_v<T, double>) return static_cast<double>(bits >> 11) * 0x1p-53;
+  return static_cast<T>(bits >> 40) * static_cast<T>(0x1p-24);
+}
+
+template <class T>
+struct Element {
+  using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+  static T From(const RandomFill& f, uint64_t bits) {
+    if (f.kind == RandomFill::Kind::kInteger) {
+      const uint64_t within = f.range == 0 ? bits : bits % f.range;
+      const auto value = static_cast<int64_t>(static_cast<uint64_t>(f.first) + within);
+      if constexpr (std::is_integral_v<T>)
+        return static_cast<T>(value);
+      else
+        return static_cast<T>(static_cast<Real>(value));
+    }
+    if constexpr (std::is_integral_v<T>) {
+      return T{};  // refused before the launch
+    } else {
+      return Real_(f, bits);
+    }
+  }
+
+ private:
+  static T Real_(const RandomFill& f, uint64_t bits) {
+    const Real a = static_cast<Real>(f.a), b = static_cast<Real>(f.b);
+    switch (f.kind) {
+      case RandomFill::Kind::kUniform: {
+        const T value = static_cast<T>(a + (b - a) * Unit<Real>(bits));
+        return static_cast<Real>(value) < b ? value : static_cast<T>(a);  // rounding must not reach the open end
+      }
+      case RandomFill::Kind::kNormal: {
+        // Box-Muller on the two halves; the first is in (0, 1], where the logarithm is finite.
+        const Real u = static_cast<Real>((static_cast<double>(bits >> 32) + 1.0) * 0x1p-32);
+        const Real v = static_cast<Real>(static_cast<double>(bits & 0xffffffffu) * 0x1p-32);
+        const Real radius = std::sqrt(Real{-2} * std::log(u));
+        return static_cast<T>(a + b * radius * std::cos(Real{2} * std::numbers::pi_v<Real> * v));
+      }
+      default: {
+        const Real u = static_cast<Real>((static_cast<double>(bits >> 11) + 1.0) * 0x1p-53);  // (0, 1]
+        return static_cast<T>(-std::log(u) / a);
+      }
+    }
+  }
+};
+
+template <class T>
+void Fill(const RandomFill& fill, T* out, int64_t n) {
+  constexpr int64_t kGrain = 4096;
+  ParallelFor((n + 1) / 2, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const auto words = Philox(fill.seed, fill.offset + static_cast<uint64_t>(block));
+      out[2 * block] = Element<T>::From(fill, uint64_t{words[0]} << 32 | words[1]);
+      if (2 * block + 1 < n) out[2 * block + 1] = Element<T>::From(fill, uint64_t{words[2]} << 32 | words[3]);
+    }
+  });
+}
+
+template <class T>
+void Launch(Stream& stream, const RandomFill& fill, const TensorView& out) {
+  stream.Launch("random", [fill, data = out.as<T>(), n = out.elements()] { Fill(fill, data, n); });
+}
+
+}  // namespace
+
+void LaunchRandomFill(Stream& stream, const RandomFill& fill, const TensorView& out) {
+  NPU_CHECK(fill.kind == RandomFill::Kind::kInteger || IsFloating(out.dtype),
+            "[random] expected a floating point tensor, got ", NameOf(out.dtype));
+  if (out.elements() == 0) return;
+  switch (out.dtype) {
+    case DType::kFloat32:
+      return Launch<float>(stream, fill, out);
+    case DType::kFloat64:
+      return Launch<double>(stream, fill, out);
+    case DType::kFloat16:
+      return Launch<Float16>(stream, fill, out);
+    case DType::kBFloat16:
+      return Launch<BFloat16>(stream, fill, out);
+    case DType::kBool:
+      return Launch<bool>(stream, fill, out);
+    case DType::kInt8:
+    case DType::kUInt8:
+      return Launch<uint8_t>(stream, fill, out);
+    case DType::kInt16:
+    case DType::kUInt16:
+      return Launch<uint16_t>(stream, fill, out);
+    case DType::kInt32:
+    case DType::kUInt32:
+      return Launch<uint32_t>(stream, fill, out);
+    case DType::kInt64:
+    case DType::kUInt64:
+      return Launch<uint64_t>(stream, fill, out);
+    default:
+      Fail(ErrorCode::kUnsupported, "[random] expected numbers of whole bytes, got ", NameOf(out.dtype));
+  }
+}
+
+}  // namespace npu::aten

@@ -1,0 +1,275 @@
+// Reductions, searches for extremes, running sums, softmax and normalisation.
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax_meta.h>
+#include <ATen/ops/_log_softmax_ops.h>
+#include <ATen/ops/_softmax_meta.h>
+#include <ATen/ops/_softmax_ops.h>
+#include <ATen/ops/all_meta.h>
+#include <ATen/ops/amax_meta.h>
+#include <ATen/ops/amin_meta.h>
+#include <ATen/ops/any_meta.h>
+#include <ATen/ops/argmax_meta.h>
+#include <ATen/ops/argmin_meta.h>
+#include <ATen/ops/cumsum_meta.h>
+#include <ATen/ops/max_meta.h>
+#include <ATen/ops/mean_meta.h>
+#include <ATen/ops/min_meta.h>
+#include <ATen/ops/native_layer_norm_ops.h>
+#include <ATen/ops/prod_meta.h>
+#include <ATen/ops/sum_meta.h>
+#include <torch/library.h>
+
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+std::vector<int64_t> Axes(at::OptionalIntArrayRef dim, int64_t rank) {
+  std::vector<int64_t> axes;
+  if (dim.has_value())
+    for (const int64_t d : *dim) axes.push_back(at::maybe_wrap_dim(d, rank));
+  if (axes.empty()) {
+    axes.resize(static_cast<size_t>(rank));
+    std::iota(axes.begin(), axes.end(), int64_t{0});
+  }
+  return axes;
+}
+
+// Reduces `self`, taken as `dtype`, over `axes` into `out`, whose elements are `empty` where nothing is reduced.
+// False when the kernel does not take the type.
+bool Reduce(const char* type, int since_version, at::ScalarType dtype, const at::Tensor& self,
+            const std::vector<int64_t>& axes, const std::optional<c10::Scalar>& empty, at::Tensor& out) {
+  if (out.numel() == 0) return true;
+  if (self.numel() == 0 && empty) {
+    out.fill_(*empty);
+    return true;
+  }
+  KernelCall call(type, since_version);
+  if (!call.Takes(0, dtype)) return false;
+  if (self.dim() == 0) {
+    out.copy_(Dense(self, dtype));  // one element is its own sum, product and extreme
+    return true;
+  }
+  // Dimensions are always kept here: the kernel's output has the elements of `out` in their order either way.
+  call.In(Dense(self, dtype)).Host(axes).Set("keepdims", int64_t{1}).Into(out);
+  return true;
+}
+
+at::Tensor& SumOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
+                   std::optional<at::ScalarType> dtype, at::Tensor& out) {
+  Infer<at::meta::structured_sum_dim_IntList>(out, self, dim, keepdim, dtype);
+  if (Reduce("ReduceSum", 13, out.scalar_type(), self, Axes(dim, self.dim()), 0, out)) return out;
+  return FallBack<at::_ops::sum_IntList_out>(self, dim, keepdim, dtype, out);
+}
+at::Tensor& MeanOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
+                    std::optional<at::ScalarType> dtype, at::Tensor& out) {
+  Infer<at::meta::structured_mean_dim>(out, self, dim, keepdim, dtype);
+  if (Reduce("ReduceMean", 18, out.scalar_type(), self, Axes(dim, self.dim()), std::nan(""), out)) return out;
+  return FallBack<at::_ops::mean_out>(self, dim, keepdim, dtype, out);
+}
+at::Tensor& ProdOut(const at::Tensor& self, int64_t dim, bool keepdim, std::optional<at::ScalarType> dtype,
+                    at::Tensor& out) {
+  Infer<at::meta::structured_prod_dim_int>(out, self, dim, keepdim, dtype);
+  if (Reduce("ReduceProd", 18, out.scalar_type(), self, Axes({{dim}}, self.dim()), 1, out)) return out;
+  return FallBack<at::_ops::prod_int_out>(self, dim, keepdim, dtype, out);
+}
+
+at::ScalarType Comparable(const at::Tensor& self) {
+  return self.scalar_type() == at::kBool ? at::kByte : self.scalar_type();
+}
+
+at::Tensor& AmaxOut(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, at::Tensor& out) {
+  Infer<at::meta::structured_amax>(out, self, dim, keepdim);
+  if (Reduce("ReduceMax", 18, Comparable(self), self, Axes(dim, self.dim()), std::nullopt, out)) return out;
+  return FallBack<at::_ops::amax_out>(self, dim, keepdim, out);
+}
+at::Tensor& AminOut(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, at::Tensor& out) {
+  Infer<at::meta::structured_amin>(out, self, dim, keepdim);
+  if (Reduce("ReduceMin", 18, Comparable(self), self, Axes(dim, self.dim()), std::nullopt, out)) return out;
+  return FallBack<at::_ops::amin_out>(self, dim, keepdim, out);
+}
+
+at::Tensor WholeExtreme(const char* type, const at::Tensor& self) {
+  TORCH_CHECK(self.numel() > 0,
+              "max() and min(): Expected reduction dim to be specified for input.numel() == 0. "
+              "Specify the reduction dim with the 'dim' argument.");
+  at::Tensor out = Empty({}, self.scalar_type(), self);
+  return Reduce(type, 18, Comparable(self), self, Axes(std::nullopt, self.dim()), std::nullopt, out) ? out
+                                                                                                     : at::Tensor();
+}
+at::Tensor Max(const at::Tensor& self) {
+  at::Tensor out = WholeExtreme("ReduceMax", self);
+  return out.defined() ? out : FallBack<at::_ops::max>(self);
+}
+at::Tensor Min(const at::Tensor& self) {
+  at::Tensor out = WholeExtreme("ReduceMin", self);
+  return out.defined() ? out : FallBack<at::_ops::min>(self);
+}
+
+// Truth values as the bytes 0 and 1: the greatest says whether any is true, the least whether all are.
+at::Tensor& Truth(const char* type, bool empty, const at::Tensor& self, at::OptionalIntArrayRef dim, at::Tensor& out) {
+  const at::Tensor truth = self.scalar_type() == at::kBool ? self : Dense(self, at::kBool);
+  Reduce(type, 18, at::kByte, truth, Axes(dim, self.dim()), empty, out);
+  return out;
+}
+bool IsComplex(const at::Tensor& self) { return ToDType(self.scalar_type()) == DType::kUndefined; }
+
+at::Tensor& AnyOut(const at::Tensor& self, at::Tensor& out) {
+  Infer<at::meta::structured_any>(out, self);
+  return IsComplex(self) ? FallBack<at::_ops::any_all_out>(self, out) : Truth("ReduceMax", false, self, {}, out);
+}
+at::Tensor& AnyDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& out) {
+  Infer<at::meta::structured_any_dim>(out, self, dim, keepdim);
+  if (IsComplex(self)) return FallBack<at::_ops::any_out>(self, dim, keepdim, out);
+  return Truth("ReduceMax", false, self, {{dim}}, out);
+}
+at::Tensor& AllOut(const at::Tensor& self, at::Tensor& out) {
+  Infer<at::meta::structured_all>(out, self);
+  return IsComplex(self) ? FallBack<at::_ops::all_all_out>(self, out) : Truth("ReduceMin", true, self, {}, out);
+}
+at::Tensor& AllDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& out) {
+  Infer<at::meta::structured_all_dim>(out, self, dim, keepdim);
+  if (IsComplex(self)) return FallBack<at::_ops::all_out>(self, dim, keepdim, out);
+  return Truth("ReduceMin", true, self, {{dim}}, out);
+}
+
+// Positions of the extremes along one dimension, dense; of the whole tensor without one.
+at::Tensor Positions(const char* type, const at::Tensor& self, std::optional<int64_t> dim) {
+  const at::Tensor dense = Dense(self, Comparable(self));
+  KernelCall call(type, 13);
+  if (dim && self.dim() > 0) {
+    call.In(dense).Set("axis", at::maybe_wrap_dim(*dim, self.dim()));
+  } else {
+    call.In(dense, {dense.numel()}).Set("axis", int64_t{0});
+  }
+  return call.Set("keepdims", int64_t{1}).One();
+}
+
+at::Tensor& ArgmaxOut(const at::Tensor& self, std::optional<int64_t> dim, bool keepdim, at::Tensor& out) {
+  Infer<at::meta::structured_argmax>(out, self, dim, keepdim);
+  if (out.numel() > 0) out.copy_(Positions("ArgMax", self, dim).view(out.sizes()));
+  return out;
+}
+at::Tensor& ArgminOut(const at::Tensor& self, std::optional<int64_t> dim, bool keepdim, at::Tensor& out) {
+  Infer<at::meta::structured_argmin>(out, self, dim, keepdim);
+  if (out.numel() > 0) out.copy_(Positions("ArgMin", self, dim).view(out.sizes()));
+  return out;
+}
+
+// Extremes with their positions.
+void Extremes(const char* type, const at::Tensor& self, int64_t dim, at::Tensor& values, at::Tensor& indices) {
+  if (values.numel() == 0) return;
+  const at::Tensor positions = Positions(type, self, dim);
+  indices.copy_(positions.view(indices.sizes()));
+  if (self.dim() == 0) {
+    values.copy_(self);
+    return;
+  }
+  const at::Tensor found = KernelCall("GatherElements", 13)
+                               .In(Dense(self))
+                               .In(positions)
+                               .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
+                               .One();
+  values.copy_(found.view(values.sizes()));
+}
+std::tuple<at::Tensor&, at::Tensor&> MaxDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& values,
+                                               at::Tensor& indices) {
+  InferTwo<at::meta::structured_max_dim>(values, indices, self, at::maybe_wrap_dim(dim, self.dim()), keepdim);
+  Extremes("ArgMax", self, dim, values, indices);
+  return {values, indices};
+}
+std::tuple<at::Tensor&, at::Tensor&> MinDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& values,
+                                               at::Tensor& indices) {
+  InferTwo<at::meta::structured_min_dim>(values, indices, self, at::maybe_wrap_dim(dim, self.dim()), keepdim);
+  Extremes("ArgMin", self, dim, values, indices);
+  return {values, indices};
+}
+
+at::Tensor& CumsumOut(const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype, at::Tensor& out) {
+  Infer<at::meta::structured_cumsum>(out, self, dim, dtype);
+  if (out.numel() == 0) return out;
+  KernelCall call("CumSum", 14);
+  if (!call.Takes(0, out.scalar_type())) return FallBack<at::_ops::cumsum_out>(self, dim, dtype, out);
+  if (self.dim() == 0) return out.copy_(self);
+  call.In(Dense(self, out.scalar_type())).HostScalar(at::maybe_wrap_dim(dim, self.dim())).Into(out);
+  return out;
+}
+
+at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
+
+at::Tensor& SoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
+  Infer<at::meta::structured__softmax>(out, self, dim, half_to_float);
+  if (out.numel() == 0) return out;
+  KernelCall call("Softmax", 13);
+  if (!call.Takes(0, out.scalar_type())) return FallBack<at::_ops::_softmax_out>(self, dim, half_to_float, out);
+  const at::Tensor rows = AtLeastOneDimension(Dense(self, out.scalar_type()));
+  call.In(rows).Set("axis", at::maybe_wrap_dim(dim, rows.dim())).Into(out);
+  return out;
+}
+
+// x - max - log(sum(exp(x - max))), in float for the 16-bit types.
+at::Tensor& LogSoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
+  Infer<at::meta::structured__log_softmax>(out, self, dim, half_to_float);
+  if (out.numel() == 0) return out;
+  const at::ScalarType dtype = AccumulateType(out.scalar_type());
+  if (!KernelCall("Exp", 13).Takes(0, dtype))
+    return FallBack<at::_ops::_log_softmax_out>(self, dim, half_to_float, out);
+  const at::Tensor rows = AtLeastOneDimension(Dense(self, dtype));
+  const std::vector<int64_t> axis{at::maybe_wrap_dim(dim, rows.dim())};
+  const at::Tensor top = KernelCall("ReduceMax", 18).In(rows).Host(axis).One();
+  const at::Tensor shifted = KernelCall("Sub", 14).In(rows).In(top).One();
+  const at::Tensor sum = KernelCall("ReduceSum", 13).In(KernelCall("Exp", 13).In(shifted).One()).Host(axis).One();
+  KernelCall("Sub", 14).In(shifted).In(KernelCall("Log", 13).In(sum).One()).Into(out);
+  return out;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNorm(const at::Tensor& input, at::IntArrayRef normalized,
+                                                         const std::optional<at::Tensor>& weight,
+                                                         const std::optional<at::Tensor>& bias, double epsilon) {
+  const auto axis = input.dim() - static_cast<int64_t>(normalized.size());
+  TORCH_CHECK(!normalized.empty() && axis >= 0 && input.sizes().slice(static_cast<size_t>(axis)) == normalized,
+              "Given normalized_shape=", normalized, ", expected input with shape [*, ...], but got input of size",
+              input.sizes());
+  KernelCall call("LayerNormalization", 17);
+  if (!call.Takes(0, input.scalar_type()) || input.numel() == 0)
+    return FallBack<at::_ops::native_layer_norm>(input, normalized, weight, bias, epsilon);
+  const at::ScalarType dtype = input.scalar_type();
+  at::Tensor scale = weight && weight->defined() ? Dense(*weight, dtype) : Empty(normalized, dtype, input).fill_(1);
+  call.In(Dense(input)).In(scale).Set("axis", axis).Set("epsilon", epsilon);
+  if (bias && bias->defined()) call.In(Dense(*bias, dtype));
+  std::vector<at::Tensor> results = call.Run(3);
+  return {results[0], results[1], results[2]};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("sum.IntList_out", &SumOut);
+  m.impl("mean.out", &MeanOut);
+  m.impl("prod.int_out", &ProdOut);
+  m.impl("amax.out", &AmaxOut);
+  m.impl("amin.out", &AminOut);
+  m.impl("max", &Max);
+  m.impl("min", &Min);
+  m.impl("any.all_out", &AnyOut);
+  m.impl("any.out", &AnyDimOut);
+  m.impl("all.all_out", &AllOut);
+  m.impl("all.out", &AllDimOut);
+  m.impl("argmax.out", &ArgmaxOut);
+  m.impl("argmin.out", &ArgminOut);
+  m.impl("max.dim_max", &MaxDimOut);
+  m.impl("min.dim_min", &MinDimOut);
+  m.impl("cumsum.out", &CumsumOut);
+  m.impl("_softmax.out", &SoftmaxOut);
+  m.impl("_log_softmax.out", &LogSoftmaxOut);
+  m.impl("native_layer_norm", &LayerNorm);
+}
+
+}  // namespace
+}  // namespace npu::aten

@@ -1,0 +1,65 @@
+// torch's own shape and type rules for the `out` forms of its operators: its meta functions, with the outputs checked
+// and resized as its generated code does.
+#pragma once
+
+#include <ATen/TensorIterator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+
+#include <array>
+#include <type_traits>
+#include <utility>
+
+namespace npu::aten {
+
+inline void PrepareOutput(const at::Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          const at::TensorOptions& options) {
+  TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(), ", but got ",
+              out.dtype(), " instead");
+  TORCH_CHECK(options.device() == out.device(), "Expected out tensor to have device ", options.device(), ", but got ",
+              out.device(), " instead");
+  if (at::native::resize_output(out, sizes) && !strides.empty())
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+}
+
+template <class Meta, size_t outputs = 1>
+class OutputMeta final : public Meta {
+ public:
+  template <class... Tensors>
+  explicit OutputMeta(Tensors&... out) : outputs_{out...} {}
+
+  const at::Tensor& maybe_get_output(int64_t i) override { return outputs_[static_cast<size_t>(i)]; }
+  void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                              at::TensorOptions options) override {
+    PrepareOutput(outputs_[static_cast<size_t>(i)], sizes, strides, options);
+    if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>)
+      Meta::set_output_raw_strided(i, sizes, strides, options);
+  }
+  void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
+                          at::TensorOptions options) override {
+    set_output_raw_strided(i, sizes, strides, options);
+  }
+
+ private:
+  std::array<at::Tensor, outputs> outputs_;
+};
+
+// Shapes `out` for an operator's arguments.
+template <class Meta, class... Args>
+void Infer(at::Tensor& out, const Args&... args) {
+  OutputMeta<Meta>(out).meta(args...);
+}
+template <class Meta, class... Args>
+void InferTwo(at::Tensor& first, at::Tensor& second, const Args&... args) {
+  OutputMeta<Meta, 2>(first, second).meta(args...);
+}
+
+// The same for an elementwise operator; returns the type it computes in.
+template <class Meta, class... Args>
+at::ScalarType InferElementwise(at::Tensor& out, const Args&... args) {
+  OutputMeta<Meta> meta(out);
+  meta.meta(args...);
+  return meta.maybe_common_dtype().value_or(out.scalar_type());
+}
+
+}  // namespace npu::aten
