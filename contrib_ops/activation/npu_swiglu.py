@@ -40,7 +40,7 @@ def body(b, call, self):
 
 @op.backward("self")
 def backward(grad_y, self, dim):
-    """npu_swiglu_backward; its formula in float64 and where a second derivative may be asked for."""
+    """npu_swiglu_backward; in float64 and for second derivatives its formula."""
     if self.dtype == torch.float64 or torch.is_grad_enabled():
         return gradient(grad_y, self, dim)
     return torch.ops.npu.npu_swiglu_backward(grad_y, self, dim)
