@@ -117,20 +117,26 @@ def body(b, call, input, target, weight):
 
 @op.backward("input")
 def backward(grad_loss, target, weight, reduction, ignore_index, label_smoothing, log_prob):
-    """dinput = d - softmax sum(d), d the gradient of the row's log-probabilities."""
+    """dinput = d - softmax sum(d), d the gradient of the row's log-probabilities.
+
+    d is -(1 - s) w dl at the target and -s weight dl / C everywhere, for dl the row's share of the
+    loss; it is never formed, because rows are as long as a vocabulary.
+    """
     compute = torch.promote_types(log_prob.dtype, torch.float32)
-    log_prob, classes = log_prob.to(compute), log_prob.shape[-1]
-    weights = log_prob.new_ones(classes) if weight is None else weight.to(compute)
+    classes = max(log_prob.shape[-1], 1)
+    smooth = label_smoothing / classes
+    weights = log_prob.new_ones(log_prob.shape[-1], dtype=compute)
+    weights = weights if weight is None else weight.to(compute)
     w = weights.index_select(0, target)
     counts = (target != ignore_index).to(compute) if ignore_index >= 0 else torch.ones_like(w)
-    drow = grad_loss.to(compute) * counts
+    dl = grad_loss.to(compute) * counts
     if reduction == "mean":
-        drow = drow / (w * counts).sum()
-    smooth = -label_smoothing / max(classes, 1) * weights
-    d = (smooth * drow[:, None]).scatter_add(
-        1, target[:, None], ((label_smoothing - 1) * w * drow)[:, None]
-    )
-    return d - log_prob.exp() * d.sum(-1, keepdim=True)
+        dl = dl / (w * counts).sum()
+    at_target = (1 - label_smoothing) * w * dl
+    dinput = log_prob.to(compute).exp() * (at_target + smooth * weights.sum() * dl)[:, None]
+    if smooth:
+        dinput = torch.addr(dinput, dl, weights, alpha=-smooth)
+    return dinput.scatter_add(1, target[:, None], -at_target[:, None])
 
 
 @op.samples

@@ -12,6 +12,7 @@ from typing import Any
 import onnxruntime_npu
 import pytest
 import torch
+from onnxruntime_npu import torch_device
 from onnxruntime_npu.opdef import DefinitionError, Op, all_ops, npu_op
 from onnxruntime_npu.opdef import dtypes as dt
 from onnxruntime_npu.opdef.autograd import make_node
@@ -191,6 +192,26 @@ def test_opcheck_with_gradients(op: Op) -> None:
         checks.pop()  # adds the results up in the first one's type
     overload = getattr(torch.ops.npu, op.name).default
     torch.library.opcheck(overload, tuple(args), kwargs, test_utils=checks)
+
+
+@pytest.mark.skipif(not torch_device.is_built(), reason="built without the torch bridge")
+@pytest.mark.parametrize("op", DIFFERENTIABLE, ids=lambda op: op.name)
+def test_gradients_on_the_npu(op: Op) -> None:
+    def gradients(device: str) -> list[torch.Tensor | None]:
+        torch.manual_seed(0)
+        bound = _bound(op, op.sample_dtypes[0], 1)
+        for name, value in bound.items():
+            if isinstance(value, torch.Tensor):
+                bound[name] = value.detach().to(device).requires_grad_(value.requires_grad)
+        args, kwargs = _split(op, bound)
+        results = _flat(getattr(onnxruntime_npu, op.name)(*args, **kwargs))
+        results = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+        weights = [torch.randn(r.shape).to(device) for r in results]
+        grads = torch.autograd.grad(results, _leaves(bound), weights, allow_unused=True)
+        assert all(g is None or g.device.type == device for g in grads)
+        return [None if g is None else g.cpu() for g in grads]
+
+    torch.testing.assert_close(gradients("npu"), gradients("cpu"), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("op", DIFFERENTIABLE, ids=lambda op: op.name)
