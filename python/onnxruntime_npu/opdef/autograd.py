@@ -19,7 +19,8 @@ from .definition import Op
 from .schema import Schema
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-_CPU = torch._C.DispatchKey.CPU
+# Plain tensors, no tracing: what is called below autograd is the kernel itself.
+_KERNELS = frozenset({torch._C.DispatchKey.CPU, torch._C.DispatchKey.PrivateUse1})
 
 
 class AutogradKernel:
@@ -29,7 +30,7 @@ class AutogradKernel:
         op: the operator.
         schema: the schema of the name, whose call it is.
         overload: what is called below autograd: ``redispatch(keys, *args, **kwargs)``.
-        cpu: the CPU kernel itself, for the calls that need no gradient.
+        kernel: the kernel itself, for the calls that need no gradient.
         in_place: which outputs are written over which arguments.
 
     """
@@ -39,11 +40,11 @@ class AutogradKernel:
         op: Op,
         schema: Schema,
         overload: Any,
-        cpu: Callable[..., Any],
+        kernel: Callable[..., Any],
         in_place: Mapping[int, str],
     ):
         self._overload = overload
-        self._cpu = cpu
+        self._kernel = kernel
         self._node = make_node(op, schema, in_place)
 
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,8 +57,8 @@ class AutogradKernel:
                     return self._overload.redispatch(below, *args, **kwargs)
 
             return self._node(forward, args, kwargs)
-        if below.highestPriorityTypeId() == _CPU:
-            return self._cpu(*args, **kwargs)
+        if below.highestPriorityTypeId() in _KERNELS:
+            return self._kernel(*args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
             return self._overload.redispatch(below, *args, **kwargs)
 
