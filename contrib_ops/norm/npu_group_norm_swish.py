@@ -70,7 +70,8 @@ def body(b, call, input, weight, bias):
     channels = b.Slice(shape, [1], [2])
     spatial = b.ReduceProd(b.Slice(shape, [2], [2**62]), keepdims=1)
     per_group = b.Div(b.Mul(channels, spatial), groups)
-    # Abs: of a plain slice, onnxruntime makes Reshape to [0, groups, -1], which fails of no samples.
+    # Abs: of a plain slice, onnxruntime makes Reshape to [0, groups, -1], which fails where N is
+    # 0.
     n = b.Abs(b.Slice(shape, [0], [1]))
     flat = b.Reshape(x, b.Concat(n, [groups], per_group, axis=0), allowzero=1)
     mean = b.ReduceMean(flat, [-1], keepdims=1)

@@ -65,7 +65,10 @@ def describe(op: Op, schema: Schema) -> str:
     reference = inspect.getdoc(op.reference_function)
     if reference:
         lines += ["", reference]
-    lines += ["", f"Schema: {schema}", f"ONNX: npu::{op.onnx_type}", ""]
+    lines += ["", f"Schema: {schema}", f"ONNX: npu::{op.onnx_type}"]
+    if op.backward_formula:
+        lines.append(f"Gradient: {', '.join(op.backward_formula.arguments)}")
+    lines.append("")
     lines += [f"{x.name}: {', '.join(x.dtypes)}" for x in op.inputs]
     lines += [f"-> {y.name}: {', '.join(y.dtypes)}" for y in op.outputs]
     return "\n".join(lines)
