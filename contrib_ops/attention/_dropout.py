@@ -5,6 +5,11 @@ import struct
 from onnxruntime_npu.opdef import torch
 
 
+def single(x):
+    """Return x as the float32 that a node holds."""
+    return struct.unpack("f", struct.pack("f", x))[0]
+
+
 def factors(keep_prob, number, seed, offset, bits=None):
     """Return 1 / keep_prob as float64 where weight `number` is kept, else 0.
 
@@ -12,7 +17,7 @@ def factors(keep_prob, number, seed, offset, bits=None):
     kept where word n % 4 of Philox 4x32-10 is below keep_prob * 2^32; its key is seed, its counter
     has n // 4 in the lower and offset in the upper 64 bits.
     """
-    keep_prob = struct.unpack("f", struct.pack("f", keep_prob))[0]  # as a node holds it
+    keep_prob = single(keep_prob)
     if bits is not None:
         keep = (bits.flatten()[number // 8] >> (number % 8)) & 1 == 1
     else:

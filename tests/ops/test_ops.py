@@ -123,6 +123,8 @@ def test_provider(op: Op, dtype: str, i: int) -> None:
 def test_function_body(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     model = make_model(op, sample, body=True)
+    if not model.functions:
+        pytest.skip("the body says that this call is not portable")
     onnx.checker.check_model(model)
     got = run_model(model, CPU, op, sample)
     check_close(op, dtype, got, reference(op, sample), reduces_empty=False)

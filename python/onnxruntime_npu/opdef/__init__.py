@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .definition import DefinitionError, Op, TypeAlias, npu_op, torch
+from .definition import DefinitionError, NotPortable, Op, TypeAlias, npu_op, torch
 from .discovery import all_ops, load_ops
 from .dtypes import (
     FIXED_WIDTH,
@@ -34,6 +34,7 @@ __all__ = [
     "UNSIGNED",
     "DefinitionError",
     "Maker",
+    "NotPortable",
     "Op",
     "Sample",
     "TypeAlias",

@@ -15,6 +15,8 @@ from .function_body import BodyLibrary, TensorType
 from .node_types import node_types
 
 _DOMAIN = "npu"
+# The overload of a node without a body beside nodes of its type that have one: theirs is not its.
+_NOT_PORTABLE = "not_portable"
 _OVERLOAD_IR_VERSION = 10  # the first whose functions may have overloads
 
 
@@ -50,11 +52,13 @@ def _attach_to_ir(model: ir.Model) -> list[str]:
         function = library.body_for(op, node.op_type, attrs, inputs)
         if function is None:
             missing.add(node.op_type)
+            if op.body_function is not None:
+                node.overload = _NOT_PORTABLE
             continue
         node.overload = function.overload
         model.functions[function.identifier()] = function
     model.opset_imports[_DOMAIN] = 1
-    if any(f.overload for f in model.functions.values()):
+    if any(node.overload for node in model.graph.all_nodes()):
         model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
     return sorted(missing)
 
@@ -80,13 +84,15 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
         function = library.body_for(op, node.op_type, attrs, inputs)
         if function is None:
             missing.add(node.op_type)
+            if op.body_function is not None:
+                node.overload = _NOT_PORTABLE
             continue
         node.overload = function.overload
         functions[f"{function.name}:{function.overload}"] = function
     model.functions.extend(ir.to_proto(f) for f in functions.values())
     if _DOMAIN not in opsets:
         model.opset_import.add(domain=_DOMAIN, version=1)
-    if any(f.overload for f in model.functions):
+    if any(node.overload for node in _all_nodes(model.graph)):
         model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
     return sorted(missing)
 

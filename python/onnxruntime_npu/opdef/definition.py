@@ -50,6 +50,10 @@ class DefinitionError(ValueError):
     """A definition contradicts itself; the message names the operator and the mend."""
 
 
+class NotPortable(Exception):
+    """Raised by a function body for a call that standard ONNX operators cannot express."""
+
+
 @dataclass(frozen=True)
 class Input:
     """A node input, made from one argument of the schema."""

@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnxscript
 
 from . import dtypes as dt
-from .definition import DefinitionError, Op
+from .definition import DefinitionError, NotPortable, Op
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class BodyLibrary:
         attrs: Mapping[str, Any],
         types: Sequence[TensorType | None],
     ) -> ir.Function | None:
-        """Return the function for a node, or None when the operator has no body.
+        """Return the function for a node, or None when there is no portable form of it.
 
         Args:
             op: the operator that the node is.
@@ -148,7 +148,10 @@ class BodyLibrary:
             if all(Call(op, {}, named, 0).rank(n) == r for n, r in built.used_ranks.items()):
                 return built.function
         call = Call(op, values, named, self._opset)
-        function = self._build(op, op_type, call, named)
+        try:
+            function = self._build(op, op_type, call, named)
+        except NotPortable:
+            return None
         self._built.setdefault(key, []).append(_Built(function, call.used_ranks))
         return function
 

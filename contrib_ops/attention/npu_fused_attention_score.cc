@@ -1,0 +1,158 @@
+// npu_fused_attention_score: attention with an additive mask and merged heads. The semantics are in
+// npu_fused_attention_score.py.
+#include <algorithm>
+#include <array>
+#include <random>
+#include <utility>
+
+#include "ep/kernels/attention/attention.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+namespace {
+
+using attention::Problem;
+using attention::Sequence;
+
+constexpr const char* kOp = "npu_fused_attention_score";
+#define SCORE_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
+
+// The engine wants rows of heads: planes [D, S] are brought to [S, D] first.
+struct Turned {
+  const void* from = nullptr;  // null: nothing to do
+  void* to = nullptr;
+  int64_t planes = 0, rows = 0, columns = 0;  // of the result
+  size_t element_size = 0;
+};
+
+template <class T>
+void TurnPlanes(const Turned& t) {
+  ParallelFor(t.planes, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t plane = begin; plane < end; ++plane) {
+      const T* from = static_cast<const T*>(t.from) + plane * t.rows * t.columns;
+      T* to = static_cast<T*>(t.to) + plane * t.rows * t.columns;
+      for (int64_t row = 0; row < t.rows; ++row) {
+        for (int64_t column = 0; column < t.columns; ++column) {
+          to[row * t.columns + column] = from[column * t.rows + row];
+        }
+      }
+    }
+  });
+}
+
+void Turn(const Turned& t) {
+  if (t.from == nullptr) return;
+  t.element_size == 4 ? TurnPlanes<uint32_t>(t) : TurnPlanes<uint16_t>(t);
+}
+
+// A seed nobody chose: a node of an inference session has no generator to ask.
+uint64_t RandomSeed() {
+  std::random_device device;
+  return static_cast<uint64_t>(device()) << 32 | device();
+}
+
+class FusedAttentionScoreKernel final : public Kernel {
+ public:
+  explicit FusedAttentionScoreKernel(const KernelInfo& info) {
+    const Attributes& a = info.attributes;
+    scale_ = static_cast<float>(a.Float("scale", 1.0));
+    keep_prob_ = static_cast<float>(a.Float("keep_prob", 1.0));
+    transposed_[0] = a.Bool("query_transpose", false);
+    transposed_[1] = a.Bool("key_transpose", false);
+    transposed_[2] = a.Bool("value_transpose", false) != a.Bool("bmm_score_transpose_b", false);
+    seed_ = static_cast<uint64_t>(a.Int("seed", 0));
+    SCORE_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
+    SCORE_CHECK(!a.Bool("bmm_score_transpose_a", false), "expected bmm_score_transpose_a False, got True");
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView query = ctx.Input(0), key = ctx.Input(1), value = ctx.Input(2), mask = ctx.Input(3);
+    SCORE_CHECK(query && key && value && mask,
+                "expected the tensors query_layer, key_layer, value_layer and "
+                "attention_mask");
+    SCORE_CHECK(key.dtype == query.dtype && value.dtype == query.dtype && mask.dtype == query.dtype,
+                "expected tensors of one dtype, got ", NameOf(query.dtype), ", ", NameOf(key.dtype), ", ",
+                NameOf(value.dtype), " and ", NameOf(mask.dtype));
+    const Shape q = Planes("query_layer", query, 0), k = Planes("key_layer", key, 1),
+                v = Planes("value_layer", value, 2);
+    const int64_t batch = q[0], heads = q[1], rows = q[2], keys = k[2];
+    SCORE_CHECK(heads >= 1, "expected at least one head, got 0");
+    SCORE_CHECK(k[0] == batch && k[1] == heads && k[3] == q[3], "expected key_layer of shape [", batch, ", ", heads,
+                ", Skv, ", q[3], "], got ", k);
+    SCORE_CHECK(v[0] == batch && v[1] == heads && v[2] == keys, "expected value_layer of shape [", batch, ", ", heads,
+                ", ", keys, ", D], got ", v);
+    SCORE_CHECK(keys < INT32_MAX, "expected a key sequence shorter than 2^31 - 1, got ", keys);
+    const Shape& m = mask.shape;
+    SCORE_CHECK(m.rank() == 4 && (m[0] == 1 || m[0] == batch) && (m[1] == 1 || m[1] == heads) &&
+                    (m[2] == 1 || m[2] == rows) && m[3] == keys,
+                "expected attention_mask of shape [1 or ", batch, ", 1 or ", heads, ", 1 or ", rows, ", ", keys,
+                "], got ", m);
+
+    const TensorView output =
+        ctx.Output(0, query.dtype, {Shape{batch, rows}.Elements(), Shape{heads, v[3]}.Elements()});
+    Problem p;
+    p.op = kOp;
+    p.query_dtype = p.output_dtype = p.bias_dtype = p.key.dtype = p.value.dtype = query.dtype;
+    p.heads = p.key_heads = heads;
+    p.head_size = q[3];
+    p.value_size = v[3];
+    p.scale = scale_;
+    std::array<Turned, 3> turned;
+    p.query = {InRows(ctx, query, q, 0, turned[0]), rows * q[3], q[3]};
+    static_cast<attention::Rows&>(p.key) = {InRows(ctx, key, k, 1, turned[1]), keys * k[3], k[3]};
+    static_cast<attention::Rows&>(p.value) = {InRows(ctx, value, v, 2, turned[2]), keys * v[3], v[3]};
+    p.output = {output.data, v[3], heads * v[3]};
+    p.bias = {mask.data, m[1] == 1 ? 0 : m.Elements(2, 4), m[2] == 1 ? 0 : m[3]};
+    if (keep_prob_ < 1.0) {
+      p.dropout = {keep_prob_, Philox{seed_ != 0 ? seed_ : RandomSeed(), 0}};
+    }
+    for (int64_t b = 0; b < batch && output.elements() > 0; ++b) {
+      Sequence s;
+      s.query_rows = s.query_len = rows;
+      s.key_len = keys;
+      s.left = -attention::kUnbounded;
+      s.right = attention::kUnbounded;
+      s.query = b * heads * rows * q[3];
+      s.key = b * heads * keys * k[3];
+      s.value = b * heads * keys * v[3];
+      s.output = b * rows * heads * v[3];
+      s.bias = m[0] == 1 ? 0 : b * m.Elements(1, 4);
+      s.dropout = b * Shape{batch, heads, rows, keys}.Elements(1, 4);
+      p.sequences.push_back(s);
+    }
+    attention::Attention work(std::move(p));
+    void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
+    ctx.Launch(kOp, [work = std::move(work), workspace, turned] {
+      for (const Turned& t : turned) Turn(t);
+      work.Run(workspace);
+    });
+  }
+
+ private:
+  // The shape [B, N, S, D] of what the operand means.
+  Shape Planes(const char* name, const TensorView& t, size_t operand) const {
+    constexpr int64_t kMaxHeadSize = 768;
+    SCORE_CHECK(t.shape.rank() == 4, "expected ", name, " of shape [B, N, S, D], got ", t.shape);
+    Shape shape = t.shape;
+    if (transposed_[operand]) std::swap(shape[2], shape[3]);
+    SCORE_CHECK(shape[3] >= 1 && shape[3] <= kMaxHeadSize, "expected a head size from 1 to ", kMaxHeadSize, " in ",
+                name, ", got ", shape[3]);
+    return shape;
+  }
+
+  void* InRows(OpContext& ctx, const TensorView& t, const Shape& shape, size_t operand, Turned& turned) const {
+    if (!transposed_[operand] || t.elements() == 0) return t.data;
+    turned = {t.data, ctx.Workspace(t.bytes()), shape.Elements(0, 2), shape[2], shape[3], BitsOf(t.dtype) / 8u};
+    return turned.to;
+  }
+
+  float scale_ = 1.0f;
+  double keep_prob_ = 1.0;
+  uint64_t seed_ = 0;
+  std::array<bool, 3> transposed_{};
+};
+
+NPU_KERNEL(NPUFusedAttentionScore, FusedAttentionScoreKernel);
+
+}  // namespace
+}  // namespace npu
