@@ -24,8 +24,8 @@ foreach(name torch_python torch_cpu c10)
   target_link_libraries(_torch PRIVATE "${torch_home}/lib/lib${name}.so")
 endforeach()
 target_link_libraries(_torch PRIVATE npu_runtime)
-set_target_properties(_torch PROPERTIES SKIP_BUILD_RPATH OFF BUILD_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH OFF
-                      LINK_OPTIONS "LINKER:--allow-shlib-undefined")
+set_target_properties(_torch PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN"
+                      INSTALL_RPATH_USE_LINK_PATH OFF LINK_OPTIONS "LINKER:--allow-shlib-undefined")
 # What Python compares with the torch it finds, before it loads the library.
 file(CONFIGURE OUTPUT "${NPU_LIBRARY_DIR}/_torch_build.py" CONTENT
 "\"\"\"Written by the build: the torch that _torch was built for.\"\"\"

@@ -19,6 +19,7 @@
 #include <ATen/ops/erf_meta.h>
 #include <ATen/ops/exp_meta.h>
 #include <ATen/ops/floor_meta.h>
+#include <ATen/ops/fmod_meta.h>
 #include <ATen/ops/ge_meta.h>
 #include <ATen/ops/gelu_meta.h>
 #include <ATen/ops/gt_meta.h>
@@ -34,6 +35,7 @@
 #include <ATen/ops/neg_meta.h>
 #include <ATen/ops/pow_meta.h>
 #include <ATen/ops/reciprocal_meta.h>
+#include <ATen/ops/remainder_meta.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/round_meta.h>
 #include <ATen/ops/rsqrt_meta.h>
@@ -199,6 +201,37 @@ at::Tensor& LogicalXorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& 
 at::Tensor& LogicalNotOut(const at::Tensor& self, at::Tensor& out) {
   at::native::resize_output(out, self.sizes());
   if (out.numel() > 0) KernelCall("Not", 1).In(Dense(self, at::kBool)).Into(out);
+  return out;
+}
+
+at::Tensor Isnan(const at::Tensor& self) {
+  if (KernelCall("IsNaN", 20).Takes(0, self.scalar_type())) return KernelCall("IsNaN", 20).In(Dense(self)).One();
+  return self.ne(self);  // no number but NaN differs from itself
+}
+
+// Of integers the divisor's sign, of floats too, made from the dividend's.
+at::Tensor& RemainderOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_remainder_Tensor>(out, a, b);
+  if (out.numel() == 0) return out;
+  KernelCall call("Mod", 13);
+  if (!call.Takes(0, dtype)) return FallBack<at::_ops::remainder_Tensor_out>(a, b, out);
+  const at::Tensor divisor = Dense(b, dtype);
+  call.In(Dense(a, dtype)).In(divisor);
+  if (!at::isFloatingType(dtype)) {
+    call.Into(out);
+    return out;
+  }
+  const at::Tensor rest = call.Set("fmod", int64_t{1}).One();
+  const at::Tensor turns = rest.ne(0).logical_and_(rest.lt(0).ne(divisor.lt(0)));
+  return out.copy_(rest.add(divisor).where(turns, rest));
+}
+
+at::Tensor& FmodOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_fmod_Tensor>(out, a, b);
+  if (out.numel() == 0) return out;
+  KernelCall call("Mod", 13);
+  if (!call.Takes(0, dtype)) return FallBack<at::_ops::fmod_Tensor_out>(a, b, out);
+  call.In(Dense(a, dtype)).In(Dense(b, dtype)).Set("fmod", int64_t{1}).Into(out);
   return out;
 }
 
@@ -483,6 +516,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("round.out", &RoundOut);
   m.impl("sign.out", &SignOut);
   m.impl("silu.out", &SiluOut);
+  m.impl("isnan", &Isnan);
+  m.impl("remainder.Tensor_out", &RemainderOut);
+  m.impl("fmod.Tensor_out", &FmodOut);
   m.impl("rsqrt.out", &RsqrtOut);
   m.impl("gelu.out", &GeluOut);
   m.impl("leaky_relu.out", &LeakyReluOut);

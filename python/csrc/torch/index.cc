@@ -226,6 +226,14 @@ at::Tensor Index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
   return call.ToResult(gathered.view(shape));
 }
 
+at::Tensor MaskedSelect(const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask, got ", mask.scalar_type());
+  const std::vector<int64_t> shape = at::infer_size(self.sizes(), mask.sizes());
+  c10::List<std::optional<at::Tensor>> indices;
+  indices.push_back(mask.expand(shape).reshape({-1}));
+  return Index(self.expand(shape).reshape({-1}), indices);
+}
+
 at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices, const at::Tensor& values,
                      bool accumulate, bool unsafe) {
   if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))
@@ -359,6 +367,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("scatter_add.out", &ScatterAddOut);
   m.impl("nonzero", &Nonzero);
   m.impl("index.Tensor", &Index);
+  m.impl("masked_select", &MaskedSelect);
   m.impl("_index_put_impl_", &IndexPut);
   m.impl("cat.out", &CatOut);
   m.impl("arange.start_out", &ArangeOut);

@@ -82,8 +82,17 @@ at::Tensor& ProdOut(const at::Tensor& self, int64_t dim, bool keepdim, std::opti
   return FallBack<at::_ops::prod_int_out>(self, dim, keepdim, dtype, out);
 }
 
+// The type in which extremes are sought: the same order, and kernels take it.
 at::ScalarType Comparable(const at::Tensor& self) {
-  return self.scalar_type() == at::kBool ? at::kByte : self.scalar_type();
+  switch (self.scalar_type()) {
+    case at::kBool:
+      return at::kByte;
+    case at::kShort:
+    case at::kUInt16:
+      return at::kInt;
+    default:
+      return self.scalar_type();
+  }
 }
 
 at::Tensor& AmaxOut(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, at::Tensor& out) {
@@ -203,6 +212,27 @@ at::Tensor& CumsumOut(const at::Tensor& self, int64_t dim, std::optional<at::Sca
   return out;
 }
 
+at::Tensor Variance(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::optional<c10::Scalar>& correction,
+                    bool keepdim) {
+  const std::vector<int64_t> axes = Axes(dim, self.dim());
+  double count = 1;
+  for (const int64_t d : axes) count *= static_cast<double>(self.size(d));
+  const double degrees = count - (correction ? correction->toDouble() : 1.0);
+  const at::Tensor wide = self.to(AccumulateType(self.scalar_type()));
+  const at::Tensor squares = wide.sub(wide.mean(axes, /*keepdim=*/true)).square();
+  return squares.sum(axes, keepdim).div_(degrees > 0 ? degrees : 0.0);
+}
+at::Tensor Var(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::optional<c10::Scalar>& correction,
+               bool keepdim) {
+  if (!self.is_floating_point()) return FallBack<at::_ops::var_correction>(self, dim, correction, keepdim);
+  return Variance(self, dim, correction, keepdim).to(self.scalar_type());
+}
+at::Tensor Std(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::optional<c10::Scalar>& correction,
+               bool keepdim) {
+  if (!self.is_floating_point()) return FallBack<at::_ops::std_correction>(self, dim, correction, keepdim);
+  return Variance(self, dim, correction, keepdim).sqrt_().to(self.scalar_type());
+}
+
 at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
 
 at::Tensor& SoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
@@ -266,6 +296,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("max.dim_max", &MaxDimOut);
   m.impl("min.dim_min", &MinDimOut);
   m.impl("cumsum.out", &CumsumOut);
+  m.impl("var.correction", &Var);
+  m.impl("std.correction", &Std);
   m.impl("_softmax.out", &SoftmaxOut);
   m.impl("_log_softmax.out", &LogSoftmaxOut);
   m.impl("native_layer_norm", &LayerNorm);

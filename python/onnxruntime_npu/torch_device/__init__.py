@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib.util
 import threading
 from types import ModuleType
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICE_TYPE = "npu"
 
@@ -34,6 +35,8 @@ def register() -> None:
 
     """
     global _extension
+    import torch  # the first import registers by itself (torch_hook), so it comes before the lock
+
     with _lock:
         if _extension is not None:
             return
@@ -84,6 +87,8 @@ def _load() -> ModuleType:
             "onnxruntime_npu was built without torch, so that torch has no device 'npu'; install "
             "torch and build it again"
         )
+    import torch
+
     from .._torch_build import TORCH_VERSION
 
     if torch.__version__ != TORCH_VERSION:
@@ -98,6 +103,8 @@ def _load() -> ModuleType:
 
 def _name_device_for_dlpack() -> None:
     """Mend ``Tensor.__dlpack_device__``, which knows a renamed backend by its first name only."""
+    import torch
+
     original = torch.Tensor.__dlpack_device__
 
     def __dlpack_device__(self: torch.Tensor) -> Any:

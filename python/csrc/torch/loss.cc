@@ -1,0 +1,77 @@
+// The loss of classification and its gradient, composed of the device's kernels.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/nll_loss_backward_meta.h>
+#include <ATen/ops/nll_loss_forward_meta.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+at::OptionalTensorRef Reference(const std::optional<at::Tensor>& t) {
+  return t && t->defined() ? at::OptionalTensorRef(*t) : at::OptionalTensorRef();
+}
+
+// One class per row. Rows to be ignored get class 0 and the weight 0.
+struct Targets {
+  at::Tensor ignored;  // [rows]
+  at::Tensor classes;  // [rows, 1]
+  at::Tensor weights;  // [rows]
+
+  Targets(const at::Tensor& like, const at::Tensor& target, const std::optional<at::Tensor>& weight,
+          int64_t ignore_index) {
+    const at::Tensor rows = target.reshape({-1});
+    ignored = rows.eq(ignore_index);
+    const at::Tensor known = rows.masked_fill(ignored, 0);
+    classes = known.unsqueeze(1).to(at::kLong);
+    weights = weight && weight->defined() ? weight->index_select(0, known) : like.new_ones({rows.numel()});
+    weights = weights.masked_fill(ignored, 0);
+  }
+};
+
+std::tuple<at::Tensor&, at::Tensor&> NllLoss(const at::Tensor& self, const at::Tensor& target,
+                                             const std::optional<at::Tensor>& weight, int64_t reduction,
+                                             int64_t ignore_index, at::Tensor& out, at::Tensor& total_weight) {
+  InferTwo<at::meta::structured_nll_loss_forward>(out, total_weight, self, target, Reference(weight), reduction,
+                                                  ignore_index);
+  const at::Tensor scores = self.dim() == 1 ? self.unsqueeze(0) : self;
+  const Targets targets(self, target, weight, ignore_index);
+  // What is ignored may be infinite: it is replaced, not multiplied by 0.
+  const at::Tensor losses =
+      (-scores.gather(1, targets.classes).squeeze(1) * targets.weights).masked_fill(targets.ignored, 0);
+  const at::Tensor sum_of_weights = targets.weights.sum();
+  total_weight.copy_(sum_of_weights);
+  if (reduction == at::Reduction::None) {
+    out.copy_(losses.view(out.sizes()));
+  } else {
+    out.copy_(reduction == at::Reduction::Mean ? losses.sum() / sum_of_weights : losses.sum());
+  }
+  return {out, total_weight};
+}
+
+at::Tensor& NllLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                            const std::optional<at::Tensor>& weight, int64_t reduction, int64_t ignore_index,
+                            const at::Tensor& total_weight, at::Tensor& out) {
+  Infer<at::meta::structured_nll_loss_backward>(out, grad, self, target, Reference(weight), reduction, ignore_index,
+                                                total_weight);
+  const Targets targets(self, target, weight, ignore_index);
+  at::Tensor slopes = -targets.weights * (reduction == at::Reduction::None ? grad.reshape({-1}) : grad);
+  if (reduction == at::Reduction::Mean) slopes = slopes / total_weight;
+  out.zero_();
+  const at::Tensor rows = self.dim() == 1 ? out.unsqueeze(0) : out;
+  rows.scatter_(1, targets.classes, slopes.masked_fill(targets.ignored, 0).unsqueeze(1).to(out.scalar_type()));
+  return out;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("nll_loss_forward.output", &NllLoss);
+  m.impl("nll_loss_backward.grad_input", &NllLossBackward);
+}
+
+}  // namespace
+}  // namespace npu::aten

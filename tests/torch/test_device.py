@@ -1,0 +1,291 @@
+"""What a device owes to torch: files, DLPack, random numbers, gradients, autocast, compilation."""
+
+import copy
+import io
+import subprocess
+import sys
+
+import onnxruntime_npu
+import pytest
+import torch
+import torch.nn.functional as F
+from onnxruntime_npu import torch_device
+from torch.utils import dlpack
+
+
+def values(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def reload(value, **kwargs):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, **kwargs)
+
+
+def test_files():
+    host = values(4, 6)
+    device = host.npu()
+    loaded = reload({"a": device, "view": device.t()[1:], "storage twice": device})
+    assert loaded["a"].device == device.device
+    assert torch.equal(loaded["a"].cpu(), host) and torch.equal(loaded["view"].cpu(), host.t()[1:])
+    assert loaded["a"].data_ptr() == loaded["storage twice"].data_ptr()
+    assert reload(device, map_location="cpu").device.type == "cpu"
+    for target in ("npu", "npu:0", torch.device("npu", 0)):
+        there = reload(host, map_location=target)
+        assert there.device == device.device and torch.equal(there.cpu(), host)
+
+
+def test_modules_move_and_keep_their_state():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3))
+    moved = copy.deepcopy(model).npu()
+    assert all(p.device.type == "npu" for p in moved.parameters())
+    model.load_state_dict(reload(moved.state_dict(), map_location="cpu"))
+    x = values(2, 4)
+    torch.testing.assert_close(moved(x.npu()).cpu(), model(x))
+    twin = copy.deepcopy(moved[0].weight)
+    assert twin.data_ptr() != moved[0].weight.data_ptr() and torch.equal(twin, moved[0].weight)
+
+
+def test_dlpack_shares_memory_both_ways():
+    device = values(3, 4).npu()
+    kind, index = device.__dlpack_device__()
+    assert kind == dlpack.DLDeviceType.kDLExtDev and index == 0
+    for other in (torch.from_dlpack(device), dlpack.from_dlpack(dlpack.to_dlpack(device.t()))):
+        assert other.device == device.device and other.data_ptr() == device.data_ptr()
+    torch.from_dlpack(device).fill_(3)
+    assert bool((device == 3).all())
+
+
+def test_names_and_storages():
+    device = values(2).npu()
+    assert device.is_npu and not device.cpu().is_npu and torch.device("npu").type == "npu"
+    assert device.untyped_storage().is_npu and device.untyped_storage().device == device.device
+    assert torch.npu is onnxruntime_npu.npu
+    assert torch.accelerator.current_accelerator() == torch.device("npu")
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_random_numbers_are_reproducible():
+    torch.manual_seed(5)
+    first = torch.randn(1000, device="npu")
+    torch.manual_seed(5)
+    assert torch.equal(torch.randn(1000, device="npu"), first)
+    assert not torch.equal(torch.randn(1000, device="npu"), first)
+
+    generator = torch.Generator("npu").manual_seed(7)
+    state = generator.get_state()
+    before = torch.npu.get_rng_state()
+    first = torch.rand(1001, device="npu", generator=generator)
+    assert torch.equal(torch.npu.get_rng_state(), before)  # a generator of its own
+    generator.set_state(state)
+    assert torch.equal(torch.rand(1001, device="npu", generator=generator), first)
+    other = torch.Generator("npu").manual_seed(8)
+    assert not torch.equal(torch.rand(1001, device="npu", generator=other), first)
+    with pytest.raises(RuntimeError, match="16 bytes, got 3"):
+        generator.set_state(torch.zeros(3, dtype=torch.uint8))
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_random_distributions():
+    torch.manual_seed(1)
+    n = 200_000
+    error = 5 / n**0.5  # five standard errors of a unit variance
+
+    def moments(t):
+        assert bool(t.isfinite().all())
+        return t.double().mean().item(), t.double().var().item()
+
+    mean, variance = moments(torch.randn(n, device="npu"))
+    assert abs(mean) < error and abs(variance - 1) < 2 * error
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        uniform = torch.empty(n, device="npu", dtype=dtype).uniform_(2, 4)
+        mean, variance = moments(uniform)
+        assert abs(mean - 3) < error + 0.01 and abs(variance - 4 / 12) < error + 0.01
+        assert uniform.min().item() >= 2 and uniform.max().item() < 4
+    mean, variance = moments(torch.empty(n, device="npu").exponential_(2))
+    assert abs(mean - 0.5) < error and abs(variance - 0.25) < 2 * error
+    counts = torch.bincount(torch.randint(3, 8, (n,), device="npu").cpu(), minlength=8).tolist()
+    assert counts[:3] == [0, 0, 0] and all(abs(c / n - 0.2) < error for c in counts[3:])
+    kept = F.dropout(torch.ones(n, device="npu"), 0.25)
+    assert abs(kept.mean().item() - 1) < error
+    assert sorted(torch.randperm(50, device="npu").tolist()) == list(range(50))
+    weights = torch.tensor([0.1, 0.0, 0.9], device="npu")
+    drawn = torch.bincount(torch.multinomial(weights, n, True).cpu(), minlength=3).tolist()
+    assert drawn[1] == 0 and abs(drawn[0] / n - 0.1) < error
+    assert sorted(torch.multinomial(weights + 1, 3).tolist()) == [0, 1, 2]
+
+
+def train(device: str) -> tuple[float, list[torch.Tensor]]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(11, 8, padding_idx=0),
+        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16),
+        torch.nn.Linear(16, 16), torch.nn.SiLU(), torch.nn.Linear(16, 8), torch.nn.Sigmoid(),
+        torch.nn.Linear(8, 5), torch.nn.Tanh(), torch.nn.ReLU(),
+    ).to(device)  # fmt: skip
+    tokens = torch.randint(0, 11, (4, 6), generator=torch.Generator().manual_seed(1)).to(device)
+    target = (tokens.flatten() % 5).masked_fill(tokens.flatten() == 3, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
+    for _ in range(3):
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item(), [p.detach().cpu() for p in model.parameters()]
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_training_gives_the_parameters_of_the_cpu():
+    torch_device.reset_fallback_counts()
+    (loss, parameters), (expected_loss, expected) = train("npu"), train("cpu")
+    assert abs(loss - expected_loss) < 1e-5
+    for p, e in zip(parameters, expected, strict=True):
+        # Adam divides by the root of tiny second moments, which magnifies rounding.
+        torch.testing.assert_close(p, e, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_classification_loss(reduction):
+    logits, weight = values(6, 4), torch.rand(4)
+    target = torch.tensor([0, 3, -100, 1, 2, 2])
+
+    def run(device):
+        x = logits.to(device).requires_grad_()
+        loss = F.cross_entropy(x, target.to(device), weight.to(device), reduction=reduction)
+        (loss * loss).sum().backward()
+        return loss.detach().cpu(), x.grad.cpu()
+
+    for result, expected in zip(run("npu"), run("cpu"), strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_functions(backend):
+    def function(x, w):
+        return (F.silu(x @ w) + x.mean(-1, keepdim=True)).softmax(-1).square().sum()
+
+    x, w = values(4, 4).npu(), values(4, 4).npu().requires_grad_()
+    torch.compile(function, backend=backend)(x, w).backward()
+    gradient, w.grad = w.grad, None
+    function(x, w).backward()
+    torch.testing.assert_close(gradient.cpu(), w.grad.cpu())
+
+
+def test_autocast():
+    a = values(4, 4).npu()
+    with torch.autocast("npu", dtype=torch.bfloat16):
+        product = a @ a
+        assert product.dtype == torch.bfloat16 and product.exp().dtype == torch.float32
+        assert F.linear(a, a).dtype == torch.bfloat16
+    assert (a @ a).dtype == torch.float32
+    torch.testing.assert_close(product.float().cpu(), a.cpu() @ a.cpu(), rtol=3e-2, atol=3e-2)
+
+
+def test_operators_of_torch_npu_run_on_the_stream():
+    x, gamma = values(4, 64), torch.ones(64)
+    y, _ = onnxruntime_npu.npu_rms_norm(x.npu(), gamma.npu())
+    assert y.device.type == "npu"
+    torch.testing.assert_close(y.cpu(), onnxruntime_npu.npu_rms_norm(x, gamma)[0])
+    with pytest.raises(
+        ValueError, match=r"expected gamma on npu:0 like the other tensors, got cpu"
+    ):
+        onnxruntime_npu.npu_rms_norm(x.npu(), gamma)
+    # Ordered behind what the stream still has to do.
+    square = torch.eye(512, device="npu")
+    for _ in range(20):
+        square = square @ square
+    result = onnxruntime_npu.npu_rms_norm(square, torch.ones(512, device="npu"))[0]
+    expected = onnxruntime_npu.npu_rms_norm(torch.eye(512), torch.ones(512))[0]
+    torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_memory_is_the_runtime_s():
+    torch.npu.synchronize()
+    before = torch.npu.memory_allocated()
+    block = torch.empty(1 << 20, device="npu")
+    assert torch.npu.memory_allocated() >= before + (4 << 20)
+    assert torch.accelerator.memory_allocated() == torch.npu.memory_allocated()
+    del block
+    assert torch.npu.memory_allocated() == before
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+        torch.empty(1 << 50, device="npu", dtype=torch.uint8)
+    assert torch.ones(3, device="npu").sum().item() == 3
+
+
+def test_memory_that_another_stream_uses_is_not_handed_out():
+    side = torch.Stream("npu")
+    for i in range(20):
+        block = torch.full((1 << 18,), float(i), device="npu")
+        side.wait_stream(torch.accelerator.current_stream())
+        with side:
+            copied = block.clone()
+        block.record_stream(side)
+        del block
+        other = torch.full((1 << 18,), -1.0, device="npu")
+        side.synchronize()
+        assert copied[0].item() == i and copied[-1].item() == i
+        del other
+
+
+SEVERAL_DEVICES = """
+import onnxruntime_npu, torch
+a = torch.arange(6.0).npu(1)
+assert a.device.index == 1 and a.to("npu:0").device.index == 0
+assert torch.equal(a.to("npu:0").cpu(), torch.arange(6.0))
+with torch.device("npu:1"):
+    assert torch.ones(2).device.index == 1
+try:
+    a + torch.ones(6, device="npu:0")
+except RuntimeError as error:
+    assert "same device" in str(error), error
+else:
+    raise AssertionError("tensors of two devices in one operator")
+"""
+
+
+def test_several_devices(monkeypatch):
+    monkeypatch.setenv("ORT_NPU_DEVICE_COUNT", "2")
+    subprocess.run([sys.executable, "-c", SEVERAL_DEVICES], check=True, timeout=120)
+
+
+ANOTHER_TORCH = """
+import warnings, sys
+import onnxruntime_npu._torch_build as build
+build.TORCH_VERSION = "1.0.0"
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import onnxruntime_npu, torch
+assert any("built for torch 1.0.0, got" in str(w.message) for w in caught), caught
+assert onnxruntime_npu.npu_silu(torch.ones(2)).shape == (2,)
+"""
+
+THE_REAL_ONE = """
+import sys, types, warnings
+real = sys.modules["torch_npu"] = types.ModuleType("torch_npu")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import onnxruntime_npu, torch
+assert sum("torch_npu is loaded" in str(w.message) for w in caught) == 1, caught
+assert not hasattr(torch, "npu")
+"""
+
+
+DEVICE_BEFORE_TORCH = """
+import warnings
+warnings.simplefilter("error")
+from onnxruntime_npu import torch_device
+torch_device.default_generator()
+import torch
+assert torch_device.is_registered() and torch.ones(2, device="npu").sum().item() == 2
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [ANOTHER_TORCH, THE_REAL_ONE, DEVICE_BEFORE_TORCH],
+    ids=["another torch", "the real torch_npu", "device before torch"],
+)
+def test_registration(script):
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
