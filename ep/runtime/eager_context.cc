@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ep/runtime/device.h"
+#include "ep/runtime/tensor_dump.h"
 
 namespace npu {
 
@@ -18,6 +19,16 @@ void EagerContext::WriteInPlace(size_t output, size_t input) {
   NPU_CHECK(output < outputs_.size() && input < inputs_.size() && inputs_[input].present,
             "expected an output and a present input to be one buffer, got output ", output, " and input ", input);
   outputs_[output].in_place_of = static_cast<int>(input);
+}
+
+void EagerContext::Run(const Kernel& kernel, const std::string& op) {
+  if (!TensorDump::On()) return kernel.Compute(*this);
+  const TensorDump dump(op);
+  dump.Inputs(stream_, inputs_);
+  kernel.Compute(*this);
+  std::vector<TensorView> made;
+  for (const OutputState& output : outputs_) made.push_back(output.view);
+  dump.Outputs(stream_, made);
 }
 
 TensorView EagerContext::Output(size_t i, DType dtype, const Shape& shape) {

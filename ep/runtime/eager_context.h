@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "ep/runtime/kernel.h"
@@ -18,6 +19,9 @@ class EagerContext final : public OpContext {
 
   // Output `output` shall be written over input `input`.
   void WriteInPlace(size_t output, size_t input);
+
+  // Computes; writes inputs and outputs to files where a dump asks for `op`.
+  void Run(const Kernel& kernel, const std::string& op);
 
   size_t input_count() const override { return inputs_.size(); }
   size_t output_count() const override { return outputs_.size(); }

@@ -7,6 +7,7 @@
 #include "ep/runtime/device.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/graph_recording.h"
+#include "ep/runtime/launch_trace.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/stream_set.h"
 
@@ -54,6 +55,7 @@ void Stream::Launch(const char* op, Task task) {
   NPU_CHECK(static_cast<bool>(task), "[", op, "] expected a task to launch, got an empty one");
   CheckRunning(device_);
   if (Recording::Any() && Recording::KeepLaunch(*this, op, task)) return;
+  if (LaunchTrace::On()) task = LaunchTrace::Timed(op, device_.index(), id_, std::move(task));
   device_.backend().Launch(handle_, op, std::move(task));
   if (LaunchBlocking()) Synchronize();
 }
@@ -62,10 +64,9 @@ void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr && src != nullptr, "[copy] expected two addresses for ", bytes, " bytes, got null");
   CheckRunning(device_);
-  if (Recording::Any()) {
+  if (Recording::Any() || LaunchTrace::On()) {  // as a task, like any launch
     BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
-    Task task([=, &extensions] { extensions.CopyInTask(dst, src, bytes, kind); });
-    if (Recording::KeepLaunch(*this, "copy", task)) return;
+    return Launch("copy", Task([=, &extensions] { extensions.CopyInTask(dst, src, bytes, kind); }));
   }
   device_.backend().Copy(handle_, dst, src, bytes, kind);
   if (LaunchBlocking()) Synchronize();
@@ -75,10 +76,9 @@ void Stream::Memset(void* dst, int value, size_t bytes) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr, "[memset] expected an address for ", bytes, " bytes, got null");
   CheckRunning(device_);
-  if (Recording::Any()) {
+  if (Recording::Any() || LaunchTrace::On()) {
     BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
-    Task task([=, &extensions] { extensions.FillInTask(dst, value, bytes); });
-    if (Recording::KeepLaunch(*this, "memset", task)) return;
+    return Launch("memset", Task([=, &extensions] { extensions.FillInTask(dst, value, bytes); }));
   }
   device_.backend().Memset(handle_, dst, value, bytes);
   if (LaunchBlocking()) Synchronize();

@@ -74,7 +74,7 @@ class EagerKernel {
  public:
   EagerKernel(const std::string& domain, const std::string& type, int since_version, const py::dict& attributes,
               size_t input_count, size_t output_count)
-      : output_count_(output_count) {
+      : type_(type), output_count_(output_count) {
     const OpDef* def = OpRegistry::Instance().Find(domain, type, since_version);
     if (def == nullptr || !def->make) {
       Fail(ErrorCode::kUnsupported, "[", type, "] has no kernel in this build (domain '", domain, "')");
@@ -134,7 +134,7 @@ class EagerKernel {
                            return reinterpret_cast<void*>(address.cast<uintptr_t>());
                          });
     for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
-    kernel_->Compute(context);
+    context.Run(*kernel_, type_);
   }
 
   static void Wait(Stream& stream) {
@@ -143,6 +143,7 @@ class EagerKernel {
   }
 
   std::shared_ptr<const Kernel> kernel_;
+  std::string type_;
   size_t output_count_;
 };
 

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_C, m) {
   npu::python::BindMemory(m);
   npu::python::BindStreams(m);
   npu::python::BindGraphs(m);
+  npu::python::BindDiagnostics(m);
   npu::python::BindKernels(m);
   npu::python::BindOpTable(m);
 }

@@ -214,7 +214,7 @@ void KernelCall::Launch(size_t outputs, int device, const EagerContext::Allocate
   Stream& stream = CurrentStream(device);
   {
     EagerContext context(stream, std::move(inputs_), outputs, allocate);
-    kernel->Compute(context);
+    context.Run(*kernel, def_.type);
   }
   if (!shared) stream.Launch("release", [kernel] {});  // lives until the work before it is done
 }

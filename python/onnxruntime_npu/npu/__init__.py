@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from . import _sanitizer as _sanitizer
 from . import amp as amp
+from . import legacy_types as legacy_types
+from . import utils as utils
 from ._lazy import DeferredNpuCallError as DeferredNpuCallError
 from ._lazy import _is_in_bad_fork as _is_in_bad_fork
 from ._lazy import init as init
@@ -15,6 +18,15 @@ from .memory import _dump_snapshot as _dump_snapshot
 from .memory import _record_memory_history as _record_memory_history
 from .memory import _set_allocator_settings as _set_allocator_settings
 from .memory import _snapshot as _snapshot
+from .mstx import *  # noqa: F403
+from .options import *  # noqa: F403
 from .random import *  # noqa: F403
 from .recovery import *  # noqa: F403
 from .streams import *  # noqa: F403
+from .utils import *  # noqa: F403
+
+
+def __getattr__(name: str) -> object:
+    if name in legacy_types.NAMES:
+        return legacy_types.legacy_type(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

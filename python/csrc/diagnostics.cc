@@ -1,0 +1,28 @@
+#include <pybind11/stl.h>
+
+#include "ep/runtime/launch_trace.h"
+#include "ep/runtime/tensor_dump.h"
+#include "python/csrc/module.h"
+
+namespace npu::python {
+namespace py = pybind11;
+using namespace py::literals;
+
+void BindDiagnostics(py::module_& m) {
+  m.def("start_launch_trace", &LaunchTrace::Start);
+  m.def("stop_launch_trace", [] {
+    py::list out;
+    for (const LaunchSpan& s : LaunchTrace::Stop())
+      out.append(py::make_tuple(s.op, s.device, s.stream, s.begin_ns, s.end_ns));
+    return out;
+  });
+  m.def(
+      "start_dump",
+      [](std::string path, bool inputs, bool outputs, std::vector<std::string> ops) {
+        TensorDump::Start({std::move(path), inputs, outputs, std::move(ops)});
+      },
+      "path"_a, "inputs"_a, "outputs"_a, "ops"_a);
+  m.def("stop_dump", &TensorDump::Stop);
+}
+
+}  // namespace npu::python

@@ -1,0 +1,55 @@
+"""``torch.npu.utils``: overflow checks.
+
+The host NPU computes as IEEE 754 says: overflow gives infinity (INF_NAN mode). It has no
+saturation mode, and no flag to read.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from typing import Any
+
+__all__ = [
+    "clear_npu_overflow_flag",
+    "get_npu_overflow_flag",
+    "is_support_inf_nan",
+    "npu_check_overflow",
+]
+
+
+def is_support_inf_nan() -> bool:
+    """Return True: overflow gives infinity."""
+    return True
+
+
+def npu_check_overflow(grad: Any) -> bool:
+    """Return whether a float, or the float32 sum of a tensor, is infinite or not a number.
+
+    Raises:
+        RuntimeError: ``grad`` is neither.
+    """
+    if isinstance(grad, float):
+        return not math.isfinite(grad)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(grad, torch.Tensor):
+        return not math.isfinite(float(grad.detach().float().sum()))
+    raise RuntimeError(f"Unsupported type. expected a float or a tensor, got {type(grad).__name__}")
+
+
+def get_npu_overflow_flag() -> bool:
+    """Not supported in INF_NAN mode.
+
+    Raises:
+        RuntimeError: always: use npu_check_overflow.
+    """
+    raise RuntimeError(
+        "get_npu_overflow_flag is not supported in INF_NAN mode, the host NPU's only one; use "
+        "npu_check_overflow"
+    )
+
+
+def clear_npu_overflow_flag() -> None:
+    """Do nothing, with a warning: INF_NAN mode has no flag."""
+    warnings.warn("clear_npu_overflow_flag does nothing in INF_NAN mode", stacklevel=2)

@@ -1,0 +1,72 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "ep/runtime/error.h"
+#include "ep/runtime/launch_trace.h"
+#include "ep/runtime/tensor_dump.h"
+#include "tests/cpp/support/test_device.h"
+
+namespace npu {
+
+TEST_CASE("a launch trace has every launch with its stream and time, also of one that failed") {
+  test::TestDevice t;
+  t.stream().Launch("before", Task([] {}));
+  t.stream().Synchronize();
+  LaunchTrace::Start();
+  std::vector<char> bytes(16);
+  t.stream().Launch("first", Task([] {}));
+  t.stream().Memset(bytes.data(), 1, 16);
+  t.stream().Launch("bad", Task([] { throw std::runtime_error("no"); }));
+  CHECK_THROWS_AS(t.stream().Synchronize(), Error);
+  const std::vector<LaunchSpan> spans = LaunchTrace::Stop();
+  REQUIRE(spans.size() == 3);
+  CHECK(spans[0].op == "first");
+  CHECK(spans[1].op == "memset");
+  CHECK(spans[2].op == "bad");
+  CHECK(bytes[15] == 1);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    CHECK(spans[i].stream == t.stream().id());
+    CHECK(spans[i].begin_ns <= spans[i].end_ns);
+    CHECK((i == 0 || spans[i - 1].end_ns <= spans[i].begin_ns));
+  }
+  t.stream().Launch("after", Task([] {}));
+  t.stream().Synchronize();
+  CHECK(LaunchTrace::Stop().empty());
+}
+
+TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators that were asked for") {
+  namespace fs = std::filesystem;
+  char folder[] = "/tmp/npu_dump_XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  test::TestDevice t;
+  std::vector<float> x{1.0f, 2.0f, 3.0f};
+  const TensorView view{x.data(), DType::kFloat32, true, Shape{1, 3}};
+  TensorDump::Start({std::string(folder) + "/made", true, false, {"Wanted"}});
+  CHECK(TensorDump::On());
+  const TensorDump wanted("Wanted"), other("Other");
+  wanted.Inputs(t.stream(), {view, TensorView{}});
+  wanted.Outputs(t.stream(), {view});
+  other.Inputs(t.stream(), {view});
+  t.stream().Synchronize();
+  TensorDump::Stop();
+  CHECK_FALSE(TensorDump::On());
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(std::string(folder) + "/made")) files.push_back(entry.path());
+  REQUIRE(files.size() == 1);
+  CHECK(files[0].filename().string().find("Wanted.") == 0);
+  std::ifstream in(files[0], std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  CHECK(text.size() == 64 + 12);
+  CHECK(text.substr(1, 5) == "NUMPY");
+  CHECK(text.find("'descr': '<f4', 'fortran_order': False, 'shape': (1,3,)") != std::string::npos);
+  CHECK_THROWS_AS(TensorDump::Start({std::string(files[0]) + "/below", true, true, {}}), Error);
+  fs::remove_all(folder);
+}
+
+}  // namespace npu
