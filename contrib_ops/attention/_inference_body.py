@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ._inference import COMPRESSED, LAYOUTS
+from ._inference_operands import LAYOUTS
+from ._inference_rows import COMPRESSED
 
 
 class Shapes:

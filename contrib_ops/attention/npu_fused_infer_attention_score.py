@@ -8,8 +8,9 @@ with query int8 or with a shared prefix.
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 
-from ._inference import COMPRESSED, attend
+from ._inference import attend
 from ._inference_body import attend_body
+from ._inference_rows import COMPRESSED
 
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
 CACHES = [*FLOATS, "int8", "int32"]

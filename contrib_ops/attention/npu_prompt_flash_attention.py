@@ -8,8 +8,9 @@ nothing special; sparse mode 3 is bound to the last row and key. padding_mask is
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
-from ._inference import COMPRESSED, attend
+from ._inference import attend
 from ._inference_body import attend_body
+from ._inference_rows import COMPRESSED
 
 OPERANDS = [*FLOATS, "int8"]
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32

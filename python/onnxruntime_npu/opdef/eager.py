@@ -41,7 +41,8 @@ class EagerKernels:
         """Run the kernel: on CPU tensors to its end, on npu tensors in order of the stream.
 
         Args:
-            bound: every argument of the schema by name; tensors are on one device.
+            bound: every argument of the schema by name; tensors are on one device, but those whose
+                values the kernel reads on the host may be there, too.
             in_place: for outputs that are written over an argument, the argument's name.
             output_count: number of node outputs.
 
@@ -101,7 +102,9 @@ class EagerKernels:
             return None
         if node_input.is_list_of_ints:
             return [int(v) for v in value]
-        if value.device != device:
+        if node_input.cpu:  # the kernel reads the values while it is called: wait for them
+            value = value.cpu()
+        elif value.device != device:
             raise ArgumentError(
                 f"[{self._op.name}] expected {node_input.name} on {device} like the other tensors, "
                 f"got {value.device}"
