@@ -15,7 +15,11 @@ from op_paths import _map, _tensors, bind, eager, reference, samples
 
 OPS = list(all_ops().values())
 # Their softmax runs online, and a sum that has met two infinities is NaN, as its row is.
-ONLINE_SOFTMAX = {"npu_fused_infer_attention_score"}
+ONLINE_SOFTMAX = {"npu_fused_infer_attention_score", "npu_fusion_attention"}
+# Takes the statistics of a forward pass over the queries, which change here: huge ones then give
+# weights beyond 1. A masked pair has weight 0, and 0 times NaN is NaN in a product over all pairs,
+# but nothing where a block without a visible pair is left out.
+ATTENTION_BACKWARD = {"npu_fusion_attention_grad"}
 MAGNITUDES = {"float32": (1e12, 1e-12), "bfloat16": (1e12, 1e-12), "float16": (3e3, 1e-3)}
 
 
@@ -71,6 +75,8 @@ def test_strides_do_not_matter(op: Op, dtype: str, i: int) -> None:
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(2))
 def test_nan_and_infinities_go_where_the_reference_says(op: Op, dtype: str, i: int) -> None:
+    if op.name in ATTENTION_BACKWARD:
+        pytest.skip("what a masked pair gives is not determined")
     struck = [(0.0, math.nan), (0.4, math.inf), (0.8, -math.inf)]
     struck = struck[: 1 if op.name in ONLINE_SOFTMAX else None]
 
@@ -96,6 +102,8 @@ def test_nan_and_infinities_go_where_the_reference_says(op: Op, dtype: str, i: i
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(2))
 def test_magnitudes(op: Op, dtype: str, i: int, large: bool) -> None:
     """Sums of squares leave float16, not float32: what accumulates in the former shows."""
+    if large and op.name in ATTENTION_BACKWARD:
+        pytest.skip("the statistics are those of other queries")
     if large and op.name in ONLINE_SOFTMAX:
         return  # which of two scores of 1e12 is the larger is a matter of their last bits
     factor = MAGNITUDES.get(dtype, (1, 1))[0 if large else 1]

@@ -1,5 +1,7 @@
 #include "ep/kernels/attention/rows.h"
 
+#include <cmath>
+
 #include "ep/kernels/convert.h"
 
 namespace npu::attention {
@@ -72,7 +74,11 @@ void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
   if (p.lse != nullptr) {
     p.lse[place] = state.sum == 0.0f ? kNegativeInfinity : (state.max + std::log2(state.sum)) * kLn2;
   }
-  if (p.row_max != nullptr) std::fill_n(p.row_max + place, kStatisticsWidth, state.max * kLn2);
+  if (p.row_max != nullptr) {
+    // Vector maxima may lose a NaN, sums do not; that of a row with a score of +inf is NaN, too.
+    const bool lost = std::isnan(state.sum) && !(state.max == -kNegativeInfinity);
+    std::fill_n(p.row_max + place, kStatisticsWidth, lost ? state.sum : state.max * kLn2);
+  }
   if (p.row_sum != nullptr) std::fill_n(p.row_sum + place, kStatisticsWidth, state.sum);
 }
 
