@@ -28,6 +28,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
 	$(PY) benchmarks/run.py
 	$(PY) benchmarks/attention.py
+	$(PY) benchmarks/ops.py
 
 check: $(VENV)/check  ## format, lint, types and documentation checks
 	$(PY) tools/check.py
