@@ -206,7 +206,10 @@ class Npu(Peer):
         graph = helper.make_graph(
             nodes,
             "layers",
-            [helper.make_tensor_value_info(f"x{i}", element, x.shape) for i, x in enumerate(inputs)],
+            [
+                helper.make_tensor_value_info(f"x{i}", element, x.shape)
+                for i, x in enumerate(inputs)
+            ],
             [helper.make_tensor_value_info(f"y{i}", element, None) for i in range(layers)],
             [onnx.numpy_helper.from_array(c, n) for c, n in zip(constants, names, strict=True)],
         )

@@ -30,6 +30,15 @@ inline constexpr float kRoundMagic = 0x1.8p23f;
 // 2^n for n in [-127, 128], with 0 and infinity at the ends.
 inline float PowerOfTwo(int32_t n) { return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
 
+// (exp(r) - 1 - r) / r² for |r| <= ln(2) / 2.
+inline float ExpTail(float r) {
+  float p = 0x1.6a4f88p-10f;
+  p = p * r + 0x1.123988p-7f;
+  p = p * r + 0x1.5558aep-5f;
+  p = p * r + 0x1.555492p-3f;
+  return p * r + 0x1.fffffcp-2f;
+}
+
 inline float Exp(float x) {
   // Beyond these the result is 0 or infinity; the comparisons keep NaN.
   float a = x > 89.0f ? 89.0f : x;
@@ -38,16 +47,21 @@ inline float Exp(float x) {
   const float n = shifted - kRoundMagic;
   // The high part of ln 2 has few bits: n * high is exact.
   const float r = (a - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-  float p = 0x1.6a4f88p-10f;
-  p = p * r + 0x1.123988p-7f;
-  p = p * r + 0x1.5558aep-5f;
-  p = p * r + 0x1.555492p-3f;
-  p = p * r + 0x1.fffffcp-2f;
-  p = 1.0f + (r + r * r * p);
+  const float p = 1.0f + (r + r * r * ExpTail(r));
   // In two steps, so that overflow and denormal results round once and by themselves.
   const int32_t e = static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundMagic));
   const int32_t half = e >> 1;
   return p * PowerOfTwo(half) * PowerOfTwo(e - half);
+}
+
+// Exp of x <= 0, for sums and products in which a denormal is as good as the 0 that it returns.
+inline float ExpOfNegative(float x) {
+  const float a = x < -88.0f ? -88.0f : x;
+  const float shifted = a * 0x1.715476p+0f + kRoundMagic;
+  const float n = shifted - kRoundMagic;
+  const float r = (a - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  const float p = 1.0f + (r + r * r * ExpTail(r));
+  return p * PowerOfTwo(static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundMagic)));
 }
 
 inline float Log(float x) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/row_sum.h"
 
 namespace npu {
 
@@ -19,22 +20,13 @@ struct Moments {
 template <class Load>
 Moments RowMoments(int64_t n, double epsilon, Load load) {
   double total = 0.0;
-  ForEachBlock(n, [&](int64_t begin, int64_t count) {
-    const float* v = load(begin, count);
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; ++i) sum += v[i];
-    total += sum;
-  });
+  ForEachBlock(
+      n, [&](int64_t begin, int64_t count) { total += SumOf(load(begin, count), count, [](auto v) { return v; }); });
   const double mean = total / static_cast<double>(n);
   const float center = static_cast<float>(mean);
   double squares = 0.0;
   ForEachBlock(n, [&](int64_t begin, int64_t count) {
-    const float* v = load(begin, count);
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; ++i) sum += (v[i] - center) * (v[i] - center);
-    squares += sum;
+    squares += SumOf(load(begin, count), count, [center](auto v) { return (v - center) * (v - center); });
   });
   return {center, static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(n) + epsilon))};
 }

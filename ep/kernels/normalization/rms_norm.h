@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/row_sum.h"
 
 namespace npu {
 
@@ -15,11 +16,7 @@ float ReciprocalRms(const T* x, double epsilon, int64_t n) {
   InBlock<T> in;
   double total = 0.0;
   ForEachBlock(n, [&](int64_t begin, int64_t count) {
-    const float* v = in.Load(x + begin, count);
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; ++i) sum += v[i] * v[i];
-    total += sum;
+    total += SumOf(in.Load(x + begin, count), count, [](auto v) { return v * v; });
   });
   return static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(n) + epsilon));
 }
