@@ -165,6 +165,29 @@ def test_streams_are_equal_by_handle_and_found_again():
         npu.Stream.priority_range()
 
 
+def test_streams_are_torch_streams_where_torch_is_loaded():
+    torch = pytest.importorskip("torch")
+    from onnxruntime_npu import torch_device
+
+    if not torch_device.is_built():
+        pytest.skip("this build has no torch device")
+    torch_device.register()
+    stream = npu.Stream()
+    tensor = torch.ones(4, device="npu")
+    for one in (stream, npu.current_stream(), npu.SyncLaunchStream()):
+        assert isinstance(one, torch.Stream)
+        tensor.record_stream(one)
+    assert npu.default_stream().stream_id == 0
+    with torch.Stream(device="npu") as made:
+        assert npu.current_stream() == npu.Stream(stream_id=made.stream_id, device_index=0)
+    with npu.stream(stream):
+        assert torch.accelerator.current_stream().stream_id == stream.stream_id
+        event = torch.Event("npu")
+        event.record()
+    npu.current_stream().wait_stream(stream)
+    assert stream.device == torch.device("npu", 0)
+
+
 def test_events_order_streams_and_measure_time():
     size = 32 << 20
     address = npu.caching_allocator_alloc(size)
@@ -217,6 +240,9 @@ def test_external_event_pairs_one_record_with_one_wait():
     event.reset()
     event.record()
     event.wait()
+    graph = npu.NPUGraph()
+    with npu.graph(graph), pytest.raises(NotImplementedError, match="inside a graph capture"):
+        event.record()
 
 
 def test_a_sync_launch_stream_is_done_when_the_launch_returns():

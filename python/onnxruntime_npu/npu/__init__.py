@@ -23,6 +23,7 @@ from .options import *  # noqa: F403
 from .random import *  # noqa: F403
 from .recovery import *  # noqa: F403
 from .streams import *  # noqa: F403
+from .streams import _adopt_torch as _adopt_torch
 from .utils import *  # noqa: F403
 
 

@@ -117,7 +117,12 @@ ROWS = (
         "npu.set_mm_bmm_format_nd", "000/1", "option", "Kept; the host NPU has plain layouts only."
     ),
     Row("npu.get_mm_bmm_format_nd", "000/1", "option", "What was chosen; True at first."),
-    Row("npu.ExternalEvent", "000/1", "stream", "One record pairs with one wait, which resets it."),
+    Row(
+        "npu.ExternalEvent",
+        "000/1",
+        "stream",
+        "One record pairs with one wait, which resets it; around replays, not inside a capture.",
+    ),
     Row("npu.ExternalEvent.record", "000/1", "stream", "A second record before the wait raises."),
     Row("npu.ExternalEvent.reset", "000/1", "stream", "Forgets the record."),
     Row("npu.ExternalEvent.wait", "000/1", "stream", "A second wait for one record raises."),

@@ -42,7 +42,7 @@ def _mark_on_stream(message: str, stream: Stream | None, domain: str) -> None:
         return
     reached = Event(enable_timing=True)
     reached.record(stream)
-    where = {"pid": f"NPU {stream.device_index}", "tid": f"stream {stream.stream_id}"}
+    where = {"pid": f"NPU {stream.device_index}", "tid": f"stream {stream._stream.id}"}
     _add({"ph": "i", "s": "t", "name": message, "cat": domain, "ts": reached, **where})
 
 

@@ -49,8 +49,10 @@ class Stream:
         stream_ptr: int | None = None,
         is_sync_launch: bool = False,
     ) -> None:
+        self._stream: Any
         if stream_id is not None and device_index is not None:
-            found = _C.find_stream_by_id(device_index, stream_id)
+            default = _C.default_stream(device_index)
+            found = default if stream_id == 0 else _C.find_stream_by_id(device_index, stream_id)
             if found is None:
                 raise RuntimeError(f"NPU {device_index} has no live stream of id {stream_id}")
             self._stream = found
@@ -63,12 +65,6 @@ class Stream:
         else:
             self._stream = _C.pool_stream(index)
 
-    @classmethod
-    def _wrap(cls, stream: Any) -> Stream:
-        self = object.__new__(Stream)
-        self._stream = stream
-        return self
-
     @property
     def npu_stream(self) -> int:
         """The stream's handle: the address of the runtime's npu::Stream."""
@@ -76,8 +72,9 @@ class Stream:
 
     @property
     def stream_id(self) -> int:
-        """The stream's id, unique in the process."""
-        return self._stream.id
+        """The stream's id, unique in the process; 0 for default streams, as torch has it."""
+        is_default = self.npu_stream == _C.default_stream(self.device_index).handle
+        return 0 if is_default else self._stream.id
 
     @property
     def device_index(self) -> int:
@@ -142,7 +139,7 @@ class Stream:
         """Mark a stream for data preprocessing; the host NPU schedules all streams alike."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and (self.npu_stream, self.device_index) == (
+        return isinstance(other, _PlainStream) and (self.npu_stream, self.device_index) == (
             other.npu_stream,
             other.device_index,
         )
@@ -154,6 +151,9 @@ class Stream:
         return (
             f"<torch_npu.npu.Stream device=npu:{self.device_index} npu_stream={self.npu_stream:#x}>"
         )
+
+
+_PlainStream = Stream  # what Stream is until torch is there: see _adopt_torch
 
 
 class ExternalStream(Stream):
@@ -306,9 +306,9 @@ class Event:
 
 
 class ExternalEvent:
-    """An event between a graph and work outside it: one record, then one wait.
+    """An event of one record and one wait, which resets it, so that it can be recorded again.
 
-    A wait resets the event, so that it can be recorded again.
+    Around replays of a graph, not inside its capture.
     """
 
     def __init__(self) -> None:
@@ -326,7 +326,7 @@ class ExternalEvent:
             raise RuntimeError(
                 "External event: it was recorded before and nobody has waited for it; wait or reset"
             )
-        self._event.record((current_stream() if stream is None else stream)._stream)
+        self._event.record(self._uncaptured(stream))
         self._recorded = True
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -340,8 +340,18 @@ class ExternalEvent:
                 "External event: A single record operation cannot be associated with multiple wait "
                 "operations, and a wait needs a record before it."
             )
-        (current_stream() if stream is None else stream)._stream.wait(self._event)
+        self._uncaptured(stream).wait(self._event)
         self._recorded = False
+
+    @staticmethod
+    def _uncaptured(stream: Stream | None) -> Any:
+        chosen = (current_stream() if stream is None else stream)._stream
+        if _C.is_capturing(chosen):
+            raise NotImplementedError(
+                "an ExternalEvent inside a graph capture is not supported; record it before or "
+                "after the replay"
+            )
+        return chosen
 
     def reset(self, stream: Stream | None = None) -> None:
         """Forget the record, so that the event can be recorded again."""
@@ -351,14 +361,49 @@ class ExternalEvent:
         return f"<torch_npu.npu.ExternalEvent {self._event.handle:#x}>"
 
 
+def _public(stream: Any) -> Stream:
+    return Stream(stream.device_index, stream_ptr=stream.handle)
+
+
+def _as_torch_class(plain: type[Stream], torch_stream: type) -> type[Stream]:
+    """A class that is both ``plain`` and the torch class."""
+    import torch
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        found = plain(*args, **kwargs)
+        numbers = {"stream_id": found.stream_id, "device_index": found.device_index}
+        self: Any = torch.Stream.__new__(cls, **numbers, device_type=found.device_type)
+        self._stream = found._stream
+        return self
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Everything was done when the object was made: torch's numbers cannot change."""
+
+    members = {"__new__": new, "__init__": init, "__doc__": plain.__doc__}
+    return type(plain.__name__, (plain, torch_stream), {**members, "__module__": __name__})
+
+
+def _adopt_torch() -> None:
+    """Make this package's streams ``torch.Stream`` too; the torch device calls it once."""
+    import torch
+
+    from .. import npu
+
+    common = _as_torch_class(_PlainStream, torch.Stream)
+    made = [common, *(_as_torch_class(c, common) for c in (ExternalStream, SyncLaunchStream))]
+    for kind in made:
+        globals()[kind.__name__] = kind
+        setattr(npu, kind.__name__, kind)
+
+
 def current_stream(device: Any = None) -> Stream:
     """Return the calling thread's stream of a device, by default the current one."""
-    return Stream._wrap(_C.current_stream(checked_index(device)))
+    return _public(_C.current_stream(checked_index(device)))
 
 
 def default_stream(device: Any = None) -> Stream:
     """Return a device's default stream."""
-    return Stream._wrap(_C.default_stream(checked_index(device)))
+    return _public(_C.default_stream(checked_index(device)))
 
 
 def set_stream(stream: Stream | None) -> None:

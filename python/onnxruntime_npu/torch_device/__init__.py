@@ -45,6 +45,7 @@ def register() -> None:
 
         torch.utils.rename_privateuse1_backend(DEVICE_TYPE)
         torch._register_device_module(DEVICE_TYPE, npu)
+        npu._adopt_torch()
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )

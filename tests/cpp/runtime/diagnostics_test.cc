@@ -62,7 +62,7 @@ TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators th
   CHECK(files[0].filename().string().find("Wanted.") == 0);
   std::ifstream in(files[0], std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  CHECK(text.size() == 64 + 12);
+  CHECK(text.size() % 64 == 12);  // the data begins aligned
   CHECK(text.substr(1, 5) == "NUMPY");
   CHECK(text.find("'descr': '<f4', 'fortran_order': False, 'shape': (1,3,)") != std::string::npos);
   CHECK_THROWS_AS(TensorDump::Start({std::string(files[0]) + "/below", true, true, {}}), Error);
