@@ -177,7 +177,12 @@ class MultiHeadAttentionKernel final : public Kernel {
                                       {value, ctx.Input(kValueWeight), ctx.Input(kValueBias), rows}};
     const TensorView parted[] = {query_res, key_res, value_res};
     const Projection last{context, ctx.Input(kOutWeight), ctx.Input(kOutBias), y.data};
-    Heads heads{.z = z, .query = query_res, .key = key_res, .value = value_res, .mask = mask};
+    Heads heads;
+    heads.z = z;
+    heads.query = query_res;
+    heads.key = key_res;
+    heads.value = value_res;
+    heads.mask = mask;
     heads.mask_batch_stride = m[0] == 1 ? 0 : m.Elements(1, 4);
     heads.mask_head_stride = m[1] == 1 ? 0 : m.Elements(2, 4);
     heads.scores = scores;
