@@ -191,7 +191,8 @@ def test_gradients_of_the_kernel(op: Op, dtype: str, i: int) -> None:
             continue
         assert g.dtype == leaf.dtype
         largest = w.abs().max().item() if w.numel() else 0.0
-        precision = _PRECISION[dt.from_torch(leaf.dtype)]
+        # A float32 argument's gradient, too, comes from results rounded to the call's dtype.
+        precision = max(_PRECISION[dt.from_torch(leaf.dtype)], _PRECISION[dtype])
         torch.testing.assert_close(g.double(), w, rtol=precision, atol=precision * (largest + 1e-3))
 
 
