@@ -171,6 +171,29 @@ def test_logical(op: str) -> None:
         assert_close(node(a, b)[0], reference(a, b), "bool")
 
 
+BITWISE = {
+    "BitwiseAnd": np.bitwise_and,
+    "BitwiseOr": np.bitwise_or,
+    "BitwiseXor": np.bitwise_xor,
+}
+
+
+@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize("op", BITWISE)
+def test_bitwise(op: str, dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    node = Node(op, [random(rng, dtype, 1)] * 2)
+    for a_shape, b_shape in SHAPES:
+        a, b = random(rng, dtype, *a_shape), random(rng, dtype, *b_shape)
+        assert_close(node(a, b)[0], BITWISE[op](a, b), dtype)
+
+
+@pytest.mark.parametrize("dtype", INTS)
+def test_bitwise_not(dtype: str) -> None:
+    x = random(np.random.default_rng(8), dtype, 3, 70)
+    assert_close(run_npu("BitwiseNot", [x])[0], np.bitwise_not(x), dtype)
+
+
 def test_not() -> None:
     assert_close(run_npu("Not", [np.array([True, False])])[0], np.array([False, True]), "bool")
 

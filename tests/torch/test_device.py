@@ -214,12 +214,15 @@ def test_memory_is_the_runtime_s():
     assert torch.ones(3, device="npu").sum().item() == 3
 
 
-def test_memory_that_another_stream_uses_is_not_handed_out():
-    side = torch.Stream("npu")
+@pytest.mark.parametrize("kind", ["torch.Stream", "torch.npu.Stream"])
+def test_memory_that_another_stream_uses_is_not_handed_out(kind):
+    of_torch = kind == "torch.Stream"
+    side = torch.Stream("npu") if of_torch else torch.npu.Stream()
+    current = torch.accelerator.current_stream if of_torch else torch.npu.current_stream
     for i in range(20):
         block = torch.full((1 << 18,), float(i), device="npu")
-        side.wait_stream(torch.accelerator.current_stream())
-        with side:
+        side.wait_stream(current())
+        with side if of_torch else torch.npu.stream(side):
             copied = block.clone()
         block.record_stream(side)
         del block

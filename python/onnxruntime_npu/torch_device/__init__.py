@@ -50,6 +50,7 @@ def register() -> None:
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
         _name_device_for_dlpack()
+        _record_streams_of_npu()
         _extension = extension
 
 
@@ -114,3 +115,23 @@ def _name_device_for_dlpack() -> None:
         return original(self)
 
     torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[assignment]
+
+
+def _record_streams_of_npu() -> None:
+    """Let ``Tensor.record_stream`` take ``torch.npu.Stream``, which is no ``torch.Stream``."""
+    import torch
+
+    from .. import npu
+
+    original = torch.Tensor.record_stream
+
+    def record_stream(self: torch.Tensor, stream: Any) -> None:
+        if isinstance(stream, npu.Stream):
+            stream = torch.Stream(
+                stream_id=stream.stream_id,
+                device_index=stream.device_index,
+                device_type=stream.device_type,
+            )
+        original(self, stream)
+
+    torch.Tensor.record_stream = record_stream  # type: ignore[assignment,method-assign]
