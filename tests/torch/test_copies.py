@@ -76,12 +76,23 @@ def test_resize_keeps_the_content():
     assert torch.equal(device.flatten()[:6].cpu(), torch.arange(6.0))
 
 
+def test_a_resize_that_fails_leaves_the_tensor_as_it_was():
+    device = torch.arange(6, dtype=torch.float32).npu()
+    for size in ((-1,), (1 << 50,), (1 << 40, 1 << 40)):
+        with pytest.raises(RuntimeError):
+            device.resize_(size)
+        assert device.tolist() == list(range(6))
+
+
 def test_storages_can_be_shared():
     device = torch.arange(12, dtype=torch.float32).npu()
     other = torch.empty(0, device="npu").set_(device.untyped_storage(), 2, (2, 3), (6, 1))
     assert torch.equal(other.cpu(), torch.arange(12.0).as_strided((2, 3), (6, 1), 2))
     with pytest.raises(RuntimeError, match="out of bounds"):
         torch.empty(0, device="npu").set_(device.untyped_storage(), 0, (100,), (1,))
+    for bad in ((-1, (2,), (1,)), (0, (-2,), (1,)), (0, (2,), (-1,)), (0, (2,), (1, 1))):
+        with pytest.raises(RuntimeError):
+            torch.empty(0, device="npu").set_(device.untyped_storage(), *bad)
 
 
 def test_pinned_memory():

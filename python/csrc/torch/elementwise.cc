@@ -47,6 +47,7 @@
 #include <ATen/ops/sqrt_meta.h>
 #include <ATen/ops/sub_meta.h>
 #include <ATen/ops/tanh_meta.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "python/csrc/torch/fallback.h"
@@ -105,6 +106,7 @@ at::Tensor& Sum(const Arithmetic& kernel, const at::Tensor& self, const at::Tens
   KernelCall scale("Mul", 14);
   if (out.numel() == 0) return out;
   if (!scale.Takes(0, dtype)) return FallBack<Op>(self, other, alpha, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   const at::Tensor scaled = scale.In(Dense(other, dtype)).In(ScalarTensor(alpha, dtype, out)).One();
   return BinaryInto(kernel.type, kernel.since_version, dtype, self, scaled, out);
 }
@@ -136,6 +138,7 @@ at::Tensor& Compare(const char* type, int since_version, bool negate, at::Scalar
                     const at::Tensor& b, at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
   const at::ScalarType dtype = common == at::kBool ? at::kByte : common;
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   KernelCall call(type, since_version);
   if (!call.Takes(0, dtype)) return FallBack<Op>(args..., out);
   call.In(Dense(a, dtype)).In(Dense(b, dtype));
@@ -215,6 +218,7 @@ at::Tensor& RemainderOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& o
   if (out.numel() == 0) return out;
   KernelCall call("Mod", 13);
   if (!call.Takes(0, dtype)) return FallBack<at::_ops::remainder_Tensor_out>(a, b, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   const at::Tensor divisor = Dense(b, dtype);
   call.In(Dense(a, dtype)).In(divisor);
   if (!at::isFloatingType(dtype)) {
@@ -231,6 +235,7 @@ at::Tensor& FmodOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   if (out.numel() == 0) return out;
   KernelCall call("Mod", 13);
   if (!call.Takes(0, dtype)) return FallBack<at::_ops::fmod_Tensor_out>(a, b, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   call.In(Dense(a, dtype)).In(Dense(b, dtype)).Set("fmod", int64_t{1}).Into(out);
   return out;
 }
@@ -299,6 +304,7 @@ at::Tensor& MaskedFill(at::Tensor& self, const at::Tensor& mask, const at::Tenso
     return FallBack<at::_ops::masked_fill__Tensor>(self, mask, value);
   TORCH_CHECK(at::infer_size(mask.sizes(), self.sizes()) == self.sizes(), "expected a mask that broadcasts to ",
               self.sizes(), ", got ", mask.sizes());
+  const c10::DeviceGuard guard(self.device());  // where a number beside the tensors is sent
   KernelCall("Where", 16).In(Dense(mask)).In(Dense(value, self.scalar_type())).In(Dense(self)).Into(self);
   return self;
 }
@@ -312,6 +318,7 @@ at::Tensor& Clamp(at::ScalarType dtype, const at::Tensor& self, const std::optio
                   const std::optional<at::Tensor>& high, at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
   if (!KernelCall("Max", 13).Takes(0, dtype)) return FallBack<Op>(self, args..., out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   at::Tensor raised = Dense(self, dtype);
   if (low) {
     KernelCall call("Max", 13);
@@ -359,6 +366,7 @@ at::Tensor& AddProduct(const char* type, const at::Tensor& self, const at::Tenso
   const at::ScalarType dtype = AccumulateType(InferElementwise<Meta>(out, self, a, b, value));
   if (out.numel() == 0) return out;
   if (!KernelCall("Mul", 14).Takes(0, dtype)) return FallBack<Op>(self, a, b, value, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   at::Tensor product = KernelCall(type, 14).In(Dense(a, dtype)).In(Dense(b, dtype)).One();
   if (!value.equal(1)) product = KernelCall("Mul", 14).In(product).In(ScalarTensor(value, dtype, out)).One();
   return BinaryInto("Add", 14, dtype, self, product, out);
@@ -572,6 +580,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 at::Tensor& BinaryInto(const char* type, int since_version, at::ScalarType dtype, const at::Tensor& a,
                        const at::Tensor& b, at::Tensor& out) {
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   KernelCall(type, since_version).In(Dense(a, dtype)).In(Dense(b, dtype)).Into(out);
   return out;
 }

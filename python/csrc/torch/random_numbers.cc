@@ -67,8 +67,9 @@ struct Element {
         return static_cast<T>(a + b * radius * std::cos(Real{2} * std::numbers::pi_v<Real> * v));
       }
       default: {
-        const Real u = static_cast<Real>((static_cast<double>(bits >> 11) + 1.0) * 0x1p-53);  // (0, 1]
-        return static_cast<T>(-std::log(u) / a);
+        // In double, where u is never 1: an exponential is not 0, and may divide.
+        const double u = (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
+        return static_cast<T>(static_cast<Real>(-std::log(u) / f.a));
       }
     }
   }

@@ -61,21 +61,31 @@ at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
   return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype));
 }
 
+void CheckNotNegative(const char* what, at::IntArrayRef values) {
+  for (const int64_t value : values) TORCH_CHECK(value >= 0, "expected no negative ", what, ", got ", values);
+}
+
 const at::Tensor& Resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
-  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
-  impl->generic_set_sizes_contiguous(size);
+  CheckNotNegative("dimension", size);
+  TORCH_CHECK(format != at::MemoryFormat::Preserve, "Unsupported memory format ", at::MemoryFormat::Preserve);
+  // The memory comes first: a tensor whose memory could not be had keeps its shape.
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(),
                                                                   static_cast<size_t>(self.storage_offset()));
-  if (self.numel() > 0 && bytes > self.storage().nbytes()) ResizeStorage(*self.storage().unsafeGetStorageImpl(), bytes);
-  if (format.has_value()) {
-    TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format ", *format);
-    impl->empty_tensor_restride(*format);
-  }
+  const bool empty = std::find(size.begin(), size.end(), 0) != size.end();
+  if (!empty && bytes > self.storage().nbytes()) ResizeStorage(*self.storage().unsafeGetStorageImpl(), bytes);
+  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  impl->generic_set_sizes_contiguous(size);
+  if (format.has_value()) impl->empty_tensor_restride(*format);
   return self;
 }
 
 at::Tensor& SetStorage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size,
                        at::IntArrayRef stride) {
+  CheckNotNegative("dimension", size);
+  CheckNotNegative("stride", stride);
+  TORCH_CHECK(offset >= 0, "Tensor: invalid storage offset ", offset);
+  TORCH_CHECK(stride.empty() || stride.size() == size.size(), "mismatch in length of strides and shape: got ", stride,
+              " and ", size);
   TORCH_CHECK(source.device() == self.device(), "expected storage on ", self.device(), ", got ", source.device());
   at::native::checkInBoundsForStorage<int64_t>(size, stride.empty() && !size.empty() ? at::IntArrayRef() : stride,
                                                offset, self.dtype(), source);
