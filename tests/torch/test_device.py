@@ -4,6 +4,7 @@ import copy
 import io
 import subprocess
 import sys
+import threading
 
 import onnxruntime_npu
 import pytest
@@ -232,6 +233,26 @@ def test_memory_that_another_stream_uses_is_not_handed_out(kind):
         del other
 
 
+@pytest.mark.usefixtures("no_fallback")
+def test_eight_threads_with_a_stream_each():
+    results: dict[int, float] = {}
+
+    def work(number: int) -> None:
+        with torch.Stream("npu"):
+            a = torch.full((64, 64), float(number), device="npu")
+            for _ in range(50):
+                a = a.t().contiguous() * 2 - a
+                a[:, ::2].sum(1)
+            results[number] = a.amax().item()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: float(i) for i in range(8)}
+
+
 SEVERAL_DEVICES = """
 import onnxruntime_npu, torch
 a = torch.arange(6.0).npu(1)
@@ -243,7 +264,8 @@ with torch.device("npu:1"):
 b = (((a + 2) * 0.5 - 1).clamp(0.25, 2) % 1.5).masked_fill(a > 4, 7)
 b = torch.where(a < 1, b, 3.0) + torch.tensor(1.0)
 assert b.device.index == 1 and b.tolist() == [1.25, 4, 4, 4, 4, 4], b
-assert torch.add(a, a, alpha=2).device.index == 1 and torch.rand(3, device="npu:1").device.index == 1
+assert torch.add(a, a, alpha=2).device.index == 1
+assert torch.rand(3, device="npu:1").device.index == 1
 assert (a @ a).device.index == 1 and a.half().mul(0.5).sum().item() == 7.5 and a[a > 2].sum() == 12
 try:
     a + torch.ones(6, device="npu:0")
