@@ -135,12 +135,12 @@ class Npu:
 
     def workspace(self, length: int) -> int:
         """Peak bytes beyond inputs and outputs of a call over `length` queries and keys."""
-        stats = self.npu._C.memory_stats
         binding = self._binding(length, length)
-        self.npu._C.reset_peak_memory_stats()
+        memory = self.npu.npu
+        memory.reset_peak_memory_stats()
         self.session.run_with_iobinding(binding)
         binding.synchronize_outputs()
-        return stats()["allocated_bytes.all.peak"] - stats()["allocated_bytes.all.current"]
+        return memory.max_memory_allocated() - memory.memory_allocated()
 
     def time(self, queries: int, keys: int, calls: int) -> float:
         """Seconds of `calls` calls."""
