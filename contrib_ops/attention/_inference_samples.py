@@ -1,4 +1,4 @@
-"""Sample calls of npu_fused_infer_attention_score: integer caches and results, padding, prefixes."""
+"""Sample calls of inference attention: integer caches and results, padding, prefixes."""
 
 from __future__ import annotations
 
