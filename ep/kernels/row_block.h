@@ -63,6 +63,29 @@ class RowScratch {
   std::vector<float> long_;
 };
 
+// Read side of whole rows that are read several times: converted once. Null stays null.
+template <class T>
+class InRow {
+ public:
+  explicit InRow(int64_t n) : n_(n), values_(n) {}
+  const float* Load(const T* source) {
+    if (source == nullptr) return nullptr;
+    ToFloat(source, values_.values(), n_);
+    return values_.values();
+  }
+
+ private:
+  int64_t n_;
+  RowScratch values_;
+};
+
+template <>
+class InRow<float> {
+ public:
+  explicit InRow(int64_t /*n*/) {}
+  const float* Load(const float* source) { return source; }
+};
+
 // Calls f(begin, count) for the blocks of a row of n elements.
 template <class F>
 void ForEachBlock(int64_t n, F&& f) {
