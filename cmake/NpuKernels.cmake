@@ -45,4 +45,7 @@ foreach(isa IN LISTS NPU_ISAS)
   target_link_libraries(npu_kernels_${isa} PRIVATE npu_runtime)
   target_compile_options(npu_kernels_${isa} PRIVATE ${kernel_optimization} -fopenmp-simd -ffp-contract=fast ${NPU_ISA_FLAGS_${isa}})
   target_compile_definitions(npu_kernels_${isa} PRIVATE NPU_KERNEL_ISA_${isa}=1)
+  # What every kernel includes, parsed once per level and not once per source: a quarter of the build.
+  target_precompile_headers(npu_kernels_${isa} PRIVATE <algorithm> <cmath> <functional> <string> <vector>
+                            "${PROJECT_SOURCE_DIR}/ep/runtime/kernel_api.h")
 endforeach()

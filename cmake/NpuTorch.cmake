@@ -17,6 +17,7 @@ message(STATUS "Building the torch device for torch ${torch_version}")
 file(GLOB torch_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/csrc/torch/*.cc")
 pybind11_add_module(_torch MODULE NO_EXTRAS ${torch_sources})
 target_compile_definitions(_torch PRIVATE AT_PER_OPERATOR_HEADERS)
+target_precompile_headers(_torch PRIVATE <ATen/core/Tensor.h> <torch/library.h>)
 target_include_directories(_torch SYSTEM PRIVATE "${torch_home}/include"
                            "${torch_home}/include/torch/csrc/api/include")
 # No path to torch is kept: Python imports torch first, and the loader knows these libraries by name then.
