@@ -95,8 +95,8 @@ float WeightScale(const Problem& p);
 NPU_SIMD_INLINE Vec QuantiseWeight(Vec weight, float scale) {
   constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
   weight *= scale;
-  weight = weight < 127.0f ? weight : Broadcast(127.0f);
-  weight = Max(Broadcast(-128.0f), weight);
+  weight = weight > 127.0f ? Broadcast(127.0f) : weight;  // NaN stays, of a scale as of a score
+  weight = weight < -128.0f ? Broadcast(-128.0f) : weight;
   return (weight + kRound) - kRound;
 }
 
