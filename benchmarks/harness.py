@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 import multiprocessing
 import statistics
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+# onnxruntime's and torch's idle threads spin for tens of milliseconds before they sleep, and would take
+# cores from whichever engine has the next turn.
+SETTLE_SECONDS = 0.1
 
 
 class EngineFailed(RuntimeError):
@@ -113,6 +118,7 @@ def interleave(
         for number in range(rounds + 1):  # round 0 warms up and is not kept
             for engine in engines:
                 progress(f"{case}: {engine.name}, round {number} of {rounds}")
+                time.sleep(SETTLE_SECONDS)
                 seconds = engine.call(method, *arguments)
                 if number:
                     results[case, engine.name].seconds.append(seconds)

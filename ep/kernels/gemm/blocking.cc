@@ -44,7 +44,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
 
   // Depth: as much of K as lets a useful number of rows stay in the cache.
   constexpr int64_t kDepthMultiple = 32;
-  const int64_t element = kernel.sliver_format == SliverFormat::kFloat32 ? 4 : 2;
+  const int64_t element = ElementBytes(kernel.sliver_format);
   const int64_t rows = std::min<int64_t>(out.slivers * out.sliver_rows, kernel.rows_per_panel);
   int64_t most = SliverBudget() / (rows * element);
   if (!constant_b) most = std::min(most, kPanelScratch / (kPanelColumns * ElementBytes(format)));

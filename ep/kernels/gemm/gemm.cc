@@ -131,21 +131,20 @@ class Product {
 
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
 
-  // True when rows of A can be read where they lie: their elements are the kernel's, and whole chunks, or for the
-  // kernels that go step by step whole steps, end with the row.
+  // True when rows of A can be read where they lie: their elements are the kernel's, and so many as it takes.
   bool InPlace(int64_t s, int64_t depth) const {
-    const bool halves = kernel_.sliver_format == SliverFormat::kHalves;
-    if (a_.column_stride != 1 || (!halves && dtype_ != DType::kFloat32)) return false;
-    if (!kernel_.strided_rows) return a_.rows == 1 && (!halves || depth % 2 == 0);
+    if (a_.column_stride != 1 || (kernel_.sliver_format == SliverFormat::kFloat32 && dtype_ != DType::kFloat32))
+      return false;
+    const int64_t rows = SliverRowsAt(s);
+    if (rows % kernel_.row_multiple != 0 || depth % kernel_.depth_multiple != 0) return false;
     // Rows a multiple of a page apart fall into one set of the first-level cache.
-    constexpr int64_t kPageElements = 2048;
-    return SliverRowsAt(s) % kernel_.row_multiple == 0 && depth % ChunkDepth(kernel_.sliver_format) == 0 &&
-           a_.row_stride % kPageElements != 0;
+    constexpr int64_t kPageBytes = 4096;
+    return rows == 1 || a_.row_stride * ElementBytes(kernel_.sliver_format) % kPageBytes != 0;
   }
 
   Sliver SliverAt(int64_t s, const char* packed, int64_t index, int64_t k0, int64_t depth) const {
     if (InPlace(s, depth)) {
-      const int64_t element = kernel_.sliver_format == SliverFormat::kHalves ? 2 : 4;
+      const int64_t element = ElementBytes(kernel_.sliver_format);
       const int64_t offset = s * blocking_.sliver_rows * a_.row_stride + k0;
       return {static_cast<const char*>(a_.data) + offset * element, a_.row_stride * element, kChunkBytes};
     }

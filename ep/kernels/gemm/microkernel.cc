@@ -59,7 +59,7 @@ void FloatTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* 
   constexpr int kSteps = kChunk / Panel::kDepth;
   // Few rows leave too few independent sums to hide the latency of a multiply-add: then each row has several.
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;
-  const float* a = static_cast<const float*>(sliver.data);
+  RowPointers<kRows> a(sliver);
   const auto* b = static_cast<const typename Panel::Element*>(b_panel);
   Vec* c = reinterpret_cast<Vec*>(tile);
 
@@ -71,7 +71,7 @@ void FloatTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* 
 #pragma GCC unroll 4
     for (int chain = 1; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = Vec{};
   }
-  auto step = [&](const float* a_step, int chain) __attribute__((always_inline)) {
+  auto step = [&](int64_t a_step, int chain) __attribute__((always_inline)) {
     constexpr int kBytes = Panel::kRowElements * static_cast<int>(sizeof(typename Panel::Element));
 #pragma GCC unroll 2
     for (int line = 0; line < kBytes; line += 64)
@@ -82,19 +82,20 @@ void FloatTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* 
       Panel::Load(b, k, low, high);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        sum[chain][r][0] += a_step[r * kChunk + k] * low;
-        sum[chain][r][1] += a_step[r * kChunk + k] * high;
+        const float x = a.template Read<float>(r, (a_step + k) * static_cast<int64_t>(sizeof(float)));
+        sum[chain][r][0] += x * low;
+        sum[chain][r][1] += x * high;
       }
     }
     b += Panel::kRowElements;
   };
-  for (; depth >= kChunk; depth -= kChunk, a += kRows * kChunk) {
+  for (; depth >= kChunk; depth -= kChunk, a.Advance(sliver.chunk_stride)) {
     for (int s = 0; s < kSteps; s += kChains) {
 #pragma GCC unroll 4
-      for (int chain = 0; chain < kChains; ++chain) step(a + (s + chain) * Panel::kDepth, chain);
+      for (int chain = 0; chain < kChains; ++chain) step((s + chain) * Panel::kDepth, chain);
     }
   }
-  for (int64_t k = 0; k < depth; k += Panel::kDepth) step(a + k, 0);
+  for (int64_t k = 0; k < depth; k += Panel::kDepth) step(k, 0);
 
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -113,7 +114,7 @@ MicroKernel MakeFloatKernel(std::integer_sequence<int, kRows...>) {
   return {.sliver_format = SliverFormat::kFloat32,
           .sliver_rows = kSliverRows,
           .row_multiple = 1,
-          .strided_rows = false,
+          .depth_multiple = 1,
           .rows_per_panel = 48,
           .functions = {nullptr, &FloatTile<Panel, kRows + 1>...}};
 }

@@ -16,6 +16,31 @@ struct Sliver {
   static Sliver Packed(const void* data, int64_t stored_rows) { return {data, kChunkBytes, stored_rows * kChunkBytes}; }
 };
 
+// Where a micro-kernel that goes step by step along K stands in the rows of a sliver. One pointer serves four rows: an
+// address reaches up to three strides beyond it, so that all rows fit the registers.
+template <int kRows>
+class RowPointers {
+ public:
+  explicit RowPointers(const Sliver& sliver) : stride_(sliver.row_stride) {
+    for (int i = 0; i < kPointers; ++i) base_[i] = static_cast<const char*>(sliver.data) + kRowsEach * i * stride_;
+  }
+  template <class T>
+  T Read(int row, int64_t bytes) const {
+    T value;
+    __builtin_memcpy(&value, base_[row / kRowsEach] + row % kRowsEach * stride_ + bytes, sizeof(value));
+    return value;
+  }
+  void Advance(int64_t bytes) {
+    for (int i = 0; i < kPointers; ++i) base_[i] += bytes;
+  }
+
+ private:
+  static constexpr int kRowsEach = 4;
+  static constexpr int kPointers = (kRows + kRowsEach - 1) / kRowsEach;
+  const char* base_[kPointers];
+  int64_t stride_;
+};
+
 // tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. All are 64-byte aligned, except an `a` that is part of
 // the caller's own matrix. Reads nothing beyond them.
 using TileFunction = void (*)(const Sliver& a, const void* b, int64_t depth, float* tile, bool accumulate);
@@ -26,7 +51,7 @@ struct MicroKernel {
   SliverFormat sliver_format;
   int sliver_rows;     // the most rows that it takes
   int row_multiple;    // slivers are stored with a multiple of these many rows
-  bool strided_rows;   // takes slivers of any strides; else only packed ones, or one row as it lies
+  int depth_multiple;  // of slivers that are not packed
   int rows_per_panel;  // this many rows or more hide what it costs to bring a panel from memory
   TileFunction functions[kMaxSliverRows + 1] = {};  // by stored rows
 

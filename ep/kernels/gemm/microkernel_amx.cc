@@ -68,7 +68,7 @@ MicroKernel MakeAmxKernel() {
   MicroKernel kernel{.sliver_format = SliverFormat::kHalves,
                      .sliver_rows = 2 * kTileRows,
                      .row_multiple = kTileRows,
-                     .strided_rows = true,
+                     .depth_multiple = kStepDepth,
                      .rows_per_panel = 384,
                      .functions = {}};
   kernel.functions[kTileRows] = &AmxTile<1, Dot>;

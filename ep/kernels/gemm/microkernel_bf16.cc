@@ -19,7 +19,7 @@ __attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const 
                                                     float* tile, bool accumulate) {
   constexpr int kChunk = 16;                                    // pairs of one row in one chunk
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
-  const char* a = static_cast<const char*>(sliver.data);
+  RowPointers<kRows> a(sliver);
   const char* b = static_cast<const char*>(b_panel);
   int64_t pairs = (depth + 1) / 2;
 
@@ -43,9 +43,7 @@ __attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const 
         const __m512bh high = (__m512bh)_mm512_load_si512(b + 64);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          int pair;
-          __builtin_memcpy(&pair, a + r * kChunkBytes + (s + chain) * 4, 4);
-          const __m512bh pairs_of_row = (__m512bh)_mm512_set1_epi32(pair);
+          const __m512bh pairs_of_row = (__m512bh)_mm512_set1_epi32(a.template Read<int>(r, (s + chain) * 4));
           sum[chain][r][0] = _mm512_dpbf16_ps(sum[chain][r][0], low, pairs_of_row);
           sum[chain][r][1] = _mm512_dpbf16_ps(sum[chain][r][1], high, pairs_of_row);
         }
@@ -53,7 +51,7 @@ __attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const 
       }
     }
     pairs -= steps;
-    a += kRows * kChunkBytes;
+    a.Advance(sliver.chunk_stride);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -78,7 +76,7 @@ MicroKernel MakeBf16Kernel(std::integer_sequence<int, kRows...>) {
   return {.sliver_format = SliverFormat::kHalves,
           .sliver_rows = kSliverRows,
           .row_multiple = 1,
-          .strided_rows = false,
+          .depth_multiple = 2,
           .rows_per_panel = 96,
           .functions = {nullptr, &Bf16Tile<kRows + 1>...}};
 }

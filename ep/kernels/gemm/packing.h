@@ -39,7 +39,8 @@ void PackPanel(PanelFormat format, const Matrix& b, int64_t panel, int64_t k0, i
 enum class SliverFormat { kFloat32, kHalves };  // kHalves: the 16 bits as they are
 
 inline constexpr int64_t kChunkBytes = 64;
-inline int64_t ChunkDepth(SliverFormat format) { return format == SliverFormat::kFloat32 ? 16 : 32; }
+inline int64_t ElementBytes(SliverFormat format) { return format == SliverFormat::kFloat32 ? 4 : 2; }
+inline int64_t ChunkDepth(SliverFormat format) { return kChunkBytes / ElementBytes(format); }
 inline int64_t SliverBytes(SliverFormat format, int64_t rows, int64_t depth) {
   return (depth + ChunkDepth(format) - 1) / ChunkDepth(format) * rows * kChunkBytes;
 }

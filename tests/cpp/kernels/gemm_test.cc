@@ -95,6 +95,7 @@ TEST_CASE("Gemm equals a double loop where K, M and N are cut into blocks") {
     CheckGemm(dtype, {700, 20, 200, false, false, true});
     CheckGemm(dtype, {1, 900, 1111, false, true, true});
     CheckGemm(dtype, {1, 40, 20001, false, false, true});
+    CheckGemm(dtype, {29, 40, 2048, false, false, true});  // rows whole pages apart are packed, others read in place
     CheckGemm(dtype, {5, 500, 700, false, true, false, Shape{500}, 0.5, 2.0});
   }
 }
