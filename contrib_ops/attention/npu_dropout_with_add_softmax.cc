@@ -8,6 +8,7 @@
 #include "ep/kernels/convert.h"
 #include "ep/kernels/philox.h"
 #include "ep/runtime/kernel_api.h"
+#include "ep/runtime/random.h"
 
 namespace npu {
 namespace {
@@ -65,9 +66,10 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
       ctx.Launch(kOp, [=] { std::memset(bits, 0xff, static_cast<size_t>(units * kUnitBytes)); });
       return;
     }
-    const Philox generator{seed_ != 0 ? seed_ : RandomSeed(), 0};
+    const DrawnSeed seed = seed_ != 0 ? seed_ : DrawSeed(ctx.stream());
     const auto threshold = static_cast<uint64_t>((1.0 - static_cast<double>(prob_)) * 0x1p32);
     ctx.Launch(kOp, [=] {
+      const Philox generator{seed.Now(), 0};
       ParallelFor(units, 64, [&](int64_t begin, int64_t end) { FillMask(generator, threshold, bits, begin, end); });
     });
   }

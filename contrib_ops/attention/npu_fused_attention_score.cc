@@ -2,7 +2,6 @@
 // npu_fused_attention_score.py.
 #include <algorithm>
 #include <array>
-#include <random>
 #include <utility>
 
 #include "ep/kernels/attention/attention.h"
@@ -43,12 +42,6 @@ void TurnPlanes(const Turned& t) {
 void Turn(const Turned& t) {
   if (t.from == nullptr) return;
   t.element_size == 4 ? TurnPlanes<uint32_t>(t) : TurnPlanes<uint16_t>(t);
-}
-
-// A seed nobody chose: a node of an inference session has no generator to ask.
-uint64_t RandomSeed() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
 }
 
 class FusedAttentionScoreKernel final : public Kernel {
@@ -103,9 +96,7 @@ class FusedAttentionScoreKernel final : public Kernel {
     static_cast<attention::Rows&>(p.value) = {InRows(ctx, value, v, 2, turned[2]), keys * v[3], v[3]};
     p.output = {output.data, v[3], heads * v[3]};
     p.bias = {mask.data, m[1] == 1 ? 0 : m.Elements(2, 4), m[2] == 1 ? 0 : m[3]};
-    if (keep_prob_ < 1.0) {
-      p.dropout = {keep_prob_, Philox{seed_ != 0 ? seed_ : RandomSeed(), 0}};
-    }
+    if (keep_prob_ < 1.0) p.dropout = {keep_prob_, seed_ != 0 ? seed_ : DrawSeed(ctx.stream()), 0};
     for (int64_t b = 0; b < batch && output.elements() > 0; ++b) {
       Sequence s;
       s.query_rows = s.query_len = rows;

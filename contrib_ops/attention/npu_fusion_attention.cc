@@ -25,7 +25,7 @@ class FusionAttentionKernel final : public Kernel {
         training_.MakeProblem({query, ctx.Input(1), ctx.Input(2), ctx.Input(3), ctx.Input(4), ctx.Input(5),
                                ctx.Input(6), ctx.Input(7), ctx.Input(8), ctx.Input(9)});
     attention::Problem& problem = made.problem;
-    problem.dropout = MakeDropout(ctx.Input(10), made.weights);
+    problem.dropout = MakeDropout(ctx, made.weights);
     const TensorView output = ctx.Output(0, query.dtype, made.output_shape);
     problem.row_max = ctx.Output(1, DType::kFloat32, made.statistics_shape).as<float>();
     problem.row_sum = ctx.Output(2, DType::kFloat32, made.statistics_shape).as<float>();
@@ -38,9 +38,10 @@ class FusionAttentionKernel final : public Kernel {
   }
 
  private:
-  Dropout MakeDropout(const TensorView& bits, int64_t weights) const {
+  Dropout MakeDropout(OpContext& ctx, int64_t weights) const {
+    const TensorView bits = ctx.Input(10);
     if (!bits && training_.keep_prob() == 1.0) return {};
-    if (!bits) return {training_.keep_prob(), {seed_ != 0 ? seed_ : RandomSeed(), offset_}};
+    if (!bits) return {training_.keep_prob(), seed_ != 0 ? seed_ : DrawSeed(ctx.stream()), offset_};
     NPU_CHECK(bits.dtype == DType::kUInt8 && bits.elements() >= (weights + 7) / 8, "[", kOp,
               "] expected dropout_mask uint8 with a bit for each of ", weights, " weights, got ", NameOf(bits.dtype),
               " ", bits.shape);

@@ -2,7 +2,6 @@
 // npu_multi_head_attention.py. Its results include every score, so there is nothing for blocks of keys to save.
 #include <algorithm>
 #include <cmath>
-#include <random>
 
 #include "ep/kernels/attention/dropout.h"
 #include "ep/kernels/attention/softmax_row.h"
@@ -191,7 +190,7 @@ class MultiHeadAttentionKernel final : public Kernel {
     const int64_t scratch = Shape{z.queries, z.keys, int64_t{sizeof(float)}}.Elements();
     heads.row_scores = static_cast<float*>(ctx.Workspace(static_cast<size_t>(scratch)));
     if (keep_prob_ < 1.0) heads.dropout = {keep_prob_, kept.as<const uint8_t>()};
-    const uint64_t seed = seed_ != 0 || bits || keep_prob_ == 1.0 ? seed_ : RandomSeed();
+    const DrawnSeed seed = seed_ != 0 || bits || keep_prob_ == 1.0 ? seed_ : DrawSeed(ctx.stream());
     DispatchFloats(kOp, dtype, [&](auto tag) {
       using T = decltype(tag);
       ctx.Launch(kOp, [=, this] {
@@ -207,12 +206,6 @@ class MultiHeadAttentionKernel final : public Kernel {
   }
 
  private:
-  // A seed nobody chose: a node of an inference session has no generator to ask.
-  static uint64_t RandomSeed() {
-    std::random_device device;
-    return static_cast<uint64_t>(device()) << 32 | device();
-  }
-
   static void Expect(const char* name, const TensorView& t, DType dtype, const Shape& shape, const char* suffix = "") {
     MHA_CHECK(t && t.dtype == dtype && t.shape == shape, "expected ", name, suffix, " ", NameOf(dtype), " of shape ",
               shape, ", got ", t ? NameOf(t.dtype) : "none", " ", t ? t.shape.ToString() : "");
@@ -227,7 +220,7 @@ class MultiHeadAttentionKernel final : public Kernel {
   }
 
   // The bits of the weights that are kept: those given, all, or drawn.
-  void SetBits(const TensorView& given, const TensorView& kept, uint64_t seed) const {
+  void SetBits(const TensorView& given, const TensorView& kept, const DrawnSeed& seed) const {
     uint8_t* to = kept.as<uint8_t>();
     const int64_t bytes = kept.elements();
     if (given) {
@@ -235,7 +228,7 @@ class MultiHeadAttentionKernel final : public Kernel {
     } else if (keep_prob_ == 1.0) {
       std::fill_n(to, bytes, uint8_t{0xff});
     } else {
-      const attention::Dropout draw(keep_prob_, Philox{seed, 0});
+      const attention::Dropout draw(keep_prob_, seed, 0);
       ParallelFor(bytes, 4096, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           float factors[8];

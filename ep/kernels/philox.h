@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 
 namespace npu {
 
@@ -39,11 +38,5 @@ struct Philox {
  private:
   static constexpr uint64_t kLow = 0xffffffffu;
 };
-
-// A seed nobody chose: a node of an inference session has no generator to ask.
-inline uint64_t RandomSeed() {
-  std::random_device device;
-  return static_cast<uint64_t>(device()) << 32 | device();
-}
 
 }  // namespace npu

@@ -17,8 +17,19 @@ PoolId NewPoolId() {
   return {++last, 0};
 }
 
-void Run(GraphNodes& graph) {
+using ReplayDraws = std::vector<std::pair<std::shared_ptr<ReplayOrigin>, PhiloxState>>;
+
+// What the graph draws is taken out of its generators now, as the work itself would have done.
+ReplayDraws TakeDraws(GraphNodes& graph) {
+  std::lock_guard lock(graph.draws_mutex);
+  ReplayDraws taken;
+  for (const GraphDraws& draws : graph.draws) taken.emplace_back(draws.origin, draws.source->Take(draws.counters));
+  return taken;
+}
+
+void Run(GraphNodes& graph, const ReplayDraws& draws) {
   std::lock_guard lock(graph.mutex);
+  for (const auto& [origin, state] : draws) origin->Set(state);
   for (GraphNode& node : graph.nodes) {
     try {
       node.task();
@@ -90,7 +101,7 @@ void Graph::Replay(Stream& stream) {
             ", where the graph was captured");
   NPU_CHECK(!IsCapturing(stream),
             "expected a stream that is not capturing: a graph cannot hold another graph's replay");
-  stream.Launch("graph", Task([nodes = nodes_] { Run(*nodes); }));
+  stream.Launch("graph", Task([nodes = nodes_, draws = TakeDraws(*nodes_)] { Run(*nodes, draws); }));
   auto& replayed = replayed_[stream.id()];
   if (replayed == nullptr) replayed = std::make_unique<Event>(device_->backend());
   replayed->Record(stream);

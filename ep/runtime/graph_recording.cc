@@ -88,6 +88,20 @@ void Recording::Forget(const Event& event) {
   for (const auto& [id, recording] : OpenRecordings()) recording->events_.erase(&event);
 }
 
+RandomPosition Recording::KeepDraw(const std::shared_ptr<RandomSource>& source, uint64_t counters) {
+  std::lock_guard lock(nodes_->draws_mutex);
+  auto& draws = nodes_->draws;
+  auto found = std::find_if(draws.begin(), draws.end(), [&](const GraphDraws& d) { return d.source == source; });
+  if (found == draws.end()) found = draws.insert(draws.end(), {source, std::make_shared<ReplayOrigin>()});
+  const uint64_t before = std::exchange(found->counters, found->counters + counters);
+  return RandomPosition(found->origin, before);
+}
+
+void Recording::KeepSeed(std::shared_ptr<const RandomPosition> position) {
+  std::lock_guard lock(nodes_->draws_mutex);
+  nodes_->seeds.push_back(std::move(position));
+}
+
 void Recording::CheckWaitFor(const Stream& stream, const char* what) {
   const auto recording = Of(stream);
   if (recording == nullptr || recording->updating_) return;

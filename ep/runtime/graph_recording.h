@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ep/runtime/graph.h"
+#include "ep/runtime/random.h"
 
 namespace npu {
 
@@ -23,10 +24,20 @@ struct GraphNode {
   std::vector<size_t> after{};  // nodes that come before it in stream or event order
 };
 
+// What a graph draws from one generator at each replay.
+struct GraphDraws {
+  std::shared_ptr<RandomSource> source;
+  std::shared_ptr<ReplayOrigin> origin;
+  uint64_t counters = 0;
+};
+
 // Shared by the graph and its replays in flight.
 struct GraphNodes {
   std::mutex mutex;  // held while a replay runs them, or an update replaces one
   std::vector<GraphNode> nodes;
+  std::mutex draws_mutex;  // of its own: a replay begins while an earlier one runs
+  std::vector<GraphDraws> draws;
+  std::vector<std::shared_ptr<const RandomPosition>> seeds;  // kept for the numbers that name them
 };
 
 class Recording : public std::enable_shared_from_this<Recording> {
@@ -42,6 +53,9 @@ class Recording : public std::enable_shared_from_this<Recording> {
   static bool KeepRecord(const Event& event, const Stream& stream);
   static bool KeepWait(const Stream& stream, const Event& event);
   static void Forget(const Event& event);
+  // A position relative to where the generator stands when a replay begins.
+  RandomPosition KeepDraw(const std::shared_ptr<RandomSource>& source, uint64_t counters);
+  void KeepSeed(std::shared_ptr<const RandomPosition> position);
   // Throw when a capture makes the call illegal, and spoil the capture.
   static void CheckWaitFor(const Stream& stream, const char* what);
   static void CheckWaitFor(const Event& event, const char* what);

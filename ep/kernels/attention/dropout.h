@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "ep/kernels/philox.h"
+#include "ep/runtime/random.h"
 
 namespace npu::attention {
 
@@ -13,7 +15,10 @@ class Dropout {
  public:
   Dropout() = default;  // keeps all
   // Weight number i is kept if word i of the generator is below keep_prob * 2^32.
-  Dropout(double keep_prob, Philox generator) : Dropout(keep_prob) { generator_ = generator; }
+  Dropout(double keep_prob, DrawnSeed seed, uint64_t offset) : Dropout(keep_prob) {
+    seed_ = std::move(seed);
+    offset_ = offset;
+  }
   // Weight number i is kept if bit i % 8 of byte i / 8 is set.
   Dropout(double keep_prob, const uint8_t* bits) : Dropout(keep_prob) { bits_ = bits; }
 
@@ -29,11 +34,12 @@ class Dropout {
       return;
     }
     constexpr int64_t kBlocks = 32;
+    const Philox generator{seed_.Now(), offset_};
     uint32_t words[4 * kBlocks];
     int64_t skip = first % 4;
     for (int64_t block = first / 4; n > 0; block += kBlocks, skip = 0) {
       const int64_t count = std::min(n, 4 * kBlocks - skip);
-      generator_.Fill(static_cast<uint64_t>(block), (skip + count + 3) / 4, words);
+      generator.Fill(static_cast<uint64_t>(block), (skip + count + 3) / 4, words);
       for (int64_t i = 0; i < count; ++i) to[i] = words[skip + i] < threshold_ ? scale_ : 0.0f;
       to += count;
       n -= count;
@@ -49,7 +55,8 @@ class Dropout {
   bool active_ = false;
   float scale_ = 1.0f;
   uint64_t threshold_ = 0;
-  Philox generator_;
+  DrawnSeed seed_;
+  uint64_t offset_ = 0;
   const uint8_t* bits_ = nullptr;
 };
 

@@ -5,9 +5,9 @@
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstring>
-#include <mutex>
 #include <vector>
 
+#include "ep/runtime/graph.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
@@ -21,19 +21,27 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
       : GeneratorImpl(c10::Device(kNpu, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
   static c10::DeviceType device_type() { return kNpu; }
 
-  void set_current_seed(uint64_t seed) override { state_ = {seed, 0}; }
-  uint64_t current_seed() const override { return state_.seed; }
+  void set_current_seed(uint64_t seed) override {
+    if (Capturing()) {  // as the capture begins at its replay, only this seed changes nothing
+      TORCH_CHECK(seed == source_->state().seed,
+                  "a generator can be seeded while its device's stream is capturing only with the seed it has");
+      return;
+    }
+    source_->Set({seed, 0});
+  }
+  uint64_t current_seed() const override { return State().seed; }
   uint64_t seed() override {
     set_current_seed(c10::detail::getNonDeterministicRandom());
-    return state_.seed;
+    return current_seed();
   }
-  void set_offset(uint64_t offset) override { state_.offset = offset; }
-  uint64_t get_offset() const override { return state_.offset; }
+  void set_offset(uint64_t offset) override { source_->Set({State().seed, offset}); }
+  uint64_t get_offset() const override { return State().offset; }
 
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     at::Tensor state = at::empty({kStateBytes}, at::TensorOptions(at::kByte).device(at::kCPU));
-    std::memcpy(state.data_ptr(), &state_.seed, sizeof(uint64_t));
-    std::memcpy(state.data_ptr<uint8_t>() + sizeof(uint64_t), &state_.offset, sizeof(uint64_t));
+    const PhiloxState now = State();
+    std::memcpy(state.data_ptr(), &now.seed, sizeof(uint64_t));
+    std::memcpy(state.data_ptr<uint8_t>() + sizeof(uint64_t), &now.offset, sizeof(uint64_t));
     return state.getIntrusivePtr();
   }
   void set_state(const c10::TensorImpl& state) override {
@@ -41,24 +49,44 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     TORCH_CHECK(state.numel() == kStateBytes, "expected the state of an npu generator, ", kStateBytes, " bytes, got ",
                 state.numel());
     const auto* bytes = static_cast<const uint8_t*>(state.data());
-    std::memcpy(&state_.seed, bytes, sizeof(uint64_t));
-    std::memcpy(&state_.offset, bytes + sizeof(uint64_t), sizeof(uint64_t));
+    CheckNotCapturing();
+    PhiloxState given;
+    std::memcpy(&given.seed, bytes, sizeof(uint64_t));
+    std::memcpy(&given.offset, bytes + sizeof(uint64_t), sizeof(uint64_t));
+    source_->Set(given);
+  }
+  // A generator that shares the state, and whose state this one shall share.
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
+    auto twin = c10::make_intrusive<PhiloxGenerator>(device().index());
+    twin->source_ = source_;
+    return twin;
+  }
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override {
+    const auto twin = c10::dynamic_intrusive_pointer_cast<PhiloxGenerator>(state);
+    TORCH_CHECK(twin != nullptr, "expected the state of an npu generator, as graphsafe_get_state gives it");
+    source_ = twin->source_;
   }
 
-  PhiloxState Take(uint64_t counters) {
-    const PhiloxState begin = state_;
-    state_.offset += counters;
-    return begin;
-  }
+  const std::shared_ptr<RandomSource>& source() const { return source_; }
 
  private:
   PhiloxGenerator* clone_impl() const override {
     auto* copy = new PhiloxGenerator(device().index());
-    copy->state_ = state_;
+    copy->source_->Set(State());
     return copy;
   }
 
-  PhiloxState state_{c10::default_rng_seed_val, 0};
+  bool Capturing() const { return Graph::IsCapturing(CurrentStream(device().index())); }
+  // What a capture draws depends on the state at its replay.
+  void CheckNotCapturing() const {
+    TORCH_CHECK(!Capturing(), "the state of an npu generator can be neither read nor set while a stream is capturing");
+  }
+  PhiloxState State() const {
+    CheckNotCapturing();
+    return source_->state();
+  }
+
+  std::shared_ptr<RandomSource> source_ = std::make_shared<RandomSource>(PhiloxState{c10::default_rng_seed_val, 0});
 };
 
 }  // namespace
@@ -77,10 +105,8 @@ const at::Generator& DefaultGenerator(int device) {
   return generators.at(static_cast<size_t>(Runtime::Instance().device(index).index()));
 }
 
-PhiloxState TakeRandom(const std::optional<at::Generator>& generator, int device, uint64_t counters) {
-  auto* chosen = at::get_generator_or_default<PhiloxGenerator>(generator, DefaultGenerator(device));
-  std::lock_guard lock(chosen->mutex_);
-  return chosen->Take(counters);
+const std::shared_ptr<RandomSource>& SourceOf(const std::optional<at::Generator>& generator, int device) {
+  return at::get_generator_or_default<PhiloxGenerator>(generator, DefaultGenerator(device))->source();
 }
 
 }  // namespace npu::aten

@@ -3,20 +3,16 @@
 
 #include <ATen/core/Generator.h>
 
-#include <cstdint>
+#include <memory>
 #include <optional>
+
+#include "ep/runtime/random.h"
 
 namespace npu::aten {
 
-// Where a kernel's random numbers begin. Counter i of the kernel is counter `offset + i` of the seed.
-struct PhiloxState {
-  uint64_t seed = 0;
-  uint64_t offset = 0;
-};
-
 const at::Generator& DefaultGenerator(int device);
 at::Generator NewGenerator(int device);
-// Takes `counters` blocks of four 32-bit numbers out of `generator`, or of the device's default generator.
-PhiloxState TakeRandom(const std::optional<at::Generator>& generator, int device, uint64_t counters);
+// The state of `generator`, or of the device's default generator.
+const std::shared_ptr<RandomSource>& SourceOf(const std::optional<at::Generator>& generator, int device);
 
 }  // namespace npu::aten

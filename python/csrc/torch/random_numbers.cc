@@ -78,9 +78,10 @@ struct Element {
 template <class T>
 void Fill(const RandomFill& fill, T* out, int64_t n) {
   constexpr int64_t kGrain = 4096;
+  const PhiloxState state = fill.position.Now();
   ParallelFor((n + 1) / 2, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const auto words = Philox(fill.seed, fill.offset + static_cast<uint64_t>(block));
+      const auto words = Philox(state.seed, state.offset + static_cast<uint64_t>(block));
       out[2 * block] = Element<T>::From(fill, uint64_t{words[0]} << 32 | words[1]);
       if (2 * block + 1 < n) out[2 * block + 1] = Element<T>::From(fill, uint64_t{words[2]} << 32 | words[3]);
     }

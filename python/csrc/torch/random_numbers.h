@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ep/runtime/random.h"
 #include "ep/runtime/stream.h"
 #include "ep/runtime/tensor.h"
 
@@ -11,7 +12,7 @@ namespace npu::aten {
 
 struct RandomFill {
   enum class Kind { kUniform, kNormal, kExponential, kInteger } kind;
-  uint64_t seed = 0, offset = 0;  // of the generator
+  RandomPosition position{};
   // Uniform: in [a, b). Normal: mean a, deviation b. Exponential: rate a.
   double a = 0, b = 1;
   // Integer: first + [0, range), all 64 bits where range is 0.

@@ -10,6 +10,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from . import dtypes as dt
@@ -264,8 +265,8 @@ class Op:
         """Set what the host settles before a torch call: ``host(draw_seed, **arguments)``.
 
         It returns the arguments that it changes, by name, and the results that are integers: a
-        node has none of these. ``draw_seed()`` gives a number, not 0, of torch's default generator;
-        in a traced call, which would keep the number, it raises.
+        node has none of these. ``draw_seed()`` gives a number, not 0, of the device's default
+        generator; in a traced call, which would keep the number, it raises.
         """
         self.host_function = function
         return function
@@ -343,18 +344,27 @@ class Op:
         """Return the arguments as the host settles them, and the results that are integers."""
         if self.host_function is None:
             return bound, ()
-        changed, integers = self.host_function(self.draw_seed, **bound)
+        changed, integers = self.host_function(partial(self.draw_seed, bound), **bound)
         return {**bound, **changed}, integers
 
-    def draw_seed(self) -> int:
-        """Return a number, not 0, of torch's default generator; ArgumentError while tracing."""
-        drawn = torch.randint(1, 2**63 - 1, (1,))
+    def draw_seed(self, bound: Mapping[str, Any]) -> int:
+        """Return a number, not 0, of the default generator of the device of a call's tensors.
+
+        Raises:
+            ArgumentError: the call is being traced.
+
+        """
         check(
-            type(drawn) is torch.Tensor,
+            type(torch.empty(0)) is torch.Tensor,
             f"[{self.name}] expected a seed in a traced call, got 0: the trace would keep the "
             "number that is drawn",
         )
-        return int(drawn)
+        for value in bound.values():
+            if isinstance(value, torch.Tensor) and value.device.type == "npu":
+                from .. import torch_device
+
+                return torch_device.draw_seed(value.device.index)
+        return int(torch.randint(1, 2**63 - 1, (1,)))
 
     def iterate_inputs(self, bound: Mapping[str, Any]) -> Iterator[tuple[Input, Any]]:
         """Yield every node input with its argument's value."""

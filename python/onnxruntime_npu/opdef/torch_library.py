@@ -103,7 +103,7 @@ class _Call:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         bound, integers = self._op.settle(self._bind(args, kwargs))
         if self._op.seeded:
-            bound["seed"] = self._op.draw_seed()
+            bound["seed"] = self._op.draw_seed(bound)
         check_dtypes(self._op, bound)
         count = len(self._op.outputs)
         if self._op.outputs and self._op.outputs[-1].variadic:

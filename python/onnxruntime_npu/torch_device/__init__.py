@@ -74,6 +74,14 @@ def default_generator(device: int = -1) -> torch.Generator:
     return _registered().default_generator(device)
 
 
+def draw_seed(device: int = -1) -> int:
+    """Draw a seed, not 0, from a device's default generator; -1 is the current device.
+
+    In a graph capture the number only names the seed, which every replay draws anew.
+    """
+    return _registered().draw_seed(device)
+
+
 def _registered() -> Any:
     register()
     return _extension

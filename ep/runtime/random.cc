@@ -1,0 +1,107 @@
+#include "ep/runtime/random.h"
+
+#include <random>
+#include <unordered_map>
+
+#include "ep/runtime/graph_recording.h"
+
+namespace npu {
+namespace {
+
+// The finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// Fits int64, in which torch and ONNX keep seeds, and is not 0, which they take for none.
+uint64_t SeedAt(PhiloxState state) {
+  constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
+  const uint64_t seed = Mix(Mix(state.seed + kGolden) + (state.offset + 1) * kGolden) >> 1;
+  return seed == 0 ? 1 : seed;
+}
+
+PhiloxState Unpredictable() {
+  std::random_device device;
+  return {static_cast<uint64_t>(device()) << 32 | device(), 0};
+}
+
+// Seeds of captures by the number that names them, as long as somebody may launch work with it: their graph.
+class CapturedSeeds {
+ public:
+  uint64_t Add(const std::shared_ptr<const RandomPosition>& position) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(positions_, [](const auto& entry) { return entry.second.expired(); });
+    const uint64_t number = SeedAt(names_.Take(1));
+    positions_[number] = position;
+    any_.store(true, std::memory_order_relaxed);
+    return number;
+  }
+  std::shared_ptr<const RandomPosition> Find(uint64_t number) {
+    if (!any_.load(std::memory_order_relaxed)) return nullptr;
+    std::lock_guard lock(mutex_);
+    const auto found = positions_.find(number);
+    return found == positions_.end() ? nullptr : found->second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> any_{false};
+  RandomSource names_{Unpredictable()};  // unlike any seed that a generator gives
+  std::unordered_map<uint64_t, std::weak_ptr<const RandomPosition>> positions_;
+};
+
+CapturedSeeds& Captured() {
+  static CapturedSeeds& captured = *new CapturedSeeds;
+  return captured;
+}
+
+}  // namespace
+
+PhiloxState RandomSource::state() const {
+  std::lock_guard lock(mutex_);
+  return state_;
+}
+
+void RandomSource::Set(PhiloxState state) {
+  std::lock_guard lock(mutex_);
+  state_ = state;
+}
+
+PhiloxState RandomSource::Take(uint64_t counters) {
+  std::lock_guard lock(mutex_);
+  const PhiloxState before = state_;
+  state_.offset += counters;
+  return before;
+}
+
+PhiloxState RandomPosition::Now() const {
+  if (origin_ == nullptr) return state_;
+  const PhiloxState begin = origin_->Get();
+  return {begin.seed, begin.offset + state_.offset};
+}
+
+RandomPosition TakeRandom(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters) {
+  if (const auto recording = Recording::Of(stream)) return recording->KeepDraw(source, counters);
+  return RandomPosition(source->Take(counters));
+}
+
+uint64_t DrawSeed(const std::shared_ptr<RandomSource>& source, const Stream& stream) {
+  const auto recording = Recording::Of(stream);
+  if (recording == nullptr) return SeedAt(source->Take(1));
+  const auto position = std::make_shared<const RandomPosition>(recording->KeepDraw(source, 1));
+  recording->KeepSeed(position);
+  return Captured().Add(position);
+}
+
+uint64_t DrawSeed(const Stream& stream) {
+  static const auto& source = *new std::shared_ptr<RandomSource>(std::make_shared<RandomSource>(Unpredictable()));
+  return DrawSeed(source, stream);
+}
+
+DrawnSeed::DrawnSeed(uint64_t number) : number_(number), position_(Captured().Find(number)) {}
+
+uint64_t DrawnSeed::Now() const { return position_ == nullptr ? number_ : SeedAt(position_->Now()); }
+
+}  // namespace npu
