@@ -3,6 +3,7 @@
 from onnxruntime_npu.opdef import check, torch
 
 from ._dropout import factors
+from ._masked_product import masked_product
 
 # sic: the schema's spelling
 ARGUMENTS = "int pre_tockens=2147483647, int next_tockens=2147483647, int inner_precise=0, "
@@ -395,11 +396,12 @@ class Problem:
         return self.q[:, :, row : row + rows], k, v
 
     def scores(self, b, q, k, scale):
-        """Return scale * (Q K^T + pse) with -inf where masked."""
+        """Return scale * (Q K^T + pse) with -inf where masked, and what is masked."""
         scores = q @ k.transpose(2, 3)
         if self.a["pse"] is not None:
             scores = scores + self.bias_of(b, self.a["pse"].to(self.compute))
-        return (scores * scale).masked_fill(self.masked(b), float("-inf"))
+        masked = self.masked(b)
+        return (scores * scale).masked_fill(masked, float("-inf")), masked
 
     def statistics(self, x):
         """Return [B, N, Sq, 1] as softmax_max and softmax_sum are given."""
@@ -415,7 +417,7 @@ def attend(name, query, key, value, dropout_mask=None, seed=0, offset=0, scale=1
     parts = []
     for b in range(len(p.spans)):
         q, k, v = p.block(b)
-        scores = p.scores(b, q, k, scale)
+        scores, masked = p.scores(b, q, k, scale)
         shape = (*scores.shape[:3], 1)
         top = scores.new_full(shape, float("-inf"))
         if scores.shape[3]:
@@ -429,7 +431,8 @@ def attend(name, query, key, value, dropout_mask=None, seed=0, offset=0, scale=1
         if sink is not None:
             total = total + torch.exp(single - base)
         weights = weights / total.masked_fill(total == 0, 1.0)
-        out = (weights * p.dropout(b, seed, offset, dropout_mask)) @ v
+        weights = weights * p.dropout(b, seed, offset, dropout_mask)
+        out = masked_product(weights, masked, v)
         parts.append((out, top, total))
     if not parts:  # TND without sequences or rows
         empty = p.q.new_zeros(1, p.heads, 0, 1)
@@ -483,13 +486,16 @@ def gradients(
         q, k, v = p.block(b)
         here, there = slice(row, row + rows), slice(first, first + keys)
         maximum, divisor = top[:, :, here], total[:, :, here]
-        scores = p.scores(b, q, k, scale_value)
+        scores, masked = p.scores(b, q, k, scale_value)
         weights = torch.exp(scores - maximum.masked_fill(maximum == float("-inf"), 0.0))
         weights = weights / divisor.masked_fill(divisor == 0, 1.0)
         factors = p.dropout(b, seed, offset, bits)
         d_here = d_out[:, :, here]
         d_weights = d_here @ v.transpose(2, 3) * factors
         d_scores = weights * (d_weights - products[:, :, here]) * scale_value
+        d_scores = d_scores.masked_fill(masked, 0.0)
+        # Where a pair sees NaN or infinity, d_scores says so already.
+        q, k = (x.masked_fill(~x.isfinite(), 0.0) for x in (q, k))
         dq[:, :, here] = d_scores @ k
         for to, part in (
             (dk, d_scores.transpose(2, 3) @ q),

@@ -7,6 +7,8 @@ Where torch_npu leaves a point open, this holds:
 
 - A query row that may see no key gives output 0 and log-sum-exp -inf; so do rows beyond the query
   lengths, rows of padding, and all rows of an entry whose padding leaves no room for its rows.
+- A masked key adds nothing to its row, even if it or its value is NaN or infinite. (The portable
+  form in ONNX holds to this for scores, and for values beyond a sequence's length.)
 - Head sizes are any from 1 to 512, and the dtype may be float32 too.
 - A compressed mask of sparse modes 2, 3 and 4 is checked by its shape only.
 - Sparse mode 0 applies pre_tokens and next_tokens together with atten_mask, from the top left.
@@ -31,6 +33,7 @@ from onnxruntime_npu.opdef import check, torch
 
 from ._inference_operands import Operands, dequantise
 from ._inference_rows import full_mask, is_compressed, lengths_per_batch, packed_rows
+from ._masked_product import masked_product
 
 
 def number(x):
@@ -130,8 +133,7 @@ class Call:
         masked = self.masked()
         group = self.num_heads // self.kv_heads
         k = self.k.to(self.compute).repeat_interleave(group, dim=1)
-        # What lies beyond the lengths is no number to reckon with, not even times zero.
-        v = self.v.to(self.compute).masked_fill(self.unused, 0.0).repeat_interleave(group, dim=1)
+        v = self.v.to(self.compute).repeat_interleave(group, dim=1)
         scores = self.q.to(self.compute) @ k.transpose(2, 3) * self.scale
         if self.integers:
             scores = scores * number(self.dequant_scale1)
@@ -145,7 +147,7 @@ class Call:
         total = weights.sum(-1, keepdim=True)
         if self.integers:
             weights = (weights * number(self.quant_scale1)).round().clamp(-128, 127)
-        out = (weights @ v) / total.masked_fill(total == 0, 1.0)
+        out = masked_product(weights, masked, v) / total.masked_fill(total == 0, 1.0)
         if self.integers:
             out = out * number(self.dequant_scale2)
         self.require(
@@ -365,7 +367,7 @@ class Call:
     def set_positions(self):
         """Set lengths and positions i of queries and j of keys, which broadcast to [B, N, Sq, Skv].
 
-        `outside` is what they mask by themselves, `unused` the keys [B, 1, Skv, 1] that none sees.
+        `outside` is what they mask by themselves.
         """
         require, kv_name = self.require, self.name("actual_seq_lengths_kv")
         require(
@@ -415,7 +417,6 @@ class Call:
                 f"expected {kv_name} with {count} entries, got {len(kv_given)}",
             )
             kv_lengths, kv_sequence, j = packed_rows(require, kv_name, kv_given, keys, query)
-        self.unused = (j >= kv_lengths[kv_sequence])[None, None, :, None]
         self.q_lengths, self.kv_lengths = lengths[sequence][:, None], kv_lengths[sequence][:, None]
         self.i, self.j = i[:, None], j[None, :]
         outside = (sequence[:, None] != kv_sequence[None, :]) | (self.i >= self.q_lengths)
@@ -451,7 +452,7 @@ class Call:
             j, no_room = j - begin, no_room | (begin < 0)
         kv_lengths = kv_lengths + self.prefix
         hidden = (j < 0) | (j >= kv_lengths) | no_room
-        self.unused, self.outside = hidden.transpose(2, 3), hidden | (i < 0) | (i >= lengths)
+        self.outside = hidden | (i < 0) | (i >= lengths)
         self.i, self.j, self.q_lengths, self.kv_lengths = i, j, lengths, kv_lengths
 
     def masked(self):

@@ -86,6 +86,18 @@ void Across(const float* from, int64_t columns, float* to) {
   }
 }
 
+// Rows with NaN or infinity become 0. Their scores have said so already: a pair that sees them has a gradient of NaN,
+// or of 0 for a score of -inf, and one that does not would get NaN from a product with 0.
+void ClearInfinite(float* rows, int64_t count, int64_t size) {
+  for (int64_t i = 0; i < count; ++i) {
+    float* row = rows + i * size;
+    float probe = 0;
+#pragma omp simd reduction(+ : probe)
+    for (int64_t d = 0; d < size; ++d) probe += row[d] * 0.0f;
+    if (probe != 0.0f) std::fill_n(row, size, 0.0f);
+  }
+}
+
 template <class T>
 T* RowAt(const Rows& rows, int64_t first, int64_t head, int64_t row) {
   return static_cast<T*>(rows.data) + first + head * rows.head_stride + row * rows.row_stride;
@@ -240,6 +252,7 @@ class KeyHeadGradient {
     std::fill(b_.keys + keys * b_.size, b_.keys + kBlock * b_.size, 0.0f);
     std::fill(b_.values + keys * b_.value_size, b_.values + kBlock * b_.value_size, 0.0f);
     Across(b_.keys, b_.size, b_.keys_across);
+    ClearInfinite(b_.keys, keys, b_.size);
     Across(b_.values, b_.value_size, b_.values_across);
     std::fill_n(b_.key_sums, kBlock * b_.size, 0.0f);
     std::fill_n(b_.value_sums, kBlock * b_.value_size, 0.0f);
@@ -269,6 +282,7 @@ class KeyHeadGradient {
             false);
     for (int64_t i = 0; i < rows; ++i) Weigh(row, i, begin, keys);
     std::fill(b_.scores + rows * kBlock, b_.scores + padded * kBlock, 0.0f);
+    ClearInfinite(b_.queries, rows, b_.size);
     const int64_t key_rows = RoundUp(keys, 4);
     Product(key_rows, b_.value_size, rows, b_.weights, 1, kBlock, b_.outputs, b_.value_size, b_.value_sums,
             b_.value_size, true);
@@ -310,12 +324,12 @@ class KeyHeadGradient {
     const float inverse = 1.0f / sum, product = row_products_[row + i];
     const float scale = p_.scale * kLog2E, base = max * kLog2E;
     for (int64_t j = 0; j < RoundUp(keys, kLanes); j += kLanes) {
-      Vec score = Load(weights + j) * scale - base;
-      if (biased) score += Load(b_.bias + j);
-      const Vec weight = Exp2(score) * inverse;
+      const Vec bias = biased ? Load(b_.bias + j) : Vec{};
+      const auto hidden = bias == kNegativeInfinity;
+      const Vec weight = hidden ? Vec{} : Exp2(Load(weights + j) * scale - base + bias) * inverse;
       const Vec factor = dropped ? Load(b_.factors + j) : Broadcast(1.0f);
       Store(weights + j, weight * factor);
-      Store(scores + j, weight * (Load(scores + j) * factor - product) * p_.scale);
+      Store(scores + j, hidden ? Vec{} : weight * (Load(scores + j) * factor - product) * p_.scale);
     }
     for (float* values : {weights, scores}) {
       std::fill(values, values + from, 0.0f);

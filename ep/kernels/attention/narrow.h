@@ -82,6 +82,11 @@ class NarrowItem {
       const int64_t last = PlaceOf(p_, item_, item_.rows - 1).query;
       const uint8_t* mask = p_.mask + s_.mask + first * p_.mask_row_stride + begin;
       if (CoverOf(mask, p_.mask_row_stride, last - first + 1, n) == Cover::kAll) return;
+      // What a cache holds beside its sequence may be anything, and is not worth reading.
+      const KeyRange seen = SeenKeys(mask, p_.mask_row_stride, last - first + 1, n);
+      begin += seen.begin;
+      n = seen.end - seen.begin;
+      if (n == 0) return;
     }
     int64_t stride = 0;
     const T* keys = RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, n, &stride);

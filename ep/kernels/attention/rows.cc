@@ -82,7 +82,30 @@ void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
   if (p.row_sum != nullptr) std::fill_n(p.row_sum + place, kStatisticsWidth, state.sum);
 }
 
+namespace {
+
+bool HasNaN(const Problem& p, const RowState& state) {
+  int any = std::isnan(state.sum);
+#pragma omp simd reduction(| : any)
+  for (int64_t d = 0; d < p.value_size; ++d) any |= state.values[d] != state.values[d];
+  return any != 0;
+}
+
+// Whether some keys of the item are not for this row.
+bool HidesKeys(const Problem& p, const Item& item, int64_t r) {
+  const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
+  const RowPlace at = PlaceOf(p, item, r);
+  const KeyRange keys = KeysOfRow(s, at.query);
+  if (keys.begin > item.key_begin || keys.end < item.key_end) return true;
+  return p.mask != nullptr &&
+         CoverOf(MaskOf(p, s, at) + item.key_begin, 0, 1, item.key_end - item.key_begin) != Cover::kNone;
+}
+
+}  // namespace
+
 void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, float* partials) {
+  // Products run over whole blocks, where a key that is not for this row has weight 0: times NaN or infinity, NaN.
+  if (HasNaN(p, state) && HidesKeys(p, item, r)) RecomputeRow(p, item, r, state);
   if (item.partial < 0) return FinishRow(p, item, r, state);
   float* to = partials + (item.partial + r) * PartialStride(p);
   to[0] = state.max;
@@ -106,7 +129,7 @@ void FillBias(const Problem& p, const Item& item, int64_t r, int64_t begin, int6
     std::fill_n(to, n, 0.0f);
   }
   if (p.mask != nullptr) {
-    const uint8_t* mask = p.mask + s.mask + at.head * p.mask_head_stride + at.query * p.mask_row_stride + begin;
+    const uint8_t* mask = MaskOf(p, s, at) + begin;
     for (int64_t j = 0; j < n; ++j) to[j] = mask[j] != 0 ? kNegativeInfinity : to[j];
   }
 }

@@ -85,7 +85,10 @@ inline void AddSink(float score, int64_t value_size, RowState& state) {
 // Writes a finished row. `values` is overwritten.
 void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state);
 
-// Writes a row of an item: finished, or as a partial result where the keys are split.
+// Computes a row of an item by itself, from the keys that it sees alone.
+void RecomputeRow(const Problem& p, const Item& item, int64_t r, RowState& state);
+
+// Writes a row of an item: finished, or as a partial result where the keys are split. `values` is overwritten.
 void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, float* partials);
 
 // What scores and int8 weights are multiplied with; the latter 0 where weights stay floats.
@@ -118,6 +121,20 @@ inline Cover CoverOf(const uint8_t* mask, int64_t stride, int64_t rows, int64_t 
   return none ? Cover::kNone : all ? Cover::kAll : Cover::kSome;
 }
 
+// The part [begin, end) of `keys` keys that is left without those at both ends that the mask hides from all rows.
+inline KeyRange SeenKeys(const uint8_t* mask, int64_t stride, int64_t rows, int64_t keys) {
+  const auto hidden = [&](int64_t j) {
+    for (int64_t i = 0; i < rows; ++i) {
+      if (mask[i * stride + j] == 0) return false;
+    }
+    return true;
+  };
+  KeyRange seen{0, keys};
+  while (seen.begin < seen.end && hidden(seen.begin)) ++seen.begin;
+  while (seen.begin < seen.end && hidden(seen.end - 1)) --seen.end;
+  return seen;
+}
+
 // Where a row's bias begins, and for how many keys it is held; beyond, it is 0.
 struct BiasPlace {
   int64_t offset, keys;
@@ -126,6 +143,11 @@ inline BiasPlace BiasOf(const Problem& p, const Sequence& s, int64_t row) {
   if (row >= p.bias_first_row) return {(row - p.bias_first_row) * p.bias.row_stride, s.key_len};
   const int64_t last = s.query_rows - 1, shift = last - row;
   return {(last - p.bias_first_row) * p.bias.row_stride + shift, s.key_len - shift};
+}
+
+// The mask of a row, from key 0 on.
+inline const uint8_t* MaskOf(const Problem& p, const Sequence& s, const RowPlace& at) {
+  return p.mask + s.mask + at.head * p.mask_head_stride + at.query * p.mask_row_stride;
 }
 
 // What is added to the scores of row r for keys [begin, begin + n), in units of log 2: the bias, or -inf if masked.
