@@ -7,7 +7,16 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 # Sessions inside tests and benchmarks decide their own thread counts.
 
-.PHONY: help demo test test-fast bench check format wheel asan tsan build clean
+# `make conformance PATH=checkouts` says where the suites are, and takes the search path for programs away
+# from every recipe. So the variable's value is kept under another name, and PATH is again what the shell
+# gave to this process; sub-makes (MAKEOVERRIDES) do not get the overriding either.
+ifeq ($(origin PATH),command line)
+SUITES := $(PATH)
+override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed -n 's/^PATH=//p')
+MAKEOVERRIDES :=
+endif
+
+.PHONY: help demo test test-fast bench conformance check format wheel asan tsan build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -29,6 +38,10 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) benchmarks/run.py
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
+
+conformance: build  ## the public suites of torch_npu as a client: make conformance PATH=FOLDER_OF_CHECKOUTS
+	$(PY) -m pip install --quiet --disable-pip-version-check "expecttest>=0.3" "scipy>=1.12" "einops>=0.8"
+	$(PY) tests/conformance/run.py $(SUITES)
 
 check: $(VENV)/check  ## format, lint, types and documentation checks
 	$(PY) tools/check.py

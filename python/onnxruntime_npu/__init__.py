@@ -24,6 +24,13 @@ _HOMES = {
     "export": "exporter",
     "export_causal_lm": "exporter",
     "op_table": "opdef",
+    "install_as_torch_npu": "torch_npu_alias",
+    "Format": "formats",
+    "empty_with_format": "formats",
+    "get_npu_format": "formats",
+    "get_storage_size": "formats",
+    "npu_format_cast": "formats",
+    "npu_format_cast_": "formats",
 }
 
 __all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register", *_HOMES]

@@ -109,7 +109,7 @@ def _switch(on: Any) -> str:
 class _Config:
     """``torch.npu.config``: the write-only switch ``allow_internal_format``.
 
-    The host NPU has no private layouts; what is forbidden or allowed comes to the same.
+    While it is on, ``npu_format_cast`` keeps private formats as labels; the layout is always plain.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

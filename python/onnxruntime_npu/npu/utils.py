@@ -1,4 +1,4 @@
-"""``torch.npu.utils``: overflow checks.
+"""``torch.npu.utils``: overflow checks, and the versions that scripts ask for.
 
 The host NPU computes as IEEE 754 says: overflow gives infinity (INF_NAN mode). It has no
 saturation mode, and no flag to read.
@@ -13,6 +13,7 @@ from typing import Any
 
 __all__ = [
     "clear_npu_overflow_flag",
+    "get_cann_version",
     "get_npu_overflow_flag",
     "is_support_inf_nan",
     "npu_check_overflow",
@@ -53,3 +54,13 @@ def get_npu_overflow_flag() -> bool:
 def clear_npu_overflow_flag() -> None:
     """Do nothing, with a warning: INF_NAN mode has no flag."""
     warnings.warn("clear_npu_overflow_flag does nothing in INF_NAN mode", stacklevel=2)
+
+
+def get_cann_version(module: str = "CANN") -> str:
+    """Return the version of a part of CANN: empty, as for a part that is not installed."""
+    return ""
+
+
+def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
+    """Return False: no version of CANN is there, so none is recent enough."""
+    return False

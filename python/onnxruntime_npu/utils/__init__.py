@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..npu.utils import get_cann_version as get_cann_version
+from . import collect_env as collect_env
 from .affinity import reset_thread_affinity as reset_thread_affinity
 from .affinity import set_thread_affinity as set_thread_affinity
 from .combined_tensors import get_part_combined_tensor as get_part_combined_tensor

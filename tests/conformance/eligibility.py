@@ -1,0 +1,223 @@
+"""Which tests of the suites count: those that use only what is built by now and plain torch.
+
+The rule is mechanical. A test uses the names in its own source and, transitively, in what it
+refers to in its file: its class's helper methods and fixtures, its bases, functions, decorators,
+constants. Of these names
+
+- ``torch_npu.x``, ``torch.ops.npu.x`` and methods ``tensor.npu_x()`` must be operators of
+  ``op_table()``, or names of the device API's table that belong to ``torch_npu`` itself;
+- ``torch.npu.x.y`` and ``torch_npu.npu.x.y`` must begin with a row of the device API's table,
+  ``torch_npu.utils.x`` likewise;
+- everything else of torch is plain, but for the packages in FOREIGN;
+- a module that the file imports and that is not installed makes all its tests ineligible.
+"""
+
+import ast
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# What is no aten operator and no name of the catalogue.
+FOREIGN = {
+    "torch.cuda": "CUDA",
+    "torch.distributed": "collectives",
+    "torch._inductor": "the inductor compiler",
+    "torch.utils.cpp_extension": "a C++ extension against torch_npu's headers",
+    "torchair": "torchair",
+}
+# Names that the issue asks for beside the tables' rows, and the helpers of this folder.
+_BESIDE = {
+    "torch_npu.testing",
+    "torch_npu.__version__",
+    "torch_npu.Format",
+    "torch_npu.get_npu_format",
+    "torch_npu.get_storage_size",
+    "torch_npu.npu_format_cast",
+    "torch_npu.npu_format_cast_",
+    "torch_npu.empty_with_format",
+    "torch_npu.npu.is_bf16_supported",
+    "torch_npu.npu.utils",
+    "torch_npu.utils.collect_env.get_cann_version",
+}
+_FIXTURES = ("setUp", "tearDown", "setUpClass", "tearDownClass")
+
+
+@dataclass
+class Names:
+    """Names that are built, as ``torch_npu.…``."""
+
+    built: set[str]
+
+    @classmethod
+    def of_this_build(cls):
+        """Reads the operators' and the device API's tables."""
+        from onnxruntime_npu import ops
+        from onnxruntime_npu.npu.api_table import ROWS
+
+        operators = {f"torch_npu.{name}" for name in ops.torch_names()}
+        return cls(operators | {f"torch_npu.{row.name}" for row in ROWS} | _BESIDE)
+
+    def lacks(self, name):
+        """Whether no beginning of a dotted name is built; a bare module name is no use of it."""
+        parts = name.split(".")
+        if name in ("torch_npu", "torch_npu.npu", "torch_npu.utils"):
+            return False
+        return not any(".".join(parts[:n]) in self.built for n in range(2, len(parts) + 1))
+
+
+@dataclass
+class _Scope:
+    """A definition at the top of a file, or a method: the names it uses."""
+
+    dotted: set[str] = field(default_factory=set)
+    refers: set[str] = field(default_factory=set)  # other definitions of the file
+
+
+class TestFile:
+    """The tests of one file and why each does not count, if so."""
+
+    def __init__(self, path: Path, names: Names):
+        self._names = names
+        self._aliases = {"torch": "torch"}
+        self._scopes = {}
+        self._methods = {}  # class -> its method names
+        self._bases = {}
+        self._missing = {}  # local name or "" -> module that is not installed
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        self._folder = path.parent
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._import(node)
+        for node in tree.body:
+            self._define(node)
+        self.tests = {
+            f"{cls}.{method}": self._why_not(cls, method)
+            for cls, methods in self._methods.items()
+            for method in methods
+            if method.startswith("test")
+        }
+
+    def why_not(self, test: str) -> str:
+        """Why a test does not count; empty if it does. ``test_x_int8`` is made from ``test_x``."""
+        cls, _, method = test.partition(".")
+        owners = [cls, *self._ancestors(cls)]
+        fitting = [
+            known
+            for known in self.tests
+            if known.partition(".")[0] in owners and method.startswith(known.partition(".")[2])
+        ]
+        return self.tests[max(fitting, key=len)] if fitting else self._file_reason()
+
+    def _import(self, node):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                local = alias.asname or alias.name.partition(".")[0]
+                self._aliases[local] = alias.name if alias.asname else local
+                self._note_missing(alias.name)
+        elif node.module and not node.level:
+            for alias in node.names:
+                self._aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            self._note_missing(node.module)
+
+    def _note_missing(self, module):
+        top = module.partition(".")[0]
+        local = (self._folder / f"{top}.py").exists() or (self._folder / top).is_dir()
+        if top not in ("torch_npu", "torch") and not local and not importlib.util.find_spec(top):
+            self._missing[top] = f"imports {top}, which is not installed"
+
+    def _define(self, node):
+        if isinstance(node, ast.ClassDef):
+            self._methods[node.name] = []
+            self._bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
+            own = self._scopes[node.name] = _Scope()
+            for child in [*node.body, *node.decorator_list, *node.bases]:
+                if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    self._methods[node.name].append(child.name)
+                    self._scopes[f"{node.name}.{child.name}"] = self._read(child)
+                else:
+                    self._merge(own, self._read(child))
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            self._scopes[node.name] = self._read(node)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name):
+                        self._scopes[name.id] = self._read(node)
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            for child in ast.iter_child_nodes(node):
+                self._define(child)
+
+    @staticmethod
+    def _merge(into, other):
+        into.dotted |= other.dotted
+        into.refers |= other.refers
+
+    def _read(self, node):
+        scope = _Scope()
+        for child in ast.walk(node):
+            if isinstance(child, ast.Attribute):
+                self._read_attribute(child, scope)
+            elif isinstance(child, ast.Name):
+                scope.refers.add(child.id)
+                if self._aliases.get(child.id, "").count("."):
+                    scope.dotted.add(self._aliases[child.id])
+        return scope
+
+    def _read_attribute(self, node, scope):
+        parts = [node.attr]
+        value = node.value
+        while isinstance(value, ast.Attribute):
+            parts.insert(0, value.attr)
+            value = value.value
+        if isinstance(value, ast.Name) and value.id in ("self", "cls"):
+            scope.refers.add(f"self.{parts[0]}")
+            if node.attr.startswith("npu_") and len(parts) > 1:
+                scope.dotted.add(f"torch_npu.{node.attr}")
+        elif isinstance(value, ast.Name) and value.id in self._aliases:
+            scope.dotted.add(".".join([self._aliases[value.id], *parts]))
+        elif node.attr.startswith("npu_"):
+            scope.dotted.add(f"torch_npu.{node.attr}")
+
+    def _ancestors(self, cls):
+        for base in self._bases.get(cls, ()):
+            if base in self._methods:
+                yield base
+                yield from self._ancestors(base)
+
+    def _file_reason(self):
+        return next(iter(self._missing.values()), "")
+
+    def _why_not(self, cls, method):
+        if self._missing:
+            return self._file_reason()
+        lineage = [cls, *self._ancestors(cls)]
+        todo = [f"{owner}.{name}" for owner in lineage for name in (method, *_FIXTURES)] + lineage
+        seen = set()
+        used = set()
+        while todo:
+            name = todo.pop()
+            if name in seen or name not in self._scopes:
+                continue
+            seen.add(name)
+            used |= self._scopes[name].dotted
+            for other in self._scopes[name].refers:
+                own = other.removeprefix("self.")
+                todo += [f"{owner}.{own}" for owner in lineage] if own != other else [other]
+                if other in self._methods:  # a helper class of the file: all of it
+                    todo += [f"{other}.{m}" for m in self._methods[other]]
+        return next(filter(None, map(self._reason, sorted(used))), "")
+
+    def _reason(self, dotted):
+        name = dotted
+        for spelling in ("torch.ops.npu", "torch._C._npu"):
+            if name.startswith(spelling + "."):
+                name = "torch_npu" + name.removeprefix(spelling)
+        if name.startswith("torch.npu."):
+            name = "torch_npu" + name.removeprefix("torch")
+        for package, what in FOREIGN.items():
+            if name == package or name.startswith(package + "."):
+                return f"needs {what} ({dotted})"
+        if name.startswith("torch_npu.") and self._names.lacks(name):
+            return f"{dotted} is not built"
+        return ""

@@ -1,0 +1,159 @@
+"""What a run shows: the table for the terminal and docs/conformance.md."""
+
+import collections
+import re
+from dataclasses import dataclass
+from itertools import groupby
+
+from eligibility import Names, TestFile
+
+BAR = 0.9
+
+
+@dataclass
+class Row:
+    """One test: how it ended, and why it does not count, if so."""
+
+    suite: str
+    file: str
+    test: str
+    outcome: str
+    reason: str
+    not_counted: str
+    seconds: float = 0
+
+
+def judge(runs, names=None):
+    """Rows of all tests of the runs; a file that cannot be imported fails with all its tests."""
+    names = names or Names.of_this_build()
+    rows = []
+    for run in runs:
+        source = TestFile(run.path, names)
+        where = (run.suite, run.path.name)
+        if run.broken and not run.tests:
+            for test, why_not in source.tests.items():
+                rows.append(Row(*where, test, "failed", f"import: {run.broken}", why_not))
+        for test, o in run.tests.items():
+            why_not = source.why_not(test)
+            rows.append(Row(*where, test, o.outcome, o.reason, why_not, round(o.seconds, 2)))
+    return rows
+
+
+def counts(rows):
+    """Passed, failed and skipped among rows."""
+    tally = collections.Counter(row.outcome for row in rows)
+    return tally["passed"], tally["failed"], tally["skipped"]
+
+
+def counted(rows):
+    """Rows of tests that count and were not skipped."""
+    return [row for row in rows if not row.not_counted and row.outcome != "skipped"]
+
+
+def bar_is_met(rows):
+    """Whether nine of ten of the tests that count pass."""
+    passed, failed, _ = counts(counted(rows))
+    return passed + failed > 0 and passed >= BAR * (passed + failed)
+
+
+def _verdict(rows):
+    passed, failed, _ = counts(counted(rows))
+    share = 100 * passed / max(passed + failed, 1)
+    met = "met" if bar_is_met(rows) else "not met"
+    return f"{passed} of {passed + failed} ({share:.1f} %); the bar of {BAR:.0%} is {met}"
+
+
+def text(rows):
+    """The table for the terminal."""
+    lines = [f"{'passed':>7}{'failed':>8}{'skipped':>9}{'count':>7}  file"]
+    for (suite, file), group in _by_file(rows):
+        passed, failed, skipped = counts(group)
+        count = len(counted(group))
+        lines.append(f"{passed:7}{failed:8}{skipped:9}{count:7}  {suite}/{file}")
+        for row in group:
+            if row.outcome != "passed":
+                beside = f" [not counted: {row.not_counted}]" if row.not_counted else ""
+                lines.append(f"{'':33}{row.outcome}: {row.test}: {row.reason}{beside}")
+    passed, failed, skipped = counts(rows)
+    lines += ["", f"all: {passed} passed, {failed} failed, {skipped} skipped"]
+    lines.append(f"of those that use only what is built, passed: {_verdict(rows)}")
+    return "\n".join(lines)
+
+
+def markdown(rows):
+    """The document."""
+    from onnxruntime_npu.npu.api_table import ROWS
+    from onnxruntime_npu.ops import torch_names
+
+    parts = [
+        _HEAD.format(verdict=_verdict(rows), operators=len(torch_names()), rows=len(ROWS)),
+        "| suite | files | passed | failed | skipped | counted | of these passed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for suite, group in groupby(rows, lambda row: row.suite):
+        parts.append(_suite_line(suite, list(group)))
+    parts.append(_suite_line("all", rows))
+    parts += ["", "## Tests that count and fail", "", "| test | reason |", "|---|---|"]
+    parts += [
+        f"| `{row.suite}/{row.file}` `{row.test}` | {_cell(row.reason)} |"
+        for row in counted(rows)
+        if row.outcome == "failed"
+    ]
+    parts += ["", "## Why tests do not count", "", "| tests | reason |", "|---|---|"]
+    reasons = collections.Counter(_cell(row.not_counted) for row in rows if row.not_counted)
+    parts += [f"| {n} | {reason} |" for reason, n in _by_number(reasons)]
+    parts += ["", "## Why tests are skipped", "", "| tests | reason |", "|---|---|"]
+    reasons = collections.Counter(
+        _cell(row.reason) for row in rows if row.outcome == "skipped" and not row.not_counted
+    )
+    parts += [f"| {n} | {reason} |" for reason, n in _by_number(reasons)]
+    parts += ["", "## Files", "", "| file | passed | failed | skipped | counted |"]
+    parts.append("|---|---|---|---|---|")
+    for (suite, file), group in _by_file(rows):
+        passed, failed, skipped = counts(group)
+        count = len(counted(group))
+        parts.append(f"| `{suite}/{file}` | {passed} | {failed} | {skipped} | {count} |")
+    return "\n".join(parts) + "\n"
+
+
+def _by_file(rows):
+    for key, group in groupby(rows, lambda row: (row.suite, row.file)):
+        yield key, list(group)
+
+
+def _by_number(counter):
+    return sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _suite_line(suite, rows):
+    passed, failed, skipped = counts(rows)
+    good, bad, _ = counts(counted(rows))
+    files = len({(row.suite, row.file) for row in rows})
+    return f"| {suite} | {files} | {passed} | {failed} | {skipped} | {good + bad} | {good} |"
+
+
+def _cell(reason):
+    """A reason as the cell of a table: no bars, no addresses or paths of one machine."""
+    reason = re.sub(r"0x[0-9a-f]{6,}", "0x…", reason)
+    reason = re.sub(r"(?:/[\w.+-]+){2,}/", "…/", reason)
+    return reason.replace("|", "\\|").replace("<", "&lt;")
+
+
+_HEAD = """# Conformance
+
+Generated by `make conformance PATH=… ` with `--write-docs` (`tests/conformance/run.py`): the public
+test suites of op-plugin (`test/test_custom_ops`, `test/test_base_ops`) and of the pytorch adapter
+(`test/npu`, `test/custom_ops`, `test/allocator`), unmodified, with
+`onnxruntime_npu.install_as_torch_npu()`. The suites are not part of this repository; the helpers
+that they import as `torch_npu.testing` are ours, in `tests/conformance/torch_npu_testing/`.
+
+A test counts if it uses only what is built by now and plain torch. The rule is mechanical
+(`tests/conformance/eligibility.py`): every name of `torch_npu`, `torch.npu`, `torch.ops.npu` in the
+test's source and in what it refers to in its file must be one of the {operators} operators or begin
+with one of the {rows} rows of the device API; CUDA, collectives, inductor, torchair, C++ extensions
+and modules that are not installed do not count. Skipped tests do not count either:
+`SupportedDevices` skips what is not for the product `Ascend910B`, which the run sets by
+`ORT_NPU_DEVICE_NAME`.
+
+**Of the tests that count, passed: {verdict}.**
+"""

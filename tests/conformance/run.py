@@ -1,0 +1,83 @@
+"""The public conformance suites as a client: ``make conformance PATH="op-plugin pytorch"``.
+
+Runs the tests of checkouts of Ascend/op-plugin and Ascend/pytorch, unmodified, with
+``install_as_torch_npu()``: each file in a process of its own with a time limit. Prints a line per
+file, each failure and skip with its reason, and whether nine of ten tests pass of those that use
+only what is built (eligibility.py). Exit code 0 if they do, 1 if not, 2 for bad arguments.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+# The suites ask for the product by name and skip what it lacks.
+PRODUCT = "Ascend910B2"
+
+
+def main(arguments=None):
+    """Runs the suites below the given folders; returns the exit code."""
+    options = _options(arguments)
+    _prepare_environment()
+    import report
+    from suites import Limits, Runner, find_files
+
+    files = [f for f in find_files(options.paths) if options.only in f"{f[0]}/{f[1].name}"]
+    if not files:
+        print(
+            f"no test files in {', '.join(map(str, options.paths))}: expected checkouts of "
+            "Ascend/op-plugin and Ascend/pytorch, or a folder that holds them, such as "
+            "make conformance PATH=/tmp/checkouts",
+            file=sys.stderr,
+        )
+        return 2
+    runner = Runner(options.out / "logs", Limits(options.test_seconds, options.file_seconds))
+    runs = _run_all(runner, files, options.jobs)
+    judged = report.judge(runs)
+    (options.out / "results.json").write_text(json.dumps([asdict(row) for row in judged], indent=1))
+    print(report.text(judged))
+    if options.write_docs:
+        (ROOT / "docs" / "conformance.md").write_text(report.markdown(judged))
+    return 0 if report.bar_is_met(judged) else 1
+
+
+def _options(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("paths", nargs="+", type=Path, help="checkouts, or folders of checkouts")
+    parser.add_argument("--only", default="", help="files whose suite and name contain this")
+    parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4))
+    parser.add_argument("--test-seconds", type=float, default=60, help="limit of one test")
+    parser.add_argument("--file-seconds", type=float, default=600, help="limit of one file")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "conformance")
+    parser.add_argument("--write-docs", action="store_true", help="rewrite docs/conformance.md")
+    return parser.parse_args(arguments)
+
+
+def _prepare_environment():
+    """What every process of the run inherits."""
+    paths = [str(HERE), str(HERE / "shim"), str(ROOT / "python")]
+    sys.path[:0] = [paths[0], paths[2]]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    os.environ.setdefault("ORT_NPU_DEVICE_NAME", PRODUCT)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the CPU side of a comparison
+
+
+def _run_all(runner, files, jobs):
+    from tqdm import tqdm
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(runner.run, *file) for file in files]
+        finished = concurrent.futures.as_completed(futures)
+        for _ in tqdm(finished, total=len(files), unit="file", smoothing=0.05):
+            pass
+    return [future.result() for future in futures]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

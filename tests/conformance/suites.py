@@ -1,0 +1,183 @@
+"""Finds the suites in a checkout and runs their files, in processes with time limits."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import worker
+
+# Folders below a checkout's ``test``.
+FOLDERS = ("test_custom_ops", "test_base_ops", "npu", "custom_ops", "allocator")
+_SECONDS_TO_END = 10
+
+
+@dataclass
+class Limits:
+    """Seconds that a test, and a file's tests together, may take."""
+
+    test: float = 60
+    file: float = 600
+
+
+@dataclass
+class Outcome:
+    """How one test ended: passed, failed or skipped, and why."""
+
+    outcome: str
+    reason: str = ""
+    seconds: float = 0
+
+
+@dataclass
+class FileRun:
+    """One file of a suite: its tests with their outcomes, in order."""
+
+    suite: str
+    path: Path
+    tests: dict[str, Outcome] = field(default_factory=dict)
+    broken: str = ""  # why no test of it could be collected
+
+
+def find_files(roots):
+    """(suite, file) of every test file below checkouts, or below folders that hold checkouts."""
+    found = {}
+    for root in map(Path, roots):
+        for test in sorted({root / "test", *root.glob("*/test")}):
+            for folder in FOLDERS:
+                for file in sorted((test / folder).rglob("test_*.py")):
+                    if file.is_file():
+                        found[file.resolve()] = f"{test.parent.name}/test/{folder}"
+    return [(suite, file) for file, suite in found.items()]
+
+
+class Runner:
+    """Runs files, each in a process forked from one with torch loaded."""
+
+    def __init__(self, logs: Path, limits: Limits):
+        self._logs = logs
+        self._limits = limits
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["worker"])
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def run(self, suite, path):
+        """Runs a file; a test that ends its process, or hangs, fails, and the rest runs anew."""
+        run = FileRun(suite, path)
+        log = self._logs / f"{suite.replace('/', '.')}.{path.stem}.log"
+        log.unlink(missing_ok=True)
+        until = time.monotonic() + self._limits.file
+        while self._run_rest(run, log, until):
+            pass
+        return run
+
+    def _run_rest(self, run, log, until):
+        """Runs tests without outcome in one process; True when another one has to go on."""
+        report, theirs = self._context.Pipe(duplex=False)
+        done = list(run.tests)
+        arguments = (str(run.path), done, str(log), theirs)
+        process = self._context.Process(target=worker.run_file, args=arguments)
+        process.start()
+        theirs.close()
+        state = _State(run, set(done))
+        ended = late = False
+        for line in _lines(report, lambda: self._deadline(state, until)):
+            late = line is None
+            ended = not late and state.take(json.loads(line))
+            if late or ended:
+                break
+        if not late:
+            process.join(_SECONDS_TO_END)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
+        process.join()
+        if ended or state.finish_fixtures():
+            return False
+        return state.end_early(late, process.exitcode, until)
+
+    def _deadline(self, state, until):
+        return min(until, state.started + self._limits.test)
+
+
+class _State:
+    """What the reports of one process say."""
+
+    def __init__(self, run, done):
+        self._run, self._done = run, done
+        self._collected = []
+        self._running = None
+        self._fixtures = []
+        self.started = time.monotonic()
+
+    def take(self, event):
+        """Notes one report; True for the last."""
+        kind = event["event"]
+        self.started = time.monotonic()
+        if kind == "collected":
+            self._collected = event["tests"]
+        elif kind == "start":
+            self._running = event["test"]
+        elif kind == "result":
+            self._running = None
+            outcome = Outcome(event["outcome"], event["reason"], event["s"])
+            self._run.tests[event["test"]] = outcome
+        elif kind == "fixture":
+            self._fixtures.append(event)
+        elif kind == "broken":
+            self._run.broken = event["reason"]
+            return True
+        elif kind == "end":
+            self._close()
+            return True
+        return False
+
+    def _close(self):
+        """Tests that did not run have the outcome of their class's fixture."""
+        for test in self._collected:
+            if test not in self._run.tests:
+                of = f".{test.partition('.')[0]})"
+                fixture = next((f for f in self._fixtures if f["of"].endswith(of)), None)
+                fixture = fixture or {"outcome": "failed", "reason": "did not run"}
+                self._run.tests[test] = Outcome(fixture["outcome"], fixture["reason"])
+
+    def finish_fixtures(self):
+        """True when the process ended without a report although all tests have an outcome."""
+        return bool(self._collected) and all(t in self._run.tests for t in self._collected)
+
+    def end_early(self, late, exit_code, until):
+        """Blames the test that ran; True when there are others to go on with."""
+        if late:
+            seconds = time.monotonic() - self.started
+            reason = f"hangs: stopped after {seconds:.0f} s"
+        else:
+            name = signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
+            reason = f"ends its process: {name}"
+        if self._running is None:
+            self._run.broken = self._run.broken or reason
+            return False
+        self._run.tests[self._running] = Outcome("failed", reason)
+        rest = [test for test in self._collected if test not in self._run.tests]
+        if time.monotonic() < until:
+            return bool(rest)
+        for test in rest:
+            self._run.tests[test] = Outcome("failed", "not reached within the file's time limit")
+        return False
+
+
+def _lines(report, deadline):
+    """Lines that come in before the deadline, which every line may move; None when it passes."""
+    pending = b""
+    while True:
+        if not wait([report], max(deadline() - time.monotonic(), 0)):
+            yield None
+            return
+        data = os.read(report.fileno(), 65536)
+        if not data:
+            return
+        *lines, pending = (pending + data).split(b"\n")
+        yield from lines

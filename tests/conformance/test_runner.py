@@ -1,0 +1,150 @@
+"""The runner of the public suites, on a suite made here: each way in which a test can end."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+SUITE = """
+import os
+import time
+import unittest
+
+import torch
+import torch_npu
+from torch_npu.testing.common_utils import SupportedDevices, create_common_tensor
+from torch_npu.testing.decorator import Dtypes, instantiate_tests
+from torch_npu.testing.testcase import TestCase, run_tests
+
+
+@instantiate_tests
+class TestToy(TestCase):
+    def test_passes(self):
+        x, x_npu = create_common_tensor([torch.float32.__str__()[6:], 2, (3, 4)], -1, 1)
+        self.assertRtolEqual(x.abs().numpy(), x_npu.abs().cpu().numpy())
+
+    @Dtypes(torch.float32, torch.float16)
+    def test_dtypes(self, dtype, device="npu"):
+        self.assertEqual(torch.ones(2, dtype=dtype, device=device).dtype, dtype)
+
+    def test_fails(self):
+        self.assertRtolEqual(torch.zeros(3), torch.ones(3))
+
+    def test_hangs(self):
+        time.sleep(60)
+
+    def test_ends_its_process(self):
+        os._exit(3)
+
+    @unittest.skip("not today")
+    def test_skipped(self):
+        pass
+
+    @SupportedDevices(["Ascend310P"])
+    def test_for_another_product(self):
+        pass
+
+    def test_uses_what_is_not_built(self):
+        torch_npu.npu_no_such_operator(torch.ones(2))
+
+    def helper(self):
+        torch.npu.no_such_name()
+
+    def test_uses_it_by_a_helper(self):
+        self.helper()
+
+
+class TestFixture(TestCase):
+    @classmethod
+    def setUpClass(cls):
+        raise RuntimeError("no ground to stand on")
+
+    def test_never_runs(self):
+        pass
+
+
+if __name__ == "__main__":
+    run_tests()
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Exit code, output and rows by test of a run over the toy suite and a file that is broken."""
+    pytest.importorskip("torch")
+    from onnxruntime_npu import torch_device
+
+    if not torch_device.is_built():
+        pytest.skip("this build has no torch device")
+    folder = tmp_path_factory.mktemp("checkout")
+    tests = folder / "op-plugin" / "test" / "test_base_ops"
+    tests.mkdir(parents=True)
+    (tests / "test_toy.py").write_text(SUITE)
+    (tests / "test_broken.py").write_text("import no_such_module\n\n" + SUITE)
+    command = [sys.executable, str(HERE / "run.py"), str(folder)]
+    command += ["--out", str(folder / "out"), "--test-seconds", "5", "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    rows = json.loads((folder / "out" / "results.json").read_text())
+    by_test = {row["test"]: row for row in rows if row["file"] == "test_toy.py"}
+    broken = [row for row in rows if row["file"] == "test_broken.py"]
+    return done, by_test, broken
+
+
+def test_every_end_of_a_test_is_told(run):
+    done, rows, _ = run
+    ends = {name.partition(".")[2]: (row["outcome"], row["reason"]) for name, row in rows.items()}
+    assert ends.pop("test_hangs")[1].startswith("hangs: stopped after")
+    assert ends.pop("test_fails")[1].startswith("AssertionError: 3 of 3 values differ")
+    assert ends == {
+        "test_passes": ("passed", ""),
+        "test_dtypes_float32": ("passed", ""),
+        "test_dtypes_float16": ("passed", ""),
+        "test_ends_its_process": ("failed", "ends its process: exit code 3"),
+        "test_skipped": ("skipped", "not today"),
+        "test_for_another_product": ("skipped", "for ['Ascend310P'], not for Ascend910B"),
+        "test_uses_what_is_not_built": (
+            "failed",
+            "AttributeError: module 'onnxruntime_npu.ops' has no operator 'npu_no_such_operator'",
+        ),
+        "test_uses_it_by_a_helper": (
+            "failed",
+            "AttributeError: module 'onnxruntime_npu.npu' has no attribute 'no_such_name'",
+        ),
+        "test_never_runs": ("failed", "RuntimeError: no ground to stand on"),
+    }, done.stdout + done.stderr
+
+
+def test_what_is_not_built_does_not_count(run):
+    done, rows, broken = run
+    reasons = {name: row["not_counted"] for name, row in rows.items() if row["not_counted"]}
+    assert reasons == {
+        "TestToy.test_uses_what_is_not_built": "torch_npu.npu_no_such_operator is not built",
+        "TestToy.test_uses_it_by_a_helper": "torch.npu.no_such_name is not built",
+    }
+    assert {row["outcome"] for row in broken} == {"failed"}
+    assert {row["not_counted"] for row in broken} == {
+        "imports no_such_module, which is not installed"
+    }
+    assert done.returncode == 1
+    assert "passed: 3 of 7 (42.9 %); the bar of 90% is not met" in done.stdout
+
+
+def test_no_suites_is_a_mistake_of_the_user(tmp_path):
+    command = [sys.executable, str(HERE / "run.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "expected checkouts" in done.stderr
+
+
+def test_path_on_makes_command_line_is_the_suites_only(tmp_path):
+    makefile = [f"--makefile={ROOT / 'Makefile'}", f"--directory={ROOT}", "--silent"]
+    recipe = "--eval=show: ; @echo $(SUITES) && echo $$PATH"
+    command = ["make", *makefile, f"PATH={tmp_path}", recipe, "show"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [str(tmp_path), os.environ["PATH"]], done.stderr

@@ -1,0 +1,16 @@
+"""What the public suites import as ``torch_npu.testing``, written for them and for nothing else."""
+
+import importlib
+import sys
+
+_PARTS = ("common_utils", "testcase", "decorator", "common_distributed")
+
+
+def install():
+    """Makes onnxruntime_npu be torch_npu, with these helpers as its ``testing``."""
+    import onnxruntime_npu
+
+    onnxruntime_npu.install_as_torch_npu()
+    onnxruntime_npu.testing = sys.modules["torch_npu.testing"] = sys.modules[__name__]
+    for part in _PARTS:
+        sys.modules[f"torch_npu.testing.{part}"] = importlib.import_module(f"{__name__}.{part}")
