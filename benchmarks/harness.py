@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-# onnxruntime's and torch's idle threads spin for tens of milliseconds before they sleep, and would take
-# cores from whichever engine has the next turn.
+# onnxruntime's and torch's idle threads spin for tens of milliseconds before they sleep, and would
+# take cores from whichever engine has the next turn.
 SETTLE_SECONDS = 0.1
 
 
