@@ -19,6 +19,7 @@ Where torch_npu leaves a point open, this holds:
   counts the prefix, then every row of key.
 - Integers of a cache stand for (x + offset) * scale, rounded after each step to the scales' dtype:
   query's, or float32.
+- What torch_npu forbids together is refused: see _inference_combinations.py.
 - With query int8, weights are exp(score - maximum) quantised to int8; they are summed before that.
   The kernel quantises against the maximum of the keys so far, the reference against that of all.
 """
@@ -31,6 +32,7 @@ from typing import Any
 
 from onnxruntime_npu.opdef import check, torch
 
+from ._inference_combinations import check_combination
 from ._inference_operands import Operands, dequantise
 from ._inference_rows import full_mask, is_compressed, lengths_per_batch, packed_rows
 from ._masked_product import masked_product
@@ -126,6 +128,7 @@ class Call:
         """Return attention and log-sum-exp."""
         self.check_attributes()
         self.check_types()
+        check_combination(self)
         self.set_operands()
         self.set_rope()
         self.set_prefix()
@@ -281,11 +284,6 @@ class Call:
         )
         if query is None:
             return
-        require(not self.integers, "expected no query_rope and key_rope with query int8")
-        require(
-            self.key_shared_prefix is None,
-            "expected no query_rope and key_rope with key_shared_prefix",
-        )
         dtype = self.query.dtype
         require(
             query.dtype == key.dtype == dtype,
@@ -322,25 +320,12 @@ class Call:
         self.prefix = 0
         if fronts["key"] is None:
             return
-        require(
-            not self.packed, f"expected no key_shared_prefix for input_layout {self.input_layout}"
-        )
-        require(self.kv_padding_size is None, "expected no kv_padding_size with key_shared_prefix")
-        modes = [self.key_antiquant_mode, self.value_antiquant_mode]
-        if self.antiquant_scale is not None:
-            modes = [self.antiquant_mode]
-        require(
-            not self.quantised or all(mode in (0, 2) for mode in modes),
-            "expected antiquant scales of tensors, channels or heads with key_shared_prefix, "
-            "got scales of tokens",
-        )
         for kind, own, size in (("key", self.key, self.k), ("value", self.value, self.v)):
             name, x, size = f"{kind}_shared_prefix", fronts[kind], size.shape[3]
             require(
                 x.dtype == own.dtype,
                 f"expected {name} of {kind}'s dtype {own.dtype}, got {x.dtype}",
             )
-            require(own.dim() < 5 or not self.paged, f"expected no {name} with a cache of rank 5")
             x = self.operands.rows(name, x, self.kv_heads)
             require(x.shape[0] == 1, f"expected {name} of batch size 1, got {x.shape[0]}")
             require(

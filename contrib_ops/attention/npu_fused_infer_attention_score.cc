@@ -2,6 +2,7 @@
 // npu_fused_infer_attention_score.py.
 #include <string>
 
+#include "ep/kernels/attention/combination.h"
 #include "ep/kernels/attention/inference.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -12,11 +13,26 @@ using attention::Inference;
 using attention::InferenceAttributes;
 using attention::InferenceInputs;
 
-enum Input : size_t { kQuery = 0, kKeySharedPrefix = 21, kQueryRope = 24 };
+constexpr const char* kOp = "npu_fused_infer_attention_score";
+
+enum Input : size_t {
+  kQuery = 0,
+  kKey,
+  kValue,
+  kAntiquantScale = 12,
+  kKeyAntiquantScale = 14,
+  kValueAntiquantScale = 16,
+  kBlockTable = 18,
+  kKvPaddingSize = 20,
+  kKeySharedPrefix,
+  kValueSharedPrefix,
+  kQueryRope = 24,
+  kKeyRope,
+};
 
 InferenceAttributes Read(const Attributes& a) {
   InferenceAttributes r;
-  r.op = "npu_fused_infer_attention_score";
+  r.op = kOp;
   r.layout = a.String("input_layout", "BSH");
   r.layouts = {"BSH",       "BSND",      "BNSD", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "BSH_NBSD",
                "BSND_NBSD", "BNSD_NBSD", "TND",  "NTD",       "TND_NTD",  "NTD_TND",   "NSD"};
@@ -76,15 +92,27 @@ class FusedInferAttentionScoreKernel final : public Kernel {
   Inference inference_;
 };
 
+// Such a node is not claimed, and its session says why.
 std::string Unsupported(const NodeView& node) {
   const auto given = [&](size_t i) { return i < node.inputs.size() && node.inputs[i] != DType::kUndefined; };
-  if (given(kQueryRope) && node.inputs[kQuery] == DType::kInt8) {
-    return "query_rope and key_rope with query int8 are not implemented";
-  }
-  if (given(kQueryRope) && given(kKeySharedPrefix)) {
-    return "query_rope and key_rope with key_shared_prefix are not implemented";
-  }
-  return "";
+  const auto in_pieces = [&](size_t i) { return node.rank_known[i] && node.shapes[i].size() == 5; };
+  const auto scales_tokens = [&](size_t scale, const char* mode) {
+    return given(scale) && attention::ScalesTokens(node.attributes.Int(mode, 0));
+  };
+  const std::string layout = node.attributes.String("input_layout", "BSH");
+  const attention::Layout* known = attention::FindLayout(layout);
+  attention::Combination parts;
+  if (known != nullptr && attention::IsPacked(known->input)) parts.layout = layout;
+  parts.rope = given(kQueryRope) || given(kKeyRope);
+  parts.prefix = given(kKeySharedPrefix) || given(kValueSharedPrefix);
+  parts.integer_query = node.inputs[kQuery] == DType::kInt8;
+  parts.token_scales = scales_tokens(kAntiquantScale, "antiquant_mode") ||
+                       scales_tokens(kKeyAntiquantScale, "key_antiquant_mode") ||
+                       scales_tokens(kValueAntiquantScale, "value_antiquant_mode");
+  parts.kv_padding = given(kKvPaddingSize);
+  parts.cache_in_pieces = given(kBlockTable) && (in_pieces(kKey) || in_pieces(kValue));
+  const std::string conflict = parts.Conflict();
+  return conflict.empty() ? "" : std::string("[") + kOp + "] " + conflict;
 }
 
 NPU_KERNEL(NPUFusedInferAttentionScore, FusedInferAttentionScoreKernel);

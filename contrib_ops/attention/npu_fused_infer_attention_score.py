@@ -1,15 +1,16 @@
 """Inference attention, prefill and decode, over a key/value cache, with grouped query heads.
 
 Source: torch_npu.npu_fused_infer_attention_score. What torch_npu leaves open is settled in
-_inference.py. With softmax_lse_flag False the second result is [0.0]. key_rope_antiquant_scale is
-reserved: it is taken and has no effect. Not implemented, and refused by name: rope parts together
-with query int8 or with a shared prefix.
+_inference.py, which also lists what torch_npu forbids and is refused: rope parts or prefixes
+together with what has no place for them. With softmax_lse_flag False the second result is [0.0].
+key_rope_antiquant_scale is reserved: it is taken and has no effect.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 
 from ._inference import attend
 from ._inference_body import attend_body
+from ._inference_combinations import refuse_combinations
 from ._inference_samples import (
     compressed,
     padded_samples,
@@ -514,3 +515,4 @@ refuse(
     "padding_size",
     kv_padding_size=lambda make: make.tensor([1, 2], dtype="int64"),
 )
+refuse_combinations(op, refuse)

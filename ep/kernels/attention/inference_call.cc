@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "ep/kernels/attention/combination.h"
+
 namespace npu::attention {
 
 Problem InferenceCall::MakeProblem() {
@@ -11,6 +13,7 @@ Problem InferenceCall::MakeProblem() {
   p_.key_heads = a_.key_heads;
   p_.scale = a_.scale;
   CheckTypes();
+  CheckCombination();
   SetOperands();
   SetRope();
   SetPrefix();
@@ -64,6 +67,21 @@ void InferenceCall::CheckTypes() {
     p_.weight_scale = Scalar("quant_scale1", in_.quant_scale1);
     p_.value_scale = Scalar(a_.value_scale_name, in_.dequant_scale2);
   }
+}
+
+void InferenceCall::CheckCombination() const {
+  Combination parts;
+  if (packed()) parts.layout = layout_.name;
+  parts.rope = in_.query_rope || in_.key_rope;
+  parts.prefix = in_.key_shared_prefix || in_.value_shared_prefix;
+  parts.integer_query = p_.query_dtype == DType::kInt8;
+  parts.token_scales = in_.antiquant_scale ? ScalesTokens(a_.antiquant_mode)
+                                           : quantised() && (ScalesTokens(a_.key_antiquant_mode) ||
+                                                             ScalesTokens(a_.value_antiquant_mode));
+  parts.kv_padding = in_.kv_padding_size.present;
+  parts.cache_in_pieces = paged() && (in_.key.shape.rank() == 5 || in_.value.shape.rank() == 5);
+  const std::string conflict = parts.Conflict();
+  NPU_INFERENCE_CHECK(conflict.empty(), conflict);
 }
 
 DeviceScalar InferenceCall::Scalar(const char* name, const TensorView& t) const {

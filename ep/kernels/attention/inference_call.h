@@ -31,6 +31,7 @@ class InferenceCall {
 
   // inference_call.cc
   void CheckTypes();
+  void CheckCombination() const;
   void SetOutput();
   DeviceScalar Scalar(const char* name, const TensorView& t) const;
 

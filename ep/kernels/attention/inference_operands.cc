@@ -97,8 +97,6 @@ void InferenceCall::SetRope() {
   NPU_INFERENCE_CHECK(bool(query) == bool(key), "expected query_rope and key_rope together, got only ",
                       query ? "query_rope" : "key_rope");
   if (!query) return;
-  NPU_INFERENCE_CHECK(IsFloating(p_.query_dtype), "expected no query_rope and key_rope with query int8");
-  NPU_INFERENCE_CHECK(!in_.key_shared_prefix, "expected no query_rope and key_rope with key_shared_prefix");
   NPU_INFERENCE_CHECK(query.dtype == p_.query_dtype && key.dtype == p_.query_dtype,
                       "expected query_rope and key_rope of query's dtype ", NameOf(p_.query_dtype), ", got ",
                       NameOf(query.dtype), " and ", NameOf(key.dtype));
@@ -120,16 +118,9 @@ void InferenceCall::SetPrefix() {
                       key ? "key_shared_prefix" : "value_shared_prefix");
   NPU_INFERENCE_CHECK(key || !length, "expected key_shared_prefix with actual_shared_prefix_len, got none");
   if (!key) return;
-  NPU_INFERENCE_CHECK(!packed(), "expected no key_shared_prefix for input_layout ", layout_.name);
-  NPU_INFERENCE_CHECK(!in_.kv_padding_size, "expected no kv_padding_size with key_shared_prefix");
-  NPU_INFERENCE_CHECK(p_.key.quant.row_stride == 0 && p_.value.quant.row_stride == 0,
-                      "expected antiquant scales of tensors, channels or heads with key_shared_prefix, got scales of "
-                      "tokens");
   const auto operand = [&](const char* name, const TensorView& t, const char* of, int64_t size, CacheRows& rows) {
     NPU_INFERENCE_CHECK(t.dtype == rows.dtype, "expected ", name, " of ", of, "'s dtype ", NameOf(rows.dtype), ", got ",
                         NameOf(t.dtype));
-    // A prefix lies in one piece even where the rest is in pages that are not.
-    NPU_INFERENCE_CHECK(rows.chunk == 0, "expected no ", name, " with a cache of rank 5");
     const Axes axes = Operand(name, t, a_.key_heads);
     NPU_INFERENCE_CHECK(axes.batch == 1, "expected ", name, " of batch size 1, got ", axes.batch);
     NPU_INFERENCE_CHECK(HeadSize(name, t, axes) == size, "expected ", name, " of ", of, "'s head size ", size, ", got ",
