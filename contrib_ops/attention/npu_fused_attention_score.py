@@ -4,10 +4,12 @@ Source: torch_npu.npu_fused_attention_score. Where torch_npu leaves a point open
 
 - query_transpose, key_transpose and value_transpose say that the last two axes of the operand are
   swapped. bmm_score_transpose_b does so with the second product's right operand, the value: with
-  value_transpose it cancels out. bmm_score_transpose_a is refused, dx_transpose changes nothing.
+  value_transpose it cancels out. bmm_score_transpose_a is refused, for it would multiply by weights
+  of which no row sums to 1; dx_transpose changes nothing.
 - With keep_prob < 1 weight n of [B, N, Sq, Skv] is kept where word n of Philox 4x32-10 with key
-  seed is below keep_prob * 2^32; a torch call draws the seed from torch's generator. Its gradient
-  is refused, because no result tells the seed: npu_fusion_attention has what it takes.
+  seed is below keep_prob * 2^32; a torch call draws the seed from torch's generator, and its
+  backward pass drops the same. A compiled call cannot tell its backward pass what it has drawn, so
+  that this is refused there: npu_fusion_attention takes a seed.
 - A row whose scores are all -inf gives 0.
 - Sq and Skv may differ, and the dtype is any float.
 """
@@ -102,13 +104,13 @@ def reference(
 @op.backward("query_layer", "key_layer", "value_layer", "attention_mask")
 def backward(
     grad_out, query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
-    query_transpose, key_transpose, bmm_score_transpose_b, value_transpose,
+    query_transpose, key_transpose, bmm_score_transpose_b, value_transpose, seed,
 ):  # fmt: skip
-    """With weights P and g = dO V^T: dS = P (g - sum(P g)), from which all gradients follow."""
+    """With weights P, kept by F, and g = F dO V^T: dS = P (g - sum(P g)); all else follows."""
     require(
-        keep_prob in (0, 1),
-        f"expected keep_prob 0 or 1 where a gradient is wanted, got {keep_prob}: "
-        "npu_fusion_attention knows what it has dropped",
+        keep_prob in (0, 1) or seed != 0,
+        f"expected keep_prob 0 or 1 in a traced call whose gradient is wanted, got {keep_prob}: "
+        "npu_fusion_attention takes a seed",
     )
     turn_value = value_transpose != bmm_score_transpose_b
     compute = torch.promote_types(query_layer.dtype, torch.float32)
@@ -120,16 +122,18 @@ def backward(
     )  # fmt: skip
     mask = attention_mask.to(compute)
     batch, heads, rows, _ = q.shape
-    d_out = (
-        (grad_out * keep_prob).to(compute).reshape(batch, rows, heads, v.shape[3]).transpose(1, 2)
-    )
+    d_out = grad_out.to(compute).reshape(batch, rows, heads, v.shape[3]).transpose(1, 2)
     scores = q @ k.transpose(2, 3) * scale + mask
     weights = torch.softmax(scores, -1).masked_fill(scores == float("-inf"), 0.0)
-    d_weights = d_out @ v.transpose(2, 3)
+    keep = keep_prob
+    if 0 < keep_prob < 1:
+        number = torch.arange(weights.numel(), device=weights.device).view(weights.shape)
+        keep = factors(keep_prob, number, seed, 0).to(compute)
+    d_weights = d_out @ v.transpose(2, 3) * keep
     d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdim=True))
     dq = d_scores @ k * scale
     dk = d_scores.transpose(2, 3) @ q * scale
-    dv = weights.transpose(2, 3) @ d_out
+    dv = (weights * keep).transpose(2, 3) @ d_out
     turned = (query_transpose, key_transpose, turn_value)
     grads = [
         (g.transpose(2, 3) if t else g).to(query_layer.dtype)

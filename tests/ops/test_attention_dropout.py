@@ -171,11 +171,46 @@ def test_gradient_of_a_block_is_that_of_what_was_kept() -> None:
         torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=1e-4)
 
 
-def test_gradient_of_a_score_that_dropped_is_refused() -> None:
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_gradient_of_a_score_is_that_of_what_was_kept(device: str) -> None:
+    turned = {"key_transpose": True, "bmm_score_transpose_b": True}
+    query, key, value = _qkv()
+    mask = torch.randn(2, 1, 40, 50)
+    tensors = query, key.transpose(2, 3), value.transpose(2, 3), mask
+    leaves = [x.to(device).requires_grad_() for x in tensors]
+    torch.manual_seed(3)
+    out = onnxruntime_npu.npu_fused_attention_score(*leaves, 0.25, 0.6, **turned)
+    weight = torch.randn(out.shape)
+    got = torch.autograd.grad((out * weight.to(device)).sum(), leaves)
+    # What was kept shows where every value has a column of its own.
+    eye = torch.eye(50).expand(2, 2, 50, 50)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        call = (x.to(device) for x in (query, key, eye, mask))
+        dropped = onnxruntime_npu.npu_fused_attention_score(*call, 0.25, 0.6).cpu()
+    kept = (dropped.view(2, 40, 2, 50).transpose(1, 2) != 0) / 0.6
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    q, k, v, m = wide
+    again = (torch.softmax(q @ k * 0.25 + m, -1) * kept) @ v.transpose(2, 3)
+    again = again.transpose(1, 2).reshape(80, 32)
+    torch.testing.assert_close(out.detach().cpu().double(), again, rtol=1e-4, atol=1e-5)
+    want = torch.autograd.grad((again * weight).sum(), wide)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.cpu().double(), w, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_compiled_score_that_drops_is_refused() -> None:
     query, key, value = _qkv()
     mask = torch.zeros(1, 1, 40, 50)
-    out = onnxruntime_npu.npu_fused_attention_score(
-        query.requires_grad_(), key, value, mask, 1.0, 0.5
-    )
-    with pytest.raises(RuntimeError, match="expected keep_prob 0 or 1 where a gradient is wanted"):
-        out.sum().backward()
+
+    def score(query: torch.Tensor, keep_prob: float) -> torch.Tensor:
+        return torch.ops.npu.npu_fused_attention_score(query, key, value, mask, 1.0, keep_prob)
+
+    compiled = torch.compile(score, backend="aot_eager")
+    query.requires_grad_()
+    got = torch.autograd.grad(compiled(query, 1.0).sum(), query)[0]
+    torch.testing.assert_close(got, torch.autograd.grad(score(query, 1.0).sum(), query)[0])
+    with pytest.raises(
+        RuntimeError, match="expected keep_prob 0 or 1 in a traced call whose gradi"
+    ):
+        compiled(query, 0.5).sum().backward()

@@ -45,19 +45,24 @@ class AutogradKernel:
     ):
         self._overload = overload
         self._kernel = kernel
+        self._seeded = op.seeded
         self._node = make_node(op, schema, in_place)
 
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the call that the dispatcher hands over with its dispatch keys."""
         below = keys & _BELOW_AUTOGRAD
+        plain = below.highestPriorityTypeId() in _KERNELS
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs):
+            seeds = plain and self._seeded  # the dispatcher's schema has no room for a seed
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 with torch._C._AutoDispatchBelowAutograd():
+                    if seeds:
+                        return self._kernel(*args, **kwargs)
                     return self._overload.redispatch(below, *args, **kwargs)
 
-            return self._node(forward, args, kwargs)
-        if below.highestPriorityTypeId() in _KERNELS:
+            return self._node(forward, args, kwargs, seeds)
+        if plain:
             return self._kernel(*args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
             return self._overload.redispatch(below, *args, **kwargs)
@@ -72,11 +77,10 @@ class _Call:
     has_list_result: bool = False
 
 
-def make_node(
-    op: Op, schema: Schema, in_place: Mapping[int, str]
-) -> Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]:
-    """Return ``node(forward, args, kwargs)``: it runs ``forward`` and records its gradient.
+def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[..., Any]:
+    """Return ``node(forward, args, kwargs, seeds)``: it runs ``forward`` and records its gradient.
 
+    With ``seeds`` the node draws the seed of a formula that reads it, and hands it to ``forward``.
     A tensor that is written in place is recorded as torch's in-place operators record theirs; its
     old value is kept only where the formula asks for it.
     """
@@ -88,6 +92,7 @@ def make_node(
     written = list(dict.fromkeys(in_place.values()))
     output_names = [o.name for o in op.outputs]
     result_count = len(schema.returns)
+    reads_seed = op.seeded and formula is not None and "seed" in formula.saves
 
     def forward(ctx: Any, call: _Call, *tensors: Any) -> tuple[torch.Tensor, ...]:
         bound = call.bound
@@ -95,7 +100,10 @@ def make_node(
         if formula:
             before = {n: bound[n].clone() for n in written if n in formula.saves}
         args = [bound[n] for n in names if n not in keyword_only]
-        results = call.forward(*args, **{n: bound[n] for n in names if n in keyword_only})
+        keywords = {n: bound[n] for n in names if n in keyword_only}
+        if reads_seed and bound["seed"]:
+            keywords["seed"] = bound["seed"]
+        results = call.forward(*args, **keywords)
         if result_count == 1:
             results = (results,)
         results = list(results or ())
@@ -181,9 +189,13 @@ def make_node(
         },
     )
 
-    def node(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def node(
+        run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seeds: bool = False
+    ) -> Any:
         # The formula has to see what the host settled, such as a seed.
         bound, _ = op.settle({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
+        if reads_seed:
+            bound["seed"] = op.draw_seed(bound) if seeds else 0
         for name in written:
             _check_may_be_written(bound[name])
         tensors: list[Any] = []

@@ -214,8 +214,10 @@ class Op:
         The parameters of the formula say what it takes: ``grad_<output>`` the gradient of an
         output (None where none flows; an output without such a parameter is not differentiable),
         the name of an argument or output its value, which is saved for that, and ``needs`` the set
-        of arguments whose gradients are wanted. It returns the gradients in the order of
-        ``arguments``; None stands for zero and for what is not wanted.
+        of arguments whose gradients are wanted. ``seed``, of an operator that is ``seeded``, is
+        what the call has drawn, or 0 where it is traced and draws when the trace is run. It returns
+        the gradients in the order of ``arguments``; None stands for zero and for what is not
+        wanted.
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,7 +238,7 @@ class Op:
                 f"got {list(arguments)}"
             )
         output_names = {o.name for o in self.outputs}
-        readable = output_names | {a.name for a in self.schema.arguments}
+        readable = output_names | {a.name for a in self.node_arguments}
         outputs: list[str] = []
         saves: list[str] = []
         parameters = [p for p in inspect.signature(function).parameters if p != "needs"]

@@ -102,7 +102,7 @@ class _Call:
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         bound, integers = self._op.settle(self._bind(args, kwargs))
-        if self._op.seeded:
+        if self._op.seeded and not bound["seed"]:
             bound["seed"] = self._op.draw_seed(bound)
         check_dtypes(self._op, bound)
         count = len(self._op.outputs)
