@@ -1,5 +1,6 @@
 // Copies: between devices and the host, between layouts, between element types.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
@@ -97,10 +98,34 @@ void ToHost(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   }
 }
 
+// `from` on the host, in a tensor whose conjugate and negative bits are those of `to`.
+at::Tensor SameBits(const at::Tensor& from, const at::Tensor& to) {
+  at::Tensor host = at::empty(from.sizes(), at::TensorOptions(from.scalar_type()).device(at::kCPU));
+  host._set_conj(from.is_conj());
+  host._set_neg(from.is_neg());
+  host.copy_(from);
+  host = host.resolve_conj().resolve_neg();
+  if (to.is_neg()) {
+    host = host.neg();
+    host._set_neg(true);
+  }
+  if (to.is_conj()) {
+    host = at::conj_physical(host);
+    host._set_conj(true);
+  }
+  return host;
+}
+
 at::Tensor CopyFrom(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   if (to.numel() == 0 || to.is_same(from)) return to;
   const at::Tensor source = from.sizes() == to.sizes() ? from : from.expand(to.sizes());
   const at::ScalarType dtype = to.scalar_type();
+  if (source.is_conj() != to.is_conj() || source.is_neg() != to.is_neg()) {
+    // The bits say what the numbers stand for; where they differ, the numbers are changed on the host.
+    const at::Tensor host = SameBits(source, to);
+    CopyFrom(host, to, non_blocking);
+    return to;
+  }
   if (source.scalar_type() != dtype) {
     // Converted on the side that has less to do: the device, unless the host would send the same bytes anyway.
     at::Tensor same = source.is_cpu() ? source.to(dtype) : Convert(source, dtype);
@@ -120,7 +145,7 @@ at::Tensor CopyFrom(const at::Tensor& from, const at::Tensor& to, bool non_block
 }
 
 at::Tensor CopyFromAndResize(const at::Tensor& from, const at::Tensor& to) {
-  to.resize_(from.sizes());
+  if (to.sizes() != from.sizes()) to.resize_(from.sizes());  // a view of that size stays one
   return CopyFrom(from, to, false);
 }
 
@@ -158,6 +183,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fill_.Tensor", &FillTensor);
   m.impl("zero_", &Zero);
 }
+
+// Else torch would resolve the bits by a copy, which comes here again.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 }  // namespace
 }  // namespace npu::aten

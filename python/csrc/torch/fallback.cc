@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "ep/runtime/log.h"
+#include "python/csrc/torch/cpu_call.h"
 
 namespace npu::aten {
 namespace {
@@ -41,7 +42,12 @@ void Count(const std::string& op) {
 void FallBackToCpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::OperatorName& name = op.operator_name();
   Count(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
-  at::native::cpu_fallback(op, stack);
+  CheckOneDevice(op, *stack);
+  if (WidensHalves(op, *stack)) {
+    CallWidened(op, stack);
+  } else {
+    at::native::cpu_fallback(op, stack);
+  }
 }
 
 std::map<std::string, int64_t> FallbackCounts() {

@@ -1,5 +1,6 @@
 // What torch asks of an accelerator.
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <torch/library.h>
 
 #include "python/csrc/torch/generator.h"
 #include "python/csrc/torch/pinned_memory.h"
@@ -55,6 +56,14 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 struct HooksRegistration {
   HooksRegistration() { at::RegisterPrivateUse1HooksInterface(new Hooks); }
 } hooks_registration;
+
+// A tensor of either device may take the place of one of the other: `parameter.data = tensor.npu()`.
+bool MayReplace(const at::Tensor& self, const at::Tensor& from) {
+  const auto plain = [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_quantized(); };
+  return plain(self) && plain(from);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_has_compatible_shallow_copy_type", &MayReplace); }
 
 }  // namespace
 }  // namespace npu::aten

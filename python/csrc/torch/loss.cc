@@ -2,12 +2,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/nll_loss_backward_meta.h>
 #include <ATen/ops/nll_loss_forward_meta.h>
 #include <torch/library.h>
 
 #include <tuple>
 
+#include "python/csrc/torch/integer_indices.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -34,9 +36,10 @@ struct Targets {
   }
 };
 
-std::tuple<at::Tensor&, at::Tensor&> NllLoss(const at::Tensor& self, const at::Tensor& target,
+std::tuple<at::Tensor&, at::Tensor&> NllLoss(const at::Tensor& self, const at::Tensor& given_target,
                                              const std::optional<at::Tensor>& weight, int64_t reduction,
                                              int64_t ignore_index, at::Tensor& out, at::Tensor& total_weight) {
+  const at::Tensor target = Int64Indices(given_target);
   InferTwo<at::meta::structured_nll_loss_forward>(out, total_weight, self, target, Reference(weight), reduction,
                                                   ignore_index);
   const at::Tensor scores = self.dim() == 1 ? self.unsqueeze(0) : self;
@@ -54,9 +57,10 @@ std::tuple<at::Tensor&, at::Tensor&> NllLoss(const at::Tensor& self, const at::T
   return {out, total_weight};
 }
 
-at::Tensor& NllLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+at::Tensor& NllLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& given_target,
                             const std::optional<at::Tensor>& weight, int64_t reduction, int64_t ignore_index,
                             const at::Tensor& total_weight, at::Tensor& out) {
+  const at::Tensor target = Int64Indices(given_target);
   Infer<at::meta::structured_nll_loss_backward>(out, grad, self, target, Reference(weight), reduction, ignore_index,
                                                 total_weight);
   const Targets targets(self, target, weight, ignore_index);
@@ -68,7 +72,24 @@ at::Tensor& NllLossBackward(const at::Tensor& grad, const at::Tensor& self, cons
   return out;
 }
 
+// torch's own functional forms would refuse int32 targets before they came here.
+std::tuple<at::Tensor, at::Tensor> NewNllLoss(const at::Tensor& self, const at::Tensor& target,
+                                              const std::optional<at::Tensor>& weight, int64_t reduction,
+                                              int64_t ignore_index) {
+  at::Tensor out = at::empty({0}, self.options()), total_weight = at::empty({0}, self.options());
+  NllLoss(self, target, weight, reduction, ignore_index, out, total_weight);
+  return {out, total_weight};
+}
+at::Tensor NewNllLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                              const std::optional<at::Tensor>& weight, int64_t reduction, int64_t ignore_index,
+                              const at::Tensor& total_weight) {
+  at::Tensor out = at::empty({0}, self.options());
+  return NllLossBackward(grad, self, target, weight, reduction, ignore_index, total_weight, out);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("nll_loss_forward", &NewNllLoss);
+  m.impl("nll_loss_backward", &NewNllLossBackward);
   m.impl("nll_loss_forward.output", &NllLoss);
   m.impl("nll_loss_backward.grad_input", &NllLossBackward);
 }

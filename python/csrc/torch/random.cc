@@ -1,5 +1,6 @@
 // Random operators: one Philox generator per device, reproducible from its seed.
 #include <ATen/core/Tensor.h>
+#include <ATen/native/DistributionTemplates.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/multinomial_ops.h>
 #include <ATen/ops/native_dropout_ops.h>
@@ -48,11 +49,20 @@ at::Tensor& Exponential(at::Tensor& self, double rate, MaybeGenerator generator)
   return Fill(self, {.kind = RandomFill::Kind::kExponential, .a = rate}, generator);
 }
 
+// torch's rules for bounds (what a dtype holds, how they round, what None means) over the device's fill.
+template <typename>
+struct IntegerFill {
+  void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t first, const MaybeGenerator& generator) const {
+    at::Tensor self = iter.tensor(0);
+    Fill(self, {.kind = RandomFill::Kind::kInteger, .first = first, .range = range}, generator);
+  }
+  void operator()(at::TensorIteratorBase& iter, const MaybeGenerator& generator) const {
+    (*this)(iter, 0, std::numeric_limits<int64_t>::lowest(), generator);  // every integer of 64 bits
+  }
+};
+
 at::Tensor& RandomFromTo(at::Tensor& self, int64_t from, std::optional<int64_t> to, MaybeGenerator generator) {
-  const int64_t end = to.value_or(std::numeric_limits<int64_t>::max());
-  TORCH_CHECK(from < end, "random_ expects 'from' to be less than 'to', but got from=", from, " >= to=", end);
-  const uint64_t range = static_cast<uint64_t>(end) - static_cast<uint64_t>(from) + (to ? 0 : 1);
-  return Fill(self, {.kind = RandomFill::Kind::kInteger, .first = from, .range = range}, generator);
+  return at::native::templates::random_from_to_impl<IntegerFill, void>(self, from, to, std::move(generator));
 }
 at::Tensor& RandomTo(at::Tensor& self, int64_t to, MaybeGenerator generator) {
   return RandomFromTo(self, 0, to, std::move(generator));

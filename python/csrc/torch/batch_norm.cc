@@ -1,0 +1,155 @@
+// Batch normalisation, composed of the device's kernels: 16-bit floats in float, rounded once. torch's schemas do not
+// say that the running statistics are written, so that a fallback to the CPU would lose them.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "python/csrc/torch/elementwise.h"
+
+namespace npu::aten {
+namespace {
+
+using MaybeTensor = std::optional<at::Tensor>;
+using Two = std::tuple<at::Tensor, at::Tensor>;
+
+bool Has(const MaybeTensor& t) { return t && t->defined(); }
+
+at::Tensor Wide(const at::Tensor& t) { return t.to(AccumulateType(t.scalar_type())); }
+
+// Everything but the channels, which are dimension 1.
+struct Channels {
+  std::vector<int64_t> shape;   // of one number per channel, to go with the input
+  std::vector<int64_t> others;  // dimensions that the statistics go over
+  int64_t count;                // elements per channel
+
+  explicit Channels(const at::Tensor& input) : shape(static_cast<size_t>(input.dim()), 1) {
+    TORCH_CHECK(input.dim() >= 2, "batch_norm expects at least 2 dimensions, got ", input.dim());
+    shape[1] = input.size(1);
+    for (int64_t d = 0; d < input.dim(); ++d)
+      if (d != 1) others.push_back(d);
+    count = input.size(1) == 0 ? 0 : input.numel() / input.size(1);
+  }
+
+  at::Tensor Spread(const at::Tensor& per_channel) const { return Wide(per_channel).view(shape); }
+};
+
+// running = (1 - momentum) * running + momentum * value
+void Blend(const MaybeTensor& running, const at::Tensor& value, double momentum) {
+  if (Has(running)) running->copy_(Wide(*running) * (1 - momentum) + value * momentum);
+}
+
+Two MeanAndVariance(const at::Tensor& input, const Channels& channels) {
+  const at::Tensor wide = Wide(input);
+  const at::Tensor mean = wide.mean(channels.others);
+  return {mean, (wide - channels.Spread(mean)).pow(2).mean(channels.others)};
+}
+
+at::Tensor Normalize(const at::Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                     const at::Tensor& mean, const at::Tensor& inverse_deviation) {
+  const Channels channels(input);
+  at::Tensor result = (Wide(input) - channels.Spread(mean)) * channels.Spread(inverse_deviation);
+  if (Has(weight)) result = result * channels.Spread(*weight);
+  if (Has(bias)) result = result + channels.Spread(*bias);
+  return result.to(input.scalar_type());
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(const at::Tensor& input, const MaybeTensor& weight,
+                                                         const MaybeTensor& bias, const MaybeTensor& running_mean,
+                                                         const MaybeTensor& running_var, bool training, double momentum,
+                                                         double epsilon) {
+  if (!training) {
+    TORCH_CHECK(Has(running_mean) && Has(running_var),
+                "batch_norm expected running_mean and running_var in evaluation mode, got None");
+    const at::Tensor none = at::empty({0}, Wide(*running_mean).options());
+    const at::Tensor inverse_deviation = (Wide(*running_var) + epsilon).rsqrt();
+    return {Normalize(input, weight, bias, *running_mean, inverse_deviation), none, none};
+  }
+  const Channels channels(input);
+  const auto [mean, variance] = MeanAndVariance(input, channels);
+  const at::Tensor inverse_deviation = (variance + epsilon).rsqrt();
+  const double n = static_cast<double>(channels.count);
+  Blend(running_mean, mean, momentum);
+  Blend(running_var, variance * (n / (n - 1)), momentum);
+  return {Normalize(input, weight, bias, mean, inverse_deviation), mean, inverse_deviation};
+}
+
+// --- Parts of a normalisation over several processes (SyncBatchNorm)
+
+Two Stats(const at::Tensor& input, double epsilon) {
+  const auto [mean, variance] = MeanAndVariance(input, Channels(input));
+  return {mean, (variance + epsilon).rsqrt()};
+}
+
+at::Tensor Elemt(const at::Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, const at::Tensor& mean,
+                 const at::Tensor& inverse_deviation, double) {
+  return Normalize(input, weight, bias, mean, inverse_deviation);
+}
+at::Tensor& ElemtOut(const at::Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                     const at::Tensor& mean, const at::Tensor& inverse_deviation, double, at::Tensor& out) {
+  return out.resize_(input.sizes()).copy_(Normalize(input, weight, bias, mean, inverse_deviation));
+}
+
+// Statistics of all from those of each: rows are processes, which had `counts` elements per channel.
+Two GatherWithCounts(const at::Tensor&, const at::Tensor& means, const at::Tensor& inverse_deviations,
+                     const MaybeTensor& running_mean, const MaybeTensor& running_var, double momentum, double epsilon,
+                     const at::Tensor& counts) {
+  const at::Tensor wide = Wide(means);
+  const at::Tensor weights = counts.to(wide.scalar_type()).view({-1, 1});
+  const at::Tensor total = weights.sum();
+  const at::Tensor mean = (wide * weights).sum(0) / total;
+  const at::Tensor variances = Wide(inverse_deviations).pow(-2) - epsilon;
+  const at::Tensor spread = (weights * (variances + (wide - mean).pow(2))).sum(0);
+  Blend(running_mean, mean, momentum);
+  Blend(running_var, spread / (total - 1), momentum);
+  return {mean, (spread / total + epsilon).rsqrt()};
+}
+Two Gather(const at::Tensor& input, const at::Tensor& means, const at::Tensor& inverse_deviations,
+           const MaybeTensor& running_mean, const MaybeTensor& running_var, double momentum, double epsilon,
+           int64_t count) {
+  const at::Tensor counts = at::empty({means.size(0)}, Wide(means).options()).fill_(count);
+  return GatherWithCounts(input, means, inverse_deviations, running_mean, running_var, momentum, epsilon, counts);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> BackwardReduce(
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean, const at::Tensor& inverse_deviation,
+    const MaybeTensor& weight, bool want_input, bool want_weight, bool want_bias) {
+  const Channels channels(input);
+  const at::Tensor wide = Wide(grad);
+  const at::Tensor sum = wide.sum(channels.others);
+  const at::Tensor sum_centred = (wide * (Wide(input) - channels.Spread(mean))).sum(channels.others);
+  const at::ScalarType type = Has(weight) ? weight->scalar_type() : sum.scalar_type();
+  return {want_input ? sum : at::Tensor(), want_input ? sum_centred : at::Tensor(),
+          want_weight ? (sum_centred * Wide(inverse_deviation)).to(type) : at::Tensor(),
+          want_bias ? sum.to(type) : at::Tensor()};
+}
+
+at::Tensor BackwardElemt(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean,
+                         const at::Tensor& inverse_deviation, const MaybeTensor& weight, const at::Tensor& sum,
+                         const at::Tensor& sum_centred, const at::Tensor& counts) {
+  const Channels channels(input);
+  const at::Tensor total = counts.to(Wide(sum).scalar_type()).sum();
+  const at::Tensor inverse = Wide(inverse_deviation);
+  const at::Tensor slope = inverse.pow(2) * (Wide(sum_centred) / total);
+  at::Tensor result =
+      Wide(grad) - channels.Spread(Wide(sum) / total) - (Wide(input) - channels.Spread(mean)) * channels.Spread(slope);
+  result = result * channels.Spread(inverse);
+  if (Has(weight)) result = result * channels.Spread(*weight);
+  return result.to(input.scalar_type());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_batch_norm", &BatchNorm);
+  m.impl("batch_norm_stats", &Stats);
+  m.impl("batch_norm_elemt", &Elemt);
+  m.impl("batch_norm_elemt.out", &ElemtOut);
+  m.impl("batch_norm_gather_stats", &Gather);
+  m.impl("batch_norm_gather_stats_with_counts", &GatherWithCounts);
+  m.impl("batch_norm_backward_reduce", &BackwardReduce);
+  m.impl("batch_norm_backward_elemt", &BackwardElemt);
+}
+
+}  // namespace
+}  // namespace npu::aten
