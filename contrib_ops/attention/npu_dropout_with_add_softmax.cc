@@ -6,8 +6,8 @@
 #include "ep/kernels/attention/broadcast_rows.h"
 #include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/convert.h"
-#include "ep/kernels/philox.h"
 #include "ep/runtime/kernel_api.h"
+#include "ep/runtime/philox.h"
 #include "ep/runtime/random.h"
 
 namespace npu {

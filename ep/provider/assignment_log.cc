@@ -5,26 +5,6 @@
 #include "ep/runtime/error.h"
 
 namespace npu::provider {
-namespace {
-
-// A JSON string. Printable leaves no other control characters than these two.
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : Printable(text)) {
-    if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else {
-      if (c == '"' || c == '\\') out += '\\';
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
-}  // namespace
-
 void AssignmentLog::Record(const std::string& identity, Decision decision) {
   std::lock_guard lock(mutex_);
   const auto [found, inserted] = index_.emplace(identity, decisions_.size());
@@ -55,9 +35,9 @@ std::string AssignmentLog::ToJson() const {
   std::string out = "[";
   for (const Decision& decision : decisions_) {
     if (out.size() > 1) out += ',';
-    out += "{\"node\":" + Quoted(decision.node) + ",\"op_type\":" + Quoted(decision.op_type) +
-           ",\"domain\":" + Quoted(decision.domain) + ",\"claimed\":" + (decision.claimed ? "true" : "false") +
-           ",\"reason\":" + Quoted(decision.reason) + "}";
+    out += "{\"node\":" + JsonString(decision.node) + ",\"op_type\":" + JsonString(decision.op_type) +
+           ",\"domain\":" + JsonString(decision.domain) + ",\"claimed\":" + (decision.claimed ? "true" : "false") +
+           ",\"reason\":" + JsonString(decision.reason) + "}";
   }
   return out + ']';
 }

@@ -44,6 +44,19 @@ std::string Printable(const std::string& text) {
   return out;
 }
 
+std::string JsonString(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : Printable(text)) {
+    if (c == '\n' || c == '\t') {  // Printable leaves no other control characters
+      out += c == '\n' ? "\\n" : "\\t";
+    } else {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
 Error::Error(ErrorCode code, const std::string& message) : std::runtime_error(Printable(message)), code_(code) {}
 
 }  // namespace npu

@@ -21,6 +21,9 @@ enum class ErrorCode {
 // attributes of models, which may hold any bytes; Python refuses to read a message that is not UTF-8.
 std::string Printable(const std::string& text);
 
+// Printable(text) as a JSON string, with its quotes.
+std::string JsonString(const std::string& text);
+
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message);

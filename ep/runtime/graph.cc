@@ -40,15 +40,6 @@ void Run(GraphNodes& graph, const ReplayDraws& draws) {
   }
 }
 
-std::string Quoted(const char* text) {
-  std::string out = "\"";
-  for (; *text != '\0'; ++text) {
-    if (*text == '"' || *text == '\\') out += '\\';
-    out += static_cast<unsigned char>(*text) < 0x20 ? ' ' : *text;
-  }
-  return out + '"';
-}
-
 }  // namespace
 
 CaptureMode ParseCaptureMode(const std::string& name) {
@@ -133,7 +124,7 @@ std::string Graph::Json() const {
                            ", ", pool_.second, "], \"nodes\": [");
   for (size_t i = 0; i < size(); ++i) {
     const GraphNode& node = nodes_->nodes[i];
-    out += Concat(i == 0 ? "" : ", ", "{\"id\": ", i, ", \"op\": ", Quoted(node.op), ", \"stream\": ", node.stream,
+    out += Concat(i == 0 ? "" : ", ", "{\"id\": ", i, ", \"op\": ", JsonString(node.op), ", \"stream\": ", node.stream,
                   ", \"after\": [");
     for (size_t k = 0; k < node.after.size(); ++k) out += Concat(k == 0 ? "" : ", ", node.after[k]);
     out += "]}";

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "ep/kernels/philox.h"
+#include "ep/runtime/philox.h"
 #include "ep/runtime/random.h"
 
 namespace npu::attention {

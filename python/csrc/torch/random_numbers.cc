@@ -1,28 +1,14 @@
 #include "python/csrc/torch/random_numbers.h"
 
-#include <array>
 #include <cmath>
 #include <numbers>
 #include <type_traits>
 
+#include "ep/runtime/philox.h"
 #include "ep/runtime/thread_pool.h"
 
 namespace npu::aten {
 namespace {
-
-// Philox4x32-10 (Salmon et al., 2011).
-std::array<uint32_t, 4> Philox(uint64_t seed, uint64_t counter) {
-  std::array<uint32_t, 4> x{static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
-  auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p = uint64_t{0xD2511F53} * x[0], q = uint64_t{0xCD9E8D57} * x[2];
-    x = {static_cast<uint32_t>(q >> 32) ^ x[1] ^ key0, static_cast<uint32_t>(q),
-         static_cast<uint32_t>(p >> 32) ^ x[3] ^ key1, static_cast<uint32_t>(p)};
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  return x;
-}
 
 // In [0, 1), with as many bits as T holds.
 template <class T>
@@ -79,9 +65,11 @@ template <class T>
 void Fill(const RandomFill& fill, T* out, int64_t n) {
   constexpr int64_t kGrain = 4096;
   const PhiloxState state = fill.position.Now();
+  const Philox generator{state.seed};
   ParallelFor((n + 1) / 2, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
-      const auto words = Philox(state.seed, state.offset + static_cast<uint64_t>(block));
+      uint32_t words[4];
+      generator.Fill(state.offset + static_cast<uint64_t>(block), 1, words);
       out[2 * block] = Element<T>::From(fill, uint64_t{words[0]} << 32 | words[1]);
       if (2 * block + 1 < n) out[2 * block + 1] = Element<T>::From(fill, uint64_t{words[2]} << 32 | words[3]);
     }

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +9,7 @@
 #include "ep/runtime/error.h"
 #include "ep/runtime/launch_trace.h"
 #include "ep/runtime/tensor_dump.h"
+#include "tests/cpp/support/temporary_folder.h"
 #include "tests/cpp/support/test_device.h"
 
 namespace npu {
@@ -42,12 +42,11 @@ TEST_CASE("a launch trace has every launch with its stream and time, also of one
 
 TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators that were asked for") {
   namespace fs = std::filesystem;
-  char folder[] = "/tmp/npu_dump_XXXXXX";
-  REQUIRE(mkdtemp(folder) != nullptr);
+  const test::TemporaryFolder folder;
   test::TestDevice t;
   std::vector<float> x{1.0f, 2.0f, 3.0f};
   const TensorView view{x.data(), DType::kFloat32, true, Shape{1, 3}};
-  TensorDump::Start({std::string(folder) + "/made", true, false, {"Wanted"}});
+  TensorDump::Start({folder.path() + "/made", true, false, {"Wanted"}});
   CHECK(TensorDump::On());
   const TensorDump wanted("Wanted"), other("Other");
   wanted.Inputs(t.stream(), {view, TensorView{}});
@@ -57,7 +56,7 @@ TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators th
   TensorDump::Stop();
   CHECK_FALSE(TensorDump::On());
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(std::string(folder) + "/made")) files.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(folder.path() + "/made")) files.push_back(entry.path());
   REQUIRE(files.size() == 1);
   CHECK(files[0].filename().string().find("Wanted.") == 0);
   std::ifstream in(files[0], std::ios::binary);
@@ -66,7 +65,6 @@ TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators th
   CHECK(text.substr(1, 5) == "NUMPY");
   CHECK(text.find("'descr': '<f4', 'fortran_order': False, 'shape': (1,3,)") != std::string::npos);
   CHECK_THROWS_AS(TensorDump::Start({std::string(files[0]) + "/below", true, true, {}}), Error);
-  fs::remove_all(folder);
 }
 
 }  // namespace npu

@@ -29,5 +29,10 @@ TEST_CASE("an error carries the readable form") {
   }
 }
 
+TEST_CASE("a JSON string escapes quotes, backslashes and line ends, and shows other bytes") {
+  CHECK(JsonString("a \"b\" c:\\d\n\te") == R"("a \"b\" c:\\d\n\te")");
+  CHECK(JsonString("\x1B\xFF") == R"("\\x1b\\xff")");
+}
+
 }  // namespace
 }  // namespace npu

@@ -1,30 +1,20 @@
 #include "ep/runtime/kernel_library.h"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "ep/runtime/error.h"
+#include "tests/cpp/support/temporary_folder.h"
 
 namespace npu {
 namespace {
 
-class LibraryFolder {
+class LibraryFolder : public test::TemporaryFolder {
  public:
-  LibraryFolder() {
-    char path[] = "/tmp/npu_libraries_XXXXXX";
-    path_ = mkdtemp(path);
-  }
-  ~LibraryFolder() { std::filesystem::remove_all(path_); }
   void Add(const std::string& level) { std::ofstream(File(level)) << "not really a library"; }
-  std::string File(const std::string& level) const { return path_ + "/libnpu_kernels_" + level + ".so"; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+  std::string File(const std::string& level) const { return path() + "/libnpu_kernels_" + level + ".so"; }
 };
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "ep/runtime/machine.h"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "tests/cpp/support/temporary_folder.h"
 
 namespace npu {
 namespace {
@@ -13,22 +14,17 @@ namespace {
 // A tree of files such as the kernel shows.
 class FakeMachine {
  public:
-  FakeMachine() {
-    char path[] = "/tmp/npu_machine_XXXXXX";
-    root_ = mkdtemp(path);
-    Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n");
-  }
-  ~FakeMachine() { std::filesystem::remove_all(root_); }
+  FakeMachine() { Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"); }
 
   void Write(const std::string& path, const std::string& text) {
-    const std::filesystem::path file = std::filesystem::path(root_) / path;
+    const std::filesystem::path file = std::filesystem::path(root_.path()) / path;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  MachineFiles files() const { return {root_ + "/cgroup", root_ + "/proc"}; }
+  MachineFiles files() const { return {root_.path() + "/cgroup", root_.path() + "/proc"}; }
 
  private:
-  std::string root_;
+  test::TemporaryFolder root_;
 };
 
 constexpr size_t kGiB = size_t{1} << 30;

@@ -1,4 +1,4 @@
-#include "ep/kernels/philox.h"
+#include "ep/runtime/philox.h"
 
 #include <doctest/doctest.h>
 
