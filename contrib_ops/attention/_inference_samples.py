@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from onnxruntime_npu.opdef import Sample, torch
 
-from ._inference_rows import COMPRESSED
-
-
-def compressed(make):
-    """Return the mask that sparse modes 2, 3 and 4 ask for."""
-    return torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool).triu(1)
+from ._cases import compressed_mask
 
 
 def quantised_samples(make):
@@ -71,7 +66,7 @@ def padded_samples(make):
     """Yield calls with left padding and with a prefix."""
     bnsd = {"input_layout": "BNSD", "num_heads": 4, "num_key_value_heads": 2, "scale": 0.25,
             "softmax_lse_flag": True}  # fmt: skip
-    causal = {"sparse_mode": 3, "atten_mask": compressed(make)}
+    causal = {"sparse_mode": 3, "atten_mask": compressed_mask()}
     q, kv = make(2, 4, 9, 16), (make(2, 2, 30, 16), make(2, 2, 30, 16))
     lengths = {"actual_seq_lengths": [9, 4], "actual_seq_lengths_kv": [17, 25]}
     two = {"query_padding_size": make.tensor([2], dtype="int64"),

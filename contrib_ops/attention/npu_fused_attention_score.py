@@ -16,6 +16,7 @@ Source: torch_npu.npu_fused_attention_score. Where torch_npu leaves a point open
 
 from onnxruntime_npu.opdef import FLOATS, NotPortable, Sample, check, npu_op, torch
 
+from ._cases import tolerate_rounded_weights
 from ._dropout import factors
 
 op = npu_op(
@@ -173,13 +174,7 @@ def body(b, call, query, key, value, mask):
     return b.Reshape(out, shape, allowzero=1)
 
 
-op.tolerance(
-    "bfloat16",
-    rtol=8e-3,
-    atol=8e-3,
-    reason="weights are rounded before the second product (2^-9 relative each), as on the device, "
-    "and the result once (2^-9)",
-)
+tolerate_rounded_weights(op)
 
 
 @op.samples

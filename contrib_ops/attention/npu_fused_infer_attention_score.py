@@ -8,15 +8,11 @@ key_rope_antiquant_scale is reserved: it is taken and has no effect.
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 
+from ._cases import catalogue_operands, compressed_mask, refusals, tolerate_rounded_weights
 from ._inference import attend
 from ._inference_body import attend_body
 from ._inference_combinations import refuse_combinations
-from ._inference_samples import (
-    compressed,
-    padded_samples,
-    quantised_output_samples,
-    quantised_samples,
-)
+from ._inference_samples import padded_samples, quantised_output_samples, quantised_samples
 
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
 CACHES = [*FLOATS, "int8", "int32"]
@@ -123,22 +119,14 @@ def body(b, call, *inputs):
 
 
 op.tolerance("int8", rtol=0, atol=1, reason="a result at the border of two integers")
-op.tolerance(
-    "bfloat16",
-    rtol=8e-3,
-    atol=8e-3,
-    reason="weights are rounded before the second product (2^-9 relative each), as on the device, "
-    "and the result once (2^-9)",
-)
+tolerate_rounded_weights(op)
 
 
 @op.samples
 def samples(make):
     yield Sample(
-        make.tensor([[[[1.0, 0.0], [0.0, 1.0]]]]),
-        make.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]]),
-        make.tensor([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]]),
-        atten_mask=compressed(make),
+        *catalogue_operands(make),
+        atten_mask=compressed_mask(),
         input_layout="BNSD",
         scale=0.5,
         sparse_mode=3,
@@ -157,7 +145,7 @@ def samples(make):
     yield Sample(*qkv, **heads, id="bsh")
     yield Sample(*qkv, **heads, input_layout="BSH_NBSD", softmax_lse_flag=True, id="bsh_nbsd")
     qkv = make(2, 37, 6, 16), make(2, 37, 2, 16), make(2, 37, 2, 16)
-    causal = {"sparse_mode": 3, "atten_mask": compressed(make)}
+    causal = {"sparse_mode": 3, "atten_mask": compressed_mask()}
     yield Sample(*qkv, **bsnd, **causal, softmax_lse_flag=True, id="bsnd_causal")
     qkv = make(1, 6, 150, 16), make(1, 2, 150, 16), make(1, 2, 150, 16)
     yield Sample(*qkv, **bnsd, **causal, id="bnsd_causal")
@@ -165,9 +153,10 @@ def samples(make):
     yield Sample(*qkv, **bnsd, **causal, id="chunk_behind_a_past")
     yield Sample(
         *qkv, **{**bnsd, "input_layout": "BNSD_BSND"}, sparse_mode=4, pre_tokens=50, next_tokens=3,
-        atten_mask=compressed(make)[None], id="band",
+        atten_mask=compressed_mask()[None], id="band",
     )  # fmt: skip
-    yield Sample(*qkv, **bnsd, sparse_mode=2, atten_mask=compressed(make)[None, None], id="left_up")
+    mask = compressed_mask()[None, None]
+    yield Sample(*qkv, **bnsd, sparse_mode=2, atten_mask=mask, id="left_up")
     yield Sample(
         *qkv, **bnsd, **causal, actual_seq_lengths=[20, 7], actual_seq_lengths_kv=[133, 64],
         softmax_lse_flag=True, id="lengths",
@@ -240,7 +229,7 @@ def samples(make):
     qkv = make(6, 12, 16), make(2, 40, 16), make(2, 40, 24)
     yield Sample(*qkv, **{**tnd, "input_layout": "NTD"}, **ends, id="ntd")
     yield Sample(*qkv, **{**tnd, "input_layout": "NTD_TND"}, **ends, sparse_mode=4, pre_tokens=4,
-                 next_tokens=1, atten_mask=compressed(make), id="ntd_tnd_band")  # fmt: skip
+                 next_tokens=1, atten_mask=compressed_mask(), id="ntd_tnd_band")  # fmt: skip
     pages = make(9, 16, 2 * 16), make(9, 16, 2 * 16)
     yield Sample(make(7, 6, 16), *pages, **tnd, **causal, block_table=table, block_size=16,
                  actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
@@ -251,7 +240,7 @@ def samples(make):
     yield Sample(make(2, 6, 20, 16), make(2, 2, 33, 16), make(2, 2, 33, 16), **bnsd, **causal,
                  **rope, id="rope")  # fmt: skip
     yield Sample(make(2, 1, 64), make(2, 9, 64), make(2, 9, 64), query_rope=make(2, 1, 16),
-                 key_rope=make(2, 9, 16), num_heads=2, sparse_mode=2, atten_mask=compressed(make),
+                 key_rope=make(2, 9, 16), num_heads=2, sparse_mode=2, atten_mask=compressed_mask(),
                  id="rope_decode_keeps_pattern")  # fmt: skip
     yield Sample(make(7, 6, 16), *pages, **tnd, **causal, block_table=table, block_size=16,
                  actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
@@ -269,23 +258,7 @@ def samples(make):
     yield Sample(make(0, 3, 8), make(0, 3, 8), make(0, 3, 8), id="no_batch")
 
 
-def refuse(text, id, *shapes, needs_values=False, **arguments):
-    """State a call with these shapes that must fail with the text."""
-    shapes = shapes or ((2, 3, 4, 16), (2, 8, 2, 16), (2, 8, 2, 16))
-
-    def call(make):
-        kwargs = {"input_layout": "BSND", "num_heads": 4, "num_key_value_heads": 2, **arguments}
-        kwargs = {k: v(make) if callable(v) else v for k, v in kwargs.items()}
-        return Sample(*(make(*s) for s in shapes), **kwargs)
-
-    op.errors(
-        call,
-        match=r"\[npu_fused_infer_attention_score\] expected " + text,
-        needs_values=needs_values,
-        id=id,
-    )
-
-
+refuse = refusals(op, (2, 3, 4, 16))
 refuse("input_layout BSH, .* got 'BDSN'", "layout", input_layout="BDSN")
 refuse("num_key_value_heads to divide num_heads 4, got 3", "groups", num_key_value_heads=3)
 refuse("num_heads >= 1, got 0", "no_heads", num_heads=0)
@@ -422,18 +395,7 @@ refuse(
 )
 
 
-def refuse_int8(text, id, **arguments):
-    """State a call with int8 keys and values that must fail with the text."""
-
-    def call(make):
-        kv = make.ints(2, 8, 2, 16, dtype="int8")
-        kwargs = {"input_layout": "BSND", "num_heads": 4, "num_key_value_heads": 2, **arguments}
-        kwargs = {k: v(make) if callable(v) else v for k, v in kwargs.items()}
-        return Sample(make(2, 3, 4, 16), kv, kv, **kwargs)
-
-    op.errors(call, match=r"\[npu_fused_infer_attention_score\] expected " + text, id=id)
-
-
+refuse_int8 = refusals(op, (2, 3, 4, 16), lambda make, *s: make.ints(*s, dtype="int8"))
 refuse_int8("query, key and value of one dtype, got .*int8", "int8_without_scales")
 refuse_int8(
     "either antiquant_scale or both key_antiquant_scale and value_antiquant_scale",

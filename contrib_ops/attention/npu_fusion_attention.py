@@ -27,6 +27,7 @@ Where torch_npu leaves a point open, this holds:
 
 from onnxruntime_npu.opdef import FLOATS, NotPortable, Sample, npu_op, torch
 
+from ._cases import catalogue_operands, tolerate_rounded_weights
 from ._fusion_attention import ARGUMENTS, LAYOUTS, attend, calls, gradients, pattern, wrong_calls
 
 op = npu_op(
@@ -249,21 +250,13 @@ def body(
     return out, statistics(top), statistics(total), empty
 
 
-op.tolerance(
-    "bfloat16",
-    rtol=8e-3,
-    atol=8e-3,
-    reason="weights are rounded before the second product (2^-9 relative each), as on the device, "
-    "and the result once (2^-9)",
-)
+tolerate_rounded_weights(op)
 
 
 @op.samples
 def samples(make):
     yield Sample(
-        make.tensor([[[[1.0, 0.0], [0.0, 1.0]]]]),
-        make.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]]),
-        make.tensor([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]]),
+        *catalogue_operands(make),
         1,
         "BNSD",
         scale=0.5,

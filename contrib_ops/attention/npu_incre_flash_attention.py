@@ -8,6 +8,7 @@ is never int8. inner_precise chooses between ways to compute on the device: it h
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op
 
+from ._cases import refusals
 from ._inference import attend
 from ._inference_body import attend_body
 
@@ -134,25 +135,10 @@ def samples(make):
     yield Sample(make(0, 1, 8), make(0, 3, 8), make(0, 3, 8), id="no_batch")
 
 
-def refuse(text, id, rows=1, needs_values=False, **arguments):
-    """State a call that must fail with the text."""
-
-    def call(make):
-        kwargs = {"input_layout": "BSND", "num_heads": 4, "num_key_value_heads": 2, **arguments}
-        kwargs = {k: v(make) if callable(v) else v for k, v in kwargs.items()}
-        return Sample(make(2, rows, 4, 16), make(2, 8, 2, 16), make(2, 8, 2, 16), **kwargs)
-
-    op.errors(
-        call,
-        match=r"\[npu_incre_flash_attention\] expected " + text,
-        id=id,
-        needs_values=needs_values,
-    )
-
-
+refuse = refusals(op, (2, 1, 4, 16))
 refuse("input_layout BSH, BSND, BNSD, got 'TND'", "layout", input_layout="TND")
 refuse("num_key_value_heads to divide num_heads 4, got 3", "groups", num_key_value_heads=3)
-refuse("one query row, got 2", "rows", rows=2)
+refuse("one query row, got 2", "rows", (2, 2, 4, 16), (2, 8, 2, 16), (2, 8, 2, 16))
 refuse(r"actual_seq_lengths in \[0, 8\], got 9 for batch", "length", actual_seq_lengths=[9, 1])
 refuse(r"atten_mask of shape .* got \[2, 9\]", "mask", atten_mask=lambda make: make.bools(2, 9))
 refuse("no padding_mask: the arg", "padding_mask", padding_mask=lambda make: make.bools(2, 8))

@@ -8,9 +8,9 @@ nothing special; sparse mode 3 is bound to the last row and key. padding_mask is
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
+from ._cases import catalogue_operands, compressed_mask, refusals, tolerate_rounded_weights
 from ._inference import attend
 from ._inference_body import attend_body
-from ._inference_rows import COMPRESSED
 
 OPERANDS = [*FLOATS, "int8"]
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
@@ -99,22 +99,14 @@ def body(b, call, *inputs):
 
 
 op.tolerance("int8", rtol=0, atol=1, reason="a result at the border of two integers")
-op.tolerance(
-    "bfloat16",
-    rtol=8e-3,
-    atol=8e-3,
-    reason="weights are rounded before the second product (2^-9 relative each), as on the device, "
-    "and the result once (2^-9)",
-)
+tolerate_rounded_weights(op)
 
 
 @op.samples
 def samples(make):
-    causal = torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool).triu(1)
+    causal = compressed_mask()
     yield Sample(
-        make.tensor([[[[1.0, 0.0], [0.0, 1.0]]]]),
-        make.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]]),
-        make.tensor([[[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]]),
+        *catalogue_operands(make),
         atten_mask=causal,
         input_layout="BNSD",
         scale_value=0.5,
@@ -155,17 +147,7 @@ def samples(make):
         yield Sample(q, k, k, num_heads=2, scale_value=0.125, **one, id="int8")
 
 
-def refuse(text, id, **arguments):
-    """State a call that must fail with the text."""
-
-    def call(make):
-        kwargs = {"input_layout": "BSND", "num_heads": 4, "num_key_value_heads": 2, **arguments}
-        kwargs = {k: v(make) if callable(v) else v for k, v in kwargs.items()}
-        return Sample(make(2, 3, 4, 16), make(2, 8, 2, 16), make(2, 8, 2, 16), **kwargs)
-
-    op.errors(call, match=r"\[npu_prompt_flash_attention\] expected " + text, id=id)
-
-
+refuse = refusals(op, (2, 3, 4, 16))
 refuse("input_layout BSH, .* got 'BSND_BNSD'", "layout", input_layout="BSND_BNSD")
 refuse("num_key_value_heads to divide num_heads 4, got 3", "groups", num_key_value_heads=3)
 refuse("4 heads in key, got 2", "heads", num_key_value_heads=0)
