@@ -9,11 +9,8 @@ included: at most linear in the sequence length, where scores would take its squ
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -74,16 +71,15 @@ class Npu:
     """A session of one attention node."""
 
     def __init__(self, op_type: str, dtype: str, heads: int, key_heads: int) -> None:
-        import ml_dtypes
         import numpy as np
         import onnx
-        import onnxruntime as ort
         import onnxruntime_npu
         from onnx import helper
+        from sessions import numpy_dtype, session_of
 
         self.npu = onnxruntime_npu
         self.heads, self.key_heads = heads, key_heads
-        self.numpy_type = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        self.numpy_type = numpy_dtype(dtype)
         self.element = helper.np_dtype_to_tensor_dtype(self.numpy_type)
         inputs, self.outputs, sizes = SIGNATURES[op_type]
         attributes = {"scale_value" if op_type.endswith("Grad") else "scale": SIZE**-0.5}
@@ -109,13 +105,7 @@ class Npu:
             [info(name, None) for name in self.outputs],
             [onnx.numpy_helper.from_array(np.triu(np.ones((2048, 2048), bool), 1), "mask")],
         )
-        imports = [helper.make_opsetid("", 21), helper.make_opsetid("npu", 1)]
-        model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        self.session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=["NPUExecutionProvider"]
-        )
+        self.session = session_of(graph, "NPUExecutionProvider")
 
     def _binding(self, queries: int, keys: int) -> Any:
         import numpy as np
@@ -171,14 +161,8 @@ def memory_table(dtype: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)
+    parser = harness.arguments_parser(__doc__, ["float32", "bfloat16", "float16"], rounds=7)
+    arguments = harness.parse_arguments(parser)
 
     for dtype in arguments.dtypes:
         make = functools.partial(Npu, dtype=dtype, heads=HEADS, key_heads=KEY_HEADS)
@@ -195,9 +179,7 @@ def main() -> None:
             cases.append(
                 (f"{dtype} {name}", gflop * calls, "GFLOP", "time", (queries, keys, calls))
             )
-        results = harness.interleave(cases, engines, arguments.rounds, lambda text: None)
-        for engine in engines:
-            engine.close()
+        results = harness.interleave(cases, engines, arguments.rounds)
         print(harness.table(results, "inference", ["torch"]), flush=True)
         print(harness.table(results, "training", ["torch"]), flush=True)
         harness.save(results, arguments.out / f"attention-{dtype}.json")

@@ -7,8 +7,10 @@ of the rounds are both reported, and the ratio of an engine to its peer is taken
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import time
 import traceback
@@ -18,9 +20,35 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
 # onnxruntime's and torch's idle threads spin for tens of milliseconds before they sleep, and would
 # take cores from whichever engine has the next turn.
 SETTLE_SECONDS = 0.1
+
+
+def arguments_parser(description: str, dtypes: list[str], rounds: int) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(
+        description=description.splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=rounds, help="interleaved rounds a case")
+    threads = int(os.environ.get("ORT_NPU_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=threads, help="of every engine")
+    parser.add_argument("--dtypes", nargs="+", default=dtypes, choices=dtypes, help="one run each")
+    out = ROOT / "build" / "bench"
+    parser.add_argument("--out", type=Path, default=out, help="folder of tables and samples")
+    return parser
+
+
+def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line, make the folder of results and hand the thread count down."""
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)  # the engines' processes inherit it
+    return arguments
 
 
 class EngineFailed(RuntimeError):
@@ -103,25 +131,30 @@ def interleave(
     cases: list[tuple[str, float, str, str, tuple[Any, ...]]],
     engines: list[Engine],
     rounds: int,
-    progress: Callable[[str], None],
 ) -> list[Measurement]:
     """Time (case, work, unit, method, arguments) on every engine, `rounds` times, in turn.
 
-    `method` returns the seconds it measured itself, so that set-up inside it is not counted.
+    `method` returns the seconds it measured itself, so that set-up inside it is not counted. The
+    engines are closed in the end.
     """
     results = {
         (case, engine.name): Measurement(case, engine.name, work, unit)
         for case, work, unit, _, _ in cases
         for engine in engines
     }
-    for case, _, _, method, arguments in cases:
-        for number in range(rounds + 1):  # round 0 warms up and is not kept
-            for engine in engines:
-                progress(f"{case}: {engine.name}, round {number} of {rounds}")
-                time.sleep(SETTLE_SECONDS)
-                seconds = engine.call(method, *arguments)
-                if number:
-                    results[case, engine.name].seconds.append(seconds)
+    samples = len(cases) * (rounds + 1) * len(engines)
+    with tqdm(total=samples, unit="sample", disable=None, leave=False) as bar:
+        for case, _, _, method, arguments in cases:
+            for number in range(rounds + 1):  # round 0 warms up and is not kept
+                for engine in engines:
+                    bar.set_description(f"{case}: {engine.name}, round {number} of {rounds}")
+                    time.sleep(SETTLE_SECONDS)
+                    seconds = engine.call(method, *arguments)
+                    bar.update()
+                    if number:
+                        results[case, engine.name].seconds.append(seconds)
+    for engine in engines:
+        engine.close()
     return list(results.values())
 
 

@@ -9,11 +9,8 @@ torch.nn.functional.linear.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -94,16 +91,12 @@ class OrtMatMul(Layers):
         self.provider = provider
 
     def load(self, k: int, n: int, layers: int) -> None:
-        import ml_dtypes
         import numpy as np
         import onnx
-        import onnxruntime as ort
         from onnx import helper
+        from sessions import numpy_dtype, session_of
 
-        if self.provider != "CPUExecutionProvider":
-            import onnxruntime_npu  # noqa: F401  (registers the provider)
-
-        numpy_type = np.dtype(ml_dtypes.bfloat16 if self.dtype == "bfloat16" else self.dtype)
+        numpy_type = numpy_dtype(self.dtype)
         self.element = helper.np_dtype_to_tensor_dtype(numpy_type)
         weight = np.random.default_rng(SEED).standard_normal((k, n), np.float32).astype(numpy_type)
         names = [f"w{i}" for i in range(layers)]
@@ -114,13 +107,7 @@ class OrtMatMul(Layers):
             [helper.make_tensor_value_info(f"y_{w}", self.element, ["m", n]) for w in names],
             [onnx.numpy_helper.from_array(weight, w) for w in names],
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.log_severity_level = 3
-        self.session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=[self.provider]
-        )
+        self.session = session_of(graph, self.provider, self.threads)
         self.names, self.depth, self.numpy_type = names, k, numpy_type
         self.bindings: dict[int, Any] = {}
 
@@ -148,15 +135,9 @@ class OrtMatMul(Layers):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)
+    parser = harness.arguments_parser(__doc__, ["float32", "bfloat16", "float16"], rounds=7)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
+    arguments = harness.parse_arguments(parser)
 
     for dtype in arguments.dtypes:
         engines = [
@@ -178,9 +159,7 @@ def main() -> None:
                     continue
                 gflop = 2e-9 * layers * m * n * k
                 cases.append((f"{dtype} {k}x{n} M={m}", gflop, "GFLOP", "time", (k, n, m)))
-        results = harness.interleave(cases, engines, arguments.rounds, lambda text: None)
-        for engine in engines:
-            engine.close()
+        results = harness.interleave(cases, engines, arguments.rounds)
         print(harness.table(results, "npu", [e.name for e in engines[1:]]), flush=True)
         harness.save(results, arguments.out / f"matmul-{dtype}.json")
 

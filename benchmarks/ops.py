@@ -8,14 +8,11 @@ before anything is timed.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -181,13 +178,12 @@ class Npu(Peer):
     """A session with a node a layer, inputs and outputs in the device's memory."""
 
     def load(self, case: Case, rows: int, layers: int) -> None:
-        import ml_dtypes
         import onnx
-        import onnxruntime as ort
         from onnx import helper
         from onnxruntime_npu import ortvalue_from_numpy
+        from sessions import numpy_dtype, session_of
 
-        numpy_type = np.dtype(ml_dtypes.bfloat16 if self.dtype == "bfloat16" else self.dtype)
+        numpy_type = numpy_dtype(self.dtype)
         element = helper.np_dtype_to_tensor_dtype(numpy_type)
         inputs, constants = (
             [t.astype(numpy_type) for t in group] for group in _tensors(case, rows, layers)
@@ -213,13 +209,7 @@ class Npu(Peer):
             [helper.make_tensor_value_info(f"y{i}", element, None) for i in range(layers)],
             [onnx.numpy_helper.from_array(c, n) for c, n in zip(constants, names, strict=True)],
         )
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("npu", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        self.session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=["NPUExecutionProvider"]
-        )
+        self.session = session_of(graph, "NPUExecutionProvider")
         self.binding = self.session.io_binding()
         for i, x in enumerate(inputs):
             self.binding.bind_ortvalue_input(f"x{i}", ortvalue_from_numpy(x))
@@ -246,15 +236,9 @@ def compare_results(dtype: str, npu: harness.Engine, torch: harness.Engine) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--dtypes", nargs="+", default=list(TOLERANCES), choices=list(TOLERANCES))
-    parser.add_argument("--ops", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--out", type=Path, default=Path("build/bench"))
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)
+    parser = harness.arguments_parser(__doc__, list(TOLERANCES), rounds=7)
+    parser.add_argument("--ops", nargs="+", default=list(CASES), choices=list(CASES), help="timed")
+    arguments = harness.parse_arguments(parser)
 
     for dtype in arguments.dtypes:
         engines = [
@@ -275,9 +259,7 @@ def main() -> None:
                 )
                 for name in arguments.ops
             ]
-        results = harness.interleave(cases, engines, arguments.rounds, lambda text: None)
-        for engine in engines:
-            engine.close()
+        results = harness.interleave(cases, engines, arguments.rounds)
         print(harness.table(results, "npu", ["torch"]), flush=True)
         harness.save(results, arguments.out / f"ops-{dtype}.json")
 

@@ -8,18 +8,14 @@ anything is timed.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import platform
 import sys
 from pathlib import Path
 
 import harness
 import llm_engines
-from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parent.parent
 CHECK_TOKENS = 16
 CHECK_PROMPT = "The capital of France is"
 
@@ -67,27 +63,19 @@ def compare_outputs(engines: list[harness.Engine], directory: str, same: bool) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--rounds", type=int, default=5, help="interleaved rounds a case (default 5)"
-    )
-    parser.add_argument("--prefill", type=int, nargs="*", default=[128, 512], metavar="TOKENS")
-    parser.add_argument("--decode", type=int, nargs="*", default=[128, 512], metavar="PAST")
-    parser.add_argument("--steps", type=int, default=32, help="tokens a decode sample (default 32)")
-    parser.add_argument(
-        "--dtype", nargs="*", default=["float32", "bfloat16"], choices=["float32", "bfloat16"]
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    threads = int(os.environ.get("ORT_NPU_NUM_THREADS") or len(os.sched_getaffinity(0)))
-    os.environ["ORT_NPU_NUM_THREADS"] = str(threads)
+    parser = harness.arguments_parser(__doc__, ["float32", "bfloat16"], rounds=5)
+    lengths = [128, 512]
+    parser.add_argument("--prefill", type=int, nargs="*", default=lengths, help="tokens")
+    parser.add_argument("--decode", type=int, nargs="*", default=lengths, help="tokens cached")
+    parser.add_argument("--steps", type=int, default=32, help="tokens a decode sample")
+    args = harness.parse_arguments(parser)
+    threads = args.threads
 
     report = [
         f"SmolLM2-135M, {threads} threads, {platform.processor() or platform.machine()}; "
         f"best (median) of {args.rounds} rounds\n"
     ]
-    for dtype in args.dtype:
+    for dtype in args.dtypes:
         directory = str(exported(dtype, args.out))
         make = {
             f"npu {dtype}": functools.partial(
@@ -107,17 +95,7 @@ def main() -> int:
         cases += [
             (f"decode @{n}", args.steps, "tokens", "decode", (n, args.steps)) for n in args.decode
         ]
-        with tqdm(
-            total=len(cases) * (args.rounds + 1) * len(engines), unit="sample", disable=None
-        ) as bar:
-
-            def progress(text: str, bar: tqdm = bar) -> None:
-                bar.set_description(text)
-                bar.update()
-
-            results = harness.interleave(cases, engines, args.rounds, progress)
-        for engine in engines:
-            engine.close()
+        results = harness.interleave(cases, engines, args.rounds)
         names = [engine.name for engine in engines]
         report.append(harness.table(results, names[0], names[1:]) + "\n")
         harness.save(results, args.out / f"llm-{dtype}.json")
