@@ -8,6 +8,11 @@ from .. import _C
 from ._lazy import init
 
 
+def is_npu_device(device: Any) -> bool:
+    """Return whether this is a torch.device of an NPU, before or after torch knows its name."""
+    return getattr(device, "type", None) in ("npu", "privateuseone")
+
+
 def device_index(device: Any = None, *, allow_none: bool = True) -> int:
     """Return the index that ``device`` names; the current device for None or ``"npu"``.
 
@@ -25,8 +30,7 @@ def device_index(device: Any = None, *, allow_none: bool = True) -> int:
         kind, colon, number = device.partition(":")
         if kind == "npu" and (number.isdigit() or not colon):
             return int(number) if number else _C.current_device()
-    # A torch.device; before the torch bridge has named it, torch calls its type "privateuseone".
-    elif getattr(device, "type", None) in ("npu", "privateuseone"):
+    elif is_npu_device(device):
         return _C.current_device() if device.index is None else device.index
     raise ValueError(
         f"Expected a npu device, but got: {device!r}; pass an index, 'npu:1' or a torch.device"

@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from .. import _C
-from ._arguments import checked_index, device_index
+from ._arguments import checked_index, device_index, is_npu_device
 from ._lazy import init
 
 __all__ = [
@@ -108,8 +108,7 @@ class device_of(device):
 
     def __init__(self, obj: Any) -> None:
         of = getattr(obj, "device", None)
-        here = getattr(of, "type", None) in ("npu", "privateuseone")
-        super().__init__(of if here else None)
+        super().__init__(of if is_npu_device(of) else None)
 
 
 def can_device_access_peer(device_id: int, peer_device_id: int) -> bool:
