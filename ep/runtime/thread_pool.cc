@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <exception>
 #include <mutex>
@@ -45,7 +46,7 @@ class ThreadPool {
     finished_.store(0, std::memory_order_relaxed);
     const uint32_t generation = static_cast<uint32_t>(ticket_.load(std::memory_order_relaxed) >> 32) + 1;
     ticket_.store(static_cast<uint64_t>(generation) << 32 | ranges);
-    WakeSleepers(ranges - 1);
+    WakeSleepersFor(ranges - 1);
 
     inside_parallel = true;
     while (RunOneRange()) {
@@ -58,6 +59,34 @@ class ThreadPool {
     busy_.store(false, std::memory_order_release);
     if (error) std::rethrow_exception(error);
     return true;
+  }
+
+  // True while fewer threads help than workers sleep, so that never more than threads() work.
+  bool Enrol() {
+    uint32_t helpers = helpers_.load();
+    do {
+      if (sleepers_.load() <= helpers) return false;
+    } while (!helpers_.compare_exchange_weak(helpers, helpers + 1));
+    return true;
+  }
+
+  // A kernel that counted on this helper may have begun since it looked last. One of the two sees the other.
+  void Leave() {
+    helpers_.fetch_sub(1);
+    if (Unclaimed(ticket_.load()) != 0) WakeSleepersFor(1);
+  }
+
+  bool Help() {
+    if (Unclaimed(ticket_.load(std::memory_order_acquire)) == 0) return false;
+    // The host program may have set roundings or denormals as it likes.
+    std::fenv_t environment;
+    std::fegetenv(&environment);
+    std::fesetenv(FE_DFL_ENV);
+    inside_parallel = true;
+    const bool ran = RunOneRange();
+    inside_parallel = false;
+    std::fesetenv(&environment);
+    return ran;
   }
 
  private:
@@ -93,10 +122,12 @@ class ThreadPool {
     caller_sleeps_.store(0);
   }
 
-  void WakeSleepers(uint32_t wanted) {
-    if (sleepers_.load() == 0) return;
+  // Helpers take ranges as awake workers do.
+  void WakeSleepersFor(uint32_t ranges) {
+    const uint32_t helpers = helpers_.load();
+    if (sleepers_.load() == 0 || ranges <= helpers) return;
     epoch_.fetch_add(1);
-    if (wanted == 1) {
+    if (ranges - helpers == 1) {
       epoch_.notify_one();
     } else {
       epoch_.notify_all();
@@ -132,6 +163,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> finished_{0};
   std::atomic<uint32_t> caller_sleeps_{0};
   alignas(64) std::atomic<uint32_t> sleepers_{0};
+  std::atomic<uint32_t> helpers_{0};
   std::atomic<uint32_t> epoch_{0};
   std::vector<std::thread> workers_;
 };
@@ -143,6 +175,12 @@ ThreadPool& Pool() {
 }
 
 }  // namespace
+
+PoolHelper::PoolHelper() : enrolled_(!inside_parallel && Pool().Enrol()) {}
+PoolHelper::~PoolHelper() {
+  if (enrolled_) Pool().Leave();
+}
+bool PoolHelper::Help() { return enrolled_ && Pool().Help(); }
 
 int NumThreads() { return Pool().threads(); }
 

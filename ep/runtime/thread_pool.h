@@ -22,6 +22,24 @@ class RangeFunction {
 // Returns when all are done; rethrows the first exception. When the pool is busy with another
 // stream's kernel, or the call is nested, the caller runs everything itself.
 void ParallelFor(int64_t n, int64_t grain, RangeFunction f);
+
+// A thread that only waits for kernels lends itself to the pool meanwhile, in place of a worker that sleeps: to wake
+// one takes longer than many a kernel does. Results do not depend on it: it takes ranges as a worker would.
+class PoolHelper {
+ public:
+  PoolHelper();
+  ~PoolHelper();
+  PoolHelper(const PoolHelper&) = delete;
+  PoolHelper& operator=(const PoolHelper&) = delete;
+  // False when every worker is awake, so that no core is free for this thread.
+  bool enrolled() const { return enrolled_; }
+  // Runs a range of the kernel in progress; false when there was none to claim.
+  bool Help();
+
+ private:
+  bool enrolled_;
+};
+
 // Threads that ParallelFor may use, the caller included (ORT_NPU_NUM_THREADS; default: usable cores).
 int NumThreads();
 

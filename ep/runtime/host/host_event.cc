@@ -4,8 +4,17 @@
 #include <utility>
 
 #include "ep/runtime/spin.h"
+#include "ep/runtime/thread_pool.h"
 
 namespace npu {
+namespace {
+
+// How long a waiting thread watches before it sleeps: longer where its core would idle meanwhile, since to be woken
+// takes tens of microseconds on a virtual machine.
+constexpr std::chrono::microseconds kSpin{20};
+constexpr std::chrono::microseconds kHelperSpin{100};
+
+}  // namespace
 
 void HostMarker::Stamp() {
   timestamp_ns_ =
@@ -18,7 +27,14 @@ void HostMarker::Wake() {
 }
 
 void HostMarker::Wait() const {
-  if (SpinUntil([this] { return passed(); }, std::chrono::microseconds(20))) return;
+  if (passed()) return;
+  {
+    PoolHelper helper;
+    const auto limit = helper.enrolled() ? kHelperSpin : kSpin;
+    while (SpinUntil([&] { return passed() || helper.Help(); }, limit)) {
+      if (passed()) return;
+    }
+  }
   while (woken_.load() == 0) woken_.wait(0);
 }
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <set>
@@ -31,6 +33,13 @@ Ranges RangesOf(int64_t n, int64_t grain) {
   });
   std::sort(ranges.begin(), ranges.end());
   return ranges;
+}
+
+void Spin(
+    std::chrono::nanoseconds limit, const std::function<bool()>& until = [] { return false; }) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!until() && std::chrono::steady_clock::now() < end) {
+  }
 }
 
 }  // namespace
@@ -124,6 +133,45 @@ TEST_CASE("workers that fell asleep wake up again") {
     ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
   }
   CHECK(sum == 2000);
+}
+
+TEST_CASE("who waits for a kernel takes ranges of it while workers sleep, in the default floating-point environment") {
+  if (NumThreads() < 2) return;
+  test::TestDevice t;
+  std::fesetround(FE_UPWARD);
+  std::atomic<bool> helped{false};
+  std::atomic<int> other_roundings{0};
+  const auto waiter = std::this_thread::get_id();
+  // Whether the waiting thread is there in time is the scheduler's choice: now and then it must be.
+  for (int i = 0; i < 1000 && !helped; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the workers fall asleep
+    std::atomic<bool> waits{false};
+    t.stream().Launch("op", [&] {
+      Spin(std::chrono::seconds(20), [&] { return waits.load(); });
+      Spin(std::chrono::microseconds(10));
+      ParallelFor(2, 1, [&](int64_t, int64_t) {
+        if (std::this_thread::get_id() == waiter) {
+          helped = true;
+          other_roundings += std::fegetround() != FE_TONEAREST;
+        }
+        Spin(std::chrono::microseconds(50));
+      });
+    });
+    waits = true;
+    t.stream().Synchronize();
+  }
+  CHECK(helped);
+  CHECK(other_roundings == 0);
+  CHECK(std::fegetround() == FE_UPWARD);
+  std::fesetround(FE_TONEAREST);
+}
+
+TEST_CASE("an exception in a range that the waiting thread took stays the stream's error") {
+  test::TestDevice t;
+  for (int i = 0; i < 50; ++i) {
+    t.stream().Launch("op", [] { ParallelFor(100, 1, [](int64_t, int64_t) { throw std::runtime_error("range"); }); });
+    CHECK_THROWS_WITH(t.stream().Synchronize(), "[op] range");
+  }
 }
 
 TEST_CASE("kernels of two streams share the pool") {
