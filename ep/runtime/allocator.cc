@@ -81,6 +81,7 @@ struct CachingAllocator::Impl {
   std::mutex reclaim_mutex;
   mutable std::mutex mutex;
   AllocatorSettings settings;
+  bool environment_pending = false;
   AllocatorStats stats;
   AllocatorHistory history;
   BlockPool pool;
@@ -360,6 +361,10 @@ void* CachingAllocator::Allocate(size_t bytes, Stream& stream) {
   Impl& a = *impl_;
   Frames frames = a.history.FramesNowOrNull();
   std::unique_lock lock(a.mutex);
+  if (a.environment_pending) {
+    a.settings = AllocatorSettingsFromEnvironment();
+    a.environment_pending = false;
+  }
   a.used = true;
   if (a.direct.alloc) {
     lock.unlock();
@@ -515,6 +520,11 @@ void CachingAllocator::ResetAccumulatedStats() {
 
 size_t CachingAllocator::limit() const { return impl_->limit; }
 
+void CachingAllocator::ReadEnvironmentAtFirstUse() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->environment_pending = impl_->settings.caching;  // without caching, it is as it was made
+}
+
 AllocatorSettings CachingAllocator::settings() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->settings;
@@ -526,12 +536,14 @@ void CachingAllocator::SetExpandableSegments(bool on) {
   NPU_CHECK(!on || (s.max_split_size == SIZE_MAX && s.garbage_collection_threshold == 0),
             "expandable_segments:True cannot be combined with max_split_size_mb or garbage_collection_threshold");
   impl_->settings.expandable_segments = on;
+  impl_->environment_pending = false;
 }
 
 void CachingAllocator::SetMemoryFraction(double fraction) {
   NPU_CHECK(fraction >= 0 && fraction <= 1, "expected a memory fraction from 0 to 1, got ", fraction);
   std::lock_guard lock(impl_->mutex);
   impl_->settings.memory_fraction = fraction;
+  impl_->environment_pending = false;
 }
 
 void CachingAllocator::RetainPool(PoolId id) {

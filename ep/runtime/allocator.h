@@ -79,6 +79,8 @@ class CachingAllocator {
   void ResetAccumulatedStats();
   size_t limit() const;
   AllocatorSettings settings() const;
+  // The environment's settings count as they are at the first allocation, unless settings were made before.
+  void ReadEnvironmentAtFirstUse();
   void SetExpandableSegments(bool on);
   // Of the limit that may be reserved, 0 to 1. Memory reserved already stays.
   void SetMemoryFraction(double fraction);

@@ -74,6 +74,7 @@ Runtime::Runtime() {
   backend_ = MakeHostBackend(options);
   for (int i = 0; i < backend_->DeviceCount(); ++i)
     devices_.push_back(std::make_unique<Device>(*backend_, i, options.memory_limit, settings));
+  for (const auto& device : devices_) device->allocator().ReadEnvironmentAtFirstUse();
   NPU_LOG(kInfo, devices_.size(), " device(s): ", options.device_name, ", ", options.memory_limit >> 20, " MiB each, ",
           devices_.front()->properties().compute_units, " thread(s)");
 }

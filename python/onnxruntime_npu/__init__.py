@@ -27,6 +27,7 @@ _HOMES = {
     "install_as_torch_npu": "torch_npu_alias",
     "Format": "formats",
     "empty_with_format": "formats",
+    "empty_with_swapped_memory": "swapped_memory",
     "get_npu_format": "formats",
     "get_storage_size": "formats",
     "npu_format_cast": "formats",

@@ -9,7 +9,8 @@ constants. Of these names
 - ``torch.npu.x.y`` and ``torch_npu.npu.x.y`` must begin with a row of the device API's table,
   ``torch_npu.utils.x`` likewise;
 - everything else of torch is plain, but for the packages in FOREIGN;
-- a module that the file imports and that is not installed makes all its tests ineligible.
+- a module that the file imports, and that is not installed or not built, makes all its tests
+  ineligible, and what the file does at import counts for all.
 """
 
 import ast
@@ -28,6 +29,7 @@ FOREIGN = {
 # Names that the issue asks for beside the tables' rows, and the helpers of this folder.
 _BESIDE = {
     "torch_npu.testing",
+    "torch_npu.utils.collect_env",
     "torch_npu.__version__",
     "torch_npu.Format",
     "torch_npu.get_npu_format",
@@ -35,9 +37,8 @@ _BESIDE = {
     "torch_npu.npu_format_cast",
     "torch_npu.npu_format_cast_",
     "torch_npu.empty_with_format",
+    "torch_npu.empty_with_swapped_memory",
     "torch_npu.npu.is_bf16_supported",
-    "torch_npu.npu.utils",
-    "torch_npu.utils.collect_env.get_cann_version",
 }
 _FIXTURES = ("setUp", "tearDown", "setUpClass", "tearDownClass")
 
@@ -60,7 +61,7 @@ class Names:
     def lacks(self, name):
         """Whether no beginning of a dotted name is built; a bare module name is no use of it."""
         parts = name.split(".")
-        if name in ("torch_npu", "torch_npu.npu", "torch_npu.utils"):
+        if any(built.startswith(f"{name}.") for built in self.built):
             return False
         return not any(".".join(parts[:n]) in self.built for n in range(2, len(parts) + 1))
 
@@ -88,6 +89,7 @@ class TestFile:
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._import(node)
+        self._at_import = _Scope()
         for node in tree.body:
             self._define(node)
         self.tests = {
@@ -121,6 +123,8 @@ class TestFile:
 
     def _note_missing(self, module):
         top = module.partition(".")[0]
+        if module.startswith("torch_npu.") and self._names.lacks(module):
+            self._missing[module] = f"imports {module}, which is not built"
         local = (self._folder / f"{top}.py").exists() or (self._folder / top).is_dir()
         if top not in ("torch_npu", "torch") and not local and not importlib.util.find_spec(top):
             self._missing[top] = f"imports {top}, which is not installed"
@@ -147,6 +151,8 @@ class TestFile:
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             for child in ast.iter_child_nodes(node):
                 self._define(child)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            self._merge(self._at_import, self._read(node))
 
     @staticmethod
     def _merge(into, other):
@@ -194,7 +200,8 @@ class TestFile:
         lineage = [cls, *self._ancestors(cls)]
         todo = [f"{owner}.{name}" for owner in lineage for name in (method, *_FIXTURES)] + lineage
         seen = set()
-        used = set()
+        used = set(self._at_import.dotted)
+        todo += self._at_import.refers
         while todo:
             name = todo.pop()
             if name in seen or name not in self._scopes:

@@ -135,6 +135,30 @@ def test_what_is_not_built_does_not_count(run):
     assert "passed: 3 of 7 (42.9 %); the bar of 90% is not met" in done.stdout
 
 
+def test_what_a_file_does_at_import_counts_for_all_its_tests(tmp_path):
+    sys.path.insert(0, str(HERE))
+    from eligibility import Names, TestFile
+
+    names = Names({"torch_npu.npu_x", "torch_npu.npu.Stream", "torch_npu.npu.utils.known"})
+
+    def reason(head, body="torch.npu.Stream.priority_range()"):
+        file = tmp_path / "test_file.py"
+        tail = f"class T(TestCase):\n    def test_a(self):\n        {body}\n"
+        file.write_text(f"import torch\nimport torch_npu\n{head}\n{tail}")
+        return TestFile(file, names).why_not("T.test_a")
+
+    assert reason("import torch_npu.npu.utils as utils") == ""
+    assert reason("", "x.npu_x()") == ""
+    assert reason("", "x.npu_y()") == "torch_npu.npu_y is not built"
+    assert reason("", "torch.cuda.is_available()") == "needs CUDA (torch.cuda)"
+    assert "torch_npu.npu.utils.unknown is not built" in reason(
+        "import torch_npu.npu.utils as utils", "utils.unknown()"
+    )
+    assert "torch_npu._inductor, which is not built" in reason("import torch_npu._inductor")
+    assert "torch.npu.other is not built" in reason("torch.npu.other(1)")
+    assert "torch.npu.other is not built" in reason("VALUE = torch.npu.other()", "VALUE()")
+
+
 def test_no_suites_is_a_mistake_of_the_user(tmp_path):
     command = [sys.executable, str(HERE / "run.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -56,6 +56,7 @@ def _become_a_script(path):
     """The folder, path and arguments that ``python test_file.py`` would have."""
     sys.path[:0] = [str(path.parent), str(HERE / "shim"), str(HERE)]
     sys.argv = [str(path)]
+    os.environ["CONFORMANCE_CHILD"] = "1"  # see shim/sitecustomize.py
     os.chdir(path.parent)
     import torch_npu_testing
 

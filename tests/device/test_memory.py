@@ -318,3 +318,20 @@ except RuntimeError as error:
         npu.NPUPluggableAllocator(str(library), "no_such", "my_free")
     with pytest.raises(TypeError, match="NPUPluggableAllocator"):
         npu.change_current_allocator(print)
+
+
+LATE = """
+import os
+import onnxruntime_npu
+from onnxruntime_npu import npu
+assert npu.device_count() > 0
+os.environ["PYTORCH_NPU_ALLOC_CONF"] = "{conf}"
+npu.caching_allocator_alloc(5 << 20)
+print(npu.memory_reserved() >> 20)
+"""
+
+
+def test_allocator_settings_of_the_environment_count_until_the_first_allocation(run_python):
+    assert run_python(LATE.format(conf="large_segment_size_mb:64")) == (0, "64\n")
+    code, output = run_python(LATE.format(conf="no_such_key:1"))
+    assert code == 1 and "unknown key 'no_such_key'" in output

@@ -210,3 +210,71 @@ def test_a_parameters_data_may_move_to_the_device():
     assert layer.weight.grad.item() == -2
     layer.weight.data = layer.weight.data.cpu()
     assert layer.weight.device.type == "cpu"
+
+
+def test_new_memory_is_filled_when_determinism_asks_for_it():
+    def check(made, top):
+        torch.use_deterministic_algorithms(True)
+        try:
+            new = made()
+        finally:
+            torch.use_deterministic_algorithms(False)
+        return new.isnan().all().item() if top is None else new.eq(top).all().item()
+
+    assert check(lambda: torch.empty(5, 3, device="npu"), None)
+    assert check(lambda: torch.empty(4, dtype=torch.int16, device="npu"), (1 << 15) - 1)
+    assert check(lambda: torch.empty_strided((2, 3), (1, 2), device="npu"), None)
+    assert check(lambda: torch.zeros(2, device="npu").resize_(6)[2:], None)
+    assert not torch.zeros(2, device="npu").isnan().any().item()
+
+
+def test_is_set_to_looks_at_the_memory():
+    x = torch.empty(3, 4, device="npu")
+    assert torch.empty(0, device="npu").set_(x).is_set_to(x)
+    assert not x.clone().is_set_to(x) and not x[1:].is_set_to(x)
+
+
+def test_swapped_memory_does_not_count_against_the_device():
+    import onnxruntime_npu
+
+    before = torch.npu.memory_allocated()
+    x = onnxruntime_npu.empty_with_swapped_memory((256, 256), dtype=torch.half, device="npu:0")
+    assert torch.npu.memory_allocated() == before
+    assert x.device.type == "npu" and x.dtype == torch.half and x.shape == (256, 256)
+    y = x.fill_(2) * 3
+    del x
+    assert y.eq(6).all().item()
+    assert onnxruntime_npu.empty_with_swapped_memory((0, 2)).numel() == 0
+    with pytest.raises(RuntimeError, match="expected an npu, got cpu"):
+        onnxruntime_npu.empty_with_swapped_memory((2,), device="cpu")
+
+
+def test_a_legacy_type_takes_a_size():
+    assert torch.npu.FloatTensor(torch.Size([2, 3])).shape == (2, 3)
+    assert torch.npu.FloatTensor([2, 3]).tolist() == [2, 3]
+
+
+def test_combined_tensors_have_storages_of_their_own():
+    from onnxruntime_npu import formats, utils
+
+    x, y = torch.rand(2, 3).npu(), torch.rand(4).npu()
+    both = utils.npu_combine_tensors([x, y])
+    assert both.data_ptr() == x.data_ptr() and y.data_ptr() == x.data_ptr() + 24
+    assert [formats.get_storage_size(t) for t in (both, x, y)] == [10, 6, 4]
+    both.zero_()
+    assert y.sum().item() == 0 and utils.is_combined_tensor_valid(both, [x, y])
+
+
+def test_more_than_an_exbibyte_is_refused_as_such():
+    with pytest.raises(torch.OutOfMemoryError, match="more than 1EB memory"):
+        torch.empty(1 << 62, dtype=torch.int8, device="npu")
+
+
+def test_options_of_super_kernels_are_checked():
+    graph = torch.npu.NPUGraph()
+    graph.super_kernel_optimize({"preload_code": 1, "dcci_after_kernel_end": ["a"]}, None)
+    for bad in ({"x": 1}, {"preload_code": "1"}, {"dcci_after_kernel_end": [1]}, "x"):
+        with pytest.raises(RuntimeError, match="optimize_options"):
+            graph.super_kernel_optimize(optimize_options=bad)
+    with pytest.raises(RuntimeError, match="sub_key 'x'"):
+        graph.super_kernel_optimize({"aggressive_opt_strategies": {"x": 1}})

@@ -42,10 +42,13 @@ c10::CachingAllocator::StatArray ToStats(const PoolCounters& counters) {
   return stats;
 }
 
+constexpr size_t kExbibyte = size_t{1} << 60;
+
 class TensorAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const int device = CurrentDevice();
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExbibyte, "NPU out of memory. Tried to allocate more than 1EB memory.");
     try {
       void* address = AllocatorOf(device).Allocate(bytes, CurrentStream(device));
       return {address, address, kDeleters[static_cast<size_t>(device)], DeviceAt(device)};

@@ -1,10 +1,15 @@
 // Factories, views and resizing.
 #include "python/csrc/torch/storage.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -16,6 +21,7 @@
 
 #include <algorithm>
 
+#include "python/csrc/torch/pinned_memory.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
@@ -45,12 +51,21 @@ void CheckOptions(std::optional<at::Layout> layout, std::optional<bool> pin_memo
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
+// With torch.utils.deterministic.fill_uninitialized_memory, new memory holds NaNs or the greatest integers.
+bool FillsNewMemory() {
+  return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory();
+}
+at::Tensor Filled(at::Tensor tensor) {
+  if (C10_UNLIKELY(FillsNewMemory())) at::native::fill_empty_deterministic_(tensor);
+  return tensor;
+}
+
 at::Tensor EmptyMemoryFormat(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                              std::optional<at::Layout> layout, std::optional<c10::Device> device,
                              std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   CheckOptions(layout, pin_memory);
   const c10::DeviceGuard guard(Resolve(device));
-  return at::detail::empty_generic(size, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype), format);
+  return Filled(at::detail::empty_generic(size, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
@@ -58,7 +73,8 @@ at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
                         std::optional<bool> pin_memory) {
   CheckOptions(layout, pin_memory);
   const c10::DeviceGuard guard(Resolve(device));
-  return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype));
+  return Filled(
+      at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype)));
 }
 
 void CheckNotNegative(const char* what, at::IntArrayRef values) {
@@ -71,11 +87,13 @@ const at::Tensor& Resize(const at::Tensor& self, at::IntArrayRef size, std::opti
   // The memory comes first: a tensor whose memory could not be had keeps its shape.
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(),
                                                                   static_cast<size_t>(self.storage_offset()));
+  const auto old_bytes = static_cast<int64_t>(self.storage().nbytes());
   const bool empty = std::find(size.begin(), size.end(), 0) != size.end();
   if (!empty && bytes > self.storage().nbytes()) ResizeStorage(*self.storage().unsafeGetStorageImpl(), bytes);
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
   impl->generic_set_sizes_contiguous(size);
   if (format.has_value()) impl->empty_tensor_restride(*format);
+  if (C10_UNLIKELY(FillsNewMemory())) at::native::fill_resize_deterministic_(self, old_bytes);
   return self;
 }
 
@@ -123,6 +141,32 @@ void RecordStream(at::Tensor& self, at::Stream stream) {
         .RecordStream(const_cast<void*>(self.storage().data()), FromTorch(stream));
 }
 
+// Memory of the host that the device reaches, and that does not count against the device's: the host NPU has one
+// memory for both, so that it is no slower here.
+at::Tensor EmptyWithSwappedMemory(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                                  std::optional<c10::Device> device) {
+  CheckNotNegative("dimension", size);
+  const c10::DeviceGuard guard(Resolve(device));
+  const c10::Device here = DeviceAt(CurrentDevice());
+  const at::ScalarType type = c10::dtype_or_default(dtype);
+  void* address =
+      AllocatePinned(std::max<size_t>(at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type)), 1));
+  const auto release = [here](void* memory) {
+    RecordPinnedUse(memory, CurrentStream(here.index()));  // what is under way may still use it
+    FreePinned(memory);
+  };
+  return Filled(at::for_blob(address, size)
+                    .deleter(release)
+                    .options(at::TensorOptions(type).device(here))
+                    .target_device(here)
+                    .make_tensor());
+}
+
+TORCH_LIBRARY_FRAGMENT(npu, m) {
+  m.def("empty_with_swapped_memory(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(EmptyWithSwappedMemory)));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &EmptyMemoryFormat);
   m.impl("empty_strided", &EmptyStrided);
@@ -132,6 +176,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", &SetTensor);
   m.impl("set_", &SetEmpty);
   m.impl("record_stream", &RecordStream);
+  m.impl("is_set_to", &at::native::is_set_to);
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
   m.impl("_reshape_alias", &at::native::_reshape_alias);
@@ -143,7 +188,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }  // namespace
 
 at::Tensor Empty(at::IntArrayRef size, at::ScalarType dtype, const at::Tensor& beside) {
-  return EmptyMemoryFormat(size, dtype, std::nullopt, beside.device(), std::nullopt, std::nullopt);
+  const c10::DeviceGuard guard(beside.device());  // a kernel writes it: no filling
+  return at::detail::empty_generic(size, c10::GetAllocator(kNpu), kKeys, dtype, std::nullopt);
 }
 
 }  // namespace npu::aten

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import _C
+from . import super_kernel_options
 from ._arguments import stream_handle
 from .devices import synchronize
 from .memory import empty_cache, new_pool_id
@@ -115,8 +116,18 @@ class NPUGraph:
     def register_generator_state(self, generator: Any) -> None:
         """Deprecated, does nothing."""
 
-    def super_kernel_optimize(self, options: Any = None) -> None:
-        """Accepted: the host NPU has no super kernels."""
+    def super_kernel_optimize(
+        self,
+        optimize_options: dict[str, Any] | None = None,
+        debug_options: dict[str, Any] | None = None,
+    ) -> None:
+        """Check the options; the host NPU has no super kernels, whose fusion they would direct.
+
+        Raises:
+            RuntimeError: an option is unknown or of another type.
+        """
+        super_kernel_options.check("optimize_options", optimize_options)
+        super_kernel_options.check("debug_options", debug_options)
 
     def update(self, cpu_update_input: list[dict[str, Any]]) -> None:
         """Not supported: replace operators of a task group with graph_task_update_begin.

@@ -52,8 +52,9 @@ def npu_combine_tensors(
     begin = 0
     with torch.no_grad():
         for tensor, size in zip(list_of_tensor, sizes, strict=True):
-            offset, shape, stride = begin + tensor.storage_offset(), tensor.shape, tensor.stride()
-            part = torch.as_strided(combined, shape, stride, offset)
+            # Each has a storage of its own, which is its part of the memory.
+            own = torch.from_dlpack(combined[begin : begin + size])
+            part = torch.as_strided(own, tensor.shape, tensor.stride(), tensor.storage_offset())
             if require_copy_value:
                 part.copy_(tensor)
             tensor.data = part
