@@ -52,7 +52,7 @@ def check(name: str, options: Any) -> None:
 
 
 def _check_value(what: str, value: Any, expected: Any) -> None:
-    kind = expected if isinstance(expected, type) else type(expected)
+    kind: Any = expected if isinstance(expected, type) else type(expected)
     if not isinstance(value, kind):
         raise RuntimeError(f"{what} must be {kind.__name__}, got {type(value).__name__}")
     if isinstance(expected, list):

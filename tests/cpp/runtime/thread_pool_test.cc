@@ -35,8 +35,7 @@ Ranges RangesOf(int64_t n, int64_t grain) {
   return ranges;
 }
 
-void Spin(
-    std::chrono::nanoseconds limit, const std::function<bool()>& until = [] { return false; }) {
+void Spin(std::chrono::nanoseconds limit, const std::function<bool()>& until = [] { return false; }) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!until() && std::chrono::steady_clock::now() < end) {
   }
