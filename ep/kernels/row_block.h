@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "ep/kernels/convert.h"
 
@@ -53,14 +53,14 @@ class OutBlock<float> {
 class RowScratch {
  public:
   explicit RowScratch(int64_t n) {
-    if (n > kInline) long_.resize(static_cast<size_t>(n));
+    if (n > kInline) long_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(n));
   }
-  float* values() { return long_.empty() ? short_ : long_.data(); }
+  float* values() { return long_ ? long_.get() : short_; }
 
  private:
   static constexpr int64_t kInline = 512;
   alignas(64) float short_[kInline];
-  std::vector<float> long_;
+  std::unique_ptr<float[]> long_;
 };
 
 // Read side of whole rows that are read several times: converted once. Null stays null.
@@ -94,6 +94,8 @@ void ForEachBlock(int64_t n, F&& f) {
 
 // Work below this many elements stays on one thread: a fork and join costs more than it saves.
 inline constexpr int64_t kSerialElements = 16384;
+// Likewise where each element takes an exponential or more.
+inline constexpr int64_t kSerialExponentials = 4096;
 
 // The grain of a ParallelFor over rows.
 inline int64_t RowGrain(int64_t row_elements) {

@@ -6,6 +6,7 @@
 // all floats, with and without FMA (tests/cpp/kernels/vector_math_test.cc keeps these bounds):
 //
 //   Exp           1.1    denormal results included
+//   Exp2OfMinus   1.6    arguments in [0, 126]
 //   Log           0.9
 //   Log1pSmall    1.4    arguments in [0, 1]
 //   Tanh          1.4
@@ -54,13 +55,16 @@ inline float Exp(float x) {
   return p * PowerOfTwo(half) * PowerOfTwo(e - half);
 }
 
-// Exp of x <= 0, for sums and products in which a denormal is as good as the 0 that it returns.
-inline float ExpOfNegative(float x) {
-  const float a = x < -88.0f ? -88.0f : x;
-  const float shifted = a * 0x1.715476p+0f + kRoundMagic;
-  const float n = shifted - kRoundMagic;
-  const float r = (a - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-  const float p = 1.0f + (r + r * r * ExpTail(r));
+// 2^-x for x in [0, 127], for sums in which a denormal is as good as the 0 that it returns.
+inline float Exp2OfMinus(float x) {
+  const float shifted = kRoundMagic - x;
+  const float f = (kRoundMagic - shifted) - x;
+  float p = 0x1.5bba12p-10f;  // minimax on [-1/2, 1/2], exact at 0
+  p = p * f + 0x1.3cea88p-7f;
+  p = p * f + 0x1.c6b752p-5f;
+  p = p * f + 0x1.ebf9bcp-3f;
+  p = p * f + 0x1.62e42ap-1f;
+  p = p * f + 1.0f;
   return p * PowerOfTwo(static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundMagic)));
 }
 
@@ -109,10 +113,18 @@ inline float Tanh(float x) {
 }
 
 inline float Sigmoid(float x) {
-  // exp of a negative argument never overflows, so that the tail keeps its accuracy to the last denormal.
-  const float z = Exp(-std::fabs(x));
-  const float numerator = x < 0.0f ? z : 1.0f;
-  return numerator / (1.0f + z);
+  // 1 / (1 + e^-x) with both parts scaled, so that e^-x stays finite until the result is less than any denormal. From
+  // 43.5 on the result is 1; where e^-x is infinite, 0.
+  constexpr int32_t kScaleExponent = -64;
+  constexpr float kScale = 0x1p-64f;
+  float a = x > 43.5f ? -43.5f : -x;
+  a = a > 133.08f ? 133.08f : a;
+  const float shifted = a * 0x1.715476p+0f + kRoundMagic;
+  const float n = shifted - kRoundMagic;
+  const float r = (a - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  const float p = 1.0f + (r + r * r * ExpTail(r));
+  const int32_t e = static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundMagic));
+  return kScale / (kScale + p * PowerOfTwo(e + kScaleExponent));
 }
 
 inline float Erf(float x) {

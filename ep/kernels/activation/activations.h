@@ -9,21 +9,24 @@ namespace npu {
 
 inline float Silu(float x) { return x * math::Sigmoid(x); }
 
-// x * Phi(x) with the error function: erfc(z) = t P(t) exp(-z²), z = |x| / sqrt(2), t = 1 / (1 + 0.4 z). P is fitted to
-// 6e-8 relative for z <= 10, beyond which exp(-z²) is 0. Unlike 1 + erf, nothing cancels for x < 0.
+// x * Phi(x) = max(x, 0) - |x| Phi(-|x|), and Phi(-a) = t P(t) exp(-a²/2), t = 1 / (1 + 0.2 sqrt(2) a). P is fitted to
+// 6e-8 relative up to where the exponential is 0. Unlike 1 + erf, nothing cancels for x < 0.
 inline float GeluErf(float x) {
-  const float t = 1.0f / (1.0f + 0.28284271f * std::fabs(x));
-  float p = 0.0412611626f;
-  p = p * t - 0.140358031f;
-  p = p * t + 0.0840657279f;
-  p = p * t + 0.0878768712f;
-  p = p * t + 0.0798151195f;
-  p = p * t + 0.193369105f;
-  p = p * t + 0.201893508f;
-  p = p * t + 0.226442322f;
-  p = p * t + 0.225634277f;
-  const float tail = p * t * math::ExpOfNegative(-0.5f * x * x);
-  return 0.5f * x * (x < 0.0f ? tail : 2.0f - tail);
+  constexpr float kFar = 13.25f;                        // Phi(-kFar) is 0
+  const float factor = std::fabs(x > kFar ? kFar : x);  // not cut for x < 0: -inf * 0 is NaN, as in x * Phi(x)
+  const float a = factor > kFar ? kFar : factor;
+  const float t = 1.0f / (1.0f + 0.28284271f * a);
+  float p = 0.0206305813f;
+  p = p * t - 0.0701790155f;
+  p = p * t + 0.04203286395f;
+  p = p * t + 0.0439384356f;
+  p = p * t + 0.03990755975f;
+  p = p * t + 0.0966845525f;
+  p = p * t + 0.100946754f;
+  p = p * t + 0.113221163f;
+  p = p * t + 0.1128171385f;
+  const float tail = p * t * math::Exp2OfMinus(0.72134752f * (a * a));
+  return (x > 0.0f ? x : 0.0f) - factor * tail;
 }
 
 // The tanh form: sqrt(2/pi) * (x + 0.044715 x³) inside.

@@ -50,6 +50,10 @@ TEST_CASE("vector math: the stated bounds hold") {
             math::Sigmoid, [](double x) { return std::exp(-std::max(-x, 0.0)) / (1 + std::exp(-std::fabs(x))); },
             Any) <= 2.5);
   CHECK(LargestError(
+            math::Exp2OfMinus, [](double x) { return std::exp2(-x); }, [](float x) { return x >= 0 && x <= 126; }) <=
+        1.6);
+  CHECK(math::Exp2OfMinus(127.0f) == 0.0f);
+  CHECK(LargestError(
             math::Log1pSmall, [](double x) { return std::log1p(x); }, [](float x) { return x >= 0 && x <= 1; }) <= 1.4);
   const auto bounded = [](float x) { return std::fabs(x) <= math::kTrigonometricBound; };
   CHECK(LargestError(math::Sin, [](double x) { return std::sin(x); }, bounded) <= 1.6);
