@@ -6,7 +6,7 @@
 // all floats, with and without FMA (tests/cpp/kernels/vector_math_test.cc keeps these bounds):
 //
 //   Exp           1.1    denormal results included
-//   Exp2OfMinus   1.6    arguments in [0, 126]
+//   Exp2OfMinus   2.2    arguments in [0, 126]
 //   Log           0.9
 //   Log1pSmall    1.4    arguments in [0, 1]
 //   Tanh          1.4
