@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from eligibility import Names, TestFile
+from explanations import explanation
 
 BAR = 0.9
 
@@ -93,9 +94,10 @@ def markdown(rows):
     for suite, group in groupby(rows, lambda row: row.suite):
         parts.append(_suite_line(suite, list(group)))
     parts.append(_suite_line("all", rows))
-    parts += ["", "## Tests that count and fail", "", "| test | reason |", "|---|---|"]
+    parts += ["", "## Tests that count and fail", "", "| test | why | error |", "|---|---|---|"]
     parts += [
-        f"| `{row.suite}/{row.file}` `{row.test}` | {_cell(row.reason)} |"
+        f"| `{row.suite}/{row.file}` `{row.test}` | "
+        f"{explanation(f'{row.file} {row.test}', row.reason)} | {_cell(row.reason)} |"
         for row in counted(rows)
         if row.outcome == "failed"
     ]

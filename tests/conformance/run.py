@@ -37,10 +37,12 @@ def main(arguments=None):
             file=sys.stderr,
         )
         return 2
+    results = options.out / "results.json"
+    kept = _passed_files(json.loads(results.read_text())) if options.again else {}
     runner = Runner(options.out / "logs", Limits(options.test_seconds, options.file_seconds))
-    runs = _run_all(runner, files, options.jobs)
+    runs = _run_all(runner, files, options.jobs, kept)
     judged = report.judge(runs)
-    (options.out / "results.json").write_text(json.dumps([asdict(row) for row in judged], indent=1))
+    results.write_text(json.dumps([asdict(row) for row in judged], indent=1))
     print(report.text(judged))
     if options.write_docs:
         (ROOT / "docs" / "conformance.md").write_text(report.markdown(judged))
@@ -54,6 +56,9 @@ def _options(arguments):
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4))
     parser.add_argument("--test-seconds", type=float, default=60, help="limit of one test")
     parser.add_argument("--file-seconds", type=float, default=600, help="limit of one file")
+    parser.add_argument(
+        "--again", action="store_true", help="only files where a test that counts failed last time"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "conformance")
     parser.add_argument("--write-docs", action="store_true", help="rewrite docs/conformance.md")
     return parser.parse_args(arguments)
@@ -68,15 +73,37 @@ def _prepare_environment():
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the CPU side of a comparison
 
 
-def _run_all(runner, files, jobs):
+def _passed_files(rows):
+    """Outcomes by (suite, file) of an earlier run's files in which no test that counts failed."""
+    from suites import Outcome
+
+    files, failed = {}, set()
+    for row in rows:
+        file = row["suite"], row["file"]
+        outcome = Outcome(row["outcome"], row["reason"], row["seconds"])
+        files.setdefault(file, {})[row["test"]] = outcome
+        if row["outcome"] == "failed" and not row["not_counted"]:
+            failed.add(file)
+    return {file: tests for file, tests in files.items() if file not in failed}
+
+
+def _run_all(runner, files, jobs, kept):
+    from suites import FileRun
     from tqdm import tqdm
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(runner.run, *file) for file in files]
-        finished = concurrent.futures.as_completed(futures)
-        for _ in tqdm(finished, total=len(files), unit="file", smoothing=0.05):
+        futures = {
+            file: pool.submit(runner.run, *file)
+            for file in files
+            if (file[0], file[1].name) not in kept
+        }
+        finished = concurrent.futures.as_completed(futures.values())
+        for _ in tqdm(finished, total=len(futures), unit="file", smoothing=0.05):
             pass
-    return [future.result() for future in futures]
+    return [
+        futures[file].result() if file in futures else FileRun(*file, kept[file[0], file[1].name])
+        for file in files
+    ]
 
 
 if __name__ == "__main__":

@@ -159,6 +159,18 @@ def test_what_a_file_does_at_import_counts_for_all_its_tests(tmp_path):
     assert "torch.npu.other is not built" in reason("VALUE = torch.npu.other()", "VALUE()")
 
 
+def test_again_keeps_files_in_which_nothing_that_counts_failed():
+    sys.path.insert(0, str(HERE))
+    from run import _passed_files
+
+    def row(file, outcome, not_counted=""):
+        shared = {"suite": "s", "test": f"T.{outcome}", "reason": "", "seconds": 1.0}
+        return {"file": file, "outcome": outcome, "not_counted": not_counted, **shared}
+
+    rows = [row("a", "passed"), row("a", "failed"), row("b", "failed", "not built")]
+    assert set(_passed_files([*rows, row("c", "skipped")])) == {("s", "b"), ("s", "c")}
+
+
 def test_no_suites_is_a_mistake_of_the_user(tmp_path):
     command = [sys.executable, str(HERE / "run.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -143,3 +143,19 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
         return tensor.new_empty(0, dtype=torch.uint8)
     return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def test_a_twin_is_functionalized_by_torchs_own_dispatcher():
+    """``torch._enable_functionalization`` reaches it without Python's dispatcher."""
+    x = torch.randn(4, 6)
+    wrapped = torch._to_functional_tensor(x.clone())
+    torch._enable_functionalization(reapply_views=False)
+    try:
+        result = torch.ops.npu.npu_silu_(wrapped)
+    finally:
+        torch._disable_functionalization()
+    torch._sync(result)
+    torch._sync(wrapped)
+    expected = torch.nn.functional.silu(x)
+    torch.testing.assert_close(torch._from_functional_tensor(result), expected)
+    torch.testing.assert_close(torch._from_functional_tensor(wrapped), expected)

@@ -6,6 +6,7 @@ is the reference, of which only shapes and dtypes are used; gradients are in aut
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import warnings
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import CppFunctionalizeAPI
 
 from .autograd import AutogradKernel
 from .definition import Op
@@ -65,11 +67,11 @@ def register_op(library: torch.library.Library, op: Op) -> None:
         _define(library, op, schema, kernels)
     packet = getattr(getattr(torch.ops, NAMESPACE), op.name)
     if op.inplace:
-        _make_functionalizable(op, op.inplace, packet.default)
+        _make_functionalizable(library, op, op.inplace, packet.default)
     functional = functional_schema(op)
     if functional:
         _define(library, op, functional, kernels)
-        _make_functionalizable(op, op.schema, packet.functional)
+        _make_functionalizable(library, op, op.schema, packet.functional)
 
 
 def functional_schema(op: Op) -> Schema | None:
@@ -167,7 +169,9 @@ def _define(library: torch.library.Library, op: Op, schema: Schema, kernels: Eag
     library.impl(name, autograd, "Autograd", with_keyset=True)
 
 
-def _make_functionalizable(op: Op, schema: Schema, functional: Callable[..., Any]) -> None:
+def _make_functionalizable(
+    library: torch.library.Library, op: Op, schema: Schema, functional: Callable[..., Any]
+) -> None:
     """Let tracing replace a call that writes to arguments by a functional one and copies."""
     overload = getattr(getattr(torch.ops, NAMESPACE), schema.name).default
     written = _in_place_outputs(op, schema)
@@ -191,3 +195,7 @@ def _make_functionalizable(op: Op, schema: Schema, functional: Callable[..., Any
         if result_count == 1:
             return results[0]
         return tuple(results[:result_count]) if result_count else None
+
+    # The same where torch functionalizes without Python's dispatcher.
+    cpp = CppFunctionalizeAPI()
+    library.impl(schema.name, functools.partial(functionalize, cpp), "Functionalize")

@@ -1,0 +1,76 @@
+"""Why tests that count fail: a sentence for a pattern of ``file test: error``."""
+
+import re
+
+_EXPLANATIONS = (
+    (r"hangs: stopped", "Takes longer than the limit on two busy cores of a CPU."),
+    (r"not reached within", "The file's tests before it used up the file's time."),
+    (
+        r"IndexError: Dimension out of range",
+        "torch raises IndexError; the suite wants another type.",
+    ),
+    (r"onvolution(_backward)?_overrideable", "Convolution has no kernel and no fallback yet."),
+    (r"Mismatched Tensor types in NNPack", "NNPACK is a library of the CPU; so is its operator."),
+    (r"empty_quantized|uantize", "The host NPU has no quantized tensors of torch."),
+    (
+        r"parse(_csr|_coo|npu|_grad|_gather)|test_unsupport_api",
+        "The host NPU has no sparse tensors.",
+    ),
+    (
+        r"\[Gemm\] expected inputs of one type",
+        "Products of float16 and float32 are refused, as by torch.",
+    ),
+    (
+        r"addmv input tensors must have the same dtype",
+        "Products of two types are refused, as by torch.",
+    ),
+    (
+        r"linalg\.\w+: Low precision",
+        "torch's linear algebra refuses 16-bit floats on every device.",
+    ),
+    (r"renorm: non-positive-norm", "torch's own kernel refuses what Ascend's takes."),
+    (
+        r"pack_padded|pad_packed",
+        "Ascend keeps padding, or words it so; torch's own kernel does not.",
+    ),
+    (r"test_viewcopy", "Looks for operators by Ascend's names in a profile."),
+    (r"test_errcode|ERR\d|CheckShape failed", "Wants Ascend's error codes in the message."),
+    (r"test_ld_preload", "Intercepts functions of Ascend's runtime."),
+    (
+        r"test_option|ACL_OP_INIT_MODE",
+        "Configures Ascend's runtime by its own files and variables.",
+    ),
+    (r"test_cpu_fallback_control", "TORCH_NPU_FALLBACK_CPU_DISABLE is not built."),
+    (r"test_sanitizer.*NPU\w+\.cpp", "Reads sources of the pytorch adapter."),
+    (r"ipc_event|shared between processes", "Events of the host NPU belong to one process."),
+    (r"auto_dispatch_capture|test_aclgraph_update", "NPUGraph.update is not built."),
+    (r"get_soc_version|test_allocator_envs", "Requests are not padded by Ascend's 32 bytes."),
+    (r"numpy.*trapz", "Calls a function that NumPy 2 removed."),
+    (r"Can't pickle local object", "Starts a process with a function that cannot be pickled."),
+    (r"jit_script", "TorchScript does not compile the Python functions of the operators."),
+    (
+        r"test_public_bindings",
+        "Imports every module of torch, some of which this build of torch lacks.",
+    ),
+    (r"pinned|pin_memory_reuse|caching_pinned", "Pinned memory is given back at once, not cached."),
+    (r"sync_debug_mode", "The message says more than the one that is expected."),
+    (r"test_storage\.py", "Wants float64 storages that hold float32, as on Ascend."),
+    (r"test_serialization", "Wants Ascend's private formats, or its own error, in a saved file."),
+    (r"rng_state|aclnn_random", "Wants numbers of Ascend's generator state inside a capture."),
+    (
+        r"MKL FFT|fft|stft",
+        "torch's CPU library computes transforms; it refuses or rounds this one.",
+    ),
+    (
+        r"[Ff]loat16|fp16|bf16|half",
+        "Within a rounding or two of 16-bit floats, over the suite's tolerance.",
+    ),
+    (r"values differ|result error|value error", "Within roundings, over the suite's tolerance."),
+    (r"does not match \"", "The error is raised, in other words."),
+)
+
+
+def explanation(test: str, error: str) -> str:
+    """The sentence for a failed test; empty where its error has to speak for itself."""
+    text = f"{test}: {error}"
+    return next((why for pattern, why in _EXPLANATIONS if re.search(pattern, text)), "")
