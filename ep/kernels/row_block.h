@@ -94,8 +94,6 @@ void ForEachBlock(int64_t n, F&& f) {
 
 // Work below this many elements stays on one thread: a fork and join costs more than it saves.
 inline constexpr int64_t kSerialElements = 16384;
-// Likewise where each element takes an exponential or more.
-inline constexpr int64_t kSerialExponentials = 4096;
 
 // The grain of a ParallelFor over rows.
 inline int64_t RowGrain(int64_t row_elements) {

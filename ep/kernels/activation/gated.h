@@ -32,7 +32,7 @@ inline Halves SplitHalves(const char* op, const Shape& x, int64_t dim) {
 // of the two halves and of the result.
 template <class F>
 void ForEachGatedBlock(int64_t outer, int64_t half, F f) {
-  ParallelFor(outer * half, kSerialExponentials, [&](int64_t begin, int64_t end) {
+  ParallelFor(outer * half, kSerialElements, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t row = begin / half, at = begin % half;
       const int64_t count = std::min({end - begin, half - at, kRowBlock});

@@ -17,7 +17,7 @@ void LaunchPointwise(OpContext& ctx, const char* op, F f) {
   DispatchFloats(op, x.dtype, [&](auto tag) {
     using T = decltype(tag);
     ctx.Launch(op, [source = x.as<T>(), destination = y.as<T>(), n, f] {
-      ParallelFor(n, kSerialExponentials, [&](int64_t begin, int64_t end) {
+      ParallelFor(n, kSerialElements, [&](int64_t begin, int64_t end) {
         InBlock<T> in;
         OutBlock<T> out;
         ForEachBlock(end - begin, [&](int64_t offset, int64_t count) {
