@@ -4,6 +4,8 @@ import math
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
+from ._group_norm import swish_gradients
+
 op = npu_op(
     "npu_group_norm_silu(Tensor input, Tensor? weight, Tensor? bias, int group, float eps=1e-05)"
     " -> (Tensor, Tensor, Tensor)",
@@ -70,6 +72,11 @@ def reference(input, weight, bias, group, eps=1e-05):
     dtype = input.dtype if weight is None else weight.dtype
     out = (g * torch.sigmoid(g)).to(input.dtype)
     return out, mean.squeeze(-1).to(dtype), rstd.squeeze(-1).to(dtype)
+
+
+@op.backward("input", "weight", "bias")
+def backward(grad_out, input, weight, bias, group, eps, needs):
+    return swish_gradients(grad_out, input, group, weight, bias, eps, 1.0, needs)
 
 
 @op.function

@@ -4,6 +4,8 @@ import math
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
+from ._group_norm import swish_gradients
+
 op = npu_op(
     "npu_group_norm_swish(Tensor input, int num_groups, Tensor weight, Tensor bias,"
     " float? eps=1e-05, float? swish_scale=1.0) -> (Tensor, Tensor, Tensor)",
@@ -91,32 +93,9 @@ def body(b, call, input, weight, bias):
 
 @op.backward("input", "weight", "bias")
 def backward(grad_y, input, num_groups, weight, bias, eps, swish_scale, needs):
-    """With n = (x - mean) rstd, c = swish_scale, s = sigmoid(c g), dg = dy (s + c g s (1 - s)):
-
-    dx = rstd (h - mean(h) - n mean(h n)) for h = dg weight; dweight = sum(dg n), dbias = sum(dg).
-    The statistics are computed anew, because the outputs are rounded.
-    """
-    compute = torch.promote_types(input.dtype, torch.float32)
     c = 1.0 if swish_scale is None else swish_scale
-    groups = [input.shape[0], num_groups, math.prod(input.shape[1:]) // num_groups]
-    per_channel = [-1, *[1 for _ in input.shape[2:]]]
-    x, w = input.to(compute).reshape(groups), weight.to(compute).reshape(per_channel)
-    centered = x - x.mean(-1, keepdim=True)
     epsilon = 1e-5 if eps is None else eps
-    rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + epsilon)
-    normalized = centered * rstd
-    n = normalized.reshape(input.shape)
-    g = n * w + bias.to(compute).reshape(per_channel)
-    s = torch.sigmoid(c * g)
-    dg = grad_y.to(compute) * s * (1 + c * g * (1 - s))
-    dx = None
-    if "input" in needs:
-        h = (dg * w).reshape(groups)
-        along = normalized * (h * normalized).mean(-1, keepdim=True)
-        dx = (rstd * (h - h.mean(-1, keepdim=True) - along)).reshape(input.shape)
-    others = [axis for axis in range(input.dim()) if axis != 1]
-    dweight = (dg * n).sum(others) if "weight" in needs else None
-    return dx, dweight, dg.sum(others) if "bias" in needs else None
+    return swish_gradients(grad_y, input, num_groups, weight, bias, epsilon, c, needs)
 
 
 @op.samples

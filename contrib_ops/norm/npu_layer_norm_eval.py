@@ -49,6 +49,29 @@ def reference(input, normalized_shape, weight=None, bias=None, eps=1e-05):
     return y.to(input.dtype)
 
 
+@op.backward("input", "weight", "bias")
+def backward(grad_y, input, normalized_shape, weight, eps, needs):
+    """With n = (x - mean) rstd and h = dy weight: dx = rstd (h - mean(h) - n mean(h n))."""
+    leading = list(range(input.dim() - len(normalized_shape)))
+    axes = list(range(len(leading), input.dim()))
+    compute = torch.promote_types(input.dtype, torch.float32)
+    x, dy = input.to(compute), grad_y.to(compute)
+    centered = x - x.mean(axes, keepdim=True)
+    rstd = torch.rsqrt(centered.square().mean(axes, keepdim=True) + eps)
+    n = centered * rstd
+    h = dy if weight is None else dy * weight.to(compute)
+    dx = rstd * (h - h.mean(axes, keepdim=True) - n * (h * n).mean(axes, keepdim=True))
+
+    def summed(t):
+        return t.sum(leading) if leading else t
+
+    return (
+        dx,
+        summed(dy * n) if "weight" in needs else None,
+        summed(dy) if "bias" in needs else None,
+    )
+
+
 @op.function
 def body(b, call, input, weight, bias):
     axes = list(range(-len(call.attrs["normalized_shape"]), 0))
