@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "ep/runtime/current.h"
+#include "ep/runtime/graph.h"
+#include "ep/runtime/lent_memory.h"
+
 namespace npu::provider {
 
 std::unique_ptr<Stream> DeviceState::CreateStream() {
   auto stream = device_.CreateStream();
+  if (const auto caller = RecordCaller()) stream->Wait(*caller);
   std::lock_guard lock(mutex_);
   streams_.push_back(stream.get());
   return stream;
@@ -22,6 +27,7 @@ void DeviceState::DestroyStream(std::unique_ptr<Stream> stream) {
 
 void* DeviceState::Allocate(size_t bytes, Stream* stream) {
   if (stream != nullptr) return device_.allocator().Allocate(bytes, *stream);
+  if (void* lent = LentMemory::Take(device_.index(), bytes)) return lent;
   void* ptr = device_.allocator().Allocate(bytes, *host_stream_);
   if (ptr != nullptr) {
     std::lock_guard lock(mutex_);
@@ -32,17 +38,35 @@ void* DeviceState::Allocate(size_t bytes, Stream* stream) {
 
 void DeviceState::Free(void* ptr) {
   if (ptr == nullptr) return;
-  std::lock_guard lock(mutex_);
-  if (streamless_.erase(ptr) != 0) {
-    for (Stream* stream : streams_) {
-      if (!stream->Query()) device_.allocator().RecordStream(ptr, *stream);
-    }
+  if (const auto owner = LentMemory::Return(ptr)) {
+    device_.RecordBusyStreams(ptr);
+    return;  // releases the owner
   }
+  std::unique_lock lock(mutex_);
+  const bool streamless = streamless_.erase(ptr) != 0;
+  lock.unlock();
+  if (streamless) device_.RecordBusyStreams(ptr);
   device_.allocator().Free(ptr);
+}
+
+std::unique_ptr<Event> DeviceState::RecordCaller() const {
+  Stream& caller = CurrentStream(device_.index());
+  if (Graph::IsCapturing(caller) || caller.Query()) return nullptr;
+  auto event = std::make_unique<Event>(device_.backend());
+  event->Record(caller);
+  return event;
+}
+
+void DeviceState::FollowCaller() {
+  const auto caller = RecordCaller();
+  if (caller == nullptr) return;
+  std::lock_guard lock(mutex_);
+  for (Stream* stream : streams_) stream->Wait(*caller);
 }
 
 void DeviceState::WaitForStreams() {
   std::vector<std::unique_ptr<Event>> passed;
+  if (auto caller = RecordCaller()) passed.push_back(std::move(caller));
   {
     std::lock_guard lock(mutex_);
     for (Stream* stream : streams_) {

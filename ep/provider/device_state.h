@@ -26,13 +26,19 @@ class DeviceState {
   // `stream` null: usable at once on every stream.
   void* Allocate(size_t bytes, Stream* stream);
   // Memory of a stream goes back in that stream's order. Memory without one (ORT's pattern buffers, initializers,
-  // bound values) is held back until every stream of this factory has passed: ORT frees a run's pattern buffer before
+  // bound values) is held back until every stream of the device has passed: ORT frees a run's pattern buffer before
   // it waits for the run's stream.
   void Free(void* ptr);
-  // Waits for what has been enqueued so far on every stream, and leaves their errors to those who wait on them.
+  // Waits for what has been enqueued so far on every stream and on the thread's current one, and leaves their errors to
+  // those who wait on them.
   void WaitForStreams();
+  // A run comes after what its caller has enqueued: its streams wait for the thread's current stream.
+  void FollowCaller();
 
  private:
+  // An event on the thread's current stream, or null when there is nothing to wait for.
+  std::unique_ptr<Event> RecordCaller() const;
+
   Device& device_;
   std::unique_ptr<Stream> host_stream_;
   std::mutex mutex_;

@@ -39,6 +39,10 @@ class Ep final : public OrtEp {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] { me.device_.WaitForStreams(); });
     };
+    OnRunStart = [](OrtEp* self, const OrtRunOptions*) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      return Guard(me.api_.ort, [&] { me.device_.FollowCaller(); });
+    };
     OnSessionInitializationEnd = [](OrtEp* self) noexcept {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] { me.CheckDecisions(); });

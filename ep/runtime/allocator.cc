@@ -428,6 +428,7 @@ void CachingAllocator::Free(void* ptr) {
 void CachingAllocator::RecordStream(void* ptr, Stream& stream) {
   if (ptr == nullptr) return;
   Impl& a = *impl_;
+  if (a.direct.record_stream) a.direct.record_stream(ptr, stream);  // a user's function: not under the lock
   std::lock_guard lock(a.mutex);
   if (const auto direct = a.direct_live.find(ptr); direct != a.direct_live.end()) {
     // Such a block goes to its function behind one stream's work: the owner waits for this one.
@@ -450,7 +451,9 @@ void CachingAllocator::RecordStream(void* ptr, Stream& stream) {
 
 void CachingAllocator::EraseStream(void* ptr, Stream& stream) {
   Impl& a = *impl_;
+  if (a.direct.erase_stream) a.direct.erase_stream(ptr, stream);
   std::lock_guard lock(a.mutex);
+  if (a.direct_live.count(ptr) > 0) return;  // its owner waits for the stream since RecordStream
   const auto it = a.live.find(ptr);
   NPU_CHECK(it != a.live.end(), "erase_stream: expected a live allocation of NPU ", a.device, ", got ", ptr);
   std::erase_if(it->second->uses, [&](const StreamUse& use) { return use.id == stream.id(); });
@@ -631,6 +634,13 @@ size_t CachingAllocator::SizeOf(const void* ptr) const {
   if (const auto it = a.live.find(const_cast<void*>(ptr)); it != a.live.end()) return it->second->size;
   const auto it = a.direct_live.find(const_cast<void*>(ptr));
   return it == a.direct_live.end() ? 0 : it->second.bytes;
+}
+
+void* CachingAllocator::LiveBlockAround(const void* address) const {
+  if (SizeOf(address) > 0) return const_cast<void*>(address);
+  BlockInfo block;
+  if (!FindBlock(address, block) || block.state != BlockInfo::State::kAllocated) return nullptr;
+  return reinterpret_cast<void*>(block.address);
 }
 
 bool CachingAllocator::FindBlock(const void* address, BlockInfo& out) const {

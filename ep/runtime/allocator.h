@@ -46,6 +46,8 @@ struct AllocatorStats {
 struct PluggableFunctions {
   std::function<void*(size_t bytes, int device, Stream& stream)> alloc;
   std::function<void(void* ptr, size_t bytes, int device, Stream* stream)> free;  // null: the stream is gone
+  // Told of RecordStream and EraseStream, where set. The allocator orders the free behind the stream all the same.
+  std::function<void(void* ptr, Stream& stream)> record_stream, erase_stream;
 };
 
 class CachingAllocator {
@@ -99,6 +101,8 @@ class CachingAllocator {
   std::vector<TraceEntry> History() const;
   // Size of the live block that starts at `ptr`, 0 for any other address.
   size_t SizeOf(const void* ptr) const;
+  // Where the live block begins that holds an address; null for any other address.
+  void* LiveBlockAround(const void* address) const;
   // The block that holds an address, live or cached; false when no segment does.
   bool FindBlock(const void* address, BlockInfo& out) const;
 

@@ -42,6 +42,15 @@ void Device::Synchronize() {
   if (!first.empty()) throw Error(ErrorCode::kDeviceError, first);
 }
 
+void Device::RecordBusyStreams(const void* address) {
+  void* start = nullptr;
+  streams_->Visit([&](Stream& stream) {
+    if (backend_.StreamQuery(stream.handle())) return;
+    if (start == nullptr) start = allocator_->LiveBlockAround(address);
+    if (start != nullptr) allocator_->RecordStream(start, stream);
+  });
+}
+
 void Device::Stop() {
   stopped_.store(true);
   streams_->Visit([&](Stream& stream) {

@@ -29,6 +29,8 @@ class Device {
   // The live stream of that id, or at that address; null when there is none.
   Stream* FindStream(uint64_t id) const;
   Stream* FindStream(const void* address) const;
+  // Says that every stream which is not idle may use the memory at `address`: see CachingAllocator::RecordStream.
+  void RecordBusyStreams(const void* address);
   // Waits for every stream of the device; throws Error(kDeviceError) with the first kernel error.
   void Synchronize();
   // Drops what is queued on every stream and refuses new work until Restart().

@@ -1,21 +1,16 @@
 #include "ep/runtime/graph.h"
 
-#include <atomic>
 #include <exception>
 #include <utility>
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/external_event.h"
 #include "ep/runtime/graph_recording.h"
 #include "ep/runtime/log.h"
 
 namespace npu {
 namespace {
-
-PoolId NewPoolId() {
-  static std::atomic<uint64_t> last{0};
-  return {++last, 0};
-}
 
 using ReplayDraws = std::vector<std::pair<std::shared_ptr<ReplayOrigin>, PhiloxState>>;
 
@@ -28,9 +23,11 @@ ReplayDraws TakeDraws(GraphNodes& graph) {
 }
 
 void Run(GraphNodes& graph, const ReplayDraws& draws) {
-  std::lock_guard lock(graph.mutex);
+  std::lock_guard replay(graph.replay_mutex);
   for (const auto& [origin, state] : draws) origin->Set(state);
   for (GraphNode& node : graph.nodes) {
+    std::unique_lock lock(graph.mutex, std::defer_lock);
+    if (node.op != ExternalEvent::kWaitOp) lock.lock();  // an update may have to come before what is waited for
     try {
       node.task();
     } catch (const std::exception& e) {
@@ -149,14 +146,22 @@ GraphTaskGroup Graph::EndGroup(Stream& stream) {
 
 void Graph::BeginUpdate(Stream& stream, const GraphTaskGroup& group) {
   NPU_CHECK(!IsCapturing(stream), "graph_task_update_begin: expected a stream that is not capturing");
-  Recording::BeginUpdate(stream, group);
+  const auto recording = Recording::BeginUpdate(stream, group);
+  stream.device().allocator().BeginPool(recording->update_pool(),
+                                        [recording](const Stream& s) { return recording->Contains(s); });
 }
 
 void Graph::EndUpdate(Stream& stream) {
   const auto recording = Recording::Of(stream);
   NPU_CHECK(recording != nullptr && recording->updates(),
             "graph_task_update_end was called before graph_task_update_begin");
-  recording->End(stream);
+  try {
+    recording->End(stream);
+  } catch (const Error&) {
+    if (recording->closed()) stream.device().allocator().EndPool(recording->update_pool());
+    throw;
+  }
+  stream.device().allocator().EndPool(recording->update_pool());
 }
 
 }  // namespace npu

@@ -29,6 +29,25 @@ constexpr const char* kIllegal = "operation not permitted when stream is capturi
 
 std::atomic<int> Recording::open_count_{0};
 
+PoolId NewPoolId() {
+  static std::atomic<uint64_t> last{0};
+  return {++last, 0};
+}
+
+GraphNodes::~GraphNodes() {
+  if (update_device_ != nullptr) update_device_->allocator().ReleasePool(update_pool_);
+}
+
+PoolId GraphNodes::UpdatePool(Device& device) {
+  std::lock_guard lock(mutex);
+  if (update_device_ == nullptr) {
+    update_pool_ = NewPoolId();
+    device.allocator().RetainPool(update_pool_);
+    update_device_ = &device;
+  }
+  return update_pool_;
+}
+
 std::shared_ptr<Recording> Recording::Of(const Stream& stream) {
   if (!Any()) return nullptr;
   std::lock_guard lock(Mutex());
@@ -155,6 +174,8 @@ std::shared_ptr<Recording> Recording::BeginUpdate(Stream& stream, const GraphTas
   recording->updating_ = true;
   recording->next_ = group.begin;
   recording->end_ = group.end;
+  recording->clocks_[stream.id()];
+  recording->update_pool_ = recording->nodes_->UpdatePool(stream.device());
   std::lock_guard lock(Mutex());
   NPU_CHECK(OpenRecordings().emplace(stream.id(), recording).second,
             "expected a stream without a capture to update a task group, got one that is captured or updated already");

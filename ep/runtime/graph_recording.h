@@ -33,12 +33,27 @@ struct GraphDraws {
 
 // Shared by the graph and its replays in flight.
 struct GraphNodes {
-  std::mutex mutex;  // held while a replay runs them, or an update replaces one
+  GraphNodes() = default;
+  ~GraphNodes();
+  GraphNodes(const GraphNodes&) = delete;
+  GraphNodes& operator=(const GraphNodes&) = delete;
+
+  // Where updates take memory from: what the capture's own nodes use meanwhile is not theirs.
+  PoolId UpdatePool(Device& device);
+
+  std::mutex replay_mutex;  // held while a replay runs them
+  std::mutex mutex;         // held while one runs, or an update replaces one
   std::vector<GraphNode> nodes;
   std::mutex draws_mutex;  // of its own: a replay begins while an earlier one runs
   std::vector<GraphDraws> draws;
   std::vector<std::shared_ptr<const RandomPosition>> seeds;  // kept for the numbers that name them
+
+ private:
+  Device* update_device_ = nullptr;  // null: no update took place
+  PoolId update_pool_;
 };
+
+PoolId NewPoolId();
 
 class Recording : public std::enable_shared_from_this<Recording> {
  public:
@@ -68,6 +83,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   void Abandon();
   bool closed() const;
   bool updates() const { return updating_; }
+  PoolId update_pool() const { return update_pool_; }
   bool Contains(const Stream& stream) const;
   void BeginGroup();
   GraphTaskGroup EndGroup();
@@ -86,6 +102,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   const Stream* origin_ = nullptr;
   bool updating_ = false, closed_ = false;
   size_t next_ = 0, end_ = 0;  // of an update
+  PoolId update_pool_;
   std::ptrdiff_t group_begin_ = -1;
   std::shared_ptr<GraphNodes> nodes_;
   std::string spoiled_;

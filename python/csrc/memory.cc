@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "ep/runtime/current.h"
+#include "ep/runtime/lent_memory.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_argument.h"
 
@@ -46,6 +47,15 @@ py::dict NestedMemoryStats(int device) {
   out["oversize_allocations"] = Counter(s.oversize_allocations);
   out["oversize_segments"] = Counter(s.oversize_segments);
   return out;
+}
+
+void OfferMemory(int device, uintptr_t address, size_t bytes, py::object owner) {
+  std::shared_ptr<void> keep(owner.release().ptr(), [](void* object) {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    Py_DECREF(static_cast<PyObject*>(object));
+  });
+  LentMemory::Offer(device, reinterpret_cast<void*>(address), bytes, std::move(keep));
 }
 
 py::tuple IdOf(PoolId pool) { return py::make_tuple(pool.first, pool.second); }
@@ -177,21 +187,35 @@ void Fill(int device, uintptr_t dst, int value, size_t bytes, uintptr_t stream) 
 }
 
 // 1: memory of nobody here; 2: a block in use; 3: memory that the allocator holds (check_uce_in_memory's codes).
+// -1: the memory of none.
+int DeviceOfAddress(uintptr_t address) {
+  for (int i = 0; i < Runtime::Instance().device_count(); ++i)
+    if (AllocatorOf(i).LiveBlockAround(reinterpret_cast<void*>(address)) != nullptr) return i;
+  return -1;
+}
+
 int Classify(int device, uintptr_t address) {
   BlockInfo block;
   if (!AllocatorOf(device).FindBlock(reinterpret_cast<void*>(address), block)) return 1;
   return block.state == BlockInfo::State::kInactive ? 2 : 3;
 }
 
-void UsePluggable(uintptr_t alloc, uintptr_t free) {
+// `record` and `erase` may be 0: void (void* ptr, void* stream).
+void UsePluggable(uintptr_t alloc, uintptr_t free, uintptr_t record, uintptr_t erase) {
   NPU_CHECK(alloc != 0 && free != 0, "expected the addresses of an alloc and a free function, got null");
   const auto alloc_fn = reinterpret_cast<void* (*)(size_t, int, void*)>(alloc);
   const auto free_fn = reinterpret_cast<void (*)(void*, size_t, int, void*)>(free);
+  const auto stream_function = [](uintptr_t address) -> std::function<void(void*, Stream&)> {
+    if (address == 0) return nullptr;
+    const auto fn = reinterpret_cast<void (*)(void*, void*)>(address);
+    return [fn](void* ptr, Stream& stream) { fn(ptr, &stream); };
+  };
   Runtime& runtime = Runtime::Instance();
   for (int i = 0; i < runtime.device_count(); ++i) {
     runtime.device(i).allocator().UsePluggable(
         {[=](size_t bytes, int device, Stream& stream) { return alloc_fn(bytes, device, &stream); },
-         [=](void* ptr, size_t bytes, int device, Stream* stream) { free_fn(ptr, bytes, device, stream); }});
+         [=](void* ptr, size_t bytes, int device, Stream* stream) { free_fn(ptr, bytes, device, stream); },
+         stream_function(record), stream_function(erase)});
   }
 }
 
@@ -243,11 +267,14 @@ void BindMemory(py::module_& m) {
         PoolOf(id), [me = std::this_thread::get_id()](const Stream&) { return std::this_thread::get_id() == me; });
   });
   m.def("end_pool", [](int d, std::pair<uint64_t, uint64_t> id) { AllocatorOf(d).EndPool(PoolOf(id)); });
+  m.def("offer_memory", &OfferMemory, "device"_a, "address"_a, "bytes"_a, "owner"_a);
+  m.def("withdraw_memory", &LentMemory::Withdraw);
   m.def("copy_from_host", &CopyFromHost, "device"_a, "dst"_a, "source"_a, "stream"_a = 0);
   m.def("copy_to_host", &CopyToHost, "device"_a, "src"_a, "bytes"_a, "stream"_a = 0);
   m.def("fill", &Fill, "device"_a, "dst"_a, "value"_a, "bytes"_a, "stream"_a = 0, no_gil);
+  m.def("device_of_address", &DeviceOfAddress, "address"_a);
   m.def("classify_address", &Classify, "device"_a, "address"_a);
-  m.def("use_pluggable_allocator", &UsePluggable, "alloc"_a, "free"_a);
+  m.def("use_pluggable_allocator", &UsePluggable, "alloc"_a, "free"_a, "record_stream"_a, "erase_stream"_a);
 }
 
 }  // namespace npu::python

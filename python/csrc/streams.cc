@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "ep/runtime/current.h"
+#include "ep/runtime/external_event.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_argument.h"
 
@@ -38,6 +39,13 @@ void BindStreams(py::module_& m) {
       .def("synchronize", &Event::Synchronize, no_gil)
       .def("timestamp_ns", &Event::TimestampNs)
       .def("elapsed_ms", &Event::ElapsedMs, "end"_a);
+
+  py::class_<ExternalEvent>(m, "ExternalEvent")
+      .def(py::init<>())
+      .def_property_readonly("handle", [](const ExternalEvent& e) { return reinterpret_cast<uintptr_t>(&e); })
+      .def("record", &ExternalEvent::Record, "stream"_a)
+      .def("wait", &ExternalEvent::Wait, "stream"_a)
+      .def("reset", &ExternalEvent::Reset, "stream"_a);
 
   m.def("current_device", &CurrentDevice);
   m.def("set_device", &SetCurrentDevice, "device"_a);

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnxruntime import OrtValue
 from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
+
+from . import _C, torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -61,10 +63,14 @@ def _upload(carrier: np.ndarray, element_type: int, device_id: int) -> OrtValue:
     return value
 
 
-def _download(value: OrtValue) -> tuple[np.ndarray, str]:
+def _name(value: OrtValue) -> str:
     if not value.is_tensor() or value.element_type() not in _NAMES:
         raise TypeError(f"expected a tensor of a fixed-size element type, got {value.data_type()}")
-    name = _NAMES[value.element_type()]
+    return _NAMES[value.element_type()]
+
+
+def _download(value: OrtValue) -> tuple[np.ndarray, str]:
+    name = _name(value)
     carrier = np.empty(value.shape(), dtype=_carrier(name))
     if carrier.size and value.device_name() == "cpu":
         ctypes.memmove(carrier.ctypes.data, value.data_ptr(), carrier.nbytes)
@@ -109,12 +115,14 @@ def ortvalue_to_numpy(value: OrtValue) -> np.ndarray:
     return carrier.view(getattr(ml_dtypes, name))
 
 
-def ortvalue_from_torch(t: torch.Tensor, device_id: int = 0) -> OrtValue:
-    """Copies a torch tensor into NPU memory.
+def ortvalue_from_torch(t: torch.Tensor, device_id: int | None = None) -> OrtValue:
+    """Returns an OrtValue in NPU memory: over a tensor's own memory where it lies there densely.
 
     Args:
-        t: any shape and strides; any dtype but complex and quantized ones.
-        device_id: index of the logical NPU.
+        t: any shape and strides; any dtype but complex and quantized ones. The memory of a dense
+            npu tensor is shared: both see what either writes, and it lives as long as one of them.
+            Other tensors are copied.
+        device_id: index of the logical NPU; default the tensor's own, for a CPU tensor 0.
 
     Raises:
         TypeError: the dtype has no form in NPU memory.
@@ -123,21 +131,44 @@ def ortvalue_from_torch(t: torch.Tensor, device_id: int = 0) -> OrtValue:
 
     name = str(t.dtype).removeprefix("torch.")
     element_type = _element_type(name)
-    host = t.detach().cpu().resolve_neg().contiguous()
+    t = t.detach().resolve_neg()
+    if t.device.type == "npu" and device_id in (None, t.device.index):
+        return _share(t.contiguous(), element_type)
+    host = t.cpu().contiguous()
     carrier = _carrier(name)
     if carrier.name != name:
         host = host.view(torch.uint8 if carrier.itemsize == 1 else torch.int16)
-    return _upload(host.numpy().view(carrier), element_type, device_id)
+    return _upload(host.numpy().view(carrier), element_type, device_id or 0)
 
 
-def ortvalue_to_torch(value: Any) -> torch.Tensor:
-    """Copies an OrtValue from wherever it lives into a new torch tensor in CPU memory.
+def _share(t: torch.Tensor, element_type: int) -> OrtValue:
+    index = t.device.index
+    _C.offer_memory(index, t.data_ptr(), t.nbytes, t)
+    try:
+        value = OrtValue.ortvalue_from_shape_and_type(list(t.shape), element_type, "npu", index, 0)
+    finally:
+        _C.withdraw_memory()
+    return value
+
+
+def ortvalue_to_torch(value: OrtValue) -> torch.Tensor:
+    """Returns a tensor of an OrtValue: over its own memory where it lies in NPU memory.
+
+    The memory of a value on an NPU is shared: the tensor is on that npu, both see what either
+    writes, and it lives as long as one of them. A value on the CPU, or any where torch has no
+    device npu, is copied to a CPU tensor.
 
     Raises:
         TypeError: the value is no tensor, or holds strings.
     """
     import torch
 
+    name = _name(value)
+    if value.device_name() == "npu" and torch_device.is_registered():
+        index = _C.device_of_address(value.data_ptr())
+        if index >= 0:
+            dtype = getattr(torch, name)
+            return torch_device.tensor_over(value.data_ptr(), value.shape(), dtype, index, value)
     carrier, name = _download(value)
     if carrier.dtype.name == name:
         return torch.from_numpy(carrier)

@@ -103,7 +103,7 @@ def test_misuse():
         with pytest.raises(RuntimeError, match="already owns a captured graph"):
             g.capture_begin()
     g.reset()
-    with pytest.raises(NotImplementedError, match="graph_task_group"):
+    with pytest.raises(RuntimeError, match="auto_dispatch_capture=True"):
         g.update([{}])
 
 

@@ -335,3 +335,56 @@ def test_allocator_settings_of_the_environment_count_until_the_first_allocation(
     assert run_python(LATE.format(conf="large_segment_size_mb:64")) == (0, "64\n")
     code, output = run_python(LATE.format(conf="no_such_key:1"))
     assert code == 1 and "unknown key 'no_such_key'" in output
+
+
+def test_hooks_of_a_pluggable_allocator(tmp_path, run_python):
+    calls = {
+        "init": "int n",
+        "reset": "",
+        "memory_fraction": "double f, int d",
+        "record_stream": "void* p, void* s",
+        "erase_stream": "void* p, void* s",
+        "reset_peak_status": "int d",
+        "begin_allocate_to_pool": "int d, unsigned long a, unsigned long b",
+        "end_allocate_to_pool": "int d, unsigned long a, unsigned long b",
+        "release_pool": "int d, unsigned long a, unsigned long b",
+    }
+    functions = "".join(
+        f'void on_{n}({a}) {{ fprintf(stderr, "<{n}>"); }}' + chr(10) for n, a in calls.items()
+    )
+    (tmp_path / "alloc.c").write_text("#include <stdio.h>" + chr(10) + SOURCE + functions)
+    library = tmp_path / "alloc.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "alloc.c")], check=True
+    )
+    code = f"""
+import ctypes
+from onnxruntime_npu import _C, npu
+plug = npu.NPUPluggableAllocator({str(library)!r}, "my_alloc", "my_free")
+library = ctypes.CDLL({str(library)!r})
+for name in {list(calls)!r}:
+    setter = getattr(plug.allocator(), f"set_{{name}}_fn", None) or getattr(plug, f"set_{{name}}")
+    setter(ctypes.cast(getattr(library, f"on_{{name}}"), ctypes.c_void_p).value)
+for bad in (None, 0, "f"):
+    try:
+        plug.set_reset_fn(bad)
+    except TypeError as error:
+        assert "address of a C function" in str(error)
+npu.change_current_allocator(plug)
+try:
+    plug.set_record_stream_fn(1)
+except RuntimeError as error:
+    assert "before change_current_allocator" in str(error)
+npu.empty_cache()
+npu.set_per_process_memory_fraction(1.0)
+npu.reset_peak_memory_stats()
+pool = npu.MemPool()
+with npu.use_mem_pool(pool):
+    p = npu.caching_allocator_alloc(100)
+npu.caching_allocator_delete(p)
+del pool
+"""
+    status, output = run_python(code)
+    assert status == 0, output
+    for name in calls:
+        assert (f"<{name}>" in output) == (not name.endswith("_stream")), (name, output)

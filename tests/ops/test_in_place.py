@@ -87,7 +87,7 @@ def test_one_buffer_as_input_and_output(op: Op, dtype: str, i: int) -> None:
             outputs[b] = inputs[a]
         addresses = [inputs[a].data_ptr() for a, _ in bound]
         _run(op, made, inputs, outputs)
-        check_close(op, dtype, [ortvalue_to_torch(o) for o in outputs], want)
+        check_close(op, dtype, [ortvalue_to_torch(o).cpu() for o in outputs], want)
         assert [inputs[a].data_ptr() for a, _ in bound] == addresses
         _assert_kept(given, inputs, except_for=[a for a, _ in bound])
 
@@ -100,7 +100,7 @@ def test_two_buffers_leave_the_input_alone(op: Op, dtype: str, i: int) -> None:
     plain = op.call_reference(**bind(op, sample))
     outputs = [ortvalue_from_torch(torch.zeros_like(t)) for t in plain]
     _run(op, session(make_model(op, sample, body=True), NPU), inputs, outputs)
-    check_close(op, dtype, [ortvalue_to_torch(o) for o in outputs], reference(op, sample))
+    check_close(op, dtype, [ortvalue_to_torch(o).cpu() for o in outputs], reference(op, sample))
     _assert_kept(given, inputs)
 
 
@@ -135,7 +135,7 @@ def _assert_kept(
 ) -> None:
     for k, (tensor, value) in enumerate(zip(given, inputs, strict=True)):
         if k not in except_for:
-            assert torch.equal(_bits(ortvalue_to_torch(value)), _bits(tensor)), f"input {k}"
+            assert torch.equal(_bits(ortvalue_to_torch(value).cpu()), _bits(tensor)), f"input {k}"
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

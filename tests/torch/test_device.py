@@ -49,6 +49,28 @@ def test_modules_move_and_keep_their_state():
     assert twin.data_ptr() != moved[0].weight.data_ptr() and torch.equal(twin, moved[0].weight)
 
 
+def test_modules_that_share_a_parameter_share_it_on_the_device():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(5, 4)
+            self.head = torch.nn.Linear(4, 5, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x):
+            return self.head(self.embedding(x))
+
+    model = Tied()
+    moved = copy.deepcopy(model).npu()
+    assert moved.head.weight is moved.embedding.weight and len(list(moved.parameters())) == 1
+    tokens = torch.tensor([1, 3])
+    model(tokens).sum().backward()
+    moved(tokens.npu()).sum().backward()
+    torch.testing.assert_close(moved.head.weight.grad.cpu(), model.head.weight.grad)
+    back = moved.cpu()
+    assert back.head.weight is back.embedding.weight and back.head.weight.device.type == "cpu"
+
+
 def test_dlpack_shares_memory_both_ways():
     device = values(3, 4).npu()
     kind, index = device.__dlpack_device__()

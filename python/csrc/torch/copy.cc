@@ -14,6 +14,7 @@
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/strided.h"
+#include "python/csrc/torch/sync_debug.h"
 
 namespace npu::aten {
 namespace {
@@ -76,6 +77,7 @@ void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
       std::memcpy(to, staged.data(), staged.size());
     });
   } else {
+    BeforeImplicitSync();
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
     stream.Synchronize();
   }
@@ -90,11 +92,13 @@ void ToHost(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     return;
   }
   Stream& stream = StreamOf(from);
+  const bool waits = !non_blocking || !IsPinned(to.const_data_ptr());
+  if (waits) BeforeImplicitSync();
   stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes(), CopyKind::kDeviceToHost);
-  if (non_blocking && IsPinned(to.const_data_ptr())) {
-    RecordPinnedUse(to.const_data_ptr(), stream);
-  } else {
+  if (waits) {
     stream.Synchronize();
+  } else {
+    RecordPinnedUse(to.const_data_ptr(), stream);
   }
 }
 

@@ -31,6 +31,10 @@ class PinnedPool {
     void* address = backend().AllocPinned(bytes);
     if (address == nullptr) Fail(ErrorCode::kOutOfMemory, "no pinned memory for ", bytes, " bytes");
     blocks_[reinterpret_cast<uintptr_t>(address)].bytes = bytes;
+    stats_.blocks.Add(1);
+    stats_.active_blocks.Add(1);
+    stats_.bytes.Add(static_cast<int64_t>(bytes));
+    stats_.active_bytes.Add(static_cast<int64_t>(bytes));
     return address;
   }
   void Free(void* address) {
@@ -38,8 +42,25 @@ class PinnedPool {
     const auto found = blocks_.find(reinterpret_cast<uintptr_t>(address));
     if (found == blocks_.end()) return;
     found->second.freed = true;
+    stats_.active_blocks.Sub(1);
+    stats_.active_bytes.Sub(static_cast<int64_t>(found->second.bytes));
     waiting_.push_back(found->first);
     ReleaseIdle();
+  }
+  PinnedMemoryStats Stats() {
+    std::lock_guard lock(mutex_);
+    ReleaseIdle();
+    return stats_;
+  }
+  void ResetStats(bool peaks) {
+    std::lock_guard lock(mutex_);
+    for (StatCounter* counter : {&stats_.blocks, &stats_.bytes, &stats_.active_blocks, &stats_.active_bytes}) {
+      if (peaks) {
+        counter->peak = counter->current;
+      } else {
+        counter->allocated = counter->freed = 0;
+      }
+    }
   }
   bool Contains(const void* address) {
     std::lock_guard lock(mutex_);
@@ -69,6 +90,8 @@ class PinnedPool {
     std::erase_if(waiting_, [this](uintptr_t address) {
       const auto found = blocks_.find(address);
       if (!found->second.idle()) return false;
+      stats_.blocks.Sub(1);
+      stats_.bytes.Sub(static_cast<int64_t>(found->second.bytes));
       blocks_.erase(found);
       backend().FreePinned(reinterpret_cast<void*>(address));
       return true;
@@ -76,6 +99,7 @@ class PinnedPool {
   }
 
   std::mutex mutex_;
+  PinnedMemoryStats stats_;
   std::map<uintptr_t, Block> blocks_;
   std::vector<uintptr_t> waiting_;  // freed, perhaps still in use
 };
@@ -90,6 +114,8 @@ PinnedPool& Pool() {
 
 void* AllocatePinned(size_t bytes) { return Pool().Allocate(bytes); }
 void FreePinned(void* address) { Pool().Free(address); }
+PinnedMemoryStats GetPinnedMemoryStats() { return Pool().Stats(); }
+void ResetPinnedMemoryStats(bool peaks) { Pool().ResetStats(peaks); }
 bool IsPinned(const void* address) { return Pool().Contains(address); }
 void RecordPinnedUse(const void* address, Stream& stream) { Pool().RecordUse(address, stream); }
 

@@ -12,7 +12,9 @@ from ._lazy import init as init
 from ._lazy import is_initialized as is_initialized
 from .amp import *  # noqa: F403
 from .devices import *  # noqa: F403
+from .graphed_callables import *  # noqa: F403
 from .graphs import *  # noqa: F403
+from .host_memory import *  # noqa: F403
 from .memory import *  # noqa: F403
 from .memory import _dump_snapshot as _dump_snapshot
 from .memory import _record_memory_history as _record_memory_history
@@ -20,6 +22,7 @@ from .memory import _set_allocator_settings as _set_allocator_settings
 from .memory import _snapshot as _snapshot
 from .mstx import *  # noqa: F403
 from .options import *  # noqa: F403
+from .pluggable_allocator import *  # noqa: F403
 from .random import *  # noqa: F403
 from .recovery import *  # noqa: F403
 from .streams import *  # noqa: F403

@@ -121,10 +121,15 @@ ROWS = (
         "npu.ExternalEvent",
         "000/1",
         "stream",
-        "One record pairs with one wait, which resets it; around replays, not inside a capture.",
+        "One record pairs with one wait, which resets it; in a capture both are nodes.",
     ),
     Row("npu.ExternalEvent.record", "000/1", "stream", "A second record before the wait raises."),
-    Row("npu.ExternalEvent.reset", "000/1", "stream", "Forgets the record."),
+    Row(
+        "npu.ExternalEvent.reset",
+        "000/1",
+        "stream",
+        "Takes the record away, in the stream's order.",
+    ),
     Row("npu.ExternalEvent.wait", "000/1", "stream", "A second wait for one record raises."),
     Row(
         "npu.graph_task_group_begin",
@@ -198,7 +203,7 @@ ROWS = (
         "npu.set_sync_debug_mode",
         "000/4 002/1",
         "device",
-        "Kept and read back; nothing warns or raises by it.",
+        "`.item()`, `.cpu()`, `nonzero`, large pageable copies, CPU fallbacks warn or raise.",
     ),
     Row("npu.get_sync_debug_mode", "000/4 002/1", "device", "0, 1 or 2."),
     Row(
@@ -252,7 +257,7 @@ ROWS = (
         "npu.NPUPluggableAllocator",
         "000/5 002/1 003/1",
         "memory",
-        "Blocks go to the free function behind the work of their stream.",
+        "Blocks go to the free function behind the work of their stream; hooks by setters.",
     ),
     Row(
         "npu.change_current_allocator",
@@ -346,14 +351,19 @@ ROWS = (
     Row("npu.NPUGraph.capture_end", "002/1", "graph"),
     Row("npu.NPUGraph.debug_dump", "002/1", "graph", "JSON: operators, streams, dependencies."),
     Row("npu.NPUGraph.pool", "002/1", "graph"),
-    Row("npu.NPUGraph.replay", "002/1", "graph", "One submission, no allocation."),
+    Row(
+        "npu.NPUGraph.replay",
+        "002/1",
+        "graph",
+        "One submission; random numbers go on where the generator is.",
+    ),
     Row("npu.NPUGraph.reset", "002/1", "graph"),
     Row("npu.graph", "002/1", "graph"),
     Row(
         "npu.make_graphed_callables",
         "002/1",
         "graph",
-        "For inference; where gradients are wanted the original runs.",
+        "Forward and backward passes; memory of both in one pool.",
     ),
     Row(
         "npu.mem_get_info",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 import time
 import uuid
 import warnings
@@ -228,7 +229,10 @@ _sync_debug_mode = 0
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Say what an implicit synchronisation does: 0 nothing, 1 warns, 2 raises.
+    """Say what a call of torch does that waits unasked: 0 nothing, 1 warns, 2 raises.
+
+    Such are ``.item()``, ``.cpu()``, ``nonzero()``, copies of large tensors from pageable memory,
+    and operators that run on the CPU for lack of a kernel.
 
     Args:
         debug_mode: 0, 1, 2, or ``"default"``, ``"warn"``, ``"error"``.
@@ -249,6 +253,11 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         stacklevel=2,
     )
     _sync_debug_mode = mode
+    if "torch" in sys.modules:
+        from .. import torch_device
+
+        if torch_device.is_registered():
+            torch_device.set_sync_debug_mode(mode)
 
 
 def get_sync_debug_mode() -> int:

@@ -6,8 +6,7 @@ import gc
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _C
 from . import super_kernel_options
@@ -15,6 +14,9 @@ from ._arguments import stream_handle
 from .devices import synchronize
 from .memory import empty_cache, new_pool_id
 from .streams import Stream, StreamContext
+
+if TYPE_CHECKING:
+    from .graph_updates import UpdatableCalls
 
 __all__ = [
     "NPUGraph",
@@ -25,7 +27,6 @@ __all__ = [
     "graph_task_update_begin",
     "graph_task_update_end",
     "is_current_stream_capturing",
-    "make_graphed_callables",
 ]
 
 
@@ -47,6 +48,7 @@ class NPUGraph:
 
     def __init__(self) -> None:
         self._graph = _C.Graph()
+        self._updates: UpdatableCalls | None = None
 
     def capture_begin(
         self, pool: tuple[int, int] | None = None, capture_error_mode: str = "global"
@@ -83,6 +85,7 @@ class NPUGraph:
     def reset(self) -> None:
         """Drop the captured work and the hold on its memory; the object can capture again."""
         self._graph.reset()
+        self._updates = None
 
     def pool(self) -> tuple[int, int]:
         """Return the id of the graph's memory pool.
@@ -130,15 +133,25 @@ class NPUGraph:
         super_kernel_options.check("debug_options", debug_options)
 
     def update(self, cpu_update_input: list[dict[str, Any]]) -> None:
-        """Not supported: replace operators of a task group with graph_task_update_begin.
+        """Give operators of the capture new host-side arguments, for one replay.
+
+        Those operators are the ones that take lists of lengths. A replay waits at each of them
+        until it is updated, so that there is one update per replay, before or after its launch.
+
+        Args:
+            cpu_update_input: new values by argument name: one dict for all operators, or one each,
+                in the order of their capture.
 
         Raises:
-            NotImplementedError: always.
+            RuntimeError: the capture was made without ``auto_dispatch_capture=True``; the list has
+                another length; no operator has such an argument.
         """
-        raise NotImplementedError(
-            "NPUGraph.update is not supported; capture the operators in a graph_task_group and "
-            "issue them anew between graph_task_update_begin and graph_task_update_end"
-        )
+        if self._updates is None:
+            raise RuntimeError(
+                "The current graph configuration does not support update, try to capture by "
+                "setting auto_dispatch_capture=True during capture"
+            )
+        self._updates.update(cpu_update_input)
 
     def __len__(self) -> int:
         return len(self._graph)
@@ -151,7 +164,7 @@ class graph:
         npu_graph: the NPUGraph to capture into.
         pool: see NPUGraph.capture_begin.
         stream: to capture on; default one that all captures share.
-        auto_dispatch_capture: must be False: see NPUGraph.update.
+        auto_dispatch_capture: whether NPUGraph.update shall work on it.
         capture_error_mode: see NPUGraph.capture_begin.
 
     Raises:
@@ -168,14 +181,17 @@ class graph:
         auto_dispatch_capture: bool = False,
         capture_error_mode: str = "global",
     ) -> None:
-        if auto_dispatch_capture:
-            raise NotImplementedError("auto_dispatch_capture=True is not supported")
         if stream is None and graph.default_capture_stream is None:
             graph.default_capture_stream = Stream()
         self.npu_graph = npu_graph
         self.pool = pool
         self.capture_stream = stream if stream is not None else graph.default_capture_stream
         self.capture_error_mode = capture_error_mode
+        self._updates: UpdatableCalls | None = None
+        if auto_dispatch_capture:
+            from .graph_updates import UpdatableCalls
+
+            self._updates = UpdatableCalls()
         self._stream_context = StreamContext(self.capture_stream)
 
     def __enter__(self) -> None:
@@ -188,9 +204,14 @@ class graph:
         except BaseException:
             self._stream_context.__exit__(None, None, None)
             raise
+        self.npu_graph._updates = self._updates
+        if self._updates is not None:
+            self._updates.__enter__()
 
     def __exit__(self, *_: object) -> None:
         try:
+            if self._updates is not None:
+                self._updates.__exit__(None, None, None)
             self.npu_graph.capture_end()
         finally:
             self._stream_context.__exit__(None, None, None)
@@ -234,97 +255,3 @@ def graph_task_update_end(stream: Stream) -> None:
         RuntimeError: it was not begun, or operators are missing.
     """
     _C.graph_update_end(_stream(stream))
-
-
-def make_graphed_callables(
-    callables: Any,
-    sample_args: Any,
-    num_warmup_iters: int = 3,
-    allow_unused_input: bool = False,
-    pool: tuple[int, int] | None = None,
-) -> Any:
-    """Capture callables on npu tensors and return ones that replay, for inference.
-
-    A graphed callable copies its arguments into static buffers, replays, and returns the static
-    outputs, which the next call overwrites. Where gradients are wanted it runs the original.
-
-    Args:
-        callables: a function or module, or a tuple of them that share one memory pool.
-        sample_args: a tuple of tensors, or a tuple of such tuples.
-        num_warmup_iters: runs before the capture.
-        allow_unused_input: accepted.
-        pool: see NPUGraph.capture_begin.
-
-    Raises:
-        RuntimeError: autocast caches casts; an argument is no tensor; the counts differ.
-    """
-    import torch
-
-    single = not isinstance(callables, tuple)
-    functions: Sequence[Callable[..., Any]] = (callables,) if single else callables
-    samples: Sequence[Sequence[Any]] = (sample_args,) if single else sample_args
-    if len(functions) != len(samples):
-        raise RuntimeError(
-            f"expected sample_args for {len(functions)} callables, got {len(samples)}"
-        )
-    if torch.is_autocast_enabled("npu") and torch.is_autocast_cache_enabled():
-        raise RuntimeError(
-            "make_graphed_callables does not support the autocast caching. "
-            "Please set `cache_enabled=False`."
-        )
-    for arguments in samples:
-        if not all(isinstance(a, torch.Tensor) for a in arguments):
-            raise RuntimeError("make_graphed_callables: expected tensors only in sample_args")
-    pool = graph_pool_handle() if pool is None else pool
-    graphed = [
-        _graphed(function, arguments, num_warmup_iters, pool)
-        for function, arguments in zip(functions, samples, strict=True)
-    ]
-    return graphed[0] if single else tuple(graphed)
-
-
-def _graphed(
-    function: Callable[..., Any],
-    samples: Sequence[Any],
-    warmup: int,
-    pool: tuple[int, int],
-) -> Callable[..., Any]:
-    import torch
-
-    is_module = isinstance(function, torch.nn.Module)
-    original = function.forward if is_module else function  # type: ignore[attr-defined]
-    captured_training = function.training if is_module else False  # type: ignore[attr-defined]
-    static = [a.detach().clone() for a in samples]
-    captured = NPUGraph()
-    with torch.no_grad():
-        for _ in range(warmup):
-            original(*static)
-        with graph(captured, pool):
-            outputs = original(*static)
-
-    def replay(*arguments: Any) -> Any:
-        parameters = function.parameters() if is_module else ()  # type: ignore[attr-defined]
-        wants_gradient = torch.is_grad_enabled() and any(
-            t.requires_grad for t in (*arguments, *parameters)
-        )
-        changed = is_module and function.training != captured_training  # type: ignore[attr-defined]
-        if wants_gradient or changed:
-            return original(*arguments)
-        if len(arguments) != len(static):
-            raise RuntimeError(f"expected {len(static)} arguments, got {len(arguments)}")
-        with torch.no_grad():
-            for buffer, argument in zip(static, arguments, strict=True):
-                if buffer.shape != argument.shape or buffer.dtype != argument.dtype:
-                    raise RuntimeError(
-                        f"expected an argument of shape {tuple(buffer.shape)} and {buffer.dtype}, "
-                        f"as captured, got {tuple(argument.shape)} and {argument.dtype}"
-                    )
-                if buffer.data_ptr() != argument.data_ptr():
-                    buffer.copy_(argument)
-        captured.replay()
-        return outputs
-
-    if is_module:
-        function.forward = replay  # type: ignore[attr-defined]
-        return function
-    return replay

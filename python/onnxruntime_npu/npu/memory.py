@@ -14,19 +14,16 @@ from typing import Any
 
 from .. import _C
 from ._arguments import checked_index, device_index, stream_handle
-from ._lazy import init
+from .pluggable_allocator import call_hook, current_allocator
 
 __all__ = [
     "MemPool",
-    "NPUPluggableAllocator",
     "caching_allocator_alloc",
     "caching_allocator_delete",
-    "change_current_allocator",
     "empty_cache",
     "empty_virt_addr_cache",
     "get_allocator_backend",
     "get_per_process_memory_fraction",
-    "host_empty_cache",
     "max_memory_allocated",
     "max_memory_cached",
     "max_memory_reserved",
@@ -45,9 +42,6 @@ __all__ = [
     "set_per_process_memory_fraction",
     "use_mem_pool",
 ]
-
-# Devices whose peaks and totals a pluggable allocator hides.
-_pluggable: NPUPluggableAllocator | None = None
 
 
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
@@ -89,7 +83,9 @@ def reset_accumulated_memory_stats(device: Any = None) -> None:
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Set every peak to its current value."""
-    _C.reset_peak_memory_stats(checked_index(device))
+    index = checked_index(device)
+    _C.reset_peak_memory_stats(index)
+    call_hook("reset_peak_status", index)
 
 
 def _deprecated(old: str, new: str) -> None:
@@ -159,6 +155,7 @@ def empty_cache() -> None:
     """Give cached memory that no work uses any more back to the devices. Live blocks stay."""
     for index in range(_C.device_count()):
         _C.empty_cache(index)
+    call_hook("reset")
 
 
 def empty_virt_addr_cache() -> None:
@@ -169,10 +166,6 @@ def empty_virt_addr_cache() -> None:
     """
     for index in range(_C.device_count()):
         _C.trim_expandable_segments(index)
-
-
-def host_empty_cache() -> None:
-    """Give back cached pinned memory. The host NPU caches none: pinned memory is host memory."""
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
@@ -186,7 +179,9 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         raise TypeError(f"Invalid type for fraction argument, must be `float`, got {fraction!r}")
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-    _C.set_memory_fraction(checked_index(device), fraction)
+    index = checked_index(device)
+    _C.set_memory_fraction(index, fraction)
+    call_hook("memory_fraction", ctypes.c_double(fraction), index)
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
@@ -226,7 +221,7 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
 def get_allocator_backend() -> str:
     """Return ``"native"``, or ``"pluggable"`` after change_current_allocator."""
-    return "native" if _pluggable is None else "pluggable"
+    return "native" if current_allocator() is None else "pluggable"
 
 
 def _set_allocator_settings(settings: str) -> None:
@@ -375,49 +370,6 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 # --- pluggable allocators and pools
 
 
-class NPUPluggableAllocator:
-    """An allocator of two C functions in a shared library.
-
-    ``void* alloc(size_t size, int device, void* stream)`` and
-    ``void free(void* ptr, size_t size, int device, void* stream)``. A block goes to ``free``
-    behind the work that was queued on its stream.
-
-    Args:
-        path_to_so_file: the library.
-        alloc_fn_name: name of its alloc function.
-        free_fn_name: name of its free function.
-
-    Raises:
-        OSError: the library cannot be loaded.
-        AttributeError: it has no such function.
-    """
-
-    def __init__(self, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str) -> None:
-        self._library = ctypes.CDLL(path_to_so_file)
-        self._alloc = self._address(alloc_fn_name)
-        self._free = self._address(free_fn_name)
-
-    def _address(self, name: str) -> int:
-        address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
-        assert address is not None
-        return address
-
-
-def change_current_allocator(allocator: NPUPluggableAllocator) -> None:
-    """Replace the allocator of the process; before anything is allocated on a device.
-
-    Raises:
-        TypeError: ``allocator`` is no NPUPluggableAllocator.
-        RuntimeError: something was allocated already.
-    """
-    global _pluggable
-    if not isinstance(allocator, NPUPluggableAllocator):
-        raise TypeError(f"expected an NPUPluggableAllocator, got {type(allocator).__name__}")
-    init()
-    _C.use_pluggable_allocator(allocator._alloc, allocator._free)
-    _pluggable = allocator
-
-
 _pool_numbers = itertools.count(1)
 _pool_lock = threading.Lock()
 
@@ -467,6 +419,7 @@ class MemPool:
     def __del__(self) -> None:
         if hasattr(self, "_id") and _C is not None:
             _C.release_pool(self._device, self._id)
+            call_hook("release_pool", self._device, *self._id)
 
 
 @contextlib.contextmanager
@@ -476,7 +429,9 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
     if index != pool._device:
         raise ValueError(f"expected the pool's device {pool._device}, got {index}")
     _C.begin_thread_pool(index, pool.id)
+    call_hook("begin_allocate_to_pool", index, *pool.id)
     try:
         yield
     finally:
         _C.end_pool(index, pool.id)
+        call_hook("end_allocate_to_pool", index, *pool.id)

@@ -306,15 +306,17 @@ class Event:
 
 
 class ExternalEvent:
-    """An event of one record and one wait, which resets it, so that it can be recorded again.
+    """An event whose record and wait are work of their streams, inside graph captures too.
 
-    Around replays of a graph, not inside its capture.
+    One record pairs with one wait, which takes the record away; the wait may be queued first.
+    Inside a capture both become nodes, which every replay runs: what pairs with them is outside.
     """
 
     def __init__(self) -> None:
         init()
-        self._event = _C.Event(False)
-        self._recorded = False
+        self._event = _C.ExternalEvent()
+        self._state = ""  # what the last call left: "recorded", "waiting" for a record, "paired"
+        self._captured = False
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the work queued so far on a stream, by default the current one.
@@ -322,40 +324,42 @@ class ExternalEvent:
         Raises:
             RuntimeError: the last record was not waited for.
         """
-        if self._recorded:
-            raise RuntimeError(
-                "External event: it was recorded before and nobody has waited for it; wait or reset"
-            )
-        self._event.record(self._uncaptured(stream))
-        self._recorded = True
+        chosen = self._chosen(stream)
+        if not self._captured:
+            if self._state == "recorded":
+                raise RuntimeError(
+                    "External event: it was recorded before and nobody has waited for it; wait or "
+                    "reset"
+                )
+            self._state = "" if self._state == "waiting" else "recorded"
+        self._event.record(chosen)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make a stream's later work, by default the current one's, wait for the record.
 
         Raises:
-            RuntimeError: there was no record since the last wait.
+            RuntimeError: the record before has its wait already, or an earlier wait has no record.
         """
-        if not self._recorded:
-            raise RuntimeError(
-                "External event: A single record operation cannot be associated with multiple wait "
-                "operations, and a wait needs a record before it."
-            )
-        self._uncaptured(stream).wait(self._event)
-        self._recorded = False
-
-    @staticmethod
-    def _uncaptured(stream: Stream | None) -> Any:
-        chosen = (current_stream() if stream is None else stream)._stream
-        if _C.is_capturing(chosen):
-            raise NotImplementedError(
-                "an ExternalEvent inside a graph capture is not supported; record it before or "
-                "after the replay"
-            )
-        return chosen
+        chosen = self._chosen(stream)
+        if not self._captured:
+            if self._state in ("paired", "waiting"):
+                raise RuntimeError(
+                    "External event: A single record operation cannot be associated with multiple "
+                    "wait operations."
+                )
+            self._state = "paired" if self._state == "recorded" else "waiting"
+        self._event.wait(chosen)
 
     def reset(self, stream: Stream | None = None) -> None:
-        """Forget the record, so that the event can be recorded again."""
-        self._recorded = False
+        """Take the record away, in the order of a stream, by default the current one."""
+        chosen = self._chosen(stream)
+        self._state = ""
+        self._event.reset(chosen)
+
+    def _chosen(self, stream: Stream | None) -> Any:
+        chosen = (current_stream() if stream is None else stream)._stream
+        self._captured |= _C.is_capturing(chosen)
+        return chosen
 
     def __repr__(self) -> str:
         return f"<torch_npu.npu.ExternalEvent {self._event.handle:#x}>"

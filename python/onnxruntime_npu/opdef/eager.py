@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +28,24 @@ def check_dtypes(op: Op, bound: Mapping[str, Any]) -> None:
                     f"[{op.name}] expected {node_input.name} of dtype "
                     f"{', '.join(node_input.dtypes)}, got {dt.from_torch(tensor.dtype)}"
                 )
+
+
+_given = threading.local()
+
+
+@contextmanager
+def writing_over(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Let the calls within write their results over dense tensors instead of making new ones.
+
+    Raises:
+        ArgumentError: a result has another shape or dtype than its tensor; from within.
+
+    """
+    _given.tensors = tensors
+    try:
+        yield
+    finally:
+        _given.tensors = ()
 
 
 class EagerKernels:
@@ -62,8 +82,19 @@ class EagerKernels:
                 inputs.append(self._describe(node_input, v, device, keep_alive, key))
         outputs: list[Any] = [None] * output_count
 
+        given = getattr(_given, "tensors", ())
+
         def allocate(i: int, dtype: int, shape: tuple[int, ...]) -> int:
-            outputs[i] = torch.empty(shape, dtype=dt.to_torch(dt.NAMES[dtype]), device=device)
+            element = dt.to_torch(dt.NAMES[dtype])
+            if i >= len(given):
+                outputs[i] = torch.empty(shape, dtype=element, device=device)
+            elif given[i].shape != shape or given[i].dtype != element:
+                raise ArgumentError(
+                    f"[{self._op.name}] expected a result {given[i].dtype} of shape "
+                    f"{tuple(given[i].shape)}, as it was captured, got {element} of shape {shape}"
+                )
+            else:
+                outputs[i] = given[i]
             return outputs[i].data_ptr()
 
         kernel = self._kernel(bound, len(inputs), output_count)

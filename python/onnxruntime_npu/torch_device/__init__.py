@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ def register() -> None:
         )
         _name_device_for_dlpack()
         _record_streams_of_npu()
+        _keep_shared_parameters()
+        extension.set_sync_debug_mode(npu.get_sync_debug_mode())
         _extension = extension
 
 
@@ -74,12 +77,34 @@ def default_generator(device: int = -1) -> torch.Generator:
     return _registered().default_generator(device)
 
 
+def set_sync_debug_mode(mode: int) -> None:
+    """Say what calls do that wait unasked: see ``npu.set_sync_debug_mode``."""
+    _registered().set_sync_debug_mode(mode)
+
+
+def pinned_memory_stats() -> dict[str, dict[str, int]]:
+    """Return the counters of pinned memory: see ``npu.host_memory_stats``."""
+    return _registered().pinned_memory_stats()
+
+
+def reset_pinned_memory_stats(peaks: bool) -> None:
+    """Reset the peaks of these counters, or what they accumulated."""
+    _registered().reset_pinned_memory_stats(peaks)
+
+
 def draw_seed(device: int = -1) -> int:
     """Draw a seed, not 0, from a device's default generator; -1 is the current device.
 
     In a graph capture the number only names the seed, which every replay draws anew.
     """
     return _registered().draw_seed(device)
+
+
+def tensor_over(
+    address: int, shape: Sequence[int], dtype: torch.dtype, device: int, owner: object
+) -> torch.Tensor:
+    """Return a dense tensor over memory of a device that ``owner`` keeps, as does the tensor."""
+    return _registered().tensor_over(address, shape, dtype, device, owner)
 
 
 def _registered() -> Any:
@@ -143,3 +168,39 @@ def _record_streams_of_npu() -> None:
         original(self, stream)
 
     torch.Tensor.record_stream = record_stream  # type: ignore[assignment,method-assign]
+
+
+def _keep_shared_parameters() -> None:
+    """Let a parameter that modules share be one when they move to or from npu.
+
+    torch puts new tensors into the parameters of its own devices, which stay the same objects; for
+    a renamed backend it makes new parameters, one for every module that has the old one.
+    """
+    import torch
+
+    original = torch.nn.Module._apply
+    running = threading.local()
+
+    def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
+        if getattr(running, "inside", False):
+            return original(self, fn, recurse)
+        places: dict[int, list[tuple[torch.nn.Module, str, torch.nn.Parameter]]] = {}
+        for module in self.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    places.setdefault(id(parameter), []).append((module, name, parameter))
+        running.inside = True
+        try:
+            original(self, fn, recurse)
+        finally:
+            running.inside = False
+        for (owner, owned, old), *others in places.values():
+            new = owner._parameters[owned]
+            if new is None or new is old or not others:
+                continue
+            if DEVICE_TYPE in (old.device.type, new.device.type):
+                for module, name, _ in others:
+                    module._parameters[name] = new
+        return self
+
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
