@@ -84,7 +84,11 @@ class TestFile:
         self._methods = {}  # class -> its method names
         self._bases = {}
         self._missing = {}  # local name or "" -> module that is not installed
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.Module([], [])
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except SyntaxError as error:
+            self._missing[""] = f"is no Python: {error.msg}"
         self._folder = path.parent
         for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from eligibility import Names, TestFile
 from explanations import explanation
+from suites import Outcome
 
 BAR = 0.9
 
@@ -38,6 +39,17 @@ def judge(runs, names=None):
             why_not = source.why_not(test)
             rows.append(Row(*where, test, o.outcome, o.reason, why_not, round(o.seconds, 2)))
     return rows
+
+
+def not_counted(files, names=None):
+    """By (suite, file), the tests of files of whose tests none counts: skipped, as not run."""
+    names = names or Names.of_this_build()
+    sources = {(suite, path.name): TestFile(path, names) for suite, path in files}
+    return {
+        file: {test: Outcome("skipped", "not run: does not count") for test in source.tests}
+        for file, source in sources.items()
+        if source.tests and all(source.tests.values())
+    }
 
 
 def counts(rows):

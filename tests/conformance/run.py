@@ -39,6 +39,8 @@ def main(arguments=None):
         return 2
     results = options.out / "results.json"
     kept = _passed_files(json.loads(results.read_text())) if options.again else {}
+    if options.counted_only:
+        kept |= report.not_counted([f for f in files if (f[0], f[1].name) not in kept])
     runner = Runner(options.out / "logs", Limits(options.test_seconds, options.file_seconds))
     runs = _run_all(runner, files, options.jobs, kept)
     judged = report.judge(runs)
@@ -56,6 +58,9 @@ def _options(arguments):
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4))
     parser.add_argument("--test-seconds", type=float, default=60, help="limit of one test")
     parser.add_argument("--file-seconds", type=float, default=600, help="limit of one file")
+    parser.add_argument(
+        "--counted-only", action="store_true", help="skip files of whose tests none counts"
+    )
     parser.add_argument(
         "--again", action="store_true", help="only files where a test that counts failed last time"
     )

@@ -171,6 +171,19 @@ def test_again_keeps_files_in_which_nothing_that_counts_failed():
     assert set(_passed_files([*rows, row("c", "skipped")])) == {("s", "b"), ("s", "c")}
 
 
+def test_files_of_which_nothing_counts_can_be_left_out(tmp_path):
+    sys.path.insert(0, str(HERE))
+    import report
+    from eligibility import Names
+
+    (tmp_path / "test_a.py").write_text("class T:\n    def test_a(self):\n        x.npu_y()\n")
+    (tmp_path / "test_b.py").write_text("class T:\n    def test_b(self):\n        pass\n")
+    files = [("s", tmp_path / "test_a.py"), ("s", tmp_path / "test_b.py")]
+    left_out = report.not_counted(files, Names({"torch_npu.npu_x"}))
+    assert list(left_out) == [("s", "test_a.py")]
+    assert left_out["s", "test_a.py"]["T.test_a"].outcome == "skipped"
+
+
 def test_no_suites_is_a_mistake_of_the_user(tmp_path):
     command = [sys.executable, str(HERE / "run.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
