@@ -5,6 +5,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Tests of calls and models that must be refused: bad shapes, dtypes, tables, lengths and attributes.
+REFUSALS := error or wrong or refused or checked or unknown or bad or hostile
 # Sessions inside tests and benchmarks decide their own thread counts.
 
 # `make conformance PATH=checkouts` says where the suites are, and takes the search path for programs away
@@ -53,8 +55,9 @@ wheel: $(VENV)/deps  ## a wheel under dist/ that installs and runs in an empty e
 	$(PY) -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	$(PY) tools/check_wheel.py dist
 
-asan: $(VENV)/deps  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+asan: $(VENV)/deps  ## the C++ tests, and what must be refused, under Address- and UndefinedBehaviorSanitizer
 	PYTHON=$(PY) tools/sanitize.sh address
+	PYTHON=$(PY) tools/sanitize.sh address pytest -q tests/ops tests/provider -k "$(REFUSALS)"
 
 tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
 	PYTHON=$(PY) tools/sanitize.sh thread

@@ -5,6 +5,7 @@ file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cp
 add_executable(npu_tests "${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" ${test_sources})
 target_include_directories(npu_tests SYSTEM PRIVATE "${Doctest_INCLUDE_DIR}")
 target_link_libraries(npu_tests PRIVATE npu_runtime)
+target_compile_options(npu_tests PRIVATE -fopenmp-simd)  # headers of kernels are written for it
 set_target_properties(npu_tests PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
 foreach(isa IN LISTS NPU_ISAS)
   add_dependencies(npu_tests npu_kernels_${isa})

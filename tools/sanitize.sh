@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Builds the C++ tests with a sanitizer and runs them: tools/sanitize.sh address|thread
+# Builds with a sanitizer and runs tests:
+#   tools/sanitize.sh address|thread                       the C++ tests
+#   tools/sanitize.sh address|thread pytest ARGUMENTS...   Python tests, over the sanitized libraries
 set -euo pipefail
 cd "$(dirname "$0")/.."
-sanitizer=${1:?usage: tools/sanitize.sh address|thread}
+sanitizer=${1:?usage: tools/sanitize.sh address|thread [pytest ARGUMENTS...]}
+shift
 case "$sanitizer" in
   address) flags=address,undefined ;;
   thread) flags=thread ;;
@@ -14,9 +17,23 @@ if grep -q avx512vl /proc/cpuinfo; then isa=avx512; fi
 build=build/$sanitizer
 python=${PYTHON:-.venv/bin/python}
 [[ $python = /* ]] || python=$PWD/$python
-cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DNPU_SANITIZE="$flags" -DNPU_LIBRARY_DIR="$PWD/$build/lib" \
-  -DNPU_BUILD_PROVIDER=OFF -DNPU_BUILD_PYTHON=OFF -DNPU_BUILD_TESTS=ON -DNPU_ISAS=$isa \
-  -DPython3_EXECUTABLE="$python"
+# A package of its own, so that the one in use keeps its libraries.
+package=$PWD/$build/package
+parts=OFF
+if [[ ${1:-} = pytest ]]; then parts=ON; fi
+cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DNPU_SANITIZE="$flags" \
+  -DNPU_LIBRARY_DIR="$package/python/onnxruntime_npu" -DNPU_BUILD_PROVIDER=$parts -DNPU_BUILD_PYTHON=$parts \
+  -DNPU_BUILD_TESTS=ON -DNPU_ISAS=$isa -DPython3_EXECUTABLE="$python"
 cmake --build "$build" --parallel "$(nproc)"
-export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
-"$build/npu_tests"
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
+export ASAN_OPTIONS=detect_stack_use_after_return=1
+if [[ $parts = OFF ]]; then
+  exec "$build/npu_tests"
+fi
+cp -r --update contrib_ops "$package"
+find python -name '*.py' -exec cp --parents --update {} "$package" \;
+# The interpreter itself is not instrumented: it frees nothing at its end, and the C++ runtime must be there for
+# exceptions to be intercepted.
+export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 PYTHONPATH=$package/python
+export LD_PRELOAD="$(g++ -print-file-name=lib${sanitizer:0:1}san.so) $(g++ -print-file-name=libstdc++.so)"
+exec "$python" -m "$@"

@@ -17,8 +17,9 @@ constexpr int64_t kKeys = kBlock * kBlocks, kPages = kBatch * kBlocks;
 
 // By name, in the order of the schema.
 struct Inputs {
-  HostTensor query, key, value, key_lengths, key_scale, key_offset, value_scale, value_offset, table;
-  HostTensor query_padding, key_padding, key_prefix, value_prefix, output_scale, lengths;
+  HostTensor query = {}, key = {}, value = {}, key_lengths = {}, key_scale = {}, key_offset = {}, value_scale = {};
+  HostTensor value_offset = {}, table = {}, query_padding = {}, key_padding = {}, key_prefix = {}, value_prefix = {};
+  HostTensor output_scale = {}, lengths = {};
 
   std::vector<HostTensor> list() const {
     std::vector<HostTensor> all(27);

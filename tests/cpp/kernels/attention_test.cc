@@ -21,11 +21,11 @@ struct Case {
   int64_t batch = 1, heads = 1, kv_heads = 1, size = 64, value_size = 64, rows = 1, keys = 1;
   double scale = 0.125;
   int64_t mode = 0, pre = INT32_MAX, next = INT32_MAX;
-  std::vector<int64_t> mask_shape;  // empty: no mask
+  std::vector<int64_t> mask_shape = {};  // empty: no mask
   double masked_part = 0.3;
   DType mask_dtype = DType::kBool;
-  std::vector<int64_t> bias_shape;
-  std::vector<int64_t> lengths, kv_lengths;
+  std::vector<int64_t> bias_shape = {};
+  std::vector<int64_t> lengths = {}, kv_lengths = {};
 };
 
 std::string InputForm(const std::string& layout) { return layout.substr(0, layout.find('_')); }

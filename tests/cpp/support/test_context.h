@@ -49,7 +49,7 @@ class TestContext final : public OpContext {
 };
 
 struct RunOptions {
-  std::map<std::string, Attributes::Value> attributes;
+  std::map<std::string, Attributes::Value> attributes = {};
   std::vector<bool> requested = {};  // which outputs the caller asks for; empty: the first `outputs` of them
   size_t outputs = 1;
   int since_version = 0;                // 0: the newest that the registry has
