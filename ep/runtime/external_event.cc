@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
@@ -15,27 +16,32 @@ const char* const ExternalEvent::kWaitOp = "external_event_wait";
 struct ExternalEvent::State {
   std::mutex mutex;
   std::condition_variable changed;
-  bool recorded = false;
+  // A count: streams run as they like, so a second record may come before the wait of the first has run.
+  uint64_t records = 0;
 
-  void Set(bool value) {
+  void Add() {
     std::lock_guard lock(mutex);
-    recorded = value;
+    ++records;
     changed.notify_all();
+  }
+  void Clear() {
+    std::lock_guard lock(mutex);
+    records = 0;
   }
   // A stopped device drops what a wait may be waiting for.
   void Take(const Device& device) {
     constexpr std::chrono::milliseconds kLookForStop{20};
     std::unique_lock lock(mutex);
-    while (!changed.wait_for(lock, kLookForStop, [this] { return recorded; }))
+    while (!changed.wait_for(lock, kLookForStop, [this] { return records > 0; }))
       if (device.stopped()) Fail(ErrorCode::kDeviceError, "[", kWaitOp, "] the device was stopped (FORCE STOP)");
-    recorded = false;
+    --records;
   }
 };
 
 std::shared_ptr<ExternalEvent::State> ExternalEvent::NewState() { return std::make_shared<State>(); }
 
 void ExternalEvent::Record(Stream& stream) {
-  stream.Launch("external_event_record", [state = state_] { state->Set(true); });
+  stream.Launch("external_event_record", [state = state_] { state->Add(); });
 }
 
 void ExternalEvent::Wait(Stream& stream) {
@@ -43,7 +49,7 @@ void ExternalEvent::Wait(Stream& stream) {
 }
 
 void ExternalEvent::Reset(Stream& stream) {
-  stream.Launch("external_event_reset", [state = state_] { state->Set(false); });
+  stream.Launch("external_event_reset", [state = state_] { state->Clear(); });
 }
 
 }  // namespace npu

@@ -14,8 +14,8 @@ class ExternalEvent {
   static const char* const kWaitOp;
 
   void Record(Stream& stream);
-  void Wait(Stream& stream);   // and take the record away, so that the next wait needs the next one
-  void Reset(Stream& stream);  // take the record away, if there is one
+  void Wait(Stream& stream);   // and take one record away, so that the next wait needs the next one
+  void Reset(Stream& stream);  // take every record away
 
  private:
   struct State;

@@ -228,7 +228,7 @@ def test_event_misuse():
 
 def test_external_event_pairs_one_record_with_one_wait():
     event = npu.ExternalEvent()
-    event.wait()  # may come before its record
+    event.wait(npu.Stream())  # may come before its record, which another stream makes
     with pytest.raises(RuntimeError, match="single record"):
         event.wait()
     event.record()
@@ -243,6 +243,19 @@ def test_external_event_pairs_one_record_with_one_wait():
     event.record()
     event.wait()
     npu.synchronize()
+
+
+def test_records_of_an_external_event_reach_waits_that_run_late():
+    event, late = npu.ExternalEvent(), npu.Stream()
+    address = npu.caching_allocator_alloc(64 << 20)
+    _C.fill(0, address, 1, 64 << 20, late.npu_stream)  # keeps the waits back
+    for _ in range(3):
+        event.record()
+        event.wait(late)
+    event.record()
+    event.reset()
+    npu.synchronize()
+    npu.caching_allocator_delete(address)
 
 
 def test_a_sync_launch_stream_is_done_when_the_launch_returns():

@@ -308,7 +308,8 @@ class Event:
 class ExternalEvent:
     """An event whose record and wait are work of their streams, inside graph captures too.
 
-    One record pairs with one wait, which takes the record away; the wait may be queued first.
+    One record pairs with one wait, which takes the record away; the wait may be queued first, on
+    another stream than the record's, which would stand behind it for ever.
     Inside a capture both become nodes, which every replay runs: what pairs with them is outside.
     """
 
@@ -351,10 +352,18 @@ class ExternalEvent:
         self._event.wait(chosen)
 
     def reset(self, stream: Stream | None = None) -> None:
-        """Take the record away, in the order of a stream, by default the current one."""
+        """Take the record away, in the order of a stream, by default the current one.
+
+        A wait that was queued first keeps waiting for its record.
+        """
         chosen = self._chosen(stream)
-        self._state = ""
-        self._event.reset(chosen)
+        if self._captured:
+            self._event.reset(chosen)
+        elif self._state == "recorded":
+            # As its wait: an earlier pair, whose wait has not run yet, keeps its own record.
+            self._event.wait(chosen)
+        if self._state != "waiting":
+            self._state = ""
 
     def _chosen(self, stream: Stream | None) -> Any:
         chosen = (current_stream() if stream is None else stream)._stream
