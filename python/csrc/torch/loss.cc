@@ -1,14 +1,17 @@
-// The loss of classification and its gradient, composed of the device's kernels.
+// The losses of classification and of regression and their gradients, composed of the device's kernels.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/nll_loss_backward_meta.h>
 #include <ATen/ops/nll_loss_forward_meta.h>
+#include <ATen/ops/result_type.h>
 #include <torch/library.h>
 
 #include <tuple>
 
+#include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/integer_indices.h"
 #include "python/csrc/torch/structured.h"
 
@@ -87,11 +90,36 @@ at::Tensor NewNllLossBackward(const at::Tensor& grad, const at::Tensor& self, co
   return NllLossBackward(grad, self, target, weight, reduction, ignore_index, total_weight, out);
 }
 
+at::Tensor& MseLossOut(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
+  OutputMeta<at::meta::structured_mse_loss>(out).meta(self, target, reduction);
+  const at::ScalarType dtype = AccumulateType(at::result_type(self, target));
+  const at::Tensor difference = self.to(dtype).sub(target.to(dtype));
+  const at::Tensor squares = difference.mul(difference);
+  if (reduction == at::Reduction::None) return out.resize_(squares.sizes()).copy_(squares);
+  return out.resize_({}).copy_(reduction == at::Reduction::Mean ? squares.mean() : squares.sum());
+}
+at::Tensor MseLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                           int64_t reduction) {
+  const at::ScalarType dtype = at::result_type(self, target);
+  const at::ScalarType compute = AccumulateType(dtype);
+  const double scale = reduction == at::Reduction::Mean ? 2.0 / static_cast<double>(self.numel()) : 2.0;
+  return self.to(compute).sub(target.to(compute)).mul_(scale).mul(grad.to(compute)).to(dtype);
+}
+at::Tensor& MseLossBackwardOut(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                               int64_t reduction, at::Tensor& out) {
+  const at::Tensor gradient = MseLossBackward(grad, self, target, reduction);
+  at::native::resize_output(out, gradient.sizes());
+  return out.copy_(gradient);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("nll_loss_forward", &NewNllLoss);
   m.impl("nll_loss_backward", &NewNllLossBackward);
   m.impl("nll_loss_forward.output", &NllLoss);
   m.impl("nll_loss_backward.grad_input", &NllLossBackward);
+  m.impl("mse_loss.out", &MseLossOut);
+  m.impl("mse_loss_backward", &MseLossBackward);
+  m.impl("mse_loss_backward.grad_input", &MseLossBackwardOut);
 }
 
 }  // namespace

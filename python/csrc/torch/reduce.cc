@@ -12,6 +12,8 @@
 #include <ATen/ops/argmax_meta.h>
 #include <ATen/ops/argmin_meta.h>
 #include <ATen/ops/cumsum_meta.h>
+#include <ATen/ops/linalg_vector_norm_meta.h>
+#include <ATen/ops/linalg_vector_norm_ops.h>
 #include <ATen/ops/max_meta.h>
 #include <ATen/ops/mean_meta.h>
 #include <ATen/ops/min_meta.h>
@@ -104,6 +106,30 @@ at::Tensor& AminOut(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, a
   Infer<at::meta::structured_amin>(out, self, dim, keepdim);
   if (Reduce("ReduceMin", 18, Comparable(self), self, Axes(dim, self.dim()), std::nullopt, out)) return out;
   return FallBack<at::_ops::amin_out>(self, dim, keepdim, out);
+}
+
+// The length of a vector, or of each row of a tensor: what clipping gradients asks for.
+at::Tensor& VectorNormOut(const at::Tensor& self, const c10::Scalar& ord, at::OptionalIntArrayRef dim, bool keepdim,
+                          std::optional<at::ScalarType> dtype, at::Tensor& out) {
+  Infer<at::meta::structured_linalg_vector_norm>(out, self, ord, dim, keepdim, dtype);
+  const double order = ord.toDouble();
+  const std::vector<int64_t> axes = Axes(dim, self.dim());
+  const auto reduced = [&](const char* type, int since_version, const at::Tensor& from) {
+    return Reduce(type, since_version, from.scalar_type(), from, axes, 0, out);
+  };
+  bool done = false;
+  if (at::isFloatingType(self.scalar_type()) && ToDType(self.scalar_type()) != DType::kUndefined) {
+    const at::Tensor x = self.to(dtype.value_or(self.scalar_type()));
+    if (x.dim() == 0 || std::isinf(order))
+      done = order != 0 && reduced(order > 0 ? "ReduceMax" : "ReduceMin", 18, x.abs());
+    else if (order == 0)
+      done = reduced("ReduceSum", 13, x.ne(0).to(AccumulateType(x.scalar_type())));
+    else if (order == 1)
+      done = reduced("ReduceL1", 18, x);
+    else if (order == 2)
+      done = reduced("ReduceL2", 18, x);
+  }
+  return done ? out : FallBack<at::_ops::linalg_vector_norm_out>(self, ord, dim, keepdim, dtype, out);
 }
 
 at::Tensor WholeExtreme(const char* type, const at::Tensor& self) {
@@ -283,6 +309,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("sum.IntList_out", &SumOut);
   m.impl("mean.out", &MeanOut);
   m.impl("prod.int_out", &ProdOut);
+  m.impl("linalg_vector_norm.out", &VectorNormOut);
   m.impl("amax.out", &AmaxOut);
   m.impl("amin.out", &AminOut);
   m.impl("max", &Max);

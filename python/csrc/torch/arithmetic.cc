@@ -1,0 +1,231 @@
+// Arithmetic of two tensors or more, and its like for bits.
+#include <ATen/ops/add_meta.h>
+#include <ATen/ops/addcdiv_meta.h>
+#include <ATen/ops/addcmul_meta.h>
+#include <ATen/ops/bitwise_and_meta.h>
+#include <ATen/ops/bitwise_or_meta.h>
+#include <ATen/ops/bitwise_xor_meta.h>
+#include <ATen/ops/div_meta.h>
+#include <ATen/ops/fmod_meta.h>
+#include <ATen/ops/lerp_meta.h>
+#include <ATen/ops/maximum_meta.h>
+#include <ATen/ops/minimum_meta.h>
+#include <ATen/ops/mul_meta.h>
+#include <ATen/ops/pow_meta.h>
+#include <ATen/ops/pow_ops.h>
+#include <ATen/ops/remainder_meta.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/sub_meta.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+bool IsHostScalar(const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; }
+
+// A number beside 16-bit floats keeps its precision: the operator computes in float, as torch does.
+at::ScalarType ComputeType(at::ScalarType common, const at::Tensor& a, const at::Tensor& b) {
+  return IsHostScalar(a) || IsHostScalar(b) ? AccumulateType(common) : common;
+}
+
+// What an arithmetic kernel is for truth values.
+struct Arithmetic {
+  const char* type;
+  int since_version;
+  const char* logical;  // null: none
+};
+
+template <class Op, class... Args>
+at::Tensor& Compute(const Arithmetic& kernel, at::ScalarType common, const at::Tensor& a, const at::Tensor& b,
+                    at::Tensor& out, const Args&... args) {
+  if (out.numel() == 0) return out;
+  if (common == at::kBool && kernel.logical != nullptr) return BinaryInto(kernel.logical, 7, at::kBool, a, b, out);
+  const at::ScalarType dtype = ComputeType(common, a, b);
+  if (!KernelCall(kernel.type, kernel.since_version).Takes(0, dtype)) return FallBack<Op>(args..., out);
+  return BinaryInto(kernel.type, kernel.since_version, dtype, a, b, out);
+}
+
+template <class Meta, class Op>
+at::Tensor& Binary(const Arithmetic& kernel, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Compute<Op>(kernel, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
+}
+
+// self + alpha * other, or self - alpha * other.
+template <class Meta, class Op>
+at::Tensor& Sum(const Arithmetic& kernel, const at::Tensor& self, const at::Tensor& other, const c10::Scalar& alpha,
+                at::Tensor& out) {
+  const at::ScalarType common = InferElementwise<Meta>(out, self, other, alpha);
+  if (alpha.equal(1)) return Compute<Op>(kernel, common, self, other, out, self, other, alpha);
+  const at::ScalarType dtype = AccumulateType(common);
+  KernelCall scale("Mul", 14);
+  if (out.numel() == 0) return out;
+  if (!scale.Takes(0, dtype)) return FallBack<Op>(self, other, alpha, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
+  const at::Tensor scaled = scale.In(Dense(other, dtype)).In(ScalarTensor(alpha, dtype, out)).One();
+  return BinaryInto(kernel.type, kernel.since_version, dtype, self, scaled, out);
+}
+
+at::Tensor& AddOut(const at::Tensor& self, const at::Tensor& other, const c10::Scalar& alpha, at::Tensor& out) {
+  return Sum<at::meta::structured_add_Tensor, at::_ops::add_out>({"Add", 14, "Or"}, self, other, alpha, out);
+}
+at::Tensor& SubOut(const at::Tensor& self, const at::Tensor& other, const c10::Scalar& alpha, at::Tensor& out) {
+  return Sum<at::meta::structured_sub_Tensor, at::_ops::sub_out>({"Sub", 14, nullptr}, self, other, alpha, out);
+}
+
+at::Tensor& PowScalarOut(const at::Tensor& self, const c10::Scalar& exponent, at::Tensor& out) {
+  const at::ScalarType common = InferElementwise<at::meta::structured_pow_Tensor_Scalar>(out, self, exponent);
+  const at::ScalarType dtype = AccumulateType(common);
+  if (out.numel() == 0) return out;
+  // The powers that models use are exact and cheaper than a general one.
+  if (exponent.equal(2) && KernelCall("Mul", 14).Takes(0, dtype)) {
+    const at::Tensor base = Dense(self, common);
+    KernelCall("Mul", 14).In(base).In(base).Into(out);
+    return out;
+  }
+  if (!KernelCall("Pow", 15).Takes(0, dtype)) return FallBack<at::_ops::pow_Tensor_Scalar_out>(self, exponent, out);
+  return BinaryInto("Pow", 15, dtype, self, ScalarTensor(exponent, dtype, self), out);
+}
+
+template <class Meta, class Op>
+at::Tensor& Bitwise(const Arithmetic& kernel, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Compute<Op>(kernel, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
+}
+
+// Of integers the divisor's sign, of floats too, made from the dividend's.
+at::Tensor& RemainderOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_remainder_Tensor>(out, a, b);
+  if (out.numel() == 0) return out;
+  KernelCall call("Mod", 13);
+  if (!call.Takes(0, dtype)) return FallBack<at::_ops::remainder_Tensor_out>(a, b, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
+  const at::Tensor divisor = Dense(b, dtype);
+  call.In(Dense(a, dtype)).In(divisor);
+  if (!at::isFloatingType(dtype)) {
+    call.Into(out);
+    return out;
+  }
+  const at::Tensor rest = call.Set("fmod", int64_t{1}).One();
+  const at::Tensor turns = rest.ne(0).logical_and_(rest.lt(0).ne(divisor.lt(0)));
+  return out.copy_(rest.add(divisor).where(turns, rest));
+}
+
+at::Tensor& FmodOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_fmod_Tensor>(out, a, b);
+  if (out.numel() == 0) return out;
+  KernelCall call("Mod", 13);
+  if (!call.Takes(0, dtype)) return FallBack<at::_ops::fmod_Tensor_out>(a, b, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
+  call.In(Dense(a, dtype)).In(Dense(b, dtype)).Set("fmod", int64_t{1}).Into(out);
+  return out;
+}
+
+at::Tensor& PowOfScalarOut(const c10::Scalar& base, const at::Tensor& exponent, at::Tensor& out) {
+  const at::ScalarType common = at::result_type(base, exponent);
+  at::native::resize_output(out, exponent.sizes());
+  if (out.numel() == 0) return out;
+  const at::ScalarType dtype = AccumulateType(common);
+  if (out.scalar_type() != common || !KernelCall("Pow", 15).Takes(0, dtype))
+    return FallBack<at::_ops::pow_Scalar_out>(base, exponent, out);
+  return BinaryInto("Pow", 15, dtype, ScalarTensor(base, dtype, out), exponent, out);
+}
+
+// self + value * (a * b) or self + value * (a / b): what optimizers do to every parameter.
+template <class Meta, class Op>
+at::Tensor& AddProduct(const char* type, const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                       const c10::Scalar& value, at::Tensor& out) {
+  const at::ScalarType dtype = AccumulateType(InferElementwise<Meta>(out, self, a, b, value));
+  if (out.numel() == 0) return out;
+  if (!KernelCall("Mul", 14).Takes(0, dtype)) return FallBack<Op>(self, a, b, value, out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
+  at::Tensor product = KernelCall(type, 14).In(Dense(a, dtype)).In(Dense(b, dtype)).One();
+  if (!value.equal(1)) product = KernelCall("Mul", 14).In(product).In(ScalarTensor(value, dtype, out)).One();
+  return BinaryInto("Add", 14, dtype, self, product, out);
+}
+at::Tensor& AddcmulOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& value,
+                       at::Tensor& out) {
+  return AddProduct<at::meta::structured_addcmul, at::_ops::addcmul_out>("Mul", self, a, b, value, out);
+}
+at::Tensor& AddcdivOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& value,
+                       at::Tensor& out) {
+  return AddProduct<at::meta::structured_addcdiv, at::_ops::addcdiv_out>("Div", self, a, b, value, out);
+}
+
+at::Tensor& LerpOut(const at::Tensor& self, const at::Tensor& end, const c10::Scalar& weight, at::Tensor& out) {
+  const at::ScalarType dtype =
+      AccumulateType(InferElementwise<at::meta::structured_lerp_Scalar>(out, self, end, weight));
+  if (out.numel() == 0) return out;
+  if (!KernelCall("Mul", 14).Takes(0, dtype)) return FallBack<at::_ops::lerp_Scalar_out>(self, end, weight, out);
+  const at::Tensor from = Dense(self, dtype), to = Dense(end, dtype);
+  const at::Tensor way = KernelCall("Sub", 14).In(to).In(from).One();
+  // From the nearer end, so that a weight of 1 gives exactly `end`.
+  const double w = weight.toDouble();
+  const bool near_end = w >= 0.5;
+  const at::Tensor step = KernelCall("Mul", 14).In(way).In(ScalarTensor(near_end ? 1.0 - w : w, dtype, out)).One();
+  return near_end ? BinaryInto("Sub", 14, dtype, to, step, out) : BinaryInto("Add", 14, dtype, from, step, out);
+}
+
+at::Tensor& MulOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Binary<at::meta::structured_mul_Tensor, at::_ops::mul_out>({"Mul", 14, "And"}, a, b, out);
+}
+at::Tensor& DivOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Binary<at::meta::structured_div_Tensor, at::_ops::div_out>({"Div", 14, nullptr}, a, b, out);
+}
+at::Tensor& MaximumOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Binary<at::meta::structured_maximum, at::_ops::maximum_out>({"Max", 13, "Or"}, a, b, out);
+}
+at::Tensor& MinimumOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Binary<at::meta::structured_minimum, at::_ops::minimum_out>({"Min", 13, "And"}, a, b, out);
+}
+at::Tensor& PowOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Binary<at::meta::structured_pow_Tensor_Tensor, at::_ops::pow_Tensor_Tensor_out>({"Pow", 15, nullptr}, a, b,
+                                                                                         out);
+}
+
+at::Tensor& BitwiseAndOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Bitwise<at::meta::structured_bitwise_and_Tensor, at::_ops::bitwise_and_Tensor_out>({"BitwiseAnd", 18, "And"},
+                                                                                            a, b, out);
+}
+at::Tensor& BitwiseOrOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Bitwise<at::meta::structured_bitwise_or_Tensor, at::_ops::bitwise_or_Tensor_out>({"BitwiseOr", 18, "Or"}, a, b,
+                                                                                          out);
+}
+at::Tensor& BitwiseXorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Bitwise<at::meta::structured_bitwise_xor_Tensor, at::_ops::bitwise_xor_Tensor_out>({"BitwiseXor", 18, "Xor"},
+                                                                                            a, b, out);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("remainder.Tensor_out", &RemainderOut);
+  m.impl("fmod.Tensor_out", &FmodOut);
+  m.impl("add.out", &AddOut);
+  m.impl("sub.out", &SubOut);
+  m.impl("mul.out", &MulOut);
+  m.impl("div.out", &DivOut);
+  m.impl("pow.Tensor_Tensor_out", &PowOut);
+  m.impl("pow.Tensor_Scalar_out", &PowScalarOut);
+  m.impl("pow.Scalar_out", &PowOfScalarOut);
+  m.impl("maximum.out", &MaximumOut);
+  m.impl("minimum.out", &MinimumOut);
+  m.impl("bitwise_and.Tensor_out", &BitwiseAndOut);
+  m.impl("bitwise_or.Tensor_out", &BitwiseOrOut);
+  m.impl("bitwise_xor.Tensor_out", &BitwiseXorOut);
+  m.impl("addcmul.out", &AddcmulOut);
+  m.impl("addcdiv.out", &AddcdivOut);
+  m.impl("lerp.Scalar_out", &LerpOut);
+}
+
+}  // namespace
+
+at::Tensor& BinaryInto(const char* type, int since_version, at::ScalarType dtype, const at::Tensor& a,
+                       const at::Tensor& b, at::Tensor& out) {
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
+  KernelCall(type, since_version).In(Dense(a, dtype)).In(Dense(b, dtype)).Into(out);
+  return out;
+}
+
+}  // namespace npu::aten

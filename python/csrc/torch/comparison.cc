@@ -1,0 +1,119 @@
+// Comparisons, and what joins their truth values.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/eq_meta.h>
+#include <ATen/ops/ge_meta.h>
+#include <ATen/ops/gt_meta.h>
+#include <ATen/ops/le_meta.h>
+#include <ATen/ops/lt_meta.h>
+#include <ATen/ops/ne_meta.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+// Comparisons. Truth values are compared as the numbers 0 and 1.
+template <class Op, class... Args>
+at::Tensor& Compare(const char* type, int since_version, bool negate, at::ScalarType common, const at::Tensor& a,
+                    const at::Tensor& b, at::Tensor& out, const Args&... args) {
+  if (out.numel() == 0) return out;
+  const at::ScalarType dtype = common == at::kBool ? at::kByte : common;
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
+  KernelCall call(type, since_version);
+  if (!call.Takes(0, dtype)) return FallBack<Op>(args..., out);
+  call.In(Dense(a, dtype)).In(Dense(b, dtype));
+  if (!negate) {
+    call.Into(out);
+  } else {
+    KernelCall("Not", 1).In(call.One()).Into(out);
+  }
+  return out;
+}
+
+template <class Meta, class Op>
+at::Tensor& CompareTensors(const char* type, int since_version, bool negate, const at::Tensor& a, const at::Tensor& b,
+                           at::Tensor& out) {
+  return Compare<Op>(type, since_version, negate, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
+}
+template <class Meta, class Op>
+at::Tensor& CompareScalar(const char* type, int since_version, bool negate, const at::Tensor& a, const c10::Scalar& b,
+                          at::Tensor& out) {
+  const at::ScalarType common = InferElementwise<Meta>(out, a, b);
+  if (ToDType(common) == DType::kUndefined) return FallBack<Op>(a, b, out);
+  return Compare<Op>(type, since_version, negate, common, a, ScalarTensor(b, common, a), out, a, b);
+}
+
+at::Tensor& Logical(const char* type, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  at::native::resize_output(out, at::infer_size(a.sizes(), b.sizes()));
+  return out.numel() == 0 ? out : BinaryInto(type, 7, at::kBool, a, b, out);
+}
+at::Tensor& LogicalAndOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Logical("And", a, b, out);
+}
+at::Tensor& LogicalOrOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) { return Logical("Or", a, b, out); }
+at::Tensor& LogicalXorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Logical("Xor", a, b, out);
+}
+
+at::Tensor& EqTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return CompareTensors<at::meta::structured_eq_Tensor, at::_ops::eq_Tensor_out>("Equal", 19, false, a, b, out);
+}
+at::Tensor& EqScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
+  return CompareScalar<at::meta::structured_eq_Scalar, at::_ops::eq_Scalar_out>("Equal", 19, false, a, b, out);
+}
+at::Tensor& NeTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return CompareTensors<at::meta::structured_ne_Tensor, at::_ops::ne_Tensor_out>("Equal", 19, true, a, b, out);
+}
+at::Tensor& NeScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
+  return CompareScalar<at::meta::structured_ne_Scalar, at::_ops::ne_Scalar_out>("Equal", 19, true, a, b, out);
+}
+at::Tensor& LtTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return CompareTensors<at::meta::structured_lt_Tensor, at::_ops::lt_Tensor_out>("Less", 13, false, a, b, out);
+}
+at::Tensor& LtScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
+  return CompareScalar<at::meta::structured_lt_Scalar, at::_ops::lt_Scalar_out>("Less", 13, false, a, b, out);
+}
+at::Tensor& LeTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return CompareTensors<at::meta::structured_le_Tensor, at::_ops::le_Tensor_out>("LessOrEqual", 16, false, a, b, out);
+}
+at::Tensor& LeScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
+  return CompareScalar<at::meta::structured_le_Scalar, at::_ops::le_Scalar_out>("LessOrEqual", 16, false, a, b, out);
+}
+at::Tensor& GtTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return CompareTensors<at::meta::structured_gt_Tensor, at::_ops::gt_Tensor_out>("Greater", 13, false, a, b, out);
+}
+at::Tensor& GtScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
+  return CompareScalar<at::meta::structured_gt_Scalar, at::_ops::gt_Scalar_out>("Greater", 13, false, a, b, out);
+}
+at::Tensor& GeTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return CompareTensors<at::meta::structured_ge_Tensor, at::_ops::ge_Tensor_out>("GreaterOrEqual", 16, false, a, b,
+                                                                                 out);
+}
+at::Tensor& GeScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
+  return CompareScalar<at::meta::structured_ge_Scalar, at::_ops::ge_Scalar_out>("GreaterOrEqual", 16, false, a, b, out);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("eq.Tensor_out", &EqTensorOut);
+  m.impl("eq.Scalar_out", &EqScalarOut);
+  m.impl("ne.Tensor_out", &NeTensorOut);
+  m.impl("ne.Scalar_out", &NeScalarOut);
+  m.impl("lt.Tensor_out", &LtTensorOut);
+  m.impl("lt.Scalar_out", &LtScalarOut);
+  m.impl("le.Tensor_out", &LeTensorOut);
+  m.impl("le.Scalar_out", &LeScalarOut);
+  m.impl("gt.Tensor_out", &GtTensorOut);
+  m.impl("gt.Scalar_out", &GtScalarOut);
+  m.impl("ge.Tensor_out", &GeTensorOut);
+  m.impl("ge.Scalar_out", &GeScalarOut);
+  m.impl("logical_and.out", &LogicalAndOut);
+  m.impl("logical_or.out", &LogicalOrOut);
+  m.impl("logical_xor.out", &LogicalXorOut);
+}
+
+}  // namespace
+}  // namespace npu::aten

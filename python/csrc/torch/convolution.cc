@@ -1,0 +1,173 @@
+// Convolutions of any number of dimensions as products: the windows that the kernel sees are a strided view of the
+// padded input, and what flows back through it is added up window by window.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <array>
+#include <tuple>
+#include <vector>
+
+#include "python/csrc/torch/elementwise.h"
+
+namespace npu::aten {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+int64_t Product(at::IntArrayRef sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) product *= size;
+  return product;
+}
+
+Sizes Spatial(const at::Tensor& t) { return t.sizes().slice(2).vec(); }
+
+// A convolution from [N, C, input...] to [N, M, output...] with a weight [M, C / groups, kernel...]; a transposed one
+// is its gradient, and goes the other way.
+struct Convolution {
+  at::IntArrayRef stride, padding, dilation;
+  int64_t groups;
+  Sizes kernel, input, output;  // spatial
+
+  size_t rank() const { return kernel.size(); }
+
+  Sizes PaddedInput() const {
+    Sizes sizes = input;
+    for (size_t d = 0; d < rank(); ++d) sizes[d] += 2 * padding[d];
+    return sizes;
+  }
+
+  // Of a dense padded input [N, C, ...]: [N, groups, C / groups, kernel..., output...].
+  at::Tensor Windows(const at::Tensor& padded) const {
+    const int64_t channels = padded.size(1) / groups;
+    Sizes sizes{padded.size(0), groups, channels};
+    Sizes strides{padded.stride(0), padded.stride(1) * channels, padded.stride(1)};
+    for (size_t d = 0; d < rank(); ++d) {
+      sizes.push_back(kernel[d]);
+      strides.push_back(padded.stride(static_cast<int64_t>(d) + 2) * dilation[d]);
+    }
+    for (size_t d = 0; d < rank(); ++d) {
+      sizes.push_back(output[d]);
+      strides.push_back(padded.stride(static_cast<int64_t>(d) + 2) * stride[d]);
+    }
+    return padded.as_strided(sizes, strides);
+  }
+
+  // [N, groups, C / groups * kernel, output].
+  at::Tensor Columns(const at::Tensor& x) const {
+    Sizes pads;
+    for (size_t d = rank(); d-- > 0;) pads.insert(pads.end(), 2, padding[d]);
+    const bool is_padded = Spatial(x) != PaddedInput();
+    const at::Tensor padded = is_padded ? at::constant_pad_nd(x, pads, 0).contiguous() : x.contiguous();
+    return Windows(padded).reshape({x.size(0), groups, x.size(1) / groups * Product(kernel), Product(output)});
+  }
+
+  at::Tensor Weight(const at::Tensor& weight) const {  // [groups, M / groups, C / groups * kernel]
+    return weight.reshape({groups, weight.size(0) / groups, weight.size(1) * Product(kernel)});
+  }
+  at::Tensor Rows(const at::Tensor& y) const {  // [N, groups, M / groups, output]
+    return y.reshape({y.size(0), groups, y.size(1) / groups, Product(output)});
+  }
+
+  at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight) const {
+    Sizes sizes{x.size(0), weight.size(0)};
+    sizes.insert(sizes.end(), output.begin(), output.end());
+    return at::matmul(Weight(weight), Columns(x)).reshape(sizes);
+  }
+
+  at::Tensor InputGradient(const at::Tensor& dy, const at::Tensor& weight) const {
+    const int64_t channels = weight.size(1) * groups;
+    Sizes sizes{dy.size(0), channels};
+    const Sizes padded = PaddedInput();
+    sizes.insert(sizes.end(), padded.begin(), padded.end());
+    const at::ScalarType dtype = AccumulateType(dy.scalar_type());  // windows that overlap are rounded once, together
+    at::Tensor gradient = at::zeros(sizes, dy.options().dtype(dtype));
+    const at::Tensor windows = Windows(gradient);
+    const at::Tensor columns =
+        at::matmul(Weight(weight).transpose(1, 2).to(dtype), Rows(dy).to(dtype)).reshape(windows.sizes());
+    AddWindows(windows, columns);
+    for (size_t d = 0; d < rank(); ++d) gradient = gradient.narrow(static_cast<int64_t>(d) + 2, padding[d], input[d]);
+    return gradient.to(dy.scalar_type()).contiguous();
+  }
+
+  at::Tensor WeightGradient(const at::Tensor& x, const at::Tensor& dy, at::IntArrayRef sizes) const {
+    // The batch beside the output's positions: one product for each group.
+    const at::Tensor rows = Rows(dy).permute({1, 2, 0, 3}).reshape({groups, dy.size(1) / groups, -1});
+    const at::Tensor columns = Columns(x).permute({1, 0, 3, 2}).reshape({groups, rows.size(2), -1});
+    return at::matmul(rows, columns).reshape(sizes);
+  }
+
+ private:
+  // Windows that do not overlap are written at once; else those of one place in the kernel are, and are added in turn.
+  void AddWindows(const at::Tensor& windows, const at::Tensor& columns) const {
+    bool apart = true;
+    for (size_t d = 0; d < rank(); ++d) apart &= stride[d] >= (kernel[d] - 1) * dilation[d] + 1;
+    if (apart) {
+      windows.copy_(columns);
+      return;
+    }
+    for (int64_t place = 0; place < Product(kernel); ++place) {
+      at::Tensor to = windows, from = columns;
+      int64_t rest = place;
+      for (size_t d = rank(); d-- > 0; rest /= kernel[d]) {
+        to = to.select(static_cast<int64_t>(d) + 3, rest % kernel[d]);
+        from = from.select(static_cast<int64_t>(d) + 3, rest % kernel[d]);
+      }
+      to.add_(from);
+    }
+  }
+};
+
+Convolution Describe(const at::Tensor& x, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+                     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+  Convolution c{stride, padding, dilation, groups, Spatial(weight), Spatial(x), {}};
+  for (size_t d = 0; d < c.rank(); ++d) {
+    const int64_t reach = dilation[d] * (c.kernel[d] - 1) + 1;
+    c.output.push_back(transposed ? (c.input[d] - 1) * stride[d] - 2 * padding[d] + reach + output_padding[d]
+                                  : (c.input[d] + 2 * padding[d] - reach) / stride[d] + 1);
+    TORCH_CHECK(c.output[d] > 0,
+                "convolution: expected an input at least as large as the kernel, got an output of size ", c.output[d],
+                " in dimension ", d);
+  }
+  if (transposed) std::swap(c.input, c.output);
+  return c;
+}
+
+at::Tensor Convolve(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                    at::IntArrayRef output_padding, int64_t groups) {
+  const Convolution c = Describe(x, weight, stride, padding, dilation, transposed, output_padding, groups);
+  at::Tensor y = transposed ? c.InputGradient(x, weight) : c.Forward(x, weight);
+  if (!bias || !bias->defined()) return y;
+  Sizes along(static_cast<size_t>(y.dim()), 1);
+  along[1] = bias->numel();
+  return y.add_(bias->reshape(along));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolveBackward(const at::Tensor& dy, const at::Tensor& x,
+                                                                const at::Tensor& weight, at::IntArrayRef stride,
+                                                                at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                                bool transposed, at::IntArrayRef output_padding,
+                                                                int64_t groups, std::array<bool, 3> wanted) {
+  const Convolution c = Describe(x, weight, stride, padding, dilation, transposed, output_padding, groups);
+  at::Tensor dx, dw, db;
+  if (wanted[0]) dx = transposed ? c.Forward(dy, weight) : c.InputGradient(dy, weight);
+  if (wanted[1]) dw = transposed ? c.WeightGradient(dy, x, weight.sizes()) : c.WeightGradient(x, dy, weight.sizes());
+  if (wanted[2]) {
+    Sizes all_but_channels{0};
+    for (int64_t d = 2; d < dy.dim(); ++d) all_but_channels.push_back(d);
+    db = dy.sum(all_but_channels);
+  }
+  return {dx, dw, db};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_overrideable", &Convolve);
+  m.impl("convolution_backward_overrideable", &ConvolveBackward);
+}
+
+}  // namespace
+}  // namespace npu::aten

@@ -1,0 +1,50 @@
+// Tensors made of numbers alone.
+#include <ATen/ops/linspace_ops.h>
+#include <torch/library.h>
+
+#include <type_traits>
+
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/map.h"
+
+namespace npu::aten {
+namespace {
+
+at::Tensor& EyeOut(int64_t n, int64_t m, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
+  TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
+  out.resize_({n, m});
+  out.zero_();
+  if (out.numel() > 0) out.diagonal().fill_(1);
+  return out;
+}
+at::Tensor& EyeSquareOut(int64_t n, at::Tensor& out) { return EyeOut(n, n, out); }
+
+// From both ends, so that the last number is `end`.
+at::Tensor& LinspaceOut(const c10::Scalar& start, const c10::Scalar& end, int64_t steps, at::Tensor& out) {
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  if (!IsNumber(out.scalar_type())) return FallBack<at::_ops::linspace_out>(start, end, steps, out);
+  if (out.numel() != steps) out.resize_({steps});
+  if (steps == 0) return out;
+  if (steps == 1) return out.fill_(start);
+  const at::Tensor row = DenseTarget(out, out.scalar_type());
+  DispatchNumbers(out.scalar_type(), [&]<class T>(T) {
+    using Step = std::conditional_t<std::is_integral_v<T>, double, Real<T>>;
+    const auto first = static_cast<Step>(start.to<T>()), last = static_cast<Step>(end.to<T>());
+    const Step step = (last - first) / static_cast<Step>(steps - 1);
+    LaunchMap<T>("linspace", row, [=](int64_t i) {
+      return static_cast<T>(i < steps / 2 ? first + step * static_cast<Step>(i)
+                                          : last - step * static_cast<Step>(steps - i - 1));
+    });
+  });
+  return Deliver(row, out);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("eye.out", &EyeSquareOut);
+  m.impl("eye.m_out", &EyeOut);
+  m.impl("linspace.out", &LinspaceOut);
+}
+
+}  // namespace
+}  // namespace npu::aten

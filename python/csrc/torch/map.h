@@ -1,0 +1,57 @@
+// Elementwise loops for operators that no ONNX kernel computes.
+#pragma once
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ep/runtime/thread_pool.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/streams.h"
+
+namespace npu::aten {
+
+// Calls f with a number of the C++ type of `dtype`; false: f takes no such type.
+template <class F>
+bool DispatchNumbers(at::ScalarType dtype, F&& f) {
+  switch (dtype) {
+#define NPU_CASE(T, name)    \
+  case at::ScalarType::name: \
+    f(T{});                  \
+    return true;
+    AT_FORALL_SCALAR_TYPES_AND2(Half, BFloat16, NPU_CASE)
+#undef NPU_CASE
+    default:
+      return false;
+  }
+}
+inline bool IsNumber(at::ScalarType dtype) {
+  return DispatchNumbers(dtype, [](auto) {});
+}
+
+// What numbers of type T are computed in.
+template <class T>
+using Real = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// out[i] = f(i) for all elements of `out`, which is dense and of type T, on its stream.
+template <class T, class F>
+void LaunchMap(const char* op, const at::Tensor& out, F f) {
+  constexpr int64_t kGrain = 4096;
+  StreamOf(out).Launch(op, [to = static_cast<T*>(out.mutable_data_ptr()), n = out.numel(), f] {
+    ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = f(i);
+    });
+  });
+}
+
+// `out` itself where it is dense and of `dtype`, else memory for what is to be copied into it.
+inline at::Tensor DenseTarget(const at::Tensor& out, at::ScalarType dtype) {
+  return out.is_contiguous() && out.scalar_type() == dtype ? out : Empty(out.sizes(), dtype, out);
+}
+inline at::Tensor& Deliver(const at::Tensor& target, at::Tensor& out) {
+  return target.is_same(out) ? out : out.copy_(target);
+}
+
+}  // namespace npu::aten

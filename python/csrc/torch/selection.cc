@@ -1,0 +1,111 @@
+// Choices between elements: where, masks, bounds.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/clamp_max_meta.h>
+#include <ATen/ops/clamp_meta.h>
+#include <ATen/ops/clamp_min_meta.h>
+#include <ATen/ops/result_type.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+at::Tensor& WhereOut(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  const at::ScalarType dtype = at::result_type(self, other);
+  TORCH_CHECK(out.scalar_type() == dtype, "Expected out type to be ", dtype, " but got ", out.scalar_type());
+  at::native::resize_output(out, at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes()));
+  if (out.numel() == 0) return out;
+  if (ToDType(dtype) == DType::kUndefined) return FallBack<at::_ops::where_self_out>(condition, self, other, out);
+  KernelCall("Where", 16).In(Dense(condition, at::kBool)).In(Dense(self, dtype)).In(Dense(other, dtype)).Into(out);
+  return out;
+}
+
+at::Tensor Where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  const at::Tensor& beside = condition.is_cpu() ? (self.is_cpu() ? other : self) : condition;
+  at::Tensor out = Empty({0}, at::result_type(self, other), beside);
+  return WhereOut(condition, self, other, out);
+}
+
+at::Tensor& MaskedFill(at::Tensor& self, const at::Tensor& mask, const at::Tensor& value) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_fill_ only supports boolean masks, but got mask with dtype ",
+              mask.scalar_type());
+  TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
+              value.dim(), " dimension(s).");
+  if (self.numel() == 0) return self;
+  if (ToDType(self.scalar_type()) == DType::kUndefined)
+    return FallBack<at::_ops::masked_fill__Tensor>(self, mask, value);
+  TORCH_CHECK(at::infer_size(mask.sizes(), self.sizes()) == self.sizes(), "expected a mask that broadcasts to ",
+              self.sizes(), ", got ", mask.sizes());
+  const c10::DeviceGuard guard(self.device());  // where a number beside the tensors is sent
+  KernelCall("Where", 16).In(Dense(mask)).In(Dense(value, self.scalar_type())).In(Dense(self)).Into(self);
+  return self;
+}
+at::Tensor& MaskedFillScalar(at::Tensor& self, const at::Tensor& mask, const c10::Scalar& value) {
+  return MaskedFill(self, mask, ScalarTensor(value, self.scalar_type(), self));
+}
+
+// max(x, low), then min(…, high): NaN stays, and high wins where the bounds cross.
+template <class Op, class... Args>
+at::Tensor& Clamp(at::ScalarType dtype, const at::Tensor& self, const std::optional<at::Tensor>& low,
+                  const std::optional<at::Tensor>& high, at::Tensor& out, const Args&... args) {
+  if (out.numel() == 0) return out;
+  if (!KernelCall("Max", 13).Takes(0, dtype)) return FallBack<Op>(self, args..., out);
+  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
+  at::Tensor raised = Dense(self, dtype);
+  if (low) {
+    KernelCall call("Max", 13);
+    call.In(raised).In(Dense(*low, dtype));
+    if (!high) {
+      call.Into(out);
+      return out;
+    }
+    raised = call.One();
+  }
+  KernelCall("Min", 13).In(raised).In(Dense(*high, dtype)).Into(out);
+  return out;
+}
+
+at::Tensor& ClampOut(const at::Tensor& self, const std::optional<c10::Scalar>& low,
+                     const std::optional<c10::Scalar>& high, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp>(
+      out, self, low ? at::OptionalScalarRef(*low) : at::OptionalScalarRef(),
+      high ? at::OptionalScalarRef(*high) : at::OptionalScalarRef());
+  const auto tensor = [&](const std::optional<c10::Scalar>& bound) {
+    return bound ? std::optional(ScalarTensor(*bound, dtype, self)) : std::nullopt;
+  };
+  return Clamp<at::_ops::clamp_out>(dtype, self, tensor(low), tensor(high), out, low, high);
+}
+at::Tensor& ClampTensorOut(const at::Tensor& self, const std::optional<at::Tensor>& low,
+                           const std::optional<at::Tensor>& high, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp_Tensor>(
+      out, self, low ? at::OptionalTensorRef(*low) : at::OptionalTensorRef(),
+      high ? at::OptionalTensorRef(*high) : at::OptionalTensorRef());
+  return Clamp<at::_ops::clamp_Tensor_out>(dtype, self, low, high, out, low, high);
+}
+at::Tensor& ClampMinOut(const at::Tensor& self, const c10::Scalar& low, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp_min>(out, self, low);
+  return Clamp<at::_ops::clamp_min_out>(dtype, self, ScalarTensor(low, dtype, self), std::nullopt, out, low);
+}
+at::Tensor& ClampMaxOut(const at::Tensor& self, const c10::Scalar& high, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp_max>(out, self, high);
+  return Clamp<at::_ops::clamp_max_out>(dtype, self, std::nullopt, ScalarTensor(high, dtype, self), out, high);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("where.self", &Where);
+  m.impl("where.self_out", &WhereOut);
+  m.impl("masked_fill_.Scalar", &MaskedFillScalar);
+  m.impl("masked_fill_.Tensor", &MaskedFill);
+  m.impl("clamp.out", &ClampOut);
+  m.impl("clamp.Tensor_out", &ClampTensorOut);
+  m.impl("clamp_min.out", &ClampMinOut);
+  m.impl("clamp_max.out", &ClampMaxOut);
+}
+
+}  // namespace
+}  // namespace npu::aten

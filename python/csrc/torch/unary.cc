@@ -1,0 +1,188 @@
+// Functions of one number.
+#include <ATen/ops/bitwise_not_meta.h>
+#include <ATen/ops/ceil_meta.h>
+#include <ATen/ops/cos_meta.h>
+#include <ATen/ops/erf_meta.h>
+#include <ATen/ops/exp_meta.h>
+#include <ATen/ops/floor_meta.h>
+#include <ATen/ops/gelu_meta.h>
+#include <ATen/ops/leaky_relu_meta.h>
+#include <ATen/ops/log_meta.h>
+#include <ATen/ops/neg_meta.h>
+#include <ATen/ops/reciprocal_meta.h>
+#include <ATen/ops/round_meta.h>
+#include <ATen/ops/rsqrt_meta.h>
+#include <ATen/ops/sigmoid_meta.h>
+#include <ATen/ops/sign_meta.h>
+#include <ATen/ops/silu_meta.h>
+#include <ATen/ops/silu_ops.h>
+#include <ATen/ops/sin_meta.h>
+#include <ATen/ops/sqrt_meta.h>
+#include <ATen/ops/tanh_meta.h>
+#include <torch/library.h>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+template <class Meta, class Op>
+at::Tensor& Unary(const char* type, int since_version, const at::Tensor& self, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<Meta>(out, self);
+  if (out.numel() == 0) return out;
+  KernelCall call(type, since_version);
+  if (!call.Takes(0, dtype)) return FallBack<Op>(self, out);
+  call.In(Dense(self, dtype)).Into(out);
+  return out;
+}
+
+at::Tensor& BitwiseNotOut(const at::Tensor& self, at::Tensor& out) {
+  const at::ScalarType common = InferElementwise<at::meta::structured_bitwise_not>(out, self);
+  if (out.numel() > 0)
+    KernelCall(common == at::kBool ? "Not" : "BitwiseNot", common == at::kBool ? 1 : 18).In(Dense(self)).Into(out);
+  return out;
+}
+
+// Infinities of one sign. No integer is one.
+at::Tensor& IsInfinite(const at::Tensor& self, bool negative, at::Tensor& out) {
+  at::native::resize_output(out, self.sizes());
+  if (out.numel() == 0) return out;
+  KernelCall call("IsInf", 20);
+  if (!call.Takes(0, self.scalar_type())) return out.zero_();
+  call.In(Dense(self))
+      .Set("detect_negative", static_cast<int64_t>(negative))
+      .Set("detect_positive", static_cast<int64_t>(!negative))
+      .Into(out);
+  return out;
+}
+at::Tensor& IsneginfOut(const at::Tensor& self, at::Tensor& out) { return IsInfinite(self, true, out); }
+at::Tensor& IsposinfOut(const at::Tensor& self, at::Tensor& out) { return IsInfinite(self, false, out); }
+
+at::Tensor& LogicalNotOut(const at::Tensor& self, at::Tensor& out) {
+  at::native::resize_output(out, self.sizes());
+  if (out.numel() > 0) KernelCall("Not", 1).In(Dense(self, at::kBool)).Into(out);
+  return out;
+}
+
+at::Tensor Isnan(const at::Tensor& self) {
+  if (KernelCall("IsNaN", 20).Takes(0, self.scalar_type())) return KernelCall("IsNaN", 20).In(Dense(self)).One();
+  return self.ne(self);  // no number but NaN differs from itself
+}
+
+at::Tensor& RsqrtOut(const at::Tensor& self, at::Tensor& out) {
+  const at::ScalarType dtype = AccumulateType(InferElementwise<at::meta::structured_rsqrt>(out, self));
+  if (out.numel() == 0) return out;
+  if (!KernelCall("Sqrt", 13).Takes(0, dtype)) return FallBack<at::_ops::rsqrt_out>(self, out);
+  KernelCall("Reciprocal", 13).In(KernelCall("Sqrt", 13).In(Dense(self, dtype)).One()).Into(out);
+  return out;
+}
+
+at::Tensor& GeluOut(const at::Tensor& self, c10::string_view approximate, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_gelu>(out, self, approximate);
+  if (out.numel() > 0)
+    KernelCall("Gelu", 20).In(Dense(self, dtype)).Set("approximate", std::string(approximate)).Into(out);
+  return out;
+}
+
+at::Tensor& LeakyReluOut(const at::Tensor& self, const c10::Scalar& slope, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_leaky_relu>(out, self, slope);
+  if (out.numel() > 0) KernelCall("LeakyRelu", 16).In(Dense(self, dtype)).Set("alpha", slope.toDouble()).Into(out);
+  return out;
+}
+
+at::Tensor Relu(const at::Tensor& self) {
+  if (!KernelCall("Relu", 14).Takes(0, self.scalar_type())) return FallBack<at::_ops::relu>(self);
+  return KernelCall("Relu", 14).In(Dense(self)).One();
+}
+at::Tensor& ReluInPlace(at::Tensor& self) {
+  if (!KernelCall("Relu", 14).Takes(0, self.scalar_type())) return FallBack<at::_ops::relu_>(self);
+  if (self.numel() > 0) KernelCall("Relu", 14).In(Dense(self)).Into(self);
+  return self;
+}
+
+at::Tensor& AbsOut(const at::Tensor& self, at::Tensor& out) {
+  if (!KernelCall("Abs", 13).Takes(0, self.scalar_type())) return FallBack<at::_ops::abs_out>(self, out);
+  at::native::resize_output(out, self.sizes());
+  if (out.numel() > 0) KernelCall("Abs", 13).In(Dense(self)).Into(out);
+  return out;
+}
+
+at::Tensor& ExpOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_exp, at::_ops::exp_out>("Exp", 13, self, out);
+}
+at::Tensor& LogOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_log, at::_ops::log_out>("Log", 13, self, out);
+}
+at::Tensor& SqrtOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_sqrt, at::_ops::sqrt_out>("Sqrt", 13, self, out);
+}
+at::Tensor& SinOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_sin, at::_ops::sin_out>("Sin", 22, self, out);
+}
+at::Tensor& CosOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_cos, at::_ops::cos_out>("Cos", 22, self, out);
+}
+at::Tensor& TanhOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_tanh, at::_ops::tanh_out>("Tanh", 13, self, out);
+}
+at::Tensor& SigmoidOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_sigmoid, at::_ops::sigmoid_out>("Sigmoid", 13, self, out);
+}
+at::Tensor& ErfOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_erf, at::_ops::erf_out>("Erf", 13, self, out);
+}
+at::Tensor& ReciprocalOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_reciprocal, at::_ops::reciprocal_out>("Reciprocal", 13, self, out);
+}
+at::Tensor& NegOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_neg, at::_ops::neg_out>("Neg", 13, self, out);
+}
+at::Tensor& CeilOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_ceil, at::_ops::ceil_out>("Ceil", 13, self, out);
+}
+at::Tensor& FloorOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_floor, at::_ops::floor_out>("Floor", 13, self, out);
+}
+at::Tensor& RoundOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_round, at::_ops::round_out>("Round", 22, self, out);
+}
+at::Tensor& SignOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_sign, at::_ops::sign_out>("Sign", 13, self, out);
+}
+at::Tensor& SiluOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_silu, at::_ops::silu_out>("Swish", 24, self, out);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("exp.out", &ExpOut);
+  m.impl("log.out", &LogOut);
+  m.impl("sqrt.out", &SqrtOut);
+  m.impl("sin.out", &SinOut);
+  m.impl("cos.out", &CosOut);
+  m.impl("tanh.out", &TanhOut);
+  m.impl("sigmoid.out", &SigmoidOut);
+  m.impl("erf.out", &ErfOut);
+  m.impl("reciprocal.out", &ReciprocalOut);
+  m.impl("neg.out", &NegOut);
+  m.impl("ceil.out", &CeilOut);
+  m.impl("floor.out", &FloorOut);
+  m.impl("round.out", &RoundOut);
+  m.impl("sign.out", &SignOut);
+  m.impl("silu.out", &SiluOut);
+  m.impl("isnan", &Isnan);
+  m.impl("rsqrt.out", &RsqrtOut);
+  m.impl("gelu.out", &GeluOut);
+  m.impl("leaky_relu.out", &LeakyReluOut);
+  m.impl("relu", &Relu);
+  m.impl("relu_", &ReluInPlace);
+  m.impl("abs.out", &AbsOut);
+  m.impl("bitwise_not.out", &BitwiseNotOut);
+  m.impl("logical_not.out", &LogicalNotOut);
+  m.impl("isneginf.out", &IsneginfOut);
+  m.impl("isposinf.out", &IsposinfOut);
+}
+
+}  // namespace
+}  // namespace npu::aten
