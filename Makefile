@@ -7,7 +7,6 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 # Tests of calls and models that must be refused: bad shapes, dtypes, tables, lengths and attributes.
 REFUSALS := error or wrong or refused or checked or unknown or bad or hostile
-# Sessions inside tests and benchmarks decide their own thread counts.
 
 # `make conformance PATH=checkouts` says where the suites are, and takes the search path for programs away
 # from every recipe. So the variable's value is kept under another name, and PATH is again what the shell

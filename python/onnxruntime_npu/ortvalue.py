@@ -10,31 +10,13 @@ from onnxruntime import OrtValue
 from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
 
 from . import _C, torch_device
+from .opdef.dtypes import NAMES, NUMBERS
 
 if TYPE_CHECKING:
     import torch
 
-# ONNX element types by name, as NumPy, ml_dtypes and torch all spell them.
-_ELEMENT_TYPES = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-    "uint32": 12,
-    "uint64": 13,
-    "bfloat16": 16,
-    "float8_e4m3fn": 17,
-    "float8_e4m3fnuz": 18,
-    "float8_e5m2": 19,
-    "float8_e5m2fnuz": 20,
-}
-_NAMES = {number: name for name, number in _ELEMENT_TYPES.items()}
+# What NPU memory holds: every fixed-size element type but the complex ones.
+_ELEMENT_TYPES = {name: n for name, n in NUMBERS.items() if not name.startswith("complex")}
 
 
 def _element_type(name: str) -> int:
@@ -64,9 +46,9 @@ def _upload(carrier: np.ndarray, element_type: int, device_id: int) -> OrtValue:
 
 
 def _name(value: OrtValue) -> str:
-    if not value.is_tensor() or value.element_type() not in _NAMES:
+    if not value.is_tensor() or NAMES.get(value.element_type()) not in _ELEMENT_TYPES:
         raise TypeError(f"expected a tensor of a fixed-size element type, got {value.data_type()}")
-    return _NAMES[value.element_type()]
+    return NAMES[value.element_type()]
 
 
 def _download(value: OrtValue) -> tuple[np.ndarray, str]:

@@ -8,7 +8,7 @@ of a static cache, Nkv key/value heads, D head size.
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,15 @@ from . import traced_ops
 def compressed_causal_mask() -> torch.Tensor:
     """Return the mask that sparse modes 2..4 prescribe, whatever the sequence lengths are."""
     return torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+
+
+class Visibility(NamedTuple):
+    """The arguments of fused attention that say which keys a query token sees."""
+
+    mask: torch.Tensor
+    sparse_mode: int
+    query_lengths: torch.Tensor | None = None
+    kv_lengths: torch.Tensor | None = None
 
 
 class Step(abc.ABC):
@@ -32,6 +41,9 @@ class Step(abc.ABC):
         """Add new [B, Nkv, S, D] to the cache; return the cache that attention reads."""
 
     @abc.abstractmethod
+    def visibility(self, capacity: int, window: int | None) -> Visibility:
+        """Return which of ``capacity`` keys a query token sees, at most ``window`` back."""
+
     def attend(
         self,
         query: torch.Tensor,
@@ -44,6 +56,19 @@ class Step(abc.ABC):
         window: int | None,
     ) -> torch.Tensor:
         """Attend from query [B, Nq, S, D] over key and value; return [B, S, Nq, D]."""
+        seen = self.visibility(key.shape[2], window)
+        return traced_ops.fused_infer_attention(
+            query,
+            key,
+            value,
+            seen.mask,
+            seen.query_lengths,
+            seen.kv_lengths,
+            num_heads=num_heads,
+            num_key_value_heads=num_key_value_heads,
+            scale=scale,
+            sparse_mode=seen.sparse_mode,
+        )
 
 
 class DynamicStep(Step):
@@ -76,30 +101,9 @@ class DynamicStep(Step):
             self._masks[window] = hidden | padding
         return self._masks[window]
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        *,
-        num_heads: int,
-        num_key_value_heads: int,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor:
-        """Attend under the mask of the step."""
-        return traced_ops.fused_infer_attention(
-            query,
-            key,
-            value,
-            self.mask(window),
-            None,
-            None,
-            num_heads=num_heads,
-            num_key_value_heads=num_key_value_heads,
-            scale=scale,
-            sparse_mode=1,
-        )
+    def visibility(self, capacity: int, window: int | None) -> Visibility:
+        """Return the mask of the step."""
+        return Visibility(self.mask(window), sparse_mode=1)
 
 
 class StaticStep(Step):
@@ -154,32 +158,11 @@ class StaticStep(Step):
             self._masks[window] = after | (slot <= self._positions - window)
         return self._masks[window]
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        *,
-        num_heads: int,
-        num_key_value_heads: int,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor:
-        """Attend causally, aligned to the right end of each row's tokens."""
+    def visibility(self, capacity: int, window: int | None) -> Visibility:
+        """Return a causal mask, aligned to the right end of each row's tokens."""
         if window is None:
             mask, sparse_mode = self._causal_mask, 3
         else:
             # The band mode would do, but a single query token ignores sparse modes.
-            mask, sparse_mode = self.window_mask(key.shape[2], window), 1
-        return traced_ops.fused_infer_attention(
-            query,
-            key,
-            value,
-            mask,
-            self._query_lengths,
-            self._kv_lengths,
-            num_heads=num_heads,
-            num_key_value_heads=num_key_value_heads,
-            scale=scale,
-            sparse_mode=sparse_mode,
-        )
+            mask, sparse_mode = self.window_mask(capacity, window), 1
+        return Visibility(mask, sparse_mode, self._query_lengths, self._kv_lengths)
