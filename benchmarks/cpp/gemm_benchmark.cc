@@ -3,11 +3,15 @@
 //   gemm_benchmark [--dtype float32,bfloat16,float16] [--m 1,2,4,8,16,128,512] [--shape KxN,...] [--rounds 15] [--hot]
 //
 // Cold, the default: the weights cycle through more memory than the caches hold, as a model's layers do; --hot repeats
-// one weight. Figures are 25th percentiles of the time; limits are medians.
+// one weight. A sample launches as many layers as read 40 MB of weights and waits for the last, as a model does.
+// A round measures the limits and then the layers. Figures are medians over the rounds, of each round's best; so are
+// the ratios, which compare within a round: a machine may run at half its speed for seconds, when its neighbours are
+// busy.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -24,6 +28,8 @@ namespace {
 using namespace npu;
 
 constexpr size_t kColdBytes = size_t{320} << 20;
+constexpr size_t kReadParts = 8;                          // a sample of the read loops takes one of them
+constexpr double kSampleBytes = kColdBytes / kReadParts;  // of weights, or one layer
 
 struct Options {
   std::vector<std::string> dtypes{"float32", "bfloat16", "float16"};
@@ -68,9 +74,9 @@ Options Parse(int argc, char** argv) {
   return options;
 }
 
-double Quantile(std::vector<double> values, double q) {
+double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+  return values[values.size() / 2];
 }
 
 // Memory of the device, filled with values that are neither zero nor denormal.
@@ -102,12 +108,9 @@ class Layer {
     kernel_ = OpRegistry::Instance().Find("npu", "NPULinear", 1)->make(info);
     kernel_->PrePack(1, weight, stream_);
   }
-  double Time(const TensorView& x, const TensorView& y) const {
+  void Launch(const TensorView& x, const TensorView& y) const {
     EagerContext context(stream_, {x, TensorView{}}, 1, [&](size_t, DType, const Shape&) { return y.data; });
-    const double begin = bench::Seconds();
     kernel_->Compute(context);
-    stream_.Synchronize();
-    return bench::Seconds() - begin;
   }
 
  private:
@@ -123,24 +126,39 @@ void Run(const Options& options, Device& device, DType dtype, int64_t k, int64_t
   for (size_t i = 0; i < copies; ++i) layers.push_back(std::make_unique<Layer>(device, weight.view()));
   const DeviceTensor reference(device, DType::kUInt8, {static_cast<int64_t>(kColdBytes)});
 
-  size_t next = 0;
+  size_t next_layer = 0, next_part = 0;
   for (const std::string& rows : options.rows) {
     const int64_t m = std::max(1, std::atoi(rows.c_str()));
     const DeviceTensor x(device, dtype, {m, k}), y(device, dtype, {m, n});
     const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-    std::vector<double> peak, read, seconds;
-    const int repetitions = std::clamp(static_cast<int>(2e9 / flops), 1, 40);
+    const int in_sample = static_cast<int>(std::max(1.0, kSampleBytes / static_cast<double>(bytes)));
+    const int samples = std::clamp(static_cast<int>(2e9 / flops / in_sample), 1, 10);
+    std::vector<double> times, peaks, reads, of_peak, of_read;
     for (int round = 0; round < options.rounds; ++round) {
-      peak.push_back(bench::PeakGflops(dtype));
-      read.push_back(bench::ReadGbps(reference.view().data, kColdBytes / 4));
-      for (int i = 0; i < repetitions; ++i) seconds.push_back(layers[next++ % copies]->Time(x.view(), y.view()));
+      const double peak = bench::PeakGflops(dtype);
+      double read = 0, time = std::numeric_limits<double>::infinity();
+      for (size_t loop = 0; loop < bench::kReadLoopCount; ++loop) {
+        const size_t part = next_part++ % kReadParts * (kColdBytes / kReadParts);
+        const char* data = static_cast<const char*>(reference.view().data) + part;
+        read = std::max(read, bench::ReadGbps(loop, data, kColdBytes / kReadParts));
+      }
+      for (int sample = 0; sample < samples; ++sample) {
+        const double begin = bench::Seconds();
+        for (int i = 0; i < in_sample; ++i) layers[next_layer++ % copies]->Launch(x.view(), y.view());
+        device.default_stream().Synchronize();
+        time = std::min(time, (bench::Seconds() - begin) / in_sample);
+      }
+      times.push_back(time);
+      peaks.push_back(peak);
+      reads.push_back(read);
+      of_peak.push_back(peak > 0 ? flops / time * 1e-9 / peak : 0);
+      of_read.push_back(static_cast<double>(bytes) / time * 1e-9 / read);
     }
-    const double time = Quantile(seconds, 0.25);
-    const double gflops = flops / time * 1e-9, gbps = static_cast<double>(bytes) / time * 1e-9;
-    const double peak_gflops = Quantile(peak, 0.5), read_gbps = Quantile(read, 0.5);
+    const double time = Median(times);
     std::printf("%-9s %6ld %6ld %5ld %10.1f %9.1f %5.2f %8.1f %5.2f %10.1f %8.1f\n", NameOf(dtype),
-                static_cast<long>(k), static_cast<long>(n), static_cast<long>(m), time * 1e6, gflops,
-                peak_gflops ? gflops / peak_gflops : 0.0, gbps, gbps / read_gbps, peak_gflops, read_gbps);
+                static_cast<long>(k), static_cast<long>(n), static_cast<long>(m), time * 1e6, flops / time * 1e-9,
+                Median(of_peak), static_cast<double>(bytes) / time * 1e-9, Median(of_read), Median(peaks),
+                Median(reads));
     std::fflush(stdout);
   }
 }

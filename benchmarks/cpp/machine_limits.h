@@ -3,9 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
+#include <iterator>
+#include <thread>
 
 #include "ep/runtime/dtype.h"
 #include "ep/runtime/isa.h"
@@ -118,40 +122,69 @@ inline PeakLoop PeakLoopFor(DType) { return nullptr; }
 
 #endif
 
-// GFLOP/s of `dtype` on all threads, over roughly a millisecond; 0 where there is no loop for this machine.
+// Seconds of CPU time of the calling thread: what it did does not count the time in which another thread had its core.
+inline double ThreadSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// Runs f(i) for every i < NumThreads(), each on a thread of its own and all at once: a range begins when all threads
+// have one, so that none takes two while another wakes.
+template <class F>
+void OnEveryThread(const F& f) {
+  const int threads = NumThreads();
+  std::atomic<int> arrived{0};
+  ParallelFor(threads, 1, [&](int64_t first, int64_t last) {
+    // The whole range at once: the pool was busy, or has one thread only.
+    arrived += static_cast<int>(last - first);
+    while (arrived.load() < threads) std::this_thread::yield();
+    for (int64_t i = first; i < last; ++i) f(i);
+  });
+}
+
+// GFLOP/s of `dtype` on all threads, over roughly a millisecond; 0 where there is no loop for this machine. The sum of
+// what each thread does in a second of its own CPU time: threads that share a core for a while do not lower it.
 inline double PeakGflops(DType dtype) {
   const PeakLoop loop = PeakLoopFor(dtype);
   if (!loop) return 0;
   constexpr int64_t kIterations = 100000;
-  const int threads = NumThreads();
-  double operations = 0;
-  const double begin = Seconds();
-  ParallelFor(threads, 1, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const double done = loop(kIterations);
-      if (i == 0) operations = done * threads;
-    }
+  std::atomic<double> rate{0};
+  OnEveryThread([&](int64_t) {
+    const double begin = ThreadSeconds();
+    const double operations = loop(kIterations);
+    rate += operations / (ThreadSeconds() - begin);
   });
-  return operations / (Seconds() - begin) * 1e-9;
+  return rate.load() * 1e-9;
 }
 
-// GB/s of reading `bytes` of `data` once on all threads, with software prefetch.
-inline double ReadGbps(const void* data, size_t bytes) {
-  constexpr int64_t kBlock = 64 << 10, kAhead = 2048;
-  const double begin = Seconds();
-  ParallelFor(static_cast<int64_t>(bytes) / kBlock, 8, [&](int64_t first, int64_t last) {
-    using Lane __attribute__((vector_size(64))) = uint64_t;
-    Lane sum[4] = {};
-    const char* end = static_cast<const char*>(data) + last * kBlock;
-    for (const char* p = static_cast<const char*>(data) + first * kBlock; p < end; p += 4 * sizeof(Lane)) {
-      for (int i = 0; i < 4; ++i) {
-        __builtin_prefetch(p + kAhead + i * 64);
-        sum[i] ^= reinterpret_cast<const Lane*>(p)[i];
-      }
+// Reads [p, end), a multiple of 256 bytes, prefetching kAhead bytes ahead where that is not 0.
+template <int64_t kAhead>
+void ReadRange(const char* p, const char* end) {
+  using Lane __attribute__((vector_size(64))) = uint64_t;
+  Lane sum[4] = {};
+  for (; p < end; p += 4 * sizeof(Lane)) {
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kAhead != 0) __builtin_prefetch(p + kAhead + i * 64);
+      sum[i] ^= reinterpret_cast<const Lane*>(p)[i];
     }
-    sum[0] ^= sum[1] ^ sum[2] ^ sum[3];
-    Keep(static_cast<float>(sum[0][0]));
-  });
+  }
+  sum[0] ^= sum[1] ^ sum[2] ^ sum[3];
+  Keep(static_cast<float>(sum[0][0]));
+}
+
+// The read loops of which the best is the limit: which one wins differs from machine to machine.
+inline constexpr void (*kReadLoops[])(const char*, const char*) = {&ReadRange<0>, &ReadRange<1024>, &ReadRange<2048>,
+                                                                   &ReadRange<4096>};
+inline constexpr size_t kReadLoopCount = std::size(kReadLoops);
+
+// GB/s of reading `bytes` of `data` once on all threads by kReadLoops[loop].
+inline double ReadGbps(size_t loop, const void* data, size_t bytes) {
+  constexpr int64_t kBlock = 64 << 10;
+  const char* const base = static_cast<const char*>(data);
+  const double begin = Seconds();
+  ParallelFor(static_cast<int64_t>(bytes) / kBlock, 8,
+              [&](int64_t first, int64_t last) { kReadLoops[loop](base + first * kBlock, base + last * kBlock); });
   return static_cast<double>(bytes / kBlock * kBlock) / (Seconds() - begin) * 1e-9;
 }
 

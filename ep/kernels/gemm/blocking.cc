@@ -39,6 +39,10 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
   Blocking out;
   const int64_t panels = PanelCount(n);
   out.slivers = CeilDiv(m, kernel.sliver_rows);
+  // Memory is as slow as the multiplications of so many rows are: two passes over a panel let the next one come
+  // meanwhile.
+  constexpr int64_t kOnePass = 8;
+  if (constant_b && kernel.row_multiple == 1 && m > kOnePass) out.slivers = std::max<int64_t>(out.slivers, 2);
   // Even slivers, of as many rows as are computed anyway.
   out.sliver_rows = kernel.StoredRows(CeilDiv(m, out.slivers));
 
@@ -61,6 +65,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
     out.row_parts = std::min(out.slivers, CeilDiv(threads, panels));
     out.block_slivers = std::min(out.block_slivers, CeilDiv(out.slivers, out.row_parts));
   }
+  out.group_panels = panels;
   if (out.depth_blocks > 1) {
     const int64_t tile_bytes = out.sliver_rows * kPanelColumns * static_cast<int64_t>(sizeof(float));
     out.group_panels = std::clamp<int64_t>(kSumBytes / (tile_bytes * out.block_slivers), 1, panels);

@@ -14,7 +14,7 @@ struct Blocking {
   int64_t depth = 0;        // of every block of K but perhaps the last
   int64_t depth_blocks = 1;
   int64_t block_slivers = 1;  // in a block of A
-  int64_t group_panels = 1;   // whose sums are kept between blocks of K
+  int64_t group_panels = 1;   // that are computed in turn; their sums are kept between blocks of K
   int64_t row_parts = 1;      // of the slivers, for the threads
   int64_t panel_grain = 1;    // fewest panels that a thread takes at once
 };

@@ -115,10 +115,13 @@ class Product {
       float* tile = sums;
       for (int64_t p = panel_begin; p < panel_end; ++p) {
         const void* b = PanelOf(p, k0, depth);
+        Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
         for (int64_t s = sliver_begin; s < sliver_end; ++s) {
           const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
-          tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, packed_a, s - sliver_begin, k0, depth), b, depth,
-                                                           tile, kb > 0);
+          tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, packed_a, s - sliver_begin, k0, depth), b,
+                                                           prefetch, depth, tile, kb > 0);
+          prefetch.data += depth / RowDepth(format_) * prefetch.step;
+
           if (last) {
             const int64_t n0 = p * kPanelColumns;
             StoreTile(tile, rows, std::min<int64_t>(kPanelColumns, b_.columns - n0), m0, n0, c_, epilogue_);
@@ -180,10 +183,18 @@ class Product {
     return wide;
   }
 
+  // What the first of `passes` over panel `b` brings. A panel that is read once comes while it is read; during several
+  // passes the next one comes in as many parts, so that memory is never idle while the slivers are multiplied.
+  Prefetch FirstPrefetch(const void* b, int64_t next_panel, int64_t passes, int64_t k0) {
+    const int64_t row_bytes = RowBytes(format_);
+    if (!packed_b_ || (passes == 1 && !widen_))
+      return {static_cast<const char*>(b) + Prefetch::Distance(blocking_.sliver_rows), row_bytes};
+    return {static_cast<const char*>(PackedPanelOf(next_panel, k0, 0)), (row_bytes + passes - 1) / passes};
+  }
+
   const void* PackedPanelOf(int64_t panel, int64_t k0, int64_t depth) {
     if (packed_b_) {
-      const int64_t row_bytes = kPanelColumns * ElementBytes(format_);
-      return packed_b_ + panel * PanelBytes(format_, a_.columns) + k0 * row_bytes;
+      return packed_b_ + panel * PanelBytes(format_, a_.columns) + k0 / RowDepth(format_) * RowBytes(format_);
     }
     void* out = scratch.b.Reserve(PanelBytes(format_, depth));
     PackPanel(format_, b_, panel, k0, depth, out);

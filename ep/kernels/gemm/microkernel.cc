@@ -54,7 +54,8 @@ struct BFloat16Panel {
 };
 
 template <class Panel, int kRows>
-void FloatTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* tile, bool accumulate) {
+void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
+               bool accumulate) {
   constexpr int kChunk = 16;  // floats of one row in one chunk
   constexpr int kSteps = kChunk / Panel::kDepth;
   // Few rows leave too few independent sums to hide the latency of a multiply-add: then each row has several.
@@ -72,10 +73,7 @@ void FloatTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* 
     for (int chain = 1; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = Vec{};
   }
   auto step = [&](int64_t a_step, int chain) __attribute__((always_inline)) {
-    constexpr int kBytes = Panel::kRowElements * static_cast<int>(sizeof(typename Panel::Element));
-#pragma GCC unroll 2
-    for (int line = 0; line < kBytes; line += 64)
-      __builtin_prefetch(reinterpret_cast<const char*>(b) + kPrefetchBytes + line);
+    prefetch.Row<kRows, Panel::kRowElements* static_cast<int>(sizeof(typename Panel::Element))>();
 #pragma GCC unroll 2
     for (int k = 0; k < Panel::kDepth; ++k) {
       Vec low, high;

@@ -41,9 +41,34 @@ class RowPointers {
   int64_t stride_;
 };
 
+// What a micro-kernel brings into the cache while it works: with every stored row of its panel the next `step` bytes
+// from `data` on, at most as many as a row has.
+struct Prefetch {
+  const char* data = nullptr;
+  int64_t step = 0;
+
+  // For one stored row of two lines or less. Steps of less than a line ask for some lines twice, which costs less than
+  // to count.
+  template <int kRows, int kRowBytes>
+  void Row() {
+    // Few rows only wait for memory, and want it in the nearest cache. With more rows, lines on their way to that cache
+    // would keep those from it that the multiplications need: the next cache is near enough.
+    constexpr int kLocality = kRows <= kFewRows ? 3 : 2;
+    __builtin_prefetch(data, 0, kLocality);
+    if constexpr (kRowBytes > 64) __builtin_prefetch(data + step / 2, 0, kLocality);
+    data += step;
+  }
+
+  // A product of few rows reads B at the rate of the memory, whatever else it does.
+  static constexpr int kFewRows = 4;
+  // How far ahead a panel is asked for that is read once: further ahead loses.
+  static constexpr int64_t Distance(int64_t rows) { return rows <= kFewRows ? 2048 : 8192; }
+};
+
 // tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. All are 64-byte aligned, except an `a` that is part of
 // the caller's own matrix. Reads nothing beyond them.
-using TileFunction = void (*)(const Sliver& a, const void* b, int64_t depth, float* tile, bool accumulate);
+using TileFunction = void (*)(const Sliver& a, const void* b, Prefetch prefetch, int64_t depth, float* tile,
+                              bool accumulate);
 
 inline constexpr int kMaxSliverRows = 32;
 
@@ -77,8 +102,5 @@ class ScopedTiles {
  private:
   bool active_;
 };
-
-// A panel is read once, front to back, well ahead of its use: further ahead than this, prefetching loses.
-inline constexpr int64_t kPrefetchBytes = 2048;
 
 }  // namespace npu::gemm

@@ -18,7 +18,7 @@ constexpr int64_t kTileRows = 16;
 
 // Tiles 0..3 are C (row tile * 2 + column tile), 4 and 5 are A, 6 and 7 are B.
 template <int kRowTiles, class Dot>
-void AmxTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* c, bool accumulate) {
+void AmxTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* c, bool accumulate) {
   static_assert(kRowTiles == 1 || kRowTiles == 2);
   const char* a = static_cast<const char*>(sliver.data);
   const char* b = static_cast<const char*>(b_panel);
@@ -40,7 +40,8 @@ void AmxTile(const Sliver& sliver, const void* b_panel, int64_t depth, float* c,
     }
   }
   for (int64_t k = 0; k < depth; k += kStepDepth) {
-    for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(b + 2 * kStepBytes + line, 0, 2);
+    const char* const prefetch_end = prefetch.data + kStepBytes / kRowBytes * prefetch.step;
+    for (; prefetch.data < prefetch_end; prefetch.data += 64) __builtin_prefetch(prefetch.data, 0, 2);
     amx::LoadStreaming<6>(b, kRowBytes);
     amx::LoadStreaming<7>(b + kRowBytes / 2, kRowBytes);
     amx::LoadStreaming<4>(a, sliver.row_stride);

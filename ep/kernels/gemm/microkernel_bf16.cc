@@ -15,8 +15,8 @@ namespace npu::gemm {
 namespace {
 
 template <int kRows>
-__attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const void* b_panel, int64_t depth,
-                                                    float* tile, bool accumulate) {
+__attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const void* b_panel, Prefetch prefetch,
+                                                    int64_t depth, float* tile, bool accumulate) {
   constexpr int kChunk = 16;                                    // pairs of one row in one chunk
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
   RowPointers<kRows> a(sliver);
@@ -37,8 +37,7 @@ __attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const 
 #pragma GCC unroll 4
       for (int chain = 0; chain < kChains; ++chain) {
         if (chain != 0 && s + chain >= steps) break;
-        _mm_prefetch(b + kPrefetchBytes, _MM_HINT_T0);
-        _mm_prefetch(b + kPrefetchBytes + 64, _MM_HINT_T0);
+        prefetch.Row<kRows, 2 * 64>();
         const __m512bh low = (__m512bh)_mm512_load_si512(b);
         const __m512bh high = (__m512bh)_mm512_load_si512(b + 64);
 #pragma GCC unroll 16

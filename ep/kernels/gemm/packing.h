@@ -27,6 +27,11 @@ PanelFormat FormatOf(DType dtype);
 // Rows of B as stored: a multiple of what the widest micro-kernel of this machine consumes at once.
 int64_t PaddedDepth(PanelFormat format, int64_t k);
 inline int64_t ElementBytes(PanelFormat format) { return format == PanelFormat::kFloat32 ? 4 : 2; }
+// Rows of B in a stored row, and the bytes of one.
+inline int64_t RowDepth(PanelFormat format) {
+  return format == PanelFormat::kPairs || format == PanelFormat::kPairsFloat16 ? 2 : 1;
+}
+inline int64_t RowBytes(PanelFormat format) { return kPanelColumns * ElementBytes(format) * RowDepth(format); }
 inline int64_t PanelCount(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
 inline int64_t PanelBytes(PanelFormat format, int64_t depth) {
   return PaddedDepth(format, depth) * kPanelColumns * ElementBytes(format);
