@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxruntime_npu.opdef import torch
+from onnxruntime_npu.opdef import ABSENT, torch
 
 # input_layout: axes of query, key and value, and axes of the result.
 LAYOUTS = {
@@ -139,6 +139,21 @@ class Operands:
             x = x.transpose(1, 2)
         x = x.contiguous()
         return x.flatten(-2) if axes in ("BSH", "SH") else x
+
+
+def result_typings(queries):
+    """Return the types of attention_out for those of query: int8 with quant_scale2."""
+    return [
+        *(
+            {
+                "query": query,
+                "quant_scale2": ABSENT,
+                "attention_out": "float16" if query == "int8" else query,
+            }
+            for query in queries
+        ),
+        {"attention_out": "int8"},
+    ]
 
 
 def unpack_int4(x):

@@ -12,6 +12,7 @@ from ._cases import catalogue_operands, compressed_mask, refusals, tolerate_roun
 from ._inference import attend
 from ._inference_body import attend_body
 from ._inference_combinations import refuse_combinations
+from ._inference_operands import result_typings
 from ._inference_samples import padded_samples, quantised_output_samples, quantised_samples
 
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
@@ -65,6 +66,7 @@ op = npu_op(
     },
     cpu=["query_padding_size", "kv_padding_size"],
     sample_dtypes=FLOATS,
+    typings=result_typings([*FLOATS, "int8"]),
 )
 
 LAYOUTS = (

@@ -11,6 +11,7 @@ from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op
 from ._cases import refusals
 from ._inference import attend
 from ._inference_body import attend_body
+from ._inference_operands import result_typings
 
 CACHES = [*FLOATS, "int8"]
 
@@ -44,6 +45,7 @@ op = npu_op(
         "attention_out": [*FLOATS, "int8"],
     },
     cpu=["kv_padding_size"],
+    typings=result_typings(FLOATS),
 )
 
 LAYOUTS = ("BSH", "BSND", "BNSD")

@@ -13,6 +13,8 @@ open, this holds:
 - Only the first result is differentiable.
 """
 
+from itertools import product
+
 from onnxruntime_npu.opdef import FLOATS, NotPortable, Sample, check, npu_op, torch
 
 from . import _dropout as dropout
@@ -22,6 +24,20 @@ INPUTS = (
     "out_proj_weight", "query_bias", "key_bias", "value_bias", "out_proj_bias",
 )  # fmt: skip
 RESULTS = ("y", "query_res", "key_res", "value_res", "attn_scores", "attn_res", "context")
+
+
+def typings():
+    """Return the types of the results. attn_scores has that of an attribute beside 16-bit ones."""
+    for t in FLOATS:
+        results = {n: t for n in RESULTS if n != "attn_scores" or t == "float32"}
+        # An absent bias is an empty constant, which may be of float32, in torch_npu's files.
+        for biases in product(dict.fromkeys((t, "float32")), repeat=4):
+            yield {
+                **dict.fromkeys(INPUTS, t),
+                **dict(zip(INPUTS[8:], biases, strict=True)),
+                **results,
+            }
+
 
 op = npu_op(
     "npu_multi_head_attention(Tensor query, Tensor key, Tensor value, Tensor query_weight, "
@@ -38,6 +54,7 @@ op = npu_op(
         "kept": ["uint8"],
     },
     seeded=True,
+    typings=typings(),
 )
 
 

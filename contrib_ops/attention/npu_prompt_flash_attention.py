@@ -11,6 +11,7 @@ from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 from ._cases import catalogue_operands, compressed_mask, refusals, tolerate_rounded_weights
 from ._inference import attend
 from ._inference_body import attend_body
+from ._inference_operands import result_typings
 
 OPERANDS = [*FLOATS, "int8"]
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
@@ -41,6 +42,7 @@ op = npu_op(
     },
     cpu=["actual_seq_lengths", "actual_seq_lengths_kv"],
     sample_dtypes=FLOATS,
+    typings=result_typings(OPERANDS),
 )
 
 LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "SH", "NSD", "TND")

@@ -2,9 +2,18 @@
 
 import math
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import ABSENT, FLOATS, Sample, check, npu_op, torch
 
 from ._group_norm import swish_gradients
+
+
+def _typings():
+    """Return the types of the results: mean and rstd have that of the weights, else of input."""
+    for t in FLOATS:
+        for w in (t, *(x for x in FLOATS if x != t)):
+            for given in ({"weight": ABSENT, "bias": w}, {"weight": w}):
+                yield {"input": t, **given, "out": t, "mean": w, "rstd": w}
+
 
 op = npu_op(
     "npu_group_norm_silu(Tensor input, Tensor? weight, Tensor? bias, int group, float eps=1e-05)"
@@ -20,6 +29,7 @@ op = npu_op(
         "rstd": FLOATS,
     },
     may_alias=[("input", "out")],
+    typings=_typings(),
 )
 
 

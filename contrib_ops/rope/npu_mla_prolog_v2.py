@@ -4,7 +4,9 @@ Source: torch_npu.npu_mla_prolog_v2. The caches are written in place, which torc
 does not say and this one does.
 """
 
-from onnxruntime_npu.opdef import npu_op
+from itertools import product
+
+from onnxruntime_npu.opdef import FLOATS, npu_op
 
 from . import _mla_prolog as mla
 
@@ -13,7 +15,21 @@ op = npu_op(
     onnx="NPUMlaPrologV2",
     outputs=["query", "query_rope", "kv_cache_out", "kr_cache_out", "dequant_scale_q_nope"],
     dtypes={**mla.dtypes(mla.QUANTIZED), "dequant_scale_q_nope": ["float32"]},
-    sample_dtypes=["float32", "float16", "bfloat16"],
+    sample_dtypes=FLOATS,
+    typings=[
+        {
+            "token_x": tokens,
+            "weight_uk": floats,
+            "kv_cache": kv,
+            "kr_cache": kr,
+            "query": "int8" if tokens == kv == "int8" else floats,
+            "query_rope": floats,
+            "kv_cache_out": kv,
+            "kr_cache_out": kr,
+        }
+        for floats in FLOATS
+        for tokens, kv, kr in product((floats, "int8"), repeat=3)
+    ],
 )
 
 

@@ -21,7 +21,6 @@ class CustomOpDomain {
 
  private:
   struct Op;
-  void AddVariants(const Api& api, const OpDef& def, std::vector<ONNXTensorElementDataType>& types, size_t output);
 
   std::vector<std::unique_ptr<Op>> ops_;  // outlive the domain
   Owned<OrtCustomOpDomain> domain_;

@@ -41,6 +41,12 @@ struct NodeView {
   Attributes attributes;
 };
 
+// What the results of a node are whose inputs have these types. kUndefined: an input of any type, a result of the type
+// that the model declares.
+struct Typing {
+  std::vector<DType> inputs, outputs;
+};
+
 struct OpDef {
   std::string domain;  // "" is ai.onnx
   std::string type;
@@ -53,6 +59,7 @@ struct OpDef {
   // (input, output): the output is the input's bytes under another shape (Reshape, Squeeze, Identity). The framework
   // may hand both one buffer although the input has other readers, so the kernel only copies between two buffers.
   std::vector<std::pair<int, int>> view_alias = {};
+  std::vector<Typing> typings = {};  // of an npu:: operator; the first that fits a node holds
   KernelFactory make = nullptr;
   // Empty when the node is fully implemented, else why not, for the user's eyes. dtypes and arity
   // have been checked against the ArgDefs already.

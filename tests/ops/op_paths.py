@@ -15,7 +15,6 @@ import torch
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.opdef import Maker, Op, Sample, attach_function_bodies
 from onnxruntime_npu.opdef import dtypes as dt
-from onnxruntime_npu.opdef.definition import Output
 
 NPU = "NPUExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -172,11 +171,17 @@ def make_model(
             infos.append(onnx.helper.make_tensor_value_info(names[-1], number, dims))
     while names and not names[-1]:
         names.pop()
-    outputs = reference_types(op, sample)
-    output_infos = [
-        onnx.helper.make_tensor_value_info(f"out_{i}", dt.NUMBERS[name], [None] * rank)
-        for i, (name, rank) in enumerate(outputs)
-    ]
+    try:
+        results = _flat(op.call_reference(**bound))
+    except Exception:  # a call that must fail: the provider says what its results would be
+        output_infos = [onnx.ValueInfoProto(name=f"out_{i}") for i in range(len(op.outputs))]
+    else:
+        output_infos = [
+            onnx.helper.make_tensor_value_info(
+                f"out_{i}", dt.NUMBERS[dt.from_torch(r.dtype)], [None] * r.dim()
+            )
+            for i, r in enumerate(results)
+        ]
     node = onnx.helper.make_node(
         op_type or op.onnx_type,
         names,
@@ -198,24 +203,6 @@ def make_model(
     if body:
         attach_function_bodies(model)
     return model
-
-
-def reference_types(op: Op, sample: Sample) -> list[tuple[str, int]]:
-    """Return dtype and rank of every output; of a call that fails, dtypes that it could have."""
-    try:
-        return [
-            (dt.from_torch(o.dtype), o.dim()) for o in _flat(op.call_reference(**bind(op, sample)))
-        ]
-    except Exception:
-        bound = bind(op, sample)
-        first = dt.from_torch(node_inputs(op, bound)[0].dtype)
-
-        def guess(output: Output) -> str:
-            if output.mutates:
-                return dt.from_torch(bound[output.mutates].dtype)
-            return first if first in output.dtypes else output.dtypes[0]
-
-        return [(guess(o), 1) for o in op.outputs]
 
 
 def exported(op: Op, calls: Sequence[Sample]) -> tuple[onnx.ModelProto, list[list[torch.Tensor]]]:

@@ -7,6 +7,7 @@ types of values between nodes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +49,7 @@ def _rows() -> list[Row]:
     x = _half(10, 256)
     gamma = _half(256)
     image = _half(2, 6, 5, 7)
-    empty = np.zeros(0, np.float32)
+    empty = np.zeros(0, np.float16)
     ones, zeros = np.ones(6, np.float16), np.zeros(6, np.float16)
     return [
         Row("NPUFastGelu", "npu_fast_gelu", {"self": _float(2)}),
@@ -141,7 +142,36 @@ def _rows() -> list[Row]:
             {"rotary_mode": "half"},
         ),
         Row("NPUGeluV2", "npu_gelu", {"x": _half(2, 5)}, {"approximate": "none"}),
+        _block(_half(32), softmax_use_float=1),
+        _block(np.zeros(0, np.float32), softmax_use_float=1),
+        _block(np.zeros(0, np.float32), softmax_use_float=0),
     ]
+
+
+def _block(bias: torch.Tensor | np.ndarray, softmax_use_float: int) -> Row:
+    batch, heads, size, rows, keys = 2, 2, 16, 3, 5
+    width = heads * size
+    inputs = {
+        "query": _half(batch * rows, width),
+        "key": _half(batch * keys, width),
+        "value": _half(batch * keys, width),
+        **{f"{name}_weight": _half(width, width) / 8 for name in ("query", "key", "value")},
+        "attn_mask": _half(batch, 1, rows, keys),
+        "out_proj_weight": _half(width, width) / 8,
+        **{f"{name}_bias": copy.copy(bias) for name in ("query", "key", "value", "out_proj")},
+        "dropout_mask": torch.full(((batch * heads * rows * keys + 7) // 8,), 255).byte(),
+    }
+    attributes = {
+        "attn_head_num": heads,
+        "attn_dim_per_head": size,
+        "src_len": keys,
+        "tgt_len": rows,
+        "dropout_prob": 0.0,
+        "softmax_use_float": softmax_use_float,
+    }
+    biases = "bias" if isinstance(bias, torch.Tensor) else "empty_bias"
+    id = f"{biases}-softmax_{'in_float' if softmax_use_float else 'in_dtype'}"
+    return Row("NPUMultiHeadAttention", "npu_multi_head_attention", inputs, attributes, 8, id)
 
 
 ROWS = _rows()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .definition import DefinitionError, NotPortable, Op, TypeAlias, npu_op, torch
+from .definition import ABSENT, DefinitionError, NotPortable, Op, TypeAlias, npu_op, torch
 from .discovery import all_ops, load_ops
 from .dtypes import (
     FIXED_WIDTH,
@@ -24,6 +24,7 @@ from .samples import Maker, Sample, check
 from .table import op_table
 
 __all__ = [
+    "ABSENT",
     "FIXED_WIDTH",
     "FLOATS",
     "HALVES",

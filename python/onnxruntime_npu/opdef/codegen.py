@@ -21,9 +21,10 @@ if __name__ == "__main__":
     sys.modules["onnxruntime_npu"] = package
 
 from onnxruntime_npu.opdef import DefinitionError, Op, load_ops, stubs
-from onnxruntime_npu.opdef.definition import Attribute
+from onnxruntime_npu.opdef.definition import ABSENT, Attribute
 from onnxruntime_npu.opdef.dtypes import NUMBERS
 from onnxruntime_npu.opdef.node_types import NodeType, node_types
+from onnxruntime_npu.opdef.typings import typings
 
 
 def generate(ops: Iterable[Op]) -> str:
@@ -64,6 +65,11 @@ def _registration(node_type: NodeType) -> str:
     lines += [f"  def.attributes.push_back({_attribute(a)});" for a in node_type.attributes]
     lines += [f"  def.may_alias.push_back({{{i}, {j}}});" for i, j in node_type.may_alias]
     lines += [f"  def.mutable_alias.push_back({{{i}, {j}}});" for i, j in node_type.mutable_alias]
+    for typing in typings(node_type):
+        fields = _fields(
+            *(_fields(*map(_type, types)) for types in (typing.inputs, typing.outputs))
+        )
+        lines.append(f"  def.typings.push_back({fields});")
     lines.append("  registry.AddSchema(std::move(def));")
     for count, op in node_type.ops:
         if op.onnx_type != node_type.type:
@@ -121,6 +127,12 @@ def _string(value: str) -> str:
 def _mask(dtypes: Iterable[str]) -> str:
     bits = sum(1 << NUMBERS[name] for name in set(dtypes))
     return f"DTypeSet::FromBits(0x{bits:x})"
+
+
+def _type(name: str | None) -> str:
+    # No operator takes strings: an input declared as one fits a node that does not have it.
+    number = 0 if name is None else 8 if name == ABSENT else NUMBERS[name]
+    return f"DType{{{number}}}"
 
 
 def main(arguments: list[str]) -> int:

@@ -47,6 +47,10 @@ _NOT_IN_ONNX = frozenset({"Device", "Layout", "Generator"})
 _SEED = Argument("seed", Type("int"), default=0)
 
 
+# In `typings`, for an optional input that a node must not have.
+ABSENT = "absent"
+
+
 class DefinitionError(ValueError):
     """A definition contradicts itself; the message names the operator and the mend."""
 
@@ -149,6 +153,7 @@ class Op:
     may_alias: tuple[tuple[int, int], ...]
     sample_dtypes: tuple[str, ...]
     seeded: bool = False
+    typings: tuple[Mapping[str, str], ...] = ()
     reference_function: Callable[..., Any] | None = None
     body_function: Callable[..., Any] | None = None
     backward_formula: Backward | None = None
@@ -392,6 +397,7 @@ def npu_op(
     cpu: Sequence[str] = (),
     sample_dtypes: Sequence[str] | None = None,
     seeded: bool = False,
+    typings: Iterable[Mapping[str, str]] = (),
 ) -> Op:
     """Define an operator.
 
@@ -409,6 +415,10 @@ def npu_op(
         sample_dtypes: dtypes that samples are made for; default: those of the first tensor.
         seeded: whether the operator draws random numbers though the schema has no seed. The node
             and the reference then take ``seed``; a torch call draws it from the default generator.
+        typings: where a result's type is not that of one input: element types of inputs, by name,
+            with those that the results then have; the first that fits a node holds. An input that
+            is not named may be of any type, ABSENT is for one that is not given, and a result of
+            several types that is not named has the type that the model declares.
 
     """
     parsed = parse_schema(schema)
@@ -444,7 +454,27 @@ def npu_op(
         may_alias=tuple((position_in[a], position_out[b]) for a, b in may_alias),
         sample_dtypes=tuple(sample_dtypes or (tensors[0].dtypes if tensors else ("float32",))),
         seeded=seeded,
+        typings=_typings(op, typings, inputs, node_outputs),
     )
+
+
+def _typings(
+    op: str,
+    stated: Iterable[Mapping[str, str]],
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+) -> tuple[Mapping[str, str], ...]:
+    allowed = {x.name: {*x.dtypes, *([ABSENT] if x.optional else [])} for x in inputs}
+    allowed |= {y.name: set(y.dtypes) for y in outputs}
+    checked = tuple(stated)
+    for typing in checked:
+        for name, type_ in typing.items():
+            if type_ not in allowed.get(name, ()):
+                raise DefinitionError(
+                    f"[{op}] expected 'typings' to give tensors and outputs types of theirs, got "
+                    f"{type_!r} for {name!r}"
+                )
+    return checked
 
 
 def _dtype_names(op: str, name: str, dtypes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
