@@ -17,7 +17,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo test test-fast bench conformance check format wheel asan tsan build clean
+.PHONY: help demo test test-fast bench bench-check conformance check format wheel asan tsan build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -36,9 +36,15 @@ test-fast: build  ## without the tests marked slow
 
 bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
-	$(PY) benchmarks/run.py
+	$(PY) benchmarks/llm.py
+	$(PY) benchmarks/startup.py
+	$(PY) benchmarks/matmul.py
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
+
+bench-check: build  ## has a ratio to a peer fallen by more than 15 % since it was stored? STORE=1 stores it
+	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
+	$(PY) benchmarks/check.py $(if $(STORE),--store)
 
 conformance: build  ## the public suites of torch_npu as a client: make conformance PATH=FOLDER_OF_CHECKOUTS
 	$(PY) -m pip install --quiet --disable-pip-version-check "expecttest>=0.3" "scipy>=1.12" "einops>=0.8"

@@ -169,25 +169,23 @@ def main() -> None:
 
     for dtype in arguments.dtypes:
         make = functools.partial(Npu, dtype=dtype, heads=HEADS, key_heads=KEY_HEADS)
-        engines = [
-            harness.Engine("inference", functools.partial(make, "NPUFusedInferAttentionScore")),
-            harness.Engine("training", functools.partial(make, "NPUFusionAttention")),
-            harness.Engine("torch", functools.partial(Torch, dtype, arguments.threads)),
-        ]
+        specs = {
+            "inference": harness.Spec(functools.partial(make, "NPUFusedInferAttentionScore"), True),
+            "training": harness.Spec(functools.partial(make, "NPUFusionAttention"), True),
+            "torch": harness.Spec(functools.partial(Torch, dtype, arguments.threads)),
+        }
         cases = []
         for name, queries, keys in CASES:
             pairs = queries * (queries + 1) / 2 if queries > 1 else keys
             gflop = 4e-9 * HEADS * SIZE * pairs
             calls = max(1, round(4 / gflop)) if queries > 1 else max(1, 64 * 1024 // keys)
-            cases.append(
-                (f"{dtype} {name}", gflop * calls, "GFLOP", "time", (queries, keys, calls))
-            )
-        results = harness.interleave(cases, engines, arguments.rounds)
-        print(harness.table(results, "inference", ["torch"]), flush=True)
-        print(harness.table(results, "training", ["torch"]), flush=True)
-        harness.save(results, arguments.out / f"attention-{dtype}.json")
-    for dtype in arguments.dtypes:
-        print(memory_table(dtype), flush=True)
+            work = gflop * calls
+            case = harness.Case(f"{dtype} {name}", work, "GFLOP", "time", (queries, keys, calls))
+            cases.append(case)
+        harness.measure(arguments, f"attention-{dtype}", specs, cases)
+    if not arguments.only:
+        for dtype in arguments.dtypes:
+            print(memory_table(dtype), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,155 +1,291 @@
-"""The engines that the language-model benchmark compares, each behind the same four calls.
+"""The engines that the language-model benchmark compares, each behind the same calls.
 
-``greedy(ids, steps)`` gives tokens (compared before anything is timed); ``prefill(n)`` and
-``decode(past, steps)`` give seconds. Set-up inside a call is not part of the seconds it returns.
+``logits`` gives what is compared before anything is timed; ``prefill`` and ``decode`` give seconds.
+Every engine keeps its cache at the precision of its weights, computes logits for the last token
+only, brings them to the host and takes the largest there.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-
-def prompt(length: int, vocabulary: int) -> np.ndarray:
-    """A fixed pseudo-random prompt, [1, length] int64, the same for every engine."""
-    return np.random.default_rng(0).integers(5, vocabulary, (1, length), dtype=np.int64)
+# ONNX element types by the names that sessions give them.
+ELEMENTS = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
 
 
-class OrtEngine:
-    """An exported model with a growing cache, which stays on its device through IOBinding."""
+def prompt(length: int, vocabulary: int, rows: int = 1) -> np.ndarray:
+    """A fixed pseudo-random prompt, [rows, length] int64, the same for every engine."""
+    row = np.random.default_rng(0).integers(5, vocabulary, (1, length), dtype=np.int64)
+    return np.repeat(row, rows, 0)
 
-    def __init__(self, directory: str, provider: str, threads: int) -> None:
-        import json
 
+class LanguageModel:
+    """Timing over `reset`, `step` and `rewind`, which an engine implements."""
+
+    vocabulary: int
+
+    def __init__(self) -> None:
+        self._cached: tuple[int, int] | None = None  # rows and tokens of the prompt in the cache
+
+    def reset(self, rows: int) -> None:
+        """Empty the cache, for so many rows."""
+        raise NotImplementedError
+
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
+        """Append ids [rows, n] after `past` cached tokens; float32 logits [rows, V] of the last."""
+        raise NotImplementedError
+
+    def rewind(self, past: int) -> None:
+        """Forget what was appended after the first `past` tokens."""
+        raise NotImplementedError
+
+    def logits(self, length: int, steps: int) -> np.ndarray:
+        """Logits [steps + 1, V] after the prompt and after each of `steps` given tokens."""
+        ids = prompt(length + steps, self.vocabulary)
+        self.reset(1)
+        self._cached = None
+        rows = [self.step(ids[:, :length], 0)[0]]
+        rows += [self.step(ids[:, i : i + 1], i)[0] for i in range(length, length + steps)]
+        return np.stack(rows)
+
+    def prefill(self, length: int, rows: int = 1) -> float:
+        """Seconds from a prompt to the logits of its last token."""
+        ids = prompt(length, self.vocabulary, rows)
+        self.reset(rows)
+        self._cached = None
+        start = time.perf_counter()
+        self.step(ids, 0).argmax(-1)
+        return time.perf_counter() - start
+
+    def decode(self, past: int, steps: int, rows: int = 1) -> float:
+        """Seconds for `steps` greedy tokens a row after `past` cached ones."""
+        if self._cached != (rows, past):
+            self.reset(rows)
+            self.step(prompt(past, self.vocabulary, rows), 0)
+            self._cached = (rows, past)
+        else:
+            self.rewind(past)
+        tokens = np.full(rows, 7, np.int64)
+        start = time.perf_counter()
+        for done in range(steps):
+            tokens = self.step(tokens[:, None], past + done).argmax(-1).astype(np.int64)
+        return time.perf_counter() - start
+
+
+class OrtModel(LanguageModel):
+    """An onnxruntime session whose cache is updated in place, through IOBinding."""
+
+    def __init__(
+        self, directory: str, checkpoint: str, provider: str, threads: int, capacity: int
+    ) -> None:
+        super().__init__()
         import onnxruntime as ort
 
+        self.device = "cpu"
         if provider == "NPUExecutionProvider":
             import onnxruntime_npu  # noqa: F401  (registers the provider)
+
+            self.device = "npu"
         self.ort = ort
-        self.device = "npu" if provider == "NPUExecutionProvider" else "cpu"
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
-        self.session = ort.InferenceSession(
-            str(Path(directory) / "model.onnx"), options, providers=[provider]
-        )
+        options.log_severity_level = 3
+        path = str(Path(directory) / "model.onnx")
+        self.session = ort.InferenceSession(path, options, providers=[provider])
         used = self.session.get_providers()[0]
         if used != provider:
             raise RuntimeError(f"expected the session on {provider}, got {used}")
-        config = json.loads((Path(directory) / "genai_config.json").read_text())["model"]
+        inputs = self.session.get_inputs()
+        self.past = [i for i in inputs if i.name.startswith("past_key_values.")]
+        self.others = [i.name for i in inputs if i not in self.past]
+        # Graphs leave some of these sizes open.
+        config = json.loads((Path(checkpoint) / "config.json").read_text())
         self.vocabulary = config["vocab_size"]
-        self.past = [i for i in self.session.get_inputs() if i.name.startswith("past_key_values.")]
-        self.present = [i.name.replace("past_key_values.", "present.") for i in self.past]
-        self.has_positions = any(i.name == "position_ids" for i in self.session.get_inputs())
+        size = config["hidden_size"] // config["num_attention_heads"]
+        self.cache_shape = [config["num_key_value_heads"], capacity, size]
+        self.rows = 0
 
-    def _empty_cache(self) -> list[Any]:
-        kinds = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
-        caches = []
+    def reset(self, rows: int) -> None:
+        if rows == self.rows:
+            return  # what the cache holds beyond a row's length is never read
+        make = self.ort.OrtValue.ortvalue_from_shape_and_type
+        self.rows, self.caches = rows, {}
         for value in self.past:
-            shape = [1, value.shape[1], 0, value.shape[3]]
-            caches.append(
-                self.ort.OrtValue.ortvalue_from_shape_and_type(
-                    shape, kinds[value.type], self.device, 0
-                )
-                if self.device == "cpu"
-                else self.ort.OrtValue.ortvalue_from_shape_and_type(
-                    shape, kinds[value.type], "npu", 0, 0
-                )
-            )
-        return caches
+            shape, element = [rows, *self.cache_shape], ELEMENTS[value.type]
+            self.caches[value.name] = make(shape, element, self.device, 0)
 
-    def _step(self, ids: np.ndarray, past: int, caches: list[Any]) -> tuple[np.ndarray, list[Any]]:
+    def rewind(self, past: int) -> None:
+        """The next step says how many tokens there are."""
+
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
+        rows, new = ids.shape
+        total = past + new
+        known = {
+            "input_ids": lambda: np.ascontiguousarray(ids),
+            "attention_mask": lambda: np.ones((rows, total), np.int64),
+            "position_ids": lambda: np.arange(past, total, dtype=np.int64)[None].repeat(rows, 0),
+            "sequence_lengths": lambda: np.full(rows, new, np.int64),
+            "total_lengths": lambda: np.full(rows, total, np.int64),
+        }
         binding = self.session.io_binding()
-        total = past + ids.shape[1]
-        binding.bind_cpu_input("input_ids", ids)
-        binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
-        if self.has_positions:
-            binding.bind_cpu_input("position_ids", np.arange(past, total, dtype=np.int64)[None])
-        for value, cache in zip(self.past, caches, strict=True):
-            binding.bind_ortvalue_input(value.name, cache)
+        for name in self.others:
+            binding.bind_cpu_input(name, known[name]())
+        for name, cache in self.caches.items():
+            binding.bind_ortvalue_input(name, cache)
+            binding.bind_ortvalue_output(name.replace("past_key_values.", "present."), cache)
         binding.bind_output("logits", "cpu")
-        for name in self.present:
-            binding.bind_output(name, self.device, 0)
         self.session.run_with_iobinding(binding)
-        outputs = binding.get_outputs()
-        logits = outputs[0].numpy()
-        return logits[0, -1].astype(np.float32), outputs[1:]
-
-    def greedy(self, ids: np.ndarray, steps: int) -> list[int]:
-        """Greedy continuation of a prompt."""
-        logits, caches = self._step(ids, 0, self._empty_cache())
-        past, tokens = ids.shape[1], [int(logits.argmax())]
-        while len(tokens) < steps:
-            logits, caches = self._step(np.array([[tokens[-1]]], np.int64), past, caches)
-            past += 1
-            tokens.append(int(logits.argmax()))
-        return tokens
-
-    def prefill(self, length: int) -> float:
-        """Seconds from a prompt to its last logits."""
-        ids, caches = prompt(length, self.vocabulary), self._empty_cache()
-        start = time.perf_counter()
-        self._step(ids, 0, caches)
-        return time.perf_counter() - start
-
-    def decode(self, past: int, steps: int) -> float:
-        """Seconds for `steps` greedy tokens after `past` cached ones."""
-        logits, caches = self._step(prompt(past, self.vocabulary), 0, self._empty_cache())
-        start = time.perf_counter()
-        for done in range(steps):
-            logits, caches = self._step(
-                np.array([[logits.argmax()]], np.int64), past + done, caches
-            )
-        return time.perf_counter() - start
+        logits = binding.get_outputs()[-1].numpy()  # they were bound last
+        return logits[:, -1].astype(np.float32, copy=False)
 
 
-class TorchEngine:
-    """transformers' own model, eagerly, with its dynamic cache; logits of the last token only."""
+class TorchModel(LanguageModel):
+    """transformers' own model, eagerly, with its dynamic cache."""
 
-    def __init__(self, weights: str, dtype: str, threads: int) -> None:
+    def __init__(self, directory: str, dtype: str, threads: int) -> None:
+        super().__init__()
         import torch
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(threads)
         self.torch = torch
-        path = Path(weights)
-        # Read in float32: asked for another type, transformers keeps GGUF weights packed and
-        # unpacks them in every product, which would be no fair peer.
-        model = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.float32
-        )
-        self.model = model.to(getattr(torch, dtype)).eval()
+        kind = getattr(torch, dtype)
+        self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=kind).eval()
         self.vocabulary = self.model.config.vocab_size
 
-    def _step(self, ids: Any, cache: Any) -> tuple[Any, Any]:
-        out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        return out.logits[0, -1], out.past_key_values
+    def reset(self, rows: int) -> None:
+        from transformers import DynamicCache
 
-    def greedy(self, ids: np.ndarray, steps: int) -> list[int]:
-        """Greedy continuation of a prompt."""
-        with self.torch.inference_mode():
-            logits, cache = self._step(self.torch.from_numpy(ids), None)
-            tokens = [int(logits.argmax())]
-            while len(tokens) < steps:
-                logits, cache = self._step(self.torch.tensor([[tokens[-1]]]), cache)
-                tokens.append(int(logits.argmax()))
-        return tokens
+        self.cache = DynamicCache(config=self.model.config)
 
-    def prefill(self, length: int) -> float:
-        """Seconds from a prompt to its last logits."""
-        ids = self.torch.from_numpy(prompt(length, self.vocabulary))
-        with self.torch.inference_mode():
-            start = time.perf_counter()
-            self._step(ids, None)
-            return time.perf_counter() - start
+    def rewind(self, past: int) -> None:
+        self.cache.crop(past - self.cache.get_seq_length())
 
-    def decode(self, past: int, steps: int) -> float:
-        """Seconds for `steps` greedy tokens after `past` cached ones."""
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
         with self.torch.inference_mode():
-            logits, cache = self._step(self.torch.from_numpy(prompt(past, self.vocabulary)), None)
-            start = time.perf_counter()
-            for _ in range(steps):
-                logits, cache = self._step(logits.argmax().view(1, 1), cache)
-            return time.perf_counter() - start
+            out = self.model(
+                input_ids=self.torch.from_numpy(ids),
+                past_key_values=self.cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            return out.logits[:, -1].float().numpy()
+
+
+class GenaiModel(LanguageModel):
+    """onnxruntime-genai's own loop, with the buffer that past and present share."""
+
+    def __init__(self, directory: str, threads: int, capacity: int) -> None:
+        super().__init__()
+        import onnxruntime_genai as genai
+
+        self.genai, self.capacity = genai, capacity
+        config = genai.Config(directory)
+        # It takes one thread by default.
+        options = {"session_options": {"intra_op_num_threads": threads}}
+        config.overlay(json.dumps({"model": {"decoder": options}}))
+        self.model = genai.Model(config)
+        described = json.loads((Path(directory) / "genai_config.json").read_text())
+        self.vocabulary = described["model"]["vocab_size"]
+
+    def reset(self, rows: int) -> None:
+        params = self.genai.GeneratorParams(self.model)
+        params.set_search_options(
+            max_length=self.capacity, batch_size=rows, past_present_share_buffer=True
+        )
+        self.generator = self.genai.Generator(self.model, params)
+
+    def rewind(self, past: int) -> None:
+        self.generator.rewind_to(past)
+
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
+        self.generator.append_tokens(ids.astype(np.int32))
+        return np.asarray(self.generator.get_logits(), np.float32)[:, -1]
+
+
+class OpenVinoModel(LanguageModel):
+    """A stateful graph on OpenVINO's CPU plugin, cache and activations at the asked precision."""
+
+    def __init__(self, directory: str, dtype: str, threads: int) -> None:
+        super().__init__()
+        import openvino
+
+        kind = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[dtype]
+        compiled = openvino.Core().compile_model(
+            str(Path(directory) / "model.xml"),
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": kind,
+                "KV_CACHE_PRECISION": kind,  # by default 8 bits
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+                "INFERENCE_NUM_THREADS": threads,
+                "PERFORMANCE_HINT": "LATENCY",
+            },
+        )
+        self.openvino = openvino
+        self.request = compiled.create_infer_request()
+        self.vocabulary = compiled.output("logits").get_partial_shape()[2].get_length()
+
+    def reset(self, rows: int) -> None:
+        self.request.reset_state()
+
+    def rewind(self, past: int) -> None:
+        for state in self.request.query_state():
+            whole = state.state.data
+            state.state = self.openvino.Tensor(np.ascontiguousarray(whole[:, :, :past]))
+
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
+        rows, new = ids.shape
+        positions = np.arange(past, past + new, dtype=np.int64)[None].repeat(rows, 0)
+        beams = np.arange(rows, dtype=np.int32)
+        feeds = {"input_ids": ids, "position_ids": positions, "beam_idx": beams}
+        return np.asarray(self.request.infer(feeds)["logits"], np.float32)[:, -1]
+
+
+class LlamaCppModel(LanguageModel):
+    """llama.cpp through its C interface."""
+
+    def __init__(self, directory: str, dtype: str, threads: int, capacity: int) -> None:
+        super().__init__()
+        import ctypes
+
+        from llama_cpp import llama_cpp as api
+
+        self.api = api
+        self.log = api.llama_log_callback(lambda *_: None)
+        api.llama_log_set(self.log, ctypes.c_void_p(0))
+        api.llama_backend_init()
+        path = str(Path(directory) / "model.gguf").encode()
+        self.model = api.llama_model_load_from_file(path, api.llama_model_default_params())
+        if not self.model:
+            raise RuntimeError(f"llama.cpp cannot load {path.decode()}")
+        params = api.llama_context_default_params()
+        params.n_ctx = params.n_batch = capacity
+        params.n_threads = params.n_threads_batch = threads
+        kind = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}[dtype]
+        params.type_k = params.type_v = getattr(api, f"GGML_TYPE_{kind}")
+        self.context = api.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise RuntimeError("llama.cpp cannot make a context")
+        self.vocabulary = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model))
+
+    def reset(self, rows: int) -> None:
+        self.api.llama_memory_clear(self.api.llama_get_memory(self.context), True)
+
+    def rewind(self, past: int) -> None:
+        memory = self.api.llama_get_memory(self.context)
+        if not self.api.llama_memory_seq_rm(memory, 0, past, -1):
+            raise RuntimeError("llama.cpp cannot rewind its cache")
+
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
+        tokens = np.ascontiguousarray(ids[0], np.int32)
+        pointer = tokens.ctypes.data_as(self.api.llama_token_p)
+        batch = self.api.llama_batch_get_one(pointer, len(tokens))
+        if status := self.api.llama_decode(self.context, batch):
+            raise RuntimeError(f"llama_decode gives {status}")
+        logits = self.api.llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(logits, (1, self.vocabulary)).copy()

@@ -140,16 +140,15 @@ def main() -> None:
     arguments = harness.parse_arguments(parser)
 
     for dtype in arguments.dtypes:
-        engines = [
-            harness.Engine(
-                "npu",
-                functools.partial(OrtMatMul, "NPUExecutionProvider", dtype, arguments.threads),
-            ),
-            harness.Engine("torch", functools.partial(TorchLinear, dtype, arguments.threads)),
-        ]
+        options = {"dtype": dtype, "threads": arguments.threads}
+        ours = functools.partial(OrtMatMul, "NPUExecutionProvider", **options)
+        specs = {
+            "npu": harness.Spec(ours, ours=True),
+            "torch": harness.Spec(functools.partial(TorchLinear, **options)),
+        }
         if dtype != "bfloat16":
-            make = functools.partial(OrtMatMul, "CPUExecutionProvider", dtype, arguments.threads)
-            engines.append(harness.Engine("ort-cpu", make))
+            make = functools.partial(OrtMatMul, "CPUExecutionProvider", **options)
+            specs["ort-cpu"] = harness.Spec(make)
         cases = []
         for k, n in SHAPES:
             bytes_each = 4 if dtype == "float32" else 2
@@ -158,10 +157,9 @@ def main() -> None:
                 if layers * m * n * bytes_each > OUTPUT_BYTES:
                     continue
                 gflop = 2e-9 * layers * m * n * k
-                cases.append((f"{dtype} {k}x{n} M={m}", gflop, "GFLOP", "time", (k, n, m)))
-        results = harness.interleave(cases, engines, arguments.rounds)
-        print(harness.table(results, "npu", [e.name for e in engines[1:]]), flush=True)
-        harness.save(results, arguments.out / f"matmul-{dtype}.json")
+                name = f"{dtype} {k}x{n} M={m}"
+                cases.append(harness.Case(name, gflop, "GFLOP", "time", (k, n, m)))
+        harness.measure(arguments, f"matmul-{dtype}", specs, cases)
 
 
 if __name__ == "__main__":

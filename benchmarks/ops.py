@@ -226,10 +226,10 @@ class Npu(Peer):
         return ortvalue_to_numpy(self.binding.get_outputs()[0]).astype(np.float32)
 
 
-def compare_results(dtype: str, npu: harness.Engine, torch: harness.Engine) -> None:
+def compare_results(dtype: str, engines: list[harness.Engine]) -> None:
     """Refuse to time what disagrees."""
     for name in CASES:
-        ours, theirs = (engine.call("result", name, "decode") for engine in (npu, torch))
+        ours, theirs = (engine.call("result", name, "decode") for engine in engines)
         worst = np.max(np.abs(ours - theirs) / np.maximum(1.0, np.abs(theirs)))
         if not worst <= TOLERANCES[dtype]:
             sys.exit(f"results disagree, nothing is timed: {name} in {dtype} by {worst:.3g}")
@@ -237,31 +237,28 @@ def compare_results(dtype: str, npu: harness.Engine, torch: harness.Engine) -> N
 
 def main() -> None:
     parser = harness.arguments_parser(__doc__, list(TOLERANCES), rounds=7)
-    parser.add_argument("--ops", nargs="+", default=list(CASES), choices=list(CASES), help="timed")
     arguments = harness.parse_arguments(parser)
 
     for dtype in arguments.dtypes:
-        engines = [
-            harness.Engine("npu", functools.partial(Npu, dtype, arguments.threads)),
-            harness.Engine("torch", functools.partial(Torch, dtype, arguments.threads)),
-        ]
-        compare_results(dtype, *engines)
+        specs = {
+            "npu": harness.Spec(functools.partial(Npu, dtype, arguments.threads), ours=True),
+            "torch": harness.Spec(functools.partial(Torch, dtype, arguments.threads)),
+        }
         cases = []
         for phase, rows in ROWS.items():
             calls = 50 if phase == "decode" else 5
             cases += [
-                (
+                harness.Case(
                     f"{name} {dtype} {'x'.join(map(str, CASES[name].shape(rows)))}",
                     LAYERS[phase] * calls,
                     "calls",
                     "time",
                     (name, phase, calls),
                 )
-                for name in arguments.ops
+                for name in CASES
             ]
-        results = harness.interleave(cases, engines, arguments.rounds)
-        print(harness.table(results, "npu", ["torch"]), flush=True)
-        harness.save(results, arguments.out / f"ops-{dtype}.json")
+        compare = functools.partial(compare_results, dtype)
+        harness.measure(arguments, f"ops-{dtype}", specs, cases, compare)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""The process behind harness.Engine: makes one object and answers calls of its methods.
+
+    python engine_server.py SOCKET_FD
+
+It needs nothing but the standard library and the module of the object, so that a peer can run in an
+environment that knows nothing of ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def serve(connection: Connection) -> None:
+    """Make the object that the first message names, then answer until told to end."""
+    module, name, arguments, keywords = connection.recv()
+    target: Any = None
+    request: Any = ("__init__", ())
+    while request is not None:
+        method, method_arguments = request
+        try:
+            if target is None:
+                target = getattr(importlib.import_module(module), name)(*arguments, **keywords)
+                connection.send(("ok", None))
+            else:
+                connection.send(("ok", getattr(target, method)(*method_arguments)))
+        except Exception:
+            connection.send(("error", traceback.format_exc()))
+            if target is None:
+                return
+        try:
+            request = connection.recv()
+        except EOFError:  # whoever asked is gone
+            return
+
+
+if __name__ == "__main__":
+    # A stopped process would outlive the one that should have continued it.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    serve(Connection(int(sys.argv[1])))

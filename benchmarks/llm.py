@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Language models end to end against their peers on this machine, interleaved in one run.
+
+SmolLM2-135M with its real weights and a model of Qwen2.5-0.5B's shape with random ones. Peers live
+in an environment of their own (build/bench/peers) and read models made from the same checkpoint:
+onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder, onnxruntime-genai,
+OpenVINO, llama.cpp and torch, each at the same precision of weights and cache. Every engine
+computes the logits of the last token only; they are compared before anything is timed.
+
+A run can be cut in pieces with --models, --dtypes, --only: results of other cases are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+import sys
+from typing import Any
+
+import harness
+import llm_engines
+import models
+import numpy as np
+import plots
+import report
+from peers import PEERS, Peers
+
+LENGTHS = [128, 512, 2048]
+BATCHES = [1, 2, 4, 8]
+LAYERS = [10, 20, 30]
+# Relative root mean square of the difference of logits. float32: sums in another order. bfloat16:
+# every engine rounds activations to 2^-9 at its own places, layer after layer.
+TOLERANCES = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 1e-2}
+COMPARED_PROMPT, COMPARED_STEPS = 128, 3
+NO_BFLOAT16 = "onnxruntime's CPUExecutionProvider has no bfloat16 MatMul"
+
+
+class Lineup:
+    """The engines for a model and dtype, and why some are missing."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.peers = Peers(arguments.out)
+        self.missing: dict[str, dict[str, str]] = {}
+
+    def specs(self, model: models.Model, dtype: str, names: list[str]) -> dict[str, harness.Spec]:
+        """Ours and those of the named peers that there are."""
+        directory = str(models.exported(model, dtype, self.arguments.out))
+        ours = self._ort(directory, model, "NPUExecutionProvider")
+        found = {"npu": harness.Spec(ours, ours=True)}
+        missing = self.missing.setdefault(dtype, {})
+        for name in names:
+            reason = self.peers.unavailable.get(name)
+            if not reason and dtype == "bfloat16" and name in ("onnxruntime", "genai"):
+                reason = NO_BFLOAT16
+            if reason:
+                missing[name] = reason
+                continue
+            try:
+                make = self._peer(name, model, dtype)
+            except RuntimeError as error:
+                missing[name] = str(error).strip().splitlines()[-1]
+                continue
+            found[name] = harness.Spec(make, python=self.peers.python)
+        return found
+
+    def _ort(self, directory: str, model: models.Model, provider: str) -> Any:
+        checkpoint = str(models.checkpoint(model, self.arguments.out))
+        make = functools.partial(llm_engines.OrtModel, directory, checkpoint, provider)
+        return functools.partial(make, self.arguments.threads, models.CAPACITY)
+
+    def _peer(self, name: str, model: models.Model, dtype: str) -> Any:
+        threads = self.arguments.threads
+
+        def converted(kind: str, kind_dtype: str = dtype) -> str:
+            return str(models.converted(kind, model, kind_dtype, self.arguments.out, self.peers))
+
+        if name == "torch":
+            source = str(models.checkpoint(model, self.arguments.out))
+            return functools.partial(llm_engines.TorchModel, source, dtype, threads)
+        if name == "onnxruntime":
+            return self._ort(converted("onnxruntime"), model, "CPUExecutionProvider")
+        if name == "genai":
+            directory = converted("onnxruntime")
+            return functools.partial(llm_engines.GenaiModel, directory, threads, models.CAPACITY)
+        if name == "openvino":
+            directory = converted("openvino", "float32")  # compiled to the dtype that is asked for
+            return functools.partial(llm_engines.OpenVinoModel, directory, dtype, threads)
+        make = functools.partial(llm_engines.LlamaCppModel, converted("gguf"), dtype, threads)
+        return functools.partial(make, models.CAPACITY)
+
+
+def compare_logits(dtype: str, engines: list[harness.Engine]) -> None:
+    """Refuse to time engines that compute something else than ours."""
+    ours, *others = (e.call("logits", COMPARED_PROMPT, COMPARED_STEPS) for e in engines)
+    for engine, theirs in zip(engines[1:], others, strict=True):
+        difference = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+        print(f"{engine.name}: logits differ by {difference:.1e}", file=sys.stderr, flush=True)
+        if not difference <= TOLERANCES[dtype]:
+            sys.exit(f"logits disagree, nothing is timed: {engine.name}, by {difference:.3g}")
+
+
+def cases_of(label: str, arguments: argparse.Namespace) -> list[harness.Case]:
+    """Prefill and decode of one row at every length."""
+    steps = arguments.steps
+    return [
+        *(
+            harness.Case(f"{label} prefill {n}", n, "tokens", "prefill", (n,))
+            for n in arguments.prefill
+        ),
+        *(
+            harness.Case(f"{label} decode @{n}", steps, "tokens", "decode", (n, steps))
+            for n in arguments.decode
+        ),
+    ]
+
+
+def batches_of(label: str, arguments: argparse.Namespace) -> list[harness.Case]:
+    """A decode step of several rows."""
+    past, steps = min(LENGTHS), arguments.steps
+    return [
+        harness.Case(
+            f"{label} decode @{past} batch {rows}",
+            rows * steps,
+            "tokens",
+            "decode",
+            (past, steps, rows),
+        )
+        for rows in arguments.batches
+    ]
+
+
+def any_selected(cases: list[harness.Case], arguments: argparse.Namespace) -> bool:
+    """Whether --only leaves any: models are made for those alone."""
+    return any(re.search(arguments.only, case.name) for case in cases)
+
+
+def run(lineup: Lineup, arguments: argparse.Namespace) -> None:
+    """Measure what the arguments ask for."""
+
+    def measure(
+        kind: str, model: models.Model, cases: list[harness.Case], peers: list[str]
+    ) -> None:
+        if any_selected(cases, arguments):
+            specs = lineup.specs(model, dtype, peers)
+            name = f"{kind}-{model.label}-{dtype}"
+            check = functools.partial(compare_logits, dtype)
+            harness.measure(arguments, name, specs, cases, check, lineup.missing[dtype])
+
+    for dtype in arguments.dtypes:
+        for name in arguments.models:
+            model = models.MODELS[name]
+            label = f"{model.label} {dtype}"
+            measure("llm", model, cases_of(label, arguments), arguments.peers)
+        if models.SMOLLM2.name not in arguments.models:
+            continue
+        batch_peers = [peer for peer in ("torch", "onnxruntime") if peer in arguments.peers]
+        label = f"{models.SMOLLM2.label} {dtype}"
+        measure("batch", models.SMOLLM2, batches_of(label, arguments), batch_peers)
+        for count in arguments.layers:
+            cut = models.Model(models.SMOLLM2.name, count)
+            label, past, steps = f"{cut.label} {dtype}", min(LENGTHS), arguments.steps
+            case = harness.Case(f"{label} decode @{past}", steps, "steps", "decode", (past, steps))
+            measure("layers", cut, [case], [peer for peer in ("torch",) if peer in arguments.peers])
+
+
+def main() -> int:
+    parser = harness.arguments_parser(__doc__ or "", ["float32", "bfloat16"], rounds=5)
+    names = list(models.MODELS)
+    parser.add_argument("--models", nargs="+", default=names, choices=names, help="to run")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS), help="too")
+    parser.add_argument("--prefill", type=int, nargs="*", default=LENGTHS, help="tokens")
+    parser.add_argument("--decode", type=int, nargs="*", default=LENGTHS, help="tokens cached")
+    parser.add_argument("--batches", type=int, nargs="*", default=BATCHES, help="rows a step")
+    parser.add_argument("--layers", type=int, nargs="*", default=LAYERS, help="of SmolLM2")
+    parser.add_argument("--steps", type=int, default=16, help="tokens a decode sample")
+    parser.add_argument(
+        "--report-only", action="store_true", help="tables and plots of what was measured before"
+    )
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write docs/performance.md from all results"
+    )
+    arguments = harness.parse_arguments(parser)
+    longest = max([*arguments.prefill, *(n + arguments.steps for n in arguments.decode)], default=0)
+    if longest > models.CAPACITY:
+        parser.error(f"lengths and steps fit in {models.CAPACITY} tokens, got {longest}")
+    reasons = arguments.out / "llm-missing.json"
+    if not arguments.report_only:
+        lineup = Lineup(arguments)
+        run(lineup, arguments)
+        known = json.loads(reasons.read_text()) if reasons.exists() else {}
+        reasons.write_text(json.dumps({**known, **lineup.missing}, indent=1) + "\n")
+    missing = json.loads(reasons.read_text()) if reasons.exists() else {}
+    text = report.text(arguments.out, missing)
+    (arguments.out / "llm.md").write_text(text)
+    plots.write(arguments.out)
+    print(text)
+    print(f"tables, samples and plots: {arguments.out}")
+    if arguments.write_docs:
+        report.write_docs(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

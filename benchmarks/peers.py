@@ -1,0 +1,75 @@
+"""The environment that peers live in: build/bench/peers, made and filled here.
+
+Each peer is installed by itself, so that one that does not install leaves the others; why it did
+not is shown wherever its numbers would have been.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+# torch is asked for by itself and pinned: an unpinned request may bring a build with gigabytes of
+# GPU libraries. The second line is what checkpoints are read and converted with.
+COMMON = [
+    ["torch==2.13.0"],
+    [
+        *("transformers==5.23.0", "accelerate==1.15.0", "onnx==1.23.2", "onnx-ir==1.1.0"),
+        *("gguf==0.19.0", "ml_dtypes==0.6.0", "tqdm", "onnxruntime==1.31.1"),
+    ],
+]
+PEERS = {
+    "torch": [],
+    "onnxruntime": ["onnxruntime-genai==0.18.0"],  # it has the builder of onnxruntime's best graph
+    "genai": ["onnxruntime-genai==0.18.0"],
+    "openvino": ["openvino==2026.4.1"],
+    "llama.cpp": ["llama-cpp-python==0.3.36"],
+}
+
+
+class Peers:
+    """The interpreter of the environment, and why some peers are not in it."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / "peers"
+        self.python = str(self.folder / "bin" / "python")
+        self.key = hashlib.sha256(json.dumps([COMMON, PEERS]).encode()).hexdigest()[:12]
+        state = self.folder / f"installed-{self.key}.json"
+        if not state.exists():
+            state.write_text(json.dumps(self._install(), indent=1) + "\n")
+        self.unavailable: dict[str, str] = json.loads(state.read_text())
+
+    def _install(self) -> dict[str, str]:
+        if not Path(self.python).exists():
+            print(f"peers are installed into {self.folder}", file=sys.stderr, flush=True)
+            venv.create(self.folder, with_pip=True)
+        for requirements in COMMON:
+            if reason := self._pip(requirements):
+                sys.exit(f"cannot install {' '.join(requirements)}: {reason}")
+        reasons = {peer: self._pip(requirements) for peer, requirements in PEERS.items()}
+        return {peer: reason for peer, reason in reasons.items() if reason}
+
+    def _pip(self, requirements: list[str]) -> str:
+        """Install; returns why it failed, or nothing."""
+        if not requirements:
+            return ""
+        print(f"peers: {' '.join(requirements)}", file=sys.stderr, flush=True)
+        # A package without a wheel for this machine is compiled, with as many jobs as it likes.
+        jobs = {"CMAKE_BUILD_PARALLEL_LEVEL": str(len(os.sched_getaffinity(0)))}
+        done = subprocess.run(
+            [
+                *(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+                *requirements,
+            ],
+            env={**os.environ, **jobs, "PYTHONPATH": ""},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        lines = done.stderr.strip().splitlines() or [f"pip exited with {done.returncode}"]
+        return lines[-1] if done.returncode else ""

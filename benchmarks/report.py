@@ -1,0 +1,131 @@
+"""What a run of language models says about the targets, as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import results
+
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+# Ours over the best peer of the same precision.
+TARGETS = {
+    ("bfloat16", "prefill"): 2.0,
+    ("bfloat16", "decode"): 1.3,
+    ("float32", "prefill"): 1.0,
+    ("float32", "decode"): 0.95,
+}
+MEMORY_TARGET = 1.15  # peak resident memory over packed weights and cache
+CASE = re.compile(
+    r"(?P<model>\S+) (?P<dtype>\S+) (?P<phase>prefill|decode) @?(?P<length>\d+)"
+    r"(?: batch (?P<rows>\d+))?$"
+)
+
+
+def verdict(ratio: float, target: float | None) -> str:
+    """By how much a ratio meets its target or misses it."""
+    if target is None:
+        return "-"
+    if ratio >= target:
+        return f"met ({ratio / target - 1:+.0%})"
+    return f"**missed by {1 - ratio / target:.0%}**"
+
+
+def target_table(run: results.Run) -> str:
+    """Best (median) tokens a second of every engine, and our ratio to the best peer."""
+    engines = list(dict.fromkeys(m.engine for m in run.measurements if m.engine not in run.ours))
+    header = ["tokens/s, best (median)", *run.ours, *engines, "ours / best peer", "target", ""]
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    for case in run.cases():
+        match = CASE.match(case)
+        by_engine = run.of(case)
+        ours = by_engine.get("npu")
+        if not match or not ours:
+            continue
+        ratios = {e: results.ratio(ours, by_engine[e]) for e in engines if e in by_engine}
+        cells = [f"{match['phase']} {match['length']}"]
+        for engine in [*run.ours, *engines]:
+            m = by_engine.get(engine)
+            cells.append(f"{m.best():.4g} ({m.median():.4g})" if m else "-")
+        target = TARGETS.get((match["dtype"], match["phase"]))
+        if ratios:
+            best = min(ratios, key=lambda engine: ratios[engine])
+            cells += [f"{ratios[best]:.2f} ({best})", f"≥ {target}" if target else "-"]
+            cells.append(verdict(ratios[best], target))
+        else:
+            cells += ["-"] * 3
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _startup(path: Path) -> str:
+    import json
+
+    lines = [
+        "| session of | creation, s | weights + cache, MB | peak resident, MB | ratio | target | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in json.loads(path.read_text()):
+        ratio = row["peak"] / (row["weights"] + row["cache"])
+        missed = ratio / MEMORY_TARGET - 1
+        lines.append(
+            f"| {row['name']} | {row['seconds']:.2f} "
+            f"| {row['weights'] / 1e6:.0f} + {row['cache'] / 1e6:.0f} | {row['peak'] / 1e6:.0f} "
+            f"| {ratio:.2f} | ≤ {MEMORY_TARGET} "
+            f"| {'met' if missed <= 0 else f'**missed by {missed:.0%}**'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
+    """Everything that was measured into `out`, and the machine it was measured on."""
+    machine = results.machine()
+    parts = [
+        f"Measured on {machine['date']}: {machine['cpu']}, {machine['threads']} threads, "
+        f"{machine['memory_gib']} GiB, kernels `{machine['isa']}` "
+        f"(features: {', '.join(machine['features'])}); {machine['system']}, "
+        f"onnxruntime {machine['onnxruntime']}.\n"
+    ]
+    if not any(feature.startswith("amx") for feature in machine["features"]):
+        parts.append(
+            "**This machine has no AMX.** The targets are written for one that has: bfloat16 rows "
+            "here run on AVX-512 vector instructions, ours and the peers' alike.\n"
+        )
+    for kind, title in (("llm", ""), ("batch", ": rows of a decode step"), ("layers", ": depth")):
+        for path in sorted(out.glob(f"{kind}-*-*.json")):
+            run = results.load(path)
+            match = CASE.match(run.cases()[0])
+            if not match:
+                continue
+            parts.append(f"### {match['model']}, {match['dtype']}{title}\n")
+            parts.append(target_table(run) if kind == "llm" else results.table(run))
+            for peer, reason in missing.get(match["dtype"], {}).items() if kind == "llm" else ():
+                parts.append(f"{peer}: not measured: {reason}.\n")
+    startup = out / "startup.json"
+    if startup.exists():
+        parts += ["### Session creation and memory\n", _startup(startup)]
+    return "\n".join(parts)
+
+
+DOCS_HEAD = """\
+# Performance
+
+Written by `python benchmarks/llm.py --write-docs` from a run on one machine: the numbers say
+nothing about another. What counts is a ratio inside one run: engines take turns, round by round,
+each in a process that is stopped while it is not its turn; outputs are compared before anything is
+timed. `ours / best peer` is the median over the rounds of the ratio inside a round, to the peer for
+which it is smallest. Weights, cache and activations have the same precision on every side, and every engine
+computes logits for the last token only, brings them to the host and takes the largest there.
+
+Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
+GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
+llama.cpp and torch (transformers, eager). `make bench` installs them into `build/bench/peers` and
+measures; `make bench-check` compares the ratios with those stored in `benchmarks/ratios/`.
+
+"""
+
+
+def write_docs(report: str) -> None:
+    """Write docs/performance.md."""
+    DOCS.write_text(DOCS_HEAD + report)

@@ -1,0 +1,93 @@
+"""Engines in processes of their own, and models kept by what they were made from."""
+
+import argparse
+import functools
+import time
+from pathlib import Path
+
+import harness
+import models
+import pytest
+
+
+class Sleeper:
+    """An engine that says how long it slept."""
+
+    def __init__(self, seconds):
+        if seconds < 0:
+            raise ValueError("asleep already")
+        self.seconds = seconds
+
+    def run(self):
+        time.sleep(self.seconds)
+        return self.seconds
+
+
+def comes_to_stand_still(engine):
+    path = Path(f"/proc/{engine._process.pid}/stat")
+    for _ in range(1000):  # the signal takes its time on a busy machine
+        if path.read_text().rsplit(")", 1)[1].split()[0] == "T":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.fixture
+def sleeper_module(monkeypatch):
+    """The server imports this file by its name."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
+
+
+def sleeper(seconds):
+    return functools.partial(Sleeper, seconds)
+
+
+def test_an_engine_stands_still_while_it_is_not_its_turn(sleeper_module):
+    engine = harness.Engine("sleeper", sleeper(0.01))
+    assert comes_to_stand_still(engine)
+    assert engine.call("run") == 0.01
+    assert comes_to_stand_still(engine)
+    engine.close()
+    assert engine._process.returncode == 0
+
+
+def test_an_engine_that_does_not_start_says_why(sleeper_module):
+    with pytest.raises(harness.EngineFailed, match=r"asleep already"):
+        harness.Engine("sleeper", sleeper(-1))
+
+
+def test_a_missing_peer_is_named_and_the_rest_is_measured(sleeper_module, tmp_path, capsys):
+    arguments = argparse.Namespace(only="short", rounds=2, out=tmp_path)
+    specs = {
+        "npu": harness.Spec(sleeper(0.01), ours=True),
+        "peer": harness.Spec(sleeper(0.02)),
+        "broken": harness.Spec(sleeper(-1)),
+    }
+    cases = [harness.Case(name, 1, "calls", "run", ()) for name in ("short nap", "long sleep")]
+    missing: dict[str, str] = {}
+    run = harness.measure(arguments, "naps", specs, cases, missing=missing)
+    assert run is not None and run.cases() == ["short nap"]
+    assert missing == {"broken": "ValueError: asleep already"}
+    assert "| short nap | calls/s | 100 (100) | 50 (50) | 2.00 (2.00) |" in capsys.readouterr().out
+
+
+def test_models_are_made_again_when_what_they_come_from_changes(tmp_path):
+    made = []
+
+    def make(name):
+        key = models.digest(name)
+        folder = models.kept(tmp_path, "model", key, lambda folder: made.append(folder.name))
+        return folder.name
+
+    first, again, changed = make("a"), make("a"), make("b")
+    assert first == again != changed
+    assert made == [first, changed]
+    assert [folder.name for folder in (tmp_path / "models").iterdir()] == [changed]
+
+
+def test_a_digest_sees_the_content_of_files(tmp_path):
+    path = tmp_path / "exporter.py"
+    path.write_text("one")
+    before = models.digest("options", files=[path])
+    path.write_text("two")
+    assert models.digest("options", files=[path]) != before
