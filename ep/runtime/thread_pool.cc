@@ -13,6 +13,7 @@
 #include "ep/runtime/error.h"
 #include "ep/runtime/machine.h"
 #include "ep/runtime/spin.h"
+#include "ep/runtime/wake_placement.h"
 #include "ep/runtime/worker_thread.h"
 
 namespace npu {
@@ -29,8 +30,11 @@ thread_local bool inside_parallel = false;
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads) : threads_(threads) {
-    for (int i = 1; i < threads; ++i) workers_.push_back(StartWorkerThread(Concat("npu-pool-", i), [this] { Work(); }));
+  explicit ThreadPool(int threads) : threads_(threads), placements_(static_cast<size_t>(threads - 1)) {
+    for (int i = 1; i < threads; ++i) {
+      WakePlacement& placement = placements_[static_cast<size_t>(i - 1)];
+      workers_.push_back(StartWorkerThread(Concat("npu-pool-", i), [this, &placement] { Work(placement); }));
+    }
   }
 
   int threads() const { return threads_; }
@@ -126,6 +130,7 @@ class ThreadPool {
   void WakeSleepersFor(uint32_t ranges) {
     const uint32_t helpers = helpers_.load();
     if (sleepers_.load() == 0 || ranges <= helpers) return;
+    for (WakePlacement& placement : placements_) placement.BeforeWake();
     epoch_.fetch_add(1);
     if (ranges - helpers == 1) {
       epoch_.notify_one();
@@ -134,7 +139,7 @@ class ThreadPool {
     }
   }
 
-  void Work() {
+  void Work(WakePlacement& placement) {
     inside_parallel = true;  // whatever a range calls in turn runs on this thread alone
     const auto has_work = [this] { return Unclaimed(ticket_.load(std::memory_order_acquire)) != 0; };
     for (;;) {
@@ -144,10 +149,12 @@ class ThreadPool {
       }
       // The caller stores the ticket and then looks for sleepers; this thread announces itself and then
       // looks at the ticket: one of the two sees the other.
+      placement.BeforeSleep();
       sleepers_.fetch_add(1);
       const uint32_t epoch = epoch_.load();
       if (Unclaimed(ticket_.load()) == 0) epoch_.wait(epoch);
       sleepers_.fetch_sub(1);
+      placement.AfterWake();
     }
   }
 
@@ -165,6 +172,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> helpers_{0};
   std::atomic<uint32_t> epoch_{0};
+  std::vector<WakePlacement> placements_;  // a worker's each
   std::vector<std::thread> workers_;
 };
 

@@ -43,7 +43,9 @@ void CommandQueue::Push(Command command) {
 }
 
 void CommandQueue::WakeConsumer() {
-  if (sleeping_.load() != 0 && sleeping_.exchange(0) != 0) sleeping_.notify_one();
+  if (sleeping_.load() == 0 || sleeping_.exchange(0) == 0) return;
+  placement_.BeforeWake();
+  sleeping_.notify_one();
 }
 
 Command* CommandQueue::Front() {
@@ -52,13 +54,16 @@ Command* CommandQueue::Front() {
   while (!SpinUntil(has_work, kConsumerSpin)) {
     // Either the producer sees sleeping_ set, or this thread sees its push: both sides store first and
     // load second, all sequentially consistent.
+    placement_.BeforeSleep();
     sleeping_.store(1);
     if (pushed_.load() != done) {
       sleeping_.store(0);
-      break;
+    } else if (closed_.load()) {
+      return nullptr;
+    } else {
+      sleeping_.wait(1);
     }
-    if (closed_.load()) return nullptr;
-    sleeping_.wait(1);
+    placement_.AfterWake();
   }
   if (done % kChunkSlots == 0 && done != 0) {
     Chunk* used = std::exchange(head_, head_->next);

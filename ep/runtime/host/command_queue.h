@@ -9,6 +9,7 @@
 
 #include "ep/runtime/host/host_event.h"
 #include "ep/runtime/task.h"
+#include "ep/runtime/wake_placement.h"
 
 namespace npu {
 
@@ -64,6 +65,7 @@ class CommandQueue {
   // The consumer's side.
   alignas(64) const std::shared_ptr<StreamProgress> completed_;
   Chunk* head_;
+  WakePlacement placement_;
 };
 
 }  // namespace npu
