@@ -48,8 +48,21 @@ def vit():
     )
 
 
+def resnet():
+    return transformers.ResNetForImageClassification(
+        transformers.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=3
+        )
+    )
+
+
 def inputs_of(name):
     generator = torch.Generator().manual_seed(1)
+    if name == "resnet":
+        return {
+            "pixel_values": torch.randn(2, 3, 32, 32, generator=generator),
+            "labels": torch.tensor([0, 2]),
+        }
     if name == "vit":
         return {
             "pixel_values": torch.randn(2, 3, 16, 16, generator=generator),
@@ -63,27 +76,38 @@ def inputs_of(name):
     return {"input_ids": ids, "attention_mask": mask, "labels": ids}
 
 
-def losses(model, inputs, steps=3):
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+def losses(model, inputs, steps=3, half=None, fused=False):
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=fused)
+    scaler = torch.amp.GradScaler("npu", init_scale=256.0, enabled=half == torch.float16)
     found = []
     for _ in range(steps):
-        loss = model(**inputs).loss
-        loss.backward()
+        with torch.autocast("npu", dtype=half, enabled=half is not None):
+            loss = model(**inputs).loss
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         found.append(loss.item())
     return found
 
 
-@pytest.mark.parametrize("make", [bert, gpt2, llama, t5, vit], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [bert, gpt2, llama, t5, vit, resnet], ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("no_fallback")
 def test_training_steps(make):
     torch.manual_seed(0)
     model = make().eval()  # no dropout: its numbers are not the CPU's
     inputs = inputs_of(make.__name__)
+    device_inputs = {name: t.npu() for name, t in inputs.items()}
     on_npu = copy.deepcopy(model).npu()
-    found = losses(on_npu, {name: t.npu() for name, t in inputs.items()})
+    for half in (torch.bfloat16, torch.float16):
+        found = losses(copy.deepcopy(on_npu), device_inputs, half=half, fused=True)
+        # Products of 8 or 11 significant bits.
+        torch.testing.assert_close(
+            found, losses(copy.deepcopy(model), inputs), rtol=3e-2, atol=3e-2
+        )
+    found = losses(on_npu, device_inputs)
     torch.testing.assert_close(found, losses(model, inputs), rtol=1e-4, atol=1e-4)
     on_npu.train()  # dropout draws on the device
-    assert losses(on_npu, {name: t.npu() for name, t in inputs.items()}, 1)[0] < 10
+    assert losses(on_npu, device_inputs, 1)[0] < 10

@@ -74,7 +74,7 @@ def test_eye_and_linspace(dtype):
         )
 
 
-@pytest.mark.parametrize("order", [2, 1, 0, math.inf, -math.inf])
+@pytest.mark.parametrize("order", [2, 1, 3, 0, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_vector_norms(dtype, order):
     x = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -92,10 +92,26 @@ def test_vector_norms(dtype, order):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_functions_of_one_float(dtype):
     x = torch.linspace(0.01, 4, 50, dtype=torch.float64).to(dtype)
-    for function in (torch.log1p, torch.log2, torch.log10, torch.expm1, torch.exp2):
+    names = ("acosh", "asinh", "atan", "cosh", "erfc", "exp2", "expm1", "frac", "lgamma")
+    names += ("log10", "log1p", "log2", "sinh", "tan")
+    for function in (getattr(torch, name) for name in names):
         check(function, x)
         check(function, x.view(5, 10).t())
         check(function, torch.tensor([-math.inf, -1.0, -0.0, math.inf, math.nan]).to(dtype))
+    for function in (torch.acos, torch.asin, torch.atanh):
+        check(function, x / 4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_functions_of_two_floats(dtype):
+    special = [-math.inf, -2.5, -0.0, 0.0, 0.3, 1.0, math.inf, math.nan]
+    a = torch.tensor(special).to(dtype)
+    for name in ("atan2", "copysign", "hypot", "logaddexp", "xlogy"):
+        function = getattr(torch, name)
+        check(function, a, a[:, None])
+        check(function, a[:, None], a)
+    for name in ("clamp_min", "clamp_max"):
+        check(getattr(torch, name), a, a[:, None])
 
 
 @pytest.mark.parametrize("dtype", [d for d in FLOATS + INTEGERS if d != torch.bfloat16], ids=str)

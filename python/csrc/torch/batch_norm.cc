@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <array>
 #include <tuple>
 
 #include "python/csrc/torch/elementwise.h"
@@ -16,8 +17,6 @@ using MaybeTensor = std::optional<at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;
 
 bool Has(const MaybeTensor& t) { return t && t->defined(); }
-
-at::Tensor Wide(const at::Tensor& t) { return t.to(AccumulateType(t.scalar_type())); }
 
 // Everything but the channels, which are dimension 1.
 struct Channels {
@@ -140,8 +139,35 @@ at::Tensor BackwardElemt(const at::Tensor& grad, const at::Tensor& input, const 
   return result.to(input.scalar_type());
 }
 
+// --- The gradient in one process
+
+using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+Three BatchNormBackward(const at::Tensor& grad, const at::Tensor& input, const MaybeTensor& weight,
+                        const MaybeTensor& running_mean, const MaybeTensor& running_var, const MaybeTensor& saved_mean,
+                        const MaybeTensor& saved_inverse_deviation, bool training, double epsilon,
+                        std::array<bool, 3> wanted) {
+  TORCH_CHECK(training ? Has(saved_mean) && Has(saved_inverse_deviation) : Has(running_mean) && Has(running_var),
+              "batch_norm expected the statistics of its forward pass, got None");
+  const at::Tensor mean = training ? *saved_mean : *running_mean;
+  const at::Tensor inverse = training ? *saved_inverse_deviation : (Wide(*running_var) + epsilon).rsqrt();
+  const auto [sum, sum_centred, grad_weight, grad_bias] =
+      BackwardReduce(grad, input, mean, inverse, weight, true, wanted[1], wanted[2]);
+  at::Tensor grad_input;
+  if (wanted[0] && training) {
+    const at::Tensor count = at::empty({1}, sum.options()).fill_(Channels(input).count);
+    grad_input = BackwardElemt(grad, input, mean, inverse, weight, sum, sum_centred, count);
+  } else if (wanted[0]) {
+    const Channels channels(input);
+    const at::Tensor scale = Has(weight) ? Wide(*weight) * inverse : inverse;
+    grad_input = (Wide(grad) * channels.Spread(scale)).to(input.scalar_type());
+  }
+  return {grad_input, grad_weight, grad_bias};
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_batch_norm", &BatchNorm);
+  m.impl("native_batch_norm_backward", &BatchNormBackward);
   m.impl("batch_norm_stats", &Stats);
   m.impl("batch_norm_elemt", &Elemt);
   m.impl("batch_norm_elemt.out", &ElemtOut);

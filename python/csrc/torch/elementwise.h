@@ -11,5 +11,6 @@ at::Tensor& BinaryInto(const char* type, int since_version, at::ScalarType dtype
 
 inline bool IsHalf(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 inline at::ScalarType AccumulateType(at::ScalarType dtype) { return IsHalf(dtype) ? at::kFloat : dtype; }
+inline at::Tensor Wide(const at::Tensor& t) { return t.to(AccumulateType(t.scalar_type())); }
 
 }  // namespace npu::aten

@@ -1,18 +1,52 @@
-// Functions of one float that no ONNX kernel computes.
+// Functions of one float or of two that no ONNX kernel computes.
+#include <ATen/ops/acos_meta.h>
+#include <ATen/ops/acos_ops.h>
+#include <ATen/ops/acosh_meta.h>
+#include <ATen/ops/acosh_ops.h>
+#include <ATen/ops/asin_meta.h>
+#include <ATen/ops/asin_ops.h>
+#include <ATen/ops/asinh_meta.h>
+#include <ATen/ops/asinh_ops.h>
+#include <ATen/ops/atan2_meta.h>
+#include <ATen/ops/atan2_ops.h>
+#include <ATen/ops/atan_meta.h>
+#include <ATen/ops/atan_ops.h>
+#include <ATen/ops/atanh_meta.h>
+#include <ATen/ops/atanh_ops.h>
+#include <ATen/ops/copysign_meta.h>
+#include <ATen/ops/copysign_ops.h>
+#include <ATen/ops/cosh_meta.h>
+#include <ATen/ops/cosh_ops.h>
+#include <ATen/ops/erfc_meta.h>
+#include <ATen/ops/erfc_ops.h>
 #include <ATen/ops/erfinv_meta.h>
 #include <ATen/ops/erfinv_ops.h>
 #include <ATen/ops/exp2_meta.h>
 #include <ATen/ops/exp2_ops.h>
 #include <ATen/ops/expm1_meta.h>
 #include <ATen/ops/expm1_ops.h>
+#include <ATen/ops/frac_meta.h>
+#include <ATen/ops/frac_ops.h>
+#include <ATen/ops/hypot_meta.h>
+#include <ATen/ops/hypot_ops.h>
+#include <ATen/ops/lgamma_meta.h>
+#include <ATen/ops/lgamma_ops.h>
 #include <ATen/ops/log10_meta.h>
 #include <ATen/ops/log10_ops.h>
 #include <ATen/ops/log1p_meta.h>
 #include <ATen/ops/log1p_ops.h>
 #include <ATen/ops/log2_meta.h>
 #include <ATen/ops/log2_ops.h>
+#include <ATen/ops/logaddexp_meta.h>
+#include <ATen/ops/logaddexp_ops.h>
+#include <ATen/ops/sinh_meta.h>
+#include <ATen/ops/sinh_ops.h>
+#include <ATen/ops/tan_meta.h>
+#include <ATen/ops/tan_ops.h>
 #include <ATen/ops/trunc_meta.h>
 #include <ATen/ops/trunc_ops.h>
+#include <ATen/ops/xlogy_meta.h>
+#include <ATen/ops/xlogy_ops.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -20,7 +54,6 @@
 #include <numbers>
 
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/map.h"
 #include "python/csrc/torch/structured.h"
 
@@ -58,54 +91,72 @@ double InverseErf(double y) {
   return x;
 }
 
-template <class Meta, class Op, class F>
-at::Tensor& Map(const char* op, const at::Tensor& self, at::Tensor& out, F f) {
-  const at::ScalarType dtype = InferElementwise<Meta>(out, self);
-  if (out.numel() == 0) return out;
-  if (!at::isFloatingType(dtype) || !IsNumber(dtype)) return FallBack<Op>(self, out);
-  const at::Tensor x = Dense(self, dtype), y = DenseTarget(out, dtype);
-  DispatchNumbers(dtype, [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(x.const_data_ptr());
-    LaunchMap<T>(op, y, [=](int64_t i) { return static_cast<T>(f(static_cast<Real<T>>(from[i]))); });
-  });
-  return Deliver(y, out);
+// The C library's lgamma writes a global.
+template <class R>
+R LogGamma(R x) {
+  int sign;
+  return static_cast<R>(::lgamma_r(static_cast<double>(x), &sign));
 }
 
-at::Tensor& ErfinvOut(const at::Tensor& self, at::Tensor& out) {
-  return Map<at::meta::structured_erfinv, at::_ops::erfinv_out>("erfinv", self, out,
-                                                                [](auto x) { return InverseErf(x); });
+template <class R>
+R LogAddExp(R a, R b) {
+  return a == b ? a + static_cast<R>(std::numbers::ln2) : std::fmax(a, b) + std::log1p(std::exp(-std::fabs(a - b)));
 }
+
+// 0 where x is, whatever the logarithm, but for NaN.
+template <class R>
+R XLogY(R x, R y) {
+  return x == 0 && !std::isnan(y) ? R{0} : x * std::log(y);
+}
+
+template <class Meta, class Op, auto f, class... Tensors>
+at::Tensor& Function(const Tensors&... inputs, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<Meta>(out, inputs...);
+  if (!IsRealFloat(dtype)) return FallBack<Op>(inputs..., out);
+  return MapInto(Op::name, dtype, out, f, inputs...);
+}
+
+// Integers are whole already.
 at::Tensor& TruncOut(const at::Tensor& self, at::Tensor& out) {
-  if (at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
-    at::native::resize_output(out, self.sizes());
-    return out.copy_(self);
-  }
-  return Map<at::meta::structured_trunc, at::_ops::trunc_out>("trunc", self, out, [](auto x) { return std::trunc(x); });
-}
-at::Tensor& Exp2Out(const at::Tensor& self, at::Tensor& out) {
-  return Map<at::meta::structured_exp2, at::_ops::exp2_out>("exp2", self, out, [](auto x) { return std::exp2(x); });
-}
-at::Tensor& Expm1Out(const at::Tensor& self, at::Tensor& out) {
-  return Map<at::meta::structured_expm1, at::_ops::expm1_out>("expm1", self, out, [](auto x) { return std::expm1(x); });
-}
-at::Tensor& Log10Out(const at::Tensor& self, at::Tensor& out) {
-  return Map<at::meta::structured_log10, at::_ops::log10_out>("log10", self, out, [](auto x) { return std::log10(x); });
-}
-at::Tensor& Log1pOut(const at::Tensor& self, at::Tensor& out) {
-  return Map<at::meta::structured_log1p, at::_ops::log1p_out>("log1p", self, out, [](auto x) { return std::log1p(x); });
-}
-at::Tensor& Log2Out(const at::Tensor& self, at::Tensor& out) {
-  return Map<at::meta::structured_log2, at::_ops::log2_out>("log2", self, out, [](auto x) { return std::log2(x); });
+  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false))
+    return Function<at::meta::structured_trunc, at::_ops::trunc_out, [](auto x) { return std::trunc(x); }, at::Tensor>(
+        self, out);
+  at::native::resize_output(out, self.sizes());
+  return out.copy_(self);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("erfinv.out", &ErfinvOut);
+#define NPU_UNARY(op, value) \
+  m.impl(#op ".out", &Function<at::meta::structured_##op, at::_ops::op##_out, [](auto x) { return value; }, at::Tensor>)
+#define NPU_BINARY(shape, op, name, value)                                                                             \
+  m.impl(name, &Function<at::meta::structured_##shape, at::_ops::op, [](auto x, auto y) { return value; }, at::Tensor, \
+                         at::Tensor>)
+  NPU_UNARY(acos, std::acos(x));
+  NPU_UNARY(acosh, std::acosh(x));
+  NPU_UNARY(asin, std::asin(x));
+  NPU_UNARY(asinh, std::asinh(x));
+  NPU_UNARY(atan, std::atan(x));
+  NPU_UNARY(atanh, std::atanh(x));
+  NPU_UNARY(cosh, std::cosh(x));
+  NPU_UNARY(erfc, std::erfc(x));
+  NPU_UNARY(erfinv, InverseErf(x));
+  NPU_UNARY(exp2, std::exp2(x));
+  NPU_UNARY(expm1, std::expm1(x));
+  NPU_UNARY(frac, x - std::trunc(x));
+  NPU_UNARY(lgamma, LogGamma(x));
+  NPU_UNARY(log10, std::log10(x));
+  NPU_UNARY(log1p, std::log1p(x));
+  NPU_UNARY(log2, std::log2(x));
+  NPU_UNARY(sinh, std::sinh(x));
+  NPU_UNARY(tan, std::tan(x));
   m.impl("trunc.out", &TruncOut);
-  m.impl("exp2.out", &Exp2Out);
-  m.impl("expm1.out", &Expm1Out);
-  m.impl("log10.out", &Log10Out);
-  m.impl("log1p.out", &Log1pOut);
-  m.impl("log2.out", &Log2Out);
+  NPU_BINARY(atan2, atan2_out, "atan2.out", std::atan2(x, y));
+  NPU_BINARY(copysign_Tensor, copysign_out, "copysign.out", std::copysign(x, y));
+  NPU_BINARY(hypot, hypot_out, "hypot.out", std::hypot(x, y));
+  NPU_BINARY(logaddexp, logaddexp_out, "logaddexp.out", LogAddExp(x, y));
+  NPU_BINARY(xlogy_Tensor, xlogy_OutTensor, "xlogy.OutTensor", XLogY(x, y));
+#undef NPU_BINARY
+#undef NPU_UNARY
 }
 
 }  // namespace

@@ -23,9 +23,9 @@ void UnscaleAndCheck(at::TensorList grads, at::Tensor& found_inf, const at::Tens
   CheckNumber(kOp, "found_inf", found_inf, at::kFloat);
   CheckNumber(kOp, "inv_scale", inv_scale, at::kFloat);
   for (const at::Tensor& grad : grads) {
-    TORCH_CHECK(grad.layout() == at::kStrided && at::isFloatingType(grad.scalar_type()) && IsNumber(grad.scalar_type()),
-                "[", kOp, "] expected dense gradients of float16, bfloat16, float32 or float64, got ", grad.layout(),
-                " ", grad.scalar_type());
+    TORCH_CHECK(grad.layout() == at::kStrided && IsRealFloat(grad.scalar_type()), "[", kOp,
+                "] expected dense gradients of float16, bfloat16, float32 or float64, got ", grad.layout(), " ",
+                grad.scalar_type());
     TORCH_CHECK(grad.device() == found_inf.device() && grad.device() == inv_scale.device(), "[", kOp,
                 "] expected gradients, found_inf and inv_scale on one device, got ", grad.device(), ", ",
                 found_inf.device(), " and ", inv_scale.device());

@@ -1,17 +1,14 @@
-// The losses of classification and of regression and their gradients, composed of the device's kernels.
+// The loss of classification and its gradient, composed of the device's kernels.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/nll_loss_backward_meta.h>
 #include <ATen/ops/nll_loss_forward_meta.h>
-#include <ATen/ops/result_type.h>
 #include <torch/library.h>
 
 #include <tuple>
 
-#include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/integer_indices.h"
 #include "python/csrc/torch/structured.h"
 
@@ -90,26 +87,36 @@ at::Tensor NewNllLossBackward(const at::Tensor& grad, const at::Tensor& self, co
   return NllLossBackward(grad, self, target, weight, reduction, ignore_index, total_weight, out);
 }
 
-at::Tensor& MseLossOut(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
-  OutputMeta<at::meta::structured_mse_loss>(out).meta(self, target, reduction);
-  const at::ScalarType dtype = AccumulateType(at::result_type(self, target));
-  const at::Tensor difference = self.to(dtype).sub(target.to(dtype));
-  const at::Tensor squares = difference.mul(difference);
-  if (reduction == at::Reduction::None) return out.resize_(squares.sizes()).copy_(squares);
-  return out.resize_({}).copy_(reduction == at::Reduction::Mean ? squares.mean() : squares.sum());
+// --- One class for each place of an image: [N, classes, H, W] as rows of classes
+
+at::Tensor Rows(const at::Tensor& scores) {
+  TORCH_CHECK(scores.dim() == 4, "nll_loss2d expected scores of shape [N, classes, H, W], got ", scores.sizes());
+  return scores.permute({0, 2, 3, 1}).reshape({-1, scores.size(1)});
 }
-at::Tensor MseLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
-                           int64_t reduction) {
-  const at::ScalarType dtype = at::result_type(self, target);
-  const at::ScalarType compute = AccumulateType(dtype);
-  const double scale = reduction == at::Reduction::Mean ? 2.0 / static_cast<double>(self.numel()) : 2.0;
-  return self.to(compute).sub(target.to(compute)).mul_(scale).mul(grad.to(compute)).to(dtype);
+void CheckPlaces(const at::Tensor& scores, const at::Tensor& target) {
+  TORCH_CHECK(target.dim() == 3 && target.size(0) == scores.size(0) && target.size(1) == scores.size(2) &&
+                  target.size(2) == scores.size(3),
+              "nll_loss2d expected a target of shape [N, H, W] for scores of shape ", scores.sizes(), ", got ",
+              target.sizes());
 }
-at::Tensor& MseLossBackwardOut(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
-                               int64_t reduction, at::Tensor& out) {
-  const at::Tensor gradient = MseLossBackward(grad, self, target, reduction);
-  at::native::resize_output(out, gradient.sizes());
-  return out.copy_(gradient);
+
+std::tuple<at::Tensor, at::Tensor> NllLoss2d(const at::Tensor& self, const at::Tensor& target,
+                                             const std::optional<at::Tensor>& weight, int64_t reduction,
+                                             int64_t ignore_index) {
+  const at::Tensor rows = Rows(self);
+  CheckPlaces(self, target);
+  auto [loss, total_weight] = NewNllLoss(rows, target.reshape({-1}), weight, reduction, ignore_index);
+  return {reduction == at::Reduction::None ? loss.view(target.sizes()) : loss, total_weight};
+}
+at::Tensor NllLoss2dBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
+                             const std::optional<at::Tensor>& weight, int64_t reduction, int64_t ignore_index,
+                             const at::Tensor& total_weight) {
+  const at::Tensor rows = Rows(self);
+  CheckPlaces(self, target);
+  const at::Tensor slopes = reduction == at::Reduction::None ? grad.reshape({-1}) : grad;
+  const at::Tensor gradient =
+      NewNllLossBackward(slopes, rows, target.reshape({-1}), weight, reduction, ignore_index, total_weight);
+  return gradient.view({self.size(0), self.size(2), self.size(3), self.size(1)}).permute({0, 3, 1, 2}).contiguous();
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -117,9 +124,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("nll_loss_backward", &NewNllLossBackward);
   m.impl("nll_loss_forward.output", &NllLoss);
   m.impl("nll_loss_backward.grad_input", &NllLossBackward);
-  m.impl("mse_loss.out", &MseLossOut);
-  m.impl("mse_loss_backward", &MseLossBackward);
-  m.impl("mse_loss_backward.grad_input", &MseLossBackwardOut);
+  m.impl("nll_loss2d_forward", &NllLoss2d);
+  m.impl("nll_loss2d_backward", &NllLoss2dBackward);
 }
 
 }  // namespace

@@ -114,22 +114,29 @@ at::Tensor& VectorNormOut(const at::Tensor& self, const c10::Scalar& ord, at::Op
   Infer<at::meta::structured_linalg_vector_norm>(out, self, ord, dim, keepdim, dtype);
   const double order = ord.toDouble();
   const std::vector<int64_t> axes = Axes(dim, self.dim());
-  const auto reduced = [&](const char* type, int since_version, const at::Tensor& from) {
-    return Reduce(type, since_version, from.scalar_type(), from, axes, 0, out);
+  if (!at::isFloatingType(self.scalar_type()) || ToDType(self.scalar_type()) == DType::kUndefined || self.dim() == 0 ||
+      self.numel() == 0)
+    return FallBack<at::_ops::linalg_vector_norm_out>(self, ord, dim, keepdim, dtype, out);
+  const at::Tensor x = self.to(dtype.value_or(self.scalar_type()));
+  const auto reduce = [&](const char* type, int since_version, const at::Tensor& from) -> at::Tensor& {
+    Reduce(type, since_version, from.scalar_type(), from, axes, std::nullopt, out);
+    return out;
   };
-  bool done = false;
-  if (at::isFloatingType(self.scalar_type()) && ToDType(self.scalar_type()) != DType::kUndefined) {
-    const at::Tensor x = self.to(dtype.value_or(self.scalar_type()));
-    if (x.dim() == 0 || std::isinf(order))
-      done = order != 0 && reduced(order > 0 ? "ReduceMax" : "ReduceMin", 18, x.abs());
-    else if (order == 0)
-      done = reduced("ReduceSum", 13, x.ne(0).to(AccumulateType(x.scalar_type())));
-    else if (order == 1)
-      done = reduced("ReduceL1", 18, x);
-    else if (order == 2)
-      done = reduced("ReduceL2", 18, x);
-  }
-  return done ? out : FallBack<at::_ops::linalg_vector_norm_out>(self, ord, dim, keepdim, dtype, out);
+  if (std::isinf(order)) return reduce(order > 0 ? "ReduceMax" : "ReduceMin", 18, x.abs());
+  if (order == 0) return reduce("ReduceSum", 13, x.ne(0).to(AccumulateType(x.scalar_type())));
+  if (order == 1) return reduce("ReduceL1", 18, x);
+  if (order == 2) return reduce("ReduceL2", 18, x);
+  return out.copy_(Wide(x).abs().pow(ord).sum(axes, keepdim).pow(1 / order));
+}
+
+at::Tensor& NormDtypeOut(const at::Tensor& self, const std::optional<c10::Scalar>& p, at::IntArrayRef dim, bool keepdim,
+                         at::ScalarType dtype, at::Tensor& out) {
+  const at::OptionalIntArrayRef dims = dim.empty() ? at::OptionalIntArrayRef() : dim;
+  return VectorNormOut(self, p.value_or(2), dims, keepdim, dtype, out);
+}
+at::Tensor& NormOut(const at::Tensor& self, const std::optional<c10::Scalar>& p, at::IntArrayRef dim, bool keepdim,
+                    at::Tensor& out) {
+  return NormDtypeOut(self, p, dim, keepdim, self.scalar_type(), out);
 }
 
 at::Tensor WholeExtreme(const char* type, const at::Tensor& self) {
@@ -258,6 +265,10 @@ at::Tensor Std(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::o
   if (!self.is_floating_point()) return FallBack<at::_ops::std_correction>(self, dim, correction, keepdim);
   return Variance(self, dim, correction, keepdim).sqrt_().to(self.scalar_type());
 }
+std::tuple<at::Tensor, at::Tensor> VarMean(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                                           const std::optional<c10::Scalar>& correction, bool keepdim) {
+  return {self.var(dim, correction, keepdim), self.mean(dim, keepdim)};
+}
 
 at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
 
@@ -310,6 +321,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("mean.out", &MeanOut);
   m.impl("prod.int_out", &ProdOut);
   m.impl("linalg_vector_norm.out", &VectorNormOut);
+  m.impl("norm.out", &NormOut);
+  m.impl("norm.dtype_out", &NormDtypeOut);
   m.impl("amax.out", &AmaxOut);
   m.impl("amin.out", &AminOut);
   m.impl("max", &Max);
@@ -325,6 +338,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("cumsum.out", &CumsumOut);
   m.impl("var.correction", &Var);
   m.impl("std.correction", &Std);
+  m.impl("var_mean.correction", &VarMean);
   m.impl("_softmax.out", &SoftmaxOut);
   m.impl("_log_softmax.out", &LogSoftmaxOut);
   m.impl("native_layer_norm", &LayerNorm);

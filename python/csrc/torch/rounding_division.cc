@@ -1,7 +1,6 @@
 // Divisions whose quotient is rounded: Python's //, and C's.
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/div_ops.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <cmath>
@@ -9,7 +8,6 @@
 
 #include "ep/runtime/error.h"
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/map.h"
 #include "python/csrc/torch/structured.h"
 
@@ -38,8 +36,7 @@ T Quotient(T a, T b, bool down) {
     }
     return static_cast<T>(a / b);
   } else {
-    const auto x = static_cast<Real<T>>(a), y = static_cast<Real<T>>(b);
-    return static_cast<T>(down ? FloorQuotient(x, y) : std::trunc(x / y));
+    return down ? FloorQuotient(a, b) : std::trunc(a / b);
   }
 }
 
@@ -49,18 +46,8 @@ at::Tensor& DivModeOut(const at::Tensor& a, const at::Tensor& b, std::optional<c
   const at::ScalarType dtype = InferElementwise<at::meta::structured_div_Tensor_mode>(out, a, b, mode);
   if (out.numel() == 0) return out;
   if (!IsNumber(dtype)) return FallBack<at::_ops::div_out_mode>(a, b, mode, out);
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
-  const at::Tensor x = Dense(Dense(a, dtype).expand(out.sizes())), divisor = Dense(b, dtype);
-  const at::Tensor y = divisor.numel() == 1 ? divisor : Dense(divisor.expand(out.sizes()));
-  const at::Tensor quotient = DenseTarget(out, dtype);
-  DispatchNumbers(dtype, [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(x.const_data_ptr());
-    const auto* by = static_cast<const T*>(y.const_data_ptr());
-    const int64_t step = y.numel() == 1 ? 0 : 1;
-    const bool down = *mode == "floor";
-    LaunchMap<T>("div", quotient, [=](int64_t i) { return Quotient(from[i], by[i * step], down); });
-  });
-  return Deliver(quotient, out);
+  const bool down = *mode == "floor";
+  return MapInto</*integers=*/true>("div", dtype, out, [down](auto x, auto y) { return Quotient(x, y, down); }, a, b);
 }
 
 at::Tensor& FloorDivideOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {

@@ -96,6 +96,15 @@ at::Tensor& ClampMaxOut(const at::Tensor& self, const c10::Scalar& high, at::Ten
   return Clamp<at::_ops::clamp_max_out>(dtype, self, std::nullopt, ScalarTensor(high, dtype, self), out, high);
 }
 
+at::Tensor& ClampMinTensorOut(const at::Tensor& self, const at::Tensor& low, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp_min_Tensor>(out, self, low);
+  return Clamp<at::_ops::clamp_min_Tensor_out>(dtype, self, low, std::nullopt, out, low);
+}
+at::Tensor& ClampMaxTensorOut(const at::Tensor& self, const at::Tensor& high, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp_max_Tensor>(out, self, high);
+  return Clamp<at::_ops::clamp_max_Tensor_out>(dtype, self, std::nullopt, high, out, high);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("where.self", &Where);
   m.impl("where.self_out", &WhereOut);
@@ -105,6 +114,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("clamp.Tensor_out", &ClampTensorOut);
   m.impl("clamp_min.out", &ClampMinOut);
   m.impl("clamp_max.out", &ClampMaxOut);
+  m.impl("clamp_min.Tensor_out", &ClampMinTensorOut);
+  m.impl("clamp_max.Tensor_out", &ClampMaxTensorOut);
 }
 
 }  // namespace

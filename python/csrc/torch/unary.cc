@@ -12,6 +12,8 @@
 #include <ATen/ops/reciprocal_meta.h>
 #include <ATen/ops/round_meta.h>
 #include <ATen/ops/rsqrt_meta.h>
+#include <ATen/ops/sgn_meta.h>
+#include <ATen/ops/sgn_ops.h>
 #include <ATen/ops/sigmoid_meta.h>
 #include <ATen/ops/sign_meta.h>
 #include <ATen/ops/silu_meta.h>
@@ -151,6 +153,9 @@ at::Tensor& RoundOut(const at::Tensor& self, at::Tensor& out) {
 at::Tensor& SignOut(const at::Tensor& self, at::Tensor& out) {
   return Unary<at::meta::structured_sign, at::_ops::sign_out>("Sign", 13, self, out);
 }
+at::Tensor& SgnOut(const at::Tensor& self, at::Tensor& out) {
+  return Unary<at::meta::structured_sgn, at::_ops::sgn_out>("Sign", 13, self, out);
+}
 at::Tensor& SiluOut(const at::Tensor& self, at::Tensor& out) {
   return Unary<at::meta::structured_silu, at::_ops::silu_out>("Swish", 24, self, out);
 }
@@ -169,6 +174,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("ceil.out", &CeilOut);
   m.impl("floor.out", &FloorOut);
   m.impl("round.out", &RoundOut);
+  m.impl("sgn.out", &SgnOut);
   m.impl("sign.out", &SignOut);
   m.impl("silu.out", &SiluOut);
   m.impl("isnan", &Isnan);

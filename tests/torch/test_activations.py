@@ -1,0 +1,158 @@
+"""Activations, losses, pooling and normalisation with kernels of their own, and their gradients."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+# In float and rounded once, here; the CPU rounds 16-bit floats in between, too.
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
+    """The result of the CPU and the gradients of the CPU, in float32 for 16-bit floats."""
+
+    def run(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        leaves = [
+            i.detach()
+            .to(device, dtype if i.is_floating_point() else i.dtype)
+            .requires_grad_(i.requires_grad)
+            for i in inputs
+        ]
+        y = function(*leaves)
+        weight = torch.linspace(-1, 2, y.numel(), dtype=torch.float64).view(y.shape).to(y)
+        y.backward(weight)
+        grads = [t.grad for t in leaves if t.requires_grad]
+        assert y.dtype == dtype and all(g.dtype == dtype for g in grads)
+        return [t.detach().cpu().double() for t in (y, *grads)]
+
+    dtype = inputs[0].dtype
+    exact = torch.float32 if dtype.itemsize == 2 else dtype
+    for got, expected in zip(run("npu", dtype), run("cpu", exact), strict=True):
+        scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+        torch.testing.assert_close(
+            got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale, equal_nan=True
+        )
+
+
+def make(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        (torch.randn(shape, generator=generator, dtype=torch.float64) * 2)
+        .to(dtype)
+        .requires_grad_()
+    )
+
+
+ACTIVATIONS = {
+    "softplus": lambda x: F.softplus(x, beta=2, threshold=3),
+    "elu": lambda x: F.elu(x, 0.7),
+    "elu_in_place": lambda x: F.elu(x * 1, 0.7, inplace=True),
+    "selu": F.selu,
+    "celu": lambda x: F.celu(x, 1.3),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "mish": F.mish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "hardswish_in_place": lambda x: F.hardswish(x * 1, inplace=True),
+    "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.8),
+    "relu6": F.relu6,
+    "logsigmoid": F.logsigmoid,
+    "transposed": lambda x: F.softplus(x.transpose(1, 2)),
+    "flip": lambda x: x.flip(0, 2),
+    "roll": lambda x: x.roll((3, -1), (1, 2)).roll(4),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_activations(name, dtype):
+    if name == "hardsigmoid" and dtype == torch.float64:
+        pytest.skip("the CPU's sixth is a float's")
+    check(ACTIVATIONS[name], make(dtype, 3, 5, 7))
+    check(ACTIVATIONS[name], make(dtype, 0, 5, 7))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_prelu(dtype):
+    check(F.prelu, make(dtype, 2, 5, 3), make(dtype, 5, seed=1))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_pointwise_losses(dtype, reduction):
+    x, y = make(dtype, 4, 6), make(dtype, 4, 6, seed=1).detach()
+    check(lambda a, b: F.mse_loss(a, b, reduction=reduction), x, y)
+    check(lambda a, b: F.smooth_l1_loss(a, b, beta=0.7, reduction=reduction), x, y)
+    check(lambda a, b: F.huber_loss(a, b, delta=0.7, reduction=reduction), x, y)
+    check(lambda a, b: F.l1_loss(a, b, reduction=reduction), x, y)
+    p, q = x.detach().sigmoid().requires_grad_(), y.sigmoid()
+    weight = torch.linspace(0.5, 2, 6).to(dtype)
+    check(lambda a, b, w: F.binary_cross_entropy(a, b, w, reduction=reduction), p, q, weight)
+    check(lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction=reduction), x, q)
+
+
+def test_binary_cross_entropy_refuses_what_is_no_probability():
+    x = torch.tensor([0.5, 1.5], device="npu")
+    F.binary_cross_entropy(x, torch.ones(2, device="npu"))
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        torch.npu.synchronize()
+    extreme = torch.tensor([0.0, 1.0], device="npu")
+    assert F.binary_cross_entropy(extreme, 1 - extreme).item() == 100
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_classes_of_places(reduction):
+    scores = make(torch.float32, 2, 5, 3, 4)
+    target = torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(0))
+    target[0, 1] = -100
+    weight = torch.linspace(0.5, 2, 5)
+    check(lambda s, t, w: F.cross_entropy(s, t, w, reduction=reduction), scores, target, weight)
+    with pytest.raises(RuntimeError, match=r"N, H, W"):
+        torch.ops.aten.nll_loss2d_forward(scores.npu(), target[:, :2].npu(), None, 1, -100)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_pooling(dtype):
+    x = make(dtype, 2, 3, 9, 8)
+    check(lambda t: F.max_pool2d(t, 3, 2, 1), x)
+    check(lambda t: F.max_pool2d(t, (2, 3), (1, 2), (0, 1), dilation=(3, 2), ceil_mode=True), x)
+    check(lambda t: F.max_pool1d(t[0], 3), x)
+    check(lambda t: F.avg_pool2d(t, 3, 2, 1), x)
+    check(lambda t: F.avg_pool2d(t, 3, 2, 1, ceil_mode=True, count_include_pad=False), x)
+    check(lambda t: F.avg_pool2d(t, (2, 3), divisor_override=5), x)
+    check(lambda t: F.adaptive_avg_pool2d(t, (4, 3)), x)
+    check(lambda t: F.adaptive_avg_pool2d(t[0], 1), x)
+    channels_last = x.detach().to(memory_format=torch.channels_last).requires_grad_()
+    check(lambda t: F.max_pool2d(t, 2), channels_last)
+    values, places = F.max_pool2d(x.npu(), 2, return_indices=True)
+    expected, expected_places = F.max_pool2d(x, 2, return_indices=True)
+    assert torch.equal(places.cpu(), expected_places) and torch.equal(values.cpu(), expected)
+
+
+def test_pooling_of_nan_and_of_no_room():
+    x = torch.tensor([[[1.0, float("nan"), 3.0, -float("inf")]]], device="npu")
+    assert F.max_pool2d(x, (1, 2)).isnan().tolist() == [[[True, False]]]
+    with pytest.raises(RuntimeError, match=r"[Oo]utput size is too small"):
+        F.max_pool2d(x, 3)
+    with pytest.raises(RuntimeError, match=r"two, not negative"):
+        torch.ops.aten._adaptive_avg_pool2d(x, [-1, 2])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_gradients_of_normalisation(dtype, training):
+    x, weight, bias = make(dtype, 4, 6, 5), make(dtype, 6, seed=1), make(dtype, 6, seed=2)
+    mean, variance = make(dtype, 6, seed=3).detach(), make(dtype, 6, seed=4).detach().abs()
+
+    def batch_norm(x, weight, bias, mean, variance):
+        return F.batch_norm(x, mean.clone(), variance.clone(), weight, bias, training)
+
+    check(batch_norm, x, weight, bias, mean, variance)
+    check(lambda x, w, b: F.group_norm(x, 3, w, b), x, weight, bias)
+    check(lambda x: F.group_norm(x, 2), x)
+    check(lambda x: torch.cat([t.flatten() for t in torch.var_mean(x, (0, 2), correction=0)]), x)
+    check(lambda x: torch._weight_norm(x, x.norm(dim=(1, 2), keepdim=True), 0), x)
