@@ -98,14 +98,18 @@ class OrtMatMul(Layers):
 
         numpy_type = numpy_dtype(self.dtype)
         self.element = helper.np_dtype_to_tensor_dtype(numpy_type)
-        weight = np.random.default_rng(SEED).standard_normal((k, n), np.float32).astype(numpy_type)
+        # Each layer its own values: onnxruntime keeps equal weights once, and would read them from the cache.
+        weights = np.random.default_rng(SEED).standard_normal((layers, k, n), np.float32)
         names = [f"w{i}" for i in range(layers)]
         graph = helper.make_graph(
             [helper.make_node("MatMul", ["x", w], [f"y_{w}"]) for w in names],
             "layers",
             [helper.make_tensor_value_info("x", self.element, ["m", k])],
             [helper.make_tensor_value_info(f"y_{w}", self.element, ["m", n]) for w in names],
-            [onnx.numpy_helper.from_array(weight, w) for w in names],
+            [
+                onnx.numpy_helper.from_array(w.astype(numpy_type), name)
+                for name, w in zip(names, weights, strict=True)
+            ],
         )
         self.session = session_of(graph, self.provider, self.threads)
         self.names, self.depth, self.numpy_type = names, k, numpy_type
