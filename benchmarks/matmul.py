@@ -98,7 +98,8 @@ class OrtMatMul(Layers):
 
         numpy_type = numpy_dtype(self.dtype)
         self.element = helper.np_dtype_to_tensor_dtype(numpy_type)
-        # Each layer its own values: onnxruntime keeps equal weights once, and would read them from the cache.
+        # Values of each layer's own: onnxruntime keeps equal weights once, and reads them from the
+        # cache.
         weights = np.random.default_rng(SEED).standard_normal((layers, k, n), np.float32)
         names = [f"w{i}" for i in range(layers)]
         graph = helper.make_graph(
