@@ -15,6 +15,7 @@ import numpy as np
 
 # ONNX element types by the names that sessions give them.
 ELEMENTS = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
+GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
 
 
 def prompt(length: int, vocabulary: int, rows: int = 1) -> np.ndarray:
@@ -266,8 +267,7 @@ class LlamaCppModel(LanguageModel):
         params = api.llama_context_default_params()
         params.n_ctx = params.n_batch = capacity
         params.n_threads = params.n_threads_batch = threads
-        kind = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}[dtype]
-        params.type_k = params.type_v = getattr(api, f"GGML_TYPE_{kind}")
+        params.type_k = params.type_v = GGML_TYPES[dtype]
         self.context = api.llama_init_from_model(self.model, params)
         if not self.context:
             raise RuntimeError("llama.cpp cannot make a context")

@@ -115,8 +115,9 @@ Written by `python benchmarks/llm.py --write-docs` from a run on one machine: th
 nothing about another. What counts is a ratio inside one run: engines take turns, round by round,
 each in a process that is stopped while it is not its turn; outputs are compared before anything is
 timed. `ours / best peer` is the median over the rounds of the ratio inside a round, to the peer for
-which it is smallest. Weights, cache and activations have the same precision on every side, and every engine
-computes logits for the last token only, brings them to the host and takes the largest there.
+which it is smallest. Weights, cache and activations have the same precision on every side, and
+every engine computes logits for the last token only, brings them to the host and takes the largest
+there.
 
 Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
 GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
