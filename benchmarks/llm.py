@@ -27,7 +27,6 @@ import plots
 import report
 from peers import PEERS, Peers
 
-LENGTHS = [128, 512, 2048]
 BATCHES = [1, 2, 4, 8]
 LAYERS = [10, 20, 30]
 # Relative root mean square of the difference of logits. float32: sums in another order. bfloat16:
@@ -119,7 +118,7 @@ def cases_of(label: str, arguments: argparse.Namespace) -> list[harness.Case]:
 
 def batches_of(label: str, arguments: argparse.Namespace) -> list[harness.Case]:
     """A decode step of several rows."""
-    past, steps = min(LENGTHS), arguments.steps
+    past, steps = min(report.LENGTHS), arguments.steps
     return [
         harness.Case(
             f"{label} decode @{past} batch {rows}",
@@ -161,7 +160,7 @@ def run(lineup: Lineup, arguments: argparse.Namespace) -> None:
         measure("batch", models.SMOLLM2, batches_of(label, arguments), batch_peers)
         for count in arguments.layers:
             cut = models.Model(models.SMOLLM2.name, count)
-            label, past, steps = f"{cut.label} {dtype}", min(LENGTHS), arguments.steps
+            label, past, steps = f"{cut.label} {dtype}", min(report.LENGTHS), arguments.steps
             case = harness.Case(f"{label} decode @{past}", steps, "steps", "decode", (past, steps))
             measure("layers", cut, [case], [peer for peer in ("torch",) if peer in arguments.peers])
 
@@ -171,8 +170,10 @@ def main() -> int:
     names = list(models.MODELS)
     parser.add_argument("--models", nargs="+", default=names, choices=names, help="to run")
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS), help="too")
-    parser.add_argument("--prefill", type=int, nargs="*", default=LENGTHS, help="tokens")
-    parser.add_argument("--decode", type=int, nargs="*", default=LENGTHS, help="tokens cached")
+    parser.add_argument("--prefill", type=int, nargs="*", default=report.LENGTHS, help="tokens")
+    parser.add_argument(
+        "--decode", type=int, nargs="*", default=report.LENGTHS, help="tokens cached"
+    )
     parser.add_argument("--batches", type=int, nargs="*", default=BATCHES, help="rows a step")
     parser.add_argument("--layers", type=int, nargs="*", default=LAYERS, help="of SmolLM2")
     parser.add_argument("--steps", type=int, default=16, help="tokens a decode sample")
@@ -191,7 +192,9 @@ def main() -> int:
         lineup = Lineup(arguments)
         run(lineup, arguments)
         known = json.loads(reasons.read_text()) if reasons.exists() else {}
-        reasons.write_text(json.dumps({**known, **lineup.missing}, indent=1) + "\n")
+        for dtype, missing in lineup.missing.items():
+            known[dtype] = {**known.get(dtype, {}), **missing}
+        reasons.write_text(json.dumps(known, indent=1) + "\n")
     missing = json.loads(reasons.read_text()) if reasons.exists() else {}
     text = report.text(arguments.out, missing)
     (arguments.out / "llm.md").write_text(text)

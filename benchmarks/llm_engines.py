@@ -268,6 +268,8 @@ class LlamaCppModel(LanguageModel):
         params.n_ctx = params.n_batch = capacity
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = GGML_TYPES[dtype]
+        if dtype == "float32":
+            params.flash_attn_type = 0  # fused, its logits differ by 2e-3, apart by 2e-6
         self.context = api.llama_init_from_model(self.model, params)
         if not self.context:
             raise RuntimeError("llama.cpp cannot make a context")

@@ -16,6 +16,7 @@ TARGETS = {
     ("float32", "prefill"): 1.0,
     ("float32", "decode"): 0.95,
 }
+LENGTHS = [128, 512, 2048]
 MEMORY_TARGET = 1.15  # peak resident memory over packed weights and cache
 CASE = re.compile(
     r"(?P<model>\S+) (?P<dtype>\S+) (?P<phase>prefill|decode) @?(?P<length>\d+)"
@@ -44,7 +45,9 @@ def target_table(run: results.Run) -> str:
         if not match or not ours:
             continue
         ratios = {e: results.ratio(ours, by_engine[e]) for e in engines if e in by_engine}
-        cells = [f"{match['phase']} {match['length']}"]
+        rounds = len(ours.seconds)
+        plural = "s" if rounds > 1 else ""
+        cells = [f"{match['phase']} {match['length']} ({rounds} round{plural})"]
         for engine in [*run.ours, *engines]:
             m = by_engine.get(engine)
             cells.append(f"{m.best():.4g} ({m.median():.4g})" if m else "-")
@@ -57,6 +60,15 @@ def target_table(run: results.Run) -> str:
             cells += ["-"] * 3
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def not_measured(run: results.Run) -> str:
+    """Names the rows of the issue's table that a run lacks."""
+    matches = [CASE.match(case) for case in run.cases()]
+    rows = {f"{m['phase']} {m['length']}" for m in matches if m}
+    wanted = [f"{phase} {n}" for phase in ("prefill", "decode") for n in LENGTHS]
+    lacking = [row for row in wanted if row not in rows]
+    return f"Not measured in this run: {', '.join(lacking)}.\n" if lacking else ""
 
 
 def _startup(path: Path) -> str:
@@ -100,8 +112,13 @@ def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
                 continue
             parts.append(f"### {match['model']}, {match['dtype']}{title}\n")
             parts.append(target_table(run) if kind == "llm" else results.table(run))
-            for peer, reason in missing.get(match["dtype"], {}).items() if kind == "llm" else ():
-                parts.append(f"{peer}: not measured: {reason}.\n")
+            if kind == "llm" and (lacking := not_measured(run)):
+                parts.append(lacking)
+            if kind == "llm":
+                reasons = missing.get(match["dtype"], {})
+                measured = {m.engine for m in run.measurements}
+                absent = [f"{p}: {why}." for p, why in reasons.items() if p not in measured]
+                parts += [f"Not measured: {reason}\n" for reason in absent]
     startup = out / "startup.json"
     if startup.exists():
         parts += ["### Session creation and memory\n", _startup(startup)]
@@ -115,9 +132,9 @@ Written by `python benchmarks/llm.py --write-docs` from a run on one machine: th
 nothing about another. What counts is a ratio inside one run: engines take turns, round by round,
 each in a process that is stopped while it is not its turn; outputs are compared before anything is
 timed. `ours / best peer` is the median over the rounds of the ratio inside a round, to the peer for
-which it is smallest. Weights, cache and activations have the same precision on every side, and
-every engine computes logits for the last token only, brings them to the host and takes the largest
-there.
+which it is smallest; a dash is an engine that was not in that row's run. Weights, cache and
+activations have the same precision on every side, and every engine computes logits for the last
+token only, brings them to the host and takes the largest there.
 
 Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
 GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
