@@ -3,6 +3,7 @@
 from onnxruntime_npu.opdef import check, torch
 
 from ._dropout import factors
+from ._inference_rows import bounded
 from ._masked_product import masked_product
 
 # sic: the schema's spelling
@@ -92,7 +93,9 @@ class Problem:
             self.layout in LAYOUTS,
             f"expected input_layout BSH, SBH, BSND, BNSD or TND, got '{self.layout}'",
         )
-        self.require(self.heads >= 1, f"expected head_num >= 1, got {self.heads}")
+        self.require(
+            1 <= self.heads < 2**31, f"expected head_num in [1, 2147483647], got {self.heads}"
+        )
         self.require(
             0 <= a["keep_prob"] <= 1, f"expected keep_prob in [0, 1], got {a['keep_prob']}"
         )
@@ -336,7 +339,7 @@ class Problem:
         mask, mode = self.a["atten_mask"], self.mode
         if mask is None:
             return torch.zeros(1, 1, rows, keys, dtype=torch.bool, device=device)
-        pre, following = self.a["pre_tockens"], self.a["next_tockens"]
+        pre, following = bounded(self.a["pre_tockens"]), bounded(self.a["next_tockens"])
         used = self.used()
         if (mode == 7 and used and b == used[-1]) or (mode == 8 and used and b == used[0]):
             mode = 4
@@ -560,6 +563,8 @@ def calls(make):
     band = {"pre_tockens": 20, "next_tockens": 30, "atten_mask": make.bools(4, 37, 70)[:1]}
     band["atten_mask"] = make.bools(2, 4, 37, 70, p=0.2)
     yield "mask_per_head_and_band", q, k, v, {**given, **band}
+    band |= {"pre_tockens": 2**63 - 1, "next_tockens": 2**63 - 1}
+    yield "unbounded_band", q, k, v, {**given, **band}
     whole = {"sparse_mode": 1, "atten_mask": make.bools(37, 70), "pse": make(1, 4, 37, 70)}
     yield "mask_and_bias", q, k, v, {**given, **whole}
     yield "bias_per_batch", q, k, v, {**given, "pse": make(2, 4, 37, 70)}
@@ -632,7 +637,8 @@ def wrong_calls():
         cases.append((match, lambda make: call(make, change, **given)))
 
     add("expected input_layout BSH, SBH, BSND, BNSD or TND, got 'NSD'", input_layout="NSD")
-    add("expected head_num >= 1, got 0", head_num=0)
+    add(r"expected head_num in \[1, 2147483647\], got 0", head_num=0)
+    add(r"expected head_num in \[1, 2147483647\], got 2147483648", head_num=2**31)
     add("expected keep_prob in .0, 1., got 1.5", keep_prob=1.5)
     add("expected sparse_mode in .0, 8., got 9", sparse_mode=9)
     add("expected input_layout TND with sparse_mode 7, got BNSD", sparse_mode=7)

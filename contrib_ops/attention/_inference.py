@@ -34,7 +34,7 @@ from onnxruntime_npu.opdef import check, torch
 
 from ._inference_combinations import check_combination
 from ._inference_operands import Operands, dequantise
-from ._inference_rows import full_mask, is_compressed, lengths_per_batch, packed_rows
+from ._inference_rows import bounded, full_mask, is_compressed, lengths_per_batch, packed_rows
 from ._masked_product import masked_product
 
 
@@ -174,7 +174,7 @@ class Call:
             f"expected input_layout {', '.join(self.layouts)}, got '{self.input_layout}'",
         )
         self.kv_heads = self.num_key_value_heads or heads
-        require(heads >= 1, f"expected num_heads >= 1, got {heads}")
+        require(1 <= heads < 2**31, f"expected num_heads in [1, 2147483647], got {heads}")
         require(self.kv_heads >= 0, f"expected num_key_value_heads >= 0, got {self.kv_heads}")
         require(
             heads % self.kv_heads == 0,
@@ -392,6 +392,7 @@ class Call:
             )
             kv_lengths = lengths_per_batch(require, kv_name, kv_given, count, keys, query)
             kv_lengths = kv_lengths.expand(count)
+            self.operands.check_table(self.op, kv_lengths, self.key.shape[0])
             kv_lengths = torch.cat([kv_lengths, kv_lengths.new_zeros(1)])
             self.k, self.v = (x.transpose(0, 1).flatten(1, 2)[None] for x in (self.k, self.v))
             row = torch.arange(count * keys, device=query.device)
@@ -416,7 +417,10 @@ class Call:
         ).view(-1, 1, 1, 1)
         kv_lengths = lengths_per_batch(
             require, kv_name, self.actual_seq_lengths_kv, self.batch, self.own_keys, self.query
-        ).view(-1, 1, 1, 1)
+        )
+        if self.paged:
+            self.operands.check_table(self.op, kv_lengths, self.key.shape[0])
+        kv_lengths = kv_lengths.view(-1, 1, 1, 1)
         i = torch.arange(self.rows, device=device)[:, None]
         j = torch.arange(self.keys, device=device)[None, :]
         no_room = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device)
@@ -450,16 +454,17 @@ class Call:
             f"got {'none' if mask is None else list(mask.shape)}",
         )
         masked, offset = self.outside, self.kv_lengths - self.q_lengths
+        before, behind = bounded(self.pre_tokens), bounded(self.next_tokens)
         if not self.decoding:
             if mode == 0 and mask is not None:
-                masked = masked | (j < i - self.pre_tokens) | (j > i + self.next_tokens)
+                masked = masked | (j < i - before) | (j > i + behind)
             elif mode == 2:
                 masked = masked | (j > i)
             elif mode == 3:
                 masked = masked | (j > i + offset)
             elif mode == 4:
                 at = i + offset
-                masked = masked | (j < at - self.pre_tokens) | (j > at + self.next_tokens)
+                masked = masked | (j < at - before) | (j > at + behind)
         if mask is None or compressed:
             return masked
         self.require(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._inference_operands import LAYOUTS
-from ._inference_rows import COMPRESSED
+from ._inference_rows import COMPRESSED, bounded
 
 
 class Shapes:
@@ -296,15 +296,15 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
     pattern = []
     atten_mask = given("atten_mask")
     if mode == 0 and atten_mask is not None:
-        pattern.append(b.Less(j, b.Sub(i, a["pre_tokens"])))
-        pattern.append(b.Greater(j, b.Add(i, a["next_tokens"])))
+        pattern.append(b.Less(j, b.Sub(i, bounded(a["pre_tokens"]))))
+        pattern.append(b.Greater(j, b.Add(i, bounded(a["next_tokens"]))))
     elif mode == 2:
         pattern.append(b.Greater(j, i))
     elif mode == 3:
         pattern.append(b.Greater(j, b.Add(i, offset)))
     elif mode == 4:
-        pattern.append(b.Less(j, b.Add(i, b.Sub(offset, a["pre_tokens"]))))
-        pattern.append(b.Greater(j, b.Add(i, b.Add(offset, a["next_tokens"]))))
+        pattern.append(b.Less(j, b.Add(i, b.Sub(offset, bounded(a["pre_tokens"])))))
+        pattern.append(b.Greater(j, b.Add(i, b.Add(offset, bounded(a["next_tokens"])))))
     masks += [b.And(many, p) for p in pattern] if single_is_special else pattern
     if atten_mask is not None and (mode < 2 or single_is_special):
         flat = b.Reshape(b.Cast(atten_mask, to="bool"), [-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxruntime_npu.opdef import ABSENT, torch
+from onnxruntime_npu.opdef import ABSENT, check_indices, torch
 
 # input_layout: axes of query, key and value, and axes of the result.
 LAYOUTS = {
@@ -111,8 +111,16 @@ class Operands:
             x = x.permute(0, 1, 3, 2, 4).flatten(3)
         return self._checked(name, self.from_pages(x), heads)
 
+    def check_table(self, op, lengths, blocks):
+        """Refuse a page beyond the cache; entries behind a sequence's length may be anything."""
+        first_row = torch.arange(self.table.shape[1], device=self.table.device) * self.block_size
+        read = (first_row < lengths[:, None]).expand_as(self.table)
+        check_indices(self.table, 0, blocks, f"[{op}] expected block_table entries", where=read)
+
     def from_pages(self, pages):
         """Return [blocks, N, block_size, ..] as [B, N, S, ..]."""
+        if pages.shape[0] == 0:
+            pages = pages.new_zeros(1, *pages.shape[1:])
         # What stands behind a sequence's length may be anything: it is masked later.
         rows = pages[self.table.long().clamp(0, max(pages.shape[0] - 1, 0))]
         return rows.transpose(1, 2).flatten(2, 3)
@@ -203,9 +211,7 @@ def dequantise(operands, kind, scale, offset, mode, joint, size, keys, entries, 
 
     def broadcast(x):
         """Return the scales as they spread over [B, N, S, D]."""
-        if joint:
-            x = x[int(kind == "value")]
-        x = x.reshape(-1)
+        x = x.reshape(2 if joint else 1, -1)[int(joint and kind == "value")]
         if mode == 0:
             return x.reshape(1, 1, 1, 1) if n == 1 else x.reshape(1, heads, 1, size)
         if mode == 2:

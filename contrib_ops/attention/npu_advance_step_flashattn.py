@@ -3,7 +3,7 @@
 Source: torch_npu.npu_advance_step_flashattn.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, check_indices, npu_op, torch
 
 _INT64 = ["int64"]
 
@@ -99,9 +99,10 @@ def reference(
     )
 
     def slots(rows, positions):
-        # The kernel refuses a position beyond the table; here it only must not fail.
-        block = (positions // block_size).clamp(0, block_tables.shape[1] - 1)
-        return rows.gather(1, block) * block_size + positions % block_size
+        limit = min(block_tables.shape[1] * block_size, 2**63 - 1)
+        what = "[npu_advance_step_flashattn] expected positions"
+        check_indices(positions, 0, limit, what, note=", the blocks of block_tables")
+        return rows.gather(1, positions // block_size) * block_size + positions % block_size
 
     if speculative:
         positions = input_positions.reshape(num_seqs, per_seq) + accepted_num[:, None] + 1

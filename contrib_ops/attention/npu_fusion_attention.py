@@ -29,6 +29,7 @@ from onnxruntime_npu.opdef import FLOATS, NotPortable, Sample, npu_op, torch
 
 from ._cases import catalogue_operands, tolerate_rounded_weights
 from ._fusion_attention import ARGUMENTS, LAYOUTS, attend, calls, gradients, pattern, wrong_calls
+from ._inference_rows import bounded
 
 op = npu_op(
     "npu_fusion_attention(Tensor query, Tensor key, Tensor value, int head_num, "
@@ -191,8 +192,8 @@ def body(
     if atten_mask is not None:
         corner = i if mode == 0 else b.Add(i, delta)
         if mode in (0, 4):
-            masks.append(b.Less(j, b.Sub(corner, a["pre_tockens"])))
-            masks.append(b.Greater(j, b.Add(corner, a["next_tockens"])))
+            masks.append(b.Less(j, b.Sub(corner, bounded(a["pre_tockens"]))))
+            masks.append(b.Greater(j, b.Add(corner, bounded(a["next_tockens"]))))
         elif mode == 2:
             masks.append(b.Greater(j, i))
         elif mode == 3:

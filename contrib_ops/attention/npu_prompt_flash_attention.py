@@ -121,6 +121,8 @@ def samples(make):
     yield Sample(*bsh, **heads, id="not_causal_without_a_mask")
     yield Sample(*bsh, **heads, atten_mask=torch.zeros(19, 33, dtype=torch.bool),
                  id="causal_by_next_tokens")  # fmt: skip
+    yield Sample(*bsh, **heads, atten_mask=make.bools(2, 1, 19, 33), pre_tokens=2**63 - 1,
+                 next_tokens=2**63 - 1, id="unbounded_tokens")  # fmt: skip
     yield Sample(*bsh, **heads, atten_mask=make.bools(2, 1, 19, 33), next_tokens=100,
                  pse_shift=make(1, 4, 20, 40), id="mask_and_bias")  # fmt: skip
     bnsd = make(2, 4, 19, 16), make(2, 2, 33, 16), make(2, 2, 33, 24)

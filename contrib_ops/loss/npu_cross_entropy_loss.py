@@ -1,6 +1,6 @@
 """Log-softmax and negative log-likelihood in one. Source: torch_npu.npu_cross_entropy_loss."""
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
 
 op = npu_op(
     "npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None,"
@@ -75,6 +75,7 @@ def reference(
     compute = torch.promote_types(input.dtype, torch.float32)
     log_prob = torch.log_softmax(input.to(compute), -1)
     weights = input.new_ones(classes, dtype=compute) if weight is None else weight.to(compute)
+    check_indices(target, 0, classes, "[npu_cross_entropy_loss] expected target")
     w = weights.index_select(0, target)
     nll = -log_prob.gather(1, target[:, None]).squeeze(1) * w
     counts = (target != ignore_index).to(compute) if ignore_index >= 0 else torch.ones_like(nll)

@@ -58,7 +58,7 @@ def reference(input, weight, bias, group, eps=1e-05):
     )
     n, c, *spatial = input.shape
     check(
-        group > 0 and c % group == 0,
+        0 < group <= max(c, 1) and c % group == 0,
         f"[npu_group_norm_silu] expected group to be a positive divisor of the {c} channels, "
         f"got {group}",
     )
@@ -156,6 +156,12 @@ op.errors(
     match=r"\[npu_group_norm_silu\] expected group to be a positive divisor of the 6 channels, "
     r"got 4",
     id="group",
+)
+op.errors(
+    lambda make: Sample(make(2, 0, 5), None, None, 2**31),
+    match=r"\[npu_group_norm_silu\] expected group to be a positive divisor of the 0 channels, "
+    r"got 2147483648",
+    id="groups_of_nothing",
 )
 op.errors(
     lambda make: Sample(make(2, 6, 5), make(6), make(6), 0),

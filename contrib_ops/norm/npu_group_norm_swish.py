@@ -43,7 +43,7 @@ def reference(input, num_groups, weight, bias, eps=1e-05, swish_scale=1.0):
     )
     n, c, *spatial = input.shape
     check(
-        num_groups > 0 and c % num_groups == 0,
+        0 < num_groups <= max(c, 1) and c % num_groups == 0,
         f"[npu_group_norm_swish] expected num_groups to be a positive divisor of the {c} channels, "
         f"got {num_groups}",
     )

@@ -1,6 +1,6 @@
 """What both versions of the MLA prolog share: the semantics, the body and the sample calls."""
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, torch
 
 from ._cache_rows import body_store, store
 
@@ -197,6 +197,8 @@ def reference(
             f"got {cache.shape[3]}",
         )
 
+    rows = kv_cache.shape[0] * kv_cache.shape[1]
+    check_indices(cache_index, None, rows, f"[{op}] expected cache_index")
     lead, (n, d, hckv), dr = token_x.shape[:-1], weight_uk.shape, rope_cos.shape[-1]
     dtype = weight_uk.dtype
     compute = torch.promote_types(dtype, torch.float32)

@@ -4,7 +4,7 @@ Source: torch_npu.npu_kv_rmsnorm_rope_cache. The caches are written in place, wh
 schema does not say and this one does.
 """
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
 
 from ._cache_rows import body_store, store
 
@@ -199,6 +199,9 @@ def reference(
     else:
         k = torch.cat((k, normed[:, r:]), -1)
         y = v.to(compute).reshape(batch * length, y_width)
+    rows = page if cache_mode == "Norm" else k_cache.shape[0] * page
+    lowest = 0 if cache_mode == "Norm" else None
+    check_indices(index, lowest, rows, "[npu_kv_rmsnorm_rope_cache] expected index")
     slots = _slots(index, batch, length, page, cache_mode)
     fractal = cache_mode.endswith("NZ")
     return (

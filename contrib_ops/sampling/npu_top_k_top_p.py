@@ -1,6 +1,6 @@
 """Keeps the logits that survive top-k, then top-p filtering. Source: torch_npu.npu_top_k_top_p."""
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
 
 op = npu_op(
     "npu_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor",
@@ -35,6 +35,10 @@ def reference(logits, p=None, k=None):
         f"got {k is not None and (list(k.shape), k.dtype)}",
     )
     count = logits.shape[1]
+    if k is not None and count:
+        check_indices(k, 1, count, "[npu_top_k_top_p] expected k", closed=True)
+    if p is not None and count:
+        check_indices(p, 0, 1, "[npu_top_k_top_p] expected p", closed=True)
     kept, order = logits.sort(dim=-1, stable=True)
     if k is not None and count:
         smallest = kept.gather(1, (count - k.to(torch.int64))[:, None])

@@ -1,6 +1,15 @@
 """Gathers rows of a table. Source: torch_npu.npu_gather_sparse_index."""
 
-from onnxruntime_npu.opdef import FLOATS, INDICES, SIGNED, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import (
+    FLOATS,
+    INDICES,
+    SIGNED,
+    Sample,
+    check,
+    check_indices,
+    npu_op,
+    torch,
+)
 
 _ELEMENTS = [*FLOATS, "float64", *SIGNED, "uint8", "bool"]
 
@@ -21,6 +30,7 @@ def reference(input, index):
         input.dim() >= 1,
         "[npu_gather_sparse_index] expected input of rank >= 1, got a scalar",
     )
+    check_indices(index, 0, input.shape[0], "[npu_gather_sparse_index] expected index")
     rows = input.index_select(0, index.to(torch.int64).reshape(-1))
     return rows.reshape([*index.shape, *input.shape[1:]])
 

@@ -3,7 +3,7 @@
 Source: torch_npu.npu_scatter_nd_update, torch_npu.npu_scatter_nd_update_.
 """
 
-from onnxruntime_npu.opdef import FLOATS, INDICES, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, INDICES, Sample, check, check_indices, npu_op, torch
 
 _ELEMENTS = [*FLOATS, "bool", "int64", "int32", "int8", "uint8"]
 
@@ -41,7 +41,10 @@ def reference(self, indices, updates):
         list(updates.shape) == expected,
         f"[npu_scatter_nd_update] expected updates of shape {expected}, got {list(updates.shape)}",
     )
-    return self.index_put(tuple(indices.to(torch.int64).unbind(-1)), updates)
+    places = indices.to(torch.int64).unbind(-1)
+    for place, size in zip(places, self.shape, strict=False):
+        check_indices(place, 0, size, "[npu_scatter_nd_update] expected indices")
+    return self.index_put(places, updates)
 
 
 @op.function

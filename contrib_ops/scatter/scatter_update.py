@@ -3,7 +3,7 @@
 Source: torch_npu.scatter_update, torch_npu.scatter_update_.
 """
 
-from onnxruntime_npu.opdef import FLOATS, INDICES, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, INDICES, Sample, check, check_indices, npu_op, torch
 
 _ELEMENTS = [*FLOATS, "int8", "int32"]
 
@@ -72,6 +72,10 @@ def reference(self, indices, updates, axis):
     else:
         rows, starts = torch.arange(updates.shape[0], device=self.device), places.reshape(-1)
 
+    room = self.shape[axis] - updates.shape[axis]
+    check_indices(rows, 0, self.shape[0], "[scatter_update] expected batch rows")
+    note = ", so that the updates fit the axis"
+    check_indices(starts, 0, room, "[scatter_update] expected indices", closed=True, note=note)
     # Bring axis to the second place: then every update is a run of y[row, start : start + L].
     along = self.movedim(axis, 1)
     positions = starts[:, None] + torch.arange(updates.shape[axis], device=self.device)

@@ -8,14 +8,15 @@ reference, and the reference to what is known from elsewhere.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import onnx
-import onnxruntime_npu
 import pytest
 import torch
 from onnxruntime_npu import torch_device
 from onnxruntime_npu.opdef import Maker, Op, Sample, all_ops
 from onnxruntime_npu.opdef import dtypes as dt
+from onnxruntime_npu.opdef.eager import check_dtypes
 from onnxruntime_npu.opdef.inference import infer_outputs
 from op_paths import (
     CPU,
@@ -229,6 +230,15 @@ def test_opcheck(op: Op, dtype: str, i: int) -> None:
 
 
 @error_calls
+def test_error_reference(op: Op, case) -> None:
+    sample = case.make(Maker(op.sample_dtypes[0]))
+    bound = bind(op, sample)
+    with pytest.raises(RuntimeError, match=case.match):
+        check_dtypes(op, bound)
+        op.call_reference(**bound)
+
+
+@error_calls
 def test_error_eager(op: Op, case) -> None:
     sample = case.make(Maker(op.sample_dtypes[0]))
     with pytest.raises(RuntimeError, match=case.match):
@@ -266,17 +276,42 @@ def _dtypes_defined(op: Op, sample: Sample) -> bool:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_wrong_dtype_is_named(op: Op) -> None:
+@pytest.mark.parametrize("run", [eager, eager_npu, fake_call])
+def test_wrong_dtype_is_named(op: Op, run) -> None:
+    tested = set()
+    for sample in samples(op, op.sample_dtypes[0]):
+        for node_input, value in op.iterate_inputs(bind(op, sample)):
+            if node_input.is_list_of_ints or value is None or node_input.name in tested:
+                continue
+            tested.add(node_input.name)
+            wrong = [v.to(torch.complex64) for v in _listed(value)]
+            bound = {
+                **bind(op, sample),
+                node_input.name: wrong if node_input.variadic else wrong[0],
+            }
+            types = ", ".join(node_input.dtypes)
+            expected = rf"\[{op.name}\] expected {node_input.name} of dtype {types}, got complex64"
+            with pytest.raises(RuntimeError, match=expected):
+                run(op, Sample.of(bound))
+    assert tested
+
+
+def _listed(value: Any) -> list[torch.Tensor]:
+    return value if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
+def test_wrong_dtype_in_a_bare_node_is_named(op: Op) -> None:
     sample = samples(op, op.sample_dtypes[0])[0]
-    bound = bind(op, sample)
-    node_input = next(x for x in op.inputs if not x.is_list_of_ints and bound[x.name] is not None)
-    value = bound[node_input.name]
-    wrong = torch.complex64
-    bound[node_input.name] = (
-        [v.to(wrong) for v in value] if node_input.variadic else value.to(wrong)
-    )
-    args = [bound[a.name] for a in op.schema.arguments if not a.keyword_only]
-    kwargs = {a.name: bound[a.name] for a in op.schema.arguments if a.keyword_only}
-    expected = rf"\[{op.name}\] expected {node_input.name} of dtype .*, got complex64"
-    with pytest.raises(RuntimeError, match=expected):
-        getattr(onnxruntime_npu, op.name)(*args, **kwargs)
+    for node_input, value in op.iterate_inputs(bind(op, sample)):
+        if node_input.is_list_of_ints or value is None:
+            continue
+        wrong = [v.to(torch.int16) for v in _listed(value)]
+        bound = {**bind(op, sample), node_input.name: wrong if node_input.variadic else wrong[0]}
+        if "int16" not in node_input.dtypes:
+            model = make_model(op, Sample.of(bound), body=False)
+            for info in model.graph.output:
+                info.ClearField("type")
+            expected = rf"{op.onnx_type}.* input {node_input.name}: expected .*, got int16"
+            with pytest.raises(Exception, match=expected):
+                session(model, NPU)

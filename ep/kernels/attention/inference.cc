@@ -16,7 +16,8 @@ Inference::Inference(InferenceAttributes attributes) : attributes_(std::move(att
     for (const char* name : a_.layouts) names += (names.empty() ? "" : ", ") + std::string(name);
     Fail(ErrorCode::kInvalidArgument, "[", a_.op, "] expected input_layout ", names, ", got '", a_.layout, "'");
   }
-  NPU_INFERENCE_CHECK(a_.heads >= 1 && a_.heads <= INT32_MAX, "expected num_heads >= 1, got ", a_.heads);
+  NPU_INFERENCE_CHECK(a_.heads >= 1 && a_.heads <= INT32_MAX, "expected num_heads in [1, ", INT32_MAX, "], got ",
+                      a_.heads);
   NPU_INFERENCE_CHECK(a_.key_heads >= 0, "expected num_key_value_heads >= 0, got ", a_.key_heads);
   if (a_.key_heads == 0) a_.key_heads = a_.heads;
   NPU_INFERENCE_CHECK(a_.heads % a_.key_heads == 0, "expected num_key_value_heads to divide num_heads ", a_.heads,

@@ -51,7 +51,7 @@ Training::Training(const char* op, const char* scale, const Attributes& a)
                                    [&](const LayoutName& layout) { return layout.name == layout_; });
   TRAINING_CHECK(found != std::end(kLayouts), "expected input_layout BSH, SBH, BSND, BNSD or TND, got '", layout_, "'");
   form_ = found->form;
-  TRAINING_CHECK(heads_ >= 1 && heads_ <= INT32_MAX, "expected head_num >= 1, got ", heads_);
+  TRAINING_CHECK(heads_ >= 1 && heads_ <= INT32_MAX, "expected head_num in [1, ", INT32_MAX, "], got ", heads_);
   TRAINING_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
   TRAINING_CHECK(sparse_mode_ >= 0 && sparse_mode_ <= 8, "expected sparse_mode in [0, 8], got ", sparse_mode_);
   TRAINING_CHECK(sparse_mode_ < 7 || IsPacked(form_), "expected input_layout TND with sparse_mode ", sparse_mode_,

@@ -1,6 +1,8 @@
 // Group normalisation followed by an activation: the common part of npu_group_norm_silu and npu_group_norm_swish.
 #pragma once
 
+#include <algorithm>
+
 #include "ep/kernels/normalization/moments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -18,8 +20,9 @@ struct GroupNormCall {
 inline void CheckGroupNorm(const GroupNormCall& c, const char* groups_name) {
   const Shape& shape = c.input.shape;
   NPU_CHECK(shape.rank() >= 2, "[", c.op, "] expected input of rank >= 2, got ", shape);
-  NPU_CHECK(c.groups > 0 && shape[1] % c.groups == 0, "[", c.op, "] expected ", groups_name,
-            " to be a positive divisor of the ", shape[1], " channels, got ", c.groups);
+  // Of no channels every number is a divisor: mean and rstd of as many groups need not fit any memory.
+  NPU_CHECK(c.groups > 0 && c.groups <= std::max<int64_t>(shape[1], 1) && shape[1] % c.groups == 0, "[", c.op,
+            "] expected ", groups_name, " to be a positive divisor of the ", shape[1], " channels, got ", c.groups);
   for (const auto& [name, t] : {std::pair{"weight", &c.weight}, std::pair{"bias", &c.bias}}) {
     NPU_CHECK(!*t || t->shape == Shape{shape[1]}, "[", c.op, "] expected ", name, " of shape ", Shape{shape[1]},
               ", got ", t->shape);

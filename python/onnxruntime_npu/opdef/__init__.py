@@ -20,7 +20,7 @@ from .dtypes import (
     SIGNED,
     UNSIGNED,
 )
-from .samples import Maker, Sample, check
+from .samples import Maker, Sample, check, check_indices
 from .table import op_table
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "all_ops",
     "attach_function_bodies",
     "check",
+    "check_indices",
     "load_ops",
     "npu_op",
     "op_table",

@@ -99,10 +99,15 @@ class EagerKernels:
 
         kernel = self._kernel(bound, len(inputs), output_count)
         written_over = [(i, position[name]) for i, name in in_place.items()]
-        if device.type == "cpu":
-            kernel.run(inputs, allocate, written_over)
-        else:
-            kernel.launch(inputs, allocate, written_over, device.index)
+        try:
+            if device.type == "cpu":
+                kernel.run(inputs, allocate, written_over)
+            else:
+                kernel.launch(inputs, allocate, written_over, device.index)
+        except ArgumentError as error:
+            if str(error).startswith("["):
+                raise
+            raise ArgumentError(f"[{self._op.name}] {error}") from None
         for i, name in in_place.items():
             target, written = bound[name], keep_alive[f"{name}.0"]
             if target is not written:

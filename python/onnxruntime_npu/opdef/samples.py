@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,36 @@ def check(condition: bool, message: str) -> None:
         raise ArgumentError(message)
 
 
+def check_indices(
+    values: torch.Tensor,
+    low: int | None,
+    high: int,
+    what: str,
+    *,
+    closed: bool = False,
+    where: torch.Tensor | None = None,
+    note: str = "",
+) -> None:
+    """Raise ArgumentError for a value outside [low, high); of a traced tensor none are known.
+
+    ``low`` None lets negative values pass, ``closed`` lets ``high`` itself, and only values
+    ``where`` it is true are looked at. The message is "<what> in [low, high)<note>, got <value>".
+    """
+    import torch
+
+    if type(values) is not torch.Tensor or values.device.type == "meta":
+        return
+    if where is not None:
+        values = values[where]
+    fits = values <= high if closed else values < high
+    if low is not None:
+        fits &= values >= low
+    if not fits.all():
+        value = values[~fits].flatten()[0].item()
+        allowed = f"[{low or 0}, {high}{']' if closed else ')'}"
+        raise ArgumentError(f"{what} in {allowed}{note}, got {value}")
+
+
 class Sample:
     """One call: arguments as torch takes them.
 
@@ -31,6 +61,13 @@ class Sample:
         self.kwargs = kwargs
         self.id = id
         self.expect = expect
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Sample:
+        """Return the call with every argument by name, ``self`` among them."""
+        sample = cls()
+        sample.kwargs = dict(arguments)
+        return sample
 
 
 @dataclass(frozen=True)

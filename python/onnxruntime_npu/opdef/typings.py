@@ -24,7 +24,15 @@ class Typing:
 
 
 def typings(node_type: NodeType) -> list[Typing]:
-    """Return the declarations of an op type, in the order in which they are tried."""
+    """Return the declarations of an op type, in the order in which they are tried.
+
+    The last one takes any types, so that the provider refuses a node and can say why.
+    """
+    refused = Typing((None,) * len(node_type.inputs), tuple(map(_only, node_type.outputs)))
+    return [*_fitting(node_type), refused]
+
+
+def _fitting(node_type: NodeType) -> list[Typing]:
     stated = [typing for _, op in node_type.ops for typing in op.typings]
     if not stated:
         return list(_followed(node_type))
