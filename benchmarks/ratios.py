@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,18 @@ def fallen(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.verdict == "fell"]
 
 
-def keep_better(first: Mapping[str, float], again: Mapping[str, float]) -> dict[str, float]:
-    """Two measurements in one: noise lowers a ratio in one of them, a slower kernel in both."""
+def keep(
+    choose: Callable[[list[float]], float],
+    first: Mapping[str, float],
+    again: Mapping[str, float],
+) -> dict[str, float]:
+    """Two measurements in one.
+
+    The larger of what is checked: noise lowers a ratio in one of them, a slower kernel in both. The
+    smaller of what is stored: a lucky one would make every later run a fall.
+    """
     return {
-        name: max(values)
+        name: choose(values)
         for name in dict.fromkeys([*first, *again])
         if (values := [side[name] for side in (first, again) if name in side])
     }

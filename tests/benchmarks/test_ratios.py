@@ -31,12 +31,16 @@ def test_missing_and_new_rows_are_named():
 def test_a_slow_spell_in_one_measurement_is_no_fall():
     stored = {"kernel": 2.0, "slower": 2.0}
     first, again = {"kernel": 1.0, "slower": 1.0}, {"kernel": 1.9, "slower": 1.1}
-    together = ratios.keep_better(first, again)
+    together = ratios.keep(max, first, again)
     assert verdicts(stored, together) == {"kernel": "kept", "slower": "fell"}
 
 
 def test_rows_not_measured_again_keep_their_ratio():
-    assert ratios.keep_better({"a": 1.0, "b": 2.0}, {"a": 1.5}) == {"a": 1.5, "b": 2.0}
+    assert ratios.keep(max, {"a": 1.0, "b": 2.0}, {"a": 1.5}) == {"a": 1.5, "b": 2.0}
+
+
+def test_a_lucky_measurement_is_not_what_is_stored():
+    assert ratios.keep(min, {"a": 3.0}, {"a": 2.0}) == {"a": 2.0}
 
 
 def test_the_table_begins_with_the_worst_row():
