@@ -150,7 +150,9 @@ class Operands(Shapes):
             return t if dtype == "float32" else b.Cast(b.Cast(t, to=dtype), to="float32")
 
         if offset is not None:
-            x = rounded(b.Add(x, spread(offset)))
+            # Only as many numbers as the scale's are asked for.
+            alike = b.Reshape(offset, b.Shape(scale), allowzero=1)
+            x = rounded(b.Add(x, spread(alike)))
         return rounded(b.Mul(x, spread(scale)))
 
 

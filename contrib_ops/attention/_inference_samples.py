@@ -25,6 +25,8 @@ def quantised_samples(make):
     yield Sample(q, *kv, **bnsd, antiquant_scale=scales(2), id="int8_tensor")
     yield Sample(q, *kv, **bnsd, antiquant_scale=scales(2, 2, 1, 16),
                  antiquant_offset=offsets(2, 2, 1, 16), id="int8_channel")  # fmt: skip
+    yield Sample(q, *kv, **bnsd, antiquant_scale=scales(2, 2, 1, 16),
+                 antiquant_offset=offsets(64), id="int8_flat_offset")  # fmt: skip
     yield Sample(q, *kv, **bnsd, antiquant_scale=scales(2, 2, 21, dtype="float32"),
                  antiquant_offset=offsets(2, 2, 21, dtype="float32"), antiquant_mode=1,
                  actual_seq_lengths_kv=[21, 3], id="int8_token")  # fmt: skip
