@@ -356,3 +356,17 @@ def test_results_are_there_only_after_the_work():
     stream.synchronize()
     assert stream.query()
     assert torch.equal(product.cpu(), torch.eye(768))
+
+
+def test_integers_lose_fractions_as_in_torch():
+    """Bounds and factors of integers, and integer powers below one."""
+    assert torch.arange(0, -8.000001, -4.0, dtype=torch.int64, device="npu").tolist() == [0, -4]
+    with pytest.raises(RuntimeError, match="step must be nonzero"):
+        torch.arange(0, 5, 0.5, dtype=torch.int64, device="npu")
+    operands = [torch.arange(n).reshape(s) for n, s in ((3, [3]), (6, [3, 2]), (2, [2]))]
+    expected = torch.addmv(*operands, beta=0.2, alpha=1.6)
+    moved = [t.npu() for t in operands]
+    assert torch.addmv(*moved, beta=0.2, alpha=1.6).tolist() == expected.tolist()
+    base, exponent = torch.tensor([0, 1, -1, 2, -1]), torch.tensor([-5, -5, -5, -5, -4])
+    powers = torch.pow(base.npu(), exponent.npu()).tolist()
+    assert powers == torch.pow(base, exponent).tolist() == [0, 1, -1, 0, 1]

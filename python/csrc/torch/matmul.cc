@@ -66,7 +66,11 @@ at::Tensor& AddmvOut(const at::Tensor& self, const at::Tensor& matrix, const at:
   if (!Takes(matrix) || beta.isComplex() || alpha.isComplex())
     return FallBack<at::_ops::addmv_out>(self, matrix, vector, beta, alpha, out);
   const at::Tensor addend = Dense(self).expand(out.sizes()).contiguous().unsqueeze(1);
-  Product(matrix, vector.unsqueeze(1)).In(addend).Set("alpha", alpha.toDouble()).Set("beta", beta.toDouble()).Into(out);
+  // As in torch, factors of integers lose their fractions.
+  const auto factor = [&](const c10::Scalar& s) {
+    return at::isIntegralType(out.scalar_type(), false) ? static_cast<double>(s.toLong()) : s.toDouble();
+  };
+  Product(matrix, vector.unsqueeze(1)).In(addend).Set("alpha", factor(alpha)).Set("beta", factor(beta)).Into(out);
   return out;
 }
 

@@ -1,0 +1,104 @@
+"""Every operator of torch's own operator database on npu tensors, against the CPU.
+
+An operator with a kernel is computed on the device, one without falls back; either must give what
+the CPU gives. The database and its samples are torch's, so nothing here knows what is implemented.
+"""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo.core import OpInfo
+
+SAMPLES = 6  # of each operator and dtype
+DTYPES = {"float32": torch.float32, "int64": torch.int64}
+
+# Results that are random, or memory that nobody wrote: only shape and dtype can be compared.
+RANDOM = """
+bernoulli cauchy empty empty_like empty_permuted empty_strided exponential geometric log_normal
+multinomial new_empty new_empty_strided normal pca_lowrank rand_like randint randint_like randn
+randn_like svd_lowrank uniform nn.functional.alpha_dropout nn.functional.dropout
+nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout
+nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
+nn.functional.multi_head_attention_forward nn.functional.rrelu
+""".split()
+
+# Of equal elements any may come first: only the first result, the values, is determined.
+TIES = ["topk"]
+
+REASONS = {
+    "as_strided_partial_views": "looks through a view at memory that a copy to npu leaves behind",
+    "sparse_sampled_addmm": "npu has no sparse tensors",
+    "sparse_mm_reduce": "npu has no sparse tensors",
+    "to_sparse": "npu has no sparse tensors",
+    "native_dropout_backward": "of integers, on the CPU only: as on CUDA",
+    "tensor_split": "torch itself wants its tensor of indices on the CPU",
+    "to": "its samples name the CPU as the place of the result",
+}
+
+
+def full_name(op: OpInfo) -> str:
+    return "_".join(filter(None, (op.name.replace(".", "_"), op.variant_test_name)))
+
+
+def cases():
+    for op in op_db:
+        for name, dtype in DTYPES.items():
+            if dtype in op.dtypes:
+                marks = [pytest.mark.skip(reason=r)] if (r := REASONS.get(full_name(op))) else []
+                yield pytest.param(op, dtype, id=f"{full_name(op)}-{name}", marks=marks)
+
+
+def moved(value, device):
+    """The value with its tensors, and a device that it names, on the device."""
+
+    def move(leaf):
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach().to(device)
+        return torch.device(device) if isinstance(leaf, torch.device) else leaf
+
+    return tree_map(move, value)
+
+
+def call(op, sample, device):
+    """The tensors of the result, on copies: samples of in-place operators stay as they were."""
+    args = moved([a.clone() if isinstance(a, torch.Tensor) else a for a in sample.args], device)
+    kwargs = moved(sample.kwargs, device)
+    if kwargs.get("device") is not None:
+        kwargs["device"] = device
+    source = sample.input
+    source = source.clone() if isinstance(source, torch.Tensor) else source
+    result = op(moved(source, device), *args, **kwargs)
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+# A kernel that resizes a result which torch has shaped is wrong, though the values may be right.
+@pytest.mark.filterwarnings("error:An output with one or more elements was resized")
+@pytest.mark.parametrize("op, dtype", cases())
+def test_operator_equals_cpu(op, dtype):
+    compared = refused = 0
+    for sample, _ in zip(op.sample_inputs("cpu", dtype), range(SAMPLES), strict=False):
+        try:
+            expected = call(op, sample, "cpu")
+        except (RuntimeError, NotImplementedError):
+            refused += 1
+            continue
+        actual = call(op, sample, "npu")
+        assert len(actual) == len(expected)
+        random = op.name in RANDOM or sample.kwargs.get("dropout_p")
+        if op.name in TIES:
+            actual, expected = actual[:1], expected[:1]
+        for a, e in zip(actual, expected, strict=True):
+            assert (a.shape, a.dtype) == (e.shape, e.dtype)
+            if not random and e.layout is torch.strided:
+                # torch's own tolerances of the dtype, ten times wider for sums in another order.
+                rtol, atol = (1.3e-5, 1e-4) if e.dtype.is_floating_point else (None, None)
+                torch.testing.assert_close(a.cpu(), e, equal_nan=True, rtol=rtol, atol=atol)
+        compared += 1
+    if not compared:
+        pytest.skip(f"the CPU refuses each of {refused} samples")
