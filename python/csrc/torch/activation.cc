@@ -125,11 +125,19 @@ at::Tensor HardswishBackward(const at::Tensor& grad, const at::Tensor& self) {
   return Mapped("hardswish_backward", f, self, grad);
 }
 
+// A limit in self's own type, so that clamp promotes nothing: of integers, limits lose their fractions.
+c10::Scalar HardtanhLimit(const at::Tensor& self, const c10::Scalar& limit) {
+  TORCH_CHECK(self.scalar_type() != at::kBool, "Bool inputs not supported for hardtanh");
+  if (!at::isIntegralType(self.scalar_type(), false)) return limit;
+  TORCH_CHECK(at::isSignedType(self.scalar_type()) || limit.toLong() >= 0,
+              "cannot do hardtanh on an unsigned type with negative limits");
+  return limit.toLong();
+}
 at::Tensor Hardtanh(const at::Tensor& self, const c10::Scalar& low, const c10::Scalar& high) {
-  return self.clamp(low, high);
+  return self.clamp(HardtanhLimit(self, low), HardtanhLimit(self, high));
 }
 at::Tensor& HardtanhInPlace(at::Tensor& self, const c10::Scalar& low, const c10::Scalar& high) {
-  return self.clamp_(low, high);
+  return self.clamp_(HardtanhLimit(self, low), HardtanhLimit(self, high));
 }
 at::Tensor HardtanhBackward(const at::Tensor& grad, const at::Tensor& self, const c10::Scalar& low,
                             const c10::Scalar& high) {
