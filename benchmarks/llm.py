@@ -3,7 +3,7 @@
 
 SmolLM2-135M with its real weights and a model of Qwen2.5-0.5B's shape with random ones. Peers live
 in an environment of their own (build/bench/peers) and read models made from the same checkpoint:
-onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder, onnxruntime-genai,
+onnxruntime's CPUExecutionProvider on our own file and on the graph of onnxruntime-genai's builder, onnxruntime-genai,
 OpenVINO, llama.cpp and torch, each at the same precision of weights and cache. Every engine
 computes the logits of the last token only; they are compared before anything is timed.
 
@@ -33,6 +33,7 @@ LAYERS = [10, 20, 30]
 # every engine rounds activations to 2^-9 at its own places, layer after layer.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 1e-2}
 COMPARED_PROMPT, COMPARED_STEPS = 128, 3
+SAME_FILE = "same file on CPU"  # our model.onnx by its function bodies, no graph made for that peer
 NO_BFLOAT16 = "onnxruntime's CPUExecutionProvider has no bfloat16 MatMul"
 
 
@@ -51,6 +52,11 @@ class Lineup:
         found = {"npu": harness.Spec(ours, ours=True)}
         missing = self.missing.setdefault(dtype, {})
         for name in names:
+            if name == SAME_FILE:
+                if dtype != "bfloat16":
+                    bodies = self._ort(directory, model, "CPUExecutionProvider")
+                    found[name] = harness.Spec(bodies, python=self.peers.python)
+                continue
             reason = self.peers.unavailable.get(name)
             if not reason and dtype == "bfloat16" and name in ("onnxruntime", "genai"):
                 reason = NO_BFLOAT16
@@ -167,9 +173,9 @@ def run(lineup: Lineup, arguments: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = harness.arguments_parser(__doc__ or "", ["float32", "bfloat16"], rounds=5)
-    names = list(models.MODELS)
+    names, peers = list(models.MODELS), [*PEERS, SAME_FILE]
     parser.add_argument("--models", nargs="+", default=names, choices=names, help="to run")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS), help="too")
+    parser.add_argument("--peers", nargs="*", default=peers, choices=peers, help="too")
     parser.add_argument("--prefill", type=int, nargs="*", default=report.LENGTHS, help="tokens")
     parser.add_argument(
         "--decode", type=int, nargs="*", default=report.LENGTHS, help="tokens cached"
