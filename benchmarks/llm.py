@@ -3,9 +3,10 @@
 
 SmolLM2-135M with its real weights and a model of Qwen2.5-0.5B's shape with random ones. Peers live
 in an environment of their own (build/bench/peers) and read models made from the same checkpoint:
-onnxruntime's CPUExecutionProvider on our own file and on the graph of onnxruntime-genai's builder, onnxruntime-genai,
-OpenVINO, llama.cpp and torch, each at the same precision of weights and cache. Every engine
-computes the logits of the last token only; they are compared before anything is timed.
+onnxruntime's CPUExecutionProvider (on our own file and on the graph of onnxruntime-genai's
+builder), onnxruntime-genai, OpenVINO, llama.cpp and torch, each at the same precision of weights
+and cache. Every engine computes the logits of the last token only; they are compared before
+anything is timed.
 
 A run can be cut in pieces with --models, --dtypes, --only: results of other cases are kept.
 """

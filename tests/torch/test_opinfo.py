@@ -19,14 +19,15 @@ SAMPLES = 6  # of each operator and dtype
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
 
 # Results that are random, or memory that nobody wrote: only shape and dtype can be compared.
-RANDOM = """
-bernoulli cauchy empty empty_like empty_permuted empty_strided exponential geometric log_normal
-multinomial new_empty new_empty_strided normal pca_lowrank rand_like randint randint_like randn
-randn_like svd_lowrank uniform nn.functional.alpha_dropout nn.functional.dropout
-nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout
-nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
-nn.functional.multi_head_attention_forward nn.functional.rrelu
-""".split()
+RANDOM = {
+    "bernoulli", "cauchy", "empty", "empty_like", "empty_permuted", "empty_strided", "exponential",
+    "geometric", "log_normal", "multinomial", "new_empty", "new_empty_strided", "normal",
+    "pca_lowrank", "rand_like", "randint", "randint_like", "randn", "randn_like", "svd_lowrank",
+    "uniform", "nn.functional.alpha_dropout", "nn.functional.dropout", "nn.functional.dropout2d",
+    "nn.functional.dropout3d", "nn.functional.feature_alpha_dropout",
+    "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
+    "nn.functional.multi_head_attention_forward", "nn.functional.rrelu",
+}  # fmt: skip
 
 # Of equal elements any may come first: only the first result, the values, is determined.
 TIES = ["topk"]

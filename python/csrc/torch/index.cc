@@ -273,8 +273,8 @@ at::Tensor& CatOut(const at::ITensorListRef& tensors, int64_t dim, at::Tensor& o
 
 at::Tensor& ArangeOut(const c10::Scalar& start, const c10::Scalar& end, const c10::Scalar& step, at::Tensor& out) {
   // As in torch, a range of int64 truncates its bounds and its step before it counts.
-  const bool integral = out.scalar_type() == at::kLong ||
-                        (start.isIntegral(false) && end.isIntegral(false) && step.isIntegral(false));
+  const bool integral =
+      out.scalar_type() == at::kLong || (start.isIntegral(false) && end.isIntegral(false) && step.isIntegral(false));
   const double first = start.toDouble(), last = end.toDouble(), by = step.toDouble();
   TORCH_CHECK(integral ? step.toLong() != 0 : by != 0, "step must be nonzero");
   TORCH_CHECK(std::isfinite(first) && std::isfinite(last), "unsupported range: ", first, " -> ", last);
