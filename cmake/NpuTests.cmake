@@ -11,6 +11,15 @@ foreach(isa IN LISTS NPU_ISAS)
   add_dependencies(npu_tests npu_kernels_${isa})
 endforeach()
 add_test(NAME npu_tests COMMAND npu_tests)
+
+# Tile instructions in software, to preload (tests/cpp/emulation/tile_emulator.cc). Its registers are thread-local
+# memory that a signal handler uses: they must not be made at first use.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  add_library(npu_tile_emulator SHARED "${PROJECT_SOURCE_DIR}/tests/cpp/emulation/tile_emulator.cc")
+  target_compile_options(npu_tile_emulator PRIVATE -O3 -ftls-model=initial-exec)
+  set_target_properties(npu_tile_emulator PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
+  add_dependencies(npu_tests npu_tile_emulator)
+endif()
 # The kernels once more at each level that was built: what older machines run.
 foreach(isa IN LISTS NPU_ISAS)
   add_test(NAME npu_kernel_tests_${isa} COMMAND npu_tests --source-file=*/tests/cpp/kernels/*)

@@ -11,6 +11,9 @@
 #include <cstdint>
 #endif
 
+// Defined by the emulator that tests preload on machines without tiles (tests/cpp/emulation), and only there.
+extern "C" __attribute__((weak)) bool npu_tiles_are_emulated();
+
 namespace npu {
 namespace {
 
@@ -63,6 +66,8 @@ CpuFeatures Detect() {
   f.amx_bf16 = f.amx_tile && Bit(extended.edx, 22);
   f.amx_int8 = f.amx_tile && Bit(extended.edx, 25);
   f.amx_fp16 = f.amx_tile && Bit(extended1.eax, 21);
+  if (npu_tiles_are_emulated != nullptr && npu_tiles_are_emulated())
+    f.amx_tile = f.amx_bf16 = f.amx_int8 = f.amx_fp16 = f.avx512;
   return f;
 }
 

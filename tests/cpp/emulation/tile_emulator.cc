@@ -1,0 +1,253 @@
+// The AMX tile instructions in software, for machines without them: a library to preload. It answers the signal that
+// an unknown instruction raises, so the code that runs is the code that a machine with tiles runs, encodings included,
+// and AddressSanitizer sees what tiles read and write. Written from the instructions' published description.
+//
+//   LD_PRELOAD=libnpu_tile_emulator.so ORT_NPU_ISA=amx PROGRAM
+#include <dlfcn.h>
+#include <signal.h>
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+// ep/runtime/isa.cc asks.
+extern "C" __attribute__((visibility("default"))) bool npu_tiles_are_emulated() { return true; }
+
+namespace {
+
+constexpr int kTiles = 8, kRows = 16, kRowBytes = 64;
+
+struct Tile {
+  uint8_t bytes[kRows][kRowBytes];
+};
+// As ldtilecfg reads it.
+struct Configuration {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
+struct Registers {
+  Configuration configuration;
+  Tile tiles[kTiles];
+};
+static_assert(sizeof(Configuration) == 64);
+
+thread_local Registers registers;
+
+[[noreturn]] void Refuse(const char* why) {
+  std::fprintf(stderr, "[tile emulator] %s\n", why);
+  std::abort();
+}
+void Expect(bool condition, const char* why) {
+  if (!condition) Refuse(why);
+}
+
+// VEX prefix of three bytes, opcode, ModRM.
+struct Instruction {
+  bool extend_index, extend_base;
+  int second_source, prefix, opcode, mod, reg, rm;  // prefix: 0 none, 1 66, 2 F3, 3 F2
+};
+
+bool Decode(const uint8_t* code, Instruction& out) {
+  constexpr int kMap0F38 = 2;
+  if (code[0] != 0xC4 || (code[1] & 31) != kMap0F38 || (code[2] & 0x84) != 0) return false;  // W0, L0
+  out = {.extend_index = (code[1] & 0x40) == 0,
+         .extend_base = (code[1] & 0x20) == 0,
+         .second_source = (~code[2] >> 3) & 15,
+         .prefix = code[2] & 3,
+         .opcode = code[3],
+         .mod = code[4] >> 6,
+         .reg = (code[4] >> 3) & 7,
+         .rm = code[4] & 7};
+  return out.opcode == 0x49 || out.opcode == 0x4B || out.opcode == 0x5C;
+}
+
+struct Operand {
+  uint8_t* base = nullptr;
+  int64_t stride = 0;  // the scaled index, which for a tile is the step from row to row
+  int length = 0;      // of ModRM, SIB and displacement
+};
+
+Operand MemoryOperand(const Instruction& i, const uint8_t* modrm, const greg_t* general) {
+  static constexpr int kOrder[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
+                                     REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
+  Operand operand;
+  operand.length = 1;
+  int base = i.rm;
+  if (i.rm == 4) {
+    const uint8_t sib = modrm[operand.length++];
+    base = sib & 7;
+    const int index = ((sib >> 3) & 7) | (i.extend_index ? 8 : 0);
+    if (index != 4) operand.stride = general[kOrder[index]] << (sib >> 6);
+  }
+  int64_t address = 0, displacement_bytes = i.mod == 1 ? 1 : i.mod == 2 ? 4 : 0;
+  const bool without_base = i.mod == 0 && base == 5;  // RIP without SIB, nothing with it
+  if (without_base) {
+    displacement_bytes = 4;
+    if (i.rm == 5) address = reinterpret_cast<int64_t>(modrm + operand.length + 4);
+  } else {
+    address = general[kOrder[base | (i.extend_base ? 8 : 0)]];
+  }
+  if (displacement_bytes == 1) address += static_cast<int8_t>(modrm[operand.length]);
+  if (displacement_bytes == 4) {
+    int32_t displacement;
+    std::memcpy(&displacement, modrm + operand.length, 4);
+    address += displacement;
+  }
+  operand.length += static_cast<int>(displacement_bytes);
+  operand.base = reinterpret_cast<uint8_t*>(address);
+  return operand;
+}
+
+void LoadConfiguration(const uint8_t* memory) {
+  Configuration c;
+  std::memcpy(&c, memory, sizeof c);
+  Expect(c.palette == 1 && c.start_row == 0, "ldtilecfg: expected palette 1 and start_row 0");
+  for (const uint8_t byte : c.reserved) Expect(byte == 0, "ldtilecfg: expected reserved bytes of 0");
+  for (int t = 0; t < 16; ++t) {
+    Expect(t < kTiles || (c.rows[t] == 0 && c.row_bytes[t] == 0), "ldtilecfg: expected 8 tiles at most");
+    Expect(c.rows[t] <= kRows && c.row_bytes[t] <= kRowBytes, "ldtilecfg: expected 16 rows of 64 bytes at most");
+    Expect((c.rows[t] == 0) == (c.row_bytes[t] == 0), "ldtilecfg: expected rows and bytes, or neither");
+  }
+  registers = {.configuration = c, .tiles = {}};
+}
+
+// Throws nothing and returns only for a tile that is configured, as the processor would.
+Tile& Configured(int tile) {
+  Expect(registers.configuration.palette == 1, "a tile instruction without ldtilecfg before it on this thread");
+  Expect(tile < kTiles && registers.configuration.rows[tile] > 0, "a tile that ldtilecfg did not configure");
+  return registers.tiles[tile];
+}
+int RowsOf(int tile) { return registers.configuration.rows[tile]; }
+int BytesOf(int tile) { return registers.configuration.row_bytes[tile]; }
+
+void Load(int tile, const Operand& memory) {
+  Tile& t = Configured(tile);
+  t = {};
+  for (int row = 0; row < RowsOf(tile); ++row)
+    std::memcpy(t.bytes[row], memory.base + row * memory.stride, static_cast<size_t>(BytesOf(tile)));
+}
+
+void Store(int tile, const Operand& memory) {
+  const Tile& t = Configured(tile);
+  for (int row = 0; row < RowsOf(tile); ++row)
+    std::memcpy(memory.base + row * memory.stride, t.bytes[row], static_cast<size_t>(BytesOf(tile)));
+}
+
+// Results, and bfloat16 operands, too small for a normal number count as 0; float16 operands are exact.
+float Flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+float FromBFloat16(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, 4);
+  return Flushed(value);
+}
+
+float FromFloat16(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  const float magnitude = exponent == 31  ? (fraction == 0 ? INFINITY : NAN)
+                          : exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                          : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+void Widen(const Tile& tile, int rows, int row_bytes, float (*widen)(uint16_t), float (&out)[kRows][kRowBytes / 2]) {
+  for (int row = 0; row < rows; ++row)
+    for (int i = 0; i < row_bytes / 2; ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, tile.bytes[row] + 2 * i, 2);
+      out[row][i] = widen(bits);
+    }
+}
+
+// c[m][n] += sum over k of a[m][k] * b[k / 2][2 * n + k % 2]; even and odd k are summed apart.
+void Multiply(int c, int a, int b, float (*widen)(uint16_t)) {
+  Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
+  Expect(c != a && c != b && a != b, "a product of tiles that are not three different ones");
+  Expect(RowsOf(a) == RowsOf(c) && BytesOf(b) == BytesOf(c) && RowsOf(b) * 4 == BytesOf(a),
+         "a product of tiles whose shapes do not fit");
+  float left[kRows][kRowBytes / 2] = {}, right[kRows][kRowBytes / 2] = {};
+  Widen(ta, RowsOf(a), BytesOf(a), widen, left);
+  Widen(tb, RowsOf(b), BytesOf(b), widen, right);
+  const int columns = BytesOf(c) / 4;
+  for (int m = 0; m < RowsOf(c); ++m) {
+    float sums[kRowBytes / 2] = {};
+    for (int k = 0; k < RowsOf(b); ++k)
+      for (int n = 0; n < 2 * columns; ++n) sums[n] = std::fma(left[m][2 * k + n % 2], right[k][n], sums[n]);
+    for (int n = 0; n < columns; ++n) {
+      float value;
+      std::memcpy(&value, tc.bytes[m] + 4 * n, 4);
+      value = Flushed(value + (sums[2 * n] + sums[2 * n + 1]));
+      std::memcpy(tc.bytes[m] + 4 * n, &value, 4);
+    }
+  }
+}
+
+// The length of the instruction; 0 for one that is not of the tiles.
+int Execute(const uint8_t* code, const greg_t* general) {
+  constexpr int kModRm = 4;
+  Instruction i;
+  if (!Decode(code, i)) return 0;
+  if (i.mod == 3) {
+    if (i.opcode == 0x49 && i.prefix == 0 && i.reg == 0 && i.rm == 0) {
+      registers.configuration = {};  // tilerelease
+    } else if (i.opcode == 0x49 && i.prefix == 3 && i.rm == 0) {
+      Configured(i.reg) = {};  // tilezero
+    } else if (i.opcode == 0x5C && i.prefix == 2) {
+      Multiply(i.reg, i.rm, i.second_source, FromBFloat16);  // tdpbf16ps
+    } else if (i.opcode == 0x5C && i.prefix == 3) {
+      Multiply(i.reg, i.rm, i.second_source, FromFloat16);  // tdpfp16ps
+    } else {
+      return 0;
+    }
+    return kModRm + 1;
+  }
+  const Operand memory = MemoryOperand(i, code + kModRm, general);
+  if (i.opcode == 0x49 && i.prefix == 0 && i.reg == 0) {
+    LoadConfiguration(memory.base);
+  } else if (i.opcode == 0x4B && (i.prefix == 1 || i.prefix == 3) && i.rm == 4) {
+    Load(i.reg, memory);  // tileloaddt1, tileloadd
+  } else if (i.opcode == 0x4B && i.prefix == 2 && i.rm == 4) {
+    Store(i.reg, memory);
+  } else {
+    return 0;
+  }
+  return kModRm + memory.length;
+}
+
+using SigactionFunction = int (*)(int, const struct sigaction*, struct sigaction*);
+SigactionFunction RealSigaction() {
+  static const auto function = reinterpret_cast<SigactionFunction>(dlsym(RTLD_NEXT, "sigaction"));
+  return function;
+}
+
+void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
+  auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+  const int length = Execute(reinterpret_cast<const uint8_t*>(machine.gregs[REG_RIP]), machine.gregs);
+  if (length == 0) {  // not ours: the instruction is met again and ends the process
+    struct sigaction standard = {};
+    standard.sa_handler = SIG_DFL;
+    RealSigaction()(signal_number, &standard, nullptr);
+  }
+  machine.gregs[REG_RIP] += length;
+}
+
+[[maybe_unused]] const bool installed = [] {
+  struct sigaction action = {};
+  action.sa_sigaction = OnIllegalInstruction;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  if (RealSigaction()(SIGILL, &action, nullptr) != 0) Refuse("cannot handle SIGILL");
+  return true;
+}();
+
+}  // namespace
+
+// doctest and Python's faulthandler report crashes by handlers of their own, which would take ours away.
+extern "C" __attribute__((visibility("default"))) int sigaction(int number, const struct sigaction* action,
+                                                                struct sigaction* old) {
+  return RealSigaction()(number, number == SIGILL ? nullptr : action, old);
+}

@@ -1,0 +1,41 @@
+// What a machine with AMX runs, on one without: the tests of products and attention once more, with the tile
+// instructions in software.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <climits>
+#include <string>
+
+#include "ep/runtime/isa.h"
+#include "tests/cpp/support/child_process.h"
+
+namespace npu {
+namespace {
+
+std::string FolderOfThisProgram() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
+  return program.substr(0, program.rfind('/'));
+}
+
+TEST_CASE("child: tiles are at hand" * doctest::skip()) { CHECK(Features().amx_bf16); }
+
+TEST_CASE("products and attention agree through tile instructions") {
+  if (Features().amx_bf16 || !Features().avx512) return;  // tested without emulation, or not built for tiles
+  const std::map<std::string, std::string> environment = {
+      {"LD_PRELOAD", FolderOfThisProgram() + "/libnpu_tile_emulator.so"},
+      {"ASAN_OPTIONS", "verify_asan_link_order=0"},  // under AddressSanitizer its library comes second
+      {"ORT_NPU_ISA", "amx"}};
+  for (const char* tests : {"child: tiles are at hand", "Gemm *", "MatMul *", "a packed weight *",
+                            "NaN and infinities reach *", "attention: *"}) {
+    CAPTURE(tests);
+    const test::ChildResult result = test::RunTestCase(tests, environment, std::chrono::minutes(5));
+    INFO(result.output);
+    CHECK(result.exit_code == 0);
+    CHECK(result.output.find("test cases: 0 ") == std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace npu
