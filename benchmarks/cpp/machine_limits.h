@@ -18,7 +18,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "ep/kernels/gemm/amx_tiles.h"
+#include "ep/kernels/amx_tiles.h"
 #endif
 
 namespace npu::bench {
@@ -87,7 +87,7 @@ double DotAmx(int64_t iterations) {
   uint32_t state = 12345;
   for (auto& tile : values)
     for (uint16_t& v : tile) v = static_cast<uint16_t>(0x3a00 + ((state = state * 1664525 + 1013904223) >> 23));
-  namespace amx = gemm::amx;
+  namespace amx = amx;
   amx::ConfigureFullTiles();
   amx::CompilerBarrier();
   amx::Load<4>(values[0], 64);
@@ -109,8 +109,8 @@ double DotAmx(int64_t iterations) {
 
 inline PeakLoop PeakLoopFor(DType dtype) {
   const CpuFeatures& f = Features();
-  if (dtype == DType::kBFloat16 && f.amx_bf16) return &DotAmx<gemm::amx::DotBf16>;
-  if (dtype == DType::kFloat16 && f.amx_fp16) return &DotAmx<gemm::amx::DotFp16>;
+  if (dtype == DType::kBFloat16 && f.amx_bf16) return &DotAmx<amx::DotBf16>;
+  if (dtype == DType::kFloat16 && f.amx_fp16) return &DotAmx<amx::DotFp16>;
   if (dtype == DType::kBFloat16 && f.avx512_bf16) return &DotBf16Avx512;
   if (f.avx512) return &FmaAvx512;
   return f.avx2 ? &FmaAvx2 : nullptr;

@@ -20,11 +20,9 @@ constexpr int64_t kItemsPerThread = 4;  // so that uneven items even out
 constexpr int64_t kMinKeysPerPart = 256;
 
 Engine ChooseEngine(const Problem& p) {
-  const CpuFeatures& features = Features();
-  // Where there are tiles, the pairwise instruction runs at half the rate of float FMA and gains nothing.
-  const bool pairs = features.avx512_bf16 && !features.amx_bf16;
   // The bfloat16 engine takes rows in one piece, as they lie.
-  if (pairs && p.query_dtype == DType::kBFloat16 && p.key.dtype == DType::kBFloat16 && p.value.chunk == 0) {
+  if (Features().avx512_bf16 && p.query_dtype == DType::kBFloat16 && p.key.dtype == DType::kBFloat16 &&
+      p.value.chunk == 0) {
     if (const Engine engine = BFloat16Engine(); engine.panel != nullptr) return engine;
   }
   return FloatEngine(p.key.dtype);

@@ -3,12 +3,14 @@
 // lane. Scores are kept transposed, [key][query]: exactly the operand that the second product wants.
 //
 // `Math` says how products are taken: it defines a 32-bit word of the operands (one float, or a pair of bfloat16 along
-// the summed axis) and the instruction that multiplies a broadcast word with a vector of them.
+// the summed axis) and the instruction that multiplies a broadcast word with a vector of them, or, with kTiles, that
+// tile registers take them (tile_products.h).
 #pragma once
 
 #include <cmath>
 
 #include "ep/kernels/attention/rows.h"
+#include "ep/kernels/attention/tile_products.h"
 
 namespace npu::attention {
 
@@ -18,6 +20,7 @@ inline constexpr int kPanelVectors = 2;
 struct FloatMath {
   using Element = float;
   static constexpr int kElements = 1;  // of one word
+  static constexpr bool kTiles = false;
   NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum += a * b; }
 };
 
@@ -35,6 +38,8 @@ struct PanelBuffers {
     const int64_t panels = (max_rows + kWidth - 1) / kWidth;
     keys = carver.Take<float>(key_block * key_stride);
     values = carver.Take<float>(key_block * value_stride);
+    column_stride = key_block / 2 + kLanes;
+    if (Math::kTiles) columns = carver.Take<float>(value_stride * column_stride);
     scores = carver.Take<float>(key_block * kWidth);
     bias = carver.Take<float>(key_block * kWidth);
     bias_rows = carver.Take<float>(key_block * kLanes);
@@ -48,8 +53,9 @@ struct PanelBuffers {
   }
 
   Carver carver;
-  int64_t words, padded_words, key_stride, value_stride, key_block;
+  int64_t words, padded_words, key_stride, value_stride, key_block, column_stride;
   float *keys, *values;           // [key_block][key_stride]; [key_block / kElements][value_stride] words
+  float* columns = nullptr;       // [value_stride][column_stride]: the values transposed, for tiles
   float *scores, *bias;           // [key_block][kWidth]
   float *bias_rows, *rows;        // [kLanes][key_block]; [kLanes][...]
   float *queries, *sums;          // per panel [words][kWidth]; [value_stride][kWidth]
@@ -79,6 +85,7 @@ template <class Math, int kVectors>
 class PanelItem {
   using Element = typename Math::Element;
   static constexpr int kWidth = kVectors * kLanes;
+  static constexpr int kKeyStep = Math::kTiles ? kTileKeys : 4;  // keys are taken in groups of these
 
  public:
   PanelItem(const Problem& p, const Item& item, void* scratch)
@@ -133,14 +140,24 @@ class PanelItem {
   void LoadBlock(int64_t begin, int64_t n) {
     CopyKeys(p_, s_, item_.key_head, begin, begin + n, reinterpret_cast<Element*>(b_.keys),
              b_.key_stride * Math::kElements);
-    // Tiles read whole groups of four keys.
-    std::fill(b_.keys + n * b_.key_stride, b_.keys + RoundUp(n, 4) * b_.key_stride, 0.0f);
+    std::fill(b_.keys + n * b_.key_stride, b_.keys + RoundUp(n, kKeyStep) * b_.key_stride, 0.0f);
     if constexpr (Math::kElements == 1) {
       CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
     } else {
       LoadPairs(begin, n);
     }
-    ClearTails(b_.values, (n + Math::kElements - 1) / Math::kElements, p_.value_size, b_.value_stride);
+    const int64_t words = (n + Math::kElements - 1) / Math::kElements;
+    ClearTails(b_.values, words, p_.value_size, b_.value_stride);
+    if constexpr (Math::kTiles) {
+      const int64_t whole = RoundUp(n, kTileKeys) / 2;
+      std::fill(b_.values + words * b_.value_stride, b_.values + whole * b_.value_stride, 0.0f);
+      for (int64_t word = 0; word < whole; word += kLanes) {
+        for (int64_t d = 0; d < b_.value_stride; d += kLanes) {
+          TransposeTo(b_.values + word * b_.value_stride + d, b_.value_stride, b_.columns + d * b_.column_stride + word,
+                      b_.column_stride);
+        }
+      }
+    }
   }
 
   void LoadPairs(int64_t begin, int64_t n) {
@@ -188,7 +205,7 @@ class PanelItem {
       highest = std::max<int64_t>(highest, last_key[lane]);
       lowest_end = std::min<int64_t>(lowest_end, last_key[lane]);
     }
-    const int64_t from = std::max<int64_t>(lowest - begin, 0) / 4 * 4;
+    const int64_t from = std::max<int64_t>(lowest - begin, 0) / kKeyStep * kKeyStep;
     const int64_t to = std::min(highest - begin, n);
     if (from >= to) return loaded;
 
@@ -207,10 +224,21 @@ class PanelItem {
     Vec max[kVectors];
     for (int v = 0; v < kVectors; ++v) max[v] = Broadcast(kNegativeInfinity);
     const float* queries = b_.queries + panel * b_.padded_words * kWidth;
-    ForEachTile(from, RoundUp(to, 4), [&](auto size, int64_t key) NPU_SIMD_INLINE_LAMBDA {
+    const auto position = [&](int64_t key, int size) {  // of the first of some keys where not every lane sees them all
       const bool edge = begin + key < highest_begin || begin + key + size > lowest_end;
-      ScoreTile<size>(queries, key, edge ? static_cast<int32_t>(begin + key) : -1, bias, first_key, last_key, max);
-    });
+      return edge ? static_cast<int32_t>(begin + key) : -1;
+    };
+    if constexpr (Math::kTiles) {
+      TileScores<kVectors>(b_.keys, b_.key_stride, queries, b_.padded_words, from, RoundUp(to, kTileKeys), b_.scores);
+      for (int64_t key = from; key < to; key += 4) {
+        FinishScores<4>(key, position(key, 4), bias, first_key, last_key, max,
+                        [&](int j, int v) { return Load(b_.scores + (key + j) * kWidth + v * kLanes); });
+      }
+    } else {
+      ForEachTile(from, RoundUp(to, 4), [&](auto size, int64_t key) NPU_SIMD_INLINE_LAMBDA {
+        ScoreTile<size>(queries, key, position(key, size), bias, first_key, last_key, max);
+      });
+    }
     const float* factors = nullptr;
     if (p_.dropout.active()) {  // the bias has done its work: its buffer is free
       FillLanes(panel, from, to,
@@ -224,6 +252,18 @@ class PanelItem {
     const float* probabilities = b_.scores + from / kElements * kWidth;
     float* sums = b_.sums + panel * b_.value_stride * kWidth;
     const int64_t steps = (to + kElements - 1) / kElements - from / kElements;
+    if constexpr (Math::kTiles) {
+      const int64_t whole = RoundUp(steps, kLanes);
+      std::fill(b_.scores + (from / kElements + steps) * kWidth, b_.scores + (from / kElements + whole) * kWidth, 0.0f);
+      for (int64_t d = 0; d < b_.value_stride; ++d) {
+        for (int v = 0; v < kVectors; ++v) {
+          float* at = sums + d * kWidth + v * kLanes;
+          Store(at, Load(at) * scale[v]);
+        }
+      }
+      TileSums<kVectors>(b_.columns + from / kElements, b_.column_stride, b_.value_stride, probabilities, whole, sums);
+      return true;
+    }
     ForEachTile(0, RoundUp(p_.value_size, 4), [&](auto size, int64_t column) NPU_SIMD_INLINE_LAMBDA {
       ValueTile<size>(values + column, probabilities, steps, scale, sums + column * kWidth);
     });
@@ -280,6 +320,14 @@ class PanelItem {
         for (int v = 0; v < kVectors; ++v) Math::MultiplyAdd(sum[j][v], k, q[v]);
       }
     }
+    FinishScores<kKeys>(key, position, bias, first_key, last_key, max,
+                        [&](int j, int v) NPU_SIMD_INLINE_LAMBDA { return sum[j][v]; });
+  }
+
+  // The products of kKeys keys from `key` on become scores in their place, and part of the maximum.
+  template <int kKeys, class Product>
+  NPU_SIMD_INLINE void FinishScores(int64_t key, int32_t position, const float* bias, const int32_t* first_key,
+                                    const int32_t* last_key, Vec (&max)[kVectors], Product&& product) {
     const float scale = score_scale_;
     float* scores = b_.scores + key * kWidth;
     if (bias != nullptr) bias += key * kWidth;
@@ -287,7 +335,7 @@ class PanelItem {
     for (int j = 0; j < kKeys; ++j) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        Vec score = sum[j][v] * scale;
+        Vec score = product(j, v) * scale;
         if (bias != nullptr) score += Load(bias + j * kWidth + v * kLanes);
         if (position >= 0) {
           const IntVec at = Broadcast(position + j);
@@ -392,6 +440,7 @@ class PanelItem {
 // An item of few rows fills one vector rather than half of two.
 template <class Math>
 void RunPanelItem(const Problem& p, const Item& item, float* partials, void* scratch) {
+  [[maybe_unused]] const std::conditional_t<Math::kTiles, TileScope, int> tiles{};
   if (item.rows <= kLanes) {
     PanelItem<Math, 1>(p, item, scratch).Run(partials);
   } else {

@@ -2,7 +2,7 @@
 #include "ep/kernels/gemm/microkernel.h"
 
 #if defined(__AVX512F__)
-#include "ep/kernels/gemm/amx_tiles.h"
+#include "ep/kernels/amx_tiles.h"
 #endif
 
 namespace npu::gemm {
@@ -87,8 +87,6 @@ const MicroKernel* AmxKernel(PanelFormat format) {
   return nullptr;
 }
 
-// Loaded and released around each use, not once per thread: another library in the process (oneDNN does) may release
-// the registers of a thread that we share.
 ScopedTiles::ScopedTiles(const MicroKernel& kernel) : active_(kernel.row_multiple == kTileRows) {
   if (active_) amx::ConfigureFullTiles();
 }

@@ -3,10 +3,13 @@
 // and AddressSanitizer sees what tiles read and write. Written from the instructions' published description.
 //
 //   LD_PRELOAD=libnpu_tile_emulator.so ORT_NPU_ISA=amx PROGRAM
+//
+// With NPU_TILE_EMULATOR_REPORT set, a process says at its end how many tile instructions it executed.
 #include <dlfcn.h>
 #include <signal.h>
 #include <ucontext.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -36,6 +39,7 @@ struct Registers {
 static_assert(sizeof(Configuration) == 64);
 
 thread_local Registers registers;
+std::atomic<int64_t> executed{0};
 
 [[noreturn]] void Refuse(const char* why) {
   std::fprintf(stderr, "[tile emulator] %s\n", why);
@@ -234,6 +238,7 @@ void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
     RealSigaction()(signal_number, &standard, nullptr);
   }
   machine.gregs[REG_RIP] += length;
+  if (length > 0) ++executed;
 }
 
 [[maybe_unused]] const bool installed = [] {
@@ -241,6 +246,9 @@ void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
   action.sa_sigaction = OnIllegalInstruction;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   if (RealSigaction()(SIGILL, &action, nullptr) != 0) Refuse("cannot handle SIGILL");
+  if (std::getenv("NPU_TILE_EMULATOR_REPORT") != nullptr) {
+    std::atexit([] { std::fprintf(stderr, "[tile emulator] %lld instructions\n", static_cast<long long>(executed)); });
+  }
   return true;
 }();
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace npu::gemm::amx {
+namespace npu::amx {
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -30,6 +30,16 @@ inline void ConfigureFullTiles() {
   asm volatile("ldtilecfg %0" ::"m"(config));
 }
 inline void Release() { asm volatile("tilerelease"); }
+
+// The tiles are the calling thread's while this lives. Around each use, not once per thread: another library in the
+// process (oneDNN does) may release the registers of a thread that we share.
+class Scope {
+ public:
+  Scope() { ConfigureFullTiles(); }
+  ~Scope() { Release(); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+};
 
 template <int kTile>
 void Zero() {
@@ -65,4 +75,4 @@ struct DotFp16 {
   }
 };
 
-}  // namespace npu::gemm::amx
+}  // namespace npu::amx
