@@ -115,9 +115,17 @@ class OrtModel(LanguageModel):
             return  # what the cache holds beyond a row's length is never read
         make = self.ort.OrtValue.ortvalue_from_shape_and_type
         self.rows, self.caches = rows, {}
+        # Bound once: a step binds again only what changes.
+        self.binding = self.session.io_binding()
         for value in self.past:
             shape, element = [rows, *self.cache_shape], ELEMENTS[value.type]
-            self.caches[value.name] = make(shape, element, self.device, 0)
+            cache = self.caches[value.name] = make(shape, element, self.device, 0)
+            self.binding.bind_ortvalue_input(value.name, cache)
+            present = value.name.replace("past_key_values.", "present.")
+            self.binding.bind_ortvalue_output(present, cache)
+        logits = next(o for o in self.session.get_outputs() if o.name == "logits")
+        self.logits = make([rows, 1, self.vocabulary], ELEMENTS[logits.type], "cpu", 0)
+        self.binding.bind_ortvalue_output("logits", self.logits)
 
     def rewind(self, past: int) -> None:
         """The next step says how many tokens there are."""
@@ -132,16 +140,10 @@ class OrtModel(LanguageModel):
             "sequence_lengths": lambda: np.full(rows, new, np.int64),
             "total_lengths": lambda: np.full(rows, total, np.int64),
         }
-        binding = self.session.io_binding()
         for name in self.others:
-            binding.bind_cpu_input(name, known[name]())
-        for name, cache in self.caches.items():
-            binding.bind_ortvalue_input(name, cache)
-            binding.bind_ortvalue_output(name.replace("past_key_values.", "present."), cache)
-        binding.bind_output("logits", "cpu")
-        self.session.run_with_iobinding(binding)
-        logits = binding.get_outputs()[-1].numpy()  # they were bound last
-        return logits[:, -1].astype(np.float32, copy=False)
+            self.binding.bind_cpu_input(name, known[name]())
+        self.session.run_with_iobinding(self.binding)
+        return self.logits.numpy()[:, -1].astype(np.float32, copy=False)
 
 
 class TorchModel(LanguageModel):

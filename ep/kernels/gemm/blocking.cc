@@ -27,9 +27,9 @@ int64_t SliverBudget() {
 constexpr int64_t kSumBytes = 256 << 10;
 // A panel that is packed on the way, per thread: it is used from the cache at once.
 constexpr int64_t kPanelScratch = 256 << 10;
-// A thread takes at least this much of B at once: less costs more in handing out than it balances.
+// What a thread takes at least: less costs more in handing out than it balances. Either is enough, bytes of B or
+// multiply-adds: a product of one row takes the time of its bytes.
 constexpr int64_t kGrainBytes = 64 << 10;
-// ... and this many multiply-adds.
 constexpr int64_t kGrainWork = 256 << 10;
 
 }  // namespace
@@ -72,8 +72,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
   }
   const int64_t panel_work = CeilDiv(m, out.row_parts) * k * kPanelColumns;
   const int64_t panel_bytes = PanelBytes(format, k);
-  out.panel_grain =
-      std::max<int64_t>(1, std::max(kGrainBytes / panel_bytes, std::min(kGrainWork / panel_work, panels)));
+  out.panel_grain = std::max<int64_t>(1, std::min(kGrainBytes / panel_bytes, kGrainWork / panel_work));
   return out;
 }
 
