@@ -105,6 +105,38 @@ def test_pinned_memory():
     assert torch.equal(back, host)
 
 
+def test_copies_of_pinned_memory_are_work_of_the_stream():
+    stream, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
+    device = torch.zeros(1000, device="npu")
+    host, back = torch.zeros(1000).pin_memory(), torch.zeros(1000).pin_memory()
+    stream.wait_stream(torch.npu.current_stream())
+    with torch.npu.stream(stream):
+        gate.wait()
+        device.copy_(host, non_blocking=True)
+        device.add_(1)
+        back.copy_(device, non_blocking=True)
+    assert not stream.query()  # the calls returned while the copies wait for their turn
+    host.fill_(5)
+    gate.record(torch.npu.default_stream())
+    stream.synchronize()
+    assert bool((back == 6).all())
+
+
+def test_pinned_memory_freed_before_the_copy_from_it_is_kept():
+    stream, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
+    device = torch.zeros(1 << 16, device="npu")
+    stream.wait_stream(torch.npu.current_stream())
+    source = torch.full((1 << 16,), 3.0).pin_memory()
+    with torch.npu.stream(stream):
+        gate.wait()
+        device.copy_(source, non_blocking=True)
+    del source
+    others = [torch.full((1 << 16,), 9.0).pin_memory() for _ in range(4)]
+    gate.record(torch.npu.default_stream())
+    stream.synchronize()
+    assert bool((device == 3).all()) and all(other.is_pinned() for other in others)
+
+
 def test_pinned_memory_outlives_the_copy_from_it():
     for _ in range(20):
         host = torch.full((1 << 18,), 7.0).pin_memory()

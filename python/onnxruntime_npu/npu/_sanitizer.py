@@ -6,21 +6,16 @@ bookkeeping of accesses and streams (torch.cuda._sanitizer) judges what it sees.
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
-from .. import _C
 from . import devices, streams
 from ._lazy import init
+from ._memory_reuse import MemoryReuse
 
 __all__ = ["enable_npu_sanitizer"]
 
 _sanitizer: Any = None
-
-
-def _stream_id(stream: Any) -> int:
-    """torch's number of a stream: 0 for the default one."""
-    default = _C.default_stream(stream.device_index)
-    return 0 if stream.npu_stream == default.handle else stream.npu_stream
 
 
 def _watch_synchronisation(handler: Any) -> None:
@@ -43,16 +38,14 @@ def _watch_synchronisation(handler: Any) -> None:
     report(
         event,
         "record",
-        lambda e, s=None: handler._handle_event_record(id(e), _stream_id(current(s))),
+        lambda e, s=None: handler._handle_event_record(id(e), current(s).stream_id),
     )
-    report(
-        event, "wait", lambda e, s=None: handler._handle_event_wait(id(e), _stream_id(current(s)))
-    )
+    report(event, "wait", lambda e, s=None: handler._handle_event_wait(id(e), current(s).stream_id))
     report(event, "synchronize", lambda e: handler._handle_event_synchronization(id(e)))
     report(
         streams.Stream,
         "synchronize",
-        lambda s: handler._handle_stream_synchronization(_stream_id(s)),
+        lambda s: handler._handle_stream_synchronization(s.stream_id),
     )
 
     from .. import npu
@@ -64,6 +57,14 @@ def _watch_synchronisation(handler: Any) -> None:
     npu.synchronize = synchronize
 
 
+def _extent(tensor: Any) -> int:
+    """Bytes from a tensor's first element to behind its last."""
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return (last + 1) * tensor.element_size()
+
+
 def _make() -> Any:
     import torch
     from torch.cuda import _sanitizer as accesses
@@ -71,7 +72,24 @@ def _make() -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     handler = accesses.EventHandler()
+    memory = MemoryReuse(handler)
     known_streams = {0}
+
+    class Reused(accesses.UnsynchronizedAccessError):
+        """A tensor begins where another stream may still use the one that was freed."""
+
+        def __str__(self) -> str:
+            return (
+                f"{super().__str__()}\nThe previous access is to a tensor that was freed and whose "
+                "memory began another one. Before it is freed, call tensor.record_stream(stream), "
+                "or let the stream it was made on wait for the other one (wait_stream)."
+            )
+
+    class NPUSanitizerErrors(accesses.CUDASanitizerErrors):
+        """Says what it found, not only how much."""
+
+        def __str__(self) -> str:
+            return "\n".join([super().__str__(), *map(str, self.errors)])
 
     class Arguments(accesses.ArgumentHandler):
         """Takes npu tensors for what torch's takes CUDA tensors for."""
@@ -84,18 +102,56 @@ def _make() -> Any:
             name: str | None = None,
             is_output: bool = False,
         ) -> None:
-            if not isinstance(value, torch.Tensor) or value.device.type != "npu":
+            if not is_on_npu(value) or value.numel() == 0:
                 return
-            address = value.data_ptr() or id(value)
+            address = value.data_ptr()
             if is_write:
                 self.dataptrs_written.add(address)
             elif not metadata_only:
                 self.dataptrs_read.add(address)
+            if is_write or not metadata_only:
+                memory.used(address, address + _extent(value), value.untyped_storage().data_ptr())
             names = self.tensor_aliases.setdefault(address, [])
             if name is not None:
                 names.append(name)
             if is_output:
                 self.outputs.add(address)
+
+    def is_on_npu(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "npu"
+
+    def storages(values: Any) -> dict[int, int]:
+        """Where the npu storages behind some values begin and end."""
+        found = {}
+        for value in pytree.tree_leaves(values):
+            storage = value.untyped_storage() if isinstance(value, torch.Tensor) else value
+            if isinstance(storage, torch.UntypedStorage) and storage.device.type == "npu":
+                found[storage.data_ptr()] = storage.data_ptr() + storage.nbytes()
+        return found
+
+    def begin_tensors(
+        func: Any, before: dict[int, int], outputs: Any, stream: int, arguments: Arguments
+    ) -> list[Any]:
+        """Memory behind results that no argument had is new, and may have been another's."""
+        errors = []
+        for begin, end in storages(outputs).items():
+            if begin in before or begin == end:
+                continue
+            stack = traceback.extract_stack()
+            for address, access in memory.begin(begin, end, stream):
+                write = accesses.AccessType.WRITE
+                made = accesses.Access(
+                    write, handler.seq_num + 1, stream, func._schema, [], True, stack
+                )
+                errors.append(Reused(address, None, made, access))
+            handler._handle_memory_allocation(begin)
+        return errors
+
+    def waits(args: Any, kwargs: Any, outputs: Any) -> bool:
+        """Whether the host waited for the operator: it brought a result from the device."""
+        given = pytree.tree_leaves((args, kwargs))
+        to_host = not any(map(is_on_npu, pytree.tree_leaves(outputs)))
+        return to_host and any(map(is_on_npu, given)) and not kwargs.get("non_blocking", False)
 
     class Mode(TorchDispatchMode):
         def __torch_dispatch__(
@@ -103,25 +159,22 @@ def _make() -> Any:
         ) -> Any:
             kwargs = kwargs or {}
             if func is torch.ops.aten.record_stream.default:
+                for begin, end in storages(args[0]).items():
+                    memory.recorded(begin, end, args[1].stream_id)
                 return func(*args, **kwargs)
             name = func._schema.name
             is_factory = bool(accesses.FACTORY_FUNCTION_REGEX.match(name))
             arguments = Arguments()
             arguments.parse_inputs(func._schema, args, kwargs, is_factory=is_factory)
-            before = set(arguments.tensor_aliases)
+            before = storages((args, kwargs))
             outputs = func(*args, **kwargs)
-            # Memory that no argument had is the allocator's to order: a new tensor begins.
-            for value in pytree.tree_leaves(outputs):
-                if isinstance(value, torch.Tensor) and value.device.type == "npu":
-                    address = value.data_ptr() or id(value)
-                    if address not in before:
-                        handler._handle_memory_allocation(address)
-            arguments.parse_outputs(func._schema, outputs, is_factory=is_factory)
-            stream = _stream_id(streams.current_stream())
+            stream = streams.current_stream().stream_id
             if stream not in known_streams:
                 known_streams.add(stream)
                 handler._handle_stream_creation(stream)
-            errors = handler._handle_kernel_launch(
+            errors = begin_tensors(func, before, outputs, stream, arguments)
+            arguments.parse_outputs(func._schema, outputs, is_factory=is_factory)
+            errors += handler._handle_kernel_launch(
                 stream,
                 arguments.dataptrs_read - arguments.dataptrs_written,
                 arguments.dataptrs_written,
@@ -129,8 +182,10 @@ def _make() -> Any:
                 func._schema,
                 arguments.tensor_aliases,
             )
+            if waits(args, kwargs, outputs):
+                handler._handle_stream_synchronization(stream)
             if errors:
-                raise accesses.CUDASanitizerErrors(errors)
+                raise NPUSanitizerErrors(errors)
             return outputs
 
     _watch_synchronisation(handler)
@@ -140,10 +195,13 @@ def _make() -> Any:
 def enable_npu_sanitizer() -> None:
     """Watch this thread's operators from now on; a race raises at the operator that completes it.
 
-    A second call does nothing more.
+    A race is a tensor that two streams use without an order between them, and memory that begins
+    a tensor while another stream may still use the one that was freed there. A second call does
+    nothing more.
 
     Raises:
-        RuntimeError: from the offending operator, with both accesses and their stacks.
+        torch.cuda._sanitizer.CUDASanitizerErrors: from the offending operator; ``errors`` has both
+            accesses with their stacks.
     """
     global _sanitizer
     init()

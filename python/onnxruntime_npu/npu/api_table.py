@@ -376,7 +376,7 @@ ROWS = (
         "npu._sanitizer.enable_npu_sanitizer",
         "002/1",
         "profiler",
-        "Watches operators of torch on npu tensors, and events and waits of this package.",
+        "Finds tensors, and memory of freed tensors, that two streams use without an order.",
     ),
     Row(
         "npu.empty_virt_addr_cache",

@@ -243,9 +243,9 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     global _sync_debug_mode
     mode = _sync_debug_modes.get(debug_mode) if isinstance(debug_mode, str) else debug_mode
     if isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 2:
+        known = "`default`, `warn`, `error`" if isinstance(debug_mode, str) else "0,1,2"
         raise RuntimeError(
-            f"invalid value of debug_mode: {debug_mode!r}, expected one of `default`, `warn`, "
-            "`error`, or 0, 1, 2"
+            f"invalid value of debug_mode, expected one of {known}, got {debug_mode!r}"
         )
     warnings.warn(
         "Synchronization debug mode is a prototype feature and does not yet detect all "
