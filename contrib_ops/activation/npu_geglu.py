@@ -115,3 +115,13 @@ op.errors(
     match=r"\[npu_geglu\] expected approximate 0 \(erf\) or 1 \(tanh\), got 2",
     id="approximate",
 )
+op.errors(
+    lambda make: Sample(make()),
+    match=r"\[npu_geglu\] expected self of rank >= 1, got a scalar",
+    id="scalar",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), dim=2),
+    match=r"\[npu_geglu\] expected dim in \[-2, 1\], got 2",
+    id="dim_too_large",
+)

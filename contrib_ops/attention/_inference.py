@@ -33,39 +33,10 @@ from typing import Any
 from onnxruntime_npu.opdef import check, torch
 
 from ._inference_combinations import check_combination
-from ._inference_operands import Operands, dequantise
+from ._inference_operands import Operands
+from ._inference_quantisation import dequantise, number, quantise
 from ._inference_rows import bounded, full_mask, is_compressed, lengths_per_batch, packed_rows
 from ._masked_product import masked_product
-
-
-def number(x):
-    """Return the one element of a scale; 64-bit integers hold the bits of a float32."""
-    x = x.reshape(1)
-    return x.view(torch.float32)[0] if x.dtype in (torch.uint64, torch.int64) else x[0]
-
-
-def quantise(require, out, scale, offset):
-    """Return [B, N, S, D] as int8, with one scale or one for each head and column."""
-    columns = out.shape[1] * out.shape[3]
-    require(
-        scale.numel() in (1, columns),
-        f"expected quant_scale2 with 1 or {columns} elements, got {list(scale.shape)}",
-    )
-    require(
-        offset is None or (offset.dtype == scale.dtype and offset.numel() == scale.numel()),
-        f"expected quant_offset2 like quant_scale2, {scale.dtype} {list(scale.shape)}, got "
-        f"{None if offset is None else (offset.dtype, list(offset.shape))}",
-    )
-
-    def spread(x):
-        if x.numel() == 1:
-            return x.reshape(1, 1, 1, 1).to(out.dtype)
-        return x.reshape(1, out.shape[1], 1, out.shape[3]).to(out.dtype)
-
-    out = out * spread(scale)
-    if offset is not None:
-        out = out + spread(offset)
-    return out.round().clamp(-128, 127).to(torch.int8)
 
 
 @dataclass
@@ -297,7 +268,9 @@ class Call:
             f"expected query_rope of query's shape but for the head size, got {list(query.shape)}",
         )
         require(
-            k.shape[2] == self.keys and k.shape[3] == q.shape[3],
+            k.shape[2] == self.keys
+            and k.shape[3] == q.shape[3]
+            and (not self.paged or key.shape[0] == self.key.shape[0]),
             "expected key_rope of key's shape with query_rope's head size "
             f"{q.shape[3]}, got {list(key.shape)}",
         )

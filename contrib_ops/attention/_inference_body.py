@@ -348,7 +348,8 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
         weights = b.Clip(b.Round(b.Mul(weights, scalar("quant_scale1"))), -128.0, 127.0)
     out = b.MatMul(o.reshape(weights, folded, keys), v)
     out = o.reshape(out, batch, heads, rows, o.of(v, 3, 4))
-    out = b.Div(out, b.Where(b.Equal(total, 0.0), 1.0, total))
+    # Without keys, onnxruntime leaves the product unwritten.
+    out = b.Where(b.Equal(total, 0.0), 0.0, b.Div(out, total))
     if integers:
         out = b.Mul(out, scalar("dequant_scale2"))
     if given("quant_scale2") is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from onnxruntime_npu.opdef import ABSENT, check_indices, torch
 
+from ._inference_quantisation import unpack_int4
+
 # input_layout: axes of query, key and value, and axes of the result.
 LAYOUTS = {
     "BSH": ("BSH", "BSH"),
@@ -23,15 +25,6 @@ LAYOUTS = {
     "SH": ("SH", "SH"),
 }
 MAX_HEAD_SIZE = 512
-# What the modes of antiquant scales hold.
-SCALE_FORMS = (
-    "1 or N*D elements",
-    "shape [B, S]",
-    "N elements",
-    "shape [B, N, S]",
-    "[blocks, block_size] elements",
-    "[blocks, N, block_size] elements",
-)
 
 
 class Operands:
@@ -162,69 +155,3 @@ def result_typings(queries):
         ),
         {"attention_out": "int8"},
     ]
-
-
-def unpack_int4(x):
-    """Return the eight signed 4-bit integers of every int32, the lowest bits first."""
-    bits = (x[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32, device=x.device)) & 15
-    return (bits - 16 * (bits >= 8).to(torch.int32)).flatten(-2)
-
-
-def dequantise(operands, kind, scale, offset, mode, joint, size, keys, entries, blocks, dtype):
-    """Return a function that turns the integers [B, N, S, D] of key or value into numbers.
-
-    kind: "key" or "value", which is the second half of a joint scale.
-    """
-    require, heads = operands.require, operands.kv_heads
-    name = "antiquant" if joint else f"{kind}_antiquant"
-    modes = 2 if joint else 6
-    require(mode in range(modes), f"expected {name}_mode from 0 to {modes - 1}, got {mode}")
-    require(
-        scale.dtype in (dtype, torch.float32),
-        f"expected {name}_scale of query's dtype or float32, got {scale.dtype}",
-    )
-    shape = list(scale.shape)
-    n = scale.numel() // 2 if joint else scale.numel()
-    last = shape[-1] if shape else 1
-    paged = operands.table is not None
-    size_of_mode = (
-        heads * size,
-        entries * last,
-        heads,
-        entries * heads * last,
-        blocks * operands.block_size,
-        blocks * heads * operands.block_size,
-    )[mode]
-    require(
-        (n == size_of_mode or (mode == 0 and n == 1))
-        and (mode not in (1, 3) or last >= keys)
-        and (mode < 4 or paged)
-        and (not joint or (bool(shape) and shape[0] == 2)),
-        f"expected {name}_scale with {'two times ' if joint else ''}{SCALE_FORMS[mode]} for "
-        f"{name}_mode {mode}{' and a block_table' if mode >= 4 and not paged else ''}, got {shape}",
-    )
-    require(
-        offset is None or (offset.dtype == scale.dtype and offset.numel() == scale.numel()),
-        f"expected {name}_offset like {name}_scale, {scale.dtype} {shape}, got "
-        f"{None if offset is None else (offset.dtype, list(offset.shape))}",
-    )
-
-    def broadcast(x):
-        """Return the scales as they spread over [B, N, S, D]."""
-        x = x.reshape(2 if joint else 1, -1)[int(joint and kind == "value")]
-        if mode == 0:
-            return x.reshape(1, 1, 1, 1) if n == 1 else x.reshape(1, heads, 1, size)
-        if mode == 2:
-            return x.reshape(1, heads, 1, 1)
-        if mode in (1, 3):
-            return x.reshape(entries, heads if mode == 3 else 1, last, 1)[:, :, :keys]
-        pages = x.reshape(blocks, heads if mode == 5 else 1, operands.block_size, 1)
-        return operands.from_pages(pages)
-
-    def apply(x):
-        x = x.to(scale.dtype)
-        if offset is not None:
-            x = x + broadcast(offset)
-        return x * broadcast(scale)
-
-    return apply

@@ -31,6 +31,7 @@ op = npu_op(
         ("query_layer", "key_layer", "value_layer", "attention_mask", "out"), FLOATS
     ),
     seeded=True,
+    not_portable="calls with 0 < keep_prob < 1: ONNX draws no numbers that a seed fixes",
 )
 MAX_HEAD_SIZE = 768
 
@@ -147,7 +148,7 @@ def backward(
 def body(b, call, query, key, value, mask):
     a = call.attrs
     if a["keep_prob"] not in (0, 1):
-        raise NotPortable("ONNX operators do not drop weights at random in inference")
+        raise NotPortable(op.not_portable)
 
     def in_rows(x, transposed):
         x = b.Cast(x, to="float32")
@@ -162,7 +163,8 @@ def body(b, call, query, key, value, mask):
     weights = b.Exp(b.Sub(scores, b.Where(b.Equal(top, infinity), 0.0, top)))
     total = b.ReduceSum(weights, [3], keepdims=1)
     weights = b.Mul(weights, a["keep_prob"])
-    out = b.Div(b.MatMul(weights, v), b.Where(b.Equal(total, 0.0), 1.0, total))
+    # Without keys, onnxruntime leaves the product unwritten.
+    out = b.Where(b.Equal(total, 0.0), 0.0, b.Div(b.MatMul(weights, v), total))
     out = b.Cast(b.Transpose(out, perm=[0, 2, 1, 3]), to=call.dtype("query_layer"))
 
     def size(x, axis):
@@ -203,14 +205,14 @@ def samples(make):
     yield Sample(q[:0], k[:0], v[:0], make(1, 1, 21, 37), 0.25, 1.0, id="no_batch")
 
 
-def _wrong(match, **changes):
+def _wrong(match, id="", **changes):
     def sample(make):
         q, k, v, mask = make(2, 3, 5, 8), make(2, 3, 7, 8), make(2, 3, 7, 8), make(2, 1, 5, 7)
         given = {"query_layer": q, "key_layer": k, "value_layer": v, "attention_mask": mask}
         made = {n: make(*c) if isinstance(c, tuple) else c for n, c in changes.items()}
         return Sample(**{**given, "scale": 1.0, "keep_prob": 1.0, **made})
 
-    op.errors(sample, match=rf"\[npu_fused_attention_score\] {match}", id="_".join(changes))
+    op.errors(sample, match=rf"\[npu_fused_attention_score\] {match}", id=id or "_".join(changes))
 
 
 _wrong("expected query_layer of shape .B, N, S, D., got", query_layer=(6, 5, 8))
@@ -219,3 +221,25 @@ _wrong("expected value_layer of shape .2, 3, 7, D., got", value_layer=(2, 3, 6, 
 _wrong("expected attention_mask of shape", attention_mask=(2, 1, 5, 6))
 _wrong("expected keep_prob in .0, 1., got 2", keep_prob=2.0)
 _wrong("expected bmm_score_transpose_a False, got True", bmm_score_transpose_a=True)
+_wrong("expected at least one head, got 0", "no_heads", query_layer=(2, 0, 5, 8))
+_wrong(
+    "expected a head size from 1 to 768 in query_layer, got 769",
+    "head_size",
+    query_layer=(2, 3, 5, 769),
+)
+_wrong("expected key_layer of shape .B, N, S, D., got .2, 7, 24.", "key_rank", key_layer=(2, 7, 24))
+_wrong(
+    "expected value_layer of shape .B, N, S, D., got .2, 7, 24.",
+    "value_rank",
+    value_layer=(2, 7, 24),
+)
+_wrong("expected attention_mask of shape .* got .5, 7.", "mask_rank", attention_mask=(5, 7))
+_wrong("expected keep_prob in .0, 1., got nan", "keep_prob_nan", keep_prob=float("nan"))
+op.errors(
+    lambda make: Sample(
+        make(1, 1, 2, 8, dtype="float32"), make(1, 1, 2, 8, dtype="float16"),
+        make(1, 1, 2, 8, dtype="float32"), make(1, 1, 2, 2, dtype="float32"), 1.0, 1.0,
+    ),
+    match=r"\[npu_fused_attention_score\] expected tensors of one dtype, got .*float32, .*float16",
+    id="dtypes",
+)  # fmt: skip

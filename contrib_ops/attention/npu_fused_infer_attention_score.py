@@ -298,6 +298,27 @@ refuse(
     (1, 8, 2, 16),
     (2, 8, 2, 16),
 )
+refuse(
+    r"key of shape \[B, S, N, D\] for input_layout BSND, got \[2, 8, 32\]",
+    "key_rank",
+    (2, 3, 4, 16),
+    (2, 8, 32),
+    (2, 8, 2, 16),
+)
+refuse(
+    "value of query's batch size 2, got 1",
+    "value_batch",
+    (2, 3, 4, 16),
+    (2, 8, 2, 16),
+    (1, 8, 2, 16),
+)
+refuse(
+    "2 heads in key, got 4",
+    "key_heads",
+    (2, 3, 4, 16),
+    (2, 8, 4, 16),
+    (2, 8, 2, 16),
+)
 refuse(r"atten_mask of shape .* got \[3, 9\]", "mask", atten_mask=lambda make: make.bools(3, 9))
 refuse(
     r"the \[2048, 2048\] atten_mask with sparse_mode 3, got \[3, 8\]",
@@ -362,6 +383,34 @@ refuse(
     actual_seq_lengths_kv=[17],
 )
 refuse(
+    r"block_table int32 of shape \[B, blocks of a sequence\], got .*int32 \[2\]",
+    "table_rank",
+    (2, 3, 4, 16),
+    (5, 16, 32),
+    (5, 16, 32),
+    block_table=lambda make: make.ints(2, high=5, dtype="int32"),
+    block_size=16,
+    actual_seq_lengths_kv=[16],
+)
+refuse(
+    "key with block_table of shape .* got",
+    "pages_rank",
+    (2, 3, 4, 16),
+    (80, 32),
+    (80, 32),
+    block_table=lambda make: make.ints(2, 2, high=5, dtype="int32"),
+    block_size=16,
+    actual_seq_lengths_kv=[16],
+)
+refuse(
+    "actual_seq_lengths and actual_seq_lengths_kv for input_layout TND",
+    "no_lengths",
+    (6, 4, 16),
+    (9, 2, 16),
+    (9, 2, 16),
+    input_layout="TND",
+)
+refuse(
     r"actual_seq_lengths to ascend within \[0, 6\], got 2 behind 4",
     "descending_ends",
     (6, 4, 16),
@@ -386,6 +435,37 @@ refuse(
     "rope",
     query_rope=lambda make: make(2, 3, 4, 8),
 )
+refuse(
+    r"query_rope of shape \[B, S, N, D\] for input_layout BSND, got \[2, 3, 32\]",
+    "rope_rank",
+    query_rope=lambda make: make(2, 3, 32),
+    key_rope=lambda make: make(2, 8, 2, 8),
+)
+refuse(
+    "query_rope of query's shape but for the head size, got",
+    "rope_rows",
+    query_rope=lambda make: make(2, 2, 4, 8),
+    key_rope=lambda make: make(2, 8, 2, 8),
+)
+refuse(
+    r"key_rope of key's shape with query_rope's head size 8, got \[2, 8, 2, 4\]",
+    "rope_size",
+    query_rope=lambda make: make(2, 3, 4, 8),
+    key_rope=lambda make: make(2, 8, 2, 4),
+)
+for blocks in (0, 6):
+    refuse(
+        rf"key_rope of key's shape with query_rope's head size 8, got \[{blocks}, 16, 16\]",
+        f"rope_of_{blocks}_blocks",
+        (2, 3, 4, 16),
+        (5, 16, 32),
+        (5, 16, 32),
+        query_rope=lambda make: make(2, 3, 4, 8),
+        key_rope=lambda make, blocks=blocks: make(blocks, 16, 16),
+        block_table=lambda make: make.ints(2, 2, high=5, dtype="int32"),
+        block_size=16,
+        actual_seq_lengths_kv=[16],
+    )
 refuse(
     "no dequant_scale1 with query .*float32, got",
     "scale_of_integers",

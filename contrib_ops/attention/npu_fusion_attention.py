@@ -25,11 +25,13 @@ Where torch_npu leaves a point open, this holds:
   weights: the backward operator has no such argument.
 """
 
-from onnxruntime_npu.opdef import FLOATS, NotPortable, Sample, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 
 from ._cases import catalogue_operands, tolerate_rounded_weights
-from ._fusion_attention import ARGUMENTS, LAYOUTS, attend, calls, gradients, pattern, wrong_calls
-from ._inference_rows import bounded
+from ._fusion_attention import ARGUMENTS, attend, gradients
+from ._fusion_attention_body import NOT_PORTABLE, Body
+from ._fusion_attention_problem import LAYOUTS
+from ._fusion_attention_samples import calls, pattern, wrong_calls
 
 op = npu_op(
     "npu_fusion_attention(Tensor query, Tensor key, Tensor value, int head_num, "
@@ -48,6 +50,7 @@ op = npu_op(
         **dict.fromkeys(("softmax_max", "softmax_sum", "sink"), ("float32",)),
         "dropout_mask": ["uint8"],
     },
+    not_portable=NOT_PORTABLE,
 )
 
 
@@ -122,133 +125,27 @@ def body(
     b, call, query, key, value, pse, padding_mask, atten_mask, prefix, query_ends, key_ends, sink,
     dropout_mask,
 ):  # fmt: skip
-    a = call.attrs
-    heads, layout, mode = a["head_num"], a["input_layout"], a["sparse_mode"]
-    packed = layout == "TND"
-    if 0 < a["keep_prob"] < 1:
-        raise NotPortable("ONNX operators do not drop weights as Philox says")
-    if packed and (mode > 4 or pse is not None or (atten_mask is not None and mode < 2)):
-        raise NotPortable("in TND only masks that are the same rule for every sequence are written")
-    infinity = b.const(float("-inf"), "float32")
-    one = b.const([1], "int64")
-
-    def size_of(x, axis):
-        return b.Shape(x, start=axis, end=axis + 1)
-
-    def join(*parts):
-        return b.Concat(
-            *[b.const([p], "int64") if isinstance(p, int) else p for p in parts], axis=0
-        )
-
-    def reshape(x, *parts):
-        return b.Reshape(x, join(*parts), allowzero=1)
-
-    def count_to(n):
-        return b.Range(b.const(0, "int64"), b.Squeeze(n), b.const(1, "int64"))
-
-    def apart(x, count):
-        x = b.Cast(x, to="float32")
-        if layout in ("BSH", "SBH"):
-            x = reshape(x, size_of(x, 0), size_of(x, 1), count, b.Div(size_of(x, 2), count))
-        perm = {"BSH": [0, 2, 1, 3], "BSND": [0, 2, 1, 3], "SBH": [1, 2, 0, 3]}.get(layout)
-        if packed:
-            return b.Unsqueeze(b.Transpose(x, perm=[1, 0, 2]), [0])
-        return x if perm is None else b.Transpose(x, perm=perm)
-
-    q = apart(query, heads)
-    if layout in ("BSH", "SBH"):
-        key_heads = b.Div(b.Mul(size_of(key, 2), heads), size_of(query, 2))
-    else:
-        key_heads = size_of(key, 1 if layout in ("BNSD", "TND") else 2)
-    k, v = apart(key, key_heads), apart(value, key_heads)
-    batch, rows, keys = size_of(q, 0), size_of(q, 2), size_of(k, 2)
-    i, j = b.Unsqueeze(count_to(rows), [1]), b.Unsqueeze(count_to(keys), [0])
-    delta = b.Sub(keys, rows)
-    masks = []
-    if packed:
-
-        def places(ends, limit):
-            # Unused entries at the end are zeros: the sequences there are empty.
-            last = b.ReduceMax(b.Concat(ends, b.const([0], "int64"), axis=0), [0], keepdims=1)
-            flags = b.Cast(b.Equal(ends, 0), to="int64")
-            behind = b.CumSum(b.Cast(b.Greater(ends, 0), to="int64"), 0, reverse=1)
-            unused = b.And(b.Cast(flags, to="bool"), b.Equal(behind, 0))
-            ends = b.Where(unused, last, ends)
-            borders = b.Concat(b.const([0], "int64"), ends, axis=0)
-            row = count_to(limit)
-            passed = b.GreaterOrEqual(b.Unsqueeze(row, [1]), b.Unsqueeze(ends, [0]))
-            sequence = b.ReduceSum(b.Cast(passed, to="int64"), [1], keepdims=0)
-            lengths = b.Sub(ends, b.Slice(borders, [0], [-1], [0]))
-            lengths = b.Concat(lengths, b.const([0], "int64"), axis=0)
-            return lengths, sequence, b.Sub(row, b.Gather(borders, sequence))
-
-        q_length, q_sequence, i = places(query_ends, rows)
-        k_length, k_sequence, j = places(key_ends, keys)
-        owned = b.Less(q_sequence, b.Shape(query_ends))
-        delta = b.Unsqueeze(b.Gather(b.Sub(k_length, q_length), q_sequence), [1])
-        i, j = b.Unsqueeze(i, [1]), b.Unsqueeze(j, [0])
-        same = b.Equal(b.Unsqueeze(q_sequence, [1]), b.Unsqueeze(k_sequence, [0]))
-        masks.append(b.Not(b.And(same, b.Unsqueeze(owned, [1]))))
-    if atten_mask is not None:
-        corner = i if mode == 0 else b.Add(i, delta)
-        if mode in (0, 4):
-            masks.append(b.Less(j, b.Sub(corner, bounded(a["pre_tockens"]))))
-            masks.append(b.Greater(j, b.Add(corner, bounded(a["next_tockens"]))))
-        elif mode == 2:
-            masks.append(b.Greater(j, i))
-        elif mode == 3:
-            masks.append(b.Greater(j, corner))
-        elif mode in (5, 6):
-            seen = b.Unsqueeze(b.Slice(prefix, [0], batch, [0]), [1, 2, 3])
-            masks.append(b.And(b.Greater(j, corner), b.GreaterOrEqual(j, seen)))
-        if mode in (0, 1, 5):
-            masks.append(b.Cast(atten_mask, to="bool"))
-
-    group = b.Div(b.const([heads], "int64"), key_heads)
-    folded = join(batch, key_heads, b.Mul(rows, group))
-    scores = b.MatMul(reshape(q, folded, size_of(q, 3)), b.Transpose(k, perm=[0, 1, 3, 2]))
-    scores = reshape(scores, batch, heads, rows, keys)
-    if pse is not None:
-        # Row i - first of the bias; rows before it take the last one's values at the same j - i.
-        held = size_of(pse, 2)
-        first = b.Where(b.Equal(held, 1), rows, b.Sub(rows, held))
-        early = b.Less(i, first)
-        shift = b.Where(b.And(early, b.Greater(held, 1)), b.Sub(b.Sub(rows, 1), i), 0)
-        row = b.Where(early, b.Sub(held, 1), b.Sub(i, first))
-        column = b.Add(j, shift)
-        place = b.Add(b.Mul(row, keys), b.Min(column, b.Sub(keys, 1)))
-        flat = reshape(b.Cast(pse, to="float32"), size_of(pse, 0), heads, b.Mul(held, keys))
-        bias = b.Gather(flat, place, axis=2)
-        scores = b.Add(scores, b.Where(b.Less(column, keys), bias, 0.0))
-    scores = b.Mul(scores, a["scale"])
-    for masked in masks:
-        scores = b.Where(masked, infinity, scores)
+    p = Body(b, call, query, key, value, pse, atten_mask, prefix, query_ends, key_ends)
+    scores = p.scores(call.attrs["scale"])
     # A score of -inf stands in where there are no keys.
-    edge = b.Expand(infinity, join(batch, heads, rows, one))
+    edge = b.Expand(p.infinity, p.join(p.batch, p.heads, p.rows, 1))
     if sink is not None:
-        edge = b.Expand(reshape(sink, 1, heads, 1, 1), join(batch, heads, rows, one))
+        edge = b.Expand(p.reshape(sink, 1, p.heads, 1, 1), b.Shape(edge))
     top = b.ReduceMax(b.Concat(scores, edge, axis=3), [3], keepdims=1)
-    base = b.Where(b.Equal(top, infinity), 0.0, top)
+    base = p.where_not(b.Equal(top, p.infinity), top)
     weights = b.Exp(b.Sub(scores, base))
     total = b.ReduceSum(weights, [3], keepdims=1)
     if sink is not None:
         total = b.Add(total, b.Exp(b.Sub(edge, base)))
-    weights = b.Mul(weights, a["keep_prob"])
-    out = reshape(b.MatMul(reshape(weights, folded, keys), v), batch, heads, rows, size_of(v, 3))
-    out = b.Cast(b.Div(out, b.Where(b.Equal(total, 0.0), 1.0, total)), to=call.dtype("query"))
-    if packed:
-        out = b.Transpose(b.Squeeze(out, [0]), perm=[1, 0, 2])
-    elif layout != "BNSD":
-        out = b.Transpose(out, perm=[2, 0, 1, 3] if layout == "SBH" else [0, 2, 1, 3])
-    if layout in ("BSH", "SBH"):
-        out = reshape(out, size_of(out, 0), size_of(out, 1), b.Mul(size_of(out, 3), heads))
+    weights = b.Mul(weights, call.attrs["keep_prob"])
+    out = p.unfold(p.product(p.fold(weights), p.v, p.keys))
+    out = p.together(b.Div(out, b.Where(b.Equal(total, 0.0), 1.0, total)), p.heads)
 
     def statistics(x):
-        x = b.Transpose(b.Squeeze(x, [0]), perm=[1, 0, 2]) if packed else x
+        x = b.Transpose(b.Squeeze(x, [0]), perm=[1, 0, 2]) if p.packed else x
         return b.Expand(x, b.Concat(b.Shape(x, start=0, end=-1), b.const([8], "int64"), axis=0))
 
-    empty = b.Cast(b.const([], "float32"), to=call.dtype("query"))
-    return out, statistics(top), statistics(total), empty
+    return out, statistics(top), statistics(total), p.empty(call.dtype("query"))
 
 
 tolerate_rounded_weights(op)

@@ -82,7 +82,7 @@ class FusionAttentionGradKernel final : public Kernel {
  private:
   static TensorView Like(const char* name, const TensorView& t, DType dtype, const Shape& shape) {
     GRAD_CHECK(t && t.dtype == dtype && t.shape == shape, "expected ", name, " ", NameOf(dtype), " of shape ", shape,
-               ", got ", t ? NameOf(t.dtype) : "none", " ", t ? t.shape.ToString() : "");
+               ", got ", t ? NameOf(t.dtype) : "none", t ? " " + t.shape.ToString() : "");
     return t;
   }
 

@@ -5,7 +5,9 @@ Source: torch_npu.npu_fusion_attention_grad.
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op
 
-from ._fusion_attention import ARGUMENTS, attend, calls, gradients, wrong_calls
+from ._fusion_attention import ARGUMENTS, attend, gradients
+from ._fusion_attention_body import NOT_PORTABLE, Body
+from ._fusion_attention_samples import calls, wrong_calls
 
 op = npu_op(
     "npu_fusion_attention_grad(Tensor query, Tensor key, Tensor value, Tensor dy, int head_num, "
@@ -25,6 +27,7 @@ op = npu_op(
         **dict.fromkeys(("padding_mask", "atten_mask"), ("bool", "uint8")),
         **dict.fromkeys(("softmax_max", "softmax_sum", "sink", "dsink"), ("float32",)),
     },
+    not_portable=NOT_PORTABLE,
 )
 
 
@@ -39,6 +42,53 @@ def reference(**arguments):
     Result: each like its argument; empty for an absent pse or sink.
     """
     return gradients(op.name, **arguments)
+
+
+@op.function
+def body(
+    b, call, query, key, value, dy, pse, padding_mask, atten_mask, softmax_max, softmax_sum,
+    softmax_in, attention_in, prefix, query_ends, key_ends, sink,
+):  # fmt: skip
+    scale, keep = call.attrs["scale_value"], call.attrs["keep_prob"]
+    p = Body(b, call, query, key, value, pse, atten_mask, prefix, query_ends, key_ends)
+
+    def statistics(x):
+        x = b.Slice(x, [0], [1], [-1])
+        return b.Unsqueeze(b.Transpose(x, perm=[1, 0, 2]), [0]) if p.packed else x
+
+    top, total = statistics(softmax_max), statistics(softmax_sum)
+    nothing = b.Equal(total, 0.0)
+    base, total = p.where_not(nothing, top), b.Where(nothing, 1.0, total)
+    weights = b.Div(b.Exp(b.Sub(p.scores(scale), base)), total)
+    d_out = p.apart(dy, p.heads)
+    products = b.ReduceSum(b.Mul(d_out, p.apart(attention_in, p.heads)), [3], keepdims=1)
+    d_out = p.fold(d_out)
+    d_weights = p.unfold(b.MatMul(d_out, b.Transpose(p.v, perm=[0, 1, 3, 2])))
+    d_scores = b.Mul(b.Mul(weights, b.Sub(b.Mul(d_weights, keep), products)), scale)
+    folded = p.fold(d_scores)
+    across = b.Transpose(folded, perm=[0, 1, 3, 2])
+    dq = p.together(p.unfold(p.product(folded, p.k, p.keys)), p.heads)
+    dk = p.together(p.product(across, p.fold(p.q), p.rows), p.key_heads)
+    weights = b.Transpose(p.fold(b.Mul(weights, keep)), perm=[0, 1, 3, 2])
+    dv = p.together(p.product(weights, d_out, p.rows), p.key_heads)
+    d_pse, d_sink = p.empty(call.dtype("query")), b.const([], "float32")
+    if pse is not None:
+        place, held = p.bias_places()
+        at = p.reshape(place, 1, 1, b.Mul(p.rows, p.keys))
+        whole = p.join(p.batch, p.heads, b.Mul(p.rows, p.keys))
+        parts = b.Reshape(p.where_not(b.Not(held), d_scores), whole, allowzero=1)
+        size = b.Mul(p.size_of(pse, 2), p.keys)
+        zeros = b.Expand(b.const(0.0, "float32"), p.join(p.batch, p.heads, size))
+        sums = b.ScatterElements(zeros, b.Expand(at, whole), parts, axis=2, reduction="add")
+        shared = b.And(b.Equal(p.size_of(pse, 0), 1), b.Not(b.Equal(p.batch, 1)))
+        axes = b.Compress(b.const([0], "int64"), shared)
+        sums = b.ReduceSum(sums, axes, keepdims=1, noop_with_empty_axes=1)
+        d_pse = b.Cast(b.Reshape(sums, b.Shape(pse), allowzero=1), to=call.dtype("query"))
+    if sink is not None:
+        share = b.Div(b.Exp(b.Sub(p.reshape(sink, 1, p.heads, 1, 1), base)), total)
+        share = p.where_not(nothing, share)
+        d_sink = b.Neg(b.ReduceSum(b.Mul(share, products), [0, 2, 3], keepdims=0))
+    return dq, dk, dv, d_pse, d_sink
 
 
 op.tolerance(

@@ -55,6 +55,7 @@ op = npu_op(
     },
     seeded=True,
     typings=typings(),
+    not_portable="calls with dropout_prob > 0: ONNX draws no numbers that a seed fixes",
 )
 
 
@@ -209,7 +210,7 @@ def backward(
 def body(b, call, query, key, value, wq, wk, wv, mask, wo, bq, bk, bv, bo, dropout_mask):
     a = call.attrs
     if a["dropout_prob"] != 0:
-        raise NotPortable("ONNX operators do not drop weights at random in inference")
+        raise NotPortable(op.not_portable)
     heads, size, keys, rows = (
         a[n] for n in ("attn_head_num", "attn_dim_per_head", "src_len", "tgt_len")
     )

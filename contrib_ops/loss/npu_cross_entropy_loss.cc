@@ -1,5 +1,6 @@
 // npu_cross_entropy_loss(input, target, weight?; reduction, ignore_index, label_smoothing, lse_square_scale_for_zloss,
 // return_zloss) -> loss, log_prob, zloss, lse_for_zloss. The semantics are in npu_cross_entropy_loss.py.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -82,7 +83,8 @@ struct Task {
 
  private:
   double Mix(const RowLoss& row) const {
-    return (1.0 - smoothing) * row.nll + smoothing * row.smooth / static_cast<double>(classes);
+    // Without classes there are no rows either, and nothing to add up.
+    return (1.0 - smoothing) * row.nll + smoothing * row.smooth / static_cast<double>(std::max<int64_t>(classes, 1));
   }
 
   RowLoss Row(int64_t i) const {

@@ -66,7 +66,7 @@ def reference(
     _check(
         weight is None or list(weight.shape) == [classes],
         f"expected weight of shape {[classes]} and float32, "
-        f"got {weight is not None and list(weight.shape)}",
+        f"got {'' if weight is None else f'{list(weight.shape)} and {weight.dtype}'}",
     )
     _check(
         ignore_index < classes or classes == 0,
@@ -81,7 +81,7 @@ def reference(
     counts = (target != ignore_index).to(compute) if ignore_index >= 0 else torch.ones_like(nll)
     if label_smoothing:  # without it, a logit of -inf is a class that cannot be
         smooth = -(log_prob * weights).sum(-1)
-        nll = (1 - label_smoothing) * nll + label_smoothing * smooth / classes
+        nll = (1 - label_smoothing) * nll + label_smoothing * smooth / max(classes, 1)
     loss = torch.where(counts > 0, nll, 0.0)  # also of a row of NaN
     if reduction != "none":
         loss = loss.sum(0, keepdim=True)
@@ -146,6 +146,7 @@ def samples(make):
     masked[:, 3] = -float("inf")
     yield Sample(masked, make.ints(5, high=3), id="impossible_class")
     yield Sample(make(0, 11), make.ints(0), reduction="sum", id="empty")
+    yield Sample(make(0, 0), make.ints(0), None, "sum", label_smoothing=0.5, id="no_classes")
     x = [[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]]
     log_prob = [[-2.40761, -1.40761, -0.407606], [-1.09861, -1.09861, -1.09861]]
     target = make.tensor([2, 0], "int64")
@@ -196,6 +197,11 @@ op.errors(
     lambda make: Sample(make(2, 8), make.ints(2), return_zloss=True),
     match=r"\[npu_cross_entropy_loss\] expected .* the z-loss is not defined",
     id="zloss",
+)
+op.errors(
+    lambda make: Sample(make(2, 1, 8), make.ints(2)),
+    match=r"\[npu_cross_entropy_loss\] expected input of shape \[N, C\], got \[2, 1, 8\]",
+    id="rank",
 )
 op.errors(
     lambda make: Sample(make(2, 8), make.ints(3)),

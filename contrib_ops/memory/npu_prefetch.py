@@ -8,6 +8,7 @@ op = npu_op(
     outputs=[],
     dtypes={"self": FIXED_WIDTH, "dependency": FIXED_WIDTH},
     sample_dtypes=["float32", "bfloat16", "int8"],
+    not_portable="a hint has no result, and ONNX no node without one",
 )
 
 
@@ -54,4 +55,9 @@ op.errors(
     lambda make: Sample(make(4, dtype="float32"), None, 1, 17),
     match=r"\[npu_prefetch\] expected offset within the 16 bytes of self, got 17",
     id="offset_beyond_the_end",
+)
+op.errors(
+    lambda make: Sample(make(4), None, 0),
+    match=r"The max_size should be greater than zero, but got 0\.",
+    id="no_size",
 )

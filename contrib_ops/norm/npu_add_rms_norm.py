@@ -113,3 +113,19 @@ op.errors(
     r"got .*float16, .*float16 and .*float32",
     id="gamma_dtype",
 )
+op.errors(
+    lambda make: Sample(make(2, 4), make(2, 4), make(2, 2, 4)),
+    match=r"\[npu_add_rms_norm\] expected gamma to have the trailing dimensions of x1 \[2, 4\], "
+    r"got \[2, 2, 4\]",
+    id="gamma_rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 4), make(1, 2, 4), make(4)),
+    match=r"\[npu_add_rms_norm\] expected x1 and x2 of one shape, got \[2, 4\] and \[1, 2, 4\]",
+    id="x2_rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 4, dtype="float32"), make(2, 4, dtype="float16"), make(4)),
+    match=r"\[npu_add_rms_norm\] expected x1, x2 and gamma of one dtype, got .*float32, .*float16",
+    id="x2_dtype",
+)

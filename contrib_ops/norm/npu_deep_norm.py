@@ -128,3 +128,22 @@ op.errors(
     match=r"\[npu_deep_norm\] expected beta and gamma of one shape, got \[1\] and \[8\]",
     id="beta_shape",
 )
+op.errors(
+    lambda make: Sample(make(2, 4), make(2, 4), make(2, 2, 4), make(2, 2, 4)),
+    match=r"\[npu_deep_norm\] expected gamma to have the trailing dimensions of x \[2, 4\], "
+    r"got \[2, 2, 4\]",
+    id="gamma_rank",
+)
+op.errors(
+    lambda make: Sample(make(4), make(1, 4), make(4), make(4)),
+    match=r"\[npu_deep_norm\] expected x and gx of one shape, got \[4\] and \[1, 4\]",
+    id="gx_rank",
+)
+op.errors(
+    lambda make: Sample(
+        make(2, 4, dtype="float32"), make(2, 4, dtype="float16"), make(4, dtype="float32"),
+        make(4, dtype="float32"),
+    ),
+    match=r"\[npu_deep_norm\] expected x, gx, beta and gamma of one dtype, got .*float32, ",
+    id="dtypes",
+)  # fmt: skip

@@ -187,3 +187,13 @@ op.errors(
     r"float32, got .*float16",
     id="weight_dtype",
 )
+op.errors(
+    lambda make: Sample(make(2, 6, 5), make(6), make(1, 6), 2),
+    match=r"\[npu_group_norm_silu\] expected bias of shape \[6\], got \[1, 6\]",
+    id="bias_rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 6, 5), make(6, dtype="float32"), make(6, dtype="float16"), 2),
+    match=r"\[npu_group_norm_silu\] expected weight and bias of one dtype, got .*float32 and ",
+    id="bias_dtype",
+)

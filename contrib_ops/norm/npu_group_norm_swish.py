@@ -149,3 +149,19 @@ op.errors(
     r"got .*float16, .*float32 and .*float32",
     id="weight_dtype",
 )
+op.errors(
+    lambda make: Sample(make(2, 6, 5), 0, make(6), make(6)),
+    match=r"\[npu_group_norm_swish\] expected num_groups to be a positive divisor of the 6 "
+    r"channels, got 0",
+    id="no_group",
+)
+op.errors(
+    lambda make: Sample(make(6), 1, make(6), make(6)),
+    match=r"\[npu_group_norm_swish\] expected input of rank >= 2, got \[6\]",
+    id="rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 6, 5), 2, make(6, 1), make(6)),
+    match=r"\[npu_group_norm_swish\] expected weight of shape \[6\], got \[6, 1\]",
+    id="weight_rank",
+)

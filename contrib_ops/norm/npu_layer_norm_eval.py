@@ -128,3 +128,25 @@ op.errors(
     match=r"\[npu_layer_norm_eval\] expected weight of input's dtype .*float16, got .*float32",
     id="weight_dtype",
 )
+op.errors(
+    lambda make: Sample(make(4), [2, 4]),
+    match=r"\[npu_layer_norm_eval\] expected normalized_shape to have the trailing dimensions of "
+    r"input \[4\], got \[2, 4\]",
+    id="rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 4), []),
+    match=r"\[npu_layer_norm_eval\] expected normalized_shape to have the trailing dimensions of "
+    r"input \[2, 4\], got \[\]",
+    id="no_axes",
+)
+op.errors(
+    lambda make: Sample(make(2, 4), [4], make(1, 4)),
+    match=r"\[npu_layer_norm_eval\] expected weight of shape \[4\], got \[1, 4\]",
+    id="weight_rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 4, dtype="float32"), [4], None, make(4, dtype="float16")),
+    match=r"\[npu_layer_norm_eval\] expected bias of input's dtype .*float32, got .*float16",
+    id="bias_dtype",
+)

@@ -93,3 +93,13 @@ op.errors(
     match=r"\[npu_rms_norm\] expected gamma of self's dtype .*float32, got .*float16",
     id="gamma_dtype",
 )
+op.errors(
+    lambda make: Sample(make(), make(4)),
+    match=r"\[npu_rms_norm\] expected gamma to have the trailing dimensions of self \[\], got",
+    id="self_rank",
+)
+op.errors(
+    lambda make: Sample(make(2, 4), make()),
+    match=r"\[npu_rms_norm\] expected gamma to have the trailing .* \[2, 4\], got \[\]",
+    id="gamma_scalar",
+)

@@ -116,3 +116,9 @@ op.errors(
     match=_NAME + r"expected gamma of self's dtype .*float32, got .*float16",
     id="gamma_dtype",
 )
+op.errors(
+    lambda make: Sample(make(2, 4), make(2, 4), make(1, 2, 4), make(1, dtype="float32")),
+    match=r"\[npu_rms_norm_backward\] expected gamma to have the trailing dimensions of self "
+    r"\[2, 4\], got \[1, 2, 4\]",
+    id="gamma_rank",
+)

@@ -65,7 +65,8 @@ def _check_cache(name, cache, width, scale_name, scale, kv, mode):
         )
         _check(
             list(scale.shape) == [width],
-            f"expected {scale_name} of shape {[width]}, got {list(scale.shape)}",
+            f"expected {scale_name} of float32 and shape {[width]}, "
+            f"got {scale.dtype} {list(scale.shape)}",
         )
     d0 = 16 if scale is None else 32
     _check(

@@ -27,12 +27,12 @@ def reference(logits, p=None, k=None):
     check(
         p is None or (list(p.shape) == rows and p.dtype == logits.dtype),
         f"[npu_top_k_top_p] expected p of shape {rows} and {logits.dtype}, logits' dtype, "
-        f"got {p is not None and (list(p.shape), p.dtype)}",
+        f"got {'' if p is None else f'{list(p.shape)} and {p.dtype}'}",
     )
     check(
         k is None or (list(k.shape) == rows and k.dtype == torch.int32),
         f"[npu_top_k_top_p] expected k of shape {rows} and torch.int32, "
-        f"got {k is not None and (list(k.shape), k.dtype)}",
+        f"got {'' if k is None else f'{list(k.shape)} and {k.dtype}'}",
     )
     count = logits.shape[1]
     if k is not None and count:

@@ -19,8 +19,8 @@ bool ResolveSlices(const Index* indices, int64_t tuples, const Shape& dims, int6
     int64_t slice = 0;
     for (int axis = 0; axis < dims.rank(); ++axis) {
       const int64_t index = *indices++;
-      NPU_CHECK(index >= 0 && index < dims[axis], "[", kOp, "] expected indices in [0, ", dims[axis], "), got ", index,
-                " for axis ", axis);
+      NPU_CHECK(index >= 0 && index < dims[axis], "[", kOp, "] expected indices in [0, ", dims[axis], ") for axis ",
+                axis, ", got ", index);
       slice = slice * dims[axis] + index;
     }
     slices[t] = slice;

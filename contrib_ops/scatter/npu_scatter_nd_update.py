@@ -42,8 +42,9 @@ def reference(self, indices, updates):
         f"[npu_scatter_nd_update] expected updates of shape {expected}, got {list(updates.shape)}",
     )
     places = indices.to(torch.int64).unbind(-1)
-    for place, size in zip(places, self.shape, strict=False):
-        check_indices(place, 0, size, "[npu_scatter_nd_update] expected indices")
+    for axis, (place, size) in enumerate(zip(places, self.shape, strict=False)):
+        what = "[npu_scatter_nd_update] expected indices"
+        check_indices(place, 0, size, what, note=f" for axis {axis}")
     return self.index_put(places, updates)
 
 
@@ -83,13 +84,13 @@ for _dtype in _ELEMENTS:
 
 op.errors(
     lambda make: Sample(make(4, 6), make.tensor([[4]], "int64"), make(1, 6)),
-    match=r"\[npu_scatter_nd_update\] expected indices in \[0, 4\), got 4",
+    match=r"\[npu_scatter_nd_update\] expected indices in \[0, 4\) for axis 0, got 4",
     needs_values=True,
     id="index_too_large",
 )
 op.errors(
     lambda make: Sample(make(4, 6), make.tensor([[0], [-1]], "int64"), make(2, 6)),
-    match=r"\[npu_scatter_nd_update\] expected indices in \[0, 4\), got -1",
+    match=r"\[npu_scatter_nd_update\] expected indices in \[0, 4\) for axis 0, got -1",
     needs_values=True,
     id="negative_index",
 )

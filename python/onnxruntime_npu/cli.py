@@ -164,7 +164,7 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _ops(arguments: argparse.Namespace) -> None:
-    from .opdef.table import op_table
+    from .opdef.table import op_table, portability
 
     rows = op_table()
     if arguments.json:
@@ -172,7 +172,7 @@ def _ops(arguments: argparse.Namespace) -> None:
         return
     for row in rows:
         first: list[str] = row["inputs"][0]["dtypes"] if row["inputs"] else []
-        body = "function body" if row["function_body"] else "no function body"
+        body = f"function body: {portability(row)}"
         print(f"{row['schema']}\n    npu::{row['onnx_type']}; {', '.join(first)}; {body}")
     print(f"{len(rows)} operators")
 

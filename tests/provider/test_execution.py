@@ -303,7 +303,7 @@ def test_a_failing_asynchronous_run_hands_its_error_to_the_callback():
 
     session.run_async(None, feeds, callback, None)
     assert done.wait(30)
-    assert "[npu_scatter_nd_update] expected indices in [0, 6), got 6" in errors[0]
+    assert "[npu_scatter_nd_update] expected indices in [0, 6) for axis 0, got 6" in errors[0]
 
 
 def test_bound_output_of_the_wrong_shape_is_an_error():

@@ -95,14 +95,14 @@ TrainingProblem Training::MakeProblem(const TrainingInputs& in) const {
                  in.query.shape);
   // Where heads are joined with their size, the size of query's tells how many key has.
   int64_t key_heads = heads_;
+  TRAINING_CHECK(in.key.shape.rank() == RankOf(form_), "expected key of shape ", AxesText(form_), " for input_layout ",
+                 layout_, ", got ", in.key.shape);
   if (JoinsHeads(form_)) {
-    TRAINING_CHECK(in.key.shape.rank() == 3 && in.key.shape[2] >= q.size && in.key.shape[2] % q.size == 0,
+    TRAINING_CHECK(in.key.shape[2] >= q.size && in.key.shape[2] % q.size == 0,
                    "expected the last axis of key to be a multiple of query's head size ", q.size, ", got shape ",
                    in.key.shape);
     key_heads = in.key.shape[2] / q.size;
   } else {
-    TRAINING_CHECK(in.key.shape.rank() == RankOf(form_), "expected key of shape ", AxesText(form_),
-                   " for input_layout ", layout_, ", got ", in.key.shape);
     key_heads = AxesOf(in.key.shape, form_, heads_).heads;
   }
   TRAINING_CHECK(key_heads >= 1 && heads_ % key_heads == 0, "expected the heads of key to divide head_num ", heads_,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .definition import ABSENT, DefinitionError, NotPortable, Op, TypeAlias, npu_op, torch
+from .definition import NotPortable, Op, TypeAlias, npu_op, torch
 from .discovery import all_ops, load_ops
 from .dtypes import (
     FIXED_WIDTH,
@@ -20,6 +20,7 @@ from .dtypes import (
     SIGNED,
     UNSIGNED,
 )
+from .node_parts import ABSENT, DefinitionError
 from .samples import Maker, Sample, check, check_indices
 from .table import op_table
 

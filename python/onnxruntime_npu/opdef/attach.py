@@ -9,9 +9,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from .definition import DefinitionError
 from .discovery import all_ops
 from .function_body import BodyLibrary, TensorType
+from .node_parts import DefinitionError
 from .node_types import node_types
 
 _DOMAIN = "npu"

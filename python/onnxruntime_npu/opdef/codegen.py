@@ -21,8 +21,8 @@ if __name__ == "__main__":
     sys.modules["onnxruntime_npu"] = package
 
 from onnxruntime_npu.opdef import DefinitionError, Op, load_ops, stubs
-from onnxruntime_npu.opdef.definition import ABSENT, Attribute
 from onnxruntime_npu.opdef.dtypes import NUMBERS
+from onnxruntime_npu.opdef.node_parts import ABSENT, Attribute
 from onnxruntime_npu.opdef.node_types import NodeType, node_types
 from onnxruntime_npu.opdef.typings import typings
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from .definition import DefinitionError, Op
+from .definition import Op
+from .node_parts import DefinitionError
 
 EXTRA_ROOTS_VARIABLE = "ORT_NPU_CONTRIB_OPS"  # more roots, separated like PATH
 _PACKAGE = "onnxruntime_npu.contrib_ops"

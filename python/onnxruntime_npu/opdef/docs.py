@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .table import op_table
+from .table import op_table, portability
 
 
 def markdown() -> str:
@@ -23,7 +23,7 @@ def markdown() -> str:
         types = [row["onnx_type"], *row["onnx_aliases"]]
         lines.append(
             f"| {', '.join(f'`{n}`' for n in names)} | {', '.join(f'`{t}`' for t in types)} "
-            f"| {', '.join(row['dtypes'])} | {'yes' if row['function_body'] else 'no'} "
+            f"| {', '.join(row['dtypes'])} | {portability(row)} "
             f"| {row['summary']} |"
         )
     return "\n".join(lines) + "\n"

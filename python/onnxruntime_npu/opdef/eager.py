@@ -11,7 +11,8 @@ import torch
 
 from ..errors import ArgumentError
 from . import dtypes as dt
-from .definition import Input, Op
+from .definition import Op
+from .node_parts import Input
 
 # Distinct attribute values of one operator whose kernels are kept.
 _MAX_KERNELS = 256

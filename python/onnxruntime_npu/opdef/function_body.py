@@ -17,7 +17,8 @@ import onnx_ir as ir
 import onnxscript
 
 from . import dtypes as dt
-from .definition import DefinitionError, NotPortable, Op
+from .definition import NotPortable, Op
+from .node_parts import DefinitionError
 
 
 @dataclass(frozen=True)

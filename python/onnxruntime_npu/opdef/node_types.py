@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from .definition import Attribute, DefinitionError, Input, Op, Output
+from .definition import Op
+from .node_parts import Attribute, DefinitionError, Input, Output
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx
 
-from .definition import Attribute, Input, Output
 from .discovery import all_ops
+from .node_parts import Attribute, Input, Output
 from .node_types import NodeType, node_types
 
 _ATTRIBUTE_TYPES = {

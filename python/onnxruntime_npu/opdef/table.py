@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .discovery import all_ops
@@ -30,7 +31,15 @@ def op_table() -> list[dict[str, Any]]:
             "outputs": [{"name": y.name, "dtypes": list(y.dtypes)} for y in op.outputs],
             "dtypes": list(op.sample_dtypes),
             "function_body": op.body_function is not None,
+            "not_portable": op.not_portable or None,
             "summary": op.doc.split("\n\n")[0].replace("\n", " "),
         }
         for op in all_ops().values()
     ]
+
+
+def portability(row: Mapping[str, Any]) -> str:
+    """Return whether a model with the operator of this row runs on other providers, in words."""
+    if not row["function_body"]:
+        return f"no: {row['not_portable']}"
+    return f"yes, except {row['not_portable']}" if row["not_portable"] else "yes"

@@ -13,9 +13,10 @@ import onnx_ir as ir
 import onnxscript
 import torch
 
-from .definition import Attribute, Op
+from .definition import Op
 from .discovery import all_ops
 from .function_body import IR_ATTRIBUTE_TYPES
+from .node_parts import Attribute
 from .onnx_schema import register_schemas
 from .schema import Schema
 from .torch_library import functional_schema, register

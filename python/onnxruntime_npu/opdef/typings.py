@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from .definition import DefinitionError, Input, Output
+from .node_parts import DefinitionError, Input, Output
 from .node_types import NodeType
 
 

@@ -50,7 +50,7 @@ TEST_CASE("a hostile index is refused before the first write") {
   for (int64_t bad : {int64_t{6}, int64_t{-1}, INT64_MAX, INT64_MIN, int64_t{1} << 32}) {
     CAPTURE(bad);
     const std::string error = ErrorOf({self, HostTensor::Of<int64_t>({3, 1}, {0, 1, bad}), updates});
-    CHECK(error.find("[npu_scatter_nd_update] expected indices in [0, 6), got " + std::to_string(bad)) !=
+    CHECK(error.find("[npu_scatter_nd_update] expected indices in [0, 6) for axis 0, got " + std::to_string(bad)) !=
           std::string::npos);
     CHECK(self.values() == before);
   }
@@ -105,7 +105,7 @@ TEST_CASE("shapes that do not fit are refused") {
         std::string::npos);
   CHECK(ErrorOf({self, HostTensor(DType::kInt64, {}), self}).find("the rank of self") != std::string::npos);
   CHECK(ErrorOf({HostTensor(DType::kFloat32, {0, 6}), index, HostTensor(DType::kFloat32, {1, 6})})
-            .find("expected indices in [0, 0), got 0") != std::string::npos);
+            .find("expected indices in [0, 0) for axis 0, got 0") != std::string::npos);
 }
 
 }  // namespace

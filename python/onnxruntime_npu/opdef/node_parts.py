@@ -1,0 +1,220 @@
+"""The inputs, attributes and outputs of a node, as they follow from a torch schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import dtypes as dt
+from .schema import Argument, Schema, Type, parse_schema
+
+# Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType crosses as
+# ONNX's number of the type.
+_ATTRIBUTE_KINDS = {
+    "int": "int",
+    "SymInt": "int",
+    "bool": "int",
+    "ScalarType": "int",
+    "float": "float",
+    "Scalar": "float",
+    "str": "string",
+}
+# Arguments that only steer where torch allocates or draws; kernels get that from the stream.
+_NOT_IN_ONNX = frozenset({"Device", "Layout", "Generator"})
+
+
+# What a node of an operator that draws random numbers has besides the schema's attributes: the
+# seed, 0 for one that whoever runs the node chooses.
+SEED = Argument("seed", Type("int"), default=0)
+
+
+# In `typings`, for an optional input that a node must not have.
+ABSENT = "absent"
+
+
+class DefinitionError(ValueError):
+    """A definition contradicts itself; the message names the operator and the mend."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A node input, made from one argument of the schema."""
+
+    name: str
+    argument: Argument
+    dtypes: tuple[str, ...]
+    optional: bool
+    variadic: bool
+    cpu: bool  # the kernel reads the values on the host
+
+    @property
+    def is_list_of_ints(self) -> bool:
+        """Whether torch passes integers, which become a 1-D int64 tensor."""
+        return not self.argument.type.is_tensor
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A node attribute, made from one argument of the schema."""
+
+    name: str
+    argument: Argument
+    kind: str  # int, float, string, ints, floats, strings
+
+    @property
+    def required(self) -> bool:
+        """Whether a node must carry the attribute."""
+        return self.argument.required and not self.argument.type.optional
+
+    @property
+    def default(self) -> Any:
+        """Value of an absent attribute in ONNX's types; None when absence has its own meaning."""
+        return None if self.argument.required else self.to_onnx(self.argument.default)
+
+    def to_onnx(self, value: Any) -> Any:
+        """Convert an argument's value to the attribute's kind; None stays None: absent."""
+        if value is None:
+            return None
+        if self.argument.type.base == "ScalarType":
+            return value if isinstance(value, int) else dt.NUMBERS[dt.from_torch(value)]
+        convert = {"int": int, "float": float, "string": str}[self.kind.removesuffix("s")]
+        if not self.kind.endswith("s"):
+            return convert(value)
+        return [convert(v) for v in value] if isinstance(value, Iterable) else [convert(value)]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A node output: a result, or an argument that the operator writes to."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    variadic: bool = False
+    mutates: str | None = None  # the input that this output is the new value of
+
+
+def checked_typings(
+    op: str,
+    stated: Iterable[Mapping[str, str]],
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+) -> tuple[Mapping[str, str], ...]:
+    """Return the combinations of types as stated, each of which the tensors have to allow."""
+    allowed = {x.name: {*x.dtypes, *([ABSENT] if x.optional else [])} for x in inputs}
+    allowed |= {y.name: set(y.dtypes) for y in outputs}
+    checked = tuple(stated)
+    for typing in checked:
+        for name, type_ in typing.items():
+            if type_ not in allowed.get(name, ()):
+                raise DefinitionError(
+                    f"[{op}] expected 'typings' to give tensors and outputs types of theirs, got "
+                    f"{type_!r} for {name!r}"
+                )
+    return checked
+
+
+def _dtype_names(op: str, name: str, dtypes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    if name not in dtypes:
+        raise DefinitionError(f"[{op}] expected 'dtypes' to give the element types of {name!r}")
+    names = tuple(dtypes[name])
+    unknown = [n for n in names if n not in dt.NUMBERS]
+    if unknown or not names or isinstance(dtypes[name], str):
+        raise DefinitionError(
+            f"[{op}] expected a list of dtype names for {name!r}, got {dtypes[name]!r}"
+        )
+    return names
+
+
+def split_arguments(
+    schema: Schema, dtypes: Mapping[str, Sequence[str]], cpu: frozenset[str]
+) -> tuple[tuple[Input, ...], tuple[Attribute, ...]]:
+    """Return the arguments of the schema as node inputs and attributes.
+
+    ``cpu`` names those whose values the kernel reads on the host.
+    """
+    inputs: list[Input] = []
+    attributes: list[Attribute] = []
+    for argument in schema.arguments:
+        type_ = argument.type
+        if type_.is_tensor:
+            names = _dtype_names(schema.name, argument.name, dtypes)
+            inputs.append(
+                Input(
+                    argument.name,
+                    argument,
+                    names,
+                    type_.optional,
+                    type_.is_list,
+                    argument.name in cpu,
+                )
+            )
+        elif type_.is_list and (type_.base == "SymInt" or argument.name in cpu):
+            if type_.base not in ("int", "SymInt"):
+                raise DefinitionError(
+                    f"[{schema.name}] expected a tensor or an int list in 'cpu', got {argument}"
+                )
+            inputs.append(
+                Input(argument.name, argument, ("int64",), type_.optional, False, cpu=True)
+            )
+        elif type_.base in _ATTRIBUTE_KINDS:
+            kind = _ATTRIBUTE_KINDS[type_.base] + ("s" if type_.is_list else "")
+            attributes.append(Attribute(argument.name, argument, kind))
+        elif type_.base not in _NOT_IN_ONNX:
+            raise DefinitionError(f"[{schema.name}] has no ONNX form for the argument {argument}")
+    if sum(x.variadic for x in inputs) > 1 or any(x.variadic for x in inputs[:-1]):
+        raise DefinitionError(
+            f"[{schema.name}] expected at most one tensor list, as the last tensor argument"
+        )
+    return tuple(inputs), tuple(attributes)
+
+
+def node_outputs(
+    schema: Schema,
+    dtypes: Mapping[str, Sequence[str]],
+    names: Sequence[str] | None,
+    inputs: tuple[Input, ...],
+) -> tuple[Output, ...]:
+    """Return the results, and behind them the written arguments that are no results."""
+    written = {x.argument.type.alias: x.name for x in inputs if x.argument.type.mutated}
+    results: list[tuple[Argument, str | None]] = []
+    tensors = list(schema.returns)
+    while len(tensors) > 1 and str(tensors[-1].type) == "int":  # @op.host gives these
+        tensors.pop()
+    for result in tensors:
+        if not result.type.is_tensor:
+            raise DefinitionError(f"[{schema.name}] has no ONNX form for a result of {result.type}")
+        results.append((result, written.pop(result.type.alias, None)))
+    results += [(schema.argument(name), name) for name in written.values()]
+    if names is None:
+        names = [r.name for r, _ in results]
+        if len(results) == 1 and not names[0]:
+            names = ["y"]
+    if len(names) != len(results) or not all(names) or len(set(names)) != len(names):
+        raise DefinitionError(
+            f"[{schema.name}] expected {len(results)} distinct output names, got {list(names)}"
+        )
+    outputs = []
+    by_name = {x.name: x for x in inputs}
+    for name, (result, mutates) in zip(names, results, strict=True):
+        if mutates and name not in dtypes:
+            element_types = by_name[mutates].dtypes
+        else:
+            element_types = _dtype_names(schema.name, name, dtypes)
+        outputs.append(Output(name, element_types, result.type.is_list, mutates))
+    return tuple(outputs)
+
+
+def parse_twin(schema: Schema, text: str) -> Schema:
+    """Parse the schema of a twin and check that it takes what ``schema`` takes."""
+    twin = parse_schema(text)
+
+    def signature(s: Schema) -> list[tuple[str, str, bool, Any]]:
+        return [
+            (a.type.base, a.name, a.keyword_only, None if a.required else a.default)
+            for a in s.arguments
+        ]
+
+    if signature(twin) != signature(schema):
+        raise DefinitionError(f"expected the arguments of {schema} in its twin, got {twin}")
+    return twin
