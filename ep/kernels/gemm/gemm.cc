@@ -103,9 +103,12 @@ class Product {
     const int64_t slivers = sliver_end - sliver_begin;
     const int64_t tile_elements = blocking_.sliver_rows * kPanelColumns;
     const bool one_block = blocking_.depth_blocks == 1;
-    const int64_t kept_tiles = one_block ? 1 : slivers * (panel_end - panel_begin);
+    const int64_t kept_tiles = one_block ? 2 : slivers * (panel_end - panel_begin);
     const int64_t tile_bytes = tile_elements * static_cast<int64_t>(sizeof(float));
     float* sums = static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_bytes));
+    // A finished tile waits until the next one is computed: what tile registers have just stored cannot be loaded at
+    // once, and the vector unit has work while the tiles multiply.
+    FinishedTile finished;
 
     for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
       const int64_t k0 = kb * blocking_.depth;
@@ -123,13 +126,25 @@ class Product {
           prefetch.data += depth / RowDepth(format_) * prefetch.step;
 
           if (last) {
-            const int64_t n0 = p * kPanelColumns;
-            StoreTile(tile, rows, std::min<int64_t>(kPanelColumns, b_.columns - n0), m0, n0, c_, epilogue_);
+            Store(finished);
+            finished = {tile, rows, m0, p * kPanelColumns};
           }
-          if (!one_block) tile += tile_elements;
+          tile = one_block && tile != sums ? sums : tile + tile_elements;
         }
       }
     }
+    Store(finished);
+  }
+
+  struct FinishedTile {
+    float* sums = nullptr;
+    int64_t rows = 0, m0 = 0, n0 = 0;
+  };
+
+  void Store(const FinishedTile& tile) const {
+    if (tile.sums == nullptr) return;
+    const int64_t columns = std::min<int64_t>(kPanelColumns, b_.columns - tile.n0);
+    StoreTile(tile.sums, tile.rows, columns, tile.m0, tile.n0, c_, epilogue_);
   }
 
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
