@@ -6,9 +6,10 @@ import sys
 import pytest
 
 ALLOCATOR = """
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/types.h>
-int allocations = 0, fails_at = -1, held = 0;
+atomic_int allocations = 0, fails_at = -1, held = 0;  // blocks are freed by the stream's thread, too
 void* my_alloc(size_t size, int device, void* stream) {
   if (allocations++ == fails_at) return 0;
   void* block;
