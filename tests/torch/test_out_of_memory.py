@@ -9,7 +9,8 @@ ALLOCATOR = """
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/types.h>
-atomic_int allocations = 0, fails_at = -1, held = 0;  // blocks are freed by the stream's thread, too
+// Blocks are freed by the thread of their stream, too.
+atomic_int allocations = 0, fails_at = -1, held = 0;
 void* my_alloc(size_t size, int device, void* stream) {
   if (allocations++ == fails_at) return 0;
   void* block;
