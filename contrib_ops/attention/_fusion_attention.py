@@ -86,27 +86,28 @@ def gradients(
         here, there = slice(row, row + rows), slice(first, first + keys)
         maximum, divisor = top[:, :, here], total[:, :, here]
         scores, masked = p.scores(b, q, k, scale_value)
-        weights = torch.exp(scores - maximum.masked_fill(maximum == float("-inf"), 0.0))
-        weights = weights / divisor.masked_fill(divisor == 0, 1.0)
+        nothing = masked | (maximum == float("-inf")) | (divisor == 0)
+        weights = (torch.exp(scores - maximum) / divisor).masked_fill(nothing, 0.0)
         factors = p.dropout(b, seed, offset, bits)
         d_here = d_out[:, :, here]
         d_weights = d_here @ v.transpose(2, 3) * factors
         d_scores = weights * (d_weights - products[:, :, here]) * scale_value
-        d_scores = d_scores.masked_fill(masked, 0.0)
+        d_scores = d_scores.masked_fill(nothing, 0.0)
         # Where a pair sees NaN or infinity, d_scores says so already.
         q, k = (x.masked_fill(~x.isfinite(), 0.0) for x in (q, k))
         dq[:, :, here] = d_scores @ k
+        kept = (weights * factors).transpose(2, 3)
         for to, part in (
             (dk, d_scores.transpose(2, 3) @ q),
-            (dv, (weights * factors).transpose(2, 3) @ d_here),
+            (dv, masked_product(kept, kept == 0, d_here)),
         ):
             to[:, :, there] = part.unflatten(1, (p.kv_heads, group)).sum(2)
         if pse is not None:
             p.add_bias_gradient(b, d_scores, d_pse)
     d_sink = query.new_zeros(0, dtype=torch.float32)
     if sink is not None:
-        share = torch.exp(sink.to(p.compute).view(1, -1, 1, 1) - top.clamp(min=-3e38))
-        share = share / total.masked_fill(total == 0, 1.0)
+        share = torch.exp(sink.to(p.compute).view(1, -1, 1, 1) - top) / total
+        share = share.masked_fill((top == float("-inf")) | (total == 0), 0.0)
         d_sink = -(share * products).sum((0, 2, 3)).to(sink.dtype)
     return (
         p.together(dq).to(query.dtype),

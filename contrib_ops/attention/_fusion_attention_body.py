@@ -2,6 +2,7 @@
 
 from onnxruntime_npu.opdef import NotPortable
 
+from ._body_shapes import Shapes
 from ._inference_rows import bounded
 
 NOT_PORTABLE = (
@@ -10,13 +11,14 @@ NOT_PORTABLE = (
 )
 
 
-class Body:
+class Body(Shapes):
     """Operands as [B, N, S, D] in float32, and the masked scores."""
 
     def __init__(
         self, b, call, query, key, value, pse, atten_mask, prefix, query_ends, key_ends
     ):  # fmt: skip
-        self.b, self.call, self.pse, self.atten_mask, self.prefix = b, call, pse, atten_mask, prefix
+        super().__init__(b)
+        self.call, self.pse, self.atten_mask, self.prefix = call, pse, atten_mask, prefix
         a = call.attrs
         self.heads, self.layout, self.mode = a["head_num"], a["input_layout"], a["sparse_mode"]
         self.packed = self.layout == "TND"
@@ -47,23 +49,7 @@ class Body:
 
     def size_of(self, x, axis):
         """Return the size of one axis as a list of one number."""
-        return self.b.Shape(x, start=axis, end=axis + 1)
-
-    def join(self, *parts):
-        """Return a shape of lists and numbers."""
-        b = self.b
-        return b.Concat(
-            *[b.const([p], "int64") if isinstance(p, int) else p for p in parts], axis=0
-        )
-
-    def reshape(self, x, *parts):
-        """Return x with another shape, whose zeros are zeros."""
-        return self.b.Reshape(x, self.join(*parts), allowzero=1)
-
-    def count_to(self, n):
-        """Return the numbers from 0 to n - 1."""
-        b = self.b
-        return b.Range(b.const(0, "int64"), b.Squeeze(n), b.const(1, "int64"))
+        return self.of(x, axis, axis + 1)
 
     def where_not(self, hidden, x):
         """Return x with 0 where hidden."""

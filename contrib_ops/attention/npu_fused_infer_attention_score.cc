@@ -9,9 +9,9 @@
 namespace npu {
 namespace {
 
-using attention::Inference;
 using attention::InferenceAttributes;
-using attention::InferenceInputs;
+using In = attention::InferenceInputs;
+using attention::InferenceKernel;
 
 constexpr const char* kOp = "npu_fused_infer_attention_score";
 
@@ -31,14 +31,9 @@ enum Input : size_t {
 };
 
 InferenceAttributes Read(const Attributes& a) {
-  InferenceAttributes r;
-  r.op = kOp;
-  r.layout = a.String("input_layout", "BSH");
+  InferenceAttributes r(kOp, a, "scale");
   r.layouts = {"BSH",       "BSND",      "BNSD", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "BSH_NBSD",
                "BSND_NBSD", "BNSD_NBSD", "TND",  "NTD",       "TND_NTD",  "NTD_TND",   "NSD"};
-  r.heads = a.Int("num_heads", 1);
-  r.key_heads = a.Int("num_key_value_heads", 0);
-  r.scale = static_cast<float>(a.Float("scale", 1.0));
   r.pre_tokens = a.Int("pre_tokens", INT32_MAX);
   r.next_tokens = a.Int("next_tokens", INT32_MAX);
   r.sparse_mode = a.Int("sparse_mode", 0);
@@ -51,45 +46,35 @@ InferenceAttributes Read(const Attributes& a) {
   return r;
 }
 
-class FusedInferAttentionScoreKernel final : public Kernel {
+class FusedInferAttentionScoreKernel final : public InferenceKernel {
  public:
-  explicit FusedInferAttentionScoreKernel(const KernelInfo& info) : inference_(Read(info.attributes)) {}
-
-  void Compute(OpContext& ctx) const override {
-    InferenceInputs in;
-    TensorView* const order[] = {&in.query,
-                                 &in.key,
-                                 &in.value,
-                                 &in.pse_shift,
-                                 &in.atten_mask,
-                                 &in.lengths,
-                                 &in.key_lengths,
-                                 &in.dequant_scale1,
-                                 &in.quant_scale1,
-                                 &in.dequant_scale2,
-                                 &in.quant_scale2,
-                                 &in.quant_offset2,
-                                 &in.antiquant_scale,
-                                 &in.antiquant_offset,
-                                 &in.key_antiquant_scale,
-                                 &in.key_antiquant_offset,
-                                 &in.value_antiquant_scale,
-                                 &in.value_antiquant_offset,
-                                 &in.block_table,
-                                 &in.query_padding_size,
-                                 &in.kv_padding_size,
-                                 &in.key_shared_prefix,
-                                 &in.value_shared_prefix,
-                                 &in.prefix_length,
-                                 &in.query_rope,
-                                 &in.key_rope};
-    size_t i = 0;
-    for (TensorView* input : order) *input = ctx.Input(i++);
-    inference_.Compute(ctx, in);
-  }
-
- private:
-  Inference inference_;
+  explicit FusedInferAttentionScoreKernel(const KernelInfo& info)
+      : InferenceKernel(Read(info.attributes), {&In::query,
+                                                &In::key,
+                                                &In::value,
+                                                &In::pse_shift,
+                                                &In::atten_mask,
+                                                &In::lengths,
+                                                &In::key_lengths,
+                                                &In::dequant_scale1,
+                                                &In::quant_scale1,
+                                                &In::dequant_scale2,
+                                                &In::quant_scale2,
+                                                &In::quant_offset2,
+                                                &In::antiquant_scale,
+                                                &In::antiquant_offset,
+                                                &In::key_antiquant_scale,
+                                                &In::key_antiquant_offset,
+                                                &In::value_antiquant_scale,
+                                                &In::value_antiquant_offset,
+                                                &In::block_table,
+                                                &In::query_padding_size,
+                                                &In::kv_padding_size,
+                                                &In::key_shared_prefix,
+                                                &In::value_shared_prefix,
+                                                &In::prefix_length,
+                                                &In::query_rope,
+                                                &In::key_rope}) {}
 };
 
 // Such a node is not claimed, and its session says why.

@@ -57,9 +57,9 @@ def body(
         return b.Unsqueeze(b.Transpose(x, perm=[1, 0, 2]), [0]) if p.packed else x
 
     top, total = statistics(softmax_max), statistics(softmax_sum)
-    nothing = b.Equal(total, 0.0)
+    nothing = b.Or(b.Equal(total, 0.0), b.Equal(top, p.infinity))
     base, total = p.where_not(nothing, top), b.Where(nothing, 1.0, total)
-    weights = b.Div(b.Exp(b.Sub(p.scores(scale), base)), total)
+    weights = p.where_not(nothing, b.Div(b.Exp(b.Sub(p.scores(scale), base)), total))
     d_out = p.apart(dy, p.heads)
     products = b.ReduceSum(b.Mul(d_out, p.apart(attention_in, p.heads)), [3], keepdims=1)
     d_out = p.fold(d_out)

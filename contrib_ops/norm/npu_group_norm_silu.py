@@ -1,10 +1,8 @@
 """Group normalisation followed by SiLU. Source: torch_npu.npu_group_norm_silu."""
 
-import math
-
 from onnxruntime_npu.opdef import ABSENT, FLOATS, Sample, check, npu_op, torch
 
-from ._group_norm import swish_gradients
+from ._group_norm import body_normalised, normalised, swish_gradients
 
 
 def _typings():
@@ -52,36 +50,10 @@ def reference(input, weight, bias, group, eps=1e-05):
         f"[npu_group_norm_silu] expected weight and bias of input's dtype {input.dtype} or "
         f"float32, got {given is not None and given.dtype}",
     )
-    check(
-        input.dim() >= 2,
-        f"[npu_group_norm_silu] expected input of rank >= 2, got {list(input.shape)}",
-    )
-    n, c, *spatial = input.shape
-    check(
-        0 < group <= max(c, 1) and c % group == 0,
-        f"[npu_group_norm_silu] expected group to be a positive divisor of the {c} channels, "
-        f"got {group}",
-    )
-    for name, t in (("weight", weight), ("bias", bias)):
-        check(
-            t is None or list(t.shape) == [c],
-            f"[npu_group_norm_silu] expected {name} of shape {[c]}, "
-            f"got {t is not None and list(t.shape)}",
-        )
-    compute = torch.promote_types(input.dtype, torch.float32)
-    x = input.to(compute).reshape(n, group, c // group * math.prod(spatial))
-    mean = x.mean(-1, keepdim=True)
-    centered = x - mean
-    rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
-    g = (centered * rstd).reshape(input.shape)
-    per_channel = [c, *[1 for _ in spatial]]
-    if weight is not None:
-        g = g * weight.to(compute).reshape(per_channel)
-    if bias is not None:
-        g = g + bias.to(compute).reshape(per_channel)
+    g, mean, rstd = normalised("npu_group_norm_silu", "group", input, group, weight, bias, eps)
     dtype = input.dtype if weight is None else weight.dtype
     out = (g * torch.sigmoid(g)).to(input.dtype)
-    return out, mean.squeeze(-1).to(dtype), rstd.squeeze(-1).to(dtype)
+    return out, mean.to(dtype), rstd.to(dtype)
 
 
 @op.backward("input", "weight", "bias")
@@ -91,29 +63,11 @@ def backward(grad_out, input, weight, bias, group, eps, needs):
 
 @op.function
 def body(b, call, input, weight, bias):
-    group = call.attrs["group"]
-    x = b.Cast(input, to="float32")
-    shape = b.Shape(x)
-    channels = b.Slice(shape, [1], [2])
-    spatial = b.ReduceProd(b.Slice(shape, [2], [2**62]), keepdims=1)
-    per_group = b.Div(b.Mul(channels, spatial), group)
-    # Abs: of a plain slice, onnxruntime makes Reshape to [0, group, -1], which fails of no samples.
-    n = b.Abs(b.Slice(shape, [0], [1]))
-    flat = b.Reshape(x, b.Concat(n, [group], per_group, axis=0), allowzero=1)
-    mean = b.ReduceMean(flat, [-1], keepdims=1)
-    centered = b.Sub(flat, mean)
-    variance = b.ReduceMean(b.Mul(centered, centered), [-1], keepdims=1)
-    rstd = b.Reciprocal(b.Sqrt(b.Add(variance, call.attrs["eps"])))
-    # [N, C, rest] serves any rank.
-    rank_3 = b.Concat(n, channels, spatial, axis=0)
-    g = b.Reshape(b.Mul(centered, rstd), rank_3, allowzero=1)
-    if weight is not None:
-        g = b.Mul(g, b.Unsqueeze(b.Cast(weight, to="float32"), [-1]))
-    if bias is not None:
-        g = b.Add(g, b.Unsqueeze(b.Cast(bias, to="float32"), [-1]))
-    out = b.Cast(b.Reshape(b.Mul(g, b.Sigmoid(g)), shape), to=call.dtype("input"))
+    a = call.attrs
+    g, *statistics = body_normalised(b, input, a["group"], weight, bias, a["eps"])
+    out = b.Reshape(b.Mul(g, b.Sigmoid(g)), b.Shape(input))
     dtype = call.dtype("weight") if weight is not None else call.dtype("input")
-    return out, *[b.Cast(b.Reshape(s, [0, group]), to=dtype) for s in (mean, rstd)]
+    return b.Cast(out, to=call.dtype("input")), *[b.Cast(s, to=dtype) for s in statistics]
 
 
 @op.samples

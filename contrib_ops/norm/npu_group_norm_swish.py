@@ -1,10 +1,8 @@
 """Group normalisation followed by scaled Swish. Source: torch_npu.npu_group_norm_swish."""
 
-import math
-
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
-from ._group_norm import swish_gradients
+from ._group_norm import body_normalised, normalised, swish_gradients
 
 op = npu_op(
     "npu_group_norm_swish(Tensor input, int num_groups, Tensor weight, Tensor bias,"
@@ -37,58 +35,21 @@ def reference(input, num_groups, weight, bias, eps=1e-05, swish_scale=1.0):
         f"[npu_group_norm_swish] expected input, weight and bias of one dtype, "
         f"got {input.dtype}, {weight.dtype} and {bias.dtype}",
     )
-    check(
-        input.dim() >= 2,
-        f"[npu_group_norm_swish] expected input of rank >= 2, got {list(input.shape)}",
+    g, mean, rstd = normalised(
+        "npu_group_norm_swish", "num_groups", input, num_groups, weight, bias, eps
     )
-    n, c, *spatial = input.shape
-    check(
-        0 < num_groups <= max(c, 1) and c % num_groups == 0,
-        f"[npu_group_norm_swish] expected num_groups to be a positive divisor of the {c} channels, "
-        f"got {num_groups}",
-    )
-    for name, t in (("weight", weight), ("bias", bias)):
-        check(
-            list(t.shape) == [c],
-            f"[npu_group_norm_swish] expected {name} of shape {[c]}, got {list(t.shape)}",
-        )
-    compute = torch.promote_types(input.dtype, torch.float32)
-    x = input.to(compute).reshape(n, num_groups, c // num_groups * math.prod(spatial))
-    mean = x.mean(-1, keepdim=True)
-    centered = x - mean
-    rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + eps)
-    per_channel = [c, *[1 for _ in spatial]]
-    g = (centered * rstd).reshape(input.shape) * weight.to(compute).reshape(per_channel)
-    g = g + bias.to(compute).reshape(per_channel)
     y = g * torch.sigmoid(swish_scale * g)
-    return tuple(t.to(input.dtype) for t in (y, mean.squeeze(-1), rstd.squeeze(-1)))
+    return tuple(t.to(input.dtype) for t in (y, mean, rstd))
 
 
 @op.function
 def body(b, call, input, weight, bias):
     groups, eps, scale = (call.attrs[name] for name in ("num_groups", "eps", "swish_scale"))
-    x = b.Cast(input, to="float32")
-    shape = b.Shape(x)
-    channels = b.Slice(shape, [1], [2])
-    spatial = b.ReduceProd(b.Slice(shape, [2], [2**62]), keepdims=1)
-    per_group = b.Div(b.Mul(channels, spatial), groups)
-    # Abs: of a plain slice, onnxruntime makes Reshape to [0, groups, -1], which fails where N is
-    # 0.
-    n = b.Abs(b.Slice(shape, [0], [1]))
-    flat = b.Reshape(x, b.Concat(n, [groups], per_group, axis=0), allowzero=1)
-    mean = b.ReduceMean(flat, [-1], keepdims=1)
-    centered = b.Sub(flat, mean)
-    variance = b.ReduceMean(b.Mul(centered, centered), [-1], keepdims=1)
-    rstd = b.Reciprocal(b.Sqrt(b.Add(variance, 1e-5 if eps is None else eps)))
-    # [N, C, rest] serves any rank.
-    rank_3 = b.Concat(n, channels, spatial, axis=0)
-    g = b.Reshape(b.Mul(centered, rstd), rank_3, allowzero=1)
-    g = b.Mul(g, b.Unsqueeze(b.Cast(weight, to="float32"), [-1]))
-    g = b.Add(g, b.Unsqueeze(b.Cast(bias, to="float32"), [-1]))
+    eps = 1e-5 if eps is None else eps
+    g, *statistics = body_normalised(b, input, groups, weight, bias, eps)
     y = b.Mul(g, b.Sigmoid(b.Mul(g, 1.0 if scale is None else scale)))
-    dtype = call.dtype("input")
-    statistics = [b.Cast(b.Reshape(s, [0, groups]), to=dtype) for s in (mean, rstd)]
-    return b.Cast(b.Reshape(y, shape), to=dtype), *statistics
+    results = b.Reshape(y, b.Shape(input)), *statistics
+    return [b.Cast(t, to=call.dtype("input")) for t in results]
 
 
 @op.backward("input", "weight", "bias")

@@ -51,7 +51,6 @@ class Ep final : public OrtEp {
   }
 
   DeviceState& device() const { return device_; }
-  const Options& options() const { return options_; }
 
  private:
   static OrtStatus* ORT_API_CALL GetCapabilityImpl(OrtEp* self, const OrtGraph* graph,
@@ -102,7 +101,6 @@ OrtEp* NewEp(Factory& factory, const Options& options, const OrtLogger* logger) 
 void DeleteEp(OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); }
 
 DeviceState& DeviceOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->device(); }
-const Options& OptionsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->options(); }
 
 void BeginAssignmentCapture() {
   capturing = true;

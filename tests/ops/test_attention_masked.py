@@ -116,3 +116,43 @@ def test_training_attention_and_its_gradients(dtype, causal: bool) -> None:
         if not causal:  # else the last row is NaN, and so are the gradients of all that it sees
             _close(got[2], want[2])
             _close(got[3], want[3])
+
+
+@pytest.mark.parametrize("compute", ["kernel", "reference"])
+@dtypes
+def test_a_gradient_reaches_the_keys_that_its_row_sees(dtype, compute: str) -> None:
+    op = all_ops()["npu_fusion_attention_grad"]
+    q, k, v, dy = (_random(s, 2, 2, 70, 32, dtype=dtype) for s in (1, 2, 3, 4))
+    call = {"head_num": 2, "input_layout": "BNSD", "atten_mask": COMPRESSED, "sparse_mode": 3}
+    out, top, total = fusion(q, k, v, scale=0.2, **call)[:3]
+    call |= {"softmax_max": top, "softmax_sum": total, "attention_in": out, "scale_value": 0.2}
+
+    def run(dy: torch.Tensor) -> list[torch.Tensor]:
+        if compute == "kernel":
+            return list(onnxruntime_npu.npu_fusion_attention_grad(q, k, v, dy, **call))
+        return list(op.call_reference(q, k, v, dy, **call))
+
+    want = run(dy)
+    for strike in STRIKES:
+        dq, dk, dv, *_ = run(_struck(dy, 40, strike))
+        _close(dq[:, :, :40], want[0][:, :, :40])
+        _close(dq[:, :, 41:], want[0][:, :, 41:])
+        _close(dk[:, :, 41:], want[1][:, :, 41:])
+        _close(dv[:, :, 41:], want[2][:, :, 41:])
+        assert not dv[:, :, :41, 3].isfinite().any()
+        _close(dv[:, :, :, 4:], want[2][:, :, :, 4:])
+
+
+@pytest.mark.parametrize("name", ["softmax_max", "softmax_sum"])
+def test_a_row_whose_statistics_see_no_key_has_no_gradient(name: str) -> None:
+    op = all_ops()["npu_fusion_attention_grad"]
+    q, k, v, dy = (_random(s, 1, 2, 9, 16, dtype=torch.float32) for s in (1, 2, 3, 4))
+    call = {"head_num": 2, "input_layout": "BNSD"}
+    out, top, total = fusion(q, k, v, **call)[:3]
+    call |= {"softmax_max": top, "softmax_sum": total, "attention_in": out}
+    call[name][:, :, 5] = -math.inf if name == "softmax_max" else 0.0
+    got = onnxruntime_npu.npu_fusion_attention_grad(q, k, v, dy, **call)
+    want = op.call_reference(q, k, v, dy, **call)
+    assert got[0][:, :, 5].count_nonzero() == 0
+    for a, b in zip(got, want, strict=True):
+        _close(a, b)

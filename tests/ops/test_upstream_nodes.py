@@ -2,7 +2,8 @@
 
 Every row is one kind of node that it emits (torch_npu's test_wrapper_onnx_ops makes the same calls,
 with larger tensors); booleans are integers, absent tensors are constants, and nothing tells the
-types of values between nodes.
+types of values between nodes. Its symbolic functions of npu_prompt_flash_attention and
+npu_incre_flash_attention name an undefined ``self`` and raise, so that no file has these nodes.
 """
 
 from __future__ import annotations
@@ -129,6 +130,28 @@ def _rows() -> list[Row]:
             "npu_scaled_masked_softmax",
             {"x": _float(4, 3, 64, 64), "mask": _float(4, 3, 64, 64) > 0},
             {"scale": 0.56, "fixed_triu_mask": 0},
+        ),
+        Row(
+            "NPUDropoutWithAddSoftmax",
+            "npu_dropout_with_add_softmax",
+            {"self": _float(4, 3, 64, 64), "x1": _float(4, 3, 64, 64)},
+            {"alpha": 0.1, "prob": 0.0, "dim": -1},
+            3,
+        ),
+        Row(
+            "NPUFusedAttentionScore",
+            "npu_fused_attention_score",
+            {
+                **{f"{name}_layer": _half(2, 4, 32, 64) for name in ("query", "key", "value")},
+                "attention_mask": _half(2, 1, 32, 32),
+            },
+            {
+                "keep_prob": 1.0,
+                "scale": 0.125,
+                **{f"{name}_transpose": 0 for name in ("query", "key", "value", "dx")},
+                "bmm_score_transpose_a": 0,
+                "bmm_score_transpose_b": 0,
+            },
         ),
         Row("NPUMish", "npu_mish", {"self": _float(5, 5)}),
         Row(

@@ -86,15 +86,18 @@ void Across(const float* from, int64_t columns, float* to) {
   }
 }
 
+bool IsFinite(const float* row, int64_t size) {
+  float probe = 0;
+#pragma omp simd reduction(+ : probe)
+  for (int64_t d = 0; d < size; ++d) probe += row[d] * 0.0f;
+  return probe == 0.0f;
+}
+
 // Rows with NaN or infinity become 0. Their scores have said so already: a pair that sees them has a gradient of NaN,
 // or of 0 for a score of -inf, and one that does not would get NaN from a product with 0.
 void ClearInfinite(float* rows, int64_t count, int64_t size) {
   for (int64_t i = 0; i < count; ++i) {
-    float* row = rows + i * size;
-    float probe = 0;
-#pragma omp simd reduction(+ : probe)
-    for (int64_t d = 0; d < size; ++d) probe += row[d] * 0.0f;
-    if (probe != 0.0f) std::fill_n(row, size, 0.0f);
+    if (!IsFinite(rows + i * size, size)) std::fill_n(rows + i * size, size, 0.0f);
   }
 }
 
@@ -283,6 +286,7 @@ class KeyHeadGradient {
     for (int64_t i = 0; i < rows; ++i) Weigh(row, i, begin, keys);
     std::fill(b_.scores + rows * kBlock, b_.scores + padded * kBlock, 0.0f);
     ClearInfinite(b_.queries, rows, b_.size);
+    ScatterInfinite(rows, keys);
     const int64_t key_rows = RoundUp(keys, 4);
     Product(key_rows, b_.value_size, rows, b_.weights, 1, kBlock, b_.outputs, b_.value_size, b_.value_sums,
             b_.value_size, true);
@@ -294,6 +298,22 @@ class KeyHeadGradient {
       Product(padded, b_.size, keys, b_.scores, kBlock, 1, b_.keys, b_.size, b_.queries, b_.size, false);
       float* to = query_sums_ + row * b_.size;
       for (int64_t n = 0; n < rows * b_.size; ++n) to[n] += b_.queries[n];
+    }
+  }
+
+  // Rows of NaN or infinity among the outputs' gradients reach the keys that they weigh, one by one, and then become 0:
+  // a weight of 0 would make NaN of them.
+  void ScatterInfinite(int64_t rows, int64_t keys) {
+    for (int64_t i = 0; i < rows; ++i) {
+      float* row = b_.outputs + i * b_.value_size;
+      if (IsFinite(row, b_.value_size)) continue;
+      for (int64_t j = 0; j < keys; ++j) {
+        const float weight = b_.weights[i * kBlock + j];
+        if (weight == 0.0f) continue;
+        float* to = b_.value_sums + j * b_.value_size;
+        for (int64_t d = 0; d < b_.value_size; ++d) to[d] += weight * row[d];
+      }
+      std::fill_n(row, b_.value_size, 0.0f);
     }
   }
 
@@ -406,7 +426,7 @@ void Gradient::SumSinks(const Buffers& buffers) const {
       item.key_head = static_cast<int32_t>(r / group_rows);
       const RowPlace at = PlaceOf(p, item, r % group_rows);
       const int64_t place = StatisticsPlace(p, s, at);
-      if (p.row_sum[place] == 0.0f) continue;
+      if (p.row_max[place] == kNegativeInfinity || p.row_sum[place] == 0.0f) continue;
       const float share = std::exp(p.sink[at.head] - p.row_max[place]) / p.row_sum[place];
       problem_.sink[at.head] -= share * buffers.row_products[first_rows_[i] + r];
     }

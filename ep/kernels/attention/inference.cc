@@ -7,7 +7,15 @@
 
 namespace npu::attention {
 
-Inference::Inference(InferenceAttributes attributes) : attributes_(std::move(attributes)) {
+InferenceAttributes::InferenceAttributes(const char* op, const Attributes& given, const char* scale_name)
+    : op(op),
+      layout(given.String("input_layout", "BSH")),
+      heads(given.Int("num_heads", 1)),
+      key_heads(given.Int("num_key_value_heads", 0)),
+      scale(static_cast<float>(given.Float(scale_name, 1.0))) {}
+
+InferenceKernel::InferenceKernel(InferenceAttributes attributes, Order order)
+    : attributes_(std::move(attributes)), order_(std::move(order)) {
   InferenceAttributes& a_ = attributes_;
   const bool known = std::find(a_.layouts.begin(), a_.layouts.end(), a_.layout) != a_.layouts.end();
   if (known) layout_ = FindLayout(a_.layout);
@@ -28,7 +36,10 @@ Inference::Inference(InferenceAttributes attributes) : attributes_(std::move(att
   a_.next_tokens = std::clamp(a_.next_tokens, -kUnbounded, kUnbounded);
 }
 
-void Inference::Compute(OpContext& ctx, const InferenceInputs& inputs) const {
+void InferenceKernel::Compute(OpContext& ctx) const {
+  InferenceInputs inputs;
+  for (size_t i = 0; i < order_.size(); ++i) inputs.*order_[i] = ctx.Input(i);
+  NPU_CHECK(!inputs.padding_mask, "[", attributes_.op, "] expected no padding_mask: the argument is reserved");
   InferenceCall call(attributes_, *layout_, inputs);
   Problem problem = call.MakeProblem();
   const TensorView output = ctx.Output(0, problem.output_dtype, call.OutputShape());

@@ -11,6 +11,10 @@
 namespace npu::attention {
 
 struct InferenceAttributes {
+  InferenceAttributes() = default;
+  // What every operator has, under these names; `scale_name` differs.
+  InferenceAttributes(const char* op, const Attributes& given, const char* scale_name);
+
   const char* op = "";
   std::string layout;
   std::vector<const char*> layouts;  // those that the operator takes
@@ -27,9 +31,9 @@ struct InferenceAttributes {
   const char* value_scale_name = "dequant_scale2";
 };
 
-// Not present: absent. The second half of a joint pair of scales is value's.
+// Not present: absent; padding_mask must be. The second half of a joint pair of scales is value's.
 struct InferenceInputs {
-  TensorView query, key, value;
+  TensorView query, key, value, padding_mask;
   TensorView pse_shift, atten_mask, lengths, key_lengths;
   TensorView dequant_scale1, quant_scale1, dequant_scale2, quant_scale2, quant_offset2;
   TensorView antiquant_scale, antiquant_offset;
@@ -39,15 +43,18 @@ struct InferenceInputs {
   TensorView query_rope, key_rope;
 };
 
-class Inference {
+// The kernel of an operator: what its attributes say, and what each input of its node is.
+class InferenceKernel : public Kernel {
  public:
+  using Order = std::vector<TensorView InferenceInputs::*>;
   // Checks what attributes alone can tell.
-  explicit Inference(InferenceAttributes attributes);
+  InferenceKernel(InferenceAttributes attributes, Order order);
   // Checks the inputs, allocates the outputs (attention and, where the operator has it, log-sum-exp) and launches.
-  void Compute(OpContext& ctx, const InferenceInputs& inputs) const;
+  void Compute(OpContext& ctx) const override;
 
  private:
   InferenceAttributes attributes_;
+  Order order_;
   const Layout* layout_ = nullptr;
 };
 
