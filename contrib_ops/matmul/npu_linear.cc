@@ -15,7 +15,7 @@ gemm::Matrix WeightMatrix(const TensorView& weight) {
 
 class LinearKernel final : public Kernel {
  public:
-  explicit LinearKernel(const KernelInfo&) {}
+  explicit LinearKernel(const KernelInfo& info) : packed_(info.float32_products) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input != 1 || !gemm::Supports(constant.dtype) || constant.shape.rank() != 2) return false;

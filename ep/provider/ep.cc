@@ -51,6 +51,7 @@ class Ep final : public OrtEp {
   }
 
   DeviceState& device() const { return device_; }
+  const Options& options() const { return options_; }
 
  private:
   static OrtStatus* ORT_API_CALL GetCapabilityImpl(OrtEp* self, const OrtGraph* graph,
@@ -101,6 +102,7 @@ OrtEp* NewEp(Factory& factory, const Options& options, const OrtLogger* logger) 
 void DeleteEp(OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); }
 
 DeviceState& DeviceOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->device(); }
+const Options& OptionsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->options(); }
 
 void BeginAssignmentCapture() {
   capturing = true;

@@ -16,6 +16,7 @@ OrtEp* NewEp(Factory& factory, const Options& options, const OrtLogger* logger);
 void DeleteEp(OrtEp* ep) noexcept;
 
 DeviceState& DeviceOf(const OrtEp* ep);
+const Options& OptionsOf(const OrtEp* ep);
 
 // Sessions are created on the caller's thread. Between the two calls the log of the last provider made on this thread
 // is kept, which is how Python learns what was decided for the session it just created.

@@ -154,7 +154,8 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
 
 class KernelAdaptor final : public OrtKernelImpl {
  public:
-  KernelAdaptor(const Api& api, DeviceState& device, const OpDef& def, const OrtKernelInfo* info)
+  KernelAdaptor(const Api& api, DeviceState& device, const Options& options, const OpDef& def,
+                const OrtKernelInfo* info)
       : OrtKernelImpl{}, api_(api), device_(device), signature_(ReadSignature(api, def, info)) {
     ort_version_supported = ORT_API_VERSION;
     Compute = &ComputeImpl;
@@ -169,6 +170,7 @@ class KernelAdaptor final : public OrtKernelImpl {
     kernel_info.input_count = signature_.input_count;
     kernel_info.output_count = signature_.output_count;
     kernel_info.attributes = ReadAttributes(api, info, def);
+    kernel_info.float32_products = options.float32_products;
     kernel_ = def.make(kernel_info);
   }
 
@@ -273,8 +275,9 @@ class MemcpyKernel final : public OrtKernelImpl {
 
 }  // namespace
 
-OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const OpDef& def, const OrtKernelInfo* info) {
-  return new KernelAdaptor(api, device, def, info);
+OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options, const OpDef& def,
+                         const OrtKernelInfo* info) {
+  return new KernelAdaptor(api, device, options, def, info);
 }
 
 OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, bool to_host) {

@@ -37,11 +37,20 @@ const std::vector<OptionSpec>& OptionSpecs() {
        [](const std::string& value, Options& options) { return ParseIndex(value, options.device_id); }},
       {"cpu_fallback", "allow, refuse", "allow",
        "What to do with nodes that the NPU does not implement: leave them to the CPU, or fail session creation and "
-       "name "
-       "them. Shape arithmetic stays on the CPU either way.",
+       "name them. Shape arithmetic stays on the CPU either way.",
        [](const std::string& value, Options& options) {
          options.refuse_cpu_fallback = value == "refuse";
          return value == "allow" || value == "refuse";
+       }},
+      {"float32_matmul_precision", "highest, medium", "highest",
+       "How MatMul, Gemm and npu_linear multiply float32 with a constant weight, as torch names it. highest: in "
+       "float32. "
+       "medium: both operands are rounded to bfloat16 first, each by at most 2^-8 of its value, and products are "
+       "summed in float32; weights take half the memory. Of a sum of products, the error is at most 2^-7 times the sum "
+       "of their magnitudes.",
+       [](const std::string& value, Options& options) {
+         options.float32_products = value == "medium" ? DType::kBFloat16 : DType::kFloat32;
+         return value == "highest" || value == "medium";
        }},
   };
   return specs;

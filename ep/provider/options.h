@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "ep/provider/abi.h"
+#include "ep/runtime/dtype.h"
 
 namespace npu::provider {
 
 struct Options {
   int device_id = 0;
   bool refuse_cpu_fallback = false;
+  DType float32_products = DType::kFloat32;  // see KernelInfo
 };
 
 struct OptionSpec {

@@ -122,4 +122,9 @@ LogLevel LogLevelFromEnvironment() {
   return value ? ParseLogLevel("ORT_NPU_LOG", *value) : LogLevel::kWarning;
 }
 
+bool CpuFallbackDisabledFromEnvironment() {
+  const auto value = Get("TORCH_NPU_FALLBACK_CPU_DISABLE");
+  return value && ParseSwitch("TORCH_NPU_FALLBACK_CPU_DISABLE", *value);
+}
+
 }  // namespace npu

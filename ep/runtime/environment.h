@@ -1,4 +1,4 @@
-// The ORT_NPU_* environment variables. An unset or empty variable means its default; any other value
+// The environment variables. An unset or empty variable means its default; any other value
 // that is not allowed throws Error(kInvalidArgument) naming the variable, the value and what is allowed.
 #pragma once
 
@@ -28,5 +28,6 @@ std::optional<int> NumThreadsFromEnvironment();          // ORT_NPU_NUM_THREADS
 std::optional<Isa> IsaFromEnvironment();                 // ORT_NPU_ISA
 bool LaunchBlockingFromEnvironment();                    // ORT_NPU_LAUNCH_BLOCKING, default 0
 LogLevel LogLevelFromEnvironment();                      // ORT_NPU_LOG, default warning
+bool CpuFallbackDisabledFromEnvironment();               // TORCH_NPU_FALLBACK_CPU_DISABLE, default 0
 
 }  // namespace npu

@@ -19,6 +19,8 @@ struct KernelInfo {
   int since_version = 1;  // of the node's operator
   size_t input_count = 0, output_count = 0;
   Attributes attributes;
+  // What products of float32 with a constant matrix may round their operands to; sums stay float32.
+  DType float32_products = DType::kFloat32;
 };
 
 class OpContext {

@@ -9,7 +9,6 @@ _EXPLANATIONS = (
         r"IndexError: Dimension out of range",
         "torch raises IndexError; the suite wants another type.",
     ),
-    (r"onvolution(_backward)?_overrideable", "Convolution has no kernel and no fallback yet."),
     (r"Mismatched Tensor types in NNPack", "NNPACK is a library of the CPU; so is its operator."),
     (r"empty_quantized|uantize", "The host NPU has no quantized tensors of torch."),
     (
@@ -40,7 +39,6 @@ _EXPLANATIONS = (
         r"test_option|ACL_OP_INIT_MODE",
         "Configures Ascend's runtime by its own files and variables.",
     ),
-    (r"test_cpu_fallback_control", "TORCH_NPU_FALLBACK_CPU_DISABLE is not built."),
     (r"test_sanitizer.*NPU\w+\.cpp", "Reads sources of the pytorch adapter."),
     (r"ipc_event|shared between processes", "Events of the host NPU belong to one process."),
     (r"auto_dispatch_capture|test_aclgraph_update", "NPUGraph.update is not built."),
@@ -53,7 +51,6 @@ _EXPLANATIONS = (
         "Imports every module of torch, some of which this build of torch lacks.",
     ),
     (r"pinned|pin_memory_reuse|caching_pinned", "Pinned memory is given back at once, not cached."),
-    (r"sync_debug_mode", "The message says more than the one that is expected."),
     (r"test_storage\.py", "Wants float64 storages that hold float32, as on Ascend."),
     (r"test_serialization", "Wants Ascend's private formats, or its own error, in a saved file."),
     (r"rng_state|aclnn_random", "Wants numbers of Ascend's generator state inside a capture."),

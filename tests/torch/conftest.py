@@ -3,6 +3,8 @@ import importlib.util
 import onnxruntime_npu
 import pytest
 
+pytest.register_assert_rewrite("against_cpu")
+
 HAS_DEVICE = importlib.util.find_spec("onnxruntime_npu._torch_build") is not None
 # Without torch, or in a build without it, there is nothing here to test.
 collect_ignore_glob = [] if HAS_DEVICE else ["test_*.py"]

@@ -1,51 +1,11 @@
 """Activations, losses, pooling and normalisation with kernels of their own, and their gradients."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
+from against_cpu import FLOATS, check, make
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
-FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-# In float and rounded once, here; the CPU rounds 16-bit floats in between, too.
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-
-
-def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
-    """The result of the CPU and the gradients of the CPU, in float32 for 16-bit floats."""
-
-    def run(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
-        leaves = [
-            i.detach()
-            .to(device, dtype if i.is_floating_point() else i.dtype)
-            .requires_grad_(i.requires_grad)
-            for i in inputs
-        ]
-        y = function(*leaves)
-        weight = torch.linspace(-1, 2, y.numel(), dtype=torch.float64).view(y.shape).to(y)
-        y.backward(weight)
-        grads = [t.grad for t in leaves if t.requires_grad]
-        assert y.dtype == dtype and all(g.dtype == dtype for g in grads)
-        return [t.detach().cpu().double() for t in (y, *grads)]
-
-    dtype = inputs[0].dtype
-    exact = torch.float32 if dtype.itemsize == 2 else dtype
-    for got, expected in zip(run("npu", dtype), run("cpu", exact), strict=True):
-        scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
-        torch.testing.assert_close(
-            got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale, equal_nan=True
-        )
-
-
-def make(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return (
-        (torch.randn(shape, generator=generator, dtype=torch.float64) * 2)
-        .to(dtype)
-        .requires_grad_()
-    )
-
 
 ACTIVATIONS = {
     "softplus": lambda x: F.softplus(x, beta=2, threshold=3),

@@ -342,3 +342,28 @@ assert torch_device.is_registered() and torch.ones(2, device="npu").sum().item()
 )
 def test_registration(script):
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+FALLBACK = """
+import torch, onnxruntime_npu
+x = torch.ones(4, 4, device="npu")
+assert (x @ x + x).sum().item() == 80
+try:
+    print(torch.linalg.det(x))
+except NotImplementedError as error:
+    print("refused:", error)
+"""
+
+
+def test_the_fallback_to_the_cpu_can_be_forbidden(run_python):
+    def output(script, value):
+        return run_python(script, TORCH_NPU_FALLBACK_CPU_DISABLE=value, ORT_NPU_LOG="warning")[1]
+
+    refused = output(FALLBACK, "1")
+    assert "refused: [aten::_linalg_det" in refused
+    assert "TORCH_NPU_FALLBACK_CPU_DISABLE=1 forbids" in refused
+    assert "will fall back" not in refused
+    allowed = output(FALLBACK, "0")
+    assert "refused" not in allowed and allowed.count("will fall back to run on the CPU") == 1
+    wrong = output(FALLBACK.replace("NotImplementedError", "(ValueError, RuntimeError)"), "yes")
+    assert "refused" in wrong and "TORCH_NPU_FALLBACK_CPU_DISABLE" in wrong

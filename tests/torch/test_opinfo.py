@@ -82,7 +82,7 @@ def call(op, sample, device):
 
 # A kernel that resizes a result which torch has shaped is wrong, though the values may be right.
 @pytest.mark.filterwarnings("error:An output with one or more elements was resized")
-@pytest.mark.parametrize("op, dtype", cases())
+@pytest.mark.parametrize("op, dtype", list(cases()))
 def test_operator_equals_cpu(op, dtype):
     compared = refused = 0
     for sample, _ in zip(op.sample_inputs("cpu", dtype), range(SAMPLES), strict=False):

@@ -6,9 +6,11 @@ import sys
 import pytest
 
 ALLOCATOR = """
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/types.h>
-int allocations = 0, fails_at = -1, held = 0;
+// Blocks are freed by the thread of their stream, too.
+atomic_int allocations = 0, fails_at = -1, held = 0;
 void* my_alloc(size_t size, int device, void* stream) {
   if (allocations++ == fails_at) return 0;
   void* block;

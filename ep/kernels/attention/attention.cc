@@ -20,10 +20,13 @@ constexpr int64_t kItemsPerThread = 4;  // so that uneven items even out
 constexpr int64_t kMinKeysPerPart = 256;
 
 Engine ChooseEngine(const Problem& p) {
-  // The bfloat16 engine takes rows in one piece, as they lie.
-  if (Features().avx512_bf16 && p.query_dtype == DType::kBFloat16 && p.key.dtype == DType::kBFloat16 &&
-      p.value.chunk == 0) {
-    if (const Engine engine = BFloat16Engine(); engine.panel != nullptr) return engine;
+  const DType dtype = p.query_dtype;
+  // Engines for halves take rows in one piece, as they lie.
+  if (p.key.dtype == dtype && p.value.dtype == dtype && p.value.chunk == 0) {
+    // A weight that dropout scales may be beyond float16.
+    const bool fits = dtype == DType::kBFloat16 || !p.dropout.active();
+    if (const Engine engine = TileEngine(dtype); engine.panel != nullptr && fits) return engine;
+    if (const Engine engine = BFloat16Engine(); engine.panel != nullptr && dtype == DType::kBFloat16) return engine;
   }
   return FloatEngine(p.key.dtype);
 }

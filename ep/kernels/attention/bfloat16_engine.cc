@@ -1,5 +1,5 @@
-// The bfloat16 engines: pairs by vdpbf16ps, prefill by tile registers where there are any. The whole file is compiled
-// for that instruction, so that the shared templates inline it; nothing here runs unless Features() has it.
+// The bfloat16 engine on vdpbf16ps. The whole file is compiled for that instruction, so that the shared templates
+// inline it; nothing here runs unless Features() has it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,17 +26,9 @@ struct PairMath {
   NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) {
     sum = _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)_mm512_set1_ps(a));
   }
-  // Lane by lane, so that no lane moves: the rounded odd value above the even one.
   NPU_SIMD_INLINE static Vec Pack(Vec even, Vec odd) {
-    const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
-    const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
-    return (Vec)_mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+    return InterleaveHalves((__m256i)_mm512_cvtneps_pbh(even), (__m256i)_mm512_cvtneps_pbh(odd));
   }
-};
-
-// Pairs in the same places; tile_products.h multiplies them.
-struct TileMath : PairMath {
-  static constexpr bool kTiles = true;
 };
 
 struct NarrowPairs {
@@ -53,13 +45,7 @@ struct NarrowPairs {
 }  // namespace
 
 Engine BFloat16Engine() {
-  if (Features().amx_bf16) {
-    // Beside tiles the instruction for pairs has half the rate of products in float, and gains nothing.
-    Engine engine = FloatEngine(DType::kBFloat16);
-    engine.panel = RunPanelItem<TileMath>;
-    engine.panel_scratch_bytes = PanelScratchBytes<TileMath>;
-    return engine;
-  }
+  if (!Features().avx512_bf16) return {};
   return {RunNarrowItem<NarrowPairs>, RunPanelItem<PairMath>, NarrowScratchBytes<NarrowPairs>,
           PanelScratchBytes<PairMath>};
 }

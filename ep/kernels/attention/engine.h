@@ -14,7 +14,9 @@ struct Engine {
 
 // Products in float, for caches of every element type; floats are read where they lie.
 Engine FloatEngine(DType cache);
-// Products of bfloat16 pairs; without functions where the kernel library's level cannot have the instruction.
+// Products of bfloat16 pairs; without functions where this machine or the kernel library's level lacks the instruction.
 Engine BFloat16Engine();
+// Products in tile registers where there are many rows; without functions where they cannot take the type.
+Engine TileEngine(DType dtype);
 
 }  // namespace npu::attention

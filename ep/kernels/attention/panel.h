@@ -229,7 +229,8 @@ class PanelItem {
       return edge ? static_cast<int32_t>(begin + key) : -1;
     };
     if constexpr (Math::kTiles) {
-      TileScores<kVectors>(b_.keys, b_.key_stride, queries, b_.padded_words, from, RoundUp(to, kTileKeys), b_.scores);
+      TileScores<typename Math::Dot, kVectors>(b_.keys, b_.key_stride, queries, b_.padded_words, from,
+                                               RoundUp(to, kTileKeys), b_.scores);
       for (int64_t key = from; key < to; key += 4) {
         FinishScores<4>(key, position(key, 4), bias, first_key, last_key, max,
                         [&](int j, int v) { return Load(b_.scores + (key + j) * kWidth + v * kLanes); });
@@ -261,12 +262,13 @@ class PanelItem {
           Store(at, Load(at) * scale[v]);
         }
       }
-      TileSums<kVectors>(b_.columns + from / kElements, b_.column_stride, b_.value_stride, probabilities, whole, sums);
-      return true;
+      TileSums<typename Math::Dot, kVectors>(b_.columns + from / kElements, b_.column_stride, b_.value_stride,
+                                             probabilities, whole, sums);
+    } else {
+      ForEachTile(0, RoundUp(p_.value_size, 4), [&](auto size, int64_t column) NPU_SIMD_INLINE_LAMBDA {
+        ValueTile<size>(values + column, probabilities, steps, scale, sums + column * kWidth);
+      });
     }
-    ForEachTile(0, RoundUp(p_.value_size, 4), [&](auto size, int64_t column) NPU_SIMD_INLINE_LAMBDA {
-      ValueTile<size>(values + column, probabilities, steps, scale, sums + column * kWidth);
-    });
     return true;
   }
 

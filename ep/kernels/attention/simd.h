@@ -106,6 +106,13 @@ NPU_SIMD_INLINE Vec LoadFloats(const Float16* p) {
 #endif
 }
 
+#if defined(__AVX512F__)
+// Lane by lane, so that no lane moves: 16 bits of `odd` above those of `even`.
+NPU_SIMD_INLINE Vec InterleaveHalves(__m256i even, __m256i odd) {
+  return (Vec)_mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+}
+#endif
+
 namespace internal {
 
 template <int... I>

@@ -1,4 +1,4 @@
-// The two products of attention in tile registers (AMX), for panel.h: bfloat16 pairs, sums in float32.
+// The two products of attention in tile registers (AMX), for panel.h: pairs of 16-bit floats, sums in float32.
 //
 // Both have the panel's queries along the rows of 16 floats of a result, so that scores come out as [key][query] and
 // sums as [column][query]: what the vector code between the products works on.
@@ -24,7 +24,7 @@ namespace internal {
 
 // result[32 or 16][kVectors * 16] (+)= left · right over `words` pairs, a multiple of 16: left is [row][word],
 // right [word][query]. Tiles 0 to 3 are the result (row tile * 2 + vector), 4 and 5 the left side, 6 and 7 the right.
-template <int kRowTiles, int kVectors, bool kAccumulate>
+template <class Dot, int kRowTiles, int kVectors, bool kAccumulate>
 void TileProduct(const float* left, int64_t left_stride, const float* right, int64_t words, float* result) {
   constexpr int64_t kWidth = kVectors * 16, kRowBytes = kWidth * 4;
   static_assert(kRowTiles <= 2 && kVectors <= 2);
@@ -46,15 +46,15 @@ void TileProduct(const float* left, int64_t left_stride, const float* right, int
   for (int64_t word = 0; word < words; word += 16) {
     amx::Load<4>(left + word, left_stride * 4);
     amx::Load<6>(right + word * kWidth, kRowBytes);
-    amx::DotBf16::Run<0, 4, 6>();
+    Dot::template Run<0, 4, 6>();
     if constexpr (kVectors == 2) {
       amx::Load<7>(right + word * kWidth + 16, kRowBytes);
-      amx::DotBf16::Run<1, 4, 7>();
+      Dot::template Run<1, 4, 7>();
     }
     if constexpr (kRowTiles == 2) {
       amx::Load<5>(left + 16 * left_stride + word, left_stride * 4);
-      amx::DotBf16::Run<2, 5, 6>();
-      if constexpr (kVectors == 2) amx::DotBf16::Run<3, 5, 7>();
+      Dot::template Run<2, 5, 6>();
+      if constexpr (kVectors == 2) Dot::template Run<3, 5, 7>();
     }
   }
   amx::Store<0>(result, kRowBytes);
@@ -69,20 +69,20 @@ void TileProduct(const float* left, int64_t left_stride, const float* right, int
 
 // scores[key][query] of the keys [from, to), both multiples of kTileKeys. keys: [key][key_stride] words;
 // queries: [words][query].
-template <int kVectors>
+template <class Dot, int kVectors>
 void TileScores(const float* keys, int64_t key_stride, const float* queries, int64_t words, int64_t from, int64_t to,
                 float* scores) {
   amx::CompilerBarrier();
   for (int64_t key = from; key < to; key += kTileKeys) {
-    internal::TileProduct<2, kVectors, false>(keys + key * key_stride, key_stride, queries, words,
-                                              scores + key * kVectors * 16);
+    internal::TileProduct<Dot, 2, kVectors, false>(keys + key * key_stride, key_stride, queries, words,
+                                                   scores + key * kVectors * 16);
   }
   amx::CompilerBarrier();
 }
 
 // sums[column][query] += columns[column][pair of keys] · weights[pair of keys][query], for a multiple of 16 columns and
 // of pairs.
-template <int kVectors>
+template <class Dot, int kVectors>
 void TileSums(const float* columns, int64_t column_stride, int64_t count, const float* weights, int64_t pairs,
               float* sums) {
   amx::CompilerBarrier();
@@ -90,9 +90,9 @@ void TileSums(const float* columns, int64_t column_stride, int64_t count, const 
     const float* left = columns + d * column_stride;
     float* result = sums + d * kVectors * 16;
     if (count - d >= 32) {
-      internal::TileProduct<2, kVectors, true>(left, column_stride, weights, pairs, result);
+      internal::TileProduct<Dot, 2, kVectors, true>(left, column_stride, weights, pairs, result);
     } else {
-      internal::TileProduct<1, kVectors, true>(left, column_stride, weights, pairs, result);
+      internal::TileProduct<Dot, 1, kVectors, true>(left, column_stride, weights, pairs, result);
     }
   }
   amx::CompilerBarrier();

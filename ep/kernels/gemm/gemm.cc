@@ -53,7 +53,7 @@ constexpr int64_t kWidenSlivers = 3;
 // One call: everything that its parts share.
 class Product {
  public:
-  Product(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, const Result& c,
+  Product(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, DType stored_b, const Result& c,
           const Epilogue& epilogue)
       : dtype_(dtype),
         a_(a),
@@ -61,7 +61,7 @@ class Product {
         packed_b_(static_cast<const char*>(packed_b)),
         c_(c),
         epilogue_(epilogue),
-        format_(FormatOf(dtype)),
+        format_(FormatOf(stored_b)),
         kernel_(SelectKernel(format_, a.rows)),
         id_(next_product.fetch_add(1)),
         blocking_(ChooseBlocking(kernel_, format_, packed_b != nullptr, a.rows, b.columns, a.columns, NumThreads())),
@@ -103,9 +103,12 @@ class Product {
     const int64_t slivers = sliver_end - sliver_begin;
     const int64_t tile_elements = blocking_.sliver_rows * kPanelColumns;
     const bool one_block = blocking_.depth_blocks == 1;
-    const int64_t kept_tiles = one_block ? 1 : slivers * (panel_end - panel_begin);
+    const int64_t kept_tiles = one_block ? 2 : slivers * (panel_end - panel_begin);
     const int64_t tile_bytes = tile_elements * static_cast<int64_t>(sizeof(float));
     float* sums = static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_bytes));
+    // A finished tile waits until the next one is computed: what tile registers have just stored cannot be loaded at
+    // once, and the vector unit has work while the tiles multiply.
+    FinishedTile finished;
 
     for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
       const int64_t k0 = kb * blocking_.depth;
@@ -123,20 +126,32 @@ class Product {
           prefetch.data += depth / RowDepth(format_) * prefetch.step;
 
           if (last) {
-            const int64_t n0 = p * kPanelColumns;
-            StoreTile(tile, rows, std::min<int64_t>(kPanelColumns, b_.columns - n0), m0, n0, c_, epilogue_);
+            Store(finished);
+            finished = {tile, rows, m0, p * kPanelColumns};
           }
-          if (!one_block) tile += tile_elements;
+          tile = one_block && tile != sums ? sums : tile + tile_elements;
         }
       }
     }
+    Store(finished);
+  }
+
+  struct FinishedTile {
+    float* sums = nullptr;
+    int64_t rows = 0, m0 = 0, n0 = 0;
+  };
+
+  void Store(const FinishedTile& tile) const {
+    if (tile.sums == nullptr) return;
+    const int64_t columns = std::min<int64_t>(kPanelColumns, b_.columns - tile.n0);
+    StoreTile(tile.sums, tile.rows, columns, tile.m0, tile.n0, c_, epilogue_);
   }
 
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
 
   // True when rows of A can be read where they lie: their elements are the kernel's, and so many as it takes.
   bool InPlace(int64_t s, int64_t depth) const {
-    if (a_.column_stride != 1 || (kernel_.sliver_format == SliverFormat::kFloat32 && dtype_ != DType::kFloat32))
+    if (a_.column_stride != 1 || (kernel_.sliver_format == SliverFormat::kFloat32) != (dtype_ == DType::kFloat32))
       return false;
     const int64_t rows = SliverRowsAt(s);
     if (rows % kernel_.row_multiple != 0 || depth % kernel_.depth_multiple != 0) return false;
@@ -197,7 +212,7 @@ class Product {
       return packed_b_ + panel * PanelBytes(format_, a_.columns) + k0 / RowDepth(format_) * RowBytes(format_);
     }
     void* out = scratch.b.Reserve(PanelBytes(format_, depth));
-    PackPanel(format_, b_, panel, k0, depth, out);
+    PackPanel(format_, dtype_, b_, panel, k0, depth, out);
     return out;
   }
 
@@ -230,43 +245,45 @@ void Check(DType dtype, const Matrix& a, int64_t b_rows) {
   NPU_CHECK(a.columns == b_rows, "[gemm] expected as many columns of A as rows of B, got ", a.columns, " and ", b_rows);
 }
 
-void MultiplyAny(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, const Result& c,
+void MultiplyAny(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, DType stored_b, const Result& c,
                  const Epilogue& epilogue) {
   Check(dtype, a, b.rows);
   if (a.rows == 0 || b.columns == 0) return;
   if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue);
-  Product(dtype, a, b, packed_b, c, epilogue).Run();
+  Product(dtype, a, b, packed_b, stored_b, c, epilogue).Run();
 }
 
 }  // namespace
 
-size_t PackedBytes(DType dtype, int64_t k, int64_t n) {
-  NPU_CHECK(Supports(dtype) && k >= 0 && n >= 0, "[gemm] expected a matrix of floats, got ", NameOf(dtype), " [", k,
+size_t PackedBytes(DType stored, int64_t k, int64_t n) {
+  NPU_CHECK(Supports(stored) && k >= 0 && n >= 0, "[gemm] expected a matrix of floats, got ", NameOf(stored), " [", k,
             ", ", n, "]");
   // No size below overflows when this does not.
   constexpr int64_t kMost = int64_t{1} << 56;
   NPU_CHECK(n == 0 || k <= kMost / (n + kPanelColumns), "[gemm] expected a matrix that fits memory, got [", k, ", ", n,
             "]");
-  return static_cast<size_t>(PanelCount(n) * PanelBytes(FormatOf(dtype), k));
+  return static_cast<size_t>(PanelCount(n) * PanelBytes(FormatOf(stored), k));
 }
 
-void Pack(DType dtype, const Matrix& b, void* packed) {
-  const PanelFormat format = FormatOf(dtype);
+void Pack(DType dtype, const Matrix& b, void* packed, DType stored) {
+  NPU_CHECK(stored == dtype || (stored == DType::kBFloat16 && dtype == DType::kFloat32), "[gemm] expected ",
+            NameOf(dtype), " stored as it is or rounded to bfloat16, got ", NameOf(stored));
+  const PanelFormat format = FormatOf(stored);
   const int64_t panel_bytes = PanelBytes(format, b.rows);
   constexpr int64_t kGrainBytes = 128 << 10;
   ParallelFor(PanelCount(b.columns), std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, panel_bytes)),
               [&](int64_t begin, int64_t end) {
                 for (int64_t p = begin; p < end; ++p)
-                  PackPanel(format, b, p, 0, b.rows, static_cast<char*>(packed) + p * panel_bytes);
+                  PackPanel(format, dtype, b, p, 0, b.rows, static_cast<char*>(packed) + p * panel_bytes);
               });
 }
 
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue) {
-  MultiplyAny(b.dtype, a, Matrix::RowMajor(nullptr, b.rows, b.columns), b.data, c, epilogue);
+  MultiplyAny(b.dtype, a, Matrix::RowMajor(nullptr, b.rows, b.columns), b.data, b.stored, c, epilogue);
 }
 
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue) {
-  MultiplyAny(dtype, a, b, nullptr, c, epilogue);
+  MultiplyAny(dtype, a, b, nullptr, dtype, c, epilogue);
 }
 
 }  // namespace npu::gemm

@@ -48,16 +48,17 @@ struct Epilogue {
 // B in panel order: what Pack wrote.
 struct PackedMatrix {
   const void* data = nullptr;
-  DType dtype = DType::kUndefined;
-  int64_t rows = 0, columns = 0;  // K, N
+  DType dtype = DType::kUndefined;   // of A
+  DType stored = DType::kUndefined;  // of the elements: `dtype`, or bfloat16, to which A is then rounded, too
+  int64_t rows = 0, columns = 0;     // K, N
 };
 
 inline bool Supports(DType dtype) { return kFloats.Contains(dtype); }
 
 // Bytes of the packed form of a K × N matrix; it wants 64-byte alignment. Throws when they overflow.
-size_t PackedBytes(DType dtype, int64_t k, int64_t n);
-// Packs on the pool.
-void Pack(DType dtype, const Matrix& b, void* packed);
+size_t PackedBytes(DType stored, int64_t k, int64_t n);
+// Packs on the pool. `stored` is `dtype`, that of B, or bfloat16 for a B of float32.
+void Pack(DType dtype, const Matrix& b, void* packed, DType stored);
 
 // A has the element type of B. Both use the pool; neither may be called with C overlapping A or B.
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue = {});

@@ -10,10 +10,11 @@ PackedWeight::~PackedWeight() {
 
 void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& stream) {
   NPU_CHECK(!packed_, "[", op, "] expected one constant weight, got a second");
-  if (const size_t bytes = PackedBytes(dtype, b.rows, b.columns)) {
+  stored_ = dtype == DType::kFloat32 ? float32_products_ : dtype;
+  if (const size_t bytes = PackedBytes(stored_, b.rows, b.columns)) {
     allocator_ = &stream.device().allocator();
     data_ = allocator_->Allocate(bytes, stream);
-    stream.Launch(op, [dtype, b, to = data_] { gemm::Pack(dtype, b, to); });
+    stream.Launch(op, [dtype, b, to = data_, stored = stored_] { gemm::Pack(dtype, b, to, stored); });
     stream.Synchronize();
   }
   dtype_ = dtype;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "ep/kernels/convert.h"
 
@@ -78,8 +79,12 @@ template <class From, class To>
 To Converted(From x) {
   if constexpr (std::is_same_v<From, To>) {
     return x;
-  } else {
+  } else if constexpr (std::is_same_v<To, float>) {
     return ToFloat(x);
+  } else {
+    To rounded;
+    FromFloat(&x, &rounded, 1);
+    return rounded;
   }
 }
 
@@ -92,8 +97,10 @@ void PackRow(const From* a, int64_t stride, int64_t depth, int64_t stored_rows, 
       for (int64_t i = 0; i < kChunk; ++i) out[i] = Converted<From, To>(a[i * stride]);
     } else if constexpr (std::is_same_v<From, To>) {
       std::memcpy(out, a, kChunkBytes);
-    } else {
+    } else if constexpr (std::is_same_v<To, float>) {
       ToFloat(a, out, kChunk);
+    } else {
+      FromFloat(a, out, kChunk);
     }
   }
   if (depth == 0) return;
@@ -111,6 +118,24 @@ void PackRows(const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows, in
     std::fill(out + rows * kChunk, out + stored_rows * kChunk, To{});
 }
 
+// The panel's part of a float32 B, rounded: [depth][columns], or [columns][depth] where B is stored by columns.
+Matrix Rounded(const float* b, const Matrix& m, int64_t columns, int64_t depth, std::vector<BFloat16>& storage) {
+  storage.resize(static_cast<size_t>(depth * columns));
+  BFloat16* to = storage.data();
+  if (m.column_stride == 1) {
+    for (int64_t i = 0; i < depth; ++i) FromFloat(b + i * m.row_stride, to + i * columns, columns);
+    return Matrix::RowMajor(to, depth, columns);
+  }
+  for (int64_t j = 0; j < columns; ++j, b += m.column_stride, to += depth) {
+    if (m.row_stride == 1) {
+      FromFloat(b, to, depth);
+    } else {
+      for (int64_t i = 0; i < depth; ++i) to[i] = Converted<float, BFloat16>(b[i * m.row_stride]);
+    }
+  }
+  return Matrix::RowMajor(storage.data(), columns, depth).Transposed();
+}
+
 }  // namespace
 
 PanelFormat FormatOf(DType dtype) {
@@ -126,10 +151,15 @@ int64_t PaddedDepth(PanelFormat format, int64_t k) {
   return (k + multiple - 1) / multiple * multiple;
 }
 
-void PackPanel(PanelFormat format, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out) {
+void PackPanel(PanelFormat format, DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out) {
   const int64_t j0 = panel * kPanelColumns;
   const int64_t columns = std::min<int64_t>(kPanelColumns, b.columns - j0);
   const int64_t offset = k0 * b.row_stride + j0 * b.column_stride;
+  if (dtype == DType::kFloat32 && format != PanelFormat::kFloat32) {
+    std::vector<BFloat16> storage;
+    const Matrix rounded = Rounded(static_cast<const float*>(b.data) + offset, b, columns, depth, storage);
+    return PackPanel(format, DType::kBFloat16, rounded, 0, 0, depth, out);
+  }
   if (format == PanelFormat::kFloat32)
     return PackSingles(static_cast<const uint32_t*>(b.data) + offset, b, columns, depth, static_cast<uint32_t*>(out));
   const uint16_t* halves = static_cast<const uint16_t*>(b.data) + offset;
@@ -141,6 +171,8 @@ void PackPanel(PanelFormat format, const Matrix& b, int64_t panel, int64_t k0, i
 
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out) {
+  if (format == SliverFormat::kHalves && dtype == DType::kFloat32)
+    return PackRows<float>(a, m0, rows, stored_rows, k0, depth, static_cast<BFloat16*>(out));
   if (format == SliverFormat::kHalves)
     return PackRows<uint16_t>(a, m0, rows, stored_rows, k0, depth, static_cast<uint16_t*>(out));
   float* floats = static_cast<float*>(out);

@@ -37,11 +37,12 @@ inline int64_t PanelBytes(PanelFormat format, int64_t depth) {
   return PaddedDepth(format, depth) * kPanelColumns * ElementBytes(format);
 }
 
-// Packs rows [k0, k0 + depth) of panel `panel`; writes PanelBytes(format, depth).
-void PackPanel(PanelFormat format, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out);
+// Packs rows [k0, k0 + depth) of panel `panel` of a B of `dtype`, rounding float32 where the format has fewer bits;
+// writes PanelBytes(format, depth).
+void PackPanel(PanelFormat format, DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out);
 
 // The element type of a packed A.
-enum class SliverFormat { kFloat32, kHalves };  // kHalves: the 16 bits as they are
+enum class SliverFormat { kFloat32, kHalves };  // kHalves: the 16 bits as they are, or float32 rounded to bfloat16
 
 inline constexpr int64_t kChunkBytes = 64;
 inline int64_t ElementBytes(SliverFormat format) { return format == SliverFormat::kFloat32 ? 4 : 2; }

@@ -49,7 +49,8 @@ class GemmKernel : public Kernel {
       : alpha_(static_cast<float>(info.attributes.Float("alpha", 1.0))),
         beta_(static_cast<float>(info.attributes.Float("beta", 1.0))),
         trans_a_(info.attributes.Bool("transA", false)),
-        trans_b_(info.attributes.Bool("transB", false)) {}
+        trans_b_(info.attributes.Bool("transB", false)),
+        weight_(info.float32_products) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input != 1 || !gemm::Supports(constant.dtype) || constant.shape.rank() != 2) return false;

@@ -31,7 +31,7 @@ gemm::Matrix MatrixAt(const TensorView& t, int64_t index, int64_t rows, int64_t 
 
 class MatMulKernel : public Kernel {
  public:
-  explicit MatMulKernel(const KernelInfo&) {}
+  explicit MatMulKernel(const KernelInfo& info) : weight_(info.float32_products) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     const Shape& shape = constant.shape;

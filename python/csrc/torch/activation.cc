@@ -1,8 +1,11 @@
 // Activations that no ONNX kernel computes as torch does, and their gradients.
+#include <ATen/ops/cat.h>
 #include <ATen/ops/elu_backward_meta.h>
 #include <ATen/ops/elu_backward_ops.h>
 #include <ATen/ops/elu_meta.h>
 #include <ATen/ops/elu_ops.h>
+#include <ATen/ops/glu_meta.h>
+#include <ATen/ops/glu_ops.h>
 #include <ATen/ops/hardsigmoid_backward_meta.h>
 #include <ATen/ops/hardsigmoid_backward_ops.h>
 #include <ATen/ops/hardsigmoid_meta.h>
@@ -19,6 +22,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
@@ -166,7 +170,36 @@ std::tuple<at::Tensor, at::Tensor> PreluBackward(const at::Tensor& grad, const a
           Mapped("prelu_backward", [](auto x, auto g) { return x > 0 ? decltype(g){0} : x * g; }, self, grad)};
 }
 
+// The first half of a dimension, gated by the second.
+at::Tensor& GluOut(const at::Tensor& self, int64_t dim, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_glu>(out, self, dim);
+  if (!IsRealFloat(dtype)) return FallBack<at::_ops::glu_out>(self, dim, out);
+  const std::vector<at::Tensor> halves = self.chunk(2, dim);
+  return MapInto("glu", dtype, out, [](auto a, auto b) { return a / (1 + std::exp(-b)); }, halves[0], halves[1]);
+}
+at::Tensor GluBackward(const at::Tensor& grad, const at::Tensor& self, int64_t dim) {
+  if (self.numel() == 0) return Empty(self.sizes(), self.scalar_type(), self);
+  const std::vector<at::Tensor> halves = self.chunk(2, dim);
+  TORCH_CHECK(halves.size() == 2 && grad.sizes() == halves[0].sizes() && halves[1].sizes() == halves[0].sizes(),
+              "glu_backward expected a gradient of half of ", self.sizes(), ", got ", grad.sizes());
+  const auto by_gated = [](auto b, auto g) { return g / (1 + std::exp(-b)); };
+  const auto by_gate = [](auto a, auto g, auto b) {
+    const auto gate = 1 / (1 + std::exp(-b));
+    return g * a * gate * (1 - gate);
+  };
+  return at::cat(
+      {Mapped("glu_backward", by_gated, halves[1], grad), Mapped("glu_backward", by_gate, halves[0], grad, halves[1])},
+      dim);
+}
+at::Tensor& GluBackwardOut(const at::Tensor& grad, const at::Tensor& self, int64_t dim, at::Tensor& out) {
+  at::native::resize_output(out, self.sizes());
+  return out.copy_(GluBackward(grad, self, dim));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("glu.out", &GluOut);
+  m.impl("glu_backward", &GluBackward);
+  m.impl("glu_backward.grad_input", &GluBackwardOut);
   m.impl("softplus.out", &SoftplusOut);
   m.impl("softplus_backward.grad_input", &SoftplusBackward);
   m.impl("elu.out", &EluOut);

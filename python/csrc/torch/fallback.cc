@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "ep/runtime/environment.h"
 #include "ep/runtime/log.h"
 #include "python/csrc/torch/cpu_call.h"
 
@@ -30,7 +31,8 @@ void Count(const std::string& op) {
     first = ++counts.reported[op] == 1;
   }
   if (first) {
-    NPU_LOG(kWarning, "[", op, "] has no NPU kernel for these arguments: it runs on the CPU, with copies; ",
+    NPU_LOG(kWarning, "[", op,
+            "] has no NPU kernel for these arguments and will fall back to run on the CPU, with copies; ",
             "onnxruntime_npu.torch_device.fallback_counts() counts such calls");
   } else {
     NPU_LOG(kDebug, "[", op, "] runs on the CPU");
@@ -40,8 +42,12 @@ void Count(const std::string& op) {
 }  // namespace
 
 void FallBackToCpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const c10::OperatorName& name = op.operator_name();
-  Count(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  static const bool disabled = CpuFallbackDisabledFromEnvironment();
+  const std::string name = c10::toString(op.operator_name());
+  TORCH_CHECK_NOT_IMPLEMENTED(!disabled, "[", name,
+                              "] has no NPU kernel for these arguments, and TORCH_NPU_FALLBACK_CPU_DISABLE=1 forbids "
+                              "to run it on the CPU: unset the variable, or move its arguments to the CPU");
+  Count(name);
   CheckOneDevice(op, *stack);
   if (WidensHalves(op, *stack)) {
     CallWidened(op, stack);

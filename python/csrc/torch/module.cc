@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "python/csrc/torch/allocator_statistics.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/generator.h"
 #include "python/csrc/torch/pinned_memory.h"
@@ -65,6 +66,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("set_sync_debug_mode", &SetSyncDebugMode);
   m.def("pinned_memory_stats", &PinnedStats);
   m.def("reset_pinned_memory_stats", &ResetPinnedMemoryStats);
+  m.def("allocator_statistics", &AllocatorStatistics);
   m.def("draw_seed", [](int device) { return DrawSeed(SourceOf(std::nullopt, device), CurrentStream(device)); });
   m.def("tensor_over", &TensorOver);
   m.def("default_generator",

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import _C
 from ._arguments import checked_index, device_index, stream_handle
-from .pluggable_allocator import call_hook, current_allocator
+from .pluggable_allocator import call_hook, current_allocator, statistics
 
 __all__ = [
     "MemPool",
@@ -47,10 +47,14 @@ __all__ = [
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     """Return the allocator's counters of one device, nested by family, pool and part.
 
+    A pluggable allocator with a hook for statistics is asked for its own.
+
     Raises:
         ValueError: ``device`` names no npu device.
     """
-    return _C.memory_stats_as_nested_dict(device_index(device))
+    index = device_index(device)
+    hooked = statistics(index)
+    return _C.memory_stats_as_nested_dict(index) if hooked is None else hooked
 
 
 def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:

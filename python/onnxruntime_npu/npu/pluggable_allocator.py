@@ -82,15 +82,19 @@ class NPUPluggableAllocator:
         self._set_hook("erase_stream", function)
 
     def set_get_device_stats_fn(self, function: int) -> None:
-        """Not supported: the result is a C++ structure of torch_npu.
+        """``c10::CachingDeviceAllocator::DeviceStats (c10::DeviceIndex)``, called by memory_stats.
 
         Raises:
-            NotImplementedError: always.
+            NotImplementedError: this build has no torch device, which knows torch's structure.
         """
-        raise NotImplementedError(
-            "a hook for device statistics returns a C++ structure of torch_npu; read your "
-            "allocator's statistics from its own library"
-        )
+        from .. import torch_device
+
+        if not torch_device.is_built():
+            raise NotImplementedError(
+                "set_get_device_stats_fn: the function returns a C++ structure of torch, and this "
+                "build has no torch device; read the statistics from the allocator's own library"
+            )
+        self._set_hook("get_device_stats", function)
 
     def set_reset_peak_status_fn(self, function: int) -> None:
         """``void (int device)``, called by reset_peak_memory_stats."""
@@ -112,6 +116,16 @@ class NPUPluggableAllocator:
 def current_allocator() -> NPUPluggableAllocator | None:
     """Return the allocator that change_current_allocator put in place, if any."""
     return _pluggable
+
+
+def statistics(device: int) -> dict[str, Any] | None:
+    """Return what the current allocator's own statistics say, if it has that hook."""
+    function = _pluggable._hooks.get("get_device_stats") if _pluggable is not None else None
+    if function is None:
+        return None
+    from .. import torch_device
+
+    return torch_device.allocator_statistics(function, device)
 
 
 def call_hook(name: str, *arguments: Any) -> None:

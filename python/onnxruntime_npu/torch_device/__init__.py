@@ -82,6 +82,11 @@ def set_sync_debug_mode(mode: int) -> None:
     _registered().set_sync_debug_mode(mode)
 
 
+def allocator_statistics(function: int, device: int) -> dict[str, Any]:
+    """Return what a pluggable allocator's C++ function says: see ``set_get_device_stats_fn``."""
+    return _registered().allocator_statistics(function, device)
+
+
 def pinned_memory_stats() -> dict[str, dict[str, int]]:
     """Return the counters of pinned memory: see ``npu.host_memory_stats``."""
     return _registered().pinned_memory_stats()

@@ -133,6 +133,53 @@ TEST_CASE("a packed weight serves any number of rows") {
   }
 }
 
+TEST_CASE("products of float32 with a constant may round their operands to bfloat16") {
+  for (const char* op : {"npu::NPULinear", "MatMul", "Gemm"})
+    for (int64_t m : {1, 3, 16, 33})
+      for (int64_t k : {1, 31, 130})
+        for (bool exact : {true, false}) {  // exact: A is in bfloat16 already, so that only B is rounded
+          const bool linear = op == std::string("npu::NPULinear");
+          CAPTURE(op);
+          CAPTURE(m);
+          CAPTURE(k);
+          const int64_t n = 75;
+          const HostTensor halves = HostTensor::Random(DType::kBFloat16, {m, k}, 1);
+          const HostTensor a = exact ? HostTensor::From(DType::kFloat32, {m, k}, halves.values())
+                                     : HostTensor::Random(DType::kFloat32, {m, k}, 1);
+          const HostTensor b = HostTensor::Random(DType::kFloat32, linear ? Shape{n, k} : Shape{k, n}, 2);
+          const RunOptions options{.float32_products = DType::kBFloat16, .prepack = {1}};
+          const HostTensor y = RunOp(op, {a, b}, options)[0];
+          REQUIRE(y.dtype() == DType::kFloat32);
+          const std::vector<double> av = a.values(), bv = b.values();
+          const std::vector<double> rounded = HostTensor::From(DType::kBFloat16, b.shape(), bv).values();
+          int wrong = 0, differ = 0;
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < n; ++j) {
+              double sum = 0, unrounded = 0, magnitudes = 0;
+              for (int64_t l = 0; l < k; ++l) {
+                const double x = av[i * k + l];
+                const int64_t at = linear ? j * k + l : l * n + j;
+                sum += x * rounded[at];
+                unrounded += x * bv[at];
+                magnitudes += std::fabs(x * bv[at]);
+              }
+              const double got = y[i * n + j];
+              // What the provider option states of the error; where A is exact, only float32's own.
+              if (exact ? !(std::fabs(got - sum) <= Bound(DType::kFloat32, k, magnitudes, sum))
+                        : !(std::fabs(got - unrounded) <= 0x1p-7 * magnitudes * (1 + 0x1p-8)))
+                ++wrong;
+              differ += got != static_cast<float>(unrounded);
+            }
+          CHECK(wrong == 0);
+          CHECK(differ > 0);
+        }
+}
+
+TEST_CASE("without leave, products of float32 round nothing") {
+  const HostTensor a = HostTensor::Of<float>({1, 1}, {1.0f + 0x1p-20f}), b = HostTensor::Of<float>({1, 1}, {1.0f});
+  CHECK(RunOp("MatMul", {a, b}, {.prepack = {1}})[0][0] == 1.0 + 0x1p-20);
+}
+
 TEST_CASE("NaN and infinities reach exactly the rows and columns they belong to") {
   const double inf = std::numeric_limits<double>::infinity();
   for (DType dtype : kFloatTypes)

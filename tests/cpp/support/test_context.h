@@ -52,9 +52,10 @@ struct RunOptions {
   std::map<std::string, Attributes::Value> attributes = {};
   std::vector<bool> requested = {};  // which outputs the caller asks for; empty: the first `outputs` of them
   size_t outputs = 1;
-  int since_version = 0;                // 0: the newest that the registry has
-  std::vector<size_t> prepack = {};     // inputs offered as constants; one that the kernel keeps is then absent
-  std::map<size_t, size_t> alias = {};  // output -> input
+  int since_version = 0;                     // 0: the newest that the registry has
+  DType float32_products = DType::kFloat32;  // as KernelInfo has it
+  std::vector<size_t> prepack = {};          // inputs offered as constants; one that the kernel keeps is then absent
+  std::map<size_t, size_t> alias = {};       // output -> input
 };
 
 // A kernel that can run many times, as a node of a session does.
@@ -79,6 +80,7 @@ class TestNode {
     info.input_count = input_count;
     info.output_count = options.requested.empty() ? options.outputs : options.requested.size();
     for (const auto& [key, value] : options.attributes) info.attributes.Set(key, value);
+    info.float32_products = options.float32_products;
     kernel_ = def->make(info);
   }
 

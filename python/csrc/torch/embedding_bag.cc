@@ -1,0 +1,203 @@
+// Sums, means and maxima over bags of an embedding's rows. What a model says about bags and rows is checked when the
+// kernel runs.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_embedding_bag_backward_ops.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+#include "ep/runtime/error.h"
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/map.h"
+
+namespace npu::aten {
+namespace {
+
+using MaybeTensor = std::optional<at::Tensor>;
+using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+enum Mode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
+
+bool Has(const MaybeTensor& t) { return t && t->defined(); }
+
+at::Tensor Indices(const char* name, const at::Tensor& t) {
+  TORCH_CHECK(t.scalar_type() == at::kLong || t.scalar_type() == at::kInt, "embedding_bag: expected int32 or int64 ",
+              name, ", got ", t.scalar_type());
+  TORCH_CHECK(t.dim() == 1, "embedding_bag: expected ", name, " of one dimension, got ", t.sizes());
+  return Dense(t, at::kLong);
+}
+
+void CheckMode(int64_t mode, const MaybeTensor& factors, const at::Tensor& indices) {
+  TORCH_CHECK(mode >= kSum && mode <= kMax, "embedding_bag: expected mode 0, 1 or 2, got ", mode);
+  TORCH_CHECK(!Has(factors) || mode == kSum, "embedding_bag: per_sample_weights only supported with mode='sum'");
+  TORCH_CHECK(!Has(factors) || factors->sizes() == indices.sizes(),
+              "embedding_bag: expected per_sample_weights of the indices' shape ", indices.sizes());
+}
+
+// What the host's and the device's side of the forward pass agree on.
+struct Bags {
+  int64_t count, rows, width, indices, mode, padding;
+  const int64_t *index, *offset;
+  bool closed;  // the last offset only ends the last bag
+
+  int64_t Begin(int64_t bag) const { return offset[bag]; }
+  int64_t End(int64_t bag) const { return bag + 1 < count || closed ? offset[bag + 1] : indices; }
+  void Check(int64_t bag) const {
+    NPU_CHECK(bag > 0 || offset[0] == 0, "[embedding_bag] offsets[0] has to be 0, got ", offset[0]);
+    NPU_CHECK(Begin(bag) >= 0 && Begin(bag) <= End(bag) && End(bag) <= indices,
+              "[embedding_bag] expected offsets in "
+              "order and up to ",
+              indices, ", got ", Begin(bag), " and ", End(bag));
+    for (int64_t i = Begin(bag); i < End(bag); ++i)
+      NPU_CHECK(index[i] >= 0 && index[i] < rows, "[embedding_bag] index ", index[i], " is out of range for ", rows,
+                " rows");
+  }
+};
+
+struct BagResults {
+  int64_t *bag_of, *sizes, *best;  // best: of the maximum mode only
+};
+
+template <class T>
+void Forward(const Bags& bags, const T* weight, const T* factors, T* out, const BagResults& results) {
+  ParallelFor(bags.count, 1, [&](int64_t first, int64_t last) {
+    std::vector<Real<T>> sums(static_cast<size_t>(bags.width));
+    for (int64_t bag = first; bag < last; ++bag) {
+      bags.Check(bag);
+      std::fill(sums.begin(), sums.end(), Real<T>{0});
+      int64_t size = 0;
+      int64_t* best = bags.mode == kMax ? results.best + bag * bags.width : nullptr;
+      if (best != nullptr) std::fill_n(best, bags.width, int64_t{-1});
+      for (int64_t i = bags.Begin(bag); i < bags.End(bag); ++i) {
+        results.bag_of[i] = bag;
+        if (bags.index[i] == bags.padding) continue;
+        const T* row = weight + bags.index[i] * bags.width;
+        const Real<T> factor = factors == nullptr ? Real<T>{1} : static_cast<Real<T>>(factors[i]);
+        for (int64_t c = 0; c < bags.width; ++c) {
+          const auto x = static_cast<Real<T>>(row[c]);
+          Real<T>& sum = sums[static_cast<size_t>(c)];
+          if (best == nullptr) {
+            sum += factor * x;
+          } else if (size == 0 || x > sum) {
+            sum = x;
+            best[c] = bags.index[i];
+          }
+        }
+        ++size;
+      }
+      results.sizes[bag] = size;
+      const Real<T> scale = bags.mode == kMean && size > 0 ? Real<T>{1} / static_cast<Real<T>>(size) : Real<T>{1};
+      for (int64_t c = 0; c < bags.width; ++c)
+        out[bag * bags.width + c] = static_cast<T>(sums[static_cast<size_t>(c)] * scale);
+    }
+  });
+}
+
+Four EmbeddingBag(const at::Tensor& weight, const at::Tensor& given_indices, const at::Tensor& given_offsets, bool,
+                  int64_t mode, bool, const MaybeTensor& factors, bool closed, int64_t padding) {
+  const at::Tensor indices = Indices("indices", given_indices), offsets = Indices("offsets", given_offsets);
+  CheckMode(mode, factors, indices);
+  TORCH_CHECK(weight.dim() == 2 && IsRealFloat(weight.scalar_type()),
+              "embedding_bag: expected a weight of two dimensions of floats, got ", weight.sizes(), " of ",
+              weight.scalar_type());
+  TORCH_CHECK(!closed || offsets.numel() > 0, "include_last_offset: numel of offsets must be at least 1");
+  TORCH_CHECK(offsets.numel() > 0 || indices.numel() == 0, "embedding_bag: expected offsets for ", indices.numel(),
+              " indices, got none");
+  if (padding < -1) padding += weight.size(0);
+  const int64_t count = offsets.numel() - (closed ? 1 : 0), width = weight.size(1);
+  const at::Tensor out = Empty({count, width}, weight.scalar_type(), weight);
+  // Every index belongs to a bag once the kernel has seen all bags; an index behind the last offset to none.
+  const at::Tensor bag_of = Empty({indices.numel()}, at::kLong, weight).fill_(-1);
+  const at::Tensor sizes = Empty({count}, at::kLong, weight);
+  const at::Tensor best = Empty({mode == kMax ? count : 0, width}, at::kLong, weight);
+  const at::Tensor rows = Dense(weight);
+  const at::Tensor by = Has(factors) ? Dense(*factors, weight.scalar_type()) : at::Tensor();
+  const Bags bags{count,
+                  weight.size(0),
+                  width,
+                  indices.numel(),
+                  mode,
+                  padding,
+                  static_cast<const int64_t*>(indices.const_data_ptr()),
+                  static_cast<const int64_t*>(offsets.const_data_ptr()),
+                  closed};
+  const BagResults results{static_cast<int64_t*>(bag_of.mutable_data_ptr()),
+                           static_cast<int64_t*>(sizes.mutable_data_ptr()),
+                           static_cast<int64_t*>(best.mutable_data_ptr())};
+  DispatchNumbers(weight.scalar_type(), [&]<class T>(T) {
+    if constexpr (!std::is_integral_v<T>)
+      StreamOf(rows).Launch(
+          "embedding_bag",
+          [bags, results, from = static_cast<const T*>(rows.const_data_ptr()),
+           factor = by.defined() ? static_cast<const T*>(by.const_data_ptr()) : nullptr,
+           to = static_cast<T*>(out.mutable_data_ptr())] { Forward(bags, from, factor, to, results); });
+  });
+  return {out, bag_of, sizes, best};
+}
+
+// The rows of `grad` that the indices' bags have, in float.
+at::Tensor OfBags(const at::Tensor& grad, const at::Tensor& bag_of) {
+  return Wide(grad).index_select(0, bag_of.clamp_min(0));
+}
+
+at::Tensor DenseBackward(const at::Tensor& grad, const at::Tensor& given_indices, const at::Tensor& bag_of,
+                         const at::Tensor& sizes, const at::Tensor& best, int64_t rows, bool scale_by_frequency,
+                         int64_t mode, const MaybeTensor& factors, int64_t padding) {
+  const at::Tensor indices = Indices("indices", given_indices);
+  CheckMode(mode, factors, indices);
+  at::Tensor sums = at::zeros({rows, grad.size(1)}, Wide(grad).options());
+  if (indices.numel() == 0 || grad.numel() == 0) return sums.to(grad.scalar_type());
+  if (mode == kMax) {
+    const at::Tensor none = best.lt(0);
+    return sums.scatter_add_(0, best.clamp_min(0), Wide(grad).masked_fill(none, 0)).to(grad.scalar_type());
+  }
+  at::Tensor parts = OfBags(grad, bag_of);
+  const auto scale = [&](const at::Tensor& by) { parts = parts * by.to(parts.scalar_type()).unsqueeze(1); };
+  if (mode == kMean)
+    scale(sizes.clamp_min(1).to(parts.scalar_type()).reciprocal().index_select(0, bag_of.clamp_min(0)));
+  if (Has(factors)) scale(*factors);
+  if (scale_by_frequency) {
+    const at::Tensor ones = at::zeros({indices.numel()}, parts.options()).fill_(1);
+    const at::Tensor counts = at::zeros({rows}, parts.options()).index_add_(0, indices, ones);
+    scale(counts.index_select(0, indices).reciprocal());
+  }
+  at::Tensor unused = bag_of.lt(0);
+  if (padding >= 0) unused = unused.logical_or(indices.eq(padding));
+  parts = parts.masked_fill(unused.unsqueeze(1), 0);
+  return sums.index_add_(0, indices, parts).to(grad.scalar_type());
+}
+
+at::Tensor FactorsBackward(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& given_indices,
+                           const at::Tensor&, const at::Tensor& bag_of, int64_t mode, int64_t padding) {
+  TORCH_CHECK(mode == kSum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
+  const at::Tensor indices = Indices("indices", given_indices);
+  const at::Tensor products = OfBags(grad, bag_of) * Wide(weight).index_select(0, indices);
+  at::Tensor unused = bag_of.lt(0);
+  if (padding >= 0) unused = unused.logical_or(indices.eq(padding));
+  return products.sum({1}).masked_fill(unused, 0).to(grad.scalar_type());
+}
+
+at::Tensor Backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
+                    const at::Tensor& bag_of, const at::Tensor& sizes, const at::Tensor& best, int64_t rows,
+                    bool scale_by_frequency, int64_t mode, bool sparse, const MaybeTensor& factors, int64_t padding) {
+  if (sparse)
+    return FallBack<at::_ops::_embedding_bag_backward>(grad, indices, offsets, bag_of, sizes, best, rows,
+                                                       scale_by_frequency, mode, sparse, factors, padding);
+  return DenseBackward(grad, indices, bag_of, sizes, best, rows, scale_by_frequency, mode, factors, padding);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_embedding_bag", &EmbeddingBag);
+  m.impl("_embedding_bag_forward_only", &EmbeddingBag);
+  m.impl("_embedding_bag_backward", &Backward);
+  m.impl("_embedding_bag_dense_backward", &DenseBackward);
+  m.impl("_embedding_bag_per_sample_weights_backward", &FactorsBackward);
+}
+
+}  // namespace
+}  // namespace npu::aten

@@ -1,0 +1,99 @@
+// Running products and extremes along one dimension.
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_cummax_helper_ops.h>
+#include <ATen/ops/_cummin_helper_ops.h>
+#include <ATen/ops/cumprod_meta.h>
+#include <ATen/ops/cumprod_ops.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+// The lines of a dense tensor along one dimension: `length` elements, each `step` after the one before.
+struct Lines {
+  int64_t count = 1, length = 1, step = 1;
+
+  Lines(const at::Tensor& t, int64_t dim) {
+    if (t.dim() == 0) return;
+    length = t.size(dim);
+    for (int64_t d = dim + 1; d < t.dim(); ++d) step *= t.size(d);
+    count = length == 0 ? 0 : t.numel() / length;
+  }
+  // f(the first element's position) for all lines, in parallel.
+  template <class F>
+  void ForEach(F f) const {
+    ParallelFor(count, 4096 / (length + 1) + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) f(line / step * step * length + line % step);
+    });
+  }
+};
+
+at::Tensor& CumprodOut(const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype, at::Tensor& out) {
+  Infer<at::meta::structured_cumprod>(out, self, dim, dtype);
+  if (out.numel() == 0) return out;
+  if (!IsNumber(out.scalar_type())) return FallBack<at::_ops::cumprod_out>(self, dim, dtype, out);
+  const at::Tensor x = Dense(self, out.scalar_type()), y = DenseTarget(out, out.scalar_type());
+  DispatchNumbers(out.scalar_type(), [&]<class T>(T) {
+    StreamOf(out).Launch(
+        "cumprod", [lines = Lines(x, at::maybe_wrap_dim(dim, self.dim())),
+                    from = static_cast<const T*>(x.const_data_ptr()), to = static_cast<T*>(y.mutable_data_ptr())] {
+          lines.ForEach([&](int64_t i) {
+            std::conditional_t<std::is_integral_v<T>, T, double> product = 1;
+            for (int64_t k = 0; k < lines.length; ++k, i += lines.step) {
+              product = static_cast<decltype(product)>(product * static_cast<decltype(product)>(from[i]));
+              to[i] = static_cast<T>(product);
+            }
+          });
+        });
+  });
+  return Deliver(y, out);
+}
+
+// Each element's extreme so far with its position, the last of equals; what is no number stays.
+template <class Op, bool maximum>
+void Extremes(const at::Tensor& self, at::Tensor& values, at::Tensor& indices, int64_t dim) {
+  const bool truth = self.scalar_type() == at::kBool;
+  const at::ScalarType dtype = truth ? at::kByte : self.scalar_type();
+  if (!IsNumber(dtype)) return FallBack<Op>(self, values, indices, dim);
+  if (self.numel() == 0) return;
+  const at::Tensor x = Dense(self, dtype), y = DenseTarget(values, dtype), at = DenseTarget(indices, at::kLong);
+  DispatchNumbers(dtype, [&]<class T>(T) {
+    StreamOf(self).Launch(
+        maximum ? "cummax" : "cummin",
+        [lines = Lines(x, at::maybe_wrap_dim(dim, self.dim())), from = static_cast<const T*>(x.const_data_ptr()),
+         to = static_cast<T*>(y.mutable_data_ptr()), places = static_cast<int64_t*>(at.mutable_data_ptr())] {
+          lines.ForEach([&](int64_t i) {
+            auto best = static_cast<Real<T>>(from[i]);
+            int64_t place = 0;
+            for (int64_t k = 0; k < lines.length; ++k, i += lines.step) {
+              const auto e = static_cast<Real<T>>(from[i]);
+              if (e != e || (best == best && (maximum ? e >= best : e <= best))) {
+                best = e;
+                place = k;
+              }
+              to[i] = static_cast<T>(best);
+              places[i] = place;
+            }
+          });
+        });
+  });
+  Deliver(y, values);
+  Deliver(at, indices);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("cumprod.out", &CumprodOut);
+  m.impl("_cummax_helper", &Extremes<at::_ops::_cummax_helper, true>);
+  m.impl("_cummin_helper", &Extremes<at::_ops::_cummin_helper, false>);
+}
+
+}  // namespace
+}  // namespace npu::aten
