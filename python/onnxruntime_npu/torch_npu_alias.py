@@ -14,6 +14,7 @@ from .errors import UnsupportedError
 
 ALIAS = "torch_npu"
 _PACKAGE = __name__.rpartition(".")[0]
+_OBJECTS = {"torch_npu.npu.aclnn"}  # modules of torch_npu that are objects with properties here
 
 
 def install_as_torch_npu() -> None:
@@ -45,6 +46,8 @@ class _AliasFinder(MetaPathFinder):
         if not name.startswith(ALIAS + "."):
             return None
         ours = _PACKAGE + name.removeprefix(ALIAS)
+        if name in _OBJECTS:
+            return ModuleSpec(name, _AliasLoader(ours))
         if ours not in sys.modules and importlib.util.find_spec(ours) is None:
             return None
         return ModuleSpec(name, _AliasLoader(ours))
@@ -57,4 +60,9 @@ class _AliasLoader(Loader):
         self._ours = ours
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(self._ours)
+        parent, _, name = self._ours.rpartition(".")
+        if module.__name__ in _OBJECTS:
+            ours = getattr(importlib.import_module(parent), name)
+        else:
+            ours = importlib.import_module(self._ours)
+        sys.modules[module.__name__] = ours

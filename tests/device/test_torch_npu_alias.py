@@ -11,8 +11,14 @@ onnxruntime_npu.install_as_torch_npu()
 import torch, torch_npu
 import torch_npu.npu.utils as utils
 from torch_npu.npu import streams
+import torch_npu.npu.aclnn
+from torch_npu.npu.amp.autocast_mode import autocast
+from torch_npu.npu.amp.grad_scaler import GradScaler
+import torch_npu.npu.graphs, torch_npu.npu.memory, torch_npu.npu.mstx, torch_npu.npu.random
 from torch_npu.utils.collect_env import get_cann_version, get_torch_npu_version
 assert torch_npu is onnxruntime_npu and torch_npu.npu is torch.npu
+assert torch_npu.npu.aclnn is torch.npu.aclnn and torch_npu.npu.aclnn.allow_hf32 in (True, False)
+assert autocast is torch.npu.amp.autocast and GradScaler is torch.npu.amp.GradScaler
 assert utils is torch.npu.utils and streams.Stream is torch.npu.Stream
 assert torch_npu.__version__ == get_torch_npu_version() and get_cann_version() == "not known"
 assert utils.get_cann_version(module="CANN") == "" and torch.npu.is_bf16_supported()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from typing import Any
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 
-def _device_type() -> str:
+def device_type() -> str:
     """How this process's torch calls the npu: the torch bridge renames PrivateUse1."""
     import torch
 
@@ -32,7 +32,7 @@ def is_autocast_enabled() -> bool:
     """Return whether autocast is on for npu in this thread."""
     import torch
 
-    return torch.is_autocast_enabled(_device_type())
+    return torch.is_autocast_enabled(device_type())
 
 
 def set_autocast_enabled(enable: bool) -> None:
@@ -45,14 +45,14 @@ def set_autocast_enabled(enable: bool) -> None:
 
     if not isinstance(enable, bool):
         raise TypeError(f"set_autocast_enabled: expected a bool, got {type(enable).__name__}")
-    torch.set_autocast_enabled(_device_type(), enable)
+    torch.set_autocast_enabled(device_type(), enable)
 
 
 def get_autocast_dtype() -> Any:
     """Return the dtype that autocast uses on npu in this thread; float16 at first."""
     import torch
 
-    return torch.get_autocast_dtype(_device_type())
+    return torch.get_autocast_dtype(device_type())
 
 
 def set_autocast_dtype(dtype: Any) -> None:
@@ -65,54 +65,13 @@ def set_autocast_dtype(dtype: Any) -> None:
 
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"set_autocast_dtype: expected a torch.dtype, got {type(dtype).__name__}")
-    torch.set_autocast_dtype(_device_type(), dtype)
+    torch.set_autocast_dtype(device_type(), dtype)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("autocast", "GradScaler"):
+    modules = {"autocast": "autocast_mode", "GradScaler": "grad_scaler"}
+    if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = _autocast_class() if name == "autocast" else _scaler_class()
-    setattr(sys.modules[__name__], name, value)
+    value = getattr(importlib.import_module(f".{modules[name]}", __name__), name)
+    globals()[name] = value
     return value
-
-
-def _autocast_class() -> type:
-    import torch
-
-    class autocast(torch.autocast):
-        """``torch.autocast`` of the npu device."""
-
-        def __init__(
-            self, enabled: bool = True, dtype: Any = torch.float16, cache_enabled: bool = True
-        ) -> None:
-            super().__init__(_device_type(), dtype, enabled, cache_enabled)
-
-    return autocast
-
-
-def _scaler_class() -> type:
-    import torch
-
-    class GradScaler(torch.amp.GradScaler):
-        """``torch.amp.GradScaler`` of the npu device; ``dynamic=False`` keeps the scale fixed."""
-
-        def __init__(
-            self,
-            init_scale: float = 65536.0,
-            growth_factor: float = 2.0,
-            backoff_factor: float = 0.5,
-            growth_interval: int = 2000,
-            dynamic: bool = True,
-            enabled: bool = True,
-        ) -> None:
-            super().__init__(
-                _device_type(), init_scale, growth_factor, backoff_factor, growth_interval, enabled
-            )
-            self._dynamic = dynamic
-
-        def update(self, new_scale: Any = None) -> None:
-            """Adapt the scale to what step() found; a fixed scale stays."""
-            if self._dynamic or new_scale is not None:
-                super().update(new_scale)
-
-    return GradScaler
