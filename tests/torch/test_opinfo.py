@@ -30,7 +30,7 @@ RANDOM = {
 }  # fmt: skip
 
 # Of equal elements any may come first: only the first result, the values, is determined.
-TIES = ["topk"]
+TIES = ["kthvalue", "median", "topk"]
 
 REASONS = {
     "as_strided_partial_views": "looks through a view at memory that a copy to npu leaves behind",

@@ -118,7 +118,7 @@ def test_sorted_search_refuses():
         ({"side": "left", "right": True}, "opposites"),
         ({"sorter": torch.zeros(3, dtype=torch.int64).npu()}, "same size"),
         ({"sorter": torch.zeros(4).npu()}, "long dtype"),
-        ({"sorter": torch.full((4,), 9).npu()}, "sorter index 9 is out of range"),
+        ({"sorter": torch.full((4,), 9).npu()}, "sorter index out of range"),
     ):
         with pytest.raises(RuntimeError, match=message):
             torch.searchsorted(bounds, bounds, **arguments)

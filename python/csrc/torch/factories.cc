@@ -1,5 +1,7 @@
 // Tensors made of numbers alone.
 #include <ATen/ops/linspace_ops.h>
+#include <ATen/ops/tril_indices.h>
+#include <ATen/ops/triu_indices.h>
 #include <torch/library.h>
 
 #include <type_traits>
@@ -40,7 +42,23 @@ at::Tensor& LinspaceOut(const c10::Scalar& start, const c10::Scalar& end, int64_
   return Deliver(row, out);
 }
 
+// Few numbers, reckoned on the host.
+template <auto make>
+at::Tensor TriangleIndices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
+                           std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
+  return make(rows, columns, offset, at::TensorOptions(dtype.value_or(at::kLong)).device(at::kCPU))
+      .to(device.value_or(DeviceAt(CurrentDevice())));
+}
+at::Tensor Lower(int64_t rows, int64_t columns, int64_t offset, at::TensorOptions options) {
+  return at::tril_indices(rows, columns, offset, options);
+}
+at::Tensor Upper(int64_t rows, int64_t columns, int64_t offset, at::TensorOptions options) {
+  return at::triu_indices(rows, columns, offset, options);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("tril_indices", &TriangleIndices<&Lower>);
+  m.impl("triu_indices", &TriangleIndices<&Upper>);
   m.impl("eye.out", &EyeSquareOut);
   m.impl("eye.m_out", &EyeOut);
   m.impl("linspace.out", &LinspaceOut);

@@ -29,6 +29,8 @@
 #include <ATen/ops/frac_ops.h>
 #include <ATen/ops/hypot_meta.h>
 #include <ATen/ops/hypot_ops.h>
+#include <ATen/ops/lerp_meta.h>
+#include <ATen/ops/lerp_ops.h>
 #include <ATen/ops/lgamma_meta.h>
 #include <ATen/ops/lgamma_ops.h>
 #include <ATen/ops/log10_meta.h>
@@ -39,6 +41,12 @@
 #include <ATen/ops/log2_ops.h>
 #include <ATen/ops/logaddexp_meta.h>
 #include <ATen/ops/logaddexp_ops.h>
+#include <ATen/ops/logit_backward_meta.h>
+#include <ATen/ops/logit_backward_ops.h>
+#include <ATen/ops/logit_ops.h>
+#include <ATen/ops/nan_to_num_ops.h>
+#include <ATen/ops/sinc_meta.h>
+#include <ATen/ops/sinc_ops.h>
 #include <ATen/ops/sinh_meta.h>
 #include <ATen/ops/sinh_ops.h>
 #include <ATen/ops/tan_meta.h>
@@ -125,7 +133,70 @@ at::Tensor& TruncOut(const at::Tensor& self, at::Tensor& out) {
   return out.copy_(self);
 }
 
+template <class R>
+R Sinc(R x) {
+  const R scaled = x * static_cast<R>(std::numbers::pi);
+  return x == 0 ? R{1} : std::sin(scaled) / scaled;
+}
+// From the nearer end, so that both ends are met.
+template <class R>
+R Lerp(R a, R b, R weight) {
+  return std::fabs(weight) < R(0.5) ? a + weight * (b - a) : b - (b - a) * (1 - weight);
+}
+
+at::Tensor& LogitOut(const at::Tensor& self, std::optional<double> eps, at::Tensor& out) {
+  if (!IsRealFloat(self.scalar_type()) || out.scalar_type() != self.scalar_type())
+    return FallBack<at::_ops::logit_out>(self, eps, out);
+  at::native::resize_output(out, self.sizes());
+  const auto logit = [eps](auto x) {
+    using R = decltype(x);
+    if (eps)
+      x = x < static_cast<R>(*eps) ? static_cast<R>(*eps) : x > static_cast<R>(1 - *eps) ? static_cast<R>(1 - *eps) : x;
+    return std::log(x / (1 - x));
+  };
+  return MapInto("logit", self.scalar_type(), out, logit, self);
+}
+at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
+  if (!IsRealFloat(self.scalar_type())) return FallBack<at::_ops::logit>(self, eps);
+  at::Tensor out = Empty(self.sizes(), self.scalar_type(), self);
+  return LogitOut(self, eps, out);
+}
+at::Tensor& LogitBackward(const at::Tensor& grad, const at::Tensor& self, std::optional<double> eps, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_logit_backward>(out, grad, self, eps);
+  if (!IsRealFloat(dtype)) return FallBack<at::_ops::logit_backward_grad_input>(grad, self, eps, out);
+  const auto slope = [low = eps.value_or(0), clamps = eps.has_value()](auto g, auto x) {
+    using R = decltype(x);
+    if (x < static_cast<R>(low) || x > static_cast<R>(1 - low))
+      return clamps ? R{0} : std::numeric_limits<R>::quiet_NaN();
+    return g / (x * (1 - x));
+  };
+  return MapInto("logit_backward", dtype, out, slope, grad, self);
+}
+
+at::Tensor& NanToNumOut(const at::Tensor& self, std::optional<double> nan, std::optional<double> above,
+                        std::optional<double> below, at::Tensor& out) {
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "nan_to_num: dtype of out: ", out.scalar_type(),
+              " should be same as input: ", self.scalar_type());
+  at::native::resize_output(out, self.sizes());
+  if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true)) return out.is_same(self) ? out : out.copy_(self);
+  if (!IsRealFloat(self.scalar_type())) return FallBack<at::_ops::nan_to_num_out>(self, nan, above, below, out);
+  double most = 0;
+  DispatchNumbers(self.scalar_type(), [&]<class T>(T) { most = static_cast<double>(std::numeric_limits<T>::max()); });
+  const auto number = [n = nan.value_or(0), high = above.value_or(most), low = below.value_or(-most)](auto x) {
+    using R = decltype(x);
+    return std::isnan(x) ? static_cast<R>(n) : !std::isinf(x) ? x : static_cast<R>(x > 0 ? high : low);
+  };
+  return MapInto("nan_to_num", self.scalar_type(), out, number, self);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("logit", &Logit);
+  m.impl("logit.out", &LogitOut);
+  m.impl("logit_backward.grad_input", &LogitBackward);
+  m.impl("nan_to_num.out", &NanToNumOut);
+  m.impl("lerp.Tensor_out",
+         &Function<at::meta::structured_lerp_Tensor, at::_ops::lerp_Tensor_out,
+                   [](auto a, auto b, auto weight) { return Lerp(a, b, weight); }, at::Tensor, at::Tensor, at::Tensor>);
 #define NPU_UNARY(op, value) \
   m.impl(#op ".out", &Function<at::meta::structured_##op, at::_ops::op##_out, [](auto x) { return value; }, at::Tensor>)
 #define NPU_BINARY(shape, op, name, value)                                                                             \
@@ -147,6 +218,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NPU_UNARY(log10, std::log10(x));
   NPU_UNARY(log1p, std::log1p(x));
   NPU_UNARY(log2, std::log2(x));
+  NPU_UNARY(sinc, Sinc(x));
   NPU_UNARY(sinh, std::sinh(x));
   NPU_UNARY(tan, std::tan(x));
   m.impl("trunc.out", &TruncOut);

@@ -5,7 +5,6 @@
 #include <ATen/ops/multilabel_margin_loss_backward_ops.h>
 #include <ATen/ops/multilabel_margin_loss_forward_ops.h>
 #include <ATen/ops/one_hot_native.h>
-#include <ATen/ops/put_ops.h>
 #include <torch/library.h>
 
 #include <tuple>
@@ -14,10 +13,6 @@
 
 namespace npu::aten {
 namespace {
-
-at::Tensor& Put(at::Tensor& self, const at::Tensor& index, const at::Tensor& source, bool accumulate) {
-  return FallBack<at::_ops::put_>(self, Int64Indices(index), source, accumulate);
-}
 
 at::Tensor OneHot(const at::Tensor& self, int64_t classes) { return at::native::one_hot(Int64Indices(self), classes); }
 
@@ -37,7 +32,6 @@ at::Tensor MultilabelMarginLossBackward(const at::Tensor& grad, const at::Tensor
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("put_", &Put);
   m.impl("one_hot", &OneHot);
   m.impl("multilabel_margin_loss_forward.output", &MultilabelMarginLossOut);
   m.impl("multilabel_margin_loss_forward", &MultilabelMarginLoss);

@@ -8,6 +8,8 @@
 #include <ATen/ops/all_meta.h>
 #include <ATen/ops/amax_meta.h>
 #include <ATen/ops/amin_meta.h>
+#include <ATen/ops/aminmax_meta.h>
+#include <ATen/ops/aminmax_ops.h>
 #include <ATen/ops/any_meta.h>
 #include <ATen/ops/argmax_meta.h>
 #include <ATen/ops/argmin_meta.h>
@@ -270,6 +272,34 @@ std::tuple<at::Tensor, at::Tensor> VarMean(const at::Tensor& self, at::OptionalI
   return {self.var(dim, correction, keepdim), self.mean(dim, keepdim)};
 }
 
+// --- Reductions that are others of something else
+
+at::Tensor ProdOfAll(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
+  return self.reshape({-1}).prod(0, /*keepdim=*/false, dtype);
+}
+at::Tensor CountNonzero(const at::Tensor& self, at::IntArrayRef dim) {
+  return self.ne(0).sum(Axes(dim, self.dim()), /*keepdim=*/false, at::kLong);
+}
+at::Tensor NanSum(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
+                  std::optional<at::ScalarType> dtype) {
+  TORCH_CHECK(!self.is_complex(), "nansum does not support complex inputs");
+  const at::Tensor numbers = self.is_floating_point() ? self.masked_fill(self.isnan(), 0) : self;
+  return numbers.sum(dim, keepdim, dtype);
+}
+at::Tensor Trace(const at::Tensor& self) {
+  TORCH_CHECK(self.dim() == 2, "trace: expected a matrix, but got tensor with dim ", self.dim());
+  return self.diagonal().sum();
+}
+std::tuple<at::Tensor&, at::Tensor&> AminmaxOut(const at::Tensor& self, std::optional<int64_t> dim, bool keepdim,
+                                                at::Tensor& least, at::Tensor& greatest) {
+  InferTwo<at::meta::structured_aminmax>(least, greatest, self, dim, keepdim);
+  const std::vector<int64_t> axes = dim ? Axes({{*dim}}, self.dim()) : Axes(std::nullopt, self.dim());
+  if (!Reduce("ReduceMin", 18, Comparable(self), self, axes, std::nullopt, least) ||
+      !Reduce("ReduceMax", 18, Comparable(self), self, axes, std::nullopt, greatest))
+    return FallBack<at::_ops::aminmax_out>(self, dim, keepdim, least, greatest);
+  return {least, greatest};
+}
+
 at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
 
 at::Tensor& SoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
@@ -317,6 +347,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNorm(const at::Tensor& input
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("prod", &ProdOfAll);
+  m.impl("count_nonzero.dim_IntList", &CountNonzero);
+  m.impl("nansum", &NanSum);
+  m.impl("trace", &Trace);
+  m.impl("aminmax.out", &AminmaxOut);
   m.impl("sum.IntList_out", &SumOut);
   m.impl("mean.out", &MeanOut);
   m.impl("prod.int_out", &ProdOut);

@@ -5,7 +5,6 @@
 #include <ATen/ops/searchsorted_ops.h>
 #include <torch/library.h>
 
-#include "ep/runtime/error.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
 
@@ -42,6 +41,9 @@ void Check(const at::Tensor& sorted, const at::Tensor& self, const at::Tensor& o
               sorted.sizes(), " and got sorter tensor ", sorter->sizes());
   TORCH_CHECK(sorter->scalar_type() == at::kLong,
               "torch.searchsorted(): sorter must be a tensor of long dtype but got ", sorter->scalar_type());
+  if (sorter->numel() == 0) return;
+  TORCH_CHECK(sorter->min().item<int64_t>() >= 0 && sorter->max().item<int64_t>() < sorted.size(-1),
+              "torch.searchsorted(): sorter index out of range");
 }
 
 at::Tensor& SearchOut(const at::Tensor& sorted, const at::Tensor& self, bool out_int32, bool given_right, Side side,
@@ -66,8 +68,6 @@ at::Tensor& SearchOut(const at::Tensor& sorted, const at::Tensor& self, bool out
       int64_t first = 0, last = length;
       while (first < last) {  // a value that is no number stands behind all
         const int64_t middle = first + (last - first) / 2, place = by == nullptr ? middle : by[row + middle];
-        NPU_CHECK(place >= 0 && place < length, "[searchsorted] sorter index ", place, " is out of range for ", length,
-                  " elements");
         const auto bound = static_cast<Real<T>>(from[row + place]);
         if (right ? !(bound > value) : !(bound >= value))
           first = middle + 1;

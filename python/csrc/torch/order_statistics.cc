@@ -1,0 +1,72 @@
+// Elements by their rank along one dimension, from a stable sort, which puts what is no number last.
+#include <ATen/TensorOperators.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/kthvalue_ops.h>
+#include <ATen/ops/median_ops.h>
+#include <ATen/ops/where.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/map.h"
+
+namespace npu::aten {
+namespace {
+
+using Two = std::tuple<at::Tensor&, at::Tensor&>;
+
+// Delivers what stands at `place`, of one element per row, in the sorted rows and where it came from.
+Two Pick(const at::Tensor& self, int64_t dim, const at::Tensor& place, bool keepdim, at::Tensor& values,
+         at::Tensor& indices) {
+  const auto [sorted, from] = self.sort(/*stable=*/true, dim, /*descending=*/false);
+  const auto deliver = [&](const at::Tensor& rows, at::Tensor& out) {
+    const at::Tensor picked = rows.gather(dim, place);
+    const at::Tensor result = keepdim ? picked : picked.squeeze(dim);
+    at::native::resize_output(out, result.sizes());
+    out.copy_(result);
+  };
+  deliver(sorted, values);
+  deliver(from, indices);
+  return {values, indices};
+}
+
+Two KthValue(const at::Tensor& self, int64_t k, int64_t given_dim, bool keepdim, at::Tensor& values,
+             at::Tensor& indices) {
+  const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
+  TORCH_CHECK(k >= 1 && k <= (self.dim() == 0 ? 1 : self.size(dim)),
+              "kthvalue(): selected number k out of range for dimension ", dim);
+  if (self.dim() == 0 || self.numel() == 0 || !IsNumber(self.scalar_type()))
+    return FallBack<at::_ops::kthvalue_values>(self, k, dim, keepdim, values, indices);
+  return Pick(self, dim, at::full_like(self.narrow(dim, 0, 1), k - 1, at::kLong), keepdim, values, indices);
+}
+
+// The lower of two in the middle; the first that is no number, where there is one.
+Two Median(const at::Tensor& self, int64_t given_dim, bool keepdim, at::Tensor& values, at::Tensor& indices) {
+  const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
+  if (self.dim() == 0 || self.numel() == 0 || !IsNumber(self.scalar_type()))
+    return FallBack<at::_ops::median_dim_values>(self, dim, keepdim, values, indices);
+  const int64_t n = self.size(dim);
+  at::Tensor place = at::full_like(self.narrow(dim, 0, 1), (n - 1) / 2, at::kLong);
+  if (self.is_floating_point()) {
+    const at::Tensor missing = self.isnan().sum(dim, /*keepdim=*/true);
+    place = at::where(missing.gt(0), n - missing, place);
+  }
+  return Pick(self, dim, place, keepdim, values, indices);
+}
+at::Tensor MedianOfAll(const at::Tensor& self) {
+  if (self.numel() == 0) return FallBack<at::_ops::median>(self);
+  return std::get<0>(self.reshape({-1}).median(0));
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("kthvalue.values", &KthValue);
+  m.impl("median.dim_values", &Median);
+  m.impl("median", &MedianOfAll);
+}
+
+}  // namespace
+}  // namespace npu::aten

@@ -1,0 +1,75 @@
+// Elements reduced into the places that an index names.
+#include <ATen/TensorOperators.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/scatter_reduce_meta.h>
+#include <ATen/ops/scatter_reduce_ops.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include <limits>
+#include <string>
+
+#include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/structured.h"
+
+namespace npu::aten {
+namespace {
+
+at::Tensor Reduced(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+                   const char* reduction) {
+  return KernelCall("ScatterElements", 18)
+      .In(Dense(self))
+      .In(Dense(index))
+      .In(Dense(source))
+      .Set("axis", dim)
+      .Set("reduction", std::string(reduction))
+      .One();
+}
+
+// What leaves the other operand of a reduction as it is.
+c10::Scalar Neutral(c10::string_view reduce, at::ScalarType dtype) {
+  if (reduce == "sum" || reduce == "mean") return 0;
+  if (reduce == "prod") return 1;
+  c10::Scalar extreme;
+  DispatchNumbers(dtype, [&]<class T>(T) {
+    if constexpr (std::is_integral_v<T>) {
+      extreme =
+          static_cast<int64_t>(reduce == "amax" ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max());
+    } else {
+      const double infinity = std::numeric_limits<double>::infinity();
+      extreme = reduce == "amax" ? -infinity : infinity;
+    }
+  });
+  return extreme;
+}
+
+at::Tensor& ScatterReduceOut(const at::Tensor& self, int64_t given_dim, const at::Tensor& index,
+                             const at::Tensor& given_source, c10::string_view reduce, bool include_self,
+                             at::Tensor& out) {
+  Infer<at::meta::structured_scatter_reduce_two>(out, self, given_dim, index, given_source, reduce, include_self);
+  if (!IsNumber(self.scalar_type()) || self.dim() == 0 || index.dim() == 0 || index.scalar_type() != at::kLong)
+    return FallBack<at::_ops::scatter_reduce_two_out>(self, given_dim, index, given_source, reduce, include_self, out);
+  if (index.numel() == 0) return out.is_same(self) ? out : out.copy_(self);
+  const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
+  at::Tensor source = Wide(given_source);
+  for (int64_t d = 0; d < index.dim(); ++d) source = source.narrow(d, 0, index.size(d));
+  at::Tensor start = Wide(self);
+  if (!include_self) start = start.scatter(dim, index, Neutral(reduce, start.scalar_type()));
+  if (reduce != "mean") {
+    const char* reduction = reduce == "sum" ? "add" : reduce == "prod" ? "mul" : reduce == "amax" ? "max" : "min";
+    return out.copy_(Reduced(start, dim, index, source, reduction));
+  }
+  const at::Tensor ones = at::zeros_like(source, at::kLong).fill_(1);
+  const at::Tensor own = at::zeros_like(self, at::kLong).fill_(include_self ? 1 : 0);
+  const at::Tensor count = Reduced(own, dim, index, ones, "add").clamp_min(1).to(start.scalar_type());
+  const at::Tensor sum = Reduced(start, dim, index, source, "add");
+  return out.copy_(sum.is_floating_point() ? sum / count : sum.div(count, "floor"));
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("scatter_reduce.two_out", &ScatterReduceOut); }
+
+}  // namespace
+}  // namespace npu::aten
