@@ -344,6 +344,13 @@ def test_registration(script):
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+def test_attention_is_compiled_for_sizes_that_are_open():
+    attention = torch.compile(F.scaled_dot_product_attention, backend="aot_eager", dynamic=True)
+    for batch, rows in ((1, 5), (2, 7)):
+        q = values(batch, 4, rows, 8).npu()
+        torch.testing.assert_close(attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
+
+
 FALLBACK = """
 import torch, onnxruntime_npu
 x = torch.ones(4, 4, device="npu")

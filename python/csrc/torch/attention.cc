@@ -21,6 +21,8 @@ constexpr int64_t kPatternMask = 2048;
 // What the engine takes; everything else is composed of other operators.
 bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                  const std::optional<at::Tensor>& mask, double dropout, bool causal) {
+  const auto symbolic = [](const at::Tensor& t) { return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };
+  if (symbolic(query) || symbolic(key) || symbolic(value)) return false;  // sizes that a compiler leaves open
   const auto wants_gradient = [](const at::Tensor& t) { return t.requires_grad(); };
   if (c10::GradMode::is_enabled() &&
       (wants_gradient(query) || wants_gradient(key) || wants_gradient(value) || (mask && wants_gradient(*mask))))

@@ -152,11 +152,9 @@ def _cache_bytes() -> int:
 class _NPUDeviceProperties:
     """Read-only facts of a device. ``cube_core_num`` counts cores with a matrix unit (AMX)."""
 
-    major = minor = 0
-    is_multi_gpu_board = False
-    is_integrated = True
-    max_threads_per_multi_processor = warp_size = regs_per_multiprocessor = 0
-    gcnArchName = ""
+    # Fields of other devices, there for scripts that print them all, and empty.
+    major = minor = is_multi_gpu_board = is_integrated = None
+    max_threads_per_multi_processor = warp_size = regs_per_multiprocessor = gcnArchName = None
 
     def __init__(self, index: int) -> None:
         facts = _C.device_properties(index)
