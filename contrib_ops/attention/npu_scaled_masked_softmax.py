@@ -80,6 +80,11 @@ op.errors(
     id="mask_shape",
 )
 op.errors(
+    lambda make: Sample(make(), make.bools()),
+    match=r"\[npu_scaled_masked_softmax\] expected x of rank >= 1, got a scalar",
+    id="scalar",
+)
+op.errors(
     lambda make: Sample(make(8, 8), make.bools(1, 8, 8)),
     match=r"\[npu_scaled_masked_softmax\] expected a mask that broadcasts .* got \[1, 8, 8\]",
     id="mask_rank",

@@ -90,6 +90,11 @@ op.errors(
     id="cos_shape",
 )
 op.errors(
+    lambda make: Sample(make(2, 8), make(8), make(1, 2, 8)),
+    match=r"\[npu_interleave_rope\] expected sin that broadcasts to x \[2, 8\], got \[1, 2, 8\]",
+    id="sin_rank",
+)
+op.errors(
     lambda make: Sample(
         make(2, 8, dtype="float16"), make(8, dtype="float16"), make(8, dtype="float32")
     ),

@@ -422,6 +422,21 @@ op.errors(
     id="kv_width",
 )
 op.errors(
+    lambda make: _bad(make, kv=make(2, 3, 80)),
+    match=r"\[npu_kv_rmsnorm_rope_cache\] expected kv of shape \[B, 1, S, D\], got \[2, 3, 80\]",
+    id="kv_rank",
+)
+op.errors(
+    lambda make: _bad(make, gamma=make(1, 48)),
+    match=r"\[npu_kv_rmsnorm_rope_cache\] expected gamma of rank 1, got \[1, 48\]",
+    id="gamma_rank",
+)
+op.errors(
+    lambda make: _bad(make, cos=make(3, 32)),
+    match=r"\[npu_kv_rmsnorm_rope_cache\] expected cos and sin of rank 4, got \[3, 32\] and",
+    id="cos_rank",
+)
+op.errors(
     lambda make: _bad(make, k_cache=make(4, 4, 1, 31)),
     match=r"\[npu_kv_rmsnorm_rope_cache\] expected k_cache of shape "
     r"\[blocks, block_size, 1, 32\], got \[4, 4, 1, 31\]",
