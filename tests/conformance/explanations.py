@@ -66,6 +66,10 @@ _EXPLANATIONS = (
         "Formats are labels of a storage without padding; private ones have to be allowed.",
     ),
     (r"OutOfMemoryError.* GiB", "Wants more memory than the machine has."),
+    (
+        r"max_split_size_less_than_large_segment",
+        "Wants an order of two sizes that the host's allocator does not need.",
+    ),
     (r"torch_npu\._C", "Uses torch_npu._C."),
     (r"TestNpu.test_contiguous", "Wants Ascend's refusal of layouts that work here."),
     (r"ends its process", "The process was ended from outside, on a machine short of memory."),
