@@ -87,7 +87,6 @@ double DotAmx(int64_t iterations) {
   uint32_t state = 12345;
   for (auto& tile : values)
     for (uint16_t& v : tile) v = static_cast<uint16_t>(0x3a00 + ((state = state * 1664525 + 1013904223) >> 23));
-  namespace amx = amx;
   amx::ConfigureFullTiles();
   amx::CompilerBarrier();
   amx::Load<4>(values[0], 64);
