@@ -140,6 +140,7 @@ Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's bu
 GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
 llama.cpp and torch (transformers, eager). `make bench` installs them into `build/bench/peers` and
 measures; `make bench-check` compares the ratios with those stored in `benchmarks/ratios/`.
+[What the hardware leaves room for](performance_limits.md) is where a row cannot be met, and why.
 
 """
 

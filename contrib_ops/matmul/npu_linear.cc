@@ -2,6 +2,7 @@
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
+#include "ep/runtime/shared_matrix.h"
 
 namespace npu {
 namespace {
@@ -13,7 +14,7 @@ gemm::Matrix WeightMatrix(const TensorView& weight) {
   return gemm::Matrix::RowMajor(weight.data, weight.shape[0], weight.shape[1]).Transposed();
 }
 
-class LinearKernel final : public Kernel {
+class LinearKernel final : public Kernel, public SharedMatrixReader {
  public:
   explicit LinearKernel(const KernelInfo& info) : packed_(info.float32_products) {}
 
@@ -23,6 +24,15 @@ class LinearKernel final : public Kernel {
     packed_view_ = constant;
     packed_view_.data = nullptr;
     return true;
+  }
+
+  Panels PanelsOf(size_t input, const TensorView& weight) const override {
+    const bool rows = input == 1 && weight.shape.rank() == 2 && packed_.StoredAs(weight.dtype) == weight.dtype;
+    return rows && gemm::PacksInPlace(weight.dtype, weight.shape[1], weight.shape[0]) ? Panels::kWanted : Panels::kNo;
+  }
+  void UsePanels(size_t, const TensorView& weight, bool reorder, Stream& stream) override {
+    if (reorder) gemm::PackInPlace(kOp, weight, stream);
+    panels_ = true;
   }
 
   void Compute(OpContext& ctx) const override {
@@ -43,9 +53,11 @@ class LinearKernel final : public Kernel {
     if (gemm::Supports(x.dtype)) {
       const gemm::Epilogue epilogue{.addend = {bias.data, bias.dtype, 0, 1}};
       const gemm::Result result{y.data, y.dtype, b.columns};
-      ctx.Launch(kOp, [this, rows, b, result, epilogue] {
-        if (packed_) {
-          gemm::Multiply(rows, packed_.matrix(), result, epilogue);
+      const gemm::PackedMatrix packed =
+          packed_ ? packed_.matrix() : gemm::PackedMatrix{b.data, weight.dtype, weight.dtype, b.rows, b.columns};
+      ctx.Launch(kOp, [is_packed = packed_ || panels_, rows, b, packed, result, epilogue] {
+        if (is_packed) {
+          gemm::Multiply(rows, packed, result, epilogue);
         } else {
           gemm::Multiply(result.dtype, rows, b, result, epilogue);
         }
@@ -85,6 +97,7 @@ class LinearKernel final : public Kernel {
 
   gemm::PackedWeight packed_;
   TensorView packed_view_;  // type and shape
+  bool panels_ = false;     // the weight holds them
 };
 
 NPU_KERNEL(NPULinear, LinearKernel);

@@ -31,7 +31,7 @@ void* DeviceState::Allocate(size_t bytes, Stream* stream) {
   void* ptr = device_.allocator().Allocate(bytes, *host_stream_);
   if (ptr != nullptr) {
     std::lock_guard lock(mutex_);
-    streamless_.insert(ptr);
+    streamless_[ptr] = ++allocations_;
   }
   return ptr;
 }
@@ -47,6 +47,17 @@ void DeviceState::Free(void* ptr) {
   lock.unlock();
   if (streamless) device_.RecordBusyStreams(ptr);
   device_.allocator().Free(ptr);
+}
+
+uint64_t DeviceState::allocations() {
+  std::lock_guard lock(mutex_);
+  return allocations_;
+}
+
+bool DeviceState::AllocatedSince(const void* ptr, uint64_t allocations) {
+  std::lock_guard lock(mutex_);
+  const auto found = streamless_.find(ptr);
+  return found != streamless_.end() && found->second > allocations;
 }
 
 std::unique_ptr<Event> DeviceState::RecordCaller() const {

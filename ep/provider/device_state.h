@@ -2,9 +2,10 @@
 // which stream it will be used.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "ep/runtime/device.h"
@@ -29,6 +30,9 @@ class DeviceState {
   // bound values) is held back until every stream of the device has passed: ORT frees a run's pattern buffer before
   // it waits for the run's stream.
   void Free(void* ptr);
+  // Allocations without a stream so far, and whether a live one that begins at `ptr` came after so many.
+  uint64_t allocations();
+  bool AllocatedSince(const void* ptr, uint64_t allocations);
   // Waits for what has been enqueued so far on every stream and on the thread's current one, and leaves their errors to
   // those who wait on them.
   void WaitForStreams();
@@ -43,7 +47,8 @@ class DeviceState {
   std::unique_ptr<Stream> host_stream_;
   std::mutex mutex_;
   std::vector<Stream*> streams_;
-  std::unordered_set<void*> streamless_;
+  std::unordered_map<const void*, uint64_t> streamless_;  // the number of its allocation
+  uint64_t allocations_ = 0;                              // without a stream
 };
 
 }  // namespace npu::provider

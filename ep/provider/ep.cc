@@ -22,7 +22,8 @@ class Ep final : public OrtEp {
         device_(factory.device(options.device_id)),
         options_(options),
         logger_(logger),
-        log_(std::make_shared<AssignmentLog>()) {
+        log_(std::make_shared<AssignmentLog>()),
+        constants_(std::make_shared<SharedConstants>(device_)) {
     ort_version_supported = ORT_API_VERSION;
     GetName = [](const OrtEp*) noexcept { return kEpName; };
     GetCapability = &GetCapabilityImpl;
@@ -52,6 +53,7 @@ class Ep final : public OrtEp {
 
   DeviceState& device() const { return device_; }
   const Options& options() const { return options_; }
+  const std::shared_ptr<SharedConstants>& constants() const { return constants_; }
 
  private:
   static OrtStatus* ORT_API_CALL GetCapabilityImpl(OrtEp* self, const OrtGraph* graph,
@@ -59,7 +61,7 @@ class Ep final : public OrtEp {
     auto& me = *static_cast<Ep*>(self);
     return Guard(me.api_.ort, [&] {
       try {
-        ClaimNodes(me.api_, graph, support, *me.log_);
+        ClaimNodes(me.api_, graph, support, *me.log_, *me.constants_);
       } catch (const std::exception& error) {
         me.log_->Fail(error.what());
         throw;
@@ -91,6 +93,7 @@ class Ep final : public OrtEp {
   const Options options_;
   const OrtLogger* logger_;
   std::shared_ptr<AssignmentLog> log_;
+  std::shared_ptr<SharedConstants> constants_;
 };
 
 }  // namespace
@@ -103,6 +106,8 @@ void DeleteEp(OrtEp* ep) noexcept { delete static_cast<Ep*>(ep); }
 
 DeviceState& DeviceOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->device(); }
 const Options& OptionsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->options(); }
+
+std::shared_ptr<SharedConstants> ConstantsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->constants(); }
 
 void BeginAssignmentCapture() {
   capturing = true;

@@ -16,6 +16,7 @@ namespace {
 struct Signature {
   std::string op;  // "Add": what error messages start with
   size_t input_count = 0, output_count = 0;
+  std::vector<std::string> input_names;
   std::vector<bool> input_absent;      // an empty constant given to an optional input
   std::vector<bool> input_packed;      // the kernel keeps its own form
   std::vector<bool> output_requested;  // the node names the output
@@ -143,6 +144,8 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
       absent = constant != 0 && bytes == 0;
     }
     out.input_absent.push_back(absent);
+    out.input_names.push_back(ReadString(
+        api, [&](char* text, size_t* size) { return api.ort.KernelInfo_GetInputName(info, i, text, size); }));
   }
   for (size_t i = 0; i < out.output_count; ++i) {
     out.output_requested.push_back(!ReadString(api, [&](char* text, size_t* size) {
@@ -154,9 +157,13 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
 
 class KernelAdaptor final : public OrtKernelImpl {
  public:
-  KernelAdaptor(const Api& api, DeviceState& device, const Options& options, const OpDef& def,
-                const OrtKernelInfo* info)
-      : OrtKernelImpl{}, api_(api), device_(device), signature_(ReadSignature(api, def, info)) {
+  KernelAdaptor(const Api& api, DeviceState& device, const Options& options, std::shared_ptr<SharedConstants> constants,
+                const OpDef& def, const OrtKernelInfo* info)
+      : OrtKernelImpl{},
+        api_(api),
+        device_(device),
+        constants_(std::move(constants)),
+        signature_(ReadSignature(api, def, info)) {
     ort_version_supported = ORT_API_VERSION;
     Compute = &ComputeImpl;
     Release = [](OrtKernelImpl* self) noexcept { delete static_cast<KernelAdaptor*>(self); };
@@ -172,11 +179,15 @@ class KernelAdaptor final : public OrtKernelImpl {
     kernel_info.attributes = ReadAttributes(api, info, def);
     kernel_info.float32_products = options.float32_products;
     kernel_ = def.make(kernel_info);
+    for (size_t i = 0; i < signature_.input_count; ++i) constants_->AddReader(signature_.input_names[i], *kernel_, i);
   }
 
  private:
   // Work of a run that nobody waited for may still hold the kernel.
-  ~KernelAdaptor() { device_.WaitForStreams(); }
+  ~KernelAdaptor() {
+    device_.WaitForStreams();
+    constants_->RemoveReader(*kernel_);
+  }
 
   static OrtStatus* ORT_API_CALL ComputeImpl(OrtKernelImpl* self, OrtKernelContext* ort_context) noexcept {
     const auto& me = *static_cast<const KernelAdaptor*>(self);
@@ -212,6 +223,7 @@ class KernelAdaptor final : public OrtKernelImpl {
       api_.Check(api_.ort.GetTensorData(tensor, &data));
       view.data = const_cast<void*>(data);
     }
+    if (constants_->Share(signature_.input_names[input], *kernel_, input, view)) return false;
     const bool packed = kernel_->PrePack(input, view, device_.host_stream());
     device_.host_stream().Synchronize();
     signature_.input_packed[input] = packed;
@@ -231,6 +243,7 @@ class KernelAdaptor final : public OrtKernelImpl {
 
   const Api& api_;
   DeviceState& device_;
+  std::shared_ptr<SharedConstants> constants_;
   Signature signature_;
   std::unique_ptr<Kernel> kernel_;
 };
@@ -275,9 +288,9 @@ class MemcpyKernel final : public OrtKernelImpl {
 
 }  // namespace
 
-OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options, const OpDef& def,
-                         const OrtKernelInfo* info) {
-  return new KernelAdaptor(api, device, options, def, info);
+OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options,
+                         std::shared_ptr<SharedConstants> constants, const OpDef& def, const OrtKernelInfo* info) {
+  return new KernelAdaptor(api, device, options, std::move(constants), def, info);
 }
 
 OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, bool to_host) {

@@ -1,16 +1,19 @@
 // Runs the runtime's kernels as ORT kernels.
 #pragma once
 
+#include <memory>
+
 #include "ep/provider/abi.h"
 #include "ep/provider/device_state.h"
 #include "ep/provider/options.h"
+#include "ep/provider/shared_constants.h"
 #include "ep/runtime/op_registry.h"
 
 namespace npu::provider {
 
 // Makes the kernel of one node; ORT releases it through its Release function.
-OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options, const OpDef& def,
-                         const OrtKernelInfo* info);
+OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options,
+                         std::shared_ptr<SharedConstants> constants, const OpDef& def, const OrtKernelInfo* info);
 
 // MemcpyFromHost and MemcpyToHost, which ORT inserts where a value crosses between the CPU and the NPU.
 OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, bool to_host);

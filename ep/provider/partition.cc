@@ -40,6 +40,15 @@ std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, Gr
   return "";
 }
 
+void ExpectReaders(const Api& api, const GraphNode& node, SharedConstants& constants) {
+  for (const ValueView& input : node.inputs) {
+    if (!input.constant || input.graph_output) continue;
+    size_t readers = 0;
+    api.Check(api.ort.ValueInfo_GetValueNumConsumers(input.info, &readers));
+    if (readers > 1) constants.Expect(input.name, readers);
+  }
+}
+
 // Node names may be empty or repeat; the first output's name is unique in its graph.
 std::string IdentityOf(const std::string& graph_name, const GraphNode& node) {
   std::string identity = graph_name + '\n' + node.domain + '\n' + node.view.op_type + '\n' + node.name;
@@ -49,7 +58,8 @@ std::string IdentityOf(const std::string& graph_name, const GraphNode& node) {
 
 }  // namespace
 
-void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, AssignmentLog& log) {
+void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, AssignmentLog& log,
+                SharedConstants& constants) {
   std::vector<GraphNode> nodes;
   std::vector<const OpDef*> defs;
   std::vector<std::string> reasons;
@@ -71,6 +81,7 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
     decision.shape_arithmetic = shape_arithmetic[i];
     decision.claimed = defs[i] != nullptr && !shape_arithmetic[i];
     decision.reason = shape_arithmetic[i] ? "shape arithmetic stays on the CPU" : reasons[i];
+    if (decision.claimed) ExpectReaders(api, nodes[i], constants);
     if (decision.claimed) api.Check(api.ep.EpGraphSupportInfo_AddSingleNode(support, nodes[i].node));
     log.Record(IdentityOf(graph_name, nodes[i]), std::move(decision));
   }

@@ -3,10 +3,13 @@
 
 #include "ep/provider/abi.h"
 #include "ep/provider/assignment_log.h"
+#include "ep/provider/shared_constants.h"
 
 namespace npu::provider {
 
-// Claims every node that is really implemented, except shape arithmetic, and records each decision with its reason.
-void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, AssignmentLog& log);
+// Claims every node that is really implemented, except shape arithmetic, and records each decision with its reason, and
+// which constants have several readers.
+void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, AssignmentLog& log,
+                SharedConstants& constants);
 
 }  // namespace npu::provider

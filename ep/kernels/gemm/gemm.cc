@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -276,6 +277,29 @@ void Pack(DType dtype, const Matrix& b, void* packed, DType stored) {
                 for (int64_t p = begin; p < end; ++p)
                   PackPanel(format, dtype, b, p, 0, b.rows, static_cast<char*>(packed) + p * panel_bytes);
               });
+}
+
+bool PacksInPlace(DType dtype, int64_t k, int64_t n) {
+  return Supports(dtype) && n % kPanelColumns == 0 && PaddedDepth(FormatOf(dtype), k) == k;
+}
+
+void PackInPlace(DType dtype, void* rows, int64_t k, int64_t n) {
+  const PanelFormat format = FormatOf(dtype);
+  const int64_t panel_bytes = PanelBytes(format, k);
+  const Matrix b = Matrix::RowMajor(rows, n, k).Transposed();
+  ParallelFor(PanelCount(n), 1, [&](int64_t begin, int64_t end) {
+    void* panel = scratch.b.Reserve(panel_bytes);
+    for (int64_t p = begin; p < end; ++p) {
+      PackPanel(format, dtype, b, p, 0, k, panel);
+      std::memcpy(static_cast<char*>(rows) + p * panel_bytes, panel, static_cast<size_t>(panel_bytes));
+    }
+  });
+}
+
+void CopyColumn(const PackedMatrix& b, int64_t column, void* out) {
+  const PanelFormat format = FormatOf(b.stored);
+  const char* panel = static_cast<const char*>(b.data) + column / kPanelColumns * PanelBytes(format, b.rows);
+  UnpackColumn(format, panel, column % kPanelColumns, b.rows, out);
 }
 
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue) {

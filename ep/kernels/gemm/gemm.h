@@ -60,6 +60,13 @@ size_t PackedBytes(DType stored, int64_t k, int64_t n);
 // Packs on the pool. `stored` is `dtype`, that of B, or bfloat16 for a B of float32.
 void Pack(DType dtype, const Matrix& b, void* packed, DType stored);
 
+// Whether the panels of a weight kept as rows [N, K] lie where those rows lie: then it can be packed in place.
+bool PacksInPlace(DType dtype, int64_t k, int64_t n);
+// Packs `rows` [N, K] in place, on the pool.
+void PackInPlace(DType dtype, void* rows, int64_t k, int64_t n);
+// Column `column` of B, K elements of its type.
+void CopyColumn(const PackedMatrix& b, int64_t column, void* out);
+
 // A has the element type of B. Both use the pool; neither may be called with C overlapping A or B.
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue = {});

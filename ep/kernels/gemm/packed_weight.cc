@@ -10,7 +10,7 @@ PackedWeight::~PackedWeight() {
 
 void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& stream) {
   NPU_CHECK(!packed_, "[", op, "] expected one constant weight, got a second");
-  stored_ = dtype == DType::kFloat32 ? float32_products_ : dtype;
+  stored_ = StoredAs(dtype);
   if (const size_t bytes = PackedBytes(stored_, b.rows, b.columns)) {
     allocator_ = &stream.device().allocator();
     data_ = allocator_->Allocate(bytes, stream);
@@ -21,6 +21,11 @@ void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& st
   rows_ = b.rows;
   columns_ = b.columns;
   packed_ = true;
+}
+
+void PackInPlace(const char* op, const TensorView& rows, Stream& stream) {
+  stream.Launch(op, [rows] { PackInPlace(rows.dtype, rows.data, rows.shape[1], rows.shape[0]); });
+  stream.Synchronize();
 }
 
 }  // namespace npu::gemm

@@ -20,6 +20,9 @@ class PackedWeight {
   // Packs behind what `stream` does already, and waits. `op` names the operator in errors.
   void Pack(const char* op, DType dtype, const Matrix& b, Stream& stream);
 
+  // What a weight of `dtype` is stored as.
+  DType StoredAs(DType dtype) const { return dtype == DType::kFloat32 ? float32_products_ : dtype; }
+
   explicit operator bool() const { return packed_; }
   PackedMatrix matrix() const { return {data_, dtype_, stored_, rows_, columns_}; }
 
@@ -30,5 +33,8 @@ class PackedWeight {
   int64_t rows_ = 0, columns_ = 0;
   bool packed_ = false;
 };
+
+// Packs a weight kept as rows [N, K] in place (see PacksInPlace), behind what `stream` does already, and waits.
+void PackInPlace(const char* op, const TensorView& rows, Stream& stream);
 
 }  // namespace npu::gemm

@@ -169,6 +169,20 @@ void PackPanel(PanelFormat format, DType dtype, const Matrix& b, int64_t panel, 
   std::fill(pairs + (depth + 1) / 2 * kPanelColumns, pairs + PaddedDepth(format, depth) / 2 * kPanelColumns, 0u);
 }
 
+void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t depth, void* out) {
+  const auto every_row = [&](auto* to, int64_t rows) {
+    const auto* from = static_cast<decltype(to)>(const_cast<void*>(panel)) + j;
+    for (int64_t i = 0; i < rows; ++i) to[i] = from[i * kPanelColumns];
+  };
+  if (format == PanelFormat::kFloat32) return every_row(static_cast<uint32_t*>(out), depth);
+  if (format == PanelFormat::kFloat16) return every_row(static_cast<uint16_t*>(out), depth);
+  // Two rows of K in one element; `out` may lie anywhere.
+  const auto* pairs = static_cast<const uint32_t*>(panel) + j;
+  auto* halves = static_cast<uint16_t*>(out);
+  for (int64_t i = 0; i < depth / 2; ++i) std::memcpy(halves + 2 * i, pairs + i * kPanelColumns, 4);
+  if (depth % 2 != 0) halves[depth - 1] = static_cast<uint16_t>(pairs[depth / 2 * kPanelColumns]);
+}
+
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out) {
   if (format == SliverFormat::kHalves && dtype == DType::kFloat32)

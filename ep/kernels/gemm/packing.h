@@ -41,6 +41,9 @@ inline int64_t PanelBytes(PanelFormat format, int64_t depth) {
 // writes PanelBytes(format, depth).
 void PackPanel(PanelFormat format, DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out);
 
+// Column j of a panel, `depth` elements.
+void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t depth, void* out);
+
 // The element type of a packed A.
 enum class SliverFormat { kFloat32, kHalves };  // kHalves: the 16 bits as they are, or float32 rounded to bfloat16
 

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
+#include "ep/runtime/shared_matrix.h"
 
 namespace npu {
 
@@ -43,7 +44,7 @@ T Scaled(T x, double factor) {
   return static_cast<T>(y);
 }
 
-class GemmKernel : public Kernel {
+class GemmKernel : public Kernel, public SharedMatrixReader {
  public:
   explicit GemmKernel(const KernelInfo& info)
       : alpha_(static_cast<float>(info.attributes.Float("alpha", 1.0))),
@@ -58,6 +59,15 @@ class GemmKernel : public Kernel {
     weight_view_ = constant;
     weight_view_.data = nullptr;
     return true;
+  }
+
+  Panels PanelsOf(size_t input, const TensorView& b) const override {
+    const bool rows = input == 1 && trans_b_ && b.shape.rank() == 2 && weight_.StoredAs(b.dtype) == b.dtype;
+    return rows && gemm::PacksInPlace(b.dtype, b.shape[1], b.shape[0]) ? Panels::kWanted : Panels::kNo;
+  }
+  void UsePanels(size_t, const TensorView& b, bool reorder, Stream& stream) override {
+    if (reorder) gemm::PackInPlace("Gemm", b, stream);
+    panels_ = true;
   }
 
   void Compute(OpContext& ctx) const override {
@@ -79,11 +89,13 @@ class GemmKernel : public Kernel {
     const TensorView y = ctx.Output(0, a.dtype, Shape{m, n});
     if (!y || y.elements() == 0) return;
     const gemm::Addend addend{add ? c.data : nullptr, a.dtype, strides.row, strides.column, beta_};
-    ctx.Launch("Gemm", [this, left, right, y, addend] {
+    const gemm::PackedMatrix packed =
+        weight_ ? weight_.matrix() : gemm::PackedMatrix{b.data, b.dtype, b.dtype, right.rows, right.columns};
+    ctx.Launch("Gemm", [left, right, packed, is_packed = weight_ || panels_, this, y, addend] {
       if (gemm::Supports(y.dtype)) {
         const gemm::Result result{y.data, y.dtype, right.columns};
-        if (weight_) {
-          gemm::Multiply(left, weight_.matrix(), result, {alpha_, addend});
+        if (is_packed) {
+          gemm::Multiply(left, packed, result, {alpha_, addend});
         } else {
           gemm::Multiply(y.dtype, left, right, result, {alpha_, addend});
         }
@@ -116,6 +128,7 @@ class GemmKernel : public Kernel {
   bool trans_a_, trans_b_;
   gemm::PackedWeight weight_;
   TensorView weight_view_;  // type and shape
+  bool panels_ = false;     // B holds them
 };
 
 NPU_ONNX_KERNEL(OpDef{.domain = "",

@@ -180,6 +180,47 @@ TEST_CASE("without leave, products of float32 round nothing") {
   CHECK(RunOp("MatMul", {a, b}, {.prepack = {1}})[0][0] == 1.0 + 0x1p-20);
 }
 
+TEST_CASE(
+    "a matrix in panels, brought into that order by any of its readers, is the weight of one and the table of others") {
+  for (DType dtype : kFloatTypes)
+    for (int first : {0, 1, 2}) {
+      CAPTURE(NameOf(dtype));
+      const int64_t n = 256, k = 96;
+      const HostTensor rows = HostTensor::Random(dtype, {n, k}, 5), x = HostTensor::Random(dtype, {3, k}, 6);
+      const HostTensor ids = HostTensor::Of<int64_t>({4}, {255, 0, 31, 32});
+      RunOptions transposed;
+      transposed.attributes = {{"transB", int64_t{1}}};
+      TestNode gather("Gather", {}, 2), linear("npu::NPULinear", {}, 2), product("Gemm", transposed, 2);
+      HostTensor panels = HostTensor::Random(dtype, {n, k}, 5);
+      REQUIRE(gather.UsePanels(0, panels, first == 0));
+      REQUIRE(linear.UsePanels(1, panels, first == 1));
+      REQUIRE(product.UsePanels(1, panels, first == 2));
+      CHECK(panels.values() != rows.values());
+      CHECK(gather.Run({panels, ids})[0].values() == RunOp("Gather", {rows, ids})[0].values());
+      RunOptions packed = transposed;
+      packed.prepack = {1};
+      const HostTensor expected = RunOp("Gemm", {x, rows}, packed)[0];
+      CHECK(linear.Run({x, panels})[0].values() == expected.values());
+      CHECK(product.Run({x, panels})[0].values() == expected.values());
+    }
+}
+
+TEST_CASE("panels that take other bytes than rows, or are not a table's rows, are refused") {
+  const auto accepts = [](const char* type, const RunOptions& options, size_t input, Shape shape) {
+    HostTensor matrix = HostTensor::Random(DType::kFloat32, shape, 5);
+    return TestNode(type, options, 2).UsePanels(input, matrix, false);
+  };
+  RunOptions columns;
+  columns.attributes = {{"axis", int64_t{1}}};
+  CHECK(accepts("Gather", {}, 0, {64, 16}));
+  CHECK_FALSE(accepts("Gather", {}, 0, {65, 16}));
+  CHECK_FALSE(accepts("Gather", {}, 0, {2, 64, 16}));
+  CHECK_FALSE(accepts("Gather", columns, 0, {64, 64}));
+  CHECK_FALSE(accepts("Gemm", {}, 1, {64, 64}));
+  CHECK(accepts("npu::NPULinear", {}, 1, {64, 16}));
+  CHECK_FALSE(accepts("npu::NPULinear", {}, 0, {64, 16}));
+}
+
 TEST_CASE("NaN and infinities reach exactly the rows and columns they belong to") {
   const double inf = std::numeric_limits<double>::infinity();
   for (DType dtype : kFloatTypes)

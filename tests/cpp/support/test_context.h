@@ -13,6 +13,7 @@
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/kernel_api.h"
+#include "ep/runtime/shared_matrix.h"
 #include "tests/cpp/support/host_tensor.h"
 
 namespace npu::test {
@@ -86,6 +87,15 @@ class TestNode {
 
   // Offers a constant as a session does; true when the kernel keeps its own form of it.
   bool PrePack(size_t input, const HostTensor& constant) { return kernel_->PrePack(input, constant.view(), stream_); }
+
+  // Brings a matrix into the order that several kernels share, or says that it is; false when the kernel cannot read
+  // it.
+  bool UsePanels(size_t input, HostTensor& matrix, bool reorder) {
+    auto* reader = dynamic_cast<SharedMatrixReader*>(kernel_.get());
+    if (reader == nullptr || reader->PanelsOf(input, matrix.view()) == SharedMatrixReader::Panels::kNo) return false;
+    reader->UsePanels(input, matrix.view(), reorder, stream_);
+    return true;
+  }
 
   std::vector<HostTensor> Run(std::vector<HostTensor> inputs) const {
     std::vector<bool> requested = options_.requested;
