@@ -75,4 +75,62 @@ struct DotFp16 {
   }
 };
 
+// A block of kRowTiles × kColumnTiles sums, each 16 × 16 floats, in tiles 0 to 3: that of row r and column c is tile
+// 2 r + c. Strides are in bytes.
+template <int kRowTiles, int kColumnTiles>
+struct Sums {
+  static_assert(kRowTiles >= 1 && kRowTiles <= 2 && kColumnTiles >= 1 && kColumnTiles <= 2);
+
+  static void Clear() {
+    Zero<0>();
+    if constexpr (kColumnTiles == 2) Zero<1>();
+    if constexpr (kRowTiles == 2) {
+      Zero<2>();
+      if constexpr (kColumnTiles == 2) Zero<3>();
+    }
+  }
+  static void LoadFrom(const float* block, int64_t row_stride) {
+    amx::Load<0>(block, row_stride);
+    if constexpr (kColumnTiles == 2) amx::Load<1>(block + 16, row_stride);
+    if constexpr (kRowTiles == 2) {
+      const float* lower = block + 4 * row_stride;  // 16 rows down
+      amx::Load<2>(lower, row_stride);
+      if constexpr (kColumnTiles == 2) amx::Load<3>(lower + 16, row_stride);
+    }
+  }
+  static void StoreTo(float* block, int64_t row_stride) {
+    amx::Store<0>(block, row_stride);
+    if constexpr (kColumnTiles == 2) amx::Store<1>(block + 16, row_stride);
+    if constexpr (kRowTiles == 2) {
+      float* lower = block + 4 * row_stride;
+      amx::Store<2>(lower, row_stride);
+      if constexpr (kColumnTiles == 2) amx::Store<3>(lower + 16, row_stride);
+    }
+  }
+  // += left, [row][64 bytes along the summed axis], times right, [pair along it][column], through tiles 4 to 7.
+  template <class Dot, bool kStreaming>
+  static void Add(const char* left, int64_t left_stride, const char* right, int64_t right_stride) {
+    LoadOperand<6, kStreaming>(right, right_stride);
+    if constexpr (kColumnTiles == 2) LoadOperand<7, kStreaming>(right + 64, right_stride);
+    LoadOperand<4, kStreaming>(left, left_stride);
+    Dot::template Run<0, 4, 6>();
+    if constexpr (kColumnTiles == 2) Dot::template Run<1, 4, 7>();
+    if constexpr (kRowTiles == 2) {
+      LoadOperand<5, kStreaming>(left + 16 * left_stride, left_stride);
+      Dot::template Run<2, 5, 6>();
+      if constexpr (kColumnTiles == 2) Dot::template Run<3, 5, 7>();
+    }
+  }
+
+ private:
+  template <int kTile, bool kStreaming>
+  static void LoadOperand(const char* base, int64_t row_stride) {
+    if constexpr (kStreaming) {
+      LoadStreaming<kTile>(base, row_stride);
+    } else {
+      amx::Load<kTile>(base, row_stride);
+    }
+  }
+};
+
 }  // namespace npu::amx

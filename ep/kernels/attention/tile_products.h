@@ -23,46 +23,21 @@ using TileScope = amx::Scope;
 namespace internal {
 
 // result[32 or 16][kVectors * 16] (+)= left · right over `words` pairs, a multiple of 16: left is [row][word],
-// right [word][query]. Tiles 0 to 3 are the result (row tile * 2 + vector), 4 and 5 the left side, 6 and 7 the right.
+// right [word][query].
 template <class Dot, int kRowTiles, int kVectors, bool kAccumulate>
 void TileProduct(const float* left, int64_t left_stride, const float* right, int64_t words, float* result) {
+  using Block = amx::Sums<kRowTiles, kVectors>;
   constexpr int64_t kWidth = kVectors * 16, kRowBytes = kWidth * 4;
-  static_assert(kRowTiles <= 2 && kVectors <= 2);
   if constexpr (kAccumulate) {
-    amx::Load<0>(result, kRowBytes);
-    if constexpr (kVectors == 2) amx::Load<1>(result + 16, kRowBytes);
-    if constexpr (kRowTiles == 2) {
-      amx::Load<2>(result + 16 * kWidth, kRowBytes);
-      if constexpr (kVectors == 2) amx::Load<3>(result + 16 * kWidth + 16, kRowBytes);
-    }
+    Block::LoadFrom(result, kRowBytes);
   } else {
-    amx::Zero<0>();
-    if constexpr (kVectors == 2) amx::Zero<1>();
-    if constexpr (kRowTiles == 2) {
-      amx::Zero<2>();
-      if constexpr (kVectors == 2) amx::Zero<3>();
-    }
+    Block::Clear();
   }
   for (int64_t word = 0; word < words; word += 16) {
-    amx::Load<4>(left + word, left_stride * 4);
-    amx::Load<6>(right + word * kWidth, kRowBytes);
-    Dot::template Run<0, 4, 6>();
-    if constexpr (kVectors == 2) {
-      amx::Load<7>(right + word * kWidth + 16, kRowBytes);
-      Dot::template Run<1, 4, 7>();
-    }
-    if constexpr (kRowTiles == 2) {
-      amx::Load<5>(left + 16 * left_stride + word, left_stride * 4);
-      Dot::template Run<2, 5, 6>();
-      if constexpr (kVectors == 2) Dot::template Run<3, 5, 7>();
-    }
+    Block::template Add<Dot, /*kStreaming=*/false>(reinterpret_cast<const char*>(left + word), left_stride * 4,
+                                                   reinterpret_cast<const char*>(right + word * kWidth), kRowBytes);
   }
-  amx::Store<0>(result, kRowBytes);
-  if constexpr (kVectors == 2) amx::Store<1>(result + 16, kRowBytes);
-  if constexpr (kRowTiles == 2) {
-    amx::Store<2>(result + 16 * kWidth, kRowBytes);
-    if constexpr (kVectors == 2) amx::Store<3>(result + 16 * kWidth + 16, kRowBytes);
-  }
+  Block::StoreTo(result, kRowBytes);
 }
 
 }  // namespace internal

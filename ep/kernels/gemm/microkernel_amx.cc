@@ -16,51 +16,26 @@ constexpr int64_t kRowBytes = kPanelColumns * 4;  // of a stored pair of rows of
 constexpr int64_t kStepBytes = kStepDepth / 2 * kRowBytes;
 constexpr int64_t kTileRows = 16;
 
-// Tiles 0..3 are C (row tile * 2 + column tile), 4 and 5 are A, 6 and 7 are B.
 template <int kRowTiles, class Dot>
 void AmxTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* c, bool accumulate) {
-  static_assert(kRowTiles == 1 || kRowTiles == 2);
+  using Block = amx::Sums<kRowTiles, kPanelColumns / kLanes>;
   const char* a = static_cast<const char*>(sliver.data);
   const char* b = static_cast<const char*>(b_panel);
   // The tile instructions do not tell the compiler which memory they touch.
   amx::CompilerBarrier();
   if (accumulate) {
-    amx::Load<0>(c, kRowBytes);
-    amx::Load<1>(c + kLanes, kRowBytes);
-    if constexpr (kRowTiles == 2) {
-      amx::Load<2>(c + kTileRows * kPanelColumns, kRowBytes);
-      amx::Load<3>(c + kTileRows * kPanelColumns + kLanes, kRowBytes);
-    }
+    Block::LoadFrom(c, kRowBytes);
   } else {
-    amx::Zero<0>();
-    amx::Zero<1>();
-    if constexpr (kRowTiles == 2) {
-      amx::Zero<2>();
-      amx::Zero<3>();
-    }
+    Block::Clear();
   }
   for (int64_t k = 0; k < depth; k += kStepDepth) {
     const char* const prefetch_end = prefetch.data + kStepBytes / kRowBytes * prefetch.step;
     for (; prefetch.data < prefetch_end; prefetch.data += 64) __builtin_prefetch(prefetch.data, 0, 2);
-    amx::LoadStreaming<6>(b, kRowBytes);
-    amx::LoadStreaming<7>(b + kRowBytes / 2, kRowBytes);
-    amx::LoadStreaming<4>(a, sliver.row_stride);
-    Dot::template Run<0, 4, 6>();
-    Dot::template Run<1, 4, 7>();
-    if constexpr (kRowTiles == 2) {
-      amx::LoadStreaming<5>(a + kTileRows * sliver.row_stride, sliver.row_stride);
-      Dot::template Run<2, 5, 6>();
-      Dot::template Run<3, 5, 7>();
-    }
+    Block::template Add<Dot, /*kStreaming=*/true>(a, sliver.row_stride, b, kRowBytes);
     a += sliver.chunk_stride;
     b += kStepBytes;
   }
-  amx::Store<0>(c, kRowBytes);
-  amx::Store<1>(c + kLanes, kRowBytes);
-  if constexpr (kRowTiles == 2) {
-    amx::Store<2>(c + kTileRows * kPanelColumns, kRowBytes);
-    amx::Store<3>(c + kTileRows * kPanelColumns + kLanes, kRowBytes);
-  }
+  Block::StoreTo(c, kRowBytes);
   amx::CompilerBarrier();
 }
 
