@@ -2,7 +2,6 @@
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
-#include "ep/runtime/shared_matrix.h"
 
 namespace npu {
 namespace {
@@ -27,12 +26,10 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
   }
 
   Panels PanelsOf(size_t input, const TensorView& weight) const override {
-    const bool rows = input == 1 && weight.shape.rank() == 2 && packed_.StoredAs(weight.dtype) == weight.dtype;
-    return rows && gemm::PacksInPlace(weight.dtype, weight.shape[1], weight.shape[0]) ? Panels::kWanted : Panels::kNo;
+    return input == 1 ? packed_.PanelsOf(weight) : Panels::kNo;
   }
   void UsePanels(size_t, const TensorView& weight, bool reorder, Stream& stream) override {
-    if (reorder) gemm::PackInPlace(kOp, weight, stream);
-    panels_ = true;
+    packed_.UsePanels(kOp, weight, reorder, stream);
   }
 
   void Compute(OpContext& ctx) const override {
@@ -53,11 +50,9 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
     if (gemm::Supports(x.dtype)) {
       const gemm::Epilogue epilogue{.addend = {bias.data, bias.dtype, 0, 1}};
       const gemm::Result result{y.data, y.dtype, b.columns};
-      const gemm::PackedMatrix packed =
-          packed_ ? packed_.matrix() : gemm::PackedMatrix{b.data, weight.dtype, weight.dtype, b.rows, b.columns};
-      ctx.Launch(kOp, [is_packed = packed_ || panels_, rows, b, packed, result, epilogue] {
-        if (is_packed) {
-          gemm::Multiply(rows, packed, result, epilogue);
+      ctx.Launch(kOp, [this, rows, b, result, epilogue] {
+        if (packed_.has_panels()) {
+          gemm::Multiply(rows, packed_.matrix(b), result, epilogue);
         } else {
           gemm::Multiply(result.dtype, rows, b, result, epilogue);
         }
@@ -97,7 +92,6 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
 
   gemm::PackedWeight packed_;
   TensorView packed_view_;  // type and shape
-  bool panels_ = false;     // the weight holds them
 };
 
 NPU_KERNEL(NPULinear, LinearKernel);

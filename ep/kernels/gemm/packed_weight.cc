@@ -18,9 +18,19 @@ void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& st
     stream.Synchronize();
   }
   dtype_ = dtype;
-  rows_ = b.rows;
-  columns_ = b.columns;
   packed_ = true;
+}
+
+SharedMatrixReader::Panels PackedWeight::PanelsOf(const TensorView& rows) const {
+  using Panels = SharedMatrixReader::Panels;
+  if (rows.shape.rank() != 2 || StoredAs(rows.dtype) != rows.dtype) return Panels::kNo;
+  return PacksInPlace(rows.dtype, rows.shape[1], rows.shape[0]) ? Panels::kWanted : Panels::kNo;
+}
+
+void PackedWeight::UsePanels(const char* op, const TensorView& rows, bool reorder, Stream& stream) {
+  if (reorder) PackInPlace(op, rows, stream);
+  dtype_ = stored_ = rows.dtype;
+  in_place_ = true;
 }
 
 void PackInPlace(const char* op, const TensorView& rows, Stream& stream) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ep/kernels/gemm/gemm.h"
+#include "ep/runtime/shared_matrix.h"
 
 namespace npu {
 class CachingAllocator;
@@ -20,18 +21,27 @@ class PackedWeight {
   // Packs behind what `stream` does already, and waits. `op` names the operator in errors.
   void Pack(const char* op, DType dtype, const Matrix& b, Stream& stream);
 
+  // For a SharedMatrixReader whose weight is kept as rows [N, K]: panels in the weight's own place, and no copy.
+  SharedMatrixReader::Panels PanelsOf(const TensorView& rows) const;
+  void UsePanels(const char* op, const TensorView& rows, bool reorder, Stream& stream);
+
+  // True when this holds a copy, so that the weight itself is not needed.
+  explicit operator bool() const { return packed_; }
+  // True when there are panels, in the copy or in the weight's own place.
+  bool has_panels() const { return packed_ || in_place_; }
+  // The panels; `given` is the weight as the kernel gets it.
+  PackedMatrix matrix(const Matrix& given) const {
+    return {packed_ ? data_ : given.data, dtype_, stored_, given.rows, given.columns};
+  }
+
+ private:
   // What a weight of `dtype` is stored as.
   DType StoredAs(DType dtype) const { return dtype == DType::kFloat32 ? float32_products_ : dtype; }
 
-  explicit operator bool() const { return packed_; }
-  PackedMatrix matrix() const { return {data_, dtype_, stored_, rows_, columns_}; }
-
- private:
   CachingAllocator* allocator_ = nullptr;
   void* data_ = nullptr;
   DType float32_products_, dtype_ = DType::kUndefined, stored_ = DType::kUndefined;
-  int64_t rows_ = 0, columns_ = 0;
-  bool packed_ = false;
+  bool packed_ = false, in_place_ = false;
 };
 
 // Packs a weight kept as rows [N, K] in place (see PacksInPlace), behind what `stream` does already, and waits.

@@ -6,7 +6,6 @@
 
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
-#include "ep/runtime/shared_matrix.h"
 
 namespace npu {
 
@@ -62,12 +61,10 @@ class GemmKernel : public Kernel, public SharedMatrixReader {
   }
 
   Panels PanelsOf(size_t input, const TensorView& b) const override {
-    const bool rows = input == 1 && trans_b_ && b.shape.rank() == 2 && weight_.StoredAs(b.dtype) == b.dtype;
-    return rows && gemm::PacksInPlace(b.dtype, b.shape[1], b.shape[0]) ? Panels::kWanted : Panels::kNo;
+    return input == 1 && trans_b_ ? weight_.PanelsOf(b) : Panels::kNo;
   }
   void UsePanels(size_t, const TensorView& b, bool reorder, Stream& stream) override {
-    if (reorder) gemm::PackInPlace("Gemm", b, stream);
-    panels_ = true;
+    weight_.UsePanels("Gemm", b, reorder, stream);
   }
 
   void Compute(OpContext& ctx) const override {
@@ -89,13 +86,11 @@ class GemmKernel : public Kernel, public SharedMatrixReader {
     const TensorView y = ctx.Output(0, a.dtype, Shape{m, n});
     if (!y || y.elements() == 0) return;
     const gemm::Addend addend{add ? c.data : nullptr, a.dtype, strides.row, strides.column, beta_};
-    const gemm::PackedMatrix packed =
-        weight_ ? weight_.matrix() : gemm::PackedMatrix{b.data, b.dtype, b.dtype, right.rows, right.columns};
-    ctx.Launch("Gemm", [left, right, packed, is_packed = weight_ || panels_, this, y, addend] {
+    ctx.Launch("Gemm", [this, left, right, y, addend] {
       if (gemm::Supports(y.dtype)) {
         const gemm::Result result{y.data, y.dtype, right.columns};
-        if (is_packed) {
-          gemm::Multiply(left, packed, result, {alpha_, addend});
+        if (weight_.has_panels()) {
+          gemm::Multiply(left, weight_.matrix(right), result, {alpha_, addend});
         } else {
           gemm::Multiply(y.dtype, left, right, result, {alpha_, addend});
         }
@@ -128,7 +123,6 @@ class GemmKernel : public Kernel, public SharedMatrixReader {
   bool trans_a_, trans_b_;
   gemm::PackedWeight weight_;
   TensorView weight_view_;  // type and shape
-  bool panels_ = false;     // B holds them
 };
 
 NPU_ONNX_KERNEL(OpDef{.domain = "",

@@ -59,7 +59,7 @@ class MatMulKernel : public Kernel {
       const gemm::Result c{y.data, y.dtype, s.n};
       ctx.Launch("MatMul", [this, rows, right, c] {
         if (weight_) {
-          gemm::Multiply(rows, weight_.matrix(), c);
+          gemm::Multiply(rows, weight_.matrix(right), c);
         } else {
           gemm::Multiply(c.dtype, rows, right, c);
         }

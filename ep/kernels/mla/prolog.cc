@@ -308,7 +308,7 @@ void MlaProlog::Multiply(DType dtype, Index weight, int64_t head, const gemm::Ma
   if (packed.empty()) {
     gemm::Multiply(dtype, rows, b, out);
   } else {
-    gemm::Multiply(rows, packed[static_cast<size_t>(head)]->matrix(), out);
+    gemm::Multiply(rows, packed[static_cast<size_t>(head)]->matrix(b), out);
   }
 }
 
