@@ -25,6 +25,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/scatter.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/structured.h"
@@ -70,7 +71,8 @@ at::Tensor& GatherOut(const at::Tensor& self, int64_t dim, const at::Tensor& ind
   return out;
 }
 
-// As torch, but not ONNX, has it: the source may be larger than the index.
+}  // namespace
+
 void Scatter(const at::Tensor& self, int64_t dim, const at::Tensor& index, at::Tensor source, const char* reduction,
              at::Tensor& out) {
   if (index.numel() == 0) {
@@ -86,6 +88,8 @@ void Scatter(const at::Tensor& self, int64_t dim, const at::Tensor& index, at::T
       .Set("reduction", std::string(reduction))
       .Into(out);
 }
+
+namespace {
 
 at::Tensor& ScatterSourceOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                              at::Tensor& out) {

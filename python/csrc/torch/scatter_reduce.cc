@@ -8,11 +8,11 @@
 #include <torch/library.h>
 
 #include <limits>
-#include <string>
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/scatter.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -20,13 +20,9 @@ namespace {
 
 at::Tensor Reduced(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                    const char* reduction) {
-  return KernelCall("ScatterElements", 18)
-      .In(Dense(self))
-      .In(Dense(index))
-      .In(Dense(source))
-      .Set("axis", dim)
-      .Set("reduction", std::string(reduction))
-      .One();
+  at::Tensor out = Empty(self.sizes(), self.scalar_type(), self);
+  Scatter(self, dim, index, source, reduction, out);
+  return out;
 }
 
 // What leaves the other operand of a reduction as it is.
@@ -54,8 +50,7 @@ at::Tensor& ScatterReduceOut(const at::Tensor& self, int64_t given_dim, const at
     return FallBack<at::_ops::scatter_reduce_two_out>(self, given_dim, index, given_source, reduce, include_self, out);
   if (index.numel() == 0) return out.is_same(self) ? out : out.copy_(self);
   const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
-  at::Tensor source = Wide(given_source);
-  for (int64_t d = 0; d < index.dim(); ++d) source = source.narrow(d, 0, index.size(d));
+  const at::Tensor source = Wide(given_source);
   at::Tensor start = Wide(self);
   if (!include_self) start = start.scatter(dim, index, Neutral(reduce, start.scalar_type()));
   if (reduce != "mean") {
