@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "ep/runtime/error.h"
+#include "python/csrc/torch/axis.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
 #include "python/csrc/torch/structured.h"
@@ -19,25 +20,11 @@
 namespace npu::aten {
 namespace {
 
-// A dense tensor as [outer, size, inner], seen from one of its dimensions.
-struct Rows {
-  int64_t outer = 1, size = 1, inner = 1;
-
-  Rows(const at::Tensor& t, int64_t dim) {
-    if (t.dim() == 0) return;
-    size = t.size(dim);
-    for (int64_t d = 0; d < t.dim(); ++d) {
-      if (d < dim) outer *= t.size(d);
-      if (d > dim) inner *= t.size(d);
-    }
-  }
-};
-
 // Calls f(row, k, begin, end) for each index in turn, its row of each outer part, and the part [begin, end) of the
 // row's elements: parallel in what does not depend on the order of the indices. Only where it `wraps` a negative index
 // counts from the end, as torch has it.
 template <bool wraps = false, class Index, class F>
-void ForEachIndexedRow(const char* op, const Rows& rows, const Index* indices, int64_t count, F f) {
+void ForEachIndexedRow(const char* op, const Axis& rows, const Index* indices, int64_t count, F f) {
   constexpr int64_t kColumns = 1024;
   const int64_t parts = (rows.inner + kColumns - 1) / kColumns;
   ParallelFor(rows.outer * parts, std::max<int64_t>(1, 4096 / (count + 1)), [&](int64_t first, int64_t last) {
@@ -78,7 +65,7 @@ at::Tensor& IndexAddOut(const at::Tensor& self, int64_t dim, const at::Tensor& i
   Infer<at::meta::structured_index_add>(out, self, dim, index, source, alpha);
   if (!IsNumber(self.scalar_type())) return FallBack<at::_ops::index_add_out>(self, dim, index, source, alpha, out);
   const at::Tensor places = DenseIndex("index_add", index), added = Dense(source), target = StartFrom(self, out);
-  const Rows rows(target, at::maybe_wrap_dim(dim, self.dim()));
+  const Axis rows(target, at::maybe_wrap_dim(dim, self.dim()));
   if (target.numel() > 0 && places.numel() > 0) {
     DispatchNumbers(self.scalar_type(), [&]<class T>(T) {
       DispatchIndex(places, [&]<class I>(I) {
@@ -104,7 +91,7 @@ at::Tensor& IndexCopyOut(const at::Tensor& self, int64_t dim, const at::Tensor& 
                          at::Tensor& out) {
   Infer<at::meta::structured_index_copy>(out, self, dim, index, source);
   const at::Tensor places = DenseIndex("index_copy", index), given = Dense(source), target = StartFrom(self, out);
-  Rows rows(target, at::maybe_wrap_dim(dim, self.dim()));
+  Axis rows(target, at::maybe_wrap_dim(dim, self.dim()));
   rows.inner *= static_cast<int64_t>(self.element_size());
   if (target.numel() > 0 && places.numel() > 0) {
     DispatchIndex(places, [&]<class I>(I) {
@@ -129,7 +116,7 @@ at::Tensor& IndexFill(at::Tensor& self, int64_t dim, const at::Tensor& index, co
   const at::Tensor places = DenseIndex("index_fill_", index);
   dim = at::maybe_wrap_dim(dim, self.dim());
   const at::Tensor element = Dense(value.to(self.scalar_type())), target = StartFrom(self, self);
-  const Rows rows(target, dim);
+  const Axis rows(target, dim);
   if (target.numel() > 0 && places.numel() > 0) {
     DispatchIndex(places, [&]<class I>(I) {
       StreamOf(target).Launch(

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "python/csrc/torch/axis.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
 #include "python/csrc/torch/structured.h"
@@ -17,24 +18,14 @@
 namespace npu::aten {
 namespace {
 
-// The lines of a dense tensor along one dimension: `length` elements, each `step` after the one before.
-struct Lines {
-  int64_t count = 1, length = 1, step = 1;
-
-  Lines(const at::Tensor& t, int64_t dim) {
-    if (t.dim() == 0) return;
-    length = t.size(dim);
-    for (int64_t d = dim + 1; d < t.dim(); ++d) step *= t.size(d);
-    count = length == 0 ? 0 : t.numel() / length;
-  }
-  // f(the first element's position) for all lines, in parallel.
-  template <class F>
-  void ForEach(F f) const {
-    ParallelFor(count, 4096 / (length + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t line = begin; line < end; ++line) f(line / step * step * length + line % step);
-    });
-  }
-};
+// f(the position of the first element) for each line of a dense tensor along an axis, in parallel; the others of a line
+// follow in steps of axis.inner.
+template <class F>
+void ForEachLine(const Axis& axis, F f) {
+  ParallelFor(axis.outer * axis.inner, 4096 / (axis.size + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t line = begin; line < end; ++line) f(line / axis.inner * axis.inner * axis.size + line % axis.inner);
+  });
+}
 
 at::Tensor& CumprodOut(const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_cumprod>(out, self, dim, dtype);
@@ -43,11 +34,11 @@ at::Tensor& CumprodOut(const at::Tensor& self, int64_t dim, std::optional<at::Sc
   const at::Tensor x = Dense(self, out.scalar_type()), y = DenseTarget(out, out.scalar_type());
   DispatchNumbers(out.scalar_type(), [&]<class T>(T) {
     StreamOf(out).Launch(
-        "cumprod", [lines = Lines(x, at::maybe_wrap_dim(dim, self.dim())),
+        "cumprod", [axis = Axis(x, at::maybe_wrap_dim(dim, self.dim())),
                     from = static_cast<const T*>(x.const_data_ptr()), to = static_cast<T*>(y.mutable_data_ptr())] {
-          lines.ForEach([&](int64_t i) {
+          ForEachLine(axis, [&](int64_t i) {
             std::conditional_t<std::is_integral_v<T>, T, double> product = 1;
-            for (int64_t k = 0; k < lines.length; ++k, i += lines.step) {
+            for (int64_t k = 0; k < axis.size; ++k, i += axis.inner) {
               product = static_cast<decltype(product)>(product * static_cast<decltype(product)>(from[i]));
               to[i] = static_cast<T>(product);
             }
@@ -68,12 +59,12 @@ void Extremes(const at::Tensor& self, at::Tensor& values, at::Tensor& indices, i
   DispatchNumbers(dtype, [&]<class T>(T) {
     StreamOf(self).Launch(
         maximum ? "cummax" : "cummin",
-        [lines = Lines(x, at::maybe_wrap_dim(dim, self.dim())), from = static_cast<const T*>(x.const_data_ptr()),
+        [axis = Axis(x, at::maybe_wrap_dim(dim, self.dim())), from = static_cast<const T*>(x.const_data_ptr()),
          to = static_cast<T*>(y.mutable_data_ptr()), places = static_cast<int64_t*>(at.mutable_data_ptr())] {
-          lines.ForEach([&](int64_t i) {
+          ForEachLine(axis, [&](int64_t i) {
             auto best = static_cast<Real<T>>(from[i]);
             int64_t place = 0;
-            for (int64_t k = 0; k < lines.length; ++k, i += lines.step) {
+            for (int64_t k = 0; k < axis.size; ++k, i += axis.inner) {
               const auto e = static_cast<Real<T>>(from[i]);
               if (e != e || (best == best && (maximum ? e >= best : e <= best))) {
                 best = e;
