@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import _sanitizer as _sanitizer
 from . import amp as amp
+from . import devices as devices
 from . import legacy_types as legacy_types
 from . import utils as utils
 from ._lazy import DeferredNpuCallError as DeferredNpuCallError
@@ -33,4 +34,8 @@ from .utils import *  # noqa: F403
 def __getattr__(name: str) -> object:
     if name in legacy_types.NAMES:
         return legacy_types.legacy_type(name)
+    if name == "default_generators":
+        from .. import torch_device
+
+        return tuple(map(torch_device.default_generator, range(devices.device_count())))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

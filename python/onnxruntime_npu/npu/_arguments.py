@@ -7,10 +7,17 @@ from typing import Any
 from .. import _C
 from ._lazy import init
 
+_names = {"npu", "privateuseone"}  # the device before and after torch knows its name
+
+
+def accept_as_npu(device_type: str) -> None:
+    """Take devices of this type as npu devices from here on."""
+    _names.add(device_type)
+
 
 def is_npu_device(device: Any) -> bool:
-    """Return whether this is a torch.device of an NPU, before or after torch knows its name."""
-    return getattr(device, "type", None) in ("npu", "privateuseone")
+    """Return whether this is a torch.device that means an NPU."""
+    return getattr(device, "type", None) in _names
 
 
 def device_index(device: Any = None, *, allow_none: bool = True) -> int:
@@ -28,7 +35,7 @@ def device_index(device: Any = None, *, allow_none: bool = True) -> int:
         return device
     if isinstance(device, str):
         kind, colon, number = device.partition(":")
-        if kind == "npu" and (number.isdigit() or not colon):
+        if kind in _names and (number.isdigit() or not colon):
             return int(number) if number else _C.current_device()
     elif is_npu_device(device):
         return _C.current_device() if device.index is None else device.index

@@ -53,6 +53,8 @@ def register() -> None:
         _name_device_for_dlpack()
         _record_streams_of_npu()
         _keep_shared_parameters()
+        _move_lazy_parameters()
+        _convert_to_legacy_types()
         extension.set_sync_debug_mode(npu.get_sync_debug_mode())
         _extension = extension
 
@@ -173,6 +175,28 @@ def _record_streams_of_npu() -> None:
         original(self, stream)
 
     torch.Tensor.record_stream = record_stream  # type: ignore[assignment,method-assign]
+
+
+def _move_lazy_parameters() -> None:
+    """Let ``Module.npu`` move lazy modules: their parameters take listed methods only."""
+    import torch
+
+    lazy = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
+    lazy._allowed_methods.append(torch.Tensor.npu)  # type: ignore[attr-defined]
+
+
+def _convert_to_legacy_types() -> None:
+    """Let ``Tensor.type`` take ``torch.npu.FloatTensor``, of which torch knows the name only."""
+    import torch
+
+    original = torch.Tensor.type
+
+    def convert(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, type) and dtype.__module__ == "torch.npu":
+            dtype = f"torch.npu.{dtype.__name__}"
+        return original(self, dtype, *args, **kwargs)
+
+    torch.Tensor.type = convert  # type: ignore[assignment,method-assign]
 
 
 def _keep_shared_parameters() -> None:

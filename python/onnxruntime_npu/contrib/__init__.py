@@ -1,0 +1,1 @@
+"""``torch_npu.contrib``: what scripts import beside the operators and the device."""

@@ -1,0 +1,117 @@
+"""The device "cuda", wherever torch takes a device, means npu."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+from torch.utils._device import DeviceContext, _device_constructors
+from torch.utils.data import DataLoader
+
+_FROM, _TO = "cuda", "npu"
+_KEYWORDS = ("device", "device_type", "pin_memory_device")
+
+# Beside the factory functions that torch itself lists for its default device.
+_FUNCTIONS = ["empty_like", "full_like", "normal", "ones_like", "rand_like", "randint_like"]
+_FUNCTIONS += ["randn_like", "zeros_like"]
+# These take the device as a first argument, too; torch.autocast and GradScaler do in __init__.
+_DEVICE_FIRST = ["get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype"]
+_DEVICE_FIRST += ["set_autocast_enabled"]
+_TENSOR_METHODS = ["new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor"]
+_TENSOR_METHODS += ["new_zeros"]
+_TENSOR_DEVICE_FIRST = ["is_pinned", "pin_memory", "to"]
+
+
+def as_npu(device: Any) -> Any:
+    """Return the npu device in place of a cuda one, a str or a torch.device; else ``device``."""
+    if isinstance(device, str):
+        if device == _FROM or device.startswith(_FROM + ":"):
+            return _TO + device.removeprefix(_FROM)
+    elif isinstance(device, torch.device) and device.type == _FROM:
+        return torch.device(_TO) if device.index is None else torch.device(_TO, device.index)
+    return device
+
+
+def translate_devices() -> None:
+    """Wrap what takes a device. What modules do (``Module.cuda``) they ask of their tensors."""
+    # torch remembers these on the first call: it must see its own functions, not the wrappers.
+    constructors = _device_constructors()
+    for owner in (torch, torch.fft, torch.nested):
+        for name in dir(owner):
+            function = getattr(owner, name)
+            if getattr(function, "__hash__", None) and function in constructors:
+                _wrap(owner, name)
+    for name in _FUNCTIONS:
+        _wrap(torch, name)
+    for name in _DEVICE_FIRST:
+        _wrap(torch, name, position=0)
+    for name in _TENSOR_METHODS:
+        _wrap(torch.Tensor, name)
+    for name in _TENSOR_DEVICE_FIRST:
+        _wrap(torch.Tensor, name, position=1)
+    _wrap(torch.nn.Module, "to", position=1)
+    _wrap(torch.amp, "custom_fwd")
+    _wrap(torch.amp, "custom_bwd")
+    _wrap(torch.amp.autocast_mode, "is_autocast_available", position=0)
+    torch.amp.is_autocast_available = torch.amp.autocast_mode.is_autocast_available
+    _wrap(torch.amp.autocast, "__init__", position=1)
+    _wrap(torch.amp.GradScaler, "__init__", position=1, default=_TO)
+    _wrap(torch.UntypedStorage, "__new__")
+    _wrap(DeviceContext, "__init__", position=1)  # set_default_device, with
+    _wrap(DataLoader, "__init__")
+    torch.Generator = _generator_type()  # type: ignore[misc,assignment]
+    _give_tensors_cuda()
+
+
+def _wrap(owner: Any, name: str, position: int | None = None, default: str | None = None) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for keyword in _KEYWORDS:
+            if keyword in kwargs:
+                kwargs[keyword] = as_npu(kwargs[keyword])
+        if position is not None and len(args) > position:
+            args = (*args[:position], as_npu(args[position]), *args[position + 1 :])
+        elif default is not None:
+            kwargs.setdefault("device", default)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, call)
+
+
+def _give_tensors_cuda() -> None:
+    """``Tensor.cuda``, ``Tensor.is_cuda``, and the same of storages."""
+    tensor, storage = torch.Tensor, torch.UntypedStorage
+
+    def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+        return self.npu(as_npu(device), non_blocking, **kwargs)
+
+    def typed(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, str):
+            dtype = dtype.replace("torch.cuda.", "torch.npu.")
+        return original_type(self, dtype, *args, **kwargs)
+
+    original_type = tensor.type
+    tensor.type = typed  # type: ignore[method-assign,assignment]
+    for owner in (tensor, storage, torch.TypedStorage):
+        owner.cuda = cuda  # type: ignore[method-assign,assignment,attr-defined]
+        owner.is_cuda = owner.is_npu  # type: ignore[attr-defined,union-attr,method-assign]
+    # A lazy module's parameter without a shape yet lets only these methods through.
+    UninitializedTensorMixin._allowed_methods.append(tensor.to)
+
+
+def _generator_type() -> type:
+    original = torch.Generator
+
+    class GeneratorType(type):
+        def __call__(cls, device: Any = "cpu") -> torch.Generator:
+            return original(device=as_npu(device))
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+    return GeneratorType("Generator", (), {"__module__": "torch", "__doc__": original.__doc__})
