@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from onnxruntime_npu import torch_device  # noqa: E402
+
 
 def equal_on_cpu(function, *tensors, rtol=1e-5, atol=1e-5):
     """The function of npu tensors gives what the function of their CPU twins gives."""
@@ -49,9 +51,9 @@ def test_a_fallback_into_a_view_fills_the_view():
 
 
 def test_a_fallback_refuses_tensors_of_two_devices():
-    bounds, values = torch.arange(4.0).npu(), torch.rand(3)
+    matrix, vector = torch.eye(3).npu(), torch.rand(3)
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        torch.searchsorted(bounds, values)
+        torch.linalg.householder_product(matrix, vector)
 
 
 def test_conjugates_and_negatives_are_copied():
@@ -278,3 +280,73 @@ def test_options_of_super_kernels_are_checked():
             graph.super_kernel_optimize(optimize_options=bad)
     with pytest.raises(RuntimeError, match="sub_key 'x'"):
         graph.super_kernel_optimize({"aggressive_opt_strategies": {"x": 1}})
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+@pytest.mark.parametrize("places", [(), (1,)])
+def test_scalars_are_gathered_scattered_and_sorted(shape, places):
+    x, index = torch.rand(shape), torch.zeros(places, dtype=torch.int64)
+    source = torch.rand(places)
+    torch_device.reset_fallback_counts()
+    equal_on_cpu(lambda x, i: x.gather(0, i), x, index)
+    equal_on_cpu(lambda x, i, s: x.scatter(0, i, s), x, index, source)
+    equal_on_cpu(lambda x, i, s: x.scatter_add(0, i, s), x, index, source)
+    equal_on_cpu(lambda x, i, s: x.scatter_reduce(0, i, s, "amax"), x, index, source)
+    equal_on_cpu(lambda x: x.sort(), x)
+    equal_on_cpu(lambda x: x.topk(1), x)
+    assert not torch_device.fallback_counts()
+
+
+INDEX_ERRORS = {
+    "indices": lambda x, i: x[i([0, 2]), i([1, 0, 1])],
+    "mask": lambda x, i: x[i([True, False, True]), i([0, 1, 2])],
+    "values": lambda x, i: x.index_put_((i([0, 2]), i([1, 0])), i([[[1.0]], [[2.0]], [[3.0]]])),
+    "dtypes": lambda x, i: x.index_put_((i([0]),), i([1])),
+    "empty": lambda x, i: x[:0][i([0])],
+}
+
+
+@pytest.mark.parametrize("case", INDEX_ERRORS)
+def test_indices_and_values_that_do_not_fit_are_refused_as_by_torch(case):
+    def error(device):
+        with pytest.raises((RuntimeError, IndexError)) as raised:
+            INDEX_ERRORS[case](
+                torch.zeros(3, 3, device=device), lambda v: torch.tensor(v, device=device)
+            )
+        return raised.type, str(raised.value)
+
+    assert error("npu") == error("cpu")
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (torch.mm, "mat1 and mat2 must have the same dtype, but got Half and Float"),
+        (torch.nn.functional.linear, "mat1 and mat2 must have the same dtype"),
+        (lambda a, b: torch.bmm(a[None], b[None]), "expected scalar type Half but found Float"),
+        (lambda a, b: torch.addmm(b, a, b), "mat1 and mat2 must have the same dtype"),
+    ],
+)
+def test_products_of_two_types_are_refused_in_the_words_of_torch(function, message):
+    with pytest.raises(RuntimeError, match=message):
+        function(torch.ones(2, 2).half().npu(), torch.ones(2, 2).npu())
+
+
+def test_searchsorted_warns_of_copies():
+    sorted_rows = torch.arange(6.0).view(3, 2).npu().t()
+    with pytest.warns(UserWarning, match="boundary tensor is non-contiguous"):
+        torch.searchsorted(sorted_rows, torch.zeros(2, 2).npu())
+
+
+def test_mish_and_the_loss_of_logits_round_once():
+    x = (torch.randn(1000) * 20).half()
+    wide, narrow = x.float().requires_grad_(), x.npu().requires_grad_()
+    torch.nn.functional.mish(wide).sum().backward()
+    torch.nn.functional.mish(narrow).sum().backward()
+    # The two tanh differ in the last bit of a float: it may move a rounding.
+    assert (narrow.grad.cpu() != wide.grad.half()).sum() <= 2
+    y, p = torch.rand(1000).half(), (torch.rand(1000) * 10).half()
+    loss = torch.nn.functional.binary_cross_entropy_with_logits
+    got = loss(x.npu(), y.npu(), reduction="none", pos_weight=p.npu())
+    expected = loss(x.float(), y.float(), reduction="none", pos_weight=p.float()).half()
+    assert (got.cpu() != expected).sum() <= 2

@@ -104,6 +104,14 @@ at::Tensor& MishOut(const at::Tensor& self, at::Tensor& out) {
   return MapInto("mish", dtype, out, [](auto x) { return x * std::tanh(std::log1p(std::exp(x))); }, self);
 }
 
+at::Tensor MishBackward(const at::Tensor& grad, const at::Tensor& self) {
+  const auto f = [](auto x, auto g) {
+    const auto squashed = std::tanh(std::log1p(std::exp(x)));
+    return g * (squashed + x * (1 - squashed * squashed) / (1 + std::exp(-x)));
+  };
+  return Mapped("mish_backward", f, self, grad);
+}
+
 at::Tensor& HardsigmoidOut(const at::Tensor& self, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_hardsigmoid>(out, self);
   if (!IsRealFloat(dtype)) return FallBack<at::_ops::hardsigmoid_out>(self, out);
@@ -206,6 +214,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("elu_backward.grad_input", &EluBackward);
   m.impl("leaky_relu_backward.grad_input", &LeakyReluBackward);
   m.impl("mish.out", &MishOut);
+  m.impl("mish_backward", &MishBackward);
   m.impl("hardsigmoid.out", &HardsigmoidOut);
   m.impl("hardsigmoid_backward.grad_input", &HardsigmoidBackward);
   m.impl("hardswish", &Hardswish);

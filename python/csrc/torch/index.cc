@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 #include <tuple>
 #include <vector>
 
@@ -32,6 +33,9 @@
 
 namespace npu::aten {
 namespace {
+
+// The kernels want a dimension even of a scalar.
+at::Tensor AtLeast1d(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
 
 bool KernelsKnow(const at::Tensor& t) { return ToDType(t.scalar_type()) != DType::kUndefined; }
 
@@ -62,10 +66,10 @@ at::Tensor IndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& in
 at::Tensor& GatherOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool sparse_grad, at::Tensor& out) {
   Infer<at::meta::structured_gather>(out, self, dim, index, sparse_grad);
   if (out.numel() == 0) return out;
-  if (!KernelsKnow(self) || self.dim() == 0) return FallBack<at::_ops::gather_out>(self, dim, index, sparse_grad, out);
+  if (!KernelsKnow(self)) return FallBack<at::_ops::gather_out>(self, dim, index, sparse_grad, out);
   KernelCall("GatherElements", 13)
-      .In(Dense(self))
-      .In(Indices(index))
+      .In(Dense(AtLeast1d(self)))
+      .In(Indices(AtLeast1d(index)))
       .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
       .Into(out);
   return out;
@@ -73,15 +77,17 @@ at::Tensor& GatherOut(const at::Tensor& self, int64_t dim, const at::Tensor& ind
 
 }  // namespace
 
-void Scatter(const at::Tensor& self, int64_t dim, const at::Tensor& index, at::Tensor source, const char* reduction,
-             at::Tensor& out) {
-  if (index.numel() == 0) {
+void Scatter(const at::Tensor& self, int64_t dim, const at::Tensor& given_index, at::Tensor source,
+             const char* reduction, at::Tensor& out) {
+  if (given_index.numel() == 0) {
     if (!out.is_same(self)) out.copy_(self);
     return;
   }
+  const at::Tensor index = AtLeast1d(given_index);
+  source = AtLeast1d(source);
   for (int64_t d = 0; d < index.dim(); ++d) source = source.narrow(d, 0, index.size(d));
   KernelCall("ScatterElements", 18)
-      .In(Dense(self))
+      .In(Dense(AtLeast1d(self)))
       .In(Indices(index))
       .In(Dense(source))
       .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
@@ -94,21 +100,21 @@ namespace {
 at::Tensor& ScatterSourceOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                              at::Tensor& out) {
   Infer<at::meta::structured_scatter_src>(out, self, dim, index, source);
-  if (!KernelsKnow(self) || self.dim() == 0) return FallBack<at::_ops::scatter_src_out>(self, dim, index, source, out);
+  if (!KernelsKnow(self)) return FallBack<at::_ops::scatter_src_out>(self, dim, index, source, out);
   Scatter(self, dim, index, source, "none", out);
   return out;
 }
 at::Tensor& ScatterValueOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const c10::Scalar& value,
                             at::Tensor& out) {
   Infer<at::meta::structured_scatter_value>(out, self, dim, index, value);
-  if (!KernelsKnow(self) || self.dim() == 0) return FallBack<at::_ops::scatter_value_out>(self, dim, index, value, out);
+  if (!KernelsKnow(self)) return FallBack<at::_ops::scatter_value_out>(self, dim, index, value, out);
   Scatter(self, dim, index, ScalarTensor(value, self.scalar_type(), self).expand(index.sizes()), "none", out);
   return out;
 }
 at::Tensor& ScatterAddOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                           at::Tensor& out) {
   Infer<at::meta::structured_scatter_add>(out, self, dim, index, source);
-  if (!KernelsKnow(self) || self.dim() == 0 || self.scalar_type() == at::kBool)
+  if (!KernelsKnow(self) || self.scalar_type() == at::kBool)
     return FallBack<at::_ops::scatter_add_out>(self, dim, index, source, out);
   Scatter(self, dim, index, source, "add", out);
   return out;
@@ -181,12 +187,26 @@ struct Advanced {
     for (int64_t d = 0; d < original.dim(); ++d)
       if (std::find(dims.begin(), dims.end(), d) == dims.end()) order.push_back(d);
     self = original.permute(order);
-    tensors = at::expand_outplace(at::TensorList(tensors));
+    tensors = Broadcast(tensors);
     if (tensors.empty()) return;
+    TORCH_CHECK_INDEX(
+        tensors[0].numel() == 0 || !std::ranges::any_of(dims, [&](auto d) { return original.size(d) == 0; }),
+        "index is out of bounds for dimension with size 0");
     std::vector<int64_t> shape = tensors[0].sizes().vec();
     shape.push_back(indexed);
     positions = Empty(shape, at::kLong, original);
     for (size_t i = 0; i < tensors.size(); ++i) positions.select(-1, static_cast<int64_t>(i)).copy_(tensors[i]);
+  }
+
+  static std::vector<at::Tensor> Broadcast(const std::vector<at::Tensor>& tensors) {
+    try {
+      return at::expand_outplace(at::TensorList(tensors));
+    } catch (const c10::Error&) {
+      std::ostringstream shapes;
+      for (size_t i = 0; i < tensors.size(); ++i) shapes << (i == 0 ? "" : ", ") << tensors[i].sizes();
+      TORCH_CHECK_INDEX(false, "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+                        shapes.str());
+    }
   }
 
   // From [index shape, rest] to where the index's dimensions belong, and back.
@@ -242,15 +262,18 @@ at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>
                      bool accumulate, bool unsafe) {
   if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))
     return FallBack<at::_ops::_index_put_impl_>(self, indices, values, accumulate, unsafe);
-  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type(),
-                    "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
-                    " for the destination and ", values.scalar_type(), " for the source.");
+  TORCH_CHECK(self.scalar_type() == values.scalar_type(),
+              "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
+              " for the destination and ", values.scalar_type(), " for the source.");
   const Advanced call(self, indices);
   const std::vector<int64_t> shape = call.GatheredShape();
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return self;
   const at::Tensor gathered_like = Empty(shape, self.scalar_type(), self);
   const at::Tensor source = Dense(values.dim() == 0 && values.is_cpu() ? Dense(values) : values, self.scalar_type());
-  const at::Tensor updates = Dense(call.FromResult(source.expand(call.ToResult(gathered_like).sizes())));
+  const std::vector<int64_t> result = call.ToResult(gathered_like).sizes().vec();
+  TORCH_CHECK(at::is_expandable_to(source.sizes(), result), "shape mismatch: value tensor of shape ", source.sizes(),
+              " cannot be broadcast to indexing result of shape ", at::IntArrayRef(result));
+  const at::Tensor updates = Dense(call.FromResult(source.expand(result)));
   KernelCall("ScatterND", 18)
       .In(Dense(call.self))
       .In(call.positions)
@@ -315,6 +338,11 @@ at::Tensor& TrilOut(const at::Tensor& self, int64_t diagonal, at::Tensor& out) {
 
 void TopK(const at::Tensor& self, int64_t k, int64_t dim, bool largest, bool sorted, at::Tensor& values,
           at::Tensor& indices) {
+  if (self.dim() == 0) {
+    values.copy_(self);
+    indices.zero_();
+    return;
+  }
   const bool truth = self.scalar_type() == at::kBool;
   std::vector<at::Tensor> results = KernelCall("TopK", 11)
                                         .In(Dense(self, truth ? at::kByte : self.scalar_type()))
@@ -330,8 +358,7 @@ std::tuple<at::Tensor&, at::Tensor&> TopKOut(const at::Tensor& self, int64_t k, 
                                              at::Tensor& values, at::Tensor& indices) {
   InferTwo<at::meta::structured_topk>(values, indices, self, k, dim, largest, sorted);
   if (values.numel() == 0) return {values, indices};
-  if (!KernelsKnow(self) || self.dim() == 0)
-    return FallBack<at::_ops::topk_values>(self, k, dim, largest, sorted, values, indices);
+  if (!KernelsKnow(self)) return FallBack<at::_ops::topk_values>(self, k, dim, largest, sorted, values, indices);
   TopK(self, k, dim, largest, sorted, values, indices);
   return {values, indices};
 }
@@ -340,9 +367,8 @@ std::tuple<at::Tensor&, at::Tensor&> SortOut(const at::Tensor& self, std::option
                                              bool descending, at::Tensor& values, at::Tensor& indices) {
   InferTwo<at::meta::structured_sort_stable>(values, indices, self, stable, dim, descending);
   if (values.numel() == 0) return {values, indices};
-  if (!KernelsKnow(self) || self.dim() == 0)
-    return FallBack<at::_ops::sort_values_stable>(self, stable, dim, descending, values, indices);
-  TopK(self, self.size(dim), dim, descending, true, values, indices);
+  if (!KernelsKnow(self)) return FallBack<at::_ops::sort_values_stable>(self, stable, dim, descending, values, indices);
+  TopK(self, self.dim() == 0 ? 1 : self.size(dim), dim, descending, true, values, indices);
   return {values, indices};
 }
 

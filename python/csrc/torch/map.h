@@ -31,8 +31,19 @@ bool DispatchNumbers(at::ScalarType dtype, F&& f) {
       return false;
   }
 }
+template <class F>
+bool DispatchFloats(at::ScalarType dtype, F&& f) {
+  bool known = false;
+  DispatchNumbers(dtype, [&]<class T>(T number) {
+    if constexpr (!std::is_integral_v<T>) {
+      f(number);
+      known = true;
+    }
+  });
+  return known;
+}
 inline bool IsRealFloat(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16;
+  return DispatchFloats(dtype, [](auto) {});
 }
 inline bool IsNumber(at::ScalarType dtype) {
   return DispatchNumbers(dtype, [](auto) {});

@@ -37,10 +37,16 @@ KernelCall Product(const at::Tensor& a, const at::Tensor& b) {
   return call;
 }
 
+void CheckOneType(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "mat1 and mat2 must have the same dtype, but got ", a.scalar_type(),
+              " and ", b.scalar_type());
+}
+
 bool Takes(const at::Tensor& t) { return KernelCall("Gemm", 13).Takes(0, t.scalar_type()); }
 
 at::Tensor& MmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   Infer<at::meta::structured_mm>(out, a, b);
+  CheckOneType(a, b);
   if (out.numel() == 0) return out;
   if (!Takes(a)) return FallBack<at::_ops::mm_out>(a, b, out);
   if (a.size(1) == 0) return out.zero_();
@@ -52,6 +58,7 @@ at::Tensor& MmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
 at::Tensor& AddmmOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& beta,
                      const c10::Scalar& alpha, at::Tensor& out) {
   Infer<at::meta::structured_addmm>(out, self, a, b, beta, alpha);
+  CheckOneType(a, b);
   if (out.numel() == 0) return out;
   if (!Takes(a) || beta.isComplex() || alpha.isComplex())
     return FallBack<at::_ops::addmm_out>(self, a, b, beta, alpha, out);
@@ -76,6 +83,8 @@ at::Tensor& AddmvOut(const at::Tensor& self, const at::Tensor& matrix, const at:
 
 at::Tensor& BmmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   Infer<at::meta::structured_bmm>(out, a, b);
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected scalar type ", a.scalar_type(), " but found ",
+              b.scalar_type());
   if (out.numel() == 0) return out;
   if (!Takes(a)) return FallBack<at::_ops::bmm_out>(a, b, out);
   if (a.size(2) == 0) return out.zero_();

@@ -23,14 +23,14 @@ at::ScalarType CheckedType(const char* op, const at::Tensor& self, const at::Ten
   return dtype;
 }
 
-// The mean or the sum of f(self, target), or all of it: in float, rounded once.
-template <class F>
+// The mean or the sum of f(self, target, others...), or all of it: in float, rounded once.
+template <class F, class... Others>
 at::Tensor Loss(const char* op, const at::Tensor& self, const at::Tensor& target, const MaybeTensor& weight,
-                int64_t reduction, F f) {
+                int64_t reduction, F f, const Others&... others) {
   const at::ScalarType dtype = CheckedType(op, self, target);
   const at::ScalarType wide = AccumulateType(dtype);
   at::Tensor losses = Empty(at::infer_size(self.sizes(), target.sizes()), wide, self);
-  MapInto(op, wide, losses, f, self, target);
+  MapInto(op, wide, losses, f, self, target, others...);
   if (weight && weight->defined()) losses.mul_(*weight);
   if (reduction == at::Reduction::Mean) losses = losses.mean();
   if (reduction == at::Reduction::Sum) losses = losses.sum();
@@ -128,6 +128,18 @@ at::Tensor& BinaryCrossEntropyBackwardOut(const at::Tensor& grad, const at::Tens
   return Into(out, BinaryCrossEntropyBackward(grad, self, target, weight, reduction));
 }
 
+// torch composes it of operators that each round.
+at::Tensor BinaryCrossEntropyWithLogits(const at::Tensor& self, const at::Tensor& target, const MaybeTensor& weight,
+                                        const MaybeTensor& pos_weight, int64_t reduction) {
+  constexpr const char* kName = "binary_cross_entropy_with_logits";
+  const auto loss = [](auto x, auto y, auto positive) {
+    const auto log_sigmoid = std::fmin(x, decltype(x){0}) - std::log1p(std::exp(-std::fabs(x)));
+    return (1 - y) * x - (1 + (positive - 1) * y) * log_sigmoid;
+  };
+  if (pos_weight && pos_weight->defined()) return Loss(kName, self, target, weight, reduction, loss, *pos_weight);
+  return Loss(kName, self, target, weight, reduction, [=](auto x, auto y) { return loss(x, y, decltype(x){1}); });
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("mse_loss.out", &MseLoss);
   m.impl("mse_loss_backward", &MseLossBackward);
@@ -138,6 +150,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("huber_loss.out", &HuberLossOut);
   m.impl("huber_loss_backward.out", &HuberLossBackward);
   m.impl("binary_cross_entropy", &BinaryCrossEntropy);
+  m.impl("binary_cross_entropy_with_logits", &BinaryCrossEntropyWithLogits);
   m.impl("binary_cross_entropy.out", &BinaryCrossEntropyOut);
   m.impl("binary_cross_entropy_backward", &BinaryCrossEntropyBackward);
   m.impl("binary_cross_entropy_backward.grad_input", &BinaryCrossEntropyBackwardOut);

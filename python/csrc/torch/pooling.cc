@@ -1,5 +1,8 @@
 // Pooling over windows of images: [N, C, H, W] or [C, H, W].
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/adaptive_max_pool2d_backward_meta.h>
+#include <ATen/ops/adaptive_max_pool2d_meta.h>
+#include <ATen/ops/adaptive_max_pool2d_ops.h>
 #include <ATen/ops/avg_pool2d_backward_meta.h>
 #include <ATen/ops/avg_pool2d_backward_ops.h>
 #include <ATen/ops/avg_pool2d_meta.h>
@@ -88,6 +91,43 @@ Planes SlidingPlanes(const at::Tensor& input, const at::Tensor& output, at::IntA
           At(dilation, 1)};
 }
 
+// The greatest of each window and where it stands in its plane.
+void Greatest(const char* op, const Planes& planes, const at::Tensor& self, at::Tensor& out, at::Tensor& indices) {
+  if (out.numel() == 0) return;
+  const at::Tensor x = Dense(self), y = DenseTarget(out, out.scalar_type()), at = DenseTarget(indices, at::kLong);
+  DispatchNumbers(self.scalar_type(), [&]<class T>(T) {
+    StreamOf(out).Launch(
+        op, [planes, from = static_cast<const T*>(x.const_data_ptr()), to = static_cast<T*>(y.mutable_data_ptr()),
+             places = static_cast<int64_t*>(at.mutable_data_ptr())] {
+          planes.ForEach([&](int64_t plane, int64_t o, const Window& row, const Window& column) {
+            const T* image = from + plane * planes.inputs();
+            int64_t best = row.begin * planes.width + column.begin;
+            for (int64_t r = row.begin; r < row.end; r += planes.row_step)
+              for (int64_t c = column.begin; c < column.end; c += planes.column_step) {
+                const int64_t here = r * planes.width + c;
+                if (image[here] > image[best] || image[here] != image[here]) best = here;  // NaN is the greatest
+              }
+            to[plane * planes.outputs() + o] = image[best];
+            places[plane * planes.outputs() + o] = best;
+          });
+        });
+  });
+  Deliver(y, out);
+  Deliver(at, indices);
+}
+
+// Each gradient to where its maximum stands. Windows overlap: the sums are made in float and rounded once. An index
+// beyond the plane is refused there.
+at::Tensor& ToPlaces(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& indices, at::Tensor& out) {
+  const int64_t inputs = self.size(-2) * self.size(-1);
+  if (out.numel() == 0) return out;
+  const int64_t planes = self.numel() / inputs;
+  const at::Tensor g = Wide(grad).reshape({planes, -1});
+  const at::Tensor sums = Empty({planes, inputs}, g.scalar_type(), self).zero_();
+  sums.scatter_add_(1, indices.reshape({planes, -1}), g);
+  return out.copy_(sums.view(self.sizes()));
+}
+
 std::tuple<at::Tensor&, at::Tensor&> MaxPool(const at::Tensor& self, at::IntArrayRef kernel, at::IntArrayRef stride,
                                              at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode,
                                              at::Tensor& out, at::Tensor& indices) {
@@ -96,29 +136,7 @@ std::tuple<at::Tensor&, at::Tensor&> MaxPool(const at::Tensor& self, at::IntArra
   if (!IsNumber(self.scalar_type()))
     return FallBack<at::_ops::max_pool2d_with_indices_out>(self, kernel, stride, padding, dilation, ceil_mode, out,
                                                            indices);
-  if (out.numel() == 0) return {out, indices};
-  const at::Tensor x = Dense(self), y = DenseTarget(out, out.scalar_type()), at = DenseTarget(indices, at::kLong);
-  DispatchNumbers(self.scalar_type(), [&]<class T>(T) {
-    StreamOf(out).Launch("max_pool2d",
-                         [planes = SlidingPlanes(self, out, kernel, stride, padding, dilation),
-                          from = static_cast<const T*>(x.const_data_ptr()), to = static_cast<T*>(y.mutable_data_ptr()),
-                          places = static_cast<int64_t*>(at.mutable_data_ptr())] {
-                           planes.ForEach([&](int64_t plane, int64_t o, const Window& row, const Window& column) {
-                             const T* image = from + plane * planes.inputs();
-                             int64_t best = row.begin * planes.width + column.begin;
-                             for (int64_t r = row.begin; r < row.end; r += planes.row_step)
-                               for (int64_t c = column.begin; c < column.end; c += planes.column_step) {
-                                 const int64_t here = r * planes.width + c;
-                                 if (image[here] > image[best] || image[here] != image[here])
-                                   best = here;  // NaN is the greatest
-                               }
-                             to[plane * planes.outputs() + o] = image[best];
-                             places[plane * planes.outputs() + o] = best;
-                           });
-                         });
-  });
-  Deliver(y, out);
-  Deliver(at, indices);
+  Greatest("max_pool2d", SlidingPlanes(self, out, kernel, stride, padding, dilation), self, out, indices);
   return {out, indices};
 }
 
@@ -127,14 +145,25 @@ at::Tensor& MaxPoolBackward(const at::Tensor& grad, const at::Tensor& self, at::
                             const at::Tensor& indices, at::Tensor& out) {
   OutputMeta<at::meta::structured_max_pool2d_with_indices_backward>(out).meta(grad, self, kernel, stride, padding,
                                                                               dilation, ceil_mode, indices);
-  const int64_t inputs = self.size(-2) * self.size(-1);
-  if (out.numel() == 0) return out;
-  const int64_t planes = self.numel() / inputs;
-  // Windows overlap: the sums are made in float and rounded once. An index beyond the plane is refused there.
-  const at::Tensor g = Wide(grad).reshape({planes, -1});
-  const at::Tensor sums = Empty({planes, inputs}, g.scalar_type(), self).zero_();
-  sums.scatter_add_(1, indices.reshape({planes, -1}), g);
-  return out.copy_(sums.view(self.sizes()));
+  return ToPlaces(grad, self, indices, out);
+}
+
+Planes AdaptivePlanes(const at::Tensor& self, int64_t height, int64_t width) {
+  const int64_t h = self.size(-2), w = self.size(-1);
+  return {self.numel() / std::max<int64_t>(h * w, 1), h, w, Adaptive(h, height), Adaptive(w, width)};
+}
+
+std::tuple<at::Tensor&, at::Tensor&> AdaptiveMaxPool(const at::Tensor& self, at::IntArrayRef size, at::Tensor& out,
+                                                     at::Tensor& indices) {
+  InferTwo<at::meta::structured_adaptive_max_pool2d>(out, indices, self, size);
+  if (!IsNumber(self.scalar_type())) return FallBack<at::_ops::adaptive_max_pool2d_out>(self, size, out, indices);
+  Greatest("adaptive_max_pool2d", AdaptivePlanes(self, size[0], size[1]), self, out, indices);
+  return {out, indices};
+}
+at::Tensor& AdaptiveMaxPoolBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& indices,
+                                    at::Tensor& out) {
+  Infer<at::meta::structured_adaptive_max_pool2d_backward>(out, grad, self, indices);
+  return ToPlaces(grad, self, indices, out);
 }
 
 struct Averages {
@@ -214,8 +243,7 @@ at::Tensor& AvgPoolBackward(const at::Tensor& grad, const at::Tensor& self, at::
 }
 
 Averages AdaptiveAverages(const at::Tensor& self, int64_t height, int64_t width) {
-  const int64_t h = self.size(-2), w = self.size(-1);
-  return {{self.numel() / std::max<int64_t>(h * w, 1), h, w, Adaptive(h, height), Adaptive(w, width)}, false, 0};
+  return {AdaptivePlanes(self, height, width), false, 0};
 }
 void CheckImage(const char* op, const at::Tensor& self) {
   TORCH_CHECK((self.dim() == 3 || self.dim() == 4) && self.size(-1) > 0 && self.size(-2) > 0 && self.size(-3) > 0, op,
@@ -245,6 +273,8 @@ at::Tensor AdaptiveAvgPoolBackward(const at::Tensor& grad, const at::Tensor& sel
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("max_pool2d_with_indices.out", &MaxPool);
   m.impl("max_pool2d_with_indices_backward.grad_input", &MaxPoolBackward);
+  m.impl("adaptive_max_pool2d.out", &AdaptiveMaxPool);
+  m.impl("adaptive_max_pool2d_backward.grad_input", &AdaptiveMaxPoolBackward);
   m.impl("avg_pool2d.out", &AvgPool);
   m.impl("avg_pool2d_backward.grad_input", &AvgPoolBackward);
   m.impl("_adaptive_avg_pool2d", &AdaptiveAvgPool);

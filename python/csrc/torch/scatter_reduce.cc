@@ -46,7 +46,7 @@ at::Tensor& ScatterReduceOut(const at::Tensor& self, int64_t given_dim, const at
                              const at::Tensor& given_source, c10::string_view reduce, bool include_self,
                              at::Tensor& out) {
   Infer<at::meta::structured_scatter_reduce_two>(out, self, given_dim, index, given_source, reduce, include_self);
-  if (!IsNumber(self.scalar_type()) || self.dim() == 0 || index.dim() == 0 || index.scalar_type() != at::kLong)
+  if (!IsNumber(self.scalar_type()) || index.scalar_type() != at::kLong)
     return FallBack<at::_ops::scatter_reduce_two_out>(self, given_dim, index, given_source, reduce, include_self, out);
   if (index.numel() == 0) return out.is_same(self) ? out : out.copy_(self);
   const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());

@@ -1,5 +1,6 @@
 // Where numbers stand in sorted ones: searchsorted and bucketize.
 #include <ATen/core/Tensor.h>
+#include <ATen/native/BucketizationUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/searchsorted_ops.h>
@@ -14,49 +15,20 @@ namespace {
 using Side = std::optional<c10::string_view>;
 using MaybeTensor = std::optional<at::Tensor>;
 
-bool FromTheRight(bool right, Side side) {
-  TORCH_CHECK(!side || *side == "left" || *side == "right",
-              "torch.searchsorted(): side can only be 'left' or 'right' but got ", side.value_or(""));
-  TORCH_CHECK(!side || !right || *side == "right",
-              "torch.searchsorted(): side and right can't be set to opposites, got side of ", side.value_or(""),
-              " while right was True");
-  return right || (side && *side == "right");
-}
-
-void Check(const at::Tensor& sorted, const at::Tensor& self, const at::Tensor& out, bool out_int32,
-           const MaybeTensor& sorter) {
-  TORCH_CHECK(sorted.dim() > 0, "torch.searchsorted(): boundaries tensor should have positive dimension, but got 0");
-  bool rows_match = sorted.dim() == 1 || sorted.dim() == self.dim();
-  for (int64_t d = 0; rows_match && d < sorted.dim() - 1; ++d) rows_match = sorted.size(d) == self.size(d);
-  TORCH_CHECK(rows_match,
-              "torch.searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries "
-              "tensor and input value tensor must match, but we got boundaries tensor ",
-              sorted.sizes(), " and input value tensor ", self.sizes());
-  const at::ScalarType wanted = out_int32 ? at::kInt : at::kLong;
-  TORCH_CHECK(out.scalar_type() == wanted, "torch.searchsorted(): output tensor's dtype is wrong, expected ", wanted,
-              ", got ", out.scalar_type());
-  if (!sorter || !sorter->defined()) return;
-  TORCH_CHECK(sorter->sizes() == sorted.sizes(),
-              "torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor ",
-              sorted.sizes(), " and got sorter tensor ", sorter->sizes());
-  TORCH_CHECK(sorter->scalar_type() == at::kLong,
-              "torch.searchsorted(): sorter must be a tensor of long dtype but got ", sorter->scalar_type());
-  if (sorter->numel() == 0) return;
-  TORCH_CHECK(sorter->min().item<int64_t>() >= 0 && sorter->max().item<int64_t>() < sorted.size(-1),
-              "torch.searchsorted(): sorter index out of range");
-}
-
 at::Tensor& SearchOut(const at::Tensor& sorted, const at::Tensor& self, bool out_int32, bool given_right, Side side,
                       const MaybeTensor& sorter, at::Tensor& out) {
-  Check(sorted, self, out, out_int32, sorter);
-  const bool right = FromTheRight(given_right, side);
+  const at::Tensor given_order = sorter.value_or(at::Tensor());
+  at::native::searchsorted_pre_check(sorted, self, out, out_int32, given_right, side, given_order);
+  const bool right = given_right || side == "right";
   at::native::resize_output(out, self.sizes());
   if (out.numel() == 0) return out;
   const at::ScalarType dtype = at::result_type(sorted, self);
   if (!IsNumber(dtype))
     return FallBack<at::_ops::searchsorted_Tensor_out>(sorted, self, out_int32, given_right, side, sorter, out);
-  const at::Tensor rows = Dense(sorted, dtype), x = Dense(self, dtype), target = DenseTarget(out, at::kLong);
-  const at::Tensor order = sorter && sorter->defined() ? Dense(*sorter) : at::Tensor();
+  at::Tensor x = self, rows = sorted, order = given_order;  // warns once of what is not contiguous
+  at::native::searchsorted_maybe_trim_input_tensors(x, rows, order, self, sorted, given_order);
+  x = Dense(x, dtype), rows = Dense(rows, dtype);
+  const at::Tensor target = DenseTarget(out, at::kLong);
   const int64_t length = sorted.size(-1), per_row = sorted.dim() == 1 ? self.numel() : self.size(-1);
   DispatchNumbers(dtype, [&]<class T>(T) {
     const auto* from = static_cast<const T*>(rows.const_data_ptr());

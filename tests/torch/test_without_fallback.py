@@ -1,0 +1,139 @@
+"""Operators of models that once fell back to the CPU: on the device, gradients and all.
+
+test_opinfo.py compares values whoever computes them; this shows that the device does.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import warnings  # noqa: E402
+
+from onnxruntime_npu import torch_device  # noqa: E402
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+OPERATORS = [
+    "cdist", "nn.functional.adaptive_max_pool1d", "nn.functional.adaptive_max_pool2d",
+    "nn.functional.binary_cross_entropy_with_logits", "nn.functional.ctc_loss",
+    "nn.functional.grid_sample", "nn.functional.mish", "unique", "unique_consecutive",
+]  # fmt: skip
+
+
+def results(op, sample, device):
+    """The floats of the result and the gradients of the floats that went in."""
+    moved = sample.transform(
+        lambda x: (
+            x.detach().to(device).requires_grad_(x.requires_grad)
+            if isinstance(x, torch.Tensor)
+            else x
+        )
+    )
+    result = op(moved.input, *moved.args, **moved.kwargs)
+    outputs = [result] if isinstance(result, torch.Tensor) else list(result)
+    leaves = [
+        x
+        for x in (moved.input, *moved.args, *moved.kwargs.values())
+        if isinstance(x, torch.Tensor) and x.requires_grad
+    ]
+    if not leaves:
+        return outputs
+    with_gradient = [y for y in outputs if y.requires_grad]
+    grads = torch.autograd.grad(
+        with_gradient,
+        leaves,
+        [torch.linspace(-1, 2, y.numel()).view(y.shape).to(device) for y in with_gradient],
+    )
+    return [*outputs, *grads]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_values_and_gradients_are_the_devices_own(name):
+    for op in (o for o in op_db if o.name == name):
+        for sample in op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd):
+            expected = results(op, sample, "cpu")
+            torch_device.reset_fallback_counts()
+            got = results(op, sample, "npu")
+            assert not torch_device.fallback_counts()
+            for g, e in zip(got, expected, strict=True):
+                torch.testing.assert_close(g.cpu(), e, rtol=1.3e-5, atol=1e-4, equal_nan=True)
+
+
+def sample_grid(image, grid, mode="bilinear"):
+    return torch.nn.functional.grid_sample(image, grid, mode, align_corners=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_floats_are_computed_in_float_and_rounded_once(dtype):
+    a, b = torch.randn(2, 5, 10).to(dtype), torch.randn(1, 4, 10).to(dtype)
+    image, grid = torch.randn(1, 2, 5, 6).to(dtype), (torch.rand(1, 3, 4, 2) * 2 - 1).to(dtype)
+    for function, inputs in (
+        (torch.cdist, (a, b)),
+        (sample_grid, (image, grid)),
+    ):
+        expected = function(*(t.float() for t in inputs)).to(dtype)
+        got = function(*(t.npu() for t in inputs))
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.cpu(), expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_the_greatest_difference_keeps_its_gradient_after_rounding():
+    a = torch.tensor([[0.1, 3.3]], dtype=torch.half).npu().requires_grad_()
+    b = torch.tensor([[0.05, -0.0123]], dtype=torch.half).npu()
+    torch.cdist(a, b, p=float("inf")).sum().backward()
+    assert a.grad.tolist() == [[0, 1]]
+
+
+def test_coordinates_that_are_no_place_read_nothing():
+    image = torch.ones(1, 1, 3, 3).npu()
+    for value in (float("inf"), -float("inf"), 1e30, 1e9):
+        grid = torch.full((1, 1, 1, 2), value).npu()
+        for mode in ("bilinear", "nearest"):
+            assert sample_grid(image, grid, mode).item() == 0
+    nan = torch.full((1, 1, 1, 2), float("nan")).npu()  # as -1
+    corner = torch.full((1, 1, 1, 2), -1.0).npu()
+    assert sample_grid(image, nan) == sample_grid(image, corner)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.bool])
+@pytest.mark.parametrize("shape", [(0,), (), (5, 4)])
+def test_distinct_elements_of_any_type(dtype, shape):
+    x = (torch.rand(shape) * 4).to(dtype)
+    for function in (torch.unique, torch.unique_consecutive):
+        expected = function(x, return_inverse=True, return_counts=True)
+        got = function(x.npu(), return_inverse=True, return_counts=True)
+        for g, e in zip(got, expected, strict=True):
+            assert torch.equal(g.cpu(), e) and g.dtype == e.dtype
+
+
+def test_nan_is_like_no_other():
+    x = torch.tensor([1.0, float("nan"), 0.0, float("nan"), float("inf"), 1.0])
+    values, counts = torch.unique(x.npu(), return_counts=True)
+    assert counts.tolist() == [1, 2, 1, 1, 1]
+    torch.testing.assert_close(values.cpu(), torch.unique(x), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "input_lengths, target_lengths, message",
+    [
+        ((6, 6, 6), (2, 2), "input_lengths must be of size batch_size"),
+        ((6, 7), (2, 2), "Expected input_lengths .* got value 7"),
+        ((6, 6), (2, 4), "Expected target_lengths .* got value 4"),
+        ((6, 6), (-1, 2), "Expected target_lengths .* got value -1"),
+    ],
+)
+def test_lengths_of_ctc_loss_are_checked(input_lengths, target_lengths, message):
+    log_probs = torch.randn(6, 2, 5).log_softmax(-1).npu()
+    targets = torch.ones(2, 3, dtype=torch.long).npu()
+    with pytest.raises(RuntimeError, match=message):
+        torch.nn.functional.ctc_loss(log_probs, targets, input_lengths, target_lengths)
+
+
+def test_a_label_out_of_range_is_an_error_of_the_device():
+    log_probs = torch.randn(6, 2, 5).log_softmax(-1).npu()
+    targets = torch.full((2, 3), 9).npu()
+    with pytest.raises(RuntimeError, match=r"\[ctc_loss\] expected targets between 0 and 4, got 9"):
+        torch.nn.functional.ctc_loss(log_probs, targets, (6, 6), (3, 3)).item()
+    assert torch.ones(2).npu().sum().item() == 2  # the device goes on
