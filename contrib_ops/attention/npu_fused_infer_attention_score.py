@@ -65,6 +65,12 @@ op = npu_op(
         "softmax_lse": ["float32"],
     },
     cpu=["query_padding_size", "kv_padding_size"],
+    late=[
+        "actual_seq_lengths",
+        "actual_seq_lengths_kv",
+        "query_padding_size",
+        "kv_padding_size",
+    ],
     sample_dtypes=FLOATS,
     typings=result_typings([*FLOATS, "int8"]),
 )

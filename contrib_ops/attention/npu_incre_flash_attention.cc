@@ -26,7 +26,7 @@ class IncreFlashAttentionKernel final : public InferenceKernel {
  public:
   explicit IncreFlashAttentionKernel(const KernelInfo& info)
       : InferenceKernel(
-            Read(info.attributes),
+            info, Read(info.attributes),
             {&In::query, &In::key, &In::value, &In::padding_mask, &In::atten_mask, &In::pse_shift, &In::key_lengths,
              &In::antiquant_scale, &In::antiquant_offset, &In::block_table, &In::dequant_scale1, &In::quant_scale1,
              &In::dequant_scale2, &In::quant_scale2, &In::quant_offset2, &In::kv_padding_size}) {}

@@ -45,6 +45,7 @@ op = npu_op(
         "attention_out": [*FLOATS, "int8"],
     },
     cpu=["kv_padding_size"],
+    late=["actual_seq_lengths", "kv_padding_size"],
     typings=result_typings(FLOATS),
 )
 

@@ -26,7 +26,7 @@ InferenceAttributes Read(const Attributes& a) {
 class PromptFlashAttentionKernel final : public InferenceKernel {
  public:
   explicit PromptFlashAttentionKernel(const KernelInfo& info)
-      : InferenceKernel(Read(info.attributes),
+      : InferenceKernel(info, Read(info.attributes),
                         {&In::query, &In::key, &In::value, &In::padding_mask, &In::atten_mask, &In::pse_shift,
                          &In::lengths, &In::dequant_scale1, &In::quant_scale1, &In::dequant_scale2, &In::quant_scale2,
                          &In::quant_offset2, &In::key_lengths}) {}

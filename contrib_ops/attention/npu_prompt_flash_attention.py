@@ -41,6 +41,7 @@ op = npu_op(
         "attention_out": OPERANDS,
     },
     cpu=["actual_seq_lengths", "actual_seq_lengths_kv"],
+    late=["actual_seq_lengths", "actual_seq_lengths_kv"],
     sample_dtypes=FLOATS,
     typings=result_typings(OPERANDS),
 )

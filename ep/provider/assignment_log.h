@@ -13,6 +13,7 @@ struct Decision {
   bool claimed = false;
   bool shape_arithmetic = false;  // implemented, but left to the CPU on purpose
   std::string reason;             // why not claimed
+  std::string frozen_input;       // what a replayed graph would keep the first value of (see replayable.h)
 };
 
 // The decisions of one session. ORT asks again after it transformed the graph; the last answer counts.

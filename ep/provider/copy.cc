@@ -40,6 +40,11 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
     std::memcpy(dst, src, bytes);
     return;
   }
+  // Onnxruntime makes these copies around a run, and a replay would not.
+  NPU_CHECK(
+      !device.CapturesHere(), "[graph] expected inputs and outputs bound in NPU memory, got one in host memory: ",
+      "with enable_npu_graph, bind OrtValues on 'npu' through IOBinding and update their content in place, or run ",
+      "with the run option gpu_graph_id=-1");
   const bool wait = stream == nullptr;
   if (wait) {
     device.WaitForStreams();

@@ -4,10 +4,14 @@
 #include <utility>
 
 #include "ep/runtime/current.h"
-#include "ep/runtime/graph.h"
 #include "ep/runtime/lent_memory.h"
 
 namespace npu::provider {
+namespace {
+
+thread_local Stream* captured_stream = nullptr;
+
+}  // namespace
 
 std::unique_ptr<Stream> DeviceState::CreateStream() {
   auto stream = device_.CreateStream();
@@ -28,6 +32,8 @@ void DeviceState::DestroyStream(std::unique_ptr<Stream> stream) {
 void* DeviceState::Allocate(size_t bytes, Stream* stream) {
   if (stream != nullptr) return device_.allocator().Allocate(bytes, *stream);
   if (void* lent = LentMemory::Take(device_.index(), bytes)) return lent;
+  // Replays use it again, so it belongs to the graph's pool.
+  if (CapturesHere()) return device_.allocator().Allocate(bytes, *captured_stream);
   void* ptr = device_.allocator().Allocate(bytes, *host_stream_);
   if (ptr != nullptr) {
     std::lock_guard lock(mutex_);
@@ -72,8 +78,31 @@ void DeviceState::FollowCaller() {
   const auto caller = RecordCaller();
   if (caller == nullptr) return;
   std::lock_guard lock(mutex_);
-  for (Stream* stream : streams_) stream->Wait(*caller);
+  for (Stream* stream : streams_) {
+    if (!Graph::IsCapturing(*stream)) stream->Wait(*caller);
+  }
 }
+
+// Under the lock, so that nobody who goes through the streams meets one whose capture begins or ends meanwhile.
+void DeviceState::BeginCapture(Graph& graph, Stream& stream) {
+  std::lock_guard lock(mutex_);
+  graph.CaptureBegin(stream, {}, CaptureMode::kRelaxed);
+  captured_stream = &stream;
+}
+
+void DeviceState::EndCapture(Graph& graph, Stream& stream) {
+  std::lock_guard lock(mutex_);
+  captured_stream = nullptr;
+  graph.CaptureEnd(stream);
+}
+
+void DeviceState::AbandonCapture(std::unique_ptr<Graph> graph) {
+  std::lock_guard lock(mutex_);
+  captured_stream = nullptr;
+  graph.reset();
+}
+
+bool DeviceState::CapturesHere() const { return captured_stream != nullptr && &captured_stream->device() == &device_; }
 
 void DeviceState::WaitForStreams() {
   std::vector<std::unique_ptr<Event>> passed;
@@ -81,7 +110,7 @@ void DeviceState::WaitForStreams() {
   {
     std::lock_guard lock(mutex_);
     for (Stream* stream : streams_) {
-      if (stream->Query()) continue;
+      if (Graph::IsCapturing(*stream) || stream->Query()) continue;  // what is captured does not run
       passed.push_back(std::make_unique<Event>(device_.backend()));
       passed.back()->Record(*stream);
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ep/runtime/device.h"
+#include "ep/runtime/graph.h"
 
 namespace npu::provider {
 
@@ -38,6 +39,14 @@ class DeviceState {
   void WaitForStreams();
   // A run comes after what its caller has enqueued: its streams wait for the thread's current stream.
   void FollowCaller();
+
+  // From now on the launches on `stream` are the graph's, and so is memory that this thread asks for without a stream.
+  void BeginCapture(Graph& graph, Stream& stream);
+  // Throws what made the capture invalid; it is over in any case.
+  void EndCapture(Graph& graph, Stream& stream);
+  void AbandonCapture(std::unique_ptr<Graph> graph);
+  // Whether this thread captures a graph of this device.
+  bool CapturesHere() const;
 
  private:
   // An event on the thread's current stream, or null when there is nothing to wait for.

@@ -1,11 +1,14 @@
 #include "ep/provider/ep.h"
 
+#include <charconv>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "ep/provider/factory.h"
 #include "ep/provider/logging.h"
 #include "ep/provider/partition.h"
+#include "ep/provider/sync_stream.h"
 
 namespace npu::provider {
 namespace {
@@ -23,27 +26,32 @@ class Ep final : public OrtEp {
         options_(options),
         logger_(logger),
         log_(std::make_shared<AssignmentLog>()),
-        constants_(std::make_shared<SharedConstants>(device_)) {
+        constants_(std::make_shared<SharedConstants>(device_)),
+        graphs_(options.graphs ? std::make_shared<SessionGraphs>(device_) : nullptr) {
     ort_version_supported = ORT_API_VERSION;
     GetName = [](const OrtEp*) noexcept { return kEpName; };
     GetCapability = &GetCapabilityImpl;
     GetKernelRegistry = [](OrtEp* self, const OrtKernelRegistry** out) noexcept {
       auto& me = *static_cast<Ep*>(self);
       *out = nullptr;
-      return Guard(me.api_.ort, [&] { *out = me.factory_.kernel_registry(); });
+      return Guard(me.api_.ort, [&] { *out = me.factory_.kernel_registry(me.options_.graphs); });
     };
-    IsConcurrentRunSupported = [](OrtEp*, bool* supported) noexcept -> OrtStatus* {
-      *supported = true;
+    IsConcurrentRunSupported = [](OrtEp* self, bool* supported) noexcept -> OrtStatus* {
+      *supported = static_cast<Ep*>(self)->graphs_ == nullptr;
       return nullptr;
     };
     Sync = [](OrtEp* self) noexcept {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] { me.device_.WaitForStreams(); });
     };
-    OnRunStart = [](OrtEp* self, const OrtRunOptions*) noexcept {
+    OnRunStart = [](OrtEp* self, const OrtRunOptions* run) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.device_.FollowCaller(); });
+      return Guard(me.api_.ort, [&] {
+        me.device_.FollowCaller();
+        if (me.graphs_ != nullptr) me.graphs_->BeginRun(me.GraphOf(run));
+      });
     };
+    if (graphs_ != nullptr) SetGraphFunctions();
     OnSessionInitializationEnd = [](OrtEp* self) noexcept {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] { me.CheckDecisions(); });
@@ -54,14 +62,46 @@ class Ep final : public OrtEp {
   DeviceState& device() const { return device_; }
   const Options& options() const { return options_; }
   const std::shared_ptr<SharedConstants>& constants() const { return constants_; }
+  const std::shared_ptr<SessionGraphs>& graphs() const { return graphs_; }
 
  private:
+  void SetGraphFunctions() {
+    OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      return Guard(me.api_.ort, [&] { me.graphs_->EndRun(); });
+    };
+    CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*, OrtSyncStreamImpl** out) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      *out = nullptr;
+      return Guard(me.api_.ort, [&] { *out = NewSyncStream(me.api_, me.device_, me.graphs_); });
+    };
+    IsGraphCaptureEnabled = [](const OrtEp*) noexcept { return true; };
+    GetGraphCaptureNodeAssignmentPolicy = [](const OrtEp*) noexcept {
+      return OrtGraphCaptureNodeAssignmentPolicy_ALLOW_CPU_FOR_SHAPES;
+    };
+    IsGraphCaptured = [](const OrtEp* self, int id) noexcept {
+      return static_cast<const Ep*>(self)->graphs_->Captured(id);
+    };
+    ReplayGraph = [](OrtEp* self, int id) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      return Guard(me.api_.ort, [&] { me.graphs_->Replay(id); });
+    };
+  }
+
+  // Onnxruntime itself reads this key too, and takes 0 where it is not given.
+  int GraphOf(const OrtRunOptions* run) const {
+    const char* text = run == nullptr ? nullptr : api_.ort.GetRunConfigEntry(run, "gpu_graph_id");
+    int id = 0;
+    if (text != nullptr) std::from_chars(text, text + std::strlen(text), id);
+    return id;
+  }
+
   static OrtStatus* ORT_API_CALL GetCapabilityImpl(OrtEp* self, const OrtGraph* graph,
                                                    OrtEpGraphSupportInfo* support) noexcept {
     auto& me = *static_cast<Ep*>(self);
     return Guard(me.api_.ort, [&] {
       try {
-        ClaimNodes(me.api_, graph, support, *me.log_, *me.constants_);
+        ClaimNodes(me.api_, graph, support, me.options_, *me.log_, *me.constants_);
       } catch (const std::exception& error) {
         me.log_->Fail(error.what());
         throw;
@@ -74,6 +114,7 @@ class Ep final : public OrtEp {
     if (const std::string error = log_->error(); !error.empty()) {
       Fail(ErrorCode::kInternal, "NPUExecutionProvider could not examine the model: ", error);
     }
+    CheckReplayable();
     size_t refused = 0;
     std::string list;
     for (const Decision& decision : log_->decisions()) {
@@ -87,6 +128,15 @@ class Ep final : public OrtEp {
               refused, " nodes cannot run on the NPU", list);
   }
 
+  void CheckReplayable() const {
+    if (graphs_ == nullptr) return;
+    for (const Decision& decision : log_->decisions()) {
+      NPU_CHECK(decision.frozen_input.empty(), "NPUExecutionProvider: enable_npu_graph expected host inputs to follow ",
+                "from shapes and constants, got '", decision.frozen_input, "' of ", decision.op_type, " '",
+                decision.node, "', which depends on what a model input holds: a replay would keep its first value");
+    }
+  }
+
   Factory& factory_;
   const Api& api_;
   DeviceState& device_;
@@ -94,6 +144,7 @@ class Ep final : public OrtEp {
   const OrtLogger* logger_;
   std::shared_ptr<AssignmentLog> log_;
   std::shared_ptr<SharedConstants> constants_;
+  std::shared_ptr<SessionGraphs> graphs_;  // null: runs are not captured
 };
 
 }  // namespace
@@ -108,6 +159,7 @@ DeviceState& DeviceOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->devi
 const Options& OptionsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->options(); }
 
 std::shared_ptr<SharedConstants> ConstantsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->constants(); }
+std::shared_ptr<SessionGraphs> GraphsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->graphs(); }
 
 void BeginAssignmentCapture() {
   capturing = true;

@@ -85,10 +85,11 @@ DeviceState& Factory::device(int index) {
   return *devices_[static_cast<size_t>(index)];
 }
 
-const OrtKernelRegistry* Factory::kernel_registry() {
+const OrtKernelRegistry* Factory::kernel_registry(bool late_inputs) {
   std::lock_guard lock(mutex_);
-  if (kernel_registry_ == nullptr) kernel_registry_ = std::make_unique<KernelRegistry>(api_, kEpName);
-  return kernel_registry_->get();
+  auto& registry = kernel_registries_[late_inputs ? 1 : 0];
+  if (registry == nullptr) registry = std::make_unique<KernelRegistry>(api_, kEpName, late_inputs);
+  return registry->get();
 }
 
 CustomOpDomain& Factory::custom_ops() {

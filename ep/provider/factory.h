@@ -20,8 +20,8 @@ class Factory final : public OrtEpFactory {
 
   const Api& api() const { return api_; }
   DeviceState& device(int index);
-  // Built when the first session asks; sessions share it.
-  const OrtKernelRegistry* kernel_registry();
+  // Built when the first session asks; sessions share it. `late_inputs`: see KernelInfo.
+  const OrtKernelRegistry* kernel_registry(bool late_inputs);
 
  private:
   void AddDevices(OrtEpDevice** out, size_t room, size_t* count);
@@ -38,7 +38,7 @@ class Factory final : public OrtEpFactory {
   std::vector<Owned<OrtMemoryInfo>> memory_infos_;
   std::vector<Owned<OrtHardwareDevice>> hardware_;
   std::mutex mutex_;
-  std::unique_ptr<KernelRegistry> kernel_registry_;
+  std::unique_ptr<KernelRegistry> kernel_registries_[2];  // with late inputs: the second
   std::unique_ptr<CustomOpDomain> custom_ops_;
 };
 

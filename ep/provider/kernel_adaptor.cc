@@ -158,11 +158,12 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
 class KernelAdaptor final : public OrtKernelImpl {
  public:
   KernelAdaptor(const Api& api, DeviceState& device, const Options& options, std::shared_ptr<SharedConstants> constants,
-                const OpDef& def, const OrtKernelInfo* info)
+                std::shared_ptr<SessionGraphs> graphs, const OpDef& def, const OrtKernelInfo* info)
       : OrtKernelImpl{},
         api_(api),
         device_(device),
         constants_(std::move(constants)),
+        graphs_(std::move(graphs)),
         signature_(ReadSignature(api, def, info)) {
     ort_version_supported = ORT_API_VERSION;
     Compute = &ComputeImpl;
@@ -178,13 +179,16 @@ class KernelAdaptor final : public OrtKernelImpl {
     kernel_info.output_count = signature_.output_count;
     kernel_info.attributes = ReadAttributes(api, info, def);
     kernel_info.float32_products = options.float32_products;
+    kernel_info.late_inputs = options.graphs;
     kernel_ = def.make(kernel_info);
     for (size_t i = 0; i < signature_.input_count; ++i) constants_->AddReader(signature_.input_names[i], *kernel_, i);
+    if (graphs_ != nullptr) graphs_->AddKernel();
   }
 
  private:
   // Work of a run that nobody waited for may still hold the kernel.
   ~KernelAdaptor() {
+    if (graphs_ != nullptr) graphs_->RemoveKernel();
     device_.WaitForStreams();
     constants_->RemoveReader(*kernel_);
   }
@@ -193,9 +197,11 @@ class KernelAdaptor final : public OrtKernelImpl {
     const auto& me = *static_cast<const KernelAdaptor*>(self);
     return Guard(me.api_.ort, [&] {
       me.Named([&] {
+        if (me.graphs_ != nullptr) me.graphs_->BeginPart();
         Context context(me.api_, me.device_, me.signature_, ort_context);
         me.kernel_->Compute(context);
         if (context.must_wait()) context.stream().Synchronize();
+        if (me.graphs_ != nullptr) me.graphs_->EndPart();
       });
     });
   }
@@ -244,6 +250,7 @@ class KernelAdaptor final : public OrtKernelImpl {
   const Api& api_;
   DeviceState& device_;
   std::shared_ptr<SharedConstants> constants_;
+  std::shared_ptr<SessionGraphs> graphs_;
   Signature signature_;
   std::unique_ptr<Kernel> kernel_;
 };
@@ -289,8 +296,9 @@ class MemcpyKernel final : public OrtKernelImpl {
 }  // namespace
 
 OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options,
-                         std::shared_ptr<SharedConstants> constants, const OpDef& def, const OrtKernelInfo* info) {
-  return new KernelAdaptor(api, device, options, std::move(constants), def, info);
+                         std::shared_ptr<SharedConstants> constants, std::shared_ptr<SessionGraphs> graphs,
+                         const OpDef& def, const OrtKernelInfo* info) {
+  return new KernelAdaptor(api, device, options, std::move(constants), std::move(graphs), def, info);
 }
 
 OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, bool to_host) {

@@ -4,6 +4,7 @@
 
 #include "ep/provider/ep.h"
 #include "ep/provider/kernel_adaptor.h"
+#include "ep/provider/node_view.h"
 
 namespace npu::provider {
 namespace {
@@ -20,9 +21,9 @@ void DeclareAliases(const Api& api, OrtKernelDefBuilder* builder, AddAliases add
   if (!pairs.empty()) api.Check(add(builder, inputs.data(), outputs.data(), pairs.size()));
 }
 
-void DeclareOperator(const Api& api, OrtKernelDefBuilder* builder, const OpDef& def) {
+void DeclareOperator(const Api& api, OrtKernelDefBuilder* builder, const OpDef& def, bool late_inputs) {
   for (size_t i = 0; i < def.inputs.size(); ++i) {
-    if (!def.inputs[i].cpu) continue;
+    if (!ReadOnHost(def.inputs[i], late_inputs)) continue;
     // ORT places inputs one by one, and a variadic list has no end.
     NPU_CHECK(!def.inputs[i].variadic, "[", def.type, "] expected variadic inputs in device memory");
     api.Check(api.ep.KernelDefBuilder_SetInputMemType(builder, i, OrtMemTypeCPUInput));
@@ -40,8 +41,8 @@ void DeclareOperator(const Api& api, OrtKernelDefBuilder* builder, const OpDef& 
 
 }  // namespace
 
-KernelRegistry::KernelRegistry(const Api& api, const char* ep_name)
-    : api_(api), ep_name_(ep_name), registry_(nullptr, api.ep.ReleaseKernelRegistry) {
+KernelRegistry::KernelRegistry(const Api& api, const char* ep_name, bool late_inputs)
+    : api_(api), ep_name_(ep_name), late_inputs_(late_inputs), registry_(nullptr, api.ep.ReleaseKernelRegistry) {
   OrtKernelRegistry* raw = nullptr;
   api_.Check(api_.ep.CreateKernelRegistry(&raw));
   registry_.reset(raw);
@@ -64,7 +65,7 @@ void KernelRegistry::Register(const char* domain, const char* type, int since, i
   if (def != nullptr) {
     // No type constraints: they are looked up by the schema's names, which differ between a model-local function, a
     // custom operator and an ONNX schema. Types are checked when a node is claimed.
-    DeclareOperator(api_, builder.get(), *def);
+    DeclareOperator(api_, builder.get(), *def, late_inputs_);
   } else if (to_host) {
     api_.Check(api_.ep.KernelDefBuilder_SetOutputMemType(builder.get(), 0, OrtMemTypeCPUOutput));
   } else {
@@ -84,8 +85,9 @@ OrtStatus* ORT_API_CALL KernelRegistry::Create(void* state, const OrtKernelInfo*
     const OrtEp* ep = nullptr;
     entry.api->Check(entry.api->ep.KernelInfo_GetEp(info, &ep));
     DeviceState& device = DeviceOf(ep);
-    *out = entry.def != nullptr ? NewKernel(*entry.api, device, OptionsOf(ep), ConstantsOf(ep), *entry.def, info)
-                                : NewMemcpyKernel(*entry.api, device, entry.to_host);
+    *out = entry.def != nullptr
+               ? NewKernel(*entry.api, device, OptionsOf(ep), ConstantsOf(ep), GraphsOf(ep), *entry.def, info)
+               : NewMemcpyKernel(*entry.api, device, entry.to_host);
   });
 }
 

@@ -11,8 +11,8 @@ namespace npu::provider {
 
 class KernelRegistry {
  public:
-  // Throws when the kernel library cannot be loaded.
-  KernelRegistry(const Api& api, const char* ep_name);
+  // `late_inputs`: see KernelInfo. Throws when the kernel library cannot be loaded.
+  KernelRegistry(const Api& api, const char* ep_name, bool late_inputs);
 
   const OrtKernelRegistry* get() const { return registry_.get(); }
 
@@ -29,6 +29,7 @@ class KernelRegistry {
 
   const Api& api_;
   const char* ep_name_;
+  const bool late_inputs_;
   Owned<OrtKernelRegistry> registry_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -45,4 +45,7 @@ Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef
 // The definition of argument i: the last one repeats when it is variadic; null beyond the end.
 const ArgDef* ArgAt(const std::vector<ArgDef>& args, size_t i);
 
+// Whether the kernel reads the argument while it is computed; `late_inputs`: see KernelInfo.
+inline bool ReadOnHost(const ArgDef& arg, bool late_inputs) { return arg.cpu && !(arg.late && late_inputs); }
+
 }  // namespace npu::provider

@@ -52,6 +52,15 @@ const std::vector<OptionSpec>& OptionSpecs() {
          options.float32_products = value == "medium" ? DType::kBFloat16 : DType::kFloat32;
          return value == "highest" || value == "medium";
        }},
+      {"enable_npu_graph", "0, 1", "0",
+       "Captures the launches of a run and replays them in later runs, without onnxruntime's work for each node, as "
+       "enable_cuda_graph does. Inputs and outputs are bound once in NPU memory (IOBinding) and their content is "
+       "updated in place: a replay reads and writes the addresses that were captured. The run option gpu_graph_id "
+       "numbers graphs, one per set of shapes; -1 runs without a graph.",
+       [](const std::string& value, Options& options) {
+         options.graphs = value == "1";
+         return value == "0" || value == "1";
+       }},
   };
   return specs;
 }

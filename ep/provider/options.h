@@ -13,6 +13,7 @@ struct Options {
   int device_id = 0;
   bool refuse_cpu_fallback = false;
   DType float32_products = DType::kFloat32;  // see KernelInfo
+  bool graphs = false;                       // see SessionGraphs
 };
 
 struct OptionSpec {

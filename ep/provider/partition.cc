@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ep/provider/node_view.h"
+#include "ep/provider/replayable.h"
 #include "ep/provider/shape_arithmetic.h"
 #include "ep/runtime/op_registry.h"
 
@@ -58,8 +59,8 @@ std::string IdentityOf(const std::string& graph_name, const GraphNode& node) {
 
 }  // namespace
 
-void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, AssignmentLog& log,
-                SharedConstants& constants) {
+void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
+                AssignmentLog& log, SharedConstants& constants) {
   std::vector<GraphNode> nodes;
   std::vector<const OpDef*> defs;
   std::vector<std::string> reasons;
@@ -69,7 +70,12 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
     reasons.push_back(WhyNotImplemented(api, support, nodes.back(), &def));
     defs.push_back(def);
   }
-  const std::vector<bool> shape_arithmetic = FindShapeArithmetic(nodes, defs);
+  const std::vector<bool> shape_arithmetic = FindShapeArithmetic(nodes, defs, options.graphs);
+  std::vector<const OpDef*> claimed = defs;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (shape_arithmetic[i]) claimed[i] = nullptr;
+  }
+  const std::vector<std::string> frozen_inputs = FindFrozenInputs(nodes, claimed);
 
   const char* graph_name = nullptr;
   api.Check(api.ort.Graph_GetName(graph, &graph_name));
@@ -79,7 +85,8 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
     decision.op_type = nodes[i].view.op_type;
     decision.domain = nodes[i].domain;
     decision.shape_arithmetic = shape_arithmetic[i];
-    decision.claimed = defs[i] != nullptr && !shape_arithmetic[i];
+    decision.claimed = claimed[i] != nullptr;
+    decision.frozen_input = frozen_inputs[i];
     decision.reason = shape_arithmetic[i] ? "shape arithmetic stays on the CPU" : reasons[i];
     if (decision.claimed) ExpectReaders(api, nodes[i], constants);
     if (decision.claimed) api.Check(api.ep.EpGraphSupportInfo_AddSingleNode(support, nodes[i].node));

@@ -3,13 +3,14 @@
 
 #include "ep/provider/abi.h"
 #include "ep/provider/assignment_log.h"
+#include "ep/provider/options.h"
 #include "ep/provider/shared_constants.h"
 
 namespace npu::provider {
 
 // Claims every node that is really implemented, except shape arithmetic, and records each decision with its reason, and
 // which constants have several readers.
-void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, AssignmentLog& log,
-                SharedConstants& constants);
+void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
+                AssignmentLog& log, SharedConstants& constants);
 
 }  // namespace npu::provider

@@ -59,7 +59,8 @@ int64_t Saturated(int64_t n) { return std::min(n, kMaxElements + 1); }
 
 class Finder {
  public:
-  Finder(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs) : nodes_(nodes), defs_(defs) {}
+  Finder(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs, bool graphs)
+      : nodes_(nodes), defs_(defs), graphs_(graphs) {}
 
   std::vector<bool> Run() {
     FindFeasible();
@@ -74,7 +75,8 @@ class Finder {
     if (auto found = bound_.find(value.name); found != bound_.end()) return found->second;
     const int64_t stated = value.StaticElements();
     if (value.constant) return stated >= 0 && stated <= kMaxElements ? std::optional(stated) : std::nullopt;
-    if (value.graph_input && value.dtype != DType::kFloat32 && value.rank_known && value.shape.size() <= 1) {
+    if (!graphs_ && value.graph_input && value.dtype != DType::kFloat32 && value.rank_known &&
+        value.shape.size() <= 1) {
       const int64_t bound = stated >= 0 ? stated : kAssumedLength;
       return bound <= kMaxElements ? std::optional(bound) : std::nullopt;
     }
@@ -165,7 +167,7 @@ class Finder {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (node.inputs[i].info == nullptr) continue;
         const ArgDef* arg = defs_[n] == nullptr ? nullptr : ArgAt(defs_[n]->inputs, i);
-        const bool by_kernel = defs_[n] == nullptr || (arg != nullptr && arg->cpu);
+        const bool by_kernel = defs_[n] == nullptr || (arg != nullptr && ReadOnHost(*arg, graphs_));
         if (by_kernel || (feasible_[n] && demanded_[n])) wanted[node.inputs[i].name] = true;
       }
     }
@@ -182,9 +184,9 @@ class Finder {
         const ValueView& input = node.inputs[i];
         if (input.info == nullptr) continue;
         const bool here = on_host[input.name];
-        available = available && (here || input.constant || input.graph_input);
+        available = available && (here || input.constant || (input.graph_input && !graphs_));
         const ArgDef* arg = defs_[n] == nullptr ? nullptr : ArgAt(defs_[n]->inputs, i);
-        saves_a_copy = saves_a_copy || (here && (arg == nullptr || !arg->cpu));
+        saves_a_copy = saves_a_copy || (here && (arg == nullptr || !ReadOnHost(*arg, graphs_)));
       }
       keep[n] = feasible_[n] && available && (demanded_[n] || saves_a_copy);
       for (size_t i = 0; i < node.outputs.size(); ++i) {
@@ -197,14 +199,16 @@ class Finder {
 
   const std::vector<GraphNode>& nodes_;
   const std::vector<const OpDef*>& defs_;
+  const bool graphs_;
   std::unordered_map<std::string_view, int64_t> bound_;
   std::vector<bool> feasible_, demanded_;
 };
 
 }  // namespace
 
-std::vector<bool> FindShapeArithmetic(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs) {
-  return Finder(nodes, defs).Run();
+std::vector<bool> FindShapeArithmetic(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs,
+                                      bool graphs) {
+  return Finder(nodes, defs, graphs).Run();
 }
 
 }  // namespace npu::provider

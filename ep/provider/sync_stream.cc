@@ -39,36 +39,48 @@ class Notification final : public OrtSyncNotificationImpl {
 
 class SyncStream final : public OrtSyncStreamImpl {
  public:
-  SyncStream(const Api& api, DeviceState& device)
-      : OrtSyncStreamImpl{}, api_(api), device_(device), stream_(device.CreateStream()) {
+  SyncStream(const Api& api, DeviceState& device, std::shared_ptr<SessionGraphs> graphs)
+      : OrtSyncStreamImpl{},
+        api_(api),
+        device_(device),
+        graphs_(std::move(graphs)),
+        own_(graphs_ == nullptr ? device.CreateStream() : nullptr),
+        stream_(graphs_ == nullptr ? *own_ : graphs_->stream()) {
     ort_version_supported = ORT_API_VERSION;
     Release = [](OrtSyncStreamImpl* self) noexcept { delete static_cast<SyncStream*>(self); };
-    GetHandle = [](OrtSyncStreamImpl* self) noexcept -> void* { return static_cast<SyncStream*>(self)->stream_.get(); };
+    GetHandle = [](OrtSyncStreamImpl* self) noexcept -> void* { return &static_cast<SyncStream*>(self)->stream_; };
     CreateNotification = [](OrtSyncStreamImpl* self, OrtSyncNotificationImpl** out) noexcept {
       auto& me = *static_cast<SyncStream*>(self);
       *out = nullptr;
-      return Guard(me.api_.ort, [&] { *out = new Notification(me.api_, *me.stream_); });
+      return Guard(me.api_.ort, [&] { *out = new Notification(me.api_, me.stream_); });
     };
     Flush = &Synchronize;
     // ORT fails the run with this status, so this is where the error of an asynchronous kernel reaches the caller.
     OnSessionRunEnd = &Synchronize;
   }
-  ~SyncStream() { device_.DestroyStream(std::move(stream_)); }
+  ~SyncStream() {
+    if (own_ != nullptr) device_.DestroyStream(std::move(own_));
+  }
 
  private:
   static OrtStatus* ORT_API_CALL Synchronize(OrtSyncStreamImpl* self) noexcept {
     auto& me = *static_cast<SyncStream*>(self);
-    return Guard(me.api_.ort, [&] { me.stream_->Synchronize(); });
+    if (me.graphs_ != nullptr && me.graphs_->capturing()) return nullptr;  // nothing runs before the capture is whole
+    return Guard(me.api_.ort, [&] { me.stream_.Synchronize(); });
   }
 
   const Api& api_;
   DeviceState& device_;
-  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<SessionGraphs> graphs_;
+  std::unique_ptr<Stream> own_;  // null: the graphs'
+  Stream& stream_;
 };
 
 }  // namespace
 
-OrtSyncStreamImpl* NewSyncStream(const Api& api, DeviceState& device) { return new SyncStream(api, device); }
+OrtSyncStreamImpl* NewSyncStream(const Api& api, DeviceState& device, std::shared_ptr<SessionGraphs> graphs) {
+  return new SyncStream(api, device, std::move(graphs));
+}
 
 Stream* StreamOf(const Api& api, OrtSyncStream* stream) {
   return stream == nullptr ? nullptr : static_cast<Stream*>(api.ort.SyncStream_GetHandle(stream));

@@ -21,6 +21,9 @@ struct KernelInfo {
   Attributes attributes;
   // What products of float32 with a constant matrix may round their operands to; sums stay float32.
   DType float32_products = DType::kFloat32;
+  // Inputs that the operator's definition calls late lie in device memory and are read by the launch, so that one that
+  // was captured sees what they hold when it is replayed.
+  bool late_inputs = false;
 };
 
 class OpContext {

@@ -19,6 +19,8 @@ struct ArgDef {
   bool optional = false;
   bool variadic = false;
   bool cpu = false;  // the value lives in host memory (shapes, axes, sequence lengths)
+  // Of a cpu argument: the kernel can also read it when it runs, in device memory. See KernelInfo::late_inputs.
+  bool late = false;
 };
 
 struct AttrDef {

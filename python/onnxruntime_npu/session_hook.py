@@ -25,6 +25,7 @@ from .registration import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
+_NO_GRAPH = "cannot use the graph capture feature"
 _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
 DECISIONS = "_npu_decisions"
 
@@ -122,6 +123,8 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
             if d["op_type"] == no_body[1] and not d["claimed"]
         ]
         return C.NotImplemented("; ".join([no_body[0], *reasons]))
+    if _NO_GRAPH in text:
+        return C.Fail(_why_no_graph(decisions))
     if isinstance(error, (ValueError, RuntimeError)) and get_ep_name() in text:
         if f"Unknown Provider Type: {get_ep_name()}" in text:
             count = sum(d.ep_name == get_ep_name() for d in C.get_ep_devices())
@@ -133,3 +136,22 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
     if isinstance(error, UnicodeDecodeError):
         return C.Fail(text)
     return error
+
+
+def _why_no_graph(decisions: list[dict[str, Any]]) -> str:
+    """Say which nodes keep onnxruntime from capturing a session's runs."""
+    left = [
+        f"{d['op_type']} '{d['node']}' runs on the CPU: {d['reason']}"
+        for d in decisions
+        if not d["claimed"] and not d["shape_arithmetic"]
+    ]
+    left += [
+        f"{d['op_type']} '{d['node']}' reads '{d['frozen_input']}' on the host"
+        for d in decisions
+        if d["frozen_input"]
+    ]
+    found = "; ".join(left[:5]) or "a node of the NPU that reads the result of shape arithmetic"
+    return (
+        f"{get_ep_name()}: enable_npu_graph expected every node that computes on the NPU, without "
+        f"copies between it and the host, got {found}"
+    )

@@ -31,6 +31,15 @@ Engine ChooseEngine(const Problem& p) {
   return FloatEngine(p.key.dtype);
 }
 
+int64_t MostItemRows(const Problem& p) {
+  return std::clamp(kItemBytes / (4 * (p.head_size + p.rope_size + p.value_size)) / kRowStep * kRowStep, kRowStep,
+                    kMaxItemRows);
+}
+
+size_t PartialBytes(const Problem& p, int64_t rows) {
+  return static_cast<size_t>(RoundUp(rows * PartialStride(p) * int64_t{sizeof(float)}, 64));
+}
+
 }  // namespace
 
 Attention::Attention(Problem problem) : problem_(std::move(problem)), threads_(NumThreads()) { Plan(); }
@@ -38,8 +47,7 @@ Attention::Attention(Problem problem) : problem_(std::move(problem)), threads_(N
 void Attention::Plan() {
   const Problem& p = problem_;
   const int64_t group = p.heads / p.key_heads;
-  const int64_t max_rows = std::clamp(
-      kItemBytes / (4 * (p.head_size + p.rope_size + p.value_size)) / kRowStep * kRowStep, kRowStep, kMaxItemRows);
+  const int64_t max_rows = MostItemRows(p);
   int64_t row_steps = 0;
   for (const Sequence& s : p.sequences) row_steps += (s.query_rows * group + kRowStep - 1) / kRowStep * p.key_heads;
   const int64_t item_rows =
@@ -74,8 +82,20 @@ void Attention::Plan() {
   if (narrow_rows > 0) scratch_bytes_ = engine.narrow_scratch_bytes(p);
   if (panel_rows > 0) scratch_bytes_ = std::max(scratch_bytes_, engine.panel_scratch_bytes(p, panel_rows));
   threads_ = std::min<int64_t>(threads_, static_cast<int64_t>(items_.size()));
-  partials_bytes_ = static_cast<size_t>(RoundUp(partial_rows * PartialStride(p) * int64_t{sizeof(float)}, 64));
+  partials_bytes_ = PartialBytes(p, partial_rows);
   workspace_bytes_ = partials_bytes_ + static_cast<size_t>(threads_) * scratch_bytes_;
+}
+
+// The parts of all items are at most twice as many as SplitKeys wants: an item has at most its share of them, and the
+// work of a share is rounded down, which no more than halves it.
+size_t Attention::MostWorkspaceBytes(const Problem& p, int64_t query_rows) {
+  const auto threads = static_cast<int64_t>(NumThreads());
+  const int64_t rows = std::min(MostItemRows(p), query_rows * (p.heads / p.key_heads));
+  const Engine engine = ChooseEngine(p);
+  size_t scratch = engine.narrow_scratch_bytes(p);
+  if (rows > kNarrowRows) scratch = std::max(scratch, engine.panel_scratch_bytes(p, rows));
+  const int64_t parts = threads == 1 ? 0 : 2 * threads * kItemsPerThread;
+  return PartialBytes(p, parts * rows) + static_cast<size_t>(threads) * scratch;
 }
 
 // Where there are fewer items than keep the threads busy, their keys are shared out too. Returns the rows of partial

@@ -135,6 +135,8 @@ class Attention {
   explicit Attention(Problem problem);
 
   size_t WorkspaceBytes() const { return workspace_bytes_; }
+  // What sequences of so many query rows in all, of whatever lengths, need at most.
+  static size_t MostWorkspaceBytes(const Problem& problem, int64_t query_rows);
   // Inside the launch. `workspace` is 64-byte aligned.
   void Run(void* workspace) const;
 

@@ -48,7 +48,7 @@ class InferenceKernel : public Kernel {
  public:
   using Order = std::vector<TensorView InferenceInputs::*>;
   // Checks what attributes alone can tell.
-  InferenceKernel(InferenceAttributes attributes, Order order);
+  InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, Order order);
   // Checks the inputs, allocates the outputs (attention and, where the operator has it, log-sum-exp) and launches.
   void Compute(OpContext& ctx) const override;
 
@@ -56,6 +56,7 @@ class InferenceKernel : public Kernel {
   InferenceAttributes attributes_;
   Order order_;
   const Layout* layout_ = nullptr;
+  const bool late_;  // lengths and paddings are read by the launch
 };
 
 }  // namespace npu::attention

@@ -1,7 +1,5 @@
 #include "ep/kernels/attention/inference_call.h"
 
-#include <utility>
-
 #include "ep/kernels/attention/combination.h"
 
 namespace npu::attention {
@@ -24,8 +22,7 @@ Problem InferenceCall::MakeProblem() {
   SetOutput();
   SetMask();
   SetBias();
-  SetSequences();
-  return std::move(p_);
+  return p_;
 }
 
 Shape InferenceCall::LseShape() const {

@@ -16,8 +16,11 @@ class InferenceCall {
   InferenceCall(const InferenceAttributes& attributes, const Layout& layout, const InferenceInputs& inputs)
       : a_(attributes), layout_(layout), in_(inputs) {}
 
-  // Everything but the outputs.
+  // Everything but the sequences and the outputs.
   Problem MakeProblem();
+  // What lengths and paddings say now. After MakeProblem.
+  std::vector<Sequence> MakeSequences();
+  int64_t query_rows() const { return q_.batch * q_.rows; }
   Shape OutputShape() const { return attention::OutputShape(layout_.output, q_, p_.value_size); }
   Shape LseShape() const;
 
@@ -48,7 +51,6 @@ class InferenceCall {
   // inference_sequences.cc
   void SetMask();
   void SetBias();
-  void SetSequences();
   void AddSequence(int64_t entry, int64_t row, int64_t rows, int64_t len, int64_t key_row, int64_t key_len);
   void AddPadded(int64_t entry, int64_t len, int64_t key_len);
   std::vector<int64_t> Lengths(const char* name, const TensorView& list, int64_t batch, int64_t limit) const;
@@ -66,6 +68,7 @@ class InferenceCall {
   const Layout& layout_;
   const InferenceInputs& in_;
   Problem p_;
+  std::vector<Sequence> sequences_;
   Axes q_, query_rope_, o_;
   Cache k_, v_, key_rope_;
   bool decode_ = false;

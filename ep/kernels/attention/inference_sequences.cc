@@ -1,11 +1,12 @@
 // Lengths, padding, masks and bias: which rows there are and which keys they see.
 #include <algorithm>
+#include <utility>
 
 #include "ep/kernels/attention/inference_call.h"
 
 namespace npu::attention {
 
-void InferenceCall::SetSequences() {
+std::vector<Sequence> InferenceCall::MakeSequences() {
   NPU_INFERENCE_CHECK(!paged() || in_.key_lengths, "expected ", a_.key_lengths_name, " with block_table, got none");
   NPU_INFERENCE_CHECK(!packed() || (in_.lengths && in_.key_lengths), "expected actual_seq_lengths and ",
                       a_.key_lengths_name, " for input_layout ", layout_.name);
@@ -19,7 +20,7 @@ void InferenceCall::SetSequences() {
     for (int64_t b = 0; b < q_.batch; ++b) {
       AddPadded(b, lengths[static_cast<size_t>(b)], key_lengths[static_cast<size_t>(b)]);
     }
-    return;
+    return std::exchange(sequences_, {});
   }
   const std::vector<int64_t> lengths = PackedLengths("actual_seq_lengths", in_.lengths, -1, q_.rows);
   const auto count = static_cast<int64_t>(lengths.size());
@@ -35,6 +36,7 @@ void InferenceCall::SetSequences() {
     key_row += key_lengths[b];
   }
   if (row < q_.rows) AddSequence(0, row, q_.rows - row, 0, 0, 0);  // rows of no sequence
+  return std::exchange(sequences_, {});
 }
 
 // With padding, the rows of a batch entry end `padding` rows before the end of the axis. An entry whose rows would
@@ -95,7 +97,7 @@ void InferenceCall::AddSequence(int64_t entry, int64_t row, int64_t rows, int64_
     s.left = delta - a_.pre_tokens;
     s.right = delta + a_.next_tokens;
   }
-  p_.sequences.push_back(s);
+  sequences_.push_back(s);
 }
 
 void InferenceCall::CheckList(const char* name, const TensorView& list) const {

@@ -174,7 +174,7 @@ class StaticInterface(Interface):
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Decode input_ids [B, S] into caches [B, Nkv, C, D]."""
-        batch, sequence = input_ids.shape
+        sequence = input_ids.shape[1]
         first = (total_lengths - sequence_lengths).view(-1, 1, 1, 1)
         positions = first + torch.arange(sequence)[:, None]
         cos, sin = self.decoder.tables(positions)
@@ -189,8 +189,9 @@ class StaticInterface(Interface):
         )
         hidden, present = self.decoder(input_ids, step, _pairs(past))
         if self.last_only:
-            last = torch.arange(batch) * sequence + sequence_lengths - 1
-            last_hidden = hidden.flatten(0, 1).index_select(0, last)
+            # Not row numbers times `sequence`: a size is a host value, which every run would copy.
+            last = (sequence_lengths - 1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
+            last_hidden = hidden.gather(1, last).flatten(0, 1)
             return self._outputs(self.decoder.logits(last_hidden)[:, None], present)
         return self._outputs(self._all_logits(hidden), present)
 

@@ -56,7 +56,7 @@ def _registration(node_type: NodeType) -> str:
         f"  def.type = {_string(node_type.type)};",
     ]
     for x in node_type.inputs:
-        fields = _fields(_string(x.name), _mask(x.dtypes), x.optional, x.variadic, x.cpu)
+        fields = _fields(_string(x.name), _mask(x.dtypes), x.optional, x.variadic, x.cpu, x.late)
         lines.append(f"  def.inputs.push_back({fields});")
     for y in node_type.outputs:
         fields = _fields(_string(y.name), _mask(y.dtypes), False, y.variadic, False)

@@ -323,6 +323,7 @@ def npu_op(
     aliases: Sequence[str | TypeAlias] = (),
     torch_aliases: Sequence[str] = (),
     cpu: Sequence[str] = (),
+    late: Sequence[str] = (),
     sample_dtypes: Sequence[str] | None = None,
     seeded: bool = False,
     typings: Iterable[Mapping[str, str]] = (),
@@ -341,6 +342,8 @@ def npu_op(
         torch_aliases: schemas of other torch names with the same arguments and meaning.
         cpu: arguments whose values the kernel reads on the host: tensors, or int lists, which then
             are node inputs instead of attributes.
+        late: arguments in host memory that the kernel can also read in device memory, when it runs:
+            so it does in sessions that replay graphs (provider option ``enable_npu_graph``).
         sample_dtypes: dtypes that samples are made for; default: those of the first tensor.
         seeded: whether the operator draws random numbers though the schema has no seed. The node
             and the reference then take ``seed``; a torch call draws it from the default generator.
@@ -358,7 +361,13 @@ def npu_op(
     for name in cpu:
         if name not in known:
             raise DefinitionError(f"[{op}] expected 'cpu' to name arguments, got {name!r}")
-    inputs, attributes = split_arguments(parsed, dtypes, frozenset(cpu))
+    inputs, attributes = split_arguments(parsed, dtypes, frozenset(cpu), frozenset(late))
+    on_host = {x.name for x in inputs if x.cpu}
+    if not on_host.issuperset(late):
+        raise DefinitionError(
+            f"[{op}] expected 'late' to name arguments in host memory, {sorted(on_host)}, "
+            f"got {list(late)}"
+        )
     if seeded:
         attributes = (*attributes, Attribute(SEED.name, SEED, "int"))
     results = node_outputs(parsed, dtypes, outputs, inputs)

@@ -47,6 +47,7 @@ class Input:
     optional: bool
     variadic: bool
     cpu: bool  # the kernel reads the values on the host
+    late: bool  # or on the device when it runs, where a session replays graphs
 
     @property
     def is_list_of_ints(self) -> bool:
@@ -127,11 +128,15 @@ def _dtype_names(op: str, name: str, dtypes: Mapping[str, Sequence[str]]) -> tup
 
 
 def split_arguments(
-    schema: Schema, dtypes: Mapping[str, Sequence[str]], cpu: frozenset[str]
+    schema: Schema,
+    dtypes: Mapping[str, Sequence[str]],
+    cpu: frozenset[str],
+    late: frozenset[str] = frozenset(),
 ) -> tuple[tuple[Input, ...], tuple[Attribute, ...]]:
     """Return the arguments of the schema as node inputs and attributes.
 
-    ``cpu`` names those whose values the kernel reads on the host.
+    ``cpu`` names those whose values the kernel reads on the host, ``late`` those of them that it
+    can also read on the device when it runs.
     """
     inputs: list[Input] = []
     attributes: list[Attribute] = []
@@ -147,6 +152,7 @@ def split_arguments(
                     type_.optional,
                     type_.is_list,
                     argument.name in cpu,
+                    argument.name in late,
                 )
             )
         elif type_.is_list and (type_.base == "SymInt" or argument.name in cpu):
@@ -155,7 +161,15 @@ def split_arguments(
                     f"[{schema.name}] expected a tensor or an int list in 'cpu', got {argument}"
                 )
             inputs.append(
-                Input(argument.name, argument, ("int64",), type_.optional, False, cpu=True)
+                Input(
+                    argument.name,
+                    argument,
+                    ("int64",),
+                    type_.optional,
+                    False,
+                    cpu=True,
+                    late=argument.name in late,
+                )
             )
         elif type_.base in _ATTRIBUTE_KINDS:
             kind = _ATTRIBUTE_KINDS[type_.base] + ("s" if type_.is_list else "")

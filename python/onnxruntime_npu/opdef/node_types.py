@@ -90,7 +90,7 @@ def _union(type_: str, variants: tuple[tuple[int | None, Op], ...]) -> NodeType:
 
 def _union_input(position: int, column: list[Input], beyond_minimum: bool) -> Input:
     first = column[0]
-    if len({(x.variadic, x.cpu) for x in column}) > 1:
+    if len({(x.variadic, x.cpu, x.late) for x in column}) > 1:
         raise DefinitionError(
             f"input {position}: {first.name} is a list or in CPU memory in one op"
         )

@@ -1,0 +1,253 @@
+"""Provider option enable_npu_graph: runs captured once and replayed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+from onnx import TensorProto, helper
+from provider_models import add_model, make_model, npu_session
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+HEADS, SIZE, CAPACITY = 4, 16, 48
+
+
+class Bound:
+    """A session's inputs and outputs, bound once in NPU memory."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, Sequence[int]],
+        graph: int = 0,
+    ) -> None:
+        self._session, self._graph = session, graph
+        self.inputs = {k: onnxruntime_npu.ortvalue_from_numpy(v) for k, v in inputs.items()}
+        self.outputs = {
+            k: onnxruntime_npu.ortvalue_from_numpy(np.full(shape, np.nan, np.float32))
+            for k, shape in outputs.items()
+        }
+        self._binding = session.io_binding()
+        for name, value in self.inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, value in self.outputs.items():
+            self._binding.bind_ortvalue_output(name, value)
+
+    def run(self, **changed: np.ndarray) -> list[np.ndarray]:
+        """Put new content where it was bound, run, and read the outputs."""
+        for name, array in changed.items():
+            ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(array)], [self.inputs[name]])
+        options = ort.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(self._graph))
+        self._session.run_with_iobinding(self._binding, options)
+        return [onnxruntime_npu.ortvalue_to_numpy(v) for v in self.outputs.values()]
+
+
+def launches(run) -> list[str]:
+    onnxruntime_npu._C.start_launch_trace()
+    run()
+    return [span[0] for span in onnxruntime_npu._C.stop_launch_trace() if span[0] != "copy"]
+
+
+def test_replays_see_what_inputs_hold_now(rng):
+    session = npu_session(add_model(), enable_npu_graph="1")
+    x, y = rng.standard_normal((2, 3, 4), dtype=np.float32)
+    bound = Bound(session, {"x": x, "y": y}, {"z": [3, 4]})
+    for _ in range(4):
+        (z,) = bound.run(x=x, y=y)
+        np.testing.assert_array_equal(z, (x + y) * y)
+        x, y = y, rng.standard_normal((3, 4), dtype=np.float32)
+
+
+def test_a_replay_is_one_launch():
+    session = npu_session(add_model(), enable_npu_graph="1")
+    one = np.ones((3, 4), np.float32)
+    bound = Bound(session, {"x": one, "y": one}, {"z": [3, 4]})
+    assert launches(bound.run) == ["graph"]  # the first run captures, and replays
+    assert launches(bound.run) == ["graph"]
+    plain = Bound(session, {"x": one, "y": one}, {"z": [3, 4]}, graph=-1)
+    assert launches(plain.run) == ["Add", "Mul"]
+
+
+def test_a_graph_for_each_number(rng):
+    session = npu_session(add_model(), enable_npu_graph="1")
+    bounds = []
+    for number, rows in enumerate([3, 1, 5]):
+        x = rng.standard_normal((rows, 4), dtype=np.float32)
+        bounds.append((x, Bound(session, {"x": x, "y": x}, {"z": [rows, 4]}, graph=number)))
+    for x, bound in [*bounds, *reversed(bounds)]:
+        np.testing.assert_array_equal(bound.run()[0], (x + x) * x)
+
+
+def test_graphs_that_make_room_are_captured_anew(rng):
+    session = npu_session(add_model(), enable_npu_graph="1")
+    x = rng.standard_normal((2, 4), dtype=np.float32)
+    bounds = [Bound(session, {"x": x, "y": x}, {"z": [2, 4]}, graph=n) for n in range(20)]
+    for bound in [*bounds, *bounds]:
+        x = x + 1
+        np.testing.assert_array_equal(bound.run(x=x, y=x)[0], (x + x) * x)
+
+
+def attention_model() -> bytes:
+    """Static-cache attention whose lengths are inputs of the model."""
+    cache = [1, HEADS, CAPACITY, SIZE]
+    node = helper.make_node(
+        "NPUFusedInferAttentionScore",
+        ["query", "key", "value", "", "", "", "lengths"],
+        ["out", ""],
+        "attention",
+        domain="npu",
+        num_heads=HEADS,
+        input_layout="BNSD",
+        scale=0.25,
+    )
+    return make_model(
+        [node],
+        [
+            ("query", FLOAT, [1, HEADS, 1, SIZE]),
+            ("key", FLOAT, cache),
+            ("value", FLOAT, cache),
+            ("lengths", INT64, [1]),
+        ],
+        [("out", FLOAT, [1, HEADS, 1, SIZE])],
+    )
+
+
+@pytest.fixture
+def attention(rng):
+    arrays = {
+        "query": rng.standard_normal((1, HEADS, 1, SIZE), dtype=np.float32),
+        "key": rng.standard_normal((1, HEADS, CAPACITY, SIZE), dtype=np.float32),
+        "value": rng.standard_normal((1, HEADS, CAPACITY, SIZE), dtype=np.float32),
+    }
+    session = npu_session(attention_model(), enable_npu_graph="1")
+    first = {**arrays, "lengths": np.array([1])}
+    return arrays, Bound(session, first, {"out": [1, HEADS, 1, SIZE]})
+
+
+def test_lengths_are_read_at_each_replay(attention):
+    arrays, bound = attention
+    plain = npu_session(attention_model())
+    for length in (1, 7, CAPACITY, 0, 30):
+        expected = plain.run(None, {**arrays, "lengths": np.array([length])})
+        np.testing.assert_array_equal(bound.run(lengths=np.array([length])), expected)
+
+
+@pytest.mark.parametrize("length", [CAPACITY + 1, -1, 2**62])
+def test_a_bad_length_fails_its_replay_and_no_other(attention, length):
+    _, bound = attention
+    good = bound.run(lengths=np.array([5]))
+    with pytest.raises(Exception, match=rf"expected actual_seq_lengths_kv in \[0, {CAPACITY}\]"):
+        bound.run(lengths=np.array([length]))
+    np.testing.assert_array_equal(bound.run(lengths=np.array([5])), good)
+
+
+def test_a_first_run_that_fails_captures_nothing(attention):
+    _, bound = attention
+    for _ in range(2):
+        with pytest.raises(Exception, match="expected actual_seq_lengths_kv"):
+            bound.run(lengths=np.array([CAPACITY + 1]))
+    assert np.isfinite(bound.run(lengths=np.array([5]))[0]).all()
+
+
+def test_values_in_host_memory_are_refused(rng):
+    session = npu_session(add_model(), enable_npu_graph="1")
+    x = rng.standard_normal((3, 4), dtype=np.float32)
+    refusal = r"\[graph\] expected inputs and outputs bound in NPU memory, got one in host memory"
+    with pytest.raises(Exception, match=refusal):
+        session.run(None, {"x": x, "y": x})
+    binding = session.io_binding()
+    for name in ("x", "y"):
+        binding.bind_ortvalue_input(name, onnxruntime_npu.ortvalue_from_numpy(x))
+    binding.bind_output("z", "cpu")
+    with pytest.raises(Exception, match=refusal):
+        session.run_with_iobinding(binding)
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", "-1")
+    np.testing.assert_array_equal(session.run(None, {"x": x, "y": x}, options)[0], (x + x) * x)
+
+
+def slice_model() -> bytes:
+    """Where it ends is what an input holds, which a replay would not look at."""
+    return make_model(
+        [helper.make_node("Slice", ["x", "starts", "ends"], ["y"], "part")],
+        [("x", FLOAT, ["n"]), ("ends", INT64, [1])],
+        [("y", FLOAT, ["m"])],
+        {"starts": np.array([0])},
+    )
+
+
+def test_a_host_input_that_is_no_shape_is_refused():
+    npu_session(slice_model())
+    with pytest.raises(Exception, match=r"enable_npu_graph expected .* got 'ends' of Slice 'part'"):
+        npu_session(slice_model(), enable_npu_graph="1")
+
+
+def test_shapes_computed_on_the_host_may_be_captured(rng):
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], "shape"),
+        helper.make_node("Slice", ["shape", "zero", "one"], ["rows"], "rows"),
+        helper.make_node("Concat", ["rows", "rest"], ["wanted"], "wanted", axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["flat"], "flat"),
+        helper.make_node("Neg", ["flat"], ["y"], "neg"),
+    ]
+    model = make_model(
+        nodes,
+        [("x", FLOAT, ["n", 2, 3])],
+        [("y", FLOAT, ["n", 6])],
+        {"zero": np.array([0]), "one": np.array([1]), "rest": np.array([-1])},
+    )
+    session = npu_session(model, enable_npu_graph="1")
+    x = rng.standard_normal((5, 2, 3), dtype=np.float32)
+    bound = Bound(session, {"x": x}, {"y": [5, 6]})
+    for _ in range(3):
+        np.testing.assert_array_equal(bound.run(x=x)[0], -x.reshape(5, 6))
+        x = x + 1
+
+
+def test_nodes_on_the_cpu_are_refused_by_name():
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], "neg"),
+        helper.make_node("Det", ["a"], ["b"], "det"),
+        helper.make_node("Neg", ["b"], ["y"], "back"),
+    ]
+    model = make_model(nodes, [("x", FLOAT, [2, 3, 3])], [("y", FLOAT, [2])])
+    with pytest.raises(Exception, match=r"enable_npu_graph expected .* Det 'det'"):
+        npu_session(model, enable_npu_graph="1")
+
+
+def test_memory_is_kept_for_the_graph_and_goes_with_it(rng):
+    gc.collect()
+    before = onnxruntime_npu.npu.memory_allocated()
+    x = rng.standard_normal((64, 4), dtype=np.float32)
+    for _ in range(3):
+        session = npu_session(add_model(), enable_npu_graph="1")
+        bound = Bound(session, {"x": x, "y": x}, {"z": [64, 4]})
+        other = npu_session(add_model())
+        for _ in range(3):
+            np.testing.assert_array_equal(bound.run()[0], (x + x) * x)
+            other.run(None, {"x": x + 1, "y": x})  # would overwrite what the graph gave back
+        del session, bound, other
+        gc.collect()
+    assert onnxruntime_npu.npu.memory_allocated() == before
+
+
+def test_runs_of_several_threads_take_turns(rng):
+    session = npu_session(add_model(), enable_npu_graph="1")
+    plain = npu_session(add_model())
+
+    def work(number: int) -> None:
+        x = np.random.default_rng(number).standard_normal((9, 4), dtype=np.float32)
+        bound = Bound(session, {"x": x, "y": x}, {"z": [9, 4]}, graph=number)
+        for _ in range(50):
+            np.testing.assert_array_equal(bound.run()[0], (x + x) * x)
+            np.testing.assert_array_equal(plain.run(None, {"x": x, "y": x})[0], (x + x) * x)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
