@@ -20,6 +20,10 @@ target_compile_definitions(_torch PRIVATE AT_PER_OPERATOR_HEADERS)
 target_precompile_headers(_torch PRIVATE <ATen/core/Tensor.h> <torch/library.h>)
 target_include_directories(_torch SYSTEM PRIVATE "${torch_home}/include"
                            "${torch_home}/include/torch/csrc/api/include")
+# torch's profiler takes events of a device through Kineto, whose headers need {fmt} but not its library.
+set_source_files_properties("${PROJECT_SOURCE_DIR}/python/csrc/torch/profiler.cc" PROPERTIES
+  SKIP_PRECOMPILE_HEADERS ON COMPILE_DEFINITIONS "USE_KINETO;FMT_HEADER_ONLY"
+  INCLUDE_DIRECTORIES "${torch_home}/include/kineto")
 # No path to torch is kept: Python imports torch first, and the loader knows these libraries by name then.
 foreach(name torch_python torch_cpu c10)
   target_link_libraries(_torch PRIVATE "${torch_home}/lib/lib${name}.so")

@@ -1,6 +1,11 @@
 #include "ep/runtime/launch_trace.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -9,6 +14,8 @@ namespace {
 
 struct Spans {
   std::mutex mutex;
+  std::condition_variable all_ended;
+  int64_t pending = 0;  // launched, and neither ended nor dropped
   std::vector<LaunchSpan> ended;
 };
 
@@ -17,47 +24,63 @@ Spans& GetSpans() {
   return spans;
 }
 
+thread_local uint64_t cause_of_launches = 0;
+
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-// Notes the end of a task even when it throws.
-class Span {
- public:
-  explicit Span(LaunchSpan span) : span_(std::move(span)) { span_.begin_ns = NowNs(); }
-  ~Span() {
-    span_.end_ns = NowNs();
+int ThisThread() {
+  thread_local const int id = static_cast<int>(syscall(SYS_gettid));
+  return id;
+}
+
+// Notes the end of a launch, also of one that threw, or that was dropped and never began.
+struct NoteEnd {
+  void operator()(LaunchSpan* span) const {
+    const std::unique_ptr<LaunchSpan> owned(span);
+    owned->end_ns = NowNs();
     Spans& spans = GetSpans();
     std::lock_guard lock(spans.mutex);
-    if (LaunchTrace::On()) spans.ended.push_back(std::move(span_));
+    if (owned->begin_ns != 0) spans.ended.push_back(std::move(*owned));
+    if (--spans.pending == 0) spans.all_ended.notify_all();
   }
-
- private:
-  LaunchSpan span_;
 };
 
 }  // namespace
 
 std::atomic<bool> LaunchTrace::on_{false};
 
-void LaunchTrace::Start() {
+bool LaunchTrace::Start() {
   Spans& spans = GetSpans();
   std::lock_guard lock(spans.mutex);
+  if (on_.load() || spans.pending != 0) return false;
   spans.ended.clear();
   on_.store(true);
+  return true;
 }
 
 std::vector<LaunchSpan> LaunchTrace::Stop() {
   Spans& spans = GetSpans();
-  std::lock_guard lock(spans.mutex);
+  std::unique_lock lock(spans.mutex);
   on_.store(false);
+  spans.all_ended.wait(lock, [&] { return spans.pending == 0; });
   return std::exchange(spans.ended, {});
 }
 
+void LaunchTrace::SetCause(uint64_t cause) { cause_of_launches = cause; }
+
 Task LaunchTrace::Timed(const char* op, int device, uint64_t stream, Task task) {
-  return Task([op, device, stream, task = std::move(task)]() mutable {
-    const Span span({op, device, stream, 0, 0});
+  auto made = std::make_unique<LaunchSpan>(
+      LaunchSpan{op, device, stream, ThisThread(), cause_of_launches, NowNs(), /*begin_ns=*/0, /*end_ns=*/0});
+  Spans& spans = GetSpans();
+  std::lock_guard lock(spans.mutex);
+  if (!on_.load()) return task;  // stopped meanwhile
+  ++spans.pending;
+  return Task([span = std::unique_ptr<LaunchSpan, NoteEnd>(made.release()), task = std::move(task)]() mutable {
+    const auto running = std::move(span);
+    running->begin_ns = NowNs();
     task();
   });
 }

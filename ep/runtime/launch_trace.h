@@ -13,16 +13,22 @@ namespace npu {
 struct LaunchSpan {
   std::string op;
   int device = 0;
-  uint64_t stream = 0;               // Stream::id()
-  int64_t begin_ns = 0, end_ns = 0;  // of the steady clock, as Event::TimestampNs
+  uint64_t stream = 0;                              // Stream::id()
+  int thread = 0;                                   // the system's id of the one that launched it
+  uint64_t cause = 0;                               // what that thread had said by SetCause()
+  int64_t issued_ns = 0, begin_ns = 0, end_ns = 0;  // of the steady clock, as Event::TimestampNs
 };
 
 class LaunchTrace {
  public:
   static bool On() { return on_.load(std::memory_order_relaxed); }
-  static void Start();
-  // What ran since Start(), in the order in which it ended. Work that is still queued is not in it.
+  // False when a trace runs already: there is one at a time.
+  static bool Start();
+  // Waits for what was launched since Start() and returns it in the order in which it ended. A kernel's error is left
+  // to the next call that asks for it.
   static std::vector<LaunchSpan> Stop();
+  // A number that this thread's launches carry from here on, so that a profiler finds back what made them; 0 is none.
+  static void SetCause(uint64_t cause);
   // A task that runs `task` and notes when.
   static Task Timed(const char* op, int device, uint64_t stream, Task task);
 

@@ -9,11 +9,16 @@ namespace py = pybind11;
 using namespace py::literals;
 
 void BindDiagnostics(py::module_& m) {
-  m.def("start_launch_trace", &LaunchTrace::Start);
+  m.def("start_launch_trace", &LaunchTrace::Start);  // False: one runs already
+  m.def("launch_trace_runs", &LaunchTrace::On);
   m.def("stop_launch_trace", [] {
+    std::vector<LaunchSpan> spans;
+    {
+      py::gil_scoped_release no_gil;  // a launch that is waited for may be a Python function
+      spans = LaunchTrace::Stop();
+    }
     py::list out;
-    for (const LaunchSpan& s : LaunchTrace::Stop())
-      out.append(py::make_tuple(s.op, s.device, s.stream, s.begin_ns, s.end_ns));
+    for (const LaunchSpan& s : spans) out.append(py::make_tuple(s.op, s.device, s.stream, s.begin_ns, s.end_ns));
     return out;
   });
   m.def(

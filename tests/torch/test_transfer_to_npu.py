@@ -180,6 +180,11 @@ for backend in ("eager", "aot_eager"):
     assert compiled(x.detach()).tolist() == [2, 2, 2]
 assert nn.LazyLinear(3).npu().weight.device.type == "npu"
 
+from torch.profiler import ProfilerActivity, profile
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
+    x.detach().relu()
+assert "Relu" in [event.name for event in trace.events()]
+
 zeros = torch.zeros
 importlib.reload(transfer_to_npu)
 import torch_npu.contrib.transfer_to_npu

@@ -13,10 +13,21 @@ namespace {
 
 CachingAllocator& AllocatorOf(int device) { return Runtime::Instance().device(device).allocator(); }
 
+// For profiles with profile_memory: `bytes` less than 0 are those of a block that goes.
+void ReportToProfiler(void* address, int64_t bytes, int device) {
+  const AllocatorStats stats = AllocatorOf(device).Stats();
+  c10::reportMemoryUsageToProfiler(address, bytes, static_cast<size_t>(stats.allocated_bytes.all.current),
+                                   static_cast<size_t>(stats.reserved_bytes.all.current), DeviceAt(device));
+}
+
 // A deleter gets an address only: there is one per device.
 template <size_t device>
 void Free(void* address) {
-  AllocatorOf(static_cast<int>(device)).Free(address);
+  CachingAllocator& from = AllocatorOf(static_cast<int>(device));
+  const bool reported = address != nullptr && c10::memoryProfilingEnabled();
+  const auto bytes = reported ? static_cast<int64_t>(from.SizeOf(address)) : 0;
+  from.Free(address);
+  if (reported) ReportToProfiler(address, -bytes, static_cast<int>(device));
 }
 template <size_t... devices>
 constexpr std::array<c10::DeleterFnPtr, sizeof...(devices)> MakeDeleters(std::index_sequence<devices...>) {
@@ -51,6 +62,8 @@ class TensorAllocator final : public c10::DeviceAllocator {
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExbibyte, "NPU out of memory. Tried to allocate more than 1EB memory.");
     try {
       void* address = AllocatorOf(device).Allocate(bytes, CurrentStream(device));
+      if (address != nullptr && c10::memoryProfilingEnabled())
+        ReportToProfiler(address, static_cast<int64_t>(AllocatorOf(device).SizeOf(address)), device);
       return {address, address, kDeleters[static_cast<size_t>(device)], DeviceAt(device)};
     } catch (const Error& e) {
       TORCH_CHECK_WITH(OutOfMemoryError, e.code() != ErrorCode::kOutOfMemory, e.what());

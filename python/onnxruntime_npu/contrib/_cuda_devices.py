@@ -12,7 +12,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.data import DataLoader
 
 _FROM, _TO = "cuda", "npu"
-_KEYWORDS = ("device", "device_type", "pin_memory_device")
+_KEYWORDS = ("device", "device_type", "pin_memory_device", "use_device")
 
 # Beside the factory functions that torch itself lists for its default device.
 _FUNCTIONS = ["empty_like", "full_like", "normal", "ones_like", "rand_like", "randint_like"]
@@ -62,6 +62,8 @@ def translate_devices() -> None:
     _wrap(torch.UntypedStorage, "__new__")
     _wrap(DeviceContext, "__init__", position=1)  # set_default_device, with
     _wrap(DataLoader, "__init__")
+    _wrap(torch.autograd.profiler.profile, "__init__")
+    _profile_npu_for_cuda()
     torch.Generator = _generator_type()  # type: ignore[misc,assignment]
     _give_tensors_cuda()
 
@@ -81,6 +83,25 @@ def _wrap(owner: Any, name: str, position: int | None = None, default: str | Non
         return original(*args, **kwargs)
 
     setattr(owner, name, call)
+
+
+def _profile_npu_for_cuda() -> None:
+    base = torch.profiler._KinetoProfile
+    original = base.__init__
+    cuda, npu = torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.PrivateUse1
+
+    def translated(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {npu if key == cuda else key: value for key, value in item.items()}
+        return npu if item == cuda else item
+
+    @functools.wraps(original)
+    def init(self: Any, *, activities: Any = None, **options: Any) -> None:
+        if activities is not None:
+            activities = [translated(item) for item in activities]
+        original(self, activities=activities, **options)
+
+    base.__init__ = init  # type: ignore[method-assign]
 
 
 def _give_tensors_cuda() -> None:

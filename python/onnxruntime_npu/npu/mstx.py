@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import _C
+from . import mark_recording
 from .streams import Event, Stream
 
 __all__ = ["mstx", "profile"]
 
 _lock = threading.Lock()
-_recording = False
-_events: list[dict[str, Any]] = []  # of the Chrome trace format, but for device marks' times
 _open: dict[int, tuple[str, str]] = {}  # message and domain of ranges, by id
 _numbers = itertools.count(1)
 _stacks = threading.local()
@@ -31,19 +30,19 @@ def _now_us() -> float:
 
 
 def _add(event: dict[str, Any]) -> None:
-    with _lock:
-        if _recording:
-            _events.append({"pid": os.getpid(), "tid": threading.get_native_id(), **event})
+    mark_recording.add({"pid": os.getpid(), "tid": threading.get_native_id(), **event})
 
 
 def _mark_on_stream(message: str, stream: Stream | None, domain: str) -> None:
     """Note when the stream's queued work is done; its time is known at the end of the profile."""
-    if stream is None or not _recording:
+    if stream is None or not mark_recording.is_on():
         return
     reached = Event(enable_timing=True)
     reached.record(stream)
-    where = {"pid": f"NPU {stream.device_index}", "tid": f"stream {stream._stream.id}"}
-    _add({"ph": "i", "s": "t", "name": message, "cat": domain, "ts": reached, **where})
+    where = {"pid": stream.device_index, "tid": stream._stream.id}
+    mark_recording.add(
+        {"ph": "i", "s": "t", "name": message, "cat": domain, "ts": reached, **where}
+    )
 
 
 def _wrong(message: Any, stream: Any, domain: Any) -> bool:
@@ -161,28 +160,21 @@ def profile(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         RuntimeError: a profile runs already.
     """
-    global _recording
-    with _lock:
-        if _recording:
-            raise RuntimeError("a profile runs already: end it before the next one")
-        _recording = True
-        _events.clear()
-    _C.start_launch_trace()
+    if not _C.start_launch_trace():
+        raise RuntimeError("a profile runs already: end it before the next one")
+    mark_recording.start()
     try:
         yield
     finally:
-        for index in range(_C.device_count()):
-            _C.synchronize(index)
         spans = _C.stop_launch_trace()
-        with _lock:
-            _recording = False
-            events = list(_events)
-        for event in events:
-            if isinstance(event["ts"], Event):
-                event["ts"] = event["ts"].recorded_time()
+        events = mark_recording.stop()
         for op, device, stream, begin, end in spans:
             times = {"ts": begin / 1000, "dur": (end - begin) / 1000}
-            where = {"pid": f"NPU {device}", "tid": f"stream {stream}"}
-            events.append({"ph": "X", "name": op, "cat": "launch", **where, **times})
+            where = {"pid": device, "tid": stream}
+            events.append({"ph": "X", "name": op, "cat": "kernel", **where, **times})
+        for device, stream in sorted({(span[1], span[2]) for span in spans}):
+            named = {"ph": "M", "pid": device, "tid": stream}
+            events.append({**named, "name": "process_name", "args": {"name": f"NPU {device}"}})
+            events.append({**named, "name": "thread_name", "args": {"name": f"stream {stream}"}})
         with open(path, "w") as file:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)

@@ -18,13 +18,16 @@ TEST_CASE("a launch trace has every launch with its stream and time, also of one
   test::TestDevice t;
   t.stream().Launch("before", Task([] {}));
   t.stream().Synchronize();
-  LaunchTrace::Start();
+  REQUIRE(LaunchTrace::Start());
+  CHECK_FALSE(LaunchTrace::Start());
   std::vector<char> bytes(16);
+  LaunchTrace::SetCause(7);
   t.stream().Launch("first", Task([] {}));
+  LaunchTrace::SetCause(0);
   t.stream().Memset(bytes.data(), 1, 16);
   t.stream().Launch("bad", Task([] { throw std::runtime_error("no"); }));
+  const std::vector<LaunchSpan> spans = LaunchTrace::Stop();  // waits, and leaves the error
   CHECK_THROWS_AS(t.stream().Synchronize(), Error);
-  const std::vector<LaunchSpan> spans = LaunchTrace::Stop();
   REQUIRE(spans.size() == 3);
   CHECK(spans[0].op == "first");
   CHECK(spans[1].op == "memset");
@@ -32,6 +35,9 @@ TEST_CASE("a launch trace has every launch with its stream and time, also of one
   CHECK(bytes[15] == 1);
   for (size_t i = 0; i < spans.size(); ++i) {
     CHECK(spans[i].stream == t.stream().id());
+    CHECK(spans[i].thread > 0);
+    CHECK(spans[i].cause == (i == 0 ? 7 : 0));
+    CHECK(spans[i].issued_ns <= spans[i].begin_ns);
     CHECK(spans[i].begin_ns <= spans[i].end_ns);
     CHECK((i == 0 || spans[i - 1].end_ns <= spans[i].begin_ns));
   }

@@ -37,7 +37,7 @@ def _(c, name):
             pass
     events = json.loads(path.read_text())["traceEvents"]
     launches = [e for e in events if e["ph"] == "X" and e["name"] == "memset"]
-    assert [e["tid"] for e in launches] == [f"stream {stream.stream_id}"]
+    assert [e["tid"] for e in launches] == [stream.stream_id]
     assert all(e["dur"] >= 0 and e["ts"] > 0 for e in launches)
     assert sum(e["name"] == "here" for e in events) == 2  # on the host and on the stream
     for ranged in ("range", "outer", "inner", "decorated", "annotated"):

@@ -1,0 +1,43 @@
+"""The last touches to a trace of torch: names of devices, marks, metadata."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+_OF_PROCESS = ("process_name", "process_labels")
+
+
+def steady_to_system_ns() -> int:
+    """Return what to add to the steady clock for the system's clock, which the trace has."""
+    samples = []
+    for _ in range(16):
+        before, system, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        samples.append((after - before, system - (before + after) // 2))
+    return min(samples)[1]
+
+
+def finish(trace: dict[str, Any], marks: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
+    """Change a trace as torch wrote it; times of ``marks`` are the system's clock in microseconds.
+
+    torch calls every device a GPU of the process, and lists sixteen of them.
+    """
+    events = trace["traceEvents"]
+    gpus = {e["pid"] for e in events if _label(e).startswith("GPU ")}
+    npus = {e["pid"] for e in events if _label(e).startswith("NPU ")}
+    trace["traceEvents"] = [e for e in events if e["pid"] not in gpus or _is_true(e, npus)]
+    base = trace.get("baseTimeNanoseconds", 0) / 1000
+    for mark in marks:
+        trace["traceEvents"].append({**mark, "ts": mark["ts"] - base})
+    trace.update(metadata)
+
+
+def _label(event: dict[str, Any]) -> str:
+    return str(event.get("args", {}).get("labels", "")) if event["ph"] == "M" else ""
+
+
+def _is_true(event: dict[str, Any], npus: set[Any]) -> bool:
+    if event["name"] == "process_sort_index":
+        return event["pid"] in npus
+    said = event.get("args", {}).get("name") or _label(event)
+    return event["name"] not in _OF_PROCESS or said.startswith("NPU ")

@@ -1,0 +1,251 @@
+"""``torch_npu.profiler`` and torch's own: launches of npu beside the CPU's operators."""
+
+import gzip
+import json
+import time
+
+import pytest
+import torch
+from onnxruntime_npu import npu, profiler
+from onnxruntime_npu.profiler import ProfilerActivity
+
+BOTH = [ProfilerActivity.CPU, ProfilerActivity.NPU]
+# torch turns ticks into the system's clock, which may be slewed by 500 ppm, half a millisecond in
+# the second that a test takes at most.
+SLEW_US = 500
+OPERATORS = ["aten::mm", "aten::relu", "aten::exp"]
+
+
+def exported(profile, folder):
+    path = folder / "trace.json"
+    profile.export_chrome_trace(path)
+    return json.loads(path.read_text())
+
+
+def of(trace, category):
+    return [event for event in trace["traceEvents"] if event.get("cat") == category]
+
+
+@pytest.fixture
+def x():
+    made = torch.rand(64, 64).npu()
+    npu.synchronize()
+    return made
+
+
+def test_kernels_of_the_region_are_in_the_trace_when_they_ran(x, tmp_path):
+    side = npu.Stream()
+    x.sigmoid()
+    npu.synchronize()
+    with profiler.profile(activities=BOTH) as profile:
+        x @ x
+        time.sleep(0.02)
+        before = time.time_ns() / 1000
+        with npu.stream(side):
+            x.relu()
+        side.synchronize()
+        after = time.time_ns() / 1000
+        time.sleep(0.02)
+        x.exp()
+    x.tanh()
+    trace = exported(profile, tmp_path)
+
+    kernels = {event["name"]: event for event in of(trace, "kernel")}
+    assert list(kernels) == ["Gemm", "Relu", "Exp"]  # not Sigmoid, not Tanh
+    first, relu, last = kernels.values()
+    assert relu["tid"] == side.stream_id != first["tid"] == last["tid"]
+    assert {event["pid"] for event in kernels.values()} == {0}
+    assert all(0 < event["dur"] < 1e6 for event in kernels.values())
+    started = relu["ts"] + trace["baseTimeNanoseconds"] / 1000
+    assert before - SLEW_US <= started <= started + relu["dur"] <= after + SLEW_US
+
+    launches = {event["args"]["correlation"]: event for event in of(trace, "privateuse1_runtime")}
+    operators = {event["args"]["External id"]: event for event in of(trace, "cpu_op")}
+    for kernel, operator in zip(kernels.values(), OPERATORS, strict=True):
+        launch = launches[kernel["args"]["correlation"]]
+        assert launch["ts"] <= kernel["ts"]
+        cause = operators[kernel["args"]["External id"]]
+        assert cause["name"] == operator
+        assert cause["ts"] - SLEW_US <= launch["ts"] <= cause["ts"] + cause["dur"] + SLEW_US
+        assert launch["tid"] == cause["tid"] and launch["pid"] == cause["pid"]
+
+    arrows = of(trace, "ac2g")
+    assert sorted(event["ph"] for event in arrows) == ["f"] * 3 + ["s"] * 3
+    names = {
+        (event["pid"], event["args"].get("name") or event["args"].get("labels"))
+        for event in trace["traceEvents"]
+        if event["name"] in ("process_name", "process_labels")
+    }
+    assert (0, "NPU 0") in names and not any("GPU" in str(name) for _, name in names)
+
+
+def test_one_kind_of_activity_alone(x, tmp_path):
+    with profiler.profile(activities=[ProfilerActivity.NPU]) as profile:
+        x.relu()
+    trace = exported(profile, tmp_path)
+    assert [event["name"] for event in of(trace, "kernel")] == ["Relu"]
+    assert not of(trace, "cpu_op")
+    with profiler.profile(activities=[ProfilerActivity.CPU]) as profile:
+        x.relu()
+    trace = exported(profile, tmp_path)
+    assert not of(trace, "kernel") and of(trace, "cpu_op")
+    assert profiler.supported_activities() == set(BOTH)
+
+
+def test_torchs_own_profiler_attributes_the_kernels_times(x):
+    x.requires_grad_()
+    with torch.profiler.profile(activities=BOTH, profile_memory=True) as profile:
+        (x @ x).sum().backward()
+    averages = {event.key: event for event in profile.key_averages()}
+    assert averages["aten::mm"].self_device_time_total > 0
+    assert averages["Gemm"].count == 3  # one forward, two backward on autograd's thread
+    times = averages["Gemm"].self_device_time_total
+    assert averages["aten::mm"].self_device_time_total >= times > 0
+    assert averages["aten::mm"].device_memory_usage >= 64 * 64 * 4
+    assert "Self NPU" in profile.key_averages().table()
+
+
+def test_the_schedule_says_which_steps_are_recorded(x, tmp_path):
+    schedule = profiler.schedule(wait=1, warmup=1, active=2, repeat=2, skip_first=1)
+    handler = profiler.tensorboard_trace_handler(str(tmp_path / "made"), "worker")
+    with profiler.profile(schedule=schedule, on_trace_ready=handler) as profile:
+        for _ in range(11):
+            x.relu()
+            profile.step()
+    files = sorted((tmp_path / "made").glob("worker.*.pt.trace.json"))
+    assert len(files) == 2
+    for file, steps in zip(files, ([3, 4], [7, 8]), strict=True):
+        trace = json.loads(file.read_text())
+        marked = [event["name"] for event in of(trace, "user_annotation")]
+        assert marked == [f"ProfilerStep#{step}" for step in steps]
+        assert [event["name"] for event in of(trace, "kernel")] == ["Relu", "Relu"]
+    profiler.analyse(tmp_path)
+    with pytest.warns(UserWarning, match="does not run"):
+        profile.step()
+
+
+def test_a_schedule_counts_as_it_says():
+    schedule = profiler.schedule(wait=1, warmup=1, active=2, repeat=1, skip_first=2)
+    action = profiler.ProfilerAction
+    cycle = [action.NONE, action.WARMUP, action.RECORD, action.RECORD_AND_SAVE]
+    assert [schedule(step) for step in range(8)] == [action.NONE] * 2 + cycle + [action.NONE] * 2
+    with pytest.warns(UserWarning, match=r"expected active >= 1, got 0; 1 is used"):
+        assert profiler.schedule(wait=0, warmup=0, active=0)(5) is action.RECORD_AND_SAVE
+    with pytest.raises(ValueError, match="expected step >= 0, got -1"):
+        schedule(-1)
+
+
+def test_marks_and_metadata_are_in_the_trace(x, tmp_path):
+    config = profiler._ExperimentalConfig(mstx=True, mstx_domain_exclude=["secret"])
+    profile = profiler.profile(activities=BOTH, experimental_config=config, with_stack=True)
+    profile.add_metadata("text", 'a "word"')
+    with profile:
+        with npu.mstx.annotate("range", npu.current_stream()):
+            x.relu()
+            npu.mstx.mark("not this", domain="secret")
+        profile.add_metadata_json("numbers", "[1, 2]")
+    trace = exported(profile, tmp_path)
+    assert (trace["text"], trace["numbers"]) == ('a "word"', [1, 2])
+    (relu,), (operator,) = (
+        of(trace, "kernel"),
+        [event for event in of(trace, "cpu_op") if event["name"] == "aten::relu"],
+    )
+    marks = {event["ph"]: event for event in trace["traceEvents"] if event["name"] == "range"}
+    assert sorted(marks) == ["b", "e", "i"]
+    assert marks["b"]["ts"] - SLEW_US <= operator["ts"] <= marks["e"]["ts"] + SLEW_US
+    assert (marks["i"]["pid"], marks["i"]["tid"]) == (relu["pid"], relu["tid"])
+    assert "not this" not in {event["name"] for event in trace["traceEvents"]}
+    profile.export_stacks(str(tmp_path / "stacks"), "self_npu_time_total")
+    assert "test_profiler.py" in (tmp_path / "stacks").read_text()
+
+    profile.export_chrome_trace(tmp_path / "again.json.gz")
+    with gzip.open(tmp_path / "again.json.gz", "rt") as file:
+        assert json.load(file) == trace
+
+
+def test_a_kernels_error_ends_the_profile_and_leaves_its_trace(x, tmp_path):
+    profile = profiler.profile(activities=BOTH)
+    with pytest.raises(RuntimeError, match=r"\[GatherND\] expected an index"), profile:
+        x[torch.tensor([99]).npu()]
+    assert "GatherND" in [event["name"] for event in of(exported(profile, tmp_path), "kernel")]
+    with profiler.profile(activities=BOTH) as profile:
+        x.relu()
+    assert [event["name"] for event in of(exported(profile, tmp_path), "kernel")] == ["Relu"]
+
+
+def test_a_marked_profile_leaves_a_kernels_error_to_the_next_wait(x, tmp_path):
+    with npu.profile(tmp_path / "trace.json"):
+        x[torch.tensor([99]).npu()]
+    with pytest.raises(RuntimeError, match=r"\[GatherND\] expected an index"):
+        npu.synchronize()
+
+
+def test_one_profile_at_a_time(x, tmp_path):
+    with npu.profile(tmp_path / "other.json"):
+        with pytest.raises(RuntimeError, match="a profile runs already"):
+            profiler.profile(activities=BOTH).start()
+        x.relu()
+    launches = json.loads((tmp_path / "other.json").read_text())["traceEvents"]
+    assert [event["name"] for event in launches if event["ph"] == "X"] == ["Relu"]
+    with (
+        profiler.profile(activities=BOTH),
+        pytest.raises(RuntimeError, match="a profile runs already"),
+        npu.profile(tmp_path / "other.json"),
+    ):
+        pass
+    profile = profiler._KinetoProfile(activities=BOTH)
+    profile.start()
+    x.relu()
+    profile.stop()
+    assert len(of(exported(profile, tmp_path), "kernel")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"activities": []}, ValueError, r"expected activities of ProfilerActivity"),
+        ({"activities": ["NPU"]}, ValueError, r"got \['NPU'\]"),
+        ({"schedule": 3}, TypeError, "expected schedule to be callable, got 3"),
+        ({"on_trace_ready": "dir"}, TypeError, "expected on_trace_ready to be callable"),
+        ({"experimental_config": 1}, TypeError, "_ExperimentalConfig, got int"),
+    ],
+)
+def test_wrong_arguments_are_named(options, error, match):
+    with pytest.raises(error, match=match):
+        profiler.profile(**options)
+
+
+def test_wrong_uses_are_named(x, tmp_path):
+    profile = profiler.profile(activities=BOTH)
+    with pytest.raises(RuntimeError, match="expected a profile that recorded"):
+        profile.export_chrome_trace(tmp_path / "trace.json")
+    with pytest.raises(ValueError, match=r"ends in \.json, got 'trace'"):
+        profile.export_chrome_trace("trace")
+    with pytest.raises(ValueError, match=r"expected JSON, got '\{'"):
+        profile.add_metadata_json("key", "{")
+    with pytest.raises(TypeError, match="expected a str, got int"):
+        profile.add_metadata("key", 3)
+    with pytest.raises(ValueError, match="expected a folder with traces"):
+        profiler.analyse(tmp_path)
+
+
+def test_options_of_ascend_are_checked_and_kept():
+    config = profiler._ExperimentalConfig(
+        profiler_level=profiler.ProfilerLevel.Level1,
+        l2_cache=True,
+        export_type=[profiler.ExportType.Text, profiler.ExportType.Db],
+        host_sys=[profiler.HostSystem.CPU],
+    )
+    assert config.aic_metrics is profiler.AiCMetrics.PipeUtilization and config.l2_cache
+    assert config.export_type == ["text", "db"]
+    for options, match in (
+        ({"profiler_level": 7}, "expected profiler_level to be one of ProfilerLevel, got 7"),
+        ({"l2_cache": "yes"}, "expected l2_cache to be a bool, got 'yes'; False is used"),
+        ({"export_type": ["xml"]}, "expected export_type to be a list of ExportType"),
+        ({"gc_detect_threshold": -1}, "expected gc_detect_threshold to be a number >= 0"),
+        ({"aic_metrics": profiler.AiCMetrics.Memory}, "aic_metrics needs Level1 or Level2"),
+        ({"mstx_domain_include": ["a"]}, "domains of marks need mstx=True"),
+    ):
+        with pytest.warns(UserWarning, match=match):
+            profiler._ExperimentalConfig(**options)
+    assert profiler.supported_profiler_level() == set(profiler.ProfilerLevel)
