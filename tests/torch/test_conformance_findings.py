@@ -350,3 +350,36 @@ def test_mish_and_the_loss_of_logits_round_once():
     got = loss(x.npu(), y.npu(), reduction="none", pos_weight=p.npu())
     expected = loss(x.float(), y.float(), reduction="none", pos_weight=p.float()).half()
     assert (got.cpu() != expected).sum() <= 2
+
+
+@pytest.mark.parametrize("convolution", ["conv2d", "conv_transpose2d"])
+def test_a_convolution_rounds_once_after_its_bias(convolution):
+    function = getattr(torch.nn.functional, convolution)
+    x, w, b = torch.randn(1, 4, 9, 9), torch.randn(4, 4, 3, 3), torch.randn(4) * 50
+    x, w, b = x.half(), w.half(), b.half()
+    expected = function(x.double(), w.double(), b.double()).half()
+    assert (function(x.npu(), w.npu(), b.npu()).cpu() != expected).sum() <= 1
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm_rounds_once(affine):
+    x = (torch.rand(20, 6, 10, 10) * 200 - 100).half()
+    scale = torch.randn(2, 6).half() if affine else (None, None)
+
+    def normal(device, dtype):
+        weights = [None if s is None else s.to(device, dtype) for s in scale]
+        return torch.nn.functional.group_norm(x.to(device, dtype), 2, *weights).cpu()
+
+    assert (normal("npu", torch.half) != normal("cpu", torch.double).half()).sum() <= 12  # of 12000
+
+
+def test_group_norm_refuses_what_does_not_fit():
+    x, three = torch.randn(2, 6, 4).npu(), torch.randn(3).npu()
+    with pytest.raises(RuntimeError, match="Expected weight"):
+        torch.native_group_norm(x, three, None, 2, 6, 4, 2, 1e-5)
+    with pytest.raises(RuntimeError, match="divisible by num_groups"):
+        torch.native_group_norm(x, None, None, 2, 6, 4, 4, 1e-5)
+    with pytest.raises(RuntimeError, match="expected 2 x 6 x 5 elements"):
+        torch.native_group_norm(x, None, None, 2, 6, 5, 2, 1e-5)
+    empty = torch.native_group_norm(x[:0], None, None, 0, 6, 4, 2, 1e-5)
+    assert empty[0].shape == (0, 6, 4) and empty[1].shape == (0, 2)

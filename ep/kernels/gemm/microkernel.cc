@@ -67,10 +67,8 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
   Vec sum[kChains][kRows][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    sum[0][r][0] = accumulate ? c[2 * r] : Vec{};
-    sum[0][r][1] = accumulate ? c[2 * r + 1] : Vec{};
 #pragma GCC unroll 4
-    for (int chain = 1; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = Vec{};
+    for (int chain = 0; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = Vec{};
   }
   auto step = [&](int64_t a_step, int chain) __attribute__((always_inline)) {
     prefetch.Row<kRows, Panel::kRowElements* static_cast<int>(sizeof(typename Panel::Element))>();
@@ -102,8 +100,9 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
       sum[0][r][0] += sum[chain][r][0];
       sum[0][r][1] += sum[chain][r][1];
     }
-    c[2 * r] = sum[0][r][0];
-    c[2 * r + 1] = sum[0][r][1];
+    // Blocks of K are summed apart: one running sum over a long K would lose what it adds up to rounding.
+    c[2 * r] = accumulate ? c[2 * r] + sum[0][r][0] : sum[0][r][0];
+    c[2 * r + 1] = accumulate ? c[2 * r + 1] + sum[0][r][1] : sum[0][r][1];
   }
 }
 

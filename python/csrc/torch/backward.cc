@@ -107,29 +107,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNormBackward(const at::Tenso
   return {grad_input, grad_weight, grad_bias};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> GroupNormBackward(const at::Tensor& grad, const at::Tensor& input,
-                                                                 const at::Tensor& mean, const at::Tensor& rstd,
-                                                                 const std::optional<at::Tensor>& weight, int64_t n,
-                                                                 int64_t channels, int64_t positions, int64_t groups,
-                                                                 std::array<bool, 3> wanted) {
-  const std::vector<int64_t> split{n, groups, channels / groups, positions};
-  const auto per_group = [&](const at::Tensor& t) { return Wide(t).reshape({n, groups, 1, 1}); };
-  const at::Tensor g = Wide(grad).reshape(split);
-  const at::Tensor x = (Wide(input).reshape(split) - per_group(mean)) * per_group(rstd);
-  const bool scaled = weight && weight->defined();
-  const at::ScalarType type = scaled ? weight->scalar_type() : input.scalar_type();
-  const auto per_channel = [&](const at::Tensor& t) { return t.sum({0, 3}).reshape({channels}).to(type); };
-  at::Tensor grad_input, grad_weight, grad_bias;
-  if (wanted[0]) {
-    const at::Tensor h = scaled ? g * Wide(*weight).reshape({1, groups, channels / groups, 1}) : g;
-    const at::Tensor centred = h - h.mean({2, 3}, true) - x * (h * x).mean({2, 3}, true);
-    grad_input = (per_group(rstd) * centred).to(input.scalar_type()).reshape(input.sizes());
-  }
-  if (wanted[1]) grad_weight = per_channel(g * x);
-  if (wanted[2]) grad_bias = per_channel(g);
-  return {grad_input, grad_weight, grad_bias};
-}
-
 at::Tensor EmbeddingBackward(const at::Tensor& grad, const at::Tensor& indices, int64_t rows, int64_t padding,
                              bool scale_by_frequency) {
   if (scale_by_frequency)
@@ -151,7 +128,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_softmax_backward_data.out", &SoftmaxBackward);
   m.impl("_log_softmax_backward_data.out", &LogSoftmaxBackward);
   m.impl("native_layer_norm_backward", &LayerNormBackward);
-  m.impl("native_group_norm_backward", &GroupNormBackward);
   m.impl("embedding_dense_backward", &EmbeddingBackward);
 }
 

@@ -140,11 +140,13 @@ at::Tensor Convolve(const at::Tensor& x, const at::Tensor& weight, const std::op
                     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                     at::IntArrayRef output_padding, int64_t groups) {
   const Convolution c = Describe(x, weight, stride, padding, dilation, transposed, output_padding, groups);
-  at::Tensor y = transposed ? c.InputGradient(x, weight) : c.Forward(x, weight);
-  if (!bias || !bias->defined()) return y;
-  Sizes along(static_cast<size_t>(y.dim()), 1);
+  const auto product = [&](const at::Tensor& a, const at::Tensor& b) {
+    return transposed ? c.InputGradient(a, b) : c.Forward(a, b);
+  };
+  if (!bias || !bias->defined()) return product(x, weight);
+  Sizes along(static_cast<size_t>(x.dim()), 1);
   along[1] = bias->numel();
-  return y.add_(bias->reshape(along));
+  return product(Wide(x), Wide(weight)).add_(bias->reshape(along)).to(x.scalar_type());  // one rounding
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolveBackward(const at::Tensor& dy, const at::Tensor& x,

@@ -100,6 +100,15 @@ TEST_CASE("Gemm equals a double loop where K, M and N are cut into blocks") {
   }
 }
 
+TEST_CASE("a long K is summed in blocks, so that rounding does not add up over all of it") {
+  constexpr int64_t kDepth = 1 << 19;
+  const HostTensor a = HostTensor::From(DType::kFloat32, {5, kDepth}, std::vector<double>(5 * kDepth, 0.1));
+  const HostTensor b = HostTensor::From(DType::kFloat32, {kDepth, 1}, std::vector<double>(kDepth, 1));
+  // One running float would end 0.4 % too high.
+  for (const double sum : RunOp("Gemm", {a, b})[0].values())
+    CHECK(sum == doctest::Approx(static_cast<double>(0.1f) * kDepth).epsilon(2e-4));
+}
+
 TEST_CASE("Gemm with empty dimensions: no rows, no columns, and an empty sum, which is zero plus C") {
   for (DType dtype : kFloatTypes)
     for (bool packed : {false, true}) {
