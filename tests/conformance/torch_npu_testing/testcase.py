@@ -159,6 +159,9 @@ class TestCase(_Base):
             super().assertEqual(x.dtype, y.dtype, message)
         if not x.numel():
             return
+        x, y = x.detach().cpu(), y.detach().cpu()
+        if x.dtype == y.dtype and torch.equal(x, y) and (allow_inf or x.isfinite().all()):
+            return  # without the copies in double, which large tensors feel
         if (x.dtype == torch.bool) != (y.dtype == torch.bool):
             raise TypeError(f"expected two tensors of bool or none, got {x.dtype} and {y.dtype}")
         difference = self._difference(x, y, message, allow_inf)
