@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
 from types import ModuleType
 
 from .errors import UnsupportedError
@@ -37,8 +40,31 @@ def install_as_torch_npu() -> None:
         sys.meta_path.insert(0, _AliasFinder())
 
 
-class _AliasFinder(MetaPathFinder):
-    """Finds ``torch_npu.x.y`` where ``onnxruntime_npu.x.y`` is."""
+class _AliasDistribution(Distribution):
+    """What ``importlib.metadata.version("torch_npu")`` reads: the version of this package."""
+
+    def read_text(self, filename: str) -> str | None:
+        version = sys.modules[_PACKAGE].__version__
+        files = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {ALIAS}\nVersion: {version}\n",
+            "top_level.txt": f"{ALIAS}\n",
+        }
+        return files.get(filename)
+
+    def locate_file(self, path: object) -> Path:  # type: ignore[override]
+        return Path(str(sys.modules[_PACKAGE].__file__)).parent / str(path)
+
+
+class _AliasFinder(DistributionFinder):
+    """Finds ``torch_npu.x.y`` where ``onnxruntime_npu.x.y`` is, and torch_npu's metadata."""
+
+    def find_distributions(
+        self, context: DistributionFinder.Context | None = None
+    ) -> Iterator[Distribution]:
+        """Yield the alias when it is asked for, as torch_npu or torch-npu, or with all others."""
+        name = getattr(context, "name", None)
+        if name is None or re.sub(r"[-_.]+", "_", name).lower() == ALIAS:
+            yield _AliasDistribution()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -28,6 +28,7 @@ SCRIPT = """
     def train(steps, resume):
         arguments = TrainingArguments(
             sys.argv[1], per_device_train_batch_size=4, max_steps=steps, logging_steps=2,
+            optim="adamw_torch_npu_fused",
             save_steps=4, learning_rate=1e-2, bf16=True, report_to=[], disable_tqdm=True,
         )
         assert arguments.device.type == "npu", arguments.device

@@ -18,7 +18,7 @@ _OTHER_NAMES = {
     "CUDAGraph": "NPUGraph",
     "CUDAPluggableAllocator": "NPUPluggableAllocator",
     "DeferredCudaCallError": "DeferredNpuCallError",
-    "_lazy_init": "init",
+    "_lazy_init": "_lazy_init",
 }
 _MARKS = {"mark": "mark", "range_push": "range_push", "range_pop": "range_pop"}
 _MARKS |= {"range_start": "range_start", "range_end": "range_end", "range": "annotate"}

@@ -9,6 +9,7 @@ from . import legacy_types as legacy_types
 from . import utils as utils
 from ._lazy import DeferredNpuCallError as DeferredNpuCallError
 from ._lazy import _is_in_bad_fork as _is_in_bad_fork
+from ._lazy import init as _lazy_init
 from ._lazy import init as init
 from ._lazy import is_initialized as is_initialized
 from .amp import *  # noqa: F403

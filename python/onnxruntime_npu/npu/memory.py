@@ -14,7 +14,9 @@ from typing import Any
 
 from .. import _C
 from ._arguments import checked_index, device_index, stream_handle
+from .pluggable_allocator import NPUPluggableAllocator as NPUPluggableAllocator
 from .pluggable_allocator import call_hook, current_allocator, statistics
+from .pluggable_allocator import change_current_allocator as change_current_allocator
 
 __all__ = [
     "MemPool",

@@ -15,9 +15,31 @@ __all__ = [
     "clear_npu_overflow_flag",
     "get_cann_version",
     "get_npu_overflow_flag",
+    "get_soc_version",
     "is_support_inf_nan",
     "npu_check_overflow",
 ]
+
+# As torch_npu numbers Ascend's products.
+_SOC_VERSIONS = {
+    name: first + step
+    for first, names in (
+        (100, "Ascend910PremiumA Ascend910ProA Ascend910A Ascend910ProB Ascend910B"),
+        (200, "Ascend310P1 Ascend310P2 Ascend310P3 Ascend310P4 Ascend310P5 Ascend310P7"),
+        (220, "Ascend910B1 Ascend910B2 Ascend910B2C Ascend910B3 Ascend910B4 Ascend910B4-1"),
+        (240, "Ascend310B1 Ascend310B2 Ascend310B3 Ascend310B4"),
+        (250, "Ascend910_9391 Ascend910_9392 Ascend910_9381 Ascend910_9382 Ascend910_9372"),
+        (255, "Ascend910_9362 Ascend910_9363"),
+    )
+    for step, name in enumerate(names.split())
+}
+
+
+def get_soc_version() -> int:
+    """Return torch_npu's number of the product that ORT_NPU_DEVICE_NAME names, -1 for none."""
+    from .devices import get_device_name
+
+    return _SOC_VERSIONS.get(get_device_name(), -1)
 
 
 def is_support_inf_nan() -> bool:
