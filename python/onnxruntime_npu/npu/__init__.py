@@ -9,7 +9,6 @@ from . import legacy_types as legacy_types
 from . import utils as utils
 from ._lazy import DeferredNpuCallError as DeferredNpuCallError
 from ._lazy import _is_in_bad_fork as _is_in_bad_fork
-from ._lazy import init as _lazy_init
 from ._lazy import init as init
 from ._lazy import is_initialized as is_initialized
 from .amp import *  # noqa: F403
@@ -30,6 +29,8 @@ from .recovery import *  # noqa: F403
 from .streams import *  # noqa: F403
 from .streams import _adopt_torch as _adopt_torch
 from .utils import *  # noqa: F403
+
+_lazy_init = init  # torch_npu's name, which scripts know
 
 
 def __getattr__(name: str) -> object:
