@@ -1,14 +1,11 @@
-"""Generates text with an exported model: prefill, then one step per token.
-
-The cache stays on the device between steps: with a dynamic cache the outputs of one step are bound
-as inputs of the next, with a static cache the same buffers are bound as both.
-"""
+"""Generates text with an exported model: prefill, then one step per token."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,13 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from .decoding import StepModel, Stepper
 from .errors import ArgumentError
+from .ortvalue import ortvalue_to_numpy
 from .registration import get_ep_name
-from .sampling import Sampler
+from .sampling import Chooser, Sampler
 
 _MODEL = "model.onnx"
-_CACHE_KEY = "onnxruntime_npu.cache"
-# ONNX element types by the names that sessions give them: numpy has no bfloat16 to name it by.
-_ELEMENT_TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
 
 
 @dataclass
@@ -78,17 +74,15 @@ class CausalLM:
             session_options = ort.SessionOptions()
             # onnxruntime warns that shape arithmetic stays on the CPU; `assignment` lists it.
             session_options.log_severity_level = 3
-        self.session = ort.InferenceSession(
-            str(self.directory / _MODEL), session_options, providers=providers
+        self._providers = providers
+        self._model = StepModel(
+            str(self.directory / _MODEL),
+            session_options,
+            providers,
+            static=self._json("export_report.json").get("cache") == "static",
         )
-        self._device = "npu" if get_ep_name() in names else "cpu"
-        self._inputs = {i.name: i for i in self.session.get_inputs()}
-        cache = self.session.get_modelmeta().custom_metadata_map.get(_CACHE_KEY)
-        if cache not in _STEPPERS:
-            raise ArgumentError(f"{self.directory / _MODEL} was not made by export_causal_lm")
-        self.cache = cache
-        self._past = [name for name in self._inputs if name.startswith("past_key_values.")]
-        self._present = [name.replace("past_key_values", "present") for name in self._past]
+        self.session = self._model.session
+        self.cache = self._model.cache
         config = self._json("config.json")
         self.context_length = int(config.get("max_position_embeddings") or 2**31)
         self.generation_config = self._json("generation_config.json")
@@ -126,7 +120,7 @@ class CausalLM:
         prompts: str | Sequence[str],
         *,
         max_new_tokens: int = 256,
-        sampler: Sampler | None = None,
+        sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
         chat: bool = True,
         on_text: Callable[[str], None] | None = None,
     ) -> Generation:
@@ -135,7 +129,8 @@ class CausalLM:
         Args:
             prompts: text or texts.
             max_new_tokens: most tokens to generate per prompt.
-            sampler: how tokens are chosen; default: greedily.
+            sampler: how tokens are chosen; default: greedily. A Sampler chooses on the device; a
+                function gets logits [B, V] on the host and returns tokens [B].
             chat: put each prompt through the tokenizer's chat template, if it has one.
             on_text: called with each piece of text of the first prompt as it comes.
         """
@@ -158,7 +153,7 @@ class CausalLM:
         rows: Sequence[Sequence[int]],
         *,
         max_new_tokens: int = 256,
-        sampler: Sampler | None = None,
+        sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
         on_tokens: Callable[[list[int | None]], None] | None = None,
     ) -> Generation:
         """Continue rows of token ids, of any lengths, as one batch.
@@ -177,7 +172,18 @@ class CausalLM:
                 f"the prompt has {longest} tokens, the model's context {self.context_length}"
             )
         budget = min(max_new_tokens, self.context_length - longest)
-        state = _STEPPERS[self.cache](self, [list(row) for row in rows], longest + budget)
+        choose = self._chooser(sampler)
+        with closing(self._model.stepper([list(row) for row in rows], longest + budget)) as state:
+            return self._generate(state, choose, rows, budget, on_tokens)
+
+    def _generate(
+        self,
+        state: Stepper,
+        choose: Callable[[ort.OrtValue], np.ndarray],
+        rows: Sequence[Sequence[int]],
+        budget: int,
+        on_tokens: Callable[[list[int | None]], None] | None,
+    ) -> Generation:
         generated: list[list[int]] = [[] for _ in rows]
         reasons = ["length"] * len(rows)
         alive = [True] * len(rows)
@@ -186,7 +192,7 @@ class CausalLM:
         prefill_done = time.perf_counter()
         steps = 0
         while True:
-            chosen = sampler(logits)
+            chosen = choose(logits)
             new: list[int | None] = [None] * len(rows)
             for row, token in enumerate(chosen.tolist()):
                 if not alive[row]:
@@ -211,109 +217,10 @@ class CausalLM:
             decode_steps=steps,
         )
 
-    # ---- used by the steppers -----------------------------------------------------------------
-
-    def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
-        """Return cache buffers [batch, Nkv, length, D] on the device, their content undefined."""
-        device = self._device if length else "cpu"  # an empty tensor needs no device memory
-        buffers = []
-        for name in self._past:
-            _, heads, _, size = self._inputs[name].shape
-            element_type = _ELEMENT_TYPES[self._inputs[name].type]
-            buffers.append(
-                ort.OrtValue.ortvalue_from_shape_and_type(
-                    [batch, heads, length, size], element_type, device, 0
-                )
-            )
-        return buffers
-
-    def run(
-        self,
-        host_inputs: dict[str, np.ndarray],
-        past: list[ort.OrtValue],
-        present: list[ort.OrtValue] | None,
-    ) -> tuple[np.ndarray, list[ort.OrtValue]]:
-        """Run one step; ``present`` None lets the session allocate the new cache."""
-        binding = self.session.io_binding()
-        for name, value in host_inputs.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(value))
-        for name, value in zip(self._past, past, strict=True):
-            binding.bind_ortvalue_input(name, value)
-        binding.bind_output("logits", "cpu")
-        for i, name in enumerate(self._present):
-            if present is None:
-                binding.bind_output(name, self._device, 0)
-            else:
-                binding.bind_ortvalue_output(name, present[i])
-        self.session.run_with_iobinding(binding)
-        outputs = binding.get_outputs()
-        return outputs[0].numpy()[:, -1], outputs[1:]
-
-
-class _DynamicStepper:
-    """Prompts padded on the left; the cache grows by one token per step."""
-
-    def __init__(self, model: CausalLM, rows: list[list[int]], capacity: int) -> None:
-        del capacity  # the cache grows as it must
-        self._model = model
-        longest = max(map(len, rows))
-        self._ids = np.zeros((len(rows), longest), np.int64)
-        self._mask = np.zeros((len(rows), longest), np.int64)
-        for i, row in enumerate(rows):
-            self._ids[i, longest - len(row) :] = row
-            self._mask[i, longest - len(row) :] = 1
-        self._cache = model.new_cache(len(rows), 0)
-
-    def prefill(self) -> np.ndarray:
-        """Return the logits after the prompts, [B, V]."""
-        return self._step(self._ids)
-
-    def decode(self, tokens: np.ndarray) -> np.ndarray:
-        """Add one token per row, [B], and return the logits after it, [B, V]."""
-        self._mask = np.pad(self._mask, ((0, 0), (0, 1)), constant_values=1)
-        return self._step(tokens[:, None])
-
-    def _step(self, ids: np.ndarray) -> np.ndarray:
-        positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
-        inputs = {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions}
-        logits, self._cache = self._model.run(inputs, self._cache, None)
-        return logits
-
-
-class _StaticStepper:
-    """Prompts padded on the right; the cache is written in place."""
-
-    def __init__(self, model: CausalLM, rows: list[list[int]], capacity: int) -> None:
-        self._model = model
-        self._prompt_lengths = np.array([len(row) for row in rows], np.int64)
-        self._ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
-        for i, row in enumerate(rows):
-            self._ids[i, : len(row)] = row
-        self._total_lengths = np.zeros(len(rows), np.int64)
-        self._cache = model.new_cache(len(rows), capacity)
-
-    def prefill(self) -> np.ndarray:
-        """Return the logits after the prompts, [B, V]."""
-        return self._step(self._ids, self._prompt_lengths)
-
-    def decode(self, tokens: np.ndarray) -> np.ndarray:
-        """Add one token per row, [B], and return the logits after it, [B, V]."""
-        return self._step(tokens[:, None], np.ones(len(tokens), np.int64))
-
-    def _step(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        self._total_lengths = self._total_lengths + lengths
-        inputs = {
-            "input_ids": ids,
-            "sequence_lengths": lengths,
-            "total_lengths": self._total_lengths,
-        }
-        return self._model.run(inputs, self._cache, self._cache)[0]
-
-
-_STEPPERS: dict[str | None, Callable[..., Any]] = {
-    "dynamic": _DynamicStepper,
-    "static": _StaticStepper,
-}
+    def _chooser(self, sampler: Any) -> Callable[[ort.OrtValue], np.ndarray]:
+        if isinstance(sampler, Sampler):
+            return Chooser(self.directory, self._providers, sampler)
+        return lambda logits: np.asarray(sampler(ortvalue_to_numpy(logits)[:, -1]))
 
 
 class TextStream:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 
 from .errors import ArgumentError
+from .ortvalue import ortvalue_to_numpy
+
+_SAMPLER = "sampler.onnx"
 
 
 @dataclass
@@ -39,24 +46,51 @@ class Sampler:
         """Whether the most likely token is taken."""
         return self.temperature == 0
 
-    def __call__(self, logits: np.ndarray) -> np.ndarray:
-        """Return the token of each row for logits [rows, V]: int64 [rows]."""
-        if self.greedy:
-            return logits.argmax(axis=-1)
-        return np.array([self._sample(row) for row in logits], dtype=np.int64)
+    def settings(self, rows: int, vocabulary: int) -> dict[str, np.ndarray]:
+        """Return the inputs of ``sampler.onnx`` that stay as they are while rows are sampled."""
+        top_k = min(self.top_k, vocabulary) or vocabulary
+        return {
+            "temperature": np.array([self.temperature], np.float32),
+            "top_k": np.full(rows, top_k, np.int32),
+            "top_p": np.full(rows, self.top_p, np.float32),
+        }
 
-    def _sample(self, logits: np.ndarray) -> int:
-        # A tiny temperature must not overflow: scale distances from the maximum, which are <= 0.
-        scores = (logits.astype(np.float64) - logits.max()) / self.temperature
-        tokens = np.arange(scores.size)
-        if 0 < self.top_k < scores.size:
-            tokens = np.argpartition(scores, -self.top_k)[-self.top_k :]
-        tokens = tokens[np.argsort(-scores[tokens], kind="stable")]
-        weights = np.exp(scores[tokens])
-        cumulative = np.cumsum(weights / weights.sum())
-        if self.top_p < 1:
-            # The token that crosses top_p is still in.
-            count = int(np.searchsorted(cumulative, self.top_p)) + 1
-            tokens, cumulative = tokens[:count], cumulative[:count]
-        draw = self._generator.random() * cumulative[-1]
-        return int(tokens[min(np.searchsorted(cumulative, draw, side="right"), tokens.size - 1)])
+    def draw(self, rows: int) -> np.ndarray:
+        """Return ``uniform`` of ``sampler.onnx``, [rows, 1]: new numbers at each call."""
+        # Below 1 by more than float32 rounds: a target below the total falls on some token.
+        return (self._generator.random((rows, 1)) * (1 - 1e-6)).astype(np.float32)
+
+
+class Chooser:
+    """Applies a sampler to logits [rows, S, V] float32 where they are; the last position counts."""
+
+    def __init__(self, directory: Path, providers: Sequence[Any], sampler: Sampler) -> None:
+        """Open what sampling needs; ArgumentError for an export without it."""
+        self._sampler = sampler
+        if sampler.greedy:
+            return
+        path = directory / _SAMPLER
+        if not path.is_file():
+            raise ArgumentError(
+                f"{directory} holds no {_SAMPLER}: export the model again, or choose greedily"
+            )
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        self._session = ort.InferenceSession(str(path), options, providers=list(providers))
+        self._binding = self._session.io_binding()
+        self._bound: tuple[int, int] | None = None
+
+    def __call__(self, logits: ort.OrtValue) -> np.ndarray:
+        """Return the token of each row, int64 [rows]."""
+        if self._sampler.greedy:
+            return ortvalue_to_numpy(logits)[:, -1].argmax(axis=-1)
+        rows, _, vocabulary = logits.shape()
+        if self._bound != (rows, vocabulary):
+            self._bound = (rows, vocabulary)
+            for name, value in self._sampler.settings(rows, vocabulary).items():
+                self._binding.bind_cpu_input(name, value)
+            self._binding.bind_output("tokens", "cpu")
+        self._binding.bind_ortvalue_input("logits", logits)
+        self._binding.bind_cpu_input("uniform", self._sampler.draw(rows))
+        self._session.run_with_iobinding(self._binding)
+        return self._binding.get_outputs()[0].numpy()[:, 0]

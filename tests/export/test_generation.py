@@ -2,47 +2,86 @@
 
 from __future__ import annotations
 
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
 import pytest
 from onnxruntime_npu.errors import ArgumentError
+from onnxruntime_npu.exporter.sampling_graph import SAMPLER_FILE, write_sampler
 from onnxruntime_npu.generation import CausalLM, TextStream
-from onnxruntime_npu.sampling import Sampler
+from onnxruntime_npu.sampling import Chooser, Sampler
 
 from .conftest import PROMPTS
 
 LOGITS = np.log(np.array([[0.05, 0.5, 0.15, 0.3]], np.float32))
+PROVIDERS = ["NPUExecutionProvider", "CPUExecutionProvider"]
 
 
-def drawn(sampler, count=4000):
+@pytest.fixture(scope="module")
+def sampling(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sampling")
+    write_sampler(directory / SAMPLER_FILE)
+    return directory
+
+
+def drawn(directory, sampler, count=4000, provider=PROVIDERS[0], logits=LOGITS):
     """Return how often each token is drawn."""
-    counts = np.bincount(sampler(np.repeat(LOGITS, count, axis=0)), minlength=4)
+    choose = Chooser(directory, [provider], sampler)
+    rows = np.repeat(logits, count, axis=0)[:, None]
+    counts = np.bincount(choose(ort.OrtValue.ortvalue_from_numpy(rows)), minlength=logits.size)
     return counts / count
 
 
-def test_greedy():
-    assert Sampler()(LOGITS).tolist() == [1]
+def test_greedy(tmp_path):
+    assert drawn(tmp_path, Sampler(), 3).tolist() == [0, 1, 0, 0]
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({"temperature": 1.0}, [0.05, 0.5, 0.15, 0.3]),
         ({"temperature": 0.5}, [0.0068, 0.6849, 0.0616, 0.2466]),
         ({"temperature": 1.0, "top_k": 2}, [0, 0.625, 0, 0.375]),
+        ({"temperature": 1.0, "top_k": 9}, [0.05, 0.5, 0.15, 0.3]),
         ({"temperature": 1.0, "top_p": 0.9}, [0, 0.5263, 0.1579, 0.3158]),
-        ({"temperature": 1.0, "top_p": 0.5}, [0, 1, 0, 0]),
+        ({"temperature": 1.0, "top_p": 0.45}, [0, 1, 0, 0]),
         ({"temperature": 1.0, "top_k": 3, "top_p": 0.8}, [0, 0.625, 0, 0.375]),
         ({"temperature": 1e-6}, [0, 1, 0, 0]),
     ],
 )
-def test_sampled_frequencies(settings, expected):
+def test_sampled_frequencies(sampling, settings, expected, provider):
     # 4000 draws: the standard error is below 0.008.
-    np.testing.assert_allclose(drawn(Sampler(seed=1, **settings)), expected, atol=0.03)
+    frequencies = drawn(sampling, Sampler(seed=1, **settings), provider=provider)
+    np.testing.assert_allclose(frequencies, expected, atol=0.03)
 
 
-def test_seeds_repeat():
-    one, two, other = (drawn(Sampler(temperature=1.0, seed=s), 50) for s in (3, 3, 4))
+def test_the_last_position_is_sampled(sampling):
+    rows = np.stack([LOGITS[0, ::-1], LOGITS[0]])[None].repeat(50, axis=0)
+    choose = Chooser(sampling, [PROVIDERS[0]], Sampler(temperature=1e-6))
+    assert set(choose(ort.OrtValue.ortvalue_from_numpy(rows))) == {1}
+
+
+def test_a_large_vocabulary_is_drawn_from_evenly(sampling):
+    vocabulary = 50_000
+    logits = np.zeros((1, vocabulary), np.float32)
+    tokens = np.flatnonzero(drawn(sampling, Sampler(temperature=1.0, seed=5), 64, logits=logits))
+    assert len(tokens) > 60 and tokens.max() < vocabulary
+    # The mean of 64 even draws: 5 standard errors.
+    assert abs(tokens.mean() / vocabulary - 0.5) < 5 * 0.289 / 8
+
+
+def test_seeds_repeat(sampling):
+    one, two, other = (drawn(sampling, Sampler(1.0, seed=s), 50) for s in (3, 3, 4))
     assert np.array_equal(one, two) and not np.array_equal(one, other)
+
+
+def test_sampling_needs_its_graph(tmp_path):
+    with pytest.raises(ArgumentError, match=r"holds no sampler.onnx: export the model again"):
+        Chooser(tmp_path, PROVIDERS[:1], Sampler(temperature=1.0))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +98,52 @@ def test_seeds_repeat():
 def test_sampler_refuses(settings):
     with pytest.raises(ArgumentError, match=f"expected .*{next(iter(settings))}"):
         Sampler(**settings)
+
+
+def graph_option(graphs):
+    return [("NPUExecutionProvider", {"enable_npu_graph": graphs})]
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_graphs_change_no_token(exported, kind):
+    _, directory, _ = exported(kind, cache="static")
+    captured = CausalLM(directory)
+    plain = CausalLM(directory, providers=graph_option("0"))
+    for prompts, count in [(PROMPTS, 20), (PROMPTS, 9), (PROMPTS[:1], 20), ([[5]], 3)]:
+        expected = plain.generate_tokens(prompts, max_new_tokens=count).tokens
+        assert captured.generate_tokens(prompts, max_new_tokens=count).tokens == expected
+
+
+def test_tokens_are_replayed(exported):
+    _, directory, _ = exported("llama", cache="static")
+    model = CausalLM(directory)
+    model.stop_tokens = frozenset()
+    model.generate_tokens([[1, 2]], max_new_tokens=2)
+    onnxruntime_npu._C.start_launch_trace()
+    model.generate_tokens([[1, 2]], max_new_tokens=6)
+    spans = [span[0] for span in onnxruntime_npu._C.stop_launch_trace()]
+    assert spans.count("graph") == 5  # the prompt is run as it is
+
+
+def test_threads_may_share_a_model(exported):
+    _, directory, _ = exported("llama", cache="static")
+    model = CausalLM(directory)
+    expected = model.generate_tokens(PROMPTS, max_new_tokens=12).tokens
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(model.generate_tokens, PROMPTS, max_new_tokens=12) for _ in range(9)]
+        assert all(run.result().tokens == expected for run in runs)
+
+
+def test_memory_goes_with_the_model(exported):
+    _, directory, _ = exported("llama", cache="static")
+    gc.collect()
+    before = onnxruntime_npu.npu.memory_allocated()
+    model = CausalLM(directory)
+    for count in (3, 9):
+        model.generate_tokens(PROMPTS, max_new_tokens=count, sampler=Sampler(1.0, top_k=5))
+    del model
+    gc.collect()
+    assert onnxruntime_npu.npu.memory_allocated() == before
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -19,6 +19,7 @@ from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface
 from .proof import Findings, NotProven
 from .report import ExportReport
+from .sampling_graph import SAMPLER_FILE, write_sampler
 from .substitution import substitute
 from .tracing import check_opset, finish, to_onnx, trace
 from .whole_model import WholeModelProbe
@@ -42,8 +43,9 @@ def export_causal_lm(
 ) -> ExportReport:
     """Export a Llama-family model with fused ``npu::`` operators.
 
-    Writes ``model.onnx`` with ``model.onnx.data``, the tokenizer, ``genai_config.json`` and
-    ``export_report.json``. Every replacement is proven on the model itself before it is made.
+    Writes ``model.onnx`` with ``model.onnx.data``, ``sampler.onnx``, the tokenizer,
+    ``genai_config.json`` and ``export_report.json``. Every replacement is proven on the model
+    itself before it is made.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, a GGUF file or a directory with
@@ -85,6 +87,7 @@ def export_causal_lm(
     model = _onnx_model(interface, opset)
     out.mkdir(parents=True, exist_ok=True)
     _save_companions(out, checkpoint, interface, report)
+    write_sampler(out / SAMPLER_FILE)
     finish(model, out / MODEL_FILE, report, findings)
     report.seconds = round(time.monotonic() - started, 1)
     report.write(out / REPORT_FILE)
