@@ -49,13 +49,14 @@ class Lineup:
     def specs(self, model: models.Model, dtype: str, names: list[str]) -> dict[str, harness.Spec]:
         """Ours and those of the named peers that there are."""
         directory = str(models.exported(model, dtype, self.arguments.out))
-        ours = self._ort(directory, model, "NPUExecutionProvider")
+        make = functools.partial(llm_engines.NpuModel, directory)
+        ours = functools.partial(make, self.arguments.threads, models.CAPACITY)
         found = {"npu": harness.Spec(ours, ours=True)}
         missing = self.missing.setdefault(dtype, {})
         for name in names:
             if name == SAME_FILE:
                 if dtype != "bfloat16":
-                    bodies = self._ort(directory, model, "CPUExecutionProvider")
+                    bodies = self._ort(directory, model)
                     found[name] = harness.Spec(bodies, python=self.peers.python)
                 continue
             reason = self.peers.unavailable.get(name)
@@ -72,9 +73,9 @@ class Lineup:
             found[name] = harness.Spec(make, python=self.peers.python)
         return found
 
-    def _ort(self, directory: str, model: models.Model, provider: str) -> Any:
+    def _ort(self, directory: str, model: models.Model) -> Any:
         checkpoint = str(models.checkpoint(model, self.arguments.out))
-        make = functools.partial(llm_engines.OrtModel, directory, checkpoint, provider)
+        make = functools.partial(llm_engines.OrtModel, directory, checkpoint)
         return functools.partial(make, self.arguments.threads, models.CAPACITY)
 
     def _peer(self, name: str, model: models.Model, dtype: str) -> Any:
@@ -87,7 +88,7 @@ class Lineup:
             source = str(models.checkpoint(model, self.arguments.out))
             return functools.partial(llm_engines.TorchModel, source, dtype, threads)
         if name == "onnxruntime":
-            return self._ort(converted("onnxruntime"), model, "CPUExecutionProvider")
+            return self._ort(converted("onnxruntime"), model)
         if name == "genai":
             directory = converted("onnxruntime")
             return functools.partial(llm_engines.GenaiModel, directory, threads, models.CAPACITY)

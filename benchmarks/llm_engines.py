@@ -77,29 +77,53 @@ class LanguageModel:
         return time.perf_counter() - start
 
 
-class OrtModel(LanguageModel):
-    """An onnxruntime session whose cache is updated in place, through IOBinding."""
+class NpuModel(LanguageModel):
+    """Our model on the NPU, its steps as CausalLM takes them."""
 
-    def __init__(
-        self, directory: str, checkpoint: str, provider: str, threads: int, capacity: int
-    ) -> None:
+    def __init__(self, directory: str, threads: int, capacity: int) -> None:
+        super().__init__()
+        import onnxruntime as ort
+        from onnxruntime_npu import ortvalue_to_numpy
+        from onnxruntime_npu.decoding import StepModel
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        path = str(Path(directory) / "model.onnx")
+        self.model = StepModel(path, options, ["NPUExecutionProvider"], static=True)
+        if not self.model.graphs:
+            raise RuntimeError("expected a session that captures graphs")
+        config = json.loads((Path(directory) / "config.json").read_text())
+        self.vocabulary = config["vocab_size"]
+        self.to_numpy, self.capacity, self.rows = ortvalue_to_numpy, capacity, 0
+
+    def reset(self, rows: int) -> None:
+        if rows != self.rows:  # what the cache holds beyond a row's length is never read
+            self.rows, self.steps = rows, self.model.take_steps(rows, self.capacity)
+
+    def rewind(self, past: int) -> None:
+        """The next step says how many tokens there are."""
+
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
+        rows, new = ids.shape
+        lengths, totals = np.full(rows, new, np.int64), np.full(rows, past + new, np.int64)
+        logits = self.steps.step(np.ascontiguousarray(ids), lengths, totals)
+        return self.to_numpy(logits)[:, -1].astype(np.float32, copy=False)
+
+
+class OrtModel(LanguageModel):
+    """A session on the CPUExecutionProvider, its cache updated in place through IOBinding."""
+
+    def __init__(self, directory: str, checkpoint: str, threads: int, capacity: int) -> None:
         super().__init__()
         import onnxruntime as ort
 
-        self.device = "cpu"
-        if provider == "NPUExecutionProvider":
-            import onnxruntime_npu  # noqa: F401  (registers the provider)
-
-            self.device = "npu"
         self.ort = ort
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         path = str(Path(directory) / "model.onnx")
-        self.session = ort.InferenceSession(path, options, providers=[provider])
-        used = self.session.get_providers()[0]
-        if used != provider:
-            raise RuntimeError(f"expected the session on {provider}, got {used}")
+        self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         inputs = self.session.get_inputs()
         self.past = [i for i in inputs if i.name.startswith("past_key_values.")]
         self.others = [i.name for i in inputs if i not in self.past]
@@ -114,12 +138,12 @@ class OrtModel(LanguageModel):
         if rows == self.rows:
             return  # what the cache holds beyond a row's length is never read
         make = self.ort.OrtValue.ortvalue_from_shape_and_type
-        self.rows, self.caches = rows, {}
+        self.rows = rows
         # Bound once: a step binds again only what changes.
         self.binding = self.session.io_binding()
         for value in self.past:
             shape, element = [rows, *self.cache_shape], ELEMENTS[value.type]
-            cache = self.caches[value.name] = make(shape, element, self.device, 0)
+            cache = make(shape, element, "cpu", 0)
             self.binding.bind_ortvalue_input(value.name, cache)
             present = value.name.replace("past_key_values.", "present.")
             self.binding.bind_ortvalue_output(present, cache)

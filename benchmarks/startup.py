@@ -15,7 +15,7 @@ from typing import Any
 
 import harness
 import models
-from llm_engines import OrtModel
+from llm_engines import NpuModel
 
 PROMPT, STEPS = 512, 8
 
@@ -29,13 +29,12 @@ def _status(field: str) -> int:
 class Session:
     """Makes one session and says what it cost."""
 
-    def __init__(self, directory: str, checkpoint: str, threads: int, capacity: int) -> None:
+    def __init__(self, directory: str, threads: int, capacity: int) -> None:
         import numpy as np
         import onnxruntime_npu
 
         self.directory = directory
-        make = functools.partial(OrtModel, directory, checkpoint, "NPUExecutionProvider")
-        self.make = functools.partial(make, threads, capacity)
+        self.make = functools.partial(NpuModel, directory, threads, capacity)
         onnxruntime_npu.ortvalue_from_numpy(np.zeros(1))  # starts the device itself
 
     def cost(self) -> dict[str, Any]:
@@ -46,7 +45,7 @@ class Session:
         model = self.make()
         seconds = time.perf_counter() - start
         model.decode(PROMPT, STEPS)
-        cache = sum(cache.tensor_size_in_bytes() for cache in model.caches.values())
+        cache = sum(cache.tensor_size_in_bytes() for cache in model.steps.caches)
         weights = sum(path.stat().st_size for path in Path(self.directory).glob("*.data"))
         peak = _status("VmHWM") - before
         return {"seconds": seconds, "weights": weights, "cache": cache, "peak": peak}
@@ -61,9 +60,8 @@ def main() -> None:
     for name in arguments.models:
         for dtype in arguments.dtypes:
             model = models.MODELS[name]
-            source = str(models.checkpoint(model, arguments.out))
             directory = str(models.exported(model, dtype, arguments.out))
-            make = functools.partial(Session, directory, source, arguments.threads, models.CAPACITY)
+            make = functools.partial(Session, directory, arguments.threads, models.CAPACITY)
             costs = []
             for _ in range(arguments.rounds):
                 engine = harness.Engine(name, make)

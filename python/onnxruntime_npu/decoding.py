@@ -166,7 +166,7 @@ class _StaticSteps:
     def __init__(self, model: StepModel, batch: int, capacity: int, graph: int) -> None:
         self._model = model
         self.shape = (batch, capacity)
-        self._caches = model.new_cache(batch, capacity)
+        self.caches = model.new_cache(batch, capacity)
         self._prompt = ort.RunOptions()
         self._token = ort.RunOptions()
         if model.graphs:
@@ -189,7 +189,7 @@ class _StaticSteps:
         """Return a binding of the caches, each as what is read and what is written."""
         model = self._model
         binding = model.session.io_binding()
-        for past, present, cache in zip(model.past, model.present, self._caches, strict=True):
+        for past, present, cache in zip(model.past, model.present, self.caches, strict=True):
             binding.bind_ortvalue_input(past, cache)
             binding.bind_ortvalue_output(present, cache)
         return binding
