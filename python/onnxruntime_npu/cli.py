@@ -108,6 +108,17 @@ def _parser() -> argparse.ArgumentParser:
     _choice(generate, "--provider", ("npu", "cpu"), "execution provider")
     generate.add_argument("--stats", action="store_true", help="print speed to stderr")
     generate.set_defaults(run=_generate)
+
+    run = commands.add_parser(
+        "run",
+        help="a script of torch_npu or CUDA, unmodified, on the NPU",
+        description="Run a Python script whose `import torch_npu` finds this package.",
+    )
+    run.add_argument("--cuda", action="store_true", help="what it does on CUDA happens on npu")
+    run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    run.add_argument("script", metavar="SCRIPT", help="file, or module with -m")
+    run.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="the script's own")
+    run.set_defaults(run=_run)
     return parser
 
 
@@ -218,6 +229,12 @@ def _generate(arguments: argparse.Namespace) -> None:
             f"{len(result.tokens[0])} new tokens at {result.tokens_per_second:.1f} tokens/s",
             file=sys.stderr,
         )
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from .script_runner import run_script
+
+    run_script(arguments.script, arguments.arguments, module=arguments.module, cuda=arguments.cuda)
 
 
 def _sampler(arguments: argparse.Namespace, config: dict[str, Any]) -> Any:

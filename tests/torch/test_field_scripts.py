@@ -1,5 +1,8 @@
 """What scripts in the field ask of torch_npu, in a process that installed it under that name."""
 
+import subprocess
+import sys
+
 import pytest
 
 PREPARE = """
@@ -120,3 +123,39 @@ def test_language_models_attend_through_npu_fusion_attention(run_python):
     pytest.importorskip("accelerate")
     code, output = run_python(PREPARE + LANGUAGE_MODEL, HF_HUB_OFFLINE="1")
     assert code == 0, output
+
+
+SCRIPT = """
+import sys
+import torch
+import torch_npu
+from beside import answer
+assert torch.ones(2).npu().sum().item() == 2 and __name__ == "__main__"
+print(sys.argv[1:], answer, torch.cuda.is_available())
+if "fail" in sys.argv:
+    raise FileNotFoundError("mine")
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "out", "err"),
+    [
+        (["script.py", "--cuda", "-m"], 0, "['--cuda', '-m'] 42 False\n", ""),
+        (["--cuda", "script.py"], 0, "[] 42 True\n", ""),
+        (["-m", "script", "x"], 0, "['x'] 42 False\n", ""),
+        (["script.py", "fail"], 1, "['fail'] 42 False\n", "FileNotFoundError: mine"),
+        (["none.py"], 2, "", "error: run expected a script, got 'none.py', which does not exist"),
+    ],
+)
+def test_the_command_runs_a_script_as_python_does(tmp_path, arguments, code, out, err):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("answer = 42")
+    run = subprocess.run(
+        [sys.executable, "-m", "onnxruntime_npu.cli", "run", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (run.returncode, run.stdout) == (code, out), run.stderr
+    assert err in run.stderr

@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import os
 import time
 
 import pytest
 import torch
 from onnxruntime_npu import npu, profiler
-from onnxruntime_npu.profiler import ProfilerActivity
+from onnxruntime_npu.profiler import ProfilerActivity, dynamic_profile
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.NPU]
 # torch turns ticks into the system's clock, which may be slewed by 500 ppm, half a millisecond in
@@ -249,3 +250,65 @@ def test_options_of_ascend_are_checked_and_kept():
         with pytest.warns(UserWarning, match=match):
             profiler._ExperimentalConfig(**options)
     assert profiler.supported_profiler_level() == set(profiler.ProfilerLevel)
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """dynamic_profile, initialised; a function that changes its file."""
+    monkeypatch.setattr(dynamic_profile, "_state", None)
+    dynamic_profile.init(tmp_path)
+    file = tmp_path / "profiler_config.json"
+
+    def ask(**changes):
+        wanted = {"prof_dir": str(tmp_path / "made"), **changes}
+        file.write_text(json.dumps({**json.loads(file.read_text()), **wanted}))
+        os.utime(file, ns=(0, file.stat().st_mtime_ns + 1_000_000))  # coarse clocks
+
+    return ask
+
+
+def test_a_file_asks_for_a_profile_of_a_running_training(x, tmp_path, watched):
+    def train(steps):
+        for _ in range(steps):
+            x.relu()
+            dynamic_profile.step()
+        return [
+            [event["name"] for event in of(json.loads(file.read_text()), "kernel")]
+            for file in sorted((tmp_path / "made").glob("*.json"))
+        ]
+
+    assert train(3) == []
+    watched(start_step=5, active=2, warmup=1, metadata={"run": 7})
+    assert train(1) == []
+    assert train(6) == [["Relu", "Relu"]]  # steps 7 and 8
+    (file,) = (tmp_path / "made").glob("*.json")
+    assert json.loads(file.read_text())["run"] == 7
+    watched(start_step=-1, active=1, warmup=0, activities=["NPU"])
+    assert train(4) == [["Relu", "Relu"], ["Relu"]]
+    watched(start_step=0)
+    assert len(train(3)) == 2
+    dynamic_profile.start()
+    assert len(train(3)) == 3
+    with pytest.warns(UserWarning, match="runs already"):
+        dynamic_profile.start()
+        dynamic_profile.start()
+    train(2)
+
+
+def test_a_file_that_asks_for_nonsense_is_named(watched, monkeypatch, tmp_path):
+    dynamic_profile.set_state({"cur_step": 9})
+    for changes, match in (
+        ({"active": 0}, "expected active >= 1, got 0"),
+        ({"active": 1, "activities": ["GPU"]}, "expected activities of CPU and NPU"),
+        ({"activities": ["CPU"], "start_step": 3}, "expected start_step >= 12, the current step"),
+    ):
+        watched(**changes)
+        with pytest.warns(UserWarning, match=match):
+            dynamic_profile.step()
+    with pytest.warns(UserWarning, match="init was called before"):
+        dynamic_profile.init(tmp_path)
+    with pytest.raises(ValueError, match="expected cur_step >= 0, got -1"):
+        dynamic_profile.set_state({"cur_step": -1})
+    monkeypatch.setattr(dynamic_profile, "_state", None)
+    with pytest.raises(RuntimeError, match=r"expected init\(path\) before"):
+        dynamic_profile.step()

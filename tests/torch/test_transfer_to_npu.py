@@ -16,7 +16,7 @@ from torch import nn
 assert not torch.cuda.is_available()  # nothing happens before the next line
 from torch_npu.contrib import transfer_to_npu
 """
-RUN = TRANSFER + "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+RUN = ("-m", "onnxruntime_npu.cli", "run", "--cuda")
 
 
 def seen(tmp_path, *command):
@@ -32,7 +32,7 @@ def seen(tmp_path, *command):
 
 
 def test_a_training_script_for_cuda_learns_what_it_learns_on_the_cpu(tmp_path):
-    npu, cpu = seen(tmp_path, "-c", RUN), seen(tmp_path)
+    npu, cpu = seen(tmp_path, *RUN), seen(tmp_path)
     assert (npu["device"], cpu["device"]) == ("cuda", "cpu")
     # float32 on both: the sums' order differs.
     assert npu["plain"] == pytest.approx(cpu["plain"], rel=1e-5)

@@ -6,6 +6,7 @@ and the options that scripts of torch_npu use.
 
 from __future__ import annotations
 
+from . import dynamic_profile as dynamic_profile
 from .experimental_config import AiCMetrics as AiCMetrics
 from .experimental_config import ExportType as ExportType
 from .experimental_config import HostSystem as HostSystem
@@ -32,6 +33,7 @@ __all__ = [
     "ProfilerLevel",
     "_ExperimentalConfig",
     "analyse",
+    "dynamic_profile",
     "profile",
     "schedule",
     "supported_activities",
