@@ -85,6 +85,13 @@ with torch.device("cuda"):
 torch.set_default_device("cuda")
 made["default device"] = torch.ones(2)
 torch.set_default_device(None)
+torch.set_default_tensor_type(torch.cuda.DoubleTensor)
+made["default type"] = torch.ones(2)
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+assert made["default type"].dtype == torch.float64 and torch.ones(2).is_cuda
+torch.set_default_tensor_type("torch.FloatTensor")
+made["FloatTensor of an array"] = torch.cuda.FloatTensor(torch.arange(6.0).view(2, 3).numpy())
+assert made["FloatTensor of an array"].tolist() == [[0, 1, 2], [3, 4, 5]]
 wrong = {name: str(value.device) for name, value in made.items() if value.device.type != "npu"}
 assert not wrong, wrong
 assert all(value.is_cuda for value in made.values()) and not torch.ones(2).is_cuda
@@ -152,6 +159,13 @@ x = torch.ones(3, device="cuda", requires_grad=True)
 with torch.autocast(device_type="cuda", dtype=torch.float16):
     assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.float16
     assert (x[None] @ x[:, None]).dtype == torch.float16
+    assert torch.is_autocast_enabled() and torch.get_autocast_gpu_dtype() == torch.float16
+assert not torch.is_autocast_enabled()
+torch.set_autocast_gpu_dtype(torch.bfloat16)
+torch.set_autocast_enabled(True)
+assert (x[None] @ x[:, None]).dtype == torch.bfloat16
+torch.set_autocast_enabled("cuda", False)
+torch.set_autocast_dtype("cuda", torch.float16)
 
 class Double(torch.autograd.Function):
     @staticmethod

@@ -53,6 +53,7 @@ def translate_devices() -> None:
     for name in _TENSOR_DEVICE_FIRST:
         _wrap(torch.Tensor, name, position=1)
     _wrap(torch.nn.Module, "to", position=1)
+    _state_of_npu_by_default()
     _wrap(torch.amp, "custom_fwd")
     _wrap(torch.amp, "custom_bwd")
     _wrap(torch.amp.autocast_mode, "is_autocast_available", position=0)
@@ -64,6 +65,7 @@ def translate_devices() -> None:
     _wrap(DataLoader, "__init__")
     _wrap(torch.autograd.profiler.profile, "__init__")
     _profile_npu_for_cuda()
+    torch.set_default_tensor_type = _default_tensor_type_setter()
     torch.Generator = _generator_type()  # type: ignore[misc,assignment]
     _give_tensors_cuda()
 
@@ -83,6 +85,22 @@ def _wrap(owner: Any, name: str, position: int | None = None, default: str | Non
         return original(*args, **kwargs)
 
     setattr(owner, name, call)
+
+
+def _state_of_npu_by_default() -> None:
+    """Autocast functions that mean CUDA when no device is named."""
+    is_enabled, enable = torch.is_autocast_enabled, torch.set_autocast_enabled
+
+    def is_autocast_enabled(device_type: str = _TO) -> bool:
+        return is_enabled(device_type)
+
+    def set_autocast_enabled(*args: Any) -> None:
+        enable(*(args if len(args) > 1 else (_TO, *args)))
+
+    torch.is_autocast_enabled = is_autocast_enabled
+    torch.set_autocast_enabled = set_autocast_enabled  # type: ignore[assignment]
+    torch.get_autocast_gpu_dtype = functools.partial(torch.get_autocast_dtype, _TO)
+    torch.set_autocast_gpu_dtype = functools.partial(torch.set_autocast_dtype, _TO)
 
 
 def _profile_npu_for_cuda() -> None:
@@ -123,6 +141,23 @@ def _give_tensors_cuda() -> None:
         owner.is_cuda = owner.is_npu  # type: ignore[attr-defined,union-attr,method-assign]
     # A lazy module's parameter without a shape yet lets only these methods through.
     UninitializedTensorMixin._allowed_methods.append(tensor.to)
+
+
+def _default_tensor_type_setter() -> Callable[[Any], None]:
+    original = torch.set_default_tensor_type
+
+    def set_default_tensor_type(t: Any) -> None:
+        """Make tensors by default of a type: of npu for those of ``torch.cuda``."""
+        name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
+        kind = name.removeprefix("torch.cuda.").removeprefix("torch.npu.")
+        if kind == name:
+            original(t)
+            torch.set_default_device(None)
+        else:
+            original(f"torch.{kind}")
+            torch.set_default_device(_TO)
+
+    return set_default_tensor_type
 
 
 def _generator_type() -> type:

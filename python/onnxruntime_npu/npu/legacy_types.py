@@ -95,7 +95,7 @@ def _tensor_type(name: str, dtype_name: str) -> type:
                 return args[0].view_as(args[0])
             if len(args) == 1 and isinstance(args[0], torch.Size):
                 args = tuple(args[0])
-            elif len(args) == 1 and isinstance(args[0], (list, tuple)):
+            elif len(args) == 1 and not isinstance(args[0], int):  # a list, an array of numpy
                 return torch.tensor(args[0], dtype=wanted, device=device)
             return torch.empty(args or (0,), dtype=wanted, device=device)
 
