@@ -7,6 +7,7 @@
 #include "ep/runtime/error.h"
 #include "ep/runtime/external_event.h"
 #include "ep/runtime/graph_recording.h"
+#include "ep/runtime/launch_trace.h"
 #include "ep/runtime/log.h"
 
 namespace npu {
@@ -28,6 +29,7 @@ void Run(GraphNodes& graph, const ReplayDraws& draws) {
   for (GraphNode& node : graph.nodes) {
     std::unique_lock lock(graph.mutex, std::defer_lock);
     if (node.op != ExternalEvent::kWaitOp) lock.lock();  // an update may have to come before what is waited for
+    const LaunchTrace::Part part(node.op);
     try {
       node.task();
     } catch (const std::exception& e) {

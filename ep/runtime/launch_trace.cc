@@ -25,6 +25,13 @@ Spans& GetSpans() {
 }
 
 thread_local uint64_t cause_of_launches = 0;
+thread_local LaunchSpan* running_launch = nullptr;
+
+class RunningLaunch {
+ public:
+  explicit RunningLaunch(LaunchSpan* span) { running_launch = span; }
+  ~RunningLaunch() { running_launch = nullptr; }
+};
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -72,17 +79,40 @@ std::vector<LaunchSpan> LaunchTrace::Stop() {
 void LaunchTrace::SetCause(uint64_t cause) { cause_of_launches = cause; }
 
 Task LaunchTrace::Timed(const char* op, int device, uint64_t stream, Task task) {
-  auto made = std::make_unique<LaunchSpan>(
-      LaunchSpan{op, device, stream, ThisThread(), cause_of_launches, NowNs(), /*begin_ns=*/0, /*end_ns=*/0});
+  auto made = std::make_unique<LaunchSpan>(LaunchSpan{.op = op,
+                                                      .device = device,
+                                                      .stream = stream,
+                                                      .thread = ThisThread(),
+                                                      .cause = cause_of_launches,
+                                                      .issued_ns = NowNs()});
   Spans& spans = GetSpans();
   std::lock_guard lock(spans.mutex);
   if (!on_.load()) return task;  // stopped meanwhile
   ++spans.pending;
   return Task([span = std::unique_ptr<LaunchSpan, NoteEnd>(made.release()), task = std::move(task)]() mutable {
     const auto running = std::move(span);
+    const RunningLaunch here(running.get());
     running->begin_ns = NowNs();
     task();
   });
+}
+
+LaunchTrace::Part::Part(const char* op) {
+  if (running_launch == nullptr) return;
+  running_launch->has_parts = true;
+  span_ = std::make_unique<LaunchSpan>(*running_launch);
+  span_->op = op;
+  span_->has_parts = false;
+  span_->is_part = true;
+  span_->begin_ns = NowNs();
+}
+
+LaunchTrace::Part::~Part() {
+  if (span_ == nullptr) return;
+  span_->end_ns = NowNs();
+  Spans& spans = GetSpans();
+  std::lock_guard lock(spans.mutex);
+  spans.ended.push_back(std::move(*span_));
 }
 
 }  // namespace npu

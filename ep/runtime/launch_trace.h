@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct LaunchSpan {
   int thread = 0;                                   // the system's id of the one that launched it
   uint64_t cause = 0;                               // what that thread had said by SetCause()
   int64_t issued_ns = 0, begin_ns = 0, end_ns = 0;  // of the steady clock, as Event::TimestampNs
+  bool has_parts = false;                           // a graph, whose nodes are spans of their own
+  bool is_part = false;
 };
 
 class LaunchTrace {
@@ -31,6 +34,18 @@ class LaunchTrace {
   static void SetCause(uint64_t cause);
   // A task that runs `task` and notes when.
   static Task Timed(const char* op, int device, uint64_t stream, Task task);
+
+  // While it lives, a part of the timed launch that this thread runs; nothing in a launch that is not timed.
+  class Part {
+   public:
+    explicit Part(const char* op);
+    ~Part();
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+   private:
+    std::unique_ptr<LaunchSpan> span_;
+  };
 
  private:
   static std::atomic<bool> on_;

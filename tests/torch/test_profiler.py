@@ -106,6 +106,36 @@ def test_torchs_own_profiler_attributes_the_kernels_times(x):
     assert "Self NPU" in profile.key_averages().table()
 
 
+def test_launches_of_sessions_and_replays_of_graphs_are_in_the_trace(x, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+    graph = npu.NPUGraph()
+    with npu.graph(graph):
+        x.relu()
+    a, b = (onnx.helper.make_tensor_value_info(name, 1, [3]) for name in "ab")
+    node = onnx.helper.make_node("Sigmoid", ["a"], ["b"])
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "one", [a], [b]),
+        opset_imports=[onnx.helper.make_opsetid("", 18)],
+        ir_version=10,
+    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["NPUExecutionProvider"])
+    given = {"a": torch.ones(3).numpy()}
+    session.run(None, given)
+    with profiler.profile(activities=BOTH) as profile:
+        graph.replay()
+        session.run(None, given)
+    trace = exported(profile, tmp_path)
+    (replay,) = (event for event in of(trace, "gpu_user_annotation") if event["name"] == "graph")
+    kernels = {event["name"]: event for event in of(trace, "kernel")}
+    relu, sigmoid = kernels["Relu"], kernels["Sigmoid"]
+    assert replay["tid"] == relu["tid"] == npu.current_stream()._stream.id != sigmoid["tid"]
+    assert replay["ts"] <= relu["ts"] <= relu["ts"] + relu["dur"] <= replay["ts"] + replay["dur"]
+    assert {event["id"] for event in of(trace, "ac2g") if event["ph"] == "f"} == {
+        event["args"]["correlation"] for event in of(trace, "privateuse1_runtime")
+    }
+
+
 def test_the_schedule_says_which_steps_are_recorded(x, tmp_path):
     schedule = profiler.schedule(wait=1, warmup=1, active=2, repeat=2, skip_first=1)
     handler = profiler.tensorboard_trace_handler(str(tmp_path / "made"), "worker")

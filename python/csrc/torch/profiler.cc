@@ -80,7 +80,8 @@ class Session final : public libkineto::IActivityProfilerSession {
     int32_t number = 0;
     for (const LaunchSpan& span : spans_) {
       const libkineto::ITraceActivity* cause = operator_of(static_cast<int32_t>(span.cause));
-      AddLaunch(span, ++number, offset, cause);
+      ++number;
+      if (!span.is_part) AddLaunch(span, number, offset, cause);
       AddKernel(span, number, offset, cause);
       streams.emplace(span.device, span.stream);
     }
@@ -138,7 +139,10 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
   void AddKernel(const LaunchSpan& span, int32_t number, int64_t offset, const libkineto::ITraceActivity* cause) {
-    libkineto::GenericTraceActivity& kernel = Add(ActivityType::CONCURRENT_KERNEL, span.op, number, cause);
+    // A graph is a frame around its kernels: their times would count twice in sums.
+    const ActivityType type = span.has_parts ? ActivityType::GPU_USER_ANNOTATION : ActivityType::CONCURRENT_KERNEL;
+    libkineto::GenericTraceActivity& kernel = Add(type, span.op, number, cause);
+    if (span.is_part) kernel.flow.id = 0;  // the arrow goes to the graph
     kernel.startTime = span.begin_ns + offset;
     kernel.endTime = span.end_ns + offset;
     kernel.device = span.device;
@@ -171,7 +175,8 @@ class NpuProfiler final : public libkineto::IActivityProfiler {
 
  private:
   const std::string name_ = "npu";
-  const std::set<ActivityType> kinds_{ActivityType::CONCURRENT_KERNEL, ActivityType::PRIVATEUSE1_RUNTIME};
+  const std::set<ActivityType> kinds_{ActivityType::CONCURRENT_KERNEL, ActivityType::GPU_USER_ANNOTATION,
+                                      ActivityType::PRIVATEUSE1_RUNTIME};
 };
 
 REGISTER_PRIVATEUSE1_PROFILER(NpuProfiler);

@@ -269,7 +269,10 @@ ROWS = (
         "npu.set_aoe", "000/6", "option", "Makes the folder and keeps the option; nothing is tuned."
     ),
     Row(
-        "npu.mstx", "000/7", "profiler", "Seen in `torch.npu.profile`, which writes a Chrome trace."
+        "npu.mstx",
+        "000/7",
+        "profiler",
+        "Seen in `torch.npu.profile` and in `torch_npu.profiler` with `mstx=True`.",
     ),
     Row("npu.mstx.mark", "000/7", "profiler"),
     Row("npu.mstx.range_start", "000/7", "profiler"),

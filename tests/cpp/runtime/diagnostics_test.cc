@@ -3,10 +3,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ep/runtime/error.h"
+#include "ep/runtime/graph.h"
 #include "ep/runtime/launch_trace.h"
 #include "ep/runtime/tensor_dump.h"
 #include "tests/cpp/support/temporary_folder.h"
@@ -44,6 +46,33 @@ TEST_CASE("a launch trace has every launch with its stream and time, also of one
   t.stream().Launch("after", Task([] {}));
   t.stream().Synchronize();
   CHECK(LaunchTrace::Stop().empty());
+}
+
+TEST_CASE("a launch trace has the nodes of a replayed graph as parts of one launch") {
+  test::TestDevice t;
+  const std::unique_ptr<Stream> side = t.device.CreateStream();
+  Graph graph;
+  graph.CaptureBegin(*side);
+  side->Launch("one", Task([] {}));
+  side->Launch("two", Task([] {}));
+  graph.CaptureEnd(*side);
+  graph.Replay(t.stream());
+  t.stream().Synchronize();
+  REQUIRE(LaunchTrace::Start());
+  graph.Replay(t.stream());
+  const std::vector<LaunchSpan> spans = LaunchTrace::Stop();
+  REQUIRE(spans.size() == 3);
+  CHECK(spans[0].op == "one");
+  CHECK(spans[1].op == "two");
+  CHECK(spans[2].op == "graph");
+  CHECK(spans[2].has_parts);
+  for (int i : {0, 1}) {
+    CHECK(spans[i].is_part);
+    CHECK_FALSE(spans[i].has_parts);
+    CHECK(spans[i].stream == t.stream().id());
+    CHECK(spans[2].begin_ns <= spans[i].begin_ns);
+    CHECK(spans[i].end_ns <= spans[i + 1].end_ns);
+  }
 }
 
 TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators that were asked for") {
