@@ -45,22 +45,19 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
       !device.CapturesHere(), "[graph] expected inputs and outputs bound in NPU memory, got one in host memory: ",
       "with enable_npu_graph, bind OrtValues on 'npu' through IOBinding and update their content in place, or run ",
       "with the run option gpu_graph_id=-1");
-  const bool wait = stream == nullptr;
-  if (wait) {
+  const CopyKind kind = to_host                  ? CopyKind::kDeviceToHost
+                        : from == Place::kDevice ? CopyKind::kDeviceToDevice
+                                                 : CopyKind::kHostToDevice;
+  if (stream == nullptr) {
+    // To wake a stream's thread for a few bytes, and to wait for it, takes longer than the copy.
     device.WaitForStreams();
-    stream = &device.host_stream();
-  }
-  if (to_host) {
-    stream->Copy(dst, src, bytes, CopyKind::kDeviceToHost);
-    stream->Synchronize();
-    return;
-  }
-  if (from == Place::kDevice) {
-    stream->Copy(dst, src, bytes, CopyKind::kDeviceToDevice);
-  } else {
+    device.device().backend().CopyNow(device.device().index(), dst, src, bytes, kind);
+  } else if (kind == CopyKind::kHostToDevice) {
     CopyFromPageable(*stream, dst, src, bytes);
+  } else {
+    stream->Copy(dst, src, bytes, kind);
+    if (to_host) stream->Synchronize();
   }
-  if (wait) stream->Synchronize();
 }
 
 void CopyTensor(const Api& api, DeviceState& device, Stream* stream, const OrtValue* src, Place from, OrtValue* dst,

@@ -53,6 +53,8 @@ class Backend {
   // `op` is a string with static storage or one the op registry owns: the name an error carries.
   virtual void Launch(BackendStream* stream, const char* op, Task task) = 0;
   virtual void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
+  // Done when it returns, and in no stream's order: the caller has waited for whoever uses either side.
+  virtual void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
   virtual void Memset(BackendStream* stream, void* dst, int value, size_t bytes) = 0;
   virtual bool StreamQuery(BackendStream* stream) = 0;
   // Blocks until the stream is idle; returns the first kernel error since the last call ("" if none)

@@ -107,7 +107,10 @@ def _open(
     """Return a session, and whether it captures graphs."""
     given = [(p, {}) if isinstance(p, str) else p for p in providers]
     name, settings = given[0]
-    wanted = str(settings.get(_GRAPHS, "1" if static and name == get_ep_name() else "0")) == "1"
+    # A graph is of one thread's launches.
+    sequential = options.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
+    default = static and sequential and name == get_ep_name()
+    wanted = str(settings.get(_GRAPHS, int(default))) == "1"
     if wanted and _GRAPHS not in settings:
         captured = [(name, {**settings, _GRAPHS: "1"}), *given[1:]]
         try:

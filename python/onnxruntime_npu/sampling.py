@@ -11,7 +11,6 @@ import numpy as np
 import onnxruntime as ort
 
 from .errors import ArgumentError
-from .ortvalue import ortvalue_to_numpy
 
 _SAMPLER = "sampler.onnx"
 
@@ -67,6 +66,7 @@ class Chooser:
     def __init__(self, directory: Path, providers: Sequence[Any], sampler: Sampler) -> None:
         """Open what sampling needs; ArgumentError for an export without it."""
         self._sampler = sampler
+        self._host: np.ndarray | None = None
         if sampler.greedy:
             return
         path = directory / _SAMPLER
@@ -83,7 +83,7 @@ class Chooser:
     def __call__(self, logits: ort.OrtValue) -> np.ndarray:
         """Return the token of each row, int64 [rows]."""
         if self._sampler.greedy:
-            return ortvalue_to_numpy(logits)[:, -1].argmax(axis=-1)
+            return self._to_host(logits)[:, -1].argmax(axis=-1)
         rows, _, vocabulary = logits.shape()
         if self._bound != (rows, vocabulary):
             self._bound = (rows, vocabulary)
@@ -94,3 +94,12 @@ class Chooser:
         self._binding.bind_cpu_input("uniform", self._sampler.draw(rows))
         self._session.run_with_iobinding(self._binding)
         return self._binding.get_outputs()[0].numpy()[:, 0]
+
+    def _to_host(self, logits: ort.OrtValue) -> np.ndarray:
+        if logits.device_name() == "cpu":
+            return logits.numpy()
+        # One array for all steps: fresh pages take longer than the copy.
+        if self._host is None or list(self._host.shape) != logits.shape():
+            self._host = np.empty(logits.shape(), np.float32)
+        ort.copy_tensors([logits], [ort.OrtValue.ortvalue_from_numpy(self._host)])
+        return self._host

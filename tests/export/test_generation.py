@@ -125,6 +125,15 @@ def test_tokens_are_replayed(exported):
     assert spans.count("graph") == 5  # the prompt is run as it is
 
 
+def test_a_session_with_parallel_nodes_has_no_graphs(exported):
+    _, directory, _ = exported("llama", cache="static")
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    model = CausalLM(directory, session_options=options)
+    expected = CausalLM(directory).generate_tokens(PROMPTS, max_new_tokens=5).tokens
+    assert model.generate_tokens(PROMPTS, max_new_tokens=5).tokens == expected
+
+
 def test_threads_may_share_a_model(exported):
     _, directory, _ = exported("llama", cache="static")
     model = CausalLM(directory)

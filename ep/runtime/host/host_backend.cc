@@ -67,6 +67,7 @@ class HostBackend final : public Backend, public BackendExtensions {
   void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind) override {
     Host(stream)->Launch("copy", Task([=] { CopyBytes(dst, src, bytes); }));
   }
+  void CopyNow(int, void* dst, const void* src, size_t bytes, CopyKind) override { CopyBytes(dst, src, bytes); }
   void Memset(BackendStream* stream, void* dst, int value, size_t bytes) override {
     Host(stream)->Launch("memset", Task([=] { FillBytes(dst, value, bytes); }));
   }
