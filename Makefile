@@ -36,11 +36,12 @@ test-fast: build  ## without the tests marked slow
 
 bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
-	$(PY) benchmarks/llm.py
-	$(PY) benchmarks/startup.py
+	$(PY) benchmarks/limits.py
 	$(PY) benchmarks/matmul.py
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
+	$(PY) benchmarks/startup.py
+	$(PY) benchmarks/llm.py
 
 bench-check: build  ## has a ratio to a peer fallen by more than 15 % since it was stored? STORE=1 stores it
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"

@@ -17,6 +17,12 @@ TARGETS = {
     ("float32", "decode"): 0.95,
 }
 LENGTHS = [128, 512, 2048]
+# Parts of a model by themselves, and the C++ benchmarks, by the name of their files.
+PARTS = {"matmul": "Products, weights from memory", "attention": "Attention"}
+LIMITS = {
+    "gemm": "Products beside the machine's multiply-add rate (/peak) and read rate (/read)",
+    "launch": "Launches, in nanoseconds, beside a bare futex",
+}
 MEMORY_TARGET = 1.15  # peak resident memory over packed weights and cache
 CASE = re.compile(
     r"(?P<model>\S+) (?P<dtype>\S+) (?P<phase>prefill|decode) @?(?P<length>\d+)"
@@ -119,6 +125,13 @@ def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
                 measured = {m.engine for m in run.measurements}
                 absent = [f"{p}: {why}." for p, why in reasons.items() if p not in measured]
                 parts += [f"Not measured: {reason}\n" for reason in absent]
+    for kind, title in PARTS.items():
+        for path in sorted(out.glob(f"{kind}-*.json")):
+            parts.append(f"### {title}, {path.stem.removeprefix(f'{kind}-')}\n")
+            parts.append(results.table(results.load(path)))
+    for kind, title in LIMITS.items():
+        if (path := out / f"limits-{kind}.txt").exists():
+            parts.append(f"### {title}\n\n```\n{path.read_text().rstrip()}\n```\n")
     startup = out / "startup.json"
     if startup.exists():
         parts += ["### Session creation and memory\n", _startup(startup)]
