@@ -7,15 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "NpuFusedAdadelta",
-    "NpuFusedAdam",
-    "NpuFusedAdamW",
-    "NpuFusedOptimizerBase",
-    "NpuFusedRMSprop",
-    "NpuFusedSGD",
-]
-
 Parameters = Iterable[Any]
 
 
@@ -34,34 +25,30 @@ class NpuFusedOptimizerBase(torch.optim.Optimizer):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
-class NpuFusedAdam(NpuFusedOptimizerBase, torch.optim.Adam):
+class _FusedAdam(NpuFusedOptimizerBase):
+    _weight_decay = 0.0
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float | None = None,
+        amsgrad: bool = False,
+    ) -> None:
+        decay = self._weight_decay if weight_decay is None else weight_decay
+        super().__init__(params, lr, betas, eps, decay, amsgrad, fused=True)  # type: ignore
+
+
+class NpuFusedAdam(_FusedAdam, torch.optim.Adam):
     """``torch.optim.Adam``, fused. Source: torch_npu.optim.NpuFusedAdam."""
 
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        amsgrad: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, fused=True)
 
+class NpuFusedAdamW(_FusedAdam, torch.optim.AdamW):
+    """``torch.optim.AdamW``, fused; decays by 0.01. Source: torch_npu.optim.NpuFusedAdamW."""
 
-class NpuFusedAdamW(NpuFusedOptimizerBase, torch.optim.AdamW):
-    """``torch.optim.AdamW``, fused. Source: torch_npu.optim.NpuFusedAdamW."""
-
-    def __init__(
-        self,
-        params: Parameters,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        amsgrad: bool = False,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, fused=True)
+    _weight_decay = 1e-2
 
 
 class NpuFusedSGD(NpuFusedOptimizerBase, torch.optim.SGD):
