@@ -196,6 +196,28 @@ def test_compiled_functions(backend):
     torch.testing.assert_close(gradient.cpu(), w.grad.cpu())
 
 
+def test_inductor_leaves_graphs_of_npu_to_aot_eager():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inside = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inside(x).relu() * torch.arange(4.0, device=x.device)
+
+    model = Scaled().npu()
+    compiled = torch.compile(model, mode="reduce-overhead")
+    x = values(4, 4).npu()
+    with pytest.warns(UserWarning, match="inductor writes no code for npu"):
+        result = compiled(x)
+    torch.testing.assert_close(result.detach().cpu(), model(x).detach().cpu())
+    result.sum().backward()
+    assert model.inside.weight.grad.abs().sum() > 0
+    made = torch.compile(lambda: torch.ones(3, device="npu") * 2)  # a graph without inputs
+    with pytest.warns(UserWarning, match="inductor writes no code for npu"):
+        assert made().tolist() == [2, 2, 2]
+
+
 def test_autocast():
     a = values(4, 4).npu()
     with torch.autocast("npu", dtype=torch.bfloat16):

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
+from .compilation import compile_npu_graphs_without_inductor
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +56,7 @@ def register() -> None:
         _keep_shared_parameters()
         _move_lazy_parameters()
         _convert_to_legacy_types()
+        compile_npu_graphs_without_inductor()
         extension.set_sync_debug_mode(npu.get_sync_debug_mode())
         _extension = extension
 
