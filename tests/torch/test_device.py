@@ -373,6 +373,23 @@ def test_attention_is_compiled_for_sizes_that_are_open():
         torch.testing.assert_close(attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
 
 
+@pytest.mark.parametrize("value_size", [8, 6])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_attention_has_the_layout_that_a_compiler_is_told(rows, value_size):
+    qkv = values(2, rows, 3, 4, 8).npu()
+    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+    v = v[..., :value_size]
+
+    def attend(q, k, v):
+        y = F.scaled_dot_product_attention(q, k, v)
+        return y.transpose(1, 2).contiguous().view(2, rows, 4 * value_size)
+
+    assert F.scaled_dot_product_attention(q, k, v).transpose(1, 2).is_contiguous()
+    torch.testing.assert_close(attend(q, k, v).cpu(), attend(q.cpu(), k.cpu(), v.cpu()))
+    compiled = torch.compile(attend, backend="aot_eager")(q, k, v)
+    torch.testing.assert_close(compiled, attend(q, k, v))
+
+
 FALLBACK = """
 import torch, onnxruntime_npu
 x = torch.ones(4, 4, device="npu")

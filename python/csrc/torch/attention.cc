@@ -1,13 +1,18 @@
 // scaled_dot_product_attention through the attention engine, where no gradient is asked for.
+#include <ATen/ExpandUtils.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <vector>
 
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/storage.h"
@@ -45,6 +50,31 @@ int64_t Choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                                                                                     : at::SDPBackend::math);
 }
 
+// Strides of a result of `sizes` as torch's meta function for this operator says them: the query's order of dimensions.
+std::vector<int64_t> StridesLike(const at::Tensor& query, at::IntArrayRef sizes) {
+  if (query.sizes() == sizes && query.is_non_overlapping_and_dense()) return query.strides().vec();
+  if (query.sizes() == sizes) return at::infer_dense_strides(query.sizes(), query.strides());
+  std::array<int64_t, 4> order{0, 1, 2, 3};
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return query.stride(a) > query.stride(b); });
+  std::vector<int64_t> strides(4);
+  int64_t stride = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    strides[*dim] = stride;
+    stride *= sizes[*dim];
+  }
+  return strides;
+}
+
+// What a model does next, transpose(1, 2).contiguous(), is compiled to nothing where the strides say so: they must
+// be what they say. The copy is the one that would have come there.
+at::Tensor InLayoutOf(const at::Tensor& query, const at::Tensor& result) {
+  const std::vector<int64_t> strides = StridesLike(query, result.sizes());
+  bool same = true;
+  for (int64_t dim = 0; dim < 4; ++dim) same &= result.size(dim) == 1 || result.stride(dim) == strides[dim];
+  if (same) return result.as_strided(result.sizes(), strides);
+  return at::empty_strided(result.sizes(), strides, result.options()).copy_(result);
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
 Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
           const std::optional<at::Tensor>& bias, double, bool causal, bool, std::optional<double> scale) {
@@ -62,7 +92,7 @@ Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
   }
   std::vector<at::Tensor> results = call.Run(2);
   const at::Tensor none = Empty({0}, at::kLong, query);
-  return {results[0], results[1], none, none, rows, keys, none, none, none};
+  return {InLayoutOf(query, results[0]), results[1], none, none, rows, keys, none, none, none};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_scaled_dot_product_fused_attention_overrideable", &Attention); }
