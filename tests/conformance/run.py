@@ -19,6 +19,7 @@ ROOT = HERE.parents[1]
 
 # The suites ask for the product by name and skip what it lacks.
 PRODUCT = "Ascend910B2"
+_FILES_BETWEEN_RESULTS = 50  # that are kept: what a run that is stopped leaves for --again
 
 
 def main(arguments=None):
@@ -42,9 +43,10 @@ def main(arguments=None):
     if options.counted_only:
         kept |= report.not_counted([f for f in files if (f[0], f[1].name) not in kept])
     runner = Runner(options.out / "logs", Limits(options.test_seconds, options.file_seconds))
-    runs = _run_all(runner, files, options.jobs, kept)
-    judged = report.judge(runs)
-    results.write_text(json.dumps([asdict(row) for row in judged], indent=1))
+    judged = []
+    for runs in _run_all(runner, files, options.jobs, kept):
+        judged = report.judge(runs)
+        results.write_text(json.dumps([asdict(row) for row in judged], indent=1))
     print(report.text(judged))
     if options.write_docs:
         (ROOT / "docs" / "conformance.md").write_text(report.markdown(judged))
@@ -62,7 +64,9 @@ def _options(arguments):
         "--counted-only", action="store_true", help="skip files of whose tests none counts"
     )
     parser.add_argument(
-        "--again", action="store_true", help="only files where a test that counts failed last time"
+        "--again",
+        action="store_true",
+        help="only files where a test that counts failed last time, or that were not reached",
     )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "conformance")
     parser.add_argument("--write-docs", action="store_true", help="rewrite docs/conformance.md")
@@ -93,8 +97,18 @@ def _passed_files(rows):
 
 
 def _run_all(runner, files, jobs, kept):
+    """The runs that ended so far, now and then, and last of all files."""
     from suites import FileRun
     from tqdm import tqdm
+
+    def ended():
+        return [
+            futures[file].result()
+            if file in futures
+            else FileRun(*file, kept[file[0], file[1].name])
+            for file in files
+            if file not in futures or futures[file].done()
+        ]
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         futures = {
@@ -103,12 +117,10 @@ def _run_all(runner, files, jobs, kept):
             if (file[0], file[1].name) not in kept
         }
         finished = concurrent.futures.as_completed(futures.values())
-        for _ in tqdm(finished, total=len(futures), unit="file", smoothing=0.05):
-            pass
-    return [
-        futures[file].result() if file in futures else FileRun(*file, kept[file[0], file[1].name])
-        for file in files
-    ]
+        for i, _ in enumerate(tqdm(finished, total=len(futures), unit="file", smoothing=0.05)):
+            if i % _FILES_BETWEEN_RESULTS == _FILES_BETWEEN_RESULTS - 1:
+                yield ended()
+    yield ended()
 
 
 if __name__ == "__main__":

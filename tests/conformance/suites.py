@@ -56,6 +56,21 @@ def find_files(roots):
     return [(suite, file) for file, suite in found.items()]
 
 
+class _Clock:
+    """Seconds in which this process ran: while it is stopped, its tests are too."""
+
+    STEP = 1.0  # at most so far apart it has to be read
+
+    def __init__(self):
+        self._read, self._seconds = time.monotonic(), 0.0
+
+    def __call__(self):
+        now = time.monotonic()
+        self._seconds += min(now - self._read, 2 * self.STEP)
+        self._read = now
+        return self._seconds
+
+
 class Runner:
     """Runs files, each in a process forked from one with torch loaded."""
 
@@ -71,12 +86,12 @@ class Runner:
         run = FileRun(suite, path)
         log = self._logs / f"{suite.replace('/', '.')}.{path.stem}.log"
         log.unlink(missing_ok=True)
-        until = time.monotonic() + self._limits.file
-        while self._run_rest(run, log, until):
+        clock = _Clock()
+        while self._run_rest(run, log, clock):
             pass
         return run
 
-    def _run_rest(self, run, log, until):
+    def _run_rest(self, run, log, clock):
         """Runs tests without outcome in one process; True when another one has to go on."""
         report, theirs = self._context.Pipe(duplex=False)
         done = list(run.tests)
@@ -84,9 +99,9 @@ class Runner:
         process = self._context.Process(target=worker.run_file, args=arguments)
         process.start()
         theirs.close()
-        state = _State(run, set(done))
+        state = _State(run, set(done), clock)
         ended = late = False
-        for line in _lines(report, lambda: self._deadline(state, until)):
+        for line in _lines(report, clock, lambda: self._deadline(state)):
             late = line is None
             ended = not late and state.take(json.loads(line))
             if late or ended:
@@ -98,26 +113,26 @@ class Runner:
         process.join()
         if ended or state.finish_fixtures():
             return False
-        return state.end_early(late, process.exitcode, until)
+        return state.end_early(late, process.exitcode, self._limits.file)
 
-    def _deadline(self, state, until):
-        return min(until, state.started + self._limits.test)
+    def _deadline(self, state):
+        return min(self._limits.file, state.started + self._limits.test)
 
 
 class _State:
     """What the reports of one process say."""
 
-    def __init__(self, run, done):
-        self._run, self._done = run, done
+    def __init__(self, run, done, clock):
+        self._run, self._done, self._clock = run, done, clock
         self._collected = []
         self._running = None
         self._fixtures = []
-        self.started = time.monotonic()
+        self.started = clock()
 
     def take(self, event):
         """Notes one report; True for the last."""
         kind = event["event"]
-        self.started = time.monotonic()
+        self.started = self._clock()
         if kind == "collected":
             self._collected = event["tests"]
         elif kind == "start":
@@ -152,7 +167,7 @@ class _State:
     def end_early(self, late, exit_code, until):
         """Blames the test that ran; True when there are others to go on with."""
         if late:
-            seconds = time.monotonic() - self.started
+            seconds = self._clock() - self.started
             reason = f"hangs: stopped after {seconds:.0f} s"
         else:
             name = signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
@@ -162,18 +177,21 @@ class _State:
             return False
         self._run.tests[self._running] = Outcome("failed", reason)
         rest = [test for test in self._collected if test not in self._run.tests]
-        if time.monotonic() < until:
+        if self._clock() < until:
             return bool(rest)
         for test in rest:
             self._run.tests[test] = Outcome("failed", "not reached within the file's time limit")
         return False
 
 
-def _lines(report, deadline):
+def _lines(report, clock, deadline):
     """Lines that come in before the deadline, which every line may move; None when it passes."""
     pending = b""
     while True:
-        if not wait([report], max(deadline() - time.monotonic(), 0)):
+        left = max(deadline() - clock(), 0)
+        if not wait([report], min(left, _Clock.STEP)):
+            if left > 0:
+                continue
             yield None
             return
         data = os.read(report.fileno(), 65536)
