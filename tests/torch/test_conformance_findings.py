@@ -383,3 +383,9 @@ def test_group_norm_refuses_what_does_not_fit():
         torch.native_group_norm(x, None, None, 2, 6, 5, 2, 1e-5)
     empty = torch.native_group_norm(x[:0], None, None, 0, 6, 4, 2, 1e-5)
     assert empty[0].shape == (0, 6, 4) and empty[1].shape == (0, 2)
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_a_divisor_beside_16_bit_floats_is_not_rounded(mode):
+    x = torch.tensor([72.1875, 144.375, 100.0]).half()  # 72.2 as a half is 72.1875
+    assert torch.div(x.npu(), 72.2, rounding_mode=mode).tolist() == [0, 1, 1]

@@ -86,6 +86,19 @@ def test_the_greatest_difference_keeps_its_gradient_after_rounding():
     assert a.grad.tolist() == [[0, 1]]
 
 
+@pytest.mark.parametrize(
+    "first, second, message",
+    [
+        (torch.int64, torch.float32, "cdist only supports floating-point dtypes, X1 got: Long"),
+        (torch.float32, torch.int32, "cdist only supports floating-point dtypes, X2 got: Int"),
+        (torch.float32, torch.float64, "expected scalar type Float but found Double"),
+    ],
+)
+def test_distances_of_other_types_are_refused_in_the_words_of_torch(first, second, message):
+    with pytest.raises(RuntimeError, match=message):
+        torch.cdist(torch.ones(3, 4).to(first).npu(), torch.ones(5, 4).to(second).npu())
+
+
 def test_coordinates_that_are_no_place_read_nothing():
     image = torch.ones(1, 1, 3, 3).npu()
     for value in (float("inf"), -float("inf"), 1e30, 1e9):

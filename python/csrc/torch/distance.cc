@@ -22,8 +22,10 @@ struct RowPairs {
   RowPairs(const at::Tensor& x1, const at::Tensor& x2) {
     TORCH_CHECK(x1.dim() >= 2 && x2.dim() >= 2 && x1.size(-1) == x2.size(-1),
                 "cdist expected matrices of one width, got ", x1.sizes(), " and ", x2.sizes());
-    TORCH_CHECK(IsRealFloat(x1.scalar_type()) && x1.scalar_type() == x2.scalar_type(),
-                "cdist expected real floats of one type, got ", x1.scalar_type(), " and ", x2.scalar_type());
+    TORCH_CHECK(IsRealFloat(x1.scalar_type()), "cdist only supports floating-point dtypes, X1 got: ", x1.scalar_type());
+    TORCH_CHECK(IsRealFloat(x2.scalar_type()), "cdist only supports floating-point dtypes, X2 got: ", x2.scalar_type());
+    TORCH_CHECK(x1.scalar_type() == x2.scalar_type(), "expected scalar type ", x1.scalar_type(), " but found ",
+                x2.scalar_type());
     batch = at::infer_size(x1.sizes().slice(0, static_cast<size_t>(x1.dim() - 2)),
                            x2.sizes().slice(0, static_cast<size_t>(x2.dim() - 2)));
     for (const int64_t size : batch) count *= size;

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "ep/runtime/error.h"
+#include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
 #include "python/csrc/torch/structured.h"
@@ -47,7 +48,11 @@ at::Tensor& DivModeOut(const at::Tensor& a, const at::Tensor& b, std::optional<c
   if (out.numel() == 0) return out;
   if (!IsNumber(dtype)) return FallBack<at::_ops::div_out_mode>(a, b, mode, out);
   const bool down = *mode == "floor";
-  return MapInto</*integers=*/true>("div", dtype, out, [down](auto x, auto y) { return Quotient(x, y, down); }, a, b);
+  // A number beside 16-bit floats keeps its precision: 72.1875 / 72.2 is less than 1.
+  const auto is_number = [](const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; };
+  return MapInto</*integers=*/true>(
+      "div", is_number(a) || is_number(b) ? AccumulateType(dtype) : dtype, out,
+      [down](auto x, auto y) { return Quotient(x, y, down); }, a, b);
 }
 
 at::Tensor& FloorDivideOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
