@@ -10,6 +10,10 @@ _EXPLANATIONS = (
         "Draws 50 thousand million numbers; a core makes 0.12 thousand million a second.",
     ),
     (
+        r"sdpa_view_graph",
+        "Attention that wants gradients is composed of matrix products; the scores take 1 GB.",
+    ),
+    (
         r"test_glu",
         "Makes 1.1 thousand million numbers in NumPy's float64, 9 GB, for one of its cases.",
     ),
@@ -109,8 +113,8 @@ _EXPLANATIONS = (
     ),
     (
         r"grid_sampler_2d_backward",
-        "A gradient of near 0 among others of 12000: the CPU's float32 is off float64 by 0.013 there, "
-        "the device's by 0.021.",
+        "A gradient of near 0 among others of 12000: the CPU's float32 is off float64 by 0.013 "
+        "there, the device's by 0.021.",
     ),
     (
         r"test_index_put_shape_format_fp16",
