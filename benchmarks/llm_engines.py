@@ -49,8 +49,9 @@ class LanguageModel:
         ids = prompt(length + steps, self.vocabulary)
         self.reset(1)
         self._cached = None
-        rows = [self.step(ids[:, :length], 0)[0]]
-        rows += [self.step(ids[:, i : i + 1], i)[0] for i in range(length, length + steps)]
+        # Copies: an engine may give the same buffer each time.
+        rows = [self.step(ids[:, :length], 0)[0].copy()]
+        rows += [self.step(ids[:, i : i + 1], i)[0].copy() for i in range(length, length + steps)]
         return np.stack(rows)
 
     def prefill(self, length: int, rows: int = 1) -> float:

@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 
 import harness
+import llm_engines
 import models
+import numpy as np
 import pytest
 
 
@@ -91,3 +93,19 @@ def test_a_digest_sees_the_content_of_files(tmp_path):
     before = models.digest("options", files=[path])
     path.write_text("two")
     assert models.digest("options", files=[path]) != before
+
+
+def test_compared_logits_are_those_of_each_step():
+    class SameBuffer(llm_engines.LanguageModel):
+        """Gives one array again and again, as onnxruntime does with a bound output."""
+
+        vocabulary = 50
+
+        def reset(self, rows):
+            self.buffer = np.zeros((rows, 3), np.float32)
+
+        def step(self, ids, past):
+            self.buffer[:] = past + ids.shape[1]
+            return self.buffer
+
+    assert SameBuffer().logits(4, 2)[:, 0].tolist() == [4, 5, 6]
