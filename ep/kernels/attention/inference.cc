@@ -1,7 +1,6 @@
 #include "ep/kernels/attention/inference.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "ep/kernels/attention/inference_call.h"
@@ -37,40 +36,28 @@ InferenceKernel::InferenceKernel(const KernelInfo& info, InferenceAttributes att
   a_.next_tokens = std::clamp(a_.next_tokens, -kUnbounded, kUnbounded);
 }
 
-namespace {
-
-// A call whose sequences are known when it runs: what is captured once has other lengths at each replay.
-struct LateCall {
-  LateCall(const InferenceAttributes& attributes, const Layout& layout, const InferenceInputs& given)
-      : inputs(given), call(attributes, layout, inputs) {}
-
-  const InferenceInputs inputs;
-  InferenceCall call;
-  Problem problem;
-};
-
-}  // namespace
-
 void InferenceKernel::Compute(OpContext& ctx) const {
   InferenceInputs inputs;
   for (size_t i = 0; i < order_.size(); ++i) inputs.*order_[i] = ctx.Input(i);
   NPU_CHECK(!inputs.padding_mask, "[", attributes_.op, "] expected no padding_mask: the argument is reserved");
-  const auto late = std::make_shared<LateCall>(attributes_, *layout_, inputs);
-  Problem& problem = late->problem = late->call.MakeProblem();
-  if (!late_) problem.sequences = late->call.MakeSequences();
-  const TensorView output = ctx.Output(0, problem.output_dtype, late->call.OutputShape());
-  const TensorView lse = ctx.output_count() > 1 ? ctx.Output(1, DType::kFloat32, late->call.LseShape()) : TensorView();
+  InferenceCall call(attributes_, *layout_, std::move(inputs));
+  Problem problem = call.MakeProblem();
+  if (!late_) problem.sequences = call.MakeSequences();
+  const TensorView output = ctx.Output(0, problem.output_dtype, call.OutputShape());
+  const TensorView lse = ctx.output_count() > 1 ? ctx.Output(1, DType::kFloat32, call.LseShape()) : TensorView();
   problem.output.data = output.data;
   if (attributes_.return_lse) problem.lse = lse.as<float>();
   float* no_lse = attributes_.return_lse ? nullptr : lse.as<float>();
   if (late_) {
-    const size_t room = output ? Attention::MostWorkspaceBytes(problem, late->call.query_rows()) : 0;
+    const size_t room = output ? Attention::MostWorkspaceBytes(problem, call.query_rows()) : 0;
     void* workspace = room > 0 ? ctx.Workspace(room) : nullptr;
-    ctx.Launch(attributes_.op, [late, workspace, room, no_lse, wanted = bool(output)] {
+    // What is captured once has other lengths at each replay.
+    ctx.Launch(attributes_.op, [call = std::move(call), problem = std::move(problem), workspace, room, no_lse,
+                                wanted = bool(output)]() mutable {
       if (no_lse != nullptr) *no_lse = 0.0f;
       if (!wanted) return;
-      late->problem.sequences = late->call.MakeSequences();
-      const Attention work(late->problem);
+      problem.sequences = call.MakeSequences();
+      const Attention work(problem);
       NPU_CHECK(work.WorkspaceBytes() <= room, "expected to need at most ", room, " bytes of workspace, got ",
                 work.WorkspaceBytes());
       work.Run(workspace);

@@ -1,6 +1,7 @@
 // One call of an inference operator on its way from arguments to a Problem.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "ep/kernels/attention/attention.h"
@@ -13,8 +14,8 @@ namespace npu::attention {
 
 class InferenceCall {
  public:
-  InferenceCall(const InferenceAttributes& attributes, const Layout& layout, const InferenceInputs& inputs)
-      : a_(attributes), layout_(layout), in_(inputs) {}
+  InferenceCall(const InferenceAttributes& attributes, const Layout& layout, InferenceInputs inputs)
+      : a_(attributes), layout_(layout), in_(std::move(inputs)) {}
 
   // Everything but the sequences and the outputs.
   Problem MakeProblem();
@@ -66,7 +67,7 @@ class InferenceCall {
 
   const InferenceAttributes& a_;
   const Layout& layout_;
-  const InferenceInputs& in_;
+  const InferenceInputs in_;
   Problem p_;
   std::vector<Sequence> sequences_;
   Axes q_, query_rope_, o_;
