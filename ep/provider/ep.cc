@@ -129,7 +129,6 @@ class Ep final : public OrtEp {
   }
 
   void CheckReplayable() const {
-    if (graphs_ == nullptr) return;
     for (const Decision& decision : log_->decisions()) {
       NPU_CHECK(decision.frozen_input.empty(), "NPUExecutionProvider: enable_npu_graph expected host inputs to follow ",
                 "from shapes and constants, got '", decision.frozen_input, "' of ", decision.op_type, " '",

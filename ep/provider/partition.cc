@@ -75,7 +75,8 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (shape_arithmetic[i]) claimed[i] = nullptr;
   }
-  const std::vector<std::string> frozen_inputs = FindFrozenInputs(nodes, claimed);
+  const std::vector<std::string> frozen_inputs =
+      options.graphs ? FindFrozenInputs(nodes, claimed) : std::vector<std::string>(nodes.size());
 
   const char* graph_name = nullptr;
   api.Check(api.ort.Graph_GetName(graph, &graph_name));
