@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from .decoding import StepModel, Stepper
 from .errors import ArgumentError
 from .ortvalue import ortvalue_to_numpy
 from .registration import get_ep_name
-from .sampling import Chooser, Sampler
+from .sampling import Chooser, Sampler, open_sampler
 
 _MODEL = "model.onnx"
 
@@ -217,9 +218,13 @@ class CausalLM:
             decode_steps=steps,
         )
 
+    @functools.cached_property
+    def _sampling(self) -> ort.InferenceSession:
+        return open_sampler(self.directory, self._providers)
+
     def _chooser(self, sampler: Any) -> Callable[[ort.OrtValue], np.ndarray]:
         if isinstance(sampler, Sampler):
-            return Chooser(self.directory, self._providers, sampler)
+            return Chooser(sampler, None if sampler.greedy else self._sampling)
         return lambda logits: np.asarray(sampler(ortvalue_to_numpy(logits)[:, -1]))
 
 

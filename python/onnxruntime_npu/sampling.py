@@ -60,25 +60,30 @@ class Sampler:
         return (self._generator.random((rows, 1)) * (1 - 1e-6)).astype(np.float32)
 
 
+def open_sampler(directory: Path, providers: Sequence[Any]) -> ort.InferenceSession:
+    """Open an export's sampling graph; ArgumentError for an export without one."""
+    path = directory / _SAMPLER
+    if not path.is_file():
+        raise ArgumentError(
+            f"{directory} holds no {_SAMPLER}: export the model again, or choose greedily"
+        )
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(str(path), options, providers=list(providers))
+
+
 class Chooser:
     """Applies a sampler to logits [rows, S, V] float32 where they are; the last position counts."""
 
-    def __init__(self, directory: Path, providers: Sequence[Any], sampler: Sampler) -> None:
-        """Open what sampling needs; ArgumentError for an export without it."""
+    def __init__(self, sampler: Sampler, session: ort.InferenceSession | None = None) -> None:
+        """Serve one batch; ``session`` is what ``open_sampler`` gave, not needed for greedy."""
         self._sampler = sampler
         self._host: np.ndarray | None = None
-        if sampler.greedy:
-            return
-        path = directory / _SAMPLER
-        if not path.is_file():
-            raise ArgumentError(
-                f"{directory} holds no {_SAMPLER}: export the model again, or choose greedily"
-            )
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        self._session = ort.InferenceSession(str(path), options, providers=list(providers))
-        self._binding = self._session.io_binding()
         self._bound: tuple[int, int] | None = None
+        if not sampler.greedy:
+            assert session is not None
+            self._session = session
+            self._binding = session.io_binding()
 
     def __call__(self, logits: ort.OrtValue) -> np.ndarray:
         """Return the token of each row, int64 [rows]."""

@@ -12,7 +12,7 @@ import pytest
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.exporter.sampling_graph import SAMPLER_FILE, write_sampler
 from onnxruntime_npu.generation import CausalLM, TextStream
-from onnxruntime_npu.sampling import Chooser, Sampler
+from onnxruntime_npu.sampling import Chooser, Sampler, open_sampler
 
 from .conftest import PROMPTS
 
@@ -29,7 +29,8 @@ def sampling(tmp_path_factory):
 
 def drawn(directory, sampler, count=4000, provider=PROVIDERS[0], logits=LOGITS):
     """Return how often each token is drawn."""
-    choose = Chooser(directory, [provider], sampler)
+    session = None if sampler.greedy else open_sampler(directory, [provider])
+    choose = Chooser(sampler, session)
     rows = np.repeat(logits, count, axis=0)[:, None]
     counts = np.bincount(choose(ort.OrtValue.ortvalue_from_numpy(rows)), minlength=logits.size)
     return counts / count
@@ -61,7 +62,7 @@ def test_sampled_frequencies(sampling, settings, expected, provider):
 
 def test_the_last_position_is_sampled(sampling):
     rows = np.stack([LOGITS[0, ::-1], LOGITS[0]])[None].repeat(50, axis=0)
-    choose = Chooser(sampling, [PROVIDERS[0]], Sampler(temperature=1e-6))
+    choose = Chooser(Sampler(temperature=1e-6), open_sampler(sampling, PROVIDERS[:1]))
     assert set(choose(ort.OrtValue.ortvalue_from_numpy(rows))) == {1}
 
 
@@ -81,7 +82,7 @@ def test_seeds_repeat(sampling):
 
 def test_sampling_needs_its_graph(tmp_path):
     with pytest.raises(ArgumentError, match=r"holds no sampler.onnx: export the model again"):
-        Chooser(tmp_path, PROVIDERS[:1], Sampler(temperature=1.0))
+        open_sampler(tmp_path, PROVIDERS[:1])
 
 
 @pytest.mark.parametrize(
