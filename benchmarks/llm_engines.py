@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,18 +79,25 @@ class LanguageModel:
         return time.perf_counter() - start
 
 
+def session_options(threads: int) -> Any:
+    """Options of a session with so many threads, which logs errors only."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return options
+
+
 class NpuModel(LanguageModel):
     """Our model on the NPU, its steps as CausalLM takes them."""
 
     def __init__(self, directory: str, threads: int, capacity: int) -> None:
         super().__init__()
-        import onnxruntime as ort
         from onnxruntime_npu import ortvalue_to_numpy
         from onnxruntime_npu.decoding import StepModel
 
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
+        options = session_options(threads)
         path = str(Path(directory) / "model.onnx")
         self.model = StepModel(path, options, ["NPUExecutionProvider"], static=True)
         if not self.model.graphs:
@@ -120,9 +128,7 @@ class OrtModel(LanguageModel):
         import onnxruntime as ort
 
         self.ort = ort
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
+        options = session_options(threads)
         path = str(Path(directory) / "model.onnx")
         self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         inputs = self.session.get_inputs()
