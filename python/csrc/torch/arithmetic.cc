@@ -26,13 +26,6 @@
 namespace npu::aten {
 namespace {
 
-bool IsHostScalar(const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; }
-
-// A number beside 16-bit floats keeps its precision: the operator computes in float, as torch does.
-at::ScalarType ComputeType(at::ScalarType common, const at::Tensor& a, const at::Tensor& b) {
-  return IsHostScalar(a) || IsHostScalar(b) ? AccumulateType(common) : common;
-}
-
 // What an arithmetic kernel is for truth values.
 struct Arithmetic {
   const char* type;

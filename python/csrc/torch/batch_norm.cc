@@ -13,10 +13,7 @@
 namespace npu::aten {
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;
-
-bool Has(const MaybeTensor& t) { return t && t->defined(); }
 
 // Everything but the channels, which are dimension 1.
 struct Channels {

@@ -145,7 +145,7 @@ void CheckOneDevice(const c10::OperatorHandle& op, const Stack& stack) {
   if (Among(kMixDevices, op)) return;
   std::optional<at::Device> device;
   ForEachTensor(Arguments(op, stack), [&](const at::Tensor& t) {
-    if (t.dim() == 0 && t.is_cpu()) return;
+    if (IsHostScalar(t)) return;
     if (!device) device = t.device();
     TORCH_CHECK(*device == t.device(),
                 "Expected all tensors to be on the same device, but found at least two devices, ", *device, " and ",

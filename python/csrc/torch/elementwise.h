@@ -11,6 +11,10 @@ at::Tensor& BinaryInto(const char* type, int since_version, at::ScalarType dtype
 
 inline bool IsHalf(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 inline at::ScalarType AccumulateType(at::ScalarType dtype) { return IsHalf(dtype) ? at::kFloat : dtype; }
+// A number beside 16-bit floats keeps its precision: the operator computes in float, as torch does.
+inline at::ScalarType ComputeType(at::ScalarType common, const at::Tensor& a, const at::Tensor& b) {
+  return IsHostScalar(a) || IsHostScalar(b) ? AccumulateType(common) : common;
+}
 inline at::Tensor Wide(const at::Tensor& t) { return t.to(AccumulateType(t.scalar_type())); }
 
 }  // namespace npu::aten

@@ -18,12 +18,9 @@
 namespace npu::aten {
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
 using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 enum Mode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
-
-bool Has(const MaybeTensor& t) { return t && t->defined(); }
 
 at::Tensor Indices(const char* name, const at::Tensor& t) {
   TORCH_CHECK(t.scalar_type() == at::kLong || t.scalar_type() == at::kInt, "embedding_bag: expected int32 or int64 ",

@@ -10,8 +10,6 @@
 namespace npu::aten {
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
-
 // A number that the host knows, or one on the device.
 struct Number {
   double value = 0;

@@ -14,10 +14,7 @@
 namespace npu::aten {
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-bool Has(const MaybeTensor& t) { return t && t->defined(); }
 
 void Check(const at::Tensor& input, const MaybeTensor& per_channel, int64_t n, int64_t channels, int64_t positions,
            int64_t groups) {

@@ -5,6 +5,7 @@
 #include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_index_put_impl_ops.h>
+#include <ATen/ops/atleast_1d.h>
 #include <ATen/ops/cat_meta.h>
 #include <ATen/ops/cat_ops.h>
 #include <ATen/ops/empty.h>
@@ -33,9 +34,6 @@
 
 namespace npu::aten {
 namespace {
-
-// The kernels want a dimension even of a scalar.
-at::Tensor AtLeast1d(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
 
 bool KernelsKnow(const at::Tensor& t) { return ToDType(t.scalar_type()) != DType::kUndefined; }
 
@@ -68,8 +66,8 @@ at::Tensor& GatherOut(const at::Tensor& self, int64_t dim, const at::Tensor& ind
   if (out.numel() == 0) return out;
   if (!KernelsKnow(self)) return FallBack<at::_ops::gather_out>(self, dim, index, sparse_grad, out);
   KernelCall("GatherElements", 13)
-      .In(Dense(AtLeast1d(self)))
-      .In(Indices(AtLeast1d(index)))
+      .In(Dense(at::atleast_1d(self)))  // the kernels want a dimension even of a scalar
+      .In(Indices(at::atleast_1d(index)))
       .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
       .Into(out);
   return out;
@@ -83,11 +81,11 @@ void Scatter(const at::Tensor& self, int64_t dim, const at::Tensor& given_index,
     if (!out.is_same(self)) out.copy_(self);
     return;
   }
-  const at::Tensor index = AtLeast1d(given_index);
-  source = AtLeast1d(source);
+  const at::Tensor index = at::atleast_1d(given_index);
+  source = at::atleast_1d(source);
   for (int64_t d = 0; d < index.dim(); ++d) source = source.narrow(d, 0, index.size(d));
   KernelCall("ScatterElements", 18)
-      .In(Dense(AtLeast1d(self)))
+      .In(Dense(at::atleast_1d(self)))
       .In(Indices(index))
       .In(Dense(source))
       .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
@@ -269,7 +267,7 @@ at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>
   const std::vector<int64_t> shape = call.GatheredShape();
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return self;
   const at::Tensor gathered_like = Empty(shape, self.scalar_type(), self);
-  const at::Tensor source = Dense(values.dim() == 0 && values.is_cpu() ? Dense(values) : values, self.scalar_type());
+  const at::Tensor source = Dense(IsHostScalar(values) ? Dense(values) : values, self.scalar_type());
   const std::vector<int64_t> result = call.ToResult(gathered_like).sizes().vec();
   TORCH_CHECK(at::is_expandable_to(source.sizes(), result), "shape mismatch: value tensor of shape ", source.sizes(),
               " cannot be broadcast to indexing result of shape ", at::IntArrayRef(result));

@@ -142,7 +142,7 @@ at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at
 }
 
 at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype) {
-  if (tensor.is_cpu() && tensor.dim() == 0) {
+  if (IsHostScalar(tensor)) {
     at::Tensor sent = at::empty({}, at::TensorOptions(dtype).device(DeviceAt(CurrentDevice())));
     return sent.copy_(tensor);
   }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ at::ScalarType ToScalarType(DType dtype);
 // `tensor` dense and of `dtype` on the device; itself when it is that already. A 0-dimensional CPU tensor is sent.
 at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype);
 inline at::Tensor Dense(const at::Tensor& tensor) { return Dense(tensor, tensor.scalar_type()); }
+// A number beside npu tensors, which any operator takes.
+inline bool IsHostScalar(const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; }
+using MaybeTensor = std::optional<at::Tensor>;
+inline bool Has(const MaybeTensor& t) { return t && t->defined(); }
 // A 0-dimensional tensor on the device of `beside`.
 at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at::Tensor& beside);
 

@@ -15,8 +15,6 @@
 namespace npu::aten {
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
-
 at::ScalarType CheckedType(const char* op, const at::Tensor& self, const at::Tensor& target) {
   const at::ScalarType dtype = at::result_type(self, target);
   TORCH_CHECK(IsRealFloat(dtype), op, " expected real floats, got ", dtype);

@@ -7,14 +7,12 @@
 #include <tuple>
 #include <vector>
 
+#include "python/csrc/torch/kernel_call.h"
+
 namespace npu::aten {
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
-
-at::Tensor Plus(const at::Tensor& gates, const MaybeTensor& bias) {
-  return bias && bias->defined() ? gates + *bias : gates;
-}
+at::Tensor Plus(const at::Tensor& gates, const MaybeTensor& bias) { return Has(bias) ? gates + *bias : gates; }
 
 std::vector<at::Tensor> Parts(const at::Tensor& gates, int64_t n) { return gates.chunk(n, 1); }
 

@@ -48,11 +48,9 @@ at::Tensor& DivModeOut(const at::Tensor& a, const at::Tensor& b, std::optional<c
   if (out.numel() == 0) return out;
   if (!IsNumber(dtype)) return FallBack<at::_ops::div_out_mode>(a, b, mode, out);
   const bool down = *mode == "floor";
-  // A number beside 16-bit floats keeps its precision: 72.1875 / 72.2 is less than 1.
-  const auto is_number = [](const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; };
+  // 72.1875 / 72.2 is less than 1, though 72.2 is 72.1875 in float16.
   return MapInto</*integers=*/true>(
-      "div", is_number(a) || is_number(b) ? AccumulateType(dtype) : dtype, out,
-      [down](auto x, auto y) { return Quotient(x, y, down); }, a, b);
+      "div", ComputeType(dtype, a, b), out, [down](auto x, auto y) { return Quotient(x, y, down); }, a, b);
 }
 
 at::Tensor& FloorDivideOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {

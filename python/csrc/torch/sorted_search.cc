@@ -13,7 +13,6 @@ namespace npu::aten {
 namespace {
 
 using Side = std::optional<c10::string_view>;
-using MaybeTensor = std::optional<at::Tensor>;
 
 at::Tensor& SearchOut(const at::Tensor& sorted, const at::Tensor& self, bool out_int32, bool given_right, Side side,
                       const MaybeTensor& sorter, at::Tensor& out) {
