@@ -4,16 +4,22 @@
 Ours are sessions of one node, npu_fused_infer_attention_score ("inference") and
 npu_fusion_attention ("training"), with inputs and outputs left on the device. The last tables give
 the peak of the device memory that a call takes beyond its inputs and outputs, the backward pass
-included: at most linear in the sequence length, where scores would take its square.
+included: at most linear in the sequence length, where scores would take its square. Results are
+compared before anything is timed.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import harness
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 HEADS, KEY_HEADS, SIZE = 16, 4, 64
 CASES = [  # name, queries, keys
@@ -26,6 +32,8 @@ CASES = [  # name, queries, keys
 MEMORY_LENGTHS = [1024, 8192, 32768]
 MEMORY_HEADS = 2  # memory is what is asked for, and 32k x 32k scores take their time
 SEED = 0
+# Sums in float32, weights of the values and results rounded to the type: two roundings each.
+TOLERANCES = {"float32": 5e-6, "bfloat16": 8e-3, "float16": 1e-3}
 STATISTICS = ("max", "sum")  # float32, each value eight times
 # Op type: inputs, outputs, and the last axis of the inputs that have one of their own.
 SIGNATURES: dict[str, tuple[list[str], list[str], dict[str, int]]] = {
@@ -39,6 +47,12 @@ SIGNATURES: dict[str, tuple[list[str], list[str], dict[str, int]]] = {
 }
 
 
+def tensor_of(name: str, heads: int, rows: int, size: int) -> np.ndarray:
+    """The input [1, heads, rows, size] of this name in float32, the same one for every engine."""
+    generator = np.random.default_rng([SEED, *name.encode()])
+    return generator.standard_normal((1, heads, rows, size), np.float32)
+
+
 class Torch:
     """scaled_dot_product_attention on the CPU; a single query sees every key."""
 
@@ -48,25 +62,38 @@ class Torch:
         torch.set_num_threads(threads)
         self.type = getattr(torch, dtype)
 
-    def time(self, queries: int, keys: int, calls: int) -> float:
-        """Seconds of `calls` calls."""
+    def _call(self, queries: int, keys: int) -> Callable[[], torch.Tensor]:
+        """What calls it on the tensors of a case."""
         import torch
 
-        generator = torch.Generator().manual_seed(SEED)
-
-        def make(heads: int, rows: int) -> torch.Tensor:
-            return torch.randn(1, heads, rows, SIZE, generator=generator).to(self.type)
-
-        q, k, v = make(HEADS, queries), make(KEY_HEADS, keys), make(KEY_HEADS, keys)
+        q, k, v = (
+            torch.from_numpy(tensor_of(name, heads, rows, SIZE)).to(self.type)
+            for name, heads, rows in (
+                ("query", HEADS, queries),
+                ("key", KEY_HEADS, keys),
+                ("value", KEY_HEADS, keys),
+            )
+        )
         options = {"is_causal": queries > 1, "enable_gqa": True}
         if queries == 1:  # torch's best form: a key head's queries as its rows
             q, options = q.view(1, KEY_HEADS, HEADS // KEY_HEADS, SIZE), {}
         function = torch.nn.functional.scaled_dot_product_attention
+        return functools.partial(function, q, k, v, **options)
+
+    def output(self, queries: int, keys: int) -> np.ndarray:
+        """The result [1, HEADS, queries, SIZE] in float32."""
+        return self._call(queries, keys)().float().view(1, HEADS, queries, SIZE).numpy()
+
+    def time(self, queries: int, keys: int, calls: int) -> float:
+        """Seconds of `calls` calls."""
+        import torch
+
+        call = self._call(queries, keys)
         with torch.inference_mode():
-            function(q, k, v, **options)
+            call()
             begin = time.perf_counter()
             for _ in range(calls):
-                function(q, k, v, **options)
+                call()
             return time.perf_counter() - begin
 
 
@@ -74,7 +101,6 @@ class Npu:
     """A session of one attention node."""
 
     def __init__(self, op_type: str, dtype: str, heads: int, key_heads: int) -> None:
-        import numpy as np
         import onnx
         import onnxruntime_npu
         from onnx import helper
@@ -111,14 +137,11 @@ class Npu:
         self.session = session_of(graph, "NPUExecutionProvider")
 
     def _binding(self, queries: int, keys: int) -> Any:
-        import numpy as np
-
-        generator = np.random.default_rng(SEED)
         binding = self.session.io_binding()
         for name, size in self.inputs.items():
             cache = name in ("key", "value")
             heads, rows = (self.key_heads, keys) if cache else (self.heads, queries)
-            values = generator.standard_normal((1, heads, rows, size), np.float32)
+            values = tensor_of(name, heads, rows, size)
             if name not in STATISTICS:
                 values = values.astype(self.numpy_type)
             binding.bind_ortvalue_input(name, self.npu.ortvalue_from_numpy(values))
@@ -134,6 +157,13 @@ class Npu:
         self.session.run_with_iobinding(binding)
         binding.synchronize_outputs()
         return memory.max_memory_allocated() - memory.memory_allocated()
+
+    def output(self, queries: int, keys: int) -> np.ndarray:
+        """The result [1, heads, queries, SIZE] in float32."""
+        binding = self._binding(queries, keys)
+        self.session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return self.npu.ortvalue_to_numpy(binding.get_outputs()[0]).astype(np.float32)
 
     def time(self, queries: int, keys: int, calls: int) -> float:
         """Seconds of `calls` calls."""
@@ -182,7 +212,13 @@ def main() -> None:
             work = gflop * calls
             case = harness.Case(f"{dtype} {name}", work, "GFLOP", "time", (queries, keys, calls))
             cases.append(case)
-        harness.measure(arguments, f"attention-{dtype}", specs, cases)
+        check = functools.partial(
+            harness.compare,
+            method="output",
+            calls=[(queries, keys) for _, queries, keys in CASES],
+            tolerance=TOLERANCES[dtype],
+        )
+        harness.measure(arguments, f"attention-{dtype}", specs, cases, check)
     if not arguments.only:
         for dtype in arguments.dtypes:
             print(memory_table(dtype), flush=True)

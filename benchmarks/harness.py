@@ -15,12 +15,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import results
 from results import Measurement
 from tqdm import tqdm
@@ -134,6 +135,24 @@ class Spec:
     make: Callable[[], Any]
     ours: bool = False
     python: str = sys.executable
+
+
+def compare(
+    engines: list[Engine], method: str, calls: Iterable[tuple[Any, ...]], tolerance: float
+) -> None:
+    """Refuse to time engines whose results of `method` differ from those of the first.
+
+    The difference is the norm of what is between them over the norm of the other's, a float32 array
+    each; `calls` are the arguments to try.
+    """
+    for arguments in calls:
+        ours, *others = (engine.call(method, *arguments) for engine in engines)
+        for engine, theirs in zip(engines[1:], others, strict=True):
+            difference = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+            what = f"{engine.name}: {method}{arguments} differs by {difference:.1e}"
+            print(what, file=sys.stderr, flush=True)
+            if ours.shape != theirs.shape or not difference <= tolerance:
+                sys.exit(f"results disagree, nothing is timed: {what}, expected <= {tolerance:g}")
 
 
 def interleave(cases: list[Case], engines: list[Engine], rounds: int) -> list[Measurement]:

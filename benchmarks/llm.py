@@ -23,7 +23,6 @@ from typing import Any
 import harness
 import llm_engines
 import models
-import numpy as np
 import plots
 import report
 from peers import PEERS, Peers
@@ -99,16 +98,6 @@ class Lineup:
         return functools.partial(make, models.CAPACITY)
 
 
-def compare_logits(dtype: str, engines: list[harness.Engine]) -> None:
-    """Refuse to time engines that compute something else than ours."""
-    ours, *others = (e.call("logits", COMPARED_PROMPT, COMPARED_STEPS) for e in engines)
-    for engine, theirs in zip(engines[1:], others, strict=True):
-        difference = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
-        print(f"{engine.name}: logits differ by {difference:.1e}", file=sys.stderr, flush=True)
-        if not difference <= TOLERANCES[dtype]:
-            sys.exit(f"logits disagree, nothing is timed: {engine.name}, by {difference:.3g}")
-
-
 def cases_of(label: str, arguments: argparse.Namespace) -> list[harness.Case]:
     """Prefill and decode of one row at every length."""
     steps = arguments.steps
@@ -153,7 +142,12 @@ def run(lineup: Lineup, arguments: argparse.Namespace) -> None:
         if any_selected(cases, arguments):
             specs = lineup.specs(model, dtype, peers)
             name = f"{kind}-{model.label}-{dtype}"
-            check = functools.partial(compare_logits, dtype)
+            check = functools.partial(
+                harness.compare,
+                method="logits",
+                calls=[(COMPARED_PROMPT, COMPARED_STEPS)],
+                tolerance=TOLERANCES[dtype],
+            )
             harness.measure(arguments, name, specs, cases, check, lineup.missing[dtype])
 
     for dtype in arguments.dtypes:

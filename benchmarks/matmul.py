@@ -2,9 +2,10 @@
 """Matrix products against peers on this machine, interleaved in one run.
 
 Every sample multiplies one activation by as many weights as exceed the caches, as the layers of a
-model do. Ours: one session of MatMul nodes, outputs left on the device. Peers: the same file on
-onnxruntime's CPUExecutionProvider (float32 and float16; it has no bfloat16 MatMul) and
-torch.nn.functional.linear.
+model do. Ours: one session of MatMul nodes, captured as a graph, outputs left on the device. Peers:
+the same file on onnxruntime's CPUExecutionProvider (float32 and float16; it has no bfloat16
+MatMul), and torch's linear with weights as they are and with weights that it packed beforehand.
+Results are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from typing import Any
 
 import harness
+import numpy as np
 
 # SmolLM2-135M's projections, then those of a 0.5 B and a 7 B model: K, N.
 SHAPES = [(576, 576), (576, 192), (576, 1536), (1536, 576), (576, 49152), (896, 4864), (4096, 4096)]
@@ -22,11 +24,26 @@ COLD_BYTES = 128 << 20
 MOST_LAYERS = 64
 OUTPUT_BYTES = 512 << 20
 SEED = 0
+# All sum in float32 and round once; sums of another order differ by some roundings of float32.
+TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3, "float16": 5e-4}
 
 
 def layers_of(k: int, n: int, bytes_each: int) -> int:
     """How many weights of this shape exceed the caches."""
     return max(2, min(MOST_LAYERS, COLD_BYTES // (k * n * bytes_each)))
+
+
+def weights_of(k: int, n: int, layers: int) -> np.ndarray:
+    """Weights [layers, k, n] in float32, each with values of its own.
+
+    Onnxruntime keeps equal weights once, and would read them from the cache.
+    """
+    return np.random.default_rng(SEED).standard_normal((layers, k, n), np.float32)
+
+
+def rows_of(m: int, k: int) -> np.ndarray:
+    """An activation [m, k] in float32."""
+    return np.random.default_rng(SEED + 1).standard_normal((m, k), np.float32)
 
 
 class Layers:
@@ -51,6 +68,16 @@ class Layers:
         """Multiply m rows by every weight, and wait."""
         raise NotImplementedError
 
+    def last_product(self) -> np.ndarray:
+        """What `once` got with the last weight, in float32."""
+        raise NotImplementedError
+
+    def product(self, k: int, n: int, m: int) -> np.ndarray:
+        """The product with the last weight, in float32."""
+        self.set_shape(k, n)
+        self.once(m)
+        return self.last_product()
+
     def time(self, k: int, n: int, m: int) -> float:
         """Seconds of one pass; the first one of a shape is not counted."""
         fresh = self.shape != (k, n)
@@ -63,24 +90,58 @@ class Layers:
 
 
 class TorchLinear(Layers):
-    """torch.nn.functional.linear."""
+    """torch.nn.functional.linear, as a model's Linear calls it."""
 
     def load(self, k: int, n: int, layers: int) -> None:
         import torch
 
         torch.set_num_threads(self.threads)
-        generator = torch.Generator().manual_seed(SEED)
         self.type = getattr(torch, self.dtype)
-        weight = torch.randn(n, k, generator=generator).to(self.type)
-        self.weights = [weight.clone() for _ in range(layers)]
+        weights = torch.from_numpy(weights_of(k, n, layers)).to(self.type)
+        self.weights = [self.packed(w.mT.contiguous()) for w in weights]
+        self.x = torch.empty(0, k, dtype=self.type)
+
+    def packed(self, weight: Any) -> Any:
+        """The weight [n, k] in the form that `linear` reads."""
+        return weight
+
+    def linear(self, x: Any, weight: Any) -> Any:
+        """One product."""
+        import torch
+
+        return torch.nn.functional.linear(x, weight)
 
     def once(self, m: int) -> None:
         import torch
 
-        x = torch.ones(m, self.weights[0].shape[1], dtype=self.type)
+        if self.x.shape[0] != m:
+            self.x = torch.from_numpy(rows_of(m, self.x.shape[1])).to(self.type)
         with torch.inference_mode():
             for weight in self.weights:
-                torch.nn.functional.linear(x, weight)
+                self.last = self.linear(self.x, weight)
+
+    def last_product(self) -> np.ndarray:
+        return self.last.float().numpy()
+
+
+class TorchPrepacked(TorchLinear):
+    """torch's linear on weights that oneDNN packed beforehand, as its compiler's freezing does."""
+
+    def __init__(self, dtype: str, threads: int) -> None:
+        import torch
+
+        super().__init__(dtype, threads)
+        self.packed(torch.zeros(16, 16, dtype=getattr(torch, dtype)))  # float16 not on every CPU
+
+    def packed(self, weight: Any) -> Any:
+        import torch
+
+        return torch.ops.mkldnn._reorder_linear_weight(weight)
+
+    def linear(self, x: Any, weight: Any) -> Any:
+        import torch
+
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
 
 class OrtMatMul(Layers):
@@ -89,18 +150,16 @@ class OrtMatMul(Layers):
     def __init__(self, provider: str, dtype: str, threads: int) -> None:
         super().__init__(dtype, threads)
         self.provider = provider
+        self.device = "cpu" if provider == "CPUExecutionProvider" else "npu"
+        self.bindings = 0
 
     def load(self, k: int, n: int, layers: int) -> None:
-        import numpy as np
         import onnx
         from onnx import helper
         from sessions import numpy_dtype, session_of
 
         numpy_type = numpy_dtype(self.dtype)
         self.element = helper.np_dtype_to_tensor_dtype(numpy_type)
-        # Values of each layer's own: onnxruntime keeps equal weights once, and reads them from the
-        # cache.
-        weights = np.random.default_rng(SEED).standard_normal((layers, k, n), np.float32)
         names = [f"w{i}" for i in range(layers)]
         graph = helper.make_graph(
             [helper.make_node("MatMul", ["x", w], [f"y_{w}"]) for w in names],
@@ -109,34 +168,45 @@ class OrtMatMul(Layers):
             [helper.make_tensor_value_info(f"y_{w}", self.element, ["m", n]) for w in names],
             [
                 onnx.numpy_helper.from_array(w.astype(numpy_type), name)
-                for name, w in zip(names, weights, strict=True)
+                for name, w in zip(names, weights_of(k, n, layers), strict=True)
             ],
         )
-        self.session = session_of(graph, self.provider, self.threads)
-        self.names, self.depth, self.numpy_type = names, k, numpy_type
-        self.bindings: dict[int, Any] = {}
+        options = {"enable_npu_graph": "1"} if self.device == "npu" else {}
+        self.session = session_of(graph, self.provider, self.threads, options)
+        self.layers, self.k, self.n, self.numpy_type = names, k, n, numpy_type
+        self.bound_rows = 0
 
-    def _binding(self, m: int) -> Any:
-        import numpy as np
+    def _bind(self, m: int) -> None:
         import onnxruntime as ort
+        from onnxruntime_npu import ortvalue_from_numpy
 
-        if m not in self.bindings:
-            self.bindings = {}  # the outputs of another number of rows are in the way
-            x = np.ones((m, self.depth), self.numpy_type)
-            bits = x.view(np.uint16) if self.dtype == "bfloat16" else x
-            binding = self.session.io_binding()
-            value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, self.element)
-            binding.bind_ortvalue_input("x", value)
-            device = "cpu" if self.provider == "CPUExecutionProvider" else "npu"
-            for name in self.names:
-                binding.bind_output(f"y_{name}", device)
-            self.bindings[m] = binding
-        return self.bindings[m]
+        make = ort.OrtValue.ortvalue_from_shape_and_type
+        self.bound_rows, self.bindings = m, self.bindings + 1
+        self.binding = self.session.io_binding()  # outputs of other rows are no longer in the way
+        x = rows_of(m, self.k).astype(self.numpy_type)
+        if self.device == "npu":
+            value = ortvalue_from_numpy(x)
+        else:
+            value = ort.OrtValue.ortvalue_from_numpy(x)
+        self.binding.bind_ortvalue_input("x", value)
+        for name in self.layers:
+            self.binding.bind_ortvalue_output(
+                f"y_{name}", make([m, self.n], self.element, self.device)
+            )
+        self.run_options = ort.RunOptions()
+        if self.device == "npu":  # a graph of its own: it writes where this binding says
+            self.run_options.add_run_config_entry("gpu_graph_id", str(self.bindings))
 
     def once(self, m: int) -> None:
-        binding = self._binding(m)
-        self.session.run_with_iobinding(binding)
-        binding.synchronize_outputs()
+        if m != self.bound_rows:
+            self._bind(m)
+        self.session.run_with_iobinding(self.binding, self.run_options)
+        self.binding.synchronize_outputs()
+
+    def last_product(self) -> np.ndarray:
+        from onnxruntime_npu import ortvalue_to_numpy
+
+        return ortvalue_to_numpy(self.binding.get_outputs()[-1]).astype(np.float32)
 
 
 def main() -> None:
@@ -150,6 +220,7 @@ def main() -> None:
         specs = {
             "npu": harness.Spec(ours, ours=True),
             "torch": harness.Spec(functools.partial(TorchLinear, **options)),
+            "torch-prepacked": harness.Spec(functools.partial(TorchPrepacked, **options)),
         }
         if dtype != "bfloat16":
             make = functools.partial(OrtMatMul, "CPUExecutionProvider", **options)
@@ -164,7 +235,16 @@ def main() -> None:
                 gflop = 2e-9 * layers * m * n * k
                 name = f"{dtype} {k}x{n} M={m}"
                 cases.append(harness.Case(name, gflop, "GFLOP", "time", (k, n, m)))
-        harness.measure(arguments, f"matmul-{dtype}", specs, cases)
+        check = functools.partial(
+            harness.compare,
+            method="product",
+            calls=[SHAPES[0] + (m,) for m in arguments.rows],
+            tolerance=TOLERANCES[dtype],
+        )
+        missing: dict[str, str] = {}
+        harness.measure(arguments, f"matmul-{dtype}", specs, cases, check, missing)
+        for engine, why in missing.items():
+            print(f"{dtype} not measured: {engine}: {why}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,10 @@ TARGETS = {
 LENGTHS = [128, 512, 2048]
 # Parts of a model by themselves, and the C++ benchmarks, by the name of their files.
 PARTS = {"matmul": "Products, weights from memory", "attention": "Attention"}
+# Ours over the best peer, for which dtypes of a part: of all shapes together, and of the worst one.
+AMX_PRODUCTS = (1.3, 1.1)
+PRODUCTS = (1.0, 1.0)  # float32, and every dtype on a machine without AMX
+PREFILL_ATTENTION = (2.0, 2.0)  # bfloat16
 LIMITS = {
     "gemm": "Products beside the machine's multiply-add rate (/peak) and read rate (/read)",
     "launch": "Launches, in nanoseconds, beside a bare futex",
@@ -68,6 +73,45 @@ def target_table(run: results.Run) -> str:
     return "\n".join(lines) + "\n"
 
 
+def best_ratio(run: results.Run, case: str) -> float | None:
+    """The better of ours over the best of the peers in a case, if both are there."""
+    by_engine = run.of(case)
+    mine = [by_engine[engine] for engine in run.ours if engine in by_engine]
+    peers = [m for engine, m in by_engine.items() if engine not in run.ours]
+    if not mine or not peers:
+        return None
+    return max(min(results.ratio(ours, peer) for peer in peers) for ours in mine)
+
+
+def part_targets(kind: str, run: results.Run, amx: bool) -> str:
+    """What the cases of a part with the same number of rows come to, beside their target."""
+    groups: dict[str, list[float]] = {}
+    for case in run.cases():
+        dtype, *_, rows = case.split()
+        name = f"{dtype} {rows}" if kind == "matmul" else case
+        if (found := best_ratio(run, case)) is not None:
+            groups.setdefault(name, []).append(found)
+    lines = [
+        "| ours / best peer | geometric mean | worst | targets | |",
+        "|---|---|---|---|---|",
+    ]
+    for name, found in groups.items():
+        half = not name.startswith("float32")
+        if kind == "matmul":
+            targets = AMX_PRODUCTS if amx and half else PRODUCTS
+        elif name.startswith("bfloat16 prefill"):
+            targets = PREFILL_ATTENTION
+        else:
+            continue
+        values = statistics.geometric_mean(found), min(found)
+        short = min(zip(values, targets, strict=True), key=lambda pair: pair[0] / pair[1])
+        lines.append(
+            f"| {name} | {values[0]:.2f} | {values[1]:.2f} | ≥ {targets[0]}, {targets[1]} "
+            f"| {verdict(*short)} |"
+        )
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
+
+
 def not_measured(run: results.Run) -> str:
     """Names the rows of the issue's table that a run lacks."""
     matches = [CASE.match(case) for case in run.cases()]
@@ -105,7 +149,8 @@ def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
         f"(features: {', '.join(machine['features'])}); {machine['system']}, "
         f"onnxruntime {machine['onnxruntime']}.\n"
     ]
-    if not any(feature.startswith("amx") for feature in machine["features"]):
+    amx = any(feature.startswith("amx") for feature in machine["features"])
+    if not amx:
         parts.append(
             "**This machine has no AMX.** The targets are written for one that has: bfloat16 rows "
             "here run on AVX-512 vector instructions, ours and the peers' alike.\n"
@@ -128,7 +173,8 @@ def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
     for kind, title in PARTS.items():
         for path in sorted(out.glob(f"{kind}-*.json")):
             parts.append(f"### {title}, {path.stem.removeprefix(f'{kind}-')}\n")
-            parts.append(results.table(results.load(path)))
+            run = results.load(path)
+            parts += [*filter(None, [part_targets(kind, run, amx)]), results.table(run)]
     for kind, title in LIMITS.items():
         if (path := out / f"limits-{kind}.txt").exists():
             parts.append(f"### {title}\n\n```\n{path.read_text().rstrip()}\n```\n")

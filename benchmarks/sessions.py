@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -16,11 +17,17 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-def session_of(graph: GraphProto, provider: str, threads: int = 0) -> ort.InferenceSession:
+def session_of(
+    graph: GraphProto,
+    provider: str,
+    threads: int = 0,
+    provider_options: Mapping[str, str] | None = None,
+) -> ort.InferenceSession:
     """A session on one provider; threads are onnxruntime's own (0: its default)."""
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("npu", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    return ort.InferenceSession(model.SerializeToString(), options, providers=[provider])
+    providers = [(provider, dict(provider_options or {}))]
+    return ort.InferenceSession(model.SerializeToString(), options, providers=providers)

@@ -24,6 +24,9 @@ class Sleeper:
         time.sleep(self.seconds)
         return self.seconds
 
+    def ramp(self, length):
+        return self.seconds + np.arange(length, dtype=np.float32)
+
 
 def comes_to_stand_still(engine):
     path = Path(f"/proc/{engine._process.pid}/stat")
@@ -71,6 +74,17 @@ def test_a_missing_peer_is_named_and_the_rest_is_measured(sleeper_module, tmp_pa
     assert run is not None and run.cases() == ["short nap"]
     assert missing == {"broken": "ValueError: asleep already"}
     assert "| short nap | calls/s | 100 (100) | 50 (50) | 2.00 (2.00) |" in capsys.readouterr().out
+
+
+def test_engines_that_disagree_are_not_timed(sleeper_module, capsys):
+    engines = [harness.Engine(f"{s} s", sleeper(s)) for s in (0.0, 1e-3)]
+    # The norm of 4 x 0.001 over that of (0, 1, 2, 3): 5.3e-4.
+    harness.compare(engines, "ramp", [(4,)], 6e-4)
+    assert "0.001 s: ramp(4,) differs by 5.3e-04" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"nothing is timed: .* expected <= 0.0005"):
+        harness.compare(engines, "ramp", [(4,)], 5e-4)
+    for engine in engines:
+        engine.close()
 
 
 def test_models_are_made_again_when_what_they_come_from_changes(tmp_path):

@@ -1,0 +1,48 @@
+"""What the report says of parts of a model beside their targets."""
+
+import report
+from results import Measurement, Run
+
+
+def run_of(seconds):
+    """A run of `npu` and two peers; their seconds by case, each the same in two rounds."""
+    return Run(
+        ["npu"],
+        [
+            Measurement(case, engine, 1, "GFLOP", [took, took])
+            for case, all_of_them in seconds.items()
+            for engine, took in zip(("npu", "torch", "other"), all_of_them, strict=True)
+        ],
+    )
+
+
+PRODUCTS = run_of(
+    {
+        "bfloat16 576x576 M=128": (1.0, 2.0, 8.0),
+        "bfloat16 4096x4096 M=128": (1.0, 4.0, 1.125),
+        "bfloat16 576x576 M=512": (1.0, 1.25, 3.0),
+    }
+)
+
+
+def test_products_are_compared_with_the_best_peer_of_each_shape():
+    lines = report.part_targets("matmul", PRODUCTS, amx=True).splitlines()
+    assert lines[2] == "| bfloat16 M=128 | 1.50 | 1.12 | ≥ 1.3, 1.1 | met (+2%) |"
+    assert lines[3] == "| bfloat16 M=512 | 1.25 | 1.25 | ≥ 1.3, 1.1 | **missed by 4%** |"
+    assert len(lines) == 4
+
+
+def test_without_tile_registers_products_are_to_equal_the_best_peer():
+    lines = report.part_targets("matmul", PRODUCTS, amx=False).splitlines()
+    assert lines[3] == "| bfloat16 M=512 | 1.25 | 1.25 | ≥ 1.0, 1.0 | met (+25%) |"
+
+
+def test_attention_has_a_target_for_prefill_in_bfloat16_alone():
+    took = {
+        "bfloat16 prefill 512": (1.0, 3.0, 4.0),
+        "bfloat16 decode over 1k": (1.0, 3.0, 4.0),
+    }
+    lines = report.part_targets("attention", run_of(took), amx=False).splitlines()
+    assert lines[2:] == ["| bfloat16 prefill 512 | 3.00 | 3.00 | ≥ 2.0, 2.0 | met (+50%) |"]
+    float32 = run_of({"float32 prefill 512": (1.0, 3.0, 4.0)})
+    assert report.part_targets("attention", float32, amx=False) == ""
