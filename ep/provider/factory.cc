@@ -46,16 +46,27 @@ Factory::Factory(const Api& api, const OrtLogger* logger) : OrtEpFactory{}, api_
                 size_t count, const OrtSessionOptions* session_options, const OrtLogger* session_logger,
                 OrtEp** out) noexcept {
     *out = nullptr;
-    return Guard(Self(self).api_.ort,
-                 [&] { *out = Self(self).MakeEp(metadata, count, session_options, session_logger); });
+    return Guard(Self(self).api_.ort, [&] {
+      *out = Self(self).MakeEp(metadata, count, session_options, session_logger);
+      Self(self).AddUser();
+    });
   };
-  ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { DeleteEp(ep); };
+  ReleaseEp = [](OrtEpFactory* self, OrtEp* ep) noexcept {
+    DeleteEp(ep);
+    Self(self).RemoveUser();
+  };
   CreateAllocator = [](OrtEpFactory* self, const OrtMemoryInfo* info, const OrtKeyValuePairs*,
                        OrtAllocator** out) noexcept {
     *out = nullptr;
-    return Guard(Self(self).api_.ort, [&] { *out = Self(self).MakeAllocator(info); });
+    return Guard(Self(self).api_.ort, [&] {
+      *out = Self(self).MakeAllocator(info);
+      Self(self).AddUser();
+    });
   };
-  ReleaseAllocator = [](OrtEpFactory*, OrtAllocator* allocator) noexcept { DeleteAllocator(allocator); };
+  ReleaseAllocator = [](OrtEpFactory* self, OrtAllocator* allocator) noexcept {
+    DeleteAllocator(allocator);
+    Self(self).RemoveUser();
+  };
   CreateDataTransfer = [](OrtEpFactory* self, OrtDataTransferImpl** out) noexcept {
     *out = nullptr;
     return Guard(Self(self).api_.ort, [&] { *out = NewDataTransfer(Self(self).api_, Self(self).devices_); });

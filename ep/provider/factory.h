@@ -1,6 +1,7 @@
 // What ORT creates once when the library is registered: devices, memory, streams, copies, and providers for sessions.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -18,6 +19,13 @@ class Factory final : public OrtEpFactory {
  public:
   Factory(const Api& api, const OrtLogger* logger);
 
+  // The registration, each provider and each allocator are users. The last one takes the factory along: a library may
+  // be unregistered while sessions and values are still there.
+  void AddUser() { users_.fetch_add(1, std::memory_order_relaxed); }
+  void RemoveUser() noexcept {
+    if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
   const Api& api() const { return api_; }
   DeviceState& device(int index);
   // Built when the first session asks; sessions share it. `late_inputs`: see KernelInfo.
@@ -32,8 +40,11 @@ class Factory final : public OrtEpFactory {
   const OrtMemoryInfo* AddMemoryInfo(const char* name, int device, OrtDeviceMemoryType memory, OrtAllocatorType type);
   CustomOpDomain& custom_ops();
 
+  ~Factory() = default;
+
   const Api api_;
   const OrtLogger* logger_;
+  std::atomic<size_t> users_{1};
   std::vector<std::unique_ptr<DeviceState>> devices_;
   std::vector<Owned<OrtMemoryInfo>> memory_infos_;
   std::vector<Owned<OrtHardwareDevice>> hardware_;

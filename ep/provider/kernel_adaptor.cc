@@ -56,7 +56,9 @@ class Context final : public OpContext {
     ONNXTensorElementDataType type;
     const int64_t* dims = nullptr;
     size_t rank = 0;
-    api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
+    // Python's None, fed as an input, comes as a value without content.
+    NPU_CHECK(api_.Succeeded(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank)), "[",
+              signature_.op, "] expected a tensor as input ", i, " ('", signature_.input_names[i], "'), got none");
     view.present = true;
     view.dtype = CheckedDType(signature_, type);
     view.shape = Shape(dims, rank);

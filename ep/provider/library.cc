@@ -52,7 +52,7 @@ NPU_EXPORT OrtStatus* CreateEpFactories(const char* /*registered_name*/, const O
 }
 
 NPU_EXPORT OrtStatus* ReleaseEpFactory(OrtEpFactory* factory) noexcept {
-  delete static_cast<npu::provider::Factory*>(factory);
+  static_cast<npu::provider::Factory*>(factory)->RemoveUser();
   return nullptr;
 }
 

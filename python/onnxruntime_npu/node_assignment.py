@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from .registration import get_ep_name
 from .session_hook import DECISIONS
 
 
@@ -36,6 +37,8 @@ def assignment(session: Any) -> list[dict[str, str]]:
         reasons[(decision["domain"], decision["op_type"], decision["node"])].append(decision)
 
     rows = []
+    if not subgraphs:  # onnxruntime keeps no record of a model in ORT format
+        return [_row(decision) for left in reasons.values() for decision in left]
     for subgraph in subgraphs:
         for node in subgraph.get_nodes():
             domain = "" if node.domain == "ai.onnx" else node.domain
@@ -64,3 +67,15 @@ def assignment(session: Any) -> list[dict[str, str]]:
         if decision["domain"] == "npu" and not decision["claimed"]
     ]
     return inlined + rows
+
+
+def _row(decision: dict[str, Any]) -> dict[str, str]:
+    """What the provider decided: a node it did not claim is onnxruntime's own."""
+    claimed = decision["claimed"]
+    return {
+        "node": decision["node"],
+        "op_type": decision["op_type"],
+        "domain": decision["domain"],
+        "provider": get_ep_name() if claimed else "CPUExecutionProvider",
+        "reason": "" if claimed else decision["reason"],
+    }

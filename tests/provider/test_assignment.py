@@ -41,6 +41,18 @@ def test_sessions_made_in_every_way_have_a_record():
         assert providers_of(session) == {"add": NPU, "mul": NPU}
 
 
+def test_model_in_ort_format_has_a_record(tmp_path):
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    ort.InferenceSession(det_model(), options, providers=[CPU])
+    session = npu_session(options.optimized_model_filepath)
+    assert providers_of(session) == {"add": NPU, "det": CPU}
+    reasons = {row["node"]: row["reason"] for row in onnxruntime_npu.assignment(session)}
+    assert reasons["add"] == ""
+    assert reasons["det"].startswith("no NPU kernel for Det")
+
+
 def det_model() -> bytes:
     return make_model(
         [node("Add", "x x", "s", "add"), node("Det", "s", "y", "det")],

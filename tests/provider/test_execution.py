@@ -337,6 +337,14 @@ def test_mismatched_shapes_name_the_operator_and_the_shapes():
     assert session.run(None, {"x": x, "y": x})[0].sum() == 16
 
 
+def test_none_as_an_input_is_named():
+    session = npu_session(add_model())
+    x = np.ones((2, 4), np.float32)
+    with pytest.raises(Exception, match=r"\[Add\] expected a tensor as input 1 \('y'\), got none"):
+        session.run(None, {"x": x, "y": None})
+    assert session.run(None, {"x": x, "y": x})[0].sum() == 16
+
+
 def test_out_of_memory_is_an_error_and_the_session_recovers():
     result = run_python(
         """

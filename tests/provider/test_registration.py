@@ -67,6 +67,26 @@ def test_registering_under_another_name_again_in_one_process():
     assert result.returncode == 0, result.stderr
 
 
+def test_sessions_and_values_outlive_the_registration():
+    result = run_python(
+        """
+        import gc, numpy as np, onnxruntime as ort, onnxruntime_npu
+        from provider_models import add_model, npu_session
+        x = np.ones((1, 4), np.float32)
+        sessions = [npu_session(add_model()) for _ in range(2)]
+        value = onnxruntime_npu.ortvalue_from_numpy(x)
+        ort.unregister_execution_provider_library("NPUExecutionProvider")
+        assert sessions[0].run(None, {"x": x, "y": x})[0].sum() == 8
+        del sessions[0], value
+        gc.collect()
+        onnxruntime_npu.register()
+        for session in (sessions[0], npu_session(add_model())):
+            assert session.run(None, {"x": x, "y": x})[0].sum() == 8
+        """
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_device_is_an_npu_of_its_own():
     (device,) = npu_devices()
     assert device.device.type == ort.OrtHardwareDeviceType.NPU
