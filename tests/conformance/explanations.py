@@ -10,10 +10,6 @@ _EXPLANATIONS = (
         "Draws 50 thousand million numbers; a core makes 0.12 thousand million a second.",
     ),
     (
-        r"sdpa_view_graph",
-        "Attention that wants gradients is composed of matrix products; the scores take 1 GB.",
-    ),
-    (
         r"test_glu",
         "Makes 1.1 thousand million numbers in NumPy's float64, 9 GB, for one of its cases.",
     ),

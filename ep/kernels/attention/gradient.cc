@@ -110,6 +110,19 @@ int64_t StatisticsPlace(const Problem& p, const Sequence& s, const RowPlace& at)
   return s.lse + at.head * p.lse_head_stride + at.query * p.lse_row_stride;
 }
 
+// A weight is factor * 2^(score - base), scores being in units of log 2.
+struct Normalisation {
+  float base, factor;  // factor 0: a row without weights
+};
+Normalisation NormalisationOf(const Problem& p, int64_t place) {
+  if (p.row_max == nullptr) {
+    const float lse = p.lse[place];
+    return {lse * kLog2E, lse == kNegativeInfinity ? 0.0f : 1.0f};
+  }
+  const float max = p.row_max[place], sum = p.row_sum[place];
+  return {max * kLog2E, max == kNegativeInfinity || sum == 0.0f ? 0.0f : 1.0f / sum};
+}
+
 }  // namespace
 
 struct Gradient::Buffers {
@@ -322,11 +335,10 @@ class KeyHeadGradient {
     float *weights = b_.weights + i * kBlock, *scores = b_.scores + i * kBlock;
     const RowPlace at = PlaceOf(p_, item_, row + i);
     const KeyRange seen = KeysOfRow(s_, at.query);
-    const int64_t place = StatisticsPlace(p_, s_, at);
-    const float max = p_.row_max[place], sum = p_.row_sum[place];
+    const Normalisation norm = NormalisationOf(p_, StatisticsPlace(p_, s_, at));
     const int64_t from = std::clamp<int64_t>(seen.begin - begin, 0, kBlock);
     const int64_t to = std::clamp<int64_t>(seen.end - begin, 0, keys);
-    if (from >= to || max == kNegativeInfinity || sum == 0.0f) {
+    if (from >= to || norm.factor == 0.0f) {
       std::fill_n(weights, kBlock, 0.0f);
       std::fill_n(scores, kBlock, 0.0f);
       return;
@@ -341,12 +353,11 @@ class KeyHeadGradient {
       FillDropout(p_, item_, row + i, begin, keys, b_.factors);
       std::fill(b_.factors + keys, b_.factors + kBlock, 0.0f);
     }
-    const float inverse = 1.0f / sum, product = row_products_[row + i];
-    const float scale = p_.scale * kLog2E, base = max * kLog2E;
+    const float product = row_products_[row + i], scale = p_.scale * kLog2E;
     for (int64_t j = 0; j < RoundUp(keys, kLanes); j += kLanes) {
       const Vec bias = biased ? Load(b_.bias + j) : Vec{};
       const auto hidden = bias == kNegativeInfinity;
-      const Vec weight = hidden ? Vec{} : Exp2(Load(weights + j) * scale - base + bias) * inverse;
+      const Vec weight = hidden ? Vec{} : Exp2(Load(weights + j) * scale - norm.base + bias) * norm.factor;
       const Vec factor = dropped ? Load(b_.factors + j) : Broadcast(1.0f);
       Store(weights + j, weight * factor);
       Store(scores + j, hidden ? Vec{} : weight * (Load(scores + j) * factor - product) * p_.scale);

@@ -14,7 +14,8 @@
 namespace npu::attention {
 
 struct GradientProblem {
-  // As in the forward pass. Its output names the forward pass's, row_max and row_sum are read, no pages or rope parts.
+  // As in the forward pass. Its output names the forward pass's; lse, or row_max and row_sum, are read (a sink needs
+  // the latter); no pages or rope parts.
   Problem forward;
   Rows output_gradient;  // lies as the output
   // Lie as query, key and value; `keys` and `values` also say how many elements there are to write.

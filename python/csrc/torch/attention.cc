@@ -1,53 +1,67 @@
-// scaled_dot_product_attention through the attention engine, where no gradient is asked for.
+// scaled_dot_product_attention and its gradient through the attention engine.
+#include <ATen/Context.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <tuple>
 #include <vector>
 
+#include "python/csrc/torch/generator.h"
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
 namespace {
 
-constexpr int64_t kMaxHeadSize = 512;
-constexpr int64_t kPatternMask = 2048;
+constexpr int64_t kMaxHeadSize = 768;
+
+using MaybeScale = std::optional<double>;
 
 // What the engine takes; everything else is composed of other operators.
-bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                 const std::optional<at::Tensor>& mask, double dropout, bool causal) {
+bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask,
+                 bool causal, bool groups) {
   const auto symbolic = [](const at::Tensor& t) { return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };
   if (symbolic(query) || symbolic(key) || symbolic(value)) return false;  // sizes that a compiler leaves open
-  const auto wants_gradient = [](const at::Tensor& t) { return t.requires_grad(); };
-  if (c10::GradMode::is_enabled() &&
-      (wants_gradient(query) || wants_gradient(key) || wants_gradient(value) || (mask && wants_gradient(*mask))))
-    return false;
+  for (const at::Tensor* t : {&query, &key, &value})
+    if (t->_fw_grad(/*level=*/0).defined()) return false;  // the engine has no forward derivatives
   const at::ScalarType dtype = query.scalar_type();
   const bool known = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
-  if (!known || key.scalar_type() != dtype || value.scalar_type() != dtype || dropout != 0) return false;
-  if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || query.numel() == 0 || key.numel() == 0) return false;
-  if (key.size(0) != query.size(0) || value.size(0) != query.size(0) || key.size(1) != value.size(1) ||
-      query.size(1) % key.size(1) != 0)
-    return false;
-  if (query.size(3) > kMaxHeadSize || value.size(3) > kMaxHeadSize) return false;
-  // The engine gives a single query every key.
-  return !causal || (!mask && query.size(2) > 1);
+  if (!known || key.scalar_type() != dtype || value.scalar_type() != dtype) return false;
+  if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return false;
+  const int64_t batch = query.size(0), heads = query.size(1), key_heads = key.size(1);
+  if (key.size(0) != batch || value.size(0) != batch || value.size(1) != key_heads || key_heads == 0) return false;
+  if (heads != key_heads && key_heads != 1 && !(groups && heads % key_heads == 0)) return false;
+  if (key.size(2) != value.size(2) || key.size(3) != query.size(3)) return false;
+  for (const int64_t size : {query.size(3), value.size(3)})
+    if (size < 1 || size > kMaxHeadSize) return false;
+  if (!Has(mask)) return true;
+  // Where the mask wants a gradient, that is as large as the scores.
+  const bool wants_gradient = c10::GradMode::is_enabled() && mask->requires_grad();
+  return !causal && !wants_gradient && !mask->_fw_grad(/*level=*/0).defined() &&
+         at::is_expandable_to(mask->sizes(), {batch, heads, query.size(2), key.size(2)});
 }
 
-int64_t Choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-               const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double>, bool) {
-  return static_cast<int64_t>(EngineTakes(query, key, value, mask, dropout, causal) ? at::SDPBackend::overrideable
-                                                                                    : at::SDPBackend::math);
+int64_t Choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask, double,
+               bool causal, MaybeScale, bool groups) {
+  const at::Context& context = at::globalContext();
+  // Scripts ask for flash attention by the names of other devices' backends.
+  const bool fused = context.userEnabledOverrideableSDP() || context.userEnabledFlashSDP() ||
+                     context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP();
+  if (fused && EngineTakes(query, key, value, mask, causal, groups))
+    return static_cast<int64_t>(at::SDPBackend::overrideable);
+  return static_cast<int64_t>(context.userEnabledMathSDP() ? at::SDPBackend::math : at::SDPBackend::error);
 }
 
 // Strides of a result of `sizes` as torch's meta function for this operator says them: the query's order of dimensions.
@@ -75,27 +89,63 @@ at::Tensor InLayoutOf(const at::Tensor& query, const at::Tensor& result) {
   return at::empty_strided(result.sizes(), strides, result.options()).copy_(result);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
-Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-          const std::optional<at::Tensor>& bias, double, bool causal, bool, std::optional<double> scale) {
-  const int64_t batch = query.size(0), heads = query.size(1), rows = query.size(2), keys = key.size(2);
-  KernelCall call("NPUFusedInferAttentionScore", 1, "npu");
-  call.In(Dense(query)).In(Dense(key)).In(Dense(value));
-  if (bias && bias->defined()) call.In(Dense(bias->expand({batch, heads, rows, keys}), query.scalar_type()));
-  call.Set("input_layout", std::string("BNSD"))
-      .Set("num_heads", heads)
-      .Set("num_key_value_heads", key.size(1))
-      .Set("scale", scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3)))));
-  if (causal) {
-    // Sparse mode 2, the triangle from the top left, is asked for by a mask that stands for it and is never read.
-    call.Absent().In(Empty({kPatternMask, kPatternMask}, at::kBool, query)).Set("sparse_mode", int64_t{2});
-  }
-  std::vector<at::Tensor> results = call.Run(2);
-  const at::Tensor none = Empty({0}, at::kLong, query);
-  return {InLayoutOf(query, results[0]), results[1], none, none, rows, keys, none, none, none};
+// [1 or B, 1 or N, 1 or Sq, Skv]: what broadcasts stays as small as it is, but for the keys.
+at::Tensor DenseBias(const at::Tensor& bias, int64_t keys) {
+  at::Tensor whole = bias;
+  while (whole.dim() < 4) whole = whole.unsqueeze(0);
+  return Dense(whole.size(3) == keys ? whole : whole.expand({-1, -1, -1, keys}));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_scaled_dot_product_fused_attention_overrideable", &Attention); }
+// What both passes take: `seed` is the dropout's.
+KernelCall Call(const char* type, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                const MaybeTensor& bias, double dropout, bool causal, MaybeScale scale, const at::Tensor& seed) {
+  KernelCall call(type, 1, "npu.aten");
+  call.In(Dense(query)).In(Dense(key)).In(Dense(value));
+  if (Has(bias)) {
+    call.In(DenseBias(*bias, key.size(2)));
+  } else {
+    call.Absent();
+  }
+  call.HostScalar(seed.item<int64_t>())
+      .Set("causal", int64_t{causal})
+      .Set("scale", scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3)))))
+      .Set("keep_prob", 1.0 - dropout);
+  return call;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
+Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& bias,
+          double dropout, bool causal, bool, MaybeScale scale) {
+  // The seed stays on the host, which passes it to the backward pass; a capture's is a name for what replays draw.
+  const uint64_t drawn = dropout > 0 ? DrawSeed(SourceOf({}, query.device().index()), StreamOf(query)) : 0;
+  const at::Tensor seed = at::scalar_tensor(static_cast<int64_t>(drawn), at::kLong);
+  std::vector<at::Tensor> results =
+      Call("ScaledDotProductAttention", query, key, value, bias, dropout, causal, scale, seed).Run(2);
+  return {InLayoutOf(query, results[0]), results[1], {}, {}, query.size(2), key.size(2), seed,
+          at::empty({}, at::kLong),      {}};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionBackward(
+    const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& bias, std::array<bool, 4> wanted, const at::Tensor& output, const at::Tensor& logsumexp,
+    const at::Tensor&, const at::Tensor&, int64_t, int64_t, double dropout, bool causal, const at::Tensor& seed,
+    const at::Tensor&, MaybeScale scale) {
+  TORCH_CHECK(!wanted[3], "scaled_dot_product_attention expected a bias that wants no gradient; use the math backend, ",
+              "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)");
+  KernelCall call = Call("ScaledDotProductAttentionGrad", query, key, value, bias, dropout, causal, scale, seed);
+  call.In(Dense(output)).In(Dense(logsumexp)).In(Dense(gradient));
+  const std::vector<at::Tensor> results = call.Run(3);
+  const auto result = [&](size_t i, const at::Tensor& of) {
+    return wanted[i] ? InLayoutOf(of, results[i]) : at::Tensor();
+  };
+  return {result(0, query), result(1, key), result(2, value), at::Tensor()};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", &Choose);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &Attention);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward);
+}
 
 }  // namespace
 }  // namespace npu::aten

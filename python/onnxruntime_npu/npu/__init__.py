@@ -36,6 +36,8 @@ _lazy_init = init  # torch_npu's name, which scripts know
 def __getattr__(name: str) -> object:
     if name in legacy_types.NAMES:
         return legacy_types.legacy_type(name)
+    if name == "_initialized":  # torch.utils.checkpoint keeps random states of a device that has it
+        return is_initialized()
     if name == "default_generators":
         from .. import torch_device
 
