@@ -193,6 +193,29 @@ def test_second_derivatives_are_those_of_the_composition_or_none():
     assert second.isfinite().all()
 
 
+TRANSFORMS = {
+    "grad": torch.func.grad,
+    "grads of samples": lambda f: torch.func.vmap(torch.func.grad(f)),
+    "batch": torch.func.vmap,
+    "forward derivative": lambda f: lambda x: torch.func.jvp(f, (x,), (x,)),
+    "jacobian": torch.func.jacrev,
+    "second derivatives": torch.func.hessian,
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
+def test_transforms_of_torch_func(transform: Callable[..., Callable[[torch.Tensor], Any]]):
+    x = make(torch.float32, 3, 1, 2, 5, 4).detach() / 4
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x = x.view(-1, 2, 5, 4)
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True).square().sum()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = transform(function)(x)
+    torch.testing.assert_close(transform(function)(x.npu()), expected, check_device=False)
+
+
 def test_errors_of_the_caller():
     q, k = make(torch.float32, 1, 4, 5, 8).npu(), make(torch.float32, 1, 2, 5, 8).npu()
     with pytest.raises(RuntimeError, match="must match"):

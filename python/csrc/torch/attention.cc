@@ -29,13 +29,19 @@ constexpr int64_t kMaxHeadSize = 768;
 
 using MaybeScale = std::optional<double>;
 
+// Whether vmap or forward derivatives work on the tensor, for which torch has no rule here. Under torch.func both may
+// hide within its wrappers.
+bool Transformed(const at::Tensor& t) {
+  constexpr c10::DispatchKeySet kWrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
+  return t._fw_grad(/*level=*/0).defined() || t.key_set().has_any(kWrappers);
+}
+
 // What the engine takes; everything else is composed of other operators.
 bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask,
                  bool causal, bool groups) {
   const auto symbolic = [](const at::Tensor& t) { return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };
   if (symbolic(query) || symbolic(key) || symbolic(value)) return false;  // sizes that a compiler leaves open
-  for (const at::Tensor* t : {&query, &key, &value})
-    if (t->_fw_grad(/*level=*/0).defined()) return false;  // the engine has no forward derivatives
+  if (Transformed(query) || Transformed(key) || Transformed(value)) return false;
   const at::ScalarType dtype = query.scalar_type();
   const bool known = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
   if (!known || key.scalar_type() != dtype || value.scalar_type() != dtype) return false;
@@ -49,7 +55,7 @@ bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tenso
   if (!Has(mask)) return true;
   // Where the mask wants a gradient, that is as large as the scores.
   const bool wants_gradient = c10::GradMode::is_enabled() && mask->requires_grad();
-  return !causal && !wants_gradient && !mask->_fw_grad(/*level=*/0).defined() &&
+  return !causal && !wants_gradient && !Transformed(*mask) &&
          at::is_expandable_to(mask->sizes(), {batch, heads, query.size(2), key.size(2)});
 }
 
