@@ -288,11 +288,15 @@ void CachingAllocator::RetainPool(PoolId id) {
 
 void CachingAllocator::ReleasePool(PoolId id) {
   Impl& a = *impl_;
-  std::lock_guard lock(a.mutex);
+  std::lock_guard reclaim(a.reclaim_mutex);
+  std::unique_lock lock(a.mutex);
   const auto it = a.private_pools.find(id);
   NPU_CHECK(it != a.private_pools.end() && it->second.use_count > 0, "no private pool (", id.first, ", ", id.second,
             ") is in use on NPU ", a.device);
-  if (--it->second.use_count == 0 && it->second.blocks->empty()) a.private_pools.erase(it);
+  if (--it->second.use_count > 0) return;
+  // No allocation will be served from it any more: kept as a cache it would only grow with every graph that goes.
+  if (!it->second.blocks->empty()) a.Reclaim(lock);
+  a.ReleaseUnusedPools();
 }
 
 void CachingAllocator::BeginPool(PoolId id, std::function<bool(const Stream&)> takes_part) {

@@ -94,8 +94,9 @@ struct CachingAllocator::Impl {
   void Reclaim(std::unique_lock<std::mutex>& lock);
   void GiveBack(const std::vector<std::unique_ptr<Segment>>& segments, PoolId id);
   void TrimTails(BlockPool& from);
-  // A pool that somebody retains keeps its memory: a graph replays into it.
   void ReleaseIdleSegments();
+  // A pool that somebody retains keeps its memory: a graph replays into it.
+  void ReleaseUnusedPools();
   // Above the threshold the segments that were free longest go, before the device is asked for more.
   void CollectGarbage(std::unique_lock<std::mutex>& lock, size_t request);
   // The slow path: nothing cached fits and the device gives no more.

@@ -77,6 +77,10 @@ void CachingAllocator::Impl::TrimTails(BlockPool& from) {
 void CachingAllocator::Impl::ReleaseIdleSegments() {
   GiveBack(pool.RemoveIdleSegments(), pool.id());
   TrimTails(pool);
+  ReleaseUnusedPools();
+}
+
+void CachingAllocator::Impl::ReleaseUnusedPools() {
   for (auto it = private_pools.begin(); it != private_pools.end();) {
     PrivatePool& p = it->second;
     if (p.use_count > 0) {

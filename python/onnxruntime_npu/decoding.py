@@ -53,13 +53,22 @@ class StepModel:
 
         ``static`` says that its cache is static, so that graphs are worth trying.
         """
-        names = [p if isinstance(p, str) else p[0] for p in providers]
-        self.device = "npu" if get_ep_name() in names else "cpu"
+        settings = dict((p, {}) if isinstance(p, str) else p for p in providers)
+        self.device, self.device_id = "cpu", 0
         self.session, self.graphs = _open(path, options, providers, static)
+        if get_ep_name() in settings:
+            self.device = "npu"
+            self.device_id = int(settings[get_ep_name()].get("device_id", 0))
         self.cache = self.session.get_modelmeta().custom_metadata_map.get(_CACHE_KEY, "")
         if self.cache not in _STEPPERS:
             raise ArgumentError(f"{path} was not made by export_causal_lm")
+        if self.graphs and self.cache != "static":
+            raise ArgumentError(
+                f"{_GRAPHS} expected a static cache, got one that grows: export with cache='static'"
+            )
         self.inputs = {i.name: i for i in self.session.get_inputs()}
+        logits = next(o for o in self.session.get_outputs() if o.name == "logits")
+        self.vocabulary = int(logits.shape[-1])
         self.past = [name for name in self.inputs if name.startswith(_PAST)]
         self.present = [name.replace(_PAST, _PRESENT) for name in self.past]
         self._lock = threading.Lock()
@@ -72,14 +81,15 @@ class StepModel:
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
         """Return cache buffers [batch, Nkv, length, D] on the device, their content undefined."""
-        device = self.device if length else "cpu"  # an empty tensor needs no device memory
+        # An empty tensor needs no device memory.
+        device = (self.device, self.device_id) if length else ("cpu", 0)
         buffers = []
         for name in self.past:
             _, heads, _, size = self.inputs[name].shape
             element_type = _ELEMENT_TYPES[self.inputs[name].type]
             buffers.append(
                 ort.OrtValue.ortvalue_from_shape_and_type(
-                    [batch, heads, length, size], element_type, device, 0
+                    [batch, heads, length, size], element_type, *device
                 )
             )
         return buffers
@@ -157,7 +167,7 @@ class _DynamicStepper:
         for name, value in zip(model.past, self._cache, strict=True):
             binding.bind_ortvalue_input(name, value)
         for name in ("logits", *model.present):
-            binding.bind_output(name, model.device, 0)
+            binding.bind_output(name, model.device, model.device_id)
         model.session.run_with_iobinding(binding)
         logits, *self._cache = binding.get_outputs()
         return logits
@@ -178,12 +188,10 @@ class _StaticSteps:
         self._binding = self._bind()
         if model.graphs:
             make = ort.OrtValue.ortvalue_from_shape_and_type
-            self._new = [make([batch, 1], _INT64, "npu", 0), make([batch], _INT64, "npu", 0)]
-            ones = ortvalue_from_numpy(np.ones(batch, np.int64))
-            vocabulary = next(o for o in model.session.get_outputs() if o.name == "logits").shape[
-                -1
-            ]
-            self._logits = make([batch, 1, vocabulary], _FLOAT, "npu", 0)
+            device = ("npu", model.device_id)
+            self._new = [make([batch, 1], _INT64, *device), make([batch], _INT64, *device)]
+            ones = ortvalue_from_numpy(np.ones(batch, np.int64), model.device_id)
+            self._logits = make([batch, 1, model.vocabulary], _FLOAT, *device)
             for name, value in zip(_INPUTS, (self._new[0], ones, self._new[1]), strict=True):
                 self._binding.bind_ortvalue_input(name, value)
             self._binding.bind_ortvalue_output("logits", self._logits)
@@ -207,7 +215,7 @@ class _StaticSteps:
         binding = self._bind() if self._model.graphs else self._binding
         for name, value in zip(_INPUTS, (ids, lengths, totals), strict=True):
             binding.bind_cpu_input(name, value)
-        binding.bind_output("logits", self._model.device, 0)
+        binding.bind_output("logits", self._model.device, self._model.device_id)
         self._model.session.run_with_iobinding(binding, self._prompt)
         return binding.get_outputs()[-1]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -160,22 +162,37 @@ class CausalLM:
         """Continue rows of token ids, of any lengths, as one batch.
 
         ``on_tokens`` gets the new token of every row after each step, None for a finished row.
-        Raises ArgumentError for an empty row or one that fills the model's context.
+        Raises ArgumentError for an empty row, one that fills the model's context, and tokens
+        outside the vocabulary, whether they come from ``rows`` or from ``sampler``.
         """
-        sampler = sampler or Sampler()
-        if max_new_tokens < 1:
-            raise ArgumentError(f"expected max_new_tokens >= 1, got {max_new_tokens}")
-        if not rows or not all(len(row) for row in rows):
-            raise ArgumentError("expected at least one token in every prompt")
+        if sampler is None:
+            sampler = Sampler()
+        if not isinstance(max_new_tokens, Integral) or max_new_tokens < 1:
+            raise ArgumentError(f"expected max_new_tokens >= 1, got {max_new_tokens!r}")
+        rows = self._checked(rows)
         longest = max(len(row) for row in rows)
         if longest >= self.context_length:
             raise ArgumentError(
                 f"the prompt has {longest} tokens, the model's context {self.context_length}"
             )
-        budget = min(max_new_tokens, self.context_length - longest)
+        budget = min(int(max_new_tokens), self.context_length - longest)
         choose = self._chooser(sampler)
-        with closing(self._model.stepper([list(row) for row in rows], longest + budget)) as state:
+        with closing(self._model.stepper(rows, longest + budget)) as state:
             return self._generate(state, choose, rows, budget, on_tokens)
+
+    def _checked(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        try:
+            checked = [[operator.index(token) for token in row] for row in rows]
+        except TypeError as error:
+            raise ArgumentError(f"expected prompts as rows of token ids: {error}") from None
+        if not checked or not all(checked):
+            raise ArgumentError("expected at least one token in every prompt")
+        vocabulary = self._model.vocabulary
+        for row in checked:
+            for token in row:
+                if not 0 <= token < vocabulary:
+                    raise ArgumentError(f"expected tokens from 0 to {vocabulary - 1}, got {token}")
+        return checked
 
     def _generate(
         self,
@@ -225,7 +242,26 @@ class CausalLM:
     def _chooser(self, sampler: Any) -> Callable[[ort.OrtValue], np.ndarray]:
         if isinstance(sampler, Sampler):
             return Chooser(sampler, None if sampler.greedy else self._sampling)
-        return lambda logits: np.asarray(sampler(ortvalue_to_numpy(logits)[:, -1]))
+        if not callable(sampler):
+            raise ArgumentError(f"expected a Sampler or a function, got {type(sampler).__name__}")
+        return lambda logits: _tokens_of(sampler, ortvalue_to_numpy(logits)[:, -1])
+
+
+def _tokens_of(sampler: Callable[[np.ndarray], np.ndarray], logits: np.ndarray) -> np.ndarray:
+    """Let a user's function choose from logits [B, V]; returns int64 [B]."""
+    chosen = np.asarray(sampler(logits))
+    batch, vocabulary = logits.shape
+    if chosen.shape != (batch,) or chosen.dtype.kind not in "iu":
+        raise ArgumentError(
+            f"expected the sampler to return integers of shape [{batch}], got {chosen.dtype} of "
+            f"shape {list(chosen.shape)}"
+        )
+    if chosen.min() < 0 or chosen.max() >= vocabulary:
+        raise ArgumentError(
+            f"expected the sampler to return tokens from 0 to {vocabulary - 1}, got "
+            f"{chosen.tolist()}"
+        )
+    return chosen.astype(np.int64)
 
 
 class TextStream:

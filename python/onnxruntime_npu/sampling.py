@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,15 @@ class Sampler:
     _generator: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.temperature) and self.temperature >= 0):
-            raise ArgumentError(f"expected temperature >= 0, got {self.temperature}")
-        if self.top_k < 0:
-            raise ArgumentError(f"expected top_k >= 0, got {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ArgumentError(f"expected 0 < top_p <= 1, got {self.top_p}")
-        if self.seed is not None and self.seed < 0:
-            raise ArgumentError(f"expected seed >= 0, got {self.seed}")
+        for name, kind, allowed, expected in (
+            ("temperature", Real, lambda v: np.isfinite(v) and v >= 0, "a temperature >= 0"),
+            ("top_k", Integral, lambda v: v >= 0, "a whole top_k >= 0"),
+            ("top_p", Real, lambda v: 0 < v <= 1, "0 < top_p <= 1"),
+            ("seed", Integral | None, lambda v: v is None or v >= 0, "a whole seed >= 0"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or not allowed(value):
+                raise ArgumentError(f"expected {expected}, got {value!r}")
         self._generator = np.random.default_rng(self.seed)
 
     @property

@@ -94,6 +94,11 @@ def test_sampling_needs_its_graph(tmp_path):
         {"top_p": 0.0},
         {"top_p": 1.5},
         {"seed": -1},
+        {"temperature": "hot"},
+        {"temperature": None},
+        {"top_k": 2.5},
+        {"top_k": None},
+        {"seed": 1.5},
     ],
 )
 def test_sampler_refuses(settings):
@@ -201,11 +206,79 @@ def test_empty_prompts(exported, rows):
         model.generate_tokens(rows)
 
 
-def test_max_new_tokens_must_be_positive(exported):
+@pytest.mark.parametrize("count", [0, 2.5, None, "3"])
+def test_max_new_tokens_must_be_positive(exported, count):
     _, directory, _ = exported("llama", cache="static")
     model = CausalLM(directory, providers=["CPUExecutionProvider"])
-    with pytest.raises(ArgumentError, match="expected max_new_tokens >= 1, got 0"):
-        model.generate_tokens([[1]], max_new_tokens=0)
+    with pytest.raises(ArgumentError, match=f"expected max_new_tokens >= 1, got {count!r}"):
+        model.generate_tokens([[1]], max_new_tokens=count)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_prompts_are_rows_of_tokens_of_the_vocabulary(exported, cache):
+    _, directory, _ = exported("llama", cache=cache)
+    model = CausalLM(directory)
+    expected = model.generate_tokens([[1, 2], [3, 4]], max_new_tokens=4).tokens
+    for token in (-1, model.session.get_outputs()[0].shape[-1], 2**40, 2**64):
+        with pytest.raises(ArgumentError, match=rf"expected tokens from 0 to \d+, got {token}"):
+            model.generate_tokens([[1, token]], max_new_tokens=2)
+    for rows in ([1, 2], [[1.5]], ["ab"]):
+        with pytest.raises(ArgumentError, match="expected prompts as rows of token ids"):
+            model.generate_tokens(rows, max_new_tokens=2)
+    rows = np.array([[1, 2], [3, 4]], np.int32)
+    assert model.generate_tokens(rows, max_new_tokens=4).tokens == expected
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_sampler_of_the_user_is_checked(exported, cache):
+    _, directory, _ = exported("llama", cache=cache)
+    model = CausalLM(directory)
+    expected = model.generate_tokens([[1, 2], [3, 4]], max_new_tokens=4).tokens
+
+    def tokens(sampler):
+        return model.generate_tokens([[1, 2], [3, 4]], max_new_tokens=4, sampler=sampler).tokens
+
+    for dtype in (np.int32, np.uint16):
+        assert tokens(lambda logits, t=dtype: logits.argmax(-1).astype(t)) == expected
+    for chosen, got in (
+        ([1], r"int64 of shape \[1\]"),
+        ([[1], [2]], r"int64 of shape \[2, 1\]"),
+        ([1.0, 2.0], r"float64 of shape \[2\]"),
+        (None, r"object of shape \[\]"),
+        ([1, -5], r"\[1, -5\]"),
+        ([10**6, 1], r"\[1000000, 1\]"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"expected the sampler to return .* {got}"):
+            tokens(lambda logits, c=chosen: c)
+    with pytest.raises(ArgumentError, match="expected a Sampler or a function, got int"):
+        tokens(5)
+    assert model.generate_tokens([[1, 2], [3, 4]], max_new_tokens=4).tokens == expected
+
+
+def test_graphs_of_a_growing_cache_are_refused(exported):
+    _, directory, _ = exported("llama", cache="dynamic")
+    with pytest.raises(ArgumentError, match="enable_npu_graph expected a static cache"):
+        CausalLM(directory, providers=graph_option("1"))
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_another_device(exported, run_python, cache):
+    _, directory, _ = exported("llama", cache=cache)
+    code = f"""
+from onnxruntime_npu import npu
+from onnxruntime_npu.generation import CausalLM
+from onnxruntime_npu.sampling import Sampler
+for settings in ({{}}, {{"temperature": 1.0, "seed": 1}}):
+    first, second = (
+        CausalLM({str(directory)!r}, providers=[("NPUExecutionProvider", {{"device_id": i}})])
+        .generate_tokens([[1, 2, 3], [4]], max_new_tokens=4, sampler=Sampler(**settings)).tokens
+        for i in range(2)
+    )
+    assert first == second, (first, second)
+assert npu.max_memory_allocated(1) > 0
+"""
+    code, output = run_python(code, ORT_NPU_DEVICE_COUNT="2")
+    assert code == 0, output
 
 
 def test_text_needs_a_tokenizer(exported):

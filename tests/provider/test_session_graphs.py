@@ -238,6 +238,28 @@ def test_memory_is_kept_for_the_graph_and_goes_with_it(rng):
     assert onnxruntime_npu.npu.memory_allocated() == before
 
 
+def test_memory_of_graphs_that_are_gone_goes_back_to_the_device(rng):
+    x = rng.standard_normal((64, 4), dtype=np.float32)
+
+    def reserved_after(session: ort.InferenceSession, graphs: int) -> int:
+        for graph in range(graphs):
+            Bound(session, {"x": x, "y": x}, {"z": [64, 4]}, graph).run()
+        return onnxruntime_npu.npu.memory_reserved()
+
+    session = npu_session(add_model(), enable_npu_graph="1")
+    full = reserved_after(session, 16)
+    assert reserved_after(session, 40) <= full
+    del session
+    gc.collect()
+    before = onnxruntime_npu.npu.memory_reserved()
+    for _ in range(5):
+        session = npu_session(add_model(), enable_npu_graph="1")
+        reserved_after(session, 1)
+        del session
+        gc.collect()
+    assert onnxruntime_npu.npu.memory_reserved() <= before
+
+
 def test_runs_of_several_threads_take_turns(rng):
     session = npu_session(add_model(), enable_npu_graph="1")
     plain = npu_session(add_model())

@@ -122,6 +122,25 @@ TEST_CASE("trimming without expandable segments says which key is missing") {
   CHECK_THROWS_WITH_AS(t.allocator().TrimExpandableSegments(), doctest::Contains("expandable_segments"), Error);
 }
 
+TEST_CASE("with its last user a private pool gives its memory back, and the cache of others stays") {
+  TestDevice t;
+  CachingAllocator& a = t.allocator();
+  a.Free(a.Allocate(5 * kMiB, t.stream()));
+  const PoolId used{0, 8}, unused{0, 9};
+  for (const PoolId id : {used, unused}) {
+    a.RetainPool(id);
+    a.BeginPool(id, [](const Stream&) { return true; });
+    a.Free(a.Allocate(5 * kMiB, t.stream()));
+    a.EndPool(id);
+  }
+  CHECK(a.Stats().segment.all.current == 3);
+  a.ReleasePool(unused);
+  CHECK(a.Stats().segment.all.current == 2);
+  for (const SegmentInfo& s : a.Snapshot()) CHECK(s.pool != unused);
+  a.ReleasePool(used);
+  CHECK(a.Stats().segment.all.current == 1);
+}
+
 TEST_CASE("a private pool keeps its memory apart while it is retained") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
