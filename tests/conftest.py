@@ -1,13 +1,56 @@
 """What tests of several areas use."""
 
+import gc
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 PYTHON = Path(__file__).resolve().parents[1] / "python"
+
+# The same examples on every machine, however slow it is.
+settings.register_profile(
+    "npu",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("npu")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seed", type=int, default=0, help="of the random numbers that each test begins with"
+    )
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers(request: pytest.FixtureRequest) -> None:
+    """Each test draws the same numbers, whichever ran before it; torch begins with others each time."""
+    seed = request.config.getoption("--seed")
+    random.seed(seed)
+    np.random.seed(seed)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
+
+
+@pytest.fixture
+def still_memory() -> Iterator[None]:
+    """Nobody but the test takes memory or gives it back: no work is queued, no garbage is left."""
+    from onnxruntime_npu import npu
+
+    npu.synchronize()
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -20,7 +63,7 @@ def run_python():
             env={**os.environ, "PYTHONPATH": str(PYTHON), **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
         )
         return done.returncode, done.stdout + done.stderr
 

@@ -89,7 +89,7 @@ def run(tmp_path_factory):
     (tests / "test_broken.py").write_text("import no_such_module\n\n" + SUITE)
     command = [sys.executable, str(HERE / "run.py"), str(folder)]
     command += ["--out", str(folder / "out"), "--test-seconds", "5", "--jobs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     rows = json.loads((folder / "out" / "results.json").read_text())
     by_test = {row["test"]: row for row in rows if row["file"] == "test_toy.py"}
     broken = [row for row in rows if row["file"] == "test_broken.py"]
@@ -186,7 +186,7 @@ def test_files_of_which_nothing_counts_can_be_left_out(tmp_path):
 
 def test_no_suites_is_a_mistake_of_the_user(tmp_path):
     command = [sys.executable, str(HERE / "run.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 2
     assert "expected checkouts" in done.stderr
 
@@ -195,5 +195,5 @@ def test_path_on_makes_command_line_is_the_suites_only(tmp_path):
     makefile = [f"--makefile={ROOT / 'Makefile'}", f"--directory={ROOT}", "--silent"]
     recipe = "--eval=show: ; @echo $(SUITES) && echo $$PATH"
     command = ["make", *makefile, f"PATH={tmp_path}", recipe, "show"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.stdout.splitlines() == [str(tmp_path), os.environ["PATH"]], done.stderr

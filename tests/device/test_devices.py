@@ -268,6 +268,7 @@ def test_a_sync_launch_stream_is_done_when_the_launch_returns():
     npu.caching_allocator_delete(address)
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_a_session_shares_the_runtime():
     import onnx
     import onnxruntime as ort

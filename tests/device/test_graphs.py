@@ -42,6 +42,7 @@ def test_capture_runs_nothing_and_replay_runs_it_each_time(memory):
     assert len(g) == 2
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_a_captures_memory_is_in_its_pool():
     g = npu.NPUGraph()
     with npu.graph(g):

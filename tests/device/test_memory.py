@@ -58,6 +58,7 @@ def test_memory_stats_has_exactly_the_keys_of_torch_npu():
     assert stats["max_split_size"] == -1
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_counters_follow_a_block(block):
     before = npu.memory_allocated()
     npu.reset_peak_memory_stats()
@@ -143,6 +144,7 @@ except torch.OutOfMemoryError as error:
     assert "caught NPU out of memory" in output
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_memory_fraction(block):
     with pytest.raises(TypeError, match="fraction"):
         npu.set_per_process_memory_fraction(1)
@@ -161,6 +163,7 @@ def test_memory_fraction(block):
     block(100 << 20)
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_empty_cache_and_mem_get_info(block):
     npu.caching_allocator_delete(block(40 << 20))
     reserved = npu.memory_reserved()
@@ -170,6 +173,7 @@ def test_empty_cache_and_mem_get_info(block):
     assert npu.memory_reserved() <= reserved - (40 << 20)
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_empty_virt_addr_cache_needs_expandable_segments(block):
     with pytest.raises(RuntimeError, match="please enable expandable_segments"):
         npu.empty_virt_addr_cache()
@@ -224,12 +228,14 @@ def test_memory_summary(block):
     ("old", "new"),
     [("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")],
 )
+@pytest.mark.usefixtures("still_memory")
 def test_old_names_warn(old, new):
     with pytest.warns(DeprecationWarning, match=new):
         assert getattr(npu, old)() == getattr(npu, new)()
 
 
 @pytest.mark.parametrize("old", ["reset_max_memory_allocated", "reset_max_memory_cached"])
+@pytest.mark.usefixtures("still_memory")
 def test_old_resets_warn_and_reset_every_peak(old, block):
     npu.caching_allocator_delete(block(30 << 20))
     with pytest.warns(DeprecationWarning, match="reset_peak_memory_stats"):
@@ -237,6 +243,7 @@ def test_old_resets_warn_and_reset_every_peak(old, block):
     assert npu.max_memory_allocated() == npu.memory_allocated()
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_a_memory_pool_keeps_its_blocks_apart(block):
     pool = npu.MemPool()
     assert pool.use_count() == 1

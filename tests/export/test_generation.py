@@ -149,6 +149,7 @@ def test_threads_may_share_a_model(exported):
         assert all(run.result().tokens == expected for run in runs)
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_memory_goes_with_the_model(exported):
     _, directory, _ = exported("llama", cache="static")
     gc.collect()

@@ -7,11 +7,8 @@ import re
 import onnxruntime_npu
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-
-settings.register_profile("attention", deadline=None, max_examples=40)
-settings.load_profile("attention")
 
 attention = onnxruntime_npu.npu_fused_infer_attention_score
 prompt = onnxruntime_npu.npu_prompt_flash_attention

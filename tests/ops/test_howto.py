@@ -24,7 +24,7 @@ def _run(command: list[str], **environment: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
     return done.stdout

@@ -315,7 +315,7 @@ def _python(code: str, *flags: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -10,11 +10,8 @@ import numpy as np
 import onnxruntime_npu
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-
-settings.register_profile("npu", deadline=None, max_examples=60)
-settings.load_profile("npu")
 
 _DTYPES = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 dtypes = st.sampled_from(sorted(_DTYPES))

@@ -114,6 +114,6 @@ def run_python(
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )

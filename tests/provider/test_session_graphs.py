@@ -222,8 +222,8 @@ def test_nodes_on_the_cpu_are_refused_by_name():
         npu_session(model, enable_npu_graph="1")
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_memory_is_kept_for_the_graph_and_goes_with_it(rng):
-    gc.collect()
     before = onnxruntime_npu.npu.memory_allocated()
     x = rng.standard_normal((64, 4), dtype=np.float32)
     for _ in range(3):

@@ -78,6 +78,7 @@ def growth(model: bytes) -> tuple[ort.InferenceSession, int]:
 
 @pytest.mark.parametrize("last", ["Gemm", "NPULinear"])
 @pytest.mark.parametrize("dtype", list(ELEMENTS))
+@pytest.mark.usefixtures("still_memory")
 def test_a_tied_table_is_kept_once(dtype, last, rng):
     table = rng.uniform(-1, 1, (ROWS, COLUMNS)).astype(dtype)
     session, held = growth(tied_model(table, last=last))
@@ -86,6 +87,7 @@ def test_a_tied_table_is_kept_once(dtype, last, rng):
 
 
 @pytest.mark.parametrize("readers", ["node", "output", "columns"])
+@pytest.mark.usefixtures("still_memory")
 def test_another_reader_sees_the_table_as_it_is(readers, rng):
     table = rng.uniform(-1, 1, (ROWS, COLUMNS)).astype(np.float32)
     session, held = growth(tied_model(table, readers))
@@ -97,6 +99,7 @@ def test_another_reader_sees_the_table_as_it_is(readers, rng):
     np.testing.assert_array_equal(third, expected)
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_rows_that_do_not_fill_the_last_panel_are_not_shared(rng):
     table = rng.uniform(-1, 1, (ROWS + 1, COLUMNS)).astype(np.float32)
     session, held = growth(tied_model(table))

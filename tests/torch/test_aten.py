@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime_npu import torch_device
 
@@ -132,7 +132,6 @@ def test_type_promotion(a_dtype, b_dtype):
     check(lambda a, b: (torch.add(a, b, alpha=2), a + b.flatten()[0]), a, b)
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64]))
 def test_broadcasting_views_in_place(data, dtype):
     shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))

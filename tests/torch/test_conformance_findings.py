@@ -236,6 +236,7 @@ def test_is_set_to_looks_at_the_memory():
     assert not x.clone().is_set_to(x) and not x[1:].is_set_to(x)
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_swapped_memory_does_not_count_against_the_device():
     import onnxruntime_npu
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
@@ -35,7 +35,6 @@ def test_conversion_on_the_device(source, target):
     assert torch.equal(host.npu().to(target).cpu(), host.to(target))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     data=st.data(),

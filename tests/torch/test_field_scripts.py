@@ -155,7 +155,7 @@ def test_the_command_runs_a_script_as_python_does(tmp_path, arguments, code, out
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert (run.returncode, run.stdout) == (code, out), run.stderr
     assert err in run.stderr

@@ -55,8 +55,8 @@ def test_views_share_and_others_are_made_dense():
         ortvalue_from_torch(torch.zeros(3, dtype=torch.complex64, device="npu"))
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_memory_lives_as_long_as_one_of_them_and_is_counted_once(double):
-    gc.collect()
     before = npu.memory_allocated()
     t = torch.full((1 << 18,), 3.0, device="npu")
     held = npu.memory_allocated() - before

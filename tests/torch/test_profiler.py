@@ -11,9 +11,11 @@ from onnxruntime_npu import npu, profiler
 from onnxruntime_npu.profiler import ProfilerActivity, dynamic_profile
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.NPU]
-# torch turns ticks into the system's clock, which may be slewed by 500 ppm, half a millisecond in
-# the second that a test takes at most.
-SLEW_US = 500
+# torch turns ticks into the system's clock, which is slewed meanwhile: by 500 ppm at most, so that
+# the pauses below, of twice this, are told from the work between them in tests of up to 20 s.
+SLEW_US = 10_000
+# Microseconds since an epoch, in doubles.
+ROUNDING_US = 0.01
 OPERATORS = ["aten::mm", "aten::relu", "aten::exp"]
 
 
@@ -56,7 +58,7 @@ def test_kernels_of_the_region_are_in_the_trace_when_they_ran(x, tmp_path):
     first, relu, last = kernels.values()
     assert relu["tid"] == side.stream_id != first["tid"] == last["tid"]
     assert {event["pid"] for event in kernels.values()} == {0}
-    assert all(0 < event["dur"] < 1e6 for event in kernels.values())
+    assert all(event["dur"] >= 0 for event in kernels.values())
     started = relu["ts"] + trace["baseTimeNanoseconds"] / 1000
     assert before - SLEW_US <= started <= started + relu["dur"] <= after + SLEW_US
 
@@ -101,7 +103,8 @@ def test_torchs_own_profiler_attributes_the_kernels_times(x):
     assert averages["aten::mm"].self_device_time_total > 0
     assert averages["Gemm"].count == 3  # one forward, two backward on autograd's thread
     times = averages["Gemm"].self_device_time_total
-    assert averages["aten::mm"].self_device_time_total >= times > 0
+    # The same times, perhaps added in another order.
+    assert averages["aten::mm"].self_device_time_total >= times * (1 - 1e-9) > 0
     assert averages["aten::mm"].device_memory_usage >= 64 * 64 * 4
     assert "Self NPU" in profile.key_averages().table()
 
@@ -130,7 +133,9 @@ def test_launches_of_sessions_and_replays_of_graphs_are_in_the_trace(x, tmp_path
     kernels = {event["name"]: event for event in of(trace, "kernel")}
     relu, sigmoid = kernels["Relu"], kernels["Sigmoid"]
     assert replay["tid"] == relu["tid"] == npu.current_stream()._stream.id != sigmoid["tid"]
-    assert replay["ts"] <= relu["ts"] <= relu["ts"] + relu["dur"] <= replay["ts"] + replay["dur"]
+    assert replay["ts"] <= relu["ts"]
+    end = relu["ts"] + relu["dur"]
+    assert end <= replay["ts"] + replay["dur"] + ROUNDING_US
     assert {event["id"] for event in of(trace, "ac2g") if event["ph"] == "f"} == {
         event["args"]["correlation"] for event in of(trace, "privateuse1_runtime")
     }
@@ -294,8 +299,10 @@ def watched(tmp_path, monkeypatch):
 
     def ask(**changes):
         wanted = {"prof_dir": str(tmp_path / "made"), **changes}
+        before = file.stat().st_mtime_ns
         file.write_text(json.dumps({**json.loads(file.read_text()), **wanted}))
-        os.utime(file, ns=(0, file.stat().st_mtime_ns + 1_000_000))  # coarse clocks
+        # A file's time may count in steps of 4 ms, or of a second: it moves on with each change.
+        os.utime(file, ns=(0, before + 1_000_000_000))
 
     return ask
 

@@ -1,7 +1,5 @@
 """torch.npu.set_sync_debug_mode and the counters of pinned memory."""
 
-import gc
-
 import pytest
 import torch
 
@@ -59,9 +57,8 @@ def test_what_does_not_wait_or_was_asked_to_is_left_alone(mode, recwarn):
     assert y.item() == 1 << 17 and small.tolist() == [1, 2]
 
 
+@pytest.mark.usefixtures("still_memory")
 def test_pinned_memory_is_counted():
-    gc.collect()
-    npu.synchronize()
     before = npu.host_memory_stats()
     pinned = torch.empty(1000, pin_memory=True)
     during = npu.host_memory_stats()

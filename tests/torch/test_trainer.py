@@ -53,7 +53,7 @@ def test_trainer_trains_saves_and_resumes_on_npu(tmp_path):
         [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.splitlines()[-1] == "trained"

@@ -25,7 +25,7 @@ def seen(tmp_path, *command):
         [sys.executable, *command, str(SCRIPT), checkpoint],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout.splitlines()[-1])

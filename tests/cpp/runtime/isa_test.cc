@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
 #include "tests/cpp/support/child_process.h"
 
@@ -41,7 +42,8 @@ TEST_CASE("child: a level the machine lacks is refused" * doctest::skip()) { CHE
 
 TEST_CASE("ORT_NPU_ISA cuts the features down") {
   CHECK(test::RunTestCase("child: the portable level has no features", {{"ORT_NPU_ISA", "portable"}}).exit_code == 0);
-  if (ActiveIsa() < Isa::kAmx)
+  // A level that is cut down already says nothing about the machine.
+  if (ActiveIsa() < Isa::kAmx && !IsaFromEnvironment())
     CHECK(test::RunTestCase("child: a level the machine lacks is refused", {{"ORT_NPU_ISA", "amx"}}).exit_code == 0);
 }
 

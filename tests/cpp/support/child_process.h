@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,10 +24,9 @@ struct ChildResult {
 
 // `test_case` is a doctest name, normally of a case marked doctest::skip().
 inline ChildResult RunTestCase(const std::string& test_case, const std::map<std::string, std::string>& environment,
-                               std::chrono::seconds timeout = std::chrono::seconds(60)) {
+                               std::chrono::seconds timeout = std::chrono::minutes(15)) {
   ChildResult result;
-  char log_path[] = "/tmp/npu_tests_child_XXXXXX";
-  const int log = mkstemp(log_path);
+  const int log = memfd_create("output", 0);
   const std::string filter = "--test-case=" + test_case;
   const pid_t pid = fork();
   if (pid == 0) {
@@ -52,7 +52,6 @@ inline ChildResult RunTestCase(const std::string& test_case, const std::map<std:
   char buffer[4096];
   for (ssize_t n; (n = read(log, buffer, sizeof buffer)) > 0;) result.output.append(buffer, static_cast<size_t>(n));
   close(log);
-  unlink(log_path);
   return result;
 }
 

@@ -40,6 +40,9 @@ class Context:
     def utils(self):
         return self._request.getfixturevalue("torch_npu").utils
 
+    def hold_memory_still(self):
+        self._request.getfixturevalue("still_memory")
+
     def block(self, size=4096):
         self._blocks.append(npu.caching_allocator_alloc(size))
         return self._blocks[-1]

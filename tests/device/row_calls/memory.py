@@ -11,6 +11,7 @@ from row_calls import calls
 
 @calls("npu.caching_allocator_alloc", "npu.caching_allocator_delete")
 def _(c, name):
+    c.hold_memory_still()
     before = npu.memory_allocated()
     address = npu.caching_allocator_alloc(1024, 0, npu.current_stream())
     assert npu.memory_allocated() == before + 1024
@@ -26,6 +27,7 @@ def _(c, name):
 
 @calls("npu.empty_cache")
 def _(c, name):
+    c.hold_memory_still()
     npu.caching_allocator_delete(c.block(30 << 20))
     reserved = npu.memory_reserved()
     npu.empty_cache()
@@ -40,6 +42,7 @@ def _(c, name):
 
 @calls("npu.memory_stats", "npu.memory_stats_as_nested_dict")
 def _(c, name):
+    c.hold_memory_still()
     address = c.block()
     flat, nested = npu.memory_stats(), npu.memory_stats_as_nested_dict()
     assert address and flat["active.all.current"] == nested["active"]["all"]["current"] > 0
@@ -47,6 +50,7 @@ def _(c, name):
 
 @calls("npu.reset_accumulated_memory_stats")
 def _(c, name):
+    c.hold_memory_still()
     npu.caching_allocator_delete(c.block())
     npu.reset_accumulated_memory_stats()
     assert npu.memory_stats()["allocated_bytes.all.allocated"] == 0
@@ -56,6 +60,7 @@ def _(c, name):
     "npu.reset_peak_memory_stats", "npu.reset_max_memory_allocated", "npu.reset_max_memory_cached"
 )
 def _(c, name):
+    c.hold_memory_still()
     npu.caching_allocator_delete(c.block(1 << 20))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -80,6 +85,7 @@ def _(c, name):
 
 @calls("npu.max_memory_cached")
 def _(c, name):
+    c.hold_memory_still()
     with pytest.warns(DeprecationWarning):
         assert npu.max_memory_cached() == npu.max_memory_reserved()
 
@@ -97,6 +103,7 @@ def _(c, name):
 
 @calls("npu.mem_get_info")
 def _(c, name):
+    c.hold_memory_still()
     free, total = npu.mem_get_info()
     assert total - free == npu.memory_reserved()
 
