@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def same_random_numbers(request: pytest.FixtureRequest) -> None:
-    """Each test draws the same numbers, whichever ran before it; torch begins with others each time."""
+    """Each test draws the same numbers, whichever ran before it."""
     seed = request.config.getoption("--seed")
     random.seed(seed)
     np.random.seed(seed)

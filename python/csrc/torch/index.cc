@@ -138,6 +138,13 @@ at::Tensor Nonzero(const at::Tensor& self) {
   return rows.to(DeviceAt(stream.device().index()));
 }
 
+void CheckMask(const at::Tensor& mask, const at::Tensor& masked, int64_t dim) {
+  for (int64_t d = 0; d < mask.dim(); ++d)
+    TORCH_CHECK_INDEX(dim + d < masked.dim() && mask.size(d) == masked.size(dim + d), "The shape of the mask ",
+                      mask.sizes(), " at index ", d, " does not match the shape of the indexed tensor ", masked.sizes(),
+                      " at index ", dim + d);
+}
+
 // Indices of an advanced-indexing call, brought to one form: the indexed dimensions come first, each with an int64
 // tensor of one shape.
 struct Advanced {
@@ -158,11 +165,7 @@ struct Advanced {
         continue;
       }
       if (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte) {
-        for (int64_t d = 0; d < index->dim(); ++d)
-          TORCH_CHECK_INDEX(dim + d < original.dim() && index->size(d) == original.size(dim + d),
-                            "The shape of the mask ", index->sizes(), " at index ", d,
-                            " does not match the shape of the indexed tensor ", original.sizes(), " at index ",
-                            dim + d);
+        CheckMask(*index, original, dim);
         const at::Tensor rows = Nonzero(index->to(original.device()));
         for (int64_t d = 0; d < index->dim(); ++d) {
           tensors.push_back(rows.select(1, d));
@@ -256,14 +259,39 @@ at::Tensor MaskedSelect(const at::Tensor& self, const at::Tensor& mask) {
   return Index(self.expand(shape).reshape({-1}), indices);
 }
 
+// The mask that is the only index, in a shape that spreads over `self`; undefined where there is another one.
+at::Tensor OnlyMask(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices) {
+  at::Tensor mask;
+  int64_t dim = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> index = indices.get(i);
+    if (!Has(index)) {
+      ++dim;
+      continue;
+    }
+    if (mask.defined() || index->scalar_type() != at::kBool) return {};
+    CheckMask(*index, self, dim);
+    mask = *index;
+    dim += index->dim();
+  }
+  if (!mask.defined() || dim > self.dim()) return {};
+  std::vector<int64_t> shape = mask.sizes().vec();
+  shape.resize(static_cast<size_t>(mask.dim() + self.dim() - dim), 1);
+  return mask.to(self.device()).reshape(shape);
+}
+
 at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices, const at::Tensor& values,
                      bool accumulate, bool unsafe) {
   if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))
     return FallBack<at::_ops::_index_put_impl_>(self, indices, values, accumulate, unsafe);
+  // As in torch, a number of any type; and the host need not wait to count what the mask picks.
+  if (!accumulate && values.numel() == 1)
+    if (const at::Tensor mask = OnlyMask(self, indices); mask.defined())
+      return self.masked_fill_(mask, values.reshape({}));
+  const Advanced call(self, indices);
   TORCH_CHECK(self.scalar_type() == values.scalar_type(),
               "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
               " for the destination and ", values.scalar_type(), " for the source.");
-  const Advanced call(self, indices);
   const std::vector<int64_t> shape = call.GatheredShape();
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return self;
   const at::Tensor gathered_like = Empty(shape, self.scalar_type(), self);

@@ -150,6 +150,7 @@ at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype) {
               "Expected all tensors to be on the same device, but found at least two "
               "devices, npu:",
               CurrentDevice(), " and ", tensor.device(), "!");
+  if (dtype != tensor.scalar_type() && tensor.is_complex()) return tensor.to(dtype).contiguous();  // no kernel's type
   const at::Tensor dense = tensor.is_contiguous() ? tensor : MakeDense(tensor);
   if (dtype == tensor.scalar_type()) return dense;
   return KernelCall("Cast", 13).In(dense).Set("to", static_cast<int64_t>(ToDType(dtype))).One();

@@ -250,6 +250,7 @@ at::Tensor& CumsumOut(const at::Tensor& self, int64_t dim, std::optional<at::Sca
 at::Tensor Variance(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::optional<c10::Scalar>& correction,
                     bool keepdim) {
   const std::vector<int64_t> axes = Axes(dim, self.dim());
+  if (self.dim() == 0) return Variance(self.unsqueeze(0), at::IntArrayRef{0}, correction, /*keepdim=*/false);
   double count = 1;
   for (const int64_t d : axes) count *= static_cast<double>(self.size(d));
   const double degrees = count - (correction ? correction->toDouble() : 1.0);
@@ -270,6 +271,10 @@ at::Tensor Std(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::o
 std::tuple<at::Tensor, at::Tensor> VarMean(const at::Tensor& self, at::OptionalIntArrayRef dim,
                                            const std::optional<c10::Scalar>& correction, bool keepdim) {
   return {self.var(dim, correction, keepdim), self.mean(dim, keepdim)};
+}
+std::tuple<at::Tensor, at::Tensor> StdMean(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                                           const std::optional<c10::Scalar>& correction, bool keepdim) {
+  return {self.std(dim, correction, keepdim), self.mean(dim, keepdim)};
 }
 
 // --- Reductions that are others of something else
@@ -374,6 +379,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("var.correction", &Var);
   m.impl("std.correction", &Std);
   m.impl("var_mean.correction", &VarMean);
+  m.impl("std_mean.correction", &StdMean);
   m.impl("_softmax.out", &SoftmaxOut);
   m.impl("_log_softmax.out", &LogSoftmaxOut);
   m.impl("native_layer_norm", &LayerNorm);

@@ -25,6 +25,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/map.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -42,6 +43,8 @@ at::Tensor& Unary(const char* type, int since_version, const at::Tensor& self, a
 
 at::Tensor& BitwiseNotOut(const at::Tensor& self, at::Tensor& out) {
   const at::ScalarType common = InferElementwise<at::meta::structured_bitwise_not>(out, self);
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isIntegralType(common, /*includeBool=*/true), "\"bitwise_not\" not implemented for '",
+                              common, "'");
   if (out.numel() > 0)
     KernelCall(common == at::kBool ? "Not" : "BitwiseNot", common == at::kBool ? 1 : 18).In(Dense(self)).Into(out);
   return out;
@@ -150,11 +153,19 @@ at::Tensor& FloorOut(const at::Tensor& self, at::Tensor& out) {
 at::Tensor& RoundOut(const at::Tensor& self, at::Tensor& out) {
   return Unary<at::meta::structured_round, at::_ops::round_out>("Round", 22, self, out);
 }
+// torch's sign of NaN is 0, ONNX's is NaN.
+template <class Meta, class Op>
+at::Tensor& Sign(const at::Tensor& self, at::Tensor& out) {
+  const at::ScalarType dtype = self.scalar_type();
+  if (!IsRealFloat(dtype)) return Unary<Meta, Op>("Sign", 13, self, out);
+  InferElementwise<Meta>(out, self);
+  return MapInto("sign", dtype, out, [](auto x) { return (x > 0) - (x < 0); }, self);
+}
 at::Tensor& SignOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_sign, at::_ops::sign_out>("Sign", 13, self, out);
+  return Sign<at::meta::structured_sign, at::_ops::sign_out>(self, out);
 }
 at::Tensor& SgnOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_sgn, at::_ops::sgn_out>("Sign", 13, self, out);
+  return Sign<at::meta::structured_sgn, at::_ops::sgn_out>(self, out);
 }
 at::Tensor& SiluOut(const at::Tensor& self, at::Tensor& out) {
   return Unary<at::meta::structured_silu, at::_ops::silu_out>("Swish", 24, self, out);
