@@ -73,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser(
         "export",
         help="a Hugging Face model directory to ONNX with npu:: operators",
-        description="Export a Llama-family model (llama, mistral, qwen2, qwen3 and what computes "
-        "the same) to OUT_DIR/model.onnx with its tokenizer and export_report.json.",
+        description="Export a Llama-family model (llama, mistral, mixtral, qwen2, qwen3 and what "
+        "computes the same) to OUT_DIR/model.onnx with its tokenizer and export_report.json.",
     )
     export.add_argument(
         "model_dir", metavar="MODEL_DIR", help="directory with safetensors or GGUF, or a GGUF file"

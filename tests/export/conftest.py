@@ -18,6 +18,15 @@ CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
     "qwen2": (transformers.Qwen2Config, {}),
     "qwen3": (transformers.Qwen3Config, {"head_dim": 32}),
     "mistral": (transformers.MistralConfig, {"sliding_window": 4}),
+    "qwen2-moe": (
+        transformers.Qwen2MoeConfig,
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 48,
+        },
+    ),
     "phi3": (transformers.Phi3Config, {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}),
 }
 

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import onnxruntime_npu
 import pytest
 import torch
+import transformers
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.generation import CausalLM
@@ -105,8 +106,9 @@ def test_halves_are_as_exact_as_transformers(exported, dtype, cache):
         assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
 
 
-def test_float16_runs_on_the_cpu_through_function_bodies(exported):
-    _, directory, _ = exported("llama", cache="dynamic", dtype="float16")
+@pytest.mark.parametrize("kind", ["llama", "qwen2-moe"])
+def test_float16_runs_on_the_cpu_through_function_bodies(exported, kind):
+    _, directory, _ = exported(kind, cache="dynamic", dtype="float16")
     npu, cpu = (forced_logits(directory, p, PROMPTS, CONTINUATIONS) for p in PROVIDERS)
     np.testing.assert_allclose(npu, cpu, rtol=0, atol=0.02 * np.abs(cpu).max())
 
@@ -246,4 +248,18 @@ def test_output_path_that_is_a_file(tmp_path):
 def test_a_model_without_decoder_is_refused_by_name(tmp_path):
     with pytest.raises(ExportError, match=r"cannot export Linear: expected a transformers"):
         export_causal_lm(torch.nn.Linear(2, 2), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_that_need_more_than_tokens_are_refused_by_name(tmp_path):
+    config = {"vocab_size": 97, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**config, num_heads=4))
+    message = r"cannot export T5ForConditionalGeneration \(t5\): expected logits from input_ids"
+    with pytest.raises(ExportError, match=message):
+        export_causal_lm(model, tmp_path)
+    config = transformers.BertConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=4
+    )
+    with pytest.raises(ExportError, match=r"cannot export BertModel \(bert\): expected logits"):
+        export_causal_lm(transformers.BertModel(config), tmp_path)
     assert not list(tmp_path.iterdir())

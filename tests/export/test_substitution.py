@@ -59,6 +59,18 @@ class Sharpened(torch.nn.Module):
         return self.norm(x) * (1 + 0.01 * torch.tanh(x))
 
 
+def test_experts_that_compute_something_else_are_refused():
+    model = tiny_model("qwen2-moe")
+    model.model.layers[1].mlp.experts.act_fn = torch.nn.Tanh()
+    _, findings = substitute(model, consume=False)
+    assert {k["reason"] for k in findings.kept} == {
+        "routed: every expert is computed for every token"
+    }
+    model.model.layers[1].mlp.experts._apply_gate = lambda gate_up: gate_up.chunk(2, dim=-1)[0]
+    with pytest.raises(ExportError, match=r"layers.1.mlp.experts: output: differs"):
+        substitute(model, consume=False)
+
+
 def test_a_norm_that_only_looks_like_rmsnorm_is_kept():
     model = tiny_model("llama")
     layer = model.model.layers[1]

@@ -17,10 +17,10 @@ from . import graph as passes
 from .checkpoint import Checkpoint, load_checkpoint
 from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface
-from .proof import Findings, NotProven
+from .proof import Findings, NotProven, attempt
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
-from .substitution import substitute
+from .substitution import substitute, unsupported
 from .tracing import check_opset, finish, to_onnx, trace
 from .whole_model import WholeModelProbe
 
@@ -118,12 +118,15 @@ def _interface(
             f"cannot export {architecture}: expected a transformers causal language model"
         )
     torch_library.register()
-    probe = WholeModelProbe(model)
+    try:
+        probe = attempt(WholeModelProbe, model)
+    except NotProven as error:
+        raise unsupported(model, f"expected logits from input_ids alone: {error}") from error
     decoder, findings = substitute(model, consume=consume)
     try:
         probe.check(INTERFACES[cache](decoder, "all"))
     except NotProven as error:
-        raise ExportError(f"cannot export {architecture}: {error}") from error
+        raise unsupported(model, error) from error
     if cache == "static":
         findings.replaced("npu_scatter_nd_update", 0.0, nodes=2 * len(decoder.layers))
     return INTERFACES[cache](decoder, logits).eval(), findings

@@ -90,6 +90,34 @@ class SwigluMlp(nn.Module):
         return self.down(torch.ops.npu.npu_swiglu(self.gate_up(x), -1))
 
 
+class DenseExperts(nn.Module):
+    """The experts of a routed MLP, each computed for every token and weighted by the router.
+
+    Tokens sorted by expert would have sizes that depend on their values, which no graph of fixed
+    operators has; weights gathered per token would outgrow memory with the length of the prompt.
+    """
+
+    def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, activation: nn.Module) -> None:
+        """Take gate_up [E, 2 I, H] and down [E, H, I] of E experts of inner size I."""
+        super().__init__()
+        self.gate_up, self.down = (
+            nn.Parameter(w.transpose(1, 2).contiguous(), requires_grad=False)
+            for w in (gate_up, down)
+        )
+        self.activation = activation
+
+    def forward(
+        self, x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Transform x [tokens, H] by the experts [tokens, k] with weights [tokens, k]."""
+        shares = torch.zeros(x.shape[0], self.down.shape[0], dtype=weights.dtype)
+        # A router chooses no expert twice; onnxruntime's CPU provider adds no float16 here.
+        shares = shares.scatter(1, experts, weights).to(x.dtype)
+        gate, up = torch.matmul(x, self.gate_up).chunk(2, dim=-1)
+        y = torch.matmul(self.activation(gate) * up, self.down)
+        return (y * shares.t()[..., None]).sum(0)
+
+
 class RotaryTables(nn.Module):
     """Cosine and sine of the rotary angles of each position, computed in float32.
 

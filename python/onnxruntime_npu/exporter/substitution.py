@@ -22,6 +22,7 @@ from .modules import (
     Attention,
     Decoder,
     DecoderLayer,
+    DenseExperts,
     KeptNorm,
     Linear,
     RmsNorm,
@@ -44,16 +45,21 @@ def substitute(model: nn.Module, *, consume: bool) -> tuple[Decoder, Findings]:
 
     Raises ExportError that names the architecture and the part that is not supported.
     """
-    architecture = type(model).__name__
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             return _Substitution(model, consume).run()
     except NotProven as error:
-        raise ExportError(
-            f"cannot export {architecture} ({_model_type(model)}): {error}. Supported are decoders "
-            "of the Llama family: llama, mistral, qwen2, qwen3 and what computes the same"
-        ) from error
+        raise unsupported(model, error) from error
+
+
+def unsupported(model: nn.Module, reason: object) -> ExportError:
+    """Return the error that names the architecture, the reason, and what is supported."""
+    return ExportError(
+        f"cannot export {type(model).__name__} ({_model_type(model)}): {reason}. Supported are "
+        "decoders of the Llama family: llama, mistral, mixtral, qwen2, qwen3 and what computes the "
+        "same"
+    )
 
 
 def _model_type(model: nn.Module) -> str:
@@ -181,6 +187,11 @@ class _Substitution:
         return norm
 
     def _mlp(self, original: nn.Module, site: str) -> nn.Module:
+        experts = getattr(original, "experts", None)
+        if experts is not None:
+            dense = attempt(_proven_experts, experts, site)
+            self._findings.keep(site, "mlp", "routed: every expert is computed for every token")
+            return copy.deepcopy(original, {id(experts): dense})
         try:
             mlp, difference = attempt(_proven_mlp, original)
         except NotProven as error:
@@ -354,6 +365,21 @@ def _proven_mlp(original: Any) -> tuple[SwigluMlp, float]:
         scaled = spread_to(x, gate_up(x), spread)
         worst = max(worst, compare(original(scaled), mlp(scaled), "MLP output"))
     return mlp, worst
+
+
+def _proven_experts(original: Any, site: str) -> DenseExperts:
+    dense = DenseExperts(
+        _part(original, f"{site}.experts", "gate_up_proj").detach(),
+        _part(original, f"{site}.experts", "down_proj").detach(),
+        _part(original, f"{site}.experts", "act_fn"),
+    )
+    count, size = dense.gate_up.shape[:2]
+    x = torch.randn(_BATCH * _NEW, size)
+    x = spread_to(x, torch.matmul(x, dense.gate_up), 2.0)
+    chosen = torch.rand(len(x), count).argsort(dim=-1)[:, : max(1, count // 2)]
+    weights = torch.rand(chosen.shape)
+    compare(original(x, chosen, weights), dense(x, chosen, weights), f"{site}.experts: output")
+    return dense
 
 
 def _attention_of(original: Any, window: int | None, rotary_mode: str | None) -> Attention:

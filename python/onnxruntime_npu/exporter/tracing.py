@@ -80,8 +80,15 @@ def to_onnx(
             # Shape inference would cost half the time and forget types where it finds none.
             onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
     except Exception as error:
-        raise ExportError(f"torch.onnx cannot translate the program: {error}") from error
+        raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
     return exported.model
+
+
+def _cause(error: BaseException) -> str:
+    """Say what torch's own message is about: that one tells how to report a bug in torch."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip() or type(error).__name__
 
 
 def _translations() -> dict[Any, Any]:
