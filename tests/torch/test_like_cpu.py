@@ -114,3 +114,82 @@ def test_bits_of_floats_are_refused_as_by_torch():
     with pytest.raises(NotImplementedError, match="bitwise_not"):
         torch.ones(2, device="npu").bitwise_not()
     assert torch_device.fallback_counts() == {}
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("mask", [None, "padding", "source", "both"])
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}], ids=str)
+def test_an_encoder_infers_as_on_the_cpu(options, mask):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    padding = torch.tensor([[False] * 5, [False, False, False, True, True]])
+    masks = {
+        "src_key_padding_mask": padding if mask in ("padding", "both") else None,
+        "mask": torch.ones(5, 5).triu(1).bool() if mask in ("source", "both") else None,
+    }
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        expected = model(x, **masks)
+        got = model.npu()(x.npu(), **{k: m if m is None else m.npu() for k, m in masks.items()})
+    real = ~padding if mask in ("padding", "both") else slice(None)  # the CPU cuts the rest off
+    torch.testing.assert_close(got.cpu()[real], expected[real] if mask else expected)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_attention_infers_as_on_the_cpu(need_weights, average):
+    model = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    other, x = torch.randn(2, 7, 8), torch.randn(2, 5, 8)
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    on_npu = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval().npu()
+    on_npu.load_state_dict(model.state_dict())
+    for query, mask in ((x, None), (x, padding), (other, None), (other, padding)):
+
+        def attend(model, device, query=query, mask=mask):
+            key = query if query is x else x
+            query_there = query.to(device)
+            key_there = query_there if key is query else key.to(device)
+            return model(
+                query_there, key_there, key_there, need_weights=need_weights,
+                average_attn_weights=average,
+                key_padding_mask=None if mask is None else mask.to(device),
+            )  # fmt: skip
+
+        with torch.no_grad():
+            got, expected = attend(on_npu, "npu"), attend(model, "cpu")
+        torch.testing.assert_close(got[0].cpu(), expected[0])
+        assert (got[1] is None) == (expected[1] is None) == (not need_weights)
+        if need_weights:
+            torch.testing.assert_close(got[1].cpu(), expected[1])
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_compiled_batch_norm_trains_without_the_cpu(kept, momentum):
+    module = torch.nn.BatchNorm2d(3, momentum=momentum, track_running_stats=kept).npu()
+    twin = torch.nn.BatchNorm2d(3, momentum=momentum, track_running_stats=kept)
+    x = torch.randn(4, 3, 5, 5)
+    compiled = torch.compile(module, backend="aot_eager")
+    for _ in range(2):
+        compiled(x.npu()).square().sum().backward()
+        twin(x).square().sum().backward()
+    torch.testing.assert_close(module.weight.grad.cpu(), twin.weight.grad, rtol=1e-4, atol=1e-4)
+    if kept:
+        torch.testing.assert_close(module.running_var.cpu(), twin.running_var)
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_spectral_norm_stays_on_the_device():
+    layer = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(6, 4))
+    twin = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(6, 4).npu())
+    twin.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 6)
+    torch.testing.assert_close(twin(x.npu()).cpu(), layer(x))
+
+
+def test_a_generator_of_npu_fills_nothing_elsewhere():
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found"):
+        torch.empty(3).uniform_(generator=torch.Generator("npu"))

@@ -72,6 +72,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(const at::Tensor& input
   return {Normalize(input, weight, bias, mean, inverse_deviation), mean, inverse_deviation};
 }
 
+// As tracers write it.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNormLegit(const at::Tensor& input, const MaybeTensor& weight,
+                                                              const MaybeTensor& bias, at::Tensor& running_mean,
+                                                              at::Tensor& running_var, bool training, double momentum,
+                                                              double epsilon) {
+  return BatchNorm(input, weight, bias, running_mean, running_var, training, momentum, epsilon);
+}
+std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNormWithoutStatistics(const at::Tensor& input,
+                                                                          const MaybeTensor& weight,
+                                                                          const MaybeTensor& bias, bool training,
+                                                                          double momentum, double epsilon) {
+  return BatchNorm(input, weight, bias, std::nullopt, std::nullopt, training, momentum, epsilon);
+}
+
 // --- Parts of a normalisation over several processes (SyncBatchNorm)
 
 Two Stats(const at::Tensor& input, double epsilon) {
@@ -164,6 +178,8 @@ Three BatchNormBackward(const at::Tensor& grad, const at::Tensor& input, const M
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_batch_norm", &BatchNorm);
+  m.impl("_native_batch_norm_legit", &BatchNormLegit);
+  m.impl("_native_batch_norm_legit.no_stats", &BatchNormWithoutStatistics);
   m.impl("native_batch_norm_backward", &BatchNormBackward);
   m.impl("batch_norm_stats", &Stats);
   m.impl("batch_norm_elemt", &Elemt);

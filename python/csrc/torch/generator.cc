@@ -106,6 +106,8 @@ const at::Generator& DefaultGenerator(int device) {
 }
 
 const std::shared_ptr<RandomSource>& SourceOf(const std::optional<at::Generator>& generator, int device) {
+  // torch calls npu's operator for npu's generator, too.
+  TORCH_CHECK(device >= 0, "Expected a 'cpu' device type for generator but found 'npu'");
   return at::get_generator_or_default<PhiloxGenerator>(generator, DefaultGenerator(device))->source();
 }
 

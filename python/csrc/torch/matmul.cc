@@ -116,6 +116,10 @@ at::Tensor Dot(const at::Tensor& a, const at::Tensor& b) {
   return KernelCall("MatMul", 13).In(Dense(a), {1, a.numel()}).In(Dense(b), {b.numel(), 1}).One().reshape({});
 }
 
+at::Tensor Vdot(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_complex() || b.is_complex() ? FallBack<at::_ops::vdot>(a, b) : a.dot(b);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("mm.out", &MmOut);
   m.impl("addmm.out", &AddmmOut);
@@ -123,6 +127,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("bmm.out", &BmmOut);
   m.impl("baddbmm.out", &BaddbmmOut);
   m.impl("dot", &Dot);
+  m.impl("vdot", &Vdot);
 }
 
 }  // namespace

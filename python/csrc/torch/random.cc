@@ -23,7 +23,8 @@ using MaybeGenerator = std::optional<at::Generator>;
 
 at::Tensor& Fill(at::Tensor& self, RandomFill fill, const MaybeGenerator& generator) {
   if (self.numel() == 0) return self;
-  fill.position = TakeRandom(SourceOf(generator, self.device().index()), StreamOf(self), CountersFor(self.numel()));
+  const auto& source = SourceOf(generator, self.device().index());
+  fill.position = TakeRandom(source, StreamOf(self), CountersFor(self.numel()));
   const at::Tensor dense = self.is_contiguous() ? self : Empty(self.sizes(), self.scalar_type(), self);
   const TensorView view{dense.mutable_data_ptr(), ToDType(self.scalar_type()), true, Shape{self.numel()}};
   LaunchRandomFill(StreamOf(self), fill, view);
