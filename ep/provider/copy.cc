@@ -6,12 +6,30 @@
 #include <string>
 
 #include "ep/provider/allocator.h"
+#include "ep/runtime/file_pages.h"
 
 namespace npu::provider {
 namespace {
 
 // Up to here a private copy of the source is cheaper than waiting for the stream.
 constexpr size_t kStagedBytes = 64 * 1024;
+// A source that is a mapped file is resident up to here.
+constexpr size_t kResidentBytes = size_t{16} << 20;
+
+// An initializer lies in a mapped file, and an embedding table may be a quarter of the model: without this it would be
+// in memory twice while it is copied.
+void UploadReleasing(Device& device, void* dst, const void* src, size_t bytes) {
+  auto* to = static_cast<char*>(dst);
+  const auto* from = static_cast<const char*>(src);
+  while (bytes > kResidentBytes) {
+    device.backend().CopyNow(device.index(), to, from, kResidentBytes, CopyKind::kHostToDevice);
+    ReleaseFilePages(from, kResidentBytes);
+    to += kResidentBytes;
+    from += kResidentBytes;
+    bytes -= kResidentBytes;
+  }
+  device.backend().CopyNow(device.index(), to, from, bytes, CopyKind::kHostToDevice);
+}
 
 // Pageable source: ORT may hand the memory to the next CPU kernel as soon as this returns.
 void CopyFromPageable(Stream& stream, void* dst, const void* src, size_t bytes) {
@@ -51,7 +69,11 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
   if (stream == nullptr) {
     // To wake a stream's thread for a few bytes, and to wait for it, takes longer than the copy.
     device.WaitForStreams();
-    device.device().backend().CopyNow(device.device().index(), dst, src, bytes, kind);
+    if (kind == CopyKind::kHostToDevice) {
+      UploadReleasing(device.device(), dst, src, bytes);
+    } else {
+      device.device().backend().CopyNow(device.device().index(), dst, src, bytes, kind);
+    }
   } else if (kind == CopyKind::kHostToDevice) {
     CopyFromPageable(*stream, dst, src, bytes);
   } else {

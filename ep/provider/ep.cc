@@ -54,7 +54,11 @@ class Ep final : public OrtEp {
     if (graphs_ != nullptr) SetGraphFunctions();
     OnSessionInitializationEnd = [](OrtEp* self) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.CheckDecisions(); });
+      return Guard(me.api_.ort, [&] {
+        me.CheckDecisions();
+        // What was packed has left memory behind, which runs can use.
+        me.device_.device().allocator().ShareFreeBlocks(me.device_.host_stream());
+      });
     };
     if (capturing) captured = log_;
   }

@@ -249,6 +249,14 @@ void CachingAllocator::ReleaseStream(Stream& stream) {
   for (auto& [ptr, block] : a.live) std::erase_if(block->uses, [&](const StreamUse& u) { return u.id == stream.id(); });
 }
 
+void CachingAllocator::ShareFreeBlocks(Stream& stream) {
+  Impl& a = *impl_;
+  std::lock_guard reclaim(a.reclaim_mutex);
+  std::unique_lock lock(a.mutex);
+  a.ProcessEvents();
+  a.WaitForFreeBlocks(lock, stream.id());
+}
+
 size_t CachingAllocator::limit() const { return impl_->limit; }
 
 void CachingAllocator::ReadEnvironmentAtFirstUse() {

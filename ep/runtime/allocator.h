@@ -75,6 +75,8 @@ class CachingAllocator {
   void TrimExpandableSegments();
   // A stream is going away: its free blocks move to where any stream may take them.
   void ReleaseStream(Stream& stream);
+  // Waits for what `stream` has queued: its free blocks move likewise.
+  void ShareFreeBlocks(Stream& stream);
 
   AllocatorStats Stats() const;
   void ResetPeakStats();

@@ -92,6 +92,8 @@ struct CachingAllocator::Impl {
   // Waits until no queued work touches any free block; those may then serve any stream, and go back to the
   // device. Called with reclaim_mutex held and `lock` locked.
   void Reclaim(std::unique_lock<std::mutex>& lock);
+  // The same of one owner's free blocks, or of all for kAnyStream.
+  void WaitForFreeBlocks(std::unique_lock<std::mutex>& lock, uint64_t owner);
   void GiveBack(const std::vector<std::unique_ptr<Segment>>& segments, PoolId id);
   void TrimTails(BlockPool& from);
   void ReleaseIdleSegments();

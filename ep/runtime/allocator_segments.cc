@@ -127,10 +127,13 @@ void CachingAllocator::Impl::Reclaim(std::unique_lock<std::mutex>& lock) {
   for (BackendEvent* event : events) backend.EventSynchronize(event);
   lock.lock();
   ProcessEvents();
+  WaitForFreeBlocks(lock, BlockPool::kAnyStream);
+}
 
+void CachingAllocator::Impl::WaitForFreeBlocks(std::unique_lock<std::mutex>& lock, uint64_t owner) {
   std::vector<std::pair<BlockPool*, std::vector<Block*>>> held;
   std::vector<BackendStream*> owners;
-  ForEachPool([&](BlockPool& p) { held.emplace_back(&p, p.HoldOwned()); });
+  ForEachPool([&](BlockPool& p) { held.emplace_back(&p, p.HoldOwned(owner)); });
   for (const auto& [from, blocks] : held)
     for (const Block* block : blocks) owners.push_back(streams.at(block->owner));
   lock.unlock();
@@ -138,8 +141,8 @@ void CachingAllocator::Impl::Reclaim(std::unique_lock<std::mutex>& lock) {
   owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
   // Events, not StreamSynchronize: that would swallow the error of a failed kernel.
   BackendEvent* passed = backend.CreateEvent(/*timing=*/false);
-  for (BackendStream* owner : owners) {
-    backend.EventRecord(passed, owner);
+  for (BackendStream* stream : owners) {
+    backend.EventRecord(passed, stream);
     backend.EventSynchronize(passed);
   }
   backend.DestroyEvent(passed);

@@ -211,11 +211,11 @@ void BlockPool::Remove(Block* block) {
   }
 }
 
-std::vector<Block*> BlockPool::HoldOwned() {
+std::vector<Block*> BlockPool::HoldOwned(uint64_t owner) {
   std::vector<Block*> held;
   for (FreeList* list : {&small_, &large_})
     for (Block* block : *list)
-      if (block->owner != kAnyStream) held.push_back(block);
+      if (block->owner != kAnyStream && (owner == kAnyStream || block->owner == owner)) held.push_back(block);
   for (Block* block : held) {
     Remove(block);
     block->state = Block::State::kHeld;

@@ -86,9 +86,9 @@ class BlockPool {
   // The block is free: merges it with its neighbours.
   void Put(Block* block);
 
-  // Takes every free block that a stream owns out of the lists, until PutIdle() says that no queued work
-  // touches it any more.
-  std::vector<Block*> HoldOwned();
+  // Takes every free block that `owner` owns, or any stream for kAnyStream, out of the lists, until PutIdle() says
+  // that no queued work touches it any more.
+  std::vector<Block*> HoldOwned(uint64_t owner);
   void PutIdle(const std::vector<Block*>& held);
   // The stream is gone, its work done: its blocks belong to any stream.
   void Disown(uint64_t owner);

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .errors import ArgumentError
-from .ortvalue import ortvalue_from_numpy
+from .ortvalue import ortvalue_from_numpy, ortvalues_in_one_block
 from .registration import get_ep_name
 
 _CACHE_KEY = "onnxruntime_npu.cache"
@@ -81,18 +81,15 @@ class StepModel:
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
         """Return cache buffers [batch, Nkv, length, D] on the device, their content undefined."""
-        # An empty tensor needs no device memory.
-        device = (self.device, self.device_id) if length else ("cpu", 0)
-        buffers = []
+        shapes = []
         for name in self.past:
             _, heads, _, size = self.inputs[name].shape
-            element_type = _ELEMENT_TYPES[self.inputs[name].type]
-            buffers.append(
-                ort.OrtValue.ortvalue_from_shape_and_type(
-                    [batch, heads, length, size], element_type, *device
-                )
-            )
-        return buffers
+            shapes.append([batch, heads, length, size])
+        element_type = _ELEMENT_TYPES[self.inputs[self.past[0]].type]
+        if self.device == "npu" and length:  # an empty tensor needs no device memory
+            return ortvalues_in_one_block(shapes, element_type, self.device_id)
+        make = ort.OrtValue.ortvalue_from_shape_and_type
+        return [make(shape, element_type, "cpu", 0) for shape in shapes]
 
     def take_steps(self, batch: int, length: int) -> _StaticSteps:
         """Return buffers, those given back last where they fit: a graph is of their addresses."""

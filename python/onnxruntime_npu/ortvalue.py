@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnxruntime import OrtValue
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 # What NPU memory holds: every fixed-size element type but the complex ones.
 _ELEMENT_TYPES = {name: n for name, n in NUMBERS.items() if not name.startswith("complex")}
+_BYTES = NUMBERS["uint8"]
+_ALIGNMENT = 512  # as the device's allocator gives it
 
 
 def _element_type(name: str) -> int:
@@ -124,13 +129,37 @@ def ortvalue_from_torch(t: torch.Tensor, device_id: int | None = None) -> OrtVal
 
 
 def _share(t: torch.Tensor, element_type: int) -> OrtValue:
-    index = t.device.index
-    _C.offer_memory(index, t.data_ptr(), t.nbytes, t)
+    return _over(t, t.data_ptr(), t.nbytes, list(t.shape), element_type, t.device.index)
+
+
+def _over(
+    owner: Any, address: int, nbytes: int, shape: list[int], element_type: int, device_id: int
+) -> OrtValue:
+    """Return a value at an address of the owner's memory, which it keeps."""
+    _C.offer_memory(device_id, address, nbytes, owner)
     try:
-        value = OrtValue.ortvalue_from_shape_and_type(list(t.shape), element_type, "npu", index, 0)
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, "npu", device_id, 0)
     finally:
         _C.withdraw_memory()
-    return value
+
+
+def ortvalues_in_one_block(
+    shapes: Sequence[Sequence[int]], element_type: int, device_id: int = 0
+) -> list[OrtValue]:
+    """Return values in NPU memory, none of them empty, their content undefined.
+
+    Memory for small values comes in pieces of 2 MiB, whose ends stay empty when a few values of
+    one size do not fill them: one block has one end.
+    """
+    itemsize = _carrier(NAMES[element_type]).itemsize
+    sizes = [math.prod(shape) * itemsize for shape in shapes]
+    starts = [0, *itertools.accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+    block = OrtValue.ortvalue_from_shape_and_type([starts.pop()], _BYTES, "npu", device_id, 0)
+    address = block.data_ptr()
+    return [
+        _over(block, address + start, size, list(shape), element_type, device_id)
+        for shape, size, start in zip(shapes, sizes, starts, strict=True)
+    ]
 
 
 def ortvalue_to_torch(value: OrtValue) -> torch.Tensor:

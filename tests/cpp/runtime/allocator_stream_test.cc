@@ -93,6 +93,42 @@ TEST_CASE("the blocks of a stream that is gone serve any stream, also those stil
   CHECK(t.allocator().Allocate(25 * kMiB, *other) == live);
 }
 
+TEST_CASE("free blocks of a stream, once shared, serve any stream after what the stream has queued") {
+  TestDevice t;
+  const auto other = t.device.CreateStream();
+  Gate gate;
+  OpenAtExit open{gate};
+  void* p = t.allocator().Allocate(15 * kMiB, t.stream());
+  t.stream().Launch("user", [&] { gate.Wait(); });
+  t.allocator().Free(p);
+  std::atomic<bool> shared = false;
+  std::thread sharing([&] {
+    t.allocator().ShareFreeBlocks(t.stream());
+    shared = true;
+  });
+  void* q = t.allocator().Allocate(15 * kMiB, *other);
+  CHECK(q != p);
+  CHECK_FALSE(shared);
+  gate.Open();
+  sharing.join();
+  const int64_t reserved = t.allocator().Stats().reserved_bytes.all.current;
+  CHECK(t.allocator().Allocate(15 * kMiB, *other) == p);
+  CHECK(t.allocator().Stats().reserved_bytes.all.current == reserved);
+}
+
+TEST_CASE("the blocks of other streams stay theirs when one stream's are shared") {
+  TestDevice t;
+  const auto other = t.device.CreateStream();
+  Gate gate;
+  OpenAtExit open{gate};
+  void* p = t.allocator().Allocate(15 * kMiB, *other);
+  other->Launch("user", [&] { gate.Wait(); });
+  t.allocator().Free(p);
+  t.allocator().ShareFreeBlocks(t.stream());  // does not wait for the other
+  CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) != p);
+  gate.Open();
+}
+
 TEST_CASE("a stream may go between record_stream and free") {
   TestDevice t;
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());

@@ -1,0 +1,96 @@
+"""What a session keeps in memory beside its weights, and what it takes on the way there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime_npu
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime_npu import ortvalue_from_numpy, ortvalue_to_numpy
+from onnxruntime_npu.ortvalue import ortvalues_in_one_block
+from provider_models import make_model, npu_session, run_python
+
+MIB = 1 << 20
+FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
+
+
+def look_up_model(table: np.ndarray) -> onnx.ModelProto:
+    """y = table[ids]."""
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["y"])]
+    inputs = [("ids", TensorProto.INT64, ["n"])]
+    outputs = [("y", TensorProto.INT32, ["n", table.shape[1]])]
+    return onnx.load_from_string(make_model(nodes, inputs, outputs, {"table": table}))
+
+
+def test_a_weight_in_a_file_is_in_memory_once_while_it_is_loaded(tmp_path: Path) -> None:
+    size = 96 * MIB
+    table = np.arange(size // 4, dtype=np.int32).reshape(-1, 1024)
+    path = tmp_path / "model.onnx"
+    onnx.save(look_up_model(table), path, save_as_external_data=True, location="weights")
+    done = run_python(f"""
+        from pathlib import Path
+        import numpy as np
+        import onnxruntime_npu
+        from provider_models import NPU, ort
+
+        def status(field):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+        onnxruntime_npu.ortvalue_from_numpy(np.zeros(1))
+        Path("/proc/self/clear_refs").write_text("5")
+        before = status("VmRSS")
+        session = ort.InferenceSession({str(path)!r}, providers=[NPU])
+        print(status("VmHWM") - before)
+        (rows,) = session.run(None, {{"ids": np.array([0, 9, {len(table) - 1}])}})
+        print(*rows[:, 5])
+    """)
+    assert done.returncode == 0, done.stderr
+    growth, *values = map(int, done.stdout.split())
+    assert values == [5, 9 * 1024 + 5, len(table) * 1024 - 1019]
+    # Of the file 16 MiB at a time; code and onnxruntime's own heap for one node are below 16 MiB.
+    assert size <= growth < size + 32 * MIB
+
+
+def test_what_packing_leaves_behind_serves_the_runs() -> None:
+    side = 2048
+    rng = np.random.default_rng(7)
+    weight = rng.standard_normal((side, side), np.float32)  # 16 MiB, and as much packed
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "weight"], ["y"])],
+        [("x", FLOAT, ["n", side])],
+        [("y", FLOAT, ["n", side])],
+        {"weight": weight},
+    )
+    onnxruntime_npu.npu.empty_cache()
+    session = npu_session(model)
+    before = onnxruntime_npu.npu.memory_reserved()
+    x = rng.standard_normal((512, side), np.float32)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", ortvalue_from_numpy(x))
+    binding.bind_output("y", "npu", 0)
+    session.run_with_iobinding(binding)
+    y = ortvalue_to_numpy(binding.get_outputs()[0])
+    assert onnxruntime_npu.npu.memory_reserved() == before
+    np.testing.assert_allclose(y, x @ weight, rtol=0, atol=2e-3)  # sums of 2048 products
+
+
+@pytest.mark.parametrize("length", [1, 1000, 3 * MIB])
+def test_values_in_one_block_are_apart_and_live_as_long_as_one_of_them(length: int) -> None:
+    before = onnxruntime_npu.npu.memory_allocated()
+    values = ortvalues_in_one_block([[2, length], [1], [length]], BFLOAT16)
+    assert [v.shape() for v in values] == [[2, length], [1], [length]]
+    assert all(v.element_type() == BFLOAT16 and v.device_name() == "npu" for v in values)
+    starts = [v.data_ptr() for v in values]
+    assert all(start % 512 == 0 for start in starts)
+    ends = [s + v.tensor_size_in_bytes() for s, v in zip(starts, values, strict=True)]
+    assert starts[1] >= ends[0] and starts[2] >= ends[1]
+    taken = onnxruntime_npu.npu.memory_allocated() - before
+    assert ends[2] - starts[0] <= taken < ends[2] - starts[0] + 2 * MIB
+    del values[0], values[0]
+    assert onnxruntime_npu.npu.memory_allocated() - before == taken
+    values.clear()
+    assert onnxruntime_npu.npu.memory_allocated() == before
