@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from .definition import Op
 from .discovery import all_ops
 from .function_body import BodyLibrary, TensorType
 from .node_parts import DefinitionError
@@ -35,71 +36,80 @@ def attach_function_bodies(model: onnx.ModelProto | ir.Model) -> list[str]:
     return _attach_to_ir(model)
 
 
+class _Bodies:
+    """Bodies for the nodes of one model; ``missing`` are the op types that have none."""
+
+    def __init__(self, opset: int, existing: Iterable[tuple[str, str, str]]) -> None:
+        self._types = node_types(all_ops().values())
+        self._library = BodyLibrary(opset, [(name, overload) for _, name, overload in existing])
+        self.missing: set[str] = set()
+
+    def op_of(self, op_type: str, input_count: int) -> Op:
+        """Return the operator of a node; DefinitionError for an unknown one."""
+        if op_type not in self._types:
+            known = ", ".join(self._types)
+            raise DefinitionError(
+                f"expected an operator of domain 'npu', got {op_type!r}; known: {known}"
+            )
+        return self._types[op_type].op_for(input_count)
+
+    def give(
+        self,
+        node: ir.Node | onnx.NodeProto,
+        op: Op,
+        attrs: dict[str, Any],
+        inputs: list[TensorType | None],
+    ) -> ir.Function | None:
+        """Return the node's body, whose overload it gets, or None where there is none."""
+        function = self._library.body_for(op, node.op_type, attrs, inputs)
+        if function is not None:
+            node.overload = function.overload
+            return function
+        self.missing.add(node.op_type)
+        if op.body_function is not None:
+            node.overload = _NOT_PORTABLE
+        return None
+
+
 def _attach_to_ir(model: ir.Model) -> list[str]:
-    types = node_types(all_ops().values())
-    opset = model.opset_imports.get("", 0)
     existing = set(model.functions)
-    library = BodyLibrary(opset, [(name, overload) for _, name, overload in existing])
-    missing: set[str] = set()
+    bodies = _Bodies(model.opset_imports.get("", 0), existing)
     for node in model.graph.all_nodes():
         if node.domain != _DOMAIN or node.op_identifier() in existing:
             continue
-        if node.op_type not in types:
-            raise DefinitionError(_unknown(node.op_type, types))
+        op = bodies.op_of(node.op_type, len(node.inputs))
         attrs = {name: _plain(a.value) for name, a in node.attributes.items()}
         inputs = [None if v is None else _ir_type(node, v) for v in node.inputs]
-        op = types[node.op_type].op_for(len(inputs))
-        function = library.body_for(op, node.op_type, attrs, inputs)
-        if function is None:
-            missing.add(node.op_type)
-            if op.body_function is not None:
-                node.overload = _NOT_PORTABLE
-            continue
-        node.overload = function.overload
-        model.functions[function.identifier()] = function
+        if (function := bodies.give(node, op, attrs, inputs)) is not None:
+            model.functions[function.identifier()] = function
     model.opset_imports[_DOMAIN] = 1
     if any(node.overload for node in model.graph.all_nodes()):
         model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
-    return sorted(missing)
+    return sorted(bodies.missing)
 
 
 def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
-    types = node_types(all_ops().values())
     opsets = {o.domain: o.version for o in model.opset_import}
     existing = {(f.domain, f.name, f.overload) for f in model.functions}
-    library = BodyLibrary(opsets.get("", 0), [(name, overload) for _, name, overload in existing])
+    bodies = _Bodies(opsets.get("", 0), existing)
     functions: dict[str, ir.Function] = {}
-    missing: set[str] = set()
     known: dict[str, TensorType] | None = None
     for node in _all_nodes(model.graph):
         if node.domain != _DOMAIN or (node.domain, node.op_type, node.overload) in existing:
             continue
-        if node.op_type not in types:
-            raise DefinitionError(_unknown(node.op_type, types))
+        op = bodies.op_of(node.op_type, len(node.input))
         if known is None:
             known = _value_types(model)
         attrs = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
         inputs = [_proto_type(node, name, known) if name else None for name in node.input]
-        op = types[node.op_type].op_for(len(inputs))
-        function = library.body_for(op, node.op_type, attrs, inputs)
-        if function is None:
-            missing.add(node.op_type)
-            if op.body_function is not None:
-                node.overload = _NOT_PORTABLE
-            continue
-        node.overload = function.overload
-        functions[f"{function.name}:{function.overload}"] = function
+        if (function := bodies.give(node, op, attrs, inputs)) is not None:
+            functions[f"{function.name}:{function.overload}"] = function
     model.functions.extend(ir.to_proto(f) for f in functions.values())
     if _DOMAIN not in opsets:
         model.opset_import.add(domain=_DOMAIN, version=1)
     if any(node.overload for node in _all_nodes(model.graph)):
         model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
-    return sorted(missing)
-
-
-def _unknown(op_type: str, types: Iterable[str]) -> str:
-    known = ", ".join(types)
-    return f"expected an operator of domain 'npu', got {op_type!r}; known: {known}"
+    return sorted(bodies.missing)
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ here, without torch, because the build reads it on machines that have no torch.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,37 +146,34 @@ def parse_schema(text: str) -> Schema:
     return Schema(head[1], head[2] or "", tuple(arguments), returns)
 
 
-def _until_closing(text: str, start: int) -> tuple[str, str]:
-    """Return what stands before the parenthesis that closes ``text[start - 1]``, and the rest."""
-    depth, quote = 1, ""
+def _outside_strings(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
+    """Yield index and character, and how many brackets more were opened than closed up to it."""
+    depth, quote = 0, ""
     for i in range(start, len(text)):
         c = text[i]
         if quote:
             quote = "" if c == quote else quote
-        elif c in "\"'":
+            continue
+        if c in "\"'":
             quote = c
-        elif c in "([":
-            depth += 1
-        elif c in ")]":
-            depth -= 1
-            if depth == 0:
-                return text[start:i], text[i + 1 :]
+            continue
+        depth += (c in "([") - (c in ")]")
+        yield i, c, depth
+
+
+def _until_closing(text: str, start: int) -> tuple[str, str]:
+    """Return what stands before the parenthesis that closes ``text[start - 1]``, and the rest."""
+    for i, _, depth in _outside_strings(text, start):
+        if depth < 0:
+            return text[start:i], text[i + 1 :]
     raise SchemaError(f"expected a closing parenthesis in {text!r}")
 
 
 def _split(text: str) -> list[str]:
     """Split at the commas that are outside brackets and strings."""
-    parts, depth, quote, start = [], 0, "", 0
-    for i, c in enumerate(text):
-        if quote:
-            quote = "" if c == quote else quote
-        elif c in "\"'":
-            quote = c
-        elif c in "([":
-            depth += 1
-        elif c in ")]":
-            depth -= 1
-        elif c == "," and depth == 0:
+    parts, start = [], 0
+    for i, c, depth in _outside_strings(text):
+        if c == "," and depth == 0:
             parts.append(text[start:i].strip())
             start = i + 1
     last = text[start:].strip()
