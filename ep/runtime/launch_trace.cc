@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -33,9 +34,9 @@ class RunningLaunch {
   ~RunningLaunch() { running_launch = nullptr; }
 };
 
+template <class Clock = std::chrono::steady_clock>
 int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
 }
 
 int ThisThread() {
@@ -56,6 +57,20 @@ struct NoteEnd {
 };
 
 }  // namespace
+
+int64_t SteadyToSystemNs() {
+  int64_t offset = 0;
+  int64_t shortest = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < 16; ++i) {  // the one that nothing interrupted counts
+    const int64_t before = NowNs();
+    const int64_t system = NowNs<std::chrono::system_clock>();
+    const int64_t after = NowNs();
+    if (after - before >= shortest) continue;
+    shortest = after - before;
+    offset = system - (before + shortest / 2);
+  }
+  return offset;
+}
 
 std::atomic<bool> LaunchTrace::on_{false};
 

@@ -22,6 +22,9 @@ struct LaunchSpan {
   bool is_part = false;
 };
 
+// What to add to a time of the steady clock for one of the system's, on which other profilers' times are.
+int64_t SteadyToSystemNs();
+
 class LaunchTrace {
  public:
   static bool On() { return on_.load(std::memory_order_relaxed); }

@@ -11,6 +11,7 @@ using namespace py::literals;
 void BindDiagnostics(py::module_& m) {
   m.def("start_launch_trace", &LaunchTrace::Start);  // False: one runs already
   m.def("launch_trace_runs", &LaunchTrace::On);
+  m.def("steady_to_system_ns", &SteadyToSystemNs);
   m.def("stop_launch_trace", [] {
     std::vector<LaunchSpan> spans;
     {

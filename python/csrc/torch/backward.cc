@@ -93,7 +93,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNormBackward(const at::Tenso
   std::iota(outer.begin(), outer.end(), int64_t{0});
   const at::Tensor g = Wide(grad), scale = Wide(rstd);
   const at::Tensor x = (Wide(input) - Wide(mean)) * scale;
-  const bool scaled = weight && weight->defined();
+  const bool scaled = Has(weight);
   const auto over_rows = [&](const at::Tensor& t, const at::Tensor& like) {
     return (outer.empty() ? t : t.sum(outer)).to(like.scalar_type());
   };
@@ -103,7 +103,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNormBackward(const at::Tenso
     grad_input = (scale * (h - h.mean(inner, true) - x * (h * x).mean(inner, true))).to(input.scalar_type());
   }
   if (wanted[1] && scaled) grad_weight = over_rows(g * x, *weight);
-  if (wanted[2] && bias && bias->defined()) grad_bias = over_rows(g, *bias);
+  if (wanted[2] && Has(bias)) grad_bias = over_rows(g, *bias);
   return {grad_input, grad_weight, grad_bias};
 }
 

@@ -54,7 +54,7 @@ void ForEachTensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
         if (t.defined()) visit(t);
     } else if (value.isOptionalTensorList()) {
       for (const std::optional<at::Tensor>& t : value.toOptionalTensorVector())
-        if (t && t->defined()) visit(*t);
+        if (Has(t)) visit(*t);
     }
   }
 }

@@ -62,7 +62,7 @@ at::Tensor Bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
   TORCH_CHECK(at::isIntegralType(self.scalar_type(), /*includeBool=*/false), "bincount expected integers, got ",
               self.scalar_type());
   TORCH_CHECK(least >= 0, "minlength should be >= 0");
-  const bool weighted = weights && weights->defined();
+  const bool weighted = Has(weights);
   TORCH_CHECK(self.dim() == 1, "bincount only supports 1-d non-negative integral inputs.");
   TORCH_CHECK(!weighted || weights->sizes() == self.sizes(), "weights should be 1-d and have the same length as input");
   const bool any = self.numel() > 0;

@@ -10,13 +10,14 @@
 #include <tuple>
 
 #include "python/csrc/torch/integer_indices.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
 namespace {
 
 at::OptionalTensorRef Reference(const std::optional<at::Tensor>& t) {
-  return t && t->defined() ? at::OptionalTensorRef(*t) : at::OptionalTensorRef();
+  return Has(t) ? at::OptionalTensorRef(*t) : at::OptionalTensorRef();
 }
 
 // One class per row. Rows to be ignored get class 0 and the weight 0.
@@ -31,7 +32,7 @@ struct Targets {
     ignored = rows.eq(ignore_index);
     const at::Tensor known = rows.masked_fill(ignored, 0);
     classes = known.unsqueeze(1).to(at::kLong);
-    weights = weight && weight->defined() ? weight->index_select(0, known) : like.new_ones({rows.numel()});
+    weights = Has(weight) ? weight->index_select(0, known) : like.new_ones({rows.numel()});
     weights = weights.masked_fill(ignored, 0);
   }
 };

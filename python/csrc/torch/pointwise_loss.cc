@@ -29,7 +29,7 @@ at::Tensor Loss(const char* op, const at::Tensor& self, const at::Tensor& target
   const at::ScalarType wide = AccumulateType(dtype);
   at::Tensor losses = Empty(at::infer_size(self.sizes(), target.sizes()), wide, self);
   MapInto(op, wide, losses, f, self, target, others...);
-  if (weight && weight->defined()) losses.mul_(*weight);
+  if (Has(weight)) losses.mul_(*weight);
   if (reduction == at::Reduction::Mean) losses = losses.mean();
   if (reduction == at::Reduction::Sum) losses = losses.sum();
   return losses.to(dtype);
@@ -46,7 +46,7 @@ at::Tensor Gradient(const char* op, const at::Tensor& grad, const at::Tensor& se
   MapInto(
       op, wide, gradient, [=](auto g, auto x, auto y) { return g * slope(x, y) * static_cast<decltype(g)>(scale); },
       grad, self, target);
-  if (weight && weight->defined()) gradient.mul_(*weight);
+  if (Has(weight)) gradient.mul_(*weight);
   return gradient.to(dtype);
 }
 
@@ -134,7 +134,7 @@ at::Tensor BinaryCrossEntropyWithLogits(const at::Tensor& self, const at::Tensor
     const auto log_sigmoid = std::fmin(x, decltype(x){0}) - std::log1p(std::exp(-std::fabs(x)));
     return (1 - y) * x - (1 + (positive - 1) * y) * log_sigmoid;
   };
-  if (pos_weight && pos_weight->defined()) return Loss(kName, self, target, weight, reduction, loss, *pos_weight);
+  if (Has(pos_weight)) return Loss(kName, self, target, weight, reduction, loss, *pos_weight);
   return Loss(kName, self, target, weight, reduction, [=](auto x, auto y) { return loss(x, y, decltype(x){1}); });
 }
 

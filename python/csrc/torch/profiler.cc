@@ -7,7 +7,6 @@
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -23,27 +22,6 @@ namespace npu::aten {
 namespace {
 
 using libkineto::ActivityType;
-
-template <class Clock>
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-}
-
-// What to add to a time of the steady clock for one of Kineto's, which are those of the system's clock: of several
-// tries the one that nothing interrupted.
-int64_t SteadyToSystem() {
-  int64_t offset = 0;
-  int64_t shortest = std::numeric_limits<int64_t>::max();
-  for (int i = 0; i < 16; ++i) {
-    const int64_t before = NowNs<std::chrono::steady_clock>();
-    const int64_t system = NowNs<std::chrono::system_clock>();
-    const int64_t after = NowNs<std::chrono::steady_clock>();
-    if (after - before >= shortest) continue;
-    shortest = after - before;
-    offset = system - (before + shortest / 2);
-  }
-  return offset;
-}
 
 class Session final : public libkineto::IActivityProfilerSession {
  public:
@@ -75,7 +53,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer_->span = {start_time, end_time, "npu"};
     buffer_->gpuOpCount = static_cast<int>(spans_.size());
-    const int64_t offset = SteadyToSystem();
+    const int64_t offset = SteadyToSystemNs();
     std::set<std::pair<int, uint64_t>> streams;
     int32_t number = 0;
     for (const LaunchSpan& span : spans_) {

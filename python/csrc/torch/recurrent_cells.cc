@@ -38,9 +38,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LstmCellBackward(const MaybeTenso
   const std::vector<at::Tensor> gates = Parts(workspace, 4);
   const at::Tensor &in = gates[0], &forget = gates[1], &news = gates[2], &out = gates[3];
   const at::Tensor squashed = next.tanh();
-  const at::Tensor hidden = grad_hidden && grad_hidden->defined() ? *grad_hidden : squashed * 0;
+  const at::Tensor hidden = Has(grad_hidden) ? *grad_hidden : squashed * 0;
   at::Tensor carried = hidden * out * TanhSlope(squashed);
-  if (grad_cell && grad_cell->defined()) carried = carried + *grad_cell;
+  if (Has(grad_cell)) carried = carried + *grad_cell;
   const at::Tensor grads = at::cat({carried * news * SigmoidSlope(in), carried * cell * SigmoidSlope(forget),
                                     carried * in * TanhSlope(news), hidden * squashed * SigmoidSlope(out)},
                                    1);

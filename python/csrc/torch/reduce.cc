@@ -344,9 +344,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNorm(const at::Tensor& input
   if (!call.Takes(0, input.scalar_type()) || input.numel() == 0)
     return FallBack<at::_ops::native_layer_norm>(input, normalized, weight, bias, epsilon);
   const at::ScalarType dtype = input.scalar_type();
-  at::Tensor scale = weight && weight->defined() ? Dense(*weight, dtype) : Empty(normalized, dtype, input).fill_(1);
+  at::Tensor scale = Has(weight) ? Dense(*weight, dtype) : Empty(normalized, dtype, input).fill_(1);
   call.In(Dense(input)).In(scale).Set("axis", axis).Set("epsilon", epsilon);
-  if (bias && bias->defined()) call.In(Dense(*bias, dtype));
+  if (Has(bias)) call.In(Dense(*bias, dtype));
   std::vector<at::Tensor> results = call.Run(3);
   return {results[0], results[1], results[2]};
 }

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 _OF_PROCESS = ("process_name", "process_labels")
-
-
-def steady_to_system_ns() -> int:
-    """Return what to add to the steady clock for the system's clock, which the trace has."""
-    samples = []
-    for _ in range(16):
-        before, system, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-        samples.append((after - before, system - (before + after) // 2))
-    return min(samples)[1]
 
 
 def finish(trace: dict[str, Any], marks: list[dict[str, Any]], metadata: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import torch
 from .. import _C, torch_device
 from ..errors import ArgumentError, DeviceError
 from ..npu import mark_recording
-from ._trace import finish, steady_to_system_ns
+from ._trace import finish
 from .experimental_config import _ExperimentalConfig
 
 __all__ = [
@@ -99,7 +99,7 @@ class _NpuTrace:
             self._take_marks()
 
     def _take_marks(self) -> None:
-        offset = steady_to_system_ns() / 1000
+        offset = _C.steady_to_system_ns() / 1000
         self._marks = [
             {**mark, "ts": mark["ts"] + offset}
             for mark in mark_recording.stop()

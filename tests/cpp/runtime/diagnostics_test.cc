@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -73,6 +75,18 @@ TEST_CASE("a launch trace has the nodes of a replayed graph as parts of one laun
     CHECK(spans[2].begin_ns <= spans[i].begin_ns);
     CHECK(spans[i].end_ns <= spans[i + 1].end_ns);
   }
+}
+
+TEST_CASE("a time of the steady clock and its offset are a time of the system's clock") {
+  const auto ns = [](auto time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  };
+  const int64_t before = ns(std::chrono::system_clock::now());
+  const int64_t time = ns(std::chrono::steady_clock::now()) + SteadyToSystemNs();
+  const int64_t after = ns(std::chrono::system_clock::now());
+  constexpr int64_t kSlack = 1'000'000;  // an interrupted reading is off by half of what interrupted it
+  CHECK(time >= before - kSlack);
+  CHECK(time <= after + kSlack);
 }
 
 TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators that were asked for") {
