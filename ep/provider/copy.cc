@@ -82,16 +82,18 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
   }
 }
 
+TensorType CopiedType(const Api& api, const OrtValue* value) {
+  int is_tensor = 0;
+  api.Check(api.ort.IsTensor(value, &is_tensor));
+  NPU_CHECK(is_tensor != 0, "[Memcpy] expected a tensor, got another kind of value; it cannot live on the NPU");
+  TensorType type;
+  api.Check(api.ort.GetTensorElementTypeAndShapeDataReference(value, &type.element, &type.dims, &type.rank));
+  return type;
+}
+
 void CopyTensor(const Api& api, DeviceState& device, Stream* stream, const OrtValue* src, Place from, OrtValue* dst,
                 Place to) {
-  int is_tensor = 0;
-  api.Check(api.ort.IsTensor(src, &is_tensor));
-  NPU_CHECK(is_tensor != 0, "[Memcpy] expected a tensor, got another kind of value; it cannot live on the NPU");
-  ONNXTensorElementDataType type;
-  const int64_t* dims = nullptr;
-  size_t rank = 0;
-  api.Check(api.ort.GetTensorElementTypeAndShapeDataReference(src, &type, &dims, &rank));
-  NPU_CHECK(type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
+  NPU_CHECK(CopiedType(api, src).element != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
             "[Memcpy] expected a tensor of a fixed-size type, got strings; they cannot live on the NPU");
   size_t bytes = 0, room = 0;
   api.Check(api.ort.GetTensorSizeInBytes(src, &bytes));

@@ -2,6 +2,9 @@
 // memory; when a copy towards the host returns, ORT may read it.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "ep/provider/abi.h"
 #include "ep/provider/device_state.h"
 
@@ -11,6 +14,14 @@ enum class Place { kHost, kPinned, kDevice };
 
 // `stream` null: the copy waits for all earlier work of the device and is done when this returns.
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes);
+
+struct TensorType {
+  ONNXTensorElementDataType element;
+  const int64_t* dims = nullptr;  // the value's own
+  size_t rank = 0;
+};
+// Of a value that is to be copied; refuses one that is no tensor.
+TensorType CopiedType(const Api& api, const OrtValue* value);
 
 // Copies one tensor; refuses strings, which have no device form.
 void CopyTensor(const Api& api, DeviceState& device, Stream* stream, const OrtValue* src, Place from, OrtValue* dst,

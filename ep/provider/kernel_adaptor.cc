@@ -274,16 +274,10 @@ class MemcpyKernel final : public OrtKernelImpl {
     const OrtValue* input = nullptr;
     api_.Check(api_.ort.KernelContext_GetInput(context, 0, &input));
     NPU_CHECK(input != nullptr, "[Memcpy] expected an input, got none");
-    int is_tensor = 0;
-    api_.Check(api_.ort.IsTensor(input, &is_tensor));
-    NPU_CHECK(is_tensor != 0, "[Memcpy] expected a tensor, got another kind of value; it cannot live on the NPU");
-    ONNXTensorElementDataType type;
-    const int64_t* dims = nullptr;
-    size_t rank = 0;
-    api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(input, &type, &dims, &rank));
+    const TensorType type = CopiedType(api_, input);
     OrtValue* output = nullptr;
     TakeAllocationError();
-    api_.Check(api_.ort.KernelContext_GetOutput(context, 0, dims, rank, &output));
+    api_.Check(api_.ort.KernelContext_GetOutput(context, 0, type.dims, type.rank, &output));
     void* stream = nullptr;
     api_.Check(api_.ort.KernelContext_GetGPUComputeStream(context, &stream));
     CopyTensor(api_, device_, static_cast<Stream*>(stream), input, to_host_ ? Place::kDevice : Place::kHost, output,

@@ -45,22 +45,31 @@ struct Mul {
   }
 };
 
-template <class C>
-void CheckDivisors(const char* op, const C* b, int64_t n) {
-  if constexpr (std::is_integral_v<C>) {
-    int zero = 0;
-    for (int64_t i = 0; i < n; ++i) zero |= b[i] == 0;
-    NPU_CHECK(zero == 0, "[", op, "] expected a non-zero divisor, got an integer division by zero");
-  }
-}
-
-struct Div {
-  static constexpr const char* kName = "Div";
-  using Types = NumericTypes;
+// No divisor of integers may be zero.
+template <class Op>
+struct Division {
   template <class C>
   static void Check(const C* b, int64_t n) {
-    CheckDivisors(kName, b, n);
+    if constexpr (std::is_integral_v<C>) {
+      int zero = 0;
+      for (int64_t i = 0; i < n; ++i) zero |= b[i] == 0;
+      NPU_CHECK(zero == 0, "[", Op::kName, "] expected a non-zero divisor, got an integer division by zero");
+    }
   }
+};
+
+// Of integers, with the dividend's sign.
+template <class C>
+C Remainder(C a, C b) {
+  if constexpr (std::is_signed_v<C>) {
+    if (b == C{-1}) return 0;
+  }
+  return static_cast<C>(a % b);
+}
+
+struct Div : Division<Div> {
+  static constexpr const char* kName = "Div";
+  using Types = NumericTypes;
   template <class C>
   static C Apply(C a, C b) {
     if constexpr (std::is_integral_v<C> && std::is_signed_v<C>) {
@@ -71,40 +80,27 @@ struct Div {
 };
 
 // The sign of the result is the divisor's.
-struct FloorMod {
+struct FloorMod : Division<FloorMod> {
   static constexpr const char* kName = "Mod";
   using Types = IntegerTypes;
   template <class C>
-  static void Check(const C* b, int64_t n) {
-    CheckDivisors(kName, b, n);
-  }
-  template <class C>
   static C Apply(C a, C b) {
+    const C r = Remainder(a, b);
     if constexpr (std::is_signed_v<C>) {
-      if (b == C{-1}) return 0;
-      const C r = static_cast<C>(a % b);
-      return r != 0 && (r < 0) != (b < 0) ? static_cast<C>(r + b) : r;
-    } else {
-      return static_cast<C>(a % b);
+      if (r != 0 && (r < 0) != (b < 0)) return static_cast<C>(r + b);
     }
+    return r;
   }
 };
 
 // The sign of the result is the dividend's.
-struct FMod {
+struct FMod : Division<FMod> {
   static constexpr const char* kName = "Mod";
   using Types = NumericTypes;
   template <class C>
-  static void Check(const C* b, int64_t n) {
-    CheckDivisors(kName, b, n);
-  }
-  template <class C>
   static C Apply(C a, C b) {
     if constexpr (std::is_integral_v<C>) {
-      if constexpr (std::is_signed_v<C>) {
-        if (b == C{-1}) return 0;
-      }
-      return static_cast<C>(a % b);
+      return Remainder(a, b);
     } else {
       return std::fmod(a, b);
     }
