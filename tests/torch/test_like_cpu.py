@@ -193,3 +193,13 @@ def test_spectral_norm_stays_on_the_device():
 def test_a_generator_of_npu_fills_nothing_elsewhere():
     with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found"):
         torch.empty(3).uniform_(generator=torch.Generator("npu"))
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("number", [300, -300, 256, -1, 2**40 + 5, 44, 2.5])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.bool])
+def test_numbers_beyond_a_type_are_compared_as_on_the_cpu(dtype, number):
+    x = torch.tensor([0, 1, 5, 44, 100, 127]).to(dtype)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        got, expected = both(lambda device, name=name: getattr(x.to(device), name)(number))
+        assert torch.equal(got, expected), name

@@ -39,12 +39,34 @@ at::Tensor& CompareTensors(const char* type, int since_version, bool negate, con
                            at::Tensor& out) {
   return Compare<Op>(type, since_version, negate, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
 }
+// As torch's comparisons take it: what an integer type cannot hold wraps around.
+c10::Scalar Wrapped(const c10::Scalar& number, at::ScalarType dtype) {
+  if (!number.isIntegral(/*includeBool=*/false)) return number;
+  const int64_t n = number.toLong();
+  switch (dtype) {
+    case at::kByte:
+      return static_cast<uint8_t>(n);
+    case at::kChar:
+      return static_cast<int8_t>(n);
+    case at::kUInt16:
+      return static_cast<uint16_t>(n);
+    case at::kShort:
+      return static_cast<int16_t>(n);
+    case at::kUInt32:
+      return static_cast<uint32_t>(n);
+    case at::kInt:
+      return static_cast<int32_t>(n);
+    default:
+      return number;
+  }
+}
+
 template <class Meta, class Op>
 at::Tensor& CompareScalar(const char* type, int since_version, bool negate, const at::Tensor& a, const c10::Scalar& b,
                           at::Tensor& out) {
   const at::ScalarType common = InferElementwise<Meta>(out, a, b);
   if (ToDType(common) == DType::kUndefined) return FallBack<Op>(a, b, out);
-  return Compare<Op>(type, since_version, negate, common, a, ScalarTensor(b, common, a), out, a, b);
+  return Compare<Op>(type, since_version, negate, common, a, ScalarTensor(Wrapped(b, common), common, a), out, a, b);
 }
 
 at::Tensor& Logical(const char* type, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
