@@ -10,6 +10,7 @@ class ExpandKernel : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const Shape target(ReadHostInts("Expand", "shape", ctx.Input(1)));
+    for (int64_t extent : target) NPU_CHECK(extent >= 0, "[Expand] expected dimensions >= 0, got shape ", target);
     const Shape shape = BroadcastShapes("Expand", x.shape, target);
     const auto dense = DenseStrides(x.shape);
     std::array<int64_t, Shape::kMaxRank> strides{};

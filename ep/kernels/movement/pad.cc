@@ -1,4 +1,5 @@
 // Pad: constant, reflect, edge and wrap; negative pads crop.
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -24,16 +25,19 @@ bool ParseMode(const std::string& name, Mode* mode) {
   return true;
 }
 
-// The input coordinate of coordinate i of an infinitely padded axis, or -1.
-int64_t SourceOf(Mode mode, int64_t i, int64_t dim) {
-  if (i >= 0 && i < dim) return i;
+// The input coordinate of coordinate i of an infinitely padded axis, or -1. What wraps around is the axis that negative
+// pads have left, [begin, end), as in onnxruntime.
+int64_t SourceOf(Mode mode, int64_t i, int64_t dim, int64_t begin, int64_t end) {
+  if (i >= begin && i < end) return i;
   switch (mode) {
     case Mode::kConstant:
       return -1;
     case Mode::kEdge:
       return i < 0 ? 0 : dim - 1;
-    case Mode::kWrap:
-      return ((i % dim) + dim) % dim;
+    case Mode::kWrap: {
+      const int64_t left = end - begin;
+      return begin + (((i - begin) % left) + left) % left;
+    }
     case Mode::kReflect:
       break;
   }
@@ -52,8 +56,9 @@ int64_t PaddedDim(Mode mode, int axis, int64_t before, int64_t after, int64_t di
   const int64_t out = dim + before + after;
   NPU_CHECK(out >= 0, "[Pad] expected pads that leave a dimension >= 0, got ", before, " and ", after, " for axis ",
             axis, " of ", dim);
-  NPU_CHECK(mode == Mode::kConstant || dim > 0 || out == 0, "[Pad] expected elements to repeat along axis ", axis,
-            ", got an empty dimension");
+  const int64_t left = mode == Mode::kWrap ? std::min({dim, dim + before, dim + after}) : dim;
+  NPU_CHECK(mode == Mode::kConstant || left > 0 || out == 0, "[Pad] expected elements to repeat along axis ", axis,
+            ", got none of ", dim, " with pads ", before, " and ", after);
   return out;
 }
 
@@ -94,7 +99,9 @@ class PadKernel : public Kernel {
     std::vector<AxisMap> maps(rank);
     for (int d = 0; d < rank; ++d) {
       maps[d].resize(shape[d]);
-      for (int64_t i = 0; i < shape[d]; ++i) maps[d][i] = SourceOf(mode_, i - before[d], x.shape[d]);
+      const int64_t dim = x.shape[d], begin = std::max<int64_t>(0, -before[d]),
+                    end = dim + std::min<int64_t>(0, after[d]);
+      for (int64_t i = 0; i < shape[d]; ++i) maps[d][i] = SourceOf(mode_, i - before[d], dim, begin, end);
     }
     LaunchMappedCopy(ctx, "Pad", x, y, std::move(maps), value ? value.data : nullptr);
   }
