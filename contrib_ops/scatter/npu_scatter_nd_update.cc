@@ -1,6 +1,7 @@
 // npu_scatter_nd_update(self, indices, updates) -> y. The semantics are in npu_scatter_nd_update.py.
 #include <cstring>
 
+#include "ep/kernels/indexing/scatter_operands.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -35,12 +36,7 @@ class ScatterNdUpdateKernel final : public Kernel {
   explicit ScatterNdUpdateKernel(const KernelInfo&) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView self = ctx.Input(0), indices = ctx.Input(1), updates = ctx.Input(2);
-    NPU_CHECK(self && indices && updates, "[", kOp, "] expected the tensors self, indices and updates");
-    NPU_CHECK(indices.dtype == DType::kInt32 || indices.dtype == DType::kInt64, "[", kOp,
-              "] expected indices of int32 or int64, got ", NameOf(indices.dtype));
-    NPU_CHECK(updates.dtype == self.dtype, "[", kOp, "] expected updates of self's dtype ", NameOf(self.dtype),
-              ", got ", NameOf(updates.dtype));
+    const auto [self, indices, updates] = ScatterOperandsOf(kOp, ctx);
     const int rank = self.shape.rank(), batch = indices.shape.rank() - 1;
     NPU_CHECK(batch >= 0 && indices.shape.back() >= 1 && indices.shape.back() <= rank, "[", kOp,
               "] expected indices whose last dimension is in [1, ", rank, "], the rank of self, got ", indices.shape);

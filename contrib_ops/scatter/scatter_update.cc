@@ -1,4 +1,5 @@
 // scatter_update(self, indices, updates; axis) -> y. The semantics are in scatter_update.py.
+#include "ep/kernels/indexing/scatter_operands.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -37,12 +38,7 @@ class ScatterUpdateKernel final : public Kernel {
   explicit ScatterUpdateKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 0)) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView self = ctx.Input(0), indices = ctx.Input(1), updates = ctx.Input(2);
-    NPU_CHECK(self && indices && updates, "[", kOp, "] expected the tensors self, indices and updates");
-    NPU_CHECK(indices.dtype == DType::kInt32 || indices.dtype == DType::kInt64, "[", kOp,
-              "] expected indices of int32 or int64, got ", NameOf(indices.dtype));
-    NPU_CHECK(updates.dtype == self.dtype, "[", kOp, "] expected updates of self's dtype ", NameOf(self.dtype),
-              ", got ", NameOf(updates.dtype));
+    const auto [self, indices, updates] = ScatterOperandsOf(kOp, ctx);
     const Geometry g = Check(self.shape, indices.shape, updates.shape);
 
     const TensorView out = ctx.Output(0, self.dtype, self.shape);
