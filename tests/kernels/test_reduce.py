@@ -275,3 +275,17 @@ def test_normalizations_check_their_inputs() -> None:
     assert node(np.ones((0, 3), np.float32), x[0])[0].shape == (0, 3)
     with pytest.raises(Exception, match=r"\[LayerNormalization\] expected elements to normalise"):
         node(np.ones((2, 0), np.float32), np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_a_scalar_has_one_axis(axis: int, keepdims: int) -> None:
+    x = np.array(-3.0, np.float32)
+    for op, expected in (("ReduceSum", -3), ("ReduceMean", -3), ("ReduceMax", -3), ("ReduceL2", 3)):
+        got = run_npu(op, [x, np.array([axis])], keepdims=keepdims)[0]
+        assert_close(got, np.float32(expected), "float32")
+    for op in ("ArgMax", "ArgMin"):
+        got = run_npu(op, [x], axis=axis, keepdims=keepdims)[0]
+        assert got.shape == () and got.dtype == np.int64 and got == 0
+    with pytest.raises(Exception, match=r"\[ReduceSum\] expected an axis in \[-1, 0\], got 1"):
+        run_npu("ReduceSum", [x, np.array([1])])

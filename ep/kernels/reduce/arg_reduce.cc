@@ -90,10 +90,11 @@ class ArgKernel : public Kernel {
         last_(info.attributes.Bool("select_last_index", false)) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    const int axis = NormalizeAxis(Op::kName, axis_, x.shape.rank());
-    const AxisView view = ViewAround(x.shape, axis);
+    const bool scalar = x.shape.rank() == 0;  // it has axes 0 and -1, as in torch and onnxruntime
+    const int axis = NormalizeAxis(Op::kName, axis_, scalar ? 1 : x.shape.rank());
+    const AxisView view = scalar ? AxisView{1, 1, 1} : ViewAround(x.shape, axis);
     Shape shape(x.shape.begin(), axis);
-    if (keep_dims_) shape.push_back(1);
+    if (keep_dims_ && !scalar) shape.push_back(1);
     for (int d = axis + 1; d < x.shape.rank(); ++d) shape.push_back(x.shape[d]);
     const TensorView y = ctx.Output(0, DType::kInt64, shape);
     if (y.elements() == 0) return;

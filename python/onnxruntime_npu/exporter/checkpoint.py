@@ -116,13 +116,14 @@ def _load_model(directory: Path, source: str, **options: Any) -> Any:
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # the check below names them
                 **options,
             )
     except Exception as error:  # transformers raises nearly anything for files it does not like
         raise ExportError(f"cannot load {source}: {_first_line(error)}") from error
     model, info = loaded
     missing = sorted(info.get("missing_keys") or [])
-    mismatched = sorted(str(key) for key in info.get("mismatched_keys") or [])
+    mismatched = sorted(key for key, *_ in info.get("mismatched_keys") or [])
     if missing or mismatched:
         names = ", ".join((missing or mismatched)[:3])
         what = "lacks" if missing else "has the wrong shape for"
