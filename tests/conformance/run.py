@@ -26,7 +26,7 @@ def main(arguments=None):
     """Runs the suites below the given folders; returns the exit code."""
     options = _options(arguments)
     _prepare_environment()
-    import report
+    import conformance_report
     from suites import Limits, Runner, find_files
 
     files = [f for f in find_files(options.paths) if options.only in f"{f[0]}/{f[1].name}"]
@@ -41,16 +41,16 @@ def main(arguments=None):
     results = options.out / "results.json"
     kept = _passed_files(json.loads(results.read_text())) if options.again else {}
     if options.counted_only:
-        kept |= report.not_counted([f for f in files if (f[0], f[1].name) not in kept])
+        kept |= conformance_report.not_counted([f for f in files if (f[0], f[1].name) not in kept])
     runner = Runner(options.out / "logs", Limits(options.test_seconds, options.file_seconds))
     judged = []
     for runs in _run_all(runner, files, options.jobs, kept):
-        judged = report.judge(runs)
+        judged = conformance_report.judge(runs)
         results.write_text(json.dumps([asdict(row) for row in judged], indent=1))
-    print(report.text(judged))
+    print(conformance_report.text(judged))
     if options.write_docs:
-        (ROOT / "docs" / "conformance.md").write_text(report.markdown(judged))
-    return 0 if report.bar_is_met(judged) else 1
+        (ROOT / "docs" / "conformance.md").write_text(conformance_report.markdown(judged))
+    return 0 if conformance_report.bar_is_met(judged) else 1
 
 
 def _options(arguments):

@@ -173,13 +173,13 @@ def test_again_keeps_files_in_which_nothing_that_counts_failed():
 
 def test_files_of_which_nothing_counts_can_be_left_out(tmp_path):
     sys.path.insert(0, str(HERE))
-    import report
+    import conformance_report
     from eligibility import Names
 
     (tmp_path / "test_a.py").write_text("class T:\n    def test_a(self):\n        x.npu_y()\n")
     (tmp_path / "test_b.py").write_text("class T:\n    def test_b(self):\n        pass\n")
     files = [("s", tmp_path / "test_a.py"), ("s", tmp_path / "test_b.py")]
-    left_out = report.not_counted(files, Names({"torch_npu.npu_x"}))
+    left_out = conformance_report.not_counted(files, Names({"torch_npu.npu_x"}))
     assert list(left_out) == [("s", "test_a.py")]
     assert left_out["s", "test_a.py"]["T.test_a"].outcome == "skipped"
 
