@@ -5,6 +5,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Python tests run in so many processes. Each has threads of its own, torch's too: those that wait must not
+# spin on a core that another process could use.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+PYTEST := OMP_WAIT_POLICY=passive $(PY) -m pytest -n $(WORKERS) --dist worksteal
 # Tests of calls and models that must be refused: bad shapes, dtypes, tables, lengths and attributes.
 REFUSALS := error or wrong or refuse or checked or unknown or bad or hostile
 
@@ -28,11 +32,11 @@ demo: build  ## export SmolLM2-135M-Instruct and answer a prompt through Inferen
 
 test: build  ## the whole test suite, C++ and Python
 	build/cmake/npu_tests
-	$(PY) -m pytest
+	$(PYTEST)
 
 test-fast: build  ## without the tests marked slow
 	build/cmake/npu_tests
-	$(PY) -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
