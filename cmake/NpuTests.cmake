@@ -7,6 +7,10 @@ target_include_directories(npu_tests SYSTEM PRIVATE "${Doctest_INCLUDE_DIR}")
 target_link_libraries(npu_tests PRIVATE npu_runtime)
 target_compile_options(npu_tests PRIVATE -fopenmp-simd)  # headers of kernels are written for it
 set_target_properties(npu_tests PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
+target_precompile_headers(npu_tests PRIVATE <algorithm> <cmath> <string> <vector> <doctest/doctest.h>
+                          "${PROJECT_SOURCE_DIR}/ep/runtime/kernel_api.h")
+set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" PROPERTIES
+  SKIP_PRECOMPILE_HEADERS ON)  # asks doctest for its implementation before it includes it
 foreach(isa IN LISTS NPU_ISAS)
   add_dependencies(npu_tests npu_kernels_${isa})
 endforeach()
