@@ -27,6 +27,9 @@ int64_t SliverBudget() {
 constexpr int64_t kSumBytes = 256 << 10;
 // A panel that is packed on the way, per thread: it is used from the cache at once.
 constexpr int64_t kPanelScratch = 256 << 10;
+// What of A is packed at once, for all threads: far less than the last cache, and so many rows that it does not matter
+// that B is read again for the next ones.
+constexpr int64_t kPackedBytes = 4 << 20;
 // What a thread takes at least: less costs more in handing out than it balances. Either is enough, bytes of B or
 // multiply-adds: a product of one row takes the time of its bytes.
 constexpr int64_t kGrainBytes = 64 << 10;
@@ -59,6 +62,12 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
 
   out.block_slivers = std::clamp<int64_t>(
       SliverBudget() / SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth), 1, out.slivers);
+  out.packed_slivers = std::clamp<int64_t>(
+      kPackedBytes / (SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth) * out.depth_blocks),
+      out.block_slivers, out.slivers);
+  // Even blocks: the panels come from memory for a short one as for a long one.
+  out.packed_slivers = CeilDiv(out.slivers, CeilDiv(out.slivers, out.packed_slivers));
+  out.block_slivers = CeilDiv(out.packed_slivers, CeilDiv(out.packed_slivers, out.block_slivers));
 
   // Threads: columns first, since then each panel is read by one thread; rows too where panels are too few.
   if (panels < threads && out.slivers > 1) {

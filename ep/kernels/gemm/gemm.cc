@@ -1,7 +1,6 @@
 #include "ep/kernels/gemm/gemm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -41,15 +40,12 @@ class AlignedBuffer {
 
 struct ThreadScratch {
   AlignedBuffer a, b, wide_b, sums;
-  // Which block of A lies in `a`: a thread that takes several parts of one product packs it once.
-  uint64_t product = 0;
-  int64_t first_sliver = -1, depth_block = -1;
 };
 thread_local ThreadScratch scratch;
 
-std::atomic<uint64_t> next_product{1};
-
 constexpr int64_t kWidenSlivers = 3;
+// A thread that packs less than this of A costs more to wake than it saves.
+constexpr int64_t kPackGrainBytes = 32 << 10;
 
 // One call: everything that its parts share.
 class Product {
@@ -64,32 +60,40 @@ class Product {
         epilogue_(epilogue),
         format_(FormatOf(stored_b)),
         kernel_(SelectKernel(format_, a.rows)),
-        id_(next_product.fetch_add(1)),
         blocking_(ChooseBlocking(kernel_, format_, packed_b != nullptr, a.rows, b.columns, a.columns, NumThreads())),
         widen_(format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
         tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_) {}
 
   void Run() {
+    for (int64_t s = 0; s < blocking_.slivers; s += blocking_.packed_slivers) {
+      const int64_t stop = std::min(blocking_.slivers, s + blocking_.packed_slivers);
+      PackSlivers(s, stop);
+      RunSlivers(s, stop);
+    }
+  }
+
+ private:
+  void RunSlivers(int64_t sliver_begin, int64_t sliver_end) {
     const int64_t panels = PanelCount(b_.columns);
-    const int64_t parts = blocking_.row_parts;
+    const int64_t slivers = sliver_end - sliver_begin;
+    const int64_t parts = std::min(blocking_.row_parts, slivers);
     if (parts == 1) {
       ParallelFor(panels, blocking_.panel_grain,
-                  [this](int64_t begin, int64_t end) { RunPart(0, blocking_.slivers, begin, end); });
+                  [=, this](int64_t begin, int64_t end) { RunPart(sliver_begin, sliver_end, begin, end); });
       return;
     }
     // Few panels: the units are (part of the rows, panel), rows outermost.
-    ParallelFor(parts * panels, 1, [&](int64_t begin, int64_t end) {
+    ParallelFor(parts * panels, 1, [=, this](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end;) {
         const int64_t part = unit / panels;
         const int64_t stop = std::min(end, (part + 1) * panels);
-        RunPart(blocking_.slivers * part / parts, blocking_.slivers * (part + 1) / parts, unit - part * panels,
-                stop - part * panels);
+        RunPart(sliver_begin + slivers * part / parts, sliver_begin + slivers * (part + 1) / parts,
+                unit - part * panels, stop - part * panels);
         unit = stop;
       }
     });
   }
 
- private:
   void RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {
     ScopedTiles tiles(kernel_);
     for (int64_t s = sliver_begin; s < sliver_end; s += blocking_.block_slivers) {
@@ -112,9 +116,7 @@ class Product {
     FinishedTile finished;
 
     for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
-      const int64_t k0 = kb * blocking_.depth;
-      const int64_t depth = std::min(blocking_.depth, a_.columns - k0);
-      const char* packed_a = PackSlivers(sliver_begin, sliver_end, kb, k0, depth);
+      const int64_t k0 = kb * blocking_.depth, depth = DepthOf(kb);
       const bool last = kb + 1 == blocking_.depth_blocks;
       float* tile = sums;
       for (int64_t p = panel_begin; p < panel_end; ++p) {
@@ -122,8 +124,7 @@ class Product {
         Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
         for (int64_t s = sliver_begin; s < sliver_end; ++s) {
           const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
-          tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, packed_a, s - sliver_begin, k0, depth), b,
-                                                           prefetch, depth, tile, kb > 0);
+          tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, kb), b, prefetch, depth, tile, kb > 0);
           prefetch.data += depth / RowDepth(format_) * prefetch.step;
 
           if (last) {
@@ -148,6 +149,7 @@ class Product {
     StoreTile(tile.sums, tile.rows, columns, tile.m0, tile.n0, c_, epilogue_);
   }
 
+  int64_t DepthOf(int64_t kb) const { return std::min(blocking_.depth, a_.columns - kb * blocking_.depth); }
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
 
   // True when rows of A can be read where they lie: their elements are the kernel's, and so many as it takes.
@@ -161,34 +163,39 @@ class Product {
     return rows == 1 || a_.row_stride * ElementBytes(kernel_.sliver_format) % kPageBytes != 0;
   }
 
-  Sliver SliverAt(int64_t s, const char* packed, int64_t index, int64_t k0, int64_t depth) const {
-    if (InPlace(s, depth)) {
-      const int64_t element = ElementBytes(kernel_.sliver_format);
-      const int64_t offset = s * blocking_.sliver_rows * a_.row_stride + k0;
-      return {static_cast<const char*>(a_.data) + offset * element, a_.row_stride * element, kChunkBytes};
-    }
-    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, depth);
-    return Sliver::Packed(packed + index * sliver_bytes, kernel_.StoredRows(SliverRowsAt(s)));
+  Sliver SliverAt(int64_t s, int64_t kb) const {
+    if (!InPlace(s, DepthOf(kb))) return Sliver::Packed(PackedSliver(s, kb), kernel_.StoredRows(SliverRowsAt(s)));
+    const int64_t element = ElementBytes(kernel_.sliver_format);
+    const int64_t offset = s * blocking_.sliver_rows * a_.row_stride + kb * blocking_.depth;
+    return {static_cast<const char*>(a_.data) + offset * element, a_.row_stride * element, kChunkBytes};
   }
 
-  // Packs those slivers of the block that are not read in place.
-  const char* PackSlivers(int64_t sliver_begin, int64_t sliver_end, int64_t kb, int64_t k0, int64_t depth) {
-    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, depth);
+  char* PackedSliver(int64_t s, int64_t kb) const {
+    const int64_t whole = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, blocking_.depth);
+    const int64_t bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, DepthOf(kb));
+    return packed_a_ + kb * whole * (packed_end_ - packed_begin_) + (s - packed_begin_) * bytes;
+  }
+
+  // Packs those slivers that are not read in place, for all threads and panels.
+  void PackSlivers(int64_t sliver_begin, int64_t sliver_end) {
+    const int64_t blocks = blocking_.depth_blocks;
+    const auto in_place = [&](int64_t s) { return InPlace(s, DepthOf(0)) && InPlace(s, DepthOf(blocks - 1)); };
     // The last sliver alone may differ from the others in its rows.
-    if (InPlace(sliver_begin, depth) && InPlace(sliver_end - 1, depth)) return nullptr;
-    char* out = static_cast<char*>(scratch.a.Reserve(sliver_bytes * (sliver_end - sliver_begin)));
-    if (scratch.product == id_ && scratch.first_sliver == sliver_begin && scratch.depth_block == kb) return out;
-    scratch.product = 0;  // until it is whole
-    for (int64_t s = sliver_begin; s < sliver_end; ++s) {
-      if (InPlace(s, depth)) continue;
-      const int64_t rows = SliverRowsAt(s);
-      PackSliver(kernel_.sliver_format, dtype_, a_, s * blocking_.sliver_rows, rows, kernel_.StoredRows(rows), k0,
-                 depth, out + (s - sliver_begin) * sliver_bytes);
-    }
-    scratch.product = id_;
-    scratch.first_sliver = sliver_begin;
-    scratch.depth_block = kb;
-    return out;
+    packed_begin_ = in_place(sliver_begin) ? sliver_end - 1 : sliver_begin;
+    packed_end_ = sliver_end;
+    if (in_place(packed_begin_) && in_place(sliver_end - 1)) return;
+    const int64_t slivers = packed_end_ - packed_begin_;
+    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, blocking_.depth);
+    packed_a_ = static_cast<char*>(scratch.a.Reserve(blocks * slivers * sliver_bytes));
+    ParallelFor(blocks * slivers, std::max<int64_t>(1, kPackGrainBytes / sliver_bytes), [&](int64_t begin, int64_t end) {
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const int64_t kb = unit / slivers, s = packed_begin_ + unit % slivers;
+        if (InPlace(s, DepthOf(kb))) continue;
+        const int64_t rows = SliverRowsAt(s);
+        PackSliver(kernel_.sliver_format, dtype_, a_, s * blocking_.sliver_rows, rows, kernel_.StoredRows(rows),
+                   kb * blocking_.depth, DepthOf(kb), PackedSliver(s, kb));
+      }
+    });
   }
 
   const void* PanelOf(int64_t panel, int64_t k0, int64_t depth) {
@@ -224,8 +231,10 @@ class Product {
   Epilogue epilogue_;
   PanelFormat format_;
   const MicroKernel& kernel_;
-  uint64_t id_;
   Blocking blocking_;
+  // Slivers [packed_begin_, packed_end_) of A as packed: blocks of K outermost.
+  char* packed_a_ = nullptr;
+  int64_t packed_begin_ = 0, packed_end_ = 0;
   // float16 panels that meet many slivers become floats once, not once a sliver.
   bool widen_;
   const MicroKernel& tile_kernel_;
