@@ -71,7 +71,7 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
     for (int chain = 0; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = Vec{};
   }
   auto step = [&](int64_t a_step, int chain) __attribute__((always_inline)) {
-    prefetch.Row<kRows, Panel::kRowElements* static_cast<int>(sizeof(typename Panel::Element))>();
+    prefetch.Row<Panel::kRowElements* static_cast<int>(sizeof(typename Panel::Element))>();
 #pragma GCC unroll 2
     for (int k = 0; k < Panel::kDepth; ++k) {
       Vec low, high;

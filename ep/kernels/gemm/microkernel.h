@@ -48,22 +48,24 @@ struct Prefetch {
   int64_t step = 0;
 
   // For one stored row of two lines or less. Steps of less than a line ask for some lines twice, which costs less than
-  // to count.
-  template <int kRows, int kRowBytes>
+  // to count. Into the second-level cache: lines on their way to the first would take the places there that loads wait
+  // for, which costs a product of many rows its multiplications and one of a single row a tenth of the memory's rate.
+  template <int kRowBytes>
   void Row() {
-    // Few rows only wait for memory, and want it in the nearest cache. With more rows, lines on their way to that cache
-    // would keep those from it that the multiplications need: the next cache is near enough.
-    constexpr int kLocality = kRows <= kFewRows ? 3 : 2;
-    __builtin_prefetch(data, 0, kLocality);
-    if constexpr (kRowBytes > 64) __builtin_prefetch(data + step / 2, 0, kLocality);
+    constexpr int kSecondLevel = 2;
+    __builtin_prefetch(data, 0, kSecondLevel);
+    if constexpr (kRowBytes > 64) __builtin_prefetch(data + step / 2, 0, kSecondLevel);
     data += step;
   }
 
-  // A product of few rows reads B at the rate of the memory, whatever else it does.
-  static constexpr int kFewRows = 4;
-  // How far ahead a panel is asked for that is read once. For few rows it differs by machine: with tile registers 4 KB
-  // and more lost to 2 KB, without them decode gains 5 % from 2 KB to 8 KB.
-  static int64_t Distance(int64_t rows) { return rows <= kFewRows && Features().amx_tile ? 2048 : 8192; }
+  // How far ahead a panel is asked for that is read once. Few rows are quickest with 2 to 4 KB, and with tile registers
+  // 4 KB had lost to 2 KB; more rows take more time for a line, but ask for it between multiplications: 2 KB loses a
+  // sixth there to 8 KB.
+  static int64_t Distance(int64_t rows) {
+    constexpr int64_t kFewRows = 4;
+    if (rows > kFewRows) return 8192;
+    return Features().amx_tile ? 2048 : 3072;
+  }
 };
 
 // tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. All are 64-byte aligned, except an `a` that is part of

@@ -37,7 +37,7 @@ __attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const 
 #pragma GCC unroll 4
       for (int chain = 0; chain < kChains; ++chain) {
         if (chain != 0 && s + chain >= steps) break;
-        prefetch.Row<kRows, 2 * 64>();
+        prefetch.Row<2 * 64>();
         const __m512bh low = (__m512bh)_mm512_load_si512(b);
         const __m512bh high = (__m512bh)_mm512_load_si512(b + 64);
 #pragma GCC unroll 16
