@@ -15,9 +15,9 @@ struct Blocking {
   int64_t depth_blocks = 1;
   int64_t block_slivers = 1;   // in a block of A
   int64_t packed_slivers = 1;  // that are packed before the threads multiply them
-  int64_t group_panels = 1;   // that are computed in turn; their sums are kept between blocks of K
-  int64_t row_parts = 1;      // of the slivers, for the threads
-  int64_t panel_grain = 1;    // fewest panels that a thread takes at once
+  int64_t group_panels = 1;    // that are computed in turn; their sums are kept between blocks of K
+  int64_t row_parts = 1;       // of the slivers, for the threads
+  int64_t panel_grain = 1;     // fewest panels that a thread takes at once
 };
 
 // `threads` >= 1; m, n, k >= 1. `constant_b`: B is packed already.

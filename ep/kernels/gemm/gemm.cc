@@ -187,15 +187,16 @@ class Product {
     const int64_t slivers = packed_end_ - packed_begin_;
     const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, blocking_.depth);
     packed_a_ = static_cast<char*>(scratch.a.Reserve(blocks * slivers * sliver_bytes));
-    ParallelFor(blocks * slivers, std::max<int64_t>(1, kPackGrainBytes / sliver_bytes), [&](int64_t begin, int64_t end) {
-      for (int64_t unit = begin; unit < end; ++unit) {
-        const int64_t kb = unit / slivers, s = packed_begin_ + unit % slivers;
-        if (InPlace(s, DepthOf(kb))) continue;
-        const int64_t rows = SliverRowsAt(s);
-        PackSliver(kernel_.sliver_format, dtype_, a_, s * blocking_.sliver_rows, rows, kernel_.StoredRows(rows),
-                   kb * blocking_.depth, DepthOf(kb), PackedSliver(s, kb));
-      }
-    });
+    ParallelFor(blocks * slivers, std::max<int64_t>(1, kPackGrainBytes / sliver_bytes),
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t unit = begin; unit < end; ++unit) {
+                    const int64_t kb = unit / slivers, s = packed_begin_ + unit % slivers;
+                    if (InPlace(s, DepthOf(kb))) continue;
+                    const int64_t rows = SliverRowsAt(s);
+                    PackSliver(kernel_.sliver_format, dtype_, a_, s * blocking_.sliver_rows, rows,
+                               kernel_.StoredRows(rows), kb * blocking_.depth, DepthOf(kb), PackedSliver(s, kb));
+                  }
+                });
   }
 
   const void* PanelOf(int64_t panel, int64_t k0, int64_t depth) {
