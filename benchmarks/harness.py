@@ -28,6 +28,23 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+# With ORT_NPU_ISA our kernels do without some instructions of this machine; so does torch then. The
+# other peers have no such setting.
+ISA = os.environ.get("ORT_NPU_ISA", "")
+TORCH_WITHOUT = {
+    "amx": {},
+    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
+    "avx2": {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
+    "portable": {
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    },
+}
 
 
 def arguments_parser(description: str, dtypes: list[str], rounds: int) -> argparse.ArgumentParser:
@@ -50,7 +67,9 @@ def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line, make the folder of results and hand the thread count down."""
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)  # the engines' processes inherit it
+    # The engines' processes inherit these.
+    os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)
+    os.environ.update(TORCH_WITHOUT.get(ISA, {}))
     return arguments
 
 
@@ -209,5 +228,5 @@ def measure(
             engine.close()
     run = results.Run([n for n, spec in specs.items() if spec.ours], measured)
     print(results.table(run), flush=True)
-    results.save(run, arguments.out / f"{name}.json")
+    results.save(run, arguments.out / f"{name}{f'-{ISA}' if ISA else ''}.json")
     return run

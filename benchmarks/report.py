@@ -121,6 +121,17 @@ def not_measured(run: results.Run) -> str:
     return f"Not measured in this run: {', '.join(lacking)}.\n" if lacking else ""
 
 
+def forced_isa(path: Path) -> str:
+    """What ORT_NPU_ISA was when a file of results was written."""
+    match = re.search(r"-(amx|avx512|avx2|portable)$", path.stem)
+    return match[1] if match else ""
+
+
+def with_isa(isa: str) -> str:
+    """How a title names it."""
+    return f" with `ORT_NPU_ISA={isa}`" if isa else ""
+
+
 def _startup(path: Path) -> str:
     import json
 
@@ -156,12 +167,13 @@ def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
             "here run on AVX-512 vector instructions, ours and the peers' alike.\n"
         )
     for kind, title in (("llm", ""), ("batch", ": rows of a decode step"), ("layers", ": depth")):
-        for path in sorted(out.glob(f"{kind}-*-*.json")):
+        for path in sorted(out.glob(f"{kind}-*-*.json"), key=lambda p: p.stem):
             run = results.load(path)
             match = CASE.match(run.cases()[0])
             if not match:
                 continue
-            parts.append(f"### {match['model']}, {match['dtype']}{title}\n")
+            isa = with_isa(forced_isa(path))
+            parts.append(f"### {match['model']}, {match['dtype']}{title}{isa}\n")
             parts.append(target_table(run) if kind == "llm" else results.table(run))
             if kind == "llm" and (lacking := not_measured(run)):
                 parts.append(lacking)
@@ -171,10 +183,13 @@ def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
                 absent = [f"{p}: {why}." for p, why in reasons.items() if p not in measured]
                 parts += [f"Not measured: {reason}\n" for reason in absent]
     for kind, title in PARTS.items():
-        for path in sorted(out.glob(f"{kind}-*.json")):
-            parts.append(f"### {title}, {path.stem.removeprefix(f'{kind}-')}\n")
+        for path in sorted(out.glob(f"{kind}-*.json"), key=lambda p: p.stem):
+            dtype, isa = path.stem.removeprefix(f"{kind}-"), forced_isa(path)
+            dtype = dtype.removesuffix(f"-{isa}")
+            parts.append(f"### {title}, {dtype}{with_isa(isa)}\n")
             run = results.load(path)
-            parts += [*filter(None, [part_targets(kind, run, amx)]), results.table(run)]
+            tiles = isa == "amx" if isa else amx
+            parts += [*filter(None, [part_targets(kind, run, tiles)]), results.table(run)]
     for kind, title in LIMITS.items():
         if (path := out / f"limits-{kind}.txt").exists():
             parts.append(f"### {title}\n\n```\n{path.read_text().rstrip()}\n```\n")

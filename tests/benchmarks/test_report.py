@@ -1,6 +1,7 @@
 """What the report says of parts of a model beside their targets."""
 
 import report
+import results
 from results import Measurement, Run
 
 
@@ -46,3 +47,21 @@ def test_attention_has_a_target_for_prefill_in_bfloat16_alone():
     assert lines[2:] == ["| bfloat16 prefill 512 | 3.00 | 3.00 | ≥ 2.0, 2.0 | met (+50%) |"]
     float32 = run_of({"float32 prefill 512": (1.0, 3.0, 4.0)})
     assert report.part_targets("attention", float32, amx=False) == ""
+
+
+def test_results_with_fewer_instructions_have_a_part_and_a_target_of_their_own(
+    tmp_path, monkeypatch
+):
+    machine = {
+        "date": "today", "cpu": "a CPU", "threads": 2, "memory_gib": 24, "isa": "amx",
+        "features": ["amx_bf16"], "system": "a system", "onnxruntime": "1.31",
+    }  # fmt: skip
+    monkeypatch.setattr(results, "machine", lambda: machine)
+    results.save(PRODUCTS, tmp_path / "matmul-bfloat16.json")
+    results.save(PRODUCTS, tmp_path / "matmul-bfloat16-avx2.json")
+    text = report.text(tmp_path, {})
+    title = "### Products, weights from memory, bfloat16"
+    whole, limited = text.split(f"{title} with `ORT_NPU_ISA=avx2`\n")
+    assert f"{title}\n" in whole and "≥ 1.3, 1.1" in whole
+    assert "| bfloat16 M=512 | 1.25 | 1.25 | ≥ 1.0, 1.0 | met (+25%) |" in limited
+    assert "≥ 1.3, 1.1" not in limited
