@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ep/kernels/attention/attention.h"
+#include "ep/kernels/attention/launch.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -111,11 +112,8 @@ class FusedAttentionScoreKernel final : public Kernel {
       s.dropout = b * Shape{batch, heads, rows, keys}.Elements(1, 4);
       p.sequences.push_back(s);
     }
-    attention::Attention work(std::move(p));
-    void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
-    ctx.Launch(kOp, [work = std::move(work), workspace, turned] {
+    attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)), [turned] {
       for (const Turned& t : turned) Turn(t);
-      work.Run(workspace);
     });
   }
 

@@ -2,6 +2,7 @@
 // ep/kernels/attention/training.cc.
 #include <utility>
 
+#include "ep/kernels/attention/launch.h"
 #include "ep/kernels/attention/training.h"
 
 namespace npu {
@@ -32,9 +33,7 @@ class FusionAttentionKernel final : public Kernel {
     ctx.Output(3, query.dtype, Shape{0});
     problem.output = training_.OutputRows(output);
     if (!output || output.elements() == 0) problem.sequences.clear();
-    attention::Attention work(std::move(problem));
-    void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
-    ctx.Launch(kOp, [work = std::move(work), workspace] { work.Run(workspace); });
+    attention::LaunchWork(ctx, kOp, attention::Attention(std::move(problem)));
   }
 
  private:

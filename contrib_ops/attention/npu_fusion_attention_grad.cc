@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "ep/kernels/attention/gradient.h"
+#include "ep/kernels/attention/launch.h"
 #include "ep/kernels/attention/training.h"
 
 namespace npu {
@@ -74,9 +75,7 @@ class FusionAttentionGradKernel final : public Kernel {
       g.bias_elements = dpse.elements();
     }
     if (sink && dsink) g.sink = dsink.as<float>();
-    attention::Gradient work(std::move(g));
-    void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
-    ctx.Launch(kOp, [work = std::move(work), workspace] { work.Run(workspace); });
+    attention::LaunchWork(ctx, kOp, attention::Gradient(std::move(g)));
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ep/kernels/attention/inference_call.h"
+#include "ep/kernels/attention/launch.h"
 
 namespace npu::attention {
 
@@ -65,11 +66,8 @@ void InferenceKernel::Compute(OpContext& ctx) const {
     return;
   }
   if (!output) problem.sequences.clear();
-  Attention work(std::move(problem));
-  void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
-  ctx.Launch(attributes_.op, [work = std::move(work), workspace, no_lse] {
+  LaunchWork(ctx, attributes_.op, Attention(std::move(problem)), [no_lse] {
     if (no_lse != nullptr) *no_lse = 0.0f;
-    work.Run(workspace);
   });
 }
 

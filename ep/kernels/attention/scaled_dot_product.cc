@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ep/kernels/attention/gradient.h"
+#include "ep/kernels/attention/launch.h"
 #include "ep/kernels/attention/layout.h"
 #include "ep/kernels/onnx_def.h"
 
@@ -11,6 +12,7 @@ namespace npu {
 namespace {
 
 using attention::Axes;
+using attention::LaunchWork;
 using attention::Problem;
 using attention::Rows;
 using attention::Sequence;
@@ -129,12 +131,6 @@ class ScaledDotProductKernel : public Kernel {
   float scale_;
   double keep_prob_;
 };
-
-template <class Work>
-void LaunchWork(OpContext& ctx, const char* op, Work work) {
-  void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
-  ctx.Launch(op, [work = std::move(work), workspace] { work.Run(workspace); });
-}
 
 class ForwardKernel final : public ScaledDotProductKernel {
  public:

@@ -39,6 +39,7 @@ at::Tensor& CompareTensors(const char* type, int since_version, bool negate, con
                            at::Tensor& out) {
   return Compare<Op>(type, since_version, negate, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
 }
+
 // As torch's comparisons take it: what an integer type cannot hold wraps around.
 c10::Scalar Wrapped(const c10::Scalar& number, at::ScalarType dtype) {
   if (!number.isIntegral(/*includeBool=*/false)) return number;

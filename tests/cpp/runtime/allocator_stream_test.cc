@@ -22,6 +22,14 @@ using test::TestDevice;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
+// A block that was freed while its stream, whose queue stands at the gate, still uses it.
+void* FreedInUse(TestDevice& t, Gate& gate) {
+  void* p = t.allocator().Allocate(15 * kMiB, t.stream());
+  t.stream().Launch("user", [&] { gate.Wait(); });
+  t.allocator().Free(p);
+  return p;
+}
+
 }  // namespace
 
 TEST_CASE("a block freed while its stream works goes to that stream at once, and to no other") {
@@ -29,9 +37,7 @@ TEST_CASE("a block freed while its stream works goes to that stream at once, and
   const auto other = t.device.CreateStream();
   Gate gate;
   OpenAtExit open{gate};
-  void* p = t.allocator().Allocate(15 * kMiB, t.stream());
-  t.stream().Launch("user", [&] { gate.Wait(); });
-  t.allocator().Free(p);
+  void* p = FreedInUse(t, gate);
   CHECK(t.allocator().Allocate(15 * kMiB, *other) != p);
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);  // ordered behind its former use
   gate.Open();
@@ -98,9 +104,7 @@ TEST_CASE("free blocks of a stream, once shared, serve any stream after what the
   const auto other = t.device.CreateStream();
   Gate gate;
   OpenAtExit open{gate};
-  void* p = t.allocator().Allocate(15 * kMiB, t.stream());
-  t.stream().Launch("user", [&] { gate.Wait(); });
-  t.allocator().Free(p);
+  void* p = FreedInUse(t, gate);
   std::atomic<bool> shared = false;
   std::thread sharing([&] {
     t.allocator().ShareFreeBlocks(t.stream());

@@ -1,0 +1,25 @@
+// The launch of attention's work: an Attention or a Gradient.
+#pragma once
+
+#include <utility>
+
+#include "ep/runtime/kernel_api.h"
+
+namespace npu::attention {
+
+// Launches `before()`, then the work in a workspace of the size that it asks for.
+template <class Work, class Before>
+void LaunchWork(OpContext& ctx, const char* op, Work work, Before before) {
+  void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;
+  ctx.Launch(op, [work = std::move(work), before = std::move(before), workspace] {
+    before();
+    work.Run(workspace);
+  });
+}
+
+template <class Work>
+void LaunchWork(OpContext& ctx, const char* op, Work work) {
+  LaunchWork(ctx, op, std::move(work), [] {});
+}
+
+}  // namespace npu::attention
