@@ -24,6 +24,9 @@ target_include_directories(_torch SYSTEM PRIVATE "${torch_home}/include"
 set_source_files_properties("${PROJECT_SOURCE_DIR}/python/csrc/torch/profiler.cc" PROPERTIES
   SKIP_PRECOMPILE_HEADERS ON COMPILE_DEFINITIONS "USE_KINETO;FMT_HEADER_ONLY"
   INCLUDE_DIRECTORIES "${torch_home}/include/kineto")
+# Most of a source's compilation are torch's headers and templates: several sources share one. So the names of their
+# unnamed namespaces are unique in the folder.
+set_target_properties(_torch PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
 # No path to torch is kept: Python imports torch first, and the loader knows these libraries by name then.
 foreach(name torch_python torch_cpu c10)
   target_link_libraries(_torch PRIVATE "${torch_home}/lib/lib${name}.so")

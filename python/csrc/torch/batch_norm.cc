@@ -116,9 +116,9 @@ Two GatherWithCounts(const at::Tensor&, const at::Tensor& means, const at::Tenso
   Blend(running_var, spread / (total - 1), momentum);
   return {mean, (spread / total + epsilon).rsqrt()};
 }
-Two Gather(const at::Tensor& input, const at::Tensor& means, const at::Tensor& inverse_deviations,
-           const MaybeTensor& running_mean, const MaybeTensor& running_var, double momentum, double epsilon,
-           int64_t count) {
+Two GatherStats(const at::Tensor& input, const at::Tensor& means, const at::Tensor& inverse_deviations,
+                const MaybeTensor& running_mean, const MaybeTensor& running_var, double momentum, double epsilon,
+                int64_t count) {
   const at::Tensor counts = at::empty({means.size(0)}, Wide(means).options()).fill_(count);
   return GatherWithCounts(input, means, inverse_deviations, running_mean, running_var, momentum, epsilon, counts);
 }
@@ -184,7 +184,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("batch_norm_stats", &Stats);
   m.impl("batch_norm_elemt", &Elemt);
   m.impl("batch_norm_elemt.out", &ElemtOut);
-  m.impl("batch_norm_gather_stats", &Gather);
+  m.impl("batch_norm_gather_stats", &GatherStats);
   m.impl("batch_norm_gather_stats_with_counts", &GatherWithCounts);
   m.impl("batch_norm_backward_reduce", &BackwardReduce);
   m.impl("batch_norm_backward_elemt", &BackwardElemt);

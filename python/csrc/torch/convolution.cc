@@ -4,6 +4,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 #include <torch/library.h>
 
 #include <array>
@@ -15,13 +16,8 @@
 namespace npu::aten {
 namespace {
 
+using c10::multiply_integers;
 using Sizes = std::vector<int64_t>;
-
-int64_t Product(at::IntArrayRef sizes) {
-  int64_t product = 1;
-  for (const int64_t size : sizes) product *= size;
-  return product;
-}
 
 Sizes Spatial(const at::Tensor& t) { return t.sizes().slice(2).vec(); }
 
@@ -62,14 +58,15 @@ struct Convolution {
     for (size_t d = rank(); d-- > 0;) pads.insert(pads.end(), 2, padding[d]);
     const bool is_padded = Spatial(x) != PaddedInput();
     const at::Tensor padded = is_padded ? at::constant_pad_nd(x, pads, 0).contiguous() : x.contiguous();
-    return Windows(padded).reshape({x.size(0), groups, x.size(1) / groups * Product(kernel), Product(output)});
+    return Windows(padded).reshape(
+        {x.size(0), groups, x.size(1) / groups * multiply_integers(kernel), multiply_integers(output)});
   }
 
   at::Tensor Weight(const at::Tensor& weight) const {  // [groups, M / groups, C / groups * kernel]
-    return weight.reshape({groups, weight.size(0) / groups, weight.size(1) * Product(kernel)});
+    return weight.reshape({groups, weight.size(0) / groups, weight.size(1) * multiply_integers(kernel)});
   }
   at::Tensor Rows(const at::Tensor& y) const {  // [N, groups, M / groups, output]
-    return y.reshape({y.size(0), groups, y.size(1) / groups, Product(output)});
+    return y.reshape({y.size(0), groups, y.size(1) / groups, multiply_integers(output)});
   }
 
   at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight) const {
@@ -109,7 +106,7 @@ struct Convolution {
       windows.copy_(columns);
       return;
     }
-    for (int64_t place = 0; place < Product(kernel); ++place) {
+    for (int64_t place = 0; place < multiply_integers(kernel); ++place) {
       at::Tensor to = windows, from = columns;
       int64_t rest = place;
       for (size_t d = rank(); d-- > 0; rest /= kernel[d]) {

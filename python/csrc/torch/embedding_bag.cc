@@ -20,9 +20,9 @@ namespace {
 
 using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-enum Mode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
+enum BagMode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 
-at::Tensor Indices(const char* name, const at::Tensor& t) {
+at::Tensor CheckedIndices(const char* name, const at::Tensor& t) {
   TORCH_CHECK(t.scalar_type() == at::kLong || t.scalar_type() == at::kInt, "embedding_bag: expected int32 or int64 ",
               name, ", got ", t.scalar_type());
   TORCH_CHECK(t.dim() == 1, "embedding_bag: expected ", name, " of one dimension, got ", t.sizes());
@@ -61,7 +61,7 @@ struct BagResults {
 };
 
 template <class T>
-void Forward(const Bags& bags, const T* weight, const T* factors, T* out, const BagResults& results) {
+void ReduceBags(const Bags& bags, const T* weight, const T* factors, T* out, const BagResults& results) {
   ParallelFor(bags.count, 1, [&](int64_t first, int64_t last) {
     std::vector<Real<T>> sums(static_cast<size_t>(bags.width));
     for (int64_t bag = first; bag < last; ++bag) {
@@ -97,7 +97,8 @@ void Forward(const Bags& bags, const T* weight, const T* factors, T* out, const 
 
 Four EmbeddingBag(const at::Tensor& weight, const at::Tensor& given_indices, const at::Tensor& given_offsets, bool,
                   int64_t mode, bool, const MaybeTensor& factors, bool closed, int64_t padding) {
-  const at::Tensor indices = Indices("indices", given_indices), offsets = Indices("offsets", given_offsets);
+  const at::Tensor indices = CheckedIndices("indices", given_indices),
+                   offsets = CheckedIndices("offsets", given_offsets);
   CheckMode(mode, factors, indices);
   TORCH_CHECK(weight.dim() == 2 && IsRealFloat(weight.scalar_type()),
               "embedding_bag: expected a weight of two dimensions of floats, got ", weight.sizes(), " of ",
@@ -132,7 +133,7 @@ Four EmbeddingBag(const at::Tensor& weight, const at::Tensor& given_indices, con
           "embedding_bag",
           [bags, results, from = static_cast<const T*>(rows.const_data_ptr()),
            factor = by.defined() ? static_cast<const T*>(by.const_data_ptr()) : nullptr,
-           to = static_cast<T*>(out.mutable_data_ptr())] { Forward(bags, from, factor, to, results); });
+           to = static_cast<T*>(out.mutable_data_ptr())] { ReduceBags(bags, from, factor, to, results); });
   });
   return {out, bag_of, sizes, best};
 }
@@ -145,7 +146,7 @@ at::Tensor OfBags(const at::Tensor& grad, const at::Tensor& bag_of) {
 at::Tensor DenseBackward(const at::Tensor& grad, const at::Tensor& given_indices, const at::Tensor& bag_of,
                          const at::Tensor& sizes, const at::Tensor& best, int64_t rows, bool scale_by_frequency,
                          int64_t mode, const MaybeTensor& factors, int64_t padding) {
-  const at::Tensor indices = Indices("indices", given_indices);
+  const at::Tensor indices = CheckedIndices("indices", given_indices);
   CheckMode(mode, factors, indices);
   at::Tensor sums = at::zeros({rows, grad.size(1)}, Wide(grad).options());
   if (indices.numel() == 0 || grad.numel() == 0) return sums.to(grad.scalar_type());
@@ -172,16 +173,17 @@ at::Tensor DenseBackward(const at::Tensor& grad, const at::Tensor& given_indices
 at::Tensor FactorsBackward(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& given_indices,
                            const at::Tensor&, const at::Tensor& bag_of, int64_t mode, int64_t padding) {
   TORCH_CHECK(mode == kSum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
-  const at::Tensor indices = Indices("indices", given_indices);
+  const at::Tensor indices = CheckedIndices("indices", given_indices);
   const at::Tensor products = OfBags(grad, bag_of) * Wide(weight).index_select(0, indices);
   at::Tensor unused = bag_of.lt(0);
   if (padding >= 0) unused = unused.logical_or(indices.eq(padding));
   return products.sum({1}).masked_fill(unused, 0).to(grad.scalar_type());
 }
 
-at::Tensor Backward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
-                    const at::Tensor& bag_of, const at::Tensor& sizes, const at::Tensor& best, int64_t rows,
-                    bool scale_by_frequency, int64_t mode, bool sparse, const MaybeTensor& factors, int64_t padding) {
+at::Tensor EmbeddingBagBackward(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
+                                const at::Tensor& bag_of, const at::Tensor& sizes, const at::Tensor& best, int64_t rows,
+                                bool scale_by_frequency, int64_t mode, bool sparse, const MaybeTensor& factors,
+                                int64_t padding) {
   if (sparse)
     return FallBack<at::_ops::_embedding_bag_backward>(grad, indices, offsets, bag_of, sizes, best, rows,
                                                        scale_by_frequency, mode, sparse, factors, padding);
@@ -191,7 +193,7 @@ at::Tensor Backward(const at::Tensor& grad, const at::Tensor& indices, const at:
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_embedding_bag", &EmbeddingBag);
   m.impl("_embedding_bag_forward_only", &EmbeddingBag);
-  m.impl("_embedding_bag_backward", &Backward);
+  m.impl("_embedding_bag_backward", &EmbeddingBagBackward);
   m.impl("_embedding_bag_dense_backward", &DenseBackward);
   m.impl("_embedding_bag_per_sample_weights_backward", &FactorsBackward);
 }

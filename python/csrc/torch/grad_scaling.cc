@@ -19,7 +19,6 @@ void CheckNumber(const char* op, const char* name, const at::Tensor& t, at::Scal
 // grads *= inv_scale; found_inf = 1 where one of them was infinite or NaN.
 void UnscaleAndCheck(at::TensorList grads, at::Tensor& found_inf, const at::Tensor& inv_scale) {
   constexpr const char* kOp = "_amp_foreach_non_finite_check_and_unscale_";
-  constexpr int64_t kGrain = 4096;
   CheckNumber(kOp, "found_inf", found_inf, at::kFloat);
   CheckNumber(kOp, "inv_scale", inv_scale, at::kFloat);
   for (const at::Tensor& grad : grads) {
@@ -36,6 +35,7 @@ void UnscaleAndCheck(at::TensorList grads, at::Tensor& found_inf, const at::Tens
       const auto unscale = [data = static_cast<T*>(dense.mutable_data_ptr()), n = dense.numel(),
                             found = static_cast<float*>(found_inf.mutable_data_ptr()),
                             scale = static_cast<const float*>(inv_scale.const_data_ptr())] {
+        constexpr int64_t kGrain = 4096;
         const float by = *scale;
         ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
           bool finite = true;

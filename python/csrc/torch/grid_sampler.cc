@@ -115,7 +115,7 @@ struct Sampler {
   }
 };
 
-void Check(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation_mode) {
+void CheckGrid(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation_mode) {
   at::native::check_grid_sampler_common(input, grid);
   if (input.dim() == 4)
     at::native::check_grid_sampler_2d(input, grid);
@@ -128,7 +128,7 @@ void Check(const at::Tensor& input, const at::Tensor& grid, int64_t interpolatio
 
 at::Tensor GridSample(const at::Tensor& input, const at::Tensor& grid, int64_t interpolation_mode, int64_t padding_mode,
                       bool align_corners) {
-  Check(input, grid, interpolation_mode);
+  CheckGrid(input, grid, interpolation_mode);
   std::vector<int64_t> sizes = input.sizes().vec();
   for (size_t d = 2; d < sizes.size(); ++d) sizes[d] = grid.sizes()[d - 1];
   at::Tensor out = Empty(sizes, input.scalar_type(), input);
@@ -165,7 +165,7 @@ std::tuple<at::Tensor, at::Tensor> GridSampleBackward(const at::Tensor& grad, co
                                                       const at::Tensor& grid, int64_t interpolation_mode,
                                                       int64_t padding_mode, bool align_corners,
                                                       std::array<bool, 2> wanted) {
-  Check(input, grid, interpolation_mode);
+  CheckGrid(input, grid, interpolation_mode);
   const Sampler sampler(input, grid, interpolation_mode, padding_mode, align_corners);
   TORCH_CHECK(grad.dim() == input.dim() && grad.numel() == sampler.batch * sampler.channels * sampler.positions,
               "grid_sampler_backward(): expected a gradient for a grid of ", grid.sizes(), ", got ", grad.sizes());

@@ -16,8 +16,8 @@ namespace {
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-void Check(const at::Tensor& input, const MaybeTensor& per_channel, int64_t n, int64_t channels, int64_t positions,
-           int64_t groups) {
+void CheckGroups(const at::Tensor& input, const MaybeTensor& per_channel, int64_t n, int64_t channels,
+                 int64_t positions, int64_t groups) {
   TORCH_CHECK(IsRealFloat(input.scalar_type()), "native_group_norm expected real floats, got ", input.scalar_type());
   TORCH_CHECK(groups > 0 && channels % groups == 0, "Expected number of channels in input to be divisible by ",
               "num_groups, but got input of shape ", input.sizes(), " and num_groups=", groups);
@@ -30,8 +30,8 @@ void Check(const at::Tensor& input, const MaybeTensor& per_channel, int64_t n, i
 
 Three GroupNorm(const at::Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, int64_t n,
                 int64_t channels, int64_t positions, int64_t groups, double epsilon) {
-  Check(input, weight, n, channels, positions, groups);
-  Check(input, bias, n, channels, positions, groups);
+  CheckGroups(input, weight, n, channels, positions, groups);
+  CheckGroups(input, bias, n, channels, positions, groups);
   const at::ScalarType dtype = input.scalar_type(), wide = AccumulateType(dtype);
   const at::Tensor out = Empty(input.sizes(), dtype, input);
   const at::Tensor mean = Empty({n, groups}, wide, input), rstd = Empty({n, groups}, wide, input);

@@ -19,7 +19,7 @@ namespace {
 
 // `counts` of the bins between `low` and `high`; where these are equal, between the extremes of the elements.
 template <class T>
-void Count(const T* from, int64_t n, double low, double high, T* to, int64_t bins) {
+void CountBins(const T* from, int64_t n, double low, double high, T* to, int64_t bins) {
   if (low == high && n > 0) {
     const auto [least, greatest] = std::minmax_element(from, from + n);
     low = static_cast<double>(*least);
@@ -51,7 +51,7 @@ at::Tensor Histc(const at::Tensor& self, int64_t bins, const c10::Scalar& min, c
   DispatchNumbers(self.scalar_type(), [&]<class T>(T) {
     StreamOf(self).Launch(
         "histc", [from = static_cast<const T*>(x.const_data_ptr()), n = x.numel(), low, high,
-                  to = static_cast<T*>(counts.mutable_data_ptr()), bins] { Count(from, n, low, high, to, bins); });
+                  to = static_cast<T*>(counts.mutable_data_ptr()), bins] { CountBins(from, n, low, high, to, bins); });
   });
   return counts;
 }

@@ -17,11 +17,11 @@
 namespace npu::aten {
 namespace {
 
-using Two = std::tuple<at::Tensor&, at::Tensor&>;
+using ValuesAndIndices = std::tuple<at::Tensor&, at::Tensor&>;
 
 // Delivers what stands at `place`, of one element per row, in the sorted rows and where it came from.
-Two Pick(const at::Tensor& self, int64_t dim, const at::Tensor& place, bool keepdim, at::Tensor& values,
-         at::Tensor& indices) {
+ValuesAndIndices Pick(const at::Tensor& self, int64_t dim, const at::Tensor& place, bool keepdim, at::Tensor& values,
+                      at::Tensor& indices) {
   const auto [sorted, from] = self.sort(/*stable=*/true, dim, /*descending=*/false);
   const auto deliver = [&](const at::Tensor& rows, at::Tensor& out) {
     const at::Tensor picked = rows.gather(dim, place);
@@ -34,8 +34,8 @@ Two Pick(const at::Tensor& self, int64_t dim, const at::Tensor& place, bool keep
   return {values, indices};
 }
 
-Two KthValue(const at::Tensor& self, int64_t k, int64_t given_dim, bool keepdim, at::Tensor& values,
-             at::Tensor& indices) {
+ValuesAndIndices KthValue(const at::Tensor& self, int64_t k, int64_t given_dim, bool keepdim, at::Tensor& values,
+                          at::Tensor& indices) {
   const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
   TORCH_CHECK(k >= 1 && k <= (self.dim() == 0 ? 1 : self.size(dim)),
               "kthvalue(): selected number k out of range for dimension ", dim);
@@ -45,7 +45,8 @@ Two KthValue(const at::Tensor& self, int64_t k, int64_t given_dim, bool keepdim,
 }
 
 // The lower of two in the middle; the first that is no number, where there is one.
-Two Median(const at::Tensor& self, int64_t given_dim, bool keepdim, at::Tensor& values, at::Tensor& indices) {
+ValuesAndIndices Median(const at::Tensor& self, int64_t given_dim, bool keepdim, at::Tensor& values,
+                        at::Tensor& indices) {
   const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
   if (self.dim() == 0 || self.numel() == 0 || !IsNumber(self.scalar_type()))
     return FallBack<at::_ops::median_dim_values>(self, dim, keepdim, values, indices);

@@ -49,7 +49,7 @@ Taps BorderTaps(Border border, int64_t in, int64_t before, int64_t after) {
   }
   return taps;
 }
-std::vector<Taps> Axes(Border border, const at::Tensor& self, at::IntArrayRef padding) {
+std::vector<Taps> PaddedAxes(Border border, const at::Tensor& self, at::IntArrayRef padding) {
   const auto rank = static_cast<int64_t>(padding.size() / 2);
   std::vector<Taps> axes;
   for (int64_t d = rank - 1; d >= 0; --d)
@@ -62,7 +62,7 @@ template <class Meta, class Op, Border border>
 at::Tensor& Pad(const at::Tensor& self, at::IntArrayRef padding, at::Tensor& out) {
   Infer<Meta>(out, self, padding);
   if (!IsNumber(self.scalar_type())) return FallBack<Op>(self, padding, out);
-  Resample("pad", Axes(border, self, padding), self, out);
+  Resample("pad", PaddedAxes(border, self, padding), self, out);
   return out;
 }
 
@@ -85,7 +85,7 @@ at::Tensor& ReflectionPad2dOut(const at::Tensor& self, at::IntArrayRef padding, 
               " is too small: padded by ", padding, " it would be ", sizes);
   at::native::resize_output(out, sizes);
   if (!IsNumber(self.scalar_type())) return FallBack<at::_ops::reflection_pad2d_out>(self, padding, out);
-  Resample("pad", Axes(Border::kReflection, self, padding), self, out);
+  Resample("pad", PaddedAxes(Border::kReflection, self, padding), self, out);
   return out;
 }
 at::Tensor ReflectionPad2d(const at::Tensor& self, at::IntArrayRef padding) {
@@ -103,7 +103,7 @@ at::Tensor& PadBackwardOut(const at::Tensor& grad, const at::Tensor& self, at::I
               grad.sizes());
   at::native::resize_output(out, self.sizes());
   if (!IsRealFloat(self.scalar_type())) return FallBack<Op>(grad, self, padding, out);
-  ResampleBackward("pad_backward", Axes(border, self, padding), grad, out);
+  ResampleBackward("pad_backward", PaddedAxes(border, self, padding), grad, out);
   return out;
 }
 template <class Op, Border border>

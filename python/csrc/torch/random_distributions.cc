@@ -47,7 +47,7 @@ at::Tensor& NormalDeviationsOut(double mean, const at::Tensor& deviation, MaybeG
 }
 
 // Numbers in [0, 1) to make others of: float for 16-bit floats and integers.
-at::Tensor Uniform(const at::Tensor& self, MaybeGenerator generator) {
+at::Tensor UniformLike(const at::Tensor& self, MaybeGenerator generator) {
   const at::ScalarType type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return at::empty(self.sizes(), self.options().dtype(type)).uniform_(0, 1, std::move(generator));
 }
@@ -55,7 +55,7 @@ at::Tensor Uniform(const at::Tensor& self, MaybeGenerator generator) {
 at::Tensor& Cauchy(at::Tensor& self, double median, double sigma, MaybeGenerator generator) {
   TORCH_CHECK(sigma > 0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
   TORCH_CHECK(self.is_floating_point(), "cauchy_ expects a floating point tensor, got ", self.scalar_type());
-  return self.copy_(((Uniform(self, std::move(generator)) - 0.5) * M_PI).tan() * sigma + median);
+  return self.copy_(((UniformLike(self, std::move(generator)) - 0.5) * M_PI).tan() * sigma + median);
 }
 at::Tensor& LogNormal(at::Tensor& self, double mean, double deviation, MaybeGenerator generator) {
   TORCH_CHECK(deviation > 0, "log_normal_ expects std > 0.0, but found std=", deviation);
@@ -66,7 +66,7 @@ at::Tensor& LogNormal(at::Tensor& self, double mean, double deviation, MaybeGene
 // How many trials of probability p it takes, the successful one included.
 at::Tensor& Geometric(at::Tensor& self, double p, MaybeGenerator generator) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
-  const at::Tensor log_of_failing = (1 - Uniform(self, std::move(generator))).log();  // of a number in (0, 1]
+  const at::Tensor log_of_failing = (1 - UniformLike(self, std::move(generator))).log();  // of a number in (0, 1]
   return self.copy_((log_of_failing / std::log1p(-p)).ceil().clamp_min(1));
 }
 

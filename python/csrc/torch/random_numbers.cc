@@ -62,7 +62,7 @@ struct Element {
 };
 
 template <class T>
-void Fill(const RandomFill& fill, T* out, int64_t n) {
+void FillNumbers(const RandomFill& fill, T* out, int64_t n) {
   constexpr int64_t kGrain = 4096;
   const PhiloxState state = fill.position.Now();
   const Philox generator{state.seed};
@@ -77,8 +77,8 @@ void Fill(const RandomFill& fill, T* out, int64_t n) {
 }
 
 template <class T>
-void Launch(Stream& stream, const RandomFill& fill, const TensorView& out) {
-  stream.Launch("random", [fill, data = out.as<T>(), n = out.elements()] { Fill(fill, data, n); });
+void LaunchFill(Stream& stream, const RandomFill& fill, const TensorView& out) {
+  stream.Launch("random", [fill, data = out.as<T>(), n = out.elements()] { FillNumbers(fill, data, n); });
 }
 
 }  // namespace
@@ -89,27 +89,27 @@ void LaunchRandomFill(Stream& stream, const RandomFill& fill, const TensorView& 
   if (out.elements() == 0) return;
   switch (out.dtype) {
     case DType::kFloat32:
-      return Launch<float>(stream, fill, out);
+      return LaunchFill<float>(stream, fill, out);
     case DType::kFloat64:
-      return Launch<double>(stream, fill, out);
+      return LaunchFill<double>(stream, fill, out);
     case DType::kFloat16:
-      return Launch<Float16>(stream, fill, out);
+      return LaunchFill<Float16>(stream, fill, out);
     case DType::kBFloat16:
-      return Launch<BFloat16>(stream, fill, out);
+      return LaunchFill<BFloat16>(stream, fill, out);
     case DType::kBool:
-      return Launch<bool>(stream, fill, out);
+      return LaunchFill<bool>(stream, fill, out);
     case DType::kInt8:
     case DType::kUInt8:
-      return Launch<uint8_t>(stream, fill, out);
+      return LaunchFill<uint8_t>(stream, fill, out);
     case DType::kInt16:
     case DType::kUInt16:
-      return Launch<uint16_t>(stream, fill, out);
+      return LaunchFill<uint16_t>(stream, fill, out);
     case DType::kInt32:
     case DType::kUInt32:
-      return Launch<uint32_t>(stream, fill, out);
+      return LaunchFill<uint32_t>(stream, fill, out);
     case DType::kInt64:
     case DType::kUInt64:
-      return Launch<uint64_t>(stream, fill, out);
+      return LaunchFill<uint64_t>(stream, fill, out);
     default:
       Fail(ErrorCode::kUnsupported, "[random] expected numbers of whole bytes, got ", NameOf(out.dtype));
   }

@@ -38,7 +38,7 @@ class Volume {
 };
 
 template <class T>
-void Gather(const Volume& volume, int64_t planes, const T* from, T* to) {
+void GatherTaps(const Volume& volume, int64_t planes, const T* from, T* to) {
   const Taps& columns = volume.columns();
   const int64_t width = columns.outputs();
   ParallelFor(planes * volume.rows(), 4096 / (width + 1) + 1, [&](int64_t begin, int64_t end) {
@@ -58,7 +58,7 @@ void Gather(const Volume& volume, int64_t planes, const T* from, T* to) {
 }
 
 template <class T>
-void Scatter(const Volume& volume, int64_t planes, const T* grad, T* grad_input) {
+void ScatterTaps(const Volume& volume, int64_t planes, const T* grad, T* grad_input) {
   const Taps& columns = volume.columns();
   const int64_t width = columns.outputs();
   ParallelFor(planes, 1, [&](int64_t begin, int64_t end) {
@@ -82,7 +82,7 @@ void Scatter(const Volume& volume, int64_t planes, const T* grad, T* grad_input)
 
 // Both ways of one walk: `planes` tell how often `to` has what the walk writes.
 template <bool backward>
-void Launch(const char* op, std::vector<Taps> axes, const at::Tensor& from, at::Tensor& to) {
+void LaunchResample(const char* op, std::vector<Taps> axes, const at::Tensor& from, at::Tensor& to) {
   if (to.numel() == 0) return;
   if (from.numel() == 0) {
     to.zero_();
@@ -94,7 +94,7 @@ void Launch(const char* op, std::vector<Taps> axes, const at::Tensor& from, at::
   DispatchNumbers(from.scalar_type(), [&]<class T>(T) {
     StreamOf(x).Launch(op, [volume, planes, in = static_cast<const T*>(x.const_data_ptr()),
                             out = static_cast<T*>(target.mutable_data_ptr())] {
-      backward ? Scatter(volume, planes, in, out) : Gather(volume, planes, in, out);
+      backward ? ScatterTaps(volume, planes, in, out) : GatherTaps(volume, planes, in, out);
     });
   });
   Deliver(target, to);
@@ -103,10 +103,10 @@ void Launch(const char* op, std::vector<Taps> axes, const at::Tensor& from, at::
 }  // namespace
 
 void Resample(const char* op, std::vector<Taps> axes, const at::Tensor& from, at::Tensor& to) {
-  Launch<false>(op, std::move(axes), from, to);
+  LaunchResample<false>(op, std::move(axes), from, to);
 }
 void ResampleBackward(const char* op, std::vector<Taps> axes, const at::Tensor& grad, at::Tensor& grad_input) {
-  Launch<true>(op, std::move(axes), grad, grad_input);
+  LaunchResample<true>(op, std::move(axes), grad, grad_input);
 }
 
 }  // namespace npu::aten

@@ -50,7 +50,7 @@ at::Tensor& CumprodOut(const at::Tensor& self, int64_t dim, std::optional<at::Sc
 
 // Each element's extreme so far with its position, the last of equals; what is no number stays.
 template <class Op, bool maximum>
-void Extremes(const at::Tensor& self, at::Tensor& values, at::Tensor& indices, int64_t dim) {
+void RunningExtremes(const at::Tensor& self, at::Tensor& values, at::Tensor& indices, int64_t dim) {
   const bool truth = self.scalar_type() == at::kBool;
   const at::ScalarType dtype = truth ? at::kByte : self.scalar_type();
   if (!IsNumber(dtype)) return FallBack<Op>(self, values, indices, dim);
@@ -82,8 +82,8 @@ void Extremes(const at::Tensor& self, at::Tensor& values, at::Tensor& indices, i
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("cumprod.out", &CumprodOut);
-  m.impl("_cummax_helper", &Extremes<at::_ops::_cummax_helper, true>);
-  m.impl("_cummin_helper", &Extremes<at::_ops::_cummin_helper, false>);
+  m.impl("_cummax_helper", &RunningExtremes<at::_ops::_cummax_helper, true>);
+  m.impl("_cummin_helper", &RunningExtremes<at::_ops::_cummin_helper, false>);
 }
 
 }  // namespace

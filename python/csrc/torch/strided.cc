@@ -61,7 +61,7 @@ void Copy(const StridedPair& pair, T* to, const T* from) {
 }
 
 template <class T>
-void Launch(Stream& stream, const StridedPair& pair, void* to, const void* from) {
+void LaunchCopy(Stream& stream, const StridedPair& pair, void* to, const void* from) {
   stream.Launch("copy", [pair, to = static_cast<T*>(to), from = static_cast<const T*>(from)] { Copy(pair, to, from); });
 }
 
@@ -102,15 +102,15 @@ void LaunchStridedCopy(Stream& stream, const StridedPair& pair, size_t element_b
   if (pair.elements == 0) return;
   switch (element_bytes) {
     case 1:
-      return Launch<uint8_t>(stream, pair, to, from);
+      return LaunchCopy<uint8_t>(stream, pair, to, from);
     case 2:
-      return Launch<uint16_t>(stream, pair, to, from);
+      return LaunchCopy<uint16_t>(stream, pair, to, from);
     case 4:
-      return Launch<uint32_t>(stream, pair, to, from);
+      return LaunchCopy<uint32_t>(stream, pair, to, from);
     case 8:
-      return Launch<uint64_t>(stream, pair, to, from);
+      return LaunchCopy<uint64_t>(stream, pair, to, from);
     case 16:
-      return Launch<Bytes16>(stream, pair, to, from);
+      return LaunchCopy<Bytes16>(stream, pair, to, from);
     default:
       Fail(ErrorCode::kUnsupported, "[copy] expected elements of 1, 2, 4, 8 or 16 bytes, got ", element_bytes);
   }

@@ -28,7 +28,7 @@ bool Known(const at::Tensor& self) { return IsNumber(self.scalar_type()) || self
 
 // -1, 0 or 1; what is no number stands behind all, and differs even from its like.
 template <class T>
-int Compare(const T* a, const T* b, int64_t width) {
+int CompareRows(const T* a, const T* b, int64_t width) {
   for (int64_t k = 0; k < width; ++k) {
     const auto x = static_cast<Real<T>>(a[k]), y = static_cast<Real<T>>(b[k]);
     if (x < y || (x == x && y != y)) return -1;
@@ -62,7 +62,7 @@ struct Runs {
         const auto row = [&](int64_t i) { return from + i * width; };
         std::iota(at, at + n, int64_t{0});
         if (sort) {
-          std::stable_sort(at, at + n, [&](int64_t a, int64_t b) { return Compare(row(a), row(b), width) < 0; });
+          std::stable_sort(at, at + n, [&](int64_t a, int64_t b) { return CompareRows(row(a), row(b), width) < 0; });
         }
         for (int64_t i = 0; i < n; ++i) begins[i] = i == 0 || Differ(row(at[i - 1]), row(at[i]), width);
       });

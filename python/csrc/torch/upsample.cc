@@ -55,7 +55,7 @@
 namespace npu::aten {
 namespace {
 
-enum class Mode { kNearest, kNearestExact, kLinear, kCubic };
+enum class UpsampleMode { kNearest, kNearestExact, kLinear, kCubic };
 using Scale = std::optional<double>;
 
 template <class R>
@@ -107,17 +107,17 @@ Taps WeightedTaps(bool cubic, int64_t in, int64_t out, bool align_corners, Scale
   return taps;
 }
 
-Taps TapsOf(Mode mode, at::ScalarType dtype, int64_t in, int64_t out, bool align_corners, Scale scale) {
-  if (mode == Mode::kNearest || mode == Mode::kNearestExact)
-    return NearestTaps(mode == Mode::kNearestExact, in, out, scale);
+Taps TapsOf(UpsampleMode mode, at::ScalarType dtype, int64_t in, int64_t out, bool align_corners, Scale scale) {
+  if (mode == UpsampleMode::kNearest || mode == UpsampleMode::kNearestExact)
+    return NearestTaps(mode == UpsampleMode::kNearestExact, in, out, scale);
   const auto make = dtype == at::kDouble ? &WeightedTaps<double> : &WeightedTaps<float>;
-  return make(mode == Mode::kCubic, in, out, align_corners, scale);
+  return make(mode == UpsampleMode::kCubic, in, out, align_corners, scale);
 }
 
 // One table for each of the last dimensions, outermost first, as their scales are.
 template <class... Scales>
-std::vector<Taps> Axes(Mode mode, at::ScalarType dtype, at::IntArrayRef in, at::IntArrayRef out, bool align_corners,
-                       Scales... given) {
+std::vector<Taps> SampledAxes(UpsampleMode mode, at::ScalarType dtype, at::IntArrayRef in, at::IntArrayRef out,
+                              bool align_corners, Scales... given) {
   const std::array scales{given...};
   std::vector<Taps> axes;
   for (size_t d = 0; d < scales.size(); ++d)
@@ -126,53 +126,55 @@ std::vector<Taps> Axes(Mode mode, at::ScalarType dtype, at::IntArrayRef in, at::
   return axes;
 }
 template <class... Scales>
-std::vector<Taps> Axes(Mode mode, at::ScalarType dtype, at::IntArrayRef in, at::IntArrayRef out, Scale first,
-                       Scales... others) {
-  return Axes(mode, dtype, in, out, false, first, others...);
+std::vector<Taps> SampledAxes(UpsampleMode mode, at::ScalarType dtype, at::IntArrayRef in, at::IntArrayRef out,
+                              Scale first, Scales... others) {
+  return SampledAxes(mode, dtype, in, out, false, first, others...);
 }
 
-bool Takes(Mode mode, const at::Tensor& t) {
-  const bool copies = mode == Mode::kNearest || mode == Mode::kNearestExact;
+bool CanUpsample(UpsampleMode mode, const at::Tensor& t) {
+  const bool copies = mode == UpsampleMode::kNearest || mode == UpsampleMode::kNearestExact;
   return IsRealFloat(t.scalar_type()) || (copies && IsNumber(t.scalar_type()));
 }
 
 // `Args`: whether corners are aligned, where the mode has it, and a scale per dimension.
-template <class Meta, class Op, Mode mode, class... Args>
-struct Forward {
+template <class Meta, class Op, UpsampleMode mode, class... Args>
+struct UpsampleForward {
   static at::Tensor& Into(const at::Tensor& self, at::IntArrayRef size, Args... args, at::Tensor& out) {
     Infer<Meta>(out, self, size, args...);
-    if (!Takes(mode, self)) return FallBack<Op>(self, size, args..., out);
-    Resample("upsample", Axes(mode, self.scalar_type(), self.sizes(), out.sizes(), args...), self, out);
+    if (!CanUpsample(mode, self)) return FallBack<Op>(self, size, args..., out);
+    Resample("upsample", SampledAxes(mode, self.scalar_type(), self.sizes(), out.sizes(), args...), self, out);
     return out;
   }
 };
-template <class Meta, class Op, Mode mode, class... Args>
-struct Backward {
+template <class Meta, class Op, UpsampleMode mode, class... Args>
+struct UpsampleBackward {
   static at::Tensor& Into(const at::Tensor& grad, at::IntArrayRef size, at::IntArrayRef input_size, Args... args,
                           at::Tensor& out) {
     Infer<Meta>(out, grad, size, input_size, args...);
     if (!IsRealFloat(grad.scalar_type())) return FallBack<Op>(grad, size, input_size, args..., out);
-    ResampleBackward("upsample_backward", Axes(mode, grad.scalar_type(), input_size, grad.sizes(), args...), grad, out);
+    ResampleBackward("upsample_backward", SampledAxes(mode, grad.scalar_type(), input_size, grad.sizes(), args...),
+                     grad, out);
     return out;
   }
 };
 
-#define NPU_UPSAMPLE(name, mode, ...)                                                                         \
-  m.impl(#name ".out", &Forward<at::meta::structured_##name, at::_ops::name##_out, mode, __VA_ARGS__>::Into); \
-  m.impl(#name "_backward.grad_input", &Backward<at::meta::structured_##name##_backward,                      \
-                                                 at::_ops::name##_backward_grad_input, mode, __VA_ARGS__>::Into)
+#define NPU_UPSAMPLE(name, mode, ...)                                                                                 \
+  m.impl(#name ".out", &UpsampleForward<at::meta::structured_##name, at::_ops::name##_out, mode, __VA_ARGS__>::Into); \
+  m.impl(#name "_backward.grad_input",                                                                                \
+         &UpsampleBackward<at::meta::structured_##name##_backward, at::_ops::name##_backward_grad_input, mode,        \
+                           __VA_ARGS__>::Into)
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  NPU_UPSAMPLE(upsample_nearest1d, Mode::kNearest, Scale);
-  NPU_UPSAMPLE(upsample_nearest2d, Mode::kNearest, Scale, Scale);
-  NPU_UPSAMPLE(upsample_nearest3d, Mode::kNearest, Scale, Scale, Scale);
-  NPU_UPSAMPLE(_upsample_nearest_exact1d, Mode::kNearestExact, Scale);
-  NPU_UPSAMPLE(_upsample_nearest_exact2d, Mode::kNearestExact, Scale, Scale);
-  NPU_UPSAMPLE(_upsample_nearest_exact3d, Mode::kNearestExact, Scale, Scale, Scale);
-  NPU_UPSAMPLE(upsample_linear1d, Mode::kLinear, bool, Scale);
-  NPU_UPSAMPLE(upsample_bilinear2d, Mode::kLinear, bool, Scale, Scale);
-  NPU_UPSAMPLE(upsample_trilinear3d, Mode::kLinear, bool, Scale, Scale, Scale);
-  NPU_UPSAMPLE(upsample_bicubic2d, Mode::kCubic, bool, Scale, Scale);
+  NPU_UPSAMPLE(upsample_nearest1d, UpsampleMode::kNearest, Scale);
+  NPU_UPSAMPLE(upsample_nearest2d, UpsampleMode::kNearest, Scale, Scale);
+  NPU_UPSAMPLE(upsample_nearest3d, UpsampleMode::kNearest, Scale, Scale, Scale);
+  NPU_UPSAMPLE(_upsample_nearest_exact1d, UpsampleMode::kNearestExact, Scale);
+  NPU_UPSAMPLE(_upsample_nearest_exact2d, UpsampleMode::kNearestExact, Scale, Scale);
+  NPU_UPSAMPLE(_upsample_nearest_exact3d, UpsampleMode::kNearestExact, Scale, Scale, Scale);
+  NPU_UPSAMPLE(upsample_linear1d, UpsampleMode::kLinear, bool, Scale);
+  NPU_UPSAMPLE(upsample_bilinear2d, UpsampleMode::kLinear, bool, Scale, Scale);
+  NPU_UPSAMPLE(upsample_trilinear3d, UpsampleMode::kLinear, bool, Scale, Scale, Scale);
+  NPU_UPSAMPLE(upsample_bicubic2d, UpsampleMode::kCubic, bool, Scale, Scale);
 }
 
 #undef NPU_UPSAMPLE
