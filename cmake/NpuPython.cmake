@@ -13,4 +13,5 @@ pybind11_add_module(_C MODULE NO_EXTRAS ${binding_sources})
 target_link_libraries(_C PRIVATE npu_runtime)
 # Nothing here is hot: a third of the build time of its templates.
 target_compile_options(_C PRIVATE -O1)
+set_target_properties(_C PROPERTIES UNITY_BUILD ON)  # its headers cost more than its sources
 target_precompile_headers(_C PRIVATE <pybind11/pybind11.h> <pybind11/stl.h> <pybind11/functional.h>)
