@@ -34,6 +34,10 @@ constexpr int64_t kPackedBytes = 4 << 20;
 // multiply-adds: a product of one row takes the time of its bytes.
 constexpr int64_t kGrainBytes = 64 << 10;
 constexpr int64_t kGrainWork = 256 << 10;
+// A short product, in multiply-adds and, when each panel is read but once, in bytes of B.
+constexpr int64_t kShortWork = 128 << 20;
+constexpr int64_t kShortBytes = 2 << 20;
+constexpr int64_t kRangePanels = 8;
 
 }  // namespace
 
@@ -82,6 +86,13 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
   const int64_t panel_work = CeilDiv(m, out.row_parts) * k * kPanelColumns;
   const int64_t panel_bytes = PanelBytes(format, k);
   out.panel_grain = std::max<int64_t>(1, std::min(kGrainBytes / panel_bytes, kGrainWork / panel_work));
+  // The first panel of a range comes from memory while nothing is multiplied. So in a short product ranges have many
+  // panels, or there is but one for each thread; a long one is rather kept even between threads that others slow down.
+  const bool is_short = m * n * k <= kShortWork && (out.slivers > 1 || panels * panel_bytes <= kShortBytes);
+  if (constant_b && is_short) {
+    const int64_t ranges = threads * std::max<int64_t>(1, panels / (threads * kRangePanels));
+    out.panel_grain = std::max(out.panel_grain, panels / ranges);
+  }
   return out;
 }
 
