@@ -97,6 +97,9 @@ TEST_CASE("Gemm equals a double loop where K, M and N are cut into blocks") {
     CheckGemm(dtype, {1, 40, 20001, false, false, true});
     CheckGemm(dtype, {29, 40, 2048, false, false, true});  // rows whole pages apart are packed, others read in place
     CheckGemm(dtype, {5, 500, 700, false, true, false, Shape{500}, 0.5, 2.0});
+    // More rows than are packed at once: in one block of K, and in several.
+    CheckGemm(dtype, {1100, 5, 1024, true, false, true});
+    CheckGemm(dtype, {530, 5, 4096, false, false, true});
   }
 }
 
