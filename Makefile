@@ -42,7 +42,8 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
 	$(PY) benchmarks/limits.py
 	$(PY) benchmarks/matmul.py
-	for isa in avx512 avx2; do ORT_NPU_ISA=$$isa $(PY) benchmarks/matmul.py --dtypes float32 bfloat16 || exit 1; done
+	for isa in $$($(PY) benchmarks/narrower.py); do \
+	  ORT_NPU_ISA=$$isa $(PY) benchmarks/matmul.py --dtypes float32 bfloat16 || exit 1; done
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
 	$(PY) benchmarks/startup.py

@@ -170,10 +170,11 @@ class Product {
     return {static_cast<const char*>(a_.data) + offset * element, a_.row_stride * element, kChunkBytes};
   }
 
+  int64_t PackedSliverBytes() const {
+    return SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, blocking_.depth);
+  }
   char* PackedSliver(int64_t s, int64_t kb) const {
-    const int64_t whole = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, blocking_.depth);
-    const int64_t bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, DepthOf(kb));
-    return packed_a_ + kb * whole * (packed_end_ - packed_begin_) + (s - packed_begin_) * bytes;
+    return packed_a_ + (kb * (packed_end_ - packed_begin_) + s - packed_begin_) * PackedSliverBytes();
   }
 
   // Packs those slivers that are not read in place, for all threads and panels.
@@ -185,9 +186,8 @@ class Product {
     packed_end_ = sliver_end;
     if (in_place(packed_begin_) && in_place(sliver_end - 1)) return;
     const int64_t slivers = packed_end_ - packed_begin_;
-    const int64_t sliver_bytes = SliverBytes(kernel_.sliver_format, blocking_.sliver_rows, blocking_.depth);
-    packed_a_ = static_cast<char*>(scratch.a.Reserve(blocks * slivers * sliver_bytes));
-    ParallelFor(blocks * slivers, std::max<int64_t>(1, kPackGrainBytes / sliver_bytes),
+    packed_a_ = static_cast<char*>(scratch.a.Reserve(blocks * slivers * PackedSliverBytes()));
+    ParallelFor(blocks * slivers, std::max<int64_t>(1, kPackGrainBytes / PackedSliverBytes()),
                 [&](int64_t begin, int64_t end) {
                   for (int64_t unit = begin; unit < end; ++unit) {
                     const int64_t kb = unit / slivers, s = packed_begin_ + unit % slivers;
