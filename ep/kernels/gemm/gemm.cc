@@ -124,6 +124,7 @@ class Product {
         Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
         for (int64_t s = sliver_begin; s < sliver_end; ++s) {
           const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
+          if (last) AskForResult(prefetch, m0, rows, p * kPanelColumns);
           tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, kb), b, prefetch, depth, tile, kb > 0);
           prefetch.data += depth / RowDepth(format_) * prefetch.step;
 
@@ -214,6 +215,14 @@ class Product {
     if (!packed_b_ || (passes == 1 && !widen_))
       return {static_cast<const char*>(b) + Prefetch::Distance(blocking_.sliver_rows), row_bytes};
     return {static_cast<const char*>(PackedPanelOf(next_panel, k0, 0)), (row_bytes + passes - 1) / passes};
+  }
+
+  void AskForResult(Prefetch& prefetch, int64_t m0, int64_t rows, int64_t n0) const {
+    const int64_t element = BitsOf(c_.dtype) / 8;
+    prefetch.result = static_cast<const char*>(c_.data) + (m0 * c_.row_stride + n0) * element;
+    prefetch.result_stride = c_.row_stride * element;
+    prefetch.result_end = kPanelColumns * element - 1;
+    prefetch.result_rows = rows;
   }
 
   const void* PackedPanelOf(int64_t panel, int64_t k0, int64_t depth) {

@@ -86,6 +86,7 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
     b += Panel::kRowElements;
   };
   for (; depth >= kChunk; depth -= kChunk, a.Advance(sliver.chunk_stride)) {
+    prefetch.ResultRow();
     for (int s = 0; s < kSteps; s += kChains) {
 #pragma GCC unroll 4
       for (int chain = 0; chain < kChains; ++chain) step((s + chain) * Panel::kDepth, chain);

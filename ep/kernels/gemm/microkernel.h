@@ -42,10 +42,12 @@ class RowPointers {
 };
 
 // What a micro-kernel brings into the cache while it works: with every stored row of its panel the next `step` bytes
-// from `data` on, at most as many as a row has.
+// from `data` on, at most as many as a row has, and with every chunk of K one of the rows of C that the sums are for.
 struct Prefetch {
   const char* data = nullptr;
   int64_t step = 0;
+  const char* result = nullptr;
+  int64_t result_stride = 0, result_end = 0, result_rows = 0;
 
   // For one stored row of two lines or less. Steps of less than a line ask for some lines twice, which costs less than
   // to count. Into the second-level cache: lines on their way to the first would take the places there that loads wait
@@ -56,6 +58,16 @@ struct Prefetch {
     __builtin_prefetch(data, 0, kSecondLevel);
     if constexpr (kRowBytes > 64) __builtin_prefetch(data + step / 2, 0, kSecondLevel);
     data += step;
+  }
+
+  // A store to a line that no cache has waits until the line was read. To ask for all rows at once would hold up the
+  // loads of the next steps instead.
+  void ResultRow() {
+    if (result_rows == 0) return;
+    __builtin_prefetch(result, 1);
+    __builtin_prefetch(result + result_end, 1);
+    result += result_stride;
+    --result_rows;
   }
 
   // How far ahead a panel is asked for that is read once. Few rows are quickest with 2 to 4 KB, and with tile registers

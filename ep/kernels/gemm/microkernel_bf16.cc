@@ -33,6 +33,7 @@ __attribute__((target("avx512bf16"))) void Bf16Tile(const Sliver& sliver, const 
   }
   while (pairs > 0) {
     const int steps = pairs < kChunk ? static_cast<int>(pairs) : kChunk;
+    prefetch.ResultRow();
     for (int s = 0; s < steps; s += kChains) {
 #pragma GCC unroll 4
       for (int chain = 0; chain < kChains; ++chain) {
