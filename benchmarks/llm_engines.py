@@ -94,8 +94,8 @@ class NpuModel(LanguageModel):
 
     def __init__(self, directory: str, threads: int, capacity: int) -> None:
         super().__init__()
-        from onnxruntime_npu import ortvalue_to_numpy
         from onnxruntime_npu.decoding import StepModel
+        from onnxruntime_npu.sampling import Chooser, Sampler
 
         options = session_options(threads)
         path = str(Path(directory) / "model.onnx")
@@ -104,7 +104,7 @@ class NpuModel(LanguageModel):
             raise RuntimeError("expected a session that captures graphs")
         config = json.loads((Path(directory) / "config.json").read_text())
         self.vocabulary = config["vocab_size"]
-        self.to_numpy, self.capacity, self.rows = ortvalue_to_numpy, capacity, 0
+        self.chooser, self.capacity, self.rows = Chooser(Sampler()), capacity, 0
 
     def reset(self, rows: int) -> None:
         if rows != self.rows:  # what the cache holds beyond a row's length is never read
@@ -117,7 +117,7 @@ class NpuModel(LanguageModel):
         rows, new = ids.shape
         lengths, totals = np.full(rows, new, np.int64), np.full(rows, past + new, np.int64)
         logits = self.steps.step(np.ascontiguousarray(ids), lengths, totals)
-        return self.to_numpy(logits)[:, -1].astype(np.float32, copy=False)
+        return self.chooser.to_host(logits)[:, -1]
 
 
 class OrtModel(LanguageModel):
@@ -323,4 +323,4 @@ class LlamaCppModel(LanguageModel):
         if status := self.api.llama_decode(self.context, batch):
             raise RuntimeError(f"llama_decode gives {status}")
         logits = self.api.llama_get_logits_ith(self.context, -1)
-        return np.ctypeslib.as_array(logits, (1, self.vocabulary)).copy()
+        return np.ctypeslib.as_array(logits, (1, self.vocabulary))

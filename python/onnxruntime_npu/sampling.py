@@ -80,7 +80,8 @@ class Chooser:
     def __init__(self, sampler: Sampler, session: ort.InferenceSession | None = None) -> None:
         """Serve one batch; ``session`` is what ``open_sampler`` gave, not needed for greedy."""
         self._sampler = sampler
-        self._host: np.ndarray | None = None
+        self._host = np.empty((0, 0, 0), np.float32)
+        self._host_value: ort.OrtValue | None = None  # over the same memory
         self._bound: tuple[int, int] | None = None
         if not sampler.greedy:
             assert session is not None
@@ -90,7 +91,7 @@ class Chooser:
     def __call__(self, logits: ort.OrtValue) -> np.ndarray:
         """Return the token of each row, int64 [rows]."""
         if self._sampler.greedy:
-            return self._to_host(logits)[:, -1].argmax(axis=-1)
+            return self.to_host(logits)[:, -1].argmax(axis=-1)
         rows, _, vocabulary = logits.shape()
         if self._bound != (rows, vocabulary):
             self._bound = (rows, vocabulary)
@@ -102,11 +103,13 @@ class Chooser:
         self._session.run_with_iobinding(self._binding)
         return self._binding.get_outputs()[0].numpy()[:, 0]
 
-    def _to_host(self, logits: ort.OrtValue) -> np.ndarray:
+    def to_host(self, logits: ort.OrtValue) -> np.ndarray:
+        """Return logits as an array that the next call may write to."""
         if logits.device_name() == "cpu":
             return logits.numpy()
-        # One array for all steps: fresh pages take longer than the copy.
-        if self._host is None or list(self._host.shape) != logits.shape():
+        # One array for all steps, wrapped once: fresh pages take longer than the copy.
+        if list(self._host.shape) != logits.shape():
             self._host = np.empty(logits.shape(), np.float32)
-        ort.copy_tensors([logits], [ort.OrtValue.ortvalue_from_numpy(self._host)])
+            self._host_value = ort.OrtValue.ortvalue_from_numpy(self._host)
+        ort.copy_tensors([logits], [self._host_value])
         return self._host
