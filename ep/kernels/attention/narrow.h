@@ -44,6 +44,28 @@ struct NarrowBuffers {
   float *scores, *bias, *sums;
 };
 
+// Rows that are read next, asked for one by one while others are multiplied: memory is never idle. Into the
+// second-level cache: lines on their way to the first would take the places there that loads wait for.
+class RowsAhead {
+ public:
+  RowsAhead() = default;
+  // Null rows: none.
+  template <class T>
+  RowsAhead(const T* rows, int64_t row_stride, int64_t columns)
+      : data_(reinterpret_cast<const char*>(rows)),
+        stride_(row_stride * static_cast<int64_t>(sizeof(T))),
+        bytes_(rows == nullptr ? 0 : columns * static_cast<int64_t>(sizeof(T))) {}
+  NPU_SIMD_INLINE void AskForRow() {
+    constexpr int kForReading = 0, kSecondLevel = 2;
+    for (int64_t b = 0; b < bytes_; b += 64) __builtin_prefetch(data_ + b, kForReading, kSecondLevel);
+    data_ += stride_;
+  }
+
+ private:
+  const char* data_ = nullptr;
+  int64_t stride_ = 0, bytes_ = 0;
+};
+
 template <class Math>
 class NarrowItem {
   using T = typename Math::Storage;
@@ -55,6 +77,7 @@ class NarrowItem {
       : p_(p), item_(item), s_(p.sequences[static_cast<size_t>(item.sequence)]), b_(p, scratch) {}
 
   void Run(float* partials) {
+    AskForFirstKeys();
     Begin();
     for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += kKeyBlock) {
       Step(begin, std::min(kKeyBlock, item_.key_end - begin));
@@ -65,6 +88,15 @@ class NarrowItem {
   }
 
  private:
+  // Nothing else is there to do before they come.
+  void AskForFirstKeys() const {
+    const int64_t n = std::min(kKeyBlock, item_.key_end - item_.key_begin);
+    int64_t stride = 0;
+    const T* keys = KeysInPlace(item_.key_begin, n, &stride);
+    RowsAhead ahead(keys, stride, b_.key_stride);
+    for (int64_t j = 0; j < n; ++j) ahead.AskForRow();
+  }
+
   void Begin() {
     std::fill_n(b_.queries, item_.rows * b_.key_stride, typename Math::Query{});
     std::fill_n(b_.sums, item_.rows * b_.value_stride, 0.0f);
@@ -88,26 +120,42 @@ class NarrowItem {
       n = seen.end - seen.begin;
       if (n == 0) return;
     }
-    int64_t stride = 0;
-    const T* keys = RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, n, &stride);
-    if (keys == nullptr) {
+    int64_t key_stride = 0, value_stride = 0;
+    const T* keys = KeysInPlace(begin, n, &key_stride);
+    const T* values = ValuesInPlace(begin, n, &value_stride);
+    const bool keys_in_place = keys != nullptr;
+    if (!keys_in_place) {
       CopyKeys(p_, s_, item_.key_head, begin, begin + n, b_.keys, b_.key_stride);
       keys = b_.keys;
     }
-    ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA { Scores<rows>(r, keys, stride, n); });
+    RowsAhead ahead(values, value_stride, b_.value_stride);
+    ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
+      Scores<rows>(r, keys, key_stride, n, ahead);
+      ahead = {};
+    });
     for (int64_t r = 0; r < item_.rows; ++r) Normalise(r, begin, n);
 
-    const T* values = RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, n, &stride);
     if (values == nullptr) {
       CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
       ClearTails(b_.values, n, p_.value_size, b_.value_stride);
       values = b_.values;
     }
+    if (keys_in_place && begin + n < item_.key_end) ahead = {keys + n * key_stride, key_stride, b_.key_stride};
     ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
       int64_t d = 0;
-      for (; d + 4 * kLanes <= b_.value_stride; d += 4 * kLanes) ValueTile<rows, 4>(r, values + d, stride, n, d);
-      for (; d < b_.value_stride; d += kLanes) ValueTile<rows, 1>(r, values + d, stride, n, d);
+      for (; d + 4 * kLanes <= b_.value_stride; d += 4 * kLanes) {
+        ValueTile<rows, 4>(r, values + d, value_stride, n, d, ahead);
+        ahead = {};
+      }
+      for (; d < b_.value_stride; d += kLanes) ValueTile<rows, 1>(r, values + d, value_stride, n, d, ahead);
     });
+  }
+
+  const T* KeysInPlace(int64_t begin, int64_t n, int64_t* stride) const {
+    return RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, n, stride);
+  }
+  const T* ValuesInPlace(int64_t begin, int64_t n, int64_t* stride) const {
+    return RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, n, stride);
   }
 
   // Rows [begin, begin + n) as they lie, when they are whole registers at one distance; else null, and the stride of
@@ -135,7 +183,7 @@ class NarrowItem {
 
   // Up to kLanes products at a time, kRows rows by kLanes / kRows keys, whose sums end in one vector.
   template <int kRows>
-  NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t n) {
+  NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t n, RowsAhead ahead) {
     constexpr int kKeys = kLanes / kRows;
     const typename Math::Query* queries = b_.queries + r * b_.key_stride;
     const float scale = score_scale_;
@@ -143,6 +191,8 @@ class NarrowItem {
       const T* key[kKeys];
 #pragma GCC unroll 16
       for (int k = 0; k < kKeys; ++k) key[k] = keys + std::min(j + k, n - 1) * key_stride;
+#pragma GCC unroll 16
+      for (int k = 0; k < kKeys; ++k) ahead.AskForRow();
       Vec sum[kLanes] = {};
       for (int64_t d = 0; d < b_.key_stride; d += Math::kStep) {
         typename Math::Register q[kRows];
@@ -199,7 +249,8 @@ class NarrowItem {
   }
 
   template <int kRows, int kVectors>
-  NPU_SIMD_INLINE void ValueTile(int64_t r, const T* values, int64_t stride, int64_t n, int64_t column) {
+  NPU_SIMD_INLINE void ValueTile(int64_t r, const T* values, int64_t stride, int64_t n, int64_t column,
+                                 RowsAhead ahead) {
     const float* weights = b_.scores + r * kScoreStride;
     float* sums = b_.sums + r * b_.value_stride + column;
     Vec sum[kRows][kVectors];
@@ -209,6 +260,7 @@ class NarrowItem {
       for (int v = 0; v < kVectors; ++v) sum[i][v] = Load(sums + i * b_.value_stride + v * kLanes);
     }
     for (int64_t j = 0; j < n; ++j) {
+      ahead.AskForRow();
       Vec x[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) x[v] = LoadFloats(values + j * stride + v * kLanes);
