@@ -64,11 +64,10 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
   out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), kDepthMultiple) * kDepthMultiple;
   out.depth_blocks = CeilDiv(k, out.depth);
 
-  out.block_slivers = std::clamp<int64_t>(
-      SliverBudget() / SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth), 1, out.slivers);
-  out.packed_slivers = std::clamp<int64_t>(
-      kPackedBytes / (SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth) * out.depth_blocks),
-      out.block_slivers, out.slivers);
+  const int64_t sliver_bytes = SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth);
+  out.block_slivers = std::clamp<int64_t>(SliverBudget() / sliver_bytes, 1, out.slivers);
+  out.packed_slivers =
+      std::clamp<int64_t>(kPackedBytes / (sliver_bytes * out.depth_blocks), out.block_slivers, out.slivers);
   // Even blocks: the panels come from memory for a short one as for a long one.
   out.packed_slivers = CeilDiv(out.slivers, CeilDiv(out.slivers, out.packed_slivers));
   out.block_slivers = CeilDiv(out.packed_slivers, CeilDiv(out.packed_slivers, out.block_slivers));

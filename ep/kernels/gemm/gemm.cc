@@ -183,9 +183,10 @@ class Product {
     const int64_t blocks = blocking_.depth_blocks;
     const auto in_place = [&](int64_t s) { return InPlace(s, DepthOf(0)) && InPlace(s, DepthOf(blocks - 1)); };
     // The last sliver alone may differ from the others in its rows.
-    packed_begin_ = in_place(sliver_begin) ? sliver_end - 1 : sliver_begin;
+    const bool all = !in_place(sliver_begin), last = !in_place(sliver_end - 1);
+    if (!all && !last) return;
+    packed_begin_ = all ? sliver_begin : sliver_end - 1;
     packed_end_ = sliver_end;
-    if (in_place(packed_begin_) && in_place(sliver_end - 1)) return;
     const int64_t slivers = packed_end_ - packed_begin_;
     packed_a_ = static_cast<char*>(scratch.a.Reserve(blocks * slivers * PackedSliverBytes()));
     ParallelFor(blocks * slivers, std::max<int64_t>(1, kPackGrainBytes / PackedSliverBytes()),
