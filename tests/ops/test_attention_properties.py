@@ -485,6 +485,28 @@ def test_block_table_entries_are_checked(data, rows, length, entry) -> None:
     assert torch.equal(want, attention(q, k, v, **attributes, actual_seq_lengths_kv=lengths)[0])
 
 
+@pytest.mark.parametrize("dtype", list(_DTYPES))
+@pytest.mark.parametrize("rows", [1, 20])
+@pytest.mark.parametrize("size", [20, 64])  # 64 is whole registers, which are read in place
+def test_block_table_entries_of_unseen_blocks_are_not_read(rows, size, dtype) -> None:
+    q, k, v, attributes = _operands((4, 2, size), 2, rows, 256, dtype)
+    attributes |= {"actual_seq_lengths_kv": [0, 256], "sparse_mode": 0}
+    mask = torch.zeros(2, 1, rows, 256, dtype=torch.bool)
+    mask[..., :128] = True
+    attributes["atten_mask"] = mask
+    want = attention(q, k, v, **attributes)
+    table = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
+    k, v = (_pages(x, table, 4, 128, False) for x in (k, v))
+    table[0] = -5  # nothing is cached
+    table[1, 0] = 99  # masked for every query
+    got = attention(q, k, v, block_table=table, block_size=128, **attributes)
+    assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
+    del attributes["atten_mask"]
+    table[1, 0] = 2
+    got = attention(q, k, v, block_table=table, block_size=128, **attributes)
+    assert torch.isfinite(got[0]).all()
+
+
 @given(lengths=st.lists(HOSTILE, min_size=2, max_size=2), packed=st.booleans())
 def test_lengths_are_checked(lengths, packed) -> None:
     q, k, v, attributes = _operands((4, 2, 16), 2, 3, 8, torch.float32)

@@ -88,9 +88,10 @@ class NarrowItem {
   }
 
  private:
-  // Nothing else is there to do before they come.
+  // Nothing else is there to do before they come. A page table need not have pages for keys that nobody sees.
   void AskForFirstKeys() const {
     const int64_t n = std::min(kKeyBlock, item_.key_end - item_.key_begin);
+    if (n <= 0 || p_.mask != nullptr) return;
     int64_t stride = 0;
     const T* keys = KeysInPlace(item_.key_begin, n, &stride);
     RowsAhead ahead(keys, stride, b_.key_stride);
