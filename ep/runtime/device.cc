@@ -8,6 +8,7 @@
 #include "ep/runtime/graph_recording.h"
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
+#include "ep/runtime/pinned_memory.h"
 #include "ep/runtime/stream_set.h"
 
 namespace npu {
@@ -45,7 +46,7 @@ void Device::Synchronize() {
 void Device::RecordBusyStreams(const void* address) {
   void* start = nullptr;
   streams_->Visit([&](Stream& stream) {
-    if (backend_.StreamQuery(stream.handle())) return;
+    if (backend_.StreamQuery(stream.handle()) || PinnedMemory::Instance().RecordUse(address, stream)) return;
     if (start == nullptr) start = allocator_->LiveBlockAround(address);
     if (start != nullptr) allocator_->RecordStream(start, stream);
   });
