@@ -237,16 +237,16 @@ void CachingAllocator::TrimExpandableSegments() {
   a.TrimTails(a.pool);
 }
 
-void CachingAllocator::ReleaseStream(Stream& stream) {
+void CachingAllocator::ReleaseStream(uint64_t stream) {
   Impl& a = *impl_;
   std::lock_guard reclaim(a.reclaim_mutex);
   std::lock_guard lock(a.mutex);
   a.ProcessEvents();
-  a.streams.erase(stream.id());
-  a.direct_streams.erase(stream.id());
-  a.ForEachPool([&](BlockPool& pool) { pool.Disown(stream.id()); });
+  a.streams.erase(stream);
+  a.direct_streams.erase(stream);
+  a.ForEachPool([&](BlockPool& pool) { pool.Disown(stream); });
   // The stream has drained, so there is nothing left to wait for on it.
-  for (auto& [ptr, block] : a.live) std::erase_if(block->uses, [&](const StreamUse& u) { return u.id == stream.id(); });
+  for (auto& [ptr, block] : a.live) std::erase_if(block->uses, [&](const StreamUse& u) { return u.id == stream; });
 }
 
 void CachingAllocator::ShareFreeBlocks(Stream& stream) {

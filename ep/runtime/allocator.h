@@ -73,8 +73,8 @@ class CachingAllocator {
   void EmptyCache();
   // Gives back the free ends of expandable segments; throws Error(kInvalidArgument) when they are off.
   void TrimExpandableSegments();
-  // A stream is going away: its free blocks move to where any stream may take them.
-  void ReleaseStream(Stream& stream);
+  // The stream of that id is gone, its work done: its free blocks move to where any stream may take them.
+  void ReleaseStream(uint64_t stream);
   // Waits for what `stream` has queued: its free blocks move likewise.
   void ShareFreeBlocks(Stream& stream);
 

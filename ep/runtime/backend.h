@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "ep/runtime/status.h"
 #include "ep/runtime/task.h"
 
 namespace npu {
@@ -32,6 +34,10 @@ class BackendEvent {
 
 // Every call is thread-safe. Functions that enqueue return before the work is done; the work of one
 // stream runs in FIFO order, streams run concurrently.
+//
+// Work that fails stops its stream: what is behind it is skipped, and so is what waits for an event recorded behind it,
+// on any stream. A status says so to everybody who waits; only StreamResume lets a stream run again. Queries tell
+// whether work is over, however it ended, and never throw.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -49,24 +55,30 @@ class Backend {
   virtual void FreePinned(void* ptr) = 0;
 
   virtual BackendStream* CreateStream(int device, int priority) = 0;
-  virtual void DestroyStream(BackendStream* stream) = 0;  // drains it first
-  // `op` is a string with static storage or one the op registry owns: the name an error carries.
-  virtual void Launch(BackendStream* stream, const char* op, Task task) = 0;
+  virtual void DestroyStream(BackendStream* stream) = 0;  // which is idle
+  // `op` is a string with static storage or one the op registry owns: the name an error carries. `held_bytes` of host
+  // memory belong to the task: what is queued is bounded in bytes, too.
+  virtual void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes = 0) = 0;
+  // Runs in its turn even behind what failed, and is told of it: for what must not be lost, as frees and signals are.
+  virtual void LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) = 0;
   virtual void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
   // Done when it returns, and in no stream's order: the caller has waited for whoever uses either side.
   virtual void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
   virtual void Memset(BackendStream* stream, void* dst, int value, size_t bytes) = 0;
   virtual bool StreamQuery(BackendStream* stream) = 0;
-  // Blocks until the stream is idle; returns the first kernel error since the last call ("" if none)
-  // and clears it, so that the device stays usable.
-  virtual std::string StreamSynchronize(BackendStream* stream) = 0;
+  // Blocks until what was enqueued before is over. Clears nothing: everybody who waits is told.
+  virtual Status StreamSynchronize(BackendStream* stream) = 0;
+  // Work enqueued from here on runs again, if the stream has stopped for `failure`; null: whatever it stopped for.
+  virtual void StreamResume(BackendStream* stream, Status failure) = 0;
 
   virtual BackendEvent* CreateEvent(bool timing) = 0;
   virtual void DestroyEvent(BackendEvent* event) = 0;
   virtual void EventRecord(BackendEvent* event, BackendStream* stream) = 0;
   virtual void StreamWaitEvent(BackendStream* stream, BackendEvent* event) = 0;
   virtual bool EventQuery(BackendEvent* event) = 0;
-  virtual void EventSynchronize(BackendEvent* event) = 0;
+  // What was enqueued before the record, as it ended. Null when never recorded.
+  virtual Status EventSynchronize(BackendEvent* event) = 0;
+  virtual Status EventStatus(BackendEvent* event) = 0;        // null before it completed
   virtual int64_t EventTimestampNs(BackendEvent* event) = 0;  // device clock; -1 before it completed
 };
 

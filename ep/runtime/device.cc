@@ -1,14 +1,19 @@
 #include "ep/runtime/device.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "ep/runtime/backend_extensions.h"
+#include "ep/runtime/blocking.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/graph_recording.h"
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
+#include "ep/runtime/outstanding.h"
 #include "ep/runtime/pinned_memory.h"
+#include "ep/runtime/retirement.h"
 #include "ep/runtime/stream_set.h"
 
 namespace npu {
@@ -21,9 +26,14 @@ Device::Device(Backend& backend, int index, size_t memory_limit, AllocatorSettin
       streams_(std::make_unique<StreamSet>()),
       default_stream_(std::make_unique<Stream>(*this, 0)) {}
 
-Device::~Device() = default;
+Device::~Device() {
+  default_stream_.reset();
+  FinishRetirements(backend_);
+}
 
-std::unique_ptr<Stream> Device::CreateStream(int priority) { return std::make_unique<Stream>(*this, priority); }
+std::unique_ptr<Stream> Device::CreateStream(int priority, StreamOwner owner) {
+  return std::make_unique<Stream>(*this, priority, owner);
+}
 
 Stream* Device::FindStream(const void* address) const {
   return streams_->FindIf([=](const Stream& s) { return &s == address; });
@@ -35,12 +45,31 @@ Stream* Device::FindStream(uint64_t id) const {
 
 void Device::Synchronize() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
-  std::string first;
+  const MayBlock scope;
+  // Events are recorded first and waited for then, so that no stream is held while another is waited for.
+  std::vector<std::pair<uint64_t, std::unique_ptr<Event>>> passed;
   streams_->Visit([&](Stream& stream) {
-    std::string error = backend_.StreamSynchronize(stream.handle());
-    if (first.empty()) first = std::move(error);
+    passed.emplace_back(stream.id(), std::make_unique<Event>(backend_));
+    backend_.EventRecord(passed.back().second->handle(), stream.handle());
   });
-  if (!first.empty()) throw Error(ErrorCode::kDeviceError, first);
+  std::vector<Status> failures;
+  const auto note = [&](Status status) {
+    if (status == nullptr || std::find(failures.begin(), failures.end(), status) != failures.end()) return;
+    failures.push_back(std::move(status));
+  };
+  for (const auto& [id, event] : passed) {
+    Status status = backend_.EventSynchronize(event->handle());
+    streams_->Visit([&](Stream& stream) {
+      if (stream.id() == id) status = stream.Told(std::move(status));
+    });
+    note(std::move(status));
+  }
+  note(Outstanding::WaitForAll(*this));
+  note(Outstanding::Wait(*this));
+  if (failures.empty()) return;
+  std::string message = failures[0]->message;
+  for (size_t i = 1; i < failures.size(); ++i) message += "; and on another stream: " + failures[i]->message;
+  throw Error(ErrorCode::kDeviceError, message);
 }
 
 void Device::RecordBusyStreams(const void* address) {
@@ -60,7 +89,13 @@ void Device::Stop() {
 }
 
 void Device::Restart() {
-  streams_->Visit([&](Stream& stream) { backend_.StreamSynchronize(stream.handle()); });  // and forget their errors
+  std::vector<std::unique_ptr<Event>> passed;
+  streams_->Visit([&](Stream& stream) {
+    passed.push_back(std::make_unique<Event>(backend_));
+    backend_.EventRecord(passed.back()->handle(), stream.handle());
+    backend_.StreamResume(stream.handle(), nullptr);
+  });
+  for (const auto& event : passed) backend_.EventSynchronize(event->handle());
   stopped_.store(false);
 }
 

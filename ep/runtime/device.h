@@ -25,13 +25,13 @@ class Device {
   const DeviceProperties& properties() const { return properties_; }
   CachingAllocator& allocator() { return *allocator_; }
   Stream& default_stream() { return *default_stream_; }
-  std::unique_ptr<Stream> CreateStream(int priority = 0);
+  std::unique_ptr<Stream> CreateStream(int priority = 0, StreamOwner owner = StreamOwner::kThreads);
   // The live stream of that id, or at that address; null when there is none.
   Stream* FindStream(uint64_t id) const;
   Stream* FindStream(const void* address) const;
   // Says that every stream which is not idle may use the memory at `address`: see CachingAllocator::RecordStream.
   void RecordBusyStreams(const void* address);
-  // Waits for every stream of the device; throws Error(kDeviceError) with the first kernel error.
+  // Waits for every stream of the device; throws Error(kDeviceError) with what failed on any of them.
   void Synchronize();
   // Drops what is queued on every stream and refuses new work until Restart().
   void Stop();

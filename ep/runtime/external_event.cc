@@ -2,7 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
+#include <deque>
 #include <mutex>
 #include <utility>
 
@@ -16,40 +16,46 @@ const char* const ExternalEvent::kWaitOp = "external_event_wait";
 struct ExternalEvent::State {
   std::mutex mutex;
   std::condition_variable changed;
-  // A count: streams run as they like, so a second record may come before the wait of the first has run.
-  uint64_t records = 0;
+  // One status each: streams run as they like, so a second record may come before the wait of the first has run.
+  std::deque<Status> records;
 
-  void Add() {
+  void Add(const Status& status) {
     std::lock_guard lock(mutex);
-    ++records;
+    records.push_back(status);
     changed.notify_all();
   }
   void Clear() {
     std::lock_guard lock(mutex);
-    records = 0;
+    records.clear();
   }
-  // A stopped device drops what a wait may be waiting for.
-  void Take(const Device& device) {
+  // What was recorded behind a failure fails the waiting stream, too. A stream that has failed takes its record without
+  // waiting for it: nothing behind the wait will run. A stopped device drops what a wait may be waiting for.
+  void Take(const Device& device, const Status& status) {
     constexpr std::chrono::milliseconds kLookForStop{20};
     std::unique_lock lock(mutex);
-    while (!changed.wait_for(lock, kLookForStop, [this] { return records > 0; }))
+    while (status == nullptr && !changed.wait_for(lock, kLookForStop, [this] { return !records.empty(); }))
       if (device.stopped()) Fail(ErrorCode::kDeviceError, "[", kWaitOp, "] the device was stopped (FORCE STOP)");
-    --records;
+    if (records.empty()) return;
+    const Status recorded = std::move(records.front());
+    records.pop_front();
+    ThrowIfFailed(recorded);
   }
 };
 
 std::shared_ptr<ExternalEvent::State> ExternalEvent::NewState() { return std::make_shared<State>(); }
 
 void ExternalEvent::Record(Stream& stream) {
-  stream.Launch("external_event_record", [state = state_] { state->Add(); });
+  stream.LaunchAlways("external_event_record", [state = state_](const Status& status) { state->Add(status); });
 }
 
 void ExternalEvent::Wait(Stream& stream) {
-  stream.Launch(kWaitOp, [state = state_, &device = std::as_const(stream.device())] { state->Take(device); });
+  stream.LaunchAlways(kWaitOp, [state = state_, &device = std::as_const(stream.device())](const Status& status) {
+    state->Take(device, status);
+  });
 }
 
 void ExternalEvent::Reset(Stream& stream) {
-  stream.Launch("external_event_reset", [state = state_] { state->Clear(); });
+  stream.LaunchAlways("external_event_reset", [state = state_](const Status&) { state->Clear(); });
 }
 
 }  // namespace npu

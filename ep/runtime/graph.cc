@@ -26,17 +26,22 @@ ReplayDraws TakeDraws(GraphNodes& graph) {
 void Run(GraphNodes& graph, const ReplayDraws& draws) {
   std::lock_guard replay(graph.replay_mutex);
   for (const auto& [origin, state] : draws) origin->Set(state);
+  Status failed;
   for (GraphNode& node : graph.nodes) {
+    if (failed != nullptr && !node.always) continue;
     std::unique_lock lock(graph.mutex, std::defer_lock);
     if (node.op != ExternalEvent::kWaitOp) lock.lock();  // an update may have to come before what is waited for
     const LaunchTrace::Part part(node.op);
     try {
-      node.task();
+      node.always ? node.always(failed) : node.task();
+    } catch (const FailedBefore& e) {
+      failed = e.status();
     } catch (const std::exception& e) {
       const std::string prefix = Concat("[", node.op, "] "), message = e.what();
-      Fail(ErrorCode::kDeviceError, "[graph] ", message.starts_with(prefix) ? message : prefix + message);
+      failed = MakeFailure("[graph] " + (message.starts_with(prefix) ? message : prefix + message));
     }
   }
+  ThrowIfFailed(failed);
 }
 
 }  // namespace

@@ -62,8 +62,16 @@ bool Recording::KeepLaunch(const Stream& stream, const char* op, Task& task) {
   if (recording->updating_) {
     recording->Replace(op, task);
   } else {
-    recording->Add(stream, op, std::move(task));
+    recording->Add(stream, {.op = op, .task = std::move(task)});
   }
+  return true;
+}
+
+bool Recording::KeepLaunchAlways(const Stream& stream, const char* op, std::function<void(const Status&)>& task) {
+  const auto recording = Of(stream);
+  if (recording == nullptr || recording->updating_) return false;
+  std::lock_guard lock(Mutex());
+  recording->Add(stream, {.op = op, .always = std::move(task)});
   return true;
 }
 
@@ -223,9 +231,10 @@ GraphTaskGroup Recording::EndGroup() {
   return {nodes_, static_cast<size_t>(std::exchange(group_begin_, -1)), nodes_->nodes.size()};
 }
 
-void Recording::Add(const Stream& stream, const char* op, Task task) {
+void Recording::Add(const Stream& stream, GraphNode node) {
   const uint64_t id = stream.id();
-  GraphNode node{op, std::move(task), id, std::exchange(pending_after_[id], {})};
+  node.stream = id;
+  node.after = std::exchange(pending_after_[id], {});
   if (const auto last = last_node_.find(id); last != last_node_.end()) node.after.push_back(last->second);
   std::sort(node.after.begin(), node.after.end());
   node.after.erase(std::unique(node.after.begin(), node.after.end()), node.after.end());

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,9 +21,10 @@ namespace npu {
 
 struct GraphNode {
   const char* op = "";
-  Task task;
+  Task task{};
   uint64_t stream = 0;
-  std::vector<size_t> after{};  // nodes that come before it in stream or event order
+  std::vector<size_t> after{};                  // nodes that come before it in stream or event order
+  std::function<void(const Status&)> always{};  // instead of a task: runs behind a node that failed, too
 };
 
 // What a graph draws from one generator at each replay.
@@ -67,6 +69,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
 
   // What Stream and Event do while Any(). True: handled here. A task that replaces another leaves that one in `task`.
   static bool KeepLaunch(const Stream& stream, const char* op, Task& task);
+  static bool KeepLaunchAlways(const Stream& stream, const char* op, std::function<void(const Status&)>& task);
   static bool KeepRecord(const Event& event, const Stream& stream);
   static bool KeepWait(const Stream& stream, const Event& event);
   static void Forget(const Event& event);
@@ -93,7 +96,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   GraphTaskGroup EndGroup();
 
  private:
-  void Add(const Stream& stream, const char* op, Task task);
+  void Add(const Stream& stream, GraphNode node);
   void Replace(const char* op, Task& task);
   void Spoil(const std::string& why);
   void Close();

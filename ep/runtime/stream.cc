@@ -4,12 +4,16 @@
 #include <utility>
 
 #include "ep/runtime/backend_extensions.h"
+#include "ep/runtime/blocking.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/graph_recording.h"
 #include "ep/runtime/launch_trace.h"
 #include "ep/runtime/log.h"
+#include "ep/runtime/outstanding.h"
+#include "ep/runtime/retirement.h"
 #include "ep/runtime/stream_set.h"
+#include "ep/runtime/worker_thread.h"
 
 namespace npu {
 namespace {
@@ -31,43 +35,70 @@ uint64_t NextStreamId() {
 
 }  // namespace
 
-Stream::Stream(Device& device, int priority)
+Stream::Stream(Device& device, int priority, StreamOwner owner)
     : device_(device),
       priority_(priority),
       id_(NextStreamId()),
+      users_(owner == StreamOwner::kThreads ? std::make_unique<StreamUsers>(id_) : nullptr),
       handle_(device.backend().CreateStream(device.index(), priority)) {
   device_.streams_->Add(this);
 }
 
 Stream::~Stream() {
   device_.streams_->Remove(this);
+  if (InForkedChild()) return;
+  Backend& backend = device_.backend();
+  const auto release = [&device = device_, id = id_, handle = handle_] {
+    if (const Status status = device.backend().StreamSynchronize(handle))
+      NPU_LOG(kError, "stream ", id, " was destroyed with an error nobody asked for: ", status->message);
+    device.allocator().ReleaseStream(id);
+    device.backend().DestroyStream(handle);
+  };
   try {
-    const std::string error = device_.backend().StreamSynchronize(handle_);
-    if (!error.empty()) NPU_LOG(kError, "stream ", id_, " was destroyed with an error nobody asked for: ", error);
+    std::vector<BackendEvent*> passed;
+    if (!backend.StreamQuery(handle_)) {
+      passed.push_back(backend.CreateEvent(/*timing=*/false));
+      backend.EventRecord(passed.back(), handle_);
+    }
+    Retire(backend, std::move(passed), release);
   } catch (const std::exception& e) {
     NPU_LOG(kError, "stream ", id_, ": ", e.what());
   }
-  device_.allocator().ReleaseStream(*this);
-  device_.backend().DestroyStream(handle_);
 }
 
-void Stream::Launch(const char* op, Task task) {
+// What comes before anything that this thread enqueues.
+void Stream::BeforeWork() {
+  CheckRunning(device_);
+  if (users_ != nullptr) users_->BeforeLaunch();
+  if (Outstanding::Any()) [[unlikely]]
+    Outstanding::Join(*this);
+}
+
+void Stream::Launch(const char* op, Task task, size_t held_bytes) {
   NPU_CHECK(static_cast<bool>(task), "[", op, "] expected a task to launch, got an empty one");
   CheckRunning(device_);
   if (Recording::Any() && Recording::KeepLaunch(*this, op, task)) return;
+  BeforeWork();
   if (LaunchTrace::On()) task = LaunchTrace::Timed(op, device_.index(), id_, std::move(task));
-  device_.backend().Launch(handle_, op, std::move(task));
+  device_.backend().Launch(handle_, op, std::move(task), held_bytes);
   if (LaunchBlocking()) Synchronize();
+}
+
+void Stream::LaunchAlways(const char* op, std::function<void(const Status&)> task) {
+  CheckRunning(device_);
+  if (Recording::Any() && Recording::KeepLaunchAlways(*this, op, task)) return;
+  if (Outstanding::Any()) Outstanding::Join(*this);
+  device_.backend().LaunchAlways(handle_, op, std::move(task));
 }
 
 void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr && src != nullptr, "[copy] expected two addresses for ", bytes, " bytes, got null");
-  CheckRunning(device_);
   if (Recording::Any() || LaunchTrace::On()) {  // as a task, like any launch
     BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
     return Launch("copy", Task([=, &extensions] { extensions.CopyInTask(dst, src, bytes, kind); }));
   }
+  BeforeWork();
   device_.backend().Copy(handle_, dst, src, bytes, kind);
   if (LaunchBlocking()) Synchronize();
 }
@@ -75,11 +106,11 @@ void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
 void Stream::Memset(void* dst, int value, size_t bytes) {
   if (bytes == 0) return;
   NPU_CHECK(dst != nullptr, "[memset] expected an address for ", bytes, " bytes, got null");
-  CheckRunning(device_);
   if (Recording::Any() || LaunchTrace::On()) {
     BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
     return Launch("memset", Task([=, &extensions] { extensions.FillInTask(dst, value, bytes); }));
   }
+  BeforeWork();
   device_.backend().Memset(handle_, dst, value, bytes);
   if (LaunchBlocking()) Synchronize();
 }
@@ -89,15 +120,31 @@ void Stream::Wait(const Event& event) {
   device_.backend().StreamWaitEvent(handle_, event.handle());
 }
 
-bool Stream::Query() const {
+bool Stream::Query() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "query");
-  return device_.backend().StreamQuery(handle_);
+  if (!device_.backend().StreamQuery(handle_)) return false;
+  ThrowIfFailed(Told(device_.backend().StreamSynchronize(handle_)));
+  return true;
 }
 
 void Stream::Synchronize() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
-  const std::string error = device_.backend().StreamSynchronize(handle_);
-  if (!error.empty()) throw Error(ErrorCode::kDeviceError, error);
+  const MayBlock scope;
+  const Status earlier = Outstanding::Any() ? Outstanding::Wait(device_) : nullptr;
+  const Status status = device_.backend().StreamSynchronize(handle_);
+  if (users_ == nullptr && status != nullptr) device_.backend().StreamResume(handle_, status);
+  ThrowIfFailed(Told(status));
+  ThrowIfFailed(earlier);
+}
+
+Status Stream::Told(Status status) {
+  if (users_ == nullptr) return status;
+  const bool failed = status != nullptr;
+  if (users_->AfterWait(status) && failed) {
+    device_.backend().StreamResume(handle_, status);
+    users_->TellOthers(status);
+  }
+  return status;
 }
 
 Event::Event(Backend& backend, bool timing)
@@ -110,17 +157,21 @@ Event::~Event() {
 
 void Event::Record(Stream& stream) {
   if (Recording::Any() && Recording::KeepRecord(*this, stream)) return;
+  if (Outstanding::Any()) Outstanding::Join(stream);
   backend_.EventRecord(handle_, stream.handle());
 }
 
 bool Event::Query() const {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "query");
-  return backend_.EventQuery(handle_);
+  if (!backend_.EventQuery(handle_)) return false;
+  ThrowIfFailed(backend_.EventStatus(handle_));
+  return true;
 }
 
 void Event::Synchronize() const {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
-  backend_.EventSynchronize(handle_);
+  const MayBlock scope;
+  ThrowIfFailed(backend_.EventSynchronize(handle_));
 }
 
 int64_t Event::TimestampNs() const { return backend_.EventTimestampNs(handle_); }

@@ -2,20 +2,27 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "ep/runtime/backend.h"
+#include "ep/runtime/stream_users.h"
 
 namespace npu {
 
 class Device;
 class Event;
 
+// Whose a stream is: of the threads that launch on it, who are told of its failures one by one, or of one owner, who
+// alone lets it run again by Synchronize(): docs/decisions/0012.
+enum class StreamOwner { kThreads, kOne };
+
 class Stream {
  public:
-  Stream(Device& device, int priority);
-  ~Stream();  // drains; an error that nobody asked for is logged
+  Stream(Device& device, int priority, StreamOwner owner = StreamOwner::kThreads);
+  // Does not wait: what is queued still runs. An error that nobody asked for is logged.
+  ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -24,20 +31,31 @@ class Stream {
   int priority() const { return priority_; }
   BackendStream* handle() const { return handle_; }
 
-  // Enqueues and returns. With ORT_NPU_LAUNCH_BLOCKING=1, waits and throws the kernel's error.
-  void Launch(const char* op, Task task);
+  // Enqueues and returns. With ORT_NPU_LAUNCH_BLOCKING=1, waits and throws the kernel's error. `held_bytes` of host
+  // memory belong to the task. Throws what others who share the stream were told of before it ran again.
+  void Launch(const char* op, Task task, size_t held_bytes = 0);
   void Copy(void* dst, const void* src, size_t bytes, CopyKind kind);
   void Memset(void* dst, int value, size_t bytes);
   void HostCallback(Task callback) { Launch("host_callback", std::move(callback)); }
+  // Runs in its turn even behind what failed, and is told of it.
+  void LaunchAlways(const char* op, std::function<void(const Status&)> task);
+  // A failure before the event's record becomes this stream's.
   void Wait(const Event& event);
-  bool Query() const;
-  // Throws Error(kDeviceError): "[npu_rms_norm] …" of the first failed kernel since the last call.
+  // Both throw Error(kDeviceError), "[npu_rms_norm] …", when work of the stream failed or was skipped.
+  bool Query();
   void Synchronize();
 
  private:
+  friend class Device;
+  void BeforeWork();
+  // This thread waited and the stream's status was `status`. Lets a shared stream run again where this thread may do
+  // so; returns what the thread has to be told.
+  Status Told(Status status);
+
   Device& device_;
   int priority_;
   uint64_t id_;
+  std::unique_ptr<StreamUsers> users_;  // null: one owner
   BackendStream* handle_;
 };
 
@@ -49,6 +67,8 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void Record(Stream& stream);
+  // Both throw Error(kDeviceError) when work before the record failed or was skipped, to everybody who asks; the
+  // stream itself stays as it is.
   bool Query() const;  // true when never recorded
   void Synchronize() const;
   int64_t TimestampNs() const;               // -1 unless recorded and completed

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
 #include <mutex>
 #include <vector>
 
@@ -10,54 +9,31 @@
 
 namespace npu {
 
-// A stream in use by Visit() is not destroyed: Remove() waits for it, and nothing is locked meanwhile, so
-// tasks may make streams.
 struct Device::StreamSet {
   void Add(Stream* stream) {
     std::lock_guard lock(mutex);
-    streams.push_back({stream, 0});
+    streams.push_back(stream);
   }
   void Remove(Stream* stream) {
-    std::unique_lock lock(mutex);
-    unpinned.wait(lock, [&] { return Find(stream)->pins == 0; });
-    streams.erase(Find(stream));
+    std::lock_guard lock(mutex);
+    std::erase(streams, stream);
   }
   template <class F>
   Stream* FindIf(F&& f) {
     std::lock_guard lock(mutex);
-    for (const Entry& e : streams)
-      if (f(*e.stream)) return e.stream;
-    return nullptr;
+    const auto found = std::find_if(streams.begin(), streams.end(), [&](Stream* s) { return f(*s); });
+    return found == streams.end() ? nullptr : *found;
   }
+  // Streams are not destroyed meanwhile, so `f` must not wait, nor make streams or let them go.
   template <class F>
   void Visit(F&& f) {
-    std::vector<Stream*> pinned;
-    {
-      std::lock_guard lock(mutex);
-      for (Entry& e : streams) {
-        ++e.pins;
-        pinned.push_back(e.stream);
-      }
-    }
-    for (Stream* stream : pinned) {
-      f(*stream);
-      std::lock_guard lock(mutex);
-      --Find(stream)->pins;
-      unpinned.notify_all();
-    }
+    std::lock_guard lock(mutex);
+    for (Stream* stream : streams) f(*stream);
   }
 
  private:
-  struct Entry {
-    Stream* stream;
-    int pins;
-  };
-  std::vector<Entry>::iterator Find(Stream* stream) {
-    return std::find_if(streams.begin(), streams.end(), [&](const Entry& e) { return e.stream == stream; });
-  }
   std::mutex mutex;
-  std::condition_variable unpinned;
-  std::vector<Entry> streams;
+  std::vector<Stream*> streams;
 };
 
 }  // namespace npu

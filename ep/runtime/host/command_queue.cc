@@ -36,6 +36,7 @@ void CommandQueue::Push(Command command) {
       tail_ = chunk;
     }
     if (command.marker != nullptr) command.marker->set_number(index + 1);
+    if (command.held_bytes != 0) held_bytes_.fetch_add(command.held_bytes, std::memory_order_relaxed);
     tail_->slots[index % kChunkSlots] = std::move(command);
     pushed_.store(index + 1);  // sequentially consistent, as is the load in WakeConsumer: see Front()
   }
@@ -75,7 +76,9 @@ Command* CommandQueue::Front() {
 
 void CommandQueue::Pop() {
   const uint64_t done = completed_->load(std::memory_order_relaxed);
-  head_->slots[done % kChunkSlots].task.Reset();
+  Command& command = head_->slots[done % kChunkSlots];
+  command.task.Reset();
+  if (command.held_bytes != 0) held_bytes_.fetch_sub(command.held_bytes, std::memory_order_relaxed);
   completed_->store(done + 1, std::memory_order_release);
 }
 

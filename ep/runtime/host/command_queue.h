@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@ struct Command {
   Task task{};
   const char* op = "";
   bool survives_errors = false;          // runs even behind a failed task, so that order holds
+  size_t held_bytes = 0;                 // of host memory, until the task is done
   std::shared_ptr<HostMarker> marker{};  // instead of a task: its number is the command's
 };
 
@@ -42,6 +44,7 @@ class CommandQueue {
     const uint64_t completed = completed_->load(std::memory_order_acquire);  // first: it must not overtake
     return pushed_.load(std::memory_order_acquire) - completed;
   }
+  size_t pending_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
   bool never_used() const { return pushed_.load(std::memory_order_acquire) == 0; }
   const std::shared_ptr<StreamProgress>& progress() const { return completed_; }
 
@@ -59,6 +62,7 @@ class CommandQueue {
   Chunk* tail_;
   // Shared.
   alignas(64) std::atomic<uint64_t> pushed_{0};
+  std::atomic<size_t> held_bytes_{0};
   std::atomic<uint32_t> sleeping_{0};
   std::atomic<bool> closed_{false};
   std::atomic<Chunk*> spare_{nullptr};

@@ -61,9 +61,16 @@ class HostBackend final : public Backend, public BackendExtensions {
   void MakeBlocking(BackendStream* stream) override { Host(stream)->MakeBlocking(); }
   void AbortStream(BackendStream* stream, const std::string& reason) override { Host(stream)->Abort(reason); }
 
-  BackendStream* CreateStream(int device, int) override { return new HostStream(Concat("npu", device, "-stream")); }
+  BackendStream* CreateStream(int device, int) override {
+    return new HostStream(Concat("npu", device, "-stream"), device);
+  }
   void DestroyStream(BackendStream* stream) override { delete Host(stream); }
-  void Launch(BackendStream* stream, const char* op, Task task) override { Host(stream)->Launch(op, std::move(task)); }
+  void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes) override {
+    Host(stream)->Launch(op, std::move(task), held_bytes);
+  }
+  void LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) override {
+    Host(stream)->LaunchAlways(op, std::move(task));
+  }
   void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind) override {
     Host(stream)->Launch("copy", Task([=] { CopyBytes(dst, src, bytes); }));
   }
@@ -72,7 +79,8 @@ class HostBackend final : public Backend, public BackendExtensions {
     Host(stream)->Launch("memset", Task([=] { FillBytes(dst, value, bytes); }));
   }
   bool StreamQuery(BackendStream* stream) override { return Host(stream)->Idle(); }
-  std::string StreamSynchronize(BackendStream* stream) override { return Host(stream)->Synchronize(); }
+  Status StreamSynchronize(BackendStream* stream) override { return Host(stream)->Synchronize(); }
+  void StreamResume(BackendStream* stream, Status failure) override { Host(stream)->Resume(std::move(failure)); }
 
   BackendEvent* CreateEvent(bool) override { return new HostEvent; }
   void DestroyEvent(BackendEvent* event) override { delete Host(event); }
@@ -86,8 +94,15 @@ class HostBackend final : public Backend, public BackendExtensions {
     const auto marker = Host(event)->marker();
     return marker == nullptr || marker->passed();
   }
-  void EventSynchronize(BackendEvent* event) override {
-    if (const auto marker = Host(event)->marker()) marker->Wait();
+  Status EventSynchronize(BackendEvent* event) override {
+    const auto marker = Host(event)->marker();
+    if (marker == nullptr) return nullptr;
+    marker->Wait();
+    return marker->status();
+  }
+  Status EventStatus(BackendEvent* event) override {
+    const auto marker = Host(event)->marker();
+    return marker != nullptr && marker->passed() ? marker->status() : nullptr;
   }
   int64_t EventTimestampNs(BackendEvent* event) override {
     const auto marker = Host(event)->marker();

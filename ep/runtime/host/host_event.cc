@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "ep/runtime/error.h"
 #include "ep/runtime/spin.h"
 #include "ep/runtime/thread_pool.h"
 
@@ -14,9 +15,14 @@ namespace {
 constexpr std::chrono::microseconds kSpin{20};
 constexpr std::chrono::microseconds kHelperSpin{100};
 
+thread_local const StreamProgress* worker_of = nullptr;
+
 }  // namespace
 
-void HostMarker::Stamp() {
+void HostMarker::SetWorkerOf(const StreamProgress* progress) { worker_of = progress; }
+
+void HostMarker::Stamp(Status status) {
+  status_ = std::move(status);
   timestamp_ns_ =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -28,6 +34,8 @@ void HostMarker::Wake() {
 
 void HostMarker::Wait() const {
   if (passed()) return;
+  if (progress_.get() == worker_of)
+    Fail(ErrorCode::kInvalidArgument, "a task of a stream cannot synchronize that stream: it would wait for itself");
   {
     PoolHelper helper;
     const auto limit = helper.enrolled() ? kHelperSpin : kSpin;

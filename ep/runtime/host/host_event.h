@@ -23,17 +23,23 @@ class HostMarker {
   void set_number(uint64_t number) { number_ = number; }
   // The stream's own count decides, so that a stream that is idle and an event that is not never meet.
   bool passed() const { return progress_->load(std::memory_order_acquire) >= number_; }
+  // Throws when called by a task of the marker's own stream, which would wait for itself.
   void Wait() const;
   int64_t timestamp_ns() const { return timestamp_ns_; }  // once passed
+  const Status& status() const { return status_; }        // once passed: of the stream at that point
+
+  // Whose tasks this thread runs from here on.
+  static void SetWorkerOf(const StreamProgress* progress);
 
   // The worker's side: Stamp() before the command counts as done, Wake() after.
-  void Stamp();
+  void Stamp(Status status = nullptr);
   void Wake();
 
  private:
   const std::shared_ptr<const StreamProgress> progress_;
   uint64_t number_ = 0;
   int64_t timestamp_ns_;
+  Status status_;
   std::atomic<uint32_t> woken_{0};
 };
 

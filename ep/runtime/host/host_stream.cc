@@ -4,21 +4,29 @@
 #include <new>
 #include <utility>
 
+#include "ep/runtime/blocking.h"
 #include "ep/runtime/error.h"
 #include "ep/runtime/worker_thread.h"
 
 namespace npu {
 namespace {
 
-// A producer this far ahead waits for the stream, so that an endless loop of launches has a bounded
-// queue (about 8 MB).
+// A producer this far ahead waits for the stream, so that an endless loop of launches has a bounded queue (about 8 MB),
+// and an endless loop of copies bounded memory.
 constexpr uint64_t kMaxPending = 16384;
+constexpr size_t kMaxPendingBytes = size_t{64} << 20;
 
 thread_local const HostStream* current_stream = nullptr;  // on a worker: whose
 
+Status FailureOf(const char* op, const char* what) {
+  const std::string prefix = Concat("[", op, "] ");
+  std::string message = what;
+  return MakeFailure(message.starts_with(prefix) ? std::move(message) : prefix + message);
+}
+
 }  // namespace
 
-HostStream::HostStream(std::string thread_name) : thread_name_(std::move(thread_name)) {}
+HostStream::HostStream(std::string thread_name, int device) : thread_name_(std::move(thread_name)), device_(device) {}
 
 HostStream::~HostStream() {
   if (InForkedChild()) {  // the worker stayed with the parent
@@ -29,10 +37,17 @@ HostStream::~HostStream() {
   if (worker_.joinable()) worker_.join();
 }
 
-void HostStream::Launch(const char* op, Task task) {
+void HostStream::Launch(const char* op, Task task, size_t held_bytes) {
   Throttle();
-  Enqueue({.task = std::move(task), .op = op});
-  if (blocking_.load(std::memory_order_relaxed) && current_stream != this) Mark()->Wait();
+  Enqueue({.task = std::move(task), .op = op, .held_bytes = held_bytes});
+  if (blocking_.load(std::memory_order_relaxed) && current_stream != this) {
+    const MayBlock scope;
+    Mark()->Wait();
+  }
+}
+
+void HostStream::LaunchAlways(const char* op, std::function<void(const Status&)> task) {
+  Enqueue({.task = Task([this, task = std::move(task)] { task(status()); }), .op = op, .survives_errors = true});
 }
 
 std::shared_ptr<HostMarker> HostStream::Mark() {
@@ -42,18 +57,30 @@ std::shared_ptr<HostMarker> HostStream::Mark() {
 }
 
 void HostStream::WaitFor(std::shared_ptr<HostMarker> marker) {
-  if (marker->passed()) return;
-  Enqueue({.task = Task([marker = std::move(marker)] { marker->Wait(); }), .op = "wait", .survives_errors = true});
+  if (marker->passed() && marker->status() == nullptr) return;
+  auto wait = [this, marker = std::move(marker)] {
+    marker->Wait();
+    if (marker->status() != nullptr) Stop(marker->status());
+  };
+  Enqueue({.task = Task(std::move(wait)), .op = "wait", .survives_errors = true});
 }
 
-std::string HostStream::Synchronize() {
-  if (current_stream == this)
-    Fail(ErrorCode::kInvalidArgument, "a task of a stream cannot synchronize that stream: it would wait for itself");
-  if (!Idle()) Mark()->Wait();
-  if (!failed_.load(std::memory_order_acquire)) return {};
-  std::lock_guard lock(error_mutex_);
-  failed_.store(false, std::memory_order_release);
-  return std::exchange(error_, {});
+Status HostStream::Synchronize() {
+  if (Idle()) return status();
+  const auto marker = Mark();
+  marker->Wait();
+  return marker->status();
+}
+
+void HostStream::Resume(Status failure) {
+  if (queue_.never_used() && !failed_.load(std::memory_order_acquire)) return;
+  auto resume = [this, failure = std::move(failure)] {
+    std::lock_guard lock(status_mutex_);
+    if (failure != nullptr && failure != status_) return;
+    status_ = nullptr;
+    failed_.store(false, std::memory_order_release);
+  };
+  Enqueue({.task = Task(std::move(resume)), .op = "resume", .survives_errors = true});
 }
 
 void HostStream::Enqueue(Command command) {
@@ -75,17 +102,20 @@ void HostStream::EnsureWorker() {
 }
 
 void HostStream::Throttle() {
-  // A worker is never held back: the stream it waits for may wait for it.
-  if (queue_.pending() < kMaxPending || current_stream != nullptr) return;
+  if (queue_.pending() < kMaxPending && queue_.pending_bytes() < kMaxPendingBytes) [[likely]]
+    return;
+  if (current_stream != nullptr) return;  // a worker is never held back: the stream it waits for may wait for it
+  const MayBlock scope;
   Mark()->Wait();
 }
 
 void HostStream::Work() {
   current_stream = this;
+  HostMarker::SetWorkerOf(queue_.progress().get());
   while (Command* command = queue_.Front()) {
     if (command->marker != nullptr) {
       const auto marker = std::move(command->marker);
-      marker->Stamp();
+      marker->Stamp(status());
       queue_.Pop();
       marker->Wake();
     } else {
@@ -99,21 +129,28 @@ void HostStream::Run(Command& command) {
   if (failed_.load(std::memory_order_relaxed) && !command.survives_errors) return;
   try {
     command.task();
+  } catch (const FailedBefore& e) {
+    Stop(e.status());
   } catch (const std::bad_alloc&) {
-    KeepError(command.op, "out of host memory");
+    Stop(FailureOf(command.op, "out of host memory"));
   } catch (const std::exception& e) {
-    KeepError(command.op, e.what());
+    Stop(FailureOf(command.op, e.what()));
   } catch (...) {
-    KeepError(command.op, "unknown exception");
+    Stop(FailureOf(command.op, "unknown exception"));
   }
 }
 
-void HostStream::KeepError(const char* op, const char* what) {
-  const std::string prefix = Concat("[", op, "] ");
-  const std::string message = what;
-  std::lock_guard lock(error_mutex_);
-  error_ = message.compare(0, prefix.size(), prefix) == 0 ? message : prefix + message;
+void HostStream::Stop(Status status) {
+  std::lock_guard lock(status_mutex_);
+  if (status_ == nullptr) status_ = std::move(status);
   failed_.store(true, std::memory_order_release);
+}
+
+Status HostStream::status() const {
+  if (!failed_.load(std::memory_order_acquire)) [[likely]]
+    return nullptr;
+  std::lock_guard lock(status_mutex_);
+  return status_;
 }
 
 }  // namespace npu

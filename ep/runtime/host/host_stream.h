@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,22 +16,25 @@ namespace npu {
 
 class HostStream final : public BackendStream {
  public:
-  explicit HostStream(std::string thread_name);
+  HostStream(std::string thread_name, int device);
   ~HostStream();  // drains
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
-  void Launch(const char* op, Task task);
+  void Launch(const char* op, Task task, size_t held_bytes = 0);
+  void LaunchAlways(const char* op, std::function<void(const Status&)> task);
   // From now on Launch() returns when the work is done.
   void MakeBlocking() { blocking_ = true; }
-  // Skips what is queued; the next Synchronize() returns the reason.
-  void Abort(const std::string& reason) { KeepError("stop_device", reason.c_str()); }
-  // A marker that passes when all earlier work is done, failed or skipped.
+  // Skips what is queued; whoever waits is told the reason.
+  void Abort(const std::string& reason) { Stop(MakeFailure("[stop_device] " + reason)); }
+  // A marker that passes when all earlier work is over, and has its status.
   std::shared_ptr<HostMarker> Mark();
   void WaitFor(std::shared_ptr<HostMarker> marker);
   bool Idle() const { return queue_.pending() == 0; }
-  // Waits for everything launched before; returns and clears the first error.
-  std::string Synchronize();
+  // Waits for everything launched before.
+  Status Synchronize();
+  // What is launched from here on runs again, if the stream has stopped for `failure`; null: whatever it stopped for.
+  void Resume(Status failure);
 
  private:
   void Enqueue(Command command);
@@ -38,14 +42,16 @@ class HostStream final : public BackendStream {
   void Work();
   void Run(Command& command);
   void Throttle();
-  void KeepError(const char* op, const char* what);
+  void Stop(Status status);  // keeps an earlier one
+  Status status() const;
 
   const std::string thread_name_;
+  const int device_;
   CommandQueue queue_;
   std::atomic<bool> blocking_{false};
-  std::atomic<bool> failed_{false};
-  std::mutex error_mutex_;
-  std::string error_;
+  std::atomic<bool> failed_{false};  // whether there is a status
+  mutable std::mutex status_mutex_;
+  Status status_;
   std::atomic<bool> started_{false};
   std::mutex start_mutex_;
   std::thread worker_;

@@ -1,0 +1,96 @@
+#include "ep/runtime/outstanding.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "ep/runtime/device.h"
+#include "ep/runtime/stream.h"
+
+namespace npu {
+namespace {
+
+struct Work {
+  const Device* device;
+  std::shared_ptr<const Event> done;
+  std::vector<uint64_t> joined;  // ids of streams that are ordered behind it
+
+  bool Over() const { return device->backend().EventQuery(done->handle()); }
+  Status status() const { return device->backend().EventStatus(done->handle()); }
+};
+
+// Of all threads, for waits that cover a whole device.
+struct Everybodys {
+  std::mutex mutex;
+  std::vector<std::pair<const Device*, std::weak_ptr<const Event>>> work;
+};
+Everybodys& Everybody() {
+  static auto& everybody = *new Everybodys;
+  return everybody;
+}
+
+thread_local std::vector<Work> mine;
+
+}  // namespace
+
+thread_local bool Outstanding::any_ = false;
+
+void Outstanding::Add(const Device& device, std::shared_ptr<const Event> done) {
+  // Work that ended well needs no order any more.
+  std::erase_if(mine, [](const Work& work) { return work.Over() && work.status() == nullptr; });
+  {
+    std::lock_guard lock(Everybody().mutex);
+    std::erase_if(Everybody().work, [](const auto& entry) { return entry.second.expired(); });
+    Everybody().work.emplace_back(&device, done);
+  }
+  mine.push_back({&device, std::move(done), {}});
+  any_ = true;
+}
+
+void Outstanding::Join(Stream& stream) {
+  for (auto work = mine.begin(); work != mine.end();) {
+    const bool over = work->Over();
+    const bool here = work->device == &stream.device();
+    if (over && work->status() == nullptr) {
+      work = mine.erase(work);
+      continue;
+    }
+    if (here && std::find(work->joined.begin(), work->joined.end(), stream.id()) == work->joined.end()) {
+      stream.device().backend().StreamWaitEvent(stream.handle(), work->done->handle());
+      work->joined.push_back(stream.id());
+    }
+    ++work;
+  }
+  any_ = !mine.empty();
+}
+
+Status Outstanding::Wait(const Device& device) {
+  Status first;
+  for (const Work& work : mine) {
+    if (work.device != &device) continue;
+    const Status status = device.backend().EventSynchronize(work.done->handle());
+    if (first == nullptr) first = status;
+  }
+  std::erase_if(mine, [&](const Work& work) { return work.device == &device; });
+  any_ = !mine.empty();
+  return first;
+}
+
+Status Outstanding::WaitForAll(const Device& device) {
+  std::vector<std::shared_ptr<const Event>> events;
+  {
+    std::lock_guard lock(Everybody().mutex);
+    for (const auto& [where, event] : Everybody().work) {
+      auto kept = where == &device ? event.lock() : nullptr;
+      if (kept != nullptr) events.push_back(std::move(kept));
+    }
+  }
+  Status first;
+  for (const auto& event : events) {
+    const Status status = device.backend().EventSynchronize(event->handle());
+    if (first == nullptr) first = status;
+  }
+  return first;
+}
+
+}  // namespace npu

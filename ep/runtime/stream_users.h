@@ -1,0 +1,50 @@
+// Who shares a stream, and who of them has been told of what failed on it: docs/decisions/0012.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "ep/runtime/status.h"
+
+namespace npu {
+
+// Threads that share a stream own together what they have launched on it. A failure lets nobody's later work run until
+// one of those who launched work since they waited last has been told; the others are told at their next call.
+class StreamUsers {
+ public:
+  // What the stream knows of one thread.
+  struct User {
+    std::atomic<bool> alive{true};
+    std::atomic<bool> unconfirmed{false};  // launched work since it last waited for the stream
+    std::atomic<bool> has_news{false};
+    Status news;  // what others were told of meanwhile; guarded by the stream's mutex
+  };
+
+  explicit StreamUsers(uint64_t stream_id) : stream_id_(stream_id) {}
+
+  // Before this thread launches. Throws what another thread was told of before the stream ran again.
+  void BeforeLaunch();
+  // This thread waited for the stream. True when it, being told of `status`, lets the stream run again. `status` null:
+  // returns in it what this thread has not been told of yet.
+  bool AfterWait(Status& status);
+  // The stream runs again now: who else launched work on it is told later.
+  void TellOthers(const Status& status);
+
+ private:
+  User& Mine();
+  User* FindMine();
+  Status TakeNews(User& user);
+
+  const uint64_t stream_id_;
+  std::atomic<User*> last_{nullptr};  // who launched last; users are kept as long as the stream
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<User>> users_;
+};
+
+// This thread launches for whoever launched on a stream last, as torch's threads of the backward pass do: it never
+// waits for its work, and is not told of it.
+void SetWorksForOthers(bool on);
+
+}  // namespace npu
