@@ -52,7 +52,7 @@ void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   auto staging = std::make_unique<std::byte[]>(bytes);
   std::memcpy(staging.get(), src, bytes);
   stream.Copy(dst, staging.get(), bytes, CopyKind::kHostToDevice);
-  stream.HostCallback([keep = std::move(staging)] {});
+  stream.Launch("release", [keep = std::move(staging)] {}, /*held_bytes=*/bytes);
 }
 
 }  // namespace

@@ -29,16 +29,18 @@ size_t ClassOf(size_t bytes) { return static_cast<size_t>(std::bit_width(bytes) 
 
 }  // namespace
 
+struct PinnedMemory::Use {
+  uint64_t stream;
+  BackendEvent* event;
+  uint64_t number;
+};
+
 struct PinnedMemory::Block {
-  struct Use {
-    uint64_t stream;
-    BackendEvent* event;
-  };
   char* address = nullptr;
   size_t bytes = 0;
-  uint64_t freed = 0;  // the number of its free
-  std::mutex uses_mutex;
-  std::vector<Use> uses;  // one for each stream: its last
+  uint64_t freed = 0;     // the number of its free
+  std::vector<Use> uses;  // by work under way
+  uint64_t records = 0;   // of uses so far
 };
 
 void DurationCounter::Add(int64_t us) {
@@ -59,7 +61,7 @@ PinnedMemory::~PinnedMemory() {
   live_.clear();
   for (const auto& [stream, blocks] : waiting_)
     for (Block* block : blocks)
-      for (const Block::Use& use : block->uses) backend().EventSynchronize(use.event);
+      for (const Use& use : block->uses) backend().EventSynchronize(use.event);
   EmptyCache();
 }
 
@@ -145,30 +147,37 @@ bool PinnedMemory::RecordUse(const void* address, Stream& stream) {
   if (Recording::Any() && Recording::Keep(stream, block)) return true;
   // The events are the backend's own: Event and Stream would ask whether a capture permits it.
   Backend& b = stream.device().backend();
+  BackendEvent* event = nullptr;
   try {
-    RecordEvent(*block, b, stream);
+    uint64_t before = 0;
+    {
+      std::lock_guard lock(mutex_);
+      before = block->records;
+    }
+    event = b.CreateEvent(/*timing=*/false);
+    b.EventRecord(event, stream.handle());  // may wait for room in the queue
+    AddUse(*block, b, {stream.id(), event, 0}, before);
   } catch (const std::exception& e) {
     // Nobody could tell when the stream is through with the memory, so it has to be now.
     NPU_LOG(kWarning, "[pinned_memory] waits for a stream, whose use of it could not be recorded: ", e.what());
+    if (event != nullptr) b.DestroyEvent(event);
     const MayBlock scope;
     b.StreamSynchronize(stream.handle());
   }
   return true;
 }
 
-void PinnedMemory::RecordEvent(Block& block, Backend& backend, const Stream& stream) {
-  std::lock_guard lock(block.uses_mutex);
-  const auto used = std::find_if(block.uses.begin(), block.uses.end(),
-                                 [&](const Block::Use& use) { return use.stream == stream.id(); });
-  if (used != block.uses.end()) return backend.EventRecord(used->event, stream.handle());
-  std::erase_if(block.uses, [&](const Block::Use& use) {
-    if (!backend.EventQuery(use.event)) return false;
-    backend.DestroyEvent(use.event);
+// Keeps the last event of each stream, and others only where threads record at once and nobody knows their order.
+void PinnedMemory::AddUse(Block& block, Backend& backend, Use use, uint64_t before) {
+  std::lock_guard lock(mutex_);
+  block.uses.push_back(use);  // before any goes: this may throw
+  block.uses.back().number = ++block.records;
+  std::erase_if(block.uses, [&](const Use& other) {
+    const bool replaced = other.stream == use.stream && other.number <= before;
+    if (!replaced && (other.stream == use.stream || !backend.EventQuery(other.event))) return false;
+    backend.DestroyEvent(other.event);
     return true;
   });
-  block.uses.reserve(block.uses.size() + 1);
-  block.uses.push_back({stream.id(), backend.CreateEvent(/*timing=*/false)});
-  backend.EventRecord(block.uses.back().event, stream.handle());
 }
 
 void PinnedMemory::Release(Block* block) noexcept {
@@ -188,7 +197,7 @@ void PinnedMemory::Release(Block* block) noexcept {
 
 void PinnedMemory::Settle(Block* block, Gone& gone) {
   while (!block->uses.empty()) {
-    const Block::Use& use = block->uses.back();
+    const Use& use = block->uses.back();
     if (!backend().EventQuery(use.event)) {
       waiting_[use.stream].push_back(block);
       return;

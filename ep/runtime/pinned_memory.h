@@ -59,6 +59,7 @@ class PinnedMemory {
   void ResetAccumulatedStats();
 
  private:
+  struct Use;
   struct Block;
   // Blocks that left the registry, to be given to the system without its lock.
   using Gone = std::vector<Block*>;
@@ -68,7 +69,7 @@ class PinnedMemory {
   Block* NewBlock(size_t bytes);
   Block* TakeCached(size_t bytes);  // null: none of that size
   void CountActive(size_t bytes);
-  static void RecordEvent(Block& block, Backend& backend, const Stream& stream);
+  void AddUse(Block& block, Backend& backend, Use use, uint64_t before);
   void Release(Block* block) noexcept;  // nobody holds it any more
   void Settle(Block* block, Gone& gone);
   void SettleWaiting(Gone& gone);

@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "ep/runtime/pinned_memory.h"
@@ -73,9 +74,10 @@ void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     PinnedMemory::Instance().RecordUse(from.const_data_ptr(), stream);
   } else if (bytes <= kStagedBytes) {
     const auto* begin = static_cast<const char*>(from.const_data_ptr());
-    stream.Launch("copy", [to = to.mutable_data_ptr(), staged = std::vector<char>(begin, begin + bytes)] {
+    auto copy = [to = to.mutable_data_ptr(), staged = std::vector<char>(begin, begin + bytes)] {
       std::memcpy(to, staged.data(), staged.size());
-    });
+    };
+    stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);
   } else {
     BeforeImplicitSync();
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
