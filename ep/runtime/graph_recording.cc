@@ -115,15 +115,6 @@ void Recording::Forget(const Event& event) {
   for (const auto& [id, recording] : OpenRecordings()) recording->events_.erase(&event);
 }
 
-bool Recording::Keep(const Stream& stream, std::shared_ptr<const void> object) {
-  const auto recording = Of(stream);
-  if (recording == nullptr) return false;
-  std::lock_guard lock(Mutex());
-  if (recording->nodes_ == nullptr) return false;  // it ended meanwhile
-  recording->nodes_->kept.insert(std::move(object));
-  return true;
-}
-
 RandomPosition Recording::KeepDraw(const std::shared_ptr<RandomSource>& source, uint64_t counters) {
   std::lock_guard lock(nodes_->draws_mutex);
   auto& draws = nodes_->draws;

@@ -11,7 +11,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "ep/runtime/graph.h"
@@ -50,7 +49,6 @@ struct GraphNodes {
   std::mutex draws_mutex;  // of its own: a replay begins while an earlier one runs
   std::vector<GraphDraws> draws;
   std::vector<std::shared_ptr<const RandomPosition>> seeds;  // kept for the numbers that name them
-  std::unordered_set<std::shared_ptr<const void>> kept;      // what the nodes use
 
  private:
   Device* update_device_ = nullptr;  // null: no update took place
@@ -73,8 +71,6 @@ class Recording : public std::enable_shared_from_this<Recording> {
   static bool KeepRecord(const Event& event, const Stream& stream);
   static bool KeepWait(const Stream& stream, const Event& event);
   static void Forget(const Event& event);
-  // Keeps the object as long as the graph that `stream` is captured for. False when the stream is not captured.
-  static bool Keep(const Stream& stream, std::shared_ptr<const void> object);
   // A position relative to where the generator stands when a replay begins.
   RandomPosition KeepDraw(const std::shared_ptr<RandomSource>& source, uint64_t counters);
   void KeepSeed(std::shared_ptr<const RandomPosition> position);
