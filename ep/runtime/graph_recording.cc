@@ -115,6 +115,15 @@ void Recording::Forget(const Event& event) {
   for (const auto& [id, recording] : OpenRecordings()) recording->events_.erase(&event);
 }
 
+bool Recording::Keep(const Stream& stream, std::shared_ptr<const void> object) {
+  if (!Any()) return false;
+  std::lock_guard lock(Mutex());
+  const auto it = OpenRecordings().find(stream.id());
+  if (it == OpenRecordings().end()) return false;
+  it->second->nodes_->kept.push_back(std::move(object));
+  return true;
+}
+
 RandomPosition Recording::KeepDraw(const std::shared_ptr<RandomSource>& source, uint64_t counters) {
   std::lock_guard lock(nodes_->draws_mutex);
   auto& draws = nodes_->draws;

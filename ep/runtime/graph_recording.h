@@ -49,6 +49,7 @@ struct GraphNodes {
   std::mutex draws_mutex;  // of its own: a replay begins while an earlier one runs
   std::vector<GraphDraws> draws;
   std::vector<std::shared_ptr<const RandomPosition>> seeds;  // kept for the numbers that name them
+  std::vector<std::shared_ptr<const void>> kept;             // what its tasks use and nobody else may own any more
 
  private:
   Device* update_device_ = nullptr;  // null: no update took place
@@ -71,6 +72,8 @@ class Recording : public std::enable_shared_from_this<Recording> {
   static bool KeepRecord(const Event& event, const Stream& stream);
   static bool KeepWait(const Stream& stream, const Event& event);
   static void Forget(const Event& event);
+  // Keeps `object` alive with the graph that is being captured on `stream`; false when none is.
+  static bool Keep(const Stream& stream, std::shared_ptr<const void> object);
   // A position relative to where the generator stands when a replay begins.
   RandomPosition KeepDraw(const std::shared_ptr<RandomSource>& source, uint64_t counters);
   void KeepSeed(std::shared_ptr<const RandomPosition> position);

@@ -9,6 +9,7 @@
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/graph_recording.h"
 #include "tests/cpp/support/test_device.h"
 
 namespace npu {
@@ -242,6 +243,22 @@ TEST_CASE("graph: a reset waits for the replay that is queued") {
   graph.reset();
   CHECK(ran);
   opener.join();
+}
+
+TEST_CASE("graph: what is kept for a capture lives as long as its graph") {
+  Setting t;
+  auto object = std::make_shared<int>(7);
+  const std::weak_ptr<int> alive = object;
+  CHECK_FALSE(Recording::Keep(*t.side, object));
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  CHECK(Recording::Keep(*t.side, object));
+  CHECK_FALSE(Recording::Keep(t.stream(), object));
+  graph.CaptureEnd(*t.side);
+  object.reset();
+  CHECK_FALSE(alive.expired());
+  graph.Reset();
+  CHECK(alive.expired());
 }
 
 TEST_CASE("graph: a task group is updated between replays, by the same operators in the same order") {
