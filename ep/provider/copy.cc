@@ -68,7 +68,7 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
                                                  : CopyKind::kHostToDevice;
   if (stream == nullptr) {
     // To wake a stream's thread for a few bytes, and to wait for it, takes longer than the copy.
-    device.WaitForStreams();
+    device.WaitForCaller();
     if (kind == CopyKind::kHostToDevice) {
       UploadReleasing(device.device(), dst, src, bytes);
     } else {

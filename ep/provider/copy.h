@@ -12,7 +12,7 @@ namespace npu::provider {
 
 enum class Place { kHost, kPinned, kDevice };
 
-// `stream` null: the copy waits for all earlier work of the device and is done when this returns.
+// `stream` null: the copy waits for what this thread has enqueued on the device and is done when this returns.
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes);
 
 struct TensorType {

@@ -1,6 +1,5 @@
 #include "ep/provider/device_state.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "ep/runtime/current.h"
@@ -12,22 +11,6 @@ namespace {
 thread_local Stream* captured_stream = nullptr;
 
 }  // namespace
-
-std::unique_ptr<Stream> DeviceState::CreateStream() {
-  auto stream = device_.CreateStream();
-  if (const auto caller = RecordCaller()) stream->Wait(*caller);
-  std::lock_guard lock(mutex_);
-  streams_.push_back(stream.get());
-  return stream;
-}
-
-void DeviceState::DestroyStream(std::unique_ptr<Stream> stream) {
-  {
-    std::lock_guard lock(mutex_);
-    std::erase(streams_, stream.get());
-  }
-  stream.reset();  // drains, so not under the lock
-}
 
 void* DeviceState::Allocate(size_t bytes, Stream* stream) {
   if (stream != nullptr) return device_.allocator().Allocate(bytes, *stream);
@@ -66,23 +49,6 @@ bool DeviceState::AllocatedSince(const void* ptr, uint64_t allocations) {
   return found != streamless_.end() && found->second > allocations;
 }
 
-std::unique_ptr<Event> DeviceState::RecordCaller() const {
-  Stream& caller = CurrentStream(device_.index());
-  if (Graph::IsCapturing(caller) || caller.Query()) return nullptr;
-  auto event = std::make_unique<Event>(device_.backend());
-  event->Record(caller);
-  return event;
-}
-
-void DeviceState::FollowCaller() {
-  const auto caller = RecordCaller();
-  if (caller == nullptr) return;
-  std::lock_guard lock(mutex_);
-  for (Stream* stream : streams_) {
-    if (!Graph::IsCapturing(*stream)) stream->Wait(*caller);
-  }
-}
-
 // Under the lock, so that nobody who goes through the streams meets one whose capture begins or ends meanwhile.
 void DeviceState::BeginCapture(Graph& graph, Stream& stream) {
   std::lock_guard lock(mutex_);
@@ -104,18 +70,6 @@ void DeviceState::AbandonCapture(std::unique_ptr<Graph> graph) {
 
 bool DeviceState::CapturesHere() const { return captured_stream != nullptr && &captured_stream->device() == &device_; }
 
-void DeviceState::WaitForStreams() {
-  std::vector<std::unique_ptr<Event>> passed;
-  if (auto caller = RecordCaller()) passed.push_back(std::move(caller));
-  {
-    std::lock_guard lock(mutex_);
-    for (Stream* stream : streams_) {
-      if (Graph::IsCapturing(*stream) || stream->Query()) continue;  // what is captured does not run
-      passed.push_back(std::make_unique<Event>(device_.backend()));
-      passed.back()->Record(*stream);
-    }
-  }
-  for (const auto& event : passed) event->Synchronize();
-}
+void DeviceState::WaitForCaller() { CurrentStream(device_.index()).Synchronize(); }
 
 }  // namespace npu::provider

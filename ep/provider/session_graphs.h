@@ -10,8 +10,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "ep/provider/device_state.h"
+#include "ep/provider/session_runs.h"
 #include "ep/runtime/graph.h"
 
 namespace npu::provider {
@@ -23,11 +25,12 @@ class SessionGraphs {
   // Onnxruntime has no call that drops a graph, so the one that was not used for longest makes room.
   static constexpr size_t kMostGraphs = 16;
 
-  explicit SessionGraphs(DeviceState& device) : device_(device), stream_(device.CreateStream()) {}
+  SessionGraphs(DeviceState& device, std::shared_ptr<SessionRuns> runs)
+      : device_(device), runs_(std::move(runs)), stream_(runs_->TakeStream()) {}
   ~SessionGraphs();
 
   // All runs of the session go through it, so that a graph is of one stream.
-  Stream& stream() const { return *stream_; }
+  Stream& stream() const { return stream_; }
 
   void BeginRun(int id);
   void EndRun();
@@ -45,7 +48,8 @@ class SessionGraphs {
 
  private:
   DeviceState& device_;
-  std::unique_ptr<Stream> stream_;
+  const std::shared_ptr<SessionRuns> runs_;
+  Stream& stream_;
   mutable std::mutex mutex_;  // onnxruntime asks Captured() at any time
   struct Kept {
     std::unique_ptr<Graph> graph;

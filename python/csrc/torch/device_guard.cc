@@ -1,5 +1,6 @@
 // Devices, streams and events for torch.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/thread_name.h>
 
 #include "python/csrc/torch/streams.h"
 
@@ -17,6 +18,17 @@ namespace {
 
 Event& ToEvent(void* event) { return *static_cast<Event*>(event); }
 
+// torch's threads of the backward pass choose their device first of all. They launch for the thread that called
+// backward(), and never wait for what they launched.
+void NoteThreadOfBackward() {
+  thread_local const bool noted = [] {
+    const bool backward = c10::getThreadName().starts_with("pt_autograd_");
+    if (backward) SetWorksForOthers(true);
+    return backward;
+  }();
+  (void)noted;
+}
+
 class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kNpu; }
@@ -29,7 +41,10 @@ class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   c10::Device getDevice() const override { return DeviceAt(CurrentDevice()); }
-  void setDevice(c10::Device device) const override { SetCurrentDevice(device.index()); }
+  void setDevice(c10::Device device) const override {
+    NoteThreadOfBackward();
+    SetCurrentDevice(device.index());
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     try {
       SetCurrentDevice(device.index());
