@@ -12,6 +12,7 @@
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/outstanding.h"
+#include "ep/runtime/pinned_memory.h"
 #include "ep/runtime/retirement.h"
 #include "ep/runtime/stream_set.h"
 
@@ -74,7 +75,7 @@ void Device::Synchronize() {
 void Device::RecordBusyStreams(const void* address) {
   void* start = nullptr;
   streams_->Visit([&](Stream& stream) {
-    if (backend_.StreamQuery(stream.handle())) return;
+    if (backend_.StreamQuery(stream.handle()) || PinnedMemory::Instance().RecordUse(address, stream)) return;
     if (start == nullptr) start = allocator_->LiveBlockAround(address);
     if (start != nullptr) allocator_->RecordStream(start, stream);
   });

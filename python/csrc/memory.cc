@@ -9,6 +9,7 @@
 #include "ep/runtime/current.h"
 #include "ep/runtime/lent_memory.h"
 #include "ep/runtime/worker_thread.h"
+#include "python/csrc/counters.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_argument.h"
 
@@ -19,10 +20,6 @@ using namespace py::literals;
 namespace {
 
 CachingAllocator& AllocatorOf(int device) { return Runtime::Instance().device(device).allocator(); }
-
-py::dict Counter(const StatCounter& c) {
-  return py::dict("current"_a = c.current, "peak"_a = c.peak, "allocated"_a = c.allocated, "freed"_a = c.freed);
-}
 
 // What torch.npu.memory_stats() flattens.
 py::dict NestedMemoryStats(int device) {
