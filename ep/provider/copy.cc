@@ -68,7 +68,7 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
   if (to_host && from != Place::kDevice) {
     // Copies under way may still write the source or read the target.
     if (stream == nullptr) {
-      device.WaitForStreams();
+      device.WaitForCaller();
     } else if (!device.CapturesHere()) {
       stream->Synchronize();
     }

@@ -8,6 +8,7 @@
 
 #include "ep/runtime/current.h"
 #include "ep/runtime/lent_memory.h"
+#include "ep/runtime/worker_thread.h"
 #include "python/csrc/counters.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_argument.h"
@@ -140,8 +141,8 @@ int DeviceOfBlock(uintptr_t address) {
 }
 
 void Free(uintptr_t address) {
-  if (address == 0) return;
-  AllocatorOf(DeviceOfBlock(address)).Free(reinterpret_cast<void*>(address));
+  if (address == 0 || InForkedChild()) return;
+  AllocatorOf(DeviceOfBlock(address)).CheckedFree(reinterpret_cast<void*>(address));
 }
 
 // Within one live block, so that Python cannot touch what is not the device's.
