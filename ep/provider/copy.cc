@@ -44,6 +44,7 @@ bool CopyPinned(Stream& stream, const void* pinned, void* dst, const void* src, 
 // ORT may hand pageable memory to the next CPU kernel as soon as this returns.
 void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   if (CopyPinned(stream, src, dst, src, bytes, CopyKind::kHostToDevice)) return;
+  Graph::RefuseInCapture(stream, "a copy from host memory that is not pinned");
   if (bytes > kStagedBytes) {
     stream.Copy(dst, src, bytes, CopyKind::kHostToDevice);
     stream.Synchronize();
