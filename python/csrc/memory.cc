@@ -162,9 +162,9 @@ void CopyFromHost(int device, uintptr_t dst, const py::buffer& source, uintptr_t
   auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(info.ptr),
                                                     static_cast<const char*>(info.ptr) + bytes);
   py::gil_scoped_release release;
-  StreamArgument(device, stream).Launch("copy", Task([=] {
-                                          std::memcpy(reinterpret_cast<void*>(dst), staged->data(), bytes);
-                                        }));
+  StreamArgument(device, stream)
+      .Launch("copy", Task([=] { std::memcpy(reinterpret_cast<void*>(dst), staged->data(), bytes); }),
+              /*held_bytes=*/bytes);
 }
 
 py::bytes CopyToHost(int device, uintptr_t src, size_t bytes, uintptr_t stream) {
