@@ -53,7 +53,7 @@ bench-check: build  ## has a ratio to a peer fallen by more than 15 % since it w
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
 	$(PY) benchmarks/check.py $(if $(STORE),--store)
 
-conformance: build  ## the public suites of torch_npu as a client: make conformance PATH=FOLDER_OF_CHECKOUTS
+conformance: build  ## the public suites of torch_npu, on two logical devices: make conformance PATH=FOLDER_OF_CHECKOUTS
 	$(PY) -m pip install --quiet --disable-pip-version-check "expecttest>=0.3" "scipy>=1.12" "einops>=0.8"
 	$(PY) tests/conformance/run.py $(SUITES)
 

@@ -1,6 +1,9 @@
 // Streams and events for Python. Streams are borrowed: the runtime's pools keep them for the life of the process.
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <thread>
+
 #include "ep/runtime/current.h"
 #include "ep/runtime/external_event.h"
 #include "python/csrc/module.h"
@@ -58,6 +61,12 @@ void BindStreams(py::module_& m) {
   m.def(
       "find_stream_by_id", [](int d, uint64_t id) { return GetDevice(d).FindStream(id); }, "device"_a, "id"_a,
       kBorrowed);
+  m.def(
+      "sleep",
+      [](Stream& stream, int64_t nanoseconds) {
+        stream.Launch("sleep", [time = std::chrono::nanoseconds(nanoseconds)] { std::this_thread::sleep_for(time); });
+      },
+      "stream"_a, "nanoseconds"_a, no_gil);
   m.def("caller_stream", &CallerStream, "device"_a);
   m.def("stop_device", [](int d) { GetDevice(d).Stop(); }, "device"_a);
   m.def("restart_device", [](int d) { GetDevice(d).Restart(); }, "device"_a, no_gil);

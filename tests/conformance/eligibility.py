@@ -21,6 +21,8 @@ from pathlib import Path
 # What is no aten operator and no name of the catalogue.
 FOREIGN = {
     "torch.cuda": "CUDA",
+    "torch.testing._internal.common_cuda": "CUDA",
+    "torch.nn.parallel": "copies between devices that only torch's build for CUDA has",
     "torch.distributed": "collectives",
     "torch._inductor": "the inductor compiler",
     "torch.utils.cpp_extension": "a C++ extension against torch_npu's headers",
@@ -39,6 +41,16 @@ _BESIDE = {
     "torch_npu.empty_with_format",
     "torch_npu.empty_with_swapped_memory",
     "torch_npu.npu.is_bf16_supported",
+    "torch_npu.npu.ExternalStream",
+    "torch_npu.npu._get_rng_state_offset",
+    "torch_npu.npu._set_rng_state_offset",
+    "torch_npu.npu._sleep",
+    "torch_npu.npu.amp",
+    "torch_npu.npu.host_empty_cache",
+    "torch_npu.npu.host_memory_stats",
+    "torch_npu.npu.host_memory_stats_as_nested_dict",
+    "torch_npu.npu.reset_accumulated_host_memory_stats",
+    "torch_npu.npu.reset_peak_host_memory_stats",
 }
 _FIXTURES = ("setUp", "tearDown", "setUpClass", "tearDownClass")
 
@@ -186,8 +198,11 @@ class TestFile:
                 scope.dotted.add(f"torch_npu.{node.attr}")
         elif isinstance(value, ast.Name) and value.id in self._aliases:
             scope.dotted.add(".".join([self._aliases[value.id], *parts]))
-        elif node.attr.startswith("npu_"):
-            scope.dotted.add(f"torch_npu.{node.attr}")
+        else:
+            if isinstance(value, ast.Name):
+                scope.refers.add(f"{value.id}.{parts[0]}")  # a method, if it names a class
+            if node.attr.startswith("npu_"):
+                scope.dotted.add(f"torch_npu.{node.attr}")
 
     def _ancestors(self, cls):
         for base in self._bases.get(cls, ()):
@@ -215,7 +230,7 @@ class TestFile:
             for other in self._scopes[name].refers:
                 own = other.removeprefix("self.")
                 todo += [f"{owner}.{own}" for owner in lineage] if own != other else [other]
-                if other in self._methods:  # a helper class of the file: all of it
+                if other in self._methods and other not in lineage:  # a helper class: all of it
                     todo += [f"{other}.{m}" for m in self._methods[other]]
         return next(filter(None, map(self._reason, sorted(used))), "")
 

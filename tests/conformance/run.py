@@ -8,8 +8,10 @@ only what is built (eligibility.py). Exit code 0 if they do, 1 if not, 2 for bad
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import os
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +19,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-# The suites ask for the product by name and skip what it lacks.
+# The suites ask for the product by name and skip what it lacks, or what needs more devices.
 PRODUCT = "Ascend910B2"
+DEVICES = 2
 _FILES_BETWEEN_RESULTS = 50  # that are kept: what a run that is stopped leaves for --again
 
 
@@ -27,9 +30,9 @@ def main(arguments=None):
     options = _options(arguments)
     _prepare_environment()
     import conformance_report
-    from suites import Limits, Runner, find_files
+    from suites import Limits, Runner
 
-    files = [f for f in find_files(options.paths) if options.only in f"{f[0]}/{f[1].name}"]
+    files = _chosen(options.paths, options.only)
     if not files:
         print(
             f"no test files in {', '.join(map(str, options.paths))}: expected checkouts of "
@@ -56,7 +59,9 @@ def main(arguments=None):
 def _options(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="+", type=Path, help="checkouts, or folders of checkouts")
-    parser.add_argument("--only", default="", help="files whose suite and name contain this")
+    parser.add_argument(
+        "--only", default="", help="files of which `suite/name` matches this pattern"
+    )
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 4))
     parser.add_argument("--test-seconds", type=float, default=60, help="limit of one test")
     parser.add_argument("--file-seconds", type=float, default=600, help="limit of one file")
@@ -79,7 +84,25 @@ def _prepare_environment():
     sys.path[:0] = [paths[0], paths[2]]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("ORT_NPU_DEVICE_NAME", PRODUCT)
+    os.environ.setdefault("ORT_NPU_DEVICE_COUNT", str(DEVICES))
+    os.environ.setdefault("ORT_NPU_MEMORY_LIMIT", str(_device_memory()))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the CPU side of a comparison
+
+
+def _chosen(paths, pattern):
+    """(suite, file) of the test files below ``paths`` of which ``suite/name`` matches."""
+    from suites import find_files
+
+    return [f for f in find_files(paths) if re.search(pattern, f"{f[0]}/{f[1].name}")]
+
+
+def _device_memory():
+    """Bytes for each logical device: all of a job take half of what the machine has."""
+    have = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
+        with contextlib.suppress(OSError, ValueError):
+            have.append(int(Path("/sys/fs/cgroup", limit).read_text()))
+    return min(have) // 2 // DEVICES
 
 
 def _passed_files(rows):

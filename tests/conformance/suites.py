@@ -12,8 +12,9 @@ from pathlib import Path
 
 import worker
 
-# Folders below a checkout's ``test``.
+# Folders below a checkout's ``test``, and files beside them: those about the device itself.
 FOLDERS = ("test_custom_ops", "test_base_ops", "npu", "custom_ops", "allocator")
+FILES = "test_npu*.py"
 _SECONDS_TO_END = 10
 
 
@@ -53,6 +54,8 @@ def find_files(roots):
                 for file in sorted((test / folder).rglob("test_*.py")):
                     if file.is_file():
                         found[file.resolve()] = f"{test.parent.name}/test/{folder}"
+            for file in sorted(test.glob(FILES)):
+                found[file.resolve()] = f"{test.parent.name}/test"
     return [(suite, file) for file, suite in found.items()]
 
 

@@ -33,6 +33,12 @@ class TestToy(TestCase):
     def test_dtypes(self, dtype, device="npu"):
         self.assertEqual(torch.ones(2, dtype=dtype, device=device).dtype, dtype)
 
+    def test_two_devices(self):
+        self.assertEqual(torch.npu.device_count(), 2)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        for device in range(2):
+            self.assertLessEqual(torch.npu.get_device_properties(device).total_memory, memory // 4)
+
     def test_fails(self):
         self.assertRtolEqual(torch.zeros(3), torch.ones(3))
 
@@ -103,6 +109,7 @@ def test_every_end_of_a_test_is_told(run):
     assert ends.pop("test_fails")[1].startswith("AssertionError: 3 of 3 values differ")
     assert ends == {
         "test_passes": ("passed", ""),
+        "test_two_devices": ("passed", ""),
         "test_dtypes_float32": ("passed", ""),
         "test_dtypes_float16": ("passed", ""),
         "test_ends_its_process": ("failed", "ends its process: exit code 3"),
@@ -132,7 +139,7 @@ def test_what_is_not_built_does_not_count(run):
         "imports no_such_module, which is not installed"
     }
     assert done.returncode == 1
-    assert "passed: 3 of 7 (42.9 %); the bar of 90% is not met" in done.stdout
+    assert "passed: 4 of 8 (50.0 %); the bar of 90% is not met" in done.stdout
 
 
 def test_what_a_file_does_at_import_counts_for_all_its_tests(tmp_path):
@@ -157,6 +164,47 @@ def test_what_a_file_does_at_import_counts_for_all_its_tests(tmp_path):
     assert "torch_npu._inductor, which is not built" in reason("import torch_npu._inductor")
     assert "torch.npu.other is not built" in reason("torch.npu.other(1)")
     assert "torch.npu.other is not built" in reason("VALUE = torch.npu.other()", "VALUE()")
+
+
+def test_a_method_named_by_its_class_is_used_and_the_classs_other_tests_are_not(tmp_path):
+    sys.path.insert(0, str(HERE))
+    from eligibility import Names, TestFile
+
+    file = tmp_path / "test_file.py"
+    file.write_text("""
+class T(TestCase):
+    def helper(self):
+        x.npu_y()
+
+    def test_a(self):
+        T.helper(self)
+
+    def test_b(self):
+        T.other(self)
+
+    def other(self):
+        pass
+""")
+    tests = TestFile(file, Names({"torch_npu.npu_x"})).tests
+    assert tests == {"T.test_a": "torch_npu.npu_y is not built", "T.test_b": ""}
+
+
+def test_a_suites_folders_and_its_files_about_the_device_are_found_and_chosen(tmp_path):
+    sys.path.insert(0, str(HERE))
+    from run import _chosen
+
+    names = ("npu/test_a.py", "npu/deep/test_b.py", "nn/test_c.py", "test_npu_d.py", "test_e.py")
+    for name in names:
+        file = tmp_path / "pytorch" / "test" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+    def found(pattern):
+        return {f"{suite}/{file.name}" for suite, file in _chosen([tmp_path], pattern)}
+
+    top = {"pytorch/test/test_npu_d.py"}
+    assert found("") == top | {"pytorch/test/npu/test_a.py", "pytorch/test/npu/test_b.py"}
+    assert found(r"npu_d|test_a\.py$") == top | {"pytorch/test/npu/test_a.py"}
 
 
 def test_again_keeps_files_in_which_nothing_that_counts_failed():

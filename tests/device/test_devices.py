@@ -207,9 +207,25 @@ def test_events_order_streams_and_measure_time():
     npu.caching_allocator_delete(address)
 
 
+def test_sleep_is_work_of_the_current_stream():
+    start, end = npu.Event(enable_timing=True), npu.Event(enable_timing=True)
+    with npu.stream(npu.Stream()):
+        start.record()
+        npu._sleep(20_000_000)
+        end.record()
+    assert start.elapsed_time(end) >= 20
+    for cycles in (0, -1):
+        with pytest.raises(RuntimeError, match="expected positive cycles"):
+            npu._sleep(cycles)
+
+
+def test_an_event_for_several_processes_is_refused_when_it_is_made():
+    for timing in (False, True):
+        with pytest.raises(RuntimeError, match="expected interprocess=False, got True"):
+            npu.Event(enable_timing=timing, interprocess=True)
+
+
 def test_event_misuse():
-    with pytest.raises(RuntimeError, match="interprocess"):
-        npu.Event(enable_timing=True, interprocess=True)
     never, plain = npu.Event(enable_timing=True), npu.Event()
     never.wait()
     never.synchronize()

@@ -18,6 +18,14 @@ def as_list(state):
     return [int(x) for x in state]
 
 
+def test_a_generator_is_moved_to_a_position():
+    npu.manual_seed(11)
+    npu._set_rng_state_offset(100)
+    assert npu._get_rng_state_offset() == 100 and npu.initial_seed() == 11
+    npu.manual_seed(11)
+    assert npu._get_rng_state_offset() == 0
+
+
 def test_a_seed_resets_the_position_and_is_read_back():
     npu.manual_seed(1234)
     assert npu.initial_seed() == 1234

@@ -257,6 +257,16 @@ def test_a_legacy_type_takes_a_size():
     assert torch.npu.FloatTensor([2, 3]).tolist() == [2, 3]
 
 
+def test_a_legacy_type_without_a_device_is_on_the_current_one():
+    assert torch.npu.FloatTensor(2, device=None).device == torch.device("npu:0")
+    assert torch.npu.FloatTensor(2, device=0).device == torch.device("npu:0")
+
+
+def test_a_device_of_another_type_is_named_as_it_is_written():
+    with pytest.raises(ValueError, match="Expected a npu device, but got: cpu;"):
+        torch.npu.current_stream(torch.device("cpu"))
+
+
 def test_combined_tensors_have_storages_of_their_own():
     from onnxruntime_npu import formats, utils
 

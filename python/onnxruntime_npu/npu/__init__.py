@@ -25,9 +25,12 @@ from .mstx import *  # noqa: F403
 from .options import *  # noqa: F403
 from .pluggable_allocator import *  # noqa: F403
 from .random import *  # noqa: F403
+from .random import _get_rng_state_offset as _get_rng_state_offset
+from .random import _set_rng_state_offset as _set_rng_state_offset
 from .recovery import *  # noqa: F403
 from .streams import *  # noqa: F403
 from .streams import _adopt_torch as _adopt_torch
+from .streams import _sleep as _sleep
 from .utils import *  # noqa: F403
 
 _lazy_init = init  # torch_npu's name, which scripts know

@@ -40,7 +40,7 @@ def device_index(device: Any = None, *, allow_none: bool = True) -> int:
     elif is_npu_device(device):
         return _C.current_device() if device.index is None else device.index
     raise ValueError(
-        f"Expected a npu device, but got: {device!r}; pass an index, 'npu:1' or a torch.device"
+        f"Expected a npu device, but got: {device}; pass an index, 'npu:1' or a torch.device"
     )
 
 

@@ -337,7 +337,9 @@ ROWS = (
         "npu.Event",
         "002/1",
         "stream",
-        "Recorded on a stream; the time is that of the steady clock.",
+        "Recorded on a stream; the time is that of the steady clock. `interprocess=True` is "
+        "refused: an event orders work on memory, and memory of the host NPU belongs to one "
+        "process.",
     ),
     Row("npu.Event.elapsed_time", "002/1", "stream"),
     Row("npu.Event.query", "002/1", "stream"),

@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from . import super_kernel_options
+from . import _npugraph_utils, super_kernel_options
 from ._arguments import stream_handle
 from .devices import synchronize
 from .memory import empty_cache, new_pool_id
@@ -101,19 +101,18 @@ class NPUGraph:
     def debug_dump(self, debug_path: str | os.PathLike[str]) -> None:
         """Write the graph as JSON: its operators, streams and dependencies.
 
-        A second file, ``<path>.aligned.json``, has one operator a line. Without a captured graph
-        there is a warning and no file.
+        A second file, ``<name>.aligned.json`` for ``<name>.json``, has one operator a line; should
+        it fail, there is a warning. Without a captured graph there is a warning and no file.
         """
         if not self._graph.captured:
             warnings.warn("debug_dump: nothing was captured, no file is written", stacklevel=2)
             return
-        facts = json.loads(self._graph.json())
         with open(debug_path, "w") as file:
-            json.dump(facts, file)
-        nodes = ",\n".join(f"  {json.dumps(node)}" for node in facts.pop("nodes"))
-        head = json.dumps(facts)[:-1]
-        with open(f"{os.fspath(debug_path)}.aligned.json", "w") as file:
-            file.write(f'{head}, "nodes": [\n{nodes}\n]}}\n')
+            json.dump(json.loads(self._graph.json()), file)
+        try:
+            _npugraph_utils.align_trace_json(debug_path, None)
+        except Exception as error:
+            warnings.warn(f"debug_dump: no aligned file of {debug_path}: {error}", stacklevel=2)
         warnings.warn(f"debug_dump: the graph was written to {debug_path}", stacklevel=2)
 
     def register_generator_state(self, generator: Any) -> None:

@@ -85,7 +85,8 @@ def _tensor_type(name: str, dtype_name: str) -> type:
                 and value.dtype == wanted
             )
 
-        def __call__(cls, *args: Any, device: Any = "npu") -> Any:
+        def __call__(cls, *args: Any, device: Any = None) -> Any:
+            device = "npu" if device is None else device
             if len(args) == 1 and isinstance(args[0], torch.Tensor):
                 if not isinstance(args[0], cls):
                     raise TypeError(

@@ -118,6 +118,23 @@ def set_rng_state(new_state: Any, device: Any = "npu") -> None:
     lazy_call(apply)
 
 
+def _get_rng_state_offset(device: Any = "npu") -> int:
+    """Return how far a device's generator has come since it was seeded."""
+    return int(_words(get_rng_state(device))[1])
+
+
+def _set_rng_state_offset(offset: int, device: Any = "npu") -> None:
+    """Move a device's generator to a position; its seed stays."""
+    state = get_rng_state(device)
+    _words(state)[1] = offset
+    set_rng_state(state, device)
+
+
+def _words(state: Any) -> np.ndarray:
+    """The seed and the position in a state, which can be written there."""
+    return np.asarray(state).view("<u8")
+
+
 def set_rng_state_all(new_states: Iterable[Any]) -> None:
     """Set the states of all devices' generators, in device order."""
     for index, state in enumerate(new_states):

@@ -201,17 +201,21 @@ class Event:
     Args:
         enable_timing: whether elapsed_time() and recorded_time() work.
         blocking: accepted, no effect.
-        interprocess: whether another process may use it, which the host NPU cannot.
+        interprocess: whether another process may use it: refused. An event orders work on memory,
+            and memory of the host NPU belongs to one process.
 
     Raises:
-        RuntimeError: ``interprocess`` together with ``enable_timing``.
+        RuntimeError: ``interprocess`` is set.
     """
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> None:
-        if interprocess and enable_timing:
-            raise RuntimeError("an interprocess event cannot have enable_timing")
+        if interprocess:
+            raise RuntimeError(
+                "[Event] expected interprocess=False, got True: events and memory of the host NPU "
+                "belong to one process; use multiprocessing's events between processes"
+            )
         self._timing = enable_timing
         self._event: Any = None  # made at the first record
         self._device: int | None = None
@@ -453,6 +457,17 @@ class StreamContext:
             _C.set_stream(here._stream)
             _C.set_device(device)
             self._before = None
+
+
+def _sleep(cycles: int) -> None:
+    """Keep the current stream busy, in its turn, for a number of cycles of a nanosecond each.
+
+    Raises:
+        RuntimeError: the number is not positive.
+    """
+    if cycles <= 0:
+        raise RuntimeError(f"torch.npu._sleep(): expected positive cycles, got {cycles}")
+    _C.sleep(current_stream()._stream, cycles)
 
 
 def stream(stream: Stream | None) -> StreamContext:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import statistics
 import unittest
 
 import numpy as np
@@ -85,6 +86,43 @@ def freeze_rng_state():
         yield
     finally:
         torch.set_rng_state(state)
+
+
+@functools.cache
+def get_cycles_per_ms():
+    """How many of the cycles that ``torch.npu._sleep`` counts a millisecond has, as measured."""
+
+    def measured(cycles=1_000_000):
+        start, end = (torch.npu.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        torch.npu._sleep(cycles)
+        end.record()
+        end.synchronize()
+        return cycles / start.elapsed_time(end)
+
+    return statistics.mean(sorted(measured() for _ in range(10))[2:-2])
+
+
+def _create_scaling_models_optimizers(
+    device="npu", optimizer_ctor=torch.optim.SGD, optimizer_kwargs=None
+):
+    """Two equal modules, one to be trained with scaled gradients, and an optimizer of each."""
+    modules = [
+        torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).to(device)
+        for _ in range(2)
+    ]
+    modules[1].load_state_dict(modules[0].state_dict())
+    kwargs = {"lr": 1.0} | (optimizer_kwargs or {})
+    return *modules, *(optimizer_ctor(module.parameters(), **kwargs) for module in modules)
+
+
+def _create_scaling_case(
+    device="npu", dtype=torch.float, optimizer_ctor=torch.optim.SGD, optimizer_kwargs=None
+):
+    """The modules and optimizers of above, four batches, a loss, and the batch to be skipped."""
+    batches = [tuple(torch.randn(8, 8, dtype=dtype, device=device) for _ in "xy") for _ in range(4)]
+    trained = _create_scaling_models_optimizers(device, optimizer_ctor, optimizer_kwargs)
+    return *trained, batches, torch.nn.MSELoss().npu(), 2
 
 
 def _product():
