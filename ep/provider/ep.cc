@@ -50,10 +50,7 @@ class Ep final : public OrtEp {
     };
     OnRunStart = [](OrtEp* self, const OrtRunOptions* run) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] {
-        me.BeginRun(run);
-        if (me.graphs_ != nullptr) me.graphs_->BeginRun(me.GraphOf(run));
-      });
+      return Guard(me.api_.ort, [&] { me.BeginRun(run); });
     };
     OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool) noexcept {
       auto& me = *static_cast<Ep*>(self);
@@ -110,14 +107,23 @@ class Ep final : public OrtEp {
         "got '",
         text, "'");
     runs_->Begin(stream, entry(kCallerKey));
+    if (graphs_ == nullptr) return;
+    try {
+      graphs_->BeginRun(GraphOf(run));
+    } catch (...) {
+      runs_->End();  // onnxruntime does not end what it could not begin
+      throw;
+    }
   }
 
   void EndRun() {
-    struct AtEnd {
-      SessionRuns& runs;
-      ~AtEnd() { runs.End(); }
-    } end{*runs_};
-    if (graphs_ != nullptr) graphs_->EndRun();
+    try {
+      if (graphs_ != nullptr) graphs_->EndRun();
+    } catch (...) {
+      runs_->End();
+      throw;
+    }
+    runs_->End();
   }
 
   // Onnxruntime itself reads this key too, and takes 0 where it is not given.

@@ -1,10 +1,12 @@
 // Eager calls: a kernel made once per operator and attributes, run on tensors in host memory or launched on a device's.
 #include <pybind11/stl.h>
 
+#include "ep/runtime/blocking.h"
 #include "ep/runtime/current.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/eager_context.h"
 #include "ep/runtime/op_registry.h"
+#include "ep/runtime/run_to_end.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_pool.h"
 
@@ -101,18 +103,7 @@ class EagerKernel {
     }
     CallInputs call(inputs);
     StreamLease stream(runtime.device(0));
-    try {
-      Compute(*stream, call, allocate, in_place);
-    } catch (...) {
-      // What was launched before the failure still uses the caller's tensors.
-      try {
-        Wait(*stream);
-      } catch (const Error&) {
-        // The failure that the caller is told of came first.
-      }
-      throw;
-    }
-    Wait(*stream);
+    RunToEnd(*stream, [&] { Compute(*stream, call, allocate, in_place); });
   }
 
   // Enqueues on the current stream of `device`, whose memory all tensors lie in, and returns.
@@ -120,8 +111,14 @@ class EagerKernel {
               const std::vector<std::pair<size_t, size_t>>& in_place, int device) const {
     CallInputs call(inputs);
     Stream& stream = CurrentStream(device);
-    Compute(stream, call, allocate, in_place);
-    stream.Launch("release", [kernel = kernel_] {});  // whoever made the kernel may drop it before it has run
+    try {
+      Compute(stream, call, allocate, in_place);
+      stream.Launch("release", [kernel = kernel_] {});  // whoever made the kernel may drop it before it has run
+    } catch (...) {
+      const MayBlock scope;
+      stream.device().backend().StreamSynchronize(stream.handle());  // nothing else keeps the kernel for its work
+      throw;
+    }
   }
 
  private:
@@ -135,11 +132,6 @@ class EagerKernel {
                          });
     for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
     context.Run(*kernel_, type_);
-  }
-
-  static void Wait(Stream& stream) {
-    py::gil_scoped_release release;
-    stream.Synchronize();
   }
 
   std::shared_ptr<const Kernel> kernel_;
