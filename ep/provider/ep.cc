@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "ep/provider/logging.h"
 #include "ep/provider/partition.h"
 #include "ep/provider/sync_stream.h"
+#include "ep/runtime/log.h"
 
 namespace npu::provider {
 namespace {
@@ -80,6 +82,27 @@ class Ep final : public OrtEp {
   const std::shared_ptr<SessionGraphs>& graphs() const { return graphs_; }
 
  private:
+  // Calls `work` of this thread's run, which is over then, whatever fails. No destructor: the end may fail, too.
+  template <class F>
+  void ThenEnd(F&& work) {
+    try {
+      work();
+    } catch (...) {
+      CancelRun();
+      throw;
+    }
+    runs_->End();
+  }
+
+  // Somebody is told already of what failed first.
+  void CancelRun() noexcept {
+    try {
+      runs_->End();
+    } catch (const std::exception& error) {
+      NPU_LOG(kError, "the end of a run that failed: ", error.what());
+    }
+  }
+
   void SetGraphFunctions() {
     IsGraphCaptureEnabled = [](const OrtEp*) noexcept { return true; };
     GetGraphCaptureNodeAssignmentPolicy = [](const OrtEp*) noexcept {
@@ -90,7 +113,15 @@ class Ep final : public OrtEp {
     };
     ReplayGraph = [](OrtEp* self, int id) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.graphs_->Replay(id); });
+      return Guard(me.api_.ort, [&] {
+        // Onnxruntime calls nothing else for such a run.
+        me.runs_->Begin();
+        me.ThenEnd([&] { me.graphs_->Replay(id); });
+      });
+    };
+    ReleaseCapturedGraph = [](OrtEp* self, int id) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      return Guard(me.api_.ort, [&] { me.graphs_->Release(id); });
     };
   }
 
@@ -111,19 +142,15 @@ class Ep final : public OrtEp {
     try {
       graphs_->BeginRun(GraphOf(run));
     } catch (...) {
-      runs_->End();  // onnxruntime does not end what it could not begin
+      CancelRun();  // onnxruntime does not end what it could not begin
       throw;
     }
   }
 
   void EndRun() {
-    try {
+    ThenEnd([&] {
       if (graphs_ != nullptr) graphs_->EndRun();
-    } catch (...) {
-      runs_->End();
-      throw;
-    }
-    runs_->End();
+    });
   }
 
   // Onnxruntime itself reads this key too, and takes 0 where it is not given.
