@@ -1,7 +1,6 @@
 // Eager calls: a kernel made once per operator and attributes, run on tensors in host memory or launched on a device's.
 #include <pybind11/stl.h>
 
-#include "ep/runtime/blocking.h"
 #include "ep/runtime/current.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/eager_context.h"
@@ -103,7 +102,9 @@ class EagerKernel {
     }
     CallInputs call(inputs);
     StreamLease stream(runtime.device(0));
-    RunToEnd(*stream, [&] { Compute(*stream, call, allocate, in_place); });
+    RunToEnd(*stream, [&] {
+      WithContext(*stream, call, allocate, in_place, [&](EagerContext& context) { context.Run(*kernel_, type_); });
+    });
   }
 
   // Enqueues on the current stream of `device`, whose memory all tensors lie in, and returns.
@@ -111,19 +112,13 @@ class EagerKernel {
               const std::vector<std::pair<size_t, size_t>>& in_place, int device) const {
     CallInputs call(inputs);
     Stream& stream = CurrentStream(device);
-    try {
-      Compute(stream, call, allocate, in_place);
-      stream.Launch("release", [kernel = kernel_] {});  // whoever made the kernel may drop it before it has run
-    } catch (...) {
-      const MayBlock scope;
-      stream.device().backend().StreamSynchronize(stream.handle());  // nothing else keeps the kernel for its work
-      throw;
-    }
+    WithContext(stream, call, allocate, in_place, [&](EagerContext& context) { context.RunKept(kernel_, type_); });
   }
 
  private:
-  void Compute(Stream& stream, CallInputs& call, const py::function& allocate,
-               const std::vector<std::pair<size_t, size_t>>& in_place) const {
+  template <class F>
+  void WithContext(Stream& stream, CallInputs& call, const py::function& allocate,
+                   const std::vector<std::pair<size_t, size_t>>& in_place, F&& f) const {
     EagerContext context(stream, std::move(call.views), output_count_,
                          [&](size_t i, DType dtype, const Shape& shape) -> void* {
                            const py::tuple dims = py::cast(std::vector<int64_t>(shape.begin(), shape.end()));
@@ -131,7 +126,7 @@ class EagerKernel {
                            return reinterpret_cast<void*>(address.cast<uintptr_t>());
                          });
     for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
-    context.Run(*kernel_, type_);
+    f(context);
   }
 
   std::shared_ptr<const Kernel> kernel_;

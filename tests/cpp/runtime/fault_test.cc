@@ -19,6 +19,7 @@
 #include "ep/runtime/graph.h"
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/outstanding.h"
+#include "ep/runtime/pinned_memory.h"
 #include "ep/runtime/retirement.h"
 #include "ep/runtime/run_to_end.h"
 
@@ -82,7 +83,7 @@ void CheckNothingIsLeft(FaultyDevice& t) {
 
 // An allocation is tried again after memory was set free, so it fails only with a few in a row.
 int64_t TimesToFail(const std::string& call) {
-  return call == "AllocDevice" || call == "MapDevice" || call == "ReserveAddresses" ? 4 : 1;
+  return call == "AllocDevice" || call == "AllocPinned" || call == "MapDevice" || call == "ReserveAddresses" ? 4 : 1;
 }
 
 void FailInTurn(const std::string& call, int64_t nth, const AllocatorSettings& settings, const Scenario& scenario) {
@@ -369,6 +370,54 @@ TEST_CASE("faults: a call's scratch memory") {
     stream.Launch("op", [=] { *to = *more; });
     stream.Synchronize();
     CHECK(*output == 4);
+  });
+}
+
+TEST_CASE("faults: a kernel that nobody keeps but its work") {
+  struct Slow final : Kernel {
+    explicit Slow(std::shared_ptr<std::atomic<int>> work) : in_flight(std::move(work)) {}
+    ~Slow() override { CHECK(in_flight->load() == 0); }
+    void Compute(OpContext& context) const override {
+      for (int i = 0; i < 2; ++i) {
+        auto token = std::shared_ptr<void>(nullptr, [work = in_flight](void*) { --*work; });
+        ++*in_flight;
+        context.stream().Launch("slow", [token] { Pause(); });
+      }
+    }
+    std::shared_ptr<std::atomic<int>> in_flight;
+  };
+  FailEachCall([](Trial& t) {
+    const auto in_flight = std::make_shared<std::atomic<int>>(0);
+    npu::Stream& stream = t.device.default_stream();
+    EagerContext(stream, {}, 0, nullptr).RunKept(std::make_shared<Slow>(in_flight), "slow");
+    stream.Synchronize();
+    CHECK(in_flight->load() == 0);
+  });
+}
+
+TEST_CASE("faults: pinned memory that copies use") {
+  FailEachCall([](Trial& t) {
+    npu::Stream& stream = t.device.default_stream();
+    auto pinned = t.Own(std::make_unique<PinnedMemory>(&t.device.backend()));
+    const auto allocate = [&] {
+      const auto free = [&](char* p) { t.Quiet([=, &pinned] { pinned->Free(p); }); };
+      return std::unique_ptr<char, decltype(free)>(static_cast<char*>(pinned->Allocate(64 << 10)), free);
+    };
+    const auto block = t.Memory(64 << 10, stream);
+    for (int round = 0; round < 2; ++round) {
+      auto from = allocate(), to = allocate();
+      *from = 5, *to = 0;
+      RunToEnd(stream, [&] {
+        stream.Launch("op", [] { Pause(); });
+        stream.Copy(block.get(), from.get(), 64 << 10, CopyKind::kHostToDevice);
+        t.Quiet([&] { pinned->RecordUse(from.get(), stream); });
+        from.reset();
+        stream.Copy(to.get(), block.get(), 64 << 10, CopyKind::kDeviceToHost);
+        t.Quiet([&] { pinned->RecordUse(to.get(), stream); });
+      });
+      CHECK(*to == 5);
+    }
+    t.Quiet([&] { pinned.reset(); });
   });
 }
 
