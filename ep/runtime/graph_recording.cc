@@ -102,10 +102,6 @@ bool Recording::KeepWait(const Stream& stream, const Event& event) {
       }
       if (mine != nullptr && mine != recording) recording->Refuse("a stream of another capture waited for its event");
       Device& device = stream.device();
-      if (&stream == &device.default_stream())
-        recording->Refuse(
-            "the default stream waited for its event, and cannot take part: whatever anybody launches "
-            "there would be captured");
       const auto& covered = recording->covered_;
       if (std::find(covered.begin(), covered.end(), &device) != covered.end()) {
         recording->Join(stream, recording->events_.at(&event));
@@ -124,9 +120,8 @@ bool Recording::KeepWait(const Stream& stream, const Event& event) {
 }
 
 void Recording::Join(const Stream& stream, const Clock& recorded) {
-  const Clock before = recorded;  // of one of the clocks below, maybe
   Clock& clock = clocks_[stream.id()];
-  for (const auto& [other, count] : before) {
+  for (const auto& [other, count] : recorded) {
     clock[other] = std::max(clock[other], count);
     if (other != stream.id() && count > 0) pending_after_[stream.id()].push_back(count - 1);
   }
