@@ -17,7 +17,7 @@ import harness
 import numpy as np
 
 SESSIONS = [1, 2, 4, 8]
-# Rows of the activation: kernels of some ten microseconds, and of a millisecond.
+# Rows of the activation: kernels of some ten microseconds, and of some hundred.
 ROWS = {"short kernels": 4, "long kernels": 128}
 RUNS = {"short kernels": 50, "long kernels": 4}  # of all sessions together, times 8
 WIDTH, LAYERS = 768, 4
