@@ -1,5 +1,6 @@
-// Copies between host and device as ORT means them: when a copy towards the device returns, ORT may reuse the host
-// memory; when a copy towards the host returns, ORT may read it.
+// Copies between host and device as ORT means them: when a copy towards the device returns, ORT may reuse pageable host
+// memory; when a copy towards pageable memory returns, ORT may read it. Copies from and to pinned memory are work of
+// their stream.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@ namespace npu::provider {
 
 enum class Place { kHost, kPinned, kDevice };
 
-// `stream` null: the copy waits for all earlier work of the device and is done when this returns.
+// `stream` null: the copy waits for what this thread has enqueued on the device and is done when this returns.
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes);
 
 struct TensorType {

@@ -1,8 +1,10 @@
 #include "ep/provider/data_transfer.h"
 
 #include <optional>
+#include <utility>
 
 #include "ep/provider/copy.h"
+#include "ep/provider/session_runs.h"
 #include "ep/provider/sync_stream.h"
 
 namespace npu::provider {
@@ -10,10 +12,15 @@ namespace {
 
 class DataTransfer final : public OrtDataTransferImpl {
  public:
-  DataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices)
-      : OrtDataTransferImpl{}, api_(api), devices_(devices) {
+  DataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices,
+               std::function<void()> on_release)
+      : OrtDataTransferImpl{}, api_(api), devices_(devices), on_release_(std::move(on_release)) {
     ort_version_supported = ORT_API_VERSION;
-    Release = [](OrtDataTransferImpl* self) noexcept { delete static_cast<DataTransfer*>(self); };
+    Release = [](OrtDataTransferImpl* self) noexcept {
+      const auto on_release = static_cast<DataTransfer*>(self)->on_release_;
+      delete static_cast<DataTransfer*>(self);
+      on_release();
+    };
     CanCopy = [](const OrtDataTransferImpl* self, const OrtMemoryDevice* src, const OrtMemoryDevice* dst) noexcept {
       auto& me = *static_cast<const DataTransfer*>(self);
       const auto from = me.PlaceOf(src), to = me.PlaceOf(dst);
@@ -49,28 +56,32 @@ class DataTransfer final : public OrtDataTransferImpl {
     const OrtMemoryDevice* dst_memory = api_.ep.Value_GetMemoryDevice(dst);
     const auto from = PlaceOf(src_memory), to = PlaceOf(dst_memory);
     NPU_CHECK(from && to, "[Memcpy] expected host or NPU memory on both sides");
-    DeviceState& device =
-        *devices_[api_.ep.MemoryDevice_GetDeviceId(*from == Place::kDevice ? src_memory : dst_memory)];
+    // One side at least is ours; pinned memory is its device's.
+    DeviceState& device = *devices_[api_.ep.MemoryDevice_GetDeviceId(
+        *from == Place::kDevice || *to == Place::kHost ? src_memory : dst_memory)];
     Stream* stream = StreamOf(api_, ort_stream);
     const bool across = *from == Place::kDevice && *to == Place::kDevice &&
                         api_.ep.MemoryDevice_GetDeviceId(src_memory) != api_.ep.MemoryDevice_GetDeviceId(dst_memory);
     // The given stream orders the work of one device only.
     if (across) {
       if (stream != nullptr) stream->Synchronize();
-      devices_[api_.ep.MemoryDevice_GetDeviceId(dst_memory)]->WaitForStreams();
+      devices_[api_.ep.MemoryDevice_GetDeviceId(dst_memory)]->WaitForCaller();
       stream = nullptr;
     }
+    if (stream != nullptr) SessionRuns::EnterCurrent(*stream);
     CopyTensor(api_, device, stream, src, *from, dst, *to);
   }
 
   const Api& api_;
   const std::vector<std::unique_ptr<DeviceState>>& devices_;
+  const std::function<void()> on_release_;
 };
 
 }  // namespace
 
-OrtDataTransferImpl* NewDataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices) {
-  return new DataTransfer(api, devices);
+OrtDataTransferImpl* NewDataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices,
+                                     std::function<void()> on_release) {
+  return new DataTransfer(api, devices, std::move(on_release));
 }
 
 }  // namespace npu::provider

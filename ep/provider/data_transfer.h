@@ -1,6 +1,7 @@
 // ORT's data transfer: copies between the host and any NPU of the factory, and between NPUs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -9,6 +10,8 @@
 
 namespace npu::provider {
 
-OrtDataTransferImpl* NewDataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices);
+// `on_release` is called once it has gone.
+OrtDataTransferImpl* NewDataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices,
+                                     std::function<void()> on_release);
 
 }  // namespace npu::provider

@@ -1,5 +1,5 @@
-// One logical device as one factory uses it: the streams ORT runs on, and memory that ORT asks for without saying on
-// which stream it will be used.
+// One logical device as one factory uses it: memory that ORT asks for without saying on which stream it will be used,
+// and work of ORT's outside of runs.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,8 @@ class DeviceState {
 
   Device& device() const { return device_; }
   // Where work runs that must be done when the call returns: copies without a stream, pre-packing. No run of a session
-  // uses it, so waiting for it does not take a run's error away.
+  // uses it.
   Stream& host_stream() const { return *host_stream_; }
-
-  std::unique_ptr<Stream> CreateStream();
-  void DestroyStream(std::unique_ptr<Stream> stream);
 
   // `stream` null: usable at once on every stream.
   void* Allocate(size_t bytes, Stream* stream);
@@ -34,30 +31,33 @@ class DeviceState {
   // Allocations without a stream so far, and whether a live one that begins at `ptr` came after so many.
   uint64_t allocations();
   bool AllocatedSince(const void* ptr, uint64_t allocations);
-  // Waits for what has been enqueued so far on every stream and on the thread's current one, and leaves their errors to
-  // those who wait on them.
-  void WaitForStreams();
-  // A run comes after what its caller has enqueued: its streams wait for the thread's current stream.
-  void FollowCaller();
+  // Waits for what this thread has enqueued: on its current stream, and in runs that it did not wait for. Throws what
+  // failed of it.
+  void WaitForCaller();
 
-  // From now on the launches on `stream` are the graph's, and so is memory that this thread asks for without a stream.
-  void BeginCapture(Graph& graph, Stream& stream);
-  // Throws what made the capture invalid; it is over in any case.
+  // From now on the launches on `stream` are the graph's, and so is memory that this thread asks for without a stream:
+  // it comes from `pool`.
+  void BeginCapture(Graph& graph, Stream& stream, PoolId pool);
+  // Throws what made the capture invalid; it is over in any case. Memory that is still in use is the graph's as long as
+  // it is there, also when the user has freed it: its replays write what they return there, and no other graph of the
+  // pool may get it.
   void EndCapture(Graph& graph, Stream& stream);
   void AbandonCapture(std::unique_ptr<Graph> graph);
   // Whether this thread captures a graph of this device.
   bool CapturesHere() const;
 
  private:
-  // An event on the thread's current stream, or null when there is nothing to wait for.
-  std::unique_ptr<Event> RecordCaller() const;
-
   Device& device_;
   std::unique_ptr<Stream> host_stream_;
   std::mutex mutex_;
-  std::vector<Stream*> streams_;
   std::unordered_map<const void*, uint64_t> streamless_;  // the number of its allocation
   uint64_t allocations_ = 0;                              // without a stream
+  // Memory of captures that somebody uses.
+  struct Captured {
+    const Stream* stream;
+    std::shared_ptr<const void> held;  // once it outlived its capture: by the graph, too
+  };
+  std::unordered_map<const void*, Captured> captured_;
 };
 
 }  // namespace npu::provider

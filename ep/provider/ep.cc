@@ -13,6 +13,9 @@
 namespace npu::provider {
 namespace {
 
+// A run option that the package sets for run_async: see SessionRuns::Begin.
+constexpr char kCallerKey[] = "npu.caller_stream";
+
 thread_local bool capturing = false;
 thread_local std::shared_ptr<const AssignmentLog> captured;
 
@@ -27,7 +30,8 @@ class Ep final : public OrtEp {
         logger_(logger),
         log_(std::make_shared<AssignmentLog>()),
         constants_(std::make_shared<SharedConstants>(device_)),
-        graphs_(options.graphs ? std::make_shared<SessionGraphs>(device_) : nullptr) {
+        runs_(std::make_shared<SessionRuns>(device_, options.compute_stream)),
+        graphs_(options.graphs ? std::make_shared<SessionGraphs>(device_, runs_) : nullptr) {
     ort_version_supported = ORT_API_VERSION;
     GetName = [](const OrtEp*) noexcept { return kEpName; };
     GetCapability = &GetCapabilityImpl;
@@ -42,14 +46,23 @@ class Ep final : public OrtEp {
     };
     Sync = [](OrtEp* self) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.device_.WaitForStreams(); });
+      return Guard(me.api_.ort, [&] { me.runs_->Wait(); });
     };
     OnRunStart = [](OrtEp* self, const OrtRunOptions* run) noexcept {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] {
-        me.device_.FollowCaller();
+        me.BeginRun(run);
         if (me.graphs_ != nullptr) me.graphs_->BeginRun(me.GraphOf(run));
       });
+    };
+    OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      return Guard(me.api_.ort, [&] { me.EndRun(); });
+    };
+    CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*, OrtSyncStreamImpl** out) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      *out = nullptr;
+      return Guard(me.api_.ort, [&] { *out = NewSessionStream(me.api_, me.runs_, me.graphs_); });
     };
     if (graphs_ != nullptr) SetGraphFunctions();
     OnSessionInitializationEnd = [](OrtEp* self) noexcept {
@@ -66,19 +79,16 @@ class Ep final : public OrtEp {
   DeviceState& device() const { return device_; }
   const Options& options() const { return options_; }
   const std::shared_ptr<SharedConstants>& constants() const { return constants_; }
+  const std::shared_ptr<SessionRuns>& runs() const { return runs_; }
   const std::shared_ptr<SessionGraphs>& graphs() const { return graphs_; }
 
  private:
+  struct AtEnd {
+    SessionRuns& runs;
+    ~AtEnd() { runs.End(); }
+  };
+
   void SetGraphFunctions() {
-    OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool) noexcept {
-      auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.graphs_->EndRun(); });
-    };
-    CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*, OrtSyncStreamImpl** out) noexcept {
-      auto& me = *static_cast<Ep*>(self);
-      *out = nullptr;
-      return Guard(me.api_.ort, [&] { *out = NewSyncStream(me.api_, me.device_, me.graphs_); });
-    };
     IsGraphCaptureEnabled = [](const OrtEp*) noexcept { return true; };
     GetGraphCaptureNodeAssignmentPolicy = [](const OrtEp*) noexcept {
       return OrtGraphCaptureNodeAssignmentPolicy_ALLOW_CPU_FOR_SHAPES;
@@ -88,8 +98,37 @@ class Ep final : public OrtEp {
     };
     ReplayGraph = [](OrtEp* self, int id) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.graphs_->Replay(id); });
+      return Guard(me.api_.ort, [&] {
+        // Onnxruntime calls nothing else for such a run.
+        me.runs_->Begin();
+        const AtEnd end{*me.runs_};
+        me.graphs_->Replay(id);
+      });
     };
+    ReleaseCapturedGraph = [](OrtEp* self, int id) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      return Guard(me.api_.ort, [&] { me.graphs_->Release(id); });
+    };
+  }
+
+  void BeginRun(const OrtRunOptions* run) {
+    const auto entry = [&](const char* key) {
+      const char* text = run == nullptr ? nullptr : api_.ort.GetRunConfigEntry(run, key);
+      return std::string(text == nullptr ? "" : text);
+    };
+    const std::string text = entry("user_compute_stream");
+    uintptr_t stream = 0;
+    NPU_CHECK(
+        text.empty() || ParseStreamHandle(text, stream),
+        "NPUExecutionProvider: run option 'user_compute_stream' expected the handle of a stream of the NPU, or 0; "
+        "got '",
+        text, "'");
+    runs_->Begin(stream, entry(kCallerKey));
+  }
+
+  void EndRun() {
+    const AtEnd end{*runs_};
+    if (graphs_ != nullptr) graphs_->EndRun();
   }
 
   // Onnxruntime itself reads this key too, and takes 0 where it is not given.
@@ -147,6 +186,7 @@ class Ep final : public OrtEp {
   const OrtLogger* logger_;
   std::shared_ptr<AssignmentLog> log_;
   std::shared_ptr<SharedConstants> constants_;
+  std::shared_ptr<SessionRuns> runs_;
   std::shared_ptr<SessionGraphs> graphs_;  // null: runs are not captured
 };
 
@@ -162,6 +202,7 @@ DeviceState& DeviceOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->devi
 const Options& OptionsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->options(); }
 
 std::shared_ptr<SharedConstants> ConstantsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->constants(); }
+std::shared_ptr<SessionRuns> RunsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->runs(); }
 std::shared_ptr<SessionGraphs> GraphsOf(const OrtEp* ep) { return static_cast<const Ep*>(ep)->graphs(); }
 
 void BeginAssignmentCapture() {

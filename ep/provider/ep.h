@@ -8,6 +8,7 @@
 #include "ep/provider/device_state.h"
 #include "ep/provider/options.h"
 #include "ep/provider/session_graphs.h"
+#include "ep/provider/session_runs.h"
 #include "ep/provider/shared_constants.h"
 
 namespace npu::provider {
@@ -21,6 +22,7 @@ DeviceState& DeviceOf(const OrtEp* ep);
 const Options& OptionsOf(const OrtEp* ep);
 // The kernels of the session keep it: they may outlive the provider.
 std::shared_ptr<SharedConstants> ConstantsOf(const OrtEp* ep);
+std::shared_ptr<SessionRuns> RunsOf(const OrtEp* ep);
 std::shared_ptr<SessionGraphs> GraphsOf(const OrtEp* ep);  // null in a session without graphs
 
 // Sessions are created on the caller's thread. Between the two calls the log of the last provider made on this thread

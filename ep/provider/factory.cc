@@ -69,13 +69,20 @@ Factory::Factory(const Api& api, const OrtLogger* logger) : OrtEpFactory{}, api_
   };
   CreateDataTransfer = [](OrtEpFactory* self, OrtDataTransferImpl** out) noexcept {
     *out = nullptr;
-    return Guard(Self(self).api_.ort, [&] { *out = NewDataTransfer(Self(self).api_, Self(self).devices_); });
+    Factory& me = Self(self);
+    return Guard(me.api_.ort, [&] {
+      *out = NewDataTransfer(me.api_, me.devices_, [&me] { me.RemoveUser(); });
+      me.AddUser();
+    });
   };
   CreateSyncStreamForDevice = [](OrtEpFactory* self, const OrtMemoryDevice* memory, const OrtKeyValuePairs*,
                                  OrtSyncStreamImpl** out) noexcept {
     *out = nullptr;
-    return Guard(Self(self).api_.ort,
-                 [&] { *out = NewSyncStream(Self(self).api_, Self(self).DeviceOfMemory(memory)); });
+    Factory& me = Self(self);
+    return Guard(me.api_.ort, [&] {
+      *out = NewUserStream(me.api_, me.DeviceOfMemory(memory), [&me] { me.RemoveUser(); });
+      me.AddUser();
+    });
   };
   GetNumCustomOpDomains = [](OrtEpFactory*, size_t* count) noexcept -> OrtStatus* {
     *count = 1;

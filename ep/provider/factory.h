@@ -19,8 +19,8 @@ class Factory final : public OrtEpFactory {
  public:
   Factory(const Api& api, const OrtLogger* logger);
 
-  // The registration, each provider and each allocator are users. The last one takes the factory along: a library may
-  // be unregistered while sessions and values are still there.
+  // The registration, each provider, allocator, data transfer and stream of a user are users. The last one takes the
+  // factory along: a library may be unregistered while sessions and values are still there.
   void AddUser() { users_.fetch_add(1, std::memory_order_relaxed); }
   void RemoveUser() noexcept {
     if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;

@@ -116,6 +116,7 @@ class Context final : public OpContext {
   }
 
   Stream& stream() override { return run_stream_ != nullptr ? *run_stream_ : device_.host_stream(); }
+  Stream* run_stream() const { return run_stream_; }
   // ORT gave no stream, so it expects the results when Compute returns.
   bool must_wait() const { return run_stream_ == nullptr; }
 
@@ -160,11 +161,13 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
 class KernelAdaptor final : public OrtKernelImpl {
  public:
   KernelAdaptor(const Api& api, DeviceState& device, const Options& options, std::shared_ptr<SharedConstants> constants,
-                std::shared_ptr<SessionGraphs> graphs, const OpDef& def, const OrtKernelInfo* info)
+                std::shared_ptr<SessionRuns> runs, std::shared_ptr<SessionGraphs> graphs, const OpDef& def,
+                const OrtKernelInfo* info)
       : OrtKernelImpl{},
         api_(api),
         device_(device),
         constants_(std::move(constants)),
+        runs_(std::move(runs)),
         graphs_(std::move(graphs)),
         signature_(ReadSignature(api, def, info)) {
     ort_version_supported = ORT_API_VERSION;
@@ -191,8 +194,8 @@ class KernelAdaptor final : public OrtKernelImpl {
   // Work of a run that nobody waited for may still hold the kernel.
   ~KernelAdaptor() {
     if (graphs_ != nullptr) graphs_->RemoveKernel();
-    device_.WaitForStreams();
     constants_->RemoveReader(*kernel_);
+    runs_->ReleaseAfterRuns([kernel = std::move(kernel_)] {});
   }
 
   static OrtStatus* ORT_API_CALL ComputeImpl(OrtKernelImpl* self, OrtKernelContext* ort_context) noexcept {
@@ -201,6 +204,7 @@ class KernelAdaptor final : public OrtKernelImpl {
       me.Named([&] {
         if (me.graphs_ != nullptr) me.graphs_->BeginPart();
         Context context(me.api_, me.device_, me.signature_, ort_context);
+        if (context.run_stream() != nullptr) me.runs_->Enter(*context.run_stream());
         me.kernel_->Compute(context);
         if (context.must_wait()) context.stream().Synchronize();
         if (me.graphs_ != nullptr) me.graphs_->EndPart();
@@ -252,15 +256,16 @@ class KernelAdaptor final : public OrtKernelImpl {
   const Api& api_;
   DeviceState& device_;
   std::shared_ptr<SharedConstants> constants_;
+  std::shared_ptr<SessionRuns> runs_;
   std::shared_ptr<SessionGraphs> graphs_;
   Signature signature_;
-  std::unique_ptr<Kernel> kernel_;
+  std::shared_ptr<Kernel> kernel_;
 };
 
 class MemcpyKernel final : public OrtKernelImpl {
  public:
-  MemcpyKernel(const Api& api, DeviceState& device, bool to_host)
-      : OrtKernelImpl{}, api_(api), device_(device), to_host_(to_host) {
+  MemcpyKernel(const Api& api, DeviceState& device, std::shared_ptr<SessionRuns> runs, bool to_host)
+      : OrtKernelImpl{}, api_(api), device_(device), runs_(std::move(runs)), to_host_(to_host) {
     ort_version_supported = ORT_API_VERSION;
     Compute = [](OrtKernelImpl* self, OrtKernelContext* context) noexcept {
       const auto& me = *static_cast<const MemcpyKernel*>(self);
@@ -280,25 +285,27 @@ class MemcpyKernel final : public OrtKernelImpl {
     api_.Check(api_.ort.KernelContext_GetOutput(context, 0, type.dims, type.rank, &output));
     void* stream = nullptr;
     api_.Check(api_.ort.KernelContext_GetGPUComputeStream(context, &stream));
+    if (stream != nullptr) runs_->Enter(*static_cast<Stream*>(stream));
     CopyTensor(api_, device_, static_cast<Stream*>(stream), input, to_host_ ? Place::kDevice : Place::kHost, output,
                to_host_ ? Place::kHost : Place::kDevice);
   }
 
   const Api& api_;
   DeviceState& device_;
-  bool to_host_;
+  const std::shared_ptr<SessionRuns> runs_;
+  const bool to_host_;
 };
 
 }  // namespace
 
 OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options,
-                         std::shared_ptr<SharedConstants> constants, std::shared_ptr<SessionGraphs> graphs,
-                         const OpDef& def, const OrtKernelInfo* info) {
-  return new KernelAdaptor(api, device, options, std::move(constants), std::move(graphs), def, info);
+                         std::shared_ptr<SharedConstants> constants, std::shared_ptr<SessionRuns> runs,
+                         std::shared_ptr<SessionGraphs> graphs, const OpDef& def, const OrtKernelInfo* info) {
+  return new KernelAdaptor(api, device, options, std::move(constants), std::move(runs), std::move(graphs), def, info);
 }
 
-OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, bool to_host) {
-  return new MemcpyKernel(api, device, to_host);
+OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, std::shared_ptr<SessionRuns> runs, bool to_host) {
+  return new MemcpyKernel(api, device, std::move(runs), to_host);
 }
 
 }  // namespace npu::provider

@@ -85,9 +85,9 @@ OrtStatus* ORT_API_CALL KernelRegistry::Create(void* state, const OrtKernelInfo*
     const OrtEp* ep = nullptr;
     entry.api->Check(entry.api->ep.KernelInfo_GetEp(info, &ep));
     DeviceState& device = DeviceOf(ep);
-    *out = entry.def != nullptr
-               ? NewKernel(*entry.api, device, OptionsOf(ep), ConstantsOf(ep), GraphsOf(ep), *entry.def, info)
-               : NewMemcpyKernel(*entry.api, device, entry.to_host);
+    *out = entry.def != nullptr ? NewKernel(*entry.api, device, OptionsOf(ep), ConstantsOf(ep), RunsOf(ep),
+                                            GraphsOf(ep), *entry.def, info)
+                                : NewMemcpyKernel(*entry.api, device, RunsOf(ep), entry.to_host);
   });
 }
 

@@ -61,8 +61,19 @@ const std::vector<OptionSpec>& OptionSpecs() {
          options.graphs = value == "1";
          return value == "0" || value == "1";
        }},
+      {"user_compute_stream", "the handle of a stream of the NPU, or 0", "0",
+       "The stream that runs are ordered with: a run comes after what was enqueued on it before, and what is enqueued "
+       "on it afterwards comes after the run. The handle is torch.npu.Stream.npu_stream; the run option of the same "
+       "name says it for one run. 0: the current stream of the thread that calls run or run_async.",
+       [](const std::string& value, Options& options) { return ParseStreamHandle(value, options.compute_stream); }},
   };
   return specs;
+}
+
+bool ParseStreamHandle(const std::string& text, uintptr_t& out) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, out);
+  return error == std::errc() && stop == end;
 }
 
 Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, int device_id) {

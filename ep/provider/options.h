@@ -1,6 +1,7 @@
 // Provider options: one table of names, meanings and allowed values, from which parsing and the documentation come.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct Options {
   bool refuse_cpu_fallback = false;
   DType float32_products = DType::kFloat32;  // see KernelInfo
   bool graphs = false;                       // see SessionGraphs
+  uintptr_t compute_stream = 0;              // see SessionRuns
 };
 
 struct OptionSpec {
@@ -26,6 +28,9 @@ struct OptionSpec {
 };
 
 const std::vector<OptionSpec>& OptionSpecs();
+
+// The handle of a stream, as torch.npu.Stream.npu_stream gives it; false when `text` is no such number.
+bool ParseStreamHandle(const std::string& text, uintptr_t& out);
 
 // Reads the options of this provider from a session's options. `device_id` is the logical device the session was given.
 // Throws an error that names the key and the allowed values.

@@ -23,6 +23,15 @@ void DropEmptyOptionals(const OpDef& def, GraphNode& node) {
   }
 }
 
+// A rank that is only known when the model runs may still be too large; the kernel says so then.
+std::string WhyRankUnsupported(const std::vector<ValueView>& values) {
+  for (const ValueView& value : values)
+    if (value.rank_known && value.shape.size() > static_cast<size_t>(Shape::kMaxRank))
+      return Concat("expected tensors of rank <= ", Shape::kMaxRank, ", got '", value.name, "' of rank ",
+                    value.shape.size());
+  return "";
+}
+
 // Why the NPU does not implement the node; empty and `*def` set when it does.
 std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, GraphNode& node, const OpDef** def) {
   const std::string name = (node.domain.empty() ? "" : node.domain + ":") + node.view.op_type;
@@ -31,6 +40,8 @@ std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, Gr
     return Concat("no NPU kernel for ", name, " of operator set version ", node.view.since_version);
   }
   if (!node.unreadable.empty()) return node.unreadable;
+  if (std::string why = WhyRankUnsupported(node.inputs); !why.empty()) return why;
+  if (std::string why = WhyRankUnsupported(node.outputs); !why.empty()) return why;
   if (std::string why = WhyAttributesUnsupported(*found, node.view.attributes); !why.empty()) return why;
   DropEmptyOptionals(*found, node);
   if (std::string why = WhyUnsupported(*found, node.view); !why.empty()) return why;

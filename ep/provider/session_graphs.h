@@ -10,9 +10,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "ep/provider/device_state.h"
+#include "ep/provider/session_runs.h"
 #include "ep/runtime/graph.h"
+#include "ep/runtime/graph_nodes.h"
 
 namespace npu::provider {
 
@@ -20,14 +23,15 @@ class SessionGraphs {
  public:
   // A run with this number is neither captured nor replayed.
   static constexpr int kNoGraph = -1;
-  // Onnxruntime has no call that drops a graph, so the one that was not used for longest makes room.
-  static constexpr size_t kMostGraphs = 16;
+  // For callers who never release one: beyond this many the graph that was not used for longest makes room.
+  static constexpr size_t kMostGraphs = 64;
 
-  explicit SessionGraphs(DeviceState& device) : device_(device), stream_(device.CreateStream()) {}
+  SessionGraphs(DeviceState& device, std::shared_ptr<SessionRuns> runs)
+      : device_(device), runs_(std::move(runs)), stream_(runs_->TakeStream()) {}
   ~SessionGraphs();
 
   // All runs of the session go through it, so that a graph is of one stream.
-  Stream& stream() const { return *stream_; }
+  Stream& stream() const { return stream_; }
 
   void BeginRun(int id);
   void EndRun();
@@ -35,6 +39,7 @@ class SessionGraphs {
   bool Captured(int id) const;
   // Waits, and throws what a launch threw.
   void Replay(int id);
+  void Release(int id);  // a graph of that number, if there is one
 
   // Kernels of the session come, and go, and with the first that goes all graphs go.
   void AddKernel();
@@ -45,7 +50,10 @@ class SessionGraphs {
 
  private:
   DeviceState& device_;
-  std::unique_ptr<Stream> stream_;
+  const std::shared_ptr<SessionRuns> runs_;
+  Stream& stream_;
+  // Of all graphs of the session: they run one at a time, so that each may use what the others use between runs.
+  const PoolId pool_ = NewPoolId();
   mutable std::mutex mutex_;  // onnxruntime asks Captured() at any time
   struct Kept {
     std::unique_ptr<Graph> graph;

@@ -37,15 +37,9 @@ class Notification final : public OrtSyncNotificationImpl {
   Event event_;
 };
 
-class SyncStream final : public OrtSyncStreamImpl {
+class SyncStream : public OrtSyncStreamImpl {
  public:
-  SyncStream(const Api& api, DeviceState& device, std::shared_ptr<SessionGraphs> graphs)
-      : OrtSyncStreamImpl{},
-        api_(api),
-        device_(device),
-        graphs_(std::move(graphs)),
-        own_(graphs_ == nullptr ? device.CreateStream() : nullptr),
-        stream_(graphs_ == nullptr ? *own_ : graphs_->stream()) {
+  SyncStream(const Api& api, Stream& stream) : OrtSyncStreamImpl{}, api_(api), stream_(stream) {
     ort_version_supported = ORT_API_VERSION;
     Release = [](OrtSyncStreamImpl* self) noexcept { delete static_cast<SyncStream*>(self); };
     GetHandle = [](OrtSyncStreamImpl* self) noexcept -> void* { return &static_cast<SyncStream*>(self)->stream_; };
@@ -58,28 +52,64 @@ class SyncStream final : public OrtSyncStreamImpl {
     // ORT fails the run with this status, so this is where the error of an asynchronous kernel reaches the caller.
     OnSessionRunEnd = &Synchronize;
   }
-  ~SyncStream() {
-    if (own_ != nullptr) device_.DestroyStream(std::move(own_));
-  }
+  virtual ~SyncStream() = default;
+
+ protected:
+  virtual bool capturing() const { return false; }
 
  private:
   static OrtStatus* ORT_API_CALL Synchronize(OrtSyncStreamImpl* self) noexcept {
     auto& me = *static_cast<SyncStream*>(self);
-    if (me.graphs_ != nullptr && me.graphs_->capturing()) return nullptr;  // nothing runs before the capture is whole
+    if (me.capturing()) return nullptr;  // nothing runs before the capture is whole
     return Guard(me.api_.ort, [&] { me.stream_.Synchronize(); });
   }
 
   const Api& api_;
-  DeviceState& device_;
-  std::shared_ptr<SessionGraphs> graphs_;
-  std::unique_ptr<Stream> own_;  // null: the graphs'
   Stream& stream_;
+};
+
+class SessionStream final : public SyncStream {
+ public:
+  SessionStream(const Api& api, std::shared_ptr<SessionRuns> runs, std::shared_ptr<SessionGraphs> graphs)
+      : SyncStream(api, graphs == nullptr ? runs->TakeStream() : graphs->stream()),
+        taken_(graphs == nullptr ? static_cast<Stream*>(GetHandle(this)) : nullptr),
+        runs_(std::move(runs)),
+        graphs_(std::move(graphs)) {}
+  ~SessionStream() override {
+    if (taken_ != nullptr) runs_->GiveStream(*taken_);
+  }
+
+ private:
+  bool capturing() const override { return graphs_ != nullptr && graphs_->capturing(); }
+
+  Stream* taken_;  // null: the graphs'
+  std::shared_ptr<SessionRuns> runs_;
+  std::shared_ptr<SessionGraphs> graphs_;
+};
+
+class UserStream final : public SyncStream {
+ public:
+  UserStream(const Api& api, std::unique_ptr<Stream> stream, std::function<void()> on_release)
+      : SyncStream(api, *stream), stream_(std::move(stream)), on_release_(std::move(on_release)) {}
+  ~UserStream() override {
+    stream_.reset();
+    on_release_();
+  }
+
+ private:
+  std::unique_ptr<Stream> stream_;
+  std::function<void()> on_release_;
 };
 
 }  // namespace
 
-OrtSyncStreamImpl* NewSyncStream(const Api& api, DeviceState& device, std::shared_ptr<SessionGraphs> graphs) {
-  return new SyncStream(api, device, std::move(graphs));
+OrtSyncStreamImpl* NewSessionStream(const Api& api, std::shared_ptr<SessionRuns> runs,
+                                    std::shared_ptr<SessionGraphs> graphs) {
+  return new SessionStream(api, std::move(runs), std::move(graphs));
+}
+
+OrtSyncStreamImpl* NewUserStream(const Api& api, DeviceState& device, std::function<void()> on_release) {
+  return new UserStream(api, device.device().CreateStream(), std::move(on_release));
 }
 
 Stream* StreamOf(const Api& api, OrtSyncStream* stream) {

@@ -1,6 +1,7 @@
 #include "ep/runtime/current.h"
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -9,6 +10,7 @@
 
 #include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/environment.h"
+#include "ep/runtime/error.h"
 
 namespace npu {
 namespace {
@@ -49,6 +51,14 @@ Stream& CurrentStream(int device) {
   Stream* stream = current_streams[static_cast<size_t>(device)];
   return stream != nullptr ? *stream : chosen.default_stream();
 }
+
+uint64_t ThisThreadNumber() {
+  static std::atomic<uint64_t> last{0};
+  thread_local const uint64_t number = ++last;
+  return number;
+}
+
+std::string CallerStream(int device) { return Concat(CurrentStream(device).id(), ' ', ThisThreadNumber()); }
 
 void SetCurrentStream(Stream& stream) { current_streams[static_cast<size_t>(stream.device().index())] = &stream; }
 

@@ -1,6 +1,9 @@
 // What is current on a thread: its device, and on each device its stream.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "ep/runtime/device.h"
 
 namespace npu {
@@ -10,6 +13,11 @@ void SetCurrentDevice(int index);  // throws "invalid device ordinal"
 
 // The device's default stream until the thread chose another.
 Stream& CurrentStream(int device);
+// "STREAM THREAD": the id of the current stream and a number of this thread, for work that another thread starts on its
+// behalf.
+std::string CallerStream(int device);
+uint64_t ThisThreadNumber();  // not 0, never used again
+
 // Current on its device for this thread. Whoever owns the stream keeps it while it is current.
 void SetCurrentStream(Stream& stream);
 

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include "ep/runtime/blocking.h"
 #include "ep/runtime/isa.h"
 #include "ep/runtime/thread_pool.h"
 #include "python/csrc/module.h"
@@ -28,9 +29,14 @@ py::dict CpuFeatureDict() {
                   "amx_fp16"_a = f.amx_fp16);
 }
 
+// What is waited for may need the interpreter: a callback, a thread that opens a gate.
+void* ReleaseGil() { return Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr; }
+void RestoreGil(void* thread) { PyEval_RestoreThread(static_cast<PyThreadState*>(thread)); }
+
 }  // namespace
 
 void BindDevice(py::module_& m) {
+  MayBlock::SetHooks(&ReleaseGil, &RestoreGil);
   m.def("device_count", [] { return Runtime::Instance().device_count(); });
   m.def("device_properties", &Properties, "device"_a = 0);
   m.def(

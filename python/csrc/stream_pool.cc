@@ -30,7 +30,7 @@ StreamLease::StreamLease(Device& device) : device_(device) {
       idle.pop_back();
     }
   }
-  if (!stream_) stream_ = device.CreateStream();
+  if (!stream_) stream_ = device.CreateStream(0, StreamOwner::kOne);
 }
 
 StreamLease::~StreamLease() {

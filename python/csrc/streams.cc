@@ -58,6 +58,7 @@ void BindStreams(py::module_& m) {
   m.def(
       "find_stream_by_id", [](int d, uint64_t id) { return GetDevice(d).FindStream(id); }, "device"_a, "id"_a,
       kBorrowed);
+  m.def("caller_stream", &CallerStream, "device"_a);
   m.def("stop_device", [](int d) { GetDevice(d).Stop(); }, "device"_a);
   m.def("restart_device", [](int d) { GetDevice(d).Restart(); }, "device"_a, no_gil);
   m.def("device_stopped", [](int d) { return GetDevice(d).stopped(); }, "device"_a);

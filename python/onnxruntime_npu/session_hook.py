@@ -6,7 +6,9 @@ module wraps it, for sessions that may use the NPU only, to
 - load models whose ``npu::`` nodes carry no function body: onnxruntime resolves a model before it
   knows the provider, so the provider's schemas must be registered first; done only when needed;
 - keep errors errors: a RuntimeError from the provider would make onnxruntime go on with the CPU;
-- remember which node was placed where, for :func:`onnxruntime_npu.assignment`.
+- remember which node was placed where, for :func:`onnxruntime_npu.assignment`;
+- tell a run that onnxruntime starts on a thread of its own (``run_async``) which stream was current
+  where it was submitted.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from onnxruntime import InferenceSession
+from onnxruntime import InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
-from . import provider_library
+from . import _C, provider_library
 from .registration import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
@@ -28,6 +30,7 @@ _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op"
 _NO_GRAPH = "cannot use the graph capture feature"
 _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
 DECISIONS = "_npu_decisions"
+_CALLER_KEY = "npu.caller_stream"
 
 
 def install() -> None:
@@ -56,6 +59,38 @@ def install() -> None:
 
     create._npu_hook = True  # type: ignore[attr-defined]
     InferenceSession._create_inference_session = create  # type: ignore[method-assign]
+    InferenceSession.run_async = _ordered(InferenceSession.run_async)  # type: ignore[method-assign]
+
+
+def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
+    """Return it for runs that follow the stream that is current on the submitting thread."""
+
+    @functools.wraps(run_async)
+    def run(
+        self: InferenceSession,
+        output_names: Any,
+        input_feed: Any,
+        callback: Any,
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> Any:
+        if getattr(self, DECISIONS, None) is None:
+            return run_async(self, output_names, input_feed, callback, user_data, run_options)
+        options = RunOptions() if run_options is None else run_options
+        options.add_run_config_entry(_CALLER_KEY, _C.caller_stream(_device_of(self)))
+
+        def done(*results: Any) -> None:
+            callback(*results)  # until now onnxruntime reads the options, and does not keep them
+            done.options = None  # type: ignore[attr-defined]
+
+        done.options = options  # type: ignore[attr-defined]
+        return run_async(self, output_names, input_feed, done, user_data, options)
+
+    return run
+
+
+def _device_of(session: InferenceSession) -> int:
+    return int(session.get_provider_options().get(get_ep_name(), {}).get("device_id", 0))
 
 
 def _name(provider: Any) -> Any:

@@ -1,6 +1,8 @@
 // Devices, streams and events for torch.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/thread_name.h>
 
+#include "ep/runtime/pinned_memory.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
@@ -13,9 +15,29 @@ Stream& FromTorch(const c10::Stream& stream) {
   return *found;
 }
 
+void RecordUse(const void* address, c10::Device device, const c10::Stream& stream) {
+  if (address == nullptr) return;
+  Stream& user = FromTorch(stream);
+  if (PinnedMemory::Instance().RecordUse(address, user)) return;
+  CachingAllocator& allocator = Runtime::Instance().device(device.index()).allocator();
+  void* block = allocator.LiveBlockAround(address);
+  allocator.RecordStream(block != nullptr ? block : const_cast<void*>(address), user);
+}
+
 namespace {
 
 Event& ToEvent(void* event) { return *static_cast<Event*>(event); }
+
+// torch's threads of the backward pass choose their device first of all. They launch for the thread that called
+// backward(), and never wait for what they launched.
+void NoteThreadOfBackward() {
+  thread_local const bool noted = [] {
+    const bool backward = c10::getThreadName().starts_with("pt_autograd_");
+    if (backward) SetWorksForOthers(true);
+    return backward;
+  }();
+  (void)noted;
+}
 
 class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -29,7 +51,10 @@ class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   c10::Device getDevice() const override { return DeviceAt(CurrentDevice()); }
-  void setDevice(c10::Device device) const override { SetCurrentDevice(device.index()); }
+  void setDevice(c10::Device device) const override {
+    NoteThreadOfBackward();
+    SetCurrentDevice(device.index());
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     try {
       SetCurrentDevice(device.index());
@@ -89,8 +114,7 @@ class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
 
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    if (data.get() != nullptr)
-      Runtime::Instance().device(data.device().index()).allocator().RecordStream(data.get(), FromTorch(stream));
+    RecordUse(data.get(), data.device(), stream);
   }
 
  private:

@@ -1,0 +1,164 @@
+#include "ep/provider/session_runs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "ep/runtime/blocking.h"
+#include "ep/runtime/current.h"
+#include "ep/runtime/error.h"
+#include "ep/runtime/graph.h"
+#include "ep/runtime/outstanding.h"
+#include "ep/runtime/retirement.h"
+
+namespace npu::provider {
+thread_local SessionRuns::Run* SessionRuns::current = nullptr;
+
+SessionRuns::SessionRuns(DeviceState& device, uintptr_t compute_stream)
+    : device_(device), compute_stream_(compute_stream) {}
+
+SessionRuns::~SessionRuns() = default;
+
+Stream& SessionRuns::TakeStream() {
+  std::lock_guard lock(mutex_);
+  if (idle_.empty()) {
+    streams_.push_back(device_.device().CreateStream(0, StreamOwner::kOne));
+    return *streams_.back();
+  }
+  Stream* stream = idle_.back();
+  idle_.pop_back();
+  return *stream;
+}
+
+void SessionRuns::GiveStream(Stream& stream) {
+  std::lock_guard lock(mutex_);
+  idle_.push_back(&stream);
+}
+
+Stream& SessionRuns::CallerOf(uintptr_t compute_stream, const std::string& caller, bool& elsewhere) const {
+  Device& device = device_.device();
+  if (compute_stream == 0) compute_stream = compute_stream_;
+  if (compute_stream != 0) {
+    Stream* stream = device.FindStream(reinterpret_cast<const void*>(compute_stream));
+    NPU_CHECK(stream != nullptr,
+              "NPUExecutionProvider: user_compute_stream expected the handle of a live stream of NPU ", device.index(),
+              " (torch.npu.Stream.npu_stream), got ", compute_stream);
+    elsewhere = true;
+    return *stream;
+  }
+  uint64_t id = 0, thread = 0;
+  const char* end = caller.data() + caller.size();
+  const auto first = std::from_chars(caller.data(), end, id);
+  if (first.ptr != end) std::from_chars(first.ptr + 1, end, thread);
+  // Run options are used again: an entry that this thread made is of an earlier call.
+  if (id != 0 && thread != ThisThreadNumber()) {
+    elsewhere = true;
+    if (Stream* stream = device.FindStream(id)) return *stream;
+  }
+  return CurrentStream(device.index());
+}
+
+void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
+  bool elsewhere = false;
+  Stream& stream = CallerOf(compute_stream, caller, elsewhere);
+  Graph::RefuseInCapture(stream,
+                         "a run of a session: run it outside of torch.npu.graph, or capture it with the provider "
+                         "option enable_npu_graph");
+  auto run = std::make_unique<Run>(Run{.owner = this});
+  Backend& backend = device_.device().backend();
+  if (!elsewhere && Outstanding::Any()) Outstanding::Join(stream);
+  const bool idle = backend.StreamQuery(stream.handle());
+  if (!idle || backend.StreamSynchronize(stream.handle()) != nullptr) {
+    run->after = std::make_unique<Event>(backend);
+    backend.EventRecord(run->after->handle(), stream.handle());
+  }
+  if (elsewhere) run->caller = &stream;
+  std::lock_guard lock(mutex_);
+  current = run.get();
+  runs_.push_back(std::move(run));
+}
+
+void SessionRuns::Join(Run& run, Stream& stream) {
+  if (std::find(run.streams.begin(), run.streams.end(), &stream) != run.streams.end()) return;
+  run.streams.push_back(&stream);
+  if (run.after != nullptr) device_.device().backend().StreamWaitEvent(stream.handle(), run.after->handle());
+}
+
+void SessionRuns::Enter(Stream& stream) {
+  if (current != nullptr && current->owner == this) {
+    if (current->entered == &stream) return;
+    std::lock_guard lock(mutex_);
+    Join(*current, stream);
+    current->entered = &stream;
+    return;
+  }
+  // One of onnxruntime's own threads: which run it works for is not known, so the stream follows every caller.
+  std::lock_guard lock(mutex_);
+  for (const auto& run : runs_) Join(*run, stream);
+}
+
+void SessionRuns::EnterCurrent(Stream& stream) {
+  if (current != nullptr && &current->owner->device_.device() == &stream.device()) current->owner->Enter(stream);
+}
+
+void SessionRuns::End() {
+  if (current == nullptr || current->owner != this) return;
+  std::unique_ptr<Run> run;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::find_if(runs_.begin(), runs_.end(), [](const auto& r) { return r.get() == current; });
+    run = std::move(*found);
+    runs_.erase(found);
+    std::erase_if(unawaited_, [this](const auto& done) {
+      Backend& backend = device_.device().backend();
+      return backend.EventQuery(done->handle()) && backend.EventStatus(done->handle()) == nullptr;
+    });
+  }
+  current = nullptr;
+  Backend& backend = device_.device().backend();
+  for (Stream* stream : run->streams) {
+    const bool idle = backend.StreamQuery(stream->handle());
+    if (idle && backend.StreamSynchronize(stream->handle()) == nullptr) continue;
+    auto done = std::make_shared<Event>(backend);
+    backend.EventRecord(done->handle(), stream->handle());
+    backend.StreamResume(stream->handle(), nullptr);  // the next run on this stream has its own errors
+    if (run->caller != nullptr) {
+      backend.StreamWaitEvent(run->caller->handle(), done->handle());
+    } else {
+      Outstanding::Add(device_.device(), done);
+    }
+    std::lock_guard lock(mutex_);
+    unawaited_.push_back(std::move(done));
+  }
+}
+
+void SessionRuns::Wait() {
+  const MayBlock scope;
+  std::vector<std::shared_ptr<const Event>> unawaited;
+  {
+    std::lock_guard lock(mutex_);
+    unawaited.swap(unawaited_);
+  }
+  Status failed;
+  for (const auto& done : unawaited) {
+    const Status status = device_.device().backend().EventSynchronize(done->handle());
+    if (failed == nullptr) failed = status;
+  }
+  device_.WaitForCaller();
+  ThrowIfFailed(failed);
+}
+
+void SessionRuns::ReleaseAfterRuns(std::function<void()> release) {
+  Backend& backend = device_.device().backend();
+  std::vector<BackendEvent*> events;
+  std::unique_lock lock(mutex_);
+  for (const auto& stream : streams_) {
+    if (backend.StreamQuery(stream->handle())) continue;
+    events.push_back(backend.CreateEvent(/*timing=*/false));
+    backend.EventRecord(events.back(), stream->handle());
+  }
+  lock.unlock();
+  Retire(backend, std::move(events), std::move(release));
+}
+
+}  // namespace npu::provider

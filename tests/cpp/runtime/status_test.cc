@@ -1,0 +1,305 @@
+// Who is told of a failure, and what runs again when: docs/decisions/0012.
+#include "ep/runtime/status.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "ep/runtime/device.h"
+#include "ep/runtime/external_event.h"
+#include "ep/runtime/graph.h"
+#include "ep/runtime/outstanding.h"
+#include "ep/runtime/retirement.h"
+#include "tests/cpp/support/test_device.h"
+
+namespace npu {
+namespace {
+
+using test::Gate;
+using test::OpenAtExit;
+using test::TestDevice;
+
+void Break(Stream& stream) {
+  stream.Launch("bad", [] { throw std::runtime_error("no"); });
+}
+
+template <class F>
+void OnAnotherThread(F&& f) {
+  std::thread([&] { f(); }).join();
+}
+
+}  // namespace
+
+TEST_CASE("status: an event behind a failure tells everybody who asks, as often as they ask") {
+  TestDevice t;
+  Event event(*t.backend);
+  Break(t.stream());
+  event.Record(t.stream());
+  CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");
+  OnAnotherThread([&] { CHECK_THROWS_WITH(event.Synchronize(), "[bad] no"); });
+  CHECK_THROWS_WITH(event.Query(), "[bad] no");
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");  // it stays for the stream
+  CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");       // and for the record, whatever came after
+  event.Record(t.stream());
+  event.Synchronize();
+}
+
+TEST_CASE("status: a stream that waits for failed work skips its own and carries the failure on") {
+  TestDevice t;
+  const auto second = t.device.CreateStream(), third = t.device.CreateStream();
+  Event first_done(*t.backend), second_done(*t.backend);
+  bool ran = false;
+  Break(t.stream());
+  first_done.Record(t.stream());
+  second->Wait(first_done);
+  second->Launch("op", [&] { ran = true; });
+  second_done.Record(*second);
+  third->Wait(second_done);
+  third->Launch("op", [&] { ran = true; });
+  CHECK_THROWS_WITH(third->Synchronize(), "[bad] no");
+  CHECK_THROWS_WITH(second->Synchronize(), "[bad] no");
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  CHECK_FALSE(ran);
+  third->Launch("op", [&] { ran = true; });
+  third->Synchronize();
+  CHECK(ran);
+}
+
+TEST_CASE("status: an event that passed before the wait was enqueued carries its failure, too") {
+  TestDevice t;
+  const auto second = t.device.CreateStream();
+  Event event(*t.backend);
+  Break(t.stream());
+  event.Record(t.stream());
+  CHECK_THROWS_AS(event.Synchronize(), Error);
+  second->Wait(event);
+  CHECK_THROWS_WITH(second->Synchronize(), "[bad] no");
+  CHECK_THROWS_AS(t.stream().Synchronize(), Error);
+}
+
+TEST_CASE("status: a wait of a thread that launched nothing takes nothing from the thread that did") {
+  TestDevice t;
+  bool ran = false;
+  Break(t.stream());
+  OnAnotherThread([&] {
+    CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+    CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no");
+  });
+  t.stream().Launch("op", [&] { ran = true; });
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  CHECK_FALSE(ran);
+  OnAnotherThread([&] { t.stream().Synchronize(); });  // told, so there is nothing left
+  t.stream().Synchronize();
+}
+
+TEST_CASE("status: of threads that share a stream one lets it run again, and the others are told at their next call") {
+  TestDevice t;
+  std::atomic<int> step{0};
+  const auto reach = [&](int n) {
+    step = n;
+    step.notify_all();
+  };
+  const auto await = [&](int n) {
+    for (int seen; (seen = step.load()) < n;) step.wait(seen);
+  };
+  std::thread other([&] {
+    t.stream().Launch("op", [] {});
+    reach(1);
+    await(2);
+    bool ran = false;
+    CHECK_THROWS_WITH(t.stream().Launch("op", [&] { ran = true; }), "[bad] no");
+    t.stream().Launch("op", [&] { ran = true; });
+    t.stream().Synchronize();
+    CHECK(ran);
+  });
+  await(1);
+  Break(t.stream());
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  bool ran = false;
+  t.stream().Launch("op", [&] { ran = true; });
+  t.stream().Synchronize();
+  CHECK(ran);
+  reach(2);
+  other.join();
+}
+
+TEST_CASE("status: what is left of a thread that ended can be told to anybody") {
+  TestDevice t;
+  OnAnotherThread([&] { Break(t.stream()); });
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  t.stream().Synchronize();
+}
+
+TEST_CASE("status: work of a thread that launches for others is told to whom it works for") {
+  TestDevice t;
+  t.stream().Launch("op", [] {});
+  t.stream().Synchronize();
+  std::atomic<int> step{0};
+  std::thread backward([&] {
+    SetWorksForOthers(true);
+    Break(t.stream());
+    step = 1;
+    step.notify_all();
+    step.wait(1);
+    bool ran = false;
+    t.stream().Launch("op", [&] { ran = true; });  // it is not told itself
+    t.stream().Synchronize();
+    CHECK(ran);
+  });
+  step.wait(0);
+  OnAnotherThread([&] { CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no"); });
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  step = 2;
+  step.notify_all();
+  backward.join();
+}
+
+TEST_CASE("status: only the owner of a stream of one owner lets it run again") {
+  TestDevice t;
+  const auto run = t.device.CreateStream(0, StreamOwner::kOne);
+  Break(*run);
+  CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no");
+  CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no");
+  CHECK_THROWS_WITH(run->Synchronize(), "[bad] no");
+  t.device.Synchronize();
+  run->Synchronize();
+}
+
+TEST_CASE("status: a wait for the device tells of each failure") {
+  TestDevice t;
+  const auto other = t.device.CreateStream();
+  Break(t.stream());
+  other->Launch("worse", [] { throw std::runtime_error("never"); });
+  CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no; and on another stream: [worse] never");
+  t.device.Synchronize();
+}
+
+TEST_CASE("status: what must not be lost runs behind a failure, and is told of it") {
+  TestDevice t;
+  std::string told;
+  Break(t.stream());
+  t.stream().LaunchAlways("free", [&](const Status& status) { told = status->message; });
+  CHECK_THROWS_AS(t.stream().Synchronize(), Error);
+  CHECK(told == "[bad] no");
+  bool fine = false;
+  t.stream().LaunchAlways("free", [&](const Status& status) { fine = status == nullptr; });
+  t.stream().Synchronize();
+  CHECK(fine);
+}
+
+TEST_CASE("status: an external event recorded behind a failure fails its waiter instead of leaving it to wait") {
+  TestDevice t;
+  const auto other = t.device.CreateStream();
+  ExternalEvent event;
+  Break(t.stream());
+  event.Record(t.stream());
+  event.Wait(*other);
+  CHECK_THROWS_WITH(other->Synchronize(), "[bad] no");
+  CHECK_THROWS_AS(t.stream().Synchronize(), Error);
+  event.Wait(*other);  // the record was taken by the wait that failed
+  Event passed(*t.backend);
+  passed.Record(*other);
+  CHECK_FALSE(passed.Query());
+  event.Record(t.stream());
+  passed.Synchronize();
+}
+
+TEST_CASE("status: a graph whose node failed still signals what it was captured to signal") {
+  TestDevice t;
+  const auto side = t.device.CreateStream(), other = t.device.CreateStream();
+  ExternalEvent event;
+  Graph graph;
+  bool ran = false;
+  graph.CaptureBegin(*side);
+  Break(*side);
+  side->Launch("op", [&] { ran = true; });
+  event.Record(*side);
+  graph.CaptureEnd(*side);
+  graph.Replay(*side);
+  event.Wait(*other);
+  CHECK_THROWS_WITH(other->Synchronize(), "[graph] [bad] no");
+  CHECK_THROWS_WITH(side->Synchronize(), "[graph] [bad] no");
+  CHECK_FALSE(ran);
+}
+
+TEST_CASE("status: what a thread enqueues comes behind work that it left on other streams, with its failure") {
+  TestDevice t;
+  const auto run = t.device.CreateStream(0, StreamOwner::kOne);
+  Gate gate;
+  OpenAtExit open{gate};
+  std::atomic<bool> done{false};
+  run->Launch("gate", [&] { gate.Wait(); });
+  run->Launch("op", [&] { done = true; });
+  auto end = std::make_shared<Event>(*t.backend);
+  end->Record(*run);
+  Outstanding::Add(t.device, end);
+  bool behind = false;
+  t.stream().Launch("op", [&] { behind = done; });
+  OnAnotherThread([&] {  // nobody else is held up
+    bool ran = false;
+    const auto free = t.device.CreateStream();
+    free->Launch("op", [&] { ran = true; });
+    free->Synchronize();
+    CHECK(ran);
+  });
+  gate.Open();
+  t.stream().Synchronize();
+  CHECK(behind);
+  CHECK_FALSE(Outstanding::Any());
+
+  Break(*run);
+  end->Record(*run);
+  Outstanding::Add(t.device, end);
+  OnAnotherThread([&] { CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no"); });
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  t.stream().Synchronize();
+  CHECK_THROWS_AS(run->Synchronize(), Error);
+}
+
+TEST_CASE("a stream that goes while its work is blocked is retired, not waited for") {
+  TestDevice t;
+  Gate gate;
+  OpenAtExit open{gate};
+  std::atomic<bool> ran{false};
+  auto stream = t.device.CreateStream();
+  void* memory = t.allocator().Allocate(1 << 20, *stream);
+  stream->Launch("gate", [&] { gate.Wait(); });
+  stream->Launch("op", [&] { ran = true; });
+  t.allocator().Free(memory);
+  stream.reset();  // returns
+  CHECK_FALSE(ran);
+  gate.Open();
+  FinishRetirements(*t.backend);
+  CHECK(ran);
+  t.allocator().EmptyCache();
+  CHECK(t.allocator().Stats().reserved_bytes.all.current == 0);
+}
+
+TEST_CASE("a producer of copies that hold memory waits before they hold much of it") {
+  TestDevice t;
+  constexpr size_t kHeld = size_t{1} << 20;
+  Gate gate;
+  OpenAtExit open{gate};
+  t.stream().Launch("gate", [&] { gate.Wait(); });
+  std::atomic<size_t> queued{0};
+  std::thread producer([&] {
+    for (int i = 0; i < 256; ++i) {
+      t.stream().Launch("copy", Task([] {}), kHeld);
+      ++queued;
+    }
+  });
+  for (size_t before = 1, now = 0; before != now || now < 32;
+       std::this_thread::sleep_for(std::chrono::milliseconds(50)))
+    before = now, now = queued;
+  CHECK(queued < 128);
+  gate.Open();
+  producer.join();
+  t.stream().Synchronize();
+  CHECK(queued == 256);
+}
+
+}  // namespace npu
