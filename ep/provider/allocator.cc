@@ -6,6 +6,7 @@
 
 #include "ep/provider/logging.h"
 #include "ep/provider/sync_stream.h"
+#include "ep/runtime/pinned_memory.h"
 
 namespace npu::provider {
 namespace {
@@ -111,22 +112,19 @@ class DeviceMemory final : public AllocatorBase {
   std::atomic<int64_t> reserves_{0};
 };
 
-class PinnedMemory final : public AllocatorBase {
+// The process's pinned memory, which torch takes from, too.
+class PinnedHostMemory final : public AllocatorBase {
  public:
-  PinnedMemory(const Api& api, DeviceState& device, const OrtMemoryInfo* info, const OrtLogger* logger)
+  PinnedHostMemory(const Api& api, DeviceState& device, const OrtMemoryInfo* info, const OrtLogger* logger)
       : AllocatorBase(api, device, info, logger) {
     Alloc = [](OrtAllocator* self, size_t size) noexcept {
-      auto& me = *static_cast<PinnedMemory*>(self);
-      return me.Try([&]() -> void* {
-        if (size == 0) return nullptr;
-        void* ptr = me.device_.device().backend().AllocPinned(size);
-        if (ptr == nullptr) Fail(ErrorCode::kOutOfMemory, "out of pinned host memory: requested ", size, " bytes");
-        return ptr;
-      });
+      auto& me = *static_cast<PinnedHostMemory*>(self);
+      return me.Try([&] { return PinnedMemory::Instance().Allocate(size); });
     };
     Reserve = Alloc;
-    Free = [](OrtAllocator* self, void* ptr) noexcept {
-      if (ptr != nullptr) static_cast<PinnedMemory*>(self)->device_.device().backend().FreePinned(ptr);
+    Free = [](OrtAllocator*, void* ptr) noexcept { PinnedMemory::Instance().Free(ptr); };
+    Shrink = [](OrtAllocator* self) noexcept {
+      return Guard(static_cast<PinnedHostMemory*>(self)->api_.ort, [] { PinnedMemory::Instance().EmptyCache(); });
     };
   }
 };
@@ -140,7 +138,7 @@ OrtAllocator* NewDeviceAllocator(const Api& api, DeviceState& device, const OrtM
 
 OrtAllocator* NewPinnedAllocator(const Api& api, DeviceState& device, const OrtMemoryInfo* info,
                                  const OrtLogger* logger) {
-  return new PinnedMemory(api, device, info, logger);
+  return new PinnedHostMemory(api, device, info, logger);
 }
 
 void DeleteAllocator(OrtAllocator* allocator) noexcept { delete static_cast<AllocatorBase*>(allocator); }

@@ -7,6 +7,7 @@
 
 #include "ep/provider/allocator.h"
 #include "ep/runtime/file_pages.h"
+#include "ep/runtime/pinned_memory.h"
 
 namespace npu::provider {
 namespace {
@@ -31,8 +32,18 @@ void UploadReleasing(Device& device, void* dst, const void* src, size_t bytes) {
   device.backend().CopyNow(device.index(), to, from, bytes, CopyKind::kHostToDevice);
 }
 
-// Pageable source: ORT may hand the memory to the next CPU kernel as soon as this returns.
-void CopyFromPageable(Stream& stream, void* dst, const void* src, size_t bytes) {
+// True: the copy is the stream's, and the memory of the host, which is pinned, is kept for it.
+bool CopyPinned(Stream& stream, const void* pinned, void* dst, const void* src, size_t bytes, CopyKind kind) {
+  PinnedMemory& memory = PinnedMemory::Instance();
+  if (!memory.Contains(pinned)) return false;
+  stream.Copy(dst, src, bytes, kind);
+  memory.RecordUse(pinned, stream);
+  return true;
+}
+
+// ORT may hand pageable memory to the next CPU kernel as soon as this returns.
+void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
+  if (CopyPinned(stream, src, dst, src, bytes, CopyKind::kHostToDevice)) return;
   if (bytes > kStagedBytes) {
     stream.Copy(dst, src, bytes, CopyKind::kHostToDevice);
     stream.Synchronize();
@@ -41,7 +52,7 @@ void CopyFromPageable(Stream& stream, void* dst, const void* src, size_t bytes) 
   auto staging = std::make_unique<std::byte[]>(bytes);
   std::memcpy(staging.get(), src, bytes);
   stream.Copy(dst, staging.get(), bytes, CopyKind::kHostToDevice);
-  stream.HostCallback([keep = std::move(staging)] {});
+  stream.Launch("release", [keep = std::move(staging)] {}, /*held_bytes=*/bytes);
 }
 
 }  // namespace
@@ -55,6 +66,12 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
   }
   const bool to_host = to != Place::kDevice;
   if (to_host && from != Place::kDevice) {
+    // Copies under way may still write the source or read the target.
+    if (stream == nullptr) {
+      device.WaitForCaller();
+    } else if (!device.CapturesHere()) {
+      stream->Synchronize();
+    }
     std::memcpy(dst, src, bytes);
     return;
   }
@@ -75,8 +92,8 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
       device.device().backend().CopyNow(device.device().index(), dst, src, bytes, kind);
     }
   } else if (kind == CopyKind::kHostToDevice) {
-    CopyFromPageable(*stream, dst, src, bytes);
-  } else {
+    CopyFromHost(*stream, dst, src, bytes);
+  } else if (to != Place::kPinned || !CopyPinned(*stream, dst, dst, src, bytes, kind)) {
     stream->Copy(dst, src, bytes, kind);
     if (to_host) stream->Synchronize();
   }

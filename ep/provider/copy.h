@@ -1,5 +1,6 @@
-// Copies between host and device as ORT means them: when a copy towards the device returns, ORT may reuse the host
-// memory; when a copy towards the host returns, ORT may read it.
+// Copies between host and device as ORT means them: when a copy towards the device returns, ORT may reuse pageable host
+// memory; when a copy towards pageable memory returns, ORT may read it. Copies from and to pinned memory are work of
+// their stream.
 #pragma once
 
 #include <cstddef>

@@ -56,8 +56,9 @@ class DataTransfer final : public OrtDataTransferImpl {
     const OrtMemoryDevice* dst_memory = api_.ep.Value_GetMemoryDevice(dst);
     const auto from = PlaceOf(src_memory), to = PlaceOf(dst_memory);
     NPU_CHECK(from && to, "[Memcpy] expected host or NPU memory on both sides");
-    DeviceState& device =
-        *devices_[api_.ep.MemoryDevice_GetDeviceId(*from == Place::kDevice ? src_memory : dst_memory)];
+    // One side at least is ours; pinned memory is its device's.
+    DeviceState& device = *devices_[api_.ep.MemoryDevice_GetDeviceId(
+        *from == Place::kDevice || *to == Place::kHost ? src_memory : dst_memory)];
     Stream* stream = StreamOf(api_, ort_stream);
     const bool across = *from == Place::kDevice && *to == Place::kDevice &&
                         api_.ep.MemoryDevice_GetDeviceId(src_memory) != api_.ep.MemoryDevice_GetDeviceId(dst_memory);

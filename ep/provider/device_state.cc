@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ep/runtime/current.h"
+#include "ep/runtime/graph_recording.h"
 #include "ep/runtime/lent_memory.h"
 
 namespace npu::provider {
@@ -16,7 +17,12 @@ void* DeviceState::Allocate(size_t bytes, Stream* stream) {
   if (stream != nullptr) return device_.allocator().Allocate(bytes, *stream);
   if (void* lent = LentMemory::Take(device_.index(), bytes)) return lent;
   // Replays use it again, so it belongs to the graph's pool.
-  if (CapturesHere()) return device_.allocator().Allocate(bytes, *captured_stream);
+  if (CapturesHere()) {
+    void* ptr = device_.allocator().Allocate(bytes, *captured_stream);
+    std::lock_guard lock(mutex_);
+    if (ptr != nullptr) captured_[ptr] = {captured_stream, nullptr};
+    return ptr;
+  }
   void* ptr = device_.allocator().Allocate(bytes, *host_stream_);
   if (ptr != nullptr) {
     std::lock_guard lock(mutex_);
@@ -33,6 +39,13 @@ void DeviceState::Free(void* ptr) {
   }
   std::unique_lock lock(mutex_);
   const bool streamless = streamless_.erase(ptr) != 0;
+  if (const auto captured = captured_.find(ptr); captured != captured_.end()) {
+    const std::shared_ptr<const void> held = std::move(captured->second.held);
+    captured_.erase(captured);
+    lock.unlock();
+    if (held == nullptr) return device_.allocator().Free(ptr);  // a replay uses it in the stream's order
+    return device_.RecordBusyStreams(ptr);                      // the graph may still hold it
+  }
   lock.unlock();
   if (streamless) device_.RecordBusyStreams(ptr);
   device_.allocator().Free(ptr);
@@ -49,21 +62,25 @@ bool DeviceState::AllocatedSince(const void* ptr, uint64_t allocations) {
   return found != streamless_.end() && found->second > allocations;
 }
 
-// Under the lock, so that nobody who goes through the streams meets one whose capture begins or ends meanwhile.
-void DeviceState::BeginCapture(Graph& graph, Stream& stream) {
-  std::lock_guard lock(mutex_);
-  graph.CaptureBegin(stream, {}, CaptureMode::kRelaxed);
+void DeviceState::BeginCapture(Graph& graph, Stream& stream, PoolId pool) {
+  graph.CaptureBegin(stream, pool, CaptureMode::kRelaxed);
   captured_stream = &stream;
 }
 
 void DeviceState::EndCapture(Graph& graph, Stream& stream) {
-  std::lock_guard lock(mutex_);
   captured_stream = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [ptr, captured] : captured_) {
+      if (captured.stream != &stream || captured.held != nullptr) continue;
+      captured.held = {ptr, [&device = device_](const void* p) { device.allocator().Free(const_cast<void*>(p)); }};
+      Recording::Keep(stream, captured.held);
+    }
+  }
   graph.CaptureEnd(stream);
 }
 
 void DeviceState::AbandonCapture(std::unique_ptr<Graph> graph) {
-  std::lock_guard lock(mutex_);
   captured_stream = nullptr;
   graph.reset();
 }

@@ -35,9 +35,12 @@ class DeviceState {
   // failed of it.
   void WaitForCaller();
 
-  // From now on the launches on `stream` are the graph's, and so is memory that this thread asks for without a stream.
-  void BeginCapture(Graph& graph, Stream& stream);
-  // Throws what made the capture invalid; it is over in any case.
+  // From now on the launches on `stream` are the graph's, and so is memory that this thread asks for without a stream:
+  // it comes from `pool`.
+  void BeginCapture(Graph& graph, Stream& stream, PoolId pool);
+  // Throws what made the capture invalid; it is over in any case. Memory that is still in use is the graph's as long as
+  // it is there, also when the user has freed it: its replays write what they return there, and no other graph of the
+  // pool may get it.
   void EndCapture(Graph& graph, Stream& stream);
   void AbandonCapture(std::unique_ptr<Graph> graph);
   // Whether this thread captures a graph of this device.
@@ -49,6 +52,12 @@ class DeviceState {
   std::mutex mutex_;
   std::unordered_map<const void*, uint64_t> streamless_;  // the number of its allocation
   uint64_t allocations_ = 0;                              // without a stream
+  // Memory of captures that somebody uses.
+  struct Captured {
+    const Stream* stream;
+    std::shared_ptr<const void> held;  // once it outlived its capture: by the graph, too
+  };
+  std::unordered_map<const void*, Captured> captured_;
 };
 
 }  // namespace npu::provider

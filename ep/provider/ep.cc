@@ -83,6 +83,11 @@ class Ep final : public OrtEp {
   const std::shared_ptr<SessionGraphs>& graphs() const { return graphs_; }
 
  private:
+  struct AtEnd {
+    SessionRuns& runs;
+    ~AtEnd() { runs.End(); }
+  };
+
   void SetGraphFunctions() {
     IsGraphCaptureEnabled = [](const OrtEp*) noexcept { return true; };
     GetGraphCaptureNodeAssignmentPolicy = [](const OrtEp*) noexcept {
@@ -93,7 +98,16 @@ class Ep final : public OrtEp {
     };
     ReplayGraph = [](OrtEp* self, int id) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.graphs_->Replay(id); });
+      return Guard(me.api_.ort, [&] {
+        // Onnxruntime calls nothing else for such a run.
+        me.runs_->Begin();
+        const AtEnd end{*me.runs_};
+        me.graphs_->Replay(id);
+      });
+    };
+    ReleaseCapturedGraph = [](OrtEp* self, int id) noexcept {
+      auto& me = *static_cast<Ep*>(self);
+      return Guard(me.api_.ort, [&] { me.graphs_->Release(id); });
     };
   }
 
@@ -113,10 +127,7 @@ class Ep final : public OrtEp {
   }
 
   void EndRun() {
-    struct AtEnd {
-      SessionRuns& runs;
-      ~AtEnd() { runs.End(); }
-    } end{*runs_};
+    const AtEnd end{*runs_};
     if (graphs_ != nullptr) graphs_->EndRun();
   }
 

@@ -16,7 +16,7 @@ void SessionGraphs::BeginRun(int id) {
   if (capturing()) device_.AbandonCapture(std::exchange(run_, nullptr));
   if (id == kNoGraph || Captured(id)) return;
   auto graph = std::make_unique<Graph>();
-  device_.BeginCapture(*graph, stream_);
+  device_.BeginCapture(*graph, stream_, pool_);
   run_ = std::move(graph);
   run_id_ = id;
   parts_ = 0;
@@ -33,11 +33,12 @@ void SessionGraphs::EndRun() {
   device_.EndCapture(*graph, stream_);
   {
     std::lock_guard lock(mutex_);
-    if (graphs_.size() == kMostGraphs) {
+    graphs_[run_id_].graph = std::move(graph);
+    if (graphs_.size() > kMostGraphs) {
       const auto older = [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; };
+      graphs_[run_id_].last_used = ++uses_;
       graphs_.erase(std::min_element(graphs_.begin(), graphs_.end(), older));
     }
-    graphs_[run_id_].graph = std::move(graph);
   }
   Replay(run_id_);
 }
@@ -59,6 +60,11 @@ void SessionGraphs::Replay(int id) {
   runs_->Enter(stream_);
   graph->Replay(stream_);
   stream_.Synchronize();
+}
+
+void SessionGraphs::Release(int id) {
+  std::lock_guard lock(mutex_);
+  graphs_.erase(id);
 }
 
 void SessionGraphs::AddKernel() { ++kernels_; }

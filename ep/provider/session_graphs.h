@@ -15,6 +15,7 @@
 #include "ep/provider/device_state.h"
 #include "ep/provider/session_runs.h"
 #include "ep/runtime/graph.h"
+#include "ep/runtime/graph_nodes.h"
 
 namespace npu::provider {
 
@@ -22,8 +23,8 @@ class SessionGraphs {
  public:
   // A run with this number is neither captured nor replayed.
   static constexpr int kNoGraph = -1;
-  // Onnxruntime has no call that drops a graph, so the one that was not used for longest makes room.
-  static constexpr size_t kMostGraphs = 16;
+  // For callers who never release one: beyond this many the graph that was not used for longest makes room.
+  static constexpr size_t kMostGraphs = 64;
 
   SessionGraphs(DeviceState& device, std::shared_ptr<SessionRuns> runs)
       : device_(device), runs_(std::move(runs)), stream_(runs_->TakeStream()) {}
@@ -38,6 +39,7 @@ class SessionGraphs {
   bool Captured(int id) const;
   // Waits, and throws what a launch threw.
   void Replay(int id);
+  void Release(int id);  // a graph of that number, if there is one
 
   // Kernels of the session come, and go, and with the first that goes all graphs go.
   void AddKernel();
@@ -50,6 +52,8 @@ class SessionGraphs {
   DeviceState& device_;
   const std::shared_ptr<SessionRuns> runs_;
   Stream& stream_;
+  // Of all graphs of the session: they run one at a time, so that each may use what the others use between runs.
+  const PoolId pool_ = NewPoolId();
   mutable std::mutex mutex_;  // onnxruntime asks Captured() at any time
   struct Kept {
     std::unique_ptr<Graph> graph;

@@ -61,9 +61,9 @@ Stream& SessionRuns::CallerOf(uintptr_t compute_stream, const std::string& calle
 void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
   bool elsewhere = false;
   Stream& stream = CallerOf(compute_stream, caller, elsewhere);
-  NPU_CHECK(!Graph::IsCapturing(stream),
-            "[graph] expected a caller's stream that is not being captured: a session's run cannot become part of "
-            "torch.npu.graph; run it outside, or capture it with the provider option enable_npu_graph");
+  Graph::RefuseInCapture(stream,
+                         "a run of a session: run it outside of torch.npu.graph, or capture it with the provider "
+                         "option enable_npu_graph");
   auto run = std::make_unique<Run>(Run{.owner = this});
   Backend& backend = device_.device().backend();
   if (!elsewhere && Outstanding::Any()) Outstanding::Join(stream);

@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
+#include <new>
 #include <utility>
-#include <vector>
 
 #include "ep/runtime/allocator_impl.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/log.h"
+#include "ep/runtime/worker_thread.h"
 
 namespace npu {
 namespace {
 
 constexpr size_t kLargestSmall = 1 << 20;  // requests up to here come from small segments
+// What an allocation does for blocks that others freed: more than a free can leave behind for it.
+constexpr size_t kStepsPerAllocation = 8;
 
 std::string Readable(size_t bytes) {
   static constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -25,6 +30,13 @@ std::string Readable(size_t bytes) {
 }
 
 }  // namespace
+
+void CheckProcess() {
+  if (InForkedChild()) [[unlikely]]
+    Fail(ErrorCode::kUnsupported,
+         "the NPU cannot be used in a process that was forked after the NPU was first used; start processes with "
+         "'spawn' instead of 'fork'");
+}
 
 BlockPool& CachingAllocator::Impl::PoolOf(const Stream& stream) {
   for (auto scope = scopes.rbegin(); scope != scopes.rend(); ++scope)
@@ -48,63 +60,74 @@ void CachingAllocator::Impl::FailOutOfMemory(size_t bytes, uint64_t stream) {
        "fragmentation");
 }
 
-void CachingAllocator::Impl::CountLive(bool small, size_t size, size_t requested) {
+void CachingAllocator::Impl::CountLive(const Block& block) {
+  const bool small = block.segment->small;
   Count(stats.allocation, small, 1);
-  Count(stats.allocated_bytes, small, static_cast<int64_t>(size));
-  Count(stats.requested_bytes, small, static_cast<int64_t>(requested));
-  if (size >= settings.max_split_size) stats.oversize_allocations.Add(1);
+  Count(stats.active, small, 1);
+  Count(stats.allocated_bytes, small, static_cast<int64_t>(block.size));
+  Count(stats.active_bytes, small, static_cast<int64_t>(block.size));
+  Count(stats.requested_bytes, small, static_cast<int64_t>(block.requested));
+  if (block.size >= settings.max_split_size) stats.oversize_allocations.Add(1);
 }
 
-void CachingAllocator::Impl::DiscountLive(bool small, size_t size, size_t requested) {
+// Active it stays until it is put back.
+void CachingAllocator::Impl::DiscountLive(const Block& block) {
+  const bool small = block.segment->small;
   Discount(stats.allocation, small, 1);
-  Discount(stats.allocated_bytes, small, static_cast<int64_t>(size));
-  Discount(stats.requested_bytes, small, static_cast<int64_t>(requested));
-  if (size >= settings.max_split_size) stats.oversize_allocations.Sub(1);
+  Discount(stats.allocated_bytes, small, static_cast<int64_t>(block.size));
+  Discount(stats.requested_bytes, small, static_cast<int64_t>(block.requested));
+  if (block.size >= settings.max_split_size) stats.oversize_allocations.Sub(1);
 }
 
-void* CachingAllocator::Impl::AllocateDirect(size_t bytes, Stream& stream) {
-  void* ptr = direct.alloc(bytes, device, stream);  // a user's function: not under the lock
-  std::lock_guard lock(mutex);
-  if (ptr == nullptr) FailOutOfMemory(bytes, stream.id());
-  direct_live[ptr] = {bytes, stream.id()};
-  direct_streams.try_emplace(stream.id(), &stream);
-  return ptr;
-}
-
-bool CachingAllocator::Impl::FreeDirect(void* ptr) {
-  std::unique_lock lock(mutex);
-  const auto it = direct_live.find(ptr);
-  if (it == direct_live.end()) return false;
-  const size_t bytes = it->second.bytes;
-  const auto found = direct_streams.find(it->second.stream);
-  Stream* owner = found == direct_streams.end() ? nullptr : found->second;
-  direct_live.erase(it);
-  lock.unlock();  // launching may wait for room in the queue
-  if (owner == nullptr || owner->Query()) {
-    direct.free(ptr, bytes, device, owner);
-  } else {
-    owner->HostCallback(Task([this, ptr, bytes, owner] { direct.free(ptr, bytes, device, owner); }));
+void CachingAllocator::Impl::Trace(Action action, const void* address, size_t size, uint64_t stream, PoolId id,
+                                   Frames frames) noexcept {
+  if (!history.recording()) return;
+  try {
+    history.Add({action, reinterpret_cast<uint64_t>(address), size, stream, id, 0, std::move(frames)});
+  } catch (const std::bad_alloc&) {
+    NPU_LOG(kWarning, "no memory for the allocator's history: an entry is missing");
   }
-  return true;
+}
+
+CachingAllocator::Impl::PrivatePool* CachingAllocator::Impl::PrivateOf(const BlockPool& p) {
+  return &p == &pool ? nullptr : &private_pools.at(p.id());
+}
+
+StreamState& CachingAllocator::Impl::Known(Stream& stream) {
+  if (const auto it = streams.find(stream.id()); it != streams.end()) return it->second;
+  if (busy.capacity() <= streams.size()) busy.reserve(2 * streams.size() + 8);
+  return streams.emplace(stream.id(), StreamState{stream.id(), stream.handle(), &stream.device()}).first->second;
+}
+
+Block* CachingAllocator::Impl::LiveAt(const void* ptr) const {
+  const auto it = index.find(ptr);
+  return it == index.end() || (*it)->state != Block::State::kLive ? nullptr : *it;
+}
+
+Block* CachingAllocator::Impl::BlockAround(const void* address) const {
+  const auto after = index.upper_bound(address);
+  if (after == index.begin()) return nullptr;
+  Block* block = *std::prev(after);
+  return static_cast<size_t>(static_cast<const char*>(address) - block->ptr) < block->size ? block : nullptr;
 }
 
 CachingAllocator::CachingAllocator(Backend& backend, int device, size_t limit, AllocatorSettings settings)
-    : impl_(std::make_unique<Impl>(backend, device, limit, std::move(settings))) {
-  Impl& a = *impl_;
-  if (a.settings.caching) return;
-  a.direct.alloc = [&a](size_t bytes, int d, Stream&) { return a.backend.AllocDevice(d, bytes); };
-  a.direct.free = [&a](void* ptr, size_t bytes, int d, Stream*) { a.backend.FreeDevice(d, ptr, bytes); };
-}
+    : impl_(std::make_unique<Impl>(backend, device, limit, std::move(settings))) {}
 
 CachingAllocator::~CachingAllocator() {
+  if (InForkedChild()) return;
   Impl& a = *impl_;
-  for (const Impl::Pending& p : a.pending) {
-    a.backend.EventSynchronize(p.event);
-    a.backend.DestroyEvent(p.event);
+  for (const StreamState* stream : a.busy) {
+    try {
+      a.backend.EventSynchronize(stream->last->event);
+    } catch (const std::exception& e) {
+      NPU_LOG(kError, "the allocator of NPU ", a.device, ": ", e.what());
+    }
   }
-  for (BackendEvent* event : a.spare_events) a.backend.DestroyEvent(event);
+  for (const StreamUse& use : a.uses) a.backend.DestroyEvent(use.event);
   a.ForEachPool([&](BlockPool& pool) {
     pool.ForEachSegment([&](const Segment& s) {
+      if (s.plugged) return;  // what its user has not freed is the user's
       if (s.address_space == 0) {
         a.backend.FreeDevice(a.device, s.base, s.bytes);
       } else {
@@ -117,159 +140,183 @@ CachingAllocator::~CachingAllocator() {
 
 void* CachingAllocator::Allocate(size_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
+  CheckProcess();
   Impl& a = *impl_;
   Frames frames = a.history.FramesNowOrNull();
-  std::unique_lock lock(a.mutex);
+  Impl::Locked locked(a);
   if (a.environment_pending) {
     a.settings = AllocatorSettingsFromEnvironment();
     a.environment_pending = false;
   }
   a.used = true;
-  if (a.direct.alloc) {
-    lock.unlock();
-    return a.AllocateDirect(bytes, stream);
-  }
   // Checked before rounding, which would overflow near SIZE_MAX.
-  if (bytes > a.cap() || bytes > SIZE_MAX / 2) a.FailOutOfMemory(bytes, stream.id());
-  const size_t size = a.settings.RoundSize(bytes);
-  const bool small = size <= kLargestSmall;
-  a.streams.try_emplace(stream.id(), stream.handle());
-  if (!a.pending.empty()) a.ProcessEvents();
+  if (bytes > SIZE_MAX / 2 || (bytes > a.cap() && !a.plugged())) a.FailOutOfMemory(bytes, stream.id());
+  a.Collect(kStepsPerAllocation);
   BlockPool& pool = a.scopes.empty() ? a.pool : a.PoolOf(stream);
+  const bool caches = a.Caches(pool);
+  const size_t size = a.plugged() && !caches ? bytes : a.settings.RoundSize(bytes);  // its function is told the truth
+  const bool small = size <= kLargestSmall;
+  StreamState& state = a.Known(stream);
+  const auto put_use = [&](StreamUse* use) { a.PutUse(use); };
+  // A block that does not stay with its stream's pool waits for its stream like for any other that uses it.
+  std::unique_ptr<StreamUse, decltype(put_use)> own(caches ? nullptr : a.TakeUse(state), put_use);
 
-  Block* block = pool.Take(size, small, stream.id());
-  if (block == nullptr) {
-    const size_t segment = a.PreferredSegment(size, small);
-    if (a.settings.garbage_collection_threshold > 0) a.CollectGarbage(lock, segment);
-    block = a.TakeFromNewSegment(pool, segment, size, small, stream.id());
-  }
-  if (block == nullptr) block = a.TakeAfterReclaim(lock, pool, size, small, stream.id());
+  Block* block = caches ? pool.Take(size, small, stream.id()) : nullptr;
+  if (block == nullptr) block = a.TakeMore(locked.lock(), pool, size, small, stream);
   if (block == nullptr) a.FailOutOfMemory(bytes, stream.id());
-
+  if (own != nullptr) {
+    own->block = block;
+    block->uses = own.release();
+  }
   block->requested = bytes;
   block->frames = frames;
-  a.live.emplace(block->ptr, block);
-  a.CountLive(small, block->size, bytes);
-  Count(a.stats.active, small, 1);
-  Count(a.stats.active_bytes, small, static_cast<int64_t>(block->size));
+  a.CountLive(*block);
   a.Trace(TraceEntry::Action::kAlloc, block->ptr, bytes, stream.id(), pool.id(), std::move(frames));
   return block->ptr;
 }
 
-void CachingAllocator::Free(void* ptr) {
-  if (ptr == nullptr) return;
-  Impl& a = *impl_;
-  if (a.direct.alloc && a.FreeDirect(ptr)) return;
-  std::lock_guard lock(a.mutex);
-  const auto it = a.live.find(ptr);
-  NPU_CHECK(it != a.live.end(), "free: expected a live allocation of NPU ", a.device, ", got ", ptr,
+bool CachingAllocator::Impl::Free(void* ptr) noexcept {
+  Locked locked(*this);
+  Block* block = LiveAt(ptr);
+  if (block == nullptr) return false;
+  PrivatePool* p = PrivateOf(*block->segment->pool);
+  DiscountLive(*block);
+  Trace(Action::kFreeRequested, ptr, block->requested, block->owner, block->segment->pool->id());
+  block->state = Block::State::kPending;
+  block->pending_uses = 1;  // this function
+  for (StreamUse* use = std::exchange(block->uses, nullptr); use != nullptr;) {
+    StreamUse* next = use->next;
+    ++block->pending_uses;
+    if (p != nullptr && p->scopes > 0) {
+      use->next = std::exchange(p->deferred, use);
+    } else {
+      Record(use);
+    }
+    use = next;
+  }
+  if (--block->pending_uses == 0) PutBack(block);
+  return true;
+}
+
+void CachingAllocator::Free(void* ptr) noexcept {
+  if (ptr == nullptr || InForkedChild() || impl_->Free(ptr)) return;
+  try {
+    NPU_LOG(kError, "free: expected a live allocation of NPU ", impl_->device, ", got ", ptr,
+            ": it was freed before or was never allocated here");
+  } catch (const std::exception&) {  // no memory for the message
+  }
+}
+
+void CachingAllocator::CheckedFree(void* ptr) {
+  if (ptr == nullptr || InForkedChild()) return;
+  NPU_CHECK(impl_->Free(ptr), "free: expected a live allocation of NPU ", impl_->device, ", got ", ptr,
             ", an invalid device pointer: it was freed before or was never allocated here");
-  Block* block = it->second;
-  const bool small = block->segment->small;
-  std::vector<BackendEvent*> events;  // recorded first: should one fail, the block is still live
-  for (const StreamUse& use : block->uses) {
-    events.push_back(a.TakeEvent());
-    a.backend.EventRecord(events.back(), use.handle);
-  }
-  for (BackendEvent* event : events) a.pending.push_back({event, block});
-  block->pending_events = static_cast<int>(events.size());
-  block->uses.clear();
-  a.live.erase(it);
-  a.DiscountLive(small, block->size, block->requested);
-  a.Trace(TraceEntry::Action::kFreeRequested, ptr, block->requested, block->owner, block->segment->pool->id());
-  if (block->pending_events > 0) {
-    block->state = Block::State::kPending;
-  } else {
-    a.PutBack(block);
-  }
 }
 
 void CachingAllocator::RecordStream(void* ptr, Stream& stream) {
   if (ptr == nullptr) return;
+  CheckProcess();
   Impl& a = *impl_;
-  if (a.direct.record_stream) a.direct.record_stream(ptr, stream);  // a user's function: not under the lock
+  if (a.plug.record_stream) a.plug.record_stream(ptr, stream);  // a user's function: not under the lock
   std::lock_guard lock(a.mutex);
-  if (const auto direct = a.direct_live.find(ptr); direct != a.direct_live.end()) {
-    // Such a block goes to its function behind one stream's work: the owner waits for this one.
-    if (direct->second.stream == stream.id()) return;
-    BackendEvent* passed = a.backend.CreateEvent(/*timing=*/false);
-    a.backend.EventRecord(passed, stream.handle());
-    if (const auto owner = a.direct_streams.find(direct->second.stream); owner != a.direct_streams.end())
-      a.backend.StreamWaitEvent(owner->second->handle(), passed);
-    a.backend.DestroyEvent(passed);
-    return;
-  }
-  const auto it = a.live.find(ptr);
-  NPU_CHECK(it != a.live.end(), "record_stream: expected a live allocation of NPU ", a.device, ", got ", ptr);
-  Block* block = it->second;
+  Block* block = a.LiveAt(ptr);
+  NPU_CHECK(block != nullptr, "record_stream: expected a live allocation of NPU ", a.device, ", got ", ptr);
   if (block->owner == stream.id()) return;
-  for (const StreamUse& use : block->uses)
-    if (use.id == stream.id()) return;
-  block->uses.push_back({stream.id(), stream.handle()});
+  StreamState& state = a.Known(stream);
+  for (const StreamUse* use = block->uses; use != nullptr; use = use->next)
+    if (use->stream == &state) return;
+  StreamUse* use = a.TakeUse(state);
+  use->block = block;
+  use->next = std::exchange(block->uses, use);
 }
 
 void CachingAllocator::EraseStream(void* ptr, Stream& stream) {
+  if (InForkedChild()) return;
   Impl& a = *impl_;
-  if (a.direct.erase_stream) a.direct.erase_stream(ptr, stream);
+  if (a.plug.erase_stream) a.plug.erase_stream(ptr, stream);
   std::lock_guard lock(a.mutex);
-  if (a.direct_live.count(ptr) > 0) return;  // its owner waits for the stream since RecordStream
-  const auto it = a.live.find(ptr);
-  NPU_CHECK(it != a.live.end(), "erase_stream: expected a live allocation of NPU ", a.device, ", got ", ptr);
-  std::erase_if(it->second->uses, [&](const StreamUse& use) { return use.id == stream.id(); });
+  Block* block = a.LiveAt(ptr);
+  NPU_CHECK(block != nullptr, "erase_stream: expected a live allocation of NPU ", a.device, ", got ", ptr);
+  if (block->owner == stream.id()) return;
+  for (StreamUse** at = &block->uses; *at != nullptr; at = &(*at)->next) {
+    if ((*at)->stream == nullptr || (*at)->stream->id != stream.id()) continue;
+    return a.PutUse(std::exchange(*at, (*at)->next));
+  }
 }
 
 void CachingAllocator::EmptyCache() {
-  Impl& a = *impl_;
-  std::lock_guard reclaim(a.reclaim_mutex);
-  std::unique_lock lock(a.mutex);
-  a.Reclaim(lock);
-  a.ReleaseIdleSegments();
+  CheckProcess();
+  Impl::Locked locked(*impl_);
+  impl_->Reclaim(locked.lock());
+  impl_->ReleaseIdleSegments(impl_->pool);
+  impl_->ReturnReleasedPools();
 }
 
 void CachingAllocator::TrimExpandableSegments() {
+  CheckProcess();
   Impl& a = *impl_;
-  std::lock_guard reclaim(a.reclaim_mutex);
-  std::unique_lock lock(a.mutex);
+  Impl::Locked locked(a);
   NPU_CHECK(a.settings.expandable_segments,
             "Unsupported config: there are no expandable segments to trim; please enable expandable_segments in "
             "PYTORCH_NPU_ALLOC_CONF");
-  a.Reclaim(lock);
+  a.Reclaim(locked.lock());
   a.TrimTails(a.pool);
 }
 
 void CachingAllocator::ReleaseStream(uint64_t stream) {
+  if (InForkedChild()) return;
   Impl& a = *impl_;
-  std::lock_guard reclaim(a.reclaim_mutex);
-  std::lock_guard lock(a.mutex);
-  a.ProcessEvents();
-  a.streams.erase(stream);
-  a.direct_streams.erase(stream);
-  a.ForEachPool([&](BlockPool& pool) { pool.Disown(stream); });
-  // The stream has drained, so there is nothing left to wait for on it.
-  for (auto& [ptr, block] : a.live) std::erase_if(block->uses, [&](const StreamUse& u) { return u.id == stream; });
+  Impl::Locked locked(a);
+  const auto found = a.streams.find(stream);
+  if (found == a.streams.end()) return;
+  StreamState& gone = found->second;
+  const auto forget = [&](StreamUse* list) {
+    for (; list != nullptr; list = list->next)
+      if (list->stream == &gone) list->stream = nullptr;
+  };
+  forget(a.unrecorded);
+  for (const auto& [id, p] : a.private_pools) forget(p.deferred);
+  for (const Block* block : a.index) forget(block->uses);
+  std::erase(a.busy, &gone);
+  while (gone.first != nullptr) a.Pass(std::exchange(gone.first, gone.first->next));
+  a.streams.erase(found);
+  a.DisownGoneStreams();
+  a.Collect();
+}
+
+void CachingAllocator::Impl::DisownGoneStreams() {
+  ForEachPool([&](BlockPool& from) {
+    if (const PrivatePool* p = PrivateOf(from); p != nullptr && p->scopes > 0) return;
+    from.Disown([&](uint64_t owner) { return streams.count(owner) == 0; });
+  });
 }
 
 void CachingAllocator::ShareFreeBlocks(Stream& stream) {
+  CheckProcess();
   Impl& a = *impl_;
-  std::lock_guard reclaim(a.reclaim_mutex);
-  std::unique_lock lock(a.mutex);
-  a.ProcessEvents();
-  a.WaitForFreeBlocks(lock, stream.id());
+  Impl::Locked locked(a);
+  const auto found = a.streams.find(stream.id());
+  if (found == a.streams.end()) return;
+  a.HoldFreeBlocks(stream.id());
+  a.WaitForUses(locked.lock(), &found->second);
 }
 
 size_t CachingAllocator::limit() const { return impl_->limit; }
 
 void CachingAllocator::ReadEnvironmentAtFirstUse() {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   impl_->environment_pending = impl_->settings.caching;  // without caching, it is as it was made
 }
 
 AllocatorSettings CachingAllocator::settings() const {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   return impl_->settings;
 }
 
 void CachingAllocator::SetExpandableSegments(bool on) {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   const AllocatorSettings& s = impl_->settings;
   NPU_CHECK(!on || (s.max_split_size == SIZE_MAX && s.garbage_collection_threshold == 0),
@@ -280,63 +327,85 @@ void CachingAllocator::SetExpandableSegments(bool on) {
 
 void CachingAllocator::SetMemoryFraction(double fraction) {
   NPU_CHECK(fraction >= 0 && fraction <= 1, "expected a memory fraction from 0 to 1, got ", fraction);
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   impl_->settings.memory_fraction = fraction;
   impl_->environment_pending = false;
 }
 
-void CachingAllocator::RetainPool(PoolId id) {
+void CachingAllocator::Impl::Retain(PoolId id) {
   NPU_CHECK(id != PoolId{}, "expected the id of a private pool, got (0, 0), which is the default pool's");
-  Impl& a = *impl_;
-  std::lock_guard lock(a.mutex);
-  Impl::PrivatePool& pool = a.private_pools[id];
-  if (pool.blocks == nullptr) pool.blocks = std::make_unique<BlockPool>(id, a.settings, a.stats);
-  ++pool.use_count;
+  auto it = private_pools.find(id);
+  if (it == private_pools.end()) {
+    auto blocks = std::make_unique<BlockPool>(id, settings, stats, index);
+    it = private_pools.try_emplace(id).first;
+    it->second.blocks = std::move(blocks);
+  }
+  ++it->second.use_count;
+}
+
+void CachingAllocator::Impl::Release(PoolId id) {
+  const auto it = private_pools.find(id);
+  NPU_CHECK(it != private_pools.end() && it->second.use_count > 0, "no private pool (", id.first, ", ", id.second,
+            ") is in use on NPU ", device);
+  // No allocation will be served from it any more: kept as a cache it would only grow with every graph that goes.
+  if (--it->second.use_count == 0) ReturnReleasedPools();
+}
+
+void CachingAllocator::RetainPool(PoolId id) {
+  CheckProcess();
+  std::lock_guard lock(impl_->mutex);
+  impl_->Retain(id);
 }
 
 void CachingAllocator::ReleasePool(PoolId id) {
-  Impl& a = *impl_;
-  std::lock_guard reclaim(a.reclaim_mutex);
-  std::unique_lock lock(a.mutex);
-  const auto it = a.private_pools.find(id);
-  NPU_CHECK(it != a.private_pools.end() && it->second.use_count > 0, "no private pool (", id.first, ", ", id.second,
-            ") is in use on NPU ", a.device);
-  if (--it->second.use_count > 0) return;
-  // No allocation will be served from it any more: kept as a cache it would only grow with every graph that goes.
-  if (!it->second.blocks->empty()) a.Reclaim(lock);
-  a.ReleaseUnusedPools();
+  if (InForkedChild()) return;
+  Impl::Locked locked(*impl_);
+  impl_->Release(id);
 }
 
 void CachingAllocator::BeginPool(PoolId id, std::function<bool(const Stream&)> takes_part) {
-  RetainPool(id);
-  std::lock_guard lock(impl_->mutex);
-  impl_->scopes.push_back({id, std::move(takes_part)});
+  CheckProcess();
+  Impl& a = *impl_;
+  std::lock_guard lock(a.mutex);
+  a.scopes.reserve(a.scopes.size() + 1);
+  a.Retain(id);
+  a.scopes.push_back({id, std::move(takes_part)});
+  ++a.private_pools.at(id).scopes;
 }
 
 void CachingAllocator::EndPool(PoolId id) {
+  if (InForkedChild()) return;
   Impl& a = *impl_;
-  {
-    std::lock_guard lock(a.mutex);
-    const auto last = std::find_if(a.scopes.rbegin(), a.scopes.rend(), [&](const auto& s) { return s.id == id; });
-    NPU_CHECK(last != a.scopes.rend(), "no allocation to the private pool (", id.first, ", ", id.second, ") was begun");
-    a.scopes.erase(std::next(last).base());
+  Impl::PoolScope ended;  // goes without the lock: it may be the last to keep what frees memory
+  Impl::Locked locked(a);
+  const auto last = std::find_if(a.scopes.rbegin(), a.scopes.rend(), [&](const auto& s) { return s.id == id; });
+  NPU_CHECK(last != a.scopes.rend(), "no allocation to the private pool (", id.first, ", ", id.second, ") was begun");
+  ended = std::move(*last);
+  a.scopes.erase(std::next(last).base());
+  Impl::PrivatePool& p = a.private_pools.at(id);
+  if (--p.scopes == 0) {
+    for (StreamUse* use = std::exchange(p.deferred, nullptr); use != nullptr;) a.Record(std::exchange(use, use->next));
+    a.DisownGoneStreams();
   }
-  ReleasePool(id);
+  a.Release(id);
 }
 
 int CachingAllocator::PoolUseCount(PoolId id) const {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   const auto it = impl_->private_pools.find(id);
   return it == impl_->private_pools.end() ? 0 : it->second.use_count;
 }
 
 void CachingAllocator::UsePluggable(PluggableFunctions functions) {
+  CheckProcess();
   Impl& a = *impl_;
   std::lock_guard lock(a.mutex);
   NPU_CHECK(functions.alloc && functions.free, "expected a pluggable allocator with an alloc and a free function");
   NPU_CHECK(!a.used, "the allocator of NPU ", a.device,
             " was used already: change the allocator before anything is allocated on the device");
-  a.direct = std::move(functions);
+  a.plug = std::move(functions);
 }
 
 }  // namespace npu

@@ -47,7 +47,7 @@ struct PluggableFunctions {
   std::function<void*(size_t bytes, int device, Stream& stream)> alloc;
   std::function<void(void* ptr, size_t bytes, int device, Stream* stream)> free;  // null: the stream is gone
   // Told of RecordStream and EraseStream, where set. The allocator orders the free behind the stream all the same.
-  std::function<void(void* ptr, Stream& stream)> record_stream, erase_stream;
+  std::function<void(void* ptr, Stream& stream)> record_stream{}, erase_stream{};
 };
 
 class CachingAllocator {
@@ -64,8 +64,11 @@ class CachingAllocator {
   // that states requested, allocated, active, reserved and limit.
   void* Allocate(size_t bytes, Stream& stream);
   // Returns the block to its stream's pool: later work on that stream may get it at once, since it
-  // is ordered behind. Throws Error(kInvalidArgument) for a pointer that is not a live allocation.
-  void Free(void* ptr);
+  // is ordered behind. For deleters: it never waits or throws, and logs a pointer that is no live allocation. Nothing
+  // happens in a forked child.
+  void Free(void* ptr) noexcept;
+  // For users: throws Error(kInvalidArgument) for a pointer that is not a live allocation.
+  void CheckedFree(void* ptr);
   // Says that `stream` uses the block too: it is handed out only after that stream passed this point.
   void RecordStream(void* ptr, Stream& stream);
   // Takes that back: the caller has ordered the stream's use itself.
@@ -75,7 +78,7 @@ class CachingAllocator {
   void TrimExpandableSegments();
   // The stream of that id is gone, its work done: its free blocks move to where any stream may take them.
   void ReleaseStream(uint64_t stream);
-  // Waits for what `stream` has queued: its free blocks move likewise.
+  // Waits for what `stream` has queued, where it owns free blocks: they move likewise.
   void ShareFreeBlocks(Stream& stream);
 
   AllocatorStats Stats() const;
@@ -89,7 +92,9 @@ class CachingAllocator {
   // Of the limit that may be reserved, 0 to 1. Memory reserved already stays.
   void SetMemoryFraction(double fraction);
 
-  // Private pools. A pool lives while somebody retains it; memory that it holds then serves only itself.
+  // Private pools. A pool lives while somebody retains it; memory that it holds then serves only itself, and is cached
+  // whatever the settings say: a graph replays into it. Its last user waits for nothing: the memory goes back when the
+  // streams that own it have passed. Work on other streams is the caller's to wait for, before.
   void RetainPool(PoolId pool);
   void ReleasePool(PoolId pool);
   // Until EndPool, what is allocated for a stream that `takes_part` accepts comes from the pool. `takes_part` is

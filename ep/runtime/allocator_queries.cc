@@ -1,5 +1,8 @@
 // What can be asked of the caching allocator: counters, the snapshot, the history, blocks by address.
+#include <algorithm>
+
 #include "ep/runtime/allocator_impl.h"
+#include "ep/runtime/worker_thread.h"
 
 namespace npu {
 namespace {
@@ -23,16 +26,20 @@ void ForEachCounter(AllocatorStats& s, F&& f) {
 }  // namespace
 
 AllocatorStats CachingAllocator::Stats() const {
-  std::lock_guard lock(impl_->mutex);
+  CheckProcess();
+  Impl::Locked locked(*impl_);
+  impl_->Collect();  // what has passed is free
   return impl_->stats;
 }
 
 void CachingAllocator::ResetPeakStats() {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   ForEachCounter(impl_->stats, [](StatCounter& counter) { counter.peak = counter.current; });
 }
 
 void CachingAllocator::ResetAccumulatedStats() {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   AllocatorStats& s = impl_->stats;
   ForEachCounter(s, [](StatCounter& counter) { counter.allocated = counter.freed = 0; });
@@ -41,6 +48,7 @@ void CachingAllocator::ResetAccumulatedStats() {
 }
 
 std::vector<SegmentInfo> CachingAllocator::Snapshot() const {
+  CheckProcess();
   Impl& a = *impl_;
   std::lock_guard lock(a.mutex);
   std::vector<SegmentInfo> out;
@@ -69,39 +77,36 @@ std::vector<SegmentInfo> CachingAllocator::Snapshot() const {
 }
 
 void CachingAllocator::RecordHistory(size_t max_entries, AllocatorHistory::FramesNow frames_now) {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   impl_->history.Record(max_entries, frames_now);
 }
 
 std::vector<TraceEntry> CachingAllocator::History() const {
+  CheckProcess();
   std::lock_guard lock(impl_->mutex);
   return impl_->history.Entries();
 }
 
 size_t CachingAllocator::SizeOf(const void* ptr) const {
-  Impl& a = *impl_;
-  std::lock_guard lock(a.mutex);
-  if (const auto it = a.live.find(const_cast<void*>(ptr)); it != a.live.end()) return it->second->size;
-  const auto it = a.direct_live.find(const_cast<void*>(ptr));
-  return it == a.direct_live.end() ? 0 : it->second.bytes;
+  if (InForkedChild()) return 0;
+  std::lock_guard lock(impl_->mutex);
+  const Block* block = impl_->LiveAt(ptr);
+  return block == nullptr ? 0 : block->size;
 }
 
 void* CachingAllocator::LiveBlockAround(const void* address) const {
-  if (SizeOf(address) > 0) return const_cast<void*>(address);
   BlockInfo block;
   if (!FindBlock(address, block) || block.state != BlockInfo::State::kAllocated) return nullptr;
   return reinterpret_cast<void*>(block.address);
 }
 
 bool CachingAllocator::FindBlock(const void* address, BlockInfo& out) const {
-  const auto wanted = reinterpret_cast<uint64_t>(address);
-  for (const SegmentInfo& segment : Snapshot())
-    for (const BlockInfo& block : segment.blocks)
-      if (wanted >= block.address && wanted - block.address < block.size) {
-        out = block;
-        return true;
-      }
-  return false;
+  if (InForkedChild()) return false;
+  std::lock_guard lock(impl_->mutex);
+  const Block* block = impl_->BlockAround(address);
+  if (block != nullptr) out = InfoOf(*block);
+  return block != nullptr;
 }
 
 }  // namespace npu

@@ -1,6 +1,7 @@
 #include "ep/runtime/block_pool.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace npu {
@@ -12,9 +13,42 @@ constexpr size_t kMinLargeRest = (size_t{1} << 20) + 1;
 
 }  // namespace
 
+bool BestFit::operator()(const Block* a, const Block* b) const {
+  if (a->owner != b->owner) return a->owner < b->owner;
+  if (a->size != b->size) return a->size < b->size;
+  return a->ptr < b->ptr;
+}
+bool BestFit::operator()(const Block* a, const Fit& b) const {
+  return a->owner != b.owner ? a->owner < b.owner : a->size < b.size;
+}
+bool BestFit::operator()(const Fit& a, const Block* b) const {
+  return a.owner != b->owner ? a.owner < b->owner : a.size < b->size;
+}
+
+bool ByAddress::operator()(const Block* a, const Block* b) const { return a->ptr < b->ptr; }
+bool ByAddress::operator()(const Block* a, const void* b) const { return a->ptr < b; }
+bool ByAddress::operator()(const void* a, const Block* b) const { return a < b->ptr; }
+
 BlockPool::~BlockPool() {
   for (auto& [raw, segment] : segments_)
-    for (Block* b = segment->first; b != nullptr;) delete std::exchange(b, b->next);
+    for (Block* b = segment->first; b != nullptr;) Delete(std::exchange(b, b->next));
+}
+
+Block* BlockPool::NewBlock(Segment* segment, char* ptr, size_t size, uint64_t owner) {
+  auto block = std::make_unique<Block>();
+  block->segment = segment;
+  block->ptr = ptr;
+  block->size = size;
+  block->owner = owner;
+  FreeList alone;
+  block->node = alone.extract(alone.insert(block.get()).first);
+  block->place = index_.insert(block.get()).first;
+  return block.release();
+}
+
+void BlockPool::Delete(Block* block) {
+  index_.erase(block->place);
+  delete block;
 }
 
 Block* BlockPool::Take(size_t size, bool small, uint64_t owner) {
@@ -24,10 +58,7 @@ Block* BlockPool::Take(size_t size, bool small, uint64_t owner) {
 }
 
 Block* BlockPool::TakeFrom(FreeList& list, size_t size, uint64_t list_owner, uint64_t new_owner) {
-  Block wanted;
-  wanted.owner = list_owner;
-  wanted.size = size;
-  const auto it = list.lower_bound(&wanted);
+  const auto it = list.lower_bound(Fit{list_owner, size});
   if (it == list.end() || (*it)->owner != list_owner) return nullptr;
   Block* block = *it;
   // A block that must not be cut serves requests of about its own size only.
@@ -36,31 +67,40 @@ Block* BlockPool::TakeFrom(FreeList& list, size_t size, uint64_t list_owner, uin
     if (!fits) return nullptr;
   }
   Remove(block);
-  Cut(block, size);
+  try {
+    Cut(block, size);
+  } catch (...) {
+    Insert(block);
+    throw;
+  }
   block->owner = new_owner;
   block->state = Block::State::kLive;
   return block;
 }
 
 Block* BlockPool::TakeFromNewSegment(void* base, size_t bytes, size_t size, bool small, uint64_t owner) {
-  auto segment = std::make_unique<Segment>();
-  auto block = std::make_unique<Block>();
-  segment->base = base;
-  segment->bytes = bytes;
-  segment->small = small;
-  segment->stream = owner;
-  segment->pool = this;
-  segment->first = block.get();
-  block->ptr = static_cast<char*>(base);
-  block->size = bytes;
-  block->owner = owner;
-  block->segment = segment.get();
-  segments_.emplace(segment.get(), std::move(segment));
+  auto made = std::make_unique<Segment>();
+  made->base = base;
+  made->bytes = bytes;
+  made->small = small;
+  made->stream = owner;
+  made->pool = this;
+  Segment* segment = made.get();
+  segments_.emplace(segment, std::move(made));
+  Block* block = nullptr;
+  try {
+    block = NewBlock(segment, static_cast<char*>(base), bytes, owner);
+    Cut(block, size);
+  } catch (...) {
+    if (block != nullptr) Delete(block);
+    segments_.erase(segment);
+    throw;
+  }
+  segment->first = block;
   Count(stats_.segment, small, 1);
   Count(stats_.reserved_bytes, small, static_cast<int64_t>(bytes));
   if (Oversize(bytes)) stats_.oversize_segments.Add(1);
-  Cut(block.get(), size);
-  return block.release();
+  return block;
 }
 
 void BlockPool::Cut(Block* block, size_t size) {
@@ -68,11 +108,7 @@ void BlockPool::Cut(Block* block, size_t size) {
   const Segment& segment = *block->segment;
   if (rest < (segment.small || segment.address_space > 0 ? kMinSmallRest : kMinLargeRest)) return;
   if (!segment.small && Oversize(size)) return;
-  auto* tail = new Block;
-  tail->ptr = block->ptr + size;
-  tail->size = rest;
-  tail->owner = block->owner;
-  tail->segment = block->segment;
+  Block* tail = NewBlock(block->segment, block->ptr + size, rest, block->owner);
   tail->prev = block;
   tail->next = block->next;
   if (tail->next != nullptr) tail->next->prev = tail;
@@ -82,9 +118,8 @@ void BlockPool::Cut(Block* block, size_t size) {
 }
 
 Block* BlockPool::LastBlock(const Segment& segment) const {
-  Block* block = segment.first;
-  while (block != nullptr && block->next != nullptr) block = block->next;
-  return block;
+  if (segment.first == nullptr) return nullptr;
+  return *std::prev(index_.lower_bound(static_cast<const void*>(static_cast<char*>(segment.base) + segment.bytes)));
 }
 
 Segment* BlockPool::AddExpandable(void* base, size_t address_space, bool small, uint64_t owner) {
@@ -115,11 +150,7 @@ size_t BlockPool::FreeTail(const Segment& segment, uint64_t owner) const {
 
 void BlockPool::Grow(Segment* segment, size_t bytes, uint64_t owner) {
   Block* last = LastBlock(*segment);
-  auto* block = new Block;
-  block->ptr = static_cast<char*>(segment->base) + segment->bytes;
-  block->size = bytes;
-  block->owner = owner;
-  block->segment = segment;
+  Block* block = NewBlock(segment, static_cast<char*>(segment->base) + segment->bytes, bytes, owner);
   block->prev = last;
   (last == nullptr ? segment->first : last->next) = block;
   segment->bytes += bytes;
@@ -129,6 +160,7 @@ void BlockPool::Grow(Segment* segment, size_t bytes, uint64_t owner) {
 
 std::vector<BlockPool::Trimmed> BlockPool::TrimTails(size_t granule) {
   std::vector<Trimmed> out;
+  out.reserve(segments_.size());
   for (auto& [raw, segment] : segments_) {
     Block* last = segment->address_space > 0 ? LastBlock(*segment) : nullptr;
     if (last == nullptr || last->state != Block::State::kFree || last->owner != kAnyStream) continue;
@@ -145,7 +177,7 @@ std::vector<BlockPool::Trimmed> BlockPool::TrimTails(size_t granule) {
       Insert(last);
     } else {
       (last->prev == nullptr ? segment->first : last->prev->next) = nullptr;
-      delete last;
+      Delete(last);
     }
   }
   return out;
@@ -153,6 +185,7 @@ std::vector<BlockPool::Trimmed> BlockPool::TrimTails(size_t granule) {
 
 std::vector<std::unique_ptr<Segment>> BlockPool::RemoveUnmappedSegments() {
   std::vector<std::unique_ptr<Segment>> removed;
+  removed.reserve(segments_.size());
   for (auto it = segments_.begin(); it != segments_.end();) {
     if (it->second->first != nullptr) {
       ++it;
@@ -172,6 +205,7 @@ void BlockPool::Put(Block* block) {
   };
   if (joins(block->prev)) Absorb(block, block->prev);
   if (joins(block->next)) Absorb(block, block->next);
+  block->segment->last_freed = ++frees_;
   Insert(block);
 }
 
@@ -187,65 +221,89 @@ void BlockPool::Absorb(Block* block, Block* neighbour) {
     if (block->next != nullptr) block->next->prev = block;
   }
   block->size += neighbour->size;
-  delete neighbour;
+  Delete(neighbour);
 }
 
 void BlockPool::Insert(Block* block) {
   block->state = Block::State::kFree;
   block->requested = 0;
   block->frames.reset();
-  block->segment->last_freed = ++frees_;
   block->counted_as_split = block->prev != nullptr || block->next != nullptr;
   if (block->counted_as_split) {
     Count(stats_.inactive_split, block->segment->small, 1);
     Count(stats_.inactive_split_bytes, block->segment->small, static_cast<int64_t>(block->size));
   }
-  ListOf(*block).insert(block);
+  block->listed = ListOf(*block).insert(std::move(block->node)).position;
 }
 
 void BlockPool::Remove(Block* block) {
-  ListOf(*block).erase(block);
+  block->node = ListOf(*block).extract(block->listed);
   if (block->counted_as_split) {
     Discount(stats_.inactive_split, block->segment->small, 1);
     Discount(stats_.inactive_split_bytes, block->segment->small, static_cast<int64_t>(block->size));
   }
 }
 
-std::vector<Block*> BlockPool::HoldOwned(uint64_t owner) {
-  std::vector<Block*> held;
+std::vector<uint64_t> BlockPool::Owners() const {
+  std::vector<uint64_t> owners;
+  for (const FreeList* list : {&small_, &large_})
+    for (auto it = list->lower_bound(Fit{kAnyStream + 1, 0}); it != list->end();
+         it = list->lower_bound(Fit{owners.back() + 1, 0}))
+      owners.push_back((*it)->owner);
+  std::sort(owners.begin(), owners.end());
+  owners.erase(std::unique(owners.begin(), owners.end()), owners.end());
+  return owners;
+}
+
+void BlockPool::Hold(Block* block) {
+  Remove(block);
+  block->state = Block::State::kHeld;
+}
+
+Block* BlockPool::Hold(uint64_t owner) {
+  Block* held = nullptr;
   for (FreeList* list : {&small_, &large_})
-    for (Block* block : *list)
-      if (block->owner != kAnyStream && (owner == kAnyStream || block->owner == owner)) held.push_back(block);
-  for (Block* block : held) {
-    Remove(block);
-    block->state = Block::State::kHeld;
-  }
+    for (auto it = list->lower_bound(Fit{owner, 0}); it != list->end() && (*it)->owner == owner;) {
+      Block* block = *it++;
+      Hold(block);
+      block->held_next = std::exchange(held, block);
+    }
   return held;
 }
 
-void BlockPool::PutIdle(const std::vector<Block*>& held) {
-  for (Block* block : held) {
+void BlockPool::PutIdle(Block* held) {
+  while (held != nullptr) {
+    Block* block = std::exchange(held, std::exchange(held->held_next, nullptr));
     block->owner = kAnyStream;
+    const uint64_t freed = block->segment->last_freed;  // which it was before
     Put(block);
+    block->segment->last_freed = freed;
   }
 }
 
-void BlockPool::Disown(uint64_t owner) {
-  std::vector<Block*> idle;
+void BlockPool::Disown(const std::function<bool(uint64_t owner)>& gone) {
+  Block* idle = nullptr;
   for (auto& [raw, segment] : segments_)
     for (Block* block = segment->first; block != nullptr; block = block->next) {
-      if (block->owner != owner) continue;
+      if (block->owner == kAnyStream || !gone(block->owner)) continue;
       if (block->state == Block::State::kFree) {
-        idle.push_back(block);
+        Hold(block);
+        block->held_next = std::exchange(idle, block);
       } else {
         block->owner = kAnyStream;
       }
     }
-  for (Block* block : idle) {  // free blocks of one owner are never neighbours, so none absorbs another here
-    Remove(block);
-    block->owner = kAnyStream;
-    Put(block);
-  }
+  PutIdle(idle);
+}
+
+std::unique_ptr<Segment> BlockPool::RemoveSegmentOf(Block* block) {
+  auto node = segments_.extract(block->segment);
+  std::unique_ptr<Segment> segment = std::move(node.mapped());
+  if (Oversize(segment->bytes)) stats_.oversize_segments.Sub(1);
+  Discount(stats_.segment, segment->small, 1);
+  Discount(stats_.reserved_bytes, segment->small, static_cast<int64_t>(segment->bytes));
+  Delete(block);
+  return segment;
 }
 
 std::vector<std::unique_ptr<Segment>> BlockPool::RemoveIdleSegments(size_t enough) {
@@ -257,17 +315,13 @@ std::vector<std::unique_ptr<Segment>> BlockPool::RemoveIdleSegments(size_t enoug
   std::sort(whole.begin(), whole.end(),
             [](const Block* a, const Block* b) { return a->segment->last_freed < b->segment->last_freed; });
   std::vector<std::unique_ptr<Segment>> removed;
+  removed.reserve(whole.size());
   size_t bytes = 0;
   for (Block* block : whole) {
     if (bytes >= enough) break;
     bytes += block->size;
-    if (Oversize(block->size)) stats_.oversize_segments.Sub(1);
     Remove(block);
-    auto node = segments_.extract(block->segment);
-    Discount(stats_.segment, node.mapped()->small, 1);
-    Discount(stats_.reserved_bytes, node.mapped()->small, static_cast<int64_t>(node.mapped()->bytes));
-    removed.push_back(std::move(node.mapped()));
-    delete block;
+    removed.push_back(RemoveSegmentOf(block));
   }
   return removed;
 }

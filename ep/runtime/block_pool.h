@@ -4,25 +4,44 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "ep/runtime/allocator.h"
-#include "ep/runtime/backend.h"
 
 namespace npu {
 
+struct Block;
 struct Segment;
+struct StreamUse;
 
-struct StreamUse {
-  uint64_t id;
-  BackendStream* handle;
+// What a request looks for in a list of free blocks.
+struct Fit {
+  uint64_t owner;
+  size_t size;
 };
+struct BestFit {  // by owner, then best fit, then address
+  using is_transparent = void;
+  bool operator()(const Block* a, const Block* b) const;
+  bool operator()(const Block* a, const Fit& b) const;
+  bool operator()(const Fit& a, const Block* b) const;
+};
+struct ByAddress {
+  using is_transparent = void;
+  bool operator()(const Block* a, const Block* b) const;
+  bool operator()(const Block* a, const void* b) const;
+  bool operator()(const void* a, const Block* b) const;
+};
+using FreeList = std::set<Block*, BestFit>;
+// Every block of an allocator, in whichever pool and state.
+using BlockIndex = std::set<Block*, ByAddress>;
 
 struct Block {
-  // kHeld: free, but taken out of the lists while its stream is being waited for.
+  // kPending: freed, while a stream may still use it. kHeld: free, but taken out of the lists while its stream is
+  // being waited for.
   enum class State { kLive, kPending, kHeld, kFree };
 
   char* ptr = nullptr;
@@ -32,11 +51,16 @@ struct Block {
   State state = State::kLive;
   bool counted_as_split = false;
   Frames frames;  // where it was allocated, while a history is recorded
-  int pending_events = 0;
   Segment* segment = nullptr;
   Block* prev = nullptr;  // neighbours within the segment
   Block* next = nullptr;
-  std::vector<StreamUse> uses;  // other streams that use it
+  StreamUse* uses = nullptr;  // by the streams that a free must wait for
+  int pending_uses = 0;       // since the free
+  Block* held_next = nullptr;
+  // Places in the index and in a list of free blocks are taken when a block is made: to free it needs no memory.
+  BlockIndex::iterator place;
+  FreeList::node_type node;   // while it is in no list
+  FreeList::iterator listed;  // while it is
 };
 
 class BlockPool;
@@ -46,18 +70,20 @@ struct Segment {
   size_t bytes = 0;
   size_t address_space = 0;  // of an expandable segment, whose `bytes` grow; 0: fixed
   bool small = false;
+  bool plugged = false;     // made by a pluggable allocator's function
   uint64_t stream = 0;      // that it was made for
   uint64_t last_freed = 0;  // order in which segments became free, for garbage collection
   BlockPool* pool = nullptr;
   Block* first = nullptr;
+  Segment* to_user_next = nullptr;
 };
 
 class BlockPool {
  public:
   static constexpr uint64_t kAnyStream = 0;
 
-  BlockPool(PoolId id, const AllocatorSettings& settings, AllocatorStats& stats)
-      : id_(id), settings_(settings), stats_(stats) {}
+  BlockPool(PoolId id, const AllocatorSettings& settings, AllocatorStats& stats, BlockIndex& index)
+      : id_(id), settings_(settings), stats_(stats), index_(index) {}
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -86,12 +112,16 @@ class BlockPool {
   // The block is free: merges it with its neighbours.
   void Put(Block* block);
 
-  // Takes every free block that `owner` owns, or any stream for kAnyStream, out of the lists, until PutIdle() says
-  // that no queued work touches it any more.
-  std::vector<Block*> HoldOwned(uint64_t owner);
-  void PutIdle(const std::vector<Block*>& held);
-  // The stream is gone, its work done: its blocks belong to any stream.
-  void Disown(uint64_t owner);
+  // The streams that own free blocks.
+  std::vector<uint64_t> Owners() const;
+  // Takes the free blocks of `owner` out of the lists, until PutIdle() says that no queued work touches one of them
+  // any more. A chain by `held_next`.
+  Block* Hold(uint64_t owner);
+  void PutIdle(Block* held);
+  // The streams that `gone` accepts are gone, their work is done: their blocks belong to any stream.
+  void Disown(const std::function<bool(uint64_t owner)>& gone);
+  // The segment of a block that fills it; it leaves the pool, and the block goes.
+  std::unique_ptr<Segment> RemoveSegmentOf(Block* block);
   // Segments that are one free block which no queued work touches; they leave the pool.
   // The longest free first, and no more of them than `enough` bytes need.
   std::vector<std::unique_ptr<Segment>> RemoveIdleSegments(size_t enough = SIZE_MAX);
@@ -102,27 +132,22 @@ class BlockPool {
   }
 
  private:
-  struct Order {  // by owner, then best fit, then address
-    bool operator()(const Block* a, const Block* b) const {
-      if (a->owner != b->owner) return a->owner < b->owner;
-      if (a->size != b->size) return a->size < b->size;
-      return a->ptr < b->ptr;
-    }
-  };
-  using FreeList = std::set<Block*, Order>;
-
   FreeList& ListOf(const Block& block) { return block.segment->small ? small_ : large_; }
   bool Oversize(size_t size) const { return size >= settings_.max_split_size; }
   Block* LastBlock(const Segment& segment) const;
   Block* TakeFrom(FreeList& list, size_t size, uint64_t list_owner, uint64_t new_owner);
+  Block* NewBlock(Segment* segment, char* ptr, size_t size, uint64_t owner);
+  void Delete(Block* block);
   void Cut(Block* block, size_t size);
   void Absorb(Block* block, Block* neighbour);
   void Insert(Block* block);
   void Remove(Block* block);
+  void Hold(Block* block);
 
   const PoolId id_;
   const AllocatorSettings& settings_;
   AllocatorStats& stats_;
+  BlockIndex& index_;
   uint64_t frees_ = 0;
   FreeList small_, large_;
   std::unordered_map<Segment*, std::unique_ptr<Segment>> segments_;

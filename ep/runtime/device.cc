@@ -12,6 +12,7 @@
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/outstanding.h"
+#include "ep/runtime/pinned_memory.h"
 #include "ep/runtime/retirement.h"
 #include "ep/runtime/stream_set.h"
 
@@ -45,17 +46,18 @@ Stream* Device::FindStream(uint64_t id) const {
 void Device::Synchronize() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
   const MayBlock scope;
-  // Events are recorded first and waited for then, so that no stream is held while another is waited for.
-  std::vector<std::pair<uint64_t, std::unique_ptr<Event>>> passed;
-  streams_->Visit([&](Stream& stream) {
-    passed.emplace_back(stream.id(), std::make_unique<Event>(backend_));
-    backend_.EventRecord(passed.back().second->handle(), stream.handle());
-  });
   std::vector<Status> failures;
   const auto note = [&](Status status) {
     if (status == nullptr || std::find(failures.begin(), failures.end(), status) != failures.end()) return;
     failures.push_back(std::move(status));
   };
+  // Events are recorded first and waited for then, so that no stream is held while another is waited for.
+  std::vector<std::pair<uint64_t, std::unique_ptr<Event>>> passed;
+  streams_->Visit([&](Stream& stream) {
+    if (backend_.StreamQuery(stream.handle())) return note(stream.Told(backend_.StreamSynchronize(stream.handle())));
+    passed.emplace_back(stream.id(), std::make_unique<Event>(backend_));
+    backend_.EventRecord(passed.back().second->handle(), stream.handle());
+  });
   for (const auto& [id, event] : passed) {
     Status status = backend_.EventSynchronize(event->handle());
     streams_->Visit([&](Stream& stream) {
@@ -74,7 +76,7 @@ void Device::Synchronize() {
 void Device::RecordBusyStreams(const void* address) {
   void* start = nullptr;
   streams_->Visit([&](Stream& stream) {
-    if (backend_.StreamQuery(stream.handle())) return;
+    if (backend_.StreamQuery(stream.handle()) || PinnedMemory::Instance().RecordUse(address, stream)) return;
     if (start == nullptr) start = allocator_->LiveBlockAround(address);
     if (start != nullptr) allocator_->RecordStream(start, stream);
   });

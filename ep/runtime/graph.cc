@@ -2,46 +2,30 @@
 
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
-#include "ep/runtime/external_event.h"
 #include "ep/runtime/graph_recording.h"
-#include "ep/runtime/launch_trace.h"
+#include "ep/runtime/graph_replay.h"
 #include "ep/runtime/log.h"
+#include "ep/runtime/retirement.h"
+#include "ep/runtime/worker_thread.h"
 
 namespace npu {
 namespace {
 
-using ReplayDraws = std::vector<std::pair<std::shared_ptr<ReplayOrigin>, PhiloxState>>;
+constexpr const char* kOwnsAlready =
+    "This NPUGraph instance already owns a captured graph. To capture a new graph, create a new instance.";
 
-// What the graph draws is taken out of its generators now, as the work itself would have done.
-ReplayDraws TakeDraws(GraphNodes& graph) {
-  std::lock_guard lock(graph.draws_mutex);
-  ReplayDraws taken;
-  for (const GraphDraws& draws : graph.draws) taken.emplace_back(draws.origin, draws.source->Take(draws.counters));
-  return taken;
-}
-
-void Run(GraphNodes& graph, const ReplayDraws& draws) {
-  std::lock_guard replay(graph.replay_mutex);
-  for (const auto& [origin, state] : draws) origin->Set(state);
-  Status failed;
-  for (GraphNode& node : graph.nodes) {
-    if (failed != nullptr && !node.always) continue;
-    std::unique_lock lock(graph.mutex, std::defer_lock);
-    if (node.op != ExternalEvent::kWaitOp) lock.lock();  // an update may have to come before what is waited for
-    const LaunchTrace::Part part(node.op);
-    try {
-      node.always ? node.always(failed) : node.task();
-    } catch (const FailedBefore& e) {
-      failed = e.status();
-    } catch (const std::exception& e) {
-      const std::string prefix = Concat("[", node.op, "] "), message = e.what();
-      failed = MakeFailure("[graph] " + (message.starts_with(prefix) ? message : prefix + message));
-    }
+void LaunchReplay(const std::shared_ptr<GraphNodes>& nodes, Stream& stream) {
+  if (nodes->any_always) {
+    // For a stream that has failed before, and skips the replay.
+    stream.LaunchAlways("graph", [nodes](const Status& status) {
+      if (status != nullptr) SkipReplay(*nodes, status);
+    });
   }
-  ThrowIfFailed(failed);
+  stream.Launch("graph", Task([nodes, draws = TakeDraws(*nodes)] { RunReplay(*nodes, draws); }));
 }
 
 }  // namespace
@@ -63,71 +47,115 @@ Graph::~Graph() {
 }
 
 void Graph::CaptureBegin(Stream& stream, PoolId pool, CaptureMode mode) {
-  NPU_CHECK(recording_ == nullptr && nodes_ == nullptr,
-            "This NPUGraph instance already owns a captured graph. To capture a new graph, create a new instance.");
-  Device& device = stream.device();
-  NPU_CHECK(&stream != &device.default_stream(),
+  std::lock_guard lock(mutex_);
+  NPU_CHECK(recording_ == nullptr && nodes_ == nullptr, kOwnsAlready);
+  NPU_CHECK(&stream != &stream.device().default_stream(),
             "NPU graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on "
             "the default stream.)");
-  const PoolId chosen = pool == PoolId{} ? NewPoolId() : pool;
-  auto recording = Recording::BeginCapture(stream, mode);
-  device.allocator().RetainPool(chosen);  // the graph's own hold, beside that of the capture
-  device.allocator().BeginPool(chosen, [recording](const Stream& s) { return recording->Contains(s); });
-  recording_ = std::move(recording);
-  device_ = &device;
-  pool_ = chosen;
+  recording_ = Recording::BeginCapture(stream, pool == PoolId{} ? NewPoolId() : pool, mode);
+  device_ = &stream.device();
 }
 
 void Graph::CaptureEnd(Stream& current) {
-  NPU_CHECK(recording_ != nullptr, "capture_end() called before capture_begin().");
+  std::shared_ptr<Recording> recording;
+  {
+    std::lock_guard lock(mutex_);
+    recording = recording_;
+  }
+  NPU_CHECK(recording != nullptr, "capture_end() called before capture_begin().");
+  std::shared_ptr<GraphNodes> nodes;
   try {
-    nodes_ = recording_->End(current);
-  } catch (const Error&) {
-    if (recording_->closed()) Reset();
+    nodes = recording->End(current);
+  } catch (...) {
+    std::lock_guard lock(mutex_);
+    if (recording->closed() && recording_ == recording) recording_.reset();
     throw;
   }
+  std::lock_guard lock(mutex_);
   recording_.reset();
-  device_->allocator().EndPool(pool_);
+  nodes_ = std::move(nodes);
 }
 
 void Graph::Replay(Stream& stream) {
-  NPU_CHECK(nodes_ != nullptr, "Called NPUGraph::replay without a preceding successful capture.");
+  const std::shared_ptr<GraphNodes> nodes = this->nodes();
+  NPU_CHECK(nodes != nullptr, "Called NPUGraph::replay without a preceding successful capture.");
   NPU_CHECK(&stream.device() == device_, "expected a stream of NPU ", device_->index(),
             ", where the graph was captured");
   NPU_CHECK(!IsCapturing(stream),
             "expected a stream that is not capturing: a graph cannot hold another graph's replay");
-  stream.Launch("graph", Task([nodes = nodes_, draws = TakeDraws(*nodes_)] { Run(*nodes, draws); }));
-  auto& replayed = replayed_[stream.id()];
-  if (replayed == nullptr) replayed = std::make_unique<Event>(device_->backend());
-  replayed->Record(stream);
+  Backend& backend = nodes->backend;
+  PrepareReplay(*nodes);
+  BackendEvent* passed = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = replayed_.find(stream.id()); found != replayed_.end())
+      passed = replayed_.extract(found).mapped();
+  }
+  if (passed == nullptr) passed = backend.CreateEvent(/*timing=*/false);
+  try {
+    LaunchReplay(nodes, stream);
+    backend.EventRecord(passed, stream.handle());
+    std::lock_guard lock(mutex_);
+    // Of streams that have come and gone.
+    if (replayed_.count(stream.id()) == 0)
+      std::erase_if(replayed_, [&](const auto& entry) {
+        if (!backend.EventQuery(entry.second)) return false;
+        backend.DestroyEvent(entry.second);
+        return true;
+      });
+    if (nodes_ == nodes && replayed_.try_emplace(stream.id(), passed).second) return;
+  } catch (...) {
+    backend.DestroyEvent(passed);
+    throw;
+  }
+  backend.DestroyEvent(
+      passed);  // reset meanwhile, or replayed on the stream by two threads: the launch keeps the nodes
 }
 
 void Graph::Reset() {
-  if (recording_ != nullptr) {
-    const auto recording = std::move(recording_);
-    recording->Abandon();
-    device_->allocator().EndPool(pool_);
-    device_->allocator().ReleasePool(pool_);
+  std::shared_ptr<Recording> recording;
+  std::shared_ptr<GraphNodes> nodes;
+  std::vector<BackendEvent*> replayed;
+  {
+    std::lock_guard lock(mutex_);
+    recording = std::move(recording_);
+    nodes = std::move(nodes_);
+    for (const auto& [stream, event] : replayed_) replayed.push_back(event);
+    replayed_.clear();
   }
-  if (nodes_ == nullptr) return;
-  for (const auto& [stream, replayed] : replayed_) replayed->Synchronize();  // replays need the pool's memory
-  replayed_.clear();
-  nodes_.reset();
-  device_->allocator().ReleasePool(pool_);
+  if (InForkedChild()) {  // what locks and threads the nodes need stayed with the parent
+    [[maybe_unused]] auto* leaked = new std::pair(std::move(recording), std::move(nodes));
+    return;
+  }
+  if (recording != nullptr) recording->Abandon();
+  if (nodes == nullptr) return;
+  Backend& backend = nodes->backend;
+  Retire(backend, std::move(replayed), [nodes = std::move(nodes)]() mutable { nodes.reset(); });
+}
+
+std::shared_ptr<GraphNodes> Graph::nodes() const {
+  std::lock_guard lock(mutex_);
+  return nodes_;
 }
 
 PoolId Graph::pool() const {
-  NPU_CHECK(nodes_ != nullptr, "Called NPUGraph::pool() without a preceding successful capture.");
-  return pool_;
+  const auto nodes = this->nodes();
+  NPU_CHECK(nodes != nullptr, "Called NPUGraph::pool() without a preceding successful capture.");
+  return nodes->pool.id();
 }
 
-size_t Graph::size() const { return nodes_ == nullptr ? 0 : nodes_->nodes.size(); }
+size_t Graph::size() const {
+  const auto nodes = this->nodes();
+  return nodes == nullptr ? 0 : nodes->nodes.size();
+}
 
 std::string Graph::Json() const {
-  std::string out = Concat("{\"device\": ", device_ == nullptr ? 0 : device_->index(), ", \"pool\": [", pool_.first,
-                           ", ", pool_.second, "], \"nodes\": [");
-  for (size_t i = 0; i < size(); ++i) {
-    const GraphNode& node = nodes_->nodes[i];
+  const auto nodes = this->nodes();
+  const PoolId pool = nodes == nullptr ? PoolId{} : nodes->pool.id();
+  std::string out = Concat("{\"device\": ", device_ == nullptr ? 0 : device_->index(), ", \"pool\": [", pool.first,
+                           ", ", pool.second, "], \"nodes\": [");
+  for (size_t i = 0; nodes != nullptr && i < nodes->nodes.size(); ++i) {
+    const GraphNode& node = nodes->nodes[i];
     out += Concat(i == 0 ? "" : ", ", "{\"id\": ", i, ", \"op\": ", JsonString(node.op), ", \"stream\": ", node.stream,
                   ", \"after\": [");
     for (size_t k = 0; k < node.after.size(); ++k) out += Concat(k == 0 ? "" : ", ", node.after[k]);
@@ -136,39 +164,16 @@ std::string Graph::Json() const {
   return out + "]}";
 }
 
-bool Graph::IsCapturing(const Stream& stream) {
-  const auto recording = Recording::Of(stream);
-  return recording != nullptr && !recording->updates();
-}
+bool Graph::IsCapturing(const Stream& stream) { return Recording::Captures(stream); }
 
-void Graph::BeginGroup(Stream& stream) {
-  NPU_CHECK(IsCapturing(stream), "graph_task_group_begin: expected a stream that is capturing");
-  Recording::Of(stream)->BeginGroup();
-}
+void Graph::RefuseInCapture(const Stream& stream, const char* what) { Recording::Check(stream, what); }
 
-GraphTaskGroup Graph::EndGroup(Stream& stream) {
-  NPU_CHECK(IsCapturing(stream), "graph_task_group_end: expected a stream that is capturing");
-  return Recording::Of(stream)->EndGroup();
-}
+void Graph::BeginGroup(Stream& stream) { Recording::BeginGroup(stream); }
 
-void Graph::BeginUpdate(Stream& stream, const GraphTaskGroup& group) {
-  NPU_CHECK(!IsCapturing(stream), "graph_task_update_begin: expected a stream that is not capturing");
-  const auto recording = Recording::BeginUpdate(stream, group);
-  stream.device().allocator().BeginPool(recording->update_pool(),
-                                        [recording](const Stream& s) { return recording->Contains(s); });
-}
+GraphTaskGroup Graph::EndGroup(Stream& stream) { return Recording::EndGroup(stream); }
 
-void Graph::EndUpdate(Stream& stream) {
-  const auto recording = Recording::Of(stream);
-  NPU_CHECK(recording != nullptr && recording->updates(),
-            "graph_task_update_end was called before graph_task_update_begin");
-  try {
-    recording->End(stream);
-  } catch (const Error&) {
-    if (recording->closed()) stream.device().allocator().EndPool(recording->update_pool());
-    throw;
-  }
-  stream.device().allocator().EndPool(recording->update_pool());
-}
+void Graph::BeginUpdate(Stream& stream, const GraphTaskGroup& group) { Recording::BeginUpdate(stream, group); }
+
+void Graph::EndUpdate(Stream& stream) { Recording::EndUpdate(stream); }
 
 }  // namespace npu

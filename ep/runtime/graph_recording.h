@@ -1,5 +1,8 @@
 // What keeps launches instead of running them, while a graph is captured or updated. Stream and Event ask it before
 // they ask the backend; without a capture in the process that is one relaxed load.
+//
+// Whether a stream is captured, and what its capture holds, is one state under one lock: a launch from another thread
+// beside the begin or the end of a capture is in it whole, or runs.
 #pragma once
 
 #include <atomic>
@@ -14,105 +17,87 @@
 #include <vector>
 
 #include "ep/runtime/graph.h"
-#include "ep/runtime/random.h"
+#include "ep/runtime/graph_nodes.h"
 
 namespace npu {
 
-struct GraphNode {
-  const char* op = "";
-  Task task{};
-  uint64_t stream = 0;
-  std::vector<size_t> after{};                  // nodes that come before it in stream or event order
-  std::function<void(const Status&)> always{};  // instead of a task: runs behind a node that failed, too
-};
-
-// What a graph draws from one generator at each replay.
-struct GraphDraws {
-  std::shared_ptr<RandomSource> source;
-  std::shared_ptr<ReplayOrigin> origin;
-  uint64_t counters = 0;
-};
-
-// Shared by the graph and its replays in flight.
-struct GraphNodes {
-  GraphNodes() = default;
-  ~GraphNodes();
-  GraphNodes(const GraphNodes&) = delete;
-  GraphNodes& operator=(const GraphNodes&) = delete;
-
-  // Where updates take memory from: what the capture's own nodes use meanwhile is not theirs.
-  PoolId UpdatePool(Device& device);
-
-  std::mutex replay_mutex;  // held while a replay runs them
-  std::mutex mutex;         // held while one runs, or an update replaces one
-  std::vector<GraphNode> nodes;
-  std::mutex draws_mutex;  // of its own: a replay begins while an earlier one runs
-  std::vector<GraphDraws> draws;
-  std::vector<std::shared_ptr<const RandomPosition>> seeds;  // kept for the numbers that name them
-
- private:
-  Device* update_device_ = nullptr;  // null: no update took place
-  PoolId update_pool_;
-};
-
-PoolId NewPoolId();
-
 class Recording : public std::enable_shared_from_this<Recording> {
  public:
-  // How many launches of each stream are known to come before.
-  using Clock = std::map<uint64_t, size_t>;
-
   static bool Any() { return open_count_.load(std::memory_order_relaxed) > 0; }
-  static std::shared_ptr<Recording> Of(const Stream& stream);
+  static bool Captures(const Stream& stream);
 
-  // What Stream and Event do while Any(). True: handled here. A task that replaces another leaves that one in `task`.
+  // What Stream and Event do while Any(). True: handled here.
   static bool KeepLaunch(const Stream& stream, const char* op, Task& task);
   static bool KeepLaunchAlways(const Stream& stream, const char* op, std::function<void(const Status&)>& task);
   static bool KeepRecord(const Event& event, const Stream& stream);
   static bool KeepWait(const Stream& stream, const Event& event);
   static void Forget(const Event& event);
-  // A position relative to where the generator stands when a replay begins.
-  RandomPosition KeepDraw(const std::shared_ptr<RandomSource>& source, uint64_t counters);
-  void KeepSeed(std::shared_ptr<const RandomPosition> position);
+  // Keeps `object` alive with the graph that is being captured on `stream`; false when none is.
+  static bool Keep(const Stream& stream, std::shared_ptr<const void> object);
+  // A position relative to where the generator stands when a replay begins; false when `stream` is not captured.
+  static bool KeepDraw(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters,
+                       RandomPosition& position);
   // Throw when a capture makes the call illegal, and spoil the capture.
+  static void Check(const Stream& stream, const char* what);
   static void CheckWaitFor(const Stream& stream, const char* what);
   static void CheckWaitFor(const Event& event, const char* what);
   static void CheckWaitFor(const Device& device, const char* what);
 
-  static std::shared_ptr<Recording> BeginCapture(Stream& origin, CaptureMode mode);
-  static std::shared_ptr<Recording> BeginUpdate(Stream& stream, const GraphTaskGroup& group);
-  // Closes it, unless `current` is another stream; throws what made it invalid.
+  static std::shared_ptr<Recording> BeginCapture(Stream& origin, PoolId pool, CaptureMode mode);
+  static void BeginGroup(const Stream& stream);
+  static GraphTaskGroup EndGroup(const Stream& stream);
+  static void BeginUpdate(Stream& stream, const GraphTaskGroup& group);
+  static void EndUpdate(const Stream& stream);
+  // Closes it, unless `current` is another stream than it was begun on; throws what made it invalid.
   std::shared_ptr<GraphNodes> End(const Stream& current);
   void Abandon();
   bool closed() const;
-  bool updates() const { return updating_; }
-  PoolId update_pool() const { return update_pool_; }
-  bool Contains(const Stream& stream) const;
-  void BeginGroup();
-  GraphTaskGroup EndGroup();
 
  private:
+  // How many launches of each stream are known to come before.
+  using Clock = std::map<uint64_t, size_t>;
+  struct Update {
+    size_t group, next = 0;
+    std::shared_ptr<TaskGroup::Tasks> tasks;  // those that come instead
+  };
+
+  Recording(Stream& origin, std::shared_ptr<GraphNodes> nodes, PoolId pool);
+
+  // With the lock held, as all that follow but Cover, Uncover and Open.
+  static Recording* Find(const Stream& stream);
+  static Recording* FindCapture(const Stream& stream);
+  static Recording* FindRecorded(const Event& event);
+  // From now on what is allocated for streams of `device` that take part comes from the pool.
+  void Cover(Device& device);
+  void Uncover();
+  void Open(const char* expectation);
   void Add(const Stream& stream, GraphNode node);
   void Replace(const char* op, Task& task);
+  void Join(const Stream& stream, const Clock& recorded);
   void Spoil(const std::string& why);
-  void Close();
+  [[noreturn]] void Refuse(const std::string& why);
+  std::shared_ptr<GraphNodes> Close();
+  std::string WhyInvalid() const;
   std::string UnjoinedStream() const;
 
   static std::atomic<int> open_count_;
 
-  std::thread::id thread_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  const uint64_t origin_;
   CaptureMode mode_ = CaptureMode::kGlobal;
-  const Stream* origin_ = nullptr;
-  bool updating_ = false, closed_ = false;
-  size_t next_ = 0, end_ = 0;  // of an update
-  PoolId update_pool_;
-  std::ptrdiff_t group_begin_ = -1;
+  std::unique_ptr<Update> update_;  // null: a capture
   std::shared_ptr<GraphNodes> nodes_;
+  bool closed_ = false;
   std::string spoiled_;
   std::map<uint64_t, Clock> clocks_;                       // by stream that takes part
   std::unordered_map<const Event*, Clock> events_;         // recorded in this capture
   std::map<uint64_t, std::vector<size_t>> pending_after_;  // by stream: what its next node comes after
   std::map<uint64_t, size_t> last_node_;                   // by stream
+  std::map<uint64_t, std::vector<size_t>> open_groups_;    // by stream
+
+  const PoolId pool_;
+  std::mutex cover_mutex_;        // taken before the allocators' locks and the one of all recordings
+  std::vector<Device*> covered_;  // written with both locks held
 };
 
 }  // namespace npu

@@ -112,9 +112,17 @@ Task LaunchTrace::Timed(const char* op, int device, uint64_t stream, Task task) 
   });
 }
 
+LaunchSpan* LaunchTrace::Running() {
+  if (running_launch != nullptr) running_launch->has_parts = true;  // now: sharing threads only read it
+  return running_launch;
+}
+
+LaunchTrace::Sharing::Sharing(LaunchSpan* launch) { running_launch = launch; }
+LaunchTrace::Sharing::~Sharing() { running_launch = nullptr; }
+
 LaunchTrace::Part::Part(const char* op) {
   if (running_launch == nullptr) return;
-  running_launch->has_parts = true;
+  if (!running_launch->has_parts) running_launch->has_parts = true;
   span_ = std::make_unique<LaunchSpan>(*running_launch);
   span_->op = op;
   span_->has_parts = false;

@@ -50,6 +50,17 @@ class LaunchTrace {
     std::unique_ptr<LaunchSpan> span_;
   };
 
+  // The timed launch that this thread runs, for other threads that run parts of it before it ends; null: not timed.
+  static LaunchSpan* Running();
+  // While it lives, this thread runs parts of a launch of another thread.
+  class Sharing {
+   public:
+    explicit Sharing(LaunchSpan* launch);
+    ~Sharing();
+    Sharing(const Sharing&) = delete;
+    Sharing& operator=(const Sharing&) = delete;
+  };
+
  private:
   static std::atomic<bool> on_;
 };

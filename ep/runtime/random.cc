@@ -83,16 +83,18 @@ PhiloxState RandomPosition::Now() const {
 }
 
 RandomPosition TakeRandom(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters) {
-  if (const auto recording = Recording::Of(stream)) return recording->KeepDraw(source, counters);
+  RandomPosition position;
+  if (Recording::KeepDraw(stream, source, counters, position)) return position;
   return RandomPosition(source->Take(counters));
 }
 
 uint64_t DrawSeed(const std::shared_ptr<RandomSource>& source, const Stream& stream) {
-  const auto recording = Recording::Of(stream);
-  if (recording == nullptr) return SeedAt(source->Take(1));
-  const auto position = std::make_shared<const RandomPosition>(recording->KeepDraw(source, 1));
-  recording->KeepSeed(position);
-  return Captured().Add(position);
+  RandomPosition position;
+  if (!Recording::KeepDraw(stream, source, 1, position)) return SeedAt(source->Take(1));
+  const auto named = std::make_shared<const RandomPosition>(position);
+  // The number means something as long as the graph is there, or, should the capture have just ended, to nobody.
+  Recording::Keep(stream, named);
+  return Captured().Add(named);
 }
 
 uint64_t DrawSeed(const Stream& stream) {

@@ -1,17 +1,20 @@
 #include "ep/runtime/thread_pool.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cfenv>
 #include <chrono>
 #include <exception>
-#include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
 #include "ep/runtime/machine.h"
+#include "ep/runtime/pool_job.h"
 #include "ep/runtime/spin.h"
 #include "ep/runtime/wake_placement.h"
 #include "ep/runtime/worker_thread.h"
@@ -19,15 +22,29 @@
 namespace npu {
 namespace {
 
-// How long an idle worker watches for the next kernel before it sleeps, and how long the caller
-// watches for the last range before it does.
-constexpr std::chrono::microseconds kWorkerSpin{20};
-constexpr std::chrono::microseconds kCallerSpin{50};
+constexpr std::chrono::microseconds kWorkerSpin{20};  // how long an idle worker watches for work before it sleeps
+// How long a core must have been free before a kernel under way wakes a worker for it: the pause between two kernels
+// of another stream is shorter, and a worker that wakes in it only gets in the way.
+constexpr std::chrono::microseconds kCoreIsFree{50};
 // More ranges than threads even out cores that other processes slow down.
 constexpr int64_t kRangesPerThread = 4;
+constexpr int kMostJobs = 32;
 
 thread_local bool inside_parallel = false;
+thread_local int pool_device = 0;
 
+// Whatever a range calls in turn runs on its own thread alone.
+class InsideParallel {
+ public:
+  InsideParallel() { inside_parallel = true; }
+  ~InsideParallel() { inside_parallel = false; }
+  InsideParallel(const InsideParallel&) = delete;
+  InsideParallel& operator=(const InsideParallel&) = delete;
+};
+
+// Kernels in flight, a job each. Its caller works on its own job only; workers and helpers go wherever the fewest
+// threads are, the fewest of the device first, from one range to the next. They leave alone what would put more
+// threads to work than threads(): a range whose thread waits for a core delays the whole kernel by a time slice.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) : threads_(threads), placements_(static_cast<size_t>(threads - 1)) {
@@ -37,39 +54,35 @@ class ThreadPool {
     }
   }
 
-  int threads() const { return threads_; }
+  int threads() const { return static_cast<int>(threads_); }
 
-  // False when another kernel has the pool; nothing ran then.
-  bool TryRun(int64_t n, uint32_t ranges, const RangeFunction& f) {
-    if (busy_.exchange(true, std::memory_order_acquire)) return false;
-    n_ = n;
-    ranges_ = ranges;
-    function_ = &f;
-    error_ = nullptr;
-    failed_.store(false, std::memory_order_relaxed);
-    finished_.store(0, std::memory_order_relaxed);
-    const uint32_t generation = static_cast<uint32_t>(ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-    ticket_.store(static_cast<uint64_t>(generation) << 32 | ranges);
-    WakeSleepersFor(ranges - 1);
-
-    inside_parallel = true;
-    while (RunOneRange()) {
+  void Run(int64_t n, uint32_t ranges, const RangeFunction& f) {
+    const int place = TakePlace();
+    if (place < 0) {
+      const InsideParallel inside;
+      for (uint32_t i = 0; i < ranges; ++i) RunRange(n, ranges, i, f);
+      return;
     }
-    inside_parallel = false;
-    WaitUntilFinished(ranges);
-
-    const std::exception_ptr error = std::move(error_);
-    error_ = nullptr;
-    busy_.store(false, std::memory_order_release);
+    PoolJob& job = jobs_[static_cast<size_t>(place)];
+    job.Begin(pool_device, n, ranges, f);
+    WakeSleepersFor(job.device(), ranges - 1);
+    {
+      const InsideParallel inside;
+      std::chrono::steady_clock::time_point free_since{};
+      while (job.ClaimAndRun()) {
+        if (sleepers_.load(std::memory_order_relaxed) != 0) RecallSleepers(job, free_since);
+      }
+    }
+    const std::exception_ptr error = job.Finish();
+    places_.fetch_and(~(1u << place), std::memory_order_release);
     if (error) std::rethrow_exception(error);
-    return true;
   }
 
   // True while fewer threads help than workers sleep, so that never more than threads() work.
   bool Enrol() {
     uint32_t helpers = helpers_.load();
     do {
-      if (sleepers_.load() <= helpers) return false;
+      if (sleepers_.load() <= helpers || AllCoresBusy()) return false;
     } while (!helpers_.compare_exchange_weak(helpers, helpers + 1));
     return true;
   }
@@ -77,101 +90,159 @@ class ThreadPool {
   // A kernel that counted on this helper may have begun since it looked last. One of the two sees the other.
   void Leave() {
     helpers_.fetch_sub(1);
-    if (Unclaimed(ticket_.load()) != 0) WakeSleepersFor(1);
+    if (const PoolJob* job = Choose()) WakeSleepersFor(job->device(), 1);
   }
 
   bool Help() {
-    if (Unclaimed(ticket_.load(std::memory_order_acquire)) == 0) return false;
+    PoolJob* const job = Choose();
+    if (job == nullptr) return false;
     // The host program may have set roundings or denormals as it likes.
     std::fenv_t environment;
     std::fegetenv(&environment);
     std::fesetenv(FE_DFL_ENV);
-    inside_parallel = true;
-    const bool ran = RunOneRange();
-    inside_parallel = false;
+    bool ran = false;
+    {
+      const InsideParallel inside;
+      ran = job->ClaimAndRun();
+    }
     std::fesetenv(&environment);
     return ran;
   }
 
  private:
-  static uint32_t Unclaimed(uint64_t ticket) { return static_cast<uint32_t>(ticket); }
+  // Threads at work now, as far as it can be told while they come and go.
+  struct Load {
+    uint32_t running = 0, devices = 0;
+    std::array<uint32_t, kMaxDevices> running_of{};
+  };
 
-  // Claims a range and runs it. The generation in the ticket's upper half makes a claim that is late by
-  // a whole job fail; a job whose range is claimed cannot end, so its description may be read then.
-  bool RunOneRange() {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  // The lowest free place for a job, so that kernels one after another use the same; -1 when there is none.
+  int TakePlace() {
+    uint32_t taken = places_.load(std::memory_order_relaxed);
+    int place;
     do {
-      if (Unclaimed(ticket) == 0) return false;
-    } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire));
-    const uint32_t ranges = ranges_;
-    const int64_t index = ranges - Unclaimed(ticket);
-    if (!failed_.load(std::memory_order_relaxed)) {
-      const int64_t each = n_ / ranges, longer = n_ % ranges;  // the first `longer` ranges take one more
-      const int64_t begin = index * each + std::min(index, longer);
-      try {
-        (*function_)(begin, begin + each + (index < longer ? 1 : 0));
-      } catch (...) {
-        if (!failed_.exchange(true)) error_ = std::current_exception();
-      }
-    }
-    if (finished_.fetch_add(1) + 1 == ranges && caller_sleeps_.load() != 0) finished_.notify_one();
-    return true;
+      place = std::countr_one(taken);
+      if (place == kMostJobs) return -1;
+    } while (!places_.compare_exchange_weak(taken, taken | 1u << place));
+    return place;
   }
 
-  void WaitUntilFinished(uint32_t ranges) {
-    const auto finished = [&] { return finished_.load(std::memory_order_acquire) == ranges; };
-    if (SpinUntil(finished, kCallerSpin)) return;
-    caller_sleeps_.store(1);
-    for (uint32_t seen; (seen = finished_.load()) != ranges;) finished_.wait(seen);
-    caller_sleeps_.store(0);
+  template <class Visit>
+  void ForEachJob(uint32_t places, const Visit& visit) {
+    for (; places != 0; places &= places - 1) visit(jobs_[static_cast<size_t>(std::countr_zero(places))]);
+  }
+
+  Load LoadOf(uint32_t places) {
+    Load load;
+    ForEachJob(places, [&](const PoolJob& job) {
+      const uint32_t running = job.running();
+      uint32_t& of_device = load.running_of[static_cast<size_t>(job.device())];
+      load.devices += running != 0 && of_device == 0;
+      of_device += running;
+      load.running += running;
+    });
+    return load;
+  }
+
+  // How many more threads may work for a device: up to all cores together, and up to its share of them whatever
+  // the other devices do.
+  uint32_t FreeCores(const Load& load, int device) const {
+    const uint32_t of_device = load.running_of[static_cast<size_t>(device)];
+    const uint32_t share = threads_ / std::max(load.devices, 1u);
+    return std::max(threads_ - std::min(load.running, threads_), share - std::min(of_device, share));
+  }
+  uint32_t FreeCores(int device) {
+    const uint32_t places = places_.load();
+    return std::has_single_bit(places) ? threads_ - 1 : FreeCores(LoadOf(places), device);
+  }
+  bool AllCoresBusy() {
+    const uint32_t places = places_.load();
+    return std::popcount(places) > 1 && LoadOf(places).running >= threads_;
+  }
+
+  // The job that a thread should take its next range of; null when none has a range and a core left for it.
+  PoolJob* Choose() {
+    const uint32_t places = places_.load();
+    if (places == 0) return nullptr;
+    if (!std::has_single_bit(places)) return ChooseAmong(places);
+    PoolJob& job = jobs_[static_cast<size_t>(std::countr_zero(places))];
+    return job.unclaimed() != 0 ? &job : nullptr;
+  }
+
+  PoolJob* ChooseAmong(uint32_t places) {
+    const Load load = LoadOf(places);
+    PoolJob* chosen = nullptr;
+    std::pair<uint32_t, uint32_t> fewest;
+    ForEachJob(places, [&](PoolJob& job) {
+      const int device = job.device();
+      if (job.unclaimed() == 0 || FreeCores(load, device) == 0) return;
+      const std::pair threads(load.running_of[static_cast<size_t>(device)], job.running());
+      if (chosen != nullptr && threads >= fewest) return;
+      chosen = &job;
+      fewest = threads;
+    });
+    return chosen;
   }
 
   // Helpers take ranges as awake workers do.
-  void WakeSleepersFor(uint32_t ranges) {
+  void WakeSleepersFor(int device, uint32_t ranges) {
+    const uint32_t sleepers = sleepers_.load();
     const uint32_t helpers = helpers_.load();
-    if (sleepers_.load() == 0 || ranges <= helpers) return;
+    if (sleepers == 0 || ranges <= helpers) return;
+    const uint32_t wanted = std::min(ranges, FreeCores(device));
+    if (wanted <= helpers) return;
     for (WakePlacement& placement : placements_) placement.BeforeWake();
     epoch_.fetch_add(1);
-    if (ranges - helpers == 1) {
-      epoch_.notify_one();
-    } else {
+    if (wanted - helpers >= sleepers) {
       epoch_.notify_all();
+    } else {
+      for (uint32_t i = helpers; i < wanted; ++i) epoch_.notify_one();
+    }
+  }
+
+  // A worker that found all cores busy sleeps although there are ranges left. Whose job they belong to wakes it again
+  // when a core has been free for a while.
+  void RecallSleepers(const PoolJob& job, std::chrono::steady_clock::time_point& free_since) {
+    const uint32_t unclaimed = job.unclaimed();
+    if (unclaimed == 0) return;
+    if (FreeCores(job.device()) <= helpers_.load()) {
+      free_since = {};
+      return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (free_since == std::chrono::steady_clock::time_point{}) {
+      free_since = now;
+    } else if (now - free_since >= kCoreIsFree) {
+      WakeSleepersFor(job.device(), unclaimed);
+      free_since = now;
     }
   }
 
   void Work(WakePlacement& placement) {
-    inside_parallel = true;  // whatever a range calls in turn runs on this thread alone
-    const auto has_work = [this] { return Unclaimed(ticket_.load(std::memory_order_acquire)) != 0; };
+    inside_parallel = true;
     for (;;) {
-      if (SpinUntil(has_work, kWorkerSpin)) {
-        RunOneRange();
+      PoolJob* job = nullptr;
+      if (SpinUntil([&] { return (job = Choose()) != nullptr; }, kWorkerSpin)) {
+        job->ClaimAndRun();
         continue;
       }
-      // The caller stores the ticket and then looks for sleepers; this thread announces itself and then
-      // looks at the ticket: one of the two sees the other.
+      // The caller publishes its job and then looks for sleepers; this thread announces itself and then looks for
+      // jobs: one of the two sees the other.
       placement.BeforeSleep();
       sleepers_.fetch_add(1);
       const uint32_t epoch = epoch_.load();
-      if (Unclaimed(ticket_.load()) == 0) epoch_.wait(epoch);
+      if (Choose() == nullptr) epoch_.wait(epoch);
       sleepers_.fetch_sub(1);
       placement.AfterWake();
     }
   }
 
-  const int threads_;
-  std::atomic<bool> busy_{false};
-  // The job; written by the caller while no range can be claimed.
-  int64_t n_ = 0;
-  uint32_t ranges_ = 0;
-  const RangeFunction* function_ = nullptr;
-  std::exception_ptr error_;
-  std::atomic<bool> failed_{false};
-  alignas(64) std::atomic<uint64_t> ticket_{0};  // generation << 32 | ranges not yet claimed
-  alignas(64) std::atomic<uint32_t> finished_{0};
-  std::atomic<uint32_t> caller_sleeps_{0};
+  const uint32_t threads_;
+  alignas(64) std::atomic<uint32_t> places_{0};  // bit i: jobs_[i] has an owner
   alignas(64) std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> helpers_{0};
   std::atomic<uint32_t> epoch_{0};
+  std::array<PoolJob, kMostJobs> jobs_;
   std::vector<WakePlacement> placements_;  // a worker's each
   std::vector<std::thread> workers_;
 };
@@ -184,7 +255,8 @@ ThreadPool& Pool() {
 
 }  // namespace
 
-PoolHelper::PoolHelper() : enrolled_(!inside_parallel && Pool().Enrol()) {}
+// A forked child has the parent's jobs, but not the threads that they belong to.
+PoolHelper::PoolHelper() : enrolled_(!inside_parallel && !InForkedChild() && Pool().Enrol()) {}
 PoolHelper::~PoolHelper() {
   if (enrolled_) Pool().Leave();
 }
@@ -192,15 +264,20 @@ bool PoolHelper::Help() { return enrolled_ && Pool().Help(); }
 
 int NumThreads() { return Pool().threads(); }
 
+void SetPoolDevice(int device) {
+  NPU_CHECK(device >= 0 && device < kMaxDevices, "expected a device below ", kMaxDevices, ", got ", device);
+  pool_device = device;
+}
+
 void ParallelFor(int64_t n, int64_t grain, RangeFunction f) {
   if (n <= 0) return;
   const int64_t most = n / std::max<int64_t>(grain, 1);
-  if (most >= 2 && !inside_parallel) {
+  if (most >= 2 && !inside_parallel && Pool().threads() > 1) {
     ThreadPool& pool = Pool();
-    const int64_t ranges = std::min(most, pool.threads() * kRangesPerThread);
-    if (pool.threads() > 1 && pool.TryRun(n, static_cast<uint32_t>(ranges), f)) return;
+    pool.Run(n, static_cast<uint32_t>(std::min(most, pool.threads() * kRangesPerThread)), f);
+  } else {
+    f(0, n);
   }
-  f(0, n);
 }
 
 }  // namespace npu

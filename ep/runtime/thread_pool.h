@@ -19,9 +19,13 @@ class RangeFunction {
 };
 
 // Splits [0, n) into ranges of at least `grain` and runs them on the pool, the caller included.
-// Returns when all are done; rethrows the first exception. When the pool is busy with another
-// stream's kernel, or the call is nested, the caller runs everything itself.
+// Returns when all are done; rethrows the first exception. Kernels that run at once share the threads. A nested
+// call runs on its own thread. The ranges depend on n, grain and NumThreads() only, never on what else runs.
 void ParallelFor(int64_t n, int64_t grain, RangeFunction f);
+
+// From now on the kernels that this thread starts belong to a logical device (0 until then): devices with work at
+// once share the threads evenly, whatever number of kernels each of them runs.
+void SetPoolDevice(int device);
 
 // A thread that only waits for kernels lends itself to the pool meanwhile, in place of a worker that sleeps: to wake
 // one takes longer than many a kernel does. Results do not depend on it: it takes ranges as a worker would.
@@ -31,9 +35,9 @@ class PoolHelper {
   ~PoolHelper();
   PoolHelper(const PoolHelper&) = delete;
   PoolHelper& operator=(const PoolHelper&) = delete;
-  // False when every worker is awake, so that no core is free for this thread.
+  // False when every worker is awake or kernels keep all cores busy, so that no core is free for this thread.
   bool enrolled() const { return enrolled_; }
-  // Runs a range of the kernel in progress; false when there was none to claim.
+  // Runs a range of a kernel in progress; false when there was none to claim.
   bool Help();
 
  private:

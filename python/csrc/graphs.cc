@@ -24,11 +24,11 @@ void CaptureBegin(Graph& graph, PoolPair pool, const std::string& mode) {
 void BindGraphs(py::module_& m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   py::class_<GraphTaskGroup>(m, "GraphTaskGroup").def("__repr__", [](const GraphTaskGroup& g) {
-    return Concat("<graph task group of ", g.end - g.begin, " launches>");
+    return Concat("<graph task group of ", g.size, " launches>");
   });
   py::class_<Graph>(m, "Graph")
       .def(py::init<>())
-      .def("capture_begin", &CaptureBegin, "pool"_a, "mode"_a)
+      .def("capture_begin", &CaptureBegin, "pool"_a, "mode"_a, no_gil)
       .def(
           "capture_end", [](Graph& g) { g.CaptureEnd(CurrentStream(CurrentDevice())); }, no_gil)
       .def(
@@ -41,8 +41,8 @@ void BindGraphs(py::module_& m) {
   m.def("is_capturing", &Graph::IsCapturing, "stream"_a);
   m.def("graph_group_begin", &Graph::BeginGroup, "stream"_a);
   m.def("graph_group_end", &Graph::EndGroup, "stream"_a);
-  m.def("graph_update_begin", &Graph::BeginUpdate, "stream"_a, "group"_a);
-  m.def("graph_update_end", &Graph::EndUpdate, "stream"_a);
+  m.def("graph_update_begin", &Graph::BeginUpdate, "stream"_a, "group"_a, no_gil);
+  m.def("graph_update_end", &Graph::EndUpdate, "stream"_a, no_gil);
 }
 
 }  // namespace npu::python

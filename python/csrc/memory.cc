@@ -8,6 +8,8 @@
 
 #include "ep/runtime/current.h"
 #include "ep/runtime/lent_memory.h"
+#include "ep/runtime/worker_thread.h"
+#include "python/csrc/counters.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_argument.h"
 
@@ -18,10 +20,6 @@ using namespace py::literals;
 namespace {
 
 CachingAllocator& AllocatorOf(int device) { return Runtime::Instance().device(device).allocator(); }
-
-py::dict Counter(const StatCounter& c) {
-  return py::dict("current"_a = c.current, "peak"_a = c.peak, "allocated"_a = c.allocated, "freed"_a = c.freed);
-}
 
 // What torch.npu.memory_stats() flattens.
 py::dict NestedMemoryStats(int device) {
@@ -143,8 +141,8 @@ int DeviceOfBlock(uintptr_t address) {
 }
 
 void Free(uintptr_t address) {
-  if (address == 0) return;
-  AllocatorOf(DeviceOfBlock(address)).Free(reinterpret_cast<void*>(address));
+  if (address == 0 || InForkedChild()) return;
+  AllocatorOf(DeviceOfBlock(address)).CheckedFree(reinterpret_cast<void*>(address));
 }
 
 // Within one live block, so that Python cannot touch what is not the device's.
@@ -164,9 +162,9 @@ void CopyFromHost(int device, uintptr_t dst, const py::buffer& source, uintptr_t
   auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(info.ptr),
                                                     static_cast<const char*>(info.ptr) + bytes);
   py::gil_scoped_release release;
-  StreamArgument(device, stream).Launch("copy", Task([=] {
-                                          std::memcpy(reinterpret_cast<void*>(dst), staged->data(), bytes);
-                                        }));
+  StreamArgument(device, stream)
+      .Launch("copy", Task([=] { std::memcpy(reinterpret_cast<void*>(dst), staged->data(), bytes); }),
+              /*held_bytes=*/bytes);
 }
 
 py::bytes CopyToHost(int device, uintptr_t src, size_t bytes, uintptr_t stream) {

@@ -7,6 +7,7 @@ PYBIND11_MODULE(_C, m) {
   npu::python::RegisterErrors(m);
   npu::python::BindDevice(m);
   npu::python::BindMemory(m);
+  npu::python::BindHostMemory(m);
   npu::python::BindStreams(m);
   npu::python::BindGraphs(m);
   npu::python::BindDiagnostics(m);

@@ -7,6 +7,7 @@ namespace npu::python {
 
 void BindDevice(pybind11::module_& m);       // devices, ISA
 void BindMemory(pybind11::module_& m);       // the caching allocator
+void BindHostMemory(pybind11::module_& m);   // pinned memory
 void BindStreams(pybind11::module_& m);      // streams, events, what the thread works on
 void BindGraphs(pybind11::module_& m);       // capture and replay
 void BindDiagnostics(pybind11::module_& m);  // launch traces, dumps of tensors

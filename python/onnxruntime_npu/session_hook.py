@@ -79,8 +79,8 @@ def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
         options = RunOptions() if run_options is None else run_options
         options.add_run_config_entry(_CALLER_KEY, _C.caller_stream(_device_of(self)))
 
-        def done(*results: Any) -> None:  # onnxruntime reads the options until now, and keeps nobody
-            callback(*results)
+        def done(*results: Any) -> None:
+            callback(*results)  # until now onnxruntime reads the options, and does not keep them
             done.options = None  # type: ignore[attr-defined]
 
         done.options = options  # type: ignore[attr-defined]

@@ -74,7 +74,6 @@ _EXPLANATIONS = (
         r"test_public_bindings",
         "Imports every module of torch, some of which this build of torch lacks.",
     ),
-    (r"pinned|pin_memory_reuse|caching_pinned", "Pinned memory is given back at once, not cached."),
     (r"test_storage\.py", "Wants float64 storages that hold float32, as on Ascend."),
     (r"test_serialization", "Wants Ascend's private formats, or its own error, in a saved file."),
     (r"rng_state|aclnn_random", "Wants numbers of Ascend's generator state inside a capture."),

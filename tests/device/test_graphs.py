@@ -169,3 +169,102 @@ def test_task_groups_are_updated_between_replays(memory):
     npu.graph_task_update_end(stream)
     g.replay()
     assert read(memory) == b"\1\1\1\1\x09\x09\x09\x09"
+
+
+def test_a_graph_goes_without_waiting_for_other_streams(run_python):
+    code = """
+import faulthandler
+faulthandler.dump_traceback_later(30, exit=True)
+from onnxruntime_npu import _C, npu
+for way in ("reset", "del"):
+    g, stream = npu.NPUGraph(), npu.Stream()
+    with npu.graph(g, stream=stream):
+        inside = npu.caching_allocator_alloc(1 << 20)
+        _C.fill(0, inside, 1, 1 << 20)
+        npu.caching_allocator_delete(inside)
+    side, gate = npu.Stream(), npu.ExternalEvent()
+    with npu.stream(side):
+        cached = npu.caching_allocator_alloc(1 << 20)
+        npu.caching_allocator_delete(cached)
+        gate.wait(side)
+        g.replay()
+    pool = g.pool()
+    if way == "reset":
+        g.reset()
+    del g
+    gate.record(npu.default_stream())  # nobody else would let the stream go on
+    npu.synchronize()
+print("ok")
+"""
+    assert run_python(code) == (0, "ok\n")
+
+
+def test_a_graph_is_dropped_while_its_replay_runs(memory):
+    g, stream, gate = npu.NPUGraph(), npu.Stream(), npu.ExternalEvent()
+    with npu.graph(g, stream=stream):
+        inside = npu.caching_allocator_alloc(8)
+        _C.fill(0, inside, 7, 8)
+        _C.copy_from_host(0, memory, b"abcdefgh")
+        npu.caching_allocator_delete(inside)
+    with npu.stream(stream):
+        gate.wait(stream)
+        g.replay()
+    del g
+    later = npu.caching_allocator_alloc(8)
+    _C.fill(0, later, 3, 8)
+    assert read(memory) == bytes(8)
+    gate.record(npu.default_stream())
+    stream.synchronize()
+    assert read(memory) == b"abcdefgh"
+    assert read(later) == b"\3" * 8
+    npu.caching_allocator_delete(later)
+
+
+def test_a_capture_covers_two_devices(run_python):
+    code = """
+from onnxruntime_npu import _C, npu
+size = 1 << 18
+source = npu.caching_allocator_alloc(size, 1)
+_C.fill(1, source, 2, size)
+npu.synchronize(1)
+s0, s1, g = npu.Stream(device=0), npu.Stream(device=1), npu.NPUGraph()
+with npu.graph(g, stream=s0):
+    s1.wait_event(s0.record_event())
+    with npu.device(1), npu.stream(s1):
+        temporary = npu.caching_allocator_alloc(size, 1)
+        _C.fill(1, temporary, 5, size)
+        npu.caching_allocator_delete(temporary)
+        done = s1.record_event()
+    s0.wait_event(done)
+with npu.device(1), npu.stream(s1):
+    victims = [npu.caching_allocator_alloc(size, 1) for _ in range(4)]
+    for victim in victims:
+        _C.fill(1, victim, 7, size)
+    s1.synchronize()
+    assert temporary not in victims
+    with npu.device(0):
+        g.replay()
+        npu.synchronize()
+    for victim in victims:
+        assert _C.copy_to_host(1, victim, size) == b"\\7" * size
+    g.reset()
+    for victim in (source, *victims):
+        npu.caching_allocator_delete(victim)
+print("ok")
+"""
+    assert run_python(code, ORT_NPU_DEVICE_COUNT="2") == (0, "ok\n")
+
+
+def test_an_update_that_fails_changes_nothing(memory):
+    g, stream = npu.NPUGraph(), npu.Stream()
+    with npu.graph(g, stream=stream):
+        npu.graph_task_group_begin(stream)
+        _C.fill(0, memory, 1, 4)
+        _C.fill(0, memory + 4, 2, 4)
+        handle = npu.graph_task_group_end(stream)
+    npu.graph_task_update_begin(stream, handle)
+    _C.fill(0, memory, 9, 4, stream.npu_stream)
+    with pytest.raises(RuntimeError, match="1 more launches"):
+        npu.graph_task_update_end(stream)
+    g.replay()
+    assert read(memory) == b"\1\1\1\1\2\2\2\2"

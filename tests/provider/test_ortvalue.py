@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+
 import ml_dtypes
 import numpy as np
 import onnxruntime as ort
@@ -9,7 +12,7 @@ import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
-from onnxruntime_npu import ortvalue_from_numpy, ortvalue_to_numpy
+from onnxruntime_npu import npu, ortvalue_from_numpy, ortvalue_to_numpy
 from provider_models import CPU, NPU, make_model, npu_session, providers_of, run_python
 
 NUMPY_TYPES = [
@@ -88,7 +91,7 @@ def test_copies_between_devices():
         """
         import numpy as np
         from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
-        from onnxruntime_npu import ortvalue_from_numpy, ortvalue_to_numpy
+        from onnxruntime_npu import npu, ortvalue_from_numpy, ortvalue_to_numpy
         a = np.arange(100_000, dtype=np.float32)
         first, second = ortvalue_from_numpy(a, 0), ortvalue_from_numpy(np.zeros_like(a), 1)
         copy_tensors([first], [second])
@@ -107,15 +110,87 @@ def test_copies_of_different_sizes_are_refused():
         )
 
 
+def npu_device():
+    return next(d for d in ort.get_ep_devices() if d.ep_name == NPU)
+
+
+def pinned_value(shape):
+    info = npu_device().memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    return ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, memory_info=info)
+
+
+def memory_of(value):
+    """Return pinned memory as an array, without a copy."""
+    size = int(np.prod(value.shape()))
+    memory = (ctypes.c_float * size).from_address(value.data_ptr())
+    return np.frombuffer(memory, np.float32).reshape(value.shape())
+
+
+def held_back_stream():
+    """Return a stream that stands still until the event is recorded, and the event."""
+    gate = npu.ExternalEvent()
+    with npu.stream(npu.Stream()):
+        gate.wait()
+        return npu_device().create_sync_stream(), gate  # it comes behind what its maker enqueued
+
+
 def test_pinned_host_memory(rng):
-    (device,) = [d for d in ort.get_ep_devices() if d.ep_name == NPU]
-    info = device.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
     a = rng.standard_normal((4, 4), dtype=np.float32)
-    pinned = ort.OrtValue.ortvalue_from_shape_and_type([4, 4], np.float32, memory_info=info)
+    pinned = pinned_value([4, 4])
     copy_tensors([ortvalue_from_numpy(a)], [pinned])
     back = ortvalue_from_numpy(np.zeros_like(a))
     copy_tensors([pinned], [back])
     np.testing.assert_array_equal(ortvalue_to_numpy(back), a)
+
+
+@pytest.mark.parametrize("rows", [3, 20_000])
+def test_copies_of_pinned_memory_are_work_of_the_stream(rows, rng):
+    a = rng.standard_normal((rows, 5), dtype=np.float32)
+    source, target = pinned_value(a.shape), pinned_value(a.shape)
+    memory_of(source)[:] = a
+    memory_of(target)[:] = -1
+    there = ortvalue_from_numpy(np.zeros_like(a))
+    address = source.data_ptr()
+    stream, gate = held_back_stream()
+    copy_tensors([source], [there], stream)
+    copy_tensors([there], [target], stream)
+    assert (memory_of(target) == -1).all()
+    del source
+    other = pinned_value(a.shape)
+    assert other.data_ptr() != address
+    memory_of(other)[:] = -2
+    gate.record(npu.Stream())
+    npu.synchronize()
+    np.testing.assert_array_equal(memory_of(target), a)
+
+
+@pytest.mark.parametrize("with_stream", [True, False])
+def test_a_copy_between_pinned_and_host_memory_comes_behind_the_copies_under_way(with_stream, rng):
+    a = rng.standard_normal((300, 500), dtype=np.float32)
+    there, host = ortvalue_from_numpy(a), np.zeros_like(a)
+    pinned = pinned_value(a.shape)
+    stream, gate = held_back_stream()
+    copy_tensors([there], [pinned], stream)
+    threading.Timer(0.1, lambda: gate.record(npu.Stream())).start()
+    to = ort.OrtValue.ortvalue_from_numpy(host)
+    copy_tensors([pinned], [to], stream if with_stream else None)
+    np.testing.assert_array_equal(to.numpy(), a)
+
+
+def test_a_run_reads_and_writes_pinned_memory(rng):
+    a = rng.standard_normal((300, 500), dtype=np.float32)
+    nodes = [helper.make_node("Neg", ["x"], ["y"], "negate")]
+    session = npu_session(
+        make_model(nodes, [("x", TensorProto.FLOAT, a.shape)], [("y", TensorProto.FLOAT, a.shape)])
+    )
+    x, y = pinned_value(a.shape), pinned_value(a.shape)
+    for k in range(3):
+        memory_of(x)[:] = a + k
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output("y", y)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(memory_of(y), -(a + k))
 
 
 @pytest.mark.parametrize("name", NUMPY_TYPES)

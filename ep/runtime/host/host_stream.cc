@@ -6,6 +6,7 @@
 
 #include "ep/runtime/blocking.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/thread_pool.h"
 #include "ep/runtime/worker_thread.h"
 
 namespace npu {
@@ -111,6 +112,7 @@ void HostStream::Throttle() {
 
 void HostStream::Work() {
   current_stream = this;
+  SetPoolDevice(device_);
   HostMarker::SetWorkerOf(queue_.progress().get());
   while (Command* command = queue_.Front()) {
     if (command->marker != nullptr) {

@@ -26,6 +26,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -204,7 +205,8 @@ at::Tensor& GluBackwardOut(const at::Tensor& grad, const at::Tensor& self, int64
   return out.copy_(GluBackward(grad, self, dim));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("glu.out", &GluOut);
   m.impl("glu_backward", &GluBackward);
   m.impl("glu_backward.grad_input", &GluBackwardOut);

@@ -16,11 +16,11 @@
 #include <ATen/ops/remainder_meta.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/sub_meta.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -58,7 +58,6 @@ at::Tensor& Sum(const Arithmetic& kernel, const at::Tensor& self, const at::Tens
   KernelCall scale("Mul", 14);
   if (out.numel() == 0) return out;
   if (!scale.Takes(0, dtype)) return FallBack<Op>(self, other, alpha, out);
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   const at::Tensor scaled = scale.In(Dense(other, dtype)).In(ScalarTensor(alpha, dtype, out)).One();
   return BinaryInto(kernel.type, kernel.since_version, dtype, self, scaled, out);
 }
@@ -95,7 +94,6 @@ at::Tensor& RemainderOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& o
   if (out.numel() == 0) return out;
   KernelCall call("Mod", 13);
   if (!call.Takes(0, dtype)) return FallBack<at::_ops::remainder_Tensor_out>(a, b, out);
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   const at::Tensor divisor = Dense(b, dtype);
   call.In(Dense(a, dtype)).In(divisor);
   if (!at::isFloatingType(dtype)) {
@@ -112,7 +110,6 @@ at::Tensor& FmodOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   if (out.numel() == 0) return out;
   KernelCall call("Mod", 13);
   if (!call.Takes(0, dtype)) return FallBack<at::_ops::fmod_Tensor_out>(a, b, out);
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   call.In(Dense(a, dtype)).In(Dense(b, dtype)).Set("fmod", int64_t{1}).Into(out);
   return out;
 }
@@ -134,7 +131,6 @@ at::Tensor& AddProduct(const char* type, const at::Tensor& self, const at::Tenso
   const at::ScalarType dtype = AccumulateType(InferElementwise<Meta>(out, self, a, b, value));
   if (out.numel() == 0) return out;
   if (!KernelCall("Mul", 14).Takes(0, dtype)) return FallBack<Op>(self, a, b, value, out);
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   at::Tensor product = KernelCall(type, 14).In(Dense(a, dtype)).In(Dense(b, dtype)).One();
   if (!value.equal(1)) product = KernelCall("Mul", 14).In(product).In(ScalarTensor(value, dtype, out)).One();
   return BinaryInto("Add", 14, dtype, self, product, out);
@@ -192,7 +188,8 @@ at::Tensor& BitwiseXorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& 
                                                                                             a, b, out);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("remainder.Tensor_out", &RemainderOut);
   m.impl("fmod.Tensor_out", &FmodOut);
   m.impl("add.out", &AddOut);
@@ -216,7 +213,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 at::Tensor& BinaryInto(const char* type, int since_version, at::ScalarType dtype, const at::Tensor& a,
                        const at::Tensor& b, at::Tensor& out) {
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   KernelCall(type, since_version).In(Dense(a, dtype)).In(Dense(b, dtype)).Into(out);
   return out;
 }

@@ -19,6 +19,7 @@
 
 #include "python/csrc/torch/generator.h"
 #include "python/csrc/torch/kernel_call.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 
@@ -147,7 +148,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionBackward(
   return {result(0, query), result(1, key), result(2, value), at::Tensor()};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_fused_sdp_choice", &Choose);
   m.impl("_scaled_dot_product_fused_attention_overrideable", &Attention);
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &AttentionBackward);

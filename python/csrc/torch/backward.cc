@@ -21,6 +21,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/structured.h"
 
@@ -119,7 +120,8 @@ at::Tensor EmbeddingBackward(const at::Tensor& grad, const at::Tensor& indices, 
   return sums.scatter_add_(0, positions.expand(g.sizes()).to(at::kLong), g).to(grad.scalar_type());
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("threshold_backward.grad_input", &ThresholdBackward);
   m.impl("sigmoid_backward.grad_input", &SigmoidBackward);
   m.impl("tanh_backward.grad_input", &TanhBackward);

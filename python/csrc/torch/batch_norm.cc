@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -176,7 +177,8 @@ Three BatchNormBackward(const at::Tensor& grad, const at::Tensor& input, const M
   return {grad_input, grad_weight, grad_bias};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("native_batch_norm", &BatchNorm);
   m.impl("_native_batch_norm_legit", &BatchNormLegit);
   m.impl("_native_batch_norm_legit.no_stats", &BatchNormWithoutStatistics);

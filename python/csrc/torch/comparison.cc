@@ -6,11 +6,11 @@
 #include <ATen/ops/le_meta.h>
 #include <ATen/ops/lt_meta.h>
 #include <ATen/ops/ne_meta.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -22,7 +22,6 @@ at::Tensor& Compare(const char* type, int since_version, bool negate, at::Scalar
                     const at::Tensor& b, at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
   const at::ScalarType dtype = common == at::kBool ? at::kByte : common;
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   KernelCall call(type, since_version);
   if (!call.Takes(0, dtype)) return FallBack<Op>(args..., out);
   call.In(Dense(a, dtype)).In(Dense(b, dtype));
@@ -120,7 +119,8 @@ at::Tensor& GeScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& o
   return CompareScalar<at::meta::structured_ge_Scalar, at::_ops::ge_Scalar_out>("GreaterOrEqual", 16, false, a, b, out);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("eq.Tensor_out", &EqTensorOut);
   m.impl("eq.Scalar_out", &EqScalarOut);
   m.impl("ne.Tensor_out", &NeTensorOut);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -163,7 +164,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolveBackward(const at::Tensor
   return {dx, dw, db};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("convolution_overrideable", &Convolve);
   m.impl("convolution_backward_overrideable", &ConvolveBackward);
 }

@@ -3,14 +3,15 @@
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "ep/runtime/pinned_memory.h"
 #include "python/csrc/torch/kernel_call.h"
-#include "python/csrc/torch/pinned_memory.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/strided.h"
@@ -68,14 +69,15 @@ void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     return;
   }
   const size_t bytes = to.nbytes();
-  if (non_blocking && IsPinned(from.const_data_ptr())) {
+  if (non_blocking && PinnedMemory::Instance().Contains(from.const_data_ptr())) {
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
-    RecordPinnedUse(from.const_data_ptr(), stream);
+    PinnedMemory::Instance().RecordUse(from.const_data_ptr(), stream);
   } else if (bytes <= kStagedBytes) {
     const auto* begin = static_cast<const char*>(from.const_data_ptr());
-    stream.Launch("copy", [to = to.mutable_data_ptr(), staged = std::vector<char>(begin, begin + bytes)] {
+    auto copy = [to = to.mutable_data_ptr(), staged = std::vector<char>(begin, begin + bytes)] {
       std::memcpy(to, staged.data(), staged.size());
-    });
+    };
+    stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);
   } else {
     BeforeImplicitSync();
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
@@ -92,13 +94,13 @@ void ToHost(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     return;
   }
   Stream& stream = StreamOf(from);
-  const bool waits = !non_blocking || !IsPinned(to.const_data_ptr());
+  const bool waits = !non_blocking || !PinnedMemory::Instance().Contains(to.const_data_ptr());
   if (waits) BeforeImplicitSync();
   stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes(), CopyKind::kDeviceToHost);
   if (waits) {
     stream.Synchronize();
   } else {
-    RecordPinnedUse(to.const_data_ptr(), stream);
+    PinnedMemory::Instance().RecordUse(to.const_data_ptr(), stream);
   }
 }
 
@@ -179,7 +181,8 @@ at::Tensor& Zero(at::Tensor& self) {
   return self;
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_copy_from", &CopyFrom);
   m.impl("_copy_from_and_resize", &CopyFromAndResize);
   m.impl("_local_scalar_dense", &LocalScalar);

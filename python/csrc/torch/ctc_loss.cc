@@ -12,6 +12,7 @@
 #include "ep/runtime/error.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -207,7 +208,8 @@ at::Tensor CtcLossOfTensorsBackward(const at::Tensor& grad, const at::Tensor& lo
                          blank, zero_infinity);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_ctc_loss", &CtcLoss);
   m.impl("_ctc_loss.Tensor", &CtcLossOfTensors);
   m.impl("_ctc_loss_backward", &CtcLossBackward);

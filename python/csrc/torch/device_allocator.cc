@@ -6,6 +6,7 @@
 
 #include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/log.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
@@ -20,14 +21,18 @@ void ReportToProfiler(void* address, int64_t bytes, int device) {
                                    static_cast<size_t>(stats.reserved_bytes.all.current), DeviceAt(device));
 }
 
-// A deleter gets an address only: there is one per device.
+// A deleter gets an address only: there is one per device. It is called by destructors, so it never throws.
 template <size_t device>
-void Free(void* address) {
-  CachingAllocator& from = AllocatorOf(static_cast<int>(device));
-  const bool reported = address != nullptr && c10::memoryProfilingEnabled();
-  const auto bytes = reported ? static_cast<int64_t>(from.SizeOf(address)) : 0;
-  from.Free(address);
-  if (reported) ReportToProfiler(address, -bytes, static_cast<int>(device));
+void Free(void* address) noexcept {
+  try {
+    CachingAllocator& from = AllocatorOf(static_cast<int>(device));
+    const bool reported = address != nullptr && c10::memoryProfilingEnabled();
+    const auto bytes = reported ? static_cast<int64_t>(from.SizeOf(address)) : 0;
+    from.Free(address);
+    if (reported) ReportToProfiler(address, -bytes, static_cast<int>(device));
+  } catch (const std::exception& e) {
+    NPU_LOG(kError, "a tensor's memory on NPU ", device, " could not be freed: ", e.what());
+  }
 }
 template <size_t... devices>
 constexpr std::array<c10::DeleterFnPtr, sizeof...(devices)> MakeDeleters(std::index_sequence<devices...>) {
@@ -79,7 +84,7 @@ class TensorAllocator final : public c10::DeviceAllocator {
     for (int i = 0; i < Runtime::Instance().device_count(); ++i) AllocatorOf(i).EmptyCache();
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    if (data.get() != nullptr) AllocatorOf(data.device().index()).RecordStream(data.get(), FromTorch(stream));
+    RecordUse(data.get(), data.device(), stream);
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     const AllocatorStats from = AllocatorOf(device).Stats();
@@ -97,9 +102,7 @@ class TensorAllocator final : public c10::DeviceAllocator {
     to.num_ooms = from.num_ooms;
     return to;
   }
-  void resetAccumulatedStats(c10::DeviceIndex) override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "torch.accelerator cannot reset accumulated statistics of npu devices");
-  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { AllocatorOf(device).ResetAccumulatedStats(); }
   void resetPeakStats(c10::DeviceIndex device) override { AllocatorOf(device).ResetPeakStats(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const size_t total = AllocatorOf(device).limit();

@@ -2,6 +2,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/thread_name.h>
 
+#include "ep/runtime/pinned_memory.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
@@ -12,6 +13,15 @@ Stream& FromTorch(const c10::Stream& stream) {
   Stream* found = device.FindStream(static_cast<uint64_t>(stream.id()));
   TORCH_CHECK(found != nullptr, "expected a live stream of npu:", device.index(), ", got stream ", stream.id());
   return *found;
+}
+
+void RecordUse(const void* address, c10::Device device, const c10::Stream& stream) {
+  if (address == nullptr) return;
+  Stream& user = FromTorch(stream);
+  if (PinnedMemory::Instance().RecordUse(address, user)) return;
+  CachingAllocator& allocator = Runtime::Instance().device(device.index()).allocator();
+  void* block = allocator.LiveBlockAround(address);
+  allocator.RecordStream(block != nullptr ? block : const_cast<void*>(address), user);
 }
 
 namespace {
@@ -104,8 +114,7 @@ class DeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
 
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
-    if (data.get() != nullptr)
-      Runtime::Instance().device(data.device().index()).allocator().RecordStream(data.get(), FromTorch(stream));
+    RecordUse(data.get(), data.device(), stream);
   }
 
  private:

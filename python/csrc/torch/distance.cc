@@ -9,6 +9,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -125,7 +126,8 @@ at::Tensor CdistBackward(const at::Tensor& given_grad, const at::Tensor& x1, con
   return out;
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_cdist_forward", &Cdist);
   m.impl("_cdist_backward", &CdistBackward);
 }

@@ -14,6 +14,7 @@
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -190,7 +191,8 @@ at::Tensor EmbeddingBagBackward(const at::Tensor& grad, const at::Tensor& indice
   return DenseBackward(grad, indices, bag_of, sizes, best, rows, scale_by_frequency, mode, factors, padding);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_embedding_bag", &EmbeddingBag);
   m.impl("_embedding_bag_forward_only", &EmbeddingBag);
   m.impl("_embedding_bag_backward", &EmbeddingBagBackward);

@@ -8,6 +8,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -56,7 +57,8 @@ at::Tensor Upper(int64_t rows, int64_t columns, int64_t offset, at::TensorOption
   return at::triu_indices(rows, columns, offset, options);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("tril_indices", &TriangleIndices<&Lower>);
   m.impl("triu_indices", &TriangleIndices<&Upper>);
   m.impl("eye.out", &EyeSquareOut);

@@ -6,6 +6,7 @@
 #include <torch/library.h>
 
 #include "python/csrc/torch/integer_indices.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -56,7 +57,8 @@ at::Tensor& MaskedScatter(at::Tensor& self, const at::Tensor& mask, const at::Te
   return self.copy_(at::where(picked, elements, self.reshape({-1})).view(self.sizes()));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("take", &Take);
   m.impl("put_", &Put);
   m.impl("masked_scatter_", &MaskedScatter);

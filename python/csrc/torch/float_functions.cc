@@ -63,6 +63,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -189,7 +190,8 @@ at::Tensor& NanToNumOut(const at::Tensor& self, std::optional<double> nan, std::
   return MapInto("nan_to_num", self.scalar_type(), out, number, self);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("logit", &Logit);
   m.impl("logit.out", &LogitOut);
   m.impl("logit_backward.grad_input", &LogitBackward);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -222,7 +223,8 @@ void FusedSgdTensorLr(at::TensorList params, at::TensorList grads, at::TensorLis
       is_first_step, Scaling("_fused_sgd_", grad_scale, found_inf));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_fused_adam_", &FusedAdam<false>);
   m.impl("_fused_adam_.tensor_lr", &FusedAdamTensorLr<false>);
   m.impl("_fused_adamw_", &FusedAdam<true>);

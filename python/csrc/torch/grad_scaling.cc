@@ -1,12 +1,12 @@
 // What torch.amp.GradScaler does to gradients and to its scale, without a wait of the host.
 #include <ATen/core/Tensor.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <cmath>
 
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -77,7 +77,8 @@ at::Tensor& UpdateScale(at::Tensor& scale, at::Tensor& growth_tracker, const at:
   return scale;
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_amp_foreach_non_finite_check_and_unscale_", &UnscaleAndCheck);
   m.impl("_amp_update_scale_", &UpdateScale);
 }

@@ -12,6 +12,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -207,7 +208,8 @@ std::tuple<at::Tensor, at::Tensor> GridSampleBackward(const at::Tensor& grad, co
   return {wanted[0] ? by_input.to(dtype) : at::Tensor(), by_grid};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("grid_sampler_2d", &GridSample);
   m.impl("grid_sampler_2d_backward", &GridSampleBackward);
   m.impl("grid_sampler_3d", &GridSample);

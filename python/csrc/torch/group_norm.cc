@@ -10,6 +10,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -97,7 +98,8 @@ Three GroupNormBackward(const at::Tensor& grad, const at::Tensor& input, const a
   return {grad_input, grad_weight, grad_bias};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("native_group_norm", &GroupNorm);
   m.impl("native_group_norm_backward", &GroupNormBackward);
 }

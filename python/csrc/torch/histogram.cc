@@ -13,6 +13,7 @@
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -77,7 +78,8 @@ at::Tensor Bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
   return counts;
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("histc", &Histc);
   m.impl("bincount", &Bincount);
 }

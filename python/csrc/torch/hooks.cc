@@ -2,19 +2,22 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <torch/library.h>
 
+#include "ep/runtime/pinned_memory.h"
 #include "python/csrc/torch/generator.h"
-#include "python/csrc/torch/pinned_memory.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
 namespace {
 
+void FreePinned(void* address) { PinnedMemory::Instance().Free(address); }
+
 class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
-    void* address = AllocatePinned(bytes);
+    void* address = PinnedMemory::Instance().Allocate(bytes);
     return {address, address, &FreePinned, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &FreePinned; }
@@ -37,9 +40,15 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return previous;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
-  at::Device getDeviceFromPtr(void*) const override { return DeviceAt(CurrentDevice()); }
+  // Pinned memory serves every device, so it is the current one's.
+  at::Device getDeviceFromPtr(void* address) const override {
+    if (PinnedMemory::Instance().Contains(address)) return DeviceAt(CurrentDevice());
+    for (int i = 0; i < Runtime::Instance().device_count(); ++i)
+      if (Runtime::Instance().device(i).allocator().LiveBlockAround(address) != nullptr) return DeviceAt(i);
+    TORCH_CHECK(false, "The specified pointer resides on host memory and is not registered with any NPU device.");
+  }
 
-  bool isPinnedPtr(const void* address) const override { return IsPinned(address); }
+  bool isPinnedPtr(const void* address) const override { return PinnedMemory::Instance().Contains(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override {
     static PinnedAllocator allocator;
     return &allocator;
@@ -63,7 +72,9 @@ bool MayReplace(const at::Tensor& self, const at::Tensor& from) {
   return plain(self) && plain(from);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_has_compatible_shallow_copy_type", &MayReplace); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators(library).impl("_has_compatible_shallow_copy_type", &MayReplace);
+}
 
 }  // namespace
 }  // namespace npu::aten

@@ -27,6 +27,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/scatter.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
@@ -416,7 +417,8 @@ bool Equal(const at::Tensor& a, const at::Tensor& b) {
   return a.eq(b).all().item<bool>();
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("index_select", &IndexSelect);
   m.impl("index_select.out", &IndexSelectOut);
   m.impl("gather.out", &GatherOut);

@@ -15,6 +15,7 @@
 #include "python/csrc/torch/axis.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -139,7 +140,8 @@ at::Tensor& IndexFillScalar(at::Tensor& self, int64_t dim, const at::Tensor& ind
   return IndexFill(self, dim, index, ScalarTensor(value, self.scalar_type(), self));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("index_add.out", &IndexAddOut);
   m.impl("index_copy.out", &IndexCopyOut);
   m.impl("index_fill_.int_Tensor", &IndexFill);

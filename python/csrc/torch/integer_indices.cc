@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -31,7 +32,8 @@ at::Tensor MultilabelMarginLossBackward(const at::Tensor& grad, const at::Tensor
   return FallBack<at::_ops::multilabel_margin_loss_backward>(grad, self, Int64Indices(target), reduction, is_target);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("one_hot", &OneHot);
   m.impl("multilabel_margin_loss_forward.output", &MultilabelMarginLossOut);
   m.impl("multilabel_margin_loss_forward", &MultilabelMarginLoss);

@@ -11,6 +11,7 @@
 
 #include "python/csrc/torch/integer_indices.h"
 #include "python/csrc/torch/kernel_call.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -120,7 +121,8 @@ at::Tensor NllLoss2dBackward(const at::Tensor& grad, const at::Tensor& self, con
   return gradient.view({self.size(0), self.size(2), self.size(3), self.size(1)}).permute({0, 3, 1, 2}).contiguous();
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("nll_loss_forward", &NewNllLoss);
   m.impl("nll_loss_backward", &NewNllLossBackward);
   m.impl("nll_loss_forward.output", &NllLoss);

@@ -3,7 +3,6 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/DeviceGuard.h>
 
 #include <array>
 #include <cstdint>
@@ -77,7 +76,6 @@ inline at::Tensor& Deliver(const at::Tensor& target, at::Tensor& out) {
 template <bool integers = false, class F, class... Tensors>
 at::Tensor& MapInto(const char* op, at::ScalarType dtype, at::Tensor& out, F f, const Tensors&... inputs) {
   if (out.numel() == 0) return out;
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   const auto operand = [&](const at::Tensor& input) {
     const at::Tensor dense = Dense(input, dtype);
     return dense.numel() == 1 || dense.sizes() == out.sizes() ? dense : Dense(dense.expand(out.sizes()));

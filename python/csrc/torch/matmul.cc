@@ -9,6 +9,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -120,7 +121,8 @@ at::Tensor Vdot(const at::Tensor& a, const at::Tensor& b) {
   return a.is_complex() || b.is_complex() ? FallBack<at::_ops::vdot>(a, b) : a.dot(b);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("mm.out", &MmOut);
   m.impl("addmm.out", &AddmmOut);
   m.impl("addmv.out", &AddmvOut);

@@ -8,10 +8,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "ep/runtime/log.h"
+#include "ep/runtime/worker_thread.h"
 #include "python/csrc/torch/allocator_statistics.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/generator.h"
-#include "python/csrc/torch/pinned_memory.h"
 #include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/sync_debug.h"
 
@@ -28,7 +29,12 @@ at::Tensor TensorOver(uintptr_t address, const std::vector<int64_t>& shape, at::
   PyObject* kept = owner.release().ptr();
   const auto release = [&device, kept](void* memory) {
     if (!Py_IsInitialized()) return;
-    device.RecordBusyStreams(memory);  // the owner may not know of them
+    try {
+      if (!InForkedChild()) device.RecordBusyStreams(memory);  // the owner may not know of them
+    } catch (const std::exception& e) {
+      NPU_LOG(kError, "shared memory is kept, since nobody can tell who uses it: ", e.what());
+      return;
+    }
     py::gil_scoped_acquire gil;
     Py_DECREF(kept);
   };
@@ -39,33 +45,12 @@ at::Tensor TensorOver(uintptr_t address, const std::vector<int64_t>& shape, at::
       .make_tensor();
 }
 
-py::dict Counter(const StatCounter& c) {
-  py::dict out;
-  out["current"] = c.current;
-  out["peak"] = c.peak;
-  out["allocated"] = c.allocated;
-  out["freed"] = c.freed;
-  return out;
-}
-
-py::dict PinnedStats() {
-  const PinnedMemoryStats stats = GetPinnedMemoryStats();
-  py::dict out;
-  out["allocations"] = Counter(stats.blocks);
-  out["allocated_bytes"] = Counter(stats.bytes);
-  out["active_requests"] = Counter(stats.active_blocks);
-  out["active_bytes"] = Counter(stats.active_bytes);
-  return out;
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_torch, m) {
   m.def("fallback_counts", &FallbackCounts);
   m.def("reset_fallback_counts", &ResetFallbackCounts);
   m.def("set_sync_debug_mode", &SetSyncDebugMode);
-  m.def("pinned_memory_stats", &PinnedStats);
-  m.def("reset_pinned_memory_stats", &ResetPinnedMemoryStats);
   m.def("allocator_statistics", &AllocatorStatistics);
   m.def("draw_seed", [](int device) { return DrawSeed(SourceOf(std::nullopt, device), CurrentStream(device)); });
   m.def("tensor_over", &TensorOver);

@@ -13,6 +13,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -63,7 +64,8 @@ at::Tensor MedianOfAll(const at::Tensor& self) {
   return std::get<0>(self.reshape({-1}).median(0));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("kthvalue.values", &KthValue);
   m.impl("median.dim_values", &Median);
   m.impl("median", &MedianOfAll);

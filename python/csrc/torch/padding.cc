@@ -24,6 +24,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/resample.h"
 #include "python/csrc/torch/structured.h"
 
@@ -118,7 +119,8 @@ at::Tensor PadBackward(const at::Tensor& grad, const at::Tensor& self, at::IntAr
   m.impl(#name "_backward", &PadBackward<at::_ops::name##_backward_grad_input, border>); \
   m.impl(#name "_backward.grad_input", &PadBackwardOut<at::_ops::name##_backward_grad_input, border>)
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   NPU_PAD_FORWARD(reflection_pad1d, Border::kReflection);
   m.impl("reflection_pad2d", &ReflectionPad2d);
   m.impl("reflection_pad2d.out", &ReflectionPad2dOut);

@@ -11,6 +11,7 @@
 #include "ep/runtime/error.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -138,7 +139,8 @@ at::Tensor BinaryCrossEntropyWithLogits(const at::Tensor& self, const at::Tensor
   return Loss(kName, self, target, weight, reduction, [=](auto x, auto y) { return loss(x, y, decltype(x){1}); });
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("mse_loss.out", &MseLoss);
   m.impl("mse_loss_backward", &MseLossBackward);
   m.impl("mse_loss_backward.grad_input", &MseLossBackwardOut);

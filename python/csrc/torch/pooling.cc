@@ -22,6 +22,7 @@
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -270,7 +271,8 @@ at::Tensor AdaptiveAvgPoolBackward(const at::Tensor& grad, const at::Tensor& sel
   return out;
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("max_pool2d_with_indices.out", &MaxPool);
   m.impl("max_pool2d_with_indices_backward.grad_input", &MaxPoolBackward);
   m.impl("adaptive_max_pool2d.out", &AdaptiveMaxPool);

@@ -12,6 +12,7 @@
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/generator.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/random_numbers.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
@@ -166,7 +167,8 @@ at::Tensor& RandpermOut(int64_t n, MaybeGenerator generator, at::Tensor& out) {
   return out.copy_(keys.argsort());
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("uniform_", &Uniform);
   m.impl("normal_", &Normal);
   m.impl("exponential_", &Exponential);

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -70,7 +71,8 @@ at::Tensor& Geometric(at::Tensor& self, double p, MaybeGenerator generator) {
   return self.copy_((log_of_failing / std::log1p(-p)).ceil().clamp_min(1));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("normal.Tensor_Tensor", &NormalTensors);
   m.impl("normal.Tensor_float", &NormalMeans);
   m.impl("normal.float_Tensor", &NormalDeviations);

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/strided.h"
@@ -51,7 +52,8 @@ at::Tensor Roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef 
   return rolled;
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("flip", &Flip);
   m.impl("roll", &Roll);
 }

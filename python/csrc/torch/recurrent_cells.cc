@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "python/csrc/torch/kernel_call.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -73,7 +74,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> GruCellBa
           has_bias ? grad_hidden.sum(0) : at::Tensor()};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_thnn_fused_lstm_cell", &LstmCell);
   m.impl("_thnn_fused_lstm_cell_backward_impl", &LstmCellBackward);
   m.impl("_thnn_fused_gru_cell", &GruCell);

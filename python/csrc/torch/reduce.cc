@@ -30,6 +30,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/structured.h"
 
@@ -351,7 +352,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNorm(const at::Tensor& input
   return {results[0], results[1], results[2]};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("prod", &ProdOfAll);
   m.impl("count_nonzero.dim_IntList", &CountNonzero);
   m.impl("nansum", &NanSum);

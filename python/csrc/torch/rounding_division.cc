@@ -10,6 +10,7 @@
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -63,7 +64,8 @@ at::Tensor& FloorDivideInPlace(at::Tensor& a, const at::Tensor& b) {
   return at::_ops::div__Tensor_mode::call(a, b, "floor");
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("div.out_mode", &DivModeOut);
   m.impl("floor_divide", &FloorDivide);
   m.impl("floor_divide.out", &FloorDivideOut);

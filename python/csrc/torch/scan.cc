@@ -13,6 +13,7 @@
 #include "python/csrc/torch/axis.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -80,7 +81,8 @@ void RunningExtremes(const at::Tensor& self, at::Tensor& values, at::Tensor& ind
   Deliver(at, indices);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("cumprod.out", &CumprodOut);
   m.impl("_cummax_helper", &RunningExtremes<at::_ops::_cummax_helper, true>);
   m.impl("_cummin_helper", &RunningExtremes<at::_ops::_cummin_helper, false>);

@@ -12,6 +12,7 @@
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/scatter.h"
 #include "python/csrc/torch/structured.h"
 
@@ -64,7 +65,7 @@ at::Tensor& ScatterReduceOut(const at::Tensor& self, int64_t given_dim, const at
   return out.copy_(sum.is_floating_point() ? sum / count : sum.div(count, "floor"));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("scatter_reduce.two_out", &ScatterReduceOut); }
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) { Operators(library).impl("scatter_reduce.two_out", &ScatterReduceOut); }
 
 }  // namespace
 }  // namespace npu::aten

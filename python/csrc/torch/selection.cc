@@ -4,11 +4,11 @@
 #include <ATen/ops/clamp_meta.h>
 #include <ATen/ops/clamp_min_meta.h>
 #include <ATen/ops/result_type.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/structured.h"
 
@@ -41,7 +41,6 @@ at::Tensor& MaskedFill(at::Tensor& self, const at::Tensor& mask, const at::Tenso
     return FallBack<at::_ops::masked_fill__Tensor>(self, mask, value);
   TORCH_CHECK(at::infer_size(mask.sizes(), self.sizes()) == self.sizes(), "expected a mask that broadcasts to ",
               self.sizes(), ", got ", mask.sizes());
-  const c10::DeviceGuard guard(self.device());  // where a number beside the tensors is sent
   KernelCall("Where", 16).In(Dense(mask)).In(Dense(value, self.scalar_type())).In(Dense(self)).Into(self);
   return self;
 }
@@ -55,7 +54,6 @@ at::Tensor& Clamp(at::ScalarType dtype, const at::Tensor& self, const std::optio
                   const std::optional<at::Tensor>& high, at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
   if (!KernelCall("Max", 13).Takes(0, dtype)) return FallBack<Op>(self, args..., out);
-  const c10::DeviceGuard guard(out.device());  // where a number beside the tensors is sent
   at::Tensor raised = Dense(self, dtype);
   if (low) {
     KernelCall call("Max", 13);
@@ -105,7 +103,8 @@ at::Tensor& ClampMaxTensorOut(const at::Tensor& self, const at::Tensor& high, at
   return Clamp<at::_ops::clamp_max_Tensor_out>(dtype, self, std::nullopt, high, out, high);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("where.self", &Where);
   m.impl("where.self_out", &WhereOut);
   m.impl("masked_fill_.Scalar", &MaskedFillScalar);

@@ -8,6 +8,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -87,7 +88,8 @@ at::Tensor BucketizeScalar(const c10::Scalar& self, const at::Tensor& boundaries
   return Bucketize(Sought(self, boundaries), boundaries, out_int32, right);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("searchsorted.Tensor", &Search);
   m.impl("searchsorted.Tensor_out", &SearchOut);
   m.impl("searchsorted.Scalar", &SearchScalar);

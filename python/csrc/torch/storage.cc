@@ -21,7 +21,11 @@
 
 #include <algorithm>
 
-#include "python/csrc/torch/pinned_memory.h"
+#include "ep/runtime/graph.h"
+#include "ep/runtime/log.h"
+#include "ep/runtime/pinned_memory.h"
+#include "ep/runtime/worker_thread.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
@@ -133,12 +137,19 @@ at::Tensor& SetEmpty(at::Tensor& self) {
   return SetStorage(self, std::move(empty), 0, {0}, {1});
 }
 
-void RecordStream(at::Tensor& self, at::Stream stream) {
-  if (self.storage().data() != nullptr)
-    Runtime::Instance()
-        .device(self.device().index())
-        .allocator()
-        .RecordStream(const_cast<void*>(self.storage().data()), FromTorch(stream));
+void RecordStream(at::Tensor& self, at::Stream stream) { RecordUse(self.storage().data(), self.device(), stream); }
+
+// Streams may have used the memory without saying so, and a graph that is being captured may.
+void FreeSwappedMemory(void* address, int device) noexcept {
+  if (InForkedChild()) return;
+  PinnedMemory& memory = PinnedMemory::Instance();
+  try {
+    memory.RecordUse(address, CurrentStream(device));
+    Runtime::Instance().device(device).RecordBusyStreams(address);
+    memory.Free(address);
+  } catch (const std::exception& e) {
+    NPU_LOG(kError, "swapped memory is kept, since nobody can tell who uses it: ", e.what());
+  }
 }
 
 // Memory of the host that the device reaches, and that does not count against the device's: the host NPU has one
@@ -149,14 +160,14 @@ at::Tensor EmptyWithSwappedMemory(at::IntArrayRef size, std::optional<at::Scalar
   const c10::DeviceGuard guard(Resolve(device));
   const c10::Device here = DeviceAt(CurrentDevice());
   const at::ScalarType type = c10::dtype_or_default(dtype);
+  PinnedMemory& memory = PinnedMemory::Instance();
   void* address =
-      AllocatePinned(std::max<size_t>(at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type)), 1));
-  const auto release = [here](void* memory) {
-    RecordPinnedUse(memory, CurrentStream(here.index()));  // what is under way may still use it
-    FreePinned(memory);
-  };
+      memory.Allocate(std::max<size_t>(at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type)), 1));
+  Stream& stream = CurrentStream(here.index());
+  if (Graph::IsCapturing(stream))
+    memory.RecordUse(address, stream);  // as what is allocated in a capture is its graph's
   return Filled(at::for_blob(address, size)
-                    .deleter(release)
+                    .deleter([device = here.index()](void* memory) { FreeSwappedMemory(memory, device); })
                     .options(at::TensorOptions(type).device(here))
                     .target_device(here)
                     .make_tensor());
@@ -167,7 +178,8 @@ TORCH_LIBRARY_FRAGMENT(npu, m) {
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(EmptyWithSwappedMemory)));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("empty.memory_format", &EmptyMemoryFormat);
   m.impl("empty_strided", &EmptyStrided);
   m.impl("resize_", &Resize);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "python/csrc/torch/kernel_call.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -98,7 +99,8 @@ at::Tensor EncoderLayer(const at::Tensor& source, int64_t width, int64_t heads, 
 // npu has no nested tensors: torch.nn pads where this says that a mask makes none.
 bool MakesNestedTensor(const at::Tensor&, const at::Tensor&) { return false; }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_native_multi_head_attention", &MultiHeadAttention);
   m.impl("_transformer_encoder_layer_fwd", &EncoderLayer);
   m.impl("_nested_tensor_from_mask_left_aligned", &MakesNestedTensor);

@@ -26,6 +26,7 @@
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -171,7 +172,8 @@ at::Tensor& SiluOut(const at::Tensor& self, at::Tensor& out) {
   return Unary<at::meta::structured_silu, at::_ops::silu_out>("Swish", 24, self, out);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("exp.out", &ExpOut);
   m.impl("log.out", &LogOut);
   m.impl("sqrt.out", &SqrtOut);

@@ -18,6 +18,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -127,7 +128,8 @@ Three UniqueDimConsecutive(const at::Tensor& self, int64_t dim, bool inverse, bo
   return UniqueConsecutive(self, inverse, counts, dim);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_unique", &Unique);
   m.impl("_unique2", &Unique2);
   m.impl("unique_dim", &UniqueDim);

@@ -49,6 +49,7 @@
 
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/map.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/resample.h"
 #include "python/csrc/torch/structured.h"
 
@@ -164,7 +165,8 @@ struct UpsampleBackward {
          &UpsampleBackward<at::meta::structured_##name##_backward, at::_ops::name##_backward_grad_input, mode,        \
                            __VA_ARGS__>::Into)
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   NPU_UPSAMPLE(upsample_nearest1d, UpsampleMode::kNearest, Scale);
   NPU_UPSAMPLE(upsample_nearest2d, UpsampleMode::kNearest, Scale, Scale);
   NPU_UPSAMPLE(upsample_nearest3d, UpsampleMode::kNearest, Scale, Scale, Scale);

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
 namespace {
@@ -25,7 +26,8 @@ Two WeightNormBackward(const at::Tensor& grad, const at::Tensor& v, const at::Te
   return {grad_v.to(v.scalar_type()), grad_g.to(g.scalar_type())};
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("_weight_norm_interface", &WeightNorm);
   m.impl("_weight_norm_interface_backward", &WeightNormBackward);
 }

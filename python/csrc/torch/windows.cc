@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
@@ -101,7 +102,8 @@ at::Tensor UnfoldBackward(const at::Tensor& grad, at::IntArrayRef sizes, int64_t
   return sums.to(grad.scalar_type());
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
   m.impl("im2col", &Im2Col);
   m.impl("col2im", &Col2Im);
   m.impl("unfold_backward", &UnfoldBackward);

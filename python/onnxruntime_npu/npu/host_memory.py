@@ -1,10 +1,11 @@
-"""Pinned memory: what torch's pinned tensors hold."""
+"""Pinned memory: what torch's pinned tensors and the provider's ``npu_pinned`` hold."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
+
+from .. import _C
 
 __all__ = [
     "host_empty_cache",
@@ -16,38 +17,31 @@ __all__ = [
 
 
 def host_empty_cache() -> None:
-    """Give back cached pinned memory. The host NPU caches none: pinned memory is host memory."""
+    """Give the pinned memory that is kept for reuse back to the system.
 
-
-def _has_torch_device() -> bool:
-    if "torch" not in sys.modules:
-        return False
-    from .. import torch_device
-
-    return torch_device.is_registered()
+    Freed memory is kept up to 512 MiB. What a copy under way or a captured graph uses stays.
+    """
+    _C.host_empty_cache()
 
 
 def host_memory_stats_as_nested_dict() -> dict[str, Any]:
-    """Return the counters of host_memory_stats(), nested; empty without the torch device."""
-    if not _has_torch_device():
-        return {}
-    from .. import torch_device
-
-    stats: dict[str, Any] = torch_device.pinned_memory_stats()
-    blocks = stats["allocations"]
-    return {**stats, "num_host_alloc": blocks["allocated"], "num_host_free": blocks["freed"]}
+    """Return the counters of host_memory_stats(), nested."""
+    return _C.host_memory_stats_as_nested_dict()
 
 
-def host_memory_stats() -> dict[str, int]:
-    """Return the counters of torch's pinned memory by name.
+def host_memory_stats() -> dict[str, int | float]:
+    """Return the counters of pinned memory by name.
 
     ``allocations`` and ``allocated_bytes`` are what the system gave, ``active_requests`` and
-    ``active_bytes`` what tensors hold; each has ``current``, ``peak``, ``allocated``, ``freed``.
+    ``active_bytes`` what tensors, copies under way and captured graphs hold of it; each has
+    ``current``, ``peak``, ``allocated``, ``freed``. Bytes are those of the blocks: powers of two.
+    ``num_host_alloc`` and ``num_host_free`` count the system's calls; ``host_alloc_time`` and
+    ``host_free_time`` have their ``total``, ``max``, ``min``, ``count``, ``avg`` in microseconds.
     """
     return dict(sorted(_flat("", host_memory_stats_as_nested_dict())))
 
 
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, int]]:
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, int | float]]:
     if not isinstance(value, dict):
         yield prefix, value
         return
@@ -57,16 +51,9 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, int]]:
 
 def reset_peak_host_memory_stats() -> None:
     """Make the current values of the pinned memory's counters their peaks."""
-    _reset_host_memory_stats(peaks=True)
+    _C.reset_peak_host_memory_stats()
 
 
 def reset_accumulated_host_memory_stats() -> None:
     """Count the pinned memory's allocations and frees from zero."""
-    _reset_host_memory_stats(peaks=False)
-
-
-def _reset_host_memory_stats(peaks: bool) -> None:
-    if _has_torch_device():
-        from .. import torch_device
-
-        torch_device.reset_pinned_memory_stats(peaks)
+    _C.reset_accumulated_host_memory_stats()

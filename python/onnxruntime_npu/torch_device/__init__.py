@@ -91,16 +91,6 @@ def allocator_statistics(function: int, device: int) -> dict[str, Any]:
     return _registered().allocator_statistics(function, device)
 
 
-def pinned_memory_stats() -> dict[str, dict[str, int]]:
-    """Return the counters of pinned memory: see ``npu.host_memory_stats``."""
-    return _registered().pinned_memory_stats()
-
-
-def reset_pinned_memory_stats(peaks: bool) -> None:
-    """Reset the peaks of these counters, or what they accumulated."""
-    _registered().reset_pinned_memory_stats(peaks)
-
-
 def draw_seed(device: int = -1) -> int:
     """Draw a seed, not 0, from a device's default generator; -1 is the current device.
 

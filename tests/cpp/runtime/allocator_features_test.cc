@@ -276,7 +276,7 @@ TEST_CASE("a pluggable allocator serves every request, frees behind the stream, 
   }
   t.stream().Synchronize();
   CHECK(calls == std::vector<std::string>{"alloc 1000 on 0", "free 1000"});
-  CHECK_THROWS_AS(a.Free(p), Error);
+  CHECK_THROWS_AS(a.CheckedFree(p), Error);
   CHECK(a.Stats().segment.all.current == 0);
   CHECK_THROWS_AS(
       a.UsePluggable({[](size_t, int, Stream&) -> void* { return nullptr; }, [](void*, size_t, int, Stream*) {}}),

@@ -129,7 +129,7 @@ TEST_CASE("devices share one machine's memory but not their limits") {
   void* p = first.allocator().Allocate(30 * kMiB, first.default_stream());
   CHECK(OutOfMemoryMessage(first.allocator(), 30 * kMiB, first.default_stream()) != "");
   void* q = second.allocator().Allocate(30 * kMiB, second.default_stream());
-  CHECK_THROWS_AS(second.allocator().Free(p), Error);
+  CHECK_THROWS_AS(second.allocator().CheckedFree(p), Error);
   first.allocator().Free(p);
   second.allocator().Free(q);
 }

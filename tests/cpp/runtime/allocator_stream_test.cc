@@ -59,7 +59,7 @@ TEST_CASE("a block that another stream uses is handed out only after that stream
   CHECK(s.active_bytes.all.current == 15 * kMiB + kMiB);  // a rest of 1 MiB is not split off a 16 MiB segment
   void* q = t.allocator().Allocate(15 * kMiB, t.stream());
   CHECK(q != p);
-  CHECK_THROWS_AS(t.allocator().Free(p), Error);
+  CHECK_THROWS_AS(t.allocator().CheckedFree(p), Error);
   gate.Open();
   reader->Synchronize();
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);

@@ -141,11 +141,11 @@ TEST_CASE("a pointer that is not a live allocation is refused") {
   CachingAllocator& a = t.allocator();
   auto* p = static_cast<char*>(a.Allocate(1000, t.stream()));
   int local = 0;
-  CHECK_THROWS_AS(a.Free(&local), Error);
-  CHECK_THROWS_AS(a.Free(p + 64), Error);
+  CHECK_THROWS_AS(a.CheckedFree(&local), Error);
+  CHECK_THROWS_AS(a.CheckedFree(p + 64), Error);
   CHECK_THROWS_AS(a.RecordStream(&local, t.stream()), Error);
   a.Free(p);
-  CHECK_THROWS_AS(a.Free(p), Error);
+  CHECK_THROWS_AS(a.CheckedFree(p), Error);
   CHECK_THROWS_AS(a.RecordStream(p, t.stream()), Error);
   CheckIdle(a.Stats());
 }

@@ -2,20 +2,18 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/graph_recording.h"
 #include "tests/cpp/support/test_device.h"
 
 namespace npu {
 namespace {
 
-using test::Gate;
-using test::OpenAtExit;
 using test::TestDevice;
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -27,8 +25,6 @@ struct Setting : TestDevice {
 Task Append(std::vector<int>& log, int value) {
   return Task([&log, value] { log.push_back(value); });
 }
-
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -116,42 +112,6 @@ TEST_CASE("graph: two graphs share a pool") {
   CHECK(t.allocator().PoolUseCount({0, 5}) == 2);
 }
 
-TEST_CASE("graph: a stream that waits for an event of the capture joins it, and must be joined back") {
-  Setting t;
-  auto other = t.device.CreateStream();
-  std::vector<int> log;
-  Event fork(*t.backend), join(*t.backend);
-  Graph graph;
-  graph.CaptureBegin(*t.side);
-  t.side->Launch("first", Append(log, 1));
-  fork.Record(*t.side);
-  other->Wait(fork);
-  CHECK(Graph::IsCapturing(*other));
-  other->Launch("second", Append(log, 2));
-  join.Record(*other);
-  t.side->Wait(join);
-  t.side->Launch("third", Append(log, 3));
-  graph.CaptureEnd(*t.side);
-  CHECK_FALSE(Graph::IsCapturing(*other));
-  graph.Replay(t.stream());
-  t.stream().Synchronize();
-  CHECK(log == std::vector<int>{1, 2, 3});
-  const std::string json = graph.Json();
-  CHECK(Has(json, "{\"id\": 1, \"op\": \"second\""));
-  CHECK(Has(json, "\"after\": [0, 1]}"));
-
-  Graph open;
-  open.CaptureBegin(*t.side);
-  fork.Record(*t.side);
-  other->Wait(fork);
-  other->Launch("lost", Append(log, 4));
-  CHECK_THROWS_WITH_AS(open.CaptureEnd(*t.side), doctest::Contains("unjoined"), Error);
-  CHECK_FALSE(open.captured());
-  CHECK_FALSE(Graph::IsCapturing(*other));
-  open.CaptureBegin(*t.side);  // usable again
-  open.CaptureEnd(*t.side);
-}
-
 TEST_CASE("graph: what waits for a capturing stream is refused and spoils the capture") {
   Setting t;
   const auto spoil = [&](auto&& illegal) {
@@ -175,6 +135,8 @@ TEST_CASE("graph: what waits for a capturing stream is refused and spoils the ca
     event.Synchronize();
   });
   spoil([&] { t.side->Wait(before); });
+  spoil([&] { Graph::RefuseInCapture(*t.side, "a run of a session"); });
+  CHECK_NOTHROW(Graph::RefuseInCapture(*t.side, "a run of a session"));
   t.side->Synchronize();
   t.device.Synchronize();
 }
@@ -227,78 +189,20 @@ TEST_CASE("graph: an error of a captured kernel surfaces at the synchronize afte
   CHECK(log.empty());
 }
 
-TEST_CASE("graph: a reset waits for the replay that is queued") {
+TEST_CASE("graph: what is kept for a capture lives as long as its graph") {
   Setting t;
-  Gate gate;
-  OpenAtExit open{gate};
-  std::atomic<bool> ran{false};
-  auto graph = std::make_unique<Graph>();
-  graph->CaptureBegin(*t.side);
-  t.side->Launch("run", Task([&] { ran = true; }));
-  graph->CaptureEnd(*t.side);
-  t.side->Launch("gate", Task([&] { gate.Wait(); }));
-  graph->Replay(*t.side);
-  std::thread opener([&] { gate.Open(); });
-  graph.reset();
-  CHECK(ran);
-  opener.join();
-}
-
-TEST_CASE("graph: a task group is updated between replays, by the same operators in the same order") {
-  Setting t;
-  std::vector<int> log;
+  auto object = std::make_shared<int>(7);
+  const std::weak_ptr<int> alive = object;
+  CHECK_FALSE(Recording::Keep(*t.side, object));
   Graph graph;
-  CHECK_THROWS_AS(Graph::BeginGroup(*t.side), Error);
   graph.CaptureBegin(*t.side);
-  t.side->Launch("a", Append(log, 1));
-  Graph::BeginGroup(*t.side);
-  t.side->Launch("b", Append(log, 2));
-  t.side->Launch("c", Append(log, 3));
-  const GraphTaskGroup group = Graph::EndGroup(*t.side);
-  CHECK_THROWS_AS(Graph::EndGroup(*t.side), Error);
-  CHECK_THROWS_AS(Graph::BeginUpdate(*t.side, group), Error);
+  CHECK(Recording::Keep(*t.side, object));
+  CHECK_FALSE(Recording::Keep(t.stream(), object));
   graph.CaptureEnd(*t.side);
-  CHECK_THROWS_AS(Graph::EndUpdate(*t.side), Error);
-  Graph::BeginUpdate(*t.side, group);
-  t.side->Launch("b", Append(log, 20));
-  t.side->Launch("c", Append(log, 30));
-  Graph::EndUpdate(*t.side);
-  graph.Replay(*t.side);
-  t.side->Synchronize();
-  CHECK(log == std::vector<int>{1, 20, 30});
-  Graph::BeginUpdate(*t.side, group);
-  CHECK_THROWS_WITH_AS(t.side->Launch("x", Append(log, 0)), doctest::Contains("expected to update b, got x"), Error);
-  CHECK_THROWS_AS(Graph::EndUpdate(*t.side), Error);
-  Graph::BeginUpdate(*t.side, group);
-  t.side->Launch("b", Append(log, 20));
-  CHECK_THROWS_WITH_AS(Graph::EndUpdate(*t.side), doctest::Contains("1 more"), Error);
+  object.reset();
+  CHECK_FALSE(alive.expired());
   graph.Reset();
-  CHECK_THROWS_WITH_AS(Graph::BeginUpdate(*t.side, group), doctest::Contains("still there"), Error);
-}
-
-TEST_CASE("graph: captures on different streams and threads do not mix") {
-  TestDevice t;
-  std::vector<std::thread> threads;
-  std::atomic<int> wrong{0};
-  for (int k = 0; k < 4; ++k) {
-    threads.emplace_back([&, k] {
-      auto stream = t.device.CreateStream();
-      for (int round = 0; round < 20; ++round) {
-        std::vector<int> log;
-        Graph graph;
-        graph.CaptureBegin(*stream, {}, CaptureMode::kThreadLocal);
-        void* p = t.allocator().Allocate(1000, *stream);
-        for (int i = 0; i < 5; ++i) stream->Launch("append", Append(log, k * 10 + i));
-        t.allocator().Free(p);
-        graph.CaptureEnd(*stream);
-        graph.Replay(*stream);
-        stream->Synchronize();
-        wrong += log != std::vector<int>{k * 10, k * 10 + 1, k * 10 + 2, k * 10 + 3, k * 10 + 4};
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(wrong == 0);
+  CHECK(alive.expired());
 }
 
 }  // namespace npu

@@ -9,7 +9,6 @@
 #include <functional>
 #include <limits>
 #include <mutex>
-#include <set>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -112,18 +111,6 @@ TEST_CASE("a nested call runs on its own thread") {
   });
   CHECK(sum == 6400);
   CHECK(strangers == 0);
-}
-
-TEST_CASE("callers that meet a busy pool do their work themselves") {
-  constexpr int kCallers = 4, kRounds = 500;
-  std::atomic<int64_t> sum{0};
-  std::vector<std::thread> callers;
-  for (int c = 0; c < kCallers; ++c)
-    callers.emplace_back([&] {
-      for (int r = 0; r < kRounds; ++r) ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
-    });
-  for (std::thread& caller : callers) caller.join();
-  CHECK(sum == int64_t{kCallers} * kRounds * 100);
 }
 
 TEST_CASE("workers that fell asleep wake up again") {

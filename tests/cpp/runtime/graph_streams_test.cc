@@ -1,0 +1,281 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ep/runtime/device.h"
+#include "ep/runtime/error.h"
+#include "ep/runtime/external_event.h"
+#include "ep/runtime/graph.h"
+#include "ep/runtime/launch_trace.h"
+#include "ep/runtime/spin.h"
+#include "tests/cpp/support/test_device.h"
+
+namespace npu {
+namespace {
+
+using test::Gate;
+using test::OpenAtExit;
+using test::TestDevice;
+
+struct Setting : TestDevice {
+  std::unique_ptr<Stream> side = device.CreateStream();
+};
+
+Task Append(std::vector<int>& log, int value) {
+  return Task([&log, value] { log.push_back(value); });
+}
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A task that waits for `flag`, but not for ever.
+Task Expect(const std::atomic<bool>& flag) {
+  return Task([&flag] {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!flag && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (!flag) throw std::runtime_error("waited in vain");
+  });
+}
+
+Task SetFlag(std::atomic<bool>& flag) {
+  return Task([&flag] { flag = true; });
+}
+
+// `other` forks from `origin` for `f`, and is joined back.
+template <class F>
+void Beside(Stream& origin, Stream& other, F&& f) {
+  Event fork(origin.device().backend()), join(origin.device().backend());
+  fork.Record(origin);
+  other.Wait(fork);
+  f();
+  join.Record(other);
+  origin.Wait(join);
+}
+
+struct TwoDevices {
+  static constexpr size_t kLimit = size_t{1} << 28;
+  std::unique_ptr<Backend> backend = MakeHostBackend({2, kLimit, "test device"});
+  Device first{*backend, 0, kLimit}, second{*backend, 1, kLimit};
+};
+
+}  // namespace
+
+TEST_CASE("graph: a stream that waits for an event of the capture joins it, and must be joined back") {
+  Setting t;
+  auto other = t.device.CreateStream();
+  std::vector<int> log;
+  Event fork(*t.backend), join(*t.backend);
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  t.side->Launch("first", Append(log, 1));
+  fork.Record(*t.side);
+  other->Wait(fork);
+  CHECK(Graph::IsCapturing(*other));
+  other->Launch("second", Append(log, 2));
+  join.Record(*other);
+  t.side->Wait(join);
+  t.side->Launch("third", Append(log, 3));
+  graph.CaptureEnd(*t.side);
+  CHECK_FALSE(Graph::IsCapturing(*other));
+  graph.Replay(t.stream());
+  t.stream().Synchronize();
+  CHECK(log == std::vector<int>{1, 2, 3});
+  const std::string json = graph.Json();
+  CHECK(Has(json, "{\"id\": 1, \"op\": \"second\""));
+  CHECK(Has(json, "\"after\": [0, 1]}"));
+
+  Graph open;
+  open.CaptureBegin(*t.side);
+  fork.Record(*t.side);
+  other->Wait(fork);
+  other->Launch("lost", Append(log, 4));
+  CHECK_THROWS_WITH_AS(open.CaptureEnd(*t.side), doctest::Contains("unjoined"), Error);
+  CHECK_FALSE(open.captured());
+  CHECK_FALSE(Graph::IsCapturing(*other));
+  open.CaptureBegin(*t.side);  // usable again
+  open.CaptureEnd(*t.side);
+}
+
+TEST_CASE("graph: streams that ran beside each other in the capture do so in a replay") {
+  Setting t;
+  auto other = t.device.CreateStream();
+  std::atomic<bool> here{false}, there{false};
+  std::vector<int> log;
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  t.side->Launch("clear", Task([&] { here = there = false; }));
+  Beside(*t.side, *other, [&] {
+    other->Launch("there", SetFlag(there));
+    other->Launch("wait_here", Expect(here));
+    t.side->Launch("wait_there", Expect(there));
+    t.side->Launch("here", SetFlag(here));
+  });
+  t.side->Launch("after", Append(log, 1));
+  graph.CaptureEnd(*t.side);
+  for (Stream* stream : {&t.stream(), t.side.get(), &t.stream()}) {
+    graph.Replay(*stream);
+    stream->Launch("behind", Append(log, 2));
+    stream->Synchronize();
+  }
+  CHECK(log == std::vector<int>{1, 2, 1, 2, 1, 2});
+}
+
+TEST_CASE("graph: branches of a replay keep the order that events gave them") {
+  Setting t;
+  std::vector<std::unique_ptr<Stream>> others;
+  for (int i = 0; i < 3; ++i) others.push_back(t.device.CreateStream());
+  int64_t value = 0;
+  std::vector<int64_t> seen(3);
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  for (int round = 0; round < 50; ++round) {
+    t.side->Launch("add", Task([&] { ++value; }));
+    for (size_t i = 0; i < others.size(); ++i) {
+      Event fork(*t.backend);
+      fork.Record(*t.side);
+      others[i]->Wait(fork);
+      others[i]->Launch("see", Task([&, i] { seen[i] += value; }));
+    }
+    for (const auto& other : others) {
+      Event join(*t.backend);
+      join.Record(*other);
+      t.side->Wait(join);
+    }
+  }
+  graph.CaptureEnd(*t.side);
+  for (int replay = 0; replay < 20; ++replay) {
+    value = 0;
+    seen.assign(3, 0);
+    graph.Replay(replay % 2 == 0 ? *t.side : t.stream());
+    (replay % 2 == 0 ? *t.side : t.stream()).Synchronize();
+    CHECK(seen == std::vector<int64_t>(3, 50 * 51 / 2));
+  }
+}
+
+TEST_CASE("graph: what fails in a branch fails the replay as a whole, and the next one runs") {
+  Setting t;
+  auto other = t.device.CreateStream();
+  bool fails = true;
+  int after = 0, always = 0;
+  std::vector<Status> told;
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  Beside(*t.side, *other, [&] {
+    t.side->Launch("fine", Task([] {}));
+    other->Launch("bad", Task([&] {
+                    if (fails) throw std::runtime_error("no luck");
+                  }));
+    other->LaunchAlways("signal", [&](const Status& status) { told.push_back(status); });
+  });
+  t.side->Launch("after", Task([&] { ++after; }));
+  t.side->LaunchAlways("always", [&](const Status&) { ++always; });
+  graph.CaptureEnd(*t.side);
+  graph.Replay(t.stream());
+  CHECK_THROWS_WITH_AS(t.stream().Synchronize(), "[graph] [bad] no luck", Error);
+  CHECK(after == 0);
+  CHECK(always == 1);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0] != nullptr);
+  fails = false;
+  graph.Replay(t.stream());
+  t.stream().Synchronize();
+  CHECK(after == 1);
+  CHECK(told[1] == nullptr);
+}
+
+TEST_CASE("graph: signals of a graph are given on a stream that has failed before, as failures") {
+  Setting t;
+  auto waiter = t.device.CreateStream();
+  ExternalEvent external;
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  t.side->Launch("work", Task([] {}));
+  external.Record(*t.side);
+  graph.CaptureEnd(*t.side);
+  t.side->Launch("bad", Task([] { throw std::runtime_error("no luck"); }));
+  graph.Replay(*t.side);
+  external.Wait(*waiter);
+  CHECK_THROWS_WITH_AS(waiter->Synchronize(), "[bad] no luck", Error);
+  CHECK_THROWS_WITH_AS(t.side->Synchronize(), "[bad] no luck", Error);
+  graph.Replay(*t.side);
+  external.Wait(*waiter);
+  waiter->Synchronize();
+}
+
+TEST_CASE("graph: a trace shows the parts of every branch") {
+  Setting t;
+  auto other = t.device.CreateStream();
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  Beside(*t.side, *other, [&] {
+    other->Launch("there", Task([] {}));
+    t.side->Launch("here", Task([] {}));
+  });
+  graph.CaptureEnd(*t.side);
+  REQUIRE(LaunchTrace::Start());
+  graph.Replay(*t.side);
+  std::string parts;
+  for (const LaunchSpan& span : LaunchTrace::Stop())
+    if (span.is_part) parts += span.op + " ";
+  CHECK((parts == "here there " || parts == "there here "));
+}
+
+TEST_CASE("graph: the pool of a capture is on every device that takes part, and its memory nobody else's") {
+  TwoDevices t;
+  auto origin = t.first.CreateStream(), far = t.second.CreateStream();
+  std::vector<char> result(64);
+  Graph graph;
+  void* temporary = nullptr;
+  graph.CaptureBegin(*origin, {0, 7});
+  Beside(*origin, *far, [&] {
+    temporary = t.second.allocator().Allocate(64, *far);
+    far->Memset(temporary, 5, 64);
+    far->Copy(result.data(), temporary, 64, CopyKind::kDeviceToHost);
+    t.second.allocator().Free(temporary);
+  });
+  CHECK_THROWS_WITH_AS(t.second.Synchronize(), doctest::Contains("synchronize of the device"), Error);
+  CHECK_THROWS_AS(graph.CaptureEnd(*origin), Error);
+  CHECK(t.first.allocator().PoolUseCount({0, 7}) == 0);
+  CHECK(t.second.allocator().PoolUseCount({0, 7}) == 0);
+
+  graph.CaptureBegin(*origin, {0, 7});
+  Beside(*origin, *far, [&] {
+    temporary = t.second.allocator().Allocate(64, *far);
+    far->Memset(temporary, 5, 64);
+    far->Copy(result.data(), temporary, 64, CopyKind::kDeviceToHost);
+    t.second.allocator().Free(temporary);
+  });
+  graph.CaptureEnd(*origin);
+  CHECK(t.first.allocator().PoolUseCount({0, 7}) == 1);
+  CHECK(t.second.allocator().PoolUseCount({0, 7}) == 1);
+  void* later = t.second.allocator().Allocate(64, *far);
+  CHECK(later != temporary);
+  far->Memset(later, 9, 64);
+  far->Synchronize();
+  graph.Replay(*origin);
+  origin->Synchronize();
+  CHECK(result == std::vector<char>(64, 5));
+  CHECK(*static_cast<char*>(later) == 9);
+  t.second.allocator().Free(later);
+  graph.Reset();
+  CHECK(t.first.allocator().PoolUseCount({0, 7}) == 0);
+  CHECK(t.second.allocator().PoolUseCount({0, 7}) == 0);
+}
+
+TEST_CASE("graph: the default stream cannot be drawn into a capture") {
+  Setting t;
+  Event event(*t.backend);
+  Graph graph;
+  graph.CaptureBegin(*t.side);
+  event.Record(*t.side);
+  CHECK_THROWS_WITH_AS(t.stream().Wait(event), doctest::Contains("the default stream waited"), Error);
+  CHECK_THROWS_AS(graph.CaptureEnd(*t.side), Error);
+  t.stream().Launch("free", Task([] {}));
+  t.stream().Synchronize();
+}
+
+}  // namespace npu

@@ -1,0 +1,135 @@
+"""Each run has its own errors, whoever else waits: docs/decisions/0012."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime_npu import npu
+from provider_models import make_model, npu_session
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+ROWS = 50
+
+
+def gather_session(depth: int = 1, **settings):
+    """y = exp(… table[i] …) with enough nodes behind the first that its failure is old news."""
+    nodes, last = [helper.make_node("Gather", ["table", "i"], ["z0"])], "z0"
+    for n in range(1, depth):
+        nodes.append(helper.make_node("Tanh", [last], [f"z{n}"]))
+        last = f"z{n}"
+    model = make_model(
+        nodes, [("table", FLOAT, [ROWS, 8]), ("i", INT64, [1])], [(last, FLOAT, [1, 8])]
+    )
+    return npu_session(model, **settings), last
+
+
+def feeds(index: int) -> dict[str, np.ndarray]:
+    return {"table": np.ones((ROWS, 8), np.float32), "i": np.array([index])}
+
+
+def unsynchronised() -> ort.RunOptions:
+    options = ort.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    return options
+
+
+def bound(session, output: str, index: int):
+    binding = session.io_binding()
+    for name, value in feeds(index).items():
+        binding.bind_ortvalue_input(name, onnxruntime_npu.ortvalue_from_numpy(value))
+    binding.bind_output(output, "npu", 0)
+    return binding
+
+
+def test_a_run_raises_its_own_error_while_others_wait_for_the_device():
+    session, _ = gather_session(depth=40)
+    stop = threading.Event()
+
+    def wait_for_the_device():
+        while not stop.is_set():
+            try:
+                npu.synchronize()
+            except RuntimeError as error:
+                assert "[Gather]" in str(error)
+
+    others = [threading.Thread(target=wait_for_the_device) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for n in range(60):
+            with pytest.raises(Exception, match=rf"\[Gather\].*got {ROWS + n} "):
+                session.run(None, feeds(ROWS + n))
+            np.testing.assert_array_equal(session.run(None, feeds(n % ROWS))[0].shape, (1, 8))
+    finally:
+        stop.set()
+        for other in others:
+            other.join()
+
+
+def test_runs_of_several_threads_raise_their_own_errors():
+    session, _ = gather_session(depth=10)
+    wrong: list[str] = []
+
+    def run(first: int) -> None:
+        for n in range(first, first + 40):
+            try:
+                session.run(None, feeds(n))
+                told = ""
+            except Exception as error:
+                told = str(error)
+            if (f"got {n} " in told) != (n >= ROWS):
+                wrong.append(f"index {n}: {told!r}")
+
+    threads = [threading.Thread(target=run, args=(first,)) for first in (0, 10, 500, 900)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_an_unsynchronised_run_is_told_of_where_its_outputs_are_waited_for():
+    session, output = gather_session()
+    bad, good = bound(session, output, ROWS + 1), bound(session, output, 1)
+    session.run_with_iobinding(bad, unsynchronised())
+    with pytest.raises(RuntimeError, match=rf"\[Gather\].*got {ROWS + 1} "):
+        bad.synchronize_outputs()
+    session.run_with_iobinding(good)
+    np.testing.assert_array_equal(
+        onnxruntime_npu.ortvalue_to_numpy(good.get_outputs()[0]), np.ones((1, 8), np.float32)
+    )
+
+
+def test_outputs_of_a_failed_unsynchronised_run_are_not_handed_out():
+    session, output = gather_session()
+    bad = bound(session, output, ROWS + 2)
+    session.run_with_iobinding(bad, unsynchronised())
+    with pytest.raises(RuntimeError, match=rf"\[Gather\].*got {ROWS + 2} "):
+        onnxruntime_npu.ortvalue_to_numpy(bad.get_outputs()[0])
+    np.testing.assert_array_equal(session.run(None, feeds(0))[0], np.ones((1, 8), np.float32))
+
+
+def test_an_unsynchronised_failure_stays_with_its_thread():
+    session, output = gather_session()
+    bad = bound(session, output, ROWS + 3)
+    done, told = threading.Event(), []
+
+    def leave_a_failure():
+        session.run_with_iobinding(bad, unsynchronised())
+        done.set()
+        try:
+            npu.current_stream().synchronize()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    other = threading.Thread(target=leave_a_failure)
+    other.start()
+    done.wait()
+    session.run(None, feeds(1))
+    other.join()
+    assert len(told) == 1 and f"got {ROWS + 3} " in told[0]

@@ -1,0 +1,153 @@
+"""Everybody who waits for failed work is told, and nothing skipped is handed out as a value."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import onnxruntime_npu
+import pytest
+import torch
+
+INDEX = 99
+ERROR = rf"\[Gather\].*got {INDEX} "
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    yield
+    for _ in range(2):
+        try:
+            torch.npu.synchronize()
+        except RuntimeError as error:
+            assert f"got {INDEX} " in str(error)
+
+
+@pytest.fixture
+def fail():
+    table = torch.arange(40.0, device="npu").view(10, 4)
+    bad = torch.full((3,), INDEX, device="npu")
+    torch.npu.synchronize()
+    return lambda: table.index_select(0, bad)
+
+
+def test_an_event_behind_a_failed_kernel(fail):
+    host = torch.full((3, 4), -1.0).pin_memory()
+    event, plain = torch.npu.Event(), torch.Event("npu")
+    host.copy_(fail(), non_blocking=True)
+    event.record()
+    plain.record()
+    for waiter in (event, event, plain):
+        with pytest.raises(RuntimeError, match=ERROR):
+            waiter.synchronize()
+    with pytest.raises(RuntimeError, match=ERROR):
+        event.query()
+    assert (host == -1).all()
+
+
+def test_a_stream_that_waits_for_a_failed_one(fail):
+    first, second = torch.npu.Stream(), torch.npu.Stream()
+    with torch.npu.stream(first):
+        y = fail()
+    second.wait_stream(first)
+    with torch.npu.stream(second), pytest.raises(RuntimeError, match=ERROR):
+        (y * 0 + 5).cpu()
+    with pytest.raises(RuntimeError, match=ERROR):
+        first.synchronize()
+
+
+def test_a_wait_of_another_thread_takes_nothing(fail):
+    y, told = fail(), []
+
+    def wait():
+        try:
+            torch.npu.current_stream().synchronize()
+        except RuntimeError as error:
+            told.append(str(error))
+
+    other = threading.Thread(target=wait)
+    other.start()
+    other.join()
+    assert len(told) == 1 and f"got {INDEX} " in told[0]
+    with pytest.raises(RuntimeError, match=ERROR):
+        y.cpu()
+    assert (torch.ones(3, device="npu") + 1).cpu().tolist() == [2, 2, 2]
+
+
+def test_an_ortvalue_over_what_was_skipped(fail):
+    value = onnxruntime_npu.ortvalue_from_torch(fail())
+    with pytest.raises(RuntimeError, match=ERROR):
+        onnxruntime_npu.ortvalue_to_numpy(value)
+    fine = onnxruntime_npu.ortvalue_from_torch(torch.ones(3, device="npu"))
+    np.testing.assert_array_equal(onnxruntime_npu.ortvalue_to_numpy(fine), np.ones(3, np.float32))
+
+
+def test_an_external_event_recorded_behind_a_failure(fail):
+    first, second = torch.npu.Stream(), torch.npu.Stream()
+    event = torch.npu.ExternalEvent()
+    with torch.npu.stream(first):
+        fail()
+        event.record(first)
+    event.wait(second)
+    for stream in (second, first):
+        with pytest.raises(RuntimeError, match=ERROR):
+            stream.synchronize()
+
+
+def test_a_backward_pass_that_fails_leaves_the_next_one_alone():
+    table = torch.ones(10, 4, device="npu", requires_grad=True)
+    good, bad = torch.tensor([1], device="npu"), torch.tensor([INDEX], device="npu")
+    torch.npu.synchronize()
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.index_select(0, bad).sum() * gradient
+
+    loss = Fails.apply(table).sum()
+    assert loss.item() == 40  # the thread has waited for all that it launched
+    loss.backward()
+    with pytest.raises(RuntimeError, match=ERROR):
+        table.grad.cpu()
+    table.grad = None
+    table.index_select(0, good).sum().backward()
+    assert table.grad.sum().item() == 4
+
+
+def test_a_launch_that_waits_for_room_lets_other_threads_run():
+    x = torch.ones(8, device="npu")
+    side, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
+    torch.npu.synchronize()
+    gate.wait(side)
+    opener = threading.Timer(0.2, lambda: gate.record(torch.npu.default_stream()))
+    opener.start()
+    with torch.npu.stream(side):
+        for _ in range(9000):  # each more than one launch: more than a queue holds
+            y = onnxruntime_npu.npu_fast_gelu(x)
+    side.synchronize()
+    assert torch.equal(y.cpu(), onnxruntime_npu.npu_fast_gelu(x).cpu())
+
+
+def test_queued_copies_hold_a_bounded_part_of_the_hosts_memory():
+    def resident_mib():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4 // 1024
+
+    target, source = torch.zeros(16384, device="npu"), torch.ones(16384)
+    side, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
+    torch.npu.synchronize()
+    gate.wait(side)
+    opener = threading.Timer(1, lambda: gate.record(torch.npu.default_stream()))
+    before = peak = resident_mib()
+    opener.start()
+    with torch.npu.stream(side):
+        for n in range(8000):  # 500 MiB
+            target.copy_(source)
+            if n % 100 == 0:
+                peak = max(peak, resident_mib())
+    side.synchronize()
+    assert peak - before < 200
