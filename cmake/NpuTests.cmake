@@ -16,6 +16,14 @@ foreach(isa IN LISTS NPU_ISAS)
 endforeach()
 add_test(NAME npu_tests COMMAND npu_tests)
 
+# The stress program (tests/stress), of which npu_tests runs a short form.
+file(GLOB stress_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/stress/*.cc")
+add_executable(npu_stress ${stress_sources})
+target_link_libraries(npu_stress PRIVATE npu_runtime)
+set_target_properties(npu_stress PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
+list(FILTER stress_sources EXCLUDE REGEX "runtime_stress\\.cc$")
+target_sources(npu_tests PRIVATE ${stress_sources})
+
 # Tile instructions in software, to preload (tests/cpp/emulation/tile_emulator.cc). Its registers are thread-local
 # memory that a signal handler uses: they must not be made at first use.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ep/provider/allocator.h"
+#include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/file_pages.h"
 #include "ep/runtime/pinned_memory.h"
 
@@ -44,6 +45,7 @@ bool CopyPinned(Stream& stream, const void* pinned, void* dst, const void* src, 
 // ORT may hand pageable memory to the next CPU kernel as soon as this returns.
 void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   if (CopyPinned(stream, src, dst, src, bytes, CopyKind::kHostToDevice)) return;
+  Graph::RefuseInCapture(stream, "a copy from host memory that is not pinned");
   if (bytes > kStagedBytes) {
     stream.Copy(dst, src, bytes, CopyKind::kHostToDevice);
     stream.Synchronize();
@@ -51,8 +53,11 @@ void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   }
   auto staging = std::make_unique<std::byte[]>(bytes);
   std::memcpy(staging.get(), src, bytes);
-  stream.Copy(dst, staging.get(), bytes, CopyKind::kHostToDevice);
-  stream.Launch("release", [keep = std::move(staging)] {}, /*held_bytes=*/bytes);
+  BackendExtensions& extensions = BackendExtensions::Of(stream.device().backend());
+  auto copy = [=, &extensions, staged = std::move(staging)] {
+    extensions.CopyInTask(dst, staged.get(), bytes, CopyKind::kHostToDevice);
+  };
+  stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);  // one task: it keeps what it reads
 }
 
 }  // namespace

@@ -14,15 +14,17 @@ thread_local Stream* captured_stream = nullptr;
 }  // namespace
 
 void* DeviceState::Allocate(size_t bytes, Stream* stream) {
-  if (stream != nullptr) return device_.allocator().Allocate(bytes, *stream);
-  if (void* lent = LentMemory::Take(device_.index(), bytes)) return lent;
+  if (stream == nullptr) {
+    if (void* lent = LentMemory::Take(device_.index(), bytes)) return lent;
+  }
   // Replays use it again, so it belongs to the graph's pool.
-  if (CapturesHere()) {
+  if (CapturesHere() && (stream == nullptr || stream == captured_stream)) {
     void* ptr = device_.allocator().Allocate(bytes, *captured_stream);
     std::lock_guard lock(mutex_);
     if (ptr != nullptr) captured_[ptr] = {captured_stream, nullptr};
     return ptr;
   }
+  if (stream != nullptr) return device_.allocator().Allocate(bytes, *stream);
   void* ptr = device_.allocator().Allocate(bytes, *host_stream_);
   if (ptr != nullptr) {
     std::lock_guard lock(mutex_);

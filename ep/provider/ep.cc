@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "ep/provider/logging.h"
 #include "ep/provider/partition.h"
 #include "ep/provider/sync_stream.h"
+#include "ep/runtime/log.h"
 
 namespace npu::provider {
 namespace {
@@ -50,10 +52,7 @@ class Ep final : public OrtEp {
     };
     OnRunStart = [](OrtEp* self, const OrtRunOptions* run) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] {
-        me.BeginRun(run);
-        if (me.graphs_ != nullptr) me.graphs_->BeginRun(me.GraphOf(run));
-      });
+      return Guard(me.api_.ort, [&] { me.BeginRun(run); });
     };
     OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool) noexcept {
       auto& me = *static_cast<Ep*>(self);
@@ -83,10 +82,26 @@ class Ep final : public OrtEp {
   const std::shared_ptr<SessionGraphs>& graphs() const { return graphs_; }
 
  private:
-  struct AtEnd {
-    SessionRuns& runs;
-    ~AtEnd() { runs.End(); }
-  };
+  // Calls `work` of this thread's run, which is over then, whatever fails. No destructor: the end may fail, too.
+  template <class F>
+  void ThenEnd(F&& work) {
+    try {
+      work();
+    } catch (...) {
+      CancelRun();
+      throw;
+    }
+    runs_->End();
+  }
+
+  // Somebody is told already of what failed first.
+  void CancelRun() noexcept {
+    try {
+      runs_->End();
+    } catch (const std::exception& error) {
+      NPU_LOG(kError, "the end of a run that failed: ", error.what());
+    }
+  }
 
   void SetGraphFunctions() {
     IsGraphCaptureEnabled = [](const OrtEp*) noexcept { return true; };
@@ -101,8 +116,7 @@ class Ep final : public OrtEp {
       return Guard(me.api_.ort, [&] {
         // Onnxruntime calls nothing else for such a run.
         me.runs_->Begin();
-        const AtEnd end{*me.runs_};
-        me.graphs_->Replay(id);
+        me.ThenEnd([&] { me.graphs_->Replay(id); });
       });
     };
     ReleaseCapturedGraph = [](OrtEp* self, int id) noexcept {
@@ -124,11 +138,19 @@ class Ep final : public OrtEp {
         "got '",
         text, "'");
     runs_->Begin(stream, entry(kCallerKey));
+    if (graphs_ == nullptr) return;
+    try {
+      graphs_->BeginRun(GraphOf(run));
+    } catch (...) {
+      CancelRun();  // onnxruntime does not end what it could not begin
+      throw;
+    }
   }
 
   void EndRun() {
-    const AtEnd end{*runs_};
-    if (graphs_ != nullptr) graphs_->EndRun();
+    ThenEnd([&] {
+      if (graphs_ != nullptr) graphs_->EndRun();
+    });
   }
 
   // Onnxruntime itself reads this key too, and takes 0 where it is not given.

@@ -8,6 +8,7 @@
 #include "ep/provider/allocator.h"
 #include "ep/provider/copy.h"
 #include "ep/provider/node_view.h"
+#include "ep/runtime/run_to_end.h"
 
 namespace npu::provider {
 namespace {
@@ -205,8 +206,11 @@ class KernelAdaptor final : public OrtKernelImpl {
         if (me.graphs_ != nullptr) me.graphs_->BeginPart();
         Context context(me.api_, me.device_, me.signature_, ort_context);
         if (context.run_stream() != nullptr) me.runs_->Enter(*context.run_stream());
-        me.kernel_->Compute(context);
-        if (context.must_wait()) context.stream().Synchronize();
+        if (context.must_wait()) {
+          RunToEnd(context.stream(), [&] { me.kernel_->Compute(context); });
+        } else {
+          me.kernel_->Compute(context);
+        }
         if (me.graphs_ != nullptr) me.graphs_->EndPart();
       });
     });
@@ -235,9 +239,11 @@ class KernelAdaptor final : public OrtKernelImpl {
       api_.Check(api_.ort.GetTensorData(tensor, &data));
       view.data = const_cast<void*>(data);
     }
-    if (constants_->Share(signature_.input_names[input], *kernel_, input, view)) return false;
-    const bool packed = kernel_->PrePack(input, view, device_.host_stream());
-    device_.host_stream().Synchronize();
+    bool packed = false;
+    RunToEnd(device_.host_stream(), [&] {
+      const bool shared = constants_->Share(signature_.input_names[input], *kernel_, input, view);
+      packed = !shared && kernel_->PrePack(input, view, device_.host_stream());
+    });
     signature_.input_packed[input] = packed;
     return packed;
   }

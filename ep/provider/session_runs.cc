@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <utility>
 
 #include "ep/runtime/blocking.h"
@@ -74,14 +75,14 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
   }
   if (elsewhere) run->caller = &stream;
   std::lock_guard lock(mutex_);
-  current = run.get();
   runs_.push_back(std::move(run));
+  current = runs_.back().get();
 }
 
 void SessionRuns::Join(Run& run, Stream& stream) {
   if (std::find(run.streams.begin(), run.streams.end(), &stream) != run.streams.end()) return;
-  run.streams.push_back(&stream);
   if (run.after != nullptr) device_.device().backend().StreamWaitEvent(stream.handle(), run.after->handle());
+  run.streams.push_back(&stream);
 }
 
 void SessionRuns::Enter(Stream& stream) {
@@ -115,21 +116,38 @@ void SessionRuns::End() {
     });
   }
   current = nullptr;
-  Backend& backend = device_.device().backend();
+  std::exception_ptr failed;
   for (Stream* stream : run->streams) {
-    const bool idle = backend.StreamQuery(stream->handle());
-    if (idle && backend.StreamSynchronize(stream->handle()) == nullptr) continue;
-    auto done = std::make_shared<Event>(backend);
-    backend.EventRecord(done->handle(), stream->handle());
-    backend.StreamResume(stream->handle(), nullptr);  // the next run on this stream has its own errors
-    if (run->caller != nullptr) {
-      backend.StreamWaitEvent(run->caller->handle(), done->handle());
-    } else {
-      Outstanding::Add(device_.device(), done);
+    try {
+      Leave(*run, *stream);
+    } catch (...) {
+      if (failed == nullptr) failed = std::current_exception();
     }
-    std::lock_guard lock(mutex_);
-    unawaited_.push_back(std::move(done));
   }
+  if (failed != nullptr) std::rethrow_exception(failed);
+}
+
+void SessionRuns::Leave(const Run& run, Stream& stream) {
+  Backend& backend = device_.device().backend();
+  const bool idle = backend.StreamQuery(stream.handle());
+  if (idle && backend.StreamSynchronize(stream.handle()) == nullptr) return;
+  std::shared_ptr<Event> done;
+  try {
+    done = std::make_shared<Event>(backend);
+    backend.EventRecord(done->handle(), stream.handle());
+    if (run.caller != nullptr) backend.StreamWaitEvent(run.caller->handle(), done->handle());
+  } catch (...) {
+    // What nothing else can order any more is over when this returns.
+    const MayBlock scope;
+    const Status status = backend.StreamSynchronize(stream.handle());
+    backend.StreamResume(stream.handle(), nullptr);
+    ThrowIfFailed(status);
+    throw;
+  }
+  backend.StreamResume(stream.handle(), nullptr);  // the next run on this stream has its own errors
+  if (run.caller == nullptr) Outstanding::Add(device_.device(), done);
+  std::lock_guard lock(mutex_);
+  unawaited_.push_back(std::move(done));
 }
 
 void SessionRuns::Wait() {
@@ -149,16 +167,12 @@ void SessionRuns::Wait() {
 }
 
 void SessionRuns::ReleaseAfterRuns(std::function<void()> release) {
-  Backend& backend = device_.device().backend();
-  std::vector<BackendEvent*> events;
-  std::unique_lock lock(mutex_);
-  for (const auto& stream : streams_) {
-    if (backend.StreamQuery(stream->handle())) continue;
-    events.push_back(backend.CreateEvent(/*timing=*/false));
-    backend.EventRecord(events.back(), stream->handle());
+  std::vector<BackendStream*> streams;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& stream : streams_) streams.push_back(stream->handle());
   }
-  lock.unlock();
-  Retire(backend, std::move(events), std::move(release));
+  RetireAfter(device_.device().backend(), streams, std::move(release));
 }
 
 }  // namespace npu::provider

@@ -33,7 +33,8 @@ class SessionRuns {
   void Enter(Stream& stream);
   // Likewise, for the run of this thread, of whichever session.
   static void EnterCurrent(Stream& stream);
-  // The run of this thread is over; its work is, too, if it was waited for.
+  // The run of this thread is over; its work is, too, if it was waited for. Throws when what comes next cannot be
+  // ordered behind work in flight, which is waited for then.
   void End();
 
   // Waits for this thread's current stream and for runs that nobody waited for; throws what failed.
@@ -53,6 +54,7 @@ class SessionRuns {
 
   Stream& CallerOf(uintptr_t compute_stream, const std::string& caller, bool& elsewhere) const;
   void Join(Run& run, Stream& stream);
+  void Leave(const Run& run, Stream& stream);
 
   DeviceState& device_;
   const uintptr_t compute_stream_;

@@ -122,7 +122,6 @@ struct CachingAllocator::Impl {
   PrivatePool* PrivateOf(const BlockPool& p);  // null: the default pool
   StreamState& Known(Stream& stream);
   Block* LiveAt(const void* ptr) const;
-  Block* BlockAround(const void* address) const;
 
   // Memory from the device, or a pluggable function, and back: allocator_segments.cc.
   size_t PreferredSegment(const BlockPool& from, size_t size, bool small) const;

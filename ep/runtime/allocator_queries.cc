@@ -104,7 +104,7 @@ void* CachingAllocator::LiveBlockAround(const void* address) const {
 bool CachingAllocator::FindBlock(const void* address, BlockInfo& out) const {
   if (InForkedChild()) return false;
   std::lock_guard lock(impl_->mutex);
-  const Block* block = impl_->BlockAround(address);
+  const Block* block = impl_->index.Around(address);
   if (block != nullptr) out = InfoOf(*block);
   return block != nullptr;
 }

@@ -78,7 +78,7 @@ Block* CachingAllocator::Impl::TakeFromPlug(std::unique_lock<std::mutex>& lock, 
   void* base = plug.alloc(size, device, stream);
   lock.lock();
   if (base == nullptr) return nullptr;
-  NPU_CHECK(BlockAround(base) == nullptr, "expected new memory from the pluggable allocator of NPU ", device, ", got ",
+  NPU_CHECK(index.Around(base) == nullptr, "expected new memory from the pluggable allocator of NPU ", device, ", got ",
             base, ", which it has not been given back yet");
   try {
     Block* block = from.TakeFromNewSegment(base, size, size, small, stream.id());

@@ -1,7 +1,6 @@
 #include "ep/runtime/block_pool.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace npu {
@@ -13,42 +12,9 @@ constexpr size_t kMinLargeRest = (size_t{1} << 20) + 1;
 
 }  // namespace
 
-bool BestFit::operator()(const Block* a, const Block* b) const {
-  if (a->owner != b->owner) return a->owner < b->owner;
-  if (a->size != b->size) return a->size < b->size;
-  return a->ptr < b->ptr;
-}
-bool BestFit::operator()(const Block* a, const Fit& b) const {
-  return a->owner != b.owner ? a->owner < b.owner : a->size < b.size;
-}
-bool BestFit::operator()(const Fit& a, const Block* b) const {
-  return a.owner != b->owner ? a.owner < b->owner : a.size < b->size;
-}
-
-bool ByAddress::operator()(const Block* a, const Block* b) const { return a->ptr < b->ptr; }
-bool ByAddress::operator()(const Block* a, const void* b) const { return a->ptr < b; }
-bool ByAddress::operator()(const void* a, const Block* b) const { return a < b->ptr; }
-
 BlockPool::~BlockPool() {
   for (auto& [raw, segment] : segments_)
-    for (Block* b = segment->first; b != nullptr;) Delete(std::exchange(b, b->next));
-}
-
-Block* BlockPool::NewBlock(Segment* segment, char* ptr, size_t size, uint64_t owner) {
-  auto block = std::make_unique<Block>();
-  block->segment = segment;
-  block->ptr = ptr;
-  block->size = size;
-  block->owner = owner;
-  FreeList alone;
-  block->node = alone.extract(alone.insert(block.get()).first);
-  block->place = index_.insert(block.get()).first;
-  return block.release();
-}
-
-void BlockPool::Delete(Block* block) {
-  index_.erase(block->place);
-  delete block;
+    for (Block* b = segment->first; b != nullptr;) index_.Drop(std::exchange(b, b->next));
 }
 
 Block* BlockPool::Take(size_t size, bool small, uint64_t owner) {
@@ -89,10 +55,10 @@ Block* BlockPool::TakeFromNewSegment(void* base, size_t bytes, size_t size, bool
   segments_.emplace(segment, std::move(made));
   Block* block = nullptr;
   try {
-    block = NewBlock(segment, static_cast<char*>(base), bytes, owner);
+    block = index_.Make(segment, static_cast<char*>(base), bytes, owner);
     Cut(block, size);
   } catch (...) {
-    if (block != nullptr) Delete(block);
+    if (block != nullptr) index_.Drop(block);
     segments_.erase(segment);
     throw;
   }
@@ -108,7 +74,7 @@ void BlockPool::Cut(Block* block, size_t size) {
   const Segment& segment = *block->segment;
   if (rest < (segment.small || segment.address_space > 0 ? kMinSmallRest : kMinLargeRest)) return;
   if (!segment.small && Oversize(size)) return;
-  Block* tail = NewBlock(block->segment, block->ptr + size, rest, block->owner);
+  Block* tail = index_.Make(block->segment, block->ptr + size, rest, block->owner, block);
   tail->prev = block;
   tail->next = block->next;
   if (tail->next != nullptr) tail->next->prev = tail;
@@ -119,7 +85,7 @@ void BlockPool::Cut(Block* block, size_t size) {
 
 Block* BlockPool::LastBlock(const Segment& segment) const {
   if (segment.first == nullptr) return nullptr;
-  return *std::prev(index_.lower_bound(static_cast<const void*>(static_cast<char*>(segment.base) + segment.bytes)));
+  return index_.LastBelow(static_cast<char*>(segment.base) + segment.bytes);
 }
 
 Segment* BlockPool::AddExpandable(void* base, size_t address_space, bool small, uint64_t owner) {
@@ -150,7 +116,7 @@ size_t BlockPool::FreeTail(const Segment& segment, uint64_t owner) const {
 
 void BlockPool::Grow(Segment* segment, size_t bytes, uint64_t owner) {
   Block* last = LastBlock(*segment);
-  Block* block = NewBlock(segment, static_cast<char*>(segment->base) + segment->bytes, bytes, owner);
+  Block* block = index_.Make(segment, static_cast<char*>(segment->base) + segment->bytes, bytes, owner);
   block->prev = last;
   (last == nullptr ? segment->first : last->next) = block;
   segment->bytes += bytes;
@@ -177,7 +143,7 @@ std::vector<BlockPool::Trimmed> BlockPool::TrimTails(size_t granule) {
       Insert(last);
     } else {
       (last->prev == nullptr ? segment->first : last->prev->next) = nullptr;
-      Delete(last);
+      index_.Drop(last);
     }
   }
   return out;
@@ -221,7 +187,7 @@ void BlockPool::Absorb(Block* block, Block* neighbour) {
     if (block->next != nullptr) block->next->prev = block;
   }
   block->size += neighbour->size;
-  Delete(neighbour);
+  index_.Drop(neighbour);
 }
 
 void BlockPool::Insert(Block* block) {
@@ -233,11 +199,11 @@ void BlockPool::Insert(Block* block) {
     Count(stats_.inactive_split, block->segment->small, 1);
     Count(stats_.inactive_split_bytes, block->segment->small, static_cast<int64_t>(block->size));
   }
-  block->listed = ListOf(*block).insert(std::move(block->node)).position;
+  block->listed = ListOf(*block).insert(std::move(block->list_node)).position;
 }
 
 void BlockPool::Remove(Block* block) {
-  block->node = ListOf(*block).extract(block->listed);
+  block->list_node = ListOf(*block).extract(block->listed);
   if (block->counted_as_split) {
     Discount(stats_.inactive_split, block->segment->small, 1);
     Discount(stats_.inactive_split_bytes, block->segment->small, static_cast<int64_t>(block->size));
@@ -302,7 +268,7 @@ std::unique_ptr<Segment> BlockPool::RemoveSegmentOf(Block* block) {
   if (Oversize(segment->bytes)) stats_.oversize_segments.Sub(1);
   Discount(stats_.segment, segment->small, 1);
   Discount(stats_.reserved_bytes, segment->small, static_cast<int64_t>(segment->bytes));
-  Delete(block);
+  index_.Drop(block);
   return segment;
 }
 

@@ -6,62 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "ep/runtime/allocator.h"
+#include "ep/runtime/block.h"
 
 namespace npu {
-
-struct Block;
-struct Segment;
-struct StreamUse;
-
-// What a request looks for in a list of free blocks.
-struct Fit {
-  uint64_t owner;
-  size_t size;
-};
-struct BestFit {  // by owner, then best fit, then address
-  using is_transparent = void;
-  bool operator()(const Block* a, const Block* b) const;
-  bool operator()(const Block* a, const Fit& b) const;
-  bool operator()(const Fit& a, const Block* b) const;
-};
-struct ByAddress {
-  using is_transparent = void;
-  bool operator()(const Block* a, const Block* b) const;
-  bool operator()(const Block* a, const void* b) const;
-  bool operator()(const void* a, const Block* b) const;
-};
-using FreeList = std::set<Block*, BestFit>;
-// Every block of an allocator, in whichever pool and state.
-using BlockIndex = std::set<Block*, ByAddress>;
-
-struct Block {
-  // kPending: freed, while a stream may still use it. kHeld: free, but taken out of the lists while its stream is
-  // being waited for.
-  enum class State { kLive, kPending, kHeld, kFree };
-
-  char* ptr = nullptr;
-  size_t size = 0;
-  size_t requested = 0;  // what the caller asked for
-  uint64_t owner = 0;    // stream that last used it; kAnyStream: no queued work touches it
-  State state = State::kLive;
-  bool counted_as_split = false;
-  Frames frames;  // where it was allocated, while a history is recorded
-  Segment* segment = nullptr;
-  Block* prev = nullptr;  // neighbours within the segment
-  Block* next = nullptr;
-  StreamUse* uses = nullptr;  // by the streams that a free must wait for
-  int pending_uses = 0;       // since the free
-  Block* held_next = nullptr;
-  // Places in the index and in a list of free blocks are taken when a block is made: to free it needs no memory.
-  BlockIndex::iterator place;
-  FreeList::node_type node;   // while it is in no list
-  FreeList::iterator listed;  // while it is
-};
 
 class BlockPool;
 
@@ -136,8 +87,6 @@ class BlockPool {
   bool Oversize(size_t size) const { return size >= settings_.max_split_size; }
   Block* LastBlock(const Segment& segment) const;
   Block* TakeFrom(FreeList& list, size_t size, uint64_t list_owner, uint64_t new_owner);
-  Block* NewBlock(Segment* segment, char* ptr, size_t size, uint64_t owner);
-  void Delete(Block* block);
   void Cut(Block* block, size_t size);
   void Absorb(Block* block, Block* neighbour);
   void Insert(Block* block);

@@ -8,6 +8,7 @@
 #include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/blocking.h"
 #include "ep/runtime/environment.h"
+#include "ep/runtime/fault_injection.h"
 #include "ep/runtime/graph_recording.h"
 #include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
@@ -118,6 +119,7 @@ Runtime::Runtime() {
   const AllocatorSettings settings = AllocatorSettingsFromEnvironment();
   const HostOptions options = HostOptionsFromEnvironment();
   backend_ = MakeHostBackend(options);
+  if (FaultInjectionFromEnvironment()) backend_ = std::make_unique<FaultInjection>(std::move(backend_));
   for (int i = 0; i < backend_->DeviceCount(); ++i)
     devices_.push_back(std::make_unique<Device>(*backend_, i, options.memory_limit, settings));
   for (const auto& device : devices_) device->allocator().ReadEnvironmentAtFirstUse();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "ep/runtime/blocking.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/tensor_dump.h"
 
@@ -29,6 +30,18 @@ void EagerContext::Run(const Kernel& kernel, const std::string& op) {
   std::vector<TensorView> made;
   for (const OutputState& output : outputs_) made.push_back(output.view);
   dump.Outputs(stream_, made);
+}
+
+void EagerContext::RunKept(std::shared_ptr<const Kernel> kernel, const std::string& op) {
+  try {
+    Run(*kernel, op);
+    stream_.Launch("release", [kernel] {});
+  } catch (...) {
+    // What was launched before has nothing else that keeps it.
+    const MayBlock scope;
+    stream_.device().backend().StreamSynchronize(stream_.handle());
+    throw;
+  }
 }
 
 TensorView EagerContext::Output(size_t i, DType dtype, const Shape& shape) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ class EagerContext final : public OpContext {
 
   // Computes; writes inputs and outputs to files where a dump asks for `op`.
   void Run(const Kernel& kernel, const std::string& op);
+  // The same with a kernel that the caller may drop at once: the stream's work keeps it.
+  void RunKept(std::shared_ptr<const Kernel> kernel, const std::string& op);
 
   size_t input_count() const override { return inputs_.size(); }
   size_t output_count() const override { return outputs_.size(); }

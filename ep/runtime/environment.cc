@@ -127,4 +127,9 @@ bool CpuFallbackDisabledFromEnvironment() {
   return value && ParseSwitch("TORCH_NPU_FALLBACK_CPU_DISABLE", *value);
 }
 
+bool FaultInjectionFromEnvironment() {
+  const auto value = Get("ORT_NPU_FAULT_INJECTION");
+  return value && ParseSwitch("ORT_NPU_FAULT_INJECTION", *value);
+}
+
 }  // namespace npu

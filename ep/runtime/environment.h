@@ -29,5 +29,6 @@ std::optional<Isa> IsaFromEnvironment();                 // ORT_NPU_ISA
 bool LaunchBlockingFromEnvironment();                    // ORT_NPU_LAUNCH_BLOCKING, default 0
 LogLevel LogLevelFromEnvironment();                      // ORT_NPU_LOG, default warning
 bool CpuFallbackDisabledFromEnvironment();               // TORCH_NPU_FALLBACK_CPU_DISABLE, default 0
+bool FaultInjectionFromEnvironment();                    // ORT_NPU_FAULT_INJECTION, default 0
 
 }  // namespace npu

@@ -29,7 +29,6 @@ class alignas(64) PoolJob {
     n_ = n;
     ranges_ = ranges;
     function_ = &f;
-    error_ = nullptr;
     device_.store(device, std::memory_order_relaxed);
     failed_.store(false, std::memory_order_relaxed);
     unfinished_.store(ranges, std::memory_order_relaxed);
@@ -37,7 +36,7 @@ class alignas(64) PoolJob {
     ticket_.store(static_cast<uint64_t>(generation) << 32 | ranges);
   }
 
-  // Waits for ranges that others run; returns the first exception.
+  // Waits for ranges that others run; returns the first exception and keeps none.
   std::exception_ptr Finish() {
     if (!SpinUntil([&] { return unfinished_.load(std::memory_order_acquire) == 0; }, kOwnerSpin)) {
       owner_sleeps_.store(1);

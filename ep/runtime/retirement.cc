@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "ep/runtime/blocking.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/worker_thread.h"
 
@@ -32,6 +33,9 @@ struct Retired {
     });
     return events.empty();
   }
+  void Wait() {
+    for (BackendEvent* event : events) backend->EventSynchronize(event);
+  }
   void Release() noexcept {
     try {
       release();
@@ -43,14 +47,16 @@ struct Retired {
 
 class Reaper {
  public:
-  void Add(Retired retired) {
+  // Takes it, or throws and leaves it as it is.
+  void Add(Retired& retired) {
     std::lock_guard lock(mutex_);
-    ++pending_[retired.backend];
-    added_.push_back(std::move(retired));
     if (!started_) {
       StartWorkerThread("npu-reaper", [this] { Work(); }).detach();
       started_ = true;
     }
+    added_.reserve(added_.size() + 1);
+    ++pending_[retired.backend];
+    added_.push_back(std::move(retired));
     changed_.notify_one();
   }
 
@@ -106,16 +112,54 @@ Reaper& GetReaper() {
   return reaper;
 }
 
+// Instead of the thread, which cannot be had. False where this would wait for itself, as a task of the very stream:
+// what was to be released then stays, which is better than to take it from work in flight.
+template <class F>
+bool WaitHere(const std::exception& why, F&& wait) noexcept {
+  NPU_LOG(kWarning, "retirement: waits, since ", why.what());
+  const MayBlock scope;
+  try {
+    wait();
+    return true;
+  } catch (const std::exception& e) {
+    NPU_LOG(kError, "retirement: ", e.what(), "; what it was to release stays");
+    return false;
+  }
+}
+
 }  // namespace
 
-void Retire(Backend& backend, std::vector<BackendEvent*> events, std::function<void()> release) {
+void Retire(Backend& backend, std::vector<BackendEvent*> events, std::function<void()> release) noexcept {
   if (InForkedChild()) return;
   Retired retired{&backend, std::move(events), std::move(release)};
-  if (retired.Passed()) {
-    retired.Release();
-  } else {
-    GetReaper().Add(std::move(retired));
+  try {
+    if (!retired.Passed()) return GetReaper().Add(retired);
+  } catch (const std::exception& e) {
+    if (!WaitHere(e, [&] { retired.Wait(); })) return;
+    retired.Passed();
   }
+  retired.Release();
+}
+
+void RetireAfter(Backend& backend, const std::vector<BackendStream*>& streams, std::function<void()> release) noexcept {
+  if (InForkedChild()) return;
+  std::vector<BackendEvent*> events;
+  for (BackendStream* stream : streams) {
+    if (backend.StreamQuery(stream)) continue;
+    BackendEvent* passed = nullptr;
+    try {
+      events.reserve(streams.size());
+      passed = backend.CreateEvent(/*timing=*/false);
+      backend.EventRecord(passed, stream);
+      events.push_back(passed);
+    } catch (const std::exception& e) {
+      if (passed != nullptr) backend.DestroyEvent(passed);
+      if (WaitHere(e, [&] { backend.StreamSynchronize(stream); })) continue;
+      for (BackendEvent* event : events) backend.DestroyEvent(event);
+      return;
+    }
+  }
+  Retire(backend, std::move(events), std::move(release));
 }
 
 void FinishRetirements(const Backend& backend) { GetReaper().Finish(backend); }

@@ -41,29 +41,23 @@ Stream::Stream(Device& device, int priority, StreamOwner owner)
       id_(NextStreamId()),
       users_(owner == StreamOwner::kThreads ? std::make_unique<StreamUsers>(id_) : nullptr),
       handle_(device.backend().CreateStream(device.index(), priority)) {
-  device_.streams_->Add(this);
+  try {
+    device_.streams_->Add(this);
+  } catch (...) {
+    device_.backend().DestroyStream(handle_);
+    throw;
+  }
 }
 
 Stream::~Stream() {
   device_.streams_->Remove(this);
   if (InForkedChild()) return;
-  Backend& backend = device_.backend();
-  const auto release = [&device = device_, id = id_, handle = handle_] {
+  RetireAfter(device_.backend(), {handle_}, [&device = device_, id = id_, handle = handle_] {
     if (const Status status = device.backend().StreamSynchronize(handle))
       NPU_LOG(kError, "stream ", id, " was destroyed with an error nobody asked for: ", status->message);
     device.allocator().ReleaseStream(id);
     device.backend().DestroyStream(handle);
-  };
-  try {
-    std::vector<BackendEvent*> passed;
-    if (!backend.StreamQuery(handle_)) {
-      passed.push_back(backend.CreateEvent(/*timing=*/false));
-      backend.EventRecord(passed.back(), handle_);
-    }
-    Retire(backend, std::move(passed), release);
-  } catch (const std::exception& e) {
-    NPU_LOG(kError, "stream ", id_, ": ", e.what());
-  }
+  });
 }
 
 // What comes before anything that this thread enqueues.

@@ -74,7 +74,7 @@ class ThreadPool {
       }
     }
     const std::exception_ptr error = job.Finish();
-    places_.fetch_and(~(1u << place), std::memory_order_release);
+    owned_.fetch_and(~(1u << place), std::memory_order_release);
     if (error) std::rethrow_exception(error);
   }
 
@@ -116,14 +116,16 @@ class ThreadPool {
     std::array<uint32_t, kMaxDevices> running_of{};
   };
 
-  // The lowest free place for a job, so that kernels one after another use the same; -1 when there is none.
+  // The lowest free place for a job, so that few are ever used; -1 when there is none.
   int TakePlace() {
-    uint32_t taken = places_.load(std::memory_order_relaxed);
+    uint32_t owned = owned_.load(std::memory_order_relaxed);
     int place;
     do {
-      place = std::countr_one(taken);
+      place = std::countr_one(owned);
       if (place == kMostJobs) return -1;
-    } while (!places_.compare_exchange_weak(taken, taken | 1u << place));
+    } while (!owned_.compare_exchange_weak(owned, owned | 1u << place, std::memory_order_acquire,
+                                           std::memory_order_relaxed));
+    if ((used_.load(std::memory_order_relaxed) & 1u << place) == 0) used_.fetch_or(1u << place);
     return place;
   }
 
@@ -152,17 +154,17 @@ class ThreadPool {
     return std::max(threads_ - std::min(load.running, threads_), share - std::min(of_device, share));
   }
   uint32_t FreeCores(int device) {
-    const uint32_t places = places_.load();
+    const uint32_t places = used_.load();
     return std::has_single_bit(places) ? threads_ - 1 : FreeCores(LoadOf(places), device);
   }
   bool AllCoresBusy() {
-    const uint32_t places = places_.load();
+    const uint32_t places = used_.load();
     return std::popcount(places) > 1 && LoadOf(places).running >= threads_;
   }
 
   // The job that a thread should take its next range of; null when none has a range and a core left for it.
   PoolJob* Choose() {
-    const uint32_t places = places_.load();
+    const uint32_t places = used_.load();
     if (places == 0) return nullptr;
     if (!std::has_single_bit(places)) return ChooseAmong(places);
     PoolJob& job = jobs_[static_cast<size_t>(std::countr_zero(places))];
@@ -170,6 +172,9 @@ class ThreadPool {
   }
 
   PoolJob* ChooseAmong(uint32_t places) {
+    bool any = false;
+    ForEachJob(places, [&](const PoolJob& job) { any |= job.unclaimed() != 0; });
+    if (!any) return nullptr;
     const Load load = LoadOf(places);
     PoolJob* chosen = nullptr;
     std::pair<uint32_t, uint32_t> fewest;
@@ -238,7 +243,10 @@ class ThreadPool {
   }
 
   const uint32_t threads_;
-  alignas(64) std::atomic<uint32_t> places_{0};  // bit i: jobs_[i] has an owner
+  // Bit i: jobs_[i] has an owner; and: has ever had one. Idle workers read the second all the time, and it must
+  // not be written for every kernel.
+  alignas(64) std::atomic<uint32_t> owned_{0};
+  alignas(64) std::atomic<uint32_t> used_{0};
   alignas(64) std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> helpers_{0};
   std::atomic<uint32_t> epoch_{0};
@@ -272,12 +280,12 @@ void SetPoolDevice(int device) {
 void ParallelFor(int64_t n, int64_t grain, RangeFunction f) {
   if (n <= 0) return;
   const int64_t most = n / std::max<int64_t>(grain, 1);
-  if (most >= 2 && !inside_parallel && Pool().threads() > 1) {
+  if (most >= 2 && !inside_parallel) {
     ThreadPool& pool = Pool();
-    pool.Run(n, static_cast<uint32_t>(std::min(most, pool.threads() * kRangesPerThread)), f);
-  } else {
-    f(0, n);
+    if (pool.threads() > 1)
+      return pool.Run(n, static_cast<uint32_t>(std::min(most, pool.threads() * kRangesPerThread)), f);
   }
+  f(0, n);
 }
 
 }  // namespace npu

@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include "ep/runtime/device.h"
+#include "ep/runtime/fault_injection.h"
 #include "ep/runtime/launch_trace.h"
 #include "ep/runtime/tensor_dump.h"
 #include "python/csrc/module.h"
@@ -29,6 +31,15 @@ void BindDiagnostics(py::module_& m) {
       },
       "path"_a, "inputs"_a, "outputs"_a, "ops"_a);
   m.def("stop_dump", &TensorDump::Stop);
+
+  // With ORT_NPU_FAULT_INJECTION=1: see fault_injection.h.
+  constexpr auto faults = []() -> FaultInjection& { return FaultInjection::Of(Runtime::Instance().backend()); };
+  m.def(
+      "arm_fault", [=](const std::string& call, int64_t nth, int64_t times) { faults().Arm(call, nth, times); },
+      "call"_a, "nth"_a, "times"_a = 1);
+  m.def("disarm_fault", [=] { return faults().Disarm(); });
+  m.def("backend_calls", [=] { return faults().calls(); });
+  m.def("backend_objects", [=] { return faults().held(); });
 }
 
 }  // namespace npu::python

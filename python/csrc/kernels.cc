@@ -5,6 +5,7 @@
 #include "ep/runtime/device.h"
 #include "ep/runtime/eager_context.h"
 #include "ep/runtime/op_registry.h"
+#include "ep/runtime/run_to_end.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_pool.h"
 
@@ -101,18 +102,9 @@ class EagerKernel {
     }
     CallInputs call(inputs);
     StreamLease stream(runtime.device(0));
-    try {
-      Compute(*stream, call, allocate, in_place);
-    } catch (...) {
-      // What was launched before the failure still uses the caller's tensors.
-      try {
-        Wait(*stream);
-      } catch (const Error&) {
-        // The failure that the caller is told of came first.
-      }
-      throw;
-    }
-    Wait(*stream);
+    RunToEnd(*stream, [&] {
+      WithContext(*stream, call, allocate, in_place, [&](EagerContext& context) { context.Run(*kernel_, type_); });
+    });
   }
 
   // Enqueues on the current stream of `device`, whose memory all tensors lie in, and returns.
@@ -120,13 +112,13 @@ class EagerKernel {
               const std::vector<std::pair<size_t, size_t>>& in_place, int device) const {
     CallInputs call(inputs);
     Stream& stream = CurrentStream(device);
-    Compute(stream, call, allocate, in_place);
-    stream.Launch("release", [kernel = kernel_] {});  // whoever made the kernel may drop it before it has run
+    WithContext(stream, call, allocate, in_place, [&](EagerContext& context) { context.RunKept(kernel_, type_); });
   }
 
  private:
-  void Compute(Stream& stream, CallInputs& call, const py::function& allocate,
-               const std::vector<std::pair<size_t, size_t>>& in_place) const {
+  template <class F>
+  void WithContext(Stream& stream, CallInputs& call, const py::function& allocate,
+                   const std::vector<std::pair<size_t, size_t>>& in_place, F&& f) const {
     EagerContext context(stream, std::move(call.views), output_count_,
                          [&](size_t i, DType dtype, const Shape& shape) -> void* {
                            const py::tuple dims = py::cast(std::vector<int64_t>(shape.begin(), shape.end()));
@@ -134,12 +126,7 @@ class EagerKernel {
                            return reinterpret_cast<void*>(address.cast<uintptr_t>());
                          });
     for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
-    context.Run(*kernel_, type_);
-  }
-
-  static void Wait(Stream& stream) {
-    py::gil_scoped_release release;
-    stream.Synchronize();
+    f(context);
   }
 
   std::shared_ptr<const Kernel> kernel_;

@@ -211,6 +211,45 @@ def test_snapshot_history_and_dump(block, tmp_path):
         npu._record_memory_history("some")
 
 
+def test_looking_an_address_up_writes_nothing_into_the_history(block):
+    address = block(4000)
+    _C.record_memory_history(0, 100, False)
+    try:
+        _C.copy_to_host(0, address + 100, 16)
+        _C.fill(0, address, 1, 4000)
+        assert _C.device_of_address(address + 3999) == 0
+        assert _C.classify_address(0, address + 1) == 3
+        assert _C.classify_address(0, 4096) == 1
+        assert _C.memory_history(0) == []
+    finally:
+        _C.record_memory_history(0, 0, False)
+
+
+UNCACHED = """
+from onnxruntime_npu import _C, npu
+free, total = npu.mem_get_info()
+p = npu.caching_allocator_alloc(4 << 20)
+assert npu.memory_allocated() == npu.memory_reserved() == 4 << 20
+assert npu.mem_get_info() == (free - (4 << 20), total)
+assert _C.device_of_address(p + 12345) == 0
+npu.set_per_process_memory_fraction(8 * 2**20 / total)
+try:
+    npu.caching_allocator_alloc(8 << 20)
+except npu.OutOfMemoryError:
+    assert npu.memory_stats()["num_ooms"] == 1
+npu.caching_allocator_delete(p)
+assert npu.memory_reserved() == 0 and npu.max_memory_reserved() == 4 << 20
+npu.reset_peak_memory_stats()
+npu.reset_accumulated_memory_stats()
+stats = npu.memory_stats()
+print(stats["reserved_bytes.all.peak"], stats["allocation.all.allocated"], stats["num_ooms"])
+"""
+
+
+def test_statistics_and_limits_hold_without_caching(run_python):
+    assert run_python(UNCACHED, PYTORCH_NO_NPU_MEMORY_CACHING="1") == (0, "0 0 0\n")
+
+
 def test_memory_summary(block):
     block(5 << 20)
     text = npu.memory_summary()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 
 import ml_dtypes
 import numpy as np
@@ -169,9 +168,11 @@ def test_a_copy_between_pinned_and_host_memory_comes_behind_the_copies_under_way
     a = rng.standard_normal((300, 500), dtype=np.float32)
     there, host = ortvalue_from_numpy(a), np.zeros_like(a)
     pinned = pinned_value(a.shape)
-    stream, gate = held_back_stream()
+    stream = npu_device().create_sync_stream()
+    large = [ortvalue_from_numpy(np.zeros(16 << 20, np.float32)) for _ in range(2)]
+    for _ in range(10):  # keeps the stream busy
+        copy_tensors(large[:1], large[1:], stream)
     copy_tensors([there], [pinned], stream)
-    threading.Timer(0.1, lambda: gate.record(npu.Stream())).start()
     to = ort.OrtValue.ortvalue_from_numpy(host)
     copy_tensors([pinned], [to], stream if with_stream else None)
     np.testing.assert_array_equal(to.numpy(), a)

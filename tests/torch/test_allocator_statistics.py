@@ -1,4 +1,4 @@
-"""A pluggable allocator's own statistics, in torch's C++ structure."""
+"""Statistics of a pluggable allocator, and memory that is not cached, through torch."""
 
 import subprocess
 from pathlib import Path
@@ -46,3 +46,76 @@ def test_statistics_of_a_pluggable_allocator(tmp_path, run_python):
     subprocess.run([*command, "-o", library, str(tmp_path / "alloc.cc")], check=True)
     script = f"import sys, torch; sys.argv[1:] = [{library!r}]\n" + SCRIPT
     assert run_python(script, ORT_NPU_LOG="error") == (0, "")
+
+
+UNCACHED_CAPTURE = """
+import torch, onnxruntime_npu
+x = torch.ones(1000, device="npu")
+graph = torch.npu.NPUGraph()
+with torch.npu.graph(graph):
+    y = (x + 1) * 2
+used = torch.npu.memory_reserved()
+others = [torch.full((1000,), 7.0, device="npu") for _ in range(50)]
+graph.replay()
+torch.npu.synchronize()
+assert all(bool((o == 7).all()) for o in others)
+print(y[0].item(), y[999].item())
+del graph, y, others
+torch.npu.synchronize()
+assert torch.npu.memory_reserved() < used
+"""
+
+
+def test_a_capture_without_caching_keeps_its_memory(run_python):
+    assert run_python(UNCACHED_CAPTURE, PYTORCH_NO_NPU_MEMORY_CACHING="1") == (0, "4.0 4.0\n")
+
+
+UNCACHED_FAILURES = """
+import torch, onnxruntime_npu
+table = torch.arange(40.0, device="npu").view(10, 4)
+bad = torch.full((3,), 99, device="npu")
+torch.npu.synchronize()
+for i in range(12):
+    taken = torch.empty(5 << 20, device="npu")
+    try:
+        table.index_select(0, bad)
+        del taken
+        torch.npu.synchronize()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        assert "index" in str(error)
+    else:
+        raise AssertionError("no error")
+print(torch.npu.memory_reserved() < 1 << 20)
+"""
+
+
+def test_memory_freed_behind_failed_work_is_not_lost_without_caching(run_python):
+    environment = {"PYTORCH_NO_NPU_MEMORY_CACHING": "1", "ORT_NPU_MEMORY_LIMIT": str(64 << 20)}
+    assert run_python(UNCACHED_FAILURES, **environment) == (0, "True\n")
+
+
+FORKED = """
+import os
+import torch, onnxruntime_npu
+t = torch.ones(4, device="npu")
+side = torch.npu.Stream()
+t.record_stream(side)
+with torch.npu.stream(side):
+    u = t + 1
+torch.npu.synchronize()
+child = os.fork()
+if child == 0:
+    del t, u
+    try:
+        torch.empty(4, device="npu")
+    except RuntimeError as error:
+        os._exit(0 if "fork" in str(error) else 2)
+    os._exit(3)
+print(os.waitpid(child, 0)[1], u[0].item())
+"""
+
+
+def test_a_forked_child_frees_nothing_and_is_told_why_it_cannot_allocate(run_python):
+    assert run_python(FORKED) == (0, "0 2.0\n")

@@ -40,10 +40,13 @@ def test_numbers_are_captured_by_value():
     with npu.graph(graph):
         y = x * scalar + 0.5
         z = torch.full((2,), 7.0, device="npu")
+        z[0] = 5.0
+        pairs = torch.tril_indices(2, 2, device="npu")
     scalar.fill_(100)
     graph.replay()
     assert y.tolist() == [3.5] * 4
-    assert z.tolist() == [7, 7]
+    assert z.tolist() == [5, 7]
+    assert pairs.tolist() == [[0, 1, 1], [0, 0, 1]]
 
 
 def test_pinned_memory_is_read_and_written_at_each_replay():

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/runtime/graph.h"
 #include "ep/runtime/pinned_memory.h"
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
@@ -72,7 +73,14 @@ void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (non_blocking && PinnedMemory::Instance().Contains(from.const_data_ptr())) {
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
     PinnedMemory::Instance().RecordUse(from.const_data_ptr(), stream);
-  } else if (bytes <= kStagedBytes) {
+    return;
+  }
+  // A number is an argument, as it is of a kernel. A replay could not read other memory again, which may be gone.
+  if (from.dim() > 0)
+    Graph::RefuseInCapture(stream,
+                           "a copy from host memory that is not pinned, or that waits; make the tensor with "
+                           "pin_memory() and copy it with non_blocking=True");
+  if (bytes <= kStagedBytes) {
     const auto* begin = static_cast<const char*>(from.const_data_ptr());
     auto copy = [to = to.mutable_data_ptr(), staged = std::vector<char>(begin, begin + bytes)] {
       std::memcpy(to, staged.data(), staged.size());
@@ -171,6 +179,7 @@ at::Tensor& FillScalar(at::Tensor& self, const c10::Scalar& value) {
 at::Tensor& FillTensor(at::Tensor& self, const at::Tensor& value) {
   TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
               " dimensions.");
+  if (value.is_cpu()) return FillScalar(self, value.item());
   if (self.numel() > 0) CopyFrom(value, self, false);
   return self;
 }

@@ -43,12 +43,12 @@ at::Tensor& LinspaceOut(const c10::Scalar& start, const c10::Scalar& end, int64_
   return Deliver(row, out);
 }
 
-// Few numbers, reckoned on the host.
+// Few numbers, reckoned on the host. Pinned, so that a capture can keep them.
 template <auto make>
 at::Tensor TriangleIndices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
                            std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
-  return make(rows, columns, offset, at::TensorOptions(dtype.value_or(at::kLong)).device(at::kCPU))
-      .to(device.value_or(DeviceAt(CurrentDevice())));
+  const at::Tensor host = make(rows, columns, offset, at::TensorOptions(dtype.value_or(at::kLong)).device(at::kCPU));
+  return host.pin_memory().to(device.value_or(DeviceAt(CurrentDevice())), host.scalar_type(), /*non_blocking=*/true);
 }
 at::Tensor Lower(int64_t rows, int64_t columns, int64_t offset, at::TensorOptions options) {
   return at::tril_indices(rows, columns, offset, options);

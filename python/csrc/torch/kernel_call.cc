@@ -212,12 +212,8 @@ KernelCall& KernelCall::Set(const char* name, Attributes::Value value) {
 void KernelCall::Launch(size_t outputs, int device, const EagerContext::AllocateOutput& allocate) {
   bool shared = true;
   const std::shared_ptr<Kernel> kernel = FindKernel(def_, since_version_, attributes_, inputs_.size(), outputs, shared);
-  Stream& stream = CurrentStream(device);
-  {
-    EagerContext context(stream, std::move(inputs_), outputs, allocate);
-    context.Run(*kernel, def_.type);
-  }
-  if (!shared) stream.Launch("release", [kernel] {});  // lives until the work before it is done
+  EagerContext context(CurrentStream(device), std::move(inputs_), outputs, allocate);
+  shared ? context.Run(*kernel, def_.type) : context.RunKept(kernel, def_.type);
 }
 
 // Whether writing `out` while the inputs are read would be wrong for this kernel.

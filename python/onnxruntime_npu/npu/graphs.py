@@ -43,7 +43,9 @@ def graph_pool_handle() -> tuple[int, int]:
 class NPUGraph:
     """Work of a stream, captured once and replayed as often as wanted, at the same addresses.
 
-    Kernels that a capture launched must stay: keep the session or the module that made them.
+    What was made outside of the capture and is used in it, tensors and pinned memory's content,
+    is the caller's to keep. What a replay could not do again raises inside the capture and spoils
+    it: waits, runs of sessions, copies from and to host memory that is not pinned.
     """
 
     def __init__(self) -> None:
@@ -241,6 +243,8 @@ def graph_task_group_end(stream: Stream) -> Any:
 def graph_task_update_begin(stream: Stream, handle: Any) -> None:
     """From now on operators on ``stream`` replace those of a group, the same in the same order.
 
+    They take their place at graph_task_update_end(), all at once.
+
     Raises:
         RuntimeError: the stream is capturing, or the group's graph is gone.
     """
@@ -251,6 +255,6 @@ def graph_task_update_end(stream: Stream) -> None:
     """End the replacement.
 
     Raises:
-        RuntimeError: it was not begun, or operators are missing.
+        RuntimeError: it was not begun, or operators are missing; the group is then as it was.
     """
     _C.graph_update_end(_stream(stream))

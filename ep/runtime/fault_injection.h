@@ -1,0 +1,89 @@
+// A backend in front of another that makes a chosen call fail: for tests of what a failure leaves behind. Allocations
+// give null, waits give a status after they have waited, and everything else throws before it has done anything.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#include "ep/runtime/backend.h"
+#include "ep/runtime/backend_extensions.h"
+
+namespace npu {
+
+class FaultInjection final : public Backend, public BackendExtensions {
+ public:
+  explicit FaultInjection(std::unique_ptr<Backend> backend);
+  // Throws Error(kUnsupported) when nothing can be made to fail: see ORT_NPU_FAULT_INJECTION.
+  static FaultInjection& Of(Backend& backend);
+
+  // From now on the `nth` call of a function of that name ("EventRecord") fails, and `times` - 1 more behind it.
+  void Arm(const std::string& call, int64_t nth, int64_t times = 1);
+  // Nothing fails any more. Returns how many calls did since Arm().
+  int64_t Disarm();
+  int64_t failed() const;
+  // How often each function was called that may fail.
+  std::map<std::string, int64_t> calls() const;
+  // What was made and not destroyed: "streams", "events", "device" and "pinned" memory, "addresses".
+  std::map<std::string, int64_t> held() const;
+
+  const char* name() const override { return backend_->name(); }
+  int DeviceCount() const override { return backend_->DeviceCount(); }
+  DeviceProperties Properties(int device) const override { return backend_->Properties(device); }
+  bool KernelsReachHostMemory() const override { return backend_->KernelsReachHostMemory(); }
+
+  void* AllocDevice(int device, size_t bytes) override;
+  void FreeDevice(int device, void* ptr, size_t bytes) override;
+  void* AllocPinned(size_t bytes) override;
+  void FreePinned(void* ptr) override;
+
+  BackendStream* CreateStream(int device, int priority) override;
+  void DestroyStream(BackendStream* stream) override;
+  void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes) override;
+  void LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) override;
+  void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) override;
+  void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) override;
+  void Memset(BackendStream* stream, void* dst, int value, size_t bytes) override;
+  bool StreamQuery(BackendStream* stream) override { return backend_->StreamQuery(stream); }
+  Status StreamSynchronize(BackendStream* stream) override;
+  void StreamResume(BackendStream* stream, Status failure) override;
+
+  BackendEvent* CreateEvent(bool timing) override;
+  void DestroyEvent(BackendEvent* event) override;
+  void EventRecord(BackendEvent* event, BackendStream* stream) override;
+  void StreamWaitEvent(BackendStream* stream, BackendEvent* event) override;
+  bool EventQuery(BackendEvent* event) override { return backend_->EventQuery(event); }
+  Status EventSynchronize(BackendEvent* event) override;
+  Status EventStatus(BackendEvent* event) override { return backend_->EventStatus(event); }
+  int64_t EventTimestampNs(BackendEvent* event) override { return backend_->EventTimestampNs(event); }
+
+  void* ReserveAddresses(int device, size_t bytes) override;
+  void ReleaseAddresses(void* ptr, size_t bytes) override;
+  bool MapDevice(int device, void* ptr, size_t bytes) override;
+  void UnmapDevice(int device, void* ptr, size_t bytes) override;
+  void CopyInTask(void* dst, const void* src, size_t bytes, CopyKind kind) override;
+  void FillInTask(void* dst, int value, size_t bytes) override;
+  void MakeBlocking(BackendStream* stream) override;
+  void AbortStream(BackendStream* stream, const std::string& reason) override;
+
+ private:
+  bool Fails(const char* call);  // counts it
+  void ThrowIfFails(const char* call);
+  Status WithFault(const char* call, Status status);
+  template <class T>
+  T* Keep(const char* kind, T* made);
+  void Forget(const char* kind, const void* gone);
+  BackendExtensions& extensions() { return BackendExtensions::Of(*backend_); }
+
+  const std::unique_ptr<Backend> backend_;
+  mutable std::mutex mutex_;
+  std::map<std::string, int64_t> calls_;
+  std::map<std::string, std::unordered_set<const void*>> held_;
+  std::string armed_;
+  int64_t passing_ = 0, failing_ = 0, failed_ = 0;
+};
+
+}  // namespace npu
