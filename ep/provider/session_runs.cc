@@ -110,10 +110,8 @@ void SessionRuns::End() {
     const auto found = std::find_if(runs_.begin(), runs_.end(), [](const auto& r) { return r.get() == current; });
     run = std::move(*found);
     runs_.erase(found);
-    std::erase_if(unawaited_, [this](const auto& done) {
-      Backend& backend = device_.device().backend();
-      return backend.EventQuery(done->handle()) && backend.EventStatus(done->handle()) == nullptr;
-    });
+    // This run came after what this thread left before, and has told of it.
+    std::erase_if(unawaited_, [](const Unawaited& work) { return work.thread == ThisThreadNumber(); });
   }
   current = nullptr;
   std::exception_ptr failed;
@@ -147,19 +145,19 @@ void SessionRuns::Leave(const Run& run, Stream& stream) {
   backend.StreamResume(stream.handle(), nullptr);  // the next run on this stream has its own errors
   if (run.caller == nullptr) Outstanding::Add(device_.device(), done);
   std::lock_guard lock(mutex_);
-  unawaited_.push_back(std::move(done));
+  unawaited_.push_back({ThisThreadNumber(), std::move(done)});
 }
 
 void SessionRuns::Wait() {
   const MayBlock scope;
-  std::vector<std::shared_ptr<const Event>> unawaited;
+  std::vector<Unawaited> unawaited;
   {
     std::lock_guard lock(mutex_);
     unawaited.swap(unawaited_);
   }
   Status failed;
-  for (const auto& done : unawaited) {
-    const Status status = device_.device().backend().EventSynchronize(done->handle());
+  for (const Unawaited& work : unawaited) {
+    const Status status = device_.device().backend().EventSynchronize(work.done->handle());
     if (failed == nullptr) failed = status;
   }
   device_.WaitForCaller();

@@ -51,6 +51,11 @@ class SessionRuns {
     const Stream* entered = nullptr;  // the last of them that this thread entered
   };
   static thread_local Run* current;
+  // The end of a run that nobody waited for: the last of its thread.
+  struct Unawaited {
+    uint64_t thread;
+    std::shared_ptr<const Event> done;
+  };
 
   Stream& CallerOf(uintptr_t compute_stream, const std::string& caller, bool& elsewhere) const;
   void Join(Run& run, Stream& stream);
@@ -62,7 +67,7 @@ class SessionRuns {
   std::vector<std::unique_ptr<Stream>> streams_;  // all, in use or idle
   std::vector<Stream*> idle_;
   std::vector<std::unique_ptr<Run>> runs_;               // in progress
-  std::vector<std::shared_ptr<const Event>> unawaited_;  // ends of runs that nobody waited for
+  std::vector<Unawaited> unawaited_;
 };
 
 }  // namespace npu::provider

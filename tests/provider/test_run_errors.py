@@ -105,6 +105,19 @@ def test_an_unsynchronised_run_is_told_of_where_its_outputs_are_waited_for():
     )
 
 
+def test_a_failure_that_was_told_of_is_not_told_again_with_a_good_run():
+    session, output = gather_session()
+    bad, good = bound(session, output, ROWS + 4), bound(session, output, 1)
+    session.run_with_iobinding(bad, unsynchronised())
+    with pytest.raises(RuntimeError, match=f"got {ROWS + 4} "):
+        npu.current_stream().synchronize()
+    session.run_with_iobinding(good, unsynchronised())
+    good.synchronize_outputs()
+    np.testing.assert_array_equal(
+        onnxruntime_npu.ortvalue_to_numpy(good.get_outputs()[0]), np.ones((1, 8), np.float32)
+    )
+
+
 def test_outputs_of_a_failed_unsynchronised_run_are_not_handed_out():
     session, output = gather_session()
     bad = bound(session, output, ROWS + 2)
