@@ -73,6 +73,7 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
     run->after = std::make_unique<Event>(backend);
     backend.EventRecord(run->after->handle(), stream.handle());
   }
+  if (!elsewhere) stream.TellNews();
   if (elsewhere) run->caller = &stream;
   std::lock_guard lock(mutex_);
   runs_.push_back(std::move(run));

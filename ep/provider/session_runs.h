@@ -66,7 +66,7 @@ class SessionRuns {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;  // all, in use or idle
   std::vector<Stream*> idle_;
-  std::vector<std::unique_ptr<Run>> runs_;               // in progress
+  std::vector<std::unique_ptr<Run>> runs_;  // in progress
   std::vector<Unawaited> unawaited_;
 };
 

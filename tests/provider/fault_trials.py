@@ -99,9 +99,18 @@ def _fail(work: Callable[[], Any], call: str, nth: int) -> tuple[int, str | None
     except AssertionError as error:
         raise AssertionError(f"a wrong result when {call} {nth} failed: {error}") from error
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+        told = _chain(error)
     gc.collect()  # what goes late goes with the failure, too
     return _C.disarm_fault(), told
+
+
+def _chain(error: BaseException | None) -> str:
+    """Return what it says, and what it came from: leaving a `with` may fail for a failure in it."""
+    lines = []
+    while error is not None:
+        lines.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__ or error.__context__
+    return "\n".join(lines)
 
 
 def _settled(expected: dict[str, int] | None = None) -> dict[str, int]:
