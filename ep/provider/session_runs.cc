@@ -67,11 +67,13 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
                          "option enable_npu_graph");
   auto run = std::make_unique<Run>(Run{.owner = this});
   Backend& backend = device_.device().backend();
-  if (!elsewhere && Outstanding::Any()) Outstanding::Join(stream);
+  // What this thread left in other runs is no business of the caller's stream, which other threads may share.
+  if (!elsewhere && Outstanding::Any()) run->after = Outstanding::Of(device_.device());
   const bool idle = backend.StreamQuery(stream.handle());
   if (!idle || backend.StreamSynchronize(stream.handle()) != nullptr) {
-    run->after = std::make_unique<Event>(backend);
-    backend.EventRecord(run->after->handle(), stream.handle());
+    auto reached = std::make_shared<Event>(backend);
+    backend.EventRecord(reached->handle(), stream.handle());
+    run->after.push_back(std::move(reached));
   }
   if (!elsewhere) stream.TellNews();
   if (elsewhere) run->caller = &stream;
@@ -82,7 +84,7 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
 
 void SessionRuns::Join(Run& run, Stream& stream) {
   if (std::find(run.streams.begin(), run.streams.end(), &stream) != run.streams.end()) return;
-  if (run.after != nullptr) device_.device().backend().StreamWaitEvent(stream.handle(), run.after->handle());
+  for (const auto& event : run.after) device_.device().backend().StreamWaitEvent(stream.handle(), event->handle());
   run.streams.push_back(&stream);
 }
 

@@ -64,6 +64,13 @@ void Outstanding::Join(Stream& stream) {
   any_ = !mine.empty();
 }
 
+std::vector<std::shared_ptr<const Event>> Outstanding::Of(const Device& device) {
+  std::vector<std::shared_ptr<const Event>> events;
+  for (const Work& work : mine)
+    if (work.device == &device && (!work.Over() || work.status() != nullptr)) events.push_back(work.done);
+  return events;
+}
+
 void Outstanding::Wait(const Device& device, Failures& failures) {
   for (const Work& work : mine)
     if (work.device == &device) failures.Add(device.backend().EventSynchronize(work.done->handle()));

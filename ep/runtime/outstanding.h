@@ -22,6 +22,8 @@ class Outstanding {
   static void Add(const Device& device, std::shared_ptr<const Event> done);
   // `stream` goes on behind this thread's work on its device.
   static void Join(Stream& stream);
+  // The ends of this thread's work on the device, but for what is over and well.
+  static std::vector<std::shared_ptr<const Event>> Of(const Device& device);
   // Waits for this thread's work on the device; it has been seen then, with its failures.
   static void Wait(const Device& device, Failures& failures);
   // The same for every thread's work, which its thread still has to see.

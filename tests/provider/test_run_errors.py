@@ -146,3 +146,30 @@ def test_an_unsynchronised_failure_stays_with_its_thread():
     session.run(None, feeds(1))
     other.join()
     assert len(told) == 1 and f"got {ROWS + 3} " in told[0]
+
+
+def test_a_run_behind_an_unsynchronised_failure_fails_with_it_and_no_other_threads():
+    session, output = gather_session()
+    bad = bound(session, output, ROWS + 5)
+    left, passed = threading.Event(), threading.Event()
+    told = []
+
+    def leave_a_failure_and_go_on():
+        session.run_with_iobinding(bad, unsynchronised())
+        try:
+            session.run(None, feeds(1))
+        except Exception as error:
+            told.append(str(error))
+        left.set()
+        passed.wait()
+        npu.current_stream().synchronize()  # told already
+        told.append("went on")
+
+    other = threading.Thread(target=leave_a_failure_and_go_on)
+    other.start()
+    left.wait()
+    np.testing.assert_array_equal(session.run(None, feeds(1))[0], np.ones((1, 8), np.float32))
+    npu.current_stream().synchronize()
+    passed.set()
+    other.join()
+    assert len(told) == 2 and f"got {ROWS + 5} " in told[0] and told[1] == "went on"
