@@ -316,15 +316,16 @@ TEST_CASE("status: what a thread enqueues comes behind work that it left on othe
 TEST_CASE("status: a wait tells of its stream and of work that the thread left elsewhere") {
   TestDevice t;
   std::vector<std::unique_ptr<Stream>> runs;
+  std::vector<std::shared_ptr<Event>> ends;
   for (const char* op : {"run a", "run b"}) {
     runs.push_back(t.device.CreateStream(0, StreamOwner::kOne));
     runs.back()->Launch(op, [] { throw std::runtime_error("no"); });
-    auto end = std::make_shared<Event>(*t.backend);
-    t.backend->EventRecord(end->handle(), runs.back()->handle());
+    ends.push_back(std::make_shared<Event>(*t.backend));
+    t.backend->EventRecord(ends.back()->handle(), runs.back()->handle());
     t.backend->StreamResume(runs.back()->handle(), nullptr);
-    if (runs.size() == 1) Break(t.stream());  // before the thread has left anything
-    Outstanding::Add(t.device, end);
   }
+  Break(t.stream());  // before the thread has left anything: later work would come behind it
+  for (const auto& end : ends) Outstanding::Add(t.device, end);
   CHECK_THROWS_WITH(t.stream().Synchronize(),
                     "[bad] no; and on another stream: [run a] no; and on another stream: [run b] no");
   t.stream().Synchronize();
