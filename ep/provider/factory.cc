@@ -170,7 +170,12 @@ OrtEp* Factory::MakeEp(const OrtKeyValuePairs* const* metadata, size_t count, co
   // ORT places the session's memory on the device it chose, so another one cannot serve it.
   NPU_CHECK(options.device_id == index, "NPUExecutionProvider: provider option 'device_id' expected ", index,
             ", the device that onnxruntime chose; got '", options.device_id, "'");
-  return NewEp(*this, options, logger);
+  try {
+    return NewEp(*this, options, logger);
+  } catch (const Error& error) {
+    // The name says whose error it is to session_hook.py: onnxruntime itself would go on with the CPU.
+    throw Error(error.code(), Concat(kEpName, ": ", error.what()));
+  }
 }
 
 DeviceState& Factory::DeviceOfMemory(const OrtMemoryDevice* memory) {

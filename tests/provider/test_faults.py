@@ -150,6 +150,24 @@ def parallel_run() -> Callable[[], Any]:
     return lambda: check(session.run(None, {"x": X})[0])
 
 
+def node_on_the_host() -> Callable[[], Any]:
+    """A node of the CPU's waits for the NPU: it, and not the end of the run, tells what failed."""
+    floats = TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["s"], "add"),
+        helper.make_node("Det", ["s"], ["y"], "det"),
+    ]
+    session = npu_session(make_model(nodes, [("x", floats, [4, 4])], [("y", floats, [])]))
+    x = np.eye(4, dtype=np.float32)
+
+    def work() -> None:
+        y = session.run(None, {"x": x})[0]
+        onnxruntime_npu.npu.synchronize()
+        assert y == 16
+
+    return work
+
+
 SCENARIOS = {
     f.__name__: f
     for f in (
@@ -161,6 +179,7 @@ SCENARIOS = {
         device_outputs,
         graph_session,
         graph_replay,
+        node_on_the_host,
         parallel_run,
     )
 }
