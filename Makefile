@@ -9,6 +9,9 @@ export TOKENIZERS_PARALLELISM := false
 # spin on a core that another process could use.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 PYTEST := OMP_WAIT_POLICY=passive $(PY) -m pytest -n $(WORKERS) --dist worksteal
+# Of each of the stress programs.
+SECONDS := 60
+SEED := $(shell date +%s)
 # Tests of calls and models that must be refused: bad shapes, dtypes, tables, lengths and attributes.
 REFUSALS := error or wrong or refuse or checked or unknown or bad or hostile
 
@@ -21,7 +24,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo test test-fast bench bench-check conformance check format wheel asan tsan build clean
+.PHONY: help demo test test-fast bench bench-check stress conformance check format wheel asan tsan build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -46,12 +49,17 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	  ORT_NPU_ISA=$$isa $(PY) benchmarks/matmul.py --dtypes float32 bfloat16 || exit 1; done
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
+	$(PY) benchmarks/concurrent_sessions.py
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/llm.py
 
 bench-check: build  ## has a ratio to a peer fallen by more than 15 % since it was stored? STORE=1 stores it
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
 	$(PY) benchmarks/check.py $(if $(STORE),--store)
+
+stress: build  ## eight threads of good and failing work, every value and error checked: SECONDS=60 SEED=1
+	build/cmake/npu_stress --seconds $(SECONDS) --seed $(SEED)
+	$(PY) tests/stress/session_stress.py --seconds $(SECONDS) --seed $(SEED)
 
 conformance: build  ## the public suites of torch_npu, on two logical devices: make conformance PATH=FOLDER_OF_CHECKOUTS
 	$(PY) -m pip install --quiet --disable-pip-version-check "expecttest>=0.3" "scipy>=1.12" "einops>=0.8"

@@ -2,9 +2,10 @@
 # Builds with a sanitizer and runs tests:
 #   tools/sanitize.sh address|thread                       the C++ tests
 #   tools/sanitize.sh address|thread pytest ARGUMENTS...   Python tests, over the sanitized libraries
+#   tools/sanitize.sh address|thread stress ARGUMENTS...   the runtime's stress program (npu_stress)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-sanitizer=${1:?usage: tools/sanitize.sh address|thread [pytest ARGUMENTS...]}
+sanitizer=${1:?usage: tools/sanitize.sh address|thread [pytest|stress ARGUMENTS...]}
 shift
 case "$sanitizer" in
   address) flags=address,undefined ;;
@@ -24,9 +25,15 @@ if [[ ${1:-} = pytest ]]; then parts=ON; fi
 cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DNPU_SANITIZE="$flags" \
   -DNPU_LIBRARY_DIR="$package/python/onnxruntime_npu" -DNPU_BUILD_PROVIDER=$parts -DNPU_BUILD_PYTHON=$parts \
   -DNPU_BUILD_TESTS=ON -DNPU_ISAS=$isa -DPython3_EXECUTABLE="$python"
-cmake --build "$build" --parallel "$(nproc)"
+targets=all
+if [[ ${1:-} = stress ]]; then targets=npu_stress; fi
+cmake --build "$build" --parallel "$(nproc)" --target $targets
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 export ASAN_OPTIONS=detect_stack_use_after_return=1
+if [[ ${1:-} = stress ]]; then
+  shift
+  exec "$build/npu_stress" "$@"
+fi
 if [[ $parts = OFF ]]; then
   exec "$build/npu_tests"
 fi

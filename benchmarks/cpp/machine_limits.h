@@ -135,7 +135,7 @@ void OnEveryThread(const F& f) {
   const int threads = NumThreads();
   std::atomic<int> arrived{0};
   ParallelFor(threads, 1, [&](int64_t first, int64_t last) {
-    // The whole range at once: the pool was busy, or has one thread only.
+    // The whole range at once: the pool has one thread only.
     arrived += static_cast<int>(last - first);
     while (arrived.load() < threads) std::this_thread::yield();
     for (int64_t i = first; i < last; ++i) f(i);

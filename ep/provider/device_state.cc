@@ -5,6 +5,7 @@
 #include "ep/runtime/current.h"
 #include "ep/runtime/graph_recording.h"
 #include "ep/runtime/lent_memory.h"
+#include "ep/runtime/worker_thread.h"
 
 namespace npu::provider {
 namespace {
@@ -34,7 +35,7 @@ void* DeviceState::Allocate(size_t bytes, Stream* stream) {
 }
 
 void DeviceState::Free(void* ptr) {
-  if (ptr == nullptr) return;
+  if (ptr == nullptr || InForkedChild()) return;  // a thread that is not there may hold a lock
   if (const auto owner = LentMemory::Return(ptr)) {
     device_.RecordBusyStreams(ptr);
     return;  // releases the owner

@@ -67,12 +67,15 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
                          "option enable_npu_graph");
   auto run = std::make_unique<Run>(Run{.owner = this});
   Backend& backend = device_.device().backend();
-  if (!elsewhere && Outstanding::Any()) Outstanding::Join(stream);
+  // What this thread left in other runs is no business of the caller's stream, which other threads may share.
+  if (!elsewhere && Outstanding::Any()) run->after = Outstanding::Of(device_.device());
   const bool idle = backend.StreamQuery(stream.handle());
   if (!idle || backend.StreamSynchronize(stream.handle()) != nullptr) {
-    run->after = std::make_unique<Event>(backend);
-    backend.EventRecord(run->after->handle(), stream.handle());
+    auto reached = std::make_shared<Event>(backend);
+    backend.EventRecord(reached->handle(), stream.handle());
+    run->after.push_back(std::move(reached));
   }
+  if (!elsewhere) stream.TellNews();
   if (elsewhere) run->caller = &stream;
   std::lock_guard lock(mutex_);
   runs_.push_back(std::move(run));
@@ -81,7 +84,7 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
 
 void SessionRuns::Join(Run& run, Stream& stream) {
   if (std::find(run.streams.begin(), run.streams.end(), &stream) != run.streams.end()) return;
-  if (run.after != nullptr) device_.device().backend().StreamWaitEvent(stream.handle(), run.after->handle());
+  for (const auto& event : run.after) device_.device().backend().StreamWaitEvent(stream.handle(), event->handle());
   run.streams.push_back(&stream);
 }
 
@@ -110,10 +113,8 @@ void SessionRuns::End() {
     const auto found = std::find_if(runs_.begin(), runs_.end(), [](const auto& r) { return r.get() == current; });
     run = std::move(*found);
     runs_.erase(found);
-    std::erase_if(unawaited_, [this](const auto& done) {
-      Backend& backend = device_.device().backend();
-      return backend.EventQuery(done->handle()) && backend.EventStatus(done->handle()) == nullptr;
-    });
+    // This run came after what this thread left before, and has told of it.
+    std::erase_if(unawaited_, [](const Unawaited& work) { return work.thread == ThisThreadNumber(); });
   }
   current = nullptr;
   std::exception_ptr failed;
@@ -147,19 +148,19 @@ void SessionRuns::Leave(const Run& run, Stream& stream) {
   backend.StreamResume(stream.handle(), nullptr);  // the next run on this stream has its own errors
   if (run.caller == nullptr) Outstanding::Add(device_.device(), done);
   std::lock_guard lock(mutex_);
-  unawaited_.push_back(std::move(done));
+  unawaited_.push_back({ThisThreadNumber(), std::move(done)});
 }
 
 void SessionRuns::Wait() {
   const MayBlock scope;
-  std::vector<std::shared_ptr<const Event>> unawaited;
+  std::vector<Unawaited> unawaited;
   {
     std::lock_guard lock(mutex_);
     unawaited.swap(unawaited_);
   }
   Status failed;
-  for (const auto& done : unawaited) {
-    const Status status = device_.device().backend().EventSynchronize(done->handle());
+  for (const Unawaited& work : unawaited) {
+    const Status status = device_.device().backend().EventSynchronize(work.done->handle());
     if (failed == nullptr) failed = status;
   }
   device_.WaitForCaller();

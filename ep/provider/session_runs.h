@@ -45,12 +45,17 @@ class SessionRuns {
  private:
   struct Run {
     SessionRuns* owner;
-    std::unique_ptr<Event> after;     // of the caller's stream; null: it had nothing to wait for
+    std::vector<std::shared_ptr<const Event>> after;  // of the caller's stream, and of runs that it left
     Stream* caller = nullptr;         // that a run which is not waited for is joined to; null: this thread's next work
     std::vector<Stream*> streams;     // that work of the run was enqueued on
     const Stream* entered = nullptr;  // the last of them that this thread entered
   };
   static thread_local Run* current;
+  // The end of a run that nobody waited for: the last of its thread.
+  struct Unawaited {
+    uint64_t thread;
+    std::shared_ptr<const Event> done;
+  };
 
   Stream& CallerOf(uintptr_t compute_stream, const std::string& caller, bool& elsewhere) const;
   void Join(Run& run, Stream& stream);
@@ -61,8 +66,8 @@ class SessionRuns {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;  // all, in use or idle
   std::vector<Stream*> idle_;
-  std::vector<std::unique_ptr<Run>> runs_;               // in progress
-  std::vector<std::shared_ptr<const Event>> unawaited_;  // ends of runs that nobody waited for
+  std::vector<std::unique_ptr<Run>> runs_;  // in progress
+  std::vector<Unawaited> unawaited_;
 };
 
 }  // namespace npu::provider

@@ -5,10 +5,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/log.h"
 
 namespace npu {
 namespace {
@@ -106,6 +108,12 @@ class Option {
   const std::string key_, value_;
 };
 
+void SayThatPinnedBlocksDoNotExpand() {
+  NPU_LOG(kWarning,
+          "pin_memory_expandable_segments changes nothing: the host NPU does not support this feature, its pinned "
+          "blocks have no segments");
+}
+
 using Setter = void (*)(const Option&, AllocatorSettings&);
 
 // Every key that torch_npu knows. Those about Ascend's pages, pinned memory and driver locks have nothing to set on
@@ -138,7 +146,11 @@ const std::map<std::string, Setter>& Setters() {
       {"pinned_max_cached_size_mb", check_megabytes},
       {"pinned_reserve_segment_size_mb", check_megabytes},
       {"pinned_use_background_threads", check_bool},
-      {"pin_memory_expandable_segments", check_bool},
+      {"pin_memory_expandable_segments",
+       [](const Option& o, AllocatorSettings&) {
+         static std::once_flag said;  // each device reads the settings
+         if (o.Bool()) std::call_once(said, SayThatPinnedBlocksDoNotExpand);
+       }},
       {"pinned_mem_register", check_bool},
       {"multi_stream_lazy_reclaim", check_bool},
       {"release_lock_on_npumalloc", check_bool},

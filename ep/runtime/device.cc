@@ -18,6 +18,18 @@
 #include "ep/runtime/stream_set.h"
 
 namespace npu {
+namespace {
+
+struct LiveDevices {
+  std::mutex mutex;
+  std::vector<Device*> devices;
+};
+LiveDevices& Live() {
+  static auto& live = *new LiveDevices;
+  return live;
+}
+
+}  // namespace
 
 Device::Device(Backend& backend, int index, size_t memory_limit, AllocatorSettings settings)
     : backend_(backend),
@@ -25,11 +37,22 @@ Device::Device(Backend& backend, int index, size_t memory_limit, AllocatorSettin
       properties_(backend.Properties(index)),
       allocator_(std::make_unique<CachingAllocator>(backend, index, memory_limit, std::move(settings))),
       streams_(std::make_unique<StreamSet>()),
-      default_stream_(std::make_unique<Stream>(*this, 0)) {}
+      default_stream_(std::make_unique<Stream>(*this, 0)) {
+  std::lock_guard lock(Live().mutex);
+  Live().devices.push_back(this);
+}
 
 Device::~Device() {
   default_stream_.reset();
   FinishRetirements(backend_);
+  std::lock_guard lock(Live().mutex);
+  std::erase(Live().devices, this);
+}
+
+void Device::ForgetStream(const Backend& backend, uint64_t id) {
+  std::lock_guard lock(Live().mutex);
+  for (Device* device : Live().devices)
+    if (&device->backend_ == &backend) device->allocator_->ReleaseStream(id);
 }
 
 std::unique_ptr<Stream> Device::CreateStream(int priority, StreamOwner owner) {
@@ -47,15 +70,12 @@ Stream* Device::FindStream(uint64_t id) const {
 void Device::Synchronize() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
   const MayBlock scope;
-  std::vector<Status> failures;
-  const auto note = [&](Status status) {
-    if (status == nullptr || std::find(failures.begin(), failures.end(), status) != failures.end()) return;
-    failures.push_back(std::move(status));
-  };
+  Failures failures;
   // Events are recorded first and waited for then, so that no stream is held while another is waited for.
   std::vector<std::pair<uint64_t, std::unique_ptr<Event>>> passed;
   streams_->Visit([&](Stream& stream) {
-    if (backend_.StreamQuery(stream.handle())) return note(stream.Told(backend_.StreamSynchronize(stream.handle())));
+    if (backend_.StreamQuery(stream.handle()))
+      return failures.Add(stream.Told(backend_.StreamSynchronize(stream.handle())));
     passed.emplace_back(stream.id(), std::make_unique<Event>(backend_));
     backend_.EventRecord(passed.back().second->handle(), stream.handle());
   });
@@ -64,14 +84,11 @@ void Device::Synchronize() {
     streams_->Visit([&](Stream& stream) {
       if (stream.id() == id) status = stream.Told(std::move(status));
     });
-    note(std::move(status));
+    failures.Add(std::move(status));
   }
-  note(Outstanding::WaitForAll(*this));
-  note(Outstanding::Wait(*this));
-  if (failures.empty()) return;
-  std::string message = failures[0]->message;
-  for (size_t i = 1; i < failures.size(); ++i) message += "; and on another stream: " + failures[i]->message;
-  throw Error(ErrorCode::kDeviceError, message);
+  Outstanding::WaitForAll(*this, failures);
+  Outstanding::Wait(*this, failures);
+  failures.ThrowIfAny();
 }
 
 void Device::RecordBusyStreams(const void* address) {

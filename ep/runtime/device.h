@@ -41,6 +41,8 @@ class Device {
  private:
   friend class Stream;
   struct StreamSet;  // the live streams, for Synchronize
+  // The stream of that id is gone: any device of its backend may have lent memory to it.
+  static void ForgetStream(const Backend& backend, uint64_t id);
   Backend& backend_;
   int index_;
   DeviceProperties properties_;

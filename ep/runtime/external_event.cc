@@ -8,6 +8,7 @@
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/graph.h"
 
 namespace npu {
 
@@ -49,6 +50,7 @@ void ExternalEvent::Record(Stream& stream) {
 }
 
 void ExternalEvent::Wait(Stream& stream) {
+  if (!Graph::IsCapturing(stream)) stream.BeforeWork();  // what the record tells of is this thread's to hear
   stream.LaunchAlways(kWaitOp, [state = state_, &device = std::as_const(stream.device())](const Status& status) {
     state->Take(device, status);
   });

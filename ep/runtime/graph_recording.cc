@@ -102,10 +102,6 @@ bool Recording::KeepWait(const Stream& stream, const Event& event) {
       }
       if (mine != nullptr && mine != recording) recording->Refuse("a stream of another capture waited for its event");
       Device& device = stream.device();
-      if (&stream == &device.default_stream())
-        recording->Refuse(
-            "the default stream waited for its event, and cannot take part: whatever anybody launches "
-            "there would be captured");
       const auto& covered = recording->covered_;
       if (std::find(covered.begin(), covered.end(), &device) != covered.end()) {
         recording->Join(stream, recording->events_.at(&event));
@@ -124,9 +120,8 @@ bool Recording::KeepWait(const Stream& stream, const Event& event) {
 }
 
 void Recording::Join(const Stream& stream, const Clock& recorded) {
-  const Clock before = recorded;  // of one of the clocks below, maybe
   Clock& clock = clocks_[stream.id()];
-  for (const auto& [other, count] : before) {
+  for (const auto& [other, count] : recorded) {
     clock[other] = std::max(clock[other], count);
     if (other != stream.id() && count > 0) pending_after_[stream.id()].push_back(count - 1);
   }
@@ -148,9 +143,8 @@ bool Recording::Keep(const Stream& stream, std::shared_ptr<const void> object) {
   return true;
 }
 
-bool Recording::KeepDraw(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters,
-                         RandomPosition& position) {
-  if (!Any()) return false;
+bool Recording::VisitDraws(const Stream& stream, const std::shared_ptr<RandomSource>& source,
+                           const std::function<void(GraphDraws&)>& visit) {
   std::lock_guard lock(Mutex());
   Recording* recording = Find(stream);
   if (recording == nullptr) return false;
@@ -158,8 +152,23 @@ bool Recording::KeepDraw(const Stream& stream, const std::shared_ptr<RandomSourc
   auto& draws = recording->nodes_->draws;
   auto found = std::find_if(draws.begin(), draws.end(), [&](const GraphDraws& d) { return d.source == source; });
   if (found == draws.end()) found = draws.insert(draws.end(), {source, std::make_shared<ReplayOrigin>()});
-  position = RandomPosition(found->origin, std::exchange(found->counters, found->counters + counters));
+  visit(*found);
   return true;
+}
+
+bool Recording::KeepDraw(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters,
+                         RandomPosition& position) {
+  return Any() && VisitDraws(stream, source, [&](GraphDraws& draws) {
+           position = RandomPosition(draws.origin, std::exchange(draws.counters, draws.counters + counters));
+         });
+}
+
+bool Recording::Drawn(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t& counters) {
+  return Any() && VisitDraws(stream, source, [&](const GraphDraws& draws) { counters = draws.counters; });
+}
+
+bool Recording::SetDrawn(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters) {
+  return Any() && VisitDraws(stream, source, [&](GraphDraws& draws) { draws.counters = counters; });
 }
 
 void Recording::Check(const Stream& stream, const char* what) {

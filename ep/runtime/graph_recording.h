@@ -37,6 +37,9 @@ class Recording : public std::enable_shared_from_this<Recording> {
   // A position relative to where the generator stands when a replay begins; false when `stream` is not captured.
   static bool KeepDraw(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters,
                        RandomPosition& position);
+  // What a replay draws from `source`, as far as it is captured; the next draw comes behind it. False: not captured.
+  static bool Drawn(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t& counters);
+  static bool SetDrawn(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters);
   // Throw when a capture makes the call illegal, and spoil the capture.
   static void Check(const Stream& stream, const char* what);
   static void CheckWaitFor(const Stream& stream, const char* what);
@@ -66,6 +69,8 @@ class Recording : public std::enable_shared_from_this<Recording> {
   // With the lock held, as all that follow but Cover, Uncover and Open.
   static Recording* Find(const Stream& stream);
   static Recording* FindCapture(const Stream& stream);
+  static bool VisitDraws(const Stream& stream, const std::shared_ptr<RandomSource>& source,
+                         const std::function<void(GraphDraws&)>& visit);
   static Recording* FindRecorded(const Event& event);
   // From now on what is allocated for streams of `device` that take part comes from the pool.
   void Cover(Device& device);

@@ -64,19 +64,21 @@ void Outstanding::Join(Stream& stream) {
   any_ = !mine.empty();
 }
 
-Status Outstanding::Wait(const Device& device) {
-  Status first;
-  for (const Work& work : mine) {
-    if (work.device != &device) continue;
-    const Status status = device.backend().EventSynchronize(work.done->handle());
-    if (first == nullptr) first = status;
-  }
-  std::erase_if(mine, [&](const Work& work) { return work.device == &device; });
-  any_ = !mine.empty();
-  return first;
+std::vector<std::shared_ptr<const Event>> Outstanding::Of(const Device& device) {
+  std::vector<std::shared_ptr<const Event>> events;
+  for (const Work& work : mine)
+    if (work.device == &device && (!work.Over() || work.status() != nullptr)) events.push_back(work.done);
+  return events;
 }
 
-Status Outstanding::WaitForAll(const Device& device) {
+void Outstanding::Wait(const Device& device, Failures& failures) {
+  for (const Work& work : mine)
+    if (work.device == &device) failures.Add(device.backend().EventSynchronize(work.done->handle()));
+  std::erase_if(mine, [&](const Work& work) { return work.device == &device; });
+  any_ = !mine.empty();
+}
+
+void Outstanding::WaitForAll(const Device& device, Failures& failures) {
   std::vector<std::shared_ptr<const Event>> events;
   {
     std::lock_guard lock(Everybody().mutex);
@@ -85,12 +87,7 @@ Status Outstanding::WaitForAll(const Device& device) {
       if (kept != nullptr) events.push_back(std::move(kept));
     }
   }
-  Status first;
-  for (const auto& event : events) {
-    const Status status = device.backend().EventSynchronize(event->handle());
-    if (first == nullptr) first = status;
-  }
-  return first;
+  for (const auto& event : events) failures.Add(device.backend().EventSynchronize(event->handle()));
 }
 
 }  // namespace npu

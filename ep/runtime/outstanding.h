@@ -22,10 +22,12 @@ class Outstanding {
   static void Add(const Device& device, std::shared_ptr<const Event> done);
   // `stream` goes on behind this thread's work on its device.
   static void Join(Stream& stream);
-  // Waits for this thread's work on the device; it has been seen then. Returns the first failure of it.
-  static Status Wait(const Device& device);
+  // The ends of this thread's work on the device, but for what is over and well.
+  static std::vector<std::shared_ptr<const Event>> Of(const Device& device);
+  // Waits for this thread's work on the device; it has been seen then, with its failures.
+  static void Wait(const Device& device, Failures& failures);
   // The same for every thread's work, which its thread still has to see.
-  static Status WaitForAll(const Device& device);
+  static void WaitForAll(const Device& device, Failures& failures);
 
  private:
   static thread_local bool any_;

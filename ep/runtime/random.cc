@@ -3,6 +3,7 @@
 #include <random>
 #include <unordered_map>
 
+#include "ep/runtime/error.h"
 #include "ep/runtime/graph_recording.h"
 
 namespace npu {
@@ -86,6 +87,25 @@ RandomPosition TakeRandom(const std::shared_ptr<RandomSource>& source, const Str
   RandomPosition position;
   if (Recording::KeepDraw(stream, source, counters, position)) return position;
   return RandomPosition(source->Take(counters));
+}
+
+PhiloxState RandomState(const std::shared_ptr<RandomSource>& source, const Stream& stream) {
+  PhiloxState state = source->state();
+  uint64_t captured = 0;
+  if (Recording::Drawn(stream, source, captured)) state.offset += captured;
+  return state;
+}
+
+void SetRandomState(const std::shared_ptr<RandomSource>& source, const Stream& stream, PhiloxState state) {
+  if (!Graph::IsCapturing(stream)) return source->Set(state);
+  const PhiloxState origin = source->state();
+  NPU_CHECK(state.seed == origin.seed, "[generator] expected the seed ", origin.seed, ", got ", state.seed,
+            ": NPUGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as "
+            "the original seed.");
+  NPU_CHECK(state.offset >= origin.offset, "[generator] expected a position of ", origin.offset,
+            " or more, where the generator of the capture stands, got ", state.offset,
+            ": set states from before the capture outside of it");
+  Recording::SetDrawn(stream, source, state.offset - origin.offset);
 }
 
 uint64_t DrawSeed(const std::shared_ptr<RandomSource>& source, const Stream& stream) {

@@ -62,6 +62,12 @@ class RandomPosition {
 // Takes `counters` blocks of four 32-bit words for work that is launched on `stream`.
 RandomPosition TakeRandom(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters);
 
+// Where work that is launched on `stream` from now on begins to draw; in a capture, were it to be replayed where the
+// generator stands now. There, a state can be set that has the generator's seed and is not before where it stands:
+// else SetRandomState throws.
+PhiloxState RandomState(const std::shared_ptr<RandomSource>& source, const Stream& stream);
+void SetRandomState(const std::shared_ptr<RandomSource>& source, const Stream& stream, PhiloxState state);
+
 // A seed that the host passes on as a number, never 0, for work on `stream`. In a capture the number only names the
 // seed: see DrawnSeed.
 uint64_t DrawSeed(const std::shared_ptr<RandomSource>& source, const Stream& stream);

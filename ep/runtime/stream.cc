@@ -55,7 +55,7 @@ Stream::~Stream() {
   RetireAfter(device_.backend(), {handle_}, [&device = device_, id = id_, handle = handle_] {
     if (const Status status = device.backend().StreamSynchronize(handle))
       NPU_LOG(kError, "stream ", id, " was destroyed with an error nobody asked for: ", status->message);
-    device.allocator().ReleaseStream(id);
+    Device::ForgetStream(device.backend(), id);
     device.backend().DestroyStream(handle);
   });
 }
@@ -63,7 +63,7 @@ Stream::~Stream() {
 // What comes before anything that this thread enqueues.
 void Stream::BeforeWork() {
   CheckRunning(device_);
-  if (users_ != nullptr) users_->BeforeLaunch();
+  if (users_ != nullptr) users_->BeforeWork();
   if (Outstanding::Any()) [[unlikely]]
     Outstanding::Join(*this);
 }
@@ -111,6 +111,7 @@ void Stream::Memset(void* dst, int value, size_t bytes) {
 
 void Stream::Wait(const Event& event) {
   if (Recording::Any() && Recording::KeepWait(*this, event)) return;
+  if (users_ != nullptr) users_->BeforeWork();  // what the event tells of is this thread's to hear
   device_.backend().StreamWaitEvent(handle_, event.handle());
 }
 
@@ -124,20 +125,22 @@ bool Stream::Query() {
 void Stream::Synchronize() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
   const MayBlock scope;
-  const Status earlier = Outstanding::Any() ? Outstanding::Wait(device_) : nullptr;
-  const Status status = device_.backend().StreamSynchronize(handle_);
+  Failures failures;
+  Status status = device_.backend().StreamSynchronize(handle_);
   if (users_ == nullptr && status != nullptr) device_.backend().StreamResume(handle_, status);
-  ThrowIfFailed(Told(status));
-  ThrowIfFailed(earlier);
+  failures.Add(Told(std::move(status)));
+  if (Outstanding::Any()) Outstanding::Wait(device_, failures);
+  failures.ThrowIfAny();
+}
+
+void Stream::TellNews() {
+  if (users_ != nullptr) ThrowIfFailed(users_->News());
 }
 
 Status Stream::Told(Status status) {
   if (users_ == nullptr) return status;
-  const bool failed = status != nullptr;
-  if (users_->AfterWait(status) && failed) {
-    device_.backend().StreamResume(handle_, status);
-    users_->TellOthers(status);
-  }
+  if (status == nullptr) return users_->AfterGoodWait();
+  users_->AfterFailure(status, [&] { device_.backend().StreamResume(handle_, status); });
   return status;
 }
 
@@ -153,6 +156,7 @@ void Event::Record(Stream& stream) {
   if (Recording::Any() && Recording::KeepRecord(*this, stream)) return;
   if (Outstanding::Any()) Outstanding::Join(stream);
   backend_.EventRecord(handle_, stream.handle());
+  stream.TellNews();  // the record may be behind what let the stream run again
 }
 
 bool Event::Query() const {

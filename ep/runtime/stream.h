@@ -39,14 +39,18 @@ class Stream {
   void HostCallback(Task callback) { Launch("host_callback", std::move(callback)); }
   // Runs in its turn even behind what failed, and is told of it.
   void LaunchAlways(const char* op, std::function<void(const Status&)> task);
-  // A failure before the event's record becomes this stream's.
+  // A failure before the event's record becomes this stream's. Throws as Launch does.
   void Wait(const Event& event);
   // Both throw Error(kDeviceError), "[npu_rms_norm] …", when work of the stream failed or was skipped.
   bool Query();
   void Synchronize();
+  // Throws what others who share the stream were told of before it ran again, when it may have cost this thread's work:
+  // for whoever relies on that work without a wait for the stream.
+  void TellNews();
 
  private:
   friend class Device;
+  friend class ExternalEvent;
   void BeforeWork();
   // This thread waited and the stream's status was `status`. Lets a shared stream run again where this thread may do
   // so; returns what the thread has to be told.
@@ -66,7 +70,7 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  void Record(Stream& stream);
+  void Record(Stream& stream);  // throws as Stream::Launch does
   // Both throw Error(kDeviceError) when work before the record failed or was skipped, to everybody who asks; the
   // stream itself stays as it is.
   bool Query() const;  // true when never recorded

@@ -58,46 +58,69 @@ Status StreamUsers::TakeNews(User& user) {
   return std::exchange(user.news, nullptr);
 }
 
-void StreamUsers::BeforeLaunch() {
+void StreamUsers::BeforeWork() {
   if (works_for_others) [[unlikely]] {
     std::lock_guard lock(mutex_);
     if (User* last = last_.load()) last->unconfirmed.store(true);
     return;
   }
   User& user = Mine();
-  if (user.has_news.load(std::memory_order_relaxed)) [[unlikely]]
+  if (!user.unconfirmed.load(std::memory_order_relaxed)) {
+    // In one order with telling_: whoever lets the stream run again now sees that it is in use, or this thread goes on
+    // behind that.
+    user.unconfirmed.store(true);
+    AwaitTelling();
+  }
+  if (user.has_news.load(std::memory_order_relaxed)) [[unlikely]] {
+    user.unconfirmed.store(false);
     ThrowIfFailed(TakeNews(user));
-  user.unconfirmed.store(true, std::memory_order_relaxed);
+  }
   if (last_.load(std::memory_order_relaxed) != &user) {
     std::lock_guard lock(mutex_);  // a dead user is dropped under the same lock, unless it is the last
     last_.store(&user);
   }
 }
 
-bool StreamUsers::AfterWait(Status& status) {
-  User* me = FindMine();
-  if (status == nullptr) {
-    if (me == nullptr) return false;
-    me->unconfirmed.store(false, std::memory_order_relaxed);
-    status = TakeNews(*me);
-    return false;
-  }
+// Whoever found the stream running again finds the news of it, too.
+void StreamUsers::AwaitTelling() {
+  if (!telling_.load()) [[likely]]
+    return;
   std::lock_guard lock(mutex_);
+}
+
+Status StreamUsers::News() {
+  User* me = FindMine();
+  if (me == nullptr) return nullptr;
+  AwaitTelling();
+  return TakeNews(*me);
+}
+
+Status StreamUsers::AfterGoodWait() {
+  User* me = FindMine();
+  if (me == nullptr) return nullptr;
+  AwaitTelling();
+  me->unconfirmed.store(false, std::memory_order_relaxed);
+  return TakeNews(*me);
+}
+
+void StreamUsers::AfterFailure(const Status& status, const std::function<void()>& resume) {
+  User* me = FindMine();
+  std::lock_guard lock(mutex_);
+  telling_.store(true);
   bool owners = false;
   for (const auto& user : users_) owners |= user.get() != me && user->alive.load() && user->unconfirmed.load();
   const bool mine = me != nullptr && me->unconfirmed.exchange(false);
   if (me != nullptr && me->has_news.exchange(false)) me->news = nullptr;
-  return mine || !owners;
-}
-
-void StreamUsers::TellOthers(const Status& status) {
-  const User* me = FindMine();
-  std::lock_guard lock(mutex_);
-  for (const auto& user : users_) {
-    if (user.get() == me || !user->alive.load() || !user->unconfirmed.exchange(false)) continue;
-    user->news = status;
-    user->has_news.store(true, std::memory_order_release);
+  if (mine || !owners) {
+    resume();
+    // Behind it: what was launched before it, and is skipped, is marked by now.
+    for (const auto& user : users_) {
+      if (user.get() == me || !user->alive.load() || !user->unconfirmed.exchange(false)) continue;
+      user->news = status;
+      user->has_news.store(true, std::memory_order_release);
+    }
   }
+  telling_.store(false);
 }
 
 }  // namespace npu

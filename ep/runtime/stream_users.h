@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -24,21 +25,25 @@ class StreamUsers {
 
   explicit StreamUsers(uint64_t stream_id) : stream_id_(stream_id) {}
 
-  // Before this thread launches. Throws what another thread was told of before the stream ran again.
-  void BeforeLaunch();
-  // This thread waited for the stream. True when it, being told of `status`, lets the stream run again. `status` null:
-  // returns in it what this thread has not been told of yet.
-  bool AfterWait(Status& status);
-  // The stream runs again now: who else launched work on it is told later.
-  void TellOthers(const Status& status);
+  // Before this thread launches, or lets the stream wait. Throws News().
+  void BeforeWork();
+  // What another thread was told of before the stream ran again; null: nothing that concerns this one's work.
+  Status News();
+  // This thread waited for the stream, and nothing had failed. Returns News().
+  Status AfterGoodWait();
+  // This thread waited for the stream, and is told of `status`. Calls `resume`, which lets the stream run again, when
+  // that is this thread's to do; who else launched work on it is told later.
+  void AfterFailure(const Status& status, const std::function<void()>& resume);
 
  private:
   User& Mine();
   User* FindMine();
   Status TakeNews(User& user);
+  void AwaitTelling();
 
   const uint64_t stream_id_;
   std::atomic<User*> last_{nullptr};  // who launched last; users are kept as long as the stream
+  std::atomic<bool> telling_{false};  // the stream runs again, but not everybody has the news yet
   std::mutex mutex_;
   std::vector<std::shared_ptr<User>> users_;
 };

@@ -23,8 +23,8 @@ namespace npu {
 namespace {
 
 constexpr std::chrono::microseconds kWorkerSpin{20};  // how long an idle worker watches for work before it sleeps
-// How long a core must have been free before a kernel under way wakes a worker for it: the pause between two kernels
-// of another stream is shorter, and a worker that wakes in it only gets in the way.
+// How long a core must have been free before a worker that found none is woken: the pause between two kernels of
+// another stream is shorter, and a worker that wakes in it only gets in the way.
 constexpr std::chrono::microseconds kCoreIsFree{50};
 // More ranges than threads even out cores that other processes slow down.
 constexpr int64_t kRangesPerThread = 4;
@@ -68,9 +68,9 @@ class ThreadPool {
     WakeSleepersFor(job.device(), ranges - 1);
     {
       const InsideParallel inside;
-      std::chrono::steady_clock::time_point free_since{};
       while (job.ClaimAndRun()) {
-        if (sleepers_.load(std::memory_order_relaxed) != 0) RecallSleepers(job, free_since);
+        // Workers that found no core sleep although there are ranges left.
+        if (free_since_.load(std::memory_order_relaxed) != kNotCrowded) WakeSleepersFor(job.device(), job.unclaimed());
       }
     }
     const std::exception_ptr error = job.Finish();
@@ -194,8 +194,9 @@ class ThreadPool {
     const uint32_t sleepers = sleepers_.load();
     const uint32_t helpers = helpers_.load();
     if (sleepers == 0 || ranges <= helpers) return;
-    const uint32_t wanted = std::min(ranges, FreeCores(device));
-    if (wanted <= helpers) return;
+    const uint32_t free = FreeCores(device);
+    const uint32_t wanted = std::min(ranges, free);
+    if (!MayWake(free, wanted == std::min(ranges, threads_ - 1)) || wanted <= helpers) return;
     for (WakePlacement& placement : placements_) placement.BeforeWake();
     epoch_.fetch_add(1);
     if (wanted - helpers >= sleepers) {
@@ -205,22 +206,21 @@ class ThreadPool {
     }
   }
 
-  // A worker that found all cores busy sleeps although there are ranges left. Whose job they belong to wakes it again
-  // when a core has been free for a while.
-  void RecallSleepers(const PoolJob& job, std::chrono::steady_clock::time_point& free_since) {
-    const uint32_t unclaimed = job.unclaimed();
-    if (unclaimed == 0) return;
-    if (FreeCores(job.device()) <= helpers_.load()) {
-      free_since = {};
-      return;
+  // Whether to wake workers for `free` cores, at once as long as there were cores for all of them. `all`: there are.
+  bool MayWake(uint32_t free, bool all) {
+    const int64_t since = free_since_.load(std::memory_order_relaxed);
+    if (free == 0) {
+      if (since != kCrowded) free_since_.store(kCrowded, std::memory_order_relaxed);
+      return false;
     }
-    const auto now = std::chrono::steady_clock::now();
-    if (free_since == std::chrono::steady_clock::time_point{}) {
-      free_since = now;
-    } else if (now - free_since >= kCoreIsFree) {
-      WakeSleepersFor(job.device(), unclaimed);
-      free_since = now;
+    if (since != kNotCrowded) {
+      const int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+      if (since == kCrowded) free_since_.store(now, std::memory_order_relaxed);
+      if (since == kCrowded || now - since < std::chrono::nanoseconds(kCoreIsFree).count()) return false;
     }
+    const int64_t next = all ? kNotCrowded : kCrowded;
+    if (since != next) free_since_.store(next, std::memory_order_relaxed);
+    return true;
   }
 
   void Work(WakePlacement& placement) {
@@ -233,6 +233,7 @@ class ThreadPool {
       }
       // The caller publishes its job and then looks for sleepers; this thread announces itself and then looks for
       // jobs: one of the two sees the other.
+      free_since_.store(AllCoresBusy() ? kCrowded : kNotCrowded, std::memory_order_relaxed);
       placement.BeforeSleep();
       sleepers_.fetch_add(1);
       const uint32_t epoch = epoch_.load();
@@ -250,6 +251,9 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> helpers_{0};
   std::atomic<uint32_t> epoch_{0};
+  // Nanoseconds of the clock since when a core has been free that a worker did not find, or one of these.
+  static constexpr int64_t kNotCrowded = -1, kCrowded = 0;
+  std::atomic<int64_t> free_since_{kNotCrowded};
   std::array<PoolJob, kMostJobs> jobs_;
   std::vector<WakePlacement> placements_;  // a worker's each
   std::vector<std::thread> workers_;

@@ -57,7 +57,7 @@ _EXPLANATIONS = (
     ),
     (
         r"rng_after_failed_capture",
-        "A wait that a capture refuses ends it, as on CUDA; the suite wants it to go on.",
+        "What a capture refuses spoils it, as on CUDA; the suite wants it to go on after a wait.",
     ),
     (r"test_streams_multi_gpu_eq", "Asks a stream for `cuda_stream`, which torch_npu's lacks too."),
     (r"test_streams_priority", "Wants priorities of streams; torch_npu refuses them, too."),
@@ -76,7 +76,6 @@ _EXPLANATIONS = (
     ),
     (r"test_storage\.py", "Wants float64 storages that hold float32, as on Ascend."),
     (r"test_serialization", "Wants Ascend's private formats, or its own error, in a saved file."),
-    (r"rng_state|aclnn_random", "Wants numbers of Ascend's generator state inside a capture."),
     (r"normal_ expects a floating", "`torch.randn` has no integers; the adapter takes it so."),
     (r"hardsigmoid_cpu", "torch has no hardsigmoid of integers."),
     (r"test_one_hot", "Wants int32 for int32; torch's one_hot gives int64."),

@@ -67,6 +67,22 @@ print("ok")
     assert run_python(code, **environment) == (0, "ok\n")
 
 
+def test_there_is_no_time_between_events_of_two_devices(run_python):
+    code = """
+from onnxruntime_npu import npu
+events = [npu.Event(enable_timing=True) for _ in range(3)]
+for device, event in zip((0, 1, 1), events):
+    event.record(npu.Stream(device))
+assert events[1].elapsed_time(events[2]) >= 0
+try:
+    events[0].elapsed_time(events[1])
+except RuntimeError as error:
+    print(error)
+"""
+    code, output = run_python(code, ORT_NPU_DEVICE_COUNT="2")
+    assert code == 0 and "expected two events of one device, got npu:0 and npu:1" in output
+
+
 @pytest.mark.parametrize(
     ("visible", "count"), [("0", 1), ("1,0", 0), ("", 0), ("0,9", 1), ("0,1,2", 3), ("0a1", 1)]
 )

@@ -105,6 +105,19 @@ def test_an_unsynchronised_run_is_told_of_where_its_outputs_are_waited_for():
     )
 
 
+def test_a_failure_that_was_told_of_is_not_told_again_with_a_good_run():
+    session, output = gather_session()
+    bad, good = bound(session, output, ROWS + 4), bound(session, output, 1)
+    session.run_with_iobinding(bad, unsynchronised())
+    with pytest.raises(RuntimeError, match=f"got {ROWS + 4} "):
+        npu.current_stream().synchronize()
+    session.run_with_iobinding(good, unsynchronised())
+    good.synchronize_outputs()
+    np.testing.assert_array_equal(
+        onnxruntime_npu.ortvalue_to_numpy(good.get_outputs()[0]), np.ones((1, 8), np.float32)
+    )
+
+
 def test_outputs_of_a_failed_unsynchronised_run_are_not_handed_out():
     session, output = gather_session()
     bad = bound(session, output, ROWS + 2)
@@ -133,3 +146,30 @@ def test_an_unsynchronised_failure_stays_with_its_thread():
     session.run(None, feeds(1))
     other.join()
     assert len(told) == 1 and f"got {ROWS + 3} " in told[0]
+
+
+def test_a_run_behind_an_unsynchronised_failure_fails_with_it_and_no_other_threads():
+    session, output = gather_session()
+    bad = bound(session, output, ROWS + 5)
+    left, passed = threading.Event(), threading.Event()
+    told = []
+
+    def leave_a_failure_and_go_on():
+        session.run_with_iobinding(bad, unsynchronised())
+        try:
+            session.run(None, feeds(1))
+        except Exception as error:
+            told.append(str(error))
+        left.set()
+        passed.wait()
+        npu.current_stream().synchronize()  # told already
+        told.append("went on")
+
+    other = threading.Thread(target=leave_a_failure_and_go_on)
+    other.start()
+    left.wait()
+    np.testing.assert_array_equal(session.run(None, feeds(1))[0], np.ones((1, 8), np.float32))
+    npu.current_stream().synchronize()
+    passed.set()
+    other.join()
+    assert len(told) == 2 and f"got {ROWS + 5} " in told[0] and told[1] == "went on"

@@ -129,7 +129,9 @@ std::string Round(uint64_t seed, int threads, Clock::duration time, std::vector<
 
 bool RunStress(const Options& options, std::FILE* out) {
   std::vector<uint64_t> counts(Worker::Operations().size());
-  const auto seconds = [](double s) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s)); };
+  const auto seconds = [](double s) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+  };
   const Clock::time_point begin = Clock::now(), end = begin + seconds(options.seconds);
   uint64_t seed = options.seed;
   for (Clock::time_point now; (now = Clock::now()) < end; ++seed) {
@@ -145,9 +147,10 @@ bool RunStress(const Options& options, std::FILE* out) {
     std::fprintf(out, "%10" PRIu64 "  %s\n", counts[i], Worker::Operations()[i].name);
     all += counts[i];
   }
-  std::fprintf(out, "no difference: %" PRIu64 " operations of %d threads in %.0f s, %" PRIu64 " rounds from seed %" PRIu64 "\n",
-               all, options.threads, std::chrono::duration<double>(Clock::now() - begin).count(), seed - options.seed,
-               options.seed);
+  std::fprintf(
+      out, "no difference: %" PRIu64 " operations of %d threads in %.0f s, %" PRIu64 " rounds from seed %" PRIu64 "\n",
+      all, options.threads, std::chrono::duration<double>(Clock::now() - begin).count(), seed - options.seed,
+      options.seed);
   return true;
 }
 

@@ -8,8 +8,8 @@
 namespace npu::stress {
 namespace {
 
-constexpr size_t kStreams = 4;         // of each thread, half of them on each device
-constexpr int kMostQueued = 200;       // launches on a stream before it is waited for
+constexpr size_t kStreams = 4;    // of each thread, half of them on each device
+constexpr int kMostQueued = 200;  // launches on a stream before it is waited for
 constexpr size_t kTrail = 40;
 
 }  // namespace
@@ -105,8 +105,8 @@ void Worker::Note(std::string what) {
 
 void Worker::ReportDifference(const std::string& what) {
   if (world_.differs()) return;  // the first one is what matters; what comes after it may be its consequence
-  world_.Differ(Concat("thread ", number_, ", while doing: ", doing_.load(), "\n  ", what, "\n  what it did last:\n",
-                       Trail()));
+  world_.Differ(
+      Concat("thread ", number_, ", while doing: ", doing_.load(), "\n  ", what, "\n  what it did last:\n", Trail()));
 }
 
 void Worker::MustTell(const char* what, const std::vector<Fault>& faults, const std::function<void()>& call) {
@@ -177,9 +177,10 @@ void Worker::Launch(OwnStream& s, const char* op, Task task, Effect effect) {
   JoinDebts(s);
   ++s.queued;
   if (!s.failure.empty()) {
-    s.stream->Launch(op, Task([&world = world_, number = number_, op, failure = s.failure] {
-      world.Differ(Concat("thread ", number, ": ", op, " ran behind work that failed with: ", failure));
-    }));
+    s.stream->Launch(
+        op, Task([&world = world_, number = number_, op, failure = s.failure] {
+          world.Differ(Concat("thread ", number, ": ", op, " ran behind work that failed with: ", failure));
+        }));
     return;
   }
   s.stream->Launch(op, std::move(task));
@@ -196,6 +197,7 @@ Mark Worker::Record(OwnStream& s) {
 void Worker::Wait(OwnStream& s, const Mark& mark) {
   s.stream->Wait(*mark.event);
   ++s.queued;
+  if (!mark.failure.empty() && s.failure.empty()) Note(Concat("stream ", s.stream->id(), " fails with ", mark.failure));
   if (s.failure.empty()) s.failure = mark.failure;
 }
 
@@ -203,7 +205,9 @@ void Worker::Synchronize(OwnStream& s) {
   std::vector<Fault> faults = TakeDebts(s.device);
   if (!s.failure.empty() && std::find(faults.begin(), faults.end(), s.failure) == faults.end())
     faults.push_back(s.failure);
-  Note(Concat("synchronize stream ", s.stream->id(), faults.empty() ? "" : ", which has failed"));
+  std::string due;
+  for (const Fault& fault : faults) due += ", due: " + fault;
+  Note(Concat("synchronize stream ", s.stream->id(), due));
   MustTell("Stream::Synchronize", faults, [&] { s.stream->Synchronize(); });
   s.failure.clear();
   s.queued = 0;
@@ -216,6 +220,7 @@ void Worker::JoinDebts(OwnStream& s) {
   for (Debt& debt : debts_) {
     if (debt.device != s.device || !debt.joined.insert(s.stream->id()).second) continue;
     if (s.failure.empty()) s.failure = debt.failure;
+    Note(Concat("stream ", s.stream->id(), " comes behind a run that failed with ", debt.failure));
   }
 }
 

@@ -89,7 +89,7 @@ struct Captured {
   GraphTaskGroup group;
   size_t group_effect = 0;               // where the group's effects begin in the script
   std::vector<BufferPtr> group_buffers;  // that its launches fill
-  OwnStream* last = nullptr;  // of the last replay
+  OwnStream* last = nullptr;             // of the last replay
 };
 
 // What this thread shares with others on one stream, since it was last told of errors or waited well.

@@ -63,15 +63,13 @@ void Worker::CaptureNodes(Captured& captured, OwnStream& s, OwnStream* side) {
   const auto some = [&] { return captured.buffers[1 + Upto(captured.buffers.size() - 1)]; };
   const auto gather = [&, cell = captured.buffers[0]] {
     const uint64_t* const index = cell->data();
-    Launch(
-        s, "stress_gather",
-        Task([index, number = number_] {
-          if (*index != 0) Fail(ErrorCode::kInvalidArgument, World::FaultText(*index, number));
-        }),
-        [cell, number = number_] {
-          if (cell->value->base == 0) return Fault();
-          return "[graph] [stress_gather] " + World::FaultText(cell->value->base, number);
-        });
+    Launch(s, "stress_gather", Task([index, number = number_] {
+             if (*index != 0) Fail(ErrorCode::kInvalidArgument, World::FaultText(*index, number));
+           }),
+           [cell, number = number_] {
+             if (cell->value->base == 0) return Fault();
+             return "[graph] [stress_gather] " + World::FaultText(cell->value->base, number);
+           });
   };
   size_t gather_at = Upto(8);
   for (size_t i = 2 + Upto(6); i > 0; --i) {
@@ -186,7 +184,8 @@ void Worker::SpoilCapture() {
       break;
   }
   if (Chance(50)) memory.reset();
-  if (why != nullptr && Chance(80)) MustRefuse("the end of a spoiled capture", why, [&] { graph->CaptureEnd(*s.stream); });
+  if (why != nullptr && Chance(80))
+    MustRefuse("the end of a spoiled capture", why, [&] { graph->CaptureEnd(*s.stream); });
   if (graph->captured()) Differ("a spoiled capture left a graph");
 }
 
@@ -206,7 +205,7 @@ void Worker::Replay(Captured& captured, OwnStream& s) {
   const BufferPtr& cell = captured.buffers[0];
   const bool fails = Chance(25);
   if (fails || cell->value->base != 0) FillBuffer(s, cell, {fails ? world_.NewFaultNumber() : 0, 0});
-  Note(Concat("replay on stream ", s.stream->id(), s.failure.empty() ? "" : ", which has failed", ", index ",
+  Note(Concat("replay on stream ", s.stream->id(), s.failure.empty() ? "" : " behind ", s.failure, ", index ",
               cell->value->base));
   JoinDebts(s);
   ++s.queued;
@@ -258,10 +257,9 @@ void Worker::DropGraph() {
       captured->graph->Reset();
       break;
     case 1:
-      Launch(
-          SomeStream(), "stress_drop_graph",
-          Task([keep = std::make_shared<std::shared_ptr<Graph>>(std::move(captured->graph))] { keep->reset(); }),
-          [] { return Fault(); });
+      Launch(SomeStream(), "stress_drop_graph",
+             Task([keep = std::make_shared<std::shared_ptr<Graph>>(std::move(captured->graph))] { keep->reset(); }),
+             [] { return Fault(); });
       break;
     default:
       break;

@@ -73,37 +73,33 @@ void Worker::MoveTo(Buffer& buffer, OwnStream& s) {
 void Worker::FillBuffer(OwnStream& s, BufferPtr buffer, Pattern pattern) {
   uint64_t* const data = buffer->data();
   const size_t count = buffer->count();
-  Launch(
-      s, "stress_fill",
-      Task([=, chance = random_()] {
-        Dawdle(chance);
-        ParallelFor(static_cast<int64_t>(count), kGrain, [=](int64_t begin, int64_t end) {
-          const auto from = static_cast<size_t>(begin);
-          Fill(data + from, static_cast<size_t>(end) - from, {pattern.At(from), pattern.step});
-        });
-      }),
-      [=] {
-        buffer->value = pattern;
-        return Fault();
-      });
+  Launch(s, "stress_fill", Task([=, chance = random_()] {
+           Dawdle(chance);
+           ParallelFor(static_cast<int64_t>(count), kGrain, [=](int64_t begin, int64_t end) {
+             const auto from = static_cast<size_t>(begin);
+             Fill(data + from, static_cast<size_t>(end) - from, {pattern.At(from), pattern.step});
+           });
+         }),
+         [=] {
+           buffer->value = pattern;
+           return Fault();
+         });
 }
 
 void Worker::ScaleBuffer(OwnStream& s, BufferPtr buffer) {
   uint64_t* const data = buffer->data();
   const size_t count = buffer->count();
   const uint64_t factor = random_() | 1, plus = random_();
-  Launch(
-      s, "stress_scale",
-      Task([=] {
-        Dawdle(plus);
-        ParallelFor(static_cast<int64_t>(count), kGrain, [=](int64_t begin, int64_t end) {
-          Scale(data + begin, static_cast<size_t>(end - begin), factor, plus);
-        });
-      }),
-      [=] {
-        if (buffer->value) buffer->value = buffer->value->Scaled(factor, plus);
-        return Fault();
-      });
+  Launch(s, "stress_scale", Task([=] {
+           Dawdle(plus);
+           ParallelFor(static_cast<int64_t>(count), kGrain, [=](int64_t begin, int64_t end) {
+             Scale(data + begin, static_cast<size_t>(end - begin), factor, plus);
+           });
+         }),
+         [=] {
+           if (buffer->value) buffer->value = buffer->value->Scaled(factor, plus);
+           return Fault();
+         });
 }
 
 // `to` holds at most as many elements as `from`.
@@ -112,15 +108,14 @@ void Worker::MixBuffers(OwnStream& s, BufferPtr to, BufferPtr from) {
   const uint64_t* const other = from->data();
   const size_t count = to->count();
   const uint64_t factor = random_() | 1;
-  Launch(
-      s, "stress_mix", Task([=] { Mix(data, other, count, factor); }), [=] {
-        if (to->value && from->value) {
-          to->value = to->value->Scaled(factor, 0).Plus(*from->value);
-        } else {
-          to->value.reset();
-        }
-        return Fault();
-      });
+  Launch(s, "stress_mix", Task([=] { Mix(data, other, count, factor); }), [=] {
+    if (to->value && from->value) {
+      to->value = to->value->Scaled(factor, 0).Plus(*from->value);
+    } else {
+      to->value.reset();
+    }
+    return Fault();
+  });
 }
 
 void Worker::Upload(OwnStream& s, BufferPtr buffer, std::vector<std::shared_ptr<void>>& kept) {
@@ -146,13 +141,12 @@ void Worker::Upload(OwnStream& s, BufferPtr buffer, std::vector<std::shared_ptr<
 void Worker::VerifyInOrder(OwnStream& s, const Buffer& buffer) {
   if (!buffer.value.has_value()) return;
   const uint64_t* const data = buffer.data();
-  Launch(
-      s, "stress_verify",
-      Task([=, count = buffer.count(), expected = *buffer.value, &world = world_, number = number_] {
-        const std::string wrong = Mismatch(data, count, expected);
-        if (!wrong.empty()) world.Differ(Concat("thread ", number, ": a kernel saw a wrong value: ", wrong));
-      }),
-      [] { return Fault(); });
+  Launch(s, "stress_verify",
+         Task([=, count = buffer.count(), expected = *buffer.value, &world = world_, number = number_] {
+           const std::string wrong = Mismatch(data, count, expected);
+           if (!wrong.empty()) world.Differ(Concat("thread ", number, ": a kernel saw a wrong value: ", wrong));
+         }),
+         [] { return Fault(); });
 }
 
 void Worker::ReadBack(OwnStream& s, const Buffer& buffer) {
@@ -195,14 +189,12 @@ void Worker::FailTask() {
   OwnStream& s = SomeStream();
   const Fault text = World::FaultText(world_.NewFaultNumber(), number_);
   Note(Concat("stream ", s.stream->id(), " fails with ", text));
-  Launch(
-      s, "stress_fail",
-      Task([text, kind = Upto(3)] {
-        if (kind == 0) throw std::runtime_error(text);
-        if (kind == 1) Fail(ErrorCode::kInvalidArgument, text);
-        Fail(ErrorCode::kInternal, "[stress_fail] ", text);
-      }),
-      [=] { return "[stress_fail] " + text; });
+  Launch(s, "stress_fail", Task([text, kind = Upto(3)] {
+           if (kind == 0) throw std::runtime_error(text);
+           if (kind == 1) Fail(ErrorCode::kInvalidArgument, text);
+           Fail(ErrorCode::kInternal, "[stress_fail] ", text);
+         }),
+         [=] { return "[stress_fail] " + text; });
 }
 
 void Worker::AllocateOne() {
@@ -225,9 +217,8 @@ void Worker::FreeInTask() {
   const auto chosen = buffers_.begin() + static_cast<std::ptrdiff_t>(Upto(buffers_.size()));
   const BufferPtr buffer = *chosen;
   buffers_.erase(chosen);
-  Launch(
-      *buffer->home, "stress_free", Task([memory = std::move(buffer->memory)]() mutable { memory.reset(); }),
-      [] { return Fault(); });
+  Launch(*buffer->home, "stress_free", Task([memory = std::move(buffer->memory)]() mutable { memory.reset(); }),
+         [] { return Fault(); });
 }
 
 void Worker::MoveOne() {

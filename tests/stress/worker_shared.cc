@@ -112,7 +112,7 @@ void Worker::Settle(SharedStream& shared, SharedState& state, int way) {
       for (int i = 0; i < 50 && !(over = stream.Query()); ++i) std::this_thread::yield();
     } else if (way == 1) {
       Event event(world_.backend());
-      event.Record(stream);
+      event.Record(stream);   // may tell, as a launch does
       still_due = state.due;  // an event takes nothing away: the stream tells, too
       event.Synchronize();
       over = true;

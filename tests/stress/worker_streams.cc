@@ -145,11 +145,12 @@ void Worker::RunAlways() {
   OwnStream& s = SomeStream();
   JoinDebts(s);
   ++s.queued;
-  s.stream->LaunchAlways("stress_always", [expected = s.failure, &world = world_, number = number_](const Status& told) {
-    const std::string got = told == nullptr ? "" : told->message;
-    if (got != expected)
-      world.Differ(Concat("thread ", number, ": LaunchAlways was told \"", got, "\", expected \"", expected, '"'));
-  });
+  s.stream->LaunchAlways(
+      "stress_always", [expected = s.failure, &world = world_, number = number_](const Status& told) {
+        const std::string got = told == nullptr ? "" : told->message;
+        if (got != expected)
+          world.Differ(Concat("thread ", number, ": LaunchAlways was told \"", got, "\", expected \"", expected, '"'));
+      });
 }
 
 // As an inference session does that is not synchronised: behind its caller's stream, on one of its own, and whatever
@@ -164,15 +165,15 @@ void Worker::RunUnsynchronised() {
   if (Chance(40)) {
     const Fault text = World::FaultText(world_.NewFaultNumber(), number_);
     Note(Concat("an unsynchronised run on stream ", run.stream->id(), " fails with ", text));
-    Launch(
-        run, "stress_run", Task([text] { Fail(ErrorCode::kInvalidArgument, text); }),
-        [=] { return "[stress_run] " + text; });
+    Launch(run, "stress_run", Task([text] { Fail(ErrorCode::kInvalidArgument, text); }),
+           [=] { return "[stress_run] " + text; });
   }
   if (Chance(50)) ScaleBuffer(run, buffer);
   auto done = std::make_shared<Event>(world_.backend());
   world_.backend().EventRecord(done->handle(), run.stream->handle());
   world_.backend().StreamResume(run.stream->handle(), nullptr);
   Outstanding::Add(run.stream->device(), done);
+  Note(Concat("an unsynchronised run on stream ", run.stream->id(), ": ", run.failure));
   if (!run.failure.empty()) debts_.push_back({run.device, std::exchange(run.failure, {}), {}});
 }
 
@@ -200,9 +201,8 @@ void Worker::DropStream() {
   NewStream(s);
   if (Chance(40)) {
     OwnStream& elsewhere = SomeStream();
-    Launch(
-        elsewhere, "stress_drop", Task([keep = std::make_shared<std::shared_ptr<Stream>>(stream)] { keep->reset(); }),
-        [] { return Fault(); });
+    Launch(elsewhere, "stress_drop",
+           Task([keep = std::make_shared<std::shared_ptr<Stream>>(stream)] { keep->reset(); }), [] { return Fault(); });
   }
   if (remains_.size() > kMostRemains) SettleRemains(/*wait=*/true);
 }

@@ -257,6 +257,20 @@ def test_a_legacy_type_takes_a_size():
     assert torch.npu.FloatTensor([2, 3]).tolist() == [2, 3]
 
 
+def test_pinned_memory_that_should_expand_is_said_to_be_missing(run_python):
+    def output(value):
+        conf = f"pin_memory_expandable_segments:{value}"
+        return run_python(
+            "import onnxruntime_npu; onnxruntime_npu.npu.init()",
+            PYTORCH_NPU_ALLOC_CONF=conf,
+            ORT_NPU_LOG="warning",
+        )
+
+    code, text = output(True)
+    assert code == 0 and "the host NPU does not support this feature" in text
+    assert output(False) == (0, "")
+
+
 def test_a_legacy_type_without_a_device_is_on_the_current_one():
     assert torch.npu.FloatTensor(2, device=None).device == torch.device("npu:0")
     assert torch.npu.FloatTensor(2, device=0).device == torch.device("npu:0")

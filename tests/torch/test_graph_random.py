@@ -99,13 +99,43 @@ def test_backward_drops_what_its_forward_dropped():
         assert torch.equal(out, values[0]) and torch.equal(gradient, values[1])
 
 
-def test_the_generator_cannot_be_touched_in_a_capture():
+def test_the_generators_state_can_be_kept_and_set_in_a_capture():
+    def draw():
+        first = torch.rand(8, device="npu")
+        state = npu.get_rng_state()
+        second = torch.rand(8, device="npu")
+        npu.set_rng_state(state)
+        return first, second, torch.rand(8, device="npu"), npu.initial_seed()
+
     npu.manual_seed(4)
+    torch.rand(3, device="npu")
+    begin = npu.get_rng_state()
+    *expected, seed = draw()
+    after = torch.rand(8, device="npu")
+    assert torch.equal(expected[1], expected[2])
+    npu.set_rng_state(begin)
+    graph, (*drawn, seed_in_capture) = captured(draw)
+    assert torch.equal(npu.get_rng_state(), begin) and seed_in_capture == seed == 4
+    for _ in range(2):
+        npu.set_rng_state(begin)
+        graph.replay()
+        assert all(torch.equal(a, b) for a, b in zip(drawn, expected, strict=True))
+        assert torch.equal(torch.rand(8, device="npu"), after)
+
+
+def test_a_capture_refuses_a_state_that_its_replay_could_not_have():
+    npu.manual_seed(5)
+    other_seed = npu.get_rng_state()
+    npu.manual_seed(4)
+    earlier = npu.get_rng_state()
+    torch.rand(3, device="npu")
     graph = npu.NPUGraph()
     with npu.graph(graph):
-        for touch in (npu.get_rng_state, npu.initial_seed, lambda: npu.manual_seed(5)):
-            with pytest.raises(RuntimeError, match="capturing"):
+        for touch in (lambda: npu.manual_seed(5), lambda: npu.set_rng_state(other_seed)):
+            with pytest.raises(RuntimeError, match="only if new seed is the same as the original"):
                 touch()
+        with pytest.raises(RuntimeError, match=r"expected a position of \d+ or more"):
+            npu.set_rng_state(earlier)
         npu.manual_seed(4)  # the seed it has
         drawn = torch.rand(8, device="npu")
     npu.manual_seed(4)
@@ -113,6 +143,19 @@ def test_the_generator_cannot_be_touched_in_a_capture():
     npu.manual_seed(4)
     graph.replay()
     assert torch.equal(drawn, expected)
+
+
+def test_recomputed_dropout_in_a_capture_is_that_of_the_forward():
+    def step():
+        x = torch.ones(64, device="npu", requires_grad=True)
+        out = torch.utils.checkpoint.checkpoint(F.dropout, x, use_reentrant=False)
+        return out, torch.autograd.grad(out.sum(), x)[0]
+
+    npu.manual_seed(6)
+    graph, (out, gradient) = captured(step)
+    for _ in range(2):
+        graph.replay()
+        assert torch.equal(out, gradient) and 0 < out.count_nonzero() < 64
 
 
 def test_attention_draws_from_the_generator_of_its_device():

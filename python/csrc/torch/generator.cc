@@ -22,19 +22,15 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   static c10::DeviceType device_type() { return kNpu; }
 
   void set_current_seed(uint64_t seed) override {
-    if (Capturing()) {  // as the capture begins at its replay, only this seed changes nothing
-      TORCH_CHECK(seed == source_->state().seed,
-                  "a generator can be seeded while its device's stream is capturing only with the seed it has");
-      return;
-    }
-    source_->Set({seed, 0});
+    // As the capture begins at its replay, only the same seed changes nothing.
+    SetState(Graph::IsCapturing(Stream()) ? PhiloxState{seed, State().offset} : PhiloxState{seed, 0});
   }
   uint64_t current_seed() const override { return State().seed; }
   uint64_t seed() override {
     set_current_seed(c10::detail::getNonDeterministicRandom());
     return current_seed();
   }
-  void set_offset(uint64_t offset) override { source_->Set({State().seed, offset}); }
+  void set_offset(uint64_t offset) override { SetState({State().seed, offset}); }
   uint64_t get_offset() const override { return State().offset; }
 
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
@@ -49,11 +45,10 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     TORCH_CHECK(state.numel() == kStateBytes, "expected the state of an npu generator, ", kStateBytes, " bytes, got ",
                 state.numel());
     const auto* bytes = static_cast<const uint8_t*>(state.data());
-    CheckNotCapturing();
     PhiloxState given;
     std::memcpy(&given.seed, bytes, sizeof(uint64_t));
     std::memcpy(&given.offset, bytes + sizeof(uint64_t), sizeof(uint64_t));
-    source_->Set(given);
+    SetState(given);
   }
   // A generator that shares the state, and whose state this one shall share.
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
@@ -76,15 +71,9 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     return copy;
   }
 
-  bool Capturing() const { return Graph::IsCapturing(CurrentStream(device().index())); }
-  // What a capture draws depends on the state at its replay.
-  void CheckNotCapturing() const {
-    TORCH_CHECK(!Capturing(), "the state of an npu generator can be neither read nor set while a stream is capturing");
-  }
-  PhiloxState State() const {
-    CheckNotCapturing();
-    return source_->state();
-  }
+  npu::Stream& Stream() const { return CurrentStream(device().index()); }
+  PhiloxState State() const { return RandomState(source_, Stream()); }
+  void SetState(PhiloxState state) { SetRandomState(source_, Stream(), state); }
 
   std::shared_ptr<RandomSource> source_ = std::make_shared<RandomSource>(PhiloxState{c10::default_rng_seed_val, 0});
 };

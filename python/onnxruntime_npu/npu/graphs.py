@@ -209,11 +209,14 @@ class graph:
         if self._updates is not None:
             self._updates.__enter__()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         try:
             if self._updates is not None:
                 self._updates.__exit__(None, None, None)
             self.npu_graph.capture_end()
+        except RuntimeError:
+            if failure is None:  # else what failed inside says why the capture is invalid
+                raise
         finally:
             self._stream_context.__exit__(None, None, None)
 

@@ -265,10 +265,16 @@ class Event:
         """Return the milliseconds from this event to ``end_event``, after waiting for both.
 
         Raises:
-            RuntimeError: one was never recorded, or was made without enable_timing.
+            RuntimeError: one was never recorded, or was made without enable_timing, or they were
+                recorded on two devices, whose clocks have nothing to do with each other.
         """
         if self._event is None or end_event._event is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        if self._device != end_event._device:
+            raise RuntimeError(
+                f"[Event.elapsed_time] expected two events of one device, got npu:{self._device} "
+                f"and npu:{end_event._device}; record both on one"
+            )
         self.synchronize()
         end_event.synchronize()
         return self._event.elapsed_ms(end_event._event)

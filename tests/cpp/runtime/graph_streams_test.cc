@@ -266,16 +266,4 @@ TEST_CASE("graph: the pool of a capture is on every device that takes part, and 
   CHECK(t.second.allocator().PoolUseCount({0, 7}) == 0);
 }
 
-TEST_CASE("graph: the default stream cannot be drawn into a capture") {
-  Setting t;
-  Event event(*t.backend);
-  Graph graph;
-  graph.CaptureBegin(*t.side);
-  event.Record(*t.side);
-  CHECK_THROWS_WITH_AS(t.stream().Wait(event), doctest::Contains("the default stream waited"), Error);
-  CHECK_THROWS_AS(graph.CaptureEnd(*t.side), Error);
-  t.stream().Launch("free", Task([] {}));
-  t.stream().Synchronize();
-}
-
 }  // namespace npu

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/external_event.h"
@@ -125,6 +126,58 @@ TEST_CASE("status: of threads that share a stream one lets it run again, and the
   CHECK(ran);
   reach(2);
   other.join();
+}
+
+TEST_CASE("status: a wait of the device leaves a failure with the thread whose stream only waited for it so far") {
+  TestDevice t;
+  const auto shared = t.device.CreateStream();
+  ExternalEvent external;
+  Event failed(*t.backend);
+  bool ran = false;
+  for (const bool by_event : {true, false}) {
+    Break(t.stream());
+    if (by_event) {
+      failed.Record(t.stream());
+      shared->Wait(failed);
+    } else {
+      external.Wait(*shared);
+      external.Record(t.stream());
+    }
+    OnAnotherThread([&] { CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no"); });
+    shared->Launch("op", [&] { ran = true; });
+    CHECK_THROWS_WITH(shared->Synchronize(), "[bad] no");
+    CHECK_FALSE(ran);
+    CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  }
+}
+
+TEST_CASE("status: an event of a thread whose work was skipped before it does not pass for well") {
+  TestDevice t;
+  bool ran = false;
+  const auto launch_behind_a_failure = [&] {
+    Gate gate;
+    std::thread other([&] {
+      Break(t.stream());
+      gate.Wait();
+      CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+    });
+    while (!t.backend->StreamQuery(t.stream().handle()) || t.backend->StreamSynchronize(t.stream().handle()) == nullptr)
+      std::this_thread::yield();
+    t.stream().Launch("op", [&] { ran = true; });
+    gate.Open();
+    other.join();
+  };
+  Event event(*t.backend);
+  launch_behind_a_failure();
+  CHECK_THROWS_WITH(event.Record(t.stream()), "[bad] no");
+  event.Record(t.stream());
+  event.Synchronize();
+  const auto side = t.device.CreateStream();
+  side->Launch("op", [] {});
+  event.Record(*side);
+  launch_behind_a_failure();
+  CHECK_THROWS_WITH(t.stream().Wait(event), "[bad] no");
+  CHECK_FALSE(ran);
 }
 
 TEST_CASE("status: what is left of a thread that ended can be told to anybody") {
@@ -258,6 +311,23 @@ TEST_CASE("status: what a thread enqueues comes behind work that it left on othe
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
   t.stream().Synchronize();
   CHECK_THROWS_AS(run->Synchronize(), Error);
+}
+
+TEST_CASE("status: a wait tells of its stream and of work that the thread left elsewhere") {
+  TestDevice t;
+  std::vector<std::unique_ptr<Stream>> runs;
+  for (const char* op : {"run a", "run b"}) {
+    runs.push_back(t.device.CreateStream(0, StreamOwner::kOne));
+    runs.back()->Launch(op, [] { throw std::runtime_error("no"); });
+    auto end = std::make_shared<Event>(*t.backend);
+    t.backend->EventRecord(end->handle(), runs.back()->handle());
+    t.backend->StreamResume(runs.back()->handle(), nullptr);
+    if (runs.size() == 1) Break(t.stream());  // before the thread has left anything
+    Outstanding::Add(t.device, end);
+  }
+  CHECK_THROWS_WITH(t.stream().Synchronize(),
+                    "[bad] no; and on another stream: [run a] no; and on another stream: [run b] no");
+  t.stream().Synchronize();
 }
 
 TEST_CASE("a stream that goes while its work is blocked is retired, not waited for") {
