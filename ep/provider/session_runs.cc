@@ -114,7 +114,10 @@ void SessionRuns::End() {
     run = std::move(*found);
     runs_.erase(found);
     // This run came after what this thread left before, and has told of it.
-    std::erase_if(unawaited_, [](const Unawaited& work) { return work.thread == ThisThreadNumber(); });
+    std::erase_if(unawaited_, [this](const Unawaited& work) {
+      return work.told == ThisThreadNumber() ||
+             (work.told == 0 && device_.device().backend().EventQuery(work.done->handle()));
+    });
   }
   current = nullptr;
   std::exception_ptr failed;
@@ -148,20 +151,29 @@ void SessionRuns::Leave(const Run& run, Stream& stream) {
   backend.StreamResume(stream.handle(), nullptr);  // the next run on this stream has its own errors
   if (run.caller == nullptr) Outstanding::Add(device_.device(), done);
   std::lock_guard lock(mutex_);
-  unawaited_.push_back({ThisThreadNumber(), std::move(done)});
+  unawaited_.push_back({run.caller == nullptr ? 0 : ThisThreadNumber(), std::move(done)});
 }
 
 void SessionRuns::Wait() {
   const MayBlock scope;
+  const uint64_t me = ThisThreadNumber();
+  Backend& backend = device_.device().backend();
   std::vector<Unawaited> unawaited;
   {
     std::lock_guard lock(mutex_);
-    unawaited.swap(unawaited_);
+    unawaited = unawaited_;
   }
   Status failed;
   for (const Unawaited& work : unawaited) {
-    const Status status = device_.device().backend().EventSynchronize(work.done->handle());
-    if (failed == nullptr) failed = status;
+    const Status status = backend.EventSynchronize(work.done->handle());
+    if (failed == nullptr && work.told == me) failed = status;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(unawaited_, [&](const Unawaited& work) {
+      const bool well = work.told == 0 || backend.EventStatus(work.done->handle()) == nullptr;
+      return work.told == me || (well && backend.EventQuery(work.done->handle()));
+    });
   }
   device_.WaitForCaller();
   ThrowIfFailed(failed);

@@ -37,7 +37,7 @@ class SessionRuns {
   // ordered behind work in flight, which is waited for then.
   void End();
 
-  // Waits for this thread's current stream and for runs that nobody waited for; throws what failed.
+  // Waits for this thread's current stream and for runs that nobody waited for; throws what failed of this thread's.
   void Wait();
   // Calls `release` when what this session has enqueued so far is done.
   void ReleaseAfterRuns(std::function<void()> release);
@@ -51,9 +51,9 @@ class SessionRuns {
     const Stream* entered = nullptr;  // the last of them that this thread entered
   };
   static thread_local Run* current;
-  // The end of a run that nobody waited for: the last of its thread.
+  // The end of work that nobody waited for, until it is over.
   struct Unawaited {
-    uint64_t thread;
+    uint64_t told;  // the thread that Wait() tells of a failure; 0: Outstanding tells its thread
     std::shared_ptr<const Event> done;
   };
 

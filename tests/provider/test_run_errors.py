@@ -173,3 +173,41 @@ def test_a_run_behind_an_unsynchronised_failure_fails_with_it_and_no_other_threa
     passed.set()
     other.join()
     assert len(told) == 2 and f"got {ROWS + 5} " in told[0] and told[1] == "went on"
+
+
+def test_a_run_that_is_replayed_is_told_of_no_other_run():
+    session, output = gather_session(enable_npu_graph="1")
+    options = unsynchronised()
+    options.add_run_config_entry("gpu_graph_id", "-1")
+    good = session.io_binding()
+    result = onnxruntime_npu.ortvalue_from_numpy(np.zeros((1, 8), np.float32))
+    for name, value in feeds(1).items():
+        good.bind_ortvalue_input(name, onnxruntime_npu.ortvalue_from_numpy(value))
+    good.bind_ortvalue_output(output, result)
+    for _ in range(2):  # captured, then replayed
+        session.run_with_iobinding(good)
+    bad = bound(session, output, ROWS + 6)
+    left, passed, told = threading.Event(), threading.Event(), []
+
+    def leave_a_failure():
+        session.run_with_iobinding(bad, options)
+        left.set()
+        passed.wait()
+        try:
+            npu.current_stream().synchronize()
+        except RuntimeError as error:
+            told.append(str(error))
+        session.run_with_iobinding(good)  # told already
+
+    other = threading.Thread(target=leave_a_failure)
+    other.start()
+    left.wait()
+    try:
+        session.run_with_iobinding(good)
+    finally:
+        passed.set()
+        other.join()
+    assert len(told) == 1 and f"got {ROWS + 6} " in told[0]
+    np.testing.assert_array_equal(
+        onnxruntime_npu.ortvalue_to_numpy(result), np.ones((1, 8), np.float32)
+    )
