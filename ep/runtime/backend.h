@@ -32,8 +32,9 @@ class BackendEvent {
   ~BackendEvent() = default;
 };
 
-// Every call is thread-safe. Functions that enqueue return before the work is done; the work of one
-// stream runs in FIFO order, streams run concurrently.
+// Every call is thread-safe. Functions that enqueue return before the work is done; the work of one stream runs in FIFO
+// order, streams run concurrently. What makes, enqueues, records or copies may throw, before it has done anything;
+// frees, destroys, queries and StreamResume never fail, a wait only by its status (or where it would wait for itself).
 //
 // Work that fails stops its stream: what is behind it is skipped, and so is what waits for an event recorded behind it,
 // on any stream. A status says so to everybody who waits; only StreamResume lets a stream run again. Queries tell

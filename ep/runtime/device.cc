@@ -73,11 +73,17 @@ void Device::Synchronize() {
   Failures failures;
   // Events are recorded first and waited for then, so that no stream is held while another is waited for.
   std::vector<std::pair<uint64_t, std::unique_ptr<Event>>> passed;
+  const auto record = [&](uint64_t id, BackendStream* stream) {
+    passed.emplace_back(id, std::make_unique<Event>(backend_));
+    backend_.EventRecord(passed.back().second->handle(), stream);
+  };
   streams_->Visit([&](Stream& stream) {
     if (backend_.StreamQuery(stream.handle()))
       return failures.Add(stream.Told(backend_.StreamSynchronize(stream.handle())));
-    passed.emplace_back(stream.id(), std::make_unique<Event>(backend_));
-    backend_.EventRecord(passed.back().second->handle(), stream.handle());
+    record(stream.id(), stream.handle());
+  });
+  streams_->VisitLeaving([&](BackendStream* stream) {
+    if (!backend_.StreamQuery(stream)) record(/*id: of nobody*/ 0, stream);
   });
   for (const auto& [id, event] : passed) {
     Status status = backend_.EventSynchronize(event->handle());

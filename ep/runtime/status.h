@@ -1,8 +1,9 @@
 // Why work of a stream did not run to its end. Whatever came behind the failed work, on its stream and on those that
-// waited for it, was skipped and carries the same object: docs/decisions/0012.
+// waited for it, was skipped and carries the same failure: docs/decisions/0012.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,11 +14,20 @@
 namespace npu {
 
 struct Failure {
-  std::string message;  // "[npu_rms_norm] expected …"
+  Failure(std::string what, uint64_t which) : message(std::move(what)), number(which) {}
+
+  const std::string message;  // "[npu_rms_norm] expected …"
+  const uint64_t number;      // of what failed; the same on every stream that it reaches
+
+  // Whether the stream that this came to was let run again since. Who saw it and tells late must not take the failure
+  // for a new one. Guarded by the stream's users.
+  mutable bool resumed = false;
 };
 using Status = std::shared_ptr<const Failure>;  // null: nothing failed
 
-inline Status MakeFailure(std::string message) { return std::make_shared<const Failure>(Failure{Printable(message)}); }
+Status MakeFailure(const std::string& message);
+// The same failure as it comes to another stream, or once more to the same one.
+Status Arrival(const Failure& failure);
 
 // Thrown by a task whose work depends on what failed elsewhere: its stream carries the same failure on.
 class FailedBefore : public Error {
@@ -38,8 +48,9 @@ inline void ThrowIfFailed(const Status& status) {
 class Failures {
  public:
   void Add(Status status) {
-    if (status == nullptr || std::find(all_.begin(), all_.end(), status) != all_.end()) return;
-    all_.push_back(std::move(status));
+    if (status == nullptr) return;
+    const auto same = [&](const Status& other) { return other->number == status->number; };
+    if (std::none_of(all_.begin(), all_.end(), same)) all_.push_back(std::move(status));
   }
   void ThrowIfAny() const {
     if (all_.size() < 2) return ThrowIfFailed(all_.empty() ? nullptr : all_[0]);

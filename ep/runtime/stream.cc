@@ -50,9 +50,10 @@ Stream::Stream(Device& device, int priority, StreamOwner owner)
 }
 
 Stream::~Stream() {
-  device_.streams_->Remove(this);
+  device_.streams_->Leave(this);
   if (InForkedChild()) return;
   RetireAfter(device_.backend(), {handle_}, [&device = device_, id = id_, handle = handle_] {
+    device.streams_->Forget(handle);
     if (const Status status = device.backend().StreamSynchronize(handle))
       NPU_LOG(kError, "stream ", id, " was destroyed with an error nobody asked for: ", status->message);
     Device::ForgetStream(device.backend(), id);
@@ -68,6 +69,14 @@ void Stream::BeforeWork() {
     Outstanding::Join(*this);
 }
 
+// For what is enqueued whether or not this thread has something to be told.
+void Stream::JoinOutstanding() {
+  if (!Outstanding::Any()) [[likely]]
+    return;
+  if (users_ != nullptr) users_->BeforeSilentWork();
+  Outstanding::Join(*this);
+}
+
 void Stream::Launch(const char* op, Task task, size_t held_bytes) {
   NPU_CHECK(static_cast<bool>(task), "[", op, "] expected a task to launch, got an empty one");
   CheckRunning(device_);
@@ -81,7 +90,7 @@ void Stream::Launch(const char* op, Task task, size_t held_bytes) {
 void Stream::LaunchAlways(const char* op, std::function<void(const Status&)> task) {
   CheckRunning(device_);
   if (Recording::Any() && Recording::KeepLaunchAlways(*this, op, task)) return;
-  if (Outstanding::Any()) Outstanding::Join(*this);
+  JoinOutstanding();
   device_.backend().LaunchAlways(handle_, op, std::move(task));
 }
 
@@ -154,7 +163,7 @@ Event::~Event() {
 
 void Event::Record(Stream& stream) {
   if (Recording::Any() && Recording::KeepRecord(*this, stream)) return;
-  if (Outstanding::Any()) Outstanding::Join(stream);
+  stream.JoinOutstanding();
   backend_.EventRecord(handle_, stream.handle());
   stream.TellNews();  // the record may be behind what let the stream run again
 }

@@ -50,8 +50,10 @@ class Stream {
 
  private:
   friend class Device;
+  friend class Event;
   friend class ExternalEvent;
   void BeforeWork();
+  void JoinOutstanding();
   // This thread waited and the stream's status was `status`. Lets a shared stream run again where this thread may do
   // so; returns what the thread has to be told.
   Status Told(Status status);

@@ -1,4 +1,4 @@
-// The live streams of a device.
+// The streams of a device: those that live, and those that were let go with work still queued.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,18 @@ namespace npu {
 struct Device::StreamSet {
   void Add(Stream* stream) {
     std::lock_guard lock(mutex);
+    leaving.reserve(leaving.size() + streams.size() + 1);  // so that Leave() cannot fail
     streams.push_back(stream);
   }
-  void Remove(Stream* stream) {
+  void Leave(Stream* stream) noexcept {
     std::lock_guard lock(mutex);
     std::erase(streams, stream);
+    leaving.push_back(stream->handle());
+  }
+  // Before the stream's handle is destroyed.
+  void Forget(BackendStream* stream) {
+    std::lock_guard lock(mutex);
+    std::erase(leaving, stream);
   }
   template <class F>
   Stream* FindIf(F&& f) {
@@ -30,10 +37,16 @@ struct Device::StreamSet {
     std::lock_guard lock(mutex);
     for (Stream* stream : streams) f(*stream);
   }
+  template <class F>
+  void VisitLeaving(F&& f) {
+    std::lock_guard lock(mutex);
+    for (BackendStream* stream : leaving) f(stream);
+  }
 
  private:
   std::mutex mutex;
   std::vector<Stream*> streams;
+  std::vector<BackendStream*> leaving;
 };
 
 }  // namespace npu

@@ -7,16 +7,20 @@
 namespace npu {
 namespace {
 
-thread_local bool works_for_others = false;
+// What each launch looks at, apart from what has a destructor and costs a guard.
+struct Fast {
+  bool works_for_others = false;
+  uint64_t last_id = 0;  // the stream of the last call, and this thread as its user
+  StreamUsers::User* last = nullptr;
+};
+constinit thread_local Fast fast;
 
 // This thread as a user of each stream, by the stream's id.
 struct Memberships {
-  uint64_t last_id = 0;
-  StreamUsers::User* last = nullptr;
   std::unordered_map<uint64_t, std::shared_ptr<StreamUsers::User>> users;
 
   ~Memberships() {
-    last_id = 0;
+    fast.last_id = 0;
     for (const auto& [id, user] : users) user->alive.store(false);
   }
 };
@@ -24,16 +28,16 @@ thread_local Memberships memberships;
 
 }  // namespace
 
-void SetWorksForOthers(bool on) { works_for_others = on; }
+void SetWorksForOthers(bool on) { fast.works_for_others = on; }
 
 StreamUsers::User* StreamUsers::FindMine() {
-  if (memberships.last_id == stream_id_) [[likely]]
-    return memberships.last;
+  if (fast.last_id == stream_id_) [[likely]]
+    return fast.last;
   const auto found = memberships.users.find(stream_id_);
   if (found == memberships.users.end()) return nullptr;
-  memberships.last_id = stream_id_;
-  memberships.last = found->second.get();
-  return memberships.last;
+  fast.last_id = stream_id_;
+  fast.last = found->second.get();
+  return fast.last;
 }
 
 StreamUsers::User& StreamUsers::Mine() {
@@ -45,10 +49,11 @@ StreamUsers::User& StreamUsers::Mine() {
     std::erase_if(users_, [this](const auto& u) { return !u->alive.load() && u.get() != last_.load(); });
     users_.push_back(user);
   }
-  memberships.last_id = stream_id_;
-  memberships.last = user.get();
+  User& mine = *user;
   memberships.users.emplace(stream_id_, std::move(user));
-  return *memberships.last;
+  fast.last_id = stream_id_;
+  fast.last = &mine;
+  return mine;
 }
 
 Status StreamUsers::TakeNews(User& user) {
@@ -59,26 +64,36 @@ Status StreamUsers::TakeNews(User& user) {
 }
 
 void StreamUsers::BeforeWork() {
-  if (works_for_others) [[unlikely]] {
-    std::lock_guard lock(mutex_);
-    if (User* last = last_.load()) last->unconfirmed.store(true);
-    return;
-  }
+  if (fast.works_for_others) [[unlikely]]
+    return BeforeSilentWork();
   User& user = Mine();
-  if (!user.unconfirmed.load(std::memory_order_relaxed)) {
-    // In one order with telling_: whoever lets the stream run again now sees that it is in use, or this thread goes on
-    // behind that.
-    user.unconfirmed.store(true);
-    AwaitTelling();
-  }
+  const bool claimed = Claim(user);
   if (user.has_news.load(std::memory_order_relaxed)) [[unlikely]] {
-    user.unconfirmed.store(false);
+    if (claimed) user.unconfirmed.store(false);  // nothing will be launched
     ThrowIfFailed(TakeNews(user));
   }
   if (last_.load(std::memory_order_relaxed) != &user) {
     std::lock_guard lock(mutex_);  // a dead user is dropped under the same lock, unless it is the last
     last_.store(&user);
   }
+}
+
+void StreamUsers::BeforeSilentWork() {
+  if (fast.works_for_others) {
+    std::lock_guard lock(mutex_);
+    if (User* last = last_.load()) last->unconfirmed.store(true);
+  } else {
+    Claim(Mine());
+  }
+}
+
+// The user has work on the stream from here on; false: as it had before. In one order with telling_: whoever lets the
+// stream run again now sees that it is in use, or this thread goes on behind that.
+bool StreamUsers::Claim(User& user) {
+  if (user.unconfirmed.load(std::memory_order_relaxed)) return false;
+  user.unconfirmed.store(true);
+  AwaitTelling();
+  return true;
 }
 
 // Whoever found the stream running again finds the news of it, too.
@@ -111,8 +126,9 @@ void StreamUsers::AfterFailure(const Status& status, const std::function<void()>
   for (const auto& user : users_) owners |= user.get() != me && user->alive.load() && user->unconfirmed.load();
   const bool mine = me != nullptr && me->unconfirmed.exchange(false);
   if (me != nullptr && me->has_news.exchange(false)) me->news = nullptr;
-  if (mine || !owners) {
+  if (!status->resumed && (mine || !owners)) {
     resume();
+    status->resumed = true;
     // Behind it: what was launched before it, and is skipped, is marked by now.
     for (const auto& user : users_) {
       if (user.get() == me || !user->alive.load() || !user->unconfirmed.exchange(false)) continue;

@@ -16,7 +16,7 @@ namespace npu {
 class StreamUsers {
  public:
   // What the stream knows of one thread.
-  struct User {
+  struct alignas(64) User {  // written at each launch: in a cache line of its own
     std::atomic<bool> alive{true};
     std::atomic<bool> unconfirmed{false};  // launched work since it last waited for the stream
     std::atomic<bool> has_news{false};
@@ -27,6 +27,8 @@ class StreamUsers {
 
   // Before this thread launches, or lets the stream wait. Throws News().
   void BeforeWork();
+  // The same where nothing can be told: that comes with this thread's next call.
+  void BeforeSilentWork();
   // What another thread was told of before the stream ran again; null: nothing that concerns this one's work.
   Status News();
   // This thread waited for the stream, and nothing had failed. Returns News().
@@ -37,6 +39,7 @@ class StreamUsers {
 
  private:
   User& Mine();
+  bool Claim(User& user);
   User* FindMine();
   Status TakeNews(User& user);
   void AwaitTelling();

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kNoProgress{30};
 constexpr std::chrono::milliseconds kLook{100};
 
-// Threads of streams that still exist: none may when the devices are gone.
+// Threads of streams that exist in this process: no more than before when the devices are gone.
 int StreamThreads() {
   int count = 0;
   DIR* const tasks = opendir("/proc/self/task");
@@ -102,6 +102,7 @@ class Watchdog {
 
 // A round: everything is made, used by all threads, and taken down. Returns what differed.
 std::string Round(uint64_t seed, int threads, Clock::duration time, std::vector<uint64_t>& counts, std::FILE* out) {
+  const int before = StreamThreads();
   Watchdog watchdog(seed, out);
   World world(seed);
   {
@@ -121,7 +122,7 @@ std::string Round(uint64_t seed, int threads, Clock::duration time, std::vector<
   }
   watchdog.Main("taking the devices down");
   world.TakeDown();
-  if (const int left = StreamThreads(); left != 0) world.Differ(Concat(left, " threads of streams are left"));
+  if (const int left = StreamThreads() - before; left > 0) world.Differ(Concat(left, " threads of streams are left"));
   return world.differences();
 }
 

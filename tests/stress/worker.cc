@@ -241,7 +241,10 @@ void Worker::LetGo() {
     if (Chance(50)) Synchronize(s);
   std::vector<std::function<void()>> parts;
   parts.push_back([this] { buffers_.clear(); });
-  parts.push_back([this] { external_.reset(); });
+  parts.push_back([this] {
+    external_.reset();
+    external_taken_.reset();
+  });
   parts.push_back([this] { again_ = {}; });
   for (const auto& captured : graphs_) {
     parts.push_back([this, captured] {

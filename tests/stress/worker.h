@@ -225,6 +225,7 @@ class Worker {
   std::vector<Debt> debts_;
   Mark again_;  // an event that is recorded again and again
   std::unique_ptr<ExternalEvent> external_;
+  std::optional<Mark> external_taken_;  // behind its last wait
 
   std::atomic<uint64_t> steps_{0};
   std::atomic<const char*> doing_{"starting"};

@@ -119,11 +119,20 @@ void Worker::MeasureTime() {
   if (ms < 0) Differ("ElapsedMs: expected a time that is not negative, got ", ms);
 }
 
+// An external event hands its records out in the order in which they come, to whichever wait comes first. So one pair
+// comes behind the one before it, on both of its streams; else two of them could swap their records.
 void Worker::ExternalPair() {
   OwnStream& from = SomeStream();
   OwnStream& to = SomeStream();
   if (&from == &to) return;
-  if (external_ == nullptr || Chance(10)) external_ = std::make_unique<ExternalEvent>();
+  if (external_ == nullptr || Chance(10)) {
+    external_ = std::make_unique<ExternalEvent>();
+    external_taken_.reset();
+  }
+  if (external_taken_) {
+    Wait(from, *external_taken_);
+    Wait(to, *external_taken_);
+  }
   const bool wait_first = Chance(50);
   JoinDebts(to);
   const bool to_failed = !to.failure.empty();
@@ -138,6 +147,7 @@ void Worker::ExternalPair() {
     external_.reset();  // whether that wait took the record depends on which came first
   } else {
     to.failure = from.failure;
+    external_taken_ = Record(to);
   }
 }
 

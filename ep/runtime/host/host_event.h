@@ -11,8 +11,11 @@
 
 namespace npu {
 
-// How many commands of a stream are done. Shared with its markers, which may outlive the stream.
-using StreamProgress = std::atomic<uint64_t>;
+// How many commands of a stream are done. Shared with its markers, which may outlive the stream. The worker writes it
+// after each command while others watch it: nothing else may lie in its cache line.
+struct alignas(64) StreamProgress : std::atomic<uint64_t> {
+  using std::atomic<uint64_t>::atomic;
+};
 
 // A point in a stream's order: the end of its command `number`. Whoever waits holds a reference, so the event
 // that recorded it may be recorded again or destroyed at any time.

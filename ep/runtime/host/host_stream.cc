@@ -61,7 +61,7 @@ void HostStream::WaitFor(std::shared_ptr<HostMarker> marker) {
   if (marker->passed() && marker->status() == nullptr) return;
   auto wait = [this, marker = std::move(marker)] {
     marker->Wait();
-    if (marker->status() != nullptr) Stop(marker->status());
+    if (marker->status() != nullptr) Stop(Arrival(*marker->status()));
   };
   Enqueue({.task = Task(std::move(wait)), .op = "wait", .survives_errors = true});
 }
@@ -132,7 +132,7 @@ void HostStream::Run(Command& command) {
   try {
     command.task();
   } catch (const FailedBefore& e) {
-    Stop(e.status());
+    Stop(Arrival(*e.status()));
   } catch (const std::bad_alloc&) {
     Stop(FailureOf(command.op, "out of host memory"));
   } catch (const std::exception& e) {

@@ -313,6 +313,43 @@ TEST_CASE("status: what a thread enqueues comes behind work that it left on othe
   CHECK_THROWS_AS(run->Synchronize(), Error);
 }
 
+TEST_CASE("status: an event of a stream that comes behind a failed run leaves its later work skipped") {
+  TestDevice t;
+  const auto run = t.device.CreateStream(0, StreamOwner::kOne);
+  const auto end = std::make_shared<Event>(*t.backend);
+  Break(*run);
+  end->Record(*run);
+  Outstanding::Add(t.device, end);
+  Event event(*t.backend);
+  SUBCASE("by the record of an event") { event.Record(t.stream()); }
+  SUBCASE("by a launch that cannot fail") {
+    t.stream().LaunchAlways("op", [](const Status&) {});
+  }
+  OnAnotherThread([&] { CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no"); });
+  bool ran = false;
+  t.stream().Launch("op", [&] { ran = true; });
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
+  CHECK_FALSE(ran);
+  CHECK_THROWS_AS(run->Synchronize(), Error);
+}
+
+TEST_CASE("status: who tells late of a failure does not touch what came after it") {
+  StreamUsers users(/*stream_id=*/0);
+  const Status status = MakeFailure("[bad] no");
+  int resumed = 0;
+  const auto resume = [&] { ++resumed; };
+  users.BeforeWork();
+  users.AfterFailure(status, resume);
+  CHECK(resumed == 1);
+  OnAnotherThread([&] { users.AfterFailure(status, resume); });  // it saw the failure before, and was slow
+  CHECK(resumed == 1);
+
+  const Status again = Arrival(*status);  // the same failure can come to a stream twice
+  users.BeforeWork();
+  users.AfterFailure(again, resume);
+  CHECK(resumed == 2);
+}
+
 TEST_CASE("status: a wait tells of its stream and of work that the thread left elsewhere") {
   TestDevice t;
   std::vector<std::unique_ptr<Stream>> runs;
@@ -348,6 +385,24 @@ TEST_CASE("a stream that goes while its work is blocked is retired, not waited f
   CHECK(ran);
   t.allocator().EmptyCache();
   CHECK(t.allocator().Stats().reserved_bytes.all.current == 0);
+}
+
+TEST_CASE("a wait for the device covers streams that were destroyed while they were busy") {
+  TestDevice t;
+  Gate gate;
+  OpenAtExit open{gate};
+  std::atomic<bool> ran{false};
+  auto stream = t.device.CreateStream();
+  stream->Launch("gate", [&] { gate.Wait(); });
+  stream->Launch("op", [&] { ran = true; });
+  stream.reset();
+  std::thread opens([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    gate.Open();
+  });
+  t.device.Synchronize();
+  CHECK(ran);
+  opens.join();
 }
 
 TEST_CASE("a producer of copies that hold memory waits before they hold much of it") {
