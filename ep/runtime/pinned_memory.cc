@@ -25,7 +25,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-size_t ClassOf(size_t bytes) { return static_cast<size_t>(std::bit_width(bytes) - 1); }
+size_t ClassOf(size_t bytes) { return static_cast<size_t>(std::bit_width(bytes | 1) - 1); }
 
 }  // namespace
 

@@ -181,3 +181,14 @@ def test_a_tensor_of_a_rank_that_no_kernel_takes_stays_on_the_cpu():
     (row,) = onnxruntime_npu.assignment(session)
     assert row["provider"] == "CPUExecutionProvider" and "rank <= 12" in row["reason"]
     assert session.run(None, {"x": np.ones(shape, np.float32)})[0].shape == tuple(shape)
+
+
+def test_the_run_option_is_refused_where_a_replay_would_not_see_it():
+    session = square(enable_npu_graph="1")
+    options = ort.RunOptions()
+    options.add_run_config_entry("user_compute_stream", str(torch.npu.Stream().npu_stream))
+    feed = {"x": np.full(3, 2, np.float32)}
+    with pytest.raises(Exception, match=r"user_compute_stream.*without enable_npu_graph"):
+        session.run(None, feed, options)
+    options.add_run_config_entry("gpu_graph_id", "-1")
+    assert session.run(None, feed, options)[0].tolist() == [4, 4, 4]
