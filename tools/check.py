@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import one_definition
+
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 PYTHON_FOLDERS = ["python", "contrib_ops", "converters", "tests", "benchmarks", "examples", "tools"]
@@ -87,6 +89,16 @@ def check_links(_fix: bool, files: list[Path]) -> bool:
     return ok
 
 
+def check_one_definition(_fix: bool, files: list[Path]) -> bool:
+    """No class or inline function is defined in two C++ files."""
+    ok = True
+    for name, paths in one_definition.violations(p for p in files if p.suffix in CPP_SUFFIXES):
+        places = " and ".join(str(path.relative_to(ROOT)) for path in paths)
+        print(f"{name} is defined in {places}: to the linker they are one; give one another name")
+        ok = False
+    return ok
+
+
 CHECKS = {
     "ruff format": check_ruff_format,
     "ruff lint": check_ruff_lint,
@@ -94,6 +106,7 @@ CHECKS = {
     "mypy": check_types,
     "machine names": check_machine_names,
     "links": check_links,
+    "one definition": check_one_definition,
 }
 
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ep/kernels/attention/broadcast_rows.h"
 #include "ep/kernels/attention/softmax_row.h"
+#include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
 #include "ep/runtime/kernel_api.h"
 #include "ep/runtime/philox.h"
@@ -48,8 +48,8 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
     NPU_CHECK(dim_ == -1 || dim_ == x.shape.rank() - 1, "[", kOp, "] expected dim of the last axis, -1, got ", dim_);
     NPU_CHECK(x.dtype == x1.dtype, "[", kOp, "] expected x1 of self's dtype ", NameOf(x.dtype), ", got ",
               NameOf(x1.dtype));
-    NPU_CHECK(BroadcastsTo(x.shape, x1.shape), "[", kOp, "] expected x1 that broadcasts to self of shape ", x.shape,
-              ", got ", x1.shape);
+    NPU_CHECK(BroadcastRows::Fits(x1.shape, x.shape), "[", kOp, "] expected x1 that broadcasts to self of shape ",
+              x.shape, ", got ", x1.shape);
 
     const int64_t units = x.elements() / kUnit + (x.elements() % kUnit != 0);
     const TensorView mask = ctx.Output(0, DType::kUInt8, Shape{units * kUnitBytes});
@@ -82,14 +82,14 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
     const int64_t threads = ThreadsForElements(rows * n);
     auto* scratch = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * 2 * n) * sizeof(float)));
     const float scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(prob_)));
-    ctx.Launch(kOp, [=, alpha = alpha_, x1_rows = BroadcastRows(x.shape, x1.shape)] {
+    ctx.Launch(kOp, [=, alpha = alpha_, x1_rows = BroadcastRows(x1.shape, x.shape)] {
       ForRowsOfThreads(rows, threads, [&](int64_t thread, int64_t first, int64_t last) {
         float* values = scratch + thread * 2 * n;
         float* addend = values + n;
         const int64_t addend_size = x1_rows.column_stride() == 0 ? 1 : n;
         for (int64_t row = first; row < last; ++row) {
           ToFloat(x.as<T>() + row * n, values, n);
-          ToFloat(x1.as<T>() + x1_rows.Offset(row), addend, addend_size);
+          ToFloat(x1.as<T>() + x1_rows.OffsetOf(row), addend, addend_size);
           if (addend_size != n) std::fill_n(addend, n, addend[0]);
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) values[i] = addend[i] + alpha * values[i];

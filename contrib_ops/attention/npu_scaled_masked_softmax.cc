@@ -1,6 +1,6 @@
 // npu_scaled_masked_softmax(x, mask; scale, fixed_triu_mask) -> y. The semantics are in npu_scaled_masked_softmax.py.
-#include "ep/kernels/attention/broadcast_rows.h"
 #include "ep/kernels/attention/softmax_row.h"
+#include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -29,8 +29,8 @@ class ScaledMaskedSoftmaxKernel final : public Kernel {
     const TensorView x = ctx.Input(0), mask = ctx.Input(1);
     NPU_CHECK(x && mask, "[", kOp, "] expected the tensors x and mask");
     NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected x of rank >= 1, got a scalar");
-    NPU_CHECK(BroadcastsTo(x.shape, mask.shape), "[", kOp, "] expected a mask that broadcasts to x of shape ", x.shape,
-              ", got ", mask.shape);
+    NPU_CHECK(BroadcastRows::Fits(mask.shape, x.shape), "[", kOp, "] expected a mask that broadcasts to x of shape ",
+              x.shape, ", got ", mask.shape);
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (!y || x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto type) { LaunchRows<decltype(type)>(ctx, x, mask, y); });
@@ -43,12 +43,12 @@ class ScaledMaskedSoftmaxKernel final : public Kernel {
     const int64_t rows = x.shape.Elements(0, x.shape.rank() - 1);
     const int64_t threads = ThreadsForElements(rows * n);
     auto* scratch = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * n) * sizeof(float)));
-    ctx.Launch(kOp, [=, scale = scale_, mask_rows = BroadcastRows(x.shape, mask.shape)] {
+    ctx.Launch(kOp, [=, scale = scale_, mask_rows = BroadcastRows(mask.shape, x.shape)] {
       ForRowsOfThreads(rows, threads, [&](int64_t thread, int64_t first, int64_t last) {
         float* values = scratch + thread * n;
         for (int64_t row = first; row < last; ++row) {
           ToFloat(x.as<T>() + row * n, values, n);
-          ScaleAndMask(values, scale, mask.as<const uint8_t>() + mask_rows.Offset(row), mask_rows.column_stride(),
+          ScaleAndMask(values, scale, mask.as<const uint8_t>() + mask_rows.OffsetOf(row), mask_rows.column_stride(),
                        values, n);
           SoftmaxRow(values, n);
           FromFloat(values, y.as<T>() + row * n, n);

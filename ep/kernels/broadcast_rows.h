@@ -5,8 +5,8 @@
 
 namespace npu {
 
-// Steps through the rows (all axes but the last) of `shape` and knows the element offset of the row of a table of
-// shape `table` that NumPy broadcasting puts beside it. Rank and dimensions must have been checked.
+// Knows for each row (all axes but the last) of `shape`, of rank >= 1, the element offset of the row of a table of
+// shape `table` that NumPy broadcasting puts beside it. Fits() must have said so.
 class BroadcastRows {
  public:
   // False when `table` does not broadcast to `shape` without changing it.
@@ -21,6 +21,7 @@ class BroadcastRows {
   BroadcastRows(const Shape& table, const Shape& shape) : axes_(shape.rank() - 1) {
     const int missing = shape.rank() - table.rank();
     int64_t stride = table.rank() == 0 ? 1 : table.back();
+    column_stride_ = stride == 1 ? 0 : 1;
     for (int axis = axes_ - 1; axis >= 0; --axis) {
       dims_[axis] = shape[axis];
       const int64_t size = axis >= missing ? table[axis - missing] : 1;
@@ -29,12 +30,23 @@ class BroadcastRows {
     }
   }
 
-  // Goes to a row; the next ones follow by Next.
+  // Of any row.
+  int64_t OffsetOf(int64_t row) const {
+    int64_t offset = 0;
+    for (int axis = axes_ - 1; axis >= 0; --axis) {
+      offset += row % dims_[axis] * strides_[axis];
+      row /= dims_[axis];
+    }
+    return offset;
+  }
+  // Between the table's elements beside a row: 0 where one stands for all.
+  int64_t column_stride() const { return column_stride_; }
+
+  // Goes to a row; the next ones follow by Next, which is cheaper than to ask for each.
   void Seek(int64_t row) {
-    offset_ = 0;
+    offset_ = OffsetOf(row);
     for (int axis = axes_ - 1; axis >= 0; --axis) {
       place_[axis] = row % dims_[axis];
-      offset_ += place_[axis] * strides_[axis];
       row /= dims_[axis];
     }
   }
@@ -50,7 +62,7 @@ class BroadcastRows {
 
  private:
   int axes_ = 0;
-  int64_t offset_ = 0;
+  int64_t offset_ = 0, column_stride_ = 1;
   int64_t dims_[Shape::kMaxRank] = {}, strides_[Shape::kMaxRank] = {}, place_[Shape::kMaxRank] = {};
 };
 

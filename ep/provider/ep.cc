@@ -137,9 +137,10 @@ class Ep final : public OrtEp {
         "NPUExecutionProvider: run option 'user_compute_stream' expected the handle of a stream of the NPU, or 0; "
         "got '",
         text, "'");
-    NPU_CHECK(graphs_ == nullptr || stream == 0 || GraphOf(run) == SessionGraphs::kNoGraph,
-              "NPUExecutionProvider: run option 'user_compute_stream' expected a session without enable_npu_graph: "
-              "onnxruntime hands no run options to a replay; set the provider option of that name, or gpu_graph_id to -1");
+    NPU_CHECK(
+        graphs_ == nullptr || stream == 0 || GraphOf(run) == SessionGraphs::kNoGraph,
+        "NPUExecutionProvider: run option 'user_compute_stream' expected a session without enable_npu_graph: "
+        "onnxruntime hands no run options to a replay; set the provider option of that name, or gpu_graph_id to -1");
     runs_->Begin(stream, entry(kCallerKey));
     if (graphs_ == nullptr) return;
     try {
