@@ -9,6 +9,8 @@ export TOKENIZERS_PARALLELISM := false
 # spin on a core that another process could use.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 PYTEST := OMP_WAIT_POLICY=passive $(PY) -m pytest -n $(WORKERS) --dist worksteal
+# `make demo` is a first look: it builds kernels for this machine's instruction set only, and no tests.
+BUILD_ARGS := -DNPU_BUILD_TESTS=ON
 # Of each of the stress programs.
 SECONDS := 60
 SEED := $(shell date +%s)
@@ -30,6 +32,7 @@ endif
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
+demo: BUILD_ARGS := -DNPU_BUILD_TESTS=OFF -DNPU_ISAS=native
 demo: build  ## export SmolLM2-135M-Instruct and answer a prompt through InferenceSession
 	$(PY) examples/demo.py
 
@@ -83,7 +86,7 @@ tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
 	PYTHON=$(PY) tools/sanitize.sh thread
 
 build: $(VENV)/editable
-	CMAKE_ARGS="-DNPU_BUILD_TESTS=ON $(CMAKE_ARGS)" $(PY) setup.py --quiet build_ext --inplace
+	CMAKE_ARGS="$(BUILD_ARGS) $(CMAKE_ARGS)" $(PY) setup.py --quiet build_ext --inplace
 
 $(PY):
 	$(PYTHON) -m venv $(VENV)
@@ -96,7 +99,7 @@ $(VENV)/deps: pyproject.toml requirements.txt | $(PY)
 	@touch $@
 
 $(VENV)/editable: setup.py $(VENV)/deps
-	CMAKE_ARGS="-DNPU_BUILD_TESTS=ON $(CMAKE_ARGS)" $(PY) -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	CMAKE_ARGS="$(BUILD_ARGS) $(CMAKE_ARGS)" $(PY) -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/check: $(VENV)/deps

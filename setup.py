@@ -42,6 +42,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'Release')}",
             f"-DPython3_EXECUTABLE={sys.executable}",
             f"-DNPU_LIBRARY_DIR={library_dir}",
+            "-DNPU_ISAS=all",  # whatever an earlier build in the same tree was told
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]  # fmt: skip
         if not (build_dir / "CMakeCache.txt").exists() and shutil.which("ninja"):

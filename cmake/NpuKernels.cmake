@@ -29,7 +29,22 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 else()
   set(all_isas portable)
 endif()
-set(NPU_ISAS "${all_isas}" CACHE STRING "Instruction-set levels to build kernels for; a developer may name fewer")
+set(NPU_ISAS all CACHE STRING "Instruction-set levels to build kernels for: all, native (this machine's), or names")
+set(isas ${NPU_ISAS})
+if(NPU_ISAS STREQUAL "all")
+  set(isas ${all_isas})
+elseif(NPU_ISAS STREQUAL "native")
+  try_run(ran compiled "${PROJECT_BINARY_DIR}/native_isa" "${PROJECT_SOURCE_DIR}/cmake/native_isa.cc"
+    CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${PROJECT_SOURCE_DIR}"
+    CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON
+    COMPILE_OUTPUT_VARIABLE compile_output RUN_OUTPUT_VARIABLE isas)
+  if(NOT compiled OR NOT ran EQUAL 0)
+    message(FATAL_ERROR "NPU_ISAS=native: this machine's instruction-set level cannot be told; name one of "
+                        "${all_isas}\n${compile_output}${isas}")
+  endif()
+  string(STRIP "${isas}" isas)
+  message(STATUS "Kernels for this machine's instruction set only: ${isas}")
+endif()
 set(NPU_ISA_FLAGS_portable "")
 set(NPU_ISA_FLAGS_avx2 -march=x86-64-v3)
 # Every processor with AVX-512 has PREFETCHW, which the level's name does not say. gcc warns of its own AVX-512 headers
@@ -41,7 +56,7 @@ set(kernel_optimization -O3)
 if(NPU_SANITIZE)
   set(kernel_optimization -O1)
 endif()
-foreach(isa IN LISTS NPU_ISAS)
+foreach(isa IN LISTS isas)
   set(optimization ${kernel_optimization})
   if(isa STREQUAL portable AND NOT NPU_SANITIZE)
     # The level that must run anywhere, not fast: a third of its build time for loops without vectors to gain from.

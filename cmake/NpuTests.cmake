@@ -11,7 +11,7 @@ target_precompile_headers(npu_tests PRIVATE <algorithm> <cmath> <string> <vector
                           "${PROJECT_SOURCE_DIR}/ep/runtime/kernel_api.h")
 set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" PROPERTIES
   SKIP_PRECOMPILE_HEADERS ON)  # asks doctest for its implementation before it includes it
-foreach(isa IN LISTS NPU_ISAS)
+foreach(isa IN LISTS isas)
   add_dependencies(npu_tests npu_kernels_${isa})
 endforeach()
 add_test(NAME npu_tests COMMAND npu_tests)
@@ -33,7 +33,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   add_dependencies(npu_tests npu_tile_emulator)
 endif()
 # The kernels once more at each level that was built: what older machines run.
-foreach(isa IN LISTS NPU_ISAS)
+foreach(isa IN LISTS isas)
   add_test(NAME npu_kernel_tests_${isa} COMMAND npu_tests --source-file=*/tests/cpp/kernels/*)
   set_tests_properties(npu_kernel_tests_${isa} PROPERTIES
     ENVIRONMENT "ORT_NPU_ISA=${isa}" SKIP_REGULAR_EXPRESSION "ORT_NPU_ISA: this machine lacks")

@@ -1,0 +1,12 @@
+// Prints the widest level of kernels that this machine runs, by the runtime's own rule: configuring with
+// -DNPU_ISAS=native builds and runs it. One source, since CMake before 3.25 tries no more than that.
+#include <cstdio>
+
+#include "ep/runtime/environment.cc"
+#include "ep/runtime/error.cc"
+#include "ep/runtime/isa.cc"
+
+int main() {
+  const npu::Isa isa = npu::ActiveIsa();
+  std::puts(npu::NameOf(isa == npu::Isa::kAmx ? npu::Isa::kAvx512 : isa));  // tiles are a part of that library
+}
