@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+FOLDER = ROOT / "build" / "bench"
 # With ORT_NPU_ISA our kernels do without some instructions of this machine; so does torch then. The
 # other peers have no such setting.
 ISA = os.environ.get("ORT_NPU_ISA", "")
@@ -58,8 +59,7 @@ def arguments_parser(description: str, dtypes: list[str], rounds: int) -> argpar
     parser.add_argument("--threads", type=int, default=threads, help="of every engine")
     parser.add_argument("--dtypes", nargs="+", default=dtypes, choices=dtypes, help="one run each")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose name matches")
-    out = ROOT / "build" / "bench"
-    parser.add_argument("--out", type=Path, default=out, help="folder of tables and samples")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of tables and samples")
     return parser
 
 

@@ -42,7 +42,7 @@ class Lineup:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.peers = Peers(arguments.out)
+        self.peers = Peers(harness.FOLDER)
         self.missing: dict[str, dict[str, str]] = {}
 
     def specs(self, model: models.Model, dtype: str, names: list[str]) -> dict[str, harness.Spec]:
