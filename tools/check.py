@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import import_circles
 import one_definition
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,6 +100,16 @@ def check_one_definition(_fix: bool, files: list[Path]) -> bool:
     return ok
 
 
+def check_import_circles(_fix: bool, _: list[Path]) -> bool:
+    """No module of the package imports itself by way of others, inside functions neither."""
+    found = import_circles.circles(ROOT / "python" / "onnxruntime_npu")
+    for circle in found:
+        print("modules import each other in a circle:")
+        for name, imports in circle.items():
+            print(f"  {name} imports {', '.join(imports)}")
+    return not found
+
+
 CHECKS = {
     "ruff format": check_ruff_format,
     "ruff lint": check_ruff_lint,
@@ -107,6 +118,7 @@ CHECKS = {
     "machine names": check_machine_names,
     "links": check_links,
     "one definition": check_one_definition,
+    "import circles": check_import_circles,
 }
 
 

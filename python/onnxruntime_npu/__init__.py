@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .registration import get_ep_name, get_ep_names, get_library_path, register
+from .provider_library import get_ep_name, get_ep_names, get_library_path
+from .registration import register
 from .torch_hook import define_operators_with_torch
 
 __version__ = "0.1.0"

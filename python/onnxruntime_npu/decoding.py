@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .errors import ArgumentError
 from .ortvalue import ortvalue_from_numpy, ortvalues_in_one_block
-from .registration import get_ep_name
+from .provider_library import get_ep_name
 
 _CACHE_KEY = "onnxruntime_npu.cache"
 _PAST, _PRESENT = "past_key_values.", "present."

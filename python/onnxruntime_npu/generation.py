@@ -19,7 +19,7 @@ import onnxruntime as ort
 from .decoding import StepModel, Stepper
 from .errors import ArgumentError
 from .ortvalue import ortvalue_to_numpy
-from .registration import get_ep_name
+from .provider_library import get_ep_name
 from .sampling import Chooser, Sampler, open_sampler
 
 _MODEL = "model.onnx"

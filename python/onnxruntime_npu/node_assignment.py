@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from .registration import get_ep_name
+from .provider_library import get_ep_name
 from .session_hook import DECISIONS
 
 

@@ -1,13 +1,15 @@
-"""The provider library's own C functions, for Python (ep/provider/library.cc)."""
+"""The provider library: its name and place, and its own C functions (ep/provider/library.cc)."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import json
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from .registration import get_library_path
+_EP_NAME = "NPUExecutionProvider"
+_LIBRARY = "libonnxruntime_providers_npu.so"
 
 
 class ProviderOption(NamedTuple):
@@ -17,6 +19,22 @@ class ProviderOption(NamedTuple):
     values: str
     default: str
     help: str
+
+
+@functools.cache
+def get_library_path() -> str:
+    """Absolute path of the provider library, for ``register_execution_provider_library``."""
+    return str(Path(__file__).resolve().parent / _LIBRARY)
+
+
+def get_ep_name() -> str:
+    """Name of the execution provider, as ``InferenceSession(providers=[...])`` takes it."""
+    return _EP_NAME
+
+
+def get_ep_names() -> list[str]:
+    """Names of all execution providers in the library."""
+    return [_EP_NAME]
 
 
 @functools.cache

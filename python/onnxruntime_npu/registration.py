@@ -1,31 +1,14 @@
-"""Finds the provider library and registers it with onnxruntime."""
+"""Registers the provider library with onnxruntime."""
 
 from __future__ import annotations
 
-import functools
 import re
 import threading
 from pathlib import Path
 
-_EP_NAME = "NPUExecutionProvider"
-_LIBRARY = "libonnxruntime_providers_npu.so"
+from .provider_library import get_ep_name, get_library_path
+
 _lock = threading.Lock()
-
-
-@functools.cache
-def get_library_path() -> str:
-    """Absolute path of the provider library, for ``register_execution_provider_library``."""
-    return str(Path(__file__).resolve().parent / _LIBRARY)
-
-
-def get_ep_name() -> str:
-    """Name of the execution provider, as ``InferenceSession(providers=[...])`` takes it."""
-    return _EP_NAME
-
-
-def get_ep_names() -> list[str]:
-    """Names of all execution providers in the library."""
-    return [_EP_NAME]
 
 
 def register() -> None:
@@ -34,9 +17,10 @@ def register() -> None:
     Raises:
         ImportError: the library is not built, onnxruntime is missing, or it refuses the library.
     """
-    if not Path(get_library_path()).exists():
+    library = Path(get_library_path())
+    if not library.exists():
         raise ImportError(
-            f"expected the provider library at {get_library_path()}, got none; "
+            f"expected the provider library at {library}, got none; "
             "build it with `python -m pip install -e .` in the source tree, or install the wheel"
         )
     import onnxruntime
@@ -44,12 +28,12 @@ def register() -> None:
     from . import session_hook
 
     with _lock:
-        if _EP_NAME not in onnxruntime.get_available_providers():
+        if get_ep_name() not in onnxruntime.get_available_providers():
             try:
-                onnxruntime.register_execution_provider_library(_EP_NAME, get_library_path())
+                onnxruntime.register_execution_provider_library(get_ep_name(), str(library))
             except Exception as error:
                 reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error))
                 raise ImportError(
-                    f"onnxruntime {onnxruntime.__version__} refuses {_LIBRARY}: {reason}"
+                    f"onnxruntime {onnxruntime.__version__} refuses {library.name}: {reason}"
                 ) from None
         session_hook.install()

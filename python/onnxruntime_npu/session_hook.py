@@ -23,7 +23,7 @@ from onnxruntime import InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from . import _C, provider_library
-from .registration import get_ep_name, get_library_path
+from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")

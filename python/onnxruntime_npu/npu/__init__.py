@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from .. import torch_bridge
 from . import _sanitizer as _sanitizer
 from . import amp as amp
 from . import devices as devices
 from . import legacy_types as legacy_types
+from . import streams as streams
 from . import utils as utils
 from ._lazy import DeferredNpuCallError as DeferredNpuCallError
 from ._lazy import _is_in_bad_fork as _is_in_bad_fork
@@ -28,21 +32,35 @@ from .random import *  # noqa: F403
 from .random import _get_rng_state_offset as _get_rng_state_offset
 from .random import _set_rng_state_offset as _set_rng_state_offset
 from .recovery import *  # noqa: F403
-from .streams import *  # noqa: F403
-from .streams import _adopt_torch as _adopt_torch
+from .streams import Event as Event
+from .streams import ExternalEvent as ExternalEvent
+from .streams import StreamContext as StreamContext
 from .streams import _sleep as _sleep
+from .streams import current_stream as current_stream
+from .streams import default_stream as default_stream
+from .streams import set_stream as set_stream
+from .streams import stream as stream
 from .utils import *  # noqa: F403
+
+if TYPE_CHECKING:
+    from .streams import ExternalStream as ExternalStream
+    from .streams import Stream as Stream
+    from .streams import SyncLaunchStream as SyncLaunchStream
 
 _lazy_init = init  # torch_npu's name, which scripts know
 
 
 def __getattr__(name: str) -> object:
+    if name in streams.TORCH_CLASSES:  # others once torch is there
+        return getattr(streams, name)
     if name in legacy_types.NAMES:
         return legacy_types.legacy_type(name)
     if name == "_initialized":  # torch.utils.checkpoint keeps random states of a device that has it
         return is_initialized()
     if name == "default_generators":
-        from .. import torch_device
-
-        return tuple(map(torch_device.default_generator, range(devices.device_count())))
+        return tuple(map(torch_bridge.default_generator, range(devices.device_count())))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *streams.TORCH_CLASSES])

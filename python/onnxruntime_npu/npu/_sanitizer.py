@@ -48,13 +48,7 @@ def _watch_synchronisation(handler: Any) -> None:
         lambda s: handler._handle_stream_synchronization(s.stream_id),
     )
 
-    from .. import npu
-
-    def synchronize(device: Any = None) -> None:
-        devices.synchronize(device)
-        handler._handle_device_synchronization()
-
-    npu.synchronize = synchronize
+    devices.after_synchronize.append(handler._handle_device_synchronization)
 
 
 def _extent(tensor: Any) -> int:

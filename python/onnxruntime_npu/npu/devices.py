@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 import time
 import uuid
 import warnings
+from collections.abc import Callable
 from typing import Any
 
-from .. import _C
+from .. import _C, torch_bridge
 from ._arguments import checked_index, device_index, is_npu_device
 from ._lazy import init
 
@@ -34,6 +34,8 @@ __all__ = [
     "synchronize",
     "utilization",
 ]
+
+after_synchronize: list[Callable[[], None]] = []  # told of each wait for a device
 
 
 def _visible(count: int) -> int:
@@ -251,11 +253,8 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         stacklevel=2,
     )
     _sync_debug_mode = mode
-    if "torch" in sys.modules:
-        from .. import torch_device
-
-        if torch_device.is_registered():
-            torch_device.set_sync_debug_mode(mode)
+    if torch_bridge.is_registered():
+        torch_bridge.set_sync_debug_mode(mode)
 
 
 def get_sync_debug_mode() -> int:
@@ -297,3 +296,5 @@ def synchronize(device: Any = None) -> None:
         RuntimeError: work on it failed; the message names the operator.
     """
     _C.synchronize(checked_index(device))
+    for tell in after_synchronize:
+        tell()

@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .. import torch_device
+from .. import torch_bridge
 from ..opdef.eager import writing_over
-from .graphs import (
+from .graph_tasks import (
     graph_task_group_begin,
     graph_task_group_end,
     graph_task_update_begin,
@@ -116,5 +116,5 @@ def _without_owner(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or value.device.type != "npu" or value.numel() == 0:
         return value
     span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
-    flat = torch_device.tensor_over(value.data_ptr(), [span], value.dtype, value.device.index, None)
+    flat = torch_bridge.tensor_over(value.data_ptr(), [span], value.dtype, value.device.index, None)
     return flat.as_strided(value.shape, value.stride())

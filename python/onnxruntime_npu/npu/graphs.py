@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _C
 from . import _npugraph_utils, super_kernel_options
-from ._arguments import stream_handle
 from .devices import synchronize
+from .graph_tasks import (
+    graph_task_group_begin,
+    graph_task_group_end,
+    graph_task_update_begin,
+    graph_task_update_end,
+)
 from .memory import empty_cache, new_pool_id
 from .streams import Stream, StreamContext
 
@@ -219,45 +224,3 @@ class graph:
                 raise
         finally:
             self._stream_context.__exit__(None, None, None)
-
-
-def _stream(stream: Stream) -> Any:
-    return _C.find_stream(stream.device_index, stream_handle(stream))
-
-
-def graph_task_group_begin(stream: Stream) -> None:
-    """Begin a group of tasks, on a capturing stream, that can be replaced between replays.
-
-    Raises:
-        RuntimeError: the stream is not capturing.
-    """
-    _C.graph_group_begin(_stream(stream))
-
-
-def graph_task_group_end(stream: Stream) -> Any:
-    """End the group and return its handle.
-
-    Raises:
-        RuntimeError: no group was begun.
-    """
-    return _C.graph_group_end(_stream(stream))
-
-
-def graph_task_update_begin(stream: Stream, handle: Any) -> None:
-    """From now on operators on ``stream`` replace those of a group, the same in the same order.
-
-    They take their place at graph_task_update_end(), all at once.
-
-    Raises:
-        RuntimeError: the stream is capturing, or the group's graph is gone.
-    """
-    _C.graph_update_begin(_stream(stream), handle)
-
-
-def graph_task_update_end(stream: Stream) -> None:
-    """End the replacement.
-
-    Raises:
-        RuntimeError: it was not begun, or operators are missing; the group is then as it was.
-    """
-    _C.graph_update_end(_stream(stream))

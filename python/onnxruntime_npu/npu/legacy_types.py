@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from .. import torch_bridge
+
 DTYPES = {
     "Bool": "bool",
     "Byte": "uint8",
@@ -23,9 +25,7 @@ NAMES = [f"{name}{kind}" for name in DTYPES for kind in ("Storage", "Tensor")]
 @functools.cache
 def legacy_type(name: str) -> type:
     """Make the class of that name, such as ``FloatStorage``."""
-    from .. import torch_device
-
-    torch_device.register()
+    torch_bridge.ensure_registered()
     if name.endswith("Storage"):
         return _storage_type(name, DTYPES[name.removesuffix("Storage")])
     return _tensor_type(name, DTYPES[name.removesuffix("Tensor")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import _C
+from .. import _C, torch_bridge
 from ._lazy import init
 
 __all__ = ["NPUPluggableAllocator", "change_current_allocator"]
@@ -87,9 +87,7 @@ class NPUPluggableAllocator:
         Raises:
             NotImplementedError: this build has no torch device, which knows torch's structure.
         """
-        from .. import torch_device
-
-        if not torch_device.is_built():
+        if not torch_bridge.is_built():
             raise NotImplementedError(
                 "set_get_device_stats_fn: the function returns a C++ structure of torch, and this "
                 "build has no torch device; read the statistics from the allocator's own library"
@@ -123,9 +121,7 @@ def statistics(device: int) -> dict[str, Any] | None:
     function = _pluggable._hooks.get("get_device_stats") if _pluggable is not None else None
     if function is None:
         return None
-    from .. import torch_device
-
-    return torch_device.allocator_statistics(function, device)
+    return torch_bridge.allocator_statistics(function, device)
 
 
 def call_hook(name: str, *arguments: Any) -> None:

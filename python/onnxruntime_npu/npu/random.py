@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import _C
+from .. import _C, torch_bridge
 from ._arguments import checked_index
 from ._lazy import init, lazy_call
 from .devices import device_count
@@ -74,11 +74,8 @@ _plain: dict[int, _PlainGenerator] = {}
 
 
 def _generator(index: int) -> _Generator:
-    if "torch" in sys.modules:
-        from .. import torch_device
-
-        if torch_device.is_built():
-            return torch_device.default_generator(index)
+    if "torch" in sys.modules and torch_bridge.is_built():
+        return torch_bridge.default_generator(index)
     return _plain.setdefault(index, _PlainGenerator())
 
 

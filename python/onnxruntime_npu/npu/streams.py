@@ -21,6 +21,8 @@ __all__ = [
     "stream",
 ]
 
+TORCH_CLASSES = ("ExternalStream", "Stream", "SyncLaunchStream")  # that adopt_torch() replaces
+
 
 class Stream:
     """A queue of work: its own work runs in order, other streams' beside it.
@@ -153,7 +155,7 @@ class Stream:
         )
 
 
-_PlainStream = Stream  # what Stream is until torch is there: see _adopt_torch
+_PlainStream = Stream  # what Stream is until torch is there: see adopt_torch
 
 
 class ExternalStream(Stream):
@@ -406,17 +408,14 @@ def _as_torch_class(plain: type[Stream], torch_stream: type) -> type[Stream]:
     return type(plain.__name__, (plain, torch_stream), {**members, "__module__": __name__})
 
 
-def _adopt_torch() -> None:
+def adopt_torch() -> None:
     """Make this package's streams ``torch.Stream`` too; the torch device calls it once."""
     import torch
-
-    from .. import npu
 
     common = _as_torch_class(_PlainStream, torch.Stream)
     made = [common, *(_as_torch_class(c, common) for c in (ExternalStream, SyncLaunchStream))]
     for kind in made:
         globals()[kind.__name__] = kind
-        setattr(npu, kind.__name__, kind)
 
 
 def current_stream(device: Any = None) -> Stream:

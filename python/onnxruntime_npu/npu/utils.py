@@ -11,6 +11,8 @@ import sys
 import warnings
 from typing import Any
 
+from .devices import get_device_name
+
 __all__ = [
     "clear_npu_overflow_flag",
     "get_cann_version",
@@ -37,8 +39,6 @@ _SOC_VERSIONS = {
 
 def get_soc_version() -> int:
     """Return torch_npu's number of the product that ORT_NPU_DEVICE_NAME names, -1 for none."""
-    from .devices import get_device_name
-
     return _SOC_VERSIONS.get(get_device_name(), -1)
 
 

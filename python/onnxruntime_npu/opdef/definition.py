@@ -38,6 +38,13 @@ class _LazyTorch:
 
 torch = _LazyTorch()
 
+_seed_sources: dict[str, Callable[[int], int]] = {}
+
+
+def draw_seeds_with(device_type: str, draw: Callable[[int], int]) -> None:
+    """Let ``draw(device_index)`` give the seeds of calls on tensors of that device."""
+    _seed_sources[device_type] = draw
+
 
 class NotPortable(Exception):
     """Raised by a function body for a call that standard ONNX operators cannot express."""
@@ -295,10 +302,8 @@ class Op:
             "number that is drawn",
         )
         for value in bound.values():
-            if isinstance(value, torch.Tensor) and value.device.type == "npu":
-                from .. import torch_device
-
-                return torch_device.draw_seed(value.device.index)
+            if isinstance(value, torch.Tensor) and value.device.type in _seed_sources:
+                return _seed_sources[value.device.type](value.device.index)
         return int(torch.randint(1, 2**63 - 1, (1,)))
 
     def iterate_inputs(self, bound: Mapping[str, Any]) -> Iterator[tuple[Input, Any]]:

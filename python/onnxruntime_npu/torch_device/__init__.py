@@ -1,32 +1,44 @@
 """``npu`` as a torch device: ``torch.ones(2, device="npu")``, ``tensor.npu()``, ``torch.npu``.
 
-The device is the extension ``_torch``, which is built for one version of torch and is not there in
-a build without torch. Its tensors share the memory, the streams and the kernels of sessions.
+Its tensors share the memory, the streams and the kernels of sessions.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import threading
-from collections.abc import Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import UnsupportedError
+from .. import torch_bridge
+from ..torch_bridge import (
+    allocator_statistics,
+    default_generator,
+    draw_seed,
+    fallback_counts,
+    is_built,
+    is_registered,
+    reset_fallback_counts,
+    set_sync_debug_mode,
+    tensor_over,
+)
 from .compilation import compile_npu_graphs_without_inductor
 
-if TYPE_CHECKING:
-    import torch
+__all__ = [
+    "DEVICE_TYPE",
+    "allocator_statistics",
+    "default_generator",
+    "draw_seed",
+    "fallback_counts",
+    "is_built",
+    "is_registered",
+    "register",
+    "reset_fallback_counts",
+    "set_sync_debug_mode",
+    "tensor_over",
+]
 
 DEVICE_TYPE = "npu"
 
 _lock = threading.Lock()
-_extension: ModuleType | None = None
-
-
-def is_built() -> bool:
-    """Say whether this build has the torch device."""
-    return importlib.util.find_spec(f"{_package()}._torch_build") is not None
 
 
 def register() -> None:
@@ -36,18 +48,18 @@ def register() -> None:
         UnsupportedError: this build has no torch device, or one for another version of torch.
 
     """
-    global _extension
     import torch  # the first import registers by itself (torch_hook), so it comes before the lock
 
     with _lock:
-        if _extension is not None:
+        if is_registered():
             return
-        extension = _load()
+        extension = torch_bridge.load()
         from .. import npu
+        from ..opdef import definition
 
         torch.utils.rename_privateuse1_backend(DEVICE_TYPE)
         torch._register_device_module(DEVICE_TYPE, npu)
-        npu._adopt_torch()
+        npu.streams.adopt_torch()
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
@@ -58,81 +70,8 @@ def register() -> None:
         _convert_to_legacy_types()
         compile_npu_graphs_without_inductor()
         extension.set_sync_debug_mode(npu.get_sync_debug_mode())
-        _extension = extension
-
-
-def is_registered() -> bool:
-    """Say whether ``npu`` is a device of this process's torch."""
-    return _extension is not None
-
-
-def fallback_counts() -> dict[str, int]:
-    """Return calls that ran on the CPU for lack of a kernel, by aten operator, since a reset."""
-    return dict(_registered().fallback_counts())
-
-
-def reset_fallback_counts() -> None:
-    """Count from zero."""
-    _registered().reset_fallback_counts()
-
-
-def default_generator(device: int = -1) -> torch.Generator:
-    """Return the generator that random operators on a device use; -1 is the current device."""
-    return _registered().default_generator(device)
-
-
-def set_sync_debug_mode(mode: int) -> None:
-    """Say what calls do that wait unasked: see ``npu.set_sync_debug_mode``."""
-    _registered().set_sync_debug_mode(mode)
-
-
-def allocator_statistics(function: int, device: int) -> dict[str, Any]:
-    """Return what a pluggable allocator's C++ function says: see ``set_get_device_stats_fn``."""
-    return _registered().allocator_statistics(function, device)
-
-
-def draw_seed(device: int = -1) -> int:
-    """Draw a seed, not 0, from a device's default generator; -1 is the current device.
-
-    In a graph capture the number only names the seed, which every replay draws anew.
-    """
-    return _registered().draw_seed(device)
-
-
-def tensor_over(
-    address: int, shape: Sequence[int], dtype: torch.dtype, device: int, owner: object
-) -> torch.Tensor:
-    """Return a dense tensor over memory of a device that ``owner`` keeps, as does the tensor."""
-    return _registered().tensor_over(address, shape, dtype, device, owner)
-
-
-def _registered() -> Any:
-    register()
-    return _extension
-
-
-def _package() -> str:
-    return __name__.rpartition(".")[0]
-
-
-def _load() -> ModuleType:
-    if not is_built():
-        raise UnsupportedError(
-            "onnxruntime_npu was built without torch, so that torch has no device 'npu'; install "
-            "torch and build it again"
-        )
-    import torch
-
-    from .._torch_build import TORCH_VERSION
-
-    if torch.__version__ != TORCH_VERSION:
-        raise UnsupportedError(
-            f"the torch device of onnxruntime_npu was built for torch {TORCH_VERSION}, got "
-            f"{torch.__version__}; install that version, or build onnxruntime_npu again"
-        )
-    from .. import _torch  # type: ignore[attr-defined]
-
-    return _torch
+        definition.draw_seeds_with(DEVICE_TYPE, draw_seed)
+        torch_bridge.adopt(extension)
 
 
 def _name_device_for_dlpack() -> None:

@@ -1,0 +1,124 @@
+"""What torch's device ``npu`` answers, for modules that do not make it one (that is torch_device).
+
+The device is the extension ``_torch``, which is built for one version of torch and is not there in
+a build without torch. torch_device registers it, as a rule right after torch has been imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import torch
+
+_extension: ModuleType | None = None
+
+
+def is_built() -> bool:
+    """Say whether this build has the torch device."""
+    return importlib.util.find_spec(f"{__package__}._torch_build") is not None
+
+
+def is_registered() -> bool:
+    """Say whether ``npu`` is a device of this process's torch."""
+    return _extension is not None
+
+
+def load() -> ModuleType:
+    """Load the extension.
+
+    Raises:
+        UnsupportedError: this build has no torch device, or one for another version of torch.
+
+    """
+    if not is_built():
+        raise UnsupportedError(
+            "onnxruntime_npu was built without torch, so that torch has no device 'npu'; install "
+            "torch and build it again"
+        )
+    import torch
+
+    from ._torch_build import TORCH_VERSION
+
+    if torch.__version__ != TORCH_VERSION:
+        raise UnsupportedError(
+            f"the torch device of onnxruntime_npu was built for torch {TORCH_VERSION}, got "
+            f"{torch.__version__}; install that version, or build onnxruntime_npu again"
+        )
+    from . import _torch  # type: ignore[attr-defined]
+
+    return _torch
+
+
+def adopt(extension: ModuleType) -> None:
+    """Let the functions below use the extension: torch has it as a device now."""
+    global _extension
+    _extension = extension
+
+
+def ensure_registered() -> None:
+    """Do nothing once ``npu`` is a device of this process's torch, else say why it is none.
+
+    Raises:
+        UnsupportedError: see load(); or the registration failed, which warned when torch was
+            imported.
+
+    """
+    _registered()
+
+
+def fallback_counts() -> dict[str, int]:
+    """Return calls that ran on the CPU for lack of a kernel, by aten operator, since a reset."""
+    return dict(_registered().fallback_counts())
+
+
+def reset_fallback_counts() -> None:
+    """Count from zero."""
+    _registered().reset_fallback_counts()
+
+
+def default_generator(device: int = -1) -> torch.Generator:
+    """Return the generator that random operators on a device use; -1 is the current device."""
+    return _registered().default_generator(device)
+
+
+def set_sync_debug_mode(mode: int) -> None:
+    """Say what calls do that wait unasked: see ``npu.set_sync_debug_mode``."""
+    _registered().set_sync_debug_mode(mode)
+
+
+def allocator_statistics(function: int, device: int) -> dict[str, Any]:
+    """Return what a pluggable allocator's C++ function says: see ``set_get_device_stats_fn``."""
+    return _registered().allocator_statistics(function, device)
+
+
+def draw_seed(device: int = -1) -> int:
+    """Draw a seed, not 0, from a device's default generator; -1 is the current device.
+
+    In a graph capture the number only names the seed, which every replay draws anew.
+    """
+    return _registered().draw_seed(device)
+
+
+def tensor_over(
+    address: int, shape: Sequence[int], dtype: torch.dtype, device: int, owner: object
+) -> torch.Tensor:
+    """Return a dense tensor over memory of a device that ``owner`` keeps, as does the tensor."""
+    return _registered().tensor_over(address, shape, dtype, device, owner)
+
+
+def _registered() -> Any:
+    if _extension is None:
+        import torch  # noqa: F401  # its first import registers the device (torch_hook)
+    if _extension is None:
+        load()  # says what is wrong, as a rule
+        raise UnsupportedError(
+            "torch has no device 'npu' of onnxruntime_npu; a warning said why when torch was "
+            "imported, and onnxruntime_npu.torch_device.register() says it again"
+        )
+    return _extension

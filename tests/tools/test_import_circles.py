@@ -1,0 +1,35 @@
+"""tools/import_circles.py finds modules that import each other, however they do it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+import import_circles
+
+
+def circles_of(folder: Path, **files: str) -> list[list[str]]:
+    package = folder / "package"
+    package.mkdir()
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text)
+    return [list(circle) for circle in import_circles.circles(package)]
+
+
+def test_an_import_inside_a_function_closes_a_circle(tmp_path):
+    a = "from .b import f\n"
+    b = "def f():\n    from . import a\n    return a\n"
+    assert circles_of(tmp_path, __init__="", a=a, b=b) == [["package.a", "package.b"]]
+
+
+def test_the_package_itself_can_be_part_of_one(tmp_path):
+    a = "import package\n"
+    assert circles_of(tmp_path, __init__="from .a import x\n", a=a) == [["package", "package.a"]]
+
+
+def test_imports_for_the_type_checker_and_extensions_close_none(tmp_path):
+    a = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import f\n"
+    b = "from . import _C, a\n"
+    assert circles_of(tmp_path, __init__="from . import b\n", a=a, b=b) == []

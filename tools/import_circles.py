@@ -1,0 +1,87 @@
+"""Modules of a Python package that import each other in a circle.
+
+An import inside a function counts as any other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def circles(package: Path) -> list[dict[str, list[str]]]:
+    """Return each circle as its modules and which of the others each of them imports."""
+    modules = dict(_modules(package))
+    imports = {name: _imports(name, path, modules) for name, path in modules.items()}
+    return [
+        {name: sorted(imports[name] & circle) for name in sorted(circle)}
+        for circle in _components(imports)
+        if len(circle) > 1
+    ]
+
+
+def _modules(package: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def _imports(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
+    """Modules of the package that a module imports, except for the type checker only."""
+    found: set[str] = set()
+    home = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = home[: len(home) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                # An extension module of the package is none of its Python modules, and a leaf.
+                found.add(inner if inner in modules or alias.name in ("_C", "_torch") else source)
+        pending.extend(ast.iter_child_nodes(node))
+    return {module for module in found if module in modules and module != name}
+
+
+def _components(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Strongly connected components (Kosaraju)."""
+    order: list[str] = []
+    seen: set[str] = set()
+    for start in graph:
+        _visit(start, graph, seen, order)
+    reverse: dict[str, set[str]] = {name: set() for name in graph}
+    for name, targets in graph.items():
+        for target in targets:
+            reverse[target].add(name)
+    seen.clear()
+    components = []
+    for start in reversed(order):
+        if start not in seen:
+            component: list[str] = []
+            _visit(start, reverse, seen, component)
+            components.append(set(component))
+    return components
+
+
+def _visit(start: str, graph: dict[str, set[str]], seen: set[str], order: list[str]) -> None:
+    """Append to ``order`` what can be reached and was not seen, each behind what it leads to."""
+    if start in seen:
+        return
+    seen.add(start)
+    stack = [(start, iter(sorted(graph[start])))]
+    while stack:
+        name, targets = stack[-1]
+        unseen = next((target for target in targets if target not in seen), None)
+        if unseen is None:
+            order.append(name)
+            stack.pop()
+        else:
+            seen.add(unseen)
+            stack.append((unseen, iter(sorted(graph[unseen]))))
