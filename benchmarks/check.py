@@ -48,12 +48,12 @@ def arguments_parser() -> argparse.ArgumentParser:
 def measure(suite: str, cases: str, rounds: int, out: Path) -> dict[str, float]:
     """Ratios of the cases of a benchmark whose names match, named `suite: case | ours / peer`."""
     folder = out / suite
-    for earlier in folder.glob("*.json"):  # models and what peers make of them are kept
+    for earlier in folder.glob(f"{suite}-*.json"):  # models and what peers make of them are kept
         earlier.unlink()
     script = [sys.executable, str(HERE / f"{suite}.py")]
     options = ["--rounds", str(rounds), "--only", cases, "--out", str(folder)]
     subprocess.run(script + options, check=True)
-    runs = [results.load(path) for path in sorted(folder.glob("*.json"))]
+    runs = [results.load(path) for path in sorted(folder.glob(f"{suite}-*.json"))]
     return {f"{suite}: {name}": r for run in runs for name, r in results.ratios(run).items()}
 
 

@@ -189,7 +189,7 @@ def main() -> int:
     longest = max([*arguments.prefill, *(n + arguments.steps for n in arguments.decode)], default=0)
     if longest > models.CAPACITY:
         parser.error(f"lengths and steps fit in {models.CAPACITY} tokens, got {longest}")
-    reasons = arguments.out / "llm-missing.json"
+    reasons = arguments.out / "missing-llm.json"
     if not arguments.report_only:
         lineup = Lineup(arguments)
         run(lineup, arguments)
