@@ -10,8 +10,8 @@ constexpr const char* kOp = "npu_geglu";
 class GegluKernel final : public Kernel {
  public:
   explicit GegluKernel(const KernelInfo& info)
-      : dim_(info.attributes.Int("dim", -1)), activate_left_(info.attributes.Bool("activate_left", false)) {
-    const int64_t approximate = info.attributes.Int("approximate", 1);
+      : dim_(info.attributes.Int("dim")), activate_left_(info.attributes.Bool("activate_left")) {
+    const int64_t approximate = info.attributes.Int("approximate");
     NPU_CHECK(approximate == 0 || approximate == 1, "[", kOp, "] expected approximate 0 (erf) or 1 (tanh), got ",
               approximate);
     tanh_ = approximate == 1;

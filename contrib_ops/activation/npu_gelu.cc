@@ -10,7 +10,7 @@ constexpr const char* kOp = "npu_gelu";
 class GeluKernel final : public Kernel {
  public:
   explicit GeluKernel(const KernelInfo& info) {
-    const std::string approximate = info.attributes.String("approximate", "none");
+    const std::string approximate = info.attributes.String("approximate");
     NPU_CHECK(approximate == "none" || approximate == "tanh", "[", kOp,
               "] expected approximate 'none' or 'tanh', got '", approximate, "'");
     tanh_ = approximate == "tanh";

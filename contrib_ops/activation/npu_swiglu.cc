@@ -9,7 +9,7 @@ constexpr const char* kOp = "npu_swiglu";
 
 class SwigluKernel final : public Kernel {
  public:
-  explicit SwigluKernel(const KernelInfo& info) : dim_(info.attributes.Int("dim", -1)) {}
+  explicit SwigluKernel(const KernelInfo& info) : dim_(info.attributes.Int("dim")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);

@@ -9,7 +9,7 @@ constexpr const char* kOp = "npu_swiglu_backward";
 
 class SwigluBackwardKernel final : public Kernel {
  public:
-  explicit SwigluBackwardKernel(const KernelInfo& info) : dim_(info.attributes.Int("dim", -1)) {}
+  explicit SwigluBackwardKernel(const KernelInfo& info) : dim_(info.attributes.Int("dim")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView dy = ctx.Input(0), x = ctx.Input(1);

@@ -83,9 +83,9 @@ struct Task {
 class AdvanceStepKernel final : public Kernel {
  public:
   explicit AdvanceStepKernel(const KernelInfo& info)
-      : seqs_(info.attributes.Int("num_seqs", 0)),
-        queries_(info.attributes.Int("num_queries", 0)),
-        block_size_(info.attributes.Int("block_size", 0)) {
+      : seqs_(info.attributes.Int("num_seqs")),
+        queries_(info.attributes.Int("num_queries")),
+        block_size_(info.attributes.Int("block_size")) {
     NPU_CHECK(seqs_ > 0, "[", kOp, "] expected num_seqs > 0, got ", seqs_);
     NPU_CHECK(queries_ > 0 && queries_ <= seqs_, "[", kOp, "] expected num_queries in [1, ", seqs_, "], got ",
               queries_);

@@ -33,11 +33,11 @@ void FillMask(Philox generator, uint64_t threshold, uint8_t* mask, int64_t begin
 class DropoutWithAddSoftmaxKernel final : public Kernel {
  public:
   explicit DropoutWithAddSoftmaxKernel(const KernelInfo& info)
-      : alpha_(static_cast<float>(info.attributes.Float("alpha", 1.0))),
+      : alpha_(static_cast<float>(info.attributes.Float("alpha"))),
         // As a node holds it, also where torch calls with more digits.
-        prob_(static_cast<float>(info.attributes.Float("prob", 0.0))),
-        dim_(info.attributes.Int("dim", -1)),
-        seed_(static_cast<uint64_t>(info.attributes.Int("seed", 0))) {
+        prob_(static_cast<float>(info.attributes.Float("prob"))),
+        dim_(info.attributes.Int("dim")),
+        seed_(static_cast<uint64_t>(info.attributes.Int("seed"))) {
     NPU_CHECK(prob_ >= 0.0f && prob_ < 1.0f, "[", kOp, "] expected prob in [0, 1), got ", prob_);
   }
 

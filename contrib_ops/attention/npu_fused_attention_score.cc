@@ -49,14 +49,14 @@ class FusedAttentionScoreKernel final : public Kernel {
  public:
   explicit FusedAttentionScoreKernel(const KernelInfo& info) {
     const Attributes& a = info.attributes;
-    scale_ = static_cast<float>(a.Float("scale", 1.0));
-    keep_prob_ = static_cast<float>(a.Float("keep_prob", 1.0));
-    transposed_[0] = a.Bool("query_transpose", false);
-    transposed_[1] = a.Bool("key_transpose", false);
-    transposed_[2] = a.Bool("value_transpose", false) != a.Bool("bmm_score_transpose_b", false);
-    seed_ = static_cast<uint64_t>(a.Int("seed", 0));
+    scale_ = static_cast<float>(a.Float("scale"));
+    keep_prob_ = static_cast<float>(a.Float("keep_prob"));
+    transposed_[0] = a.Bool("query_transpose");
+    transposed_[1] = a.Bool("key_transpose");
+    transposed_[2] = a.Bool("value_transpose") != a.Bool("bmm_score_transpose_b");
+    seed_ = static_cast<uint64_t>(a.Int("seed"));
     SCORE_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
-    SCORE_CHECK(!a.Bool("bmm_score_transpose_a", false), "expected bmm_score_transpose_a False, got True");
+    SCORE_CHECK(!a.Bool("bmm_score_transpose_a"), "expected bmm_score_transpose_a False, got True");
   }
 
   void Compute(OpContext& ctx) const override {

@@ -34,14 +34,14 @@ InferenceAttributes Read(const Attributes& a) {
   InferenceAttributes r(kOp, a, "scale");
   r.layouts = {"BSH",       "BSND",      "BNSD", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "BSH_NBSD",
                "BSND_NBSD", "BNSD_NBSD", "TND",  "NTD",       "TND_NTD",  "NTD_TND",   "NSD"};
-  r.pre_tokens = a.Int("pre_tokens", INT32_MAX);
-  r.next_tokens = a.Int("next_tokens", INT32_MAX);
-  r.sparse_mode = a.Int("sparse_mode", 0);
-  r.block_size = a.Int("block_size", 0);
-  r.antiquant_mode = a.Int("antiquant_mode", 0);
-  r.key_antiquant_mode = a.Int("key_antiquant_mode", 0);
-  r.value_antiquant_mode = a.Int("value_antiquant_mode", 0);
-  r.return_lse = a.Bool("softmax_lse_flag", false);
+  r.pre_tokens = a.Int("pre_tokens");
+  r.next_tokens = a.Int("next_tokens");
+  r.sparse_mode = a.Int("sparse_mode");
+  r.block_size = a.Int("block_size");
+  r.antiquant_mode = a.Int("antiquant_mode");
+  r.key_antiquant_mode = a.Int("key_antiquant_mode");
+  r.value_antiquant_mode = a.Int("value_antiquant_mode");
+  r.return_lse = a.Bool("softmax_lse_flag");
   r.decode = InferenceAttributes::Decode::kSingleRow;
   return r;
 }
@@ -83,9 +83,9 @@ std::string Unsupported(const NodeView& node) {
   const auto given = [&](size_t i) { return i < node.inputs.size() && node.inputs[i] != DType::kUndefined; };
   const auto in_pieces = [&](size_t i) { return node.rank_known[i] && node.shapes[i].size() == 5; };
   const auto scales_tokens = [&](size_t scale, const char* mode) {
-    return given(scale) && attention::ScalesTokens(node.attributes.Int(mode, 0));
+    return given(scale) && attention::ScalesTokens(node.attributes.Int(mode));
   };
-  const std::string layout = node.attributes.String("input_layout", "BSH");
+  const std::string layout = node.attributes.String("input_layout");
   const attention::Layout* known = attention::FindLayout(layout);
   attention::Combination parts;
   if (known != nullptr && attention::IsPacked(known->input)) parts.layout = layout;

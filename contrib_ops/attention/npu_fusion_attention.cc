@@ -17,8 +17,8 @@ class FusionAttentionKernel final : public Kernel {
  public:
   explicit FusionAttentionKernel(const KernelInfo& info)
       : training_(kOp, "scale", info.attributes),
-        seed_(static_cast<uint64_t>(info.attributes.Int("seed", 0))),
-        offset_(static_cast<uint64_t>(info.attributes.Int("offset", 0))) {}
+        seed_(static_cast<uint64_t>(info.attributes.Int("seed"))),
+        offset_(static_cast<uint64_t>(info.attributes.Int("offset"))) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(0);

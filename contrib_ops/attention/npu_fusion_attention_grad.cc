@@ -35,8 +35,8 @@ class FusionAttentionGradKernel final : public Kernel {
  public:
   explicit FusionAttentionGradKernel(const KernelInfo& info)
       : training_(kOp, "scale_value", info.attributes),
-        seed_(static_cast<uint64_t>(info.attributes.Int("seed", 0))),
-        offset_(static_cast<uint64_t>(info.attributes.Int("offset", 0))) {}
+        seed_(static_cast<uint64_t>(info.attributes.Int("seed"))),
+        offset_(static_cast<uint64_t>(info.attributes.Int("offset"))) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery), key = ctx.Input(kKey), value = ctx.Input(kValue);

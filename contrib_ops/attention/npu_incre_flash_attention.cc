@@ -16,7 +16,7 @@ InferenceAttributes Read(const Attributes& a) {
   InferenceAttributes r(kOp, a, "scale_value");
   r.layouts = {"BSH", "BSND", "BNSD"};
   r.sparse_mode = 1;
-  r.block_size = a.Int("block_size", 0);
+  r.block_size = a.Int("block_size");
   r.decode = InferenceAttributes::Decode::kAlways;
   r.key_lengths_name = "actual_seq_lengths";
   return r;

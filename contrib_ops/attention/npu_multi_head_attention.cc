@@ -115,13 +115,13 @@ class MultiHeadAttentionKernel final : public Kernel {
  public:
   explicit MultiHeadAttentionKernel(const KernelInfo& info) {
     const Attributes& a = info.attributes;
-    sizes_.heads = a.Int("attn_head_num", 0);
-    sizes_.size = a.Int("attn_dim_per_head", 0);
-    sizes_.keys = a.Int("src_len", 0);
-    sizes_.queries = a.Int("tgt_len", 0);
-    keep_prob_ = static_cast<float>(1.0 - static_cast<double>(static_cast<float>(a.Float("dropout_prob", 0.0))));
-    seed_ = static_cast<uint64_t>(a.Int("seed", 0));
-    softmax_in_float_ = a.Bool("softmax_use_float", false);
+    sizes_.heads = a.Int("attn_head_num");
+    sizes_.size = a.Int("attn_dim_per_head");
+    sizes_.keys = a.Int("src_len");
+    sizes_.queries = a.Int("tgt_len");
+    keep_prob_ = static_cast<float>(1.0 - static_cast<double>(static_cast<float>(a.Float("dropout_prob"))));
+    seed_ = static_cast<uint64_t>(a.Int("seed"));
+    softmax_in_float_ = a.Bool("softmax_use_float");
     MHA_CHECK(sizes_.heads >= 1, "expected attn_head_num >= 1, got ", sizes_.heads);
     MHA_CHECK(sizes_.size >= 1, "expected attn_dim_per_head >= 1, got ", sizes_.size);
     MHA_CHECK(sizes_.keys >= 1, "expected src_len >= 1, got ", sizes_.keys);

@@ -14,9 +14,9 @@ constexpr const char* kOp = "npu_prompt_flash_attention";
 InferenceAttributes Read(const Attributes& a) {
   InferenceAttributes r(kOp, a, "scale_value");
   r.layouts = {"BSH", "BSND", "BNSD", "BNSD_BSND", "SH", "NSD", "TND"};
-  r.pre_tokens = a.Int("pre_tokens", INT32_MAX);
-  r.next_tokens = a.Int("next_tokens", 0);
-  r.sparse_mode = a.Int("sparse_mode", 0);
+  r.pre_tokens = a.Int("pre_tokens");
+  r.next_tokens = a.Int("next_tokens");
+  r.sparse_mode = a.Int("sparse_mode");
   r.decode = InferenceAttributes::Decode::kNever;
   r.score_scale_name = "deq_scale1";
   r.value_scale_name = "deq_scale2";

@@ -21,8 +21,8 @@ void ScaleAndMask(const float* x, float scale, const uint8_t* mask, int64_t mask
 class ScaledMaskedSoftmaxKernel final : public Kernel {
  public:
   explicit ScaledMaskedSoftmaxKernel(const KernelInfo& info)
-      : scale_(static_cast<float>(info.attributes.Float("scale", 1.0))) {
-    NPU_CHECK(!info.attributes.Bool("fixed_triu_mask", false), "[", kOp, "] expected fixed_triu_mask False, got True");
+      : scale_(static_cast<float>(info.attributes.Float("scale"))) {
+    NPU_CHECK(!info.attributes.Bool("fixed_triu_mask"), "[", kOp, "] expected fixed_triu_mask False, got True");
   }
 
   void Compute(OpContext& ctx) const override {

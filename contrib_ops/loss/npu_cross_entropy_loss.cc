@@ -134,13 +134,13 @@ struct Task {
 class CrossEntropyLossKernel final : public Kernel {
  public:
   explicit CrossEntropyLossKernel(const KernelInfo& info)
-      : reduction_(ParseReduction(info.attributes.String("reduction", "mean"))),
-        ignore_index_(info.attributes.Int("ignore_index", -100)),
-        smoothing_(info.attributes.Float("label_smoothing", 0.0)) {
+      : reduction_(ParseReduction(info.attributes.String("reduction"))),
+        ignore_index_(info.attributes.Int("ignore_index")),
+        smoothing_(info.attributes.Float("label_smoothing")) {
     NPU_CHECK(smoothing_ >= 0.0 && smoothing_ < 1.0, "[", kOp, "] expected label_smoothing in [0, 1), got ",
               smoothing_);
     NPU_CHECK(
-        info.attributes.Float("lse_square_scale_for_zloss", 0.0) == 0.0 && !info.attributes.Bool("return_zloss", false),
+        info.attributes.Float("lse_square_scale_for_zloss") == 0.0 && !info.attributes.Bool("return_zloss"),
         "[", kOp, "] expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined");
   }
 

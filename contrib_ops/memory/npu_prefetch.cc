@@ -14,7 +14,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 20;
 class PrefetchKernel final : public Kernel {
  public:
   explicit PrefetchKernel(const KernelInfo& info)
-      : max_size_(info.attributes.Int("max_size", 0)), offset_(info.attributes.Int("offset", 0)) {
+      : max_size_(info.attributes.Int("max_size")), offset_(info.attributes.Int("offset")) {
     NPU_CHECK(max_size_ > 0, "[", kOp, "] The max_size should be greater than zero, but got ", max_size_, ".");
     NPU_CHECK(offset_ >= 0, "[", kOp, "] The offset should be nonnegative, but got ", offset_, ".");
   }

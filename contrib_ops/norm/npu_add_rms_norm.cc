@@ -25,7 +25,7 @@ void AddRow(const T* a, const T* b, T* sum, int64_t n) {
 
 class AddRmsNormKernel final : public Kernel {
  public:
-  explicit AddRmsNormKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon", 1e-6)) {}
+  explicit AddRmsNormKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x1 = ctx.Input(0), x2 = ctx.Input(1), gamma = ctx.Input(2);

@@ -11,7 +11,7 @@ constexpr const char* kOp = "npu_group_norm_silu";
 class GroupNormSiluKernel final : public Kernel {
  public:
   explicit GroupNormSiluKernel(const KernelInfo& info)
-      : group_(info.attributes.Int("group", 0)), eps_(info.attributes.Float("eps", 1e-5)) {}
+      : group_(info.attributes.Int("group")), eps_(info.attributes.Float("eps")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView input = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);

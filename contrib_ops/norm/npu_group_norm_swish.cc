@@ -11,9 +11,9 @@ constexpr const char* kOp = "npu_group_norm_swish";
 class GroupNormSwishKernel final : public Kernel {
  public:
   explicit GroupNormSwishKernel(const KernelInfo& info)
-      : groups_(info.attributes.Int("num_groups", 0)),
-        eps_(info.attributes.Float("eps", 1e-5)),
-        swish_scale_(static_cast<float>(info.attributes.Float("swish_scale", 1.0))) {}
+      : groups_(info.attributes.Int("num_groups")),
+        eps_(info.attributes.Float("eps")),
+        swish_scale_(static_cast<float>(info.attributes.Float("swish_scale"))) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView input = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);

@@ -11,7 +11,7 @@ constexpr const char* kOp = "npu_layer_norm_eval";
 class LayerNormEvalKernel final : public Kernel {
  public:
   explicit LayerNormEvalKernel(const KernelInfo& info)
-      : normalized_shape_(info.attributes.Ints("normalized_shape")), eps_(info.attributes.Float("eps", 1e-5)) {}
+      : normalized_shape_(info.attributes.Ints("normalized_shape")), eps_(info.attributes.Float("eps")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);

@@ -10,7 +10,7 @@ constexpr const char* kOp = "npu_rms_norm";
 
 class RmsNormKernel final : public Kernel {
  public:
-  explicit RmsNormKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon", 1e-6)) {}
+  explicit RmsNormKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), gamma = ctx.Input(1);

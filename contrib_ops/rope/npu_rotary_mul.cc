@@ -73,7 +73,7 @@ void Rotate(const Operands& o, int64_t begin, int64_t end) {
 class RotaryMulKernel final : public Kernel {
  public:
   explicit RotaryMulKernel(const KernelInfo& info) {
-    const std::string mode = info.attributes.String("rotary_mode", "half");
+    const std::string mode = info.attributes.String("rotary_mode");
     NPU_CHECK(mode == "half" || mode == "interleave", "[", kOp, "] The rotary_mode of ", kOp,
               " should be half or interleave, but got ", mode);
     interleave_ = mode == "interleave";

@@ -35,7 +35,7 @@ bool ResolveStarts(const Index* indices, const Geometry& g, int64_t* starts) {
 
 class ScatterUpdateKernel final : public Kernel {
  public:
-  explicit ScatterUpdateKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 0)) {}
+  explicit ScatterUpdateKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {}
 
   void Compute(OpContext& ctx) const override {
     const auto [self, indices, updates] = ScatterOperandsOf(kOp, ctx);

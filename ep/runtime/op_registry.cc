@@ -14,6 +14,21 @@ using Key = std::pair<std::string, std::string>;  // domain, type
 
 Key KeyOf(const std::string& domain, const std::string& type) { return {domain == "ai.onnx" ? "" : domain, type}; }
 
+// What a node leaves out is as the definition says, so that no kernel says it again.
+Attributes WithDefaults(Attributes given, const std::vector<AttrDef>& definitions) {
+  for (const AttrDef& attribute : definitions)
+    if (attribute.fallback && !given.Has(attribute.name)) given.Set(attribute.name, *attribute.fallback);
+  return given;
+}
+
+KernelFactory WithDefaults(KernelFactory make, const std::vector<AttrDef>& definitions) {
+  if (make == nullptr) return nullptr;
+  return [make = std::move(make), definitions](KernelInfo info) {
+    info.attributes = WithDefaults(std::move(info.attributes), definitions);
+    return make(info);
+  };
+}
+
 std::string QualifiedName(const Key& key) { return key.first.empty() ? key.second : key.first + "::" + key.second; }
 
 }  // namespace
@@ -90,12 +105,13 @@ struct OpRegistry::Impl {
       return all.back().input_count == 0 ? &all.back() : nullptr;
     };
     OpDef& def = *entry.versions.front();
-    def.make = [find, meanings](const KernelInfo& info) {
+    const auto make = [find, meanings](const KernelInfo& info) {
       const Meaning* meaning = find(meanings, info.input_count);
       if (meaning == nullptr)
         Fail(ErrorCode::kUnsupported, "[", info.op_type, "] has no kernel for ", info.input_count, " inputs");
       return meaning->make(info);
     };
+    def.make = WithDefaults(make, def.attributes);
     def.unsupported = [find, meanings](const NodeView& node) -> std::string {
       const Meaning* meaning = find(meanings, node.inputs.size());
       if (meaning == nullptr) return Concat("no operator of this type takes ", node.inputs.size(), " inputs");
@@ -105,8 +121,9 @@ struct OpRegistry::Impl {
 
   void JoinEntry(const Key& key, Entry& entry) {
     if (entry.has_schema) {
-      entry.versions.front()->make = entry.make;
-      entry.versions.front()->unsupported = entry.unsupported;
+      OpDef& def = *entry.versions.front();
+      def.make = WithDefaults(entry.make, def.attributes);
+      def.unsupported = entry.unsupported;
     } else if (entry.make != nullptr || entry.unsupported) {
       Report(Concat("operator ", QualifiedName(key),
                     " has a kernel but no definition; add contrib_ops/<family>/<op>.py beside it"));
@@ -227,7 +244,10 @@ std::string WhyUnsupported(const OpDef& def, const NodeView& node) {
     if (attr.required && !node.attributes.Has(attr.name)) return Concat("expected attribute ", attr.name, ", got none");
   if (node.output_count > 0 && ArgAt(def.outputs, node.output_count - 1) == nullptr)
     return Concat("expected at most ", def.outputs.size(), " outputs, got ", node.output_count);
-  return def.unsupported ? def.unsupported(node) : std::string();
+  if (!def.unsupported) return {};
+  NodeView whole = node;
+  whole.attributes = WithDefaults(std::move(whole.attributes), def.attributes);
+  return def.unsupported(whole);
 }
 
 }  // namespace npu

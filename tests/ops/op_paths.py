@@ -150,9 +150,12 @@ def node_inputs(op: Op, bound: Mapping[str, Any]) -> list[torch.Tensor]:
 
 
 def make_model(
-    op: Op, sample: Sample, *, body: bool, op_type: str | None = None
+    op: Op, sample: Sample, *, body: bool, op_type: str | None = None, defaults: bool = True
 ) -> onnx.ModelProto:
-    """Return a model of one node. Shapes stay open, so that only the kernel judges them."""
+    """Return a model of one node. Shapes stay open, so that only the kernel judges them.
+
+    Without ``defaults`` the node has no attribute whose value is its default.
+    """
     bound = bind(op, sample)
     names: list[str] = []
     infos: list[onnx.ValueInfoProto] = []
@@ -191,6 +194,8 @@ def make_model(
     )
     for attribute in op.attributes:
         value = attribute.to_onnx(bound[attribute.name])
+        if not defaults and not attribute.required and value == attribute.to_onnx(attribute.default):
+            continue
         if value is not None:
             kind = getattr(onnx.AttributeProto, attribute.kind.upper())
             made = onnx.helper.make_attribute(attribute.name, value, attr_type=kind)

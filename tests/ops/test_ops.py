@@ -112,6 +112,26 @@ def test_in_place_twin(op: Op, dtype: str, i: int) -> None:
     check_close(op, dtype, [in_place(op, sample)], reference(op, sample)[:1])
 
 
+def _with_defaults() -> list[object]:
+    """Parameters of each operator's first call in which an attribute has its default."""
+    found = []
+    for op in GRAPH_OPS:
+        dtype = op.sample_dtypes[0]
+        for i, sample in enumerate(samples(op, dtype)):
+            whole, spare = (make_model(op, sample, body=False, defaults=d) for d in (True, False))
+            if len(spare.graph.node[0].attribute) < len(whole.graph.node[0].attribute):
+                found.append(pytest.param(op, dtype, i, id=op.name))
+                break
+    return found
+
+
+@pytest.mark.parametrize(("op", "dtype", "i"), _with_defaults())
+def test_provider_fills_in_defaults(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    model = make_model(op, sample, body=False, defaults=False)
+    check_close(op, dtype, run_model(model, NPU, op, sample), reference(op, sample))
+
+
 @graph_calls
 def test_provider(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]

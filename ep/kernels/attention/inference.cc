@@ -10,10 +10,10 @@ namespace npu::attention {
 
 InferenceAttributes::InferenceAttributes(const char* op, const Attributes& given, const char* scale_name)
     : op(op),
-      layout(given.String("input_layout", "BSH")),
-      heads(given.Int("num_heads", 1)),
-      key_heads(given.Int("num_key_value_heads", 0)),
-      scale(static_cast<float>(given.Float(scale_name, 1.0))) {}
+      layout(given.String("input_layout")),
+      heads(given.Int("num_heads")),
+      key_heads(given.Int("num_key_value_heads")),
+      scale(static_cast<float>(given.Float(scale_name))) {}
 
 InferenceKernel::InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, Order order)
     : attributes_(std::move(attributes)), order_(std::move(order)), late_(info.late_inputs) {

@@ -40,13 +40,13 @@ bool HasPrefix(int64_t sparse_mode) { return sparse_mode == 5 || sparse_mode == 
 }  // namespace
 
 Training::Training(const char* op, const char* scale, const Attributes& a)
-    : op_(op), layout_(a.String("input_layout", "")) {
-  heads_ = a.Int("head_num", 0);
-  scale_ = static_cast<float>(a.Float(scale, 1.0));
-  keep_prob_ = static_cast<float>(a.Float("keep_prob", 1.0));  // as a node holds it
-  pre_tokens_ = std::clamp(a.Int("pre_tockens", INT32_MAX), -kUnbounded, kUnbounded);
-  next_tokens_ = std::clamp(a.Int("next_tockens", INT32_MAX), -kUnbounded, kUnbounded);
-  sparse_mode_ = a.Int("sparse_mode", 0);
+    : op_(op), layout_(a.String("input_layout")) {
+  heads_ = a.Int("head_num");
+  scale_ = static_cast<float>(a.Float(scale));
+  keep_prob_ = static_cast<float>(a.Float("keep_prob"));  // as a node holds it
+  pre_tokens_ = std::clamp(a.Int("pre_tockens"), -kUnbounded, kUnbounded);
+  next_tokens_ = std::clamp(a.Int("next_tockens"), -kUnbounded, kUnbounded);
+  sparse_mode_ = a.Int("sparse_mode");
   const auto* found = std::find_if(std::begin(kLayouts), std::end(kLayouts),
                                    [&](const LayoutName& layout) { return layout.name == layout_; });
   TRAINING_CHECK(found != std::end(kLayouts), "expected input_layout BSH, SBH, BSND, BNSD or TND, got '", layout_, "'");
@@ -58,9 +58,9 @@ Training::Training(const char* op, const char* scale, const Attributes& a)
                  ", got ", layout_);
   TRAINING_CHECK(sparse_mode_ != 5 || !IsPacked(form_),
                  "expected sparse_mode 6 for a prefix in input_layout TND, got 5");
-  const int64_t inner_precise = a.Int("inner_precise", 0);
+  const int64_t inner_precise = a.Int("inner_precise");
   TRAINING_CHECK(inner_precise >= 0 && inner_precise <= 2, "expected inner_precise 0, 1 or 2, got ", inner_precise);
-  const std::string softmax_layout = a.String("softmax_layout", "");
+  const std::string softmax_layout = a.String("softmax_layout");
   TRAINING_CHECK(softmax_layout.empty() || softmax_layout == "TND", "expected softmax_layout '' or 'TND', got '",
                  softmax_layout, "'");
 }

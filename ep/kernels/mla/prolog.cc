@@ -278,9 +278,9 @@ struct MlaProlog::Task {
 MlaProlog::MlaProlog(const KernelInfo& info, const char* op, bool full_quantization)
     : op_(op),
       full_quantization_(full_quantization),
-      epsilon_cq_(info.attributes.Float("rmsnorm_epsilon_cq", 1e-5)),
-      epsilon_ckv_(info.attributes.Float("rmsnorm_epsilon_ckv", 1e-5)),
-      fractal_(ParseFractal(op, info.attributes.String("cache_mode", "PA_BSND"))) {}
+      epsilon_cq_(info.attributes.Float("rmsnorm_epsilon_cq")),
+      epsilon_ckv_(info.attributes.Float("rmsnorm_epsilon_ckv")),
+      fractal_(ParseFractal(op, info.attributes.String("cache_mode"))) {}
 
 bool MlaProlog::PrePack(size_t input, const TensorView& constant, Stream& stream) {
   const int rank = input == kWeightUk ? 3 : 2;
