@@ -139,9 +139,8 @@ class CrossEntropyLossKernel final : public Kernel {
         smoothing_(info.attributes.Float("label_smoothing")) {
     NPU_CHECK(smoothing_ >= 0.0 && smoothing_ < 1.0, "[", kOp, "] expected label_smoothing in [0, 1), got ",
               smoothing_);
-    NPU_CHECK(
-        info.attributes.Float("lse_square_scale_for_zloss") == 0.0 && !info.attributes.Bool("return_zloss"),
-        "[", kOp, "] expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined");
+    NPU_CHECK(info.attributes.Float("lse_square_scale_for_zloss") == 0.0 && !info.attributes.Bool("return_zloss"), "[",
+              kOp, "] expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined");
   }
 
   void Compute(OpContext& ctx) const override {

@@ -39,8 +39,7 @@ struct DeepNormTask {
 class DeepNormKernel final : public Kernel {
  public:
   explicit DeepNormKernel(const KernelInfo& info)
-      : alpha_(static_cast<float>(info.attributes.Float("alpha"))),
-        epsilon_(info.attributes.Float("epsilon")) {}
+      : alpha_(static_cast<float>(info.attributes.Float("alpha"))), epsilon_(info.attributes.Float("epsilon")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), gx = ctx.Input(1), beta = ctx.Input(2), gamma = ctx.Input(3);

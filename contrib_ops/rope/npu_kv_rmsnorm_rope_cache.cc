@@ -104,8 +104,7 @@ struct Task {
 class KvRmsnormRopeCacheKernel final : public Kernel {
  public:
   explicit KvRmsnormRopeCacheKernel(const KernelInfo& info)
-      : epsilon_(info.attributes.Float("epsilon")),
-        mode_(ParseCacheMode(info.attributes.String("cache_mode"))) {}
+      : epsilon_(info.attributes.Float("epsilon")), mode_(ParseCacheMode(info.attributes.String("cache_mode"))) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView kv = ctx.Input(0), gamma = ctx.Input(1), cos = ctx.Input(2), sin = ctx.Input(3);

@@ -194,7 +194,11 @@ def make_model(
     )
     for attribute in op.attributes:
         value = attribute.to_onnx(bound[attribute.name])
-        if not defaults and not attribute.required and value == attribute.to_onnx(attribute.default):
+        if (
+            not defaults
+            and not attribute.required
+            and value == attribute.to_onnx(attribute.default)
+        ):
             continue
         if value is not None:
             kind = getattr(onnx.AttributeProto, attribute.kind.upper())
