@@ -127,10 +127,9 @@ def memory_of(value):
 
 def held_back_stream():
     """Return a stream that stands still until the event is recorded, and the event."""
-    gate = npu.ExternalEvent()
-    with npu.stream(npu.Stream()):
-        gate.wait()
-        return npu_device().create_sync_stream(), gate  # it comes behind what its maker enqueued
+    stream, gate = npu_device().create_sync_stream(), npu.ExternalEvent()
+    gate.wait(npu.ExternalStream(stream.get_handle()))
+    return stream, gate
 
 
 def test_pinned_host_memory(rng):
