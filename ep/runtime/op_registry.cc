@@ -29,6 +29,15 @@ KernelFactory WithDefaults(KernelFactory make, const std::vector<AttrDef>& defin
   };
 }
 
+std::function<std::string(const NodeView&)> WithDefaults(std::function<std::string(const NodeView&)> unsupported,
+                                                         const std::vector<AttrDef>& definitions) {
+  if (unsupported == nullptr) return nullptr;
+  return [unsupported = std::move(unsupported), definitions](NodeView node) {
+    node.attributes = WithDefaults(std::move(node.attributes), definitions);
+    return unsupported(node);
+  };
+}
+
 std::string QualifiedName(const Key& key) { return key.first.empty() ? key.second : key.first + "::" + key.second; }
 
 }  // namespace
@@ -111,19 +120,20 @@ struct OpRegistry::Impl {
         Fail(ErrorCode::kUnsupported, "[", info.op_type, "] has no kernel for ", info.input_count, " inputs");
       return meaning->make(info);
     };
-    def.make = WithDefaults(make, def.attributes);
-    def.unsupported = [find, meanings](const NodeView& node) -> std::string {
+    def.make = WithDefaults(KernelFactory(make), def.attributes);
+    const auto unsupported = [find, meanings](const NodeView& node) -> std::string {
       const Meaning* meaning = find(meanings, node.inputs.size());
       if (meaning == nullptr) return Concat("no operator of this type takes ", node.inputs.size(), " inputs");
       return meaning->unsupported ? meaning->unsupported(node) : std::string();
     };
+    def.unsupported = WithDefaults(std::function<std::string(const NodeView&)>(unsupported), def.attributes);
   }
 
   void JoinEntry(const Key& key, Entry& entry) {
     if (entry.has_schema) {
       OpDef& def = *entry.versions.front();
       def.make = WithDefaults(entry.make, def.attributes);
-      def.unsupported = entry.unsupported;
+      def.unsupported = WithDefaults(entry.unsupported, def.attributes);
     } else if (entry.make != nullptr || entry.unsupported) {
       Report(Concat("operator ", QualifiedName(key),
                     " has a kernel but no definition; add contrib_ops/<family>/<op>.py beside it"));
@@ -244,10 +254,7 @@ std::string WhyUnsupported(const OpDef& def, const NodeView& node) {
     if (attr.required && !node.attributes.Has(attr.name)) return Concat("expected attribute ", attr.name, ", got none");
   if (node.output_count > 0 && ArgAt(def.outputs, node.output_count - 1) == nullptr)
     return Concat("expected at most ", def.outputs.size(), " outputs, got ", node.output_count);
-  if (!def.unsupported) return {};
-  NodeView whole = node;
-  whole.attributes = WithDefaults(std::move(whole.attributes), def.attributes);
-  return def.unsupported(whole);
+  return def.unsupported ? def.unsupported(node) : std::string();
 }
 
 }  // namespace npu
