@@ -9,34 +9,77 @@
 
 namespace npu {
 
-// The names are those of the operator's ONNX schema. An operator whose inputs changed with a version has
-// one definition per form.
+// A definition is written with named fields, one fact a line:
+//
+//   NPU_ONNX_KERNEL({
+//       .type = "TopK",
+//       .since = 10,
+//       .until = 24,
+//       .inputs = {Input("X", kNumeric), HostInput("K", {DType::kInt64})},
+//       .outputs = {Output("Values", kNumeric), Output("Indices", {DType::kInt64})},
+//       .attributes = {IntAttribute("axis", -1), IntAttribute("largest", 1), IntAttribute("sorted", 1)},
+//       .make = MakeKernel<TopKKernel>,
+//   });
+//
+// The names are those of the operator's ONNX schema. An operator whose inputs changed with a version has one
+// definition per form; operators that differ in little share a function that returns their OpDef.
 inline OpDef OnnxDef(const char* type, int since, int until, std::vector<ArgDef> inputs, std::vector<ArgDef> outputs,
                      KernelFactory make) {
   OpDef def;
   def.type = type;
   def.since = since;
   def.until = until;
-  for (const ArgDef& input : inputs) def.min_inputs += input.optional ? 0 : 1;
   def.inputs = std::move(inputs);
   def.outputs = std::move(outputs);
   def.make = make;
   return def;
 }
-
-// An input whose value decides shapes: it lives in host memory and is read before the launch.
-inline ArgDef HostInput(const char* name, DTypeSet dtypes, bool optional = false) {
+inline ArgDef HostInput(const char* name, DTypeSet dtypes, bool optional) {
   return {name, dtypes, optional, false, true};
 }
+inline ArgDef Input(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes}; }
+inline ArgDef OptionalInput(const char* name, DTypeSet dtypes) {
+  return {.name = name, .dtypes = dtypes, .optional = true};
+}
+inline ArgDef VariadicInput(const char* name, DTypeSet dtypes) {
+  return {.name = name, .dtypes = dtypes, .variadic = true};
+}
+inline ArgDef Output(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes}; }
+inline ArgDef OptionalOutput(const char* name, DTypeSet dtypes) {
+  return {.name = name, .dtypes = dtypes, .optional = true};
+}
+inline ArgDef VariadicOutput(const char* name, DTypeSet dtypes) {
+  return {.name = name, .dtypes = dtypes, .variadic = true};
+}
 
-inline AttrDef IntAttribute(const char* name, int64_t fallback) { return {name, AttrDef::Kind::kInt, false, fallback}; }
-inline AttrDef IntsAttribute(const char* name) { return {name, AttrDef::Kind::kInts, false, std::vector<int64_t>{}}; }
+// An input whose value decides shapes: it lives in host memory and is read before the launch.
+inline ArgDef HostInput(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes, .cpu = true}; }
+inline ArgDef OptionalHostInput(const char* name, DTypeSet dtypes) {
+  return {.name = name, .dtypes = dtypes, .optional = true, .cpu = true};
+}
+// An output that the host reads: a shape.
+inline ArgDef HostOutput(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes, .cpu = true}; }
+
+// What a node leaves out, the registry fills in: kernels read attributes without a default of their own. Those that
+// end in a name only have none: absence has a meaning of its own, and the kernel asks Has().
+inline AttrDef IntAttribute(const char* name, int64_t fallback) {
+  return {.name = name, .kind = AttrDef::Kind::kInt, .fallback = fallback};
+}
+inline AttrDef IntAttribute(const char* name) { return {.name = name, .kind = AttrDef::Kind::kInt}; }
+inline AttrDef RequiredInt(const char* name) { return {.name = name, .kind = AttrDef::Kind::kInt, .required = true}; }
 inline AttrDef FloatAttribute(const char* name, double fallback) {
-  return {name, AttrDef::Kind::kFloat, false, fallback};
+  return {.name = name, .kind = AttrDef::Kind::kFloat, .fallback = fallback};
 }
+inline AttrDef FloatAttribute(const char* name) { return {.name = name, .kind = AttrDef::Kind::kFloat}; }
 inline AttrDef StringAttribute(const char* name, const char* fallback) {
-  return {name, AttrDef::Kind::kString, false, std::string(fallback)};
+  return {.name = name, .kind = AttrDef::Kind::kString, .fallback = std::string(fallback)};
 }
+inline AttrDef IntsAttribute(const char* name) { return {.name = name, .kind = AttrDef::Kind::kInts}; }
+inline AttrDef IntsAttribute(const char* name, std::vector<int64_t> fallback) {
+  return {.name = name, .kind = AttrDef::Kind::kInts, .fallback = std::move(fallback)};
+}
+inline AttrDef FloatsAttribute(const char* name) { return {.name = name, .kind = AttrDef::Kind::kFloats}; }
+inline AttrDef ValueAttribute(const char* name) { return {.name = name, .kind = AttrDef::Kind::kTensor}; }
 
 // The values of a host input of int32 or int64: a list, or a scalar as a list of one.
 inline std::vector<int64_t> ReadHostInts(const char* op, const char* name, const TensorView& view) {

@@ -162,6 +162,10 @@ void OpRegistry::Add(OpDef def) {
     if (def.since <= other->until && other->since <= def.until)
       r.Report(Concat("operator ", QualifiedName(key), " was registered twice for version ",
                       std::max(def.since, other->since)));
+  if (def.min_inputs == 0)
+    for (const ArgDef& input : def.inputs) def.min_inputs += input.optional ? 0 : 1;
+  def.make = WithDefaults(std::move(def.make), def.attributes);
+  def.unsupported = WithDefaults(std::move(def.unsupported), def.attributes);
   entry.versions.push_back(std::make_unique<OpDef>(std::move(def)));
 }
 

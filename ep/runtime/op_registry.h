@@ -27,7 +27,7 @@ struct AttrDef {
   std::string name;
   enum class Kind { kInt, kFloat, kString, kInts, kFloats, kStrings, kTensor } kind = Kind::kInt;
   bool required = false;
-  std::optional<Attributes::Value> fallback;  // none: absence has its own meaning
+  std::optional<Attributes::Value> fallback = {};  // none: absence has its own meaning
 };
 
 // What is known of a node before it runs.
@@ -54,7 +54,7 @@ struct OpDef {
   std::string type;
   int since = 1, until = 1;  // inclusive range of since-versions whose semantics are implemented
   std::vector<ArgDef> inputs = {}, outputs = {};
-  size_t min_inputs = 0;
+  size_t min_inputs = 0;  // 0: as many as are not optional, a variadic one counted once
   std::vector<AttrDef> attributes = {};
   std::vector<std::pair<int, int>> may_alias = {};  // (input, output): the kernel works in place when handed one buffer
   std::vector<std::pair<int, int>> mutable_alias = {};  // (input, output): the output IS the updated input

@@ -40,7 +40,7 @@ class ConstantOfShapeKernel : public Kernel {
 OpDef ConstantOfShapeDef() {
   OpDef def = OnnxDef("ConstantOfShape", 9, 25, {HostInput("input", {DType::kInt64})}, {{"output", kFixedWidth}},
                       &MakeKernel<ConstantOfShapeKernel>);
-  def.attributes = {{"value", AttrDef::Kind::kTensor, false, TensorAttribute{}}};
+  def.attributes = {ValueAttribute("value")};
   def.unsupported = [](const NodeView& node) -> std::string {
     if (!node.attributes.Has("value")) return "";
     const DType dtype = node.attributes.Tensor("value").dtype;
