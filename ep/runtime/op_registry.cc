@@ -212,6 +212,17 @@ const OpDef* OpRegistry::Find(const std::string& domain, const std::string& type
   return nullptr;
 }
 
+const OpDef* OpRegistry::FindNewest(const std::string& domain, const std::string& type) const {
+  Impl& r = *impl_;
+  const auto lock = r.Ready();
+  const auto it = r.entries.find(KeyOf(domain, type));
+  if (it == r.entries.end()) return nullptr;
+  const OpDef* newest = nullptr;
+  for (const auto& def : it->second.versions)
+    if (def->make != nullptr && (newest == nullptr || def->until > newest->until)) newest = def.get();
+  return newest;
+}
+
 std::vector<const OpDef*> OpRegistry::All() const {
   Impl& r = *impl_;
   const auto lock = r.Ready();

@@ -90,6 +90,8 @@ class OpRegistry {
   // Null when there is no such operator, or none of it for this version, or no kernel for it. Throws
   // Error(kInternal) when registrations contradict each other.
   const OpDef* Find(const std::string& domain, const std::string& type, int since_version) const;
+  // As Find, of the newest version that has a kernel.
+  const OpDef* FindNewest(const std::string& domain, const std::string& type) const;
   // Only operators that have a kernel.
   std::vector<const OpDef*> All() const;
 

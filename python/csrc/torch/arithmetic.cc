@@ -29,7 +29,6 @@ namespace {
 // What an arithmetic kernel is for truth values.
 struct Arithmetic {
   const char* type;
-  int since_version;
   const char* logical;  // null: none
 };
 
@@ -37,10 +36,10 @@ template <class Op, class... Args>
 at::Tensor& Compute(const Arithmetic& kernel, at::ScalarType common, const at::Tensor& a, const at::Tensor& b,
                     at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
-  if (common == at::kBool && kernel.logical != nullptr) return BinaryInto(kernel.logical, 7, at::kBool, a, b, out);
+  if (common == at::kBool && kernel.logical != nullptr) return BinaryInto(kernel.logical, at::kBool, a, b, out);
   const at::ScalarType dtype = ComputeType(common, a, b);
-  if (!KernelCall(kernel.type, kernel.since_version).Takes(0, dtype)) return FallBack<Op>(args..., out);
-  return BinaryInto(kernel.type, kernel.since_version, dtype, a, b, out);
+  if (!KernelCall(kernel.type).Takes(0, dtype)) return FallBack<Op>(args..., out);
+  return BinaryInto(kernel.type, dtype, a, b, out);
 }
 
 template <class Meta, class Op>
@@ -55,18 +54,18 @@ at::Tensor& Sum(const Arithmetic& kernel, const at::Tensor& self, const at::Tens
   const at::ScalarType common = InferElementwise<Meta>(out, self, other, alpha);
   if (alpha.equal(1)) return Compute<Op>(kernel, common, self, other, out, self, other, alpha);
   const at::ScalarType dtype = AccumulateType(common);
-  KernelCall scale("Mul", 14);
+  KernelCall scale("Mul");
   if (out.numel() == 0) return out;
   if (!scale.Takes(0, dtype)) return FallBack<Op>(self, other, alpha, out);
   const at::Tensor scaled = scale.In(Dense(other, dtype)).In(ScalarTensor(alpha, dtype, out)).One();
-  return BinaryInto(kernel.type, kernel.since_version, dtype, self, scaled, out);
+  return BinaryInto(kernel.type, dtype, self, scaled, out);
 }
 
 at::Tensor& AddOut(const at::Tensor& self, const at::Tensor& other, const c10::Scalar& alpha, at::Tensor& out) {
-  return Sum<at::meta::structured_add_Tensor, at::_ops::add_out>({"Add", 14, "Or"}, self, other, alpha, out);
+  return Sum<at::meta::structured_add_Tensor, at::_ops::add_out>({"Add", "Or"}, self, other, alpha, out);
 }
 at::Tensor& SubOut(const at::Tensor& self, const at::Tensor& other, const c10::Scalar& alpha, at::Tensor& out) {
-  return Sum<at::meta::structured_sub_Tensor, at::_ops::sub_out>({"Sub", 14, nullptr}, self, other, alpha, out);
+  return Sum<at::meta::structured_sub_Tensor, at::_ops::sub_out>({"Sub", nullptr}, self, other, alpha, out);
 }
 
 at::Tensor& PowScalarOut(const at::Tensor& self, const c10::Scalar& exponent, at::Tensor& out) {
@@ -74,13 +73,13 @@ at::Tensor& PowScalarOut(const at::Tensor& self, const c10::Scalar& exponent, at
   const at::ScalarType dtype = AccumulateType(common);
   if (out.numel() == 0) return out;
   // The powers that models use are exact and cheaper than a general one.
-  if (exponent.equal(2) && KernelCall("Mul", 14).Takes(0, dtype)) {
+  if (exponent.equal(2) && KernelCall("Mul").Takes(0, dtype)) {
     const at::Tensor base = Dense(self, common);
-    KernelCall("Mul", 14).In(base).In(base).Into(out);
+    KernelCall("Mul").In(base).In(base).Into(out);
     return out;
   }
-  if (!KernelCall("Pow", 15).Takes(0, dtype)) return FallBack<at::_ops::pow_Tensor_Scalar_out>(self, exponent, out);
-  return BinaryInto("Pow", 15, dtype, self, ScalarTensor(exponent, dtype, self), out);
+  if (!KernelCall("Pow").Takes(0, dtype)) return FallBack<at::_ops::pow_Tensor_Scalar_out>(self, exponent, out);
+  return BinaryInto("Pow", dtype, self, ScalarTensor(exponent, dtype, self), out);
 }
 
 template <class Meta, class Op>
@@ -92,7 +91,7 @@ at::Tensor& Bitwise(const Arithmetic& kernel, const at::Tensor& a, const at::Ten
 at::Tensor& RemainderOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_remainder_Tensor>(out, a, b);
   if (out.numel() == 0) return out;
-  KernelCall call("Mod", 13);
+  KernelCall call("Mod");
   if (!call.Takes(0, dtype)) return FallBack<at::_ops::remainder_Tensor_out>(a, b, out);
   const at::Tensor divisor = Dense(b, dtype);
   call.In(Dense(a, dtype)).In(divisor);
@@ -108,7 +107,7 @@ at::Tensor& RemainderOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& o
 at::Tensor& FmodOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_fmod_Tensor>(out, a, b);
   if (out.numel() == 0) return out;
-  KernelCall call("Mod", 13);
+  KernelCall call("Mod");
   if (!call.Takes(0, dtype)) return FallBack<at::_ops::fmod_Tensor_out>(a, b, out);
   call.In(Dense(a, dtype)).In(Dense(b, dtype)).Set("fmod", int64_t{1}).Into(out);
   return out;
@@ -119,9 +118,9 @@ at::Tensor& PowOfScalarOut(const c10::Scalar& base, const at::Tensor& exponent, 
   at::native::resize_output(out, exponent.sizes());
   if (out.numel() == 0) return out;
   const at::ScalarType dtype = AccumulateType(common);
-  if (out.scalar_type() != common || !KernelCall("Pow", 15).Takes(0, dtype))
+  if (out.scalar_type() != common || !KernelCall("Pow").Takes(0, dtype))
     return FallBack<at::_ops::pow_Scalar_out>(base, exponent, out);
-  return BinaryInto("Pow", 15, dtype, ScalarTensor(base, dtype, out), exponent, out);
+  return BinaryInto("Pow", dtype, ScalarTensor(base, dtype, out), exponent, out);
 }
 
 // self + value * (a * b) or self + value * (a / b): what optimizers do to every parameter.
@@ -130,10 +129,10 @@ at::Tensor& AddProduct(const char* type, const at::Tensor& self, const at::Tenso
                        const c10::Scalar& value, at::Tensor& out) {
   const at::ScalarType dtype = AccumulateType(InferElementwise<Meta>(out, self, a, b, value));
   if (out.numel() == 0) return out;
-  if (!KernelCall("Mul", 14).Takes(0, dtype)) return FallBack<Op>(self, a, b, value, out);
-  at::Tensor product = KernelCall(type, 14).In(Dense(a, dtype)).In(Dense(b, dtype)).One();
-  if (!value.equal(1)) product = KernelCall("Mul", 14).In(product).In(ScalarTensor(value, dtype, out)).One();
-  return BinaryInto("Add", 14, dtype, self, product, out);
+  if (!KernelCall("Mul").Takes(0, dtype)) return FallBack<Op>(self, a, b, value, out);
+  at::Tensor product = KernelCall(type).In(Dense(a, dtype)).In(Dense(b, dtype)).One();
+  if (!value.equal(1)) product = KernelCall("Mul").In(product).In(ScalarTensor(value, dtype, out)).One();
+  return BinaryInto("Add", dtype, self, product, out);
 }
 at::Tensor& AddcmulOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& value,
                        at::Tensor& out) {
@@ -148,44 +147,43 @@ at::Tensor& LerpOut(const at::Tensor& self, const at::Tensor& end, const c10::Sc
   const at::ScalarType dtype =
       AccumulateType(InferElementwise<at::meta::structured_lerp_Scalar>(out, self, end, weight));
   if (out.numel() == 0) return out;
-  if (!KernelCall("Mul", 14).Takes(0, dtype)) return FallBack<at::_ops::lerp_Scalar_out>(self, end, weight, out);
+  if (!KernelCall("Mul").Takes(0, dtype)) return FallBack<at::_ops::lerp_Scalar_out>(self, end, weight, out);
   const at::Tensor from = Dense(self, dtype), to = Dense(end, dtype);
-  const at::Tensor way = KernelCall("Sub", 14).In(to).In(from).One();
+  const at::Tensor way = KernelCall("Sub").In(to).In(from).One();
   // From the nearer end, so that a weight of 1 gives exactly `end`.
   const double w = weight.toDouble();
   const bool near_end = w >= 0.5;
-  const at::Tensor step = KernelCall("Mul", 14).In(way).In(ScalarTensor(near_end ? 1.0 - w : w, dtype, out)).One();
-  return near_end ? BinaryInto("Sub", 14, dtype, to, step, out) : BinaryInto("Add", 14, dtype, from, step, out);
+  const at::Tensor step = KernelCall("Mul").In(way).In(ScalarTensor(near_end ? 1.0 - w : w, dtype, out)).One();
+  return near_end ? BinaryInto("Sub", dtype, to, step, out) : BinaryInto("Add", dtype, from, step, out);
 }
 
 at::Tensor& MulOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Binary<at::meta::structured_mul_Tensor, at::_ops::mul_out>({"Mul", 14, "And"}, a, b, out);
+  return Binary<at::meta::structured_mul_Tensor, at::_ops::mul_out>({"Mul", "And"}, a, b, out);
 }
 at::Tensor& DivOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Binary<at::meta::structured_div_Tensor, at::_ops::div_out>({"Div", 14, nullptr}, a, b, out);
+  return Binary<at::meta::structured_div_Tensor, at::_ops::div_out>({"Div", nullptr}, a, b, out);
 }
 at::Tensor& MaximumOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Binary<at::meta::structured_maximum, at::_ops::maximum_out>({"Max", 13, "Or"}, a, b, out);
+  return Binary<at::meta::structured_maximum, at::_ops::maximum_out>({"Max", "Or"}, a, b, out);
 }
 at::Tensor& MinimumOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Binary<at::meta::structured_minimum, at::_ops::minimum_out>({"Min", 13, "And"}, a, b, out);
+  return Binary<at::meta::structured_minimum, at::_ops::minimum_out>({"Min", "And"}, a, b, out);
 }
 at::Tensor& PowOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Binary<at::meta::structured_pow_Tensor_Tensor, at::_ops::pow_Tensor_Tensor_out>({"Pow", 15, nullptr}, a, b,
-                                                                                         out);
+  return Binary<at::meta::structured_pow_Tensor_Tensor, at::_ops::pow_Tensor_Tensor_out>({"Pow", nullptr}, a, b, out);
 }
 
 at::Tensor& BitwiseAndOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Bitwise<at::meta::structured_bitwise_and_Tensor, at::_ops::bitwise_and_Tensor_out>({"BitwiseAnd", 18, "And"},
-                                                                                            a, b, out);
+  return Bitwise<at::meta::structured_bitwise_and_Tensor, at::_ops::bitwise_and_Tensor_out>({"BitwiseAnd", "And"}, a, b,
+                                                                                            out);
 }
 at::Tensor& BitwiseOrOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Bitwise<at::meta::structured_bitwise_or_Tensor, at::_ops::bitwise_or_Tensor_out>({"BitwiseOr", 18, "Or"}, a, b,
+  return Bitwise<at::meta::structured_bitwise_or_Tensor, at::_ops::bitwise_or_Tensor_out>({"BitwiseOr", "Or"}, a, b,
                                                                                           out);
 }
 at::Tensor& BitwiseXorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return Bitwise<at::meta::structured_bitwise_xor_Tensor, at::_ops::bitwise_xor_Tensor_out>({"BitwiseXor", 18, "Xor"},
-                                                                                            a, b, out);
+  return Bitwise<at::meta::structured_bitwise_xor_Tensor, at::_ops::bitwise_xor_Tensor_out>({"BitwiseXor", "Xor"}, a, b,
+                                                                                            out);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
@@ -211,9 +209,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 }  // namespace
 
-at::Tensor& BinaryInto(const char* type, int since_version, at::ScalarType dtype, const at::Tensor& a,
-                       const at::Tensor& b, at::Tensor& out) {
-  KernelCall(type, since_version).In(Dense(a, dtype)).In(Dense(b, dtype)).Into(out);
+at::Tensor& BinaryInto(const char* type, at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b,
+                       at::Tensor& out) {
+  KernelCall(type).In(Dense(a, dtype)).In(Dense(b, dtype)).Into(out);
   return out;
 }
 

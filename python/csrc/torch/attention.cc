@@ -106,7 +106,7 @@ at::Tensor DenseBias(const at::Tensor& bias, int64_t keys) {
 // What both passes take: `seed` is the dropout's.
 KernelCall Call(const char* type, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                 const MaybeTensor& bias, double dropout, bool causal, MaybeScale scale, const at::Tensor& seed) {
-  KernelCall call(type, 1, "npu.aten");
+  KernelCall call(type, "npu.aten");
   call.In(Dense(query)).In(Dense(key)).In(Dense(value));
   if (Has(bias)) {
     call.In(DenseBias(*bias, key.size(2)));

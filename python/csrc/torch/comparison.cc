@@ -18,25 +18,24 @@ namespace {
 
 // Comparisons. Truth values are compared as the numbers 0 and 1.
 template <class Op, class... Args>
-at::Tensor& Compare(const char* type, int since_version, bool negate, at::ScalarType common, const at::Tensor& a,
-                    const at::Tensor& b, at::Tensor& out, const Args&... args) {
+at::Tensor& Compare(const char* type, bool negate, at::ScalarType common, const at::Tensor& a, const at::Tensor& b,
+                    at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
   const at::ScalarType dtype = common == at::kBool ? at::kByte : common;
-  KernelCall call(type, since_version);
+  KernelCall call(type);
   if (!call.Takes(0, dtype)) return FallBack<Op>(args..., out);
   call.In(Dense(a, dtype)).In(Dense(b, dtype));
   if (!negate) {
     call.Into(out);
   } else {
-    KernelCall("Not", 1).In(call.One()).Into(out);
+    KernelCall("Not").In(call.One()).Into(out);
   }
   return out;
 }
 
 template <class Meta, class Op>
-at::Tensor& CompareTensors(const char* type, int since_version, bool negate, const at::Tensor& a, const at::Tensor& b,
-                           at::Tensor& out) {
-  return Compare<Op>(type, since_version, negate, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
+at::Tensor& CompareTensors(const char* type, bool negate, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  return Compare<Op>(type, negate, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
 }
 
 // As torch's comparisons take it: what an integer type cannot hold wraps around.
@@ -62,16 +61,15 @@ c10::Scalar Wrapped(const c10::Scalar& number, at::ScalarType dtype) {
 }
 
 template <class Meta, class Op>
-at::Tensor& CompareScalar(const char* type, int since_version, bool negate, const at::Tensor& a, const c10::Scalar& b,
-                          at::Tensor& out) {
+at::Tensor& CompareScalar(const char* type, bool negate, const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
   const at::ScalarType common = InferElementwise<Meta>(out, a, b);
   if (ToDType(common) == DType::kUndefined) return FallBack<Op>(a, b, out);
-  return Compare<Op>(type, since_version, negate, common, a, ScalarTensor(Wrapped(b, common), common, a), out, a, b);
+  return Compare<Op>(type, negate, common, a, ScalarTensor(Wrapped(b, common), common, a), out, a, b);
 }
 
 at::Tensor& Logical(const char* type, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   at::native::resize_output(out, at::infer_size(a.sizes(), b.sizes()));
-  return out.numel() == 0 ? out : BinaryInto(type, 7, at::kBool, a, b, out);
+  return out.numel() == 0 ? out : BinaryInto(type, at::kBool, a, b, out);
 }
 at::Tensor& LogicalAndOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   return Logical("And", a, b, out);
@@ -82,41 +80,40 @@ at::Tensor& LogicalXorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& 
 }
 
 at::Tensor& EqTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return CompareTensors<at::meta::structured_eq_Tensor, at::_ops::eq_Tensor_out>("Equal", 19, false, a, b, out);
+  return CompareTensors<at::meta::structured_eq_Tensor, at::_ops::eq_Tensor_out>("Equal", false, a, b, out);
 }
 at::Tensor& EqScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
-  return CompareScalar<at::meta::structured_eq_Scalar, at::_ops::eq_Scalar_out>("Equal", 19, false, a, b, out);
+  return CompareScalar<at::meta::structured_eq_Scalar, at::_ops::eq_Scalar_out>("Equal", false, a, b, out);
 }
 at::Tensor& NeTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return CompareTensors<at::meta::structured_ne_Tensor, at::_ops::ne_Tensor_out>("Equal", 19, true, a, b, out);
+  return CompareTensors<at::meta::structured_ne_Tensor, at::_ops::ne_Tensor_out>("Equal", true, a, b, out);
 }
 at::Tensor& NeScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
-  return CompareScalar<at::meta::structured_ne_Scalar, at::_ops::ne_Scalar_out>("Equal", 19, true, a, b, out);
+  return CompareScalar<at::meta::structured_ne_Scalar, at::_ops::ne_Scalar_out>("Equal", true, a, b, out);
 }
 at::Tensor& LtTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return CompareTensors<at::meta::structured_lt_Tensor, at::_ops::lt_Tensor_out>("Less", 13, false, a, b, out);
+  return CompareTensors<at::meta::structured_lt_Tensor, at::_ops::lt_Tensor_out>("Less", false, a, b, out);
 }
 at::Tensor& LtScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
-  return CompareScalar<at::meta::structured_lt_Scalar, at::_ops::lt_Scalar_out>("Less", 13, false, a, b, out);
+  return CompareScalar<at::meta::structured_lt_Scalar, at::_ops::lt_Scalar_out>("Less", false, a, b, out);
 }
 at::Tensor& LeTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return CompareTensors<at::meta::structured_le_Tensor, at::_ops::le_Tensor_out>("LessOrEqual", 16, false, a, b, out);
+  return CompareTensors<at::meta::structured_le_Tensor, at::_ops::le_Tensor_out>("LessOrEqual", false, a, b, out);
 }
 at::Tensor& LeScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
-  return CompareScalar<at::meta::structured_le_Scalar, at::_ops::le_Scalar_out>("LessOrEqual", 16, false, a, b, out);
+  return CompareScalar<at::meta::structured_le_Scalar, at::_ops::le_Scalar_out>("LessOrEqual", false, a, b, out);
 }
 at::Tensor& GtTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return CompareTensors<at::meta::structured_gt_Tensor, at::_ops::gt_Tensor_out>("Greater", 13, false, a, b, out);
+  return CompareTensors<at::meta::structured_gt_Tensor, at::_ops::gt_Tensor_out>("Greater", false, a, b, out);
 }
 at::Tensor& GtScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
-  return CompareScalar<at::meta::structured_gt_Scalar, at::_ops::gt_Scalar_out>("Greater", 13, false, a, b, out);
+  return CompareScalar<at::meta::structured_gt_Scalar, at::_ops::gt_Scalar_out>("Greater", false, a, b, out);
 }
 at::Tensor& GeTensorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  return CompareTensors<at::meta::structured_ge_Tensor, at::_ops::ge_Tensor_out>("GreaterOrEqual", 16, false, a, b,
-                                                                                 out);
+  return CompareTensors<at::meta::structured_ge_Tensor, at::_ops::ge_Tensor_out>("GreaterOrEqual", false, a, b, out);
 }
 at::Tensor& GeScalarOut(const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
-  return CompareScalar<at::meta::structured_ge_Scalar, at::_ops::ge_Scalar_out>("GreaterOrEqual", 16, false, a, b, out);
+  return CompareScalar<at::meta::structured_ge_Scalar, at::_ops::ge_Scalar_out>("GreaterOrEqual", false, a, b, out);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

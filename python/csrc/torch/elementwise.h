@@ -6,8 +6,8 @@
 namespace npu::aten {
 
 // `a` and `b` converted to `dtype`, through the binary kernel `type`.
-at::Tensor& BinaryInto(const char* type, int since_version, at::ScalarType dtype, const at::Tensor& a,
-                       const at::Tensor& b, at::Tensor& out);
+at::Tensor& BinaryInto(const char* type, at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b,
+                       at::Tensor& out);
 
 inline bool IsHalf(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 inline at::ScalarType AccumulateType(at::ScalarType dtype) { return IsHalf(dtype) ? at::kFloat : dtype; }

@@ -54,7 +54,7 @@ at::Tensor& IndexSelectOut(const at::Tensor& self, int64_t dim, const at::Tensor
   shape[static_cast<size_t>(dim)] = index.numel();
   at::native::resize_output(out, shape);
   if (out.numel() > 0)
-    KernelCall("Gather", 13).In(Dense(self)).In(Indices(index), {index.numel()}).Set("axis", dim).Into(out);
+    KernelCall("Gather").In(Dense(self)).In(Indices(index), {index.numel()}).Set("axis", dim).Into(out);
   return out;
 }
 at::Tensor IndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
@@ -66,7 +66,7 @@ at::Tensor& GatherOut(const at::Tensor& self, int64_t dim, const at::Tensor& ind
   Infer<at::meta::structured_gather>(out, self, dim, index, sparse_grad);
   if (out.numel() == 0) return out;
   if (!KernelsKnow(self)) return FallBack<at::_ops::gather_out>(self, dim, index, sparse_grad, out);
-  KernelCall("GatherElements", 13)
+  KernelCall("GatherElements")
       .In(Dense(at::atleast_1d(self)))  // the kernels want a dimension even of a scalar
       .In(Indices(at::atleast_1d(index)))
       .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
@@ -85,7 +85,7 @@ void Scatter(const at::Tensor& self, int64_t dim, const at::Tensor& given_index,
   const at::Tensor index = at::atleast_1d(given_index);
   source = at::atleast_1d(source);
   for (int64_t d = 0; d < index.dim(); ++d) source = source.narrow(d, 0, index.size(d));
-  KernelCall("ScatterElements", 18)
+  KernelCall("ScatterElements")
       .In(Dense(at::atleast_1d(self)))
       .In(Indices(index))
       .In(Dense(source))
@@ -248,7 +248,7 @@ at::Tensor Index(const at::Tensor& self, const c10::List<std::optional<at::Tenso
   const std::vector<int64_t> shape = call.GatheredShape();
   if (std::find(shape.begin(), shape.end(), 0) != shape.end())
     return call.ToResult(Empty(shape, self.scalar_type(), self));
-  const at::Tensor gathered = KernelCall("GatherND", 13).In(Dense(call.self)).In(call.positions).One();
+  const at::Tensor gathered = KernelCall("GatherND").In(Dense(call.self)).In(call.positions).One();
   return call.ToResult(gathered.view(shape));
 }
 
@@ -301,7 +301,7 @@ at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>
   TORCH_CHECK(at::is_expandable_to(source.sizes(), result), "shape mismatch: value tensor of shape ", source.sizes(),
               " cannot be broadcast to indexing result of shape ", at::IntArrayRef(result));
   const at::Tensor updates = Dense(call.FromResult(source.expand(result)));
-  KernelCall("ScatterND", 18)
+  KernelCall("ScatterND")
       .In(Dense(call.self))
       .In(call.positions)
       .In(updates)
@@ -318,7 +318,7 @@ at::Tensor& CatOut(const at::ITensorListRef& tensors, int64_t dim, at::Tensor& o
   }
   if (out.numel() == 0) return out;
   if (!KernelsKnow(out)) return FallBack<at::_ops::cat_out>(tensors, dim, out);
-  KernelCall call("Concat", 13);
+  KernelCall call("Concat");
   for (const at::Tensor& t : tensors)  // torch lets an empty vector stand beside anything
     if (t.numel() > 0) call.In(Dense(t, out.scalar_type()));
   call.Set("axis", axis).Into(out);
@@ -338,7 +338,7 @@ at::Tensor& ArangeOut(const c10::Scalar& start, const c10::Scalar& end, const c1
                : static_cast<int64_t>(std::ceil((last - first) / by)));
   if (out.numel() != count) out.resize_({count});
   if (count == 0) return out;
-  KernelCall call("Range", 11);
+  KernelCall call("Range");
   // The kernel counts its elements by itself: half a step before the next one leaves no doubt about the last.
   if (integral) {
     call.HostScalar(start.toLong()).HostScalar(end.toLong()).HostScalar(step.toLong()).Into(out);
@@ -349,7 +349,7 @@ at::Tensor& ArangeOut(const c10::Scalar& start, const c10::Scalar& end, const c1
 }
 
 at::Tensor& Triangle(const at::Tensor& self, int64_t diagonal, bool upper, at::Tensor& out) {
-  KernelCall("Trilu", 14).In(Dense(self)).HostScalar(diagonal).Set("upper", static_cast<int64_t>(upper)).Into(out);
+  KernelCall("Trilu").In(Dense(self)).HostScalar(diagonal).Set("upper", static_cast<int64_t>(upper)).Into(out);
   return out;
 }
 at::Tensor& TriuOut(const at::Tensor& self, int64_t diagonal, at::Tensor& out) {
@@ -371,7 +371,7 @@ void TopK(const at::Tensor& self, int64_t k, int64_t dim, bool largest, bool sor
     return;
   }
   const bool truth = self.scalar_type() == at::kBool;
-  std::vector<at::Tensor> results = KernelCall("TopK", 11)
+  std::vector<at::Tensor> results = KernelCall("TopK")
                                         .In(Dense(self, truth ? at::kByte : self.scalar_type()))
                                         .Host({k})
                                         .Set("axis", at::maybe_wrap_dim(dim, self.dim()))

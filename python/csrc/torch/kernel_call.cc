@@ -34,14 +34,13 @@ void AppendValue(std::string& key, const Attributes::Value& value) {
     for (const int64_t i : *list) Append(key, i);
 }
 
-std::shared_ptr<Kernel> FindKernel(const OpDef& def, int since_version, const Attributes& attributes, size_t inputs,
-                                   size_t outputs, bool& shared) {
+std::shared_ptr<Kernel> FindKernel(const OpDef& def, const Attributes& attributes, size_t inputs, size_t outputs,
+                                   bool& shared) {
   static std::mutex& mutex = *new std::mutex;
   static auto& kernels = *new std::unordered_map<std::string, std::shared_ptr<Kernel>>;
   std::string key;
   const OpDef* identity = &def;
   Append(key, identity);
-  Append(key, since_version);
   Append(key, inputs);
   Append(key, outputs);
   for (const auto& [name, value] : attributes.values()) {
@@ -54,7 +53,7 @@ std::shared_ptr<Kernel> FindKernel(const OpDef& def, int since_version, const At
   if (found != kernels.end()) return found->second;
   KernelInfo info;
   info.op_type = def.type;
-  info.since_version = since_version;
+  info.since_version = def.until;
   info.input_count = inputs;
   info.output_count = outputs;
   info.attributes = attributes;
@@ -64,8 +63,8 @@ std::shared_ptr<Kernel> FindKernel(const OpDef& def, int since_version, const At
   return kernel;
 }
 
-const OpDef& FindDef(const char* domain, const char* type, int since_version) {
-  const OpDef* def = OpRegistry::Instance().Find(domain, type, since_version);
+const OpDef& FindDef(const char* domain, const char* type) {
+  const OpDef* def = OpRegistry::Instance().FindNewest(domain, type);
   if (def == nullptr) Fail(ErrorCode::kUnsupported, "[", type, "] has no kernel in this build (domain '", domain, "')");
   return *def;
 }
@@ -153,11 +152,10 @@ at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype) {
   if (dtype != tensor.scalar_type() && tensor.is_complex()) return tensor.to(dtype).contiguous();  // no kernel's type
   const at::Tensor dense = tensor.is_contiguous() ? tensor : MakeDense(tensor);
   if (dtype == tensor.scalar_type()) return dense;
-  return KernelCall("Cast", 13).In(dense).Set("to", static_cast<int64_t>(ToDType(dtype))).One();
+  return KernelCall("Cast").In(dense).Set("to", static_cast<int64_t>(ToDType(dtype))).One();
 }
 
-KernelCall::KernelCall(const char* type, int since_version, const char* domain)
-    : def_(FindDef(domain, type, since_version)), since_version_(since_version) {}
+KernelCall::KernelCall(const char* type, const char* domain) : def_(FindDef(domain, type)) {}
 
 bool KernelCall::Takes(size_t input, at::ScalarType dtype) const {
   const DType wanted = ToDType(dtype);
@@ -211,7 +209,7 @@ KernelCall& KernelCall::Set(const char* name, Attributes::Value value) {
 
 void KernelCall::Launch(size_t outputs, int device, const EagerContext::AllocateOutput& allocate) {
   bool shared = true;
-  const std::shared_ptr<Kernel> kernel = FindKernel(def_, since_version_, attributes_, inputs_.size(), outputs, shared);
+  const std::shared_ptr<Kernel> kernel = FindKernel(def_, attributes_, inputs_.size(), outputs, shared);
   EagerContext context(CurrentStream(device), std::move(inputs_), outputs, allocate);
   shared ? context.Run(*kernel, def_.type) : context.RunKept(kernel, def_.type);
 }

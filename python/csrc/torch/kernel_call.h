@@ -31,8 +31,8 @@ at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at
 // One call. Inputs are dense npu tensors.
 class KernelCall {
  public:
-  // The kernel of `type` at `since_version` of ai.onnx, or of another domain.
-  KernelCall(const char* type, int since_version, const char* domain = "");
+  // The newest form of the operator `type` of ai.onnx, or of another domain.
+  KernelCall(const char* type, const char* domain = "");
 
   bool Takes(size_t input, at::ScalarType dtype) const;
 
@@ -55,7 +55,6 @@ class KernelCall {
   bool Overlaps(const at::Tensor& out) const;
 
   const OpDef& def_;
-  int since_version_;
   Attributes attributes_;
   std::vector<at::Tensor> tensors_;  // of the inputs that are tensors, in order
   std::vector<TensorView> inputs_;

@@ -33,7 +33,7 @@ struct Operand {
 
 KernelCall Product(const at::Tensor& a, const at::Tensor& b) {
   const Operand left(a), right(b);
-  KernelCall call("Gemm", 13);
+  KernelCall call("Gemm");
   call.In(left.dense).In(right.dense).Set("transA", left.transposed).Set("transB", right.transposed);
   return call;
 }
@@ -43,7 +43,7 @@ void CheckOneType(const at::Tensor& a, const at::Tensor& b) {
               " and ", b.scalar_type());
 }
 
-bool Takes(const at::Tensor& t) { return KernelCall("Gemm", 13).Takes(0, t.scalar_type()); }
+bool Takes(const at::Tensor& t) { return KernelCall("Gemm").Takes(0, t.scalar_type()); }
 
 at::Tensor& MmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   Infer<at::meta::structured_mm>(out, a, b);
@@ -89,7 +89,7 @@ at::Tensor& BmmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   if (out.numel() == 0) return out;
   if (!Takes(a)) return FallBack<at::_ops::bmm_out>(a, b, out);
   if (a.size(2) == 0) return out.zero_();
-  KernelCall("MatMul", 13).In(Dense(a)).In(Dense(b)).Into(out);
+  KernelCall("MatMul").In(Dense(a)).In(Dense(b)).Into(out);
   return out;
 }
 
@@ -101,11 +101,11 @@ at::Tensor& BaddbmmOut(const at::Tensor& self, const at::Tensor& a, const at::Te
   const at::ScalarType dtype = AccumulateType(a.scalar_type());
   const auto scaled = [&](at::Tensor t, const c10::Scalar& by) {
     t = Dense(t, dtype);
-    return by.equal(1) ? t : KernelCall("Mul", 14).In(t).In(ScalarTensor(by, dtype, out)).One();
+    return by.equal(1) ? t : KernelCall("Mul").In(t).In(ScalarTensor(by, dtype, out)).One();
   };
-  const at::Tensor product = scaled(KernelCall("MatMul", 13).In(Dense(a, dtype)).In(Dense(b, dtype)).One(), alpha);
+  const at::Tensor product = scaled(KernelCall("MatMul").In(Dense(a, dtype)).In(Dense(b, dtype)).One(), alpha);
   if (beta.equal(0)) return out.copy_(product);
-  return BinaryInto("Add", 14, dtype, product, scaled(self, beta), out);
+  return BinaryInto("Add", dtype, product, scaled(self, beta), out);
 }
 
 at::Tensor Dot(const at::Tensor& a, const at::Tensor& b) {
@@ -114,7 +114,7 @@ at::Tensor Dot(const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK(a.scalar_type() == b.scalar_type(), "dot : expected both vectors to have same dtype, but found ",
               a.scalar_type(), " and ", b.scalar_type());
   if (!Takes(a) || a.numel() == 0) return FallBack<at::_ops::dot>(a, b);
-  return KernelCall("MatMul", 13).In(Dense(a), {1, a.numel()}).In(Dense(b), {b.numel(), 1}).One().reshape({});
+  return KernelCall("MatMul").In(Dense(a), {1, a.numel()}).In(Dense(b), {b.numel(), 1}).One().reshape({});
 }
 
 at::Tensor Vdot(const at::Tensor& a, const at::Tensor& b) {

@@ -103,7 +103,7 @@ at::Tensor Bernoulli(at::IntArrayRef shape, const at::Tensor& p, const MaybeGene
                      const at::Tensor& beside) {
   at::Tensor uniform = Empty(shape, p.scalar_type() == at::kDouble ? at::kDouble : at::kFloat, beside);
   Uniform(uniform, 0, 1, generator);
-  return KernelCall("Less", 13).In(uniform).In(Dense(p, uniform.scalar_type())).One();
+  return KernelCall("Less").In(uniform).In(Dense(p, uniform.scalar_type())).One();
 }
 void CheckProbability(double p) {
   TORCH_CHECK(p >= 0 && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);

@@ -50,14 +50,14 @@ std::vector<int64_t> Axes(at::OptionalIntArrayRef dim, int64_t rank) {
 
 // Reduces `self`, taken as `dtype`, over `axes` into `out`, whose elements are `empty` where nothing is reduced.
 // False when the kernel does not take the type.
-bool Reduce(const char* type, int since_version, at::ScalarType dtype, const at::Tensor& self,
-            const std::vector<int64_t>& axes, const std::optional<c10::Scalar>& empty, at::Tensor& out) {
+bool Reduce(const char* type, at::ScalarType dtype, const at::Tensor& self, const std::vector<int64_t>& axes,
+            const std::optional<c10::Scalar>& empty, at::Tensor& out) {
   if (out.numel() == 0) return true;
   if (self.numel() == 0 && empty) {
     out.fill_(*empty);
     return true;
   }
-  KernelCall call(type, since_version);
+  KernelCall call(type);
   if (!call.Takes(0, dtype)) return false;
   if (self.dim() == 0) {
     out.copy_(Dense(self, dtype));  // one element is its own sum, product and extreme
@@ -71,19 +71,19 @@ bool Reduce(const char* type, int since_version, at::ScalarType dtype, const at:
 at::Tensor& SumOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                    std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_sum_dim_IntList>(out, self, dim, keepdim, dtype);
-  if (Reduce("ReduceSum", 13, out.scalar_type(), self, Axes(dim, self.dim()), 0, out)) return out;
+  if (Reduce("ReduceSum", out.scalar_type(), self, Axes(dim, self.dim()), 0, out)) return out;
   return FallBack<at::_ops::sum_IntList_out>(self, dim, keepdim, dtype, out);
 }
 at::Tensor& MeanOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                     std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_mean_dim>(out, self, dim, keepdim, dtype);
-  if (Reduce("ReduceMean", 18, out.scalar_type(), self, Axes(dim, self.dim()), std::nan(""), out)) return out;
+  if (Reduce("ReduceMean", out.scalar_type(), self, Axes(dim, self.dim()), std::nan(""), out)) return out;
   return FallBack<at::_ops::mean_out>(self, dim, keepdim, dtype, out);
 }
 at::Tensor& ProdOut(const at::Tensor& self, int64_t dim, bool keepdim, std::optional<at::ScalarType> dtype,
                     at::Tensor& out) {
   Infer<at::meta::structured_prod_dim_int>(out, self, dim, keepdim, dtype);
-  if (Reduce("ReduceProd", 18, out.scalar_type(), self, Axes({{dim}}, self.dim()), 1, out)) return out;
+  if (Reduce("ReduceProd", out.scalar_type(), self, Axes({{dim}}, self.dim()), 1, out)) return out;
   return FallBack<at::_ops::prod_int_out>(self, dim, keepdim, dtype, out);
 }
 
@@ -102,12 +102,12 @@ at::ScalarType Comparable(const at::Tensor& self) {
 
 at::Tensor& AmaxOut(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, at::Tensor& out) {
   Infer<at::meta::structured_amax>(out, self, dim, keepdim);
-  if (Reduce("ReduceMax", 18, Comparable(self), self, Axes(dim, self.dim()), std::nullopt, out)) return out;
+  if (Reduce("ReduceMax", Comparable(self), self, Axes(dim, self.dim()), std::nullopt, out)) return out;
   return FallBack<at::_ops::amax_out>(self, dim, keepdim, out);
 }
 at::Tensor& AminOut(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, at::Tensor& out) {
   Infer<at::meta::structured_amin>(out, self, dim, keepdim);
-  if (Reduce("ReduceMin", 18, Comparable(self), self, Axes(dim, self.dim()), std::nullopt, out)) return out;
+  if (Reduce("ReduceMin", Comparable(self), self, Axes(dim, self.dim()), std::nullopt, out)) return out;
   return FallBack<at::_ops::amin_out>(self, dim, keepdim, out);
 }
 
@@ -121,14 +121,14 @@ at::Tensor& VectorNormOut(const at::Tensor& self, const c10::Scalar& ord, at::Op
       self.numel() == 0)
     return FallBack<at::_ops::linalg_vector_norm_out>(self, ord, dim, keepdim, dtype, out);
   const at::Tensor x = self.to(dtype.value_or(self.scalar_type()));
-  const auto reduce = [&](const char* type, int since_version, const at::Tensor& from) -> at::Tensor& {
-    Reduce(type, since_version, from.scalar_type(), from, axes, std::nullopt, out);
+  const auto reduce = [&](const char* type, const at::Tensor& from) -> at::Tensor& {
+    Reduce(type, from.scalar_type(), from, axes, std::nullopt, out);
     return out;
   };
-  if (std::isinf(order)) return reduce(order > 0 ? "ReduceMax" : "ReduceMin", 18, x.abs());
-  if (order == 0) return reduce("ReduceSum", 13, x.ne(0).to(AccumulateType(x.scalar_type())));
-  if (order == 1) return reduce("ReduceL1", 18, x);
-  if (order == 2) return reduce("ReduceL2", 18, x);
+  if (std::isinf(order)) return reduce(order > 0 ? "ReduceMax" : "ReduceMin", x.abs());
+  if (order == 0) return reduce("ReduceSum", x.ne(0).to(AccumulateType(x.scalar_type())));
+  if (order == 1) return reduce("ReduceL1", x);
+  if (order == 2) return reduce("ReduceL2", x);
   return out.copy_(Wide(x).abs().pow(ord).sum(axes, keepdim).pow(1 / order));
 }
 
@@ -147,8 +147,7 @@ at::Tensor WholeExtreme(const char* type, const at::Tensor& self) {
               "max() and min(): Expected reduction dim to be specified for input.numel() == 0. "
               "Specify the reduction dim with the 'dim' argument.");
   at::Tensor out = Empty({}, self.scalar_type(), self);
-  return Reduce(type, 18, Comparable(self), self, Axes(std::nullopt, self.dim()), std::nullopt, out) ? out
-                                                                                                     : at::Tensor();
+  return Reduce(type, Comparable(self), self, Axes(std::nullopt, self.dim()), std::nullopt, out) ? out : at::Tensor();
 }
 at::Tensor Max(const at::Tensor& self) {
   at::Tensor out = WholeExtreme("ReduceMax", self);
@@ -162,7 +161,7 @@ at::Tensor Min(const at::Tensor& self) {
 // Truth values as the bytes 0 and 1: the greatest says whether any is true, the least whether all are.
 at::Tensor& Truth(const char* type, bool empty, const at::Tensor& self, at::OptionalIntArrayRef dim, at::Tensor& out) {
   const at::Tensor truth = self.scalar_type() == at::kBool ? self : Dense(self, at::kBool);
-  Reduce(type, 18, at::kByte, truth, Axes(dim, self.dim()), empty, out);
+  Reduce(type, at::kByte, truth, Axes(dim, self.dim()), empty, out);
   return out;
 }
 bool IsComplex(const at::Tensor& self) { return ToDType(self.scalar_type()) == DType::kUndefined; }
@@ -189,7 +188,7 @@ at::Tensor& AllDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Ten
 // Positions of the extremes along one dimension, dense; of the whole tensor without one.
 at::Tensor Positions(const char* type, const at::Tensor& self, std::optional<int64_t> dim) {
   const at::Tensor dense = Dense(self, Comparable(self));
-  KernelCall call(type, 13);
+  KernelCall call(type);
   if (dim && self.dim() > 0) {
     call.In(dense).Set("axis", at::maybe_wrap_dim(*dim, self.dim()));
   } else {
@@ -218,11 +217,8 @@ void Extremes(const char* type, const at::Tensor& self, int64_t dim, at::Tensor&
     values.copy_(self);
     return;
   }
-  const at::Tensor found = KernelCall("GatherElements", 13)
-                               .In(Dense(self))
-                               .In(positions)
-                               .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
-                               .One();
+  const at::Tensor found =
+      KernelCall("GatherElements").In(Dense(self)).In(positions).Set("axis", at::maybe_wrap_dim(dim, self.dim())).One();
   values.copy_(found.view(values.sizes()));
 }
 std::tuple<at::Tensor&, at::Tensor&> MaxDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& values,
@@ -241,7 +237,7 @@ std::tuple<at::Tensor&, at::Tensor&> MinDimOut(const at::Tensor& self, int64_t d
 at::Tensor& CumsumOut(const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_cumsum>(out, self, dim, dtype);
   if (out.numel() == 0) return out;
-  KernelCall call("CumSum", 14);
+  KernelCall call("CumSum");
   if (!call.Takes(0, out.scalar_type())) return FallBack<at::_ops::cumsum_out>(self, dim, dtype, out);
   if (self.dim() == 0) return out.copy_(self);
   call.In(Dense(self, out.scalar_type())).HostScalar(at::maybe_wrap_dim(dim, self.dim())).Into(out);
@@ -300,8 +296,8 @@ std::tuple<at::Tensor&, at::Tensor&> AminmaxOut(const at::Tensor& self, std::opt
                                                 at::Tensor& least, at::Tensor& greatest) {
   InferTwo<at::meta::structured_aminmax>(least, greatest, self, dim, keepdim);
   const std::vector<int64_t> axes = dim ? Axes({{*dim}}, self.dim()) : Axes(std::nullopt, self.dim());
-  if (!Reduce("ReduceMin", 18, Comparable(self), self, axes, std::nullopt, least) ||
-      !Reduce("ReduceMax", 18, Comparable(self), self, axes, std::nullopt, greatest))
+  if (!Reduce("ReduceMin", Comparable(self), self, axes, std::nullopt, least) ||
+      !Reduce("ReduceMax", Comparable(self), self, axes, std::nullopt, greatest))
     return FallBack<at::_ops::aminmax_out>(self, dim, keepdim, least, greatest);
   return {least, greatest};
 }
@@ -311,7 +307,7 @@ at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.un
 at::Tensor& SoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
   Infer<at::meta::structured__softmax>(out, self, dim, half_to_float);
   if (out.numel() == 0) return out;
-  KernelCall call("Softmax", 13);
+  KernelCall call("Softmax");
   if (!call.Takes(0, out.scalar_type())) return FallBack<at::_ops::_softmax_out>(self, dim, half_to_float, out);
   const at::Tensor rows = AtLeastOneDimension(Dense(self, out.scalar_type()));
   call.In(rows).Set("axis", at::maybe_wrap_dim(dim, rows.dim())).Into(out);
@@ -323,14 +319,13 @@ at::Tensor& LogSoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_floa
   Infer<at::meta::structured__log_softmax>(out, self, dim, half_to_float);
   if (out.numel() == 0) return out;
   const at::ScalarType dtype = AccumulateType(out.scalar_type());
-  if (!KernelCall("Exp", 13).Takes(0, dtype))
-    return FallBack<at::_ops::_log_softmax_out>(self, dim, half_to_float, out);
+  if (!KernelCall("Exp").Takes(0, dtype)) return FallBack<at::_ops::_log_softmax_out>(self, dim, half_to_float, out);
   const at::Tensor rows = AtLeastOneDimension(Dense(self, dtype));
   const std::vector<int64_t> axis{at::maybe_wrap_dim(dim, rows.dim())};
-  const at::Tensor top = KernelCall("ReduceMax", 18).In(rows).Host(axis).One();
-  const at::Tensor shifted = KernelCall("Sub", 14).In(rows).In(top).One();
-  const at::Tensor sum = KernelCall("ReduceSum", 13).In(KernelCall("Exp", 13).In(shifted).One()).Host(axis).One();
-  KernelCall("Sub", 14).In(shifted).In(KernelCall("Log", 13).In(sum).One()).Into(out);
+  const at::Tensor top = KernelCall("ReduceMax").In(rows).Host(axis).One();
+  const at::Tensor shifted = KernelCall("Sub").In(rows).In(top).One();
+  const at::Tensor sum = KernelCall("ReduceSum").In(KernelCall("Exp").In(shifted).One()).Host(axis).One();
+  KernelCall("Sub").In(shifted).In(KernelCall("Log").In(sum).One()).Into(out);
   return out;
 }
 
@@ -341,7 +336,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNorm(const at::Tensor& input
   TORCH_CHECK(!normalized.empty() && axis >= 0 && input.sizes().slice(static_cast<size_t>(axis)) == normalized,
               "Given normalized_shape=", normalized, ", expected input with shape [*, ...], but got input of size",
               input.sizes());
-  KernelCall call("LayerNormalization", 17);
+  KernelCall call("LayerNormalization");
   if (!call.Takes(0, input.scalar_type()) || input.numel() == 0)
     return FallBack<at::_ops::native_layer_norm>(input, normalized, weight, bias, epsilon);
   const at::ScalarType dtype = input.scalar_type();

@@ -21,7 +21,7 @@ at::Tensor& WhereOut(const at::Tensor& condition, const at::Tensor& self, const 
   at::native::resize_output(out, at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes()));
   if (out.numel() == 0) return out;
   if (ToDType(dtype) == DType::kUndefined) return FallBack<at::_ops::where_self_out>(condition, self, other, out);
-  KernelCall("Where", 16).In(Dense(condition, at::kBool)).In(Dense(self, dtype)).In(Dense(other, dtype)).Into(out);
+  KernelCall("Where").In(Dense(condition, at::kBool)).In(Dense(self, dtype)).In(Dense(other, dtype)).Into(out);
   return out;
 }
 
@@ -41,7 +41,7 @@ at::Tensor& MaskedFill(at::Tensor& self, const at::Tensor& mask, const at::Tenso
     return FallBack<at::_ops::masked_fill__Tensor>(self, mask, value);
   TORCH_CHECK(at::infer_size(mask.sizes(), self.sizes()) == self.sizes(), "expected a mask that broadcasts to ",
               self.sizes(), ", got ", mask.sizes());
-  KernelCall("Where", 16).In(Dense(mask)).In(Dense(value, self.scalar_type())).In(Dense(self)).Into(self);
+  KernelCall("Where").In(Dense(mask)).In(Dense(value, self.scalar_type())).In(Dense(self)).Into(self);
   return self;
 }
 at::Tensor& MaskedFillScalar(at::Tensor& self, const at::Tensor& mask, const c10::Scalar& value) {
@@ -53,10 +53,10 @@ template <class Op, class... Args>
 at::Tensor& Clamp(at::ScalarType dtype, const at::Tensor& self, const std::optional<at::Tensor>& low,
                   const std::optional<at::Tensor>& high, at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
-  if (!KernelCall("Max", 13).Takes(0, dtype)) return FallBack<Op>(self, args..., out);
+  if (!KernelCall("Max").Takes(0, dtype)) return FallBack<Op>(self, args..., out);
   at::Tensor raised = Dense(self, dtype);
   if (low) {
-    KernelCall call("Max", 13);
+    KernelCall call("Max");
     call.In(raised).In(Dense(*low, dtype));
     if (!high) {
       call.Into(out);
@@ -64,7 +64,7 @@ at::Tensor& Clamp(at::ScalarType dtype, const at::Tensor& self, const std::optio
     }
     raised = call.One();
   }
-  KernelCall("Min", 13).In(raised).In(Dense(*high, dtype)).Into(out);
+  KernelCall("Min").In(raised).In(Dense(*high, dtype)).Into(out);
   return out;
 }
 

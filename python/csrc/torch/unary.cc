@@ -33,10 +33,10 @@ namespace npu::aten {
 namespace {
 
 template <class Meta, class Op>
-at::Tensor& Unary(const char* type, int since_version, const at::Tensor& self, at::Tensor& out) {
+at::Tensor& Unary(const char* type, const at::Tensor& self, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<Meta>(out, self);
   if (out.numel() == 0) return out;
-  KernelCall call(type, since_version);
+  KernelCall call(type);
   if (!call.Takes(0, dtype)) return FallBack<Op>(self, out);
   call.In(Dense(self, dtype)).Into(out);
   return out;
@@ -46,8 +46,7 @@ at::Tensor& BitwiseNotOut(const at::Tensor& self, at::Tensor& out) {
   const at::ScalarType common = InferElementwise<at::meta::structured_bitwise_not>(out, self);
   TORCH_CHECK_NOT_IMPLEMENTED(at::isIntegralType(common, /*includeBool=*/true), "\"bitwise_not\" not implemented for '",
                               common, "'");
-  if (out.numel() > 0)
-    KernelCall(common == at::kBool ? "Not" : "BitwiseNot", common == at::kBool ? 1 : 18).In(Dense(self)).Into(out);
+  if (out.numel() > 0) KernelCall(common == at::kBool ? "Not" : "BitwiseNot").In(Dense(self)).Into(out);
   return out;
 }
 
@@ -55,7 +54,7 @@ at::Tensor& BitwiseNotOut(const at::Tensor& self, at::Tensor& out) {
 at::Tensor& IsInfinite(const at::Tensor& self, bool negative, at::Tensor& out) {
   at::native::resize_output(out, self.sizes());
   if (out.numel() == 0) return out;
-  KernelCall call("IsInf", 20);
+  KernelCall call("IsInf");
   if (!call.Takes(0, self.scalar_type())) return out.zero_();
   call.In(Dense(self))
       .Set("detect_negative", static_cast<int64_t>(negative))
@@ -68,97 +67,96 @@ at::Tensor& IsposinfOut(const at::Tensor& self, at::Tensor& out) { return IsInfi
 
 at::Tensor& LogicalNotOut(const at::Tensor& self, at::Tensor& out) {
   at::native::resize_output(out, self.sizes());
-  if (out.numel() > 0) KernelCall("Not", 1).In(Dense(self, at::kBool)).Into(out);
+  if (out.numel() > 0) KernelCall("Not").In(Dense(self, at::kBool)).Into(out);
   return out;
 }
 
 at::Tensor Isnan(const at::Tensor& self) {
-  if (KernelCall("IsNaN", 20).Takes(0, self.scalar_type())) return KernelCall("IsNaN", 20).In(Dense(self)).One();
+  if (KernelCall("IsNaN").Takes(0, self.scalar_type())) return KernelCall("IsNaN").In(Dense(self)).One();
   return self.ne(self);  // no number but NaN differs from itself
 }
 
 at::Tensor& RsqrtOut(const at::Tensor& self, at::Tensor& out) {
   const at::ScalarType dtype = AccumulateType(InferElementwise<at::meta::structured_rsqrt>(out, self));
   if (out.numel() == 0) return out;
-  if (!KernelCall("Sqrt", 13).Takes(0, dtype)) return FallBack<at::_ops::rsqrt_out>(self, out);
-  KernelCall("Reciprocal", 13).In(KernelCall("Sqrt", 13).In(Dense(self, dtype)).One()).Into(out);
+  if (!KernelCall("Sqrt").Takes(0, dtype)) return FallBack<at::_ops::rsqrt_out>(self, out);
+  KernelCall("Reciprocal").In(KernelCall("Sqrt").In(Dense(self, dtype)).One()).Into(out);
   return out;
 }
 
 at::Tensor& GeluOut(const at::Tensor& self, c10::string_view approximate, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_gelu>(out, self, approximate);
-  if (out.numel() > 0)
-    KernelCall("Gelu", 20).In(Dense(self, dtype)).Set("approximate", std::string(approximate)).Into(out);
+  if (out.numel() > 0) KernelCall("Gelu").In(Dense(self, dtype)).Set("approximate", std::string(approximate)).Into(out);
   return out;
 }
 
 at::Tensor& LeakyReluOut(const at::Tensor& self, const c10::Scalar& slope, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_leaky_relu>(out, self, slope);
-  if (out.numel() > 0) KernelCall("LeakyRelu", 16).In(Dense(self, dtype)).Set("alpha", slope.toDouble()).Into(out);
+  if (out.numel() > 0) KernelCall("LeakyRelu").In(Dense(self, dtype)).Set("alpha", slope.toDouble()).Into(out);
   return out;
 }
 
 at::Tensor Relu(const at::Tensor& self) {
-  if (!KernelCall("Relu", 14).Takes(0, self.scalar_type())) return FallBack<at::_ops::relu>(self);
-  return KernelCall("Relu", 14).In(Dense(self)).One();
+  if (!KernelCall("Relu").Takes(0, self.scalar_type())) return FallBack<at::_ops::relu>(self);
+  return KernelCall("Relu").In(Dense(self)).One();
 }
 at::Tensor& ReluInPlace(at::Tensor& self) {
-  if (!KernelCall("Relu", 14).Takes(0, self.scalar_type())) return FallBack<at::_ops::relu_>(self);
-  if (self.numel() > 0) KernelCall("Relu", 14).In(Dense(self)).Into(self);
+  if (!KernelCall("Relu").Takes(0, self.scalar_type())) return FallBack<at::_ops::relu_>(self);
+  if (self.numel() > 0) KernelCall("Relu").In(Dense(self)).Into(self);
   return self;
 }
 
 at::Tensor& AbsOut(const at::Tensor& self, at::Tensor& out) {
-  if (!KernelCall("Abs", 13).Takes(0, self.scalar_type())) return FallBack<at::_ops::abs_out>(self, out);
+  if (!KernelCall("Abs").Takes(0, self.scalar_type())) return FallBack<at::_ops::abs_out>(self, out);
   at::native::resize_output(out, self.sizes());
-  if (out.numel() > 0) KernelCall("Abs", 13).In(Dense(self)).Into(out);
+  if (out.numel() > 0) KernelCall("Abs").In(Dense(self)).Into(out);
   return out;
 }
 
 at::Tensor& ExpOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_exp, at::_ops::exp_out>("Exp", 13, self, out);
+  return Unary<at::meta::structured_exp, at::_ops::exp_out>("Exp", self, out);
 }
 at::Tensor& LogOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_log, at::_ops::log_out>("Log", 13, self, out);
+  return Unary<at::meta::structured_log, at::_ops::log_out>("Log", self, out);
 }
 at::Tensor& SqrtOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_sqrt, at::_ops::sqrt_out>("Sqrt", 13, self, out);
+  return Unary<at::meta::structured_sqrt, at::_ops::sqrt_out>("Sqrt", self, out);
 }
 at::Tensor& SinOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_sin, at::_ops::sin_out>("Sin", 22, self, out);
+  return Unary<at::meta::structured_sin, at::_ops::sin_out>("Sin", self, out);
 }
 at::Tensor& CosOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_cos, at::_ops::cos_out>("Cos", 22, self, out);
+  return Unary<at::meta::structured_cos, at::_ops::cos_out>("Cos", self, out);
 }
 at::Tensor& TanhOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_tanh, at::_ops::tanh_out>("Tanh", 13, self, out);
+  return Unary<at::meta::structured_tanh, at::_ops::tanh_out>("Tanh", self, out);
 }
 at::Tensor& SigmoidOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_sigmoid, at::_ops::sigmoid_out>("Sigmoid", 13, self, out);
+  return Unary<at::meta::structured_sigmoid, at::_ops::sigmoid_out>("Sigmoid", self, out);
 }
 at::Tensor& ErfOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_erf, at::_ops::erf_out>("Erf", 13, self, out);
+  return Unary<at::meta::structured_erf, at::_ops::erf_out>("Erf", self, out);
 }
 at::Tensor& ReciprocalOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_reciprocal, at::_ops::reciprocal_out>("Reciprocal", 13, self, out);
+  return Unary<at::meta::structured_reciprocal, at::_ops::reciprocal_out>("Reciprocal", self, out);
 }
 at::Tensor& NegOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_neg, at::_ops::neg_out>("Neg", 13, self, out);
+  return Unary<at::meta::structured_neg, at::_ops::neg_out>("Neg", self, out);
 }
 at::Tensor& CeilOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_ceil, at::_ops::ceil_out>("Ceil", 13, self, out);
+  return Unary<at::meta::structured_ceil, at::_ops::ceil_out>("Ceil", self, out);
 }
 at::Tensor& FloorOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_floor, at::_ops::floor_out>("Floor", 13, self, out);
+  return Unary<at::meta::structured_floor, at::_ops::floor_out>("Floor", self, out);
 }
 at::Tensor& RoundOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_round, at::_ops::round_out>("Round", 22, self, out);
+  return Unary<at::meta::structured_round, at::_ops::round_out>("Round", self, out);
 }
 // torch's sign of NaN is 0, ONNX's is NaN.
 template <class Meta, class Op>
 at::Tensor& Sign(const at::Tensor& self, at::Tensor& out) {
   const at::ScalarType dtype = self.scalar_type();
-  if (!IsRealFloat(dtype)) return Unary<Meta, Op>("Sign", 13, self, out);
+  if (!IsRealFloat(dtype)) return Unary<Meta, Op>("Sign", self, out);
   InferElementwise<Meta>(out, self);
   return MapInto("sign", dtype, out, [](auto x) { return (x > 0) - (x < 0); }, self);
 }
@@ -169,7 +167,7 @@ at::Tensor& SgnOut(const at::Tensor& self, at::Tensor& out) {
   return Sign<at::meta::structured_sgn, at::_ops::sgn_out>(self, out);
 }
 at::Tensor& SiluOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_silu, at::_ops::silu_out>("Swish", 24, self, out);
+  return Unary<at::meta::structured_silu, at::_ops::silu_out>("Swish", self, out);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
