@@ -11,15 +11,19 @@ endif()
 file(GLOB_RECURSE op_definitions CONFIGURE_DEPENDS "${NPU_CONTRIB_OPS_DIR}/*.py")
 file(GLOB op_generator CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/*.py")
 
-# The signatures of the npu:: operators and the type stubs of their functions, derived from their definitions;
-# build outputs, never committed.
+# The signatures of the npu:: operators, the positions of their arguments (contrib_ops/<family>/<op>.h, which the kernel
+# beside the definition includes) and the type stubs of their functions: build outputs, never committed.
 # codegen.py runs as a script: the package around it imports onnxruntime, which a build may lack.
 set(op_table "${PROJECT_BINARY_DIR}/generated/npu_op_table.cc")
 set(op_stubs "${NPU_LIBRARY_DIR}/ops.pyi")
+set(op_headers ${op_definitions})
+list(FILTER op_headers EXCLUDE REGEX "/_[^/]*$")
+list(TRANSFORM op_headers REPLACE "^${NPU_CONTRIB_OPS_DIR}/(.*)[.]py$" "${PROJECT_BINARY_DIR}/generated/contrib_ops/\\1.h")
 add_custom_command(
   OUTPUT "${op_table}" "${op_stubs}"
+  BYPRODUCTS ${op_headers}
   COMMAND "${Python3_EXECUTABLE}" -B "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/codegen.py"
-          "${NPU_CONTRIB_OPS_DIR}" "${op_table}" "${op_stubs}"
+          "${NPU_CONTRIB_OPS_DIR}" "${op_table}" "${PROJECT_BINARY_DIR}/generated/contrib_ops" "${op_stubs}"
   DEPENDS ${op_definitions} ${op_generator}
   COMMENT "Generating the npu:: operator table"
   VERBATIM)
@@ -64,6 +68,7 @@ foreach(isa IN LISTS isas)
   endif()
   add_library(npu_kernels_${isa} SHARED ${kernel_sources} "${op_table}")
   target_link_libraries(npu_kernels_${isa} PRIVATE npu_runtime)
+  target_include_directories(npu_kernels_${isa} PRIVATE "${PROJECT_BINARY_DIR}/generated")
   target_compile_options(npu_kernels_${isa} PRIVATE ${optimization} -fopenmp-simd -ffp-contract=fast ${NPU_ISA_FLAGS_${isa}})
   target_compile_definitions(npu_kernels_${isa} PRIVATE NPU_KERNEL_ISA_${isa}=1)
   # What every kernel includes, parsed once per level and not once per source: a quarter of the build.

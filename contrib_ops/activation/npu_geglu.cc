@@ -1,9 +1,14 @@
 // npu_geglu(self; dim, approximate, activate_left) -> y, gelu. The semantics are in npu_geglu.py.
+#include "contrib_ops/activation/npu_geglu.h"
+
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/activation/gated.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUGeGlu::In;
+using Out = nodes::NPUGeGlu::Out;
 
 constexpr const char* kOp = "npu_geglu";
 
@@ -18,11 +23,11 @@ class GegluKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0);
+    const TensorView x = ctx.Input(In::self);
     NPU_CHECK(x, "[", kOp, "] expected the tensor self");
     const Halves halves = SplitHalves(kOp, x.shape, dim_);
-    const TensorView y = ctx.Output(0, x.dtype, halves.result);
-    const TensorView gelu = ctx.Output(1, x.dtype, halves.result);
+    const TensorView y = ctx.Output(Out::y, x.dtype, halves.result);
+    const TensorView gelu = ctx.Output(Out::gelu, x.dtype, halves.result);
     if (halves.result.Elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);

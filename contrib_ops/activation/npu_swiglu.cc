@@ -1,9 +1,14 @@
 // npu_swiglu(self; dim) -> y. The semantics are in npu_swiglu.py.
+#include "contrib_ops/activation/npu_swiglu.h"
+
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/activation/gated.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUSwiGlu::In;
+using Out = nodes::NPUSwiGlu::Out;
 
 constexpr const char* kOp = "npu_swiglu";
 
@@ -12,10 +17,10 @@ class SwigluKernel final : public Kernel {
   explicit SwigluKernel(const KernelInfo& info) : dim_(info.attributes.Int("dim")) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0);
+    const TensorView x = ctx.Input(In::self);
     NPU_CHECK(x, "[", kOp, "] expected the tensor self");
     const Halves halves = SplitHalves(kOp, x.shape, dim_);
-    const TensorView y = ctx.Output(0, x.dtype, halves.result);
+    const TensorView y = ctx.Output(Out::y, x.dtype, halves.result);
     if (y.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);

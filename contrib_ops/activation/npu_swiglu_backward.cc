@@ -1,9 +1,14 @@
 // npu_swiglu_backward(grad_output, self; dim) -> y. The semantics are in npu_swiglu_backward.py.
+#include "contrib_ops/activation/npu_swiglu_backward.h"
+
 #include "ep/kernels/activation/gated.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUSwiGluBackward::In;
+using Out = nodes::NPUSwiGluBackward::Out;
 
 constexpr const char* kOp = "npu_swiglu_backward";
 
@@ -12,12 +17,12 @@ class SwigluBackwardKernel final : public Kernel {
   explicit SwigluBackwardKernel(const KernelInfo& info) : dim_(info.attributes.Int("dim")) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView dy = ctx.Input(0), x = ctx.Input(1);
+    const TensorView dy = ctx.Input(In::grad_output), x = ctx.Input(In::self);
     NPU_CHECK(dy && x, "[", kOp, "] expected the tensors grad_output and self");
     const Halves halves = SplitHalves(kOp, x.shape, dim_);
     NPU_CHECK(dy.shape == halves.result && dy.dtype == x.dtype, "[", kOp, "] expected grad_output ", NameOf(x.dtype),
               " ", halves.result, ", got ", NameOf(dy.dtype), " ", dy.shape);
-    const TensorView dx = ctx.Output(0, x.dtype, x.shape);
+    const TensorView dx = ctx.Output(Out::y, x.dtype, x.shape);
     if (x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);

@@ -1,12 +1,17 @@
 // npu_advance_step_flashattn(input_tokens, sampled_token_ids, input_positions, seq_lens, slot_mapping, block_tables,
 // spec_token?, accepted_num?; num_seqs, num_queries, block_size) -> input_tokens, input_positions, seq_lens,
 // slot_mapping. The semantics are in npu_advance_step_flashattn.py.
+#include "contrib_ops/attention/npu_advance_step_flashattn.h"
+
 #include <limits>
 
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUAdvanceStepFlashattn::In;
+using Out = nodes::NPUAdvanceStepFlashattn::Out;
 
 constexpr const char* kOp = "npu_advance_step_flashattn";
 
@@ -93,8 +98,10 @@ class AdvanceStepKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView tokens = ctx.Input(0), sampled = ctx.Input(1), positions = ctx.Input(2), lengths = ctx.Input(3);
-    const TensorView slots = ctx.Input(4), tables = ctx.Input(5), spec = ctx.Input(6), accepted = ctx.Input(7);
+    const TensorView tokens = ctx.Input(In::input_tokens), sampled = ctx.Input(In::sampled_token_ids),
+                     positions = ctx.Input(In::input_positions), lengths = ctx.Input(In::seq_lens);
+    const TensorView slots = ctx.Input(In::slot_mapping), tables = ctx.Input(In::block_tables),
+                     spec = ctx.Input(In::spec_token), accepted = ctx.Input(In::accepted_num);
     NPU_CHECK(static_cast<bool>(spec) == static_cast<bool>(accepted), "[", kOp,
               "] expected spec_token and accepted_num both or neither");
     NPU_CHECK(!spec || (spec.shape.rank() == 2 && spec.shape[0] == seqs_), "[", kOp, "] expected spec_token of shape [",
@@ -118,10 +125,10 @@ class AdvanceStepKernel final : public Kernel {
               tables.as<int64_t>(),
               spec.as<int64_t>(),
               accepted.as<int64_t>(),
-              output(0),
-              output(1),
-              output(2),
-              output(3),
+              output(Out::input_tokens_out),
+              output(Out::input_positions_out),
+              output(Out::seq_lens_out),
+              output(Out::slot_mapping_out),
               seqs_,
               queries_,
               per_seq,

@@ -1,5 +1,7 @@
 // npu_dropout_with_add_softmax(self, x1; alpha, prob, dim, seed) -> mask, softmax, dropout. The semantics are in
 // npu_dropout_with_add_softmax.py.
+#include "contrib_ops/attention/npu_dropout_with_add_softmax.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -12,6 +14,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUDropoutWithAddSoftmax::In;
+using Out = nodes::NPUDropoutWithAddSoftmax::Out;
 
 constexpr const char* kOp = "npu_dropout_with_add_softmax";
 constexpr int64_t kUnit = 128;  // the mask covers the elements rounded up to this
@@ -42,7 +47,7 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), x1 = ctx.Input(1);
+    const TensorView x = ctx.Input(In::self), x1 = ctx.Input(In::x1);
     NPU_CHECK(x && x1, "[", kOp, "] expected the tensors self and x1");
     NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected self of rank >= 1, got a scalar");
     NPU_CHECK(dim_ == -1 || dim_ == x.shape.rank() - 1, "[", kOp, "] expected dim of the last axis, -1, got ", dim_);
@@ -52,8 +57,9 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
               x.shape, ", got ", x1.shape);
 
     const int64_t units = x.elements() / kUnit + (x.elements() % kUnit != 0);
-    const TensorView mask = ctx.Output(0, DType::kUInt8, Shape{units * kUnitBytes});
-    const TensorView softmax = ctx.Output(1, x.dtype, x.shape), dropout = ctx.Output(2, x.dtype, x.shape);
+    const TensorView mask = ctx.Output(Out::mask, DType::kUInt8, Shape{units * kUnitBytes});
+    const TensorView softmax = ctx.Output(Out::softmax, x.dtype, x.shape),
+                     dropout = ctx.Output(Out::dropout, x.dtype, x.shape);
     if (x.elements() == 0) return;
     uint8_t* bits = mask ? mask.as<uint8_t>() : static_cast<uint8_t*>(ctx.Workspace(units * kUnitBytes));
     LaunchMask(ctx, bits, units);

@@ -1,5 +1,7 @@
 // npu_fused_attention_score: attention with an additive mask and merged heads. The semantics are in
 // npu_fused_attention_score.py.
+#include "contrib_ops/attention/npu_fused_attention_score.h"
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -10,6 +12,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUFusedAttentionScore::In;
+using Out = nodes::NPUFusedAttentionScore::Out;
 
 using attention::Problem;
 using attention::Sequence;
@@ -60,7 +65,8 @@ class FusedAttentionScoreKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView query = ctx.Input(0), key = ctx.Input(1), value = ctx.Input(2), mask = ctx.Input(3);
+    const TensorView query = ctx.Input(In::query_layer), key = ctx.Input(In::key_layer),
+                     value = ctx.Input(In::value_layer), mask = ctx.Input(In::attention_mask);
     SCORE_CHECK(query && key && value && mask,
                 "expected the tensors query_layer, key_layer, value_layer and "
                 "attention_mask");
@@ -83,7 +89,7 @@ class FusedAttentionScoreKernel final : public Kernel {
                 "], got ", m);
 
     const TensorView output =
-        ctx.Output(0, query.dtype, {Shape{batch, rows}.Elements(), Shape{heads, v[3]}.Elements()});
+        ctx.Output(Out::out, query.dtype, {Shape{batch, rows}.Elements(), Shape{heads, v[3]}.Elements()});
     Problem p;
     p.op = kOp;
     p.query_dtype = p.output_dtype = p.bias_dtype = p.key.dtype = p.value.dtype = query.dtype;

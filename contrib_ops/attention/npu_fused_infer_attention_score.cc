@@ -1,5 +1,7 @@
 // npu_fused_infer_attention_score: inference attention over a key/value cache. The semantics are in
 // npu_fused_infer_attention_score.py.
+#include "contrib_ops/attention/npu_fused_infer_attention_score.h"
+
 #include <string>
 
 #include "ep/kernels/attention/combination.h"
@@ -9,26 +11,13 @@
 namespace npu {
 namespace {
 
+using In = nodes::NPUFusedInferAttentionScore::In;
+
 using attention::InferenceAttributes;
-using In = attention::InferenceInputs;
+using attention::InferenceInputs;
 using attention::InferenceKernel;
 
 constexpr const char* kOp = "npu_fused_infer_attention_score";
-
-enum Input : size_t {
-  kQuery = 0,
-  kKey,
-  kValue,
-  kAntiquantScale = 12,
-  kKeyAntiquantScale = 14,
-  kValueAntiquantScale = 16,
-  kBlockTable = 18,
-  kKvPaddingSize = 20,
-  kKeySharedPrefix,
-  kValueSharedPrefix,
-  kQueryRope = 24,
-  kKeyRope,
-};
 
 InferenceAttributes Read(const Attributes& a) {
   InferenceAttributes r(kOp, a, "scale");
@@ -46,36 +35,41 @@ InferenceAttributes Read(const Attributes& a) {
   return r;
 }
 
+InferenceInputs ReadInputs(OpContext& ctx) {
+  return {
+      .query = ctx.Input(In::query),
+      .key = ctx.Input(In::key),
+      .value = ctx.Input(In::value),
+      .pse_shift = ctx.Input(In::pse_shift),
+      .atten_mask = ctx.Input(In::atten_mask),
+      .lengths = ctx.Input(In::actual_seq_lengths),
+      .key_lengths = ctx.Input(In::actual_seq_lengths_kv),
+      .dequant_scale1 = ctx.Input(In::dequant_scale1),
+      .quant_scale1 = ctx.Input(In::quant_scale1),
+      .dequant_scale2 = ctx.Input(In::dequant_scale2),
+      .quant_scale2 = ctx.Input(In::quant_scale2),
+      .quant_offset2 = ctx.Input(In::quant_offset2),
+      .antiquant_scale = ctx.Input(In::antiquant_scale),
+      .antiquant_offset = ctx.Input(In::antiquant_offset),
+      .key_antiquant_scale = ctx.Input(In::key_antiquant_scale),
+      .key_antiquant_offset = ctx.Input(In::key_antiquant_offset),
+      .value_antiquant_scale = ctx.Input(In::value_antiquant_scale),
+      .value_antiquant_offset = ctx.Input(In::value_antiquant_offset),
+      .block_table = ctx.Input(In::block_table),
+      .query_padding_size = ctx.Input(In::query_padding_size),
+      .kv_padding_size = ctx.Input(In::kv_padding_size),
+      .key_shared_prefix = ctx.Input(In::key_shared_prefix),
+      .value_shared_prefix = ctx.Input(In::value_shared_prefix),
+      .prefix_length = ctx.Input(In::actual_shared_prefix_len),
+      .query_rope = ctx.Input(In::query_rope),
+      .key_rope = ctx.Input(In::key_rope),
+  };
+}
+
 class FusedInferAttentionScoreKernel final : public InferenceKernel {
  public:
   explicit FusedInferAttentionScoreKernel(const KernelInfo& info)
-      : InferenceKernel(info, Read(info.attributes),
-                        {&In::query,
-                         &In::key,
-                         &In::value,
-                         &In::pse_shift,
-                         &In::atten_mask,
-                         &In::lengths,
-                         &In::key_lengths,
-                         &In::dequant_scale1,
-                         &In::quant_scale1,
-                         &In::dequant_scale2,
-                         &In::quant_scale2,
-                         &In::quant_offset2,
-                         &In::antiquant_scale,
-                         &In::antiquant_offset,
-                         &In::key_antiquant_scale,
-                         &In::key_antiquant_offset,
-                         &In::value_antiquant_scale,
-                         &In::value_antiquant_offset,
-                         &In::block_table,
-                         &In::query_padding_size,
-                         &In::kv_padding_size,
-                         &In::key_shared_prefix,
-                         &In::value_shared_prefix,
-                         &In::prefix_length,
-                         &In::query_rope,
-                         &In::key_rope}) {}
+      : InferenceKernel(info, Read(info.attributes), ReadInputs) {}
 };
 
 // Such a node is not claimed, and its session says why.
@@ -89,14 +83,14 @@ std::string Unsupported(const NodeView& node) {
   const attention::Layout* known = attention::FindLayout(layout);
   attention::Combination parts;
   if (known != nullptr && attention::IsPacked(known->input)) parts.layout = layout;
-  parts.rope = given(kQueryRope) || given(kKeyRope);
-  parts.prefix = given(kKeySharedPrefix) || given(kValueSharedPrefix);
-  parts.integer_query = node.inputs[kQuery] == DType::kInt8;
-  parts.token_scales = scales_tokens(kAntiquantScale, "antiquant_mode") ||
-                       scales_tokens(kKeyAntiquantScale, "key_antiquant_mode") ||
-                       scales_tokens(kValueAntiquantScale, "value_antiquant_mode");
-  parts.kv_padding = given(kKvPaddingSize);
-  parts.cache_in_pieces = given(kBlockTable) && (in_pieces(kKey) || in_pieces(kValue));
+  parts.rope = given(In::query_rope) || given(In::key_rope);
+  parts.prefix = given(In::key_shared_prefix) || given(In::value_shared_prefix);
+  parts.integer_query = node.inputs[In::query] == DType::kInt8;
+  parts.token_scales = scales_tokens(In::antiquant_scale, "antiquant_mode") ||
+                       scales_tokens(In::key_antiquant_scale, "key_antiquant_mode") ||
+                       scales_tokens(In::value_antiquant_scale, "value_antiquant_mode");
+  parts.kv_padding = given(In::kv_padding_size);
+  parts.cache_in_pieces = given(In::block_table) && (in_pieces(In::key) || in_pieces(In::value));
   const std::string conflict = parts.Conflict();
   return conflict.empty() ? "" : std::string("[") + kOp + "] " + conflict;
 }

@@ -1,5 +1,7 @@
 // npu_fusion_attention: attention for training. The semantics are in npu_fusion_attention.py; arguments are checked in
 // ep/kernels/attention/training.cc.
+#include "contrib_ops/attention/npu_fusion_attention.h"
+
 #include <utility>
 
 #include "ep/kernels/attention/launch.h"
@@ -7,6 +9,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUFusionAttention::In;
+using Out = nodes::NPUFusionAttention::Out;
 
 using attention::Dropout;
 using attention::TrainingProblem;
@@ -21,16 +26,17 @@ class FusionAttentionKernel final : public Kernel {
         offset_(static_cast<uint64_t>(info.attributes.Int("offset"))) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView query = ctx.Input(0);
+    const TensorView query = ctx.Input(In::query);
     TrainingProblem made =
-        training_.MakeProblem({query, ctx.Input(1), ctx.Input(2), ctx.Input(3), ctx.Input(4), ctx.Input(5),
-                               ctx.Input(6), ctx.Input(7), ctx.Input(8), ctx.Input(9)});
+        training_.MakeProblem({query, ctx.Input(In::key), ctx.Input(In::value), ctx.Input(In::pse),
+                               ctx.Input(In::padding_mask), ctx.Input(In::atten_mask), ctx.Input(In::prefix),
+                               ctx.Input(In::actual_seq_qlen), ctx.Input(In::actual_seq_kvlen), ctx.Input(In::sink)});
     attention::Problem& problem = made.problem;
     problem.dropout = MakeDropout(ctx, made.weights);
-    const TensorView output = ctx.Output(0, query.dtype, made.output_shape);
-    problem.row_max = ctx.Output(1, DType::kFloat32, made.statistics_shape).as<float>();
-    problem.row_sum = ctx.Output(2, DType::kFloat32, made.statistics_shape).as<float>();
-    ctx.Output(3, query.dtype, Shape{0});
+    const TensorView output = ctx.Output(Out::attention_out, query.dtype, made.output_shape);
+    problem.row_max = ctx.Output(Out::softmax_max, DType::kFloat32, made.statistics_shape).as<float>();
+    problem.row_sum = ctx.Output(Out::softmax_sum, DType::kFloat32, made.statistics_shape).as<float>();
+    ctx.Output(Out::softmax_out, query.dtype, Shape{0});
     problem.output = training_.OutputRows(output);
     if (!output || output.elements() == 0) problem.sequences.clear();
     attention::LaunchWork(ctx, kOp, attention::Attention(std::move(problem)));
@@ -38,7 +44,7 @@ class FusionAttentionKernel final : public Kernel {
 
  private:
   Dropout MakeDropout(OpContext& ctx, int64_t weights) const {
-    const TensorView bits = ctx.Input(10);
+    const TensorView bits = ctx.Input(In::dropout_mask);
     if (!bits && training_.keep_prob() == 1.0) return {};
     if (!bits) return {training_.keep_prob(), seed_ != 0 ? seed_ : DrawSeed(ctx.stream()), offset_};
     NPU_CHECK(bits.dtype == DType::kUInt8 && bits.elements() >= (weights + 7) / 8, "[", kOp,

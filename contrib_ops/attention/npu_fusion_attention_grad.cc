@@ -1,4 +1,6 @@
 // npu_fusion_attention_grad: the backward pass of npu_fusion_attention. The semantics are in npu_fusion_attention.py.
+#include "contrib_ops/attention/npu_fusion_attention_grad.h"
+
 #include <utility>
 
 #include "ep/kernels/attention/gradient.h"
@@ -8,28 +10,14 @@
 namespace npu {
 namespace {
 
+using In = nodes::NPUFusionAttentionGrad::In;
+using Out = nodes::NPUFusionAttentionGrad::Out;
+
 using attention::GradientProblem;
 using attention::TrainingProblem;
 
 constexpr const char* kOp = "npu_fusion_attention_grad";
 #define GRAD_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
-
-enum Input : size_t {
-  kQuery = 0,
-  kKey = 1,
-  kValue = 2,
-  kDy = 3,
-  kPse = 4,
-  kPaddingMask = 5,
-  kAttenMask = 6,
-  kSoftmaxMax = 7,
-  kSoftmaxSum = 8,
-  kAttentionIn = 10,
-  kPrefix = 11,
-  kQueryEnds = 12,
-  kKeyEnds = 13,
-  kSink = 14,
-};
 
 class FusionAttentionGradKernel final : public Kernel {
  public:
@@ -39,15 +27,15 @@ class FusionAttentionGradKernel final : public Kernel {
         offset_(static_cast<uint64_t>(info.attributes.Int("offset"))) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView query = ctx.Input(kQuery), key = ctx.Input(kKey), value = ctx.Input(kValue);
-    const TensorView pse = ctx.Input(kPse), sink = ctx.Input(kSink);
-    TrainingProblem made =
-        training_.MakeProblem({query, key, value, pse, ctx.Input(kPaddingMask), ctx.Input(kAttenMask),
-                               ctx.Input(kPrefix), ctx.Input(kQueryEnds), ctx.Input(kKeyEnds), sink});
-    const TensorView dy = Like("dy", ctx.Input(kDy), query.dtype, made.output_shape);
-    const TensorView output = Like("attention_in", ctx.Input(kAttentionIn), query.dtype, made.output_shape);
-    const TensorView max = Like("softmax_max", ctx.Input(kSoftmaxMax), DType::kFloat32, made.statistics_shape);
-    const TensorView sum = Like("softmax_sum", ctx.Input(kSoftmaxSum), DType::kFloat32, made.statistics_shape);
+    const TensorView query = ctx.Input(In::query), key = ctx.Input(In::key), value = ctx.Input(In::value);
+    const TensorView pse = ctx.Input(In::pse), sink = ctx.Input(In::sink);
+    TrainingProblem made = training_.MakeProblem(
+        {query, key, value, pse, ctx.Input(In::padding_mask), ctx.Input(In::atten_mask), ctx.Input(In::prefix),
+         ctx.Input(In::actual_seq_qlen), ctx.Input(In::actual_seq_kvlen), sink});
+    const TensorView dy = Like("dy", ctx.Input(In::dy), query.dtype, made.output_shape);
+    const TensorView output = Like("attention_in", ctx.Input(In::attention_in), query.dtype, made.output_shape);
+    const TensorView max = Like("softmax_max", ctx.Input(In::softmax_max), DType::kFloat32, made.statistics_shape);
+    const TensorView sum = Like("softmax_sum", ctx.Input(In::softmax_sum), DType::kFloat32, made.statistics_shape);
     const double keep_prob = training_.keep_prob();
     GRAD_CHECK(keep_prob == 0.0 || keep_prob == 1.0 || seed_ != 0,
                "expected the seed that the forward call returned with keep_prob < 1, got 0");
@@ -59,11 +47,11 @@ class FusionAttentionGradKernel final : public Kernel {
     g.forward.row_max = max.as<float>();
     g.forward.row_sum = sum.as<float>();
     g.output_gradient = training_.OutputRows(dy);
-    const TensorView dq = ctx.Output(0, query.dtype, query.shape);
-    const TensorView dk = ctx.Output(1, key.dtype, key.shape);
-    const TensorView dv = ctx.Output(2, value.dtype, value.shape);
-    const TensorView dpse = ctx.Output(3, query.dtype, pse ? pse.shape : Shape{0});
-    const TensorView dsink = ctx.Output(4, DType::kFloat32, sink ? sink.shape : Shape{0});
+    const TensorView dq = ctx.Output(Out::dq, query.dtype, query.shape);
+    const TensorView dk = ctx.Output(Out::dk, key.dtype, key.shape);
+    const TensorView dv = ctx.Output(Out::dv, value.dtype, value.shape);
+    const TensorView dpse = ctx.Output(Out::dpse, query.dtype, pse ? pse.shape : Shape{0});
+    const TensorView dsink = ctx.Output(Out::dsink, DType::kFloat32, sink ? sink.shape : Shape{0});
     GRAD_CHECK(dq && dk && dv, "expected dq, dk and dv to be asked for together");
     g.query = {dq.data, g.forward.query.head_stride, g.forward.query.row_stride};
     g.key = {dk.data, g.forward.key.head_stride, g.forward.key.row_stride};

@@ -1,5 +1,7 @@
 // npu_multi_head_attention: projections, attention and output projection. The semantics are in
 // npu_multi_head_attention.py. Its results include every score, so there is nothing for blocks of keys to save.
+#include "contrib_ops/attention/npu_multi_head_attention.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -12,24 +14,11 @@
 namespace npu {
 namespace {
 
+using In = nodes::NPUMultiHeadAttention::In;
+using Out = nodes::NPUMultiHeadAttention::Out;
+
 constexpr const char* kOp = "npu_multi_head_attention";
 #define MHA_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
-
-enum Input : size_t {
-  kQuery,
-  kKey,
-  kValue,
-  kQueryWeight,
-  kKeyWeight,
-  kValueWeight,
-  kMask,
-  kOutWeight,
-  kQueryBias,
-  kKeyBias,
-  kValueBias,
-  kOutBias,
-  kDropoutMask
-};
 
 // y[B*T, E] = alpha * (x W^T + bias)
 struct Projection {
@@ -130,8 +119,8 @@ class MultiHeadAttentionKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView query = ctx.Input(kQuery), key = ctx.Input(kKey), value = ctx.Input(kValue);
-    const TensorView mask = ctx.Input(kMask), bits = ctx.Input(kDropoutMask);
+    const TensorView query = ctx.Input(In::query), key = ctx.Input(In::key), value = ctx.Input(In::value);
+    const TensorView mask = ctx.Input(In::attn_mask), bits = ctx.Input(In::dropout_mask);
     MHA_CHECK(query && key && value && mask, "expected the tensors query, key, value and attn_mask");
     const DType dtype = query.dtype;
     Sizes z = sizes_;
@@ -144,11 +133,11 @@ class MultiHeadAttentionKernel final : public Kernel {
     Expect("value", value, dtype, source);
     static constexpr const char* kNames[] = {"query", "key", "value"};
     for (size_t i = 0; i < 3; ++i) {
-      Expect(kNames[i], ctx.Input(kQueryWeight + i), dtype, {width, width}, "_weight");
-      if (ctx.Input(kQueryBias + i)) Expect(kNames[i], ctx.Input(kQueryBias + i), dtype, {width}, "_bias");
+      Expect(kNames[i], ctx.Input(In::query_weight + i), dtype, {width, width}, "_weight");
+      if (ctx.Input(In::query_bias + i)) Expect(kNames[i], ctx.Input(In::query_bias + i), dtype, {width}, "_bias");
     }
-    Expect("out_proj", ctx.Input(kOutWeight), dtype, {width, width}, "_weight");
-    if (ctx.Input(kOutBias)) Expect("out_proj", ctx.Input(kOutBias), dtype, {width}, "_bias");
+    Expect("out_proj", ctx.Input(In::out_proj_weight), dtype, {width, width}, "_weight");
+    if (ctx.Input(In::out_proj_bias)) Expect("out_proj", ctx.Input(In::out_proj_bias), dtype, {width}, "_bias");
     const Shape& m = mask.shape;
     MHA_CHECK(mask.dtype == dtype && m.rank() == 4 && (m[0] == 1 || m[0] == z.batch) &&
                   (m[1] == 1 || m[1] == z.heads) && m[2] == z.queries && m[3] == z.keys,
@@ -159,23 +148,23 @@ class MultiHeadAttentionKernel final : public Kernel {
     MHA_CHECK(!bits || (bits.dtype == DType::kUInt8 && bits.elements() >= bytes), "expected dropout_mask uint8 with ",
               bytes, " bytes, got ", NameOf(bits.dtype), " ", bits.shape);
 
-    const TensorView y = Result(ctx, 0, dtype, query.shape);
-    const TensorView kept = Result(ctx, 1, DType::kUInt8, {bytes});
-    const TensorView query_res = Result(ctx, 2, dtype, {z.batch, z.heads, z.queries, z.size});
-    const TensorView key_res = Result(ctx, 3, dtype, {z.batch, z.heads, z.keys, z.size});
-    const TensorView value_res = Result(ctx, 4, dtype, {z.batch, z.heads, z.keys, z.size});
-    const TensorView scores = Result(ctx, 5, softmax_in_float_ ? DType::kFloat32 : dtype, plane);
-    const TensorView result = Result(ctx, 6, dtype, plane);
-    const TensorView context = Result(ctx, 7, dtype, query.shape);
+    const TensorView y = Result(ctx, Out::y, dtype, query.shape);
+    const TensorView kept = Result(ctx, Out::kept, DType::kUInt8, {bytes});
+    const TensorView query_res = Result(ctx, Out::query_res, dtype, {z.batch, z.heads, z.queries, z.size});
+    const TensorView key_res = Result(ctx, Out::key_res, dtype, {z.batch, z.heads, z.keys, z.size});
+    const TensorView value_res = Result(ctx, Out::value_res, dtype, {z.batch, z.heads, z.keys, z.size});
+    const TensorView scores = Result(ctx, Out::attn_scores, softmax_in_float_ ? DType::kFloat32 : dtype, plane);
+    const TensorView result = Result(ctx, Out::attn_res, dtype, plane);
+    const TensorView context = Result(ctx, Out::context, dtype, query.shape);
     if (z.batch == 0) return;
 
     void* rows = ctx.Workspace(std::max(query.bytes(), key.bytes()));
     const float scale = 1.0f / std::sqrt(static_cast<float>(z.size));
-    const Projection projections[] = {{query, ctx.Input(kQueryWeight), ctx.Input(kQueryBias), rows, scale},
-                                      {key, ctx.Input(kKeyWeight), ctx.Input(kKeyBias), rows},
-                                      {value, ctx.Input(kValueWeight), ctx.Input(kValueBias), rows}};
+    const Projection projections[] = {{query, ctx.Input(In::query_weight), ctx.Input(In::query_bias), rows, scale},
+                                      {key, ctx.Input(In::key_weight), ctx.Input(In::key_bias), rows},
+                                      {value, ctx.Input(In::value_weight), ctx.Input(In::value_bias), rows}};
     const TensorView parted[] = {query_res, key_res, value_res};
-    const Projection last{context, ctx.Input(kOutWeight), ctx.Input(kOutBias), y.data};
+    const Projection last{context, ctx.Input(In::out_proj_weight), ctx.Input(In::out_proj_bias), y.data};
     Heads heads;
     heads.z = z;
     heads.query = query_res;

@@ -1,4 +1,6 @@
 // npu_scaled_masked_softmax(x, mask; scale, fixed_triu_mask) -> y. The semantics are in npu_scaled_masked_softmax.py.
+#include "contrib_ops/attention/npu_scaled_masked_softmax.h"
+
 #include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
@@ -6,6 +8,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUScaledMaskedSoftmax::In;
+using Out = nodes::NPUScaledMaskedSoftmax::Out;
 
 constexpr const char* kOp = "npu_scaled_masked_softmax";
 constexpr float kMasked = -10000.0f;
@@ -26,12 +31,12 @@ class ScaledMaskedSoftmaxKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), mask = ctx.Input(1);
+    const TensorView x = ctx.Input(In::x), mask = ctx.Input(In::mask);
     NPU_CHECK(x && mask, "[", kOp, "] expected the tensors x and mask");
     NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected x of rank >= 1, got a scalar");
     NPU_CHECK(BroadcastRows::Fits(mask.shape, x.shape), "[", kOp, "] expected a mask that broadcasts to x of shape ",
               x.shape, ", got ", mask.shape);
-    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     if (!y || x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto type) { LaunchRows<decltype(type)>(ctx, x, mask, y); });
   }

@@ -1,5 +1,7 @@
 // npu_cross_entropy_loss(input, target, weight?; reduction, ignore_index, label_smoothing, lse_square_scale_for_zloss,
 // return_zloss) -> loss, log_prob, zloss, lse_for_zloss. The semantics are in npu_cross_entropy_loss.py.
+#include "contrib_ops/loss/npu_cross_entropy_loss.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +12,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUCrossEntropyLoss::In;
+using Out = nodes::NPUCrossEntropyLoss::Out;
 
 constexpr const char* kOp = "npu_cross_entropy_loss";
 
@@ -144,7 +149,7 @@ class CrossEntropyLossKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView input = ctx.Input(0), target = ctx.Input(1), weight = ctx.Input(2);
+    const TensorView input = ctx.Input(In::input), target = ctx.Input(In::target), weight = ctx.Input(In::weight);
     NPU_CHECK(input && target, "[", kOp, "] expected the tensors input and target");
     NPU_CHECK(input.shape.rank() == 2, "[", kOp, "] expected input of shape [N, C], got ", input.shape);
     const int64_t n = input.shape[0], classes = input.shape[1];
@@ -156,10 +161,10 @@ class CrossEntropyLossKernel final : public Kernel {
     NPU_CHECK(ignore_index_ < classes || classes == 0, "[", kOp, "] expected ignore_index below the ", classes,
               " classes, got ", ignore_index_);
     const Shape losses{reduction_ == Reduction::kNone ? n : 1};
-    const TensorView loss = ctx.Output(0, input.dtype, losses);
-    const TensorView log_prob = ctx.Output(1, input.dtype, input.shape);
-    const TensorView zloss = ctx.Output(2, input.dtype, losses);
-    const TensorView lse = ctx.Output(3, input.dtype, Shape{n});
+    const TensorView loss = ctx.Output(Out::loss, input.dtype, losses);
+    const TensorView log_prob = ctx.Output(Out::log_prob, input.dtype, input.shape);
+    const TensorView zloss = ctx.Output(Out::zloss, input.dtype, losses);
+    const TensorView lse = ctx.Output(Out::lse_for_zloss, input.dtype, Shape{n});
     auto* rows = static_cast<RowLoss*>(ctx.Workspace(static_cast<size_t>(std::max<int64_t>(n, 1)) * sizeof(RowLoss)));
     DispatchFloats(kOp, input.dtype, [&](auto tag) {
       using T = decltype(tag);

@@ -1,10 +1,15 @@
 // npu_linear(input, weight, bias?) -> y. The semantics are in npu_linear.py.
+#include "contrib_ops/matmul/npu_linear.h"
+
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPULinear::In;
+using Out = nodes::NPULinear::Out;
 
 constexpr const char* kOp = "npu_linear";
 
@@ -33,7 +38,8 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), weight = packed_ ? packed_view_ : ctx.Input(1), bias = ctx.Input(2);
+    const TensorView x = ctx.Input(In::input), weight = packed_ ? packed_view_ : ctx.Input(In::weight),
+                     bias = ctx.Input(In::bias);
     NPU_CHECK(x && weight, "[", kOp, "] expected the tensors input and weight");
     NPU_CHECK(x.shape.rank() >= 1 && weight.shape.rank() == 2 && x.shape.back() == weight.shape[1], "[", kOp,
               "] expected input [.., K] and weight [N, K], got ", x.shape, " and ", weight.shape);
@@ -43,7 +49,7 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
 
     Shape shape = x.shape;
     shape[shape.rank() - 1] = weight.shape[0];
-    const TensorView y = ctx.Output(0, x.dtype, shape);
+    const TensorView y = ctx.Output(Out::y, x.dtype, shape);
     if (!y || y.elements() == 0) return;
     const gemm::Matrix rows = gemm::Matrix::RowMajor(x.data, x.shape.Elements(0, x.shape.rank() - 1), x.shape.back());
     const gemm::Matrix b = WeightMatrix(weight);

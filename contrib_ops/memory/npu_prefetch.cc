@@ -1,10 +1,14 @@
 // npu_prefetch(self, dependency?; max_size, offset). The semantics are in npu_prefetch.py.
+#include "contrib_ops/memory/npu_prefetch.h"
+
 #include <algorithm>
 
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUPrefetch::In;
 
 constexpr const char* kOp = "npu_prefetch";
 constexpr int64_t kCacheLine = 64;
@@ -20,7 +24,7 @@ class PrefetchKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0);
+    const TensorView x = ctx.Input(In::self);
     NPU_CHECK(x, "[", kOp, "] expected the tensor self");
     const int64_t bytes = static_cast<int64_t>(x.bytes());
     NPU_CHECK(offset_ <= bytes, "[", kOp, "] expected offset within the ", bytes, " bytes of self, got ", offset_);

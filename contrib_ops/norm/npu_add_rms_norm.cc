@@ -1,10 +1,15 @@
 // npu_add_rms_norm(x1, x2, gamma; epsilon) -> y, rstd, x. The semantics are in npu_add_rms_norm.py.
+#include "contrib_ops/norm/npu_add_rms_norm.h"
+
 #include "ep/kernels/normalization/rms_norm.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUAddRmsNorm::In;
+using Out = nodes::NPUAddRmsNorm::Out;
 
 constexpr const char* kOp = "npu_add_rms_norm";
 
@@ -28,7 +33,7 @@ class AddRmsNormKernel final : public Kernel {
   explicit AddRmsNormKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon")) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x1 = ctx.Input(0), x2 = ctx.Input(1), gamma = ctx.Input(2);
+    const TensorView x1 = ctx.Input(In::x1), x2 = ctx.Input(In::x2), gamma = ctx.Input(In::gamma);
     NPU_CHECK(x1 && x2 && gamma, "[", kOp, "] expected the tensors x1, x2 and gamma");
     NPU_CHECK(x1.shape == x2.shape, "[", kOp, "] expected x1 and x2 of one shape, got ", x1.shape, " and ", x2.shape);
     NPU_CHECK(x1.dtype == x2.dtype && x1.dtype == gamma.dtype, "[", kOp,
@@ -36,9 +41,9 @@ class AddRmsNormKernel final : public Kernel {
               NameOf(gamma.dtype));
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "x1", x1.shape);
 
-    const TensorView y = ctx.Output(0, x1.dtype, x1.shape);
-    const TensorView rstd = ctx.Output(1, DType::kFloat32, RowShape(x1.shape, leading));
-    const TensorView x = ctx.Output(2, x1.dtype, x1.shape);
+    const TensorView y = ctx.Output(Out::y, x1.dtype, x1.shape);
+    const TensorView rstd = ctx.Output(Out::rstd, DType::kFloat32, RowShape(x1.shape, leading));
+    const TensorView x = ctx.Output(Out::x, x1.dtype, x1.shape);
     const int64_t rows = x1.shape.Elements(0, leading);
     if (rows == 0) return;
     // The norm reads the rounded sum, so the sum needs a home even when nobody asked for it.

@@ -1,10 +1,15 @@
 // npu_deep_norm(x, gx, beta, gamma; alpha, epsilon) -> mean, rstd, y. The semantics are in npu_deep_norm.py.
+#include "contrib_ops/norm/npu_deep_norm.h"
+
 #include "ep/kernels/normalization/moments.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUDeepNorm::In;
+using Out = nodes::NPUDeepNorm::Out;
 
 constexpr const char* kOp = "npu_deep_norm";
 
@@ -42,7 +47,8 @@ class DeepNormKernel final : public Kernel {
       : alpha_(static_cast<float>(info.attributes.Float("alpha"))), epsilon_(info.attributes.Float("epsilon")) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), gx = ctx.Input(1), beta = ctx.Input(2), gamma = ctx.Input(3);
+    const TensorView x = ctx.Input(In::x), gx = ctx.Input(In::gx), beta = ctx.Input(In::beta),
+                     gamma = ctx.Input(In::gamma);
     NPU_CHECK(x && gx && beta && gamma, "[", kOp, "] expected the tensors x, gx, beta and gamma");
     NPU_CHECK(x.shape == gx.shape, "[", kOp, "] expected x and gx of one shape, got ", x.shape, " and ", gx.shape);
     NPU_CHECK(beta.shape == gamma.shape, "[", kOp, "] expected beta and gamma of one shape, got ", beta.shape, " and ",
@@ -51,9 +57,9 @@ class DeepNormKernel final : public Kernel {
               "] expected x, gx, beta and gamma of one dtype, got ", NameOf(x.dtype), ", ", NameOf(gx.dtype), ", ",
               NameOf(beta.dtype), " and ", NameOf(gamma.dtype));
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "x", x.shape);
-    const TensorView mean = ctx.Output(0, DType::kFloat32, RowShape(x.shape, leading));
-    const TensorView rstd = ctx.Output(1, DType::kFloat32, RowShape(x.shape, leading));
-    const TensorView y = ctx.Output(2, x.dtype, x.shape);
+    const TensorView mean = ctx.Output(Out::mean, DType::kFloat32, RowShape(x.shape, leading));
+    const TensorView rstd = ctx.Output(Out::rstd, DType::kFloat32, RowShape(x.shape, leading));
+    const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     const int64_t rows = x.shape.Elements(0, leading);
     if (rows == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {

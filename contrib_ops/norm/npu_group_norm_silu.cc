@@ -1,10 +1,14 @@
 // npu_group_norm_silu(input, weight?, bias?; group, eps) -> out, mean, rstd. The semantics are in
 // npu_group_norm_silu.py.
+#include "contrib_ops/norm/npu_group_norm_silu.h"
+
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/normalization/group_norm.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUGroupNormSilu::In;
 
 constexpr const char* kOp = "npu_group_norm_silu";
 
@@ -14,7 +18,7 @@ class GroupNormSiluKernel final : public Kernel {
       : group_(info.attributes.Int("group")), eps_(info.attributes.Float("eps")) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView input = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);
+    const TensorView input = ctx.Input(In::input), weight = ctx.Input(In::weight), bias = ctx.Input(In::bias);
     NPU_CHECK(input, "[", kOp, "] expected the tensor input");
     const TensorView& given = weight ? weight : bias;
     NPU_CHECK(!weight || !bias || weight.dtype == bias.dtype, "[", kOp, "] expected weight and bias of one dtype, got ",

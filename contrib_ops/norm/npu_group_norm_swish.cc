@@ -1,10 +1,14 @@
 // npu_group_norm_swish(input, weight, bias; num_groups, eps, swish_scale) -> y, mean, rstd. The semantics are in
 // npu_group_norm_swish.py.
+#include "contrib_ops/norm/npu_group_norm_swish.h"
+
 #include "ep/kernels/normalization/group_norm.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUGroupNormSwish::In;
 
 constexpr const char* kOp = "npu_group_norm_swish";
 
@@ -16,7 +20,7 @@ class GroupNormSwishKernel final : public Kernel {
         swish_scale_(static_cast<float>(info.attributes.Float("swish_scale"))) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView input = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);
+    const TensorView input = ctx.Input(In::input), weight = ctx.Input(In::weight), bias = ctx.Input(In::bias);
     NPU_CHECK(input && weight && bias, "[", kOp, "] expected the tensors input, weight and bias");
     NPU_CHECK(weight.dtype == input.dtype && bias.dtype == input.dtype, "[", kOp,
               "] expected input, weight and bias of one dtype, got ", NameOf(input.dtype), ", ", NameOf(weight.dtype),

@@ -1,10 +1,15 @@
 // npu_layer_norm_eval(input, weight?, bias?; normalized_shape, eps) -> y. The semantics are in npu_layer_norm_eval.py.
+#include "contrib_ops/norm/npu_layer_norm_eval.h"
+
 #include "ep/kernels/normalization/moments.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPULayerNormEval::In;
+using Out = nodes::NPULayerNormEval::Out;
 
 constexpr const char* kOp = "npu_layer_norm_eval";
 
@@ -14,7 +19,7 @@ class LayerNormEvalKernel final : public Kernel {
       : normalized_shape_(info.attributes.Ints("normalized_shape")), eps_(info.attributes.Float("eps")) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);
+    const TensorView x = ctx.Input(In::input), weight = ctx.Input(In::weight), bias = ctx.Input(In::bias);
     NPU_CHECK(x, "[", kOp, "] expected the tensor input");
     const int leading = LeadingAxes(kOp, "normalized_shape", normalized_shape_, "input", x.shape);
     for (const auto& [name, t] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
@@ -23,7 +28,7 @@ class LayerNormEvalKernel final : public Kernel {
       NPU_CHECK(!*t || t->dtype == x.dtype, "[", kOp, "] expected ", name, " of input's dtype ", NameOf(x.dtype),
                 ", got ", NameOf(t->dtype));
     }
-    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     const int64_t rows = x.shape.Elements(0, leading), n = normalized_shape_.Elements();
     if (x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {

@@ -1,10 +1,15 @@
 // npu_rms_norm(self, gamma; epsilon) -> y, rstd. The semantics are in npu_rms_norm.py.
+#include "contrib_ops/norm/npu_rms_norm.h"
+
 #include "ep/kernels/normalization/rms_norm.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPURmsNorm::In;
+using Out = nodes::NPURmsNorm::Out;
 
 constexpr const char* kOp = "npu_rms_norm";
 
@@ -13,14 +18,14 @@ class RmsNormKernel final : public Kernel {
   explicit RmsNormKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon")) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), gamma = ctx.Input(1);
+    const TensorView x = ctx.Input(In::self), gamma = ctx.Input(In::gamma);
     NPU_CHECK(x && gamma, "[", kOp, "] expected the tensors self and gamma");
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "self", x.shape);
     NPU_CHECK(gamma.dtype == x.dtype || gamma.dtype == DType::kFloat32, "[", kOp, "] expected gamma of self's dtype ",
               NameOf(x.dtype), " or float32, got ", NameOf(gamma.dtype));
 
-    const TensorView y = ctx.Output(0, x.dtype, x.shape);
-    const TensorView rstd = ctx.Output(1, DType::kFloat32, RowShape(x.shape, leading));
+    const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
+    const TensorView rstd = ctx.Output(Out::rstd, DType::kFloat32, RowShape(x.shape, leading));
     const int64_t rows = x.shape.Elements(0, leading);
     if (rows == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {

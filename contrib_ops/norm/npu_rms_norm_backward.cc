@@ -1,4 +1,6 @@
 // npu_rms_norm_backward(dy, self, gamma, rstd) -> dx, dgamma. The semantics are in npu_rms_norm_backward.py.
+#include "contrib_ops/norm/npu_rms_norm_backward.h"
+
 #include <algorithm>
 
 #include "ep/kernels/attention/softmax_row.h"
@@ -8,6 +10,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPURmsNormBackward::In;
+using Out = nodes::NPURmsNormBackward::Out;
 
 constexpr const char* kOp = "npu_rms_norm_backward";
 
@@ -49,7 +54,8 @@ class RmsNormBackwardKernel final : public Kernel {
   explicit RmsNormBackwardKernel(const KernelInfo&) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView dy = ctx.Input(0), x = ctx.Input(1), gamma = ctx.Input(2), rstd = ctx.Input(3);
+    const TensorView dy = ctx.Input(In::dy), x = ctx.Input(In::self), gamma = ctx.Input(In::gamma),
+                     rstd = ctx.Input(In::rstd);
     NPU_CHECK(dy && x && gamma && rstd, "[", kOp, "] expected the tensors dy, self, gamma and rstd");
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "self", x.shape);
     NPU_CHECK(dy.shape == x.shape && dy.dtype == x.dtype, "[", kOp, "] expected dy like self, ", NameOf(x.dtype), " ",
@@ -59,8 +65,8 @@ class RmsNormBackwardKernel final : public Kernel {
     const Shape rows_shape = RowShape(x.shape, leading);
     NPU_CHECK(rstd.shape == rows_shape, "[", kOp, "] expected rstd of shape ", rows_shape, ", got ", rstd.shape);
 
-    const TensorView dx = ctx.Output(0, x.dtype, x.shape);
-    const TensorView dgamma = ctx.Output(1, DType::kFloat32, gamma.shape);
+    const TensorView dx = ctx.Output(Out::dx, x.dtype, x.shape);
+    const TensorView dgamma = ctx.Output(Out::dgamma, DType::kFloat32, gamma.shape);
     if (gamma.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using X = decltype(tag);

@@ -1,10 +1,15 @@
 // npu_interleave_rope(x, cos, sin) -> y. The semantics are in npu_interleave_rope.py.
+#include "contrib_ops/rope/npu_interleave_rope.h"
+
 #include "ep/kernels/rotary/rotate_row.h"
 #include "ep/kernels/rotary/table_rows.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUInterleaveRope::In;
+using Out = nodes::NPUInterleaveRope::Out;
 
 constexpr const char* kOp = "npu_interleave_rope";
 
@@ -36,7 +41,7 @@ class InterleaveRopeKernel final : public Kernel {
   explicit InterleaveRopeKernel(const KernelInfo&) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), cos = ctx.Input(1), sin = ctx.Input(2);
+    const TensorView x = ctx.Input(In::x), cos = ctx.Input(In::cos), sin = ctx.Input(In::sin);
     NPU_CHECK(x && cos && sin, "[", kOp, "] expected the tensors x, cos and sin");
     NPU_CHECK(x.shape.rank() >= 1 && x.shape.back() % 2 == 0, "[", kOp, "] expected an even last dimension of x, got ",
               x.shape);
@@ -46,7 +51,7 @@ class InterleaveRopeKernel final : public Kernel {
       NPU_CHECK(table->dtype == x.dtype, "[", kOp, "] expected ", name, " of x's dtype ", NameOf(x.dtype), ", got ",
                 NameOf(table->dtype));
     }
-    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     if (x.elements() == 0) return;
     const int64_t rows = x.shape.Elements(0, x.shape.rank() - 1);
     DispatchFloats(kOp, x.dtype, [&](auto tag) {

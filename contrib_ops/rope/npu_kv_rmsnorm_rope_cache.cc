@@ -1,6 +1,8 @@
 // npu_kv_rmsnorm_rope_cache(kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale?, c_kv_scale?, k_rope_offset?,
 // c_kv_offset?, v?; epsilon, cache_mode, is_output_kv) -> k_cache, ckv_cache, k_embed, y. The semantics are in
 // npu_kv_rmsnorm_rope_cache.py.
+#include "contrib_ops/rope/npu_kv_rmsnorm_rope_cache.h"
+
 #include <algorithm>
 
 #include "ep/kernels/normalization/rms_norm.h"
@@ -11,6 +13,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUKvRmsnormRopeCache::In;
+using Out = nodes::NPUKvRmsnormRopeCache::Out;
 
 constexpr const char* kOp = "npu_kv_rmsnorm_rope_cache";
 
@@ -107,12 +112,14 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
       : epsilon_(info.attributes.Float("epsilon")), mode_(ParseCacheMode(info.attributes.String("cache_mode"))) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView kv = ctx.Input(0), gamma = ctx.Input(1), cos = ctx.Input(2), sin = ctx.Input(3);
-    const TensorView index = ctx.Input(4), k_cache = ctx.Input(5), ckv_cache = ctx.Input(6);
-    const TensorView k_scale = ctx.Input(7), ckv_scale = ctx.Input(8), v = ctx.Input(11);
+    const TensorView kv = ctx.Input(In::kv), gamma = ctx.Input(In::gamma), cos = ctx.Input(In::cos),
+                     sin = ctx.Input(In::sin);
+    const TensorView index = ctx.Input(In::index), k_cache = ctx.Input(In::k_cache),
+                     ckv_cache = ctx.Input(In::ckv_cache);
+    const TensorView k_scale = ctx.Input(In::k_rope_scale), ckv_scale = ctx.Input(In::c_kv_scale), v = ctx.Input(In::v);
     NPU_CHECK(kv && gamma && cos && sin && index && k_cache && ckv_cache, "[", kOp,
               "] expected the tensors kv, gamma, cos, sin, index, k_cache and ckv_cache");
-    NPU_CHECK(!ctx.Input(9) && !ctx.Input(10), "[", kOp,
+    NPU_CHECK(!ctx.Input(In::k_rope_offset) && !ctx.Input(In::c_kv_offset), "[", kOp,
               "] expected no k_rope_offset and no c_kv_offset: asymmetric quantization is not defined");
     NPU_CHECK(kv.shape.rank() == 4 && kv.shape[1] == 1, "[", kOp, "] expected kv of shape [B, 1, S, D], got ",
               kv.shape);
@@ -148,10 +155,10 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
     NPU_CHECK(index.dtype == DType::kInt64 && index.elements() == indices, "[", kOp, "] expected index of int64 with ",
               indices, " elements, got ", NameOf(index.dtype), " ", index.shape);
 
-    const TensorView k_out = ctx.Output(0, k_cache.dtype, k_cache.shape);
-    const TensorView ckv_out = ctx.Output(1, ckv_cache.dtype, ckv_cache.shape);
-    const TensorView k_embed = ctx.Output(2, kv.dtype, Shape{b, 1, s, v ? width : rope});
-    const TensorView y = ctx.Output(3, kv.dtype, Shape{b, 1, s, v ? v.shape[3] : norm});
+    const TensorView k_out = ctx.Output(Out::k_cache_out, k_cache.dtype, k_cache.shape);
+    const TensorView ckv_out = ctx.Output(Out::ckv_cache_out, ckv_cache.dtype, ckv_cache.shape);
+    const TensorView k_embed = ctx.Output(Out::k_embed, kv.dtype, Shape{b, 1, s, v ? width : rope});
+    const TensorView y = ctx.Output(Out::y, kv.dtype, Shape{b, 1, s, v ? v.shape[3] : norm});
     int64_t* slots = static_cast<int64_t*>(
         ctx.Workspace(static_cast<size_t>(std::max<int64_t>(1, (Shape{b, s}).Elements())) * sizeof(int64_t)));
     DispatchFloats(kOp, kv.dtype, [&](auto tag) {

@@ -1,4 +1,6 @@
 // npu_rotary_mul(self, r1, r2, rotate?; rotary_mode) -> y. The semantics are in npu_rotary_mul.py.
+#include "contrib_ops/rope/npu_rotary_mul.h"
+
 #include <algorithm>
 
 #include "ep/kernels/rotary/rotate_row.h"
@@ -8,6 +10,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPURotaryMul::In;
+using Out = nodes::NPURotaryMul::Out;
 
 constexpr const char* kOp = "npu_rotary_mul";
 
@@ -80,7 +85,8 @@ class RotaryMulKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), r1 = ctx.Input(1), r2 = ctx.Input(2), rotate = ctx.Input(3);
+    const TensorView x = ctx.Input(In::self), r1 = ctx.Input(In::r1), r2 = ctx.Input(In::r2),
+                     rotate = ctx.Input(In::rotate);
     NPU_CHECK(x && r1 && r2, "[", kOp, "] expected the tensors self, r1 and r2");
     NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected self of rank >= 1, got a scalar");
     CheckTable("r1", r1, x);
@@ -94,7 +100,7 @@ class RotaryMulKernel final : public Kernel {
     } else {
       NPU_CHECK(d % 2 == 0, "[", kOp, "] expected an even last dimension of self, got ", x.shape);
     }
-    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     if (x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto x_tag) {
       using X = decltype(x_tag);

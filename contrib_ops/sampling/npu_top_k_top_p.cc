@@ -1,4 +1,6 @@
 // npu_top_k_top_p(logits, p?, k?) -> y. The semantics are in npu_top_k_top_p.py.
+#include "contrib_ops/sampling/npu_top_k_top_p.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -10,6 +12,9 @@
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUTopKTopP::In;
+using Out = nodes::NPUTopKTopP::Out;
 
 constexpr const char* kOp = "npu_top_k_top_p";
 
@@ -142,7 +147,7 @@ class TopKTopPKernel final : public Kernel {
   explicit TopKTopPKernel(const KernelInfo&) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView logits = ctx.Input(0), p = ctx.Input(1), k = ctx.Input(2);
+    const TensorView logits = ctx.Input(In::logits), p = ctx.Input(In::p), k = ctx.Input(In::k);
     NPU_CHECK(logits, "[", kOp, "] expected the tensor logits");
     NPU_CHECK(logits.shape.rank() == 2, "[", kOp, "] expected logits of shape [B, V], got ", logits.shape);
     const Shape rows{logits.shape[0]};
@@ -150,7 +155,7 @@ class TopKTopPKernel final : public Kernel {
               NameOf(logits.dtype), ", logits' dtype, got ", p.shape, " and ", NameOf(p.dtype));
     NPU_CHECK(!k || (k.shape == rows && k.dtype == DType::kInt32), "[", kOp, "] expected k of shape ", rows,
               " and int32, got ", k.shape, " and ", NameOf(k.dtype));
-    const TensorView y = ctx.Output(0, logits.dtype, logits.shape);
+    const TensorView y = ctx.Output(Out::y, logits.dtype, logits.shape);
     if (logits.elements() == 0) return;
     const int64_t batch = logits.shape[0], vocabulary = logits.shape[1];
     const int64_t lanes = std::min<int64_t>(batch, NumThreads());

@@ -1,9 +1,14 @@
 // npu_gather_sparse_index(input, index) -> y. The semantics are in npu_gather_sparse_index.py.
+#include "contrib_ops/scatter/npu_gather_sparse_index.h"
+
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using In = nodes::NPUGatherSparseIndex::In;
+using Out = nodes::NPUGatherSparseIndex::Out;
 
 constexpr const char* kOp = "npu_gather_sparse_index";
 
@@ -22,14 +27,14 @@ class GatherSparseIndexKernel final : public Kernel {
   explicit GatherSparseIndexKernel(const KernelInfo&) {}
 
   void Compute(OpContext& ctx) const override {
-    const TensorView table = ctx.Input(0), index = ctx.Input(1);
+    const TensorView table = ctx.Input(In::input), index = ctx.Input(In::index);
     NPU_CHECK(table && index, "[", kOp, "] expected the tensors input and index");
     NPU_CHECK(table.shape.rank() >= 1, "[", kOp, "] expected input of rank >= 1, got a scalar");
     NPU_CHECK(index.dtype == DType::kInt32 || index.dtype == DType::kInt64, "[", kOp,
               "] expected index of int32 or int64, got ", NameOf(index.dtype));
     Shape shape = index.shape;
     for (int axis = 1; axis < table.shape.rank(); ++axis) shape.push_back(table.shape[axis]);
-    const TensorView y = ctx.Output(0, table.dtype, shape);
+    const TensorView y = ctx.Output(Out::y, table.dtype, shape);
     const int64_t row_bytes = static_cast<int64_t>(BytesFor(table.dtype, table.shape.Elements(1, table.shape.rank())));
     ctx.Launch(kOp, [from = table.as<const char>(), rows = table.shape[0], at = index.data, count = index.elements(),
                      is_int32 = index.dtype == DType::kInt32, row_bytes, out = y.as<char>()] {

@@ -1,4 +1,6 @@
 // npu_scatter_nd_update(self, indices, updates) -> y. The semantics are in npu_scatter_nd_update.py.
+#include "contrib_ops/scatter/npu_scatter_nd_update.h"
+
 #include <cstring>
 
 #include "ep/kernels/indexing/scatter_operands.h"
@@ -7,6 +9,8 @@
 
 namespace npu {
 namespace {
+
+using Out = nodes::NPUScatterNdUpdate::Out;
 
 constexpr const char* kOp = "npu_scatter_nd_update";
 
@@ -45,7 +49,7 @@ class ScatterNdUpdateKernel final : public Kernel {
     for (int axis = depth; axis < rank; ++axis) expected.push_back(self.shape[axis]);
     NPU_CHECK(updates.shape == expected, "[", kOp, "] expected updates of shape ", expected, ", got ", updates.shape);
 
-    const TensorView out = ctx.Output(0, self.dtype, self.shape);
+    const TensorView out = ctx.Output(Out::y, self.dtype, self.shape);
     const int64_t tuples = indices.shape.Elements(0, batch);
     const int64_t slice_bytes = static_cast<int64_t>(BytesFor(self.dtype, self.shape.Elements(depth, rank)));
     const Shape dims(self.shape.begin(), static_cast<size_t>(depth));

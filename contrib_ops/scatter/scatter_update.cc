@@ -1,10 +1,14 @@
 // scatter_update(self, indices, updates; axis) -> y. The semantics are in scatter_update.py.
+#include "contrib_ops/scatter/scatter_update.h"
+
 #include "ep/kernels/indexing/scatter_operands.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 namespace {
+
+using Out = nodes::NPUScatterUpdate::Out;
 
 constexpr const char* kOp = "scatter_update";
 
@@ -41,7 +45,7 @@ class ScatterUpdateKernel final : public Kernel {
     const auto [self, indices, updates] = ScatterOperandsOf(kOp, ctx);
     const Geometry g = Check(self.shape, indices.shape, updates.shape);
 
-    const TensorView out = ctx.Output(0, self.dtype, self.shape);
+    const TensorView out = ctx.Output(Out::y, self.dtype, self.shape);
     const int64_t inner_bytes = static_cast<int64_t>(BytesFor(self.dtype, g.inner));
     // The resolved starts live apart from the indices: whatever is written, what was checked is what is used.
     int64_t* starts =

@@ -23,20 +23,6 @@ namespace npu {
 //
 // The names are those of the operator's ONNX schema. An operator whose inputs changed with a version has one
 // definition per form; operators that differ in little share a function that returns their OpDef.
-inline OpDef OnnxDef(const char* type, int since, int until, std::vector<ArgDef> inputs, std::vector<ArgDef> outputs,
-                     KernelFactory make) {
-  OpDef def;
-  def.type = type;
-  def.since = since;
-  def.until = until;
-  def.inputs = std::move(inputs);
-  def.outputs = std::move(outputs);
-  def.make = make;
-  return def;
-}
-inline ArgDef HostInput(const char* name, DTypeSet dtypes, bool optional) {
-  return {name, dtypes, optional, false, true};
-}
 inline ArgDef Input(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes}; }
 inline ArgDef OptionalInput(const char* name, DTypeSet dtypes) {
   return {.name = name, .dtypes = dtypes, .optional = true};
@@ -80,6 +66,11 @@ inline AttrDef IntsAttribute(const char* name, std::vector<int64_t> fallback) {
 }
 inline AttrDef FloatsAttribute(const char* name) { return {.name = name, .kind = AttrDef::Kind::kFloats}; }
 inline AttrDef ValueAttribute(const char* name) { return {.name = name, .kind = AttrDef::Kind::kTensor}; }
+
+inline OpDef ForShapes(OpDef def, ShapeArithmetic how) {
+  def.shape_arithmetic = how;
+  return def;
+}
 
 // The values of a host input of int32 or int64: a list, or a scalar as a list of one.
 inline std::vector<int64_t> ReadHostInts(const char* op, const char* name, const TensorView& view) {

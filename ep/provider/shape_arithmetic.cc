@@ -15,45 +15,6 @@ constexpr int64_t kAssumedLength = 16;
 // Types in which the CPU provider implements all the operators below.
 constexpr DTypeSet kHostTypes{DType::kInt32, DType::kInt64, DType::kBool, DType::kFloat32};
 
-// How many elements an operator makes out of those it gets.
-enum class Growth {
-  kShape,        // one per dimension of the input
-  kFirst,        // at most those of the first input
-  kElementwise,  // broadcasting
-  kSum,          // those of all inputs
-  kProduct,      // indexing: those of the first times those of the second
-  kStated,       // decided by a value: only when the model states the shape
-};
-
-const std::unordered_map<std::string_view, Growth>& HostOperators() {
-  static const std::unordered_map<std::string_view, Growth> operators = {
-      {"Shape", Growth::kShape},         {"Size", Growth::kShape},
-      {"Identity", Growth::kFirst},      {"Cast", Growth::kFirst},
-      {"Reshape", Growth::kFirst},       {"Squeeze", Growth::kFirst},
-      {"Unsqueeze", Growth::kFirst},     {"Flatten", Growth::kFirst},
-      {"Transpose", Growth::kFirst},     {"Slice", Growth::kFirst},
-      {"Split", Growth::kFirst},         {"Abs", Growth::kFirst},
-      {"Neg", Growth::kFirst},           {"Floor", Growth::kFirst},
-      {"Ceil", Growth::kFirst},          {"Sqrt", Growth::kFirst},
-      {"Reciprocal", Growth::kFirst},    {"Not", Growth::kFirst},
-      {"Clip", Growth::kFirst},          {"ReduceProd", Growth::kFirst},
-      {"ReduceSum", Growth::kFirst},     {"ReduceMax", Growth::kFirst},
-      {"ReduceMin", Growth::kFirst},     {"Add", Growth::kElementwise},
-      {"Sub", Growth::kElementwise},     {"Mul", Growth::kElementwise},
-      {"Div", Growth::kElementwise},     {"Mod", Growth::kElementwise},
-      {"Pow", Growth::kElementwise},     {"Min", Growth::kElementwise},
-      {"Max", Growth::kElementwise},     {"Equal", Growth::kElementwise},
-      {"Less", Growth::kElementwise},    {"LessOrEqual", Growth::kElementwise},
-      {"Greater", Growth::kElementwise}, {"GreaterOrEqual", Growth::kElementwise},
-      {"And", Growth::kElementwise},     {"Or", Growth::kElementwise},
-      {"Where", Growth::kElementwise},   {"Concat", Growth::kSum},
-      {"Gather", Growth::kProduct},      {"Range", Growth::kStated},
-      {"Expand", Growth::kStated},       {"ConstantOfShape", Growth::kStated},
-      {"Tile", Growth::kStated},
-  };
-  return operators;
-}
-
 // Bounds stay far below overflow: a factor above kMaxElements already disqualifies.
 int64_t Saturated(int64_t n) { return std::min(n, kMaxElements + 1); }
 
@@ -85,9 +46,9 @@ class Finder {
 
   // Bound of what the node makes; empty when the node is no shape arithmetic.
   std::optional<int64_t> OutputBound(const GraphNode& node) const {
-    if (!node.domain.empty()) return std::nullopt;
-    auto found = HostOperators().find(node.view.op_type);
-    if (found == HostOperators().end()) return std::nullopt;
+    // Of any version: a node that the device does not take is on the CPU, too.
+    const OpDef* op = OpRegistry::Instance().FindNewest(node.domain, node.view.op_type);
+    if (op == nullptr || op->shape_arithmetic == ShapeArithmetic::kNone) return std::nullopt;
     int64_t first = 1, second = 1, sum = 0, product = 1;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i].info == nullptr) continue;
@@ -106,23 +67,24 @@ class Finder {
     }
     int64_t bound = stated;
     if (bound < 0) {
-      switch (found->second) {
-        case Growth::kShape:
+      switch (op->shape_arithmetic) {
+        case ShapeArithmetic::kShape:
           bound = Shape::kMaxRank;
           break;
-        case Growth::kFirst:
+        case ShapeArithmetic::kFirst:
           bound = first;
           break;
-        case Growth::kElementwise:
+        case ShapeArithmetic::kElementwise:
           bound = product;
           break;
-        case Growth::kSum:
+        case ShapeArithmetic::kSum:
           bound = sum;
           break;
-        case Growth::kProduct:
+        case ShapeArithmetic::kProduct:
           bound = Saturated(first * second);
           break;
-        case Growth::kStated:
+        case ShapeArithmetic::kNone:
+        case ShapeArithmetic::kStated:
           return std::nullopt;
       }
     }

@@ -49,6 +49,18 @@ struct Typing {
   std::vector<DType> inputs, outputs;
 };
 
+// How many elements an operator makes of those it gets, where models use it to compute shapes: such a node may stay on
+// the CPU, which computes the few values sooner than a launch would (docs/decisions/0002).
+enum class ShapeArithmetic {
+  kNone,         // it computes data
+  kShape,        // one per dimension of the input
+  kFirst,        // at most those of the first input
+  kElementwise,  // broadcasting
+  kSum,          // those of all inputs
+  kProduct,      // indexing: those of the first times those of the second
+  kStated,       // decided by a value: only when the model states the shape
+};
+
 struct OpDef {
   std::string domain;  // "" is ai.onnx
   std::string type;
@@ -61,6 +73,7 @@ struct OpDef {
   // (input, output): the output is the input's bytes under another shape (Reshape, Squeeze, Identity). The framework
   // may hand both one buffer although the input has other readers, so the kernel only copies between two buffers.
   std::vector<std::pair<int, int>> view_alias = {};
+  ShapeArithmetic shape_arithmetic = ShapeArithmetic::kNone;
   std::vector<Typing> typings = {};  // of an npu:: operator; the first that fits a node holds
   KernelFactory make = nullptr;
   // Empty when the node is fully implemented, else why not, for the user's eyes. dtypes and arity

@@ -1,4 +1,7 @@
-"""contrib_ops/README.md is true: its example, put into an empty folder, works on every path."""
+"""The how-to pages are true: their examples, put into an empty folder, are built and work.
+
+contrib_ops/README.md adds an operator, docs/howto/standard_kernel.md a kernel of a standard one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import onnxruntime_npu
@@ -14,7 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(onnxruntime_npu.__file__).resolve().parent
-_FILE = re.compile(r"^`contrib_ops/(\S+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^`(\S+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PAGES = ("contrib_ops/README.md", "docs/howto/standard_kernel.md")
 
 
 def _run(command: list[str], **environment: str) -> str:
@@ -32,15 +37,15 @@ def _run(command: list[str], **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def package_with_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a package whose only operator is the README's, built as the README says."""
+    """Make a package whose only operators are those of the pages, built as the README says."""
     site = tmp_path_factory.mktemp("site")
     package = site / "onnxruntime_npu"
     kernels = shutil.ignore_patterns("libnpu_kernels_*", "contrib_ops", "__pycache__", "*.pyi")
     shutil.copytree(PACKAGE, package, ignore=kernels)
-    files = dict(_FILE.findall((ROOT / "contrib_ops" / "README.md").read_text()))
-    assert sorted(Path(f).suffix for f in files) == [".cc", ".py"]
+    files = {f: text for page in _PAGES for f, text in _FILE.findall((ROOT / page).read_text())}
+    assert sorted(Path(f).suffix for f in files) == [".cc", ".cc", ".py"]
     for name, text in files.items():
-        path = package / "contrib_ops" / name
+        path = package / "contrib_ops" / name.removeprefix("contrib_ops/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     build = site / "build"
@@ -80,3 +85,27 @@ def test_the_stubs_name_the_example(package_with_example: Path) -> None:
     signature = "npu_axpy(input: torch.Tensor, other: torch.Tensor, alpha: float = 1.0)"
     assert f"def {signature} -> torch.Tensor:" in stubs
     assert "def npu_axpy_(" in stubs
+
+
+def test_the_standard_kernel_runs_in_a_session(package_with_example: Path) -> None:
+    program = """
+        import numpy as np, onnx, onnxruntime as ort, onnxruntime_npu
+        from onnx import TensorProto, helper
+
+        x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [5]) for n in "xy")
+        node = helper.make_node("Shrink", ["x"], ["y"], bias=0.25)
+        graph = helper.make_graph([node], "shrink", [x], [y])
+        opsets = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+        session = ort.InferenceSession(
+            model.SerializeToString(), providers=["NPUExecutionProvider", "CPUExecutionProvider"]
+        )
+        assert [n["provider"] for n in onnxruntime_npu.assignment(session)] == [
+            "NPUExecutionProvider"
+        ]
+        x = np.array([-2, -0.5, 0.25, 0.75, np.inf], np.float32)
+        print(session.run(None, {"x": x})[0].tolist())
+    """
+    here = {"PYTHONPATH": str(package_with_example), "ORT_NPU_ISA": "portable"}
+    printed = _run([sys.executable, "-c", textwrap.dedent(program)], **here)
+    assert printed.splitlines()[-1] == "[-1.75, 0.0, 0.0, 0.5, inf]"

@@ -350,7 +350,7 @@ def test_the_build_step_says_what_is_wrong_with_a_definition(tmp_path: Path) -> 
     definition.parent.mkdir(parents=True)
     definition.write_text("from onnxruntime_npu.opdef import npu_op\nop = npu_op('f(')\n")
     command = [sys.executable, str(package / "opdef" / "codegen.py"), str(tmp_path / "ops")]
-    command += [str(tmp_path / "table.cc"), str(tmp_path / "ops.pyi")]
+    command += [str(tmp_path / "table.cc"), str(tmp_path / "headers"), str(tmp_path / "ops.pyi")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "npu_broken.py" in done.stderr and not (tmp_path / "table.cc").exists()

@@ -15,8 +15,8 @@ InferenceAttributes::InferenceAttributes(const char* op, const Attributes& given
       key_heads(given.Int("num_key_value_heads")),
       scale(static_cast<float>(given.Float(scale_name))) {}
 
-InferenceKernel::InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, Order order)
-    : attributes_(std::move(attributes)), order_(std::move(order)), late_(info.late_inputs) {
+InferenceKernel::InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, InputReader read)
+    : attributes_(std::move(attributes)), read_(read), late_(info.late_inputs) {
   InferenceAttributes& a_ = attributes_;
   const bool known = std::find(a_.layouts.begin(), a_.layouts.end(), a_.layout) != a_.layouts.end();
   if (known) layout_ = FindLayout(a_.layout);
@@ -38,8 +38,7 @@ InferenceKernel::InferenceKernel(const KernelInfo& info, InferenceAttributes att
 }
 
 void InferenceKernel::Compute(OpContext& ctx) const {
-  InferenceInputs inputs;
-  for (size_t i = 0; i < order_.size(); ++i) inputs.*order_[i] = ctx.Input(i);
+  InferenceInputs inputs = read_(ctx);
   NPU_CHECK(!inputs.padding_mask, "[", attributes_.op, "] expected no padding_mask: the argument is reserved");
   InferenceCall call(attributes_, *layout_, std::move(inputs));
   Problem problem = call.MakeProblem();

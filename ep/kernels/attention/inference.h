@@ -46,15 +46,15 @@ struct InferenceInputs {
 // The kernel of an operator: what its attributes say, and what each input of its node is.
 class InferenceKernel : public Kernel {
  public:
-  using Order = std::vector<TensorView InferenceInputs::*>;
+  using InputReader = InferenceInputs (*)(OpContext& ctx);
   // Checks what attributes alone can tell.
-  InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, Order order);
+  InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, InputReader read);
   // Checks the inputs, allocates the outputs (attention and, where the operator has it, log-sum-exp) and launches.
   void Compute(OpContext& ctx) const override;
 
  private:
   InferenceAttributes attributes_;
-  Order order_;
+  InputReader read_;
   const Layout* layout_ = nullptr;
   const bool late_;  // lengths and paddings are read by the launch
 };

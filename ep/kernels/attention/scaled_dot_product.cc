@@ -37,9 +37,9 @@ class ScaledDotProductKernel : public Kernel {
  protected:
   ScaledDotProductKernel(const char* op, const Attributes& attributes)
       : op_(op),
-        causal_(attributes.Bool("causal", false)),
-        scale_(static_cast<float>(attributes.Float("scale", 1.0))),
-        keep_prob_(attributes.Float("keep_prob", 1.0)) {
+        causal_(attributes.Bool("causal")),
+        scale_(static_cast<float>(attributes.Float("scale"))),
+        keep_prob_(attributes.Float("keep_prob")) {
     SDPA_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
   }
 
@@ -180,26 +180,25 @@ class GradientKernel final : public ScaledDotProductKernel {
   }
 };
 
-OpDef Def(const char* type, std::vector<ArgDef> more_inputs, std::vector<ArgDef> outputs, KernelFactory make) {
-  OpDef def = OnnxDef(type, 1, 1,
-                      {{"query", kFloats},
-                       {"key", kFloats},
-                       {"value", kFloats},
-                       {"bias", kFloats, true},
-                       HostInput("seed", {DType::kInt64}, true)},
-                      std::move(outputs), std::move(make));
+OpDef AttentionDef(OpDef def) {
   def.domain = "npu.aten";
-  for (ArgDef& input : more_inputs) def.inputs.push_back(std::move(input));
+  def.inputs.insert(def.inputs.begin(), {Input("query", kFloats), Input("key", kFloats), Input("value", kFloats),
+                                         OptionalInput("bias", kFloats), OptionalHostInput("seed", {DType::kInt64})});
   def.attributes = {IntAttribute("causal", 0), FloatAttribute("scale", 1.0), FloatAttribute("keep_prob", 1.0)};
   return def;
 }
 
-NPU_ONNX_KERNEL(Def("ScaledDotProductAttention", {}, {{"output", kFloats}, {"logsumexp", {DType::kFloat32}}},
-                    MakeKernel<ForwardKernel>));
-NPU_ONNX_KERNEL(Def("ScaledDotProductAttentionGrad",
-                    {{"output", kFloats}, {"logsumexp", {DType::kFloat32}}, {"output_gradient", kFloats}},
-                    {{"query_gradient", kFloats}, {"key_gradient", kFloats}, {"value_gradient", kFloats}},
-                    MakeKernel<GradientKernel>));
+NPU_ONNX_KERNEL(AttentionDef({
+    .type = "ScaledDotProductAttention",
+    .outputs = {Output("output", kFloats), Output("logsumexp", {DType::kFloat32})},
+    .make = MakeKernel<ForwardKernel>,
+}));
+NPU_ONNX_KERNEL(AttentionDef({
+    .type = "ScaledDotProductAttentionGrad",
+    .inputs = {Input("output", kFloats), Input("logsumexp", {DType::kFloat32}), Input("output_gradient", kFloats)},
+    .outputs = {Output("query_gradient", kFloats), Output("key_gradient", kFloats), Output("value_gradient", kFloats)},
+    .make = MakeKernel<GradientKernel>,
+}));
 
 }  // namespace
 }  // namespace npu

@@ -1,6 +1,7 @@
 // Softmax. From opset 13 on along one axis; before, over all axes from `axis` on together.
 #include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
@@ -10,7 +11,7 @@ constexpr int64_t kColumns = 256;  // side by side, when the axis is not the inn
 class SoftmaxKernel final : public Kernel {
  public:
   explicit SoftmaxKernel(const KernelInfo& info)
-      : flattens_(info.since_version < 13), axis_(info.attributes.Int("axis", flattens_ ? 1 : -1)) {}
+      : flattens_(info.since_version < 13), axis_(info.attributes.Int("axis")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
@@ -96,19 +97,26 @@ class SoftmaxKernel final : public Kernel {
   int64_t axis_;
 };
 
-NPU_ONNX_KERNEL([] {
-  OpDef def;
-  def.type = "Softmax";
-  def.since = 1;
-  def.until = 13;
-  def.inputs = {{"input", kFloats}};
-  def.outputs = {{"output", kFloats}};
-  def.min_inputs = 1;
-  def.attributes = {{"axis", AttrDef::Kind::kInt, false, std::nullopt}};  // the default depends on the version
-  def.may_alias = {{0, 0}};
-  def.make = MakeKernel<SoftmaxKernel>;
-  return def;
-}());
+NPU_ONNX_KERNEL({
+    .type = "Softmax",
+    .since = 1,
+    .until = 11,
+    .inputs = {Input("input", kFloats)},
+    .outputs = {Output("output", kFloats)},
+    .attributes = {IntAttribute("axis", 1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<SoftmaxKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "Softmax",
+    .since = 13,
+    .until = 13,
+    .inputs = {Input("input", kFloats)},
+    .outputs = {Output("output", kFloats)},
+    .attributes = {IntAttribute("axis", -1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<SoftmaxKernel>,
+});
 
 }  // namespace
 }  // namespace npu

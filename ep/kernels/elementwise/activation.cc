@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "ep/kernels/elementwise/unary.h"
+#include "ep/kernels/onnx_def.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
@@ -26,7 +27,7 @@ struct Relu {
 struct LeakyRelu : Activation {
   static constexpr const char* kName = "LeakyRelu";
   LeakyRelu() = default;
-  explicit LeakyRelu(const KernelInfo& info) : alpha(info.attributes.Float("alpha", 0.01)) {}
+  explicit LeakyRelu(const KernelInfo& info) : alpha(info.attributes.Float("alpha")) {}
   template <class C>
   C operator()(C x) const {
     return x < 0 ? static_cast<C>(alpha) * x : x;
@@ -76,14 +77,14 @@ struct GeluTanh : Activation {
 struct Swish : Activation {
   static constexpr const char* kName = "Swish";
   Swish() = default;
-  explicit Swish(const KernelInfo& info) : alpha(info.attributes.Float("alpha", 1.0)) {}
+  explicit Swish(const KernelInfo& info) : alpha(info.attributes.Float("alpha")) {}
   float operator()(float x) const { return x * math::Sigmoid(static_cast<float>(alpha) * x); }
   double operator()(double x) const { return x * Sigmoid()(alpha * x); }
   double alpha = 1.0;
 };
 
 std::unique_ptr<Kernel> MakeGelu(const KernelInfo& info) {
-  const std::string form = info.attributes.String("approximate", "none");
+  const std::string form = info.attributes.String("approximate");
   NPU_CHECK(form == "none" || form == "tanh", "[Gelu] expected approximate \"none\" or \"tanh\", got \"", form, "\"");
   if (form == "tanh") return std::make_unique<UnaryKernel<GeluTanh>>(info);
   return std::make_unique<UnaryKernel<GeluErf>>(info);
@@ -91,10 +92,10 @@ std::unique_ptr<Kernel> MakeGelu(const KernelInfo& info) {
 
 OpDef GeluDef() {
   OpDef def = UnaryDef<GeluErf>(20, 20);
-  def.attributes = {{"approximate", AttrDef::Kind::kString, false, std::string("none")}};
-  def.make = &MakeGelu;
+  def.attributes = {StringAttribute("approximate", "none")};
+  def.make = MakeGelu;
   def.unsupported = [](const NodeView& node) -> std::string {
-    const std::string form = node.attributes.String("approximate", "none");
+    const std::string form = node.attributes.String("approximate");
     return form == "none" || form == "tanh" ? "" : "Gelu with approximate \"" + form + "\" is not implemented";
   };
   return def;
@@ -103,7 +104,7 @@ OpDef GeluDef() {
 template <class Op>
 OpDef AlphaDef(int since, int until, double alpha) {
   OpDef def = UnaryDef<Op>(since, until);
-  def.attributes = {{"alpha", AttrDef::Kind::kFloat, false, alpha}};
+  def.attributes = {FloatAttribute("alpha", alpha)};
   return def;
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ep/kernels/elementwise/binary.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
@@ -108,26 +109,26 @@ struct FMod : Division<FMod> {
 };
 
 std::unique_ptr<Kernel> MakeMod(const KernelInfo& info) {
-  if (info.attributes.Bool("fmod", false)) return std::make_unique<BinaryKernel<FMod>>(info);
+  if (info.attributes.Bool("fmod")) return std::make_unique<BinaryKernel<FMod>>(info);
   return std::make_unique<BinaryKernel<FloorMod>>(info);
 }
 
 OpDef ModDef() {
   OpDef def = ArithmeticDef<FMod>(10, 13);
-  def.attributes = {{"fmod", AttrDef::Kind::kInt, false, int64_t{0}}};
-  def.make = &MakeMod;
+  def.attributes = {IntAttribute("fmod", 0)};
+  def.make = MakeMod;
   def.unsupported = [](const NodeView& node) -> std::string {
-    if (node.attributes.Bool("fmod", false) || !IsFloating(node.inputs[0])) return "";
+    if (node.attributes.Bool("fmod") || !IsFloating(node.inputs[0])) return "";
     return "Mod of floating-point inputs needs fmod=1";
   };
   return def;
 }
 
-NPU_ONNX_KERNEL(ArithmeticDef<Add>(7, 14));
-NPU_ONNX_KERNEL(ArithmeticDef<Sub>(7, 14));
-NPU_ONNX_KERNEL(ArithmeticDef<Mul>(7, 14));
-NPU_ONNX_KERNEL(ArithmeticDef<Div>(7, 14));
-NPU_ONNX_KERNEL(ModDef());
+NPU_ONNX_KERNEL(ForShapes(ArithmeticDef<Add>(7, 14), ShapeArithmetic::kElementwise));
+NPU_ONNX_KERNEL(ForShapes(ArithmeticDef<Sub>(7, 14), ShapeArithmetic::kElementwise));
+NPU_ONNX_KERNEL(ForShapes(ArithmeticDef<Mul>(7, 14), ShapeArithmetic::kElementwise));
+NPU_ONNX_KERNEL(ForShapes(ArithmeticDef<Div>(7, 14), ShapeArithmetic::kElementwise));
+NPU_ONNX_KERNEL(ForShapes(ModDef(), ShapeArithmetic::kElementwise));
 
 }  // namespace
 }  // namespace npu

@@ -7,6 +7,7 @@
 
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 
@@ -90,16 +91,15 @@ class BinaryKernel : public Kernel {
 template <class Op>
 OpDef ArithmeticDef(int since, int until) {
   constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
-  OpDef def;
-  def.type = Op::kName;
-  def.since = since;
-  def.until = until;
-  def.inputs = {{"A", kTypes}, {"B", kTypes}};
-  def.outputs = {{"C", kTypes}};
-  def.min_inputs = 2;
-  def.may_alias = {{0, 0}, {1, 0}};
-  def.make = &MakeKernel<BinaryKernel<Op>>;
-  return def;
+  return {
+      .type = Op::kName,
+      .since = since,
+      .until = until,
+      .inputs = {Input("A", kTypes), Input("B", kTypes)},
+      .outputs = {Output("C", kTypes)},
+      .may_alias = {{0, 0}, {1, 0}},
+      .make = MakeKernel<BinaryKernel<Op>>,
+  };
 }
 
 }  // namespace npu

@@ -1,6 +1,7 @@
 // Cast and CastLike between the fixed-width types. Floats become integers as SafeCast says, everything
 // that is not zero becomes true, and 16-bit floats go through float.
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/safe_cast.h"
 
@@ -87,7 +88,7 @@ void LaunchCast(OpContext& ctx, const char* op, DType to) {
 
 class CastKernel : public Kernel {
  public:
-  explicit CastKernel(const KernelInfo& info) : to_(static_cast<DType>(info.attributes.Int("to", 0))) {}
+  explicit CastKernel(const KernelInfo& info) : to_(static_cast<DType>(info.attributes.Int("to"))) {}
   void Compute(OpContext& ctx) const override { LaunchCast(ctx, "Cast", to_); }
 
  private:
@@ -101,42 +102,30 @@ class CastLikeKernel : public Kernel {
 };
 
 // The attributes saturate and round_mode only speak of 8-bit floats, which are not among the types.
-OpDef CastDef() {
-  OpDef def;
-  def.type = "Cast";
-  def.since = 6;
-  def.until = 25;
-  def.inputs = {{"input", kFixedWidth}};
-  def.outputs = {{"output", kFixedWidth}};
-  def.min_inputs = 1;
-  def.attributes = {{"to", AttrDef::Kind::kInt, true, int64_t{0}},
-                    {"saturate", AttrDef::Kind::kInt, false, int64_t{1}},
-                    {"round_mode", AttrDef::Kind::kString, false, std::string("up")}};
-  def.make = &MakeKernel<CastKernel>;
-  def.unsupported = [](const NodeView& node) -> std::string {
-    const int64_t to = node.attributes.Int("to", 0);
-    if (to > 0 && to < 64 && kFixedWidth.Contains(static_cast<DType>(to))) return "";
-    return Concat("Cast to ONNX type ", to, " is not implemented");
-  };
-  return def;
-}
-
-OpDef CastLikeDef() {
-  OpDef def;
-  def.type = "CastLike";
-  def.since = 15;
-  def.until = 25;
-  def.inputs = {{"input", kFixedWidth}, {"target_type", kFixedWidth}};
-  def.outputs = {{"output", kFixedWidth}};
-  def.min_inputs = 2;
-  def.attributes = {{"saturate", AttrDef::Kind::kInt, false, int64_t{1}},
-                    {"round_mode", AttrDef::Kind::kString, false, std::string("up")}};
-  def.make = &MakeKernel<CastLikeKernel>;
-  return def;
-}
-
-NPU_ONNX_KERNEL(CastDef());
-NPU_ONNX_KERNEL(CastLikeDef());
+NPU_ONNX_KERNEL({
+    .type = "Cast",
+    .since = 6,
+    .until = 25,
+    .inputs = {Input("input", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {RequiredInt("to"), IntAttribute("saturate", 1), StringAttribute("round_mode", "up")},
+    .shape_arithmetic = ShapeArithmetic::kFirst,
+    .make = MakeKernel<CastKernel>,
+    .unsupported = [](const NodeView& node) -> std::string {
+      const int64_t to = node.attributes.Int("to");
+      if (to > 0 && to < 64 && kFixedWidth.Contains(static_cast<DType>(to))) return "";
+      return Concat("Cast to ONNX type ", to, " is not implemented");
+    },
+});
+NPU_ONNX_KERNEL({
+    .type = "CastLike",
+    .since = 15,
+    .until = 25,
+    .inputs = {Input("input", kFixedWidth), Input("target_type", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntAttribute("saturate", 1), StringAttribute("round_mode", "up")},
+    .make = MakeKernel<CastLikeKernel>,
+});
 
 }  // namespace
 }  // namespace npu

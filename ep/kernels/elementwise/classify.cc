@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ep/kernels/elementwise/unary.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
@@ -23,8 +24,7 @@ struct IsInf {
   using Types = FloatTypes;
   IsInf() = default;
   explicit IsInf(const KernelInfo& info)
-      : positive(info.attributes.Bool("detect_positive", true)),
-        negative(info.attributes.Bool("detect_negative", true)) {}
+      : positive(info.attributes.Bool("detect_positive")), negative(info.attributes.Bool("detect_negative")) {}
   template <class C>
   bool operator()(C x) const {
     constexpr C kInfinity = std::numeric_limits<C>::infinity();
@@ -52,34 +52,29 @@ class NotKernel : public Kernel {
 };
 
 template <class Op>
-OpDef ClassifyDef(int since, int until) {
-  OpDef def = UnaryDef<Op>(since, until);
-  def.outputs = {{"Y", kBool}};
-  def.may_alias.clear();
-  return def;
-}
-
-OpDef IsInfDef() {
-  OpDef def = ClassifyDef<IsInf>(10, 20);
-  def.attributes = {{"detect_negative", AttrDef::Kind::kInt, false, int64_t{1}},
-                    {"detect_positive", AttrDef::Kind::kInt, false, int64_t{1}}};
-  return def;
-}
-
-OpDef NotDef() {
-  OpDef def;
-  def.type = "Not";
-  def.inputs = {{"X", kBool}};
-  def.outputs = {{"Y", kBool}};
-  def.min_inputs = 1;
-  def.may_alias = {{0, 0}};
-  def.make = &MakeKernel<NotKernel>;
-  return def;
+OpDef ClassifyDef(int since, int until, std::vector<AttrDef> attributes = {}) {
+  constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
+  return {
+      .type = Op::kName,
+      .since = since,
+      .until = until,
+      .inputs = {Input("X", kTypes)},
+      .outputs = {Output("Y", kBool)},
+      .attributes = std::move(attributes),
+      .make = MakeKernel<UnaryKernel<Op>>,
+  };
 }
 
 NPU_ONNX_KERNEL(ClassifyDef<IsNaN>(9, 20));
-NPU_ONNX_KERNEL(IsInfDef());
-NPU_ONNX_KERNEL(NotDef());
+NPU_ONNX_KERNEL(ClassifyDef<IsInf>(10, 20, {IntAttribute("detect_negative", 1), IntAttribute("detect_positive", 1)}));
+NPU_ONNX_KERNEL({
+    .type = "Not",
+    .inputs = {Input("X", kBool)},
+    .outputs = {Output("Y", kBool)},
+    .may_alias = {{0, 0}},
+    .shape_arithmetic = ShapeArithmetic::kFirst,
+    .make = MakeKernel<NotKernel>,
+});
 
 }  // namespace
 }  // namespace npu

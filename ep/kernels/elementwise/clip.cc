@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -84,7 +85,7 @@ class ClipKernel : public Kernel {
 class ClipAttributesKernel : public Kernel {
  public:
   explicit ClipAttributesKernel(const KernelInfo& info)
-      : low_(info.attributes.Float("min", Lowest<double>())), high_(info.attributes.Float("max", Highest<double>())) {}
+      : low_(info.attributes.Float("min")), high_(info.attributes.Float("max")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     DispatchTypes("Clip", x.dtype, FloatTypes{}, [&](auto type) {
@@ -98,37 +99,29 @@ class ClipAttributesKernel : public Kernel {
   double low_, high_;
 };
 
-OpDef ClipAttributesDef() {
-  constexpr DTypeSet kTypes = SetOf(FloatTypes{});
-  OpDef def;
-  def.type = "Clip";
-  def.since = 6;
-  def.until = 6;
-  def.inputs = {{"input", kTypes}};
-  def.outputs = {{"output", kTypes}};
-  def.min_inputs = 1;
-  def.attributes = {{"max", AttrDef::Kind::kFloat, false, Highest<double>()},
-                    {"min", AttrDef::Kind::kFloat, false, Lowest<double>()}};
-  def.may_alias = {{0, 0}};
-  def.make = &MakeKernel<ClipAttributesKernel>;
-  return def;
-}
+constexpr DTypeSet kFloatTypes = SetOf(FloatTypes{});
 
-OpDef ClipDef() {
-  OpDef def;
-  def.type = "Clip";
-  def.since = 11;
-  def.until = 13;
-  def.inputs = {{"input", kNumeric}, {"min", kNumeric, true}, {"max", kNumeric, true}};
-  def.outputs = {{"output", kNumeric}};
-  def.min_inputs = 1;
-  def.may_alias = {{0, 0}};
-  def.make = &MakeKernel<ClipKernel>;
-  return def;
-}
-
-NPU_ONNX_KERNEL(ClipAttributesDef());
-NPU_ONNX_KERNEL(ClipDef());
+NPU_ONNX_KERNEL({
+    .type = "Clip",
+    .since = 6,
+    .until = 6,
+    .inputs = {Input("input", kFloatTypes)},
+    .outputs = {Output("output", kFloatTypes)},
+    .attributes = {FloatAttribute("max", Highest<double>()), FloatAttribute("min", Lowest<double>())},
+    .may_alias = {{0, 0}},
+    .shape_arithmetic = ShapeArithmetic::kFirst,
+    .make = MakeKernel<ClipAttributesKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "Clip",
+    .since = 11,
+    .until = 13,
+    .inputs = {Input("input", kNumeric), OptionalInput("min", kNumeric), OptionalInput("max", kNumeric)},
+    .outputs = {Output("output", kNumeric)},
+    .may_alias = {{0, 0}},
+    .shape_arithmetic = ShapeArithmetic::kFirst,
+    .make = MakeKernel<ClipKernel>,
+});
 
 }  // namespace
 }  // namespace npu

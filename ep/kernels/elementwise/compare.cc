@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "ep/kernels/elementwise/binary.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
@@ -75,15 +76,15 @@ class EqualKernel : public BinaryKernel<Equal> {
 
 template <class K>
 OpDef PredicateDef(const char* type, int since, int until, DTypeSet inputs) {
-  OpDef def;
-  def.type = type;
-  def.since = since;
-  def.until = until;
-  def.inputs = {{"A", inputs}, {"B", inputs}};
-  def.outputs = {{"C", kBool}};
-  def.min_inputs = 2;
-  def.make = &MakeKernel<K>;
-  return def;
+  return {
+      .type = type,
+      .since = since,
+      .until = until,
+      .inputs = {Input("A", inputs), Input("B", inputs)},
+      .outputs = {Output("C", kBool)},
+      .shape_arithmetic = ShapeArithmetic::kElementwise,
+      .make = MakeKernel<K>,
+  };
 }
 
 NPU_ONNX_KERNEL(PredicateDef<EqualKernel>("Equal", 7, 19, kFixedWidth));

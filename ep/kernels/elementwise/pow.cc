@@ -4,6 +4,7 @@
 
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
 #include "ep/kernels/safe_cast.h"
 
 namespace npu {
@@ -150,20 +151,16 @@ class PowKernel : public Kernel {
   }
 };
 
-OpDef PowDef() {
-  OpDef def;
-  def.type = "Pow";
-  def.since = 7;
-  def.until = 15;
-  def.inputs = {{"X", SetOf(BaseTypes{})}, {"Y", kNumeric}};
-  def.outputs = {{"Z", SetOf(BaseTypes{})}};
-  def.min_inputs = 2;
-  def.may_alias = {{0, 0}};
-  def.make = &MakeKernel<PowKernel>;
-  return def;
-}
-
-NPU_ONNX_KERNEL(PowDef());
+NPU_ONNX_KERNEL({
+    .type = "Pow",
+    .since = 7,
+    .until = 15,
+    .inputs = {Input("X", SetOf(BaseTypes{})), Input("Y", kNumeric)},
+    .outputs = {Output("Z", SetOf(BaseTypes{}))},
+    .may_alias = {{0, 0}},
+    .shape_arithmetic = ShapeArithmetic::kElementwise,
+    .make = MakeKernel<PowKernel>,
+});
 
 }  // namespace
 }  // namespace npu

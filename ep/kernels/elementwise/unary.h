@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -70,20 +71,18 @@ class UnaryKernel : public Kernel {
   Op op_;
 };
 
-// The names are those of the operator's ONNX schema.
 template <class Op>
 OpDef UnaryDef(int since, int until, const char* input = "X", const char* output = "Y") {
   constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
-  OpDef def;
-  def.type = Op::kName;
-  def.since = since;
-  def.until = until;
-  def.inputs = {{input, kTypes}};
-  def.outputs = {{output, kTypes}};
-  def.min_inputs = 1;
-  def.may_alias = {{0, 0}};
-  def.make = &MakeKernel<UnaryKernel<Op>>;
-  return def;
+  return {
+      .type = Op::kName,
+      .since = since,
+      .until = until,
+      .inputs = {Input(input, kTypes)},
+      .outputs = {Output(output, kTypes)},
+      .may_alias = {{0, 0}},
+      .make = MakeKernel<UnaryKernel<Op>>,
+  };
 }
 
 }  // namespace npu

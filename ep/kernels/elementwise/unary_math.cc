@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ep/kernels/elementwise/unary.h"
+#include "ep/kernels/onnx_def.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
@@ -125,13 +126,13 @@ struct Cos : FloatFunction<kMathGrain> {
   void Row(const float* x, float* y, int64_t n) const { math::CosRow(x, y, n); }
 };
 
-NPU_ONNX_KERNEL(UnaryDef<Neg>(6, 13));
-NPU_ONNX_KERNEL(UnaryDef<Abs>(6, 13));
+NPU_ONNX_KERNEL(ForShapes(UnaryDef<Neg>(6, 13), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(UnaryDef<Abs>(6, 13), ShapeArithmetic::kFirst));
 NPU_ONNX_KERNEL(UnaryDef<Sign>(9, 13, "input", "output"));
-NPU_ONNX_KERNEL(UnaryDef<Sqrt>(6, 13));
-NPU_ONNX_KERNEL(UnaryDef<Reciprocal>(6, 13));
-NPU_ONNX_KERNEL(UnaryDef<Floor>(6, 13));
-NPU_ONNX_KERNEL(UnaryDef<Ceil>(6, 13));
+NPU_ONNX_KERNEL(ForShapes(UnaryDef<Sqrt>(6, 13), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(UnaryDef<Reciprocal>(6, 13), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(UnaryDef<Floor>(6, 13), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(UnaryDef<Ceil>(6, 13), ShapeArithmetic::kFirst));
 NPU_ONNX_KERNEL(UnaryDef<Round>(11, 22));
 NPU_ONNX_KERNEL(UnaryDef<Exp>(6, 13, "input", "output"));
 NPU_ONNX_KERNEL(UnaryDef<Log>(6, 13, "input", "output"));

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
@@ -118,22 +119,22 @@ class VariadicKernel : public Kernel {
 };
 
 template <class Op>
-OpDef VariadicDef(const char* output) {
+OpDef VariadicDef(const char* output, ShapeArithmetic shape_arithmetic = ShapeArithmetic::kNone) {
   constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
-  OpDef def;
-  def.type = Op::kName;
-  def.since = 8;
-  def.until = 13;
-  def.inputs = {{"data_0", kTypes, false, true}};
-  def.outputs = {{output, kTypes}};
-  def.min_inputs = 1;
-  def.may_alias = {{0, 0}};
-  def.make = &MakeKernel<VariadicKernel<Op>>;
-  return def;
+  return {
+      .type = Op::kName,
+      .since = 8,
+      .until = 13,
+      .inputs = {VariadicInput("data_0", kTypes)},
+      .outputs = {Output(output, kTypes)},
+      .may_alias = {{0, 0}},
+      .shape_arithmetic = shape_arithmetic,
+      .make = MakeKernel<VariadicKernel<Op>>,
+  };
 }
 
-NPU_ONNX_KERNEL(VariadicDef<Min>("min"));
-NPU_ONNX_KERNEL(VariadicDef<Max>("max"));
+NPU_ONNX_KERNEL(VariadicDef<Min>("min", ShapeArithmetic::kElementwise));
+NPU_ONNX_KERNEL(VariadicDef<Max>("max", ShapeArithmetic::kElementwise));
 NPU_ONNX_KERNEL(VariadicDef<Sum>("sum"));
 
 }  // namespace

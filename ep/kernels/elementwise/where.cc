@@ -1,6 +1,7 @@
 // Where moves whole elements, so that one loop per element size serves every type.
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
@@ -58,20 +59,16 @@ class WhereKernel : public Kernel {
   }
 };
 
-OpDef WhereDef() {
-  OpDef def;
-  def.type = "Where";
-  def.since = 9;
-  def.until = 16;
-  def.inputs = {{"condition", kBool}, {"X", kFixedWidth}, {"Y", kFixedWidth}};
-  def.outputs = {{"output", kFixedWidth}};
-  def.min_inputs = 3;
-  def.may_alias = {{1, 0}, {2, 0}};
-  def.make = &MakeKernel<WhereKernel>;
-  return def;
-}
-
-NPU_ONNX_KERNEL(WhereDef());
+NPU_ONNX_KERNEL({
+    .type = "Where",
+    .since = 9,
+    .until = 16,
+    .inputs = {Input("condition", kBool), Input("X", kFixedWidth), Input("Y", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .may_alias = {{1, 0}, {2, 0}},
+    .shape_arithmetic = ShapeArithmetic::kElementwise,
+    .make = MakeKernel<WhereKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -37,19 +37,21 @@ class ConstantOfShapeKernel : public Kernel {
   uint64_t value_ = 0;             // its bytes, first ones first
 };
 
-OpDef ConstantOfShapeDef() {
-  OpDef def = OnnxDef("ConstantOfShape", 9, 25, {HostInput("input", {DType::kInt64})}, {{"output", kFixedWidth}},
-                      &MakeKernel<ConstantOfShapeKernel>);
-  def.attributes = {ValueAttribute("value")};
-  def.unsupported = [](const NodeView& node) -> std::string {
-    if (!node.attributes.Has("value")) return "";
-    const DType dtype = node.attributes.Tensor("value").dtype;
-    return kFixedWidth.Contains(dtype) ? "" : Concat("ConstantOfShape of ", NameOf(dtype), " is not implemented");
-  };
-  return def;
-}
-
-NPU_ONNX_KERNEL(ConstantOfShapeDef());
+NPU_ONNX_KERNEL({
+    .type = "ConstantOfShape",
+    .since = 9,
+    .until = 25,
+    .inputs = {HostInput("input", {DType::kInt64})},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {ValueAttribute("value")},
+    .shape_arithmetic = ShapeArithmetic::kStated,
+    .make = MakeKernel<ConstantOfShapeKernel>,
+    .unsupported = [](const NodeView& node) -> std::string {
+      if (!node.attributes.Has("value")) return "";
+      const DType dtype = node.attributes.Tensor("value").dtype;
+      return kFixedWidth.Contains(dtype) ? "" : Concat("ConstantOfShape of ", NameOf(dtype), " is not implemented");
+    },
+});
 
 }  // namespace
 }  // namespace npu

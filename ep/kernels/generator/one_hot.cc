@@ -22,7 +22,7 @@ int64_t ReadDepth(const TensorView& depth) {
 
 class OneHotKernel : public Kernel {
  public:
-  explicit OneHotKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", -1)) {}
+  explicit OneHotKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView indices = ctx.Input(0);
     const TensorView values = ctx.Input(2);
@@ -60,15 +60,17 @@ class OneHotKernel : public Kernel {
   int64_t axis_;
 };
 
-OpDef OneHotDef() {
-  constexpr DTypeSet kTypes = SetOf(IndexTypes{});
-  OpDef def = OnnxDef("OneHot", 9, 11, {{"indices", kTypes}, HostInput("depth", kTypes), {"values", kValues}},
-                      {{"output", kValues}}, &MakeKernel<OneHotKernel>);
-  def.attributes = {IntAttribute("axis", -1)};
-  return def;
-}
+constexpr DTypeSet kIndexTypes = SetOf(IndexTypes{});
 
-NPU_ONNX_KERNEL(OneHotDef());
+NPU_ONNX_KERNEL({
+    .type = "OneHot",
+    .since = 9,
+    .until = 11,
+    .inputs = {Input("indices", kIndexTypes), HostInput("depth", kIndexTypes), Input("values", kValues)},
+    .outputs = {Output("output", kValues)},
+    .attributes = {IntAttribute("axis", -1)},
+    .make = MakeKernel<OneHotKernel>,
+});
 
 }  // namespace
 }  // namespace npu

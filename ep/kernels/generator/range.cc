@@ -62,10 +62,15 @@ class RangeKernel : public Kernel {
 
 constexpr DTypeSet kRangeTypes = SetOf(RangeTypes{});
 
-NPU_ONNX_KERNEL(OnnxDef("Range", 11, 11,
-                        {HostInput("start", kRangeTypes), HostInput("limit", kRangeTypes),
-                         HostInput("delta", kRangeTypes)},
-                        {{"output", kRangeTypes}}, &MakeKernel<RangeKernel>));
+NPU_ONNX_KERNEL({
+    .type = "Range",
+    .since = 11,
+    .until = 11,
+    .inputs = {HostInput("start", kRangeTypes), HostInput("limit", kRangeTypes), HostInput("delta", kRangeTypes)},
+    .outputs = {Output("output", kRangeTypes)},
+    .shape_arithmetic = ShapeArithmetic::kStated,
+    .make = MakeKernel<RangeKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -68,7 +68,7 @@ void ForEachPosition(const ElementPlan& plan, int64_t begin, int64_t end, const 
 
 class GatherElementsKernel : public Kernel {
  public:
-  explicit GatherElementsKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 0)) {}
+  explicit GatherElementsKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const TensorView indices = ctx.Input(1);
@@ -98,7 +98,7 @@ class GatherElementsKernel : public Kernel {
 class ScatterElementsKernel : public Kernel {
  public:
   explicit ScatterElementsKernel(const KernelInfo& info)
-      : axis_(info.attributes.Int("axis", 0)), reduction_(ScatterReductionOf(info)) {}
+      : axis_(info.attributes.Int("axis")), reduction_(ScatterReductionOf(info)) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const TensorView indices = ctx.Input(1);
@@ -131,25 +131,26 @@ class ScatterElementsKernel : public Kernel {
   ScatterReduction reduction_;
 };
 
-OpDef GatherElementsDef() {
-  OpDef def = OnnxDef("GatherElements", 11, 13, {{"data", kFixedWidth}, {"indices", kIndices}},
-                      {{"output", kFixedWidth}}, &MakeKernel<GatherElementsKernel>);
-  def.attributes = {IntAttribute("axis", 0)};
-  return def;
-}
-
-OpDef ScatterElementsDef() {
-  OpDef def =
-      OnnxDef("ScatterElements", 11, 18, {{"data", kFixedWidth}, {"indices", kIndices}, {"updates", kFixedWidth}},
-              {{"output", kFixedWidth}}, &MakeKernel<ScatterElementsKernel>);
-  def.attributes = {IntAttribute("axis", 0), StringAttribute("reduction", "none")};
-  def.may_alias = {{0, 0}};
-  def.unsupported = &WhyScatterUnsupported;
-  return def;
-}
-
-NPU_ONNX_KERNEL(GatherElementsDef());
-NPU_ONNX_KERNEL(ScatterElementsDef());
+NPU_ONNX_KERNEL({
+    .type = "GatherElements",
+    .since = 11,
+    .until = 13,
+    .inputs = {Input("data", kFixedWidth), Input("indices", kIndices)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntAttribute("axis", 0)},
+    .make = MakeKernel<GatherElementsKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "ScatterElements",
+    .since = 11,
+    .until = 18,
+    .inputs = {Input("data", kFixedWidth), Input("indices", kIndices), Input("updates", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntAttribute("axis", 0), StringAttribute("reduction", "none")},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<ScatterElementsKernel>,
+    .unsupported = WhyScatterUnsupported,
+});
 
 }  // namespace
 }  // namespace npu

@@ -12,7 +12,7 @@ namespace {
 
 class GatherKernel : public Kernel, public SharedMatrixReader {
  public:
-  explicit GatherKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 0)) {}
+  explicit GatherKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {}
 
   // An embedding table that is the output projection's weight, too.
   Panels PanelsOf(size_t input, const TensorView& table) const override {
@@ -71,14 +71,16 @@ class GatherKernel : public Kernel, public SharedMatrixReader {
   bool panels_ = false;
 };
 
-OpDef GatherDef() {
-  OpDef def = OnnxDef("Gather", 1, 13, {{"data", kFixedWidth}, {"indices", kIndices}}, {{"output", kFixedWidth}},
-                      &MakeKernel<GatherKernel>);
-  def.attributes = {IntAttribute("axis", 0)};
-  return def;
-}
-
-NPU_ONNX_KERNEL(GatherDef());
+NPU_ONNX_KERNEL({
+    .type = "Gather",
+    .since = 1,
+    .until = 13,
+    .inputs = {Input("data", kFixedWidth), Input("indices", kIndices)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntAttribute("axis", 0)},
+    .shape_arithmetic = ShapeArithmetic::kProduct,
+    .make = MakeKernel<GatherKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -63,7 +63,7 @@ TuplePlan PlanTuples(const char* op, const TensorView& data, const TensorView& i
 
 class GatherNDKernel : public Kernel {
  public:
-  explicit GatherNDKernel(const KernelInfo& info) : batch_dims_(info.attributes.Int("batch_dims", 0)) {}
+  explicit GatherNDKernel(const KernelInfo& info) : batch_dims_(info.attributes.Int("batch_dims")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const TensorView indices = ctx.Input(1);
@@ -117,25 +117,26 @@ class ScatterNDKernel : public Kernel {
   ScatterReduction reduction_;
 };
 
-OpDef GatherNDDef() {
-  OpDef def = OnnxDef("GatherND", 11, 13, {{"data", kFixedWidth}, {"indices", {DType::kInt64}}},
-                      {{"output", kFixedWidth}}, &MakeKernel<GatherNDKernel>);
-  def.attributes = {IntAttribute("batch_dims", 0)};
-  return def;
-}
-
-OpDef ScatterNDDef() {
-  OpDef def =
-      OnnxDef("ScatterND", 11, 18, {{"data", kFixedWidth}, {"indices", {DType::kInt64}}, {"updates", kFixedWidth}},
-              {{"output", kFixedWidth}}, &MakeKernel<ScatterNDKernel>);
-  def.attributes = {StringAttribute("reduction", "none")};
-  def.may_alias = {{0, 0}};
-  def.unsupported = &WhyScatterUnsupported;
-  return def;
-}
-
-NPU_ONNX_KERNEL(GatherNDDef());
-NPU_ONNX_KERNEL(ScatterNDDef());
+NPU_ONNX_KERNEL({
+    .type = "GatherND",
+    .since = 11,
+    .until = 13,
+    .inputs = {Input("data", kFixedWidth), Input("indices", {DType::kInt64})},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntAttribute("batch_dims", 0)},
+    .make = MakeKernel<GatherNDKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "ScatterND",
+    .since = 11,
+    .until = 18,
+    .inputs = {Input("data", kFixedWidth), Input("indices", {DType::kInt64}), Input("updates", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {StringAttribute("reduction", "none")},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<ScatterNDKernel>,
+    .unsupported = WhyScatterUnsupported,
+});
 
 }  // namespace
 }  // namespace npu

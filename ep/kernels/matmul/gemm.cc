@@ -6,6 +6,7 @@
 
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 
@@ -46,10 +47,10 @@ T Scaled(T x, double factor) {
 class GemmKernel : public Kernel, public SharedMatrixReader {
  public:
   explicit GemmKernel(const KernelInfo& info)
-      : alpha_(static_cast<float>(info.attributes.Float("alpha", 1.0))),
-        beta_(static_cast<float>(info.attributes.Float("beta", 1.0))),
-        trans_a_(info.attributes.Bool("transA", false)),
-        trans_b_(info.attributes.Bool("transB", false)),
+      : alpha_(static_cast<float>(info.attributes.Float("alpha"))),
+        beta_(static_cast<float>(info.attributes.Float("beta"))),
+        trans_a_(info.attributes.Bool("transA")),
+        trans_b_(info.attributes.Bool("transB")),
         weight_(info.float32_products) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
@@ -125,18 +126,16 @@ class GemmKernel : public Kernel, public SharedMatrixReader {
   TensorView weight_view_;  // type and shape
 };
 
-NPU_ONNX_KERNEL(OpDef{.domain = "",
-                      .type = "Gemm",
-                      .since = 7,
-                      .until = 13,
-                      .inputs = {{"A", kMatrixTypes}, {"B", kMatrixTypes}, {"C", kMatrixTypes, /*optional=*/true}},
-                      .outputs = {{"Y", kMatrixTypes}},
-                      .min_inputs = 2,
-                      .attributes = {{"alpha", AttrDef::Kind::kFloat, false, 1.0},
-                                     {"beta", AttrDef::Kind::kFloat, false, 1.0},
-                                     {"transA", AttrDef::Kind::kInt, false, int64_t{0}},
-                                     {"transB", AttrDef::Kind::kInt, false, int64_t{0}}},
-                      .make = &MakeKernel<GemmKernel>});
+NPU_ONNX_KERNEL({
+    .type = "Gemm",
+    .since = 7,
+    .until = 13,
+    .inputs = {Input("A", kMatrixTypes), Input("B", kMatrixTypes), OptionalInput("C", kMatrixTypes)},
+    .outputs = {Output("Y", kMatrixTypes)},
+    .attributes = {FloatAttribute("alpha", 1.0), FloatAttribute("beta", 1.0), IntAttribute("transA", 0),
+                   IntAttribute("transB", 0)},
+    .make = MakeKernel<GemmKernel>,
+});
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/matmul_shape.h"
 #include "ep/kernels/matmul/plain_product.h"
+#include "ep/kernels/onnx_def.h"
 
 namespace npu {
 
@@ -89,14 +90,14 @@ class MatMulKernel : public Kernel {
   TensorView weight_view_;  // type and shape
 };
 
-NPU_ONNX_KERNEL(OpDef{.domain = "",
-                      .type = "MatMul",
-                      .since = 1,
-                      .until = 13,
-                      .inputs = {{"A", kMatrixTypes}, {"B", kMatrixTypes}},
-                      .outputs = {{"Y", kMatrixTypes}},
-                      .min_inputs = 2,
-                      .make = &MakeKernel<MatMulKernel>});
+NPU_ONNX_KERNEL({
+    .type = "MatMul",
+    .since = 1,
+    .until = 13,
+    .inputs = {Input("A", kMatrixTypes), Input("B", kMatrixTypes)},
+    .outputs = {Output("Y", kMatrixTypes)},
+    .make = MakeKernel<MatMulKernel>,
+});
 
 }  // namespace
 

@@ -13,7 +13,7 @@ struct Part {
 
 class ConcatKernel : public Kernel {
  public:
-  explicit ConcatKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", info.since_version < 4 ? 1 : 0)) {}
+  explicit ConcatKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {}
   void Compute(OpContext& ctx) const override {
     const size_t count = ctx.input_count();
     NPU_CHECK(count > 0, "[Concat] expected at least one input, got none");
@@ -54,7 +54,7 @@ class ConcatKernel : public Kernel {
 class SplitKernel : public Kernel {
  public:
   explicit SplitKernel(const KernelInfo& info)
-      : axis_(info.attributes.Int("axis", 0)),
+      : axis_(info.attributes.Int("axis")),
         attribute_(info.attributes.Ints("split")),
         num_outputs_(info.attributes.Int("num_outputs", 0)),
         even_(info.since_version < 18) {}
@@ -115,28 +115,36 @@ class SplitKernel : public Kernel {
   bool even_;  // before opset 18 a remainder was an error
 };
 
-OpDef ConcatDef() {
-  OpDef def = OnnxDef("Concat", 4, 13, {{"inputs", kFixedWidth, false, true}}, {{"concat_result", kFixedWidth}},
-                      &MakeKernel<ConcatKernel>);
-  def.attributes = {{"axis", AttrDef::Kind::kInt, true, int64_t{0}}};
-  return def;
-}
-
-OpDef SplitDef(int since, int until, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes) {
-  OpDef def = OnnxDef("Split", since, until, std::move(inputs), {{"outputs", kFixedWidth, false, true}},
-                      &MakeKernel<SplitKernel>);
-  def.attributes = std::move(attributes);
-  return def;
-}
-
 constexpr DTypeSet kInt64{DType::kInt64};
 
-NPU_ONNX_KERNEL(ConcatDef());
-NPU_ONNX_KERNEL(SplitDef(2, 11, {{"input", kFixedWidth}}, {IntAttribute("axis", 0), IntsAttribute("split")}));
-NPU_ONNX_KERNEL(SplitDef(13, 13, {{"input", kFixedWidth}, HostInput("split", kInt64, true)},
+OpDef SplitDef(int since, int until, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes) {
+  return {
+      .type = "Split",
+      .since = since,
+      .until = until,
+      .inputs = std::move(inputs),
+      .outputs = {VariadicOutput("outputs", kFixedWidth)},
+      .attributes = std::move(attributes),
+      .shape_arithmetic = ShapeArithmetic::kFirst,
+      .make = MakeKernel<SplitKernel>,
+  };
+}
+
+NPU_ONNX_KERNEL({
+    .type = "Concat",
+    .since = 4,
+    .until = 13,
+    .inputs = {VariadicInput("inputs", kFixedWidth)},
+    .outputs = {Output("concat_result", kFixedWidth)},
+    .attributes = {RequiredInt("axis")},
+    .shape_arithmetic = ShapeArithmetic::kSum,
+    .make = MakeKernel<ConcatKernel>,
+});
+NPU_ONNX_KERNEL(SplitDef(2, 11, {Input("input", kFixedWidth)}, {IntAttribute("axis", 0), IntsAttribute("split")}));
+NPU_ONNX_KERNEL(SplitDef(13, 13, {Input("input", kFixedWidth), OptionalHostInput("split", kInt64)},
                          {IntAttribute("axis", 0)}));
-NPU_ONNX_KERNEL(SplitDef(18, 18, {{"input", kFixedWidth}, HostInput("split", kInt64, true)},
-                         {IntAttribute("axis", 0), IntAttribute("num_outputs", 0)}));
+NPU_ONNX_KERNEL(SplitDef(18, 18, {Input("input", kFixedWidth), OptionalHostInput("split", kInt64)},
+                         {IntAttribute("axis", 0), IntAttribute("num_outputs")}));
 
 }  // namespace
 }  // namespace npu

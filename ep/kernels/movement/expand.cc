@@ -21,8 +21,15 @@ class ExpandKernel : public Kernel {
   }
 };
 
-NPU_ONNX_KERNEL(OnnxDef("Expand", 8, 13, {{"input", kFixedWidth}, HostInput("shape", {DType::kInt64})},
-                        {{"output", kFixedWidth}}, &MakeKernel<ExpandKernel>));
+NPU_ONNX_KERNEL({
+    .type = "Expand",
+    .since = 8,
+    .until = 13,
+    .inputs = {Input("input", kFixedWidth), HostInput("shape", {DType::kInt64})},
+    .outputs = {Output("output", kFixedWidth)},
+    .shape_arithmetic = ShapeArithmetic::kStated,
+    .make = MakeKernel<ExpandKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -65,7 +65,7 @@ int64_t PaddedDim(Mode mode, int axis, int64_t before, int64_t after, int64_t di
 class PadKernel : public Kernel {
  public:
   explicit PadKernel(const KernelInfo& info) {
-    const std::string mode = info.attributes.String("mode", "constant");
+    const std::string mode = info.attributes.String("mode");
     NPU_CHECK(ParseMode(mode, &mode_), "[Pad] expected mode constant, reflect, edge or wrap, got ", mode);
   }
   void Compute(OpContext& ctx) const override {
@@ -111,23 +111,28 @@ class PadKernel : public Kernel {
 };
 
 OpDef PadDef(int since, int until, std::vector<ArgDef> inputs) {
-  OpDef def = OnnxDef("Pad", since, until, std::move(inputs), {{"output", kFixedWidth}}, &MakeKernel<PadKernel>);
-  def.attributes = {StringAttribute("mode", "constant")};
-  def.unsupported = [](const NodeView& node) -> std::string {
-    Mode mode;
-    const std::string name = node.attributes.String("mode", "constant");
-    return ParseMode(name, &mode) ? "" : "Pad with mode \"" + name + "\" is not implemented";
+  return {
+      .type = "Pad",
+      .since = since,
+      .until = until,
+      .inputs = std::move(inputs),
+      .outputs = {Output("output", kFixedWidth)},
+      .attributes = {StringAttribute("mode", "constant")},
+      .make = MakeKernel<PadKernel>,
+      .unsupported = [](const NodeView& node) -> std::string {
+        Mode mode;
+        const std::string name = node.attributes.String("mode");
+        return ParseMode(name, &mode) ? "" : "Pad with mode \"" + name + "\" is not implemented";
+      },
   };
-  return def;
 }
 
-NPU_ONNX_KERNEL(
-    PadDef(11, 13, {{"data", kFixedWidth}, HostInput("pads", {DType::kInt64}), {"constant_value", kFixedWidth, true}}));
+NPU_ONNX_KERNEL(PadDef(11, 13,
+                       {Input("data", kFixedWidth), HostInput("pads", {DType::kInt64}),
+                        OptionalInput("constant_value", kFixedWidth)}));
 NPU_ONNX_KERNEL(PadDef(18, 25,
-                       {{"data", kFixedWidth},
-                        HostInput("pads", {DType::kInt64}),
-                        {"constant_value", kFixedWidth, true},
-                        HostInput("axes", kIndices, true)}));
+                       {Input("data", kFixedWidth), HostInput("pads", {DType::kInt64}),
+                        OptionalInput("constant_value", kFixedWidth), OptionalHostInput("axes", kIndices)}));
 
 }  // namespace
 }  // namespace npu

@@ -11,8 +11,7 @@ namespace {
 class ShapeKernel : public Kernel {
  public:
   explicit ShapeKernel(const KernelInfo& info)
-      : start_(info.attributes.Int("start", 0)),
-        end_(info.attributes.Int("end", std::numeric_limits<int64_t>::max())) {}
+      : start_(info.attributes.Int("start")), end_(info.attributes.Int("end")) {}
   void Compute(OpContext& ctx) const override {
     const Shape shape = ctx.Input(0).shape;
     const int rank = shape.rank();
@@ -38,16 +37,25 @@ class SizeKernel : public Kernel {
   }
 };
 
-OpDef ShapeDef() {
-  OpDef def = OnnxDef("Shape", 1, 25, {{"data", kFixedWidth}}, {{"shape", {DType::kInt64}, false, false, true}},
-                      &MakeKernel<ShapeKernel>);
-  def.attributes = {IntAttribute("end", std::numeric_limits<int64_t>::max()), IntAttribute("start", 0)};
-  return def;
-}
-
-NPU_ONNX_KERNEL(ShapeDef());
-NPU_ONNX_KERNEL(OnnxDef("Size", 1, 25, {{"data", kFixedWidth}}, {{"size", {DType::kInt64}, false, false, true}},
-                        &MakeKernel<SizeKernel>));
+NPU_ONNX_KERNEL({
+    .type = "Shape",
+    .since = 1,
+    .until = 25,
+    .inputs = {Input("data", kFixedWidth)},
+    .outputs = {HostOutput("shape", {DType::kInt64})},
+    .attributes = {IntAttribute("end", std::numeric_limits<int64_t>::max()), IntAttribute("start", 0)},
+    .shape_arithmetic = ShapeArithmetic::kShape,
+    .make = MakeKernel<ShapeKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "Size",
+    .since = 1,
+    .until = 25,
+    .inputs = {Input("data", kFixedWidth)},
+    .outputs = {HostOutput("size", {DType::kInt64})},
+    .shape_arithmetic = ShapeArithmetic::kShape,
+    .make = MakeKernel<SizeKernel>,
+});
 
 }  // namespace
 }  // namespace npu

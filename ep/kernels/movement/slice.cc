@@ -81,20 +81,26 @@ class SliceKernel : public Kernel {
   std::vector<int64_t> starts_, ends_, axes_;
 };
 
-OpDef SliceAttributesDef() {
-  OpDef def = OnnxDef("Slice", 1, 1, {{"data", kFixedWidth}}, {{"output", kFixedWidth}}, &MakeKernel<SliceKernel>);
-  def.attributes = {IntsAttribute("axes"), IntsAttribute("ends"), IntsAttribute("starts")};
-  return def;
-}
-
-NPU_ONNX_KERNEL(SliceAttributesDef());
-NPU_ONNX_KERNEL(OnnxDef("Slice", 10, 13,
-                        {{"data", kFixedWidth},
-                         HostInput("starts", kIndices),
-                         HostInput("ends", kIndices),
-                         HostInput("axes", kIndices, true),
-                         HostInput("steps", kIndices, true)},
-                        {{"output", kFixedWidth}}, &MakeKernel<SliceKernel>));
+NPU_ONNX_KERNEL({
+    .type = "Slice",
+    .since = 1,
+    .until = 1,
+    .inputs = {Input("data", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntsAttribute("axes"), IntsAttribute("ends"), IntsAttribute("starts")},
+    .shape_arithmetic = ShapeArithmetic::kFirst,
+    .make = MakeKernel<SliceKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "Slice",
+    .since = 10,
+    .until = 13,
+    .inputs = {Input("data", kFixedWidth), HostInput("starts", kIndices), HostInput("ends", kIndices),
+               OptionalHostInput("axes", kIndices), OptionalHostInput("steps", kIndices)},
+    .outputs = {Output("output", kFixedWidth)},
+    .shape_arithmetic = ShapeArithmetic::kFirst,
+    .make = MakeKernel<SliceKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -31,8 +31,15 @@ class TileKernel : public Kernel {
   }
 };
 
-NPU_ONNX_KERNEL(OnnxDef("Tile", 6, 13, {{"input", kFixedWidth}, HostInput("repeats", {DType::kInt64})},
-                        {{"output", kFixedWidth}}, &MakeKernel<TileKernel>));
+NPU_ONNX_KERNEL({
+    .type = "Tile",
+    .since = 6,
+    .until = 13,
+    .inputs = {Input("input", kFixedWidth), HostInput("repeats", {DType::kInt64})},
+    .outputs = {Output("output", kFixedWidth)},
+    .shape_arithmetic = ShapeArithmetic::kStated,
+    .make = MakeKernel<TileKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -34,14 +34,16 @@ class TransposeKernel : public Kernel {
   std::vector<int64_t> perm_;
 };
 
-OpDef TransposeDef() {
-  OpDef def =
-      OnnxDef("Transpose", 1, 25, {{"data", kFixedWidth}}, {{"transposed", kFixedWidth}}, &MakeKernel<TransposeKernel>);
-  def.attributes = {IntsAttribute("perm")};
-  return def;
-}
-
-NPU_ONNX_KERNEL(TransposeDef());
+NPU_ONNX_KERNEL({
+    .type = "Transpose",
+    .since = 1,
+    .until = 25,
+    .inputs = {Input("data", kFixedWidth)},
+    .outputs = {Output("transposed", kFixedWidth)},
+    .attributes = {IntsAttribute("perm")},
+    .shape_arithmetic = ShapeArithmetic::kFirst,
+    .make = MakeKernel<TransposeKernel>,
+});
 
 }  // namespace
 }  // namespace npu

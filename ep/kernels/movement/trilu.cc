@@ -10,7 +10,7 @@ namespace {
 // Keeps the upper or lower triangle of the last two dimensions, from diagonal k.
 class TriluKernel : public Kernel {
  public:
-  explicit TriluKernel(const KernelInfo& info) : upper_(info.attributes.Bool("upper", true)) {}
+  explicit TriluKernel(const KernelInfo& info) : upper_(info.attributes.Bool("upper")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int rank = x.shape.rank();
@@ -45,15 +45,16 @@ class TriluKernel : public Kernel {
   bool upper_;
 };
 
-OpDef TriluDef() {
-  OpDef def = OnnxDef("Trilu", 14, 14, {{"input", kFixedWidth}, HostInput("k", {DType::kInt64}, true)},
-                      {{"output", kFixedWidth}}, &MakeKernel<TriluKernel>);
-  def.attributes = {IntAttribute("upper", 1)};
-  def.may_alias = {{0, 0}};
-  return def;
-}
-
-NPU_ONNX_KERNEL(TriluDef());
+NPU_ONNX_KERNEL({
+    .type = "Trilu",
+    .since = 14,
+    .until = 14,
+    .inputs = {Input("input", kFixedWidth), OptionalHostInput("k", {DType::kInt64})},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntAttribute("upper", 1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<TriluKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -21,7 +21,7 @@ class IdentityKernel : public Kernel {
 
 class ReshapeKernel : public Kernel {
  public:
-  explicit ReshapeKernel(const KernelInfo& info) : allow_zero_(info.attributes.Bool("allowzero", false)) {}
+  explicit ReshapeKernel(const KernelInfo& info) : allow_zero_(info.attributes.Bool("allowzero")) {}
   void Compute(OpContext& ctx) const override {
     ComputeView(ctx, "Reshape", TargetShape(ctx.Input(0).shape, ReadHostInts("Reshape", "shape", ctx.Input(1))));
   }
@@ -122,7 +122,7 @@ class UnsqueezeKernel : public AxesKernel {
 
 class FlattenKernel : public Kernel {
  public:
-  explicit FlattenKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis", 1)) {}
+  explicit FlattenKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {}
   void Compute(OpContext& ctx) const override {
     const Shape from = ctx.Input(0).shape;
     const int rank = from.rank();
@@ -135,29 +135,75 @@ class FlattenKernel : public Kernel {
   int64_t axis_;
 };
 
-OpDef ViewDef(const char* type, int since, int until, std::vector<ArgDef> inputs, const char* output,
-              KernelFactory make, std::vector<AttrDef> attributes = {}) {
-  OpDef def = OnnxDef(type, since, until, std::move(inputs), {{output, kFixedWidth}}, make);
-  def.attributes = std::move(attributes);
+// Operators whose output is their first input under another shape.
+OpDef ViewDef(OpDef def) {
   def.view_alias = {{0, 0}};
+  def.shape_arithmetic = ShapeArithmetic::kFirst;
   return def;
 }
 
 constexpr DTypeSet kInt64{DType::kInt64};
 
-NPU_ONNX_KERNEL(ViewDef("Identity", 1, 25, {{"input", kFixedWidth}}, "output", &MakeKernel<IdentityKernel>));
-NPU_ONNX_KERNEL(ViewDef("Reshape", 5, 25, {{"data", kFixedWidth}, HostInput("shape", kInt64)}, "reshaped",
-                        &MakeKernel<ReshapeKernel>, {IntAttribute("allowzero", 0)}));
-NPU_ONNX_KERNEL(ViewDef("Squeeze", 1, 11, {{"data", kFixedWidth}}, "squeezed", &MakeKernel<SqueezeKernel>,
-                        {IntsAttribute("axes")}));
-NPU_ONNX_KERNEL(ViewDef("Squeeze", 13, 25, {{"data", kFixedWidth}, HostInput("axes", kInt64, true)}, "squeezed",
-                        &MakeKernel<SqueezeKernel>));
-NPU_ONNX_KERNEL(ViewDef("Unsqueeze", 1, 11, {{"data", kFixedWidth}}, "expanded", &MakeKernel<UnsqueezeKernel>,
-                        {IntsAttribute("axes")}));
-NPU_ONNX_KERNEL(ViewDef("Unsqueeze", 13, 25, {{"data", kFixedWidth}, HostInput("axes", kInt64)}, "expanded",
-                        &MakeKernel<UnsqueezeKernel>));
-NPU_ONNX_KERNEL(ViewDef("Flatten", 1, 25, {{"input", kFixedWidth}}, "output", &MakeKernel<FlattenKernel>,
-                        {IntAttribute("axis", 1)}));
+NPU_ONNX_KERNEL(ViewDef({
+    .type = "Identity",
+    .since = 1,
+    .until = 25,
+    .inputs = {Input("input", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .make = MakeKernel<IdentityKernel>,
+}));
+NPU_ONNX_KERNEL(ViewDef({
+    .type = "Reshape",
+    .since = 5,
+    .until = 25,
+    .inputs = {Input("data", kFixedWidth), HostInput("shape", kInt64)},
+    .outputs = {Output("reshaped", kFixedWidth)},
+    .attributes = {IntAttribute("allowzero", 0)},
+    .make = MakeKernel<ReshapeKernel>,
+}));
+NPU_ONNX_KERNEL(ViewDef({
+    .type = "Squeeze",
+    .since = 1,
+    .until = 11,
+    .inputs = {Input("data", kFixedWidth)},
+    .outputs = {Output("squeezed", kFixedWidth)},
+    .attributes = {IntsAttribute("axes")},
+    .make = MakeKernel<SqueezeKernel>,
+}));
+NPU_ONNX_KERNEL(ViewDef({
+    .type = "Squeeze",
+    .since = 13,
+    .until = 25,
+    .inputs = {Input("data", kFixedWidth), OptionalHostInput("axes", kInt64)},
+    .outputs = {Output("squeezed", kFixedWidth)},
+    .make = MakeKernel<SqueezeKernel>,
+}));
+NPU_ONNX_KERNEL(ViewDef({
+    .type = "Unsqueeze",
+    .since = 1,
+    .until = 11,
+    .inputs = {Input("data", kFixedWidth)},
+    .outputs = {Output("expanded", kFixedWidth)},
+    .attributes = {IntsAttribute("axes")},
+    .make = MakeKernel<UnsqueezeKernel>,
+}));
+NPU_ONNX_KERNEL(ViewDef({
+    .type = "Unsqueeze",
+    .since = 13,
+    .until = 25,
+    .inputs = {Input("data", kFixedWidth), HostInput("axes", kInt64)},
+    .outputs = {Output("expanded", kFixedWidth)},
+    .make = MakeKernel<UnsqueezeKernel>,
+}));
+NPU_ONNX_KERNEL(ViewDef({
+    .type = "Flatten",
+    .since = 1,
+    .until = 25,
+    .inputs = {Input("input", kFixedWidth)},
+    .outputs = {Output("output", kFixedWidth)},
+    .attributes = {IntAttribute("axis", 1)},
+    .make = MakeKernel<FlattenKernel>,
+}));
 
 }  // namespace
 }  // namespace npu

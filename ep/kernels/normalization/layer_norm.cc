@@ -100,10 +100,7 @@ void CheckBroadcastsTo(const char* op, const char* name, const TensorView& part,
 class NormKernel : public Kernel {
  public:
   NormKernel(const KernelInfo& info, const char* op, bool centre)
-      : op_(op),
-        centre_(centre),
-        axis_(info.attributes.Int("axis", -1)),
-        epsilon_(info.attributes.Float("epsilon", 1e-5)) {}
+      : op_(op), centre_(centre), axis_(info.attributes.Int("axis")), epsilon_(info.attributes.Float("epsilon")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const TensorView scale = ctx.Input(1);
@@ -161,23 +158,35 @@ class RMSNormalizationKernel : public NormKernel {
   explicit RMSNormalizationKernel(const KernelInfo& info) : NormKernel(info, "RMSNormalization", false) {}
 };
 
-OpDef NormDef(OpDef def) {
-  def.attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)};
-  def.may_alias = {{0, 0}};
-  def.unsupported = [](const NodeView& node) -> std::string {
-    if (node.attributes.Int("stash_type", 1) != 1) return node.op_type + " with a stash_type other than float";
-    if (node.inputs[0] != node.inputs[1]) return node.op_type + " with a scale of another type than X";
-    return "";
-  };
-  return def;
+std::string WhyNormUnsupported(const NodeView& node) {
+  if (node.attributes.Int("stash_type") != 1) return node.op_type + " with a stash_type other than float";
+  if (node.inputs[0] != node.inputs[1]) return node.op_type + " with a scale of another type than X";
+  return "";
 }
 
-NPU_ONNX_KERNEL(
-    NormDef(OnnxDef("LayerNormalization", 17, 17, {{"X", kAllFloats}, {"Scale", kAllFloats}, {"B", kAllFloats, true}},
-                    {{"Y", kAllFloats}, {"Mean", {DType::kFloat32}, true}, {"InvStdDev", {DType::kFloat32}, true}},
-                    &MakeKernel<LayerNormalizationKernel>)));
-NPU_ONNX_KERNEL(NormDef(OnnxDef("RMSNormalization", 23, 23, {{"X", kAllFloats}, {"scale", kAllFloats}},
-                                {{"Y", kAllFloats}}, &MakeKernel<RMSNormalizationKernel>)));
+NPU_ONNX_KERNEL({
+    .type = "LayerNormalization",
+    .since = 17,
+    .until = 17,
+    .inputs = {Input("X", kAllFloats), Input("Scale", kAllFloats), OptionalInput("B", kAllFloats)},
+    .outputs = {Output("Y", kAllFloats), OptionalOutput("Mean", {DType::kFloat32}),
+                OptionalOutput("InvStdDev", {DType::kFloat32})},
+    .attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<LayerNormalizationKernel>,
+    .unsupported = WhyNormUnsupported,
+});
+NPU_ONNX_KERNEL({
+    .type = "RMSNormalization",
+    .since = 23,
+    .until = 23,
+    .inputs = {Input("X", kAllFloats), Input("scale", kAllFloats)},
+    .outputs = {Output("Y", kAllFloats)},
+    .attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<RMSNormalizationKernel>,
+    .unsupported = WhyNormUnsupported,
+});
 
 }  // namespace
 }  // namespace npu

@@ -85,9 +85,9 @@ template <class Op>
 class ArgKernel : public Kernel {
  public:
   explicit ArgKernel(const KernelInfo& info)
-      : axis_(info.attributes.Int("axis", 0)),
-        keep_dims_(info.attributes.Bool("keepdims", true)),
-        last_(info.attributes.Bool("select_last_index", false)) {}
+      : axis_(info.attributes.Int("axis")),
+        keep_dims_(info.attributes.Bool("keepdims")),
+        last_(info.attributes.Bool("select_last_index")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const bool scalar = x.shape.rank() == 0;  // it has axes 0 and -1, as in torch and onnxruntime
@@ -130,9 +130,15 @@ class ArgKernel : public Kernel {
 
 template <class Op>
 OpDef ArgDefinition() {
-  OpDef def = OnnxDef(Op::kName, 1, 13, {{"data", kNumeric}}, {{"reduced", kInt64}}, &MakeKernel<ArgKernel<Op>>);
-  def.attributes = {IntAttribute("axis", 0), IntAttribute("keepdims", 1), IntAttribute("select_last_index", 0)};
-  return def;
+  return {
+      .type = Op::kName,
+      .since = 1,
+      .until = 13,
+      .inputs = {Input("data", kNumeric)},
+      .outputs = {Output("reduced", kInt64)},
+      .attributes = {IntAttribute("axis", 0), IntAttribute("keepdims", 1), IntAttribute("select_last_index", 0)},
+      .make = MakeKernel<ArgKernel<Op>>,
+  };
 }
 
 NPU_ONNX_KERNEL(ArgDefinition<ArgMax>());

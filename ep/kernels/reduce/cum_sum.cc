@@ -33,7 +33,7 @@ void Accumulate(const T* x, T* y, int64_t n, int64_t stride, int64_t count, bool
 class CumSumKernel : public Kernel {
  public:
   explicit CumSumKernel(const KernelInfo& info)
-      : exclusive_(info.attributes.Bool("exclusive", false)), reverse_(info.attributes.Bool("reverse", false)) {}
+      : exclusive_(info.attributes.Bool("exclusive")), reverse_(info.attributes.Bool("reverse")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int axis = NormalizeAxis("CumSum", ReadHostInt("CumSum", "axis", ctx.Input(1)), x.shape.rank());
@@ -63,16 +63,18 @@ class CumSumKernel : public Kernel {
   bool exclusive_, reverse_;
 };
 
-OpDef CumSumDef() {
-  constexpr DTypeSet kTypes = SetOf(CumSumTypes{});
-  OpDef def = OnnxDef("CumSum", 11, 14, {{"x", kTypes}, HostInput("axis", kIndices)}, {{"y", kTypes}},
-                      &MakeKernel<CumSumKernel>);
-  def.attributes = {IntAttribute("exclusive", 0), IntAttribute("reverse", 0)};
-  def.may_alias = {{0, 0}};
-  return def;
-}
+constexpr DTypeSet kCumSumTypes = SetOf(CumSumTypes{});
 
-NPU_ONNX_KERNEL(CumSumDef());
+NPU_ONNX_KERNEL({
+    .type = "CumSum",
+    .since = 11,
+    .until = 14,
+    .inputs = {Input("x", kCumSumTypes), HostInput("axis", kIndices)},
+    .outputs = {Output("y", kCumSumTypes)},
+    .attributes = {IntAttribute("exclusive", 0), IntAttribute("reverse", 0)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<CumSumKernel>,
+});
 
 }  // namespace
 }  // namespace npu

@@ -239,7 +239,7 @@ class ReduceKernel : public Kernel {
  public:
   explicit ReduceKernel(const KernelInfo& info)
       : axes_(info.attributes.Ints("axes")),
-        keep_dims_(info.attributes.Bool("keepdims", true)),
+        keep_dims_(info.attributes.Bool("keepdims")),
         noop_(info.attributes.Bool("noop_with_empty_axes", false)) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
@@ -268,34 +268,44 @@ class ReduceKernel : public Kernel {
   bool keep_dims_, noop_;
 };
 
+// The axes as an attribute, and since the second version as an input.
 template <class Op>
 OpDef AttributeAxesDef(int since, int until) {
   constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
-  OpDef def =
-      OnnxDef(Op::kName, since, until, {{"data", kTypes}}, {{"reduced", kTypes}}, &MakeKernel<ReduceKernel<Op>>);
-  def.attributes = {IntsAttribute("axes"), IntAttribute("keepdims", 1)};
-  return def;
+  return {
+      .type = Op::kName,
+      .since = since,
+      .until = until,
+      .inputs = {Input("data", kTypes)},
+      .outputs = {Output("reduced", kTypes)},
+      .attributes = {IntsAttribute("axes"), IntAttribute("keepdims", 1)},
+      .make = MakeKernel<ReduceKernel<Op>>,
+  };
 }
-
 template <class Op>
 OpDef InputAxesDef(int since, int until) {
   constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
-  OpDef def = OnnxDef(Op::kName, since, until, {{"data", kTypes}, HostInput("axes", {DType::kInt64}, true)},
-                      {{"reduced", kTypes}}, &MakeKernel<ReduceKernel<Op>>);
-  def.attributes = {IntAttribute("keepdims", 1), IntAttribute("noop_with_empty_axes", 0)};
-  return def;
+  return {
+      .type = Op::kName,
+      .since = since,
+      .until = until,
+      .inputs = {Input("data", kTypes), OptionalHostInput("axes", {DType::kInt64})},
+      .outputs = {Output("reduced", kTypes)},
+      .attributes = {IntAttribute("keepdims", 1), IntAttribute("noop_with_empty_axes", 0)},
+      .make = MakeKernel<ReduceKernel<Op>>,
+  };
 }
 
-NPU_ONNX_KERNEL(AttributeAxesDef<ReduceSum>(1, 11));
-NPU_ONNX_KERNEL(InputAxesDef<ReduceSum>(13, 13));
+NPU_ONNX_KERNEL(ForShapes(AttributeAxesDef<ReduceSum>(1, 11), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(InputAxesDef<ReduceSum>(13, 13), ShapeArithmetic::kFirst));
 NPU_ONNX_KERNEL(AttributeAxesDef<ReduceMean>(1, 13));
 NPU_ONNX_KERNEL(InputAxesDef<ReduceMean>(18, 18));
-NPU_ONNX_KERNEL(AttributeAxesDef<ReduceMax>(1, 13));
-NPU_ONNX_KERNEL(InputAxesDef<ReduceMax>(18, 20));
-NPU_ONNX_KERNEL(AttributeAxesDef<ReduceMin>(1, 13));
-NPU_ONNX_KERNEL(InputAxesDef<ReduceMin>(18, 20));
-NPU_ONNX_KERNEL(AttributeAxesDef<ReduceProd>(1, 13));
-NPU_ONNX_KERNEL(InputAxesDef<ReduceProd>(18, 18));
+NPU_ONNX_KERNEL(ForShapes(AttributeAxesDef<ReduceMax>(1, 13), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(InputAxesDef<ReduceMax>(18, 20), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(AttributeAxesDef<ReduceMin>(1, 13), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(InputAxesDef<ReduceMin>(18, 20), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(AttributeAxesDef<ReduceProd>(1, 13), ShapeArithmetic::kFirst));
+NPU_ONNX_KERNEL(ForShapes(InputAxesDef<ReduceProd>(18, 18), ShapeArithmetic::kFirst));
 NPU_ONNX_KERNEL(AttributeAxesDef<ReduceSumSquare>(1, 13));
 NPU_ONNX_KERNEL(InputAxesDef<ReduceSumSquare>(18, 18));
 NPU_ONNX_KERNEL(AttributeAxesDef<ReduceL1>(1, 13));

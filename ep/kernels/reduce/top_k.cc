@@ -69,7 +69,7 @@ void TopKSlices(const AxisView& view, int64_t k, bool largest, const T* x, T* va
 class TopKKernel : public Kernel {
  public:
   explicit TopKKernel(const KernelInfo& info)
-      : axis_(info.attributes.Int("axis", -1)), largest_(info.attributes.Bool("largest", true)) {}
+      : axis_(info.attributes.Int("axis")), largest_(info.attributes.Bool("largest")) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int axis = NormalizeAxis("TopK", axis_, x.shape.rank());
@@ -97,15 +97,16 @@ class TopKKernel : public Kernel {
   bool largest_;
 };
 
-OpDef TopKDef() {
-  OpDef def = OnnxDef("TopK", 10, 24, {{"X", kNumeric}, HostInput("K", kInt64)},
-                      {{"Values", kNumeric}, {"Indices", kInt64}}, &MakeKernel<TopKKernel>);
-  // The result is always sorted, which `sorted` = 0 allows too.
-  def.attributes = {IntAttribute("axis", -1), IntAttribute("largest", 1), IntAttribute("sorted", 1)};
-  return def;
-}
-
-NPU_ONNX_KERNEL(TopKDef());
+NPU_ONNX_KERNEL({
+    .type = "TopK",
+    .since = 10,
+    .until = 24,
+    .inputs = {Input("X", kNumeric), HostInput("K", kInt64)},
+    .outputs = {Output("Values", kNumeric), Output("Indices", kInt64)},
+    // The result is always sorted, which `sorted` = 0 allows too.
+    .attributes = {IntAttribute("axis", -1), IntAttribute("largest", 1), IntAttribute("sorted", 1)},
+    .make = MakeKernel<TopKKernel>,
+});
 
 }  // namespace
 }  // namespace npu

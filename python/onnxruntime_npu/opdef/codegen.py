@@ -1,9 +1,11 @@
 """Writes what the build needs of the definitions: the C++ table of operator signatures that the
-kernel libraries compile in, and the type stubs of the eager functions.
+kernel libraries compile in, the headers that say at which position each argument stands, and the
+type stubs of the eager functions.
 
-Runs as ``python codegen.py <contrib_ops> <table.cc> <ops.pyi>``. The build machine may have neither
-torch, onnx nor onnxruntime, and the package's own ``__init__`` registers a provider that is not
-built yet; run as a script, this file therefore imports ``onnxruntime_npu.opdef`` without it.
+Runs as ``python codegen.py <contrib_ops> <table.cc> <headers> <ops.pyi>``. The build machine may
+have neither torch, onnx nor onnxruntime, and the package's own ``__init__`` registers a provider
+that is not built yet; run as a script, this file therefore imports ``onnxruntime_npu.opdef``
+without it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if __name__ == "__main__":
     package.__path__ = [str(Path(__file__).resolve().parent.parent)]
     sys.modules["onnxruntime_npu"] = package
 
-from onnxruntime_npu.opdef import DefinitionError, Op, load_ops, stubs
+from onnxruntime_npu.opdef import DefinitionError, Op, load_ops, positions, stubs
 from onnxruntime_npu.opdef.dtypes import NUMBERS
 from onnxruntime_npu.opdef.node_parts import ABSENT, Attribute
 from onnxruntime_npu.opdef.node_types import NodeType, node_types
@@ -136,19 +138,23 @@ def _type(name: str | None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write both files; returns the exit code."""
-    if len(arguments) != 3:
-        print("usage: codegen.py <contrib_ops folder> <table.cc> <ops.pyi>", file=sys.stderr)
+    """Write the files; returns the exit code."""
+    if len(arguments) != 4:
+        print("usage: codegen.py <contrib_ops> <table.cc> <headers> <ops.pyi>", file=sys.stderr)
         return 2
-    root, table, stub_file = (Path(a) for a in arguments)
+    root, table, header_folder, stub_file = (Path(a) for a in arguments)
     try:
         ops = load_ops([root]).values()
     except DefinitionError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for path, text in ((table, generate(ops)), (stub_file, stubs.generate(ops))):
+    files = {table: generate(ops), stub_file: stubs.generate(ops)}
+    files |= {header_folder / path: text for path, text in positions.headers(ops).items()}
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        # A header that did not change is left alone, and what includes it is not compiled again.
+        if path.suffix != ".h" or not path.is_file() or path.read_text() != text:
+            path.write_text(text)
     return 0
 
 
