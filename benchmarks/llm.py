@@ -24,7 +24,10 @@ import harness
 import llm_engines
 import models
 import plots
+import ratios
 import report
+import results
+import summary
 from peers import PEERS, Peers
 
 BATCHES = [1, 2, 4, 8]
@@ -183,7 +186,9 @@ def main() -> int:
         "--report-only", action="store_true", help="tables and plots of what was measured before"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="write docs/performance.md from all results"
+        "--write-docs",
+        action="store_true",
+        help="write this machine's report and docs/performance.md from all results",
     )
     arguments = harness.parse_arguments(parser)
     longest = max([*arguments.prefill, *(n + arguments.steps for n in arguments.decode)], default=0)
@@ -204,7 +209,7 @@ def main() -> int:
     print(text)
     print(f"tables, samples and plots: {arguments.out}")
     if arguments.write_docs:
-        report.write_docs(text)
+        summary.write(arguments.out, text, ratios.path_for(results.machine()).stem)
     return 0
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import results
 
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 # Ours over the best peer of the same precision.
 TARGETS = {
     ("bfloat16", "prefill"): 2.0,
@@ -197,28 +196,3 @@ def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
     if startup.exists():
         parts += ["### Session creation and memory\n", _startup(startup)]
     return "\n".join(parts)
-
-
-DOCS_HEAD = """\
-# Performance
-
-Written by `python benchmarks/llm.py --write-docs` from a run on one machine: the numbers say
-nothing about another. What counts is a ratio inside one run: engines take turns, round by round,
-each in a process that is stopped while it is not its turn; outputs are compared before anything is
-timed. `ours / best peer` is the median over the rounds of the ratio inside a round, to the peer for
-which it is smallest; a dash is an engine that was not in that row's run. Weights, cache and
-activations have the same precision on every side, and every engine computes logits for the last
-token only, brings them to the host and takes the largest there.
-
-Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
-GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
-llama.cpp and torch (transformers, eager). `make bench` installs them into `build/bench/peers` and
-measures; `make bench-check` compares the ratios with those stored in `benchmarks/ratios/`.
-[What the hardware leaves room for](performance_limits.md) is where a row cannot be met, and why.
-
-"""
-
-
-def write_docs(report: str) -> None:
-    """Write docs/performance.md."""
-    DOCS.write_text(DOCS_HEAD + report)

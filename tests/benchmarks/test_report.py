@@ -2,6 +2,7 @@
 
 import report
 import results
+import summary
 from results import Measurement, Run
 
 
@@ -65,3 +66,17 @@ def test_results_with_fewer_instructions_have_a_part_and_a_target_of_their_own(
     assert f"{title}\n" in whole and "≥ 1.3, 1.1" in whole
     assert "| bfloat16 M=512 | 1.25 | 1.25 | ≥ 1.0, 1.0 | met (+25%) |" in limited
     assert "≥ 1.3, 1.1" not in limited
+
+
+def test_the_performance_page_is_made_of_the_reports():
+    assert summary.DOCS.read_text() == summary.docs(), "run: python benchmarks/llm.py --write-docs"
+
+
+def test_the_summary_marks_the_ratios_below_their_target(tmp_path):
+    took = {
+        "M bfloat16 prefill 128": (1.0, 2.5, 4.0),
+        "M bfloat16 decode @128": (1.0, 1.2, 4.0),
+    }
+    results.save(run_of(took), tmp_path / "llm-M-bfloat16.json")
+    line = summary.of_models(tmp_path).splitlines()[2]
+    assert line == "| M, bfloat16 | 2.50 | - | - | **1.20** | - | - | ≥ 2.0, ≥ 1.3 |"
