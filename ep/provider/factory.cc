@@ -19,7 +19,7 @@ constexpr uint32_t kVendorId = 0x19E5;
 // Memory carries no vendor: only then does binding by device name, bind_input("npu", 0, ...), find it.
 constexpr uint32_t kMemoryVendorId = 0;
 constexpr char kDeviceIndexKey[] = "npu_index";
-constexpr char kVersion[] = "0.1.0";
+constexpr char kVersion[] = NPU_VERSION;
 
 Factory& Self(OrtEpFactory* self) { return *static_cast<Factory*>(self); }
 

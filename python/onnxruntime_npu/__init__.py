@@ -12,8 +12,7 @@ from typing import Any
 from .provider_library import get_ep_name, get_ep_names, get_library_path
 from .registration import register
 from .torch_hook import define_operators_with_torch
-
-__version__ = "0.1.0"
+from .version import __version__ as __version__
 
 # Public names that live in a submodule of another name; an operator name needs no entry.
 _HOMES = {

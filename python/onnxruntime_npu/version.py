@@ -1,7 +1,6 @@
-"""``torch_npu.version``."""
+"""``torch_npu.version``: the only place where the version of the package stands."""
 
 from __future__ import annotations
 
-from . import __version__ as __version__
-
+__version__ = "0.1.0"
 git_version = "Unknown"
