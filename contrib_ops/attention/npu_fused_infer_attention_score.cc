@@ -2,8 +2,8 @@
 // npu_fused_infer_attention_score.py.
 #include <string>
 
-#include "ep/kernels/attention/combination.h"
-#include "ep/kernels/attention/inference.h"
+#include "ep/kernels/attention/inference/combination.h"
+#include "ep/kernels/attention/inference/inference.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

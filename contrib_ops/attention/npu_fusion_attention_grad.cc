@@ -1,9 +1,9 @@
 // npu_fusion_attention_grad: the backward pass of npu_fusion_attention. The semantics are in npu_fusion_attention.py.
 #include <utility>
 
-#include "ep/kernels/attention/gradient.h"
-#include "ep/kernels/attention/launch.h"
-#include "ep/kernels/attention/training.h"
+#include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/attention/training/gradient.h"
+#include "ep/kernels/attention/training/training.h"
 
 namespace npu {
 namespace {

@@ -1,6 +1,6 @@
 // npu_incre_flash_attention: inference attention of one query row per sequence. The semantics are in
 // npu_incre_flash_attention.py.
-#include "ep/kernels/attention/inference.h"
+#include "ep/kernels/attention/inference/inference.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -1,5 +1,5 @@
 // npu_prompt_flash_attention: inference attention over a prompt. The semantics are in npu_prompt_flash_attention.py.
-#include "ep/kernels/attention/inference.h"
+#include "ep/kernels/attention/inference/inference.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -1,7 +1,7 @@
 // npu_scaled_masked_softmax(x, mask; scale, fixed_triu_mask) -> y. The semantics are in npu_scaled_masked_softmax.py.
-#include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -1,9 +1,9 @@
 // npu_rms_norm_backward(dy, self, gamma, rstd) -> dx, dgamma. The semantics are in npu_rms_norm_backward.py.
 #include <algorithm>
 
-#include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
