@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from onnxruntime_npu.errors import ExportError
-from onnxruntime_npu.exporter.modules import KeptNorm
+from onnxruntime_npu.exporter.decoder_modules import KeptNorm
 from onnxruntime_npu.exporter.proof import NotProven, attempt, compare
 from onnxruntime_npu.exporter.substitution import substitute
 

@@ -282,7 +282,8 @@ def test_a_device_of_another_type_is_named_as_it_is_written():
 
 
 def test_combined_tensors_have_storages_of_their_own():
-    from onnxruntime_npu import formats, utils
+    from onnxruntime_npu import utils
+    from onnxruntime_npu.torch_interop import formats
 
     x, y = torch.rand(2, 3).npu(), torch.rand(4).npu()
     both = utils.npu_combine_tensors([x, y])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .causal_lm import export_causal_lm
-from .module import export
+from .export_module import export
 from .report import ExportReport
 
 __all__ = ["ExportReport", "export", "export_causal_lm"]

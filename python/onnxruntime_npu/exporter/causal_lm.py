@@ -13,7 +13,7 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
-from . import graph as passes
+from . import graph_passes as passes
 from .checkpoint import Checkpoint, load_checkpoint
 from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ..errors import ExportError
 from .caches import DynamicStep, Step
-from .modules import (
+from .decoder_modules import (
     Attention,
     Decoder,
     DecoderLayer,

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from ..errors import ArgumentError
+from ..sampling import Chooser, Sampler, open_sampler
+from ..session.ortvalue import ortvalue_to_numpy
+from ..session.provider_library import get_ep_name
 from .decoding import StepModel, Stepper
-from .errors import ArgumentError
-from .ortvalue import ortvalue_to_numpy
-from .provider_library import get_ep_name
-from .sampling import Chooser, Sampler, open_sampler
 
 _MODEL = "model.onnx"
 

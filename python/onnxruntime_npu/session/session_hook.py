@@ -22,7 +22,8 @@ from typing import Any
 from onnxruntime import InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
-from . import _C, provider_library
+from .. import _C
+from . import provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"

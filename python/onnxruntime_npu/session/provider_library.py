@@ -24,7 +24,7 @@ class ProviderOption(NamedTuple):
 @functools.cache
 def get_library_path() -> str:
     """Absolute path of the provider library, for ``register_execution_provider_library``."""
-    return str(Path(__file__).resolve().parent / _LIBRARY)
+    return str(Path(__file__).resolve().parents[1] / _LIBRARY)
 
 
 def get_ep_name() -> str:

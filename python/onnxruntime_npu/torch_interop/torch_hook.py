@@ -21,14 +21,14 @@ def define_operators_with_torch() -> None:
 
 def _define() -> None:
     try:
-        from .opdef.torch_library import register
+        from ..opdef.torch_library import register
 
         if not register():  # the real torch_npu owns both names
             return
     except Exception as error:  # an import of torch must not fail for our sake
         warnings.warn(f"onnxruntime_npu could not define torch.ops.npu: {error}", stacklevel=2)
     try:
-        from . import torch_device
+        from .. import torch_device
 
         if torch_device.is_built():
             torch_device.register()

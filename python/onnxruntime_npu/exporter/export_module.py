@@ -11,7 +11,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..opdef import torch_library
-from . import graph as passes
+from . import graph_passes as passes
 from .proof import Findings
 from .report import ExportReport
 from .tracing import check_opset, finish, to_onnx, trace

@@ -15,9 +15,9 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
-from .errors import ArgumentError
-from .ortvalue import ortvalue_from_numpy, ortvalues_in_one_block
-from .provider_library import get_ep_name
+from ..errors import ArgumentError
+from ..session.ortvalue import ortvalue_from_numpy, ortvalues_in_one_block
+from ..session.provider_library import get_ep_name
 
 _CACHE_KEY = "onnxruntime_npu.cache"
 _PAST, _PRESENT = "past_key_values.", "present."

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 from .torch_npu_alias import install_as_torch_npu
 
 
@@ -31,7 +31,7 @@ def run_script(
         raise ArgumentError(f"run expected a script, got {script!r}, which does not exist")
     install_as_torch_npu()
     if cuda:
-        from .contrib import transfer_to_npu as transfer_to_npu
+        from ..contrib import transfer_to_npu as transfer_to_npu
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(script)))
     try:

@@ -162,7 +162,7 @@ def _check_npu(name: str, tensor: torch.Tensor) -> None:
 
 def _storable(name: str, acl_format: int | torch.Tensor, dimensions: int) -> Format:
     """Return the label that a storage gets when ``acl_format`` is asked for."""
-    from .npu.options import get_option
+    from ..npu.options import get_option
 
     if isinstance(acl_format, torch.Tensor):
         return get_npu_format(acl_format)

@@ -13,10 +13,10 @@ from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 from types import ModuleType
 
-from .errors import UnsupportedError
+from ..errors import UnsupportedError
 
 ALIAS = "torch_npu"
-_PACKAGE = __name__.rpartition(".")[0]
+_PACKAGE = __name__.partition(".")[0]
 _OBJECTS = {"torch_npu.npu.aclnn"}  # modules of torch_npu that are objects with properties here
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from onnxruntime import OrtValue
 from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
 
-from . import _C, torch_device
-from .opdef.dtypes import NAMES, NUMBERS
+from .. import _C, torch_device
+from ..opdef.dtypes import NAMES, NUMBERS
 
 if TYPE_CHECKING:
     import torch

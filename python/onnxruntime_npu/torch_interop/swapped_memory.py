@@ -21,7 +21,7 @@ def empty_with_swapped_memory(
     Raises:
         RuntimeError: the device is not an npu, or a dimension is negative.
     """
-    from . import torch_device
+    from .. import torch_device
 
     torch_device.register()
     where = torch.device("npu" if device is None else device)
