@@ -2,8 +2,8 @@
 
 from onnxruntime_npu.opdef import NotPortable
 
-from ._body_shapes import Shapes
-from ._inference_rows import bounded
+from .._body_shapes import Shapes
+from .._patterns import bounded
 
 NOT_PORTABLE = (
     "calls with 0 < keep_prob < 1, for ONNX has no Philox, and those of TND with pse, a full mask "

@@ -2,8 +2,12 @@
 
 from onnxruntime_npu.opdef import Sample
 
-from ._cases import refusals
-from ._inference_combinations import refuse_combinations
+from .._cases import refusals
+
+PREFIX = {
+    "key_shared_prefix": lambda make: make(1, 4, 2, 16),
+    "value_shared_prefix": lambda make: make(1, 4, 2, 16),
+}
 
 
 def add_refusals(op):
@@ -309,3 +313,61 @@ def add_refusals(op):
         kv_padding_size=lambda make: make.tensor([1, 2], dtype="int64"),
     )
     refuse_combinations(op, refuse)
+
+
+def refuse_combinations(op, refuse):
+    """State calls that must fail.
+
+    refuse: takes a message, an id, shapes and the arguments of a call in BSND.
+    """
+    refuse(
+        "no query_rope and key_rope with key_shared_prefix",
+        "prefix_and_rope",
+        **PREFIX,
+        query_rope=lambda make: make(2, 3, 4, 8),
+        key_rope=lambda make: make(2, 8, 2, 8),
+    )
+    refuse(
+        "no kv_padding_size with key_shared_prefix, got both",
+        "prefix_and_padding",
+        **PREFIX,
+        kv_padding_size=lambda make: make.tensor([1], dtype="int64"),
+    )
+    packed = (4, 4, 16), (4, 2, 16), (4, 2, 16)
+    heads_first = (4, 4, 16), (2, 4, 16), (2, 4, 16)
+    for layout in ("TND", "NTD", "TND_NTD", "NTD_TND"):
+        refuse(
+            f"no key_shared_prefix for input_layout {layout}, got one",
+            f"prefix_and_{layout.lower()}",
+            *(packed if layout.startswith("TND") else heads_first),
+            **PREFIX,
+            input_layout=layout,
+            actual_seq_lengths=[1, 4],
+            actual_seq_lengths_kv=[2, 4],
+        )
+    refuse(
+        "no key_shared_prefix with a cache of rank 5, got both",
+        "prefix_and_pieces",
+        (2, 3, 4, 16),
+        (5, 2, 1, 8, 16),
+        (5, 2, 1, 8, 16),
+        **PREFIX,
+        block_table=lambda make: make.ints(2, 2, high=5, dtype="int32"),
+        block_size=8,
+        actual_seq_lengths_kv=[16],
+    )
+
+    def integers_with_rope(make):
+        query, key = (make.ints(2, s, n, 16, dtype="int8") for s, n in ((3, 4), (8, 2)))
+        one = make.tensor([1.0], dtype="float32")
+        return Sample(
+            query, key, key, input_layout="BSND", num_heads=4, num_key_value_heads=2,
+            dequant_scale1=one, quant_scale1=one, dequant_scale2=one,
+            query_rope=make(2, 3, 4, 8), key_rope=make(2, 8, 2, 8),
+        )  # fmt: skip
+
+    op.errors(
+        integers_with_rope,
+        match=rf"\[{op.name}\] expected no query_rope and key_rope with query int8, got both",
+        id="int8_and_rope",
+    )

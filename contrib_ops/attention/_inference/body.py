@@ -1,10 +1,10 @@
-"""The portable ONNX form that the inference attention operators share; see _inference.py."""
+"""The portable ONNX form that the inference attention operators share."""
 
 from __future__ import annotations
 
-from ._body_shapes import Shapes
-from ._inference_operands import LAYOUTS
-from ._inference_rows import COMPRESSED, bounded
+from .._body_shapes import Shapes
+from .._patterns import COMPRESSED, bounded
+from .operands import LAYOUTS
 
 
 class Operands(Shapes):

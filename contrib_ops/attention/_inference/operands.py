@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxruntime_npu.opdef import ABSENT, check_indices, torch
 
-from ._inference_quantisation import unpack_int4
+from .quantisation import unpack_int4
 
 # input_layout: axes of query, key and value, and axes of the result.
 LAYOUTS = {

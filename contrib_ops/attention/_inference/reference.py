@@ -1,28 +1,4 @@
-"""The semantics that the inference attention operators share, in plain torch.
-
-An operator's reference hands its arguments to :func:`attend`, under the names that
-npu_fused_infer_attention_score gives them.
-
-Where torch_npu leaves a point open, this holds:
-
-- A query row that may see no key gives output 0 and log-sum-exp -inf; so do rows beyond the query
-  lengths, rows of padding, and all rows of an entry whose padding leaves no room for its rows.
-- A masked key adds nothing to its row, even if it or its value is NaN or infinite. (The portable
-  form in ONNX holds to this for scores, and for values beyond a sequence's length.)
-- Head sizes are any from 1 to 512, and the dtype may be float32 too.
-- A compressed mask of sparse modes 2, 3 and 4 is checked by its shape only.
-- Sparse mode 0 applies pre_tokens and next_tokens together with atten_mask, from the top left.
-- T layouts need both lists of lengths, and take neither pse_shift nor a full atten_mask.
-- Entries of block_table behind a sequence's length are never looked at.
-- Patterns count rows and keys from the first that is no padding, after the prefix has been put in
-  front of the keys. A full atten_mask and pse_shift speak of places in the tensors: their last axis
-  counts the prefix, then every row of key.
-- Integers of a cache stand for (x + offset) * scale, rounded after each step to the scales' dtype:
-  query's, or float32.
-- What torch_npu forbids together is refused: see _inference_combinations.py.
-- With query int8, weights are exp(score - maximum) quantised to int8; they are summed before that.
-  The kernel quantises against the maximum of the keys so far, the reference against that of all.
-"""
+"""Inference attention in plain torch: what a call checks and computes, from top to bottom."""
 
 from __future__ import annotations
 
@@ -32,11 +8,19 @@ from typing import Any
 
 from onnxruntime_npu.opdef import check, torch
 
-from ._inference_combinations import check_combination
-from ._inference_operands import Operands
-from ._inference_quantisation import dequantise, number, quantise
-from ._inference_rows import bounded, full_mask, is_compressed, lengths_per_batch, packed_rows
-from ._masked_product import masked_product
+from .._masked_product import masked_product
+from .._patterns import bounded
+from .combinations import check_combination
+from .operands import Operands
+from .quantisation import dequantise, number, quantise
+from .sequences import full_mask, is_compressed, lengths_per_batch, packed_rows
+
+
+def attend(op, query, key, value, **arguments):
+    """Return softmax(scale * Q K^T + pse_shift, masked) V and its log-sum-exp, [B, N, Sq, 1] or,
+    in T layouts, [T, N, 1] float32. The arguments are those of Call.
+    """
+    return Call(op, query, key, value, **arguments).run()
 
 
 @dataclass
@@ -473,10 +457,3 @@ class Call:
             f"got {shape}",
         )
         return pse[:, :, :rows, :keys].to(self.compute)
-
-
-def attend(op, query, key, value, **arguments):
-    """Return softmax(scale * Q K^T + pse_shift, masked) V and its log-sum-exp, [B, N, Sq, 1] or,
-    in T layouts, [T, N, 1] float32. The arguments are those of Call.
-    """
-    return Call(op, query, key, value, **arguments).run()

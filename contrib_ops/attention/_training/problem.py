@@ -2,8 +2,8 @@
 
 from onnxruntime_npu.opdef import check, torch
 
-from ._dropout import factors
-from ._inference_rows import bounded
+from .._dropout import factors
+from .._patterns import bounded
 
 LAYOUTS = {
     "BSH": "[B, S, N*D]",

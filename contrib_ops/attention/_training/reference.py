@@ -2,8 +2,8 @@
 
 from onnxruntime_npu.opdef import torch
 
-from ._fusion_attention_problem import WIDTH, Problem
-from ._masked_product import masked_product
+from .._masked_product import masked_product
+from .problem import WIDTH, Problem
 
 # sic: the schema's spelling
 ARGUMENTS = "int pre_tockens=2147483647, int next_tockens=2147483647, int inner_precise=0, "

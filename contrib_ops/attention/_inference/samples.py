@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxruntime_npu.opdef import Sample, torch
 
-from ._cases import compressed_mask
+from .._cases import compressed_mask
 
 
 def quantised_samples(make):
