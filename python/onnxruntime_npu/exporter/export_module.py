@@ -11,7 +11,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..opdef import torch_library
-from . import graph_passes as passes
+from . import graph_passes
 from .proof import Findings
 from .report import ExportReport
 from .tracing import check_opset, finish, to_onnx, trace
@@ -68,7 +68,7 @@ def export(
     onnx_model = to_onnx(
         trace(model, args, kwargs, dynamic_shapes), opset, dynamic_shapes=dynamic_shapes
     )
-    passes.tidy(onnx_model.graph)
+    graph_passes.tidy(onnx_model.graph)
     finish(onnx_model, path, report, Findings())
     report.seconds = round(time.monotonic() - started, 1)
     report.write(path.with_name(f"{path.name}.report.json"))
