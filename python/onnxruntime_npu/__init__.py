@@ -11,7 +11,7 @@ from typing import Any
 
 from .session.provider_library import get_ep_name, get_ep_names, get_library_path
 from .session.registration import register
-from .torch_interop.torch_hook import define_operators_with_torch
+from .torch_device.torch_hook import define_operators_with_torch
 
 __version__ = "0.1.0"
 
@@ -25,14 +25,14 @@ _HOMES = {
     "export": "exporter",
     "export_causal_lm": "exporter",
     "op_table": "opdef",
-    "install_as_torch_npu": "torch_interop.torch_npu_alias",
-    "Format": "torch_interop.formats",
-    "empty_with_format": "torch_interop.formats",
-    "empty_with_swapped_memory": "torch_interop.swapped_memory",
-    "get_npu_format": "torch_interop.formats",
-    "get_storage_size": "torch_interop.formats",
-    "npu_format_cast": "torch_interop.formats",
-    "npu_format_cast_": "torch_interop.formats",
+    "install_as_torch_npu": "torch_npu_compat.torch_npu_alias",
+    "Format": "torch_npu_compat.formats",
+    "empty_with_format": "torch_npu_compat.formats",
+    "empty_with_swapped_memory": "torch_npu_compat.swapped_memory",
+    "get_npu_format": "torch_npu_compat.formats",
+    "get_storage_size": "torch_npu_compat.formats",
+    "npu_format_cast": "torch_npu_compat.formats",
+    "npu_format_cast_": "torch_npu_compat.formats",
 }
 
 __all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register", *_HOMES]

@@ -233,7 +233,7 @@ def _generate(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from .torch_interop.script_runner import run_script
+    from .torch_npu_compat.script_runner import run_script
 
     run_script(arguments.script, arguments.arguments, module=arguments.module, cuda=arguments.cuda)
 

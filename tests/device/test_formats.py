@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 @pytest.fixture
 def formats():
     from onnxruntime_npu import npu, torch_device
-    from onnxruntime_npu.torch_interop import formats
+    from onnxruntime_npu.torch_npu_compat import formats
 
     if not torch_device.is_built():
         pytest.skip("this build has no torch device")

@@ -44,7 +44,7 @@ def test_more_than_an_exbibyte_is_refused_as_such():
 
 def test_combined_tensors_have_storages_of_their_own():
     from onnxruntime_npu import utils
-    from onnxruntime_npu.torch_interop import formats
+    from onnxruntime_npu.torch_npu_compat import formats
 
     x, y = torch.rand(2, 3).npu(), torch.rand(4).npu()
     both = utils.npu_combine_tensors([x, y])

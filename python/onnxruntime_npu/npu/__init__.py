@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..torch_interop import torch_bridge
+from .. import torch_bridge
 from . import _sanitizer as _sanitizer
 from . import amp as amp
 from . import devices as devices

@@ -11,8 +11,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .. import _C
-from ..torch_interop import torch_bridge
+from .. import _C, torch_bridge
 from ._arguments import checked_index, device_index, is_npu_device
 from ._lazy import init
 

@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from .. import torch_bridge
 from ..opdef.eager import writing_over
-from ..torch_interop import torch_bridge
 from .graph_tasks import (
     graph_task_group_begin,
     graph_task_group_end,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..torch_interop import torch_bridge
+from .. import torch_bridge
 
 DTYPES = {
     "Bool": "bool",

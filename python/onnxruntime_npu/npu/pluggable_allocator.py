@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import _C
-from ..torch_interop import torch_bridge
+from .. import _C, torch_bridge
 from ._lazy import init
 
 __all__ = ["NPUPluggableAllocator", "change_current_allocator"]

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import _C
-from ..torch_interop import torch_bridge
+from .. import _C, torch_bridge
 from ._arguments import checked_index
 from ._lazy import init, lazy_call
 from .devices import device_count

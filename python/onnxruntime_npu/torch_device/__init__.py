@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ..torch_interop import torch_bridge
-from ..torch_interop.torch_bridge import (
+from .. import torch_bridge
+from ..torch_bridge import (
     allocator_statistics,
     default_generator,
     draw_seed,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnsupportedError
+from .errors import UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ _extension: ModuleType | None = None
 
 def is_built() -> bool:
     """Say whether this build has the torch device."""
-    return importlib.util.find_spec("onnxruntime_npu._torch_build") is not None
+    return importlib.util.find_spec(f"{__package__}._torch_build") is not None
 
 
 def is_registered() -> bool:
@@ -43,14 +43,14 @@ def load() -> ModuleType:
         )
     import torch
 
-    from .._torch_build import TORCH_VERSION
+    from ._torch_build import TORCH_VERSION
 
     if torch.__version__ != TORCH_VERSION:
         raise UnsupportedError(
             f"the torch device of onnxruntime_npu was built for torch {TORCH_VERSION}, got "
             f"{torch.__version__}; install that version, or build onnxruntime_npu again"
         )
-    from .. import _torch  # type: ignore[attr-defined]
+    from . import _torch  # type: ignore[attr-defined]
 
     return _torch
 
