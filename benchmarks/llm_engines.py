@@ -94,7 +94,7 @@ class NpuModel(LanguageModel):
 
     def __init__(self, directory: str, threads: int, capacity: int) -> None:
         super().__init__()
-        from onnxruntime_npu.decoding import StepModel
+        from onnxruntime_npu.generation.decoding import StepModel
         from onnxruntime_npu.sampling import Chooser, Sampler
 
         options = session_options(threads)

@@ -17,7 +17,7 @@ file(GLOB op_generator CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/onnxrunti
 set(op_table "${PROJECT_BINARY_DIR}/generated/npu_op_table.cc")
 set(op_stubs "${NPU_LIBRARY_DIR}/ops.pyi")
 set(op_headers ${op_definitions})
-list(FILTER op_headers EXCLUDE REGEX "/_[^/]*$")
+list(FILTER op_headers INCLUDE REGEX "^${NPU_CONTRIB_OPS_DIR}/[^/]+/[^/_][^/]*[.]py$")
 list(TRANSFORM op_headers REPLACE "^${NPU_CONTRIB_OPS_DIR}/(.*)[.]py$" "${PROJECT_BINARY_DIR}/generated/contrib_ops/\\1.h")
 add_custom_command(
   OUTPUT "${op_table}" "${op_stubs}"

@@ -101,10 +101,11 @@ def check_one_definition(_fix: bool, files: list[Path]) -> bool:
 
 
 def check_import_circles(_fix: bool, _: list[Path]) -> bool:
-    """No module of the package imports itself by way of others, inside functions neither."""
-    found = import_circles.circles(ROOT / "python" / "onnxruntime_npu")
+    """No module or room of the package imports itself by way of others, in functions neither."""
+    package = ROOT / "python" / "onnxruntime_npu"
+    found = import_circles.circles(package) + import_circles.room_circles(package)
     for circle in found:
-        print("modules import each other in a circle:")
+        print("modules or rooms import each other in a circle:")
         for name, imports in circle.items():
             print(f"  {name} imports {', '.join(imports)}")
     return not found

@@ -1,6 +1,7 @@
-"""Modules of a Python package that import each other in a circle.
+"""Modules of a Python package, and its rooms, that import each other in a circle.
 
-An import inside a function counts as any other.
+An import inside a function counts as any other. A room is a folder or a module right below the
+package: rooms can make a circle where no two modules do.
 """
 
 from __future__ import annotations
@@ -12,8 +13,28 @@ from pathlib import Path
 
 def circles(package: Path) -> list[dict[str, list[str]]]:
     """Return each circle as its modules and which of the others each of them imports."""
+    return _circles(_import_graph(package))
+
+
+def room_circles(package: Path) -> list[dict[str, list[str]]]:
+    """Return each circle as its rooms and which of the others each of them imports."""
+    rooms: dict[str, set[str]] = {}
+    for name, imports in _import_graph(package).items():
+        imported = rooms.setdefault(_room(name), set())
+        imported.update(_room(other) for other in imports if _room(other) != _room(name))
+    return _circles(rooms)
+
+
+def _room(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def _import_graph(package: Path) -> dict[str, set[str]]:
     modules = dict(_modules(package))
-    imports = {name: _imports(name, path, modules) for name, path in modules.items()}
+    return {name: _imports(name, path, modules) for name, path in modules.items()}
+
+
+def _circles(imports: dict[str, set[str]]) -> list[dict[str, list[str]]]:
     return [
         {name: sorted(imports[name] & circle) for name in sorted(circle)}
         for circle in _components(imports)

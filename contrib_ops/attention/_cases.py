@@ -2,7 +2,7 @@
 
 from onnxruntime_npu.opdef import Sample, torch
 
-from ._inference_rows import COMPRESSED
+from ._patterns import COMPRESSED
 
 
 def compressed_mask():

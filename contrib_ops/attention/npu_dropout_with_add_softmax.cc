@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 #include "ep/runtime/philox.h"
 #include "ep/runtime/random.h"

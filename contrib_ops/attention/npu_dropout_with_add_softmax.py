@@ -108,7 +108,8 @@ def backward(grad_dropout, x1, alpha, prob, mask, softmax):
 
 @op.samples
 def samples(make):
-    # Derived tests compare values, so nothing is dropped; tests/ops/test_dropout.py drops.
+    # Derived tests compare values, so nothing is dropped;
+    # tests/ops/test_dropout_with_add_softmax.py drops.
     yield Sample(
         make.tensor([[2.0, 0.0]]),
         make.tensor([[0.0, 0.0]]),

@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "ep/kernels/attention/attention.h"
-#include "ep/kernels/attention/launch.h"
+#include "ep/kernels/attention/core/attention.h"
+#include "ep/kernels/attention/core/launch.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "ep/kernels/attention/combination.h"
-#include "ep/kernels/attention/inference.h"
+#include "ep/kernels/attention/inference/combination.h"
+#include "ep/kernels/attention/inference/inference.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -1,19 +1,19 @@
 """Inference attention, prefill and decode, over a key/value cache, with grouped query heads.
 
 Source: torch_npu.npu_fused_infer_attention_score. What torch_npu leaves open is settled in
-_inference.py, which also lists what torch_npu forbids and is refused: rope parts or prefixes
-together with what has no place for them. With softmax_lse_flag False the second result is [0.0].
-key_rope_antiquant_scale is reserved: it is taken and has no effect.
+the package _inference, which also lists what torch_npu forbids and is refused: rope parts or
+prefixes together with what has no place for them. With softmax_lse_flag False the second result is
+[0.0]. key_rope_antiquant_scale is reserved: it is taken and has no effect.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 
 from ._cases import catalogue_operands, compressed_mask, tolerate_rounded_weights
-from ._inference import attend
-from ._inference_body import attend_body
-from ._inference_operands import result_typings
-from ._inference_refusals import add_refusals
-from ._inference_samples import padded_samples, quantised_output_samples, quantised_samples
+from ._inference.body import attend_body
+from ._inference.operands import result_typings
+from ._inference.reference import attend
+from ._inference.refusals import add_refusals
+from ._inference.samples import padded_samples, quantised_output_samples, quantised_samples
 
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
 CACHES = [*FLOATS, "int8", "int32"]

@@ -1,11 +1,11 @@
 // npu_fusion_attention: attention for training. The semantics are in npu_fusion_attention.py; arguments are checked in
-// ep/kernels/attention/training.cc.
+// ep/kernels/attention/training/training.cc.
 #include "contrib_ops/attention/npu_fusion_attention.h"
 
 #include <utility>
 
-#include "ep/kernels/attention/launch.h"
-#include "ep/kernels/attention/training.h"
+#include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/attention/training/training.h"
 
 namespace npu {
 namespace {

@@ -28,10 +28,11 @@ Where torch_npu leaves a point open, this holds:
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 
 from ._cases import catalogue_operands, tolerate_rounded_weights
-from ._fusion_attention import ARGUMENTS, attend, gradients
-from ._fusion_attention_body import NOT_PORTABLE, Body
-from ._fusion_attention_problem import LAYOUTS
-from ._fusion_attention_samples import calls, pattern, wrong_calls
+from ._training.body import NOT_PORTABLE, Body
+from ._training.problem import LAYOUTS
+from ._training.reference import ARGUMENTS, attend, gradients
+from ._training.refusals import wrong_calls
+from ._training.samples import calls, pattern
 
 op = npu_op(
     "npu_fusion_attention(Tensor query, Tensor key, Tensor value, int head_num, "

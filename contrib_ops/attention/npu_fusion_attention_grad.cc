@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "ep/kernels/attention/gradient.h"
-#include "ep/kernels/attention/launch.h"
-#include "ep/kernels/attention/training.h"
+#include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/attention/training/gradient.h"
+#include "ep/kernels/attention/training/training.h"
 
 namespace npu {
 namespace {

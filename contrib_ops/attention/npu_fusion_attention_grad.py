@@ -5,9 +5,10 @@ Source: torch_npu.npu_fusion_attention_grad.
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op
 
-from ._fusion_attention import ARGUMENTS, attend, gradients
-from ._fusion_attention_body import NOT_PORTABLE, Body
-from ._fusion_attention_samples import calls, wrong_calls
+from ._training.body import NOT_PORTABLE, Body
+from ._training.reference import ARGUMENTS, attend, gradients
+from ._training.refusals import wrong_calls
+from ._training.samples import calls
 
 op = npu_op(
     "npu_fusion_attention_grad(Tensor query, Tensor key, Tensor value, Tensor dy, int head_num, "

@@ -2,7 +2,7 @@
 // npu_incre_flash_attention.py.
 #include "contrib_ops/attention/npu_incre_flash_attention.h"
 
-#include "ep/kernels/attention/inference.h"
+#include "ep/kernels/attention/inference/inference.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -1,7 +1,7 @@
 """Inference attention of one query row per sequence over a key/value cache: decode.
 
 Source: torch_npu.npu_incre_flash_attention: npu_fused_infer_attention_score for one row, without
-patterns, rope parts and prefixes. What torch_npu leaves open is settled in _inference.py.
+patterns, rope parts and prefixes. What torch_npu leaves open is settled in the package _inference.
 padding_mask is reserved, and so are dequant_scale1, quant_scale1 and dequant_scale2, because query
 is never int8. inner_precise chooses between ways to compute on the device: it has no effect here.
 """
@@ -9,9 +9,9 @@ is never int8. inner_precise chooses between ways to compute on the device: it h
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op
 
 from ._cases import refusals
-from ._inference import attend
-from ._inference_body import attend_body
-from ._inference_operands import result_typings
+from ._inference.body import attend_body
+from ._inference.operands import result_typings
+from ._inference.reference import attend
 
 CACHES = [*FLOATS, "int8"]
 

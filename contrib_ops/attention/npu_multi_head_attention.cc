@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ep/kernels/attention/dropout.h"
-#include "ep/kernels/attention/softmax_row.h"
+#include "ep/kernels/attention/core/dropout.h"
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/gemm.h"
+#include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -1,7 +1,7 @@
 // npu_prompt_flash_attention: inference attention over a prompt. The semantics are in npu_prompt_flash_attention.py.
 #include "contrib_ops/attention/npu_prompt_flash_attention.h"
 
-#include "ep/kernels/attention/inference.h"
+#include "ep/kernels/attention/inference/inference.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

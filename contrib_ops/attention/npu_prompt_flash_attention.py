@@ -2,16 +2,16 @@
 
 Source: torch_npu.npu_prompt_flash_attention: npu_fused_infer_attention_score without a cache in
 pages or integers, rope parts, prefixes and padding. What torch_npu leaves open is settled in
-_inference.py. With no atten_mask pre_tokens and next_tokens have no effect; a single query row is
-nothing special; sparse mode 3 is bound to the last row and key. padding_mask is reserved.
+the package _inference. With no atten_mask pre_tokens and next_tokens have no effect; a single query
+row is nothing special; sparse mode 3 is bound to the last row and key. padding_mask is reserved.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
 from ._cases import catalogue_operands, compressed_mask, refusals, tolerate_rounded_weights
-from ._inference import attend
-from ._inference_body import attend_body
-from ._inference_operands import result_typings
+from ._inference.body import attend_body
+from ._inference.operands import result_typings
+from ._inference.reference import attend
 
 OPERANDS = [*FLOATS, "int8"]
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32

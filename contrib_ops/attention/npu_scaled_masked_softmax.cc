@@ -1,9 +1,9 @@
 // npu_scaled_masked_softmax(x, mask; scale, fixed_triu_mask) -> y. The semantics are in npu_scaled_masked_softmax.py.
 #include "contrib_ops/attention/npu_scaled_masked_softmax.h"
 
-#include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "ep/kernels/attention/softmax_row.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -9,29 +9,29 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .provider_library import get_ep_name, get_ep_names, get_library_path
-from .registration import register
-from .torch_hook import define_operators_with_torch
+from .session.provider_library import get_ep_name, get_ep_names, get_library_path
+from .session.registration import register
+from .torch_device.torch_hook import define_operators_with_torch
 from .version import __version__ as __version__
 
 # Public names that live in a submodule of another name; an operator name needs no entry.
 _HOMES = {
-    "assignment": "node_assignment",
-    "ortvalue_from_numpy": "ortvalue",
-    "ortvalue_from_torch": "ortvalue",
-    "ortvalue_to_numpy": "ortvalue",
-    "ortvalue_to_torch": "ortvalue",
+    "assignment": "session.node_assignment",
+    "ortvalue_from_numpy": "session.ortvalue",
+    "ortvalue_from_torch": "session.ortvalue",
+    "ortvalue_to_numpy": "session.ortvalue",
+    "ortvalue_to_torch": "session.ortvalue",
     "export": "exporter",
     "export_causal_lm": "exporter",
     "op_table": "opdef",
-    "install_as_torch_npu": "torch_npu_alias",
-    "Format": "formats",
-    "empty_with_format": "formats",
-    "empty_with_swapped_memory": "swapped_memory",
-    "get_npu_format": "formats",
-    "get_storage_size": "formats",
-    "npu_format_cast": "formats",
-    "npu_format_cast_": "formats",
+    "install_as_torch_npu": "torch_npu_compat.torch_npu_alias",
+    "Format": "torch_npu_compat.formats",
+    "empty_with_format": "torch_npu_compat.formats",
+    "empty_with_swapped_memory": "torch_npu_compat.swapped_memory",
+    "get_npu_format": "torch_npu_compat.formats",
+    "get_storage_size": "torch_npu_compat.formats",
+    "npu_format_cast": "torch_npu_compat.formats",
+    "npu_format_cast_": "torch_npu_compat.formats",
 }
 
 __all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register", *_HOMES]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .errors import ArgumentError, ExportError, UnsupportedError
+from .exporter.architectures import supported
 
 _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
@@ -73,8 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser(
         "export",
         help="a Hugging Face model directory to ONNX with npu:: operators",
-        description="Export a Llama-family model (llama, mistral, mixtral, qwen2, qwen3 and what "
-        "computes the same) to OUT_DIR/model.onnx with its tokenizer and export_report.json.",
+        description=f"Export a Llama-family model ({supported()}) to OUT_DIR/model.onnx with its "
+        "tokenizer and export_report.json.",
     )
     export.add_argument(
         "model_dir", metavar="MODEL_DIR", help="directory with safetensors or GGUF, or a GGUF file"
@@ -232,7 +233,7 @@ def _generate(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from .script_runner import run_script
+    from .torch_npu_compat.script_runner import run_script
 
     run_script(arguments.script, arguments.arguments, module=arguments.module, cuda=arguments.cuda)
 

@@ -11,29 +11,18 @@ import pytest
 import torch
 import transformers
 from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.architectures import ARCHITECTURES
 
-CONFIGS: dict[str, tuple[type, dict[str, Any]]] = {
-    "llama": (transformers.LlamaConfig, {}),
-    "llama-tied": (transformers.LlamaConfig, {"tie_word_embeddings": True}),
-    "qwen2": (transformers.Qwen2Config, {}),
-    "qwen3": (transformers.Qwen3Config, {"head_dim": 32}),
-    "mistral": (transformers.MistralConfig, {"sliding_window": 4}),
-    "qwen2-moe": (
-        transformers.Qwen2MoeConfig,
-        {
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 48,
-            "shared_expert_intermediate_size": 48,
-        },
-    ),
-    "phi3": (transformers.Phi3Config, {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}),
+# Every supported architecture, and what its list does not tell apart.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{a.model_type: (a.model_type, a.tested) for a in ARCHITECTURES},
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
 }
 
 
 def tiny_model(kind: str, **changes: Any) -> Any:
     """Return a random model whose activations are large enough for mistakes to show."""
-    config_class, special = CONFIGS[kind]
+    model_type, special = CONFIGS[kind]
     settings = {
         "vocab_size": 97,
         "hidden_size": 64,
@@ -46,7 +35,8 @@ def tiny_model(kind: str, **changes: Any) -> Any:
         **changes,
     }
     torch.manual_seed(11)
-    model = transformers.AutoModelForCausalLM.from_config(config_class(**settings)).eval()
+    config = transformers.AutoConfig.for_model(model_type, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

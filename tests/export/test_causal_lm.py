@@ -106,7 +106,7 @@ def test_halves_are_as_exact_as_transformers(exported, dtype, cache):
         assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2-moe"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2_moe"])
 def test_float16_runs_on_the_cpu_through_function_bodies(exported, kind):
     _, directory, _ = exported(kind, cache="dynamic", dtype="float16")
     npu, cpu = (forced_logits(directory, p, PROMPTS, CONTINUATIONS) for p in PROVIDERS)

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 from onnxruntime_npu.errors import ExportError
-from onnxruntime_npu.exporter.modules import KeptNorm
 from onnxruntime_npu.exporter.proof import NotProven, attempt, compare
+from onnxruntime_npu.exporter.roles.norm import KeptNorm
 from onnxruntime_npu.exporter.substitution import substitute
 
 from .conftest import tiny_model
@@ -60,7 +60,7 @@ class Sharpened(torch.nn.Module):
 
 
 def test_experts_that_compute_something_else_are_refused():
-    model = tiny_model("qwen2-moe")
+    model = tiny_model("qwen2_moe")
     model.model.layers[1].mlp.experts.act_fn = torch.nn.Tanh()
     _, findings = substitute(model, consume=False)
     assert {k["reason"] for k in findings.kept} == {

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import onnxruntime_npu
 import pytest
-from onnxruntime_npu import provider_library
+from onnxruntime_npu.session import provider_library
 from provider_models import CPU, NPU, add_model, npu_session, providers_of, run_python
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

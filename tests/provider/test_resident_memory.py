@@ -10,7 +10,7 @@ import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime_npu import ortvalue_from_numpy, ortvalue_to_numpy
-from onnxruntime_npu.ortvalue import ortvalues_in_one_block
+from onnxruntime_npu.session.ortvalue import ortvalues_in_one_block
 from provider_models import make_model, npu_session, run_python
 
 MIB = 1 << 20

@@ -33,3 +33,19 @@ def test_imports_for_the_type_checker_and_extensions_close_none(tmp_path):
     a = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import f\n"
     b = "from . import _C, a\n"
     assert circles_of(tmp_path, __init__="from . import b\n", a=a, b=b) == []
+
+
+def test_rooms_are_circular_although_no_modules_are(tmp_path):
+    package = tmp_path / "package"
+    for room, files in {
+        "a": {"low": "", "high": "from ..b.middle import f\n"},
+        "b": {"middle": "def f():\n    from ..a import low\n    return low\n"},
+        "c": {"top": "from ..a import high\nfrom . import other\n", "other": ""},
+    }.items():
+        (package / room).mkdir(parents=True)
+        for name, text in {"__init__": "", **files}.items():
+            (package / room / f"{name}.py").write_text(text)
+    (package / "__init__.py").write_text("from .c import top\n")
+    assert import_circles.circles(package) == []
+    circle = {"package.a": ["package.b"], "package.b": ["package.a"]}
+    assert import_circles.room_circles(package) == [circle]

@@ -1,10 +1,12 @@
 """Results and gradients of npu tensors against the CPU's, over element types."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 # In float and rounded once, here; the CPU rounds 16-bit floats in between, too.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -33,6 +35,21 @@ def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
         torch.testing.assert_close(
             got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale, equal_nan=True
         )
+
+
+def equal_on_cpu(function: Callable[..., Any], *tensors: torch.Tensor, **tolerance: float) -> None:
+    """The function's results of npu tensors are on npu, and those of the CPU in value and type."""
+    got, expected = function(*(t.npu() for t in tensors)), function(*tensors)
+    if isinstance(expected, torch.Tensor):
+        got, expected = [got], [expected]
+    for g, e in zip(got, expected, strict=True):
+        assert g.device.type == "npu"
+        torch.testing.assert_close(g.cpu(), e, equal_nan=True, **tolerance)
+
+
+def both(function: Callable[[str], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The function's results on npu and on the CPU, both there."""
+    return function("npu").cpu(), function("cpu")
 
 
 def make(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:

@@ -65,3 +65,12 @@ def test_a_convolution_without_room_is_refused():
         2,
         2,
     )
+
+
+@pytest.mark.parametrize("convolution", ["conv2d", "conv_transpose2d"])
+def test_a_convolution_rounds_once_after_its_bias(convolution):
+    function = getattr(torch.nn.functional, convolution)
+    x, w, b = torch.randn(1, 4, 9, 9), torch.randn(4, 4, 3, 3), torch.randn(4) * 50
+    x, w, b = x.half(), w.half(), b.half()
+    expected = function(x.double(), w.double(), b.double()).half()
+    assert (function(x.npu(), w.npu(), b.npu()).cpu() != expected).sum() <= 1

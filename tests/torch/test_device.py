@@ -25,6 +25,88 @@ def reload(value, **kwargs):
     return torch.load(file, **kwargs)
 
 
+def train(device: str) -> tuple[float, list[torch.Tensor]]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(11, 8, padding_idx=0),
+        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16),
+        torch.nn.Linear(16, 16), torch.nn.SiLU(), torch.nn.Linear(16, 8), torch.nn.Sigmoid(),
+        torch.nn.Linear(8, 5), torch.nn.Tanh(), torch.nn.ReLU(),
+    ).to(device)  # fmt: skip
+    tokens = torch.randint(0, 11, (4, 6), generator=torch.Generator().manual_seed(1)).to(device)
+    target = (tokens.flatten() % 5).masked_fill(tokens.flatten() == 3, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
+    for _ in range(3):
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item(), [p.detach().cpu() for p in model.parameters()]
+
+
+SEVERAL_DEVICES = """
+import onnxruntime_npu, torch
+a = torch.arange(6.0).npu(1)
+assert a.device.index == 1 and a.to("npu:0").device.index == 0
+assert torch.equal(a.to("npu:0").cpu(), torch.arange(6.0))
+with torch.device("npu:1"):
+    assert torch.ones(2).device.index == 1
+# Numbers go where the tensors are, whichever device is current.
+b = (((a + 2) * 0.5 - 1).clamp(0.25, 2) % 1.5).masked_fill(a > 4, 7)
+b = torch.where(a < 1, b, 3.0) + torch.tensor(1.0)
+assert b.device.index == 1 and b.tolist() == [1.25, 4, 4, 4, 4, 4], b
+assert torch.add(a, a, alpha=2).device.index == 1
+assert torch.rand(3, device="npu:1").device.index == 1
+assert (a @ a).device.index == 1 and a.half().mul(0.5).sum().item() == 7.5 and a[a > 2].sum() == 12
+try:
+    a + torch.ones(6, device="npu:0")
+except RuntimeError as error:
+    assert "same device" in str(error), error
+else:
+    raise AssertionError("tensors of two devices in one operator")
+"""
+
+ANOTHER_TORCH = """
+import warnings, sys
+import onnxruntime_npu._torch_build as build
+build.TORCH_VERSION = "1.0.0"
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import onnxruntime_npu, torch
+assert any("built for torch 1.0.0, got" in str(w.message) for w in caught), caught
+assert onnxruntime_npu.npu_silu(torch.ones(2)).shape == (2,)
+"""
+
+THE_REAL_ONE = """
+import sys, types, warnings
+real = sys.modules["torch_npu"] = types.ModuleType("torch_npu")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import onnxruntime_npu, torch
+assert sum("torch_npu is loaded" in str(w.message) for w in caught) == 1, caught
+assert not hasattr(torch, "npu")
+"""
+
+DEVICE_BEFORE_TORCH = """
+import warnings
+warnings.simplefilter("error")
+from onnxruntime_npu import torch_device
+torch_device.default_generator()
+import torch
+assert torch_device.is_registered() and torch.ones(2, device="npu").sum().item() == 2
+"""
+
+FALLBACK = """
+import torch, onnxruntime_npu
+x = torch.ones(4, 4, device="npu")
+assert (x @ x + x).sum().item() == 80
+try:
+    print(torch.linalg.det(x))
+except NotImplementedError as error:
+    print("refused:", error)
+"""
+
+
 def test_files():
     host = values(4, 6)
     device = host.npu()
@@ -138,25 +220,6 @@ def test_random_distributions():
     drawn = torch.bincount(torch.multinomial(weights, n, True).cpu(), minlength=3).tolist()
     assert drawn[1] == 0 and abs(drawn[0] / n - 0.1) < error
     assert sorted(torch.multinomial(weights + 1, 3).tolist()) == [0, 1, 2]
-
-
-def train(device: str) -> tuple[float, list[torch.Tensor]]:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Embedding(11, 8, padding_idx=0),
-        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16),
-        torch.nn.Linear(16, 16), torch.nn.SiLU(), torch.nn.Linear(16, 8), torch.nn.Sigmoid(),
-        torch.nn.Linear(8, 5), torch.nn.Tanh(), torch.nn.ReLU(),
-    ).to(device)  # fmt: skip
-    tokens = torch.randint(0, 11, (4, 6), generator=torch.Generator().manual_seed(1)).to(device)
-    target = (tokens.flatten() % 5).masked_fill(tokens.flatten() == 3, -100)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2, foreach=False)
-    for _ in range(3):
-        loss = F.cross_entropy(model(tokens).flatten(0, 1), target)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return loss.item(), [p.detach().cpu() for p in model.parameters()]
 
 
 @pytest.mark.usefixtures("no_fallback")
@@ -298,64 +361,9 @@ def test_eight_threads_with_a_stream_each():
     assert results == {i: float(i) for i in range(8)}
 
 
-SEVERAL_DEVICES = """
-import onnxruntime_npu, torch
-a = torch.arange(6.0).npu(1)
-assert a.device.index == 1 and a.to("npu:0").device.index == 0
-assert torch.equal(a.to("npu:0").cpu(), torch.arange(6.0))
-with torch.device("npu:1"):
-    assert torch.ones(2).device.index == 1
-# Numbers go where the tensors are, whichever device is current.
-b = (((a + 2) * 0.5 - 1).clamp(0.25, 2) % 1.5).masked_fill(a > 4, 7)
-b = torch.where(a < 1, b, 3.0) + torch.tensor(1.0)
-assert b.device.index == 1 and b.tolist() == [1.25, 4, 4, 4, 4, 4], b
-assert torch.add(a, a, alpha=2).device.index == 1
-assert torch.rand(3, device="npu:1").device.index == 1
-assert (a @ a).device.index == 1 and a.half().mul(0.5).sum().item() == 7.5 and a[a > 2].sum() == 12
-try:
-    a + torch.ones(6, device="npu:0")
-except RuntimeError as error:
-    assert "same device" in str(error), error
-else:
-    raise AssertionError("tensors of two devices in one operator")
-"""
-
-
 def test_several_devices(monkeypatch):
     monkeypatch.setenv("ORT_NPU_DEVICE_COUNT", "2")
     subprocess.run([sys.executable, "-c", SEVERAL_DEVICES], check=True, timeout=900)
-
-
-ANOTHER_TORCH = """
-import warnings, sys
-import onnxruntime_npu._torch_build as build
-build.TORCH_VERSION = "1.0.0"
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    import onnxruntime_npu, torch
-assert any("built for torch 1.0.0, got" in str(w.message) for w in caught), caught
-assert onnxruntime_npu.npu_silu(torch.ones(2)).shape == (2,)
-"""
-
-THE_REAL_ONE = """
-import sys, types, warnings
-real = sys.modules["torch_npu"] = types.ModuleType("torch_npu")
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    import onnxruntime_npu, torch
-assert sum("torch_npu is loaded" in str(w.message) for w in caught) == 1, caught
-assert not hasattr(torch, "npu")
-"""
-
-
-DEVICE_BEFORE_TORCH = """
-import warnings
-warnings.simplefilter("error")
-from onnxruntime_npu import torch_device
-torch_device.default_generator()
-import torch
-assert torch_device.is_registered() and torch.ones(2, device="npu").sum().item() == 2
-"""
 
 
 @pytest.mark.parametrize(
@@ -391,17 +399,6 @@ def test_attention_has_the_layout_that_a_compiler_is_told(rows, value_size):
     torch.testing.assert_close(compiled, attend(q, k, v))
 
 
-FALLBACK = """
-import torch, onnxruntime_npu
-x = torch.ones(4, 4, device="npu")
-assert (x @ x + x).sum().item() == 80
-try:
-    print(torch.linalg.det(x))
-except NotImplementedError as error:
-    print("refused:", error)
-"""
-
-
 def test_the_fallback_to_the_cpu_can_be_forbidden(run_python):
     def output(script, value):
         return run_python(script, TORCH_NPU_FALLBACK_CPU_DISABLE=value, ORT_NPU_LOG="warning")[1]
@@ -414,3 +411,8 @@ def test_the_fallback_to_the_cpu_can_be_forbidden(run_python):
     assert "refused" not in allowed and allowed.count("will fall back to run on the CPU") == 1
     wrong = output(FALLBACK.replace("NotImplementedError", "(ValueError, RuntimeError)"), "yes")
     assert "refused" in wrong and "TORCH_NPU_FALLBACK_CPU_DISABLE" in wrong
+
+
+def test_a_device_of_another_type_is_named_as_it_is_written():
+    with pytest.raises(ValueError, match="Expected a npu device, but got: cpu;"):
+        torch.npu.current_stream(torch.device("cpu"))

@@ -29,6 +29,19 @@ def held_back(stream):
     return gate
 
 
+def ort_pinned(shape):
+    device = next(d for d in ort.get_ep_devices() if d.ep_name == "NPUExecutionProvider")
+    info = device.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+    return ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, memory_info=info)
+
+
+def as_torch(value):
+    """Return a CPU tensor over the pinned memory of an OrtValue."""
+    size = int(np.prod(value.shape()))
+    memory = (ctypes.c_float * size).from_address(value.data_ptr())
+    return torch.frombuffer(memory, dtype=torch.float32).reshape(value.shape())
+
+
 def test_freed_memory_serves_again():
     first = torch.tensor([1.0]).pin_memory()
     address = first.data_ptr()
@@ -208,19 +221,6 @@ print(os.waitstatus_to_exitcode(status), int(device.sum()))
     assert run_python(code) == (0, "0 1000\n")
 
 
-def ort_pinned(shape):
-    device = next(d for d in ort.get_ep_devices() if d.ep_name == "NPUExecutionProvider")
-    info = device.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
-    return ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, memory_info=info)
-
-
-def as_torch(value):
-    """Return a CPU tensor over the pinned memory of an OrtValue."""
-    size = int(np.prod(value.shape()))
-    memory = (ctypes.c_float * size).from_address(value.data_ptr())
-    return torch.frombuffer(memory, dtype=torch.float32).reshape(value.shape())
-
-
 def test_torch_knows_the_pinned_memory_of_onnxruntime():
     before = npu.host_memory_stats()["active_bytes.current"]
     value = ort_pinned([4, 1024])
@@ -287,3 +287,33 @@ def test_accumulated_statistics_are_reset():
     assert torch.accelerator.memory_stats()["allocation.all.allocated"] > 0
     torch.accelerator.reset_accumulated_memory_stats()
     assert torch.accelerator.memory_stats()["allocation.all.allocated"] == 0
+
+
+@pytest.mark.usefixtures("still_memory")
+def test_swapped_memory_does_not_count_against_the_device():
+    import onnxruntime_npu
+
+    before = torch.npu.memory_allocated()
+    x = onnxruntime_npu.empty_with_swapped_memory((256, 256), dtype=torch.half, device="npu:0")
+    assert torch.npu.memory_allocated() == before
+    assert x.device.type == "npu" and x.dtype == torch.half and x.shape == (256, 256)
+    y = x.fill_(2) * 3
+    del x
+    assert y.eq(6).all().item()
+    assert onnxruntime_npu.empty_with_swapped_memory((0, 2)).numel() == 0
+    with pytest.raises(RuntimeError, match="expected an npu, got cpu"):
+        onnxruntime_npu.empty_with_swapped_memory((2,), device="cpu")
+
+
+def test_pinned_memory_that_should_expand_is_said_to_be_missing(run_python):
+    def output(value):
+        conf = f"pin_memory_expandable_segments:{value}"
+        return run_python(
+            "import onnxruntime_npu; onnxruntime_npu.npu.init()",
+            PYTORCH_NPU_ALLOC_CONF=conf,
+            ORT_NPU_LOG="warning",
+        )
+
+    code, text = output(True)
+    assert code == 0 and "the host NPU does not support this feature" in text
+    assert output(False) == (0, "")

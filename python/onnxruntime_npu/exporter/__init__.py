@@ -1,9 +1,24 @@
-"""Export of torch models to ONNX with fused ``npu::`` operators."""
+"""Export of torch models to ONNX with fused ``npu::`` operators.
+
+Importing the package imports no torch: the command line reads the list of architectures.
+"""
 
 from __future__ import annotations
 
-from .causal_lm import export_causal_lm
-from .module import export
-from .report import ExportReport
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .causal_lm import export_causal_lm
+    from .export_module import export
+    from .report import ExportReport
 
 __all__ = ["ExportReport", "export", "export_causal_lm"]
+
+_HOMES = {"ExportReport": "report", "export": "export_module", "export_causal_lm": "causal_lm"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
-from . import graph as passes
+from . import graph_passes
 from .checkpoint import Checkpoint, load_checkpoint
 from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface
@@ -143,8 +143,8 @@ def _onnx_model(interface: Interface, opset: int) -> ir.Model:
     shapes = (*dynamic[:leading], dynamic[leading:])
     program = trace(interface, interface.example(), None, shapes)
     model = to_onnx(program, opset, interface.input_names, interface.output_names)
-    passes.name_dimensions(model.graph, dimensions)
-    passes.tidy(model.graph)
+    graph_passes.name_dimensions(model.graph, dimensions)
+    graph_passes.tidy(model.graph)
     model.metadata_props["onnxruntime_npu.cache"] = interface.cache
     return model
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .caches import DynamicStep, StaticStep, compressed_causal_mask
-from .modules import Decoder
+from .roles.decoder import Decoder
 
 CACHES = ("dynamic", "static")
 LOGITS = ("last", "all")

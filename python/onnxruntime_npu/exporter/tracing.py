@@ -17,7 +17,7 @@ import torch
 from ..errors import ArgumentError, ExportError
 from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
-from .graph import count_nodes
+from .graph_passes import count_nodes
 from .proof import Findings
 from .report import ExportReport
 from .traced_ops import traced_translations

@@ -1,7 +1,7 @@
 """Every row of torch_npu's device API, and what it does on the host NPU.
 
-tests/device/test_api_rows.py calls each of them; ``python -m onnxruntime_npu.npu.api_table`` prints
-docs/device_api.md.
+tests/device/test_api_table.py calls each of them; ``python -m onnxruntime_npu.npu.api_table``
+prints docs/device_api.md.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def markdown() -> str:
         "# Device API",
         "",
         "Generated from `python/onnxruntime_npu/npu/api_table.py`, whose rows",
-        "`tests/device/test_api_rows.py` calls one by one. `npu.x` is `torch.npu.x` and",
+        "`tests/device/test_api_table.py` calls one by one. `npu.x` is `torch.npu.x` and",
         "`torch_npu.npu.x`; `utils.x` is `torch_npu.utils.x`. An empty last column: as torch_npu",
         "describes it.",
     ]

@@ -1,7 +1,7 @@
 """Finds the definitions: every ``<root>/<family>/<op>.py``. There is no list of operators.
 
-A file ``_<name>.py`` defines none: it holds what several definitions of the family share, and they
-import it with ``from ._<name> import ...``.
+A file ``_<name>.py``, or a folder ``_<name>``, defines none: it holds what several definitions of
+the family share, and they import it with ``from ._<name> import ...``.
 """
 
 from __future__ import annotations

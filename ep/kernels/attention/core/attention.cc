@@ -1,0 +1,177 @@
+#include "ep/kernels/attention/core/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <utility>
+
+#include "ep/kernels/attention/core/engine.h"
+#include "ep/kernels/attention/core/query_rows.h"
+
+namespace npu::attention {
+
+namespace {
+
+// Queries and sums of an item stay in the second-level cache beside a block of keys and values.
+constexpr int64_t kItemBytes = 256 * 1024;
+constexpr int64_t kMaxItemRows = 256;  // beyond, reading a block of keys is amortised well enough
+constexpr int64_t kRowStep = 2 * kLanes;
+constexpr int64_t kItemsPerThread = 4;  // so that uneven items even out
+constexpr int64_t kMinKeysPerPart = 256;
+
+Engine ChooseEngine(const Problem& p) {
+  const DType dtype = p.query_dtype;
+  // Engines for halves take rows in one piece, as they lie.
+  if (p.key.dtype == dtype && p.value.dtype == dtype && p.value.chunk == 0) {
+    // A weight that dropout scales may be beyond float16.
+    const bool fits = dtype == DType::kBFloat16 || !p.dropout.active();
+    if (const Engine engine = TileEngine(dtype); engine.panel != nullptr && fits) return engine;
+    if (const Engine engine = BFloat16Engine(); engine.panel != nullptr && dtype == DType::kBFloat16) return engine;
+  }
+  return FloatEngine(p.key.dtype);
+}
+
+int64_t MostItemRows(const Problem& p) {
+  return std::clamp(kItemBytes / (4 * (p.head_size + p.rope_size + p.value_size)) / kRowStep * kRowStep, kRowStep,
+                    kMaxItemRows);
+}
+
+size_t PartialBytes(const Problem& p, int64_t rows) {
+  return static_cast<size_t>(RoundUp(rows * PartialStride(p) * int64_t{sizeof(float)}, 64));
+}
+
+}  // namespace
+
+Attention::Attention(Problem problem) : problem_(std::move(problem)), threads_(NumThreads()) { Plan(); }
+
+void Attention::Plan() {
+  const Problem& p = problem_;
+  const int64_t group = p.heads / p.key_heads;
+  const int64_t max_rows = MostItemRows(p);
+  int64_t row_steps = 0;
+  for (const Sequence& s : p.sequences) row_steps += (s.query_rows * group + kRowStep - 1) / kRowStep * p.key_heads;
+  const int64_t item_rows =
+      threads_ == 1 ? max_rows : std::clamp(row_steps / (threads_ * kItemsPerThread) * kRowStep, kRowStep, max_rows);
+
+  int64_t narrow_rows = 0, panel_rows = 0;
+  for (size_t i = 0; i < p.sequences.size(); ++i) {
+    const Sequence& s = p.sequences[i];
+    const int64_t rows = s.query_rows * group;
+    for (int64_t head = 0; head < p.key_heads && rows > 0; ++head) {
+      // Under a causal mask the last rows see most: threads that take items in order end together.
+      for (int64_t begin = (rows - 1) / item_rows * item_rows; begin >= 0; begin -= item_rows) {
+        Item item;
+        item.sequence = static_cast<int32_t>(i);
+        item.key_head = static_cast<int32_t>(head);
+        item.row_begin = begin;
+        item.rows = static_cast<int32_t>(std::min(item_rows, rows - begin));
+        const KeyRange keys = KeysOfRows(s, begin / group, (begin + item.rows - 1) / group);
+        item.key_begin = keys.begin;
+        item.key_end = keys.end;
+        items_.push_back(item);
+        (item.rows <= kNarrowRows ? narrow_rows : panel_rows) =
+            std::max<int64_t>(item.rows <= kNarrowRows ? narrow_rows : panel_rows, item.rows);
+      }
+    }
+  }
+  const int64_t partial_rows = SplitKeys();
+
+  const Engine engine = ChooseEngine(p);
+  narrow_ = engine.narrow;
+  panel_ = engine.panel;
+  if (narrow_rows > 0) scratch_bytes_ = engine.narrow_scratch_bytes(p);
+  if (panel_rows > 0) scratch_bytes_ = std::max(scratch_bytes_, engine.panel_scratch_bytes(p, panel_rows));
+  threads_ = std::min<int64_t>(threads_, static_cast<int64_t>(items_.size()));
+  partials_bytes_ = PartialBytes(p, partial_rows);
+  workspace_bytes_ = partials_bytes_ + static_cast<size_t>(threads_) * scratch_bytes_;
+}
+
+// The parts of all items are at most twice as many as SplitKeys wants: an item has at most its share of them, and the
+// work of a share is rounded down, which no more than halves it.
+size_t Attention::MostWorkspaceBytes(const Problem& p, int64_t query_rows) {
+  const auto threads = static_cast<int64_t>(NumThreads());
+  const int64_t rows = std::min(MostItemRows(p), query_rows * (p.heads / p.key_heads));
+  const Engine engine = ChooseEngine(p);
+  size_t scratch = engine.narrow_scratch_bytes(p);
+  if (rows > kNarrowRows) scratch = std::max(scratch, engine.panel_scratch_bytes(p, rows));
+  const int64_t parts = threads == 1 ? 0 : 2 * threads * kItemsPerThread;
+  return PartialBytes(p, parts * rows) + static_cast<size_t>(threads) * scratch;
+}
+
+// Where there are fewer items than keep the threads busy, their keys are shared out too. Returns the rows of partial
+// results that this takes.
+int64_t Attention::SplitKeys() {
+  const int64_t wanted = threads_ * kItemsPerThread;
+  const auto count = static_cast<int64_t>(items_.size());
+  if (threads_ == 1 || count == 0 || count >= wanted) return 0;
+  int64_t work = 0;
+  for (const Item& item : items_) work += item.rows * (item.key_end - item.key_begin);
+  const int64_t share = std::max<int64_t>(1, work / wanted);
+
+  std::vector<Item> split;
+  int64_t partial_rows = 0;
+  for (Item item : items_) {
+    const int64_t keys = item.key_end - item.key_begin;
+    const int64_t parts = std::min(item.rows * keys / share, keys / kMinKeysPerPart);
+    if (parts <= 1) {
+      split.push_back(item);
+      continue;
+    }
+    const int64_t step = RoundUp((keys + parts - 1) / parts, 64);
+    item.parts = static_cast<int32_t>((keys + step - 1) / step);
+    for (int64_t begin = item.key_begin, end = item.key_end; begin < end; begin += step) {
+      item.key_begin = begin;
+      item.key_end = std::min(begin + step, end);
+      item.partial = partial_rows;
+      partial_rows += item.rows;
+      split.push_back(item);
+      item.parts = 0;
+    }
+  }
+  items_ = std::move(split);
+  return partial_rows;
+}
+
+void Attention::Run(void* workspace) const {
+  if (items_.empty()) return;
+  auto* partials = static_cast<float*>(workspace);
+  char* scratch = static_cast<char*>(workspace) + partials_bytes_;
+  std::atomic<size_t> next{0};
+  // One call per thread, each with scratch of its own, that takes items until none is left.
+  ParallelFor(threads_, 1, [&](int64_t thread, int64_t) {
+    for (size_t i = next++; i < items_.size(); i = next++) {
+      const Item& item = items_[i];
+      const auto run = item.rows <= kNarrowRows ? narrow_ : panel_;
+      run(problem_, item, partials, scratch + static_cast<size_t>(thread) * scratch_bytes_);
+    }
+  });
+  if (partials_bytes_ == 0) return;
+  ParallelFor(static_cast<int64_t>(items_.size()), kItemsPerThread, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (items_[static_cast<size_t>(i)].parts > 1) Merge(items_[static_cast<size_t>(i)], partials);
+    }
+  });
+}
+
+// Brings the parts of a split item together. Their partial rows follow each other.
+void Attention::Merge(const Item& first, float* partials) const {
+  const int64_t stride = PartialStride(problem_);
+  for (int64_t r = 0; r < first.rows; ++r) {
+    const auto part = [&](int64_t i) { return partials + (first.partial + i * first.rows + r) * stride; };
+    float max = kNegativeInfinity;
+    for (int64_t i = 0; i < first.parts; ++i) max = std::max(max, part(i)[0]);
+    const float reference = max == kNegativeInfinity ? 0.0f : max;
+    RowState state{max, 0.0f, part(0) + 2};
+    for (int64_t i = 0; i < first.parts; ++i) {
+      const float scale = std::exp2(part(i)[0] - reference);
+      const float* values = part(i) + 2;
+      state.sum += part(i)[1] * scale;
+      for (int64_t d = 0; d < problem_.value_size; ++d) {
+        state.values[d] = (i == 0 ? 0.0f : state.values[d]) + values[d] * scale;
+      }
+    }
+    FinishRow(problem_, first, r, state);
+  }
+}
+
+}  // namespace npu::attention

@@ -1,0 +1,157 @@
+// softmax(scale * Q K^T + bias) V, the core that the attention operators share. An operator checks its arguments,
+// says in a Problem where every row lies and which keys it sees, and launches Attention::Run.
+//
+// Flash algorithm: keys are walked in blocks with a running maximum and sum, so that memory beyond the operands is
+// bounded by the threads' blocks and never grows with queries times keys. Scores, sums and outputs are float32.
+// A row that sees no key (all masked, or beyond its sequence's length) gives output 0 and log-sum-exp -inf.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ep/kernels/attention/core/dropout.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu::attention {
+
+// The rows of one operand: element offsets come from the Sequence, strides from here, both in elements.
+struct Rows {
+  void* data = nullptr;
+  int64_t head_stride = 0;
+  int64_t row_stride = 0;
+};
+
+// What the integers of a cache stand for: (x + offset) * scale, with one scale per tensor, head, column, row or any
+// product of these. Computed in `dtype`, i.e. rounded after each step where that is a 16-bit float.
+struct AntiQuant {
+  const void* scale = nullptr;   // none: the cache holds its numbers themselves
+  const void* offset = nullptr;  // none: 0
+  DType dtype = DType::kUndefined;
+  int64_t head_stride = 0, row_stride = 0, column_stride = 0;
+  int64_t page_stride = 0;  // of scales that lie in pages, as the rows do; otherwise 0
+};
+
+// The rows of keys or values: strided from the Sequence on, or in pages.
+struct CacheRows : Rows {
+  DType dtype = DType::kUndefined;  // int32: eight 4-bit integers each, the first in the lowest bits
+  int64_t page_stride = 0;
+  // Rows in pieces of `chunk` elements that lie chunk_stride apart; 0: in one piece.
+  int64_t chunk = 0, chunk_stride = 0;
+  AntiQuant quant;
+  Rows prefix;  // the rows before every sequence's own; Problem.prefix_rows of them
+};
+
+// A cache in pages: row j of sequence b lies in page table[b * table_stride + j / page_rows], slot j % page_rows. The
+// table is device memory, so that its entries are checked when the kernel runs.
+struct PageTable {
+  const int32_t* table = nullptr;
+  int64_t table_stride = 0;
+  int64_t page_rows = 0;
+  int64_t page_count = 0;
+};
+
+// A number of the device's memory, read when the kernel runs. 64-bit integers hold the bits of a float.
+struct DeviceScalar {
+  const void* data = nullptr;
+  DType dtype = DType::kUndefined;
+};
+
+// One batch entry.
+struct Sequence {
+  int64_t query_rows = 0;  // rows of output to write
+  int64_t query_len = 0;   // of these, the ones that see keys at all
+  int64_t key_len = 0;     // with the prefix
+  // Row i sees the keys [i + left, i + right], cut to [0, key_len).
+  int64_t left = 0, right = 0;
+  int64_t prefix = 0;  // keys before this one are seen by every row
+  // Elements before row 0 of head 0.
+  int64_t query = 0, key = 0, value = 0, output = 0, query_rope = 0, key_rope = 0;
+  int64_t mask = 0, bias = 0, lse = 0;
+  int64_t key_quant = 0, value_quant = 0;  // likewise, of the scales
+  int64_t dropout = 0;                     // number of the first weight, of heads * query_rows * key_len in this order
+  int64_t page_row = 0;                    // row of the page table
+};
+
+// `left` or `right` of a sequence without that bound.
+inline constexpr int64_t kUnbounded = int64_t{1} << 60;
+
+// How often the training operators repeat a row's maximum and sum.
+inline constexpr int64_t kStatisticsWidth = 8;
+
+struct Problem {
+  const char* op = "";  // for errors found when the kernel runs
+  // Query and key are of one type, or key and value are integers; bias is a float.
+  DType query_dtype = DType::kFloat32, output_dtype = DType::kFloat32, bias_dtype = DType::kFloat32;
+  int64_t heads = 1, key_heads = 1;  // head h reads key head h / (heads / key_heads)
+  int64_t head_size = 0, value_size = 0;
+  int64_t rope_size = 0;  // extra columns of queries and keys that lie in tensors of their own
+  float scale = 1.0f;
+
+  Rows query, query_rope, output;
+  CacheRows key, value, key_rope;
+  int64_t prefix_rows = 0;  // keys that all sequences have in front of their own
+  PageTable pages;          // without a table, rows are strided
+
+  // Nonzero: masked. Row i of a sequence begins at mask + sequence.mask + i * mask_row_stride and has key_len entries.
+  const uint8_t* mask = nullptr;
+  int64_t mask_row_stride = 0, mask_head_stride = 0;
+  Rows bias;  // times bias_scale added after scaling; no data: none
+  float bias_scale = 1.0f;
+  // A bias of the last rows only: row i < bias_first_row has the last row's, so much earlier that j - i is the same.
+  int64_t bias_first_row = 0;
+  const float* sink = nullptr;  // per head, a score that counts in the sum and has no value
+  Dropout dropout;              // of weights, after their sum is taken
+
+  float* lse = nullptr;
+  float *row_max = nullptr, *row_sum = nullptr;  // in natural units, each kStatisticsWidth times; strides of lse
+  int64_t lse_head_stride = 0, lse_row_stride = 0;
+
+  // Integer queries, keys and values. Scores are multiplied by score_scale; weights 2^(score - maximum) by weight_scale
+  // and rounded to int8 (against the maximum so far); results by value_scale.
+  DeviceScalar score_scale, weight_scale, value_scale;
+  // int8 output: round(x * scale + offset), one for all or one for each head and column.
+  const void *output_scale = nullptr, *output_offset = nullptr;
+  DType output_scale_dtype = DType::kUndefined;
+  bool output_scale_per_column = false;
+
+  std::vector<Sequence> sequences;
+};
+
+// A part of the work that one thread does at a time: rows of the group of query heads that share a key head, against a
+// range of keys. Row r of a group is query r / group of its head r % group.
+struct Item {
+  int32_t sequence = 0, key_head = 0;
+  int64_t row_begin = 0;
+  int32_t rows = 0;
+  int32_t parts = 1;  // items that share these rows and split the keys; 0 on all but the first of them
+  int64_t key_begin = 0, key_end = 0;
+  int64_t partial = -1;  // index of the first row of partial results; -1: the item finishes its rows
+};
+
+class Attention {
+ public:
+  // Plans the work for NumThreads(). The caller has checked shapes and lengths.
+  explicit Attention(Problem problem);
+
+  size_t WorkspaceBytes() const { return workspace_bytes_; }
+  // What sequences of so many query rows in all, of whatever lengths, need at most.
+  static size_t MostWorkspaceBytes(const Problem& problem, int64_t query_rows);
+  // Inside the launch. `workspace` is 64-byte aligned.
+  void Run(void* workspace) const;
+
+ private:
+  using ItemFunction = void (*)(const Problem&, const Item&, float* partials, void* scratch);
+
+  void Plan();
+  int64_t SplitKeys();
+  void Merge(const Item& first, float* partials) const;
+
+  Problem problem_;
+  std::vector<Item> items_;
+  ItemFunction narrow_ = nullptr, panel_ = nullptr;
+  int64_t threads_ = 1;
+  size_t scratch_bytes_ = 0, partials_bytes_ = 0, workspace_bytes_ = 0;  // scratch: of one thread
+};
+
+}  // namespace npu::attention

@@ -1,0 +1,113 @@
+#include "ep/kernels/attention/core/key_value_rows.h"
+
+#include "ep/kernels/convert.h"
+
+namespace npu::attention {
+
+namespace {
+
+float ReadFloat(const void* data, DType dtype, int64_t i) {
+  return DispatchFloats("attention", dtype,
+                        [&](auto type) { return ToFloat(static_cast<const decltype(type)*>(data)[i]); });
+}
+
+// Rounds floats to the precision of T.
+template <class T>
+void RoundTo(float* x, int64_t n) {
+  T rounded[kMaxCacheHeadSize];
+  FromFloat(x, rounded, n);
+  ToFloat(rounded, x, n);
+}
+
+// (x + offset) * scale for the rows of a stretch. Scales of columns are read once, scales of rows as they come.
+class Dequantiser {
+ public:
+  Dequantiser(const AntiQuant& quant, int64_t first, int64_t columns) : quant_(quant), columns_(columns) {
+    if (quant.row_stride == 0) Read(first);
+    first_ = first;
+  }
+
+  void operator()(int64_t row, float* x) {
+    if (quant_.row_stride != 0) Read(first_ + row * quant_.row_stride);
+    if (quant_.offset != nullptr) {
+      for (int64_t d = 0; d < columns_; ++d) x[d] += offset_[d];
+      Round(x);
+    }
+    for (int64_t d = 0; d < columns_; ++d) x[d] *= scale_[d];
+    Round(x);
+  }
+
+ private:
+  void Read(int64_t first) {
+    ReadOne(quant_.scale, first, scale_);
+    if (quant_.offset != nullptr) ReadOne(quant_.offset, first, offset_);
+  }
+  void ReadOne(const void* data, int64_t first, float* to) const {
+    if (quant_.column_stride == 0) {
+      std::fill_n(to, columns_, ReadFloat(data, quant_.dtype, first));
+      return;
+    }
+    DispatchFloats("attention", quant_.dtype,
+                   [&](auto type) { ToFloat(static_cast<const decltype(type)*>(data) + first, to, columns_); });
+  }
+  void Round(float* x) const {
+    if (quant_.dtype == DType::kFloat16) RoundTo<Float16>(x, columns_);
+    if (quant_.dtype == DType::kBFloat16) RoundTo<BFloat16>(x, columns_);
+  }
+
+  const AntiQuant& quant_;
+  int64_t first_ = 0, columns_;
+  float scale_[kMaxCacheHeadSize], offset_[kMaxCacheHeadSize];
+};
+
+template <class T>
+void LoadAsFloats(const CacheRows& rows, const T* from, float* to, int64_t columns) {
+  if (rows.chunk == 0) return ToFloat(from, to, columns);
+  for (int64_t d = 0; d < columns; d += rows.chunk) {
+    ToFloat(from + d / rows.chunk * rows.chunk_stride, to + d, std::min(rows.chunk, columns - d));
+  }
+}
+
+void LoadInt8(const CacheRows& rows, const int8_t* from, float* to, int64_t columns) {
+  int8_t row[kMaxCacheHeadSize];
+  if (rows.chunk != 0) {
+    GatherRow(rows, from, row, columns);
+    from = row;
+  }
+  for (int64_t d = 0; d < columns; ++d) to[d] = static_cast<float>(from[d]);
+}
+
+void LoadInt4(const CacheRows& rows, const uint32_t* from, float* to, int64_t columns) {
+  uint32_t row[kMaxCacheHeadSize / 8];
+  GatherRow(rows, from, row, columns / 8);
+  for (int64_t word = 0; word < columns / 8; ++word) {
+    for (int i = 0; i < 8; ++i) {
+      to[8 * word + i] = static_cast<float>(static_cast<int32_t>(row[word] << (28 - 4 * i)) >> 28);
+    }
+  }
+}
+
+}  // namespace
+
+void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, float* to, int64_t stride) {
+  if (rows.dtype != DType::kInt8 && rows.dtype != DType::kInt32) {
+    DispatchFloats("attention", rows.dtype, [&](auto type) {
+      for (int64_t i = 0; i < at.count; ++i) {
+        LoadAsFloats(rows, at.row<decltype(type)>(i), to + i * stride, columns);
+      }
+    });
+    return;
+  }
+  for (int64_t i = 0; i < at.count; ++i) {
+    if (rows.dtype == DType::kInt8) {
+      LoadInt8(rows, at.row<int8_t>(i), to + i * stride, columns);
+    } else {
+      LoadInt4(rows, at.row<uint32_t>(i), to + i * stride, columns);
+    }
+  }
+  if (rows.quant.scale == nullptr) return;
+  Dequantiser dequantise(rows.quant, at.quant, columns);
+  for (int64_t i = 0; i < at.count; ++i) dequantise(i, to + i * stride);
+}
+
+}  // namespace npu::attention

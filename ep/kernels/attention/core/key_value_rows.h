@@ -1,0 +1,128 @@
+// Reading the rows of keys and values: strided, in pages, behind a prefix, in pieces, or as integers with scales.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "ep/kernels/attention/core/attention.h"
+
+namespace npu::attention {
+
+// The largest head size of inference operators, whose caches may be quantised.
+inline constexpr int64_t kMaxCacheHeadSize = 512;
+
+// One of the three operands with one row per key, as seen from a sequence.
+struct KeyOperand {
+  const CacheRows& rows;
+  int64_t offset;        // elements before row 0 of head 0
+  int64_t quant_offset;  // likewise, of the scales
+};
+inline KeyOperand Keys(const Problem& p, const Sequence& s) { return {p.key, s.key, s.key_quant}; }
+inline KeyOperand Values(const Problem& p, const Sequence& s) { return {p.value, s.value, s.value_quant}; }
+inline KeyOperand KeyRopes(const Problem& p, const Sequence& s) { return {p.key_rope, s.key_rope, 0}; }
+
+// Rows [first, first + count) of one head, that lie row_stride elements apart.
+struct Stretch {
+  int64_t first = 0, count = 0;
+  const char* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t quant = 0;  // index of the first row's scale
+
+  template <class T>
+  const T* row(int64_t i) const {
+    return reinterpret_cast<const T*>(data) + i * row_stride;
+  }
+};
+
+// The longest stretch from row `begin` on, up to `end`. Checks the entry of the page table.
+inline Stretch StretchFrom(const Problem& p, const Sequence& s, const KeyOperand& operand, int64_t head, int64_t begin,
+                           int64_t end) {
+  const CacheRows& rows = operand.rows;
+  const int64_t width = BitsOf(rows.dtype) / 8;
+  Stretch at{begin, end - begin, nullptr, rows.row_stride, head * rows.quant.head_stride};
+  if (begin < p.prefix_rows) {
+    at.count = std::min(end, p.prefix_rows) - begin;
+    at.row_stride = rows.prefix.row_stride;
+    at.data = static_cast<const char*>(rows.prefix.data) +
+              (head * rows.prefix.head_stride + begin * rows.prefix.row_stride) * width;
+    return at;
+  }
+  int64_t row = begin - p.prefix_rows;
+  int64_t offset = operand.offset + head * rows.head_stride;
+  at.quant += operand.quant_offset;
+  const PageTable& pages = p.pages;
+  if (pages.table != nullptr) {
+    const int64_t page = pages.table[s.page_row * pages.table_stride + row / pages.page_rows];
+    NPU_CHECK(page >= 0 && page < pages.page_count, "[", p.op, "] expected block_table entries in [0, ",
+              pages.page_count, "), got ", page);
+    offset += page * rows.page_stride;
+    if (rows.quant.page_stride != 0) {
+      at.quant += page * rows.quant.page_stride + row % pages.page_rows * rows.quant.row_stride;
+    } else {
+      at.quant += row * rows.quant.row_stride;
+    }
+    row %= pages.page_rows;
+    at.count = std::min(at.count, pages.page_rows - row);
+  } else {
+    at.quant += row * rows.quant.row_stride;
+  }
+  at.data = static_cast<const char*>(rows.data) + (offset + row * rows.row_stride) * width;
+  return at;
+}
+
+// Calls f(stretch) for the stretches of [begin, end).
+template <class F>
+void ForEachStretch(const Problem& p, const Sequence& s, const KeyOperand& operand, int64_t head, int64_t begin,
+                    int64_t end, F&& f) {
+  while (begin < end) {
+    const Stretch at = StretchFrom(p, s, operand, head, begin, end);
+    f(at);
+    begin += at.count;
+  }
+}
+
+// One row as it lies, `columns` elements of it, brought together where it is in pieces.
+template <class T>
+void GatherRow(const CacheRows& rows, const T* from, T* to, int64_t columns) {
+  if (rows.chunk == 0) {
+    std::memcpy(to, from, static_cast<size_t>(columns) * sizeof(T));
+    return;
+  }
+  for (int64_t d = 0; d < columns; d += rows.chunk) {
+    std::memcpy(to + d, from + d / rows.chunk * rows.chunk_stride,
+                static_cast<size_t>(std::min(rows.chunk, columns - d)) * sizeof(T));
+  }
+}
+
+// The rows of a stretch as floats, integers with their scales applied; `stride` floats apart in `to`.
+void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, float* to, int64_t stride);
+
+// Rows [begin, end) of an operand, as floats or, if they are of type U, as they are; `stride` elements apart in `to`.
+template <class U>
+void CopyRows(const Problem& p, const Sequence& s, const KeyOperand& operand, int64_t head, int64_t begin, int64_t end,
+              int64_t columns, U* to, int64_t stride) {
+  ForEachStretch(p, s, operand, head, begin, end, [&](const Stretch& at) {
+    U* first = to + (at.first - begin) * stride;
+    if constexpr (std::is_same_v<U, float>) {
+      LoadStretch(operand.rows, at, columns, first, stride);
+    } else {
+      for (int64_t i = 0; i < at.count; ++i) GatherRow(operand.rows, at.row<U>(i), first + i * stride, columns);
+    }
+  });
+}
+
+template <class U>
+void ClearTails(U* rows, int64_t count, int64_t columns, int64_t stride) {
+  if (columns == stride) return;
+  for (int64_t j = 0; j < count; ++j) std::fill(rows + j * stride + columns, rows + (j + 1) * stride, U{});
+}
+
+// The same for keys, rope columns behind the others, zeros behind both.
+template <class U>
+void CopyKeys(const Problem& p, const Sequence& s, int64_t head, int64_t begin, int64_t end, U* to, int64_t stride) {
+  CopyRows(p, s, Keys(p, s), head, begin, end, p.head_size, to, stride);
+  if (p.rope_size > 0) CopyRows(p, s, KeyRopes(p, s), head, begin, end, p.rope_size, to + p.head_size, stride);
+  ClearTails(to, end - begin, p.head_size + p.rope_size, stride);
+}
+
+}  // namespace npu::attention

@@ -1,0 +1,301 @@
+// The way to compute an Item of few rows: decode. Vectors lie along the head size, every key and value is read once and
+// for all rows, straight from the cache where its storage is what the arithmetic wants.
+#pragma once
+
+#include <cmath>
+
+#include "ep/kernels/attention/core/query_rows.h"
+
+namespace npu::attention {
+
+// Keys of type T, multiplied as floats.
+template <class T>
+struct NarrowFloat {
+  using Storage = T;
+  using Query = float;
+  using Register = Vec;
+  static constexpr int kStep = kLanes;  // elements of one register
+  template <class U>
+  NPU_SIMD_INLINE static Vec LoadStep(const U* p) {
+    return LoadFloats(p);
+  }
+  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, Vec a, Vec b) { sum += a * b; }
+};
+
+template <class Math>
+struct NarrowBuffers {
+  static constexpr int64_t kKeyBlock = 128;
+  static constexpr int64_t kScoreStride = kKeyBlock + kLanes;  // groups of keys may reach beyond a block
+
+  NarrowBuffers(const Problem& p, void* scratch) : carver(scratch) {
+    key_stride = RoundUp(p.head_size + p.rope_size, Math::kStep);
+    value_stride = RoundUp(p.value_size, kLanes);
+    queries = carver.Take<typename Math::Query>(kNarrowRows * key_stride);
+    keys = carver.Take<typename Math::Storage>(kKeyBlock * key_stride);
+    values = carver.Take<typename Math::Storage>(kKeyBlock * value_stride);
+    scores = carver.Take<float>(kNarrowRows * kScoreStride);
+    bias = carver.Take<float>(kKeyBlock);
+    sums = carver.Take<float>(kNarrowRows * value_stride);
+  }
+  Carver carver;
+  int64_t key_stride, value_stride;  // of the padded copies, which queries and sums share
+  typename Math::Query* queries;
+  typename Math::Storage *keys, *values;
+  float *scores, *bias, *sums;
+};
+
+// Rows that are read next, asked for one by one while others are multiplied: memory is never idle. Into the
+// second-level cache: lines on their way to the first would take the places there that loads wait for.
+class RowsAhead {
+ public:
+  RowsAhead() = default;
+  // Null rows: none.
+  template <class T>
+  RowsAhead(const T* rows, int64_t row_stride, int64_t columns)
+      : data_(reinterpret_cast<const char*>(rows)),
+        stride_(row_stride * static_cast<int64_t>(sizeof(T))),
+        bytes_(rows == nullptr ? 0 : columns * static_cast<int64_t>(sizeof(T))) {}
+  NPU_SIMD_INLINE void AskForRow() {
+    constexpr int kForReading = 0, kSecondLevel = 2;
+    for (int64_t b = 0; b < bytes_; b += 64) __builtin_prefetch(data_ + b, kForReading, kSecondLevel);
+    data_ += stride_;
+  }
+
+ private:
+  const char* data_ = nullptr;
+  int64_t stride_ = 0, bytes_ = 0;
+};
+
+template <class Math>
+class NarrowItem {
+  using T = typename Math::Storage;
+  static constexpr int64_t kKeyBlock = NarrowBuffers<Math>::kKeyBlock;
+  static constexpr int64_t kScoreStride = NarrowBuffers<Math>::kScoreStride;
+
+ public:
+  NarrowItem(const Problem& p, const Item& item, void* scratch)
+      : p_(p), item_(item), s_(p.sequences[static_cast<size_t>(item.sequence)]), b_(p, scratch) {}
+
+  void Run(float* partials) {
+    AskForFirstKeys();
+    Begin();
+    for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += kKeyBlock) {
+      Step(begin, std::min(kKeyBlock, item_.key_end - begin));
+    }
+    for (int64_t r = 0; r < item_.rows; ++r) {
+      EmitRow(p_, item_, r, {max_[r], sum_[r], b_.sums + r * b_.value_stride}, partials);
+    }
+  }
+
+ private:
+  // Nothing else is there to do before they come. A page table need not have pages for keys that nobody sees.
+  void AskForFirstKeys() const {
+    const int64_t n = std::min(kKeyBlock, item_.key_end - item_.key_begin);
+    if (n <= 0 || p_.mask != nullptr) return;
+    int64_t stride = 0;
+    const T* keys = KeysInPlace(item_.key_begin, n, &stride);
+    RowsAhead ahead(keys, stride, b_.key_stride);
+    for (int64_t j = 0; j < n; ++j) ahead.AskForRow();
+  }
+
+  void Begin() {
+    std::fill_n(b_.queries, item_.rows * b_.key_stride, typename Math::Query{});
+    std::fill_n(b_.sums, item_.rows * b_.value_stride, 0.0f);
+    for (int64_t r = 0; r < item_.rows; ++r) {
+      CopyQuery(p_, item_, r, b_.queries + r * b_.key_stride);
+      max_[r] = kNegativeInfinity;
+      sum_[r] = 0.0f;
+      keys_[r] = KeysOfRow(s_, PlaceOf(p_, item_, r).query);
+    }
+  }
+
+  void Step(int64_t begin, int64_t n) {
+    if (p_.mask != nullptr && p_.mask_head_stride == 0) {
+      const int64_t first = PlaceOf(p_, item_, 0).query;
+      const int64_t last = PlaceOf(p_, item_, item_.rows - 1).query;
+      const uint8_t* mask = p_.mask + s_.mask + first * p_.mask_row_stride + begin;
+      if (CoverOf(mask, p_.mask_row_stride, last - first + 1, n) == Cover::kAll) return;
+      // What a cache holds beside its sequence may be anything, and is not worth reading.
+      const KeyRange seen = SeenKeys(mask, p_.mask_row_stride, last - first + 1, n);
+      begin += seen.begin;
+      n = seen.end - seen.begin;
+      if (n == 0) return;
+    }
+    int64_t key_stride = 0, value_stride = 0;
+    const T* keys = KeysInPlace(begin, n, &key_stride);
+    const T* values = ValuesInPlace(begin, n, &value_stride);
+    const bool keys_in_place = keys != nullptr;
+    if (!keys_in_place) {
+      CopyKeys(p_, s_, item_.key_head, begin, begin + n, b_.keys, b_.key_stride);
+      keys = b_.keys;
+    }
+    RowsAhead ahead(values, value_stride, b_.value_stride);
+    ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
+      Scores<rows>(r, keys, key_stride, n, ahead);
+      ahead = {};
+    });
+    for (int64_t r = 0; r < item_.rows; ++r) Normalise(r, begin, n);
+
+    if (values == nullptr) {
+      CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
+      ClearTails(b_.values, n, p_.value_size, b_.value_stride);
+      values = b_.values;
+    }
+    if (keys_in_place && begin + n < item_.key_end) ahead = {keys + n * key_stride, key_stride, b_.key_stride};
+    ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
+      int64_t d = 0;
+      for (; d + 4 * kLanes <= b_.value_stride; d += 4 * kLanes) {
+        ValueTile<rows, 4>(r, values + d, value_stride, n, d, ahead);
+        ahead = {};
+      }
+      for (; d < b_.value_stride; d += kLanes) ValueTile<rows, 1>(r, values + d, value_stride, n, d, ahead);
+    });
+  }
+
+  const T* KeysInPlace(int64_t begin, int64_t n, int64_t* stride) const {
+    return RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, n, stride);
+  }
+  const T* ValuesInPlace(int64_t begin, int64_t n, int64_t* stride) const {
+    return RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, n, stride);
+  }
+
+  // Rows [begin, begin + n) as they lie, when they are whole registers at one distance; else null, and the stride of
+  // the copy.
+  const T* RowsInPlace(int64_t columns, int64_t padded, const KeyOperand& operand, int64_t begin, int64_t n,
+                       int64_t* stride) const {
+    *stride = padded;
+    if (columns != padded || operand.rows.dtype != DTypeOf<T>::value || operand.rows.chunk != 0) return nullptr;
+    const Stretch at = StretchFrom(p_, s_, operand, item_.key_head, begin, begin + n);
+    if (at.count < n) return nullptr;
+    *stride = at.row_stride;
+    return at.row<T>(0);
+  }
+
+  // Rows in groups of at most four.
+  template <class F>
+  NPU_SIMD_INLINE void ForRows(F&& f) const {
+    int64_t r = 0;
+    for (; r + 4 <= item_.rows; r += 4) f(std::integral_constant<int, 4>{}, r);
+    const int64_t rest = item_.rows - r;
+    if (rest == 3) f(std::integral_constant<int, 3>{}, r);
+    if (rest == 2) f(std::integral_constant<int, 2>{}, r);
+    if (rest == 1) f(std::integral_constant<int, 1>{}, r);
+  }
+
+  // Up to kLanes products at a time, kRows rows by kLanes / kRows keys, whose sums end in one vector.
+  template <int kRows>
+  NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t n, RowsAhead ahead) {
+    constexpr int kKeys = kLanes / kRows;
+    const typename Math::Query* queries = b_.queries + r * b_.key_stride;
+    const float scale = score_scale_;
+    for (int64_t j = 0; j < n; j += kKeys) {
+      const T* key[kKeys];
+#pragma GCC unroll 16
+      for (int k = 0; k < kKeys; ++k) key[k] = keys + std::min(j + k, n - 1) * key_stride;
+#pragma GCC unroll 16
+      for (int k = 0; k < kKeys; ++k) ahead.AskForRow();
+      Vec sum[kLanes] = {};
+      for (int64_t d = 0; d < b_.key_stride; d += Math::kStep) {
+        typename Math::Register q[kRows];
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) q[i] = Math::LoadStep(queries + i * b_.key_stride + d);
+#pragma GCC unroll 16
+        for (int k = 0; k < kKeys; ++k) {
+          const typename Math::Register x = Math::LoadStep(key[k] + d);
+#pragma GCC unroll 4
+          for (int i = 0; i < kRows; ++i) Math::MultiplyAdd(sum[i * kKeys + k], x, q[i]);
+        }
+      }
+      alignas(64) float products[kLanes];
+      Store(products, SumLanes(sum) * scale);
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        std::memcpy(b_.scores + (r + i) * kScoreStride + j, products + i * kKeys, sizeof(float) * kKeys);
+      }
+    }
+  }
+
+  // Scores of row r to weights against the new maximum; earlier sums are rescaled.
+  void Normalise(int64_t r, int64_t begin, int64_t n) {
+    float* scores = b_.scores + r * kScoreStride;
+    if (p_.mask != nullptr || p_.bias.data != nullptr) {
+      FillBias(p_, item_, r, begin, n, b_.bias);
+      for (int64_t j = 0; j < n; ++j) scores[j] += b_.bias[j];
+    }
+    const KeyRange keys = keys_[r];
+    std::fill(scores, scores + std::clamp<int64_t>(keys.begin - begin, 0, n), kNegativeInfinity);
+    std::fill(scores + std::clamp<int64_t>(keys.end - begin, 0, n), scores + RoundUp(n, kLanes), kNegativeInfinity);
+
+    Vec block_max = Broadcast(max_[r]);
+    for (int64_t j = 0; j < n; j += kLanes) block_max = Max(block_max, Load(scores + j));
+    const float max = MaxLane(block_max);
+    const float reference = max == kNegativeInfinity ? 0.0f : max;
+    const float scale = Exp2(Broadcast(max_[r] - reference))[0];
+    Vec sum = {};
+    for (int64_t j = 0; j < n; j += kLanes) {
+      const Vec weight = Exp2(Load(scores + j) - reference);
+      sum += weight;
+      Store(scores + j, weight_scale_ == 0.0f ? weight : QuantiseWeight(weight, weight_scale_));
+    }
+    sum_[r] = sum_[r] * scale + SumLane(sum);
+    max_[r] = max;
+    if (p_.dropout.active()) {
+      FillDropout(p_, item_, r, begin, n, b_.bias);
+      for (int64_t j = 0; j < n; ++j) scores[j] *= b_.bias[j];
+    }
+    if (scale != 1.0f) {
+      float* sums = b_.sums + r * b_.value_stride;
+      for (int64_t d = 0; d < b_.value_stride; ++d) sums[d] *= scale;
+    }
+  }
+
+  template <int kRows, int kVectors>
+  NPU_SIMD_INLINE void ValueTile(int64_t r, const T* values, int64_t stride, int64_t n, int64_t column,
+                                 RowsAhead ahead) {
+    const float* weights = b_.scores + r * kScoreStride;
+    float* sums = b_.sums + r * b_.value_stride + column;
+    Vec sum[kRows][kVectors];
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = Load(sums + i * b_.value_stride + v * kLanes);
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      ahead.AskForRow();
+      Vec x[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) x[v] = LoadFloats(values + j * stride + v * kLanes);
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const float w = weights[i * kScoreStride + j];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[i][v] += x[v] * w;
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) Store(sums + i * b_.value_stride + v * kLanes, sum[i][v]);
+    }
+  }
+
+  const Problem& p_;
+  const Item& item_;
+  const Sequence& s_;
+  NarrowBuffers<Math> b_;
+  const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
+  float max_[kNarrowRows], sum_[kNarrowRows];
+  KeyRange keys_[kNarrowRows];
+};
+
+template <class Math>
+void RunNarrowItem(const Problem& p, const Item& item, float* partials, void* scratch) {
+  NarrowItem<Math>(p, item, scratch).Run(partials);
+}
+
+template <class Math>
+size_t NarrowScratchBytes(const Problem& p) {
+  return NarrowBuffers<Math>(p, nullptr).carver.bytes();
+}
+
+}  // namespace npu::attention

@@ -1,0 +1,458 @@
+// The wide way to compute an Item: prefill. Queries lie across the lanes of vectors, kPanel vectors side by side, so
+// that keys and values are only ever broadcast from row-major blocks, and maximum, sum and rescaling stay within a
+// lane. Scores are kept transposed, [key][query]: exactly the operand that the second product wants.
+//
+// `Math` says how products are taken: it defines a 32-bit word of the operands (one float, or a pair of bfloat16 along
+// the summed axis) and the instruction that multiplies a broadcast word with a vector of them, or, with kTiles, that
+// tile registers take them (tile_products.h).
+#pragma once
+
+#include <cmath>
+
+#include "ep/kernels/attention/core/query_rows.h"
+#include "ep/kernels/attention/core/tile_products.h"
+
+namespace npu::attention {
+
+inline constexpr int kPanelVectors = 2;
+
+// Operands of any type, as floats.
+struct FloatMath {
+  using Element = float;
+  static constexpr int kElements = 1;  // of one word
+  static constexpr bool kTiles = false;
+  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum += a * b; }
+};
+
+template <class Math, int kVectors>
+struct PanelBuffers {
+  static constexpr int kWidth = kVectors * kLanes;
+
+  PanelBuffers(const Problem& p, int64_t max_rows, void* scratch) : carver(scratch) {
+    words = (p.head_size + p.rope_size + Math::kElements - 1) / Math::kElements;
+    padded_words = RoundUp(words, kLanes);
+    // A stride off the powers of two: the rows of a tile must not fight for the same cache sets.
+    key_stride = padded_words + kLanes;
+    value_stride = RoundUp(p.value_size, kLanes);
+    key_block = p.head_size + p.rope_size + p.value_size <= 256 ? 128 : 64;
+    const int64_t panels = (max_rows + kWidth - 1) / kWidth;
+    keys = carver.Take<float>(key_block * key_stride);
+    values = carver.Take<float>(key_block * value_stride);
+    column_stride = key_block / 2 + kLanes;
+    if (Math::kTiles) columns = carver.Take<float>(value_stride * column_stride);
+    scores = carver.Take<float>(key_block * kWidth);
+    bias = carver.Take<float>(key_block * kWidth);
+    bias_rows = carver.Take<float>(key_block * kLanes);
+    rows = carver.Take<float>(kLanes * std::max(padded_words, value_stride));
+    queries = carver.Take<float>(panels * padded_words * kWidth);
+    sums = carver.Take<float>(panels * value_stride * kWidth);
+    max = carver.Take<float>(panels * kWidth);
+    sum = carver.Take<float>(panels * kWidth);
+    first_key = carver.Take<int32_t>(panels * kWidth);
+    last_key = carver.Take<int32_t>(panels * kWidth);
+  }
+
+  Carver carver;
+  int64_t words, padded_words, key_stride, value_stride, key_block, column_stride;
+  float *keys, *values;           // [key_block][key_stride]; [key_block / kElements][value_stride] words
+  float* columns = nullptr;       // [value_stride][column_stride]: the values transposed, for tiles
+  float *scores, *bias;           // [key_block][kWidth]
+  float *bias_rows, *rows;        // [kLanes][key_block]; [kLanes][...]
+  float *queries, *sums;          // per panel [words][kWidth]; [value_stride][kWidth]
+  float *max, *sum;               // per panel [kWidth]
+  int32_t *first_key, *last_key;  // per panel [kWidth]: the keys [first, last) that the row of this lane sees
+};
+
+// The largest tile that fits `n`, a multiple of 4; 16 is better done as 8 + 8 than as 12 + 4.
+template <class F>
+NPU_SIMD_INLINE void ForEachTile(int64_t begin, int64_t end, F&& f) {
+  while (begin < end) {
+    const int64_t n = end - begin;
+    if (kTile == 12 && n >= 12 && n != 16) {
+      f(std::integral_constant<int, kTile>{}, begin);
+      begin += kTile;
+    } else if (kTile == 12 && n >= 8) {
+      f(std::integral_constant<int, kTile == 12 ? 8 : 4>{}, begin);
+      begin += 8;
+    } else {
+      f(std::integral_constant<int, 4>{}, begin);
+      begin += 4;
+    }
+  }
+}
+
+template <class Math, int kVectors>
+class PanelItem {
+  using Element = typename Math::Element;
+  static constexpr int kWidth = kVectors * kLanes;
+  static constexpr int kKeyStep = Math::kTiles ? kTileKeys : 4;  // keys are taken in groups of these
+
+ public:
+  PanelItem(const Problem& p, const Item& item, void* scratch)
+      : p_(p), item_(item), s_(p.sequences[static_cast<size_t>(item.sequence)]), b_(p, item.rows, scratch) {}
+
+  void Run(float* partials) {
+    const int64_t panels = (item_.rows + kWidth - 1) / kWidth;
+    for (int64_t panel = 0; panel < panels; ++panel) Begin(panel);
+    for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += b_.key_block) {
+      const int64_t n = std::min(b_.key_block, item_.key_end - begin);
+      bool loaded = false;  // a block that every panel masks is never read
+      for (int64_t panel = 0; panel < panels; ++panel) loaded = Step(panel, begin, n, loaded);
+    }
+    for (int64_t panel = 0; panel < panels; ++panel) End(panel, partials);
+  }
+
+ private:
+  int64_t RowsOf(int64_t panel) const { return std::min<int64_t>(kWidth, item_.rows - panel * kWidth); }
+
+  void Begin(int64_t panel) {
+    const int64_t rows = RowsOf(panel);
+    float* max = b_.max + panel * kWidth;
+    std::fill_n(max, kWidth, kNegativeInfinity);
+    std::fill_n(b_.sum + panel * kWidth, kWidth, 0.0f);
+    std::fill_n(b_.sums + panel * b_.value_stride * kWidth, b_.value_stride * kWidth, 0.0f);
+    for (int64_t lane = 0; lane < kWidth; ++lane) {
+      KeyRange keys;  // none for a lane without a row
+      if (lane < rows) keys = KeysOfRow(s_, PlaceOf(p_, item_, panel * kWidth + lane).query);
+      b_.first_key[panel * kWidth + lane] = static_cast<int32_t>(std::max(keys.begin, item_.key_begin));
+      b_.last_key[panel * kWidth + lane] = static_cast<int32_t>(std::min(keys.end, item_.key_end));
+    }
+    const int64_t row_words = b_.padded_words;
+    for (int v = 0; v < kVectors; ++v) {
+      std::fill_n(b_.rows, kLanes * row_words, 0.0f);
+      for (int64_t lane = 0; lane < kLanes && v * kLanes + lane < rows; ++lane) {
+        CopyQuery(p_, item_, panel * kWidth + v * kLanes + lane,
+                  reinterpret_cast<Element*>(b_.rows + lane * row_words));
+      }
+      for (int64_t word = 0; word < row_words; word += kLanes) {
+        TransposeTo(b_.rows + word, row_words, b_.queries + (panel * row_words + word) * kWidth + v * kLanes, kWidth);
+      }
+    }
+  }
+
+  NPU_SIMD_INLINE static void TransposeTo(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    Vec block[kLanes];
+    for (int i = 0; i < kLanes; ++i) block[i] = Load(from + i * from_stride);
+    Transpose(block);
+    for (int i = 0; i < kLanes; ++i) Store(to + i * to_stride, block[i]);
+  }
+
+  void LoadBlock(int64_t begin, int64_t n) {
+    CopyKeys(p_, s_, item_.key_head, begin, begin + n, reinterpret_cast<Element*>(b_.keys),
+             b_.key_stride * Math::kElements);
+    std::fill(b_.keys + n * b_.key_stride, b_.keys + RoundUp(n, kKeyStep) * b_.key_stride, 0.0f);
+    if constexpr (Math::kElements == 1) {
+      CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
+    } else {
+      LoadPairs(begin, n);
+    }
+    const int64_t words = (n + Math::kElements - 1) / Math::kElements;
+    ClearTails(b_.values, words, p_.value_size, b_.value_stride);
+    if constexpr (Math::kTiles) {
+      const int64_t whole = RoundUp(n, kTileKeys) / 2;
+      std::fill(b_.values + words * b_.value_stride, b_.values + whole * b_.value_stride, 0.0f);
+      for (int64_t word = 0; word < whole; word += kLanes) {
+        for (int64_t d = 0; d < b_.value_stride; d += kLanes) {
+          TransposeTo(b_.values + word * b_.value_stride + d, b_.value_stride, b_.columns + d * b_.column_stride + word,
+                      b_.column_stride);
+        }
+      }
+    }
+  }
+
+  void LoadPairs(int64_t begin, int64_t n) {
+    auto* to = reinterpret_cast<uint16_t*>(b_.values);
+    ForEachStretch(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, [&](const Stretch& at) {
+      for (int64_t i = 0; i < at.count; ++i) {
+        const int64_t j = at.first - begin + i;
+        const Element* row = at.row<Element>(i);
+        uint16_t* pairs = to + (j / 2) * b_.value_stride * 2 + j % 2;
+        if (j % 2 == 0 && i + 1 < at.count) {
+          Interleave(row, at.row<Element>(i + 1), pairs);
+          ++i;
+          continue;
+        }
+        for (int64_t d = 0; d < p_.value_size; ++d) pairs[2 * d] = row[d].bits;
+      }
+    });
+    if (n % 2 != 0) {
+      uint16_t* pairs = to + (n / 2) * b_.value_stride * 2 + 1;
+      for (int64_t d = 0; d < p_.value_size; ++d) pairs[2 * d] = 0;
+    }
+  }
+
+  void Interleave(const Element* even, const Element* odd, uint16_t* pairs) const {
+    auto* words = reinterpret_cast<uint32_t*>(pairs);
+    for (int64_t d = 0; d < p_.value_size; ++d) {
+      words[d] = static_cast<uint32_t>(even[d].bits) | static_cast<uint32_t>(odd[d].bits) << 16;
+    }
+  }
+
+  // One panel against one block of keys. Returns whether the block is loaded now.
+  bool Step(int64_t panel, int64_t begin, int64_t n, bool loaded) {
+    const int32_t* first_key = b_.first_key + panel * kWidth;
+    const int32_t* last_key = b_.last_key + panel * kWidth;
+    const int64_t rows = RowsOf(panel);
+    // Rows see ranges whose ends grow: the first row begins first, the last row that sees anything ends last.
+    int64_t lowest = INT32_MAX, highest_begin = 0, highest = 0, lowest_end = INT32_MAX;
+    for (int64_t lane = 0; lane < rows; ++lane) {
+      if (first_key[lane] >= last_key[lane]) {
+        lowest_end = 0;
+        continue;
+      }
+      lowest = std::min<int64_t>(lowest, first_key[lane]);
+      highest_begin = std::max<int64_t>(highest_begin, first_key[lane]);
+      highest = std::max<int64_t>(highest, last_key[lane]);
+      lowest_end = std::min<int64_t>(lowest_end, last_key[lane]);
+    }
+    const int64_t from = std::max<int64_t>(lowest - begin, 0) / kKeyStep * kKeyStep;
+    const int64_t to = std::min(highest - begin, n);
+    if (from >= to) return loaded;
+
+    const float* bias = nullptr;
+    if (p_.mask != nullptr || p_.bias.data != nullptr) {
+      const Cover cover = MaskCover(panel, begin + from, to - from);
+      if (cover == Cover::kAll) return loaded;
+      if (cover == Cover::kSome || p_.bias.data != nullptr) {
+        FillLanes(panel, from, to,
+                  [&](int64_t r, float* row) { FillBias(p_, item_, r, begin + from, to - from, row); });
+        bias = b_.bias;
+      }
+    }
+    if (!loaded) LoadBlock(begin, n);
+
+    Vec max[kVectors];
+    for (int v = 0; v < kVectors; ++v) max[v] = Broadcast(kNegativeInfinity);
+    const float* queries = b_.queries + panel * b_.padded_words * kWidth;
+    const auto position = [&](int64_t key, int size) {  // of the first of some keys where not every lane sees them all
+      const bool edge = begin + key < highest_begin || begin + key + size > lowest_end;
+      return edge ? static_cast<int32_t>(begin + key) : -1;
+    };
+    if constexpr (Math::kTiles) {
+      TileScores<typename Math::Dot, kVectors>(b_.keys, b_.key_stride, queries, b_.padded_words, from,
+                                               RoundUp(to, kTileKeys), b_.scores);
+      for (int64_t key = from; key < to; key += 4) {
+        FinishScores<4>(key, position(key, 4), bias, first_key, last_key, max,
+                        [&](int j, int v) { return Load(b_.scores + (key + j) * kWidth + v * kLanes); });
+      }
+    } else {
+      ForEachTile(from, RoundUp(to, 4), [&](auto size, int64_t key) NPU_SIMD_INLINE_LAMBDA {
+        ScoreTile<size>(queries, key, position(key, size), bias, first_key, last_key, max);
+      });
+    }
+    const float* factors = nullptr;
+    if (p_.dropout.active()) {  // the bias has done its work: its buffer is free
+      FillLanes(panel, from, to,
+                [&](int64_t r, float* row) { FillDropout(p_, item_, r, begin + from, to - from, row); });
+      factors = b_.bias;
+    }
+    Vec scale[kVectors];
+    Normalise(panel, from, to, max, factors, scale);
+    constexpr int kElements = Math::kElements;
+    const float* values = b_.values + from / kElements * b_.value_stride;
+    const float* probabilities = b_.scores + from / kElements * kWidth;
+    float* sums = b_.sums + panel * b_.value_stride * kWidth;
+    const int64_t steps = (to + kElements - 1) / kElements - from / kElements;
+    if constexpr (Math::kTiles) {
+      const int64_t whole = RoundUp(steps, kLanes);
+      std::fill(b_.scores + (from / kElements + steps) * kWidth, b_.scores + (from / kElements + whole) * kWidth, 0.0f);
+      for (int64_t d = 0; d < b_.value_stride; ++d) {
+        for (int v = 0; v < kVectors; ++v) {
+          float* at = sums + d * kWidth + v * kLanes;
+          Store(at, Load(at) * scale[v]);
+        }
+      }
+      TileSums<typename Math::Dot, kVectors>(b_.columns + from / kElements, b_.column_stride, b_.value_stride,
+                                             probabilities, whole, sums);
+    } else {
+      ForEachTile(0, RoundUp(p_.value_size, 4), [&](auto size, int64_t column) NPU_SIMD_INLINE_LAMBDA {
+        ValueTile<size>(values + column, probabilities, steps, scale, sums + column * kWidth);
+      });
+    }
+    return true;
+  }
+
+  Cover MaskCover(int64_t panel, int64_t key, int64_t keys) const {
+    if (p_.mask == nullptr) return Cover::kNone;
+    if (p_.mask_head_stride != 0) return Cover::kSome;  // the panel's rows have masks of several heads
+    const int64_t first = PlaceOf(p_, item_, panel * kWidth).query;
+    const int64_t last = PlaceOf(p_, item_, panel * kWidth + RowsOf(panel) - 1).query;
+    return CoverOf(p_.mask + s_.mask + first * p_.mask_row_stride + key, p_.mask_row_stride, last - first + 1, keys);
+  }
+
+  // Brings what fill(row of the item, to) says of keys [from, to) of the block into the bias buffer.
+  template <class F>
+  void FillLanes(int64_t panel, int64_t from, int64_t to, F&& fill) {
+    const int64_t rows = RowsOf(panel);
+    const int64_t end = std::min(RoundUp(to, kLanes), b_.key_block);
+    for (int v = 0; v < kVectors; ++v) {
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        float* row = b_.bias_rows + lane * b_.key_block;
+        const int64_t r = v * kLanes + lane;
+        if (r < rows) {
+          fill(panel * kWidth + r, row + from);
+        } else {
+          std::fill(row + from, row + to, 0.0f);
+        }
+        std::fill(row + to, row + end, 0.0f);
+      }
+      for (int64_t key = from / kLanes * kLanes; key < end; key += kLanes) {
+        TransposeTo(b_.bias_rows + key, b_.key_block, b_.bias + key * kWidth + v * kLanes, kWidth);
+      }
+    }
+  }
+
+  // Scores of kKeys keys from `key` on, to their place in the buffer, and their maximum. With `position` >= 0 (that of
+  // the first key) some lane does not see all of them.
+  template <int kKeys>
+  NPU_SIMD_INLINE void ScoreTile(const float* queries, int64_t key, int32_t position, const float* bias,
+                                 const int32_t* first_key, const int32_t* last_key, Vec (&max)[kVectors]) {
+    const float* keys = b_.keys + key * b_.key_stride;
+    const int64_t stride = b_.key_stride;
+    const int64_t words = b_.words;
+    Vec sum[kKeys][kVectors] = {};
+    for (int64_t word = 0; word < words; ++word) {
+      Vec q[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) q[v] = Load(queries + word * kWidth + v * kLanes);
+#pragma GCC unroll 16
+      for (int j = 0; j < kKeys; ++j) {
+        const float k = keys[j * stride + word];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) Math::MultiplyAdd(sum[j][v], k, q[v]);
+      }
+    }
+    FinishScores<kKeys>(key, position, bias, first_key, last_key, max,
+                        [&](int j, int v) NPU_SIMD_INLINE_LAMBDA { return sum[j][v]; });
+  }
+
+  // The products of kKeys keys from `key` on become scores in their place, and part of the maximum.
+  template <int kKeys, class Product>
+  NPU_SIMD_INLINE void FinishScores(int64_t key, int32_t position, const float* bias, const int32_t* first_key,
+                                    const int32_t* last_key, Vec (&max)[kVectors], Product&& product) {
+    const float scale = score_scale_;
+    float* scores = b_.scores + key * kWidth;
+    if (bias != nullptr) bias += key * kWidth;
+#pragma GCC unroll 16
+    for (int j = 0; j < kKeys; ++j) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        Vec score = product(j, v) * scale;
+        if (bias != nullptr) score += Load(bias + j * kWidth + v * kLanes);
+        if (position >= 0) {
+          const IntVec at = Broadcast(position + j);
+          score = (at < Load(first_key + v * kLanes)) | (at >= Load(last_key + v * kLanes))
+                      ? Broadcast(kNegativeInfinity)
+                      : score;
+        }
+        max[v] = Max(max[v], score);
+        Store(scores + j * kWidth + v * kLanes, score);
+      }
+    }
+  }
+
+  NPU_SIMD_INLINE static Vec Dropped(Vec weight, const float* factors, int64_t key, int v) {
+    return factors == nullptr ? weight : weight * Load(factors + key * kWidth + v * kLanes);
+  }
+
+  // Turns scores into weights against the new maximum; `scale` is what earlier sums have to be multiplied with.
+  // `factors` are dropout's, or null.
+  void Normalise(int64_t panel, int64_t from, int64_t to, const Vec (&block_max)[kVectors], const float* factors,
+                 Vec (&scale)[kVectors]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      float* max_at = b_.max + panel * kWidth + v * kLanes;
+      float* sum_at = b_.sum + panel * kWidth + v * kLanes;
+      const Vec old_max = Load(max_at);
+      const Vec max = Max(old_max, block_max[v]);
+      // Nothing seen yet: any finite reference keeps -inf - reference away from NaN.
+      const Vec reference = max == kNegativeInfinity ? Vec{} : max;
+      scale[v] = Exp2(old_max - reference);
+      Vec sum = Load(sum_at) * scale[v];
+      float* scores = b_.scores + v * kLanes;
+      if constexpr (Math::kElements == 1) {
+        for (int64_t j = from; j < to; ++j) {
+          const Vec weight = Exp2(Load(scores + j * kWidth) - reference);
+          sum += weight;
+          const Vec taken = Dropped(weight, factors, j, v);
+          Store(scores + j * kWidth, weight_scale_ == 0.0f ? taken : QuantiseWeight(taken, weight_scale_));
+        }
+      } else {
+        for (int64_t j = from; j < to; j += 2) {
+          const Vec even = Exp2(Load(scores + j * kWidth) - reference);
+          const Vec odd = j + 1 < to ? Exp2(Load(scores + (j + 1) * kWidth) - reference) : Vec{};
+          sum += even + odd;
+          Store(scores + j / 2 * kWidth, Math::Pack(Dropped(even, factors, j, v), Dropped(odd, factors, j + 1, v)));
+        }
+      }
+      Store(max_at, max);
+      Store(sum_at, sum);
+    }
+  }
+
+  template <int kColumns>
+  NPU_SIMD_INLINE void ValueTile(const float* values, const float* weights, int64_t steps, const Vec (&scale)[kVectors],
+                                 float* sums) const {
+    const int64_t stride = b_.value_stride;
+    Vec sum[kColumns][kVectors];
+#pragma GCC unroll 16
+    for (int d = 0; d < kColumns; ++d) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[d][v] = Load(sums + d * kWidth + v * kLanes) * scale[v];
+    }
+    for (int64_t step = 0; step < steps; ++step) {
+      Vec w[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) w[v] = Load(weights + step * kWidth + v * kLanes);
+#pragma GCC unroll 16
+      for (int d = 0; d < kColumns; ++d) {
+        const float value = values[step * stride + d];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) Math::MultiplyAdd(sum[d][v], value, w[v]);
+      }
+    }
+#pragma GCC unroll 16
+    for (int d = 0; d < kColumns; ++d) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) Store(sums + d * kWidth + v * kLanes, sum[d][v]);
+    }
+  }
+
+  void End(int64_t panel, float* partials) {
+    const int64_t rows = RowsOf(panel);
+    const float* sums = b_.sums + panel * b_.value_stride * kWidth;
+    for (int v = 0; v < kVectors; ++v) {
+      for (int64_t d = 0; d < b_.value_stride; d += kLanes) {
+        TransposeTo(sums + d * kWidth + v * kLanes, kWidth, b_.rows + d, b_.value_stride);
+      }
+      for (int64_t lane = 0; lane < kLanes && v * kLanes + lane < rows; ++lane) {
+        const int64_t r = panel * kWidth + v * kLanes + lane;
+        EmitRow(p_, item_, r, {b_.max[r], b_.sum[r], b_.rows + lane * b_.value_stride}, partials);
+      }
+    }
+  }
+
+  const Problem& p_;
+  const Item& item_;
+  const Sequence& s_;
+  PanelBuffers<Math, kVectors> b_;
+  const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
+};
+
+// An item of few rows fills one vector rather than half of two.
+template <class Math>
+void RunPanelItem(const Problem& p, const Item& item, float* partials, void* scratch) {
+  [[maybe_unused]] const std::conditional_t<Math::kTiles, TileScope, int> tiles{};
+  if (item.rows <= kLanes) {
+    PanelItem<Math, 1>(p, item, scratch).Run(partials);
+  } else {
+    PanelItem<Math, kPanelVectors>(p, item, scratch).Run(partials);
+  }
+}
+
+template <class Math>
+size_t PanelScratchBytes(const Problem& p, int64_t rows) {
+  return PanelBuffers<Math, kPanelVectors>(p, std::max<int64_t>(rows, kPanelVectors * kLanes), nullptr).carver.bytes();
+}
+
+}  // namespace npu::attention

@@ -1,0 +1,62 @@
+// What the inference operators have in common: arguments that are checked and turned into a Problem. Each operator
+// says which of them it has, and what it calls them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ep/kernels/attention/core/layout.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu::attention {
+
+struct InferenceAttributes {
+  InferenceAttributes() = default;
+  // What every operator has, under these names; `scale_name` differs.
+  InferenceAttributes(const char* op, const Attributes& given, const char* scale_name);
+
+  const char* op = "";
+  std::string layout;
+  std::vector<const char*> layouts;  // those that the operator takes
+  int64_t heads = 1, key_heads = 0;
+  float scale = 1.0f;
+  int64_t pre_tokens = 0, next_tokens = 0;
+  int64_t sparse_mode = 0, block_size = 0;
+  int64_t antiquant_mode = 0, key_antiquant_mode = 0, value_antiquant_mode = 0;
+  bool return_lse = false;
+  // When a query row takes every key that lengths and atten_mask leave: patterns and query lengths say nothing then.
+  enum class Decode { kNever, kSingleRow, kAlways } decode = Decode::kNever;
+  const char* key_lengths_name = "actual_seq_lengths_kv";
+  const char* score_scale_name = "dequant_scale1";
+  const char* value_scale_name = "dequant_scale2";
+};
+
+// Not present: absent; padding_mask must be. The second half of a joint pair of scales is value's.
+struct InferenceInputs {
+  TensorView query, key, value, padding_mask;
+  TensorView pse_shift, atten_mask, lengths, key_lengths;
+  TensorView dequant_scale1, quant_scale1, dequant_scale2, quant_scale2, quant_offset2;
+  TensorView antiquant_scale, antiquant_offset;
+  TensorView key_antiquant_scale, key_antiquant_offset, value_antiquant_scale, value_antiquant_offset;
+  TensorView block_table, query_padding_size, kv_padding_size;  // the sizes in host memory, as are all lengths
+  TensorView key_shared_prefix, value_shared_prefix, prefix_length;
+  TensorView query_rope, key_rope;
+};
+
+// The kernel of an operator: what its attributes say, and what each input of its node is.
+class InferenceKernel : public Kernel {
+ public:
+  using InputReader = InferenceInputs (*)(OpContext& ctx);
+  // Checks what attributes alone can tell.
+  InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, InputReader read);
+  // Checks the inputs, allocates the outputs (attention and, where the operator has it, log-sum-exp) and launches.
+  void Compute(OpContext& ctx) const override;
+
+ private:
+  InferenceAttributes attributes_;
+  InputReader read_;
+  const Layout* layout_ = nullptr;
+  const bool late_;  // lengths and paddings are read by the launch
+};
+
+}  // namespace npu::attention

@@ -1,0 +1,122 @@
+// Softmax. From opset 13 on along one axis; before, over all axes from `axis` on together.
+#include "ep/kernels/convert.h"
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/softmax/softmax_row.h"
+
+namespace npu {
+namespace {
+
+constexpr int64_t kColumns = 256;  // side by side, when the axis is not the innermost
+
+class SoftmaxKernel final : public Kernel {
+ public:
+  explicit SoftmaxKernel(const KernelInfo& info)
+      : flattens_(info.since_version < 13), axis_(info.attributes.Int("axis")) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const int rank = x.shape.rank();
+    // The flattening form takes axis == rank too: rows of one element.
+    const int axis = flattens_ && axis_ == rank ? rank : NormalizeAxis("Softmax", axis_, rank);
+    const int64_t outer = x.shape.Elements(0, axis);
+    const int64_t n = flattens_ ? x.shape.Elements(axis, rank) : x.shape[axis];
+    const int64_t inner = flattens_ ? 1 : x.shape.Elements(axis + 1, rank);
+    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    if (!y || x.elements() == 0) return;
+    DispatchFloats("Softmax", x.dtype, [&](auto type) {
+      using T = decltype(type);
+      if (inner == 1) {
+        LaunchRows<T>(ctx, x, y, outer, n);
+      } else {
+        ctx.Launch("Softmax", [=] { Columns(x.as<T>(), y.as<T>(), outer, n, inner); });
+      }
+    });
+  }
+
+ private:
+  template <class T>
+  static void LaunchRows(OpContext& ctx, const TensorView& x, const TensorView& y, int64_t rows, int64_t n) {
+    const int64_t threads = ThreadsForElements(rows * n);
+    float* scratch = nullptr;
+    if constexpr (!std::is_same_v<T, float>) {
+      scratch = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * n) * sizeof(float)));
+    }
+    ctx.Launch("Softmax", [=] {
+      ForRowsOfThreads(rows, threads, [&](int64_t thread, int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+          if constexpr (std::is_same_v<T, float>) {
+            float* to = y.as<float>() + row * n;
+            if (x.data != y.data) ToFloat(x.as<float>() + row * n, to, n);
+            SoftmaxRow(to, n);
+          } else {
+            float* values = scratch + thread * n;
+            ToFloat(x.as<T>() + row * n, values, n);
+            SoftmaxRow(values, n);
+            FromFloat(values, y.as<T>() + row * n, n);
+          }
+        }
+      });
+    });
+  }
+
+  template <class T>
+  static void Columns(const T* x, T* y, int64_t outer, int64_t n, int64_t inner) {
+    const int64_t blocks = (inner + kColumns - 1) / kColumns;
+    ParallelFor(outer * blocks, 1 + 16 * 1024 / (n * std::min(inner, kColumns)), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i % blocks * kColumns;
+        const int64_t offset = i / blocks * n * inner + first;
+        ColumnBlock(x + offset, y + offset, n, inner, std::min(kColumns, inner - first));
+      }
+    });
+  }
+
+  // n rows of `count` columns; y may be x.
+  template <class T>
+  static void ColumnBlock(const T* x, T* y, int64_t n, int64_t stride, int64_t count) {
+    alignas(64) float values[kColumns], max[kColumns], sum[kColumns];
+    std::fill_n(max, count, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, count, 0.0f);
+    for (int64_t row = 0; row < n; ++row) {
+      ToFloat(x + row * stride, values, count);
+      for (int64_t c = 0; c < count; ++c) max[c] = values[c] > max[c] ? values[c] : max[c];
+    }
+    for (int64_t row = 0; row < n; ++row) {
+      ToFloat(x + row * stride, values, count);
+      for (int64_t c = 0; c < count; ++c) sum[c] += math::Exp(values[c] - max[c]);
+    }
+    for (int64_t c = 0; c < count; ++c) sum[c] = 1.0f / sum[c];
+    for (int64_t row = 0; row < n; ++row) {
+      ToFloat(x + row * stride, values, count);
+      for (int64_t c = 0; c < count; ++c) values[c] = math::Exp(values[c] - max[c]) * sum[c];
+      FromFloat(values, y + row * stride, count);
+    }
+  }
+
+  bool flattens_;
+  int64_t axis_;
+};
+
+NPU_ONNX_KERNEL({
+    .type = "Softmax",
+    .since = 1,
+    .until = 11,
+    .inputs = {Input("input", kFloats)},
+    .outputs = {Output("output", kFloats)},
+    .attributes = {IntAttribute("axis", 1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<SoftmaxKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "Softmax",
+    .since = 13,
+    .until = 13,
+    .inputs = {Input("input", kFloats)},
+    .outputs = {Output("output", kFloats)},
+    .attributes = {IntAttribute("axis", -1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<SoftmaxKernel>,
+});
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,95 @@
+"""Exports any torch module that calls ``npu::`` operators."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError
+from ..opdef import torch_library
+from . import graph_passes
+from .proof import Findings
+from .report import ExportReport
+from .tracing import check_opset, finish, to_onnx, trace
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def export(
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    path: str | Path,
+    *,
+    kwargs: dict[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    dtype: str | torch.dtype | None = None,
+    opset: int | None = None,
+) -> ExportReport:
+    """Export a module; each ``npu::`` operator it calls becomes one node with a portable body.
+
+    Nothing is replaced: what the module does not say with ``npu::`` operators stays ONNX.
+
+    Args:
+        model: the module; a module in training mode is exported as it is.
+        args: positional example arguments.
+        path: file to write; weights beyond ONNX's size limit go to ``<path>.data`` with the rest.
+        kwargs: example keyword arguments.
+        dynamic_shapes: as ``torch.export.export`` takes them.
+        dtype: float32, float16 or bfloat16: converts a copy of the module and the floating-point
+            tensors in args and kwargs; None leaves both.
+        opset: ONNX opset, 18 to 23; default 18.
+
+    Returns the report, which is also written to ``<path>.report.json``.
+    Raises ArgumentError for bad arguments, ExportError when the module cannot be exported.
+    """
+    started = time.monotonic()
+    opset = check_opset(opset)
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(args, tuple):
+        raise ArgumentError(f"expected args to be a tuple, got {type(args).__name__}")
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ArgumentError(f"no such directory to write to: {path.parent}")
+    torch_library.register()
+    torch_dtype = _torch_dtype(dtype)
+    if torch_dtype is not None:
+        model, args, kwargs = _converted(model, args, kwargs, torch_dtype)
+    report = ExportReport(
+        model=type(model).__name__,
+        architecture=type(model).__name__,
+        opset=opset,
+        dtype=None if torch_dtype is None else str(torch_dtype).removeprefix("torch."),
+    )
+    onnx_model = to_onnx(
+        trace(model, args, kwargs, dynamic_shapes), opset, dynamic_shapes=dynamic_shapes
+    )
+    graph_passes.tidy(onnx_model.graph)
+    finish(onnx_model, path, report, Findings())
+    report.seconds = round(time.monotonic() - started, 1)
+    report.write(path.with_name(f"{path.name}.report.json"))
+    return report
+
+
+def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if dtype is None:
+        return None
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if named not in _DTYPES:
+        raise ArgumentError(f"expected dtype float32, float16 or bfloat16, got {dtype!r}")
+    return named
+
+
+def _converted(
+    model: torch.nn.Module, args: Any, kwargs: Any, dtype: torch.dtype
+) -> tuple[torch.nn.Module, Any, Any]:
+    def convert(value: Any) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if floating else value
+
+    converted = torch.utils._pytree.tree_map(convert, (args, kwargs))
+    return copy.deepcopy(model).to(dtype), *converted

@@ -1,0 +1,163 @@
+"""The role of attention: projections, rotary embedding, cache and grouped-query attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from ..caches import Step
+from ..proof import Findings, NotProven, compare, spread_to
+from .linear import Linear
+from .norm import KeptNorm, NormRole, RmsNorm
+from .probes import BATCH, NEW, StepProbe
+from .role import Role, part
+
+
+class Attention(nn.Module):
+    """Grouped-query attention: joint projection, ``npu_rotary_mul``, cache, fused attention."""
+
+    def __init__(
+        self,
+        qkv: Linear,
+        out: Linear,
+        *,
+        heads: int,
+        kv_heads: int,
+        scale: float,
+        window: int | None,
+        rotary_mode: str | None,
+        q_norm: RmsNorm | KeptNorm | None = None,
+        k_norm: RmsNorm | KeptNorm | None = None,
+    ) -> None:
+        super().__init__()
+        self.qkv = qkv
+        self.out = out
+        self.q_norm = q_norm
+        self.k_norm = k_norm
+        self.heads = heads
+        self.kv_heads = kv_heads
+        self.scale = scale
+        self.window = window
+        self.rotary_mode = rotary_mode
+
+    @property
+    def head_size(self) -> int:
+        """D, the size of a query, key or value vector."""
+        return self.qkv.weight.shape[1] // (self.heads + 2 * self.kv_heads)
+
+    def forward(
+        self, x: torch.Tensor, step: Step, past: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Attend from x [B, S, H]; return [B, S, H] and the updated cache of this layer."""
+        heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
+        query, key, value = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        if self.rotary_mode is not None:
+            rotate = torch.ops.npu.npu_rotary_mul
+            query = rotate(query, step.cos, step.sin, self.rotary_mode)
+            key = rotate(key, step.cos, step.sin, self.rotary_mode)
+        key, value = step.update(past[0], key), step.update(past[1], value)
+        attended = step.attend(
+            query,
+            key,
+            value,
+            num_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            scale=self.scale,
+            window=self.window,
+        )
+        return self.out(attended.flatten(2)), (key, value)
+
+
+class AttentionParts(NamedTuple):
+    """The projections of attention, its heads and the norms of queries and keys."""
+
+    qkv: tuple[nn.Linear, ...]  # one already, or three
+    out: nn.Linear
+    head_size: int
+    heads: int
+    kv_heads: int
+    scale: float
+    norms: tuple[nn.Module, ...]  # of queries and keys, or none
+
+
+class AttentionRole(Role[AttentionParts, Attention]):
+    """Attention of one layer: without a way out, since the cache hangs on it."""
+
+    def __init__(self, rotary: nn.Module | None, window: int | None) -> None:
+        """Take the original's rotary embedding, if it has one, and the layer's window."""
+        self._rotary = rotary
+        self._window = window
+
+    def match(self, original: nn.Module) -> AttentionParts:
+        """Find the projections, and how many heads they are of."""
+        head_size = int(part(original, "attention", "head_dim"))
+        out = part(original, "attention", "o_proj")
+        joined = getattr(original, "qkv_proj", None)
+        if joined is not None:
+            qkv: tuple[nn.Linear, ...] = (joined,)
+        else:
+            qkv = tuple(part(original, "attention", f"{name}_proj") for name in "qkv")
+        heads = out.in_features // head_size
+        kv_heads = (sum(layer.out_features for layer in qkv) // head_size - heads) // 2
+        if kv_heads < 1 or heads % kv_heads:
+            raise NotProven(f"expected heads in groups, got {heads} heads of size {head_size}")
+        norms = [getattr(original, name, None) for name in ("q_norm", "k_norm")]
+        return AttentionParts(
+            qkv,
+            out,
+            head_size,
+            heads,
+            kv_heads,
+            float(getattr(original, "scaling", head_size**-0.5)),
+            tuple(norm for norm in norms if norm is not None),
+        )
+
+    def build(self, parts: AttentionParts) -> Iterator[Attention]:
+        """Yield attention with each way to rotate; the last leaves positions out."""
+        qkv, out = Linear.joined(*parts.qkv), Linear.joined(parts.out)
+        norms: list[RmsNorm | KeptNorm | None] = [NormRole().proven(n)[0] for n in parts.norms]
+        q_norm, k_norm = norms if norms else (None, None)
+        modes = () if self._rotary is None else ("half", "interleave")
+        for mode in (*modes, None):
+            yield Attention(
+                qkv,
+                out,
+                heads=parts.heads,
+                kv_heads=parts.kv_heads,
+                scale=parts.scale,
+                window=self._window,
+                rotary_mode=mode,
+                q_norm=q_norm,
+                k_norm=k_norm,
+            )
+
+    def prove(self, original: nn.Module, built: Attention) -> float:
+        """Compare outputs and caches, over a filled cache and a padded row."""
+        x = torch.randn(BATCH, NEW, built.qkv.weight.shape[0])
+        x = spread_to(x, built.qkv(x), 2.0)
+        probe = StepProbe(self._rotary, self._window, built.kv_heads, built.head_size)
+        expected, cache = probe.run(original, layer_index(original), x)
+        actual, present = built(x, probe.step, probe.past)
+        return max(
+            compare(probe.real(expected), probe.real(actual), "attention output"),
+            compare(cache[0], present[0], "cached keys"),
+            compare(cache[1], present[1], "cached values"),
+        )
+
+    def report(self, findings: Findings, site: str, built: Attention, difference: float) -> None:
+        """Note the nodes of rotation, of norms of queries and keys, and of attention."""
+        if built.rotary_mode is not None:
+            findings.replaced("npu_rotary_mul", difference, nodes=2)
+        if built.q_norm is not None:
+            findings.replaced("npu_rms_norm", difference, nodes=2)
+        findings.replaced("npu_fused_infer_attention_score", difference)
+
+
+def layer_index(attention: nn.Module) -> int:
+    """Return which layer's cache an original attention uses."""
+    return int(getattr(attention, "layer_idx", 0))

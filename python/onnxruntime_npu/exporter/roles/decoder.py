@@ -1,0 +1,129 @@
+"""The role of the whole: embedding, final norm, logits, and the layers in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..caches import Step
+from ..proof import Findings, NotProven, compare
+from .layer import DecoderLayer
+from .norm import KeptNorm, NormRole, RmsNorm
+from .probes import CutOut
+from .role import Role, part
+from .rotary import RotaryRole, RotaryTables
+
+
+class Decoder(nn.Module):
+    """Token ids to logits over a cache, the whole of the exported graph."""
+
+    def __init__(
+        self,
+        embedding: torch.Tensor,
+        head: torch.Tensor | None,
+        rotary: RotaryTables | None,
+        layers: list[DecoderLayer],
+        norm: RmsNorm | KeptNorm,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(embedding, requires_grad=False)  # [V, H]
+        # None: tied. One parameter then serves both ends, and the file holds one copy.
+        self.head = None if head is None else nn.Parameter(head, requires_grad=False)
+        self.rotary = rotary
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+
+    def convert(self, dtype: torch.dtype) -> None:
+        """Convert the weights; rotary angles need float32 whatever the weights are."""
+        rotary, self.rotary = self.rotary, None
+        self.to(dtype)
+        self.rotary = rotary
+
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Look input_ids [B, S] up: [B, S, H]."""
+        return nn.functional.embedding(input_ids, self.embedding)
+
+    def tables(self, positions: torch.Tensor) -> tuple[Any, Any]:
+        """Return cos and sin for positions [B, 1, S, 1]; None without rotary embedding."""
+        if self.rotary is None:
+            return None, None
+        return self.rotary(positions, self.embedding.dtype)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Score hidden [rows, H] against the vocabulary: [rows, V], float32 for whoever samples."""
+        head = self.embedding if self.head is None else self.head
+        return nn.functional.linear(hidden, head).float()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        step: Step,
+        past: list[tuple[torch.Tensor, torch.Tensor]],
+    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Return the last norm's output [B, S, H] and the cache of every layer."""
+        x = self.embed(input_ids)
+        residual: torch.Tensor | None = None
+        present = []
+        for layer, layer_past in zip(self.layers, past, strict=True):
+            x, residual, layer_present = layer(x, residual, step, layer_past)
+            present.append(layer_present)
+        assert residual is not None  # a decoder has layers
+        return self.norm.add(x, residual)[0], present
+
+
+class DecoderParts(NamedTuple):
+    """The parts of a model; ``head`` is the embedding where both are tied."""
+
+    embedding: torch.Tensor
+    head: torch.Tensor
+    rotary: nn.Module | None
+    layers: nn.ModuleList
+    norm: nn.Module
+
+
+def parts_of(model: nn.Module) -> DecoderParts:
+    """Return the parts of a model; raises NotProven that names what is missing."""
+    base = part(model, "the model", "model")
+    parts = DecoderParts(
+        embedding=part(base, "the model", "embed_tokens").weight.detach(),
+        head=part(model, "the model", "lm_head").weight.detach(),
+        rotary=getattr(base, "rotary_emb", None),
+        layers=part(base, "the model", "layers"),
+        norm=part(base, "the model", "norm"),
+    )
+    if len(parts.layers) == 0:
+        raise NotProven("expected at least one decoder layer")
+    return parts
+
+
+class DecoderRole(Role[DecoderParts, Decoder]):
+    """A model without its layers: the decoder is built with none, and is given them one by one."""
+
+    def __init__(self, cut_out: CutOut, findings: Findings) -> None:
+        self._cut_out = cut_out
+        self._findings = findings
+
+    def match(self, original: nn.Module) -> DecoderParts:
+        """Find the parts."""
+        return parts_of(original)
+
+    def build(self, parts: DecoderParts) -> Iterator[Decoder]:
+        """Yield a decoder of the ends; a head that is the embedding is kept once."""
+        tied = parts.head.data_ptr() == parts.embedding.data_ptr()
+        rotary = None
+        if parts.rotary is not None:
+            rotary = RotaryRole(self._cut_out).replace(parts.rotary, self._findings)
+        norm = NormRole().replace(parts.norm, self._findings, "norm")
+        yield Decoder(parts.embedding, None if tied else parts.head, rotary, [], norm)
+
+    def prove(self, original: nn.Module, built: Decoder) -> float:
+        """Compare what goes into the first layer, and what is made of the last one's result."""
+        run = self._cut_out
+        logits = built.logits(built.norm(run.hidden).flatten(0, 1))
+        return max(
+            compare(run.given[0]["hidden_states"], built.embed(run.input_ids), "token embedding"),
+            compare(run.logits.flatten(0, 1), logits, "final norm and logits"),
+        )

@@ -1,0 +1,118 @@
+"""The role of a decoder layer: how norms, attention, MLP and residuals are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from ..caches import Step
+from ..proof import Findings, NotProven, compare
+from .attention import Attention, AttentionRole, layer_index
+from .experts import ExpertsRole
+from .mlp import MlpRole
+from .norm import KeptNorm, NormRole, RmsNorm
+from .probes import BATCH, NEW, StepProbe
+from .role import Role, part
+
+
+class DecoderLayer(nn.Module):
+    """Pre-norm decoder layer. The residual is carried unadded, for the next norm to add it."""
+
+    def __init__(
+        self,
+        input_norm: RmsNorm | KeptNorm,
+        attention: Attention,
+        post_norm: RmsNorm | KeptNorm,
+        mlp: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.input_norm = input_norm
+        self.attention = attention
+        self.post_norm = post_norm
+        self.mlp = mlp
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        step: Step,
+        past: tuple[torch.Tensor, torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Return what is still to be added, the residual [B, S, H] and the layer's cache."""
+        if residual is None:
+            normed, residual = self.input_norm(x), x
+        else:
+            normed, residual = self.input_norm.add(x, residual)
+        attended, present = self.attention(normed, step, past)
+        normed, residual = self.post_norm.add(attended, residual)
+        return self.mlp(normed), residual, present
+
+
+class LayerParts(NamedTuple):
+    """The parts of a layer; each has a role of its own."""
+
+    input_norm: nn.Module
+    attention: nn.Module
+    post_norm: nn.Module
+    mlp: nn.Module
+
+
+class LayerRole(Role[LayerParts, DecoderLayer]):
+    """A layer, built of what takes the place of its parts."""
+
+    def __init__(
+        self,
+        rotary: nn.Module | None,
+        window: int | None,
+        findings: Findings,
+        site: str,
+        *,
+        first: bool,
+    ) -> None:
+        self._rotary = rotary
+        self._window = window
+        self._findings = findings
+        self._site = site
+        self._first = first
+
+    def match(self, original: nn.Module) -> LayerParts:
+        """Find the parts."""
+        names = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+        return LayerParts(*(part(original, self._site, name) for name in names))
+
+    def build(self, parts: LayerParts) -> Iterator[DecoderLayer]:
+        """Yield the layer of the replaced parts."""
+        findings, site = self._findings, self._site
+        first_norm = NormRole(adds_residual=not self._first)
+        attention = AttentionRole(self._rotary, self._window)
+        mlp = ExpertsRole() if hasattr(parts.mlp, "experts") else MlpRole()
+        yield DecoderLayer(
+            first_norm.replace(parts.input_norm, findings, f"{site}.input_layernorm"),
+            attention.replace(parts.attention, findings, f"{site}.self_attn"),
+            NormRole().replace(parts.post_norm, findings, f"{site}.post_attention_layernorm"),
+            mlp.replace(parts.mlp, findings, f"{site}.mlp"),
+        )
+
+    def prove(self, original: nn.Module, built: DecoderLayer) -> float:
+        """Compare the sum of what is still to be added and the residual, with and without one."""
+        attention = built.attention
+        x = torch.randn(BATCH, NEW, attention.qkv.weight.shape[0])
+        probe = StepProbe(self._rotary, self._window, attention.kv_heads, attention.head_size)
+        index = layer_index(part(original, self._site, "self_attn"))
+        expected, _ = probe.run(original, index, x)
+        worst = 0.0
+        for residual in (None, torch.randn_like(x)):
+            given = x if residual is None else x - residual
+            delta, carried, _ = built(given, residual, probe.step, probe.past)
+            actual, what = probe.real(delta + carried), f"{self._site}: layer output"
+            worst = max(worst, compare(probe.real(expected), actual, what))
+        return worst
+
+    def keep(
+        self, original: nn.Module, findings: Findings, site: str, reason: NotProven
+    ) -> DecoderLayer:
+        """Refuse; the reason names its place, which may be a part's."""
+        raise reason

@@ -1,0 +1,70 @@
+"""The role of an MLP: gate and up projections, SiLU and down projection, or what it was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from ..proof import Findings, NotProven, compare, spread_to
+from .linear import Linear
+from .probes import BATCH, NEW
+from .role import Role, part
+
+
+class SwigluMlp(nn.Module):
+    """``down(silu(gate(x)) * up(x))`` with one MatMul for gate and up, then ``npu_swiglu``."""
+
+    def __init__(self, gate_up: Linear, down: Linear) -> None:
+        super().__init__()
+        self.gate_up = gate_up
+        self.down = down
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Transform x [B, S, H]."""
+        return self.down(torch.ops.npu.npu_swiglu(self.gate_up(x), -1))
+
+
+class MlpParts(NamedTuple):
+    """The projections of an MLP; gate and up are one already, or two."""
+
+    gate_up: tuple[nn.Linear, ...]
+    down: nn.Linear
+
+
+class MlpRole(Role[MlpParts, nn.Module]):
+    """An MLP that every token passes."""
+
+    def match(self, original: nn.Module) -> MlpParts:
+        """Find the projections."""
+        down = part(original, "the MLP", "down_proj")
+        joined = getattr(original, "gate_up_proj", None)
+        if joined is not None:
+            return MlpParts((joined,), down)
+        gate_up = tuple(part(original, "the MLP", name) for name in ("gate_proj", "up_proj"))
+        return MlpParts(gate_up, down)
+
+    def build(self, parts: MlpParts) -> Iterator[SwigluMlp]:
+        """Yield the MLP with SiLU."""
+        yield SwigluMlp(Linear.joined(*parts.gate_up), Linear.joined(parts.down))
+
+    def prove(self, original: nn.Module, built: nn.Module) -> float:
+        """Compare where the activation is nearly linear, and where it is not."""
+        gate_up = part(built, "the MLP", "gate_up")
+        x = torch.randn(BATCH, NEW, gate_up.weight.shape[0])
+        inputs = [spread_to(x, gate_up(x), spread) for spread in (0.1, 3.0)]
+        return max(compare(original(x), built(x), "MLP output") for x in inputs)
+
+    def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:
+        """Note the activation's node."""
+        findings.replaced("npu_swiglu", difference)
+
+    def keep(
+        self, original: nn.Module, findings: Findings, site: str, reason: NotProven
+    ) -> nn.Module:
+        """Return the MLP as it was."""
+        findings.keep(site, "mlp", str(reason))
+        return copy.deepcopy(original)

@@ -1,0 +1,66 @@
+"""What every role has: match, build, prove and report, in this order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from ..proof import Findings, NotProven, attempt
+
+Parts = TypeVar("Parts")
+Built = TypeVar("Built")
+
+
+class Role(ABC, Generic[Parts, Built]):
+    """One role of a decoder's parts, with what takes the place of whoever has it."""
+
+    @abstractmethod
+    def match(self, original: Any) -> Parts:
+        """Return what the original is made of; raises NotProven that names what is missing."""
+
+    @abstractmethod
+    def build(self, parts: Parts) -> Iterator[Built]:
+        """Yield what may take its place, the likeliest first."""
+
+    @abstractmethod
+    def prove(self, original: Any, built: Built) -> float:
+        """Return the worst relative difference between both; raises NotProven beyond tolerance."""
+
+    def report(self, findings: Findings, site: str, built: Built, difference: float) -> None:
+        """Note what was replaced: nothing, for roles that become no node of their own."""
+
+    def keep(self, original: Any, findings: Findings, site: str, reason: NotProven) -> Built:
+        """Return what stays where nothing was proven: by default there is no way out."""
+        raise NotProven(f"{site}: {reason}" if site else str(reason)) from reason
+
+    def proven(self, original: Any) -> tuple[Built, float]:
+        """Return the first that is proven and its worst difference.
+
+        Raises NotProven with what was wrong with the likeliest.
+        """
+        candidates = self.build(attempt(self.match, original))
+        first: NotProven | None = None
+        while (built := attempt(next, candidates, None)) is not None:
+            try:
+                return built, attempt(self.prove, original, built)
+            except NotProven as error:
+                first = first or error
+        raise first or NotProven(f"expected something to take {type(original).__name__}'s place")
+
+    def replace(self, original: Any, findings: Findings, site: str = "") -> Built:
+        """Return what takes the original's place, and note it."""
+        try:
+            built, difference = self.proven(original)
+        except NotProven as error:
+            return self.keep(original, findings, site, error)
+        self.report(findings, site, built, difference)
+        return built
+
+
+def part(module: Any, owner: str, name: str) -> Any:
+    """Return an attribute of a module; raises NotProven that names it and its owner."""
+    found = getattr(module, name, None)
+    if found is None:
+        raise NotProven(f"expected {name!r} in {owner} ({type(module).__name__})")
+    return found

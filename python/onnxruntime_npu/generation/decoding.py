@@ -1,0 +1,253 @@
+"""Steps of an exported model: prompts in, then a token a row at a time, logits out.
+
+The cache stays on the device between steps: with a dynamic cache the outputs of one step are bound
+as inputs of the next, with a static cache the same buffers are bound as both. A step with a static
+cache does the same at the same addresses each time, so the NPU captures it once and replays it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as C
+
+from ..errors import ArgumentError
+from ..session.ortvalue import ortvalue_from_numpy, ortvalues_in_one_block
+from ..session.provider_library import get_ep_name
+
+_CACHE_KEY = "onnxruntime_npu.cache"
+_PAST, _PRESENT = "past_key_values.", "present."
+# ONNX element types by the names that sessions give them: numpy has no bfloat16 to name it by.
+_ELEMENT_TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
+_FLOAT, _INT64 = 1, 7
+_INPUTS = ("input_ids", "sequence_lengths", "total_lengths")  # with a static cache
+_GRAPHS = "enable_npu_graph"
+# Static caches have multiples of so many slots, so that calls of about the same length share one.
+_CAPACITY_STEP = 256
+
+
+class Stepper(Protocol):
+    """The state of one batch of rows."""
+
+    def prefill(self) -> ort.OrtValue:
+        """Return the logits after the prompts, [B, S, V]: the last position counts."""
+
+    def decode(self, tokens: np.ndarray) -> ort.OrtValue:
+        """Add one token per row, [B], and return the logits after it, [B, 1, V]."""
+
+    def close(self) -> None:
+        """Give back what a later batch may use again."""
+
+
+class StepModel:
+    """A session on an exported model.onnx, and what its steps need."""
+
+    def __init__(
+        self, path: str, options: ort.SessionOptions, providers: Sequence[Any], *, static: bool
+    ) -> None:
+        """Open the model; ArgumentError for one that export_causal_lm did not make.
+
+        ``static`` says that its cache is static, so that graphs are worth trying.
+        """
+        settings = dict((p, {}) if isinstance(p, str) else p for p in providers)
+        self.device, self.device_id = "cpu", 0
+        self.session, self.graphs = _open(path, options, providers, static)
+        if get_ep_name() in settings:
+            self.device = "npu"
+            self.device_id = int(settings[get_ep_name()].get("device_id", 0))
+        self.cache = self.session.get_modelmeta().custom_metadata_map.get(_CACHE_KEY, "")
+        if self.cache not in _STEPPERS:
+            raise ArgumentError(f"{path} was not made by export_causal_lm")
+        if self.graphs and self.cache != "static":
+            raise ArgumentError(
+                f"{_GRAPHS} expected a static cache, got one that grows: export with cache='static'"
+            )
+        self.inputs = {i.name: i for i in self.session.get_inputs()}
+        logits = next(o for o in self.session.get_outputs() if o.name == "logits")
+        self.vocabulary = int(logits.shape[-1])
+        self.past = [name for name in self.inputs if name.startswith(_PAST)]
+        self.present = [name.replace(_PAST, _PRESENT) for name in self.past]
+        self._lock = threading.Lock()
+        self._steps: _StaticSteps | None = None
+        self._graphs_so_far = 0
+
+    def stepper(self, rows: list[list[int]], length: int) -> Stepper:
+        """Return the state of a batch whose rows grow to ``length`` tokens at most."""
+        return _STEPPERS[self.cache](self, rows, length)
+
+    def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
+        """Return cache buffers [batch, Nkv, length, D] on the device, their content undefined."""
+        shapes = []
+        for name in self.past:
+            _, heads, _, size = self.inputs[name].shape
+            shapes.append([batch, heads, length, size])
+        element_type = _ELEMENT_TYPES[self.inputs[self.past[0]].type]
+        if self.device == "npu" and length:  # an empty tensor needs no device memory
+            return ortvalues_in_one_block(shapes, element_type, self.device_id)
+        make = ort.OrtValue.ortvalue_from_shape_and_type
+        return [make(shape, element_type, "cpu", 0) for shape in shapes]
+
+    def take_steps(self, batch: int, length: int) -> _StaticSteps:
+        """Return buffers, those given back last where they fit: a graph is of their addresses."""
+        capacity = -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
+        with self._lock:
+            kept, self._steps = self._steps, None
+            if kept is not None and kept.shape == (batch, capacity):
+                return kept
+            self._graphs_so_far += 1
+            number = self._graphs_so_far
+        return _StaticSteps(self, batch, capacity, number)
+
+    def give_back(self, steps: _StaticSteps) -> None:
+        """Keep them for the next batch."""
+        with self._lock:
+            self._steps = steps
+
+
+def _open(
+    path: str, options: ort.SessionOptions, providers: Sequence[Any], static: bool
+) -> tuple[ort.InferenceSession, bool]:
+    """Return a session, and whether it captures graphs."""
+    given = [(p, {}) if isinstance(p, str) else p for p in providers]
+    name, settings = given[0]
+    # A graph is of one thread's launches.
+    sequential = options.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
+    default = static and sequential and name == get_ep_name()
+    wanted = str(settings.get(_GRAPHS, int(default))) == "1"
+    if wanted and _GRAPHS not in settings:
+        captured = [(name, {**settings, _GRAPHS: "1"}), *given[1:]]
+        try:
+            return ort.InferenceSession(path, options, providers=captured), True
+        except C.Fail as error:
+            # Some node computes on the CPU. The caller did not ask for graphs.
+            if _GRAPHS not in str(error):
+                raise
+            wanted = False
+    return ort.InferenceSession(path, options, providers=list(providers)), wanted
+
+
+class _DynamicStepper:
+    """Prompts padded on the left; the cache grows by one token per step."""
+
+    def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
+        del length  # the cache grows as it must
+        self._model = model
+        longest = max(map(len, rows))
+        self._ids = np.zeros((len(rows), longest), np.int64)
+        self._mask = np.zeros((len(rows), longest), np.int64)
+        for i, row in enumerate(rows):
+            self._ids[i, longest - len(row) :] = row
+            self._mask[i, longest - len(row) :] = 1
+        self._cache = model.new_cache(len(rows), 0)
+
+    def prefill(self) -> ort.OrtValue:
+        return self._step(self._ids)
+
+    def close(self) -> None:
+        self._cache = []
+
+    def decode(self, tokens: np.ndarray) -> ort.OrtValue:
+        self._mask = np.pad(self._mask, ((0, 0), (0, 1)), constant_values=1)
+        return self._step(tokens[:, None])
+
+    def _step(self, ids: np.ndarray) -> ort.OrtValue:
+        model = self._model
+        positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
+        inputs = {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions}
+        binding = model.session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(value))
+        for name, value in zip(model.past, self._cache, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name in ("logits", *model.present):
+            binding.bind_output(name, model.device, model.device_id)
+        model.session.run_with_iobinding(binding)
+        logits, *self._cache = binding.get_outputs()
+        return logits
+
+
+class _StaticSteps:
+    """Buffers of a batch, bound once: a step puts tokens and lengths where they are read."""
+
+    def __init__(self, model: StepModel, batch: int, capacity: int, graph: int) -> None:
+        self._model = model
+        self.shape = (batch, capacity)
+        self.caches = model.new_cache(batch, capacity)
+        self._prompt = ort.RunOptions()
+        self._token = ort.RunOptions()
+        if model.graphs:
+            self._prompt.add_run_config_entry("gpu_graph_id", "-1")
+            self._token.add_run_config_entry("gpu_graph_id", str(graph))
+        self._binding = self._bind()
+        if model.graphs:
+            make = ort.OrtValue.ortvalue_from_shape_and_type
+            device = ("npu", model.device_id)
+            self._new = [make([batch, 1], _INT64, *device), make([batch], _INT64, *device)]
+            # Their content before it is copied. Caches are cold of weights when a step begins:
+            # whatever objects it made would cost microseconds each.
+            self._host = [np.empty((batch, 1), np.int64), np.empty(batch, np.int64)]
+            self._host_values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._host]
+            ones = ortvalue_from_numpy(np.ones(batch, np.int64), model.device_id)
+            self._logits = make([batch, 1, model.vocabulary], _FLOAT, *device)
+            for name, value in zip(_INPUTS, (self._new[0], ones, self._new[1]), strict=True):
+                self._binding.bind_ortvalue_input(name, value)
+            self._binding.bind_ortvalue_output("logits", self._logits)
+
+    def _bind(self) -> Any:
+        """Return a binding of the caches, each as what is read and what is written."""
+        model = self._model
+        binding = model.session.io_binding()
+        for past, present, cache in zip(model.past, model.present, self.caches, strict=True):
+            binding.bind_ortvalue_input(past, cache)
+            binding.bind_ortvalue_output(present, cache)
+        return binding
+
+    def step(self, ids: np.ndarray, lengths: np.ndarray, totals: np.ndarray) -> ort.OrtValue:
+        """Run on input_ids [B, S], sequence_lengths [B] and total_lengths [B]."""
+        if self._model.graphs and ids.shape[1] == 1:  # then every length is 1
+            self._host[0][:], self._host[1][:] = ids, totals
+            ort.copy_tensors(self._host_values, self._new)
+            self._model.session.run_with_iobinding(self._binding, self._token)
+            return self._logits
+        binding = self._bind() if self._model.graphs else self._binding
+        for name, value in zip(_INPUTS, (ids, lengths, totals), strict=True):
+            binding.bind_cpu_input(name, value)
+        binding.bind_output("logits", self._model.device, self._model.device_id)
+        self._model.session.run_with_iobinding(binding, self._prompt)
+        return binding.get_outputs()[-1]
+
+
+class _StaticStepper:
+    """Prompts padded on the right; the cache is written in place."""
+
+    def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
+        self._prompt_lengths = np.array([len(row) for row in rows], np.int64)
+        self._ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+        for i, row in enumerate(rows):
+            self._ids[i, : len(row)] = row
+        self._total_lengths = np.zeros(len(rows), np.int64)
+        self._model = model
+        self._steps = model.take_steps(len(rows), length)
+
+    def prefill(self) -> ort.OrtValue:
+        return self._step(self._ids, self._prompt_lengths)
+
+    def decode(self, tokens: np.ndarray) -> ort.OrtValue:
+        return self._step(tokens[:, None], np.ones(len(tokens), np.int64))
+
+    def close(self) -> None:
+        self._model.give_back(self._steps)
+
+    def _step(self, ids: np.ndarray, lengths: np.ndarray) -> ort.OrtValue:
+        self._total_lengths = self._total_lengths + lengths
+        return self._steps.step(np.ascontiguousarray(ids), lengths, self._total_lengths)
+
+
+_STEPPERS: dict[str, Callable[[StepModel, list[list[int]], int], Stepper]] = {
+    "dynamic": _DynamicStepper,
+    "static": _StaticStepper,
+}

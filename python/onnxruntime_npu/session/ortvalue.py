@@ -1,0 +1,188 @@
+"""OrtValues in NPU memory, from and to NumPy arrays and torch tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnxruntime import OrtValue
+from onnxruntime.capi.onnxruntime_inference_collection import copy_tensors
+
+from .. import _C, torch_device
+from ..opdef.dtypes import NAMES, NUMBERS
+
+if TYPE_CHECKING:
+    import torch
+
+# What NPU memory holds: every fixed-size element type but the complex ones.
+_ELEMENT_TYPES = {name: n for name, n in NUMBERS.items() if not name.startswith("complex")}
+_BYTES = NUMBERS["uint8"]
+_ALIGNMENT = 512  # as the device's allocator gives it
+
+
+def _element_type(name: str) -> int:
+    if name not in _ELEMENT_TYPES:
+        raise TypeError(
+            f"expected an element type of {', '.join(_ELEMENT_TYPES)}; got {name}, "
+            "which has no form in NPU memory"
+        )
+    return _ELEMENT_TYPES[name]
+
+
+def _carrier(name: str) -> np.dtype:
+    """NumPy's own type of that name, or for what it lacks an unsigned one as wide."""
+    if name.startswith("float8"):
+        return np.dtype("uint8")
+    return np.dtype("uint16" if name == "bfloat16" else name)
+
+
+def _upload(carrier: np.ndarray, element_type: int, device_id: int) -> OrtValue:
+    value = OrtValue.ortvalue_from_shape_and_type(
+        list(carrier.shape), element_type, "npu", device_id, 0
+    )
+    if carrier.size:
+        host = OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, element_type)
+        copy_tensors([host], [value])
+    return value
+
+
+def _name(value: OrtValue) -> str:
+    if not value.is_tensor() or NAMES.get(value.element_type()) not in _ELEMENT_TYPES:
+        raise TypeError(f"expected a tensor of a fixed-size element type, got {value.data_type()}")
+    return NAMES[value.element_type()]
+
+
+def _download(value: OrtValue) -> tuple[np.ndarray, str]:
+    name = _name(value)
+    carrier = np.empty(value.shape(), dtype=_carrier(name))
+    if carrier.size and value.device_name() == "cpu":
+        ctypes.memmove(carrier.ctypes.data, value.data_ptr(), carrier.nbytes)
+    elif carrier.size:
+        host = OrtValue.ortvalue_from_numpy_with_onnx_type(carrier, value.element_type())
+        copy_tensors([value], [host])
+    return carrier, name
+
+
+def ortvalue_from_numpy(a: np.ndarray, device_id: int = 0) -> OrtValue:
+    """Copies an array into NPU memory.
+
+    Args:
+        a: any shape; float16, bfloat16 and float8 (as ``ml_dtypes`` spells them), float32, float64,
+            integers, bool.
+        device_id: index of the logical NPU.
+
+    Raises:
+        TypeError: the array holds strings, objects or complex numbers.
+    """
+    a = np.asarray(a)
+    name = a.dtype.name
+    element_type = _element_type(name)
+    carrier = np.array(a, order="C", copy=None).view(_carrier(name))
+    return _upload(carrier.reshape(a.shape), element_type, device_id)
+
+
+def ortvalue_to_numpy(value: OrtValue) -> np.ndarray:
+    """Copies an OrtValue from wherever it lives into a new array.
+
+    bfloat16 and float8 come as the types of ``ml_dtypes``.
+
+    Raises:
+        TypeError: the value is no tensor, or holds strings.
+        ImportError: it holds bfloat16 or float8 and ``ml_dtypes`` is not installed.
+    """
+    carrier, name = _download(value)
+    if carrier.dtype.name == name:
+        return carrier
+    import ml_dtypes
+
+    return carrier.view(getattr(ml_dtypes, name))
+
+
+def ortvalue_from_torch(t: torch.Tensor, device_id: int | None = None) -> OrtValue:
+    """Returns an OrtValue in NPU memory: over a tensor's own memory where it lies there densely.
+
+    Args:
+        t: any shape and strides; any dtype but complex and quantized ones. The memory of a dense
+            npu tensor is shared: both see what either writes, and it lives as long as one of them.
+            Other tensors are copied.
+        device_id: index of the logical NPU; default the tensor's own, for a CPU tensor 0.
+
+    Raises:
+        TypeError: the dtype has no form in NPU memory.
+    """
+    import torch
+
+    name = str(t.dtype).removeprefix("torch.")
+    element_type = _element_type(name)
+    t = t.detach().resolve_neg()
+    if t.device.type == "npu" and device_id in (None, t.device.index):
+        return _share(t.contiguous(), element_type)
+    host = t.cpu().contiguous()
+    carrier = _carrier(name)
+    if carrier.name != name:
+        host = host.view(torch.uint8 if carrier.itemsize == 1 else torch.int16)
+    return _upload(host.numpy().view(carrier), element_type, device_id or 0)
+
+
+def _share(t: torch.Tensor, element_type: int) -> OrtValue:
+    return _over(t, t.data_ptr(), t.nbytes, list(t.shape), element_type, t.device.index)
+
+
+def _over(
+    owner: Any, address: int, nbytes: int, shape: list[int], element_type: int, device_id: int
+) -> OrtValue:
+    """Return a value at an address of the owner's memory, which it keeps."""
+    _C.offer_memory(device_id, address, nbytes, owner)
+    try:
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, "npu", device_id, 0)
+    finally:
+        _C.withdraw_memory()
+
+
+def ortvalues_in_one_block(
+    shapes: Sequence[Sequence[int]], element_type: int, device_id: int = 0
+) -> list[OrtValue]:
+    """Return values in NPU memory, none of them empty, their content undefined.
+
+    Memory for small values comes in pieces of 2 MiB, whose ends stay empty when a few values of
+    one size do not fill them: one block has one end.
+    """
+    itemsize = _carrier(NAMES[element_type]).itemsize
+    sizes = [math.prod(shape) * itemsize for shape in shapes]
+    starts = [0, *itertools.accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
+    block = OrtValue.ortvalue_from_shape_and_type([starts.pop()], _BYTES, "npu", device_id, 0)
+    address = block.data_ptr()
+    return [
+        _over(block, address + start, size, list(shape), element_type, device_id)
+        for shape, size, start in zip(shapes, sizes, starts, strict=True)
+    ]
+
+
+def ortvalue_to_torch(value: OrtValue) -> torch.Tensor:
+    """Returns a tensor of an OrtValue: over its own memory where it lies in NPU memory.
+
+    The memory of a value on an NPU is shared: the tensor is on that npu, both see what either
+    writes, and it lives as long as one of them. A value on the CPU, or any where torch has no
+    device npu, is copied to a CPU tensor.
+
+    Raises:
+        TypeError: the value is no tensor, or holds strings.
+    """
+    import torch
+
+    name = _name(value)
+    if value.device_name() == "npu" and torch_device.is_registered():
+        index = _C.device_of_address(value.data_ptr())
+        if index >= 0:
+            dtype = getattr(torch, name)
+            return torch_device.tensor_over(value.data_ptr(), value.shape(), dtype, index, value)
+    carrier, name = _download(value)
+    if carrier.dtype.name == name:
+        return torch.from_numpy(carrier)
+    if carrier.dtype.itemsize == 2:
+        carrier = carrier.view(np.int16)
+    return torch.from_numpy(carrier).view(getattr(torch, name))

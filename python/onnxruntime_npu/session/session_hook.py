@@ -1,0 +1,193 @@
+"""What ``InferenceSession(providers=["NPUExecutionProvider"])`` needs beyond a plugin provider.
+
+onnxruntime's Python class makes its session in one method, ``_create_inference_session``; this
+module wraps it, for sessions that may use the NPU only, to
+
+- load models whose ``npu::`` nodes carry no function body: onnxruntime resolves a model before it
+  knows the provider, so the provider's schemas must be registered first; done only when needed;
+- keep errors errors: a RuntimeError from the provider would make onnxruntime go on with the CPU;
+- remember which node was placed where, for :func:`onnxruntime_npu.assignment`;
+- tell a run that onnxruntime starts on a thread of its own (``run_async``) which stream was current
+  where it was submitted.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from onnxruntime import InferenceSession, RunOptions
+from onnxruntime.capi import onnxruntime_pybind11_state as C
+
+from .. import _C
+from . import provider_library
+from .provider_library import get_ep_name, get_library_path
+
+_RECORD_KEY = "session.record_ep_graph_assignment_info"
+_UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
+_NO_GRAPH = "cannot use the graph capture feature"
+_NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
+DECISIONS = "_npu_decisions"
+_CALLER_KEY = "npu.caller_stream"
+
+
+def install() -> None:
+    """Wraps onnxruntime's session creation, once."""
+    original = getattr(InferenceSession, "_create_inference_session", None)
+    if original is None:
+        warnings.warn(
+            "this onnxruntime makes its sessions in another way than 1.31: models with bare npu:: "
+            "nodes need SessionOptions.register_custom_ops_library, and assignment() has no record",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
+    if getattr(original, "_npu_hook", False):
+        return
+
+    @functools.wraps(original)
+    def create(
+        self: InferenceSession, providers: Any, provider_options: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        make = functools.partial(original, self, providers, provider_options, *args, **kwargs)
+        if providers and get_ep_name() not in [_name(p) for p in providers]:
+            make()
+        else:
+            _create(self, make, _device_id(providers or [], provider_options or []))
+
+    create._npu_hook = True  # type: ignore[attr-defined]
+    InferenceSession._create_inference_session = create  # type: ignore[method-assign]
+    InferenceSession.run_async = _ordered(InferenceSession.run_async)  # type: ignore[method-assign]
+
+
+def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
+    """Return it for runs that follow the stream that is current on the submitting thread."""
+
+    @functools.wraps(run_async)
+    def run(
+        self: InferenceSession,
+        output_names: Any,
+        input_feed: Any,
+        callback: Any,
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> Any:
+        if getattr(self, DECISIONS, None) is None:
+            return run_async(self, output_names, input_feed, callback, user_data, run_options)
+        options = RunOptions() if run_options is None else run_options
+        options.add_run_config_entry(_CALLER_KEY, _C.caller_stream(_device_of(self)))
+
+        def done(*results: Any) -> None:
+            callback(*results)  # until now onnxruntime reads the options, and does not keep them
+            done.options = None  # type: ignore[attr-defined]
+
+        done.options = options  # type: ignore[attr-defined]
+        return run_async(self, output_names, input_feed, done, user_data, options)
+
+    return run
+
+
+def _device_of(session: InferenceSession) -> int:
+    return int(session.get_provider_options().get(get_ep_name(), {}).get("device_id", 0))
+
+
+def _name(provider: Any) -> Any:
+    return provider[0] if isinstance(provider, tuple) else provider
+
+
+def _device_id(providers: list[Any], provider_options: list[dict[str, Any]]) -> Any:
+    """Return the device that the caller asked for, in either of onnxruntime's two ways."""
+    for i, provider in enumerate(providers):
+        if _name(provider) == get_ep_name():
+            options = provider[1] if isinstance(provider, tuple) else {}
+            if i < len(provider_options):
+                options = {**options, **provider_options[i]}
+            return options.get("device_id")
+    return None
+
+
+def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
+    if session._sess_options is None:
+        session._sess_options = C.get_default_session_options()
+    options = session._sess_options
+    _record_assignment(options)
+
+    provider_library.begin_assignment_capture()
+    failure: Exception | None = None
+    try:
+        try:
+            make()
+        except Exception as error:
+            if not _UNKNOWN_OP.search(str(error)):
+                raise
+            options.register_custom_ops_library(get_library_path())
+            make()
+    except Exception as error:
+        failure = error
+    decisions = provider_library.end_assignment_capture()
+    if failure is not None:
+        raise _readable(failure, decisions or [], device_id) from None
+    setattr(session, DECISIONS, decisions)
+
+
+def _record_assignment(options: Any) -> None:
+    try:
+        options.get_session_config_entry(_RECORD_KEY)
+    except Exception:  # onnxruntime has no other way to say that the entry is not set
+        options.add_session_config_entry(_RECORD_KEY, "1")
+
+
+def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any) -> Exception:
+    """The same failure in one line that names the thing, of a type that onnxruntime does not answer
+    by falling back to the CPU.
+    """
+    text = str(error)
+    if isinstance(error, UnicodeDecodeError):  # onnxruntime's own message quotes bytes of the model
+        text = error.object.decode(errors="backslashreplace")
+    if unknown := _UNKNOWN_OP.search(text):
+        return C.Fail(
+            f"[{unknown[1]}] expected an operator of domain 'npu', version 1, got an unknown one; "
+            "`onnxruntime-npu ops` lists the known ones"
+        )
+    if no_body := _NO_BODY.search(text):
+        reasons = [
+            f"'{d['node']}': {d['reason']}"
+            for d in decisions
+            if d["op_type"] == no_body[1] and not d["claimed"]
+        ]
+        return C.NotImplemented("; ".join([no_body[0], *reasons]))
+    if _NO_GRAPH in text:
+        return C.Fail(_why_no_graph(decisions))
+    if isinstance(error, (ValueError, RuntimeError)) and get_ep_name() in text:
+        if f"Unknown Provider Type: {get_ep_name()}" in text:
+            count = sum(d.ep_name == get_ep_name() for d in C.get_ep_devices())
+            text = (
+                f"{get_ep_name()}: provider option 'device_id' expected 0 to {count - 1}, "
+                f"got {device_id}"
+            )
+        return C.Fail(text.rsplit(" : ", 1)[-1].strip())
+    if isinstance(error, UnicodeDecodeError):
+        return C.Fail(text)
+    return error
+
+
+def _why_no_graph(decisions: list[dict[str, Any]]) -> str:
+    """Say which nodes keep onnxruntime from capturing a session's runs."""
+    left = [
+        f"{d['op_type']} '{d['node']}' runs on the CPU: {d['reason']}"
+        for d in decisions
+        if not d["claimed"] and not d["shape_arithmetic"]
+    ]
+    left += [
+        f"{d['op_type']} '{d['node']}' reads '{d['frozen_input']}' on the host"
+        for d in decisions
+        if d["frozen_input"]
+    ]
+    found = "; ".join(left[:5]) or "a node of the NPU that reads the result of shape arithmetic"
+    return (
+        f"{get_ep_name()}: enable_npu_graph expected every node that computes on the NPU, without "
+        f"copies between it and the host, got {found}"
+    )

@@ -1,0 +1,44 @@
+"""The one list of supported architectures is what is tested, written and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnxruntime_npu import cli
+from onnxruntime_npu.exporter.architectures import ARCHITECTURES, supported, with_table
+
+from .conftest import CONFIGS, tiny_model
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "export.md"
+
+
+def test_every_architecture_has_a_tested_configuration_of_its_type():
+    for architecture in ARCHITECTURES:
+        assert CONFIGS[architecture.model_type] == (architecture.model_type, architecture.tested)
+        assert tiny_model(architecture.model_type).config.model_type == architecture.model_type
+
+
+def test_the_document_is_generated_from_the_list():
+    text = DOCUMENT.read_text()
+    assert text == with_table(text), (
+        "run: python -m onnxruntime_npu.exporter.architectures docs/export.md"
+    )
+
+
+def test_a_document_without_the_marks_is_refused():
+    with pytest.raises(ValueError, match="expected <!-- architectures: begin -->"):
+        with_table("# Export\n")
+
+
+def test_the_command_names_the_list(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["export", "--help"])
+    assert supported() in " ".join(capsys.readouterr().out.split())
+
+
+def test_reading_the_list_imports_no_torch(run_python):
+    code, output = run_python(
+        "import sys, onnxruntime_npu.cli; print({'torch', 'transformers'} & set(sys.modules))"
+    )
+    assert (code, output) == (0, "set()\n")

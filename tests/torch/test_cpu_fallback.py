@@ -1,0 +1,42 @@
+"""Operators that fall back to the CPU: 16-bit floats, views, several devices."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_operators_that_the_cpu_lacks_in_16_bits_compute_in_float32(dtype):
+    x = torch.randn(2, 3, 8, 8, dtype=dtype).npu()
+    got = torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear", antialias=True)
+    wide = x.cpu().float()
+    expected = torch.nn.functional.interpolate(
+        wide, scale_factor=2, mode="bilinear", antialias=True
+    )
+    assert got.dtype == dtype
+    assert torch.equal(got.cpu(), expected.to(dtype))  # one rounding, no more
+    pooled = torch.nn.functional.avg_pool3d(x, 2)
+    assert torch.equal(pooled.cpu(), torch.nn.functional.avg_pool3d(wide, 2).to(dtype))
+
+
+def test_a_widened_fallback_writes_what_it_is_given():
+    x = torch.randn(6).half()
+    out = torch.empty(12, dtype=torch.half, device="npu")[::2]
+    assert torch.cumprod(x.npu(), 0, out=out) is out
+    assert torch.equal(out.cpu(), torch.cumprod(x.float(), 0).half())
+    inplace = x.npu()
+    assert inplace.cumprod_(0) is inplace
+    assert torch.equal(inplace.cpu(), out.cpu())
+    assert torch.cumsum(x.npu(), 0, dtype=torch.float32).dtype == torch.float32
+    assert torch.logcumsumexp(x.npu(), 0).dtype == torch.half
+
+
+def test_a_fallback_into_a_view_fills_the_view():
+    x = torch.zeros(2, 3, device="npu")
+    torch.logspace(0, 3, 4, base=2, out=x.narrow(1, 1, 2))
+    assert x.tolist() == [[0, 1, 2], [0, 4, 8]]
+
+
+def test_a_fallback_refuses_tensors_of_two_devices():
+    matrix, vector = torch.eye(3).npu(), torch.rand(3)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.linalg.householder_product(matrix, vector)

@@ -1,0 +1,88 @@
+"""Functions of one and of two floats, element by element."""
+
+import math
+
+import pytest
+import torch
+from against_cpu import FLOATS, both, check, equal_on_cpu, make
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+@dtypes
+def test_small_functions(dtype):
+    x = make(dtype, 3, 5)
+    weight = torch.linspace(-0.5, 1.5, 15).view(3, 5).to(dtype)
+    check(lambda t, w: torch.lerp(t, t.flip(0), w), x, weight)
+    check(torch.sinc, x)
+    inside = x.detach().sigmoid().requires_grad_()
+    check(torch.logit, inside)
+    check(lambda t: torch.logit(t * 1.5 - 0.2, eps=0.1), inside)
+    infinite = torch.tensor([float("nan"), float("inf"), -float("inf"), 2]).to(dtype)
+    for options in ({}, {"nan": 7.0, "posinf": 8.0, "neginf": 9.0}):
+        expected = infinite.nan_to_num(**options)
+        assert torch.equal(infinite.npu().nan_to_num(**options).cpu(), expected)
+    assert torch.arange(3).npu().nan_to_num().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_erfinv_and_trunc(dtype):
+    y = torch.cat(
+        [torch.linspace(-1, 1, 401), torch.tensor([1e-30, -1e-7, 0.9999999, 1.5, math.nan])]
+    )
+    equal_on_cpu(torch.erfinv, y.to(dtype))
+    equal_on_cpu(torch.trunc, y.to(dtype) * 3)
+    equal_on_cpu(torch.trunc, torch.tensor([3, -4]))
+    if dtype == torch.float64:
+        tail = 1 - torch.logspace(-15, -1, 50, dtype=torch.float64)
+        equal_on_cpu(torch.erfinv, tail, rtol=1e-12, atol=0)
+    weight = torch.empty(64, 32, device="npu")
+    torch.nn.init.trunc_normal_(weight, std=0.02)
+    assert weight.abs().max().item() <= 2 and 0.015 < weight.std().item() < 0.025
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_functions_of_one_float(dtype):
+    x = torch.linspace(0.01, 4, 50, dtype=torch.float64).to(dtype)
+    names = ("acosh", "asinh", "atan", "cosh", "erfc", "exp2", "expm1", "frac", "lgamma")
+    names += ("log10", "log1p", "log2", "sinh", "tan")
+    for function in (getattr(torch, name) for name in names):
+        equal_on_cpu(function, x)
+        equal_on_cpu(function, x.view(5, 10).t())
+        equal_on_cpu(function, torch.tensor([-math.inf, -1.0, -0.0, math.inf, math.nan]).to(dtype))
+    for function in (torch.acos, torch.asin, torch.atanh):
+        equal_on_cpu(function, x / 4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_functions_of_two_floats(dtype):
+    special = [-math.inf, -2.5, -0.0, 0.0, 0.3, 1.0, math.inf, math.nan]
+    a = torch.tensor(special).to(dtype)
+    for name in ("atan2", "copysign", "hypot", "logaddexp", "xlogy"):
+        function = getattr(torch, name)
+        equal_on_cpu(function, a, a[:, None])
+        equal_on_cpu(function, a[:, None], a)
+    for name in ("clamp_min", "clamp_max"):
+        equal_on_cpu(getattr(torch, name), a, a[:, None])
+
+
+def test_powers_of_a_number():
+    equal_on_cpu(lambda t: torch.pow(0.9, t), torch.randn(3, 4))
+    equal_on_cpu(lambda t: 2**t, torch.tensor([0, 3, 5]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.half, torch.bfloat16])
+@pytest.mark.parametrize("function", [torch.sign, torch.sgn, torch.Tensor.sign_])
+def test_nan_has_the_sign_0(function, dtype):
+    values = [[float("nan"), -0.0, 0.0], [float("inf"), -float("inf"), 1e-7]]
+
+    def sign(device):
+        return function(torch.tensor(values, dtype=dtype, device=device).t())
+
+    got, expected = both(sign)
+    assert torch.equal(got, expected) and got[0, 0] == 0
+    assert torch.equal(
+        torch.tensor([-3, 0, 9], device="npu").sign().cpu(), torch.tensor([-1, 0, 1])
+    )

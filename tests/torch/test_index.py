@@ -1,0 +1,60 @@
+"""Indices: of 32 bits, into scalars, and those that do not fit."""
+
+import pytest
+import torch
+from against_cpu import equal_on_cpu
+from onnxruntime_npu import torch_device
+
+INDEX_ERRORS = {
+    "indices": lambda x, i: x[i([0, 2]), i([1, 0, 1])],
+    "mask": lambda x, i: x[i([True, False, True]), i([0, 1, 2])],
+    "values": lambda x, i: x.index_put_((i([0, 2]), i([1, 0])), i([[[1.0]], [[2.0]], [[3.0]]])),
+    "dtypes": lambda x, i: x.index_put_((i([0]),), i([1])),
+    "empty": lambda x, i: x[:0][i([0])],
+}
+
+
+def test_int32_classes_and_indices_are_taken():
+    scores, classes = torch.randn(4, 5).log_softmax(1), torch.tensor([1, 0, 4, 2])
+    expected = torch.nn.functional.nll_loss(scores, classes)
+    leaf = scores.npu().requires_grad_()
+    got = torch.nn.functional.nll_loss(leaf, classes.int().npu())
+    got.backward()
+    torch.testing.assert_close(got.cpu().detach(), expected)
+    hot = torch.nn.functional.one_hot(classes.int().npu(), 5)
+    assert torch.equal(hot.cpu(), torch.nn.functional.one_hot(classes, 5))
+    assert torch.equal(torch.nn.functional.one_hot(classes.npu()).cpu(), hot.cpu())
+    put = torch.zeros(6).npu().put_(torch.tensor([1, 4]).int().npu(), torch.ones(2).npu())
+    assert put.tolist() == [0, 1, 0, 0, 1, 0]
+    margin = torch.nn.functional.multilabel_margin_loss
+    target = torch.tensor([[1, 0, -1, 2, 3]] * 4)
+    torch.testing.assert_close(
+        margin(scores.npu(), target.int().npu()).cpu(), margin(scores, target)
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+@pytest.mark.parametrize("places", [(), (1,)])
+def test_scalars_are_gathered_scattered_and_sorted(shape, places):
+    x, index = torch.rand(shape), torch.zeros(places, dtype=torch.int64)
+    source = torch.rand(places)
+    torch_device.reset_fallback_counts()
+    equal_on_cpu(lambda x, i: x.gather(0, i), x, index)
+    equal_on_cpu(lambda x, i, s: x.scatter(0, i, s), x, index, source)
+    equal_on_cpu(lambda x, i, s: x.scatter_add(0, i, s), x, index, source)
+    equal_on_cpu(lambda x, i, s: x.scatter_reduce(0, i, s, "amax"), x, index, source)
+    equal_on_cpu(lambda x: x.sort(), x)
+    equal_on_cpu(lambda x: x.topk(1), x)
+    assert not torch_device.fallback_counts()
+
+
+@pytest.mark.parametrize("case", INDEX_ERRORS)
+def test_indices_and_values_that_do_not_fit_are_refused_as_by_torch(case):
+    def error(device):
+        with pytest.raises((RuntimeError, IndexError)) as raised:
+            INDEX_ERRORS[case](
+                torch.zeros(3, 3, device=device), lambda v: torch.tensor(v, device=device)
+            )
+        return raised.type, str(raised.value)
+
+    assert error("npu") == error("cpu")

@@ -1,0 +1,53 @@
+"""Losses with kernels of their own, and their gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from against_cpu import FLOATS, check, make
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+
+def test_mse_loss_and_its_gradient():
+    a, b = torch.randn(3, 4), torch.randn(3, 4)
+    for reduction in ("mean", "sum", "none"):
+        x, y = a.npu().requires_grad_(), a.clone().requires_grad_()
+        loss, expected = (F.mse_loss(t, b.to(t.device), reduction=reduction) for t in (x, y))
+        loss.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(loss.detach().cpu(), expected.detach())
+        torch.testing.assert_close(x.grad.cpu(), y.grad)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_pointwise_losses(dtype, reduction):
+    x, y = make(dtype, 4, 6), make(dtype, 4, 6, seed=1).detach()
+    check(lambda a, b: F.mse_loss(a, b, reduction=reduction), x, y)
+    check(lambda a, b: F.smooth_l1_loss(a, b, beta=0.7, reduction=reduction), x, y)
+    check(lambda a, b: F.huber_loss(a, b, delta=0.7, reduction=reduction), x, y)
+    check(lambda a, b: F.l1_loss(a, b, reduction=reduction), x, y)
+    p, q = x.detach().sigmoid().requires_grad_(), y.sigmoid()
+    weight = torch.linspace(0.5, 2, 6).to(dtype)
+    check(lambda a, b, w: F.binary_cross_entropy(a, b, w, reduction=reduction), p, q, weight)
+    check(lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction=reduction), x, q)
+
+
+def test_binary_cross_entropy_refuses_what_is_no_probability():
+    x = torch.tensor([0.5, 1.5], device="npu")
+    F.binary_cross_entropy(x, torch.ones(2, device="npu"))
+    with pytest.raises(RuntimeError, match="between 0 and 1"):
+        torch.npu.synchronize()
+    extreme = torch.tensor([0.0, 1.0], device="npu")
+    assert F.binary_cross_entropy(extreme, 1 - extreme).item() == 100
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_classes_of_places(reduction):
+    scores = make(torch.float32, 2, 5, 3, 4)
+    target = torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(0))
+    target[0, 1] = -100
+    weight = torch.linspace(0.5, 2, 5)
+    check(lambda s, t, w: F.cross_entropy(s, t, w, reduction=reduction), scores, target, weight)
+    with pytest.raises(RuntimeError, match=r"N, H, W"):
+        torch.ops.aten.nll_loss2d_forward(scores.npu(), target[:, :2].npu(), None, 1, -100)

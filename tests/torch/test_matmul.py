@@ -1,0 +1,18 @@
+"""Products of matrices: what is refused."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (torch.mm, "mat1 and mat2 must have the same dtype, but got Half and Float"),
+        (torch.nn.functional.linear, "mat1 and mat2 must have the same dtype"),
+        (lambda a, b: torch.bmm(a[None], b[None]), "expected scalar type Half but found Float"),
+        (lambda a, b: torch.addmm(b, a, b), "mat1 and mat2 must have the same dtype"),
+    ],
+)
+def test_products_of_two_types_are_refused_in_the_words_of_torch(function, message):
+    with pytest.raises(RuntimeError, match=message):
+        function(torch.ones(2, 2).half().npu(), torch.ones(2, 2).npu())

@@ -1,0 +1,30 @@
+"""median and kthvalue: elements by rank."""
+
+import pytest
+import torch
+from against_cpu import FLOATS, check
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+@dtypes
+def test_elements_by_rank(dtype):
+    # No two are equal: which of equals has the rank is not determined, and has the gradient.
+    order = torch.randperm(84, generator=torch.Generator().manual_seed(0))
+    x = order.view(4, 7, 3).to(dtype).requires_grad_()
+    for dim in (0, 1, -1):
+        check(lambda t, d=dim: t.median(d).values, x)
+        check(lambda t, d=dim: t.kthvalue(3, d, keepdim=True).values, x)
+    check(lambda t: t.median(), x)
+    nan = float("nan")
+    host = torch.tensor([[3, nan, 1, nan], [4, 2, 9, 7]]).to(dtype)
+    for keepdim in (False, True):
+        got, expected = host.npu().median(1, keepdim), host.median(1, keepdim)
+        assert torch.equal(got.indices.cpu(), expected.indices)
+        torch.testing.assert_close(got.values.cpu(), expected.values, equal_nan=True)
+    assert torch.tensor([5, 1, 4, 2]).npu().median().item() == 2
+    for k in (0, 8):
+        with pytest.raises(RuntimeError, match="out of range"):
+            x.npu().kthvalue(k, 1)

@@ -1,0 +1,19 @@
+"""LSTM and GRU, and their gradients."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers_and_their_gradients(kind):
+    cpu = getattr(torch.nn, kind)(5, 4, num_layers=2, bidirectional=True)
+    npu = getattr(torch.nn, kind)(5, 4, num_layers=2, bidirectional=True)
+    npu.load_state_dict(cpu.state_dict())
+    npu.npu()
+    x = torch.randn(3, 2, 5)
+    expected, got = cpu(x)[0], npu(x.npu())[0]
+    torch.testing.assert_close(got.cpu(), expected)
+    (expected.sin()).sum().backward()
+    (got.sin()).sum().backward()
+    for (name, e), g in zip(cpu.named_parameters(), npu.parameters(), strict=True):
+        torch.testing.assert_close(g.grad.cpu(), e.grad, rtol=1e-4, atol=1e-5, msg=name)

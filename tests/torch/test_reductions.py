@@ -1,0 +1,73 @@
+"""Reductions, norms and spreads."""
+
+import math
+
+import pytest
+import torch
+from against_cpu import FLOATS, check, equal_on_cpu, make
+
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@dtypes
+def test_small_reductions(dtype):
+    x = make(dtype, 4, 5)
+    check(lambda t: t[0].prod(), x)
+    check(lambda t: t.trace(), x)
+    check(lambda t: torch.where(t > 0, t, float("nan")).nansum(1), x)
+    check(lambda t: t.aminmax(dim=1).max, x)
+    check(lambda t: t.aminmax().min, x)
+    host = (x.detach() > 0).to(dtype)
+    assert torch.equal(host.npu().count_nonzero((0, 1)).cpu(), host.count_nonzero((0, 1)))
+    assert torch.equal(host.npu().count_nonzero(0).cpu(), host.count_nonzero(0))
+    assert torch.arange(1, 6).npu().prod().item() == 120
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("order", [2, 1, 3, 0, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_vector_norms(dtype, order):
+    x = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for axes in (None, 1, (0, 2)):
+        # One rounding of sums in float32; the CPU may round in between.
+        equal_on_cpu(
+            lambda t, axes=axes: torch.linalg.vector_norm(t, order, axes),
+            x,
+            rtol=2**-7 if x.itemsize == 2 else 1e-5,
+            atol=0,
+        )
+    equal_on_cpu(
+        lambda t: torch.linalg.vector_norm(t, order, 1, keepdim=True), x, rtol=2**-7, atol=0
+    )
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("dim", [0, -1, None])
+@pytest.mark.parametrize("keepdim", [True, False])
+@pytest.mark.parametrize("name", ["std", "var", "std_mean", "var_mean"])
+@pytest.mark.parametrize("correction", [0, 1])
+def test_spread_of_scalars_and_of_rows(name, correction, keepdim, dim):
+    function = getattr(torch, name)
+    for x in (torch.tensor(3.5), torch.rand(4, 5), torch.rand(4, 5).half()):
+        expected = function(x.float(), dim=dim, keepdim=keepdim, correction=correction)
+        got = function(x.npu(), dim=dim, keepdim=keepdim, correction=correction)
+        for g, e in zip(torch.atleast_1d(got), torch.atleast_1d(expected), strict=True):
+            torch.testing.assert_close(g.cpu(), e.to(x.dtype), equal_nan=True)
+
+
+def test_a_scalar_has_no_second_dimension_to_spread_over():
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        torch.tensor(1.0, device="npu").std(dim=1)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.float16, torch.complex128])
+@pytest.mark.parametrize("name", ["sum", "prod", "mean"])
+def test_complex_numbers_are_reduced_as_another_type(name, dtype):
+    if name == "mean" and dtype == torch.int32:
+        pytest.skip("no mean of integers")
+    x = torch.tensor([1 + 2j, 3 - 1j])
+    got = getattr(torch, name)(x.npu(), dtype=dtype)
+    assert torch.equal(got.cpu(), getattr(torch, name)(x, dtype=dtype))

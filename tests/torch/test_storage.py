@@ -1,0 +1,54 @@
+"""Storages: whose memory they are, how they move, how new memory is filled."""
+
+import pytest
+import torch
+
+
+def test_a_parameters_data_may_move_to_the_device():
+    layer = torch.nn.PReLU()
+    layer.weight.data = layer.weight.data.npu()
+    assert layer.weight.device.type == "npu"
+    x = torch.tensor([-2.0, 4.0]).npu()
+    layer(x).sum().backward()
+    assert layer.weight.grad.item() == -2
+    layer.weight.data = layer.weight.data.cpu()
+    assert layer.weight.device.type == "cpu"
+
+
+def test_new_memory_is_filled_when_determinism_asks_for_it():
+    def check(made, top):
+        torch.use_deterministic_algorithms(True)
+        try:
+            new = made()
+        finally:
+            torch.use_deterministic_algorithms(False)
+        return new.isnan().all().item() if top is None else new.eq(top).all().item()
+
+    assert check(lambda: torch.empty(5, 3, device="npu"), None)
+    assert check(lambda: torch.empty(4, dtype=torch.int16, device="npu"), (1 << 15) - 1)
+    assert check(lambda: torch.empty_strided((2, 3), (1, 2), device="npu"), None)
+    assert check(lambda: torch.zeros(2, device="npu").resize_(6)[2:], None)
+    assert not torch.zeros(2, device="npu").isnan().any().item()
+
+
+def test_is_set_to_looks_at_the_memory():
+    x = torch.empty(3, 4, device="npu")
+    assert torch.empty(0, device="npu").set_(x).is_set_to(x)
+    assert not x.clone().is_set_to(x) and not x[1:].is_set_to(x)
+
+
+def test_more_than_an_exbibyte_is_refused_as_such():
+    with pytest.raises(torch.OutOfMemoryError, match="more than 1EB memory"):
+        torch.empty(1 << 62, dtype=torch.int8, device="npu")
+
+
+def test_combined_tensors_have_storages_of_their_own():
+    from onnxruntime_npu import utils
+    from onnxruntime_npu.torch_npu_compat import formats
+
+    x, y = torch.rand(2, 3).npu(), torch.rand(4).npu()
+    both = utils.npu_combine_tensors([x, y])
+    assert both.data_ptr() == x.data_ptr() and y.data_ptr() == x.data_ptr() + 24
+    assert [formats.get_storage_size(t) for t in (both, x, y)] == [10, 6, 4]
+    both.zero_()
+    assert y.sum().item() == 0 and utils.is_combined_tensor_valid(both, [x, y])
