@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from onnxruntime_npu import cli
-from onnxruntime_npu.exporter.architectures import ARCHITECTURES, supported, with_table
+from onnxruntime_npu.exporter.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    supported,
+    with_table,
+)
 
 from .conftest import CONFIGS, tiny_model
+from .test_causal_lm import test_prefill_and_decode_of_a_ragged_batch_equal_transformers as compare
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "export.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCUMENT = DOCS / "export.md"
 
 
 def test_every_architecture_has_a_tested_configuration_of_its_type():
@@ -42,3 +50,12 @@ def test_reading_the_list_imports_no_torch(run_python):
         "import sys, onnxruntime_npu.cli; print({'torch', 'transformers'} & set(sys.modules))"
     )
     assert (code, output) == (0, "set()\n")
+
+
+def test_the_line_of_the_howto_is_an_architecture_that_equals_transformers(exported, monkeypatch):
+    page = (DOCS / "howto" / "architecture.md").read_text()
+    line = re.findall(r"^```python\n(.*?),\n```$", page, re.M | re.S)
+    added = eval(line[0], {"Architecture": Architecture})
+    assert added.model_type not in CONFIGS
+    monkeypatch.setitem(CONFIGS, added.model_type, (added.model_type, added.tested))
+    compare(exported, added.model_type, "static", "NPUExecutionProvider")
