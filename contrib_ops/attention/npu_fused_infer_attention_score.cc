@@ -36,34 +36,26 @@ InferenceAttributes Read(const Attributes& a) {
 }
 
 InferenceInputs ReadInputs(OpContext& ctx) {
-  return {
-      .query = ctx.Input(In::query),
-      .key = ctx.Input(In::key),
-      .value = ctx.Input(In::value),
-      .pse_shift = ctx.Input(In::pse_shift),
-      .atten_mask = ctx.Input(In::atten_mask),
-      .lengths = ctx.Input(In::actual_seq_lengths),
-      .key_lengths = ctx.Input(In::actual_seq_lengths_kv),
-      .dequant_scale1 = ctx.Input(In::dequant_scale1),
-      .quant_scale1 = ctx.Input(In::quant_scale1),
-      .dequant_scale2 = ctx.Input(In::dequant_scale2),
-      .quant_scale2 = ctx.Input(In::quant_scale2),
-      .quant_offset2 = ctx.Input(In::quant_offset2),
-      .antiquant_scale = ctx.Input(In::antiquant_scale),
-      .antiquant_offset = ctx.Input(In::antiquant_offset),
-      .key_antiquant_scale = ctx.Input(In::key_antiquant_scale),
-      .key_antiquant_offset = ctx.Input(In::key_antiquant_offset),
-      .value_antiquant_scale = ctx.Input(In::value_antiquant_scale),
-      .value_antiquant_offset = ctx.Input(In::value_antiquant_offset),
-      .block_table = ctx.Input(In::block_table),
-      .query_padding_size = ctx.Input(In::query_padding_size),
-      .kv_padding_size = ctx.Input(In::kv_padding_size),
-      .key_shared_prefix = ctx.Input(In::key_shared_prefix),
-      .value_shared_prefix = ctx.Input(In::value_shared_prefix),
-      .prefix_length = ctx.Input(In::actual_shared_prefix_len),
-      .query_rope = ctx.Input(In::query_rope),
-      .key_rope = ctx.Input(In::key_rope),
-  };
+  InferenceInputs in = attention::ReadCommonInputs<In>(ctx);
+  in.lengths = ctx.Input(In::actual_seq_lengths);
+  in.key_lengths = ctx.Input(In::actual_seq_lengths_kv);
+  in.dequant_scale1 = ctx.Input(In::dequant_scale1);
+  in.dequant_scale2 = ctx.Input(In::dequant_scale2);
+  in.antiquant_scale = ctx.Input(In::antiquant_scale);
+  in.antiquant_offset = ctx.Input(In::antiquant_offset);
+  in.key_antiquant_scale = ctx.Input(In::key_antiquant_scale);
+  in.key_antiquant_offset = ctx.Input(In::key_antiquant_offset);
+  in.value_antiquant_scale = ctx.Input(In::value_antiquant_scale);
+  in.value_antiquant_offset = ctx.Input(In::value_antiquant_offset);
+  in.block_table = ctx.Input(In::block_table);
+  in.query_padding_size = ctx.Input(In::query_padding_size);
+  in.kv_padding_size = ctx.Input(In::kv_padding_size);
+  in.key_shared_prefix = ctx.Input(In::key_shared_prefix);
+  in.value_shared_prefix = ctx.Input(In::value_shared_prefix);
+  in.prefix_length = ctx.Input(In::actual_shared_prefix_len);
+  in.query_rope = ctx.Input(In::query_rope);
+  in.key_rope = ctx.Input(In::key_rope);
+  return in;
 }
 
 class FusedInferAttentionScoreKernel final : public InferenceKernel {

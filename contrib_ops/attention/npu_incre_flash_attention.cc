@@ -27,24 +27,16 @@ InferenceAttributes Read(const Attributes& a) {
 }
 
 InferenceInputs ReadInputs(OpContext& ctx) {
-  return {
-      .query = ctx.Input(In::query),
-      .key = ctx.Input(In::key),
-      .value = ctx.Input(In::value),
-      .padding_mask = ctx.Input(In::padding_mask),
-      .pse_shift = ctx.Input(In::pse_shift),
-      .atten_mask = ctx.Input(In::atten_mask),
-      .key_lengths = ctx.Input(In::actual_seq_lengths),
-      .dequant_scale1 = ctx.Input(In::dequant_scale1),
-      .quant_scale1 = ctx.Input(In::quant_scale1),
-      .dequant_scale2 = ctx.Input(In::dequant_scale2),
-      .quant_scale2 = ctx.Input(In::quant_scale2),
-      .quant_offset2 = ctx.Input(In::quant_offset2),
-      .antiquant_scale = ctx.Input(In::antiquant_scale),
-      .antiquant_offset = ctx.Input(In::antiquant_offset),
-      .block_table = ctx.Input(In::block_table),
-      .kv_padding_size = ctx.Input(In::kv_padding_size),
-  };
+  InferenceInputs in = attention::ReadCommonInputs<In>(ctx);
+  in.padding_mask = ctx.Input(In::padding_mask);
+  in.key_lengths = ctx.Input(In::actual_seq_lengths);
+  in.dequant_scale1 = ctx.Input(In::dequant_scale1);
+  in.dequant_scale2 = ctx.Input(In::dequant_scale2);
+  in.antiquant_scale = ctx.Input(In::antiquant_scale);
+  in.antiquant_offset = ctx.Input(In::antiquant_offset);
+  in.block_table = ctx.Input(In::block_table);
+  in.kv_padding_size = ctx.Input(In::kv_padding_size);
+  return in;
 }
 
 class IncreFlashAttentionKernel final : public InferenceKernel {

@@ -28,21 +28,13 @@ InferenceAttributes Read(const Attributes& a) {
 }
 
 InferenceInputs ReadInputs(OpContext& ctx) {
-  return {
-      .query = ctx.Input(In::query),
-      .key = ctx.Input(In::key),
-      .value = ctx.Input(In::value),
-      .padding_mask = ctx.Input(In::padding_mask),
-      .pse_shift = ctx.Input(In::pse_shift),
-      .atten_mask = ctx.Input(In::atten_mask),
-      .lengths = ctx.Input(In::actual_seq_lengths),
-      .key_lengths = ctx.Input(In::actual_seq_lengths_kv),
-      .dequant_scale1 = ctx.Input(In::deq_scale1),
-      .quant_scale1 = ctx.Input(In::quant_scale1),
-      .dequant_scale2 = ctx.Input(In::deq_scale2),
-      .quant_scale2 = ctx.Input(In::quant_scale2),
-      .quant_offset2 = ctx.Input(In::quant_offset2),
-  };
+  InferenceInputs in = attention::ReadCommonInputs<In>(ctx);
+  in.padding_mask = ctx.Input(In::padding_mask);
+  in.lengths = ctx.Input(In::actual_seq_lengths);
+  in.key_lengths = ctx.Input(In::actual_seq_lengths_kv);
+  in.dequant_scale1 = ctx.Input(In::deq_scale1);
+  in.dequant_scale2 = ctx.Input(In::deq_scale2);
+  return in;
 }
 
 class PromptFlashAttentionKernel final : public InferenceKernel {

@@ -5,6 +5,8 @@ Source: torch_npu.npu_interleave_rope.
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
+from ._rotation import rotation_tolerances
+
 op = npu_op(
     "npu_interleave_rope(Tensor x, Tensor cos, Tensor sin) -> Tensor",
     onnx="NPUInterleaveRope",
@@ -72,12 +74,7 @@ def samples(make):
     )
 
 
-op.tolerance(
-    "float16", rtol=1e-3, atol=4e-3, reason="2^-11 relative, of a result that cancels terms of ~10"
-)
-op.tolerance(
-    "bfloat16", rtol=8e-3, atol=4e-2, reason="2^-8 relative, of a result that cancels terms of ~10"
-)
+rotation_tolerances(op)
 
 op.errors(
     lambda make: Sample(make(1, 2, 7), make(7), make(7)),

@@ -7,6 +7,7 @@ schema does not say and this one does.
 from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
 
 from ._cache_rows import body_store, store
+from ._rotation import rotation_tolerances
 
 _CACHED = [*FLOATS, "int8"]
 _MODES = ("Norm", "PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ")
@@ -379,12 +380,7 @@ def samples(make):
     yield Sample(*_inputs(make, 1, 1), *one, cache_mode="PA", id="one_token")
 
 
-op.tolerance(
-    "float16", rtol=1e-3, atol=4e-3, reason="2^-11 relative, of a result that cancels terms of ~10"
-)
-op.tolerance(
-    "bfloat16", rtol=8e-3, atol=4e-2, reason="2^-8 relative, of a result that cancels terms of ~10"
-)
+rotation_tolerances(op)
 
 
 def _bad(make, **changes):

@@ -2,6 +2,8 @@
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
+from ._rotation import rotation_tolerances
+
 op = npu_op(
     "npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half',"
     " Tensor? rotate=None) -> Tensor",
@@ -162,12 +164,7 @@ def samples(make):
     )
 
 
-op.tolerance(
-    "float16", rtol=1e-3, atol=4e-3, reason="2^-11 relative, of a result that cancels terms of ~10"
-)
-op.tolerance(
-    "bfloat16", rtol=8e-3, atol=4e-2, reason="2^-8 relative, of a result that cancels terms of ~10"
-)
+rotation_tolerances(op)
 
 op.errors(
     lambda make: Sample(make(1, 2, 8), make(8), make(8), "quarter"),

@@ -18,17 +18,10 @@
 namespace npu {
 namespace {
 
+using test::Append;
 using test::Gate;
 using test::OpenAtExit;
-using test::TestDevice;
-
-struct Setting : TestDevice {
-  std::unique_ptr<Stream> side = device.CreateStream();
-};
-
-Task Append(std::vector<int>& log, int value) {
-  return Task([&log, value] { log.push_back(value); });
-}
+using Setting = test::DeviceWithSideStream;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -17,17 +17,11 @@
 namespace npu {
 namespace {
 
+using test::Append;
 using test::Gate;
 using test::OpenAtExit;
 using test::TestDevice;
-
-struct Setting : TestDevice {
-  std::unique_ptr<Stream> side = device.CreateStream();
-};
-
-Task Append(std::vector<int>& log, int value) {
-  return Task([&log, value] { log.push_back(value); });
-}
+using Setting = test::DeviceWithSideStream;
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/host/host_backend.h"
@@ -41,5 +42,14 @@ struct OpenAtExit {
   Gate& gate;
   ~OpenAtExit() { gate.Open(); }
 };
+
+// A device with a stream beside its default one.
+struct DeviceWithSideStream : TestDevice {
+  std::unique_ptr<Stream> side = device.CreateStream();
+};
+
+inline Task Append(std::vector<int>& log, int value) {
+  return Task([&log, value] { log.push_back(value); });
+}
 
 }  // namespace npu::test

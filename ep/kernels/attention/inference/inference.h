@@ -43,6 +43,21 @@ struct InferenceInputs {
   TensorView query_rope, key_rope;
 };
 
+// The inputs that every operator calls alike; `In` is where they stand in its nodes.
+template <class In>
+InferenceInputs ReadCommonInputs(OpContext& ctx) {
+  InferenceInputs in;
+  in.query = ctx.Input(In::query);
+  in.key = ctx.Input(In::key);
+  in.value = ctx.Input(In::value);
+  in.pse_shift = ctx.Input(In::pse_shift);
+  in.atten_mask = ctx.Input(In::atten_mask);
+  in.quant_scale1 = ctx.Input(In::quant_scale1);
+  in.quant_scale2 = ctx.Input(In::quant_scale2);
+  in.quant_offset2 = ctx.Input(In::quant_offset2);
+  return in;
+}
+
 // The kernel of an operator: what its attributes say, and what each input of its node is.
 class InferenceKernel : public Kernel {
  public:
