@@ -25,7 +25,7 @@ from onnxruntime_npu import _C
 
 # Models newer than onnxruntime loads are run at this opset: of the operators here, the versions
 # since then only add types, and a floating-point form of Mod.
-NEWEST_OPSET = 24
+NEWEST_OPSET = 26
 IMPLEMENTED = {op["type"] for op in _C.registered_ops() if op["domain"] == ""}
 TYPES = {helper.np_dtype_to_tensor_dtype(dtype_of(name)) for name in FIXED_WIDTH}
 # Forms that are not implemented, as `assignment` names them.

@@ -223,6 +223,33 @@ def test_cumulative_sum(reverse: int, exclusive: int, dtype: str) -> None:
         assert_close(got, expected, dtype)
 
 
+@pytest.mark.parametrize("dtype", REDUCIBLE)
+@pytest.mark.parametrize("exclusive", [0, 1])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_cumulative_product(reverse: int, exclusive: int, dtype: str) -> None:
+    rng = np.random.default_rng(8)
+    low, high = (0.5, 1.5) if dtype in FLOATS else (1, 4)  # products of integers wrap
+    for shape, axis in [((3, 4, 5), 0), ((3, 4, 5), -2), ((3, 100), 1), ((7,), 0), ((0, 2), 0)]:
+        x = random(rng, dtype, *shape, low=low, high=high)
+        v = np.flip(wide(x), axis) if reverse else wide(x)
+        if exclusive:
+            front = np.ones_like(v.take([0] * min(1, v.shape[axis]), axis))
+            v = np.concatenate([front, v.take(range(v.shape[axis] - 1), axis)], axis)
+        products = np.cumprod(v, axis, dtype=v.dtype)
+        expected = np.flip(products, axis) if reverse else products
+        inputs = [x, np.array(axis)]
+        got = run_npu("CumProd", inputs, opset=26, exclusive=exclusive, reverse=reverse)[0]
+        assert_close(got, expected, dtype)
+
+
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+def test_a_running_value_along_no_axis_is_an_error(op: str) -> None:
+    node = Node(op, [np.zeros((2, 3), np.float32), np.array(0)], opset=26)
+    for axis in (2, -3, 2**62):
+        with pytest.raises(Exception, match=rf"\[{op}\].*axis"):
+            node(np.zeros((2, 3), np.float32), np.array(axis))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("axis", [-1, 1, 0])
 def test_layer_normalization(axis: int, dtype: str) -> None:

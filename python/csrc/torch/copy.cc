@@ -5,17 +5,14 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include <cstring>
-#include <utility>
-#include <vector>
-
 #include "ep/runtime/graph.h"
 #include "ep/runtime/pinned_memory.h"
+#include "ep/runtime/staged_copy.h"
+#include "ep/runtime/strided_copy.h"
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
-#include "python/csrc/torch/strided.h"
 #include "python/csrc/torch/sync_debug.h"
 
 namespace npu::aten {
@@ -81,11 +78,7 @@ void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
                            "a copy from host memory that is not pinned, or that waits; make the tensor with "
                            "pin_memory() and copy it with non_blocking=True");
   if (bytes <= kStagedBytes) {
-    const auto* begin = static_cast<const char*>(from.const_data_ptr());
-    auto copy = [to = to.mutable_data_ptr(), staged = std::vector<char>(begin, begin + bytes)] {
-      std::memcpy(to, staged.data(), staged.size());
-    };
-    stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);
+    LaunchStagedCopy(stream, to.mutable_data_ptr(), from.const_data_ptr(), bytes);
   } else {
     BeforeImplicitSync();
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);

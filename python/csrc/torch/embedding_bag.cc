@@ -6,14 +6,12 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include <cmath>
 #include <tuple>
 #include <vector>
 
-#include "ep/runtime/error.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
@@ -37,106 +35,24 @@ void CheckMode(int64_t mode, const MaybeTensor& factors, const at::Tensor& indic
               "embedding_bag: expected per_sample_weights of the indices' shape ", indices.sizes());
 }
 
-// What the host's and the device's side of the forward pass agree on.
-struct Bags {
-  int64_t count, rows, width, indices, mode, padding;
-  const int64_t *index, *offset;
-  bool closed;  // the last offset only ends the last bag
-
-  int64_t Begin(int64_t bag) const { return offset[bag]; }
-  int64_t End(int64_t bag) const { return bag + 1 < count || closed ? offset[bag + 1] : indices; }
-  void Check(int64_t bag) const {
-    NPU_CHECK(bag > 0 || offset[0] == 0, "[embedding_bag] offsets[0] has to be 0, got ", offset[0]);
-    NPU_CHECK(Begin(bag) >= 0 && Begin(bag) <= End(bag) && End(bag) <= indices,
-              "[embedding_bag] expected offsets in "
-              "order and up to ",
-              indices, ", got ", Begin(bag), " and ", End(bag));
-    for (int64_t i = Begin(bag); i < End(bag); ++i)
-      NPU_CHECK(index[i] >= 0 && index[i] < rows, "[embedding_bag] index ", index[i], " is out of range for ", rows,
-                " rows");
-  }
-};
-
-struct BagResults {
-  int64_t *bag_of, *sizes, *best;  // best: of the maximum mode only
-};
-
-template <class T>
-void ReduceBags(const Bags& bags, const T* weight, const T* factors, T* out, const BagResults& results) {
-  ParallelFor(bags.count, 1, [&](int64_t first, int64_t last) {
-    std::vector<Real<T>> sums(static_cast<size_t>(bags.width));
-    for (int64_t bag = first; bag < last; ++bag) {
-      bags.Check(bag);
-      std::fill(sums.begin(), sums.end(), Real<T>{0});
-      int64_t size = 0;
-      int64_t* best = bags.mode == kMax ? results.best + bag * bags.width : nullptr;
-      if (best != nullptr) std::fill_n(best, bags.width, int64_t{-1});
-      for (int64_t i = bags.Begin(bag); i < bags.End(bag); ++i) {
-        results.bag_of[i] = bag;
-        if (bags.index[i] == bags.padding) continue;
-        const T* row = weight + bags.index[i] * bags.width;
-        const Real<T> factor = factors == nullptr ? Real<T>{1} : static_cast<Real<T>>(factors[i]);
-        for (int64_t c = 0; c < bags.width; ++c) {
-          const auto x = static_cast<Real<T>>(row[c]);
-          Real<T>& sum = sums[static_cast<size_t>(c)];
-          if (best == nullptr) {
-            sum += factor * x;
-          } else if (size == 0 || x > sum) {
-            sum = x;
-            best[c] = bags.index[i];
-          }
-        }
-        ++size;
-      }
-      results.sizes[bag] = size;
-      const Real<T> scale = bags.mode == kMean && size > 0 ? Real<T>{1} / static_cast<Real<T>>(size) : Real<T>{1};
-      for (int64_t c = 0; c < bags.width; ++c)
-        out[bag * bags.width + c] = static_cast<T>(sums[static_cast<size_t>(c)] * scale);
-    }
-  });
-}
-
 Four EmbeddingBag(const at::Tensor& weight, const at::Tensor& given_indices, const at::Tensor& given_offsets, bool,
                   int64_t mode, bool, const MaybeTensor& factors, bool closed, int64_t padding) {
   const at::Tensor indices = CheckedIndices("indices", given_indices),
                    offsets = CheckedIndices("offsets", given_offsets);
   CheckMode(mode, factors, indices);
-  TORCH_CHECK(weight.dim() == 2 && IsRealFloat(weight.scalar_type()),
+  TORCH_CHECK(weight.dim() == 2 && KernelCall("EmbeddingBag", "npu.aten").Takes(0, weight.scalar_type()),
               "embedding_bag: expected a weight of two dimensions of floats, got ", weight.sizes(), " of ",
               weight.scalar_type());
   TORCH_CHECK(!closed || offsets.numel() > 0, "include_last_offset: numel of offsets must be at least 1");
   TORCH_CHECK(offsets.numel() > 0 || indices.numel() == 0, "embedding_bag: expected offsets for ", indices.numel(),
               " indices, got none");
   if (padding < -1) padding += weight.size(0);
-  const int64_t count = offsets.numel() - (closed ? 1 : 0), width = weight.size(1);
-  const at::Tensor out = Empty({count, width}, weight.scalar_type(), weight);
-  // Every index belongs to a bag once the kernel has seen all bags; an index behind the last offset to none.
-  const at::Tensor bag_of = Empty({indices.numel()}, at::kLong, weight).fill_(-1);
-  const at::Tensor sizes = Empty({count}, at::kLong, weight);
-  const at::Tensor best = Empty({mode == kMax ? count : 0, width}, at::kLong, weight);
-  const at::Tensor rows = Dense(weight);
-  const at::Tensor by = Has(factors) ? Dense(*factors, weight.scalar_type()) : at::Tensor();
-  const Bags bags{count,
-                  weight.size(0),
-                  width,
-                  indices.numel(),
-                  mode,
-                  padding,
-                  static_cast<const int64_t*>(indices.const_data_ptr()),
-                  static_cast<const int64_t*>(offsets.const_data_ptr()),
-                  closed};
-  const BagResults results{static_cast<int64_t*>(bag_of.mutable_data_ptr()),
-                           static_cast<int64_t*>(sizes.mutable_data_ptr()),
-                           static_cast<int64_t*>(best.mutable_data_ptr())};
-  DispatchNumbers(weight.scalar_type(), [&]<class T>(T) {
-    if constexpr (!std::is_integral_v<T>)
-      StreamOf(rows).Launch(
-          "embedding_bag",
-          [bags, results, from = static_cast<const T*>(rows.const_data_ptr()),
-           factor = by.defined() ? static_cast<const T*>(by.const_data_ptr()) : nullptr,
-           to = static_cast<T*>(out.mutable_data_ptr())] { ReduceBags(bags, from, factor, to, results); });
-  });
-  return {out, bag_of, sizes, best};
+  KernelCall call("EmbeddingBag", "npu.aten");
+  call.In(Dense(weight)).In(indices).In(offsets);
+  if (Has(factors)) call.In(Dense(*factors, weight.scalar_type()));
+  call.Set("mode", mode).Set("include_last_offset", int64_t{closed}).Set("padding_idx", padding);
+  const std::vector<at::Tensor> results = call.Run(4);
+  return {results[0], results[1], results[2], results[3]};
 }
 
 // The rows of `grad` that the indices' bags have, in float.

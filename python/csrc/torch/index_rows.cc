@@ -1,5 +1,6 @@
 // Rows of a tensor, along one dimension, that are added to, replaced or filled. An index out of range is a device error
 // at the next synchronisation.
+#include <ATen/Dispatch_v2.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/index_add_meta.h>
@@ -8,45 +9,17 @@
 #include <ATen/ops/index_copy_ops.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <cstring>
+#include <bit>
+#include <vector>
 
-#include "ep/runtime/error.h"
-#include "python/csrc/torch/axis.h"
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
 namespace {
 
-// Calls f(row, k, begin, end) for each index in turn, its row of each outer part, and the part [begin, end) of the
-// row's elements: parallel in what does not depend on the order of the indices. Only where it `wraps` a negative index
-// counts from the end, as torch has it.
-template <bool wraps = false, class Index, class F>
-void ForEachIndexedRow(const char* op, const Axis& rows, const Index* indices, int64_t count, F f) {
-  constexpr int64_t kColumns = 1024;
-  const int64_t parts = (rows.inner + kColumns - 1) / kColumns;
-  ParallelFor(rows.outer * parts, std::max<int64_t>(1, 4096 / (count + 1)), [&](int64_t first, int64_t last) {
-    for (int64_t part = first; part < last; ++part) {
-      const int64_t outer = part / parts, begin = part % parts * kColumns;
-      const int64_t end = std::min(rows.inner, begin + kColumns);
-      for (int64_t k = 0; k < count; ++k) {
-        const auto index = static_cast<int64_t>(indices[k]);
-        NPU_CHECK(index >= (wraps ? -rows.size : 0) && index < rows.size, "[", op, "] index ", index,
-                  " is out of bounds for size ", rows.size);
-        const int64_t row = outer * rows.size + (index < 0 ? index + rows.size : index);
-        f(row, outer * count + k, begin, end);
-      }
-    }
-  });
-}
-
-template <class F>
-void DispatchIndex(const at::Tensor& index, F f) {
-  index.scalar_type() == at::kInt ? f(int32_t{}) : f(int64_t{});
-}
 at::Tensor DenseIndex(const char* op, const at::Tensor& index) {
   TORCH_CHECK_INDEX(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt, op,
                     "(): Expected dtype int32/int64 for index, got ", index.scalar_type());
@@ -54,59 +27,76 @@ at::Tensor DenseIndex(const char* op, const at::Tensor& index) {
   return Dense(index);
 }
 
-// `out`, or memory in its place, with the content of `self`.
-at::Tensor StartFrom(const at::Tensor& self, const at::Tensor& out) {
-  at::Tensor target = DenseTarget(out, out.scalar_type());
-  if (!target.is_same(self)) target.copy_(self);
-  return target;
+// A scalar has one row of one element.
+std::vector<int64_t> RowShape(const at::Tensor& t) { return t.dim() == 0 ? std::vector<int64_t>{1} : t.sizes().vec(); }
+
+// The call of a kernel that changes rows of `self`: add the inputs behind self and index, then Deliver().
+struct RowsCall {
+  KernelCall call;
+  at::Tensor self;  // dense
+  bool copied;      // `self` is a copy that may be written
+  std::vector<int64_t> source;
+
+  RowsCall(const char* type, const at::Tensor& given, int64_t dim, const at::Tensor& index)
+      : call(type, "npu.aten"), self(Dense(given)), copied(!self.is_same(given)), source(RowShape(given)) {
+    dim = at::maybe_wrap_dim(dim, given.dim());
+    source[static_cast<size_t>(dim)] = index.numel();
+    call.In(self, RowShape(given)).In(index).Set("axis", dim);
+  }
+  // Rows for `source`, of which a vector or scalar may hold more than there are indices.
+  void Source(const char* op, const at::Tensor& rows) {
+    TORCH_CHECK(rows.numel() >= c10::multiply_integers(source), op, "(): expected a source of shape ", source, ", got ",
+                rows.sizes());
+    call.In(rows, source);
+  }
+  at::Tensor& Deliver(at::Tensor& out) {
+    const at::Tensor& target = copied ? self : out;
+    call.Into(target);
+    return target.is_same(out) ? out : out.copy_(target);
+  }
+};
+
+// The number that the kernel takes: int64 or double.
+void PassAlpha(KernelCall& call, const c10::Scalar& alpha, at::ScalarType dtype) {
+  if (at::isFloatingType(dtype)) {
+    call.HostScalar(alpha.to<double>());
+  } else {
+    AT_DISPATCH_V2(dtype, "index_add", AT_WRAP([&] { call.HostScalar(static_cast<int64_t>(alpha.to<scalar_t>())); }),
+                   AT_EXPAND(AT_INTEGRAL_TYPES_V2));
+  }
 }
 
 at::Tensor& IndexAddOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                         const c10::Scalar& alpha, at::Tensor& out) {
   Infer<at::meta::structured_index_add>(out, self, dim, index, source, alpha);
-  if (!IsNumber(self.scalar_type())) return FallBack<at::_ops::index_add_out>(self, dim, index, source, alpha, out);
-  const at::Tensor places = DenseIndex("index_add", index), added = Dense(source), target = StartFrom(self, out);
-  const Axis rows(target, at::maybe_wrap_dim(dim, self.dim()));
-  if (target.numel() > 0 && places.numel() > 0) {
-    DispatchNumbers(self.scalar_type(), [&]<class T>(T) {
-      DispatchIndex(places, [&]<class I>(I) {
-        StreamOf(target).Launch("index_add", [rows, indices = static_cast<const I*>(places.const_data_ptr()),
-                                              count = places.numel(), factor = static_cast<Real<T>>(alpha.to<T>()),
-                                              from = static_cast<const T*>(added.const_data_ptr()),
-                                              to = static_cast<T*>(target.mutable_data_ptr())] {
-          ForEachIndexedRow("index_add", rows, indices, count, [&](int64_t row, int64_t k, int64_t b, int64_t e) {
-            T* sum = to + row * rows.inner;
-            const T* term = from + k * rows.inner;
-            for (int64_t i = b; i < e; ++i)
-              sum[i] = static_cast<T>(static_cast<Real<T>>(sum[i]) + factor * static_cast<Real<T>>(term[i]));
-          });
-        });
-      });
-    });
-  }
-  return Deliver(target, out);
+  if (!KernelCall("IndexAdd", "npu.aten").Takes(0, self.scalar_type()))
+    return FallBack<at::_ops::index_add_out>(self, dim, index, source, alpha, out);
+  const at::Tensor places = DenseIndex("index_add", index);
+  if (out.numel() == 0) return out;
+  RowsCall rows("IndexAdd", self, dim, places);
+  rows.Source("index_add", Dense(source));
+  PassAlpha(rows.call, alpha, self.scalar_type());
+  return rows.Deliver(out);
 }
 
-// Rows as bytes; the last of equal indices stays.
+// Elements as integers of their size, of which a type without kernels is moved as well; a complex number as a pair.
+at::Tensor Bits(const at::Tensor& t) {
+  if (ToDType(t.scalar_type()) != DType::kUndefined) return t;
+  constexpr at::ScalarType kIntegers[] = {at::kByte, at::kShort, at::kInt, at::kLong, at::kLong};
+  const at::ScalarType dtype = kIntegers[std::countr_zero(static_cast<size_t>(t.element_size()))];
+  return t.element_size() == 16 ? t.unsqueeze(-1).view(dtype) : t.view(dtype);
+}
+
 at::Tensor& IndexCopyOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                          at::Tensor& out) {
   Infer<at::meta::structured_index_copy>(out, self, dim, index, source);
-  const at::Tensor places = DenseIndex("index_copy", index), given = Dense(source), target = StartFrom(self, out);
-  Axis rows(target, at::maybe_wrap_dim(dim, self.dim()));
-  rows.inner *= static_cast<int64_t>(self.element_size());
-  if (target.numel() > 0 && places.numel() > 0) {
-    DispatchIndex(places, [&]<class I>(I) {
-      StreamOf(target).Launch(
-          "index_copy", [rows, indices = static_cast<const I*>(places.const_data_ptr()), count = places.numel(),
-                         from = static_cast<const char*>(given.const_data_ptr()),
-                         to = static_cast<char*>(target.mutable_data_ptr())] {
-            ForEachIndexedRow("index_copy", rows, indices, count, [&](int64_t row, int64_t k, int64_t b, int64_t e) {
-              std::memcpy(to + row * rows.inner + b, from + k * rows.inner + b, static_cast<size_t>(e - b));
-            });
-          });
-    });
-  }
-  return Deliver(target, out);
+  const at::Tensor places = DenseIndex("index_copy", index);
+  if (out.numel() == 0) return out;
+  at::Tensor bits = Bits(out);
+  RowsCall rows("IndexCopy", Bits(self), at::maybe_wrap_dim(dim, self.dim()), places);
+  rows.Source("index_copy", Bits(Dense(source)));
+  rows.Deliver(bits);
+  return out;
 }
 
 at::Tensor& IndexFill(at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& value) {
@@ -116,23 +106,20 @@ at::Tensor& IndexFill(at::Tensor& self, int64_t dim, const at::Tensor& index, co
               "index_fill_(): Converting complex Scalar to non-complex type is not supported");
   const at::Tensor places = DenseIndex("index_fill_", index);
   dim = at::maybe_wrap_dim(dim, self.dim());
-  const at::Tensor element = Dense(value.to(self.scalar_type())), target = StartFrom(self, self);
-  const Axis rows(target, dim);
-  if (target.numel() > 0 && places.numel() > 0) {
-    DispatchIndex(places, [&]<class I>(I) {
-      StreamOf(target).Launch(
-          "index_fill", [rows, indices = static_cast<const I*>(places.const_data_ptr()), count = places.numel(),
-                         from = static_cast<const char*>(element.const_data_ptr()), size = self.element_size(),
-                         to = static_cast<char*>(target.mutable_data_ptr())] {
-            ForEachIndexedRow<true>(
-                "index_fill", rows, indices, count, [&](int64_t row, int64_t, int64_t b, int64_t e) {
-                  for (int64_t i = b; i < e; ++i)
-                    std::memcpy(to + (row * rows.inner + i) * static_cast<int64_t>(size), from, size);
-                });
-          });
-    });
+  if (self.numel() == 0) return self;
+  at::Tensor bits = Bits(self);
+  const at::Tensor element = Bits(Dense(value.to(self.scalar_type())));
+  if (bits.dim() > self.dim()) {
+    for (const int64_t half : {0, 1}) {
+      at::Tensor halves = bits.select(-1, half);
+      IndexFill(halves, dim, places, element.select(-1, half));
+    }
+    return self;
   }
-  return Deliver(target, self);
+  RowsCall rows("IndexFill", bits, dim, places);
+  rows.call.In(element);
+  rows.Deliver(bits);
+  return self;
 }
 at::Tensor& IndexFillScalar(at::Tensor& self, int64_t dim, const at::Tensor& index, const c10::Scalar& value) {
   TORCH_CHECK(self.is_complex() || !value.isComplex(),

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "ep/runtime/eager_context.h"
+#include "ep/runtime/strided_copy.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
-#include "python/csrc/torch/strided.h"
 
 namespace npu::aten {
 namespace {

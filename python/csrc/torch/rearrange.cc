@@ -7,10 +7,10 @@
 
 #include <vector>
 
+#include "ep/runtime/strided_copy.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
-#include "python/csrc/torch/strided.h"
 
 namespace npu::aten {
 namespace {

@@ -5,87 +5,71 @@
 #include <ATen/ops/_cummin_helper_ops.h>
 #include <ATen/ops/cumprod_meta.h>
 #include <ATen/ops/cumprod_ops.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
-#include <cmath>
-#include <type_traits>
+#include <tuple>
+#include <vector>
 
-#include "python/csrc/torch/axis.h"
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
 namespace {
 
-// f(the position of the first element) for each line of a dense tensor along an axis, in parallel; the others of a line
-// follow in steps of axis.inner.
-template <class F>
-void ForEachLine(const Axis& axis, F f) {
-  ParallelFor(axis.outer * axis.inner, 4096 / (axis.size + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t line = begin; line < end; ++line) f(line / axis.inner * axis.inner * axis.size + line % axis.inner);
-  });
-}
-
 at::Tensor& CumprodOut(const at::Tensor& self, int64_t dim, std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_cumprod>(out, self, dim, dtype);
   if (out.numel() == 0) return out;
-  if (!IsNumber(out.scalar_type())) return FallBack<at::_ops::cumprod_out>(self, dim, dtype, out);
-  const at::Tensor x = Dense(self, out.scalar_type()), y = DenseTarget(out, out.scalar_type());
-  DispatchNumbers(out.scalar_type(), [&]<class T>(T) {
-    StreamOf(out).Launch(
-        "cumprod", [axis = Axis(x, at::maybe_wrap_dim(dim, self.dim())),
-                    from = static_cast<const T*>(x.const_data_ptr()), to = static_cast<T*>(y.mutable_data_ptr())] {
-          ForEachLine(axis, [&](int64_t i) {
-            std::conditional_t<std::is_integral_v<T>, T, double> product = 1;
-            for (int64_t k = 0; k < axis.size; ++k, i += axis.inner) {
-              product = static_cast<decltype(product)>(product * static_cast<decltype(product)>(from[i]));
-              to[i] = static_cast<T>(product);
-            }
-          });
-        });
-  });
-  return Deliver(y, out);
+  KernelCall call("CumProd");
+  at::ScalarType type = out.scalar_type();
+  // ONNX knows no CumProd of small integers. Those of int64 are the same in their low bits.
+  if (!call.Takes(0, type) && at::isIntegralType(type, /*includeBool=*/false)) type = at::kLong;
+  if (!call.Takes(0, type)) return FallBack<at::_ops::cumprod_out>(self, dim, dtype, out);
+  if (self.dim() == 0) return out.copy_(self);
+  call.In(Dense(Dense(self, out.scalar_type()), type)).HostScalar(at::maybe_wrap_dim(dim, self.dim())).Into(out);
+  return out;
 }
 
-// Each element's extreme so far with its position, the last of equals; what is no number stays.
-template <class Op, bool maximum>
-void RunningExtremes(const at::Tensor& self, at::Tensor& values, at::Tensor& indices, int64_t dim) {
+// Each element's extreme so far with its position; nothing where the kernel does not take the type.
+template <bool maximum>
+std::optional<std::tuple<at::Tensor, at::Tensor>> RunningExtremes(const at::Tensor& self, int64_t dim) {
+  KernelCall call(maximum ? "CumMax" : "CumMin", "npu.aten");
   const bool truth = self.scalar_type() == at::kBool;
-  const at::ScalarType dtype = truth ? at::kByte : self.scalar_type();
-  if (!IsNumber(dtype)) return FallBack<Op>(self, values, indices, dim);
-  if (self.numel() == 0) return;
-  const at::Tensor x = Dense(self, dtype), y = DenseTarget(values, dtype), at = DenseTarget(indices, at::kLong);
-  DispatchNumbers(dtype, [&]<class T>(T) {
-    StreamOf(self).Launch(
-        maximum ? "cummax" : "cummin",
-        [axis = Axis(x, at::maybe_wrap_dim(dim, self.dim())), from = static_cast<const T*>(x.const_data_ptr()),
-         to = static_cast<T*>(y.mutable_data_ptr()), places = static_cast<int64_t*>(at.mutable_data_ptr())] {
-          ForEachLine(axis, [&](int64_t i) {
-            auto best = static_cast<Real<T>>(from[i]);
-            int64_t place = 0;
-            for (int64_t k = 0; k < axis.size; ++k, i += axis.inner) {
-              const auto e = static_cast<Real<T>>(from[i]);
-              if (e != e || (best == best && (maximum ? e >= best : e <= best))) {
-                best = e;
-                place = k;
-              }
-              to[i] = static_cast<T>(best);
-              places[i] = place;
-            }
-          });
-        });
-  });
-  Deliver(y, values);
-  Deliver(at, indices);
+  if (!truth && !call.Takes(0, self.scalar_type())) return std::nullopt;
+  const at::Tensor x = truth ? Dense(self).view(at::kByte) : Dense(self);
+  const at::Tensor line = x.dim() == 0 ? x.view({1}) : x;
+  const std::vector<at::Tensor> results = call.In(line).Set("axis", at::maybe_wrap_dim(dim, self.dim())).Run(2);
+  return std::tuple(results[0].view(self.scalar_type()).view(self.sizes()), results[1].view(self.sizes()));
+}
+
+template <class Op, bool maximum>
+void RunningExtremesInto(const at::Tensor& self, at::Tensor& values, at::Tensor& indices, int64_t dim) {
+  const auto results = RunningExtremes<maximum>(self, dim);
+  if (!results) return FallBack<Op>(self, values, indices, dim);
+  values.copy_(std::get<0>(*results));
+  indices.copy_(std::get<1>(*results));
+}
+
+// torch's own form makes two tensors for the helper to write; here they are the kernel's.
+template <class Op, bool maximum>
+std::tuple<at::Tensor, at::Tensor> NewRunningExtremes(const at::Tensor& self, int64_t dim) {
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  if (auto results = RunningExtremes<maximum>(self, dim)) return *results;
+  at::Tensor values = at::empty_like(self, at::MemoryFormat::Contiguous);
+  at::Tensor indices = at::empty_like(self, self.options().dtype(at::kLong), at::MemoryFormat::Contiguous);
+  FallBack<Op>(self, values, indices, dim);
+  return {values, indices};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("cumprod.out", &CumprodOut);
-  m.impl("_cummax_helper", &RunningExtremes<at::_ops::_cummax_helper, true>);
-  m.impl("_cummin_helper", &RunningExtremes<at::_ops::_cummin_helper, false>);
+  m.impl("_cummax_helper", &RunningExtremesInto<at::_ops::_cummax_helper, true>);
+  m.impl("_cummin_helper", &RunningExtremesInto<at::_ops::_cummin_helper, false>);
+  m.impl("cummax", &NewRunningExtremes<at::_ops::_cummax_helper, true>);
+  m.impl("cummin", &NewRunningExtremes<at::_ops::_cummin_helper, false>);
 }
 
 }  // namespace

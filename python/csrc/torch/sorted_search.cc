@@ -7,8 +7,9 @@
 #include <torch/library.h>
 
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
 namespace {
@@ -23,33 +24,16 @@ at::Tensor& SearchOut(const at::Tensor& sorted, const at::Tensor& self, bool out
   at::native::resize_output(out, self.sizes());
   if (out.numel() == 0) return out;
   const at::ScalarType dtype = at::result_type(sorted, self);
-  if (!IsNumber(dtype))
+  KernelCall call("SearchSorted", "npu.aten");
+  if (!call.Takes(0, dtype))
     return FallBack<at::_ops::searchsorted_Tensor_out>(sorted, self, out_int32, given_right, side, sorter, out);
   at::Tensor x = self, rows = sorted, order = given_order;  // warns once of what is not contiguous
   at::native::searchsorted_maybe_trim_input_tensors(x, rows, order, self, sorted, given_order);
-  x = Dense(x, dtype), rows = Dense(rows, dtype);
-  const at::Tensor target = DenseTarget(out, at::kLong);
-  const int64_t length = sorted.size(-1), per_row = sorted.dim() == 1 ? self.numel() : self.size(-1);
-  DispatchNumbers(dtype, [&]<class T>(T) {
-    const auto* from = static_cast<const T*>(rows.const_data_ptr());
-    const auto* values = static_cast<const T*>(x.const_data_ptr());
-    const auto* by = order.defined() ? static_cast<const int64_t*>(order.const_data_ptr()) : nullptr;
-    LaunchMap<int64_t>("searchsorted", target, [=](int64_t i) {
-      const int64_t row = i / per_row * length;
-      const auto value = static_cast<Real<T>>(values[i]);
-      int64_t first = 0, last = length;
-      while (first < last) {  // a value that is no number stands behind all
-        const int64_t middle = first + (last - first) / 2, place = by == nullptr ? middle : by[row + middle];
-        const auto bound = static_cast<Real<T>>(from[row + place]);
-        if (right ? !(bound > value) : !(bound >= value))
-          first = middle + 1;
-        else
-          last = middle;
-      }
-      return first;
-    });
-  });
-  return Deliver(target, out);
+  const int64_t per_row = sorted.dim() == 1 ? self.numel() : self.size(-1), count = out.numel() / per_row;
+  call.In(Dense(rows, dtype), {count, sorted.size(-1)}).In(Dense(x, dtype), {count, per_row});
+  if (order.defined()) call.In(order, {count, sorted.size(-1)});
+  call.Set("right", int64_t{right}).Into(out);
+  return out;
 }
 at::Tensor Search(const at::Tensor& sorted, const at::Tensor& self, bool out_int32, bool right, Side side,
                   const MaybeTensor& sorter) {

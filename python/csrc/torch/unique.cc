@@ -12,85 +12,46 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
 namespace {
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // distinct, where each went, how often each was there
 
-bool Known(const at::Tensor& self) { return IsNumber(self.scalar_type()) || self.scalar_type() == at::kBool; }
-
-// -1, 0 or 1; what is no number stands behind all, and differs even from its like.
-template <class T>
-int CompareRows(const T* a, const T* b, int64_t width) {
-  for (int64_t k = 0; k < width; ++k) {
-    const auto x = static_cast<Real<T>>(a[k]), y = static_cast<Real<T>>(b[k]);
-    if (x < y || (x == x && y != y)) return -1;
-    if (y < x || (y == y && x != x)) return 1;
-  }
-  return 0;
-}
-template <class T>
-bool Differ(const T* a, const T* b, int64_t width) {
-  for (int64_t k = 0; k < width; ++k)
-    if (!(static_cast<Real<T>>(a[k]) == static_cast<Real<T>>(b[k]))) return true;
-  return false;
+bool Known(const at::Tensor& self) {
+  return self.scalar_type() == at::kBool || KernelCall("UniqueRuns", "npu.aten").Takes(0, self.scalar_type());
 }
 
-// The order of the rows of [n, width], sorted or as they are, and which of them, so ordered, differ from the one
-// before.
-struct Runs {
-  at::Tensor order;   // [n]
-  at::Tensor starts;  // [n], bool
-
-  Runs(const char* op, const at::Tensor& rows, bool sort) {
-    const int64_t n = rows.size(0), width = rows.size(1);
-    order = Empty({n}, at::kLong, rows);
-    starts = Empty({n}, at::kBool, rows);
-    if (n == 0) return;
-    const at::Tensor dense = Dense(rows.scalar_type() == at::kBool ? rows.view(at::kByte) : rows);
-    DispatchNumbers(dense.scalar_type(), [&]<class T>(T) {
-      StreamOf(rows).Launch(op, [n, width, sort, from = static_cast<const T*>(dense.const_data_ptr()),
-                                 at = static_cast<int64_t*>(order.mutable_data_ptr()),
-                                 begins = static_cast<bool*>(starts.mutable_data_ptr())] {
-        const auto row = [&](int64_t i) { return from + i * width; };
-        std::iota(at, at + n, int64_t{0});
-        if (sort) {
-          std::stable_sort(at, at + n, [&](int64_t a, int64_t b) { return CompareRows(row(a), row(b), width) < 0; });
-        }
-        for (int64_t i = 0; i < n; ++i) begins[i] = i == 0 || Differ(row(at[i - 1]), row(at[i]), width);
-      });
-    });
-  }
-};
-
-// The distinct rows of [n, width]; what is not asked for is empty.
-Three Distinct(const char* op, const at::Tensor& rows, bool sort, bool inverse, bool counts) {
-  const Runs runs(op, rows, sort);
-  const at::Tensor starts = runs.starts.nonzero().squeeze(1);
+// The distinct rows of [n, width]; what is not asked for is empty. The kernel orders the rows and marks those that
+// differ from the one before.
+Three Distinct(const at::Tensor& rows, bool sort, bool inverse, bool counts) {
+  const at::Tensor numbers = Dense(rows.scalar_type() == at::kBool ? rows.view(at::kByte) : rows);
+  const std::vector<at::Tensor> runs =
+      KernelCall("UniqueRuns", "npu.aten").In(numbers).Set("sorted", int64_t{sort}).Run(2);
+  const at::Tensor &order = runs[0], &marks = runs[1], starts = marks.nonzero().squeeze(1);
   at::Tensor where = Empty({inverse ? rows.size(0) : 0}, at::kLong, rows), often = Empty({0}, at::kLong, rows);
-  if (inverse && rows.size(0) > 0) where.scatter_(0, runs.order, runs.starts.cumsum(0).sub_(1));
+  if (inverse && rows.size(0) > 0) where.scatter_(0, order, marks.cumsum(0).sub_(1));
   if (counts && starts.numel() > 0) {
     const at::Tensor ends =
         at::cat({starts.narrow(0, 1, starts.numel() - 1), at::full({1}, rows.size(0), starts.options())});
     often = ends - starts;
   }
-  return {rows.index_select(0, runs.order.index_select(0, starts)), where, often};
+  return {rows.index_select(0, order.index_select(0, starts)), where, often};
 }
 
-Three Flat(const char* op, const at::Tensor& self, bool sort, bool inverse, bool counts) {
-  auto [values, where, often] = Distinct(op, self.reshape({-1, 1}), sort, inverse, counts);
+Three Flat(const at::Tensor& self, bool sort, bool inverse, bool counts) {
+  auto [values, where, often] = Distinct(self.reshape({-1, 1}), sort, inverse, counts);
   return {values.squeeze(1), inverse ? where.view(self.sizes()) : where, often};
 }
 
-Three Slices(const char* op, const at::Tensor& self, int64_t dim, bool sort, bool inverse, bool counts) {
+Three Slices(const at::Tensor& self, int64_t dim, bool sort, bool inverse, bool counts) {
   dim = at::maybe_wrap_dim(dim, self.dim());
   const auto empty = std::count(self.sizes().begin(), self.sizes().end(), 0);
   if (self.size(dim) == 0) {
@@ -100,7 +61,7 @@ Three Slices(const char* op, const at::Tensor& self, int64_t dim, bool sort, boo
   }
   TORCH_CHECK(empty == 0, "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
   const at::Tensor front = self.movedim(dim, 0);
-  auto [rows, where, often] = Distinct(op, front.reshape({front.size(0), -1}), sort, inverse, counts);
+  auto [rows, where, often] = Distinct(front.reshape({front.size(0), -1}), sort, inverse, counts);
   std::vector<int64_t> sizes = front.sizes().vec();
   sizes[0] = rows.size(0);
   return {rows.view(sizes).movedim(0, dim), where, often};
@@ -108,21 +69,21 @@ Three Slices(const char* op, const at::Tensor& self, int64_t dim, bool sort, boo
 
 Three Unique2(const at::Tensor& self, bool sorted, bool inverse, bool counts) {
   if (!Known(self)) return FallBack<at::_ops::_unique2>(self, sorted, inverse, counts);
-  return Flat("unique", self, true, inverse, counts);
+  return Flat(self, true, inverse, counts);
 }
 std::tuple<at::Tensor, at::Tensor> Unique(const at::Tensor& self, bool sorted, bool inverse) {
   if (!Known(self)) return FallBack<at::_ops::_unique>(self, sorted, inverse);
-  auto [values, where, often] = Flat("unique", self, true, inverse, false);
+  auto [values, where, often] = Flat(self, true, inverse, false);
   return {values, where};
 }
 Three UniqueDim(const at::Tensor& self, int64_t dim, bool sorted, bool inverse, bool counts) {
   if (!Known(self)) return FallBack<at::_ops::unique_dim>(self, dim, sorted, inverse, counts);
-  return Slices("unique_dim", self, dim, true, inverse, counts);
+  return Slices(self, dim, true, inverse, counts);
 }
 Three UniqueConsecutive(const at::Tensor& self, bool inverse, bool counts, std::optional<int64_t> dim) {
   if (!Known(self)) return FallBack<at::_ops::unique_consecutive>(self, inverse, counts, dim);
-  if (dim) return Slices("unique_consecutive", self, *dim, false, inverse, counts);
-  return Flat("unique_consecutive", self, false, inverse, counts);
+  if (dim) return Slices(self, *dim, false, inverse, counts);
+  return Flat(self, false, inverse, counts);
 }
 Three UniqueDimConsecutive(const at::Tensor& self, int64_t dim, bool inverse, bool counts) {
   return UniqueConsecutive(self, inverse, counts, dim);

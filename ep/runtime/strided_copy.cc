@@ -1,4 +1,4 @@
-#include "python/csrc/torch/strided.h"
+#include "ep/runtime/strided_copy.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "ep/runtime/thread_pool.h"
 
-namespace npu::aten {
+namespace npu {
 namespace {
 
 struct Bytes16 {
@@ -116,4 +116,4 @@ void LaunchStridedCopy(Stream& stream, const StridedPair& pair, size_t element_b
   }
 }
 
-}  // namespace npu::aten
+}  // namespace npu

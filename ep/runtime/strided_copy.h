@@ -7,7 +7,7 @@
 #include "ep/runtime/stream.h"
 #include "ep/runtime/tensor.h"
 
-namespace npu::aten {
+namespace npu {
 
 // Both sides' walk over one shape, with neighbouring dimensions merged. Strides are in elements.
 struct StridedPair {
@@ -23,4 +23,4 @@ StridedPair MakeStridedPair(std::span<const int64_t> dims, std::span<const int64
 // to[i] = from[i] for elements of 1, 2, 4, 8 or 16 bytes. The two may not overlap, unless they are one and the same.
 void LaunchStridedCopy(Stream& stream, const StridedPair& pair, size_t element_bytes, void* to, const void* from);
 
-}  // namespace npu::aten
+}  // namespace npu

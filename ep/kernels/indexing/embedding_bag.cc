@@ -1,0 +1,162 @@
+// torch's embedding_bag: sums, means and maxima over bags of an embedding's rows. What the operands say about bags and
+// rows is checked when the kernel runs.
+#include <algorithm>
+#include <vector>
+
+#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+enum class BagMode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
+
+struct Bags {
+  int64_t count, rows, width, indices, padding;
+  BagMode mode;
+  bool closed;  // the last offset only ends the last bag
+  const int64_t *index, *offset;
+
+  int64_t Begin(int64_t bag) const { return offset[bag]; }
+  int64_t End(int64_t bag) const { return bag + 1 < count || closed ? offset[bag + 1] : indices; }
+
+  // Of all bags, before any is computed: bags that overlap would be written by two threads.
+  void CheckOffsets() const {
+    if (count == 0) return;
+    NPU_CHECK(offset[0] == 0, "[embedding_bag] offsets[0] has to be 0, got ", offset[0]);
+    for (int64_t bag = 0; bag < count; ++bag)
+      NPU_CHECK(Begin(bag) >= 0 && Begin(bag) <= End(bag) && End(bag) <= indices,
+                "[embedding_bag] expected offsets in order and up to ", indices, ", got ", Begin(bag), " and ",
+                End(bag));
+  }
+  int64_t CheckedRow(int64_t i) const {
+    NPU_CHECK(index[i] >= 0 && index[i] < rows, "[embedding_bag] index ", index[i], " is out of range for ", rows,
+              " rows");
+    return index[i];
+  }
+};
+
+template <class T>
+struct BagData {
+  const T *weight, *factors;  // no factors: null
+  T* out;
+  int64_t *bag_of, *sizes, *best;  // best: of the maximum mode only
+};
+
+template <class T>
+void AddScaledRow(ComputeType<T>* __restrict sums, const T* __restrict row, ComputeType<T> factor, int64_t width) {
+  for (int64_t c = 0; c < width; ++c) sums[c] += factor * Widened(row[c]);
+}
+
+template <class T>
+void TakeGreater(ComputeType<T>* sums, const T* row, int64_t index, bool first, int64_t* best, int64_t width) {
+  for (int64_t c = 0; c < width; ++c) {
+    const ComputeType<T> x = Widened(row[c]);
+    if (!first && !(x > sums[c])) continue;
+    sums[c] = x;
+    best[c] = index;
+  }
+}
+
+template <class T>
+void ReduceBag(const Bags& bags, const BagData<T>& data, int64_t bag, ComputeType<T>* sums) {
+  using C = ComputeType<T>;
+  std::fill_n(sums, bags.width, C{0});
+  int64_t size = 0;
+  int64_t* best = bags.mode == BagMode::kMax ? data.best + bag * bags.width : nullptr;
+  if (best != nullptr) std::fill_n(best, bags.width, int64_t{-1});
+  for (int64_t i = bags.Begin(bag); i < bags.End(bag); ++i) {
+    data.bag_of[i] = bag;
+    const int64_t index = bags.CheckedRow(i);
+    if (index == bags.padding) continue;
+    const T* row = data.weight + index * bags.width;
+    if (best != nullptr) {
+      TakeGreater(sums, row, index, size == 0, best, bags.width);
+    } else {
+      AddScaledRow(sums, row, data.factors == nullptr ? C{1} : Widened(data.factors[i]), bags.width);
+    }
+    ++size;
+  }
+  data.sizes[bag] = size;
+  const C scale = bags.mode == BagMode::kMean && size > 0 ? C{1} / static_cast<C>(size) : C{1};
+  T* out = data.out + bag * bags.width;
+  for (int64_t c = 0; c < bags.width; ++c) out[c] = Rounded<T>(sums[c] * scale);
+}
+
+template <class T>
+void ReduceBags(const Bags& bags, const BagData<T>& data) {
+  bags.CheckOffsets();
+  // An index behind the last offset belongs to no bag.
+  const int64_t end = bags.count > 0 ? bags.End(bags.count - 1) : 0;
+  std::fill(data.bag_of + end, data.bag_of + bags.indices, int64_t{-1});
+  ParallelFor(bags.count, 1, [&](int64_t first, int64_t last) {
+    std::vector<ComputeType<T>> sums(static_cast<size_t>(bags.width));
+    for (int64_t bag = first; bag < last; ++bag) ReduceBag(bags, data, bag, sums.data());
+  });
+}
+
+#define BAG_CHECK(condition, ...) NPU_CHECK(condition, "[embedding_bag] expected ", __VA_ARGS__)
+
+class EmbeddingBagKernel : public Kernel {
+ public:
+  explicit EmbeddingBagKernel(const KernelInfo& info)
+      : mode_(static_cast<BagMode>(info.attributes.Int("mode"))),
+        closed_(info.attributes.Bool("include_last_offset")),
+        padding_(info.attributes.Int("padding_idx")) {
+    BAG_CHECK(mode_ >= BagMode::kSum && mode_ <= BagMode::kMax, "mode 0, 1 or 2, got ", info.attributes.Int("mode"));
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView weight = ctx.Input(0), indices = ctx.Input(1), offsets = ctx.Input(2), factors = ctx.Input(3);
+    BAG_CHECK(weight && weight.shape.rank() == 2, "a weight of two dimensions, got ", weight.shape);
+    for (const TensorView& t : {indices, offsets})
+      BAG_CHECK(t && t.dtype == DType::kInt64 && t.shape.rank() == 1, "lists of int64 indices and offsets, got ",
+                NameOf(t.dtype), " of ", t.shape);
+    BAG_CHECK(!factors || (factors.dtype == weight.dtype && factors.shape == indices.shape),
+              "per_sample_weights of the weight's dtype and of shape ", indices.shape, ", got ", NameOf(factors.dtype),
+              " of ", factors.shape);
+    BAG_CHECK(!factors || mode_ == BagMode::kSum, "per_sample_weights with mode 0, the sum, only");
+    BAG_CHECK(!closed_ || offsets.elements() > 0, "at least one offset, which ends the last bag");
+    BAG_CHECK(offsets.elements() > 0 || indices.elements() == 0, "offsets for ", indices.elements(), " indices");
+    const int64_t count = offsets.elements() - (closed_ ? 1 : 0), width = weight.shape[1];
+    const TensorView out = ctx.Output(0, weight.dtype, {count, width});
+    const TensorView bag_of = ctx.Output(1, DType::kInt64, indices.shape);
+    const TensorView sizes = ctx.Output(2, DType::kInt64, {count});
+    const TensorView best = ctx.Output(3, DType::kInt64, {mode_ == BagMode::kMax ? count : 0, width});
+    BAG_CHECK(out && bag_of && sizes && best, "the four outputs to be asked for together");
+    const Bags bags{count,
+                    weight.shape[0],
+                    width,
+                    indices.elements(),
+                    padding_,
+                    mode_,
+                    closed_,
+                    indices.as<const int64_t>(),
+                    offsets.as<const int64_t>()};
+    DispatchTypes("embedding_bag", weight.dtype, FloatTypes{}, [&](auto type) {
+      using T = decltype(type);
+      const BagData<T> data{weight.as<const T>(), factors.as<const T>(), out.as<T>(),
+                            bag_of.as<int64_t>(), sizes.as<int64_t>(),   best.as<int64_t>()};
+      ctx.Launch("embedding_bag", [bags, data] { ReduceBags(bags, data); });
+    });
+  }
+
+ private:
+  BagMode mode_;
+  bool closed_;
+  int64_t padding_;
+};
+
+NPU_ONNX_KERNEL({
+    .domain = "npu.aten",
+    .type = "EmbeddingBag",
+    .inputs = {Input("weight", kAllFloats), Input("indices", kInt64), Input("offsets", kInt64),
+               OptionalInput("per_sample_weights", kAllFloats)},
+    .outputs = {Output("output", kAllFloats), Output("offset2bag", kInt64), Output("bag_size", kInt64),
+                Output("max_indices", kInt64)},
+    .attributes = {IntAttribute("mode", 0), IntAttribute("include_last_offset", 0), IntAttribute("padding_idx", -1)},
+    .make = MakeKernel<EmbeddingBagKernel>,
+});
+
+}  // namespace
+}  // namespace npu

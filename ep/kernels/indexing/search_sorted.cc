@@ -1,0 +1,79 @@
+// torch's searchsorted: where each value stands in its sorted row, to the left or right of its equals. A value that is
+// no number stands behind all.
+#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+// The place of `value` among `length` elements that `order`, unless it is null, sorts. The steps are torch's: where
+// elements are not sorted, or no numbers, they decide what is found.
+template <bool right, class T>
+int64_t PlaceOf(ComputeType<T> value, const T* row, const int64_t* order, int64_t length) {
+  int64_t first = 0, last = length;
+  while (first < last) {
+    const int64_t middle = first + (last - first) / 2;
+    const ComputeType<T> bound = Widened(row[order == nullptr ? middle : order[middle]]);
+    if (right ? !(bound > value) : !(bound >= value)) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first;
+}
+
+class SearchSortedKernel : public Kernel {
+ public:
+  explicit SearchSortedKernel(const KernelInfo& info) : right_(info.attributes.Bool("right")) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView sorted = ctx.Input(0), values = ctx.Input(1), order = ctx.Input(2);
+    NPU_CHECK(sorted && values && sorted.dtype == values.dtype, "[", kOp, "] expected sorted and values of one dtype");
+    NPU_CHECK(sorted.shape.rank() == 2 && values.shape.rank() == 2 && values.shape[0] == sorted.shape[0], "[", kOp,
+              "] expected sorted [R, L] and values [R, N], got ", sorted.shape, " and ", values.shape);
+    NPU_CHECK(!order || (order.dtype == DType::kInt64 && order.shape == sorted.shape), "[", kOp,
+              "] expected a sorter of int64 and shape ", sorted.shape, ", got ", NameOf(order.dtype), " of ",
+              order.shape);
+    const TensorView y = ctx.Output(0, DType::kInt64, values.shape);
+    if (y.elements() == 0) return;
+    DispatchTypes(kOp, sorted.dtype, NumericTypes{}, [&](auto type) {
+      using T = decltype(type);
+      ctx.Launch(kOp, [length = sorted.shape[1], per_row = values.shape[1], n = y.elements(), right = right_,
+                       rows = sorted.as<const T>(), from = values.as<const T>(), by = order.as<const int64_t>(),
+                       bounds = sorted.elements(), to = y.as<int64_t>()] {
+        if (by != nullptr) CheckOrder(by, bounds, length);
+        ParallelFor(n, kMathGrain, [=](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t row = i / per_row * length;
+            const auto place = right ? PlaceOf<true, T> : PlaceOf<false, T>;
+            to[i] = place(Widened(from[i]), rows + row, by == nullptr ? nullptr : by + row, length);
+          }
+        });
+      });
+    });
+  }
+
+ private:
+  static constexpr const char* kOp = "searchsorted";
+
+  static void CheckOrder(const int64_t* by, int64_t n, int64_t length) {
+    for (int64_t i = 0; i < n; ++i)
+      NPU_CHECK(by[i] >= 0 && by[i] < length, "[", kOp, "] expected a sorter's index in [0, ", length, "), got ", by[i],
+                " at ", i);
+  }
+
+  bool right_;
+};
+
+NPU_ONNX_KERNEL({
+    .domain = "npu.aten",
+    .type = "SearchSorted",
+    .inputs = {Input("sorted", kNumeric), Input("values", kNumeric), OptionalInput("sorter", kInt64)},
+    .outputs = {Output("places", kInt64)},
+    .attributes = {IntAttribute("right", 0)},
+    .make = MakeKernel<SearchSortedKernel>,
+});
+
+}  // namespace
+}  // namespace npu
