@@ -28,8 +28,8 @@ PhiloxState Unpredictable() {
   return {static_cast<uint64_t>(device()) << 32 | device(), 0};
 }
 
-// Seeds of captures by the number that names them, as long as somebody may launch work with it: their graph.
-class CapturedSeeds {
+// Positions of captures by the number that names them, as long as somebody may launch work with it: their graph.
+class CapturedPositions {
  public:
   uint64_t Add(const std::shared_ptr<const RandomPosition>& position) {
     std::lock_guard lock(mutex_);
@@ -53,9 +53,16 @@ class CapturedSeeds {
   std::unordered_map<uint64_t, std::weak_ptr<const RandomPosition>> positions_;
 };
 
-CapturedSeeds& Captured() {
-  static CapturedSeeds& captured = *new CapturedSeeds;
+CapturedPositions& Captured() {
+  static CapturedPositions& captured = *new CapturedPositions;
   return captured;
+}
+
+// The number means something as long as the graph is there, or, should the capture have just ended, to nobody.
+uint64_t NameOf(const RandomPosition& position, const Stream& stream) {
+  const auto named = std::make_shared<const RandomPosition>(position);
+  Recording::Keep(stream, named);
+  return Captured().Add(named);
 }
 
 }  // namespace
@@ -83,12 +90,6 @@ PhiloxState RandomPosition::Now() const {
   return {begin.seed, begin.offset + state_.offset};
 }
 
-RandomPosition TakeRandom(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters) {
-  RandomPosition position;
-  if (Recording::KeepDraw(stream, source, counters, position)) return position;
-  return RandomPosition(source->Take(counters));
-}
-
 PhiloxState RandomState(const std::shared_ptr<RandomSource>& source, const Stream& stream) {
   PhiloxState state = source->state();
   uint64_t captured = 0;
@@ -111,16 +112,24 @@ void SetRandomState(const std::shared_ptr<RandomSource>& source, const Stream& s
 uint64_t DrawSeed(const std::shared_ptr<RandomSource>& source, const Stream& stream) {
   RandomPosition position;
   if (!Recording::KeepDraw(stream, source, 1, position)) return SeedAt(source->Take(1));
-  const auto named = std::make_shared<const RandomPosition>(position);
-  // The number means something as long as the graph is there, or, should the capture have just ended, to nobody.
-  Recording::Keep(stream, named);
-  return Captured().Add(named);
+  return NameOf(position, stream);
 }
 
 uint64_t DrawSeed(const Stream& stream) {
   static const auto& source = *new std::shared_ptr<RandomSource>(std::make_shared<RandomSource>(Unpredictable()));
   return DrawSeed(source, stream);
 }
+
+PhiloxState DrawPosition(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters) {
+  RandomPosition position;
+  if (!Recording::KeepDraw(stream, source, counters, position)) return source->Take(counters);
+  return {NameOf(position, stream), 0};
+}
+
+DrawnPosition::DrawnPosition(PhiloxState state)
+    : state_(state), position_(state.offset == 0 ? Captured().Find(state.seed) : nullptr) {}
+
+PhiloxState DrawnPosition::Now() const { return position_ == nullptr ? state_ : position_->Now(); }
 
 DrawnSeed::DrawnSeed(uint64_t number) : number_(number), position_(Captured().Find(number)) {}
 

@@ -59,8 +59,9 @@ class RandomPosition {
   std::shared_ptr<const ReplayOrigin> origin_;
 };
 
-// Takes `counters` blocks of four 32-bit words for work that is launched on `stream`.
-RandomPosition TakeRandom(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters);
+// Takes `counters` blocks of four 32-bit words for work on `stream`. Where they begin is what the host passes on to the
+// kernel. In a capture the seed only names the position: see DrawnPosition.
+PhiloxState DrawPosition(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters);
 
 // Where work that is launched on `stream` from now on begins to draw; in a capture, were it to be replayed where the
 // generator stands now. There, a state can be set that has the generator's seed and is not before where it stands:
@@ -73,6 +74,17 @@ void SetRandomState(const std::shared_ptr<RandomSource>& source, const Stream& s
 uint64_t DrawSeed(const std::shared_ptr<RandomSource>& source, const Stream& stream);
 // The same from a generator that nobody can seed: a node of an inference session has no other to ask.
 uint64_t DrawSeed(const Stream& stream);
+
+// A position that a kernel was given: numbers of the caller's, or those of DrawPosition, where every replay draws anew.
+class DrawnPosition {
+ public:
+  explicit DrawnPosition(PhiloxState state);
+  PhiloxState Now() const;  // inside the launch
+
+ private:
+  PhiloxState state_;
+  std::shared_ptr<const RandomPosition> position_;  // where the seed only names it
+};
 
 // A seed that a kernel was given: a number of the caller's, or one of DrawSeed, which every replay draws anew.
 class DrawnSeed {

@@ -6,21 +6,24 @@
 #include <ATen/ops/_softmax_backward_data_meta.h>
 #include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/gelu_backward_meta.h>
+#include <ATen/ops/gelu_backward_ops.h>
 #include <ATen/ops/sigmoid_backward_meta.h>
+#include <ATen/ops/sigmoid_backward_ops.h>
 #include <ATen/ops/silu_backward_meta.h>
+#include <ATen/ops/silu_backward_ops.h>
 #include <ATen/ops/tanh_backward_meta.h>
+#include <ATen/ops/tanh_backward_ops.h>
 #include <ATen/ops/threshold_backward_meta.h>
 #include <torch/library.h>
 
 #include <array>
-#include <cmath>
-#include <numbers>
 #include <numeric>
 #include <tuple>
 #include <vector>
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/function.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/structured.h"
@@ -35,36 +38,24 @@ at::Tensor& ThresholdBackward(const at::Tensor& grad, const at::Tensor& self, co
 }
 
 at::Tensor& SigmoidBackward(const at::Tensor& grad, const at::Tensor& output, at::Tensor& out) {
-  InferElementwise<at::meta::structured_sigmoid_backward>(out, grad, output);
-  const at::Tensor y = Wide(output);
-  return out.copy_(Wide(grad) * (1 - y) * y);
+  return Elementwise<at::meta::structured_sigmoid_backward, at::_ops::sigmoid_backward_grad_input>(
+      Aten("SigmoidGrad"), {grad, output}, out, grad, output);
 }
 
 at::Tensor& TanhBackward(const at::Tensor& grad, const at::Tensor& output, at::Tensor& out) {
-  InferElementwise<at::meta::structured_tanh_backward>(out, grad, output);
-  const at::Tensor y = Wide(output);
-  return out.copy_(Wide(grad) * (1 - y * y));
+  return Elementwise<at::meta::structured_tanh_backward, at::_ops::tanh_backward_grad_input>(
+      Aten("TanhGrad"), {grad, output}, out, grad, output);
 }
 
 at::Tensor& SiluBackward(const at::Tensor& grad, const at::Tensor& self, at::Tensor& out) {
-  InferElementwise<at::meta::structured_silu_backward>(out, grad, self);
-  const at::Tensor x = Wide(self), s = x.sigmoid();
-  return out.copy_(Wide(grad) * s * (1 + x * (1 - s)));
+  return Elementwise<at::meta::structured_silu_backward, at::_ops::silu_backward_grad_input>(
+      Aten("SiluGrad"), {grad, self}, out, grad, self);
 }
 
 at::Tensor& GeluBackward(const at::Tensor& grad, const at::Tensor& self, c10::string_view approximate,
                          at::Tensor& out) {
-  InferElementwise<at::meta::structured_gelu_backward>(out, grad, self, approximate);
-  const at::Tensor x = Wide(self);
-  if (approximate == "tanh") {
-    const double scale = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
-    const at::Tensor t = (scale * (x + 0.044715 * x * x * x)).tanh();
-    const at::Tensor slope = scale * (1 + 3 * 0.044715 * x * x);
-    return out.copy_(Wide(grad) * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope));
-  }
-  const at::Tensor cdf = 0.5 * (1 + (x * (1 / std::numbers::sqrt2)).erf());
-  const at::Tensor pdf = (x * x * -0.5).exp() * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
-  return out.copy_(Wide(grad) * (cdf + x * pdf));
+  return Elementwise<at::meta::structured_gelu_backward, at::_ops::gelu_backward_grad_input>(
+      Aten(approximate == "tanh" ? "GeluTanhGrad" : "GeluGrad"), {grad, self}, out, grad, self, approximate);
 }
 
 at::Tensor& SoftmaxBackward(const at::Tensor& grad, const at::Tensor& output, int64_t dim, at::ScalarType dtype,

@@ -1,13 +1,12 @@
 // Tensors made of numbers alone.
 #include <ATen/ops/linspace_ops.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/triu_indices.h>
 #include <torch/library.h>
 
-#include <type_traits>
-
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
@@ -23,24 +22,25 @@ at::Tensor& EyeOut(int64_t n, int64_t m, at::Tensor& out) {
 }
 at::Tensor& EyeSquareOut(int64_t n, at::Tensor& out) { return EyeOut(n, n, out); }
 
-// From both ends, so that the last number is `end`.
+// `value` as numbers of `dtype` are: rounded, or refused where they cannot hold it.
+double Held(const c10::Scalar& value, at::ScalarType dtype) {
+  return at::scalar_tensor(value, at::TensorOptions(dtype)).item<double>();
+}
+
 at::Tensor& LinspaceOut(const c10::Scalar& start, const c10::Scalar& end, int64_t steps, at::Tensor& out) {
   TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
-  if (!IsNumber(out.scalar_type())) return FallBack<at::_ops::linspace_out>(start, end, steps, out);
+  const DType dtype = ToDType(out.scalar_type());
+  if (!kNumeric.Contains(dtype)) return FallBack<at::_ops::linspace_out>(start, end, steps, out);
   if (out.numel() != steps) out.resize_({steps});
   if (steps == 0) return out;
   if (steps == 1) return out.fill_(start);
-  const at::Tensor row = DenseTarget(out, out.scalar_type());
-  DispatchNumbers(out.scalar_type(), [&]<class T>(T) {
-    using Step = std::conditional_t<std::is_integral_v<T>, double, Real<T>>;
-    const auto first = static_cast<Step>(start.to<T>()), last = static_cast<Step>(end.to<T>());
-    const Step step = (last - first) / static_cast<Step>(steps - 1);
-    LaunchMap<T>("linspace", row, [=](int64_t i) {
-      return static_cast<T>(i < steps / 2 ? first + step * static_cast<Step>(i)
-                                          : last - step * static_cast<Step>(steps - i - 1));
-    });
-  });
-  return Deliver(row, out);
+  KernelCall("Linspace", "npu.aten")
+      .HostScalar(Held(start, out.scalar_type()))
+      .HostScalar(Held(end, out.scalar_type()))
+      .HostScalar(steps)
+      .Set("dtype", static_cast<int64_t>(dtype))
+      .Into(out);
+  return out;
 }
 
 // Few numbers, reckoned on the host. Pinned, so that a capture can keep them.

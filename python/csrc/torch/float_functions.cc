@@ -1,4 +1,5 @@
-// Functions of one float or of two that no ONNX kernel computes.
+// Functions of floats that are operators of their own.
+#include <ATen/Dispatch.h>
 #include <ATen/ops/acos_meta.h>
 #include <ATen/ops/acos_ops.h>
 #include <ATen/ops/acosh_meta.h>
@@ -57,121 +58,41 @@
 #include <ATen/ops/xlogy_ops.h>
 #include <torch/library.h>
 
-#include <cmath>
 #include <limits>
-#include <numbers>
 
-#include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/function.h"
 #include "python/csrc/torch/operators.h"
-#include "python/csrc/torch/structured.h"
+#include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
 namespace {
 
-// Giles' approximation ("Approximating the erfinv function", 2011), good to float, then Halley's method.
-double InverseErf(double y) {
-  if (!(y > -1 && y < 1)) return y == 1 || y == -1 ? std::copysign(HUGE_VAL, y) : std::nan("");
-  double w = -std::log((1 - y) * (1 + y)), p;
-  if (w < 5) {
-    w -= 2.5;
-    p = 2.81022636e-08;
-    for (const double c : {3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-                           -0.00417768164, 0.246640727, 1.50140941})
-      p = c + p * w;
-  } else {
-    w = std::sqrt(w) - 3;
-    p = -0.000200214257;
-    for (const double c : {0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
-                           1.00167406, 2.83297682})
-      p = c + p * w;
-  }
-  double x = p * y;
-  constexpr int kMaxSteps = 6;  // one or two, but for tails beyond float's
-  for (int i = 0; i < kMaxSteps; ++i) {
-    // Near 0 of erf, else of the tail, whose digits erf has lost.
-    const double error = std::fabs(y) < 0.5 ? std::erf(x) - y
-                         : y > 0            ? (1 - y) - std::erfc(x)
-                                            : std::erfc(-x) - (1 + y);
-    const double step = error / (2 * std::numbers::inv_sqrtpi * std::exp(-x * x));
-    x -= step / (1 + x * step);
-    if (std::fabs(step) <= std::numeric_limits<double>::epsilon() * std::fabs(x)) break;
-  }
-  return x;
-}
-
-// The C library's lgamma writes a global.
-template <class R>
-R LogGamma(R x) {
-  int sign;
-  return static_cast<R>(::lgamma_r(static_cast<double>(x), &sign));
-}
-
-template <class R>
-R LogAddExp(R a, R b) {
-  return a == b ? a + static_cast<R>(std::numbers::ln2) : std::fmax(a, b) + std::log1p(std::exp(-std::fabs(a - b)));
-}
-
-// 0 where x is, whatever the logarithm, but for NaN.
-template <class R>
-R XLogY(R x, R y) {
-  return x == 0 && !std::isnan(y) ? R{0} : x * std::log(y);
-}
-
-template <class Meta, class Op, auto f, class... Tensors>
-at::Tensor& Function(const Tensors&... inputs, at::Tensor& out) {
-  const at::ScalarType dtype = InferElementwise<Meta>(out, inputs...);
-  if (!IsRealFloat(dtype)) return FallBack<Op>(inputs..., out);
-  return MapInto(Op::name, dtype, out, f, inputs...);
-}
-
 // Integers are whole already.
 at::Tensor& TruncOut(const at::Tensor& self, at::Tensor& out) {
   if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false))
-    return Function<at::meta::structured_trunc, at::_ops::trunc_out, [](auto x) { return std::trunc(x); }, at::Tensor>(
-        self, out);
+    return Elementwise<at::meta::structured_trunc, at::_ops::trunc_out>(Aten("Trunc"), {self}, out, self);
   at::native::resize_output(out, self.sizes());
   return out.copy_(self);
 }
 
-template <class R>
-R Sinc(R x) {
-  const R scaled = x * static_cast<R>(std::numbers::pi);
-  return x == 0 ? R{1} : std::sin(scaled) / scaled;
-}
-// From the nearer end, so that both ends are met.
-template <class R>
-R Lerp(R a, R b, R weight) {
-  return std::fabs(weight) < R(0.5) ? a + weight * (b - a) : b - (b - a) * (1 - weight);
-}
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 at::Tensor& LogitOut(const at::Tensor& self, std::optional<double> eps, at::Tensor& out) {
-  if (!IsRealFloat(self.scalar_type()) || out.scalar_type() != self.scalar_type())
+  const Function logit = Aten("Logit", {{"low", eps.value_or(-kInfinity)}, {"high", 1 - eps.value_or(-kInfinity)}});
+  if (!logit.Takes(self.scalar_type()) || out.scalar_type() != self.scalar_type())
     return FallBack<at::_ops::logit_out>(self, eps, out);
   at::native::resize_output(out, self.sizes());
-  const auto logit = [eps](auto x) {
-    using R = decltype(x);
-    if (eps)
-      x = x < static_cast<R>(*eps) ? static_cast<R>(*eps) : x > static_cast<R>(1 - *eps) ? static_cast<R>(1 - *eps) : x;
-    return std::log(x / (1 - x));
-  };
-  return MapInto("logit", self.scalar_type(), out, logit, self);
+  return FunctionInto(logit, self.scalar_type(), {self}, out);
 }
 at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
-  if (!IsRealFloat(self.scalar_type())) return FallBack<at::_ops::logit>(self, eps);
+  if (!Aten("Logit").Takes(self.scalar_type())) return FallBack<at::_ops::logit>(self, eps);
   at::Tensor out = Empty(self.sizes(), self.scalar_type(), self);
   return LogitOut(self, eps, out);
 }
 at::Tensor& LogitBackward(const at::Tensor& grad, const at::Tensor& self, std::optional<double> eps, at::Tensor& out) {
-  const at::ScalarType dtype = InferElementwise<at::meta::structured_logit_backward>(out, grad, self, eps);
-  if (!IsRealFloat(dtype)) return FallBack<at::_ops::logit_backward_grad_input>(grad, self, eps, out);
-  const auto slope = [low = eps.value_or(0), clamps = eps.has_value()](auto g, auto x) {
-    using R = decltype(x);
-    if (x < static_cast<R>(low) || x > static_cast<R>(1 - low))
-      return clamps ? R{0} : std::numeric_limits<R>::quiet_NaN();
-    return g / (x * (1 - x));
-  };
-  return MapInto("logit_backward", dtype, out, slope, grad, self);
+  const double low = eps.value_or(0), outside = eps ? 0 : std::numeric_limits<double>::quiet_NaN();
+  return Elementwise<at::meta::structured_logit_backward, at::_ops::logit_backward_grad_input>(
+      Aten("LogitGrad", {{"low", low}, {"high", 1 - low}, {"outside", outside}}), {grad, self}, out, grad, self, eps);
 }
 
 at::Tensor& NanToNumOut(const at::Tensor& self, std::optional<double> nan, std::optional<double> above,
@@ -180,14 +101,19 @@ at::Tensor& NanToNumOut(const at::Tensor& self, std::optional<double> nan, std::
               " should be same as input: ", self.scalar_type());
   at::native::resize_output(out, self.sizes());
   if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true)) return out.is_same(self) ? out : out.copy_(self);
-  if (!IsRealFloat(self.scalar_type())) return FallBack<at::_ops::nan_to_num_out>(self, nan, above, below, out);
+  if (!Aten("NanToNum").Takes(self.scalar_type()))
+    return FallBack<at::_ops::nan_to_num_out>(self, nan, above, below, out);
   double most = 0;
-  DispatchNumbers(self.scalar_type(), [&]<class T>(T) { most = static_cast<double>(std::numeric_limits<T>::max()); });
-  const auto number = [n = nan.value_or(0), high = above.value_or(most), low = below.value_or(-most)](auto x) {
-    using R = decltype(x);
-    return std::isnan(x) ? static_cast<R>(n) : !std::isinf(x) ? x : static_cast<R>(x > 0 ? high : low);
-  };
-  return MapInto("nan_to_num", self.scalar_type(), out, number, self);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, self.scalar_type(), "nan_to_num",
+                                  [&] { most = static_cast<double>(std::numeric_limits<scalar_t>::max()); });
+  return FunctionInto(
+      Aten("NanToNum", {{"nan", nan.value_or(0)}, {"posinf", above.value_or(most)}, {"neginf", below.value_or(-most)}}),
+      self.scalar_type(), {self}, out);
+}
+
+at::Tensor& LerpOut(const at::Tensor& self, const at::Tensor& end, const at::Tensor& weight, at::Tensor& out) {
+  return Elementwise<at::meta::structured_lerp_Tensor, at::_ops::lerp_Tensor_out>(Aten("Lerp"), {self, end, weight},
+                                                                                  out, self, end, weight);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
@@ -196,39 +122,42 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("logit.out", &LogitOut);
   m.impl("logit_backward.grad_input", &LogitBackward);
   m.impl("nan_to_num.out", &NanToNumOut);
-  m.impl("lerp.Tensor_out",
-         &Function<at::meta::structured_lerp_Tensor, at::_ops::lerp_Tensor_out,
-                   [](auto a, auto b, auto weight) { return Lerp(a, b, weight); }, at::Tensor, at::Tensor, at::Tensor>);
-#define NPU_UNARY(op, value) \
-  m.impl(#op ".out", &Function<at::meta::structured_##op, at::_ops::op##_out, [](auto x) { return value; }, at::Tensor>)
-#define NPU_BINARY(shape, op, name, value)                                                                             \
-  m.impl(name, &Function<at::meta::structured_##shape, at::_ops::op, [](auto x, auto y) { return value; }, at::Tensor, \
-                         at::Tensor>)
-  NPU_UNARY(acos, std::acos(x));
-  NPU_UNARY(acosh, std::acosh(x));
-  NPU_UNARY(asin, std::asin(x));
-  NPU_UNARY(asinh, std::asinh(x));
-  NPU_UNARY(atan, std::atan(x));
-  NPU_UNARY(atanh, std::atanh(x));
-  NPU_UNARY(cosh, std::cosh(x));
-  NPU_UNARY(erfc, std::erfc(x));
-  NPU_UNARY(erfinv, InverseErf(x));
-  NPU_UNARY(exp2, std::exp2(x));
-  NPU_UNARY(expm1, std::expm1(x));
-  NPU_UNARY(frac, x - std::trunc(x));
-  NPU_UNARY(lgamma, LogGamma(x));
-  NPU_UNARY(log10, std::log10(x));
-  NPU_UNARY(log1p, std::log1p(x));
-  NPU_UNARY(log2, std::log2(x));
-  NPU_UNARY(sinc, Sinc(x));
-  NPU_UNARY(sinh, std::sinh(x));
-  NPU_UNARY(tan, std::tan(x));
+  m.impl("lerp.Tensor_out", &LerpOut);
   m.impl("trunc.out", &TruncOut);
-  NPU_BINARY(atan2, atan2_out, "atan2.out", std::atan2(x, y));
-  NPU_BINARY(copysign_Tensor, copysign_out, "copysign.out", std::copysign(x, y));
-  NPU_BINARY(hypot, hypot_out, "hypot.out", std::hypot(x, y));
-  NPU_BINARY(logaddexp, logaddexp_out, "logaddexp.out", LogAddExp(x, y));
-  NPU_BINARY(xlogy_Tensor, xlogy_OutTensor, "xlogy.OutTensor", XLogY(x, y));
+#define NPU_UNARY(op, function)                                                                         \
+  m.impl(                                                                                               \
+      #op ".out", +[](const at::Tensor& self, at::Tensor& out) -> at::Tensor& {                         \
+        return Elementwise<at::meta::structured_##op, at::_ops::op##_out>(function, {self}, out, self); \
+      })
+#define NPU_BINARY(name, shape, op, function)                                                                      \
+  m.impl(                                                                                                          \
+      name, +[](const at::Tensor& self, const at::Tensor& other, at::Tensor& out) -> at::Tensor& {                 \
+        return Elementwise<at::meta::structured_##shape, at::_ops::op>(function, {self, other}, out, self, other); \
+      })
+  NPU_UNARY(acos, Onnx("Acos"));
+  NPU_UNARY(acosh, Onnx("Acosh"));
+  NPU_UNARY(asin, Onnx("Asin"));
+  NPU_UNARY(asinh, Onnx("Asinh"));
+  NPU_UNARY(atan, Onnx("Atan"));
+  NPU_UNARY(atanh, Onnx("Atanh"));
+  NPU_UNARY(cosh, Onnx("Cosh"));
+  NPU_UNARY(sinh, Onnx("Sinh"));
+  NPU_UNARY(tan, Onnx("Tan"));
+  NPU_UNARY(erfc, Aten("Erfc"));
+  NPU_UNARY(erfinv, Aten("Erfinv"));
+  NPU_UNARY(exp2, Aten("Exp2"));
+  NPU_UNARY(expm1, Aten("Expm1"));
+  NPU_UNARY(frac, Aten("Frac"));
+  NPU_UNARY(lgamma, Aten("LogGamma"));
+  NPU_UNARY(log10, Aten("Log10"));
+  NPU_UNARY(log1p, Aten("Log1p"));
+  NPU_UNARY(log2, Aten("Log2"));
+  NPU_UNARY(sinc, Aten("Sinc"));
+  NPU_BINARY("atan2.out", atan2, atan2_out, Aten("Atan2"));
+  NPU_BINARY("copysign.out", copysign_Tensor, copysign_out, Aten("CopySign"));
+  NPU_BINARY("hypot.out", hypot, hypot_out, Aten("Hypot"));
+  NPU_BINARY("logaddexp.out", logaddexp, logaddexp_out, Aten("LogAddExp"));
+  NPU_BINARY("xlogy.OutTensor", xlogy_Tensor, xlogy_OutTensor, Aten("XLogY"));
 #undef NPU_BINARY
 #undef NPU_UNARY
 }

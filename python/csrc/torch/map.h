@@ -1,13 +1,11 @@
-// Elementwise loops for operators that no ONNX kernel computes.
+// Loops over numbers for operators that have no kernel yet.
 #pragma once
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "ep/runtime/thread_pool.h"
 #include "python/csrc/torch/kernel_call.h"
@@ -69,30 +67,6 @@ inline at::Tensor DenseTarget(const at::Tensor& out, at::ScalarType dtype) {
 }
 inline at::Tensor& Deliver(const at::Tensor& target, at::Tensor& out) {
   return target.is_same(out) ? out : out.copy_(target);
-}
-
-// out = f(inputs...), elementwise: numbers of `dtype`, spread to the shape of `out`. It is one of a real float, or of
-// an integer where f takes such.
-template <bool integers = false, class F, class... Tensors>
-at::Tensor& MapInto(const char* op, at::ScalarType dtype, at::Tensor& out, F f, const Tensors&... inputs) {
-  if (out.numel() == 0) return out;
-  const auto operand = [&](const at::Tensor& input) {
-    const at::Tensor dense = Dense(input, dtype);
-    return dense.numel() == 1 || dense.sizes() == out.sizes() ? dense : Dense(dense.expand(out.sizes()));
-  };
-  const std::array<at::Tensor, sizeof...(inputs)> dense{operand(inputs)...};
-  const at::Tensor target = DenseTarget(out, dtype);
-  DispatchNumbers(dtype, [&]<class T>(T) {
-    if constexpr (integers || !std::is_integral_v<T>) {
-      [&]<size_t... k>(std::index_sequence<k...>) {
-        const std::array data{static_cast<const T*>(dense[k].const_data_ptr())...};
-        const std::array step{static_cast<int64_t>(dense[k].numel() != 1)...};
-        LaunchMap<T>(op, target,
-                     [=](int64_t i) { return static_cast<T>(f(static_cast<Real<T>>(data[k][i * step[k]])...)); });
-      }(std::index_sequence_for<Tensors...>{});
-    }
-  });
-  return Deliver(target, out);
 }
 
 }  // namespace npu::aten

@@ -5,50 +5,42 @@
 #include <ATen/ops/result_type.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <cmath>
-
-#include "ep/runtime/error.h"
 #include "python/csrc/torch/elementwise.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/function.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
 namespace {
 
-at::ScalarType CheckedType(const char* op, const at::Tensor& self, const at::Tensor& target) {
+// New memory in which to compute an operator of `self` and `target`: of float, to be rounded once.
+at::Tensor Room(const char* op, const Function& function, const at::Tensor& self, const at::Tensor& target) {
   const at::ScalarType dtype = at::result_type(self, target);
-  TORCH_CHECK(IsRealFloat(dtype), op, " expected real floats, got ", dtype);
-  return dtype;
+  TORCH_CHECK(function.Takes(dtype), op, " expected real floats, got ", dtype);
+  return Empty(at::infer_size(self.sizes(), target.sizes()), AccumulateType(dtype), self);
 }
 
-// The mean or the sum of f(self, target, others...), or all of it: in float, rounded once.
-template <class F, class... Others>
-at::Tensor Loss(const char* op, const at::Tensor& self, const at::Tensor& target, const MaybeTensor& weight,
-                int64_t reduction, F f, const Others&... others) {
-  const at::ScalarType dtype = CheckedType(op, self, target);
-  const at::ScalarType wide = AccumulateType(dtype);
-  at::Tensor losses = Empty(at::infer_size(self.sizes(), target.sizes()), wide, self);
-  MapInto(op, wide, losses, f, self, target, others...);
+// The mean or the sum of function(inputs), or all of it. The first inputs are self and target.
+at::Tensor Loss(const char* op, const Function& function, std::initializer_list<at::Tensor> inputs, int64_t reduction,
+                const MaybeTensor& weight = {}) {
+  const at::Tensor &self = inputs.begin()[0], &target = inputs.begin()[1];
+  at::Tensor losses = Room(op, function, self, target);
+  FunctionInto(function, losses.scalar_type(), inputs, losses);
   if (Has(weight)) losses.mul_(*weight);
   if (reduction == at::Reduction::Mean) losses = losses.mean();
   if (reduction == at::Reduction::Sum) losses = losses.sum();
-  return losses.to(dtype);
+  return losses.to(at::result_type(self, target));
 }
 
-// `grad` times the slope of f, which f gives for (self, target).
-template <class F>
-at::Tensor Gradient(const char* op, const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
-                    const MaybeTensor& weight, int64_t reduction, F slope) {
-  const at::ScalarType dtype = CheckedType(op, self, target);
-  const at::ScalarType wide = AccumulateType(dtype);
-  at::Tensor gradient = Empty(at::infer_size(self.sizes(), target.sizes()), wide, self);
+// function(grad, self, target), the gradient of a loss; divided by the number of elements if that is a mean.
+at::Tensor Gradient(const char* op, Function function, const at::Tensor& grad, const at::Tensor& self,
+                    const at::Tensor& target, int64_t reduction, const MaybeTensor& weight = {}) {
+  at::Tensor gradient = Room(op, function, self, target);
   const double scale = reduction == at::Reduction::Mean ? 1 / static_cast<double>(gradient.numel()) : 1;
-  MapInto(
-      op, wide, gradient, [=](auto g, auto x, auto y) { return g * slope(x, y) * static_cast<decltype(g)>(scale); },
-      grad, self, target);
+  function.numbers.emplace_back("scale", scale);
+  FunctionInto(function, gradient.scalar_type(), {grad, self, target}, gradient);
   if (Has(weight)) gradient.mul_(*weight);
-  return gradient.to(dtype);
+  return gradient.to(at::result_type(self, target));
 }
 
 at::Tensor& Into(at::Tensor& out, const at::Tensor& result) {
@@ -57,11 +49,11 @@ at::Tensor& Into(at::Tensor& out, const at::Tensor& result) {
 }
 
 at::Tensor& MseLoss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, at::Tensor& out) {
-  return Into(out, Loss("mse_loss", self, target, {}, reduction, [](auto x, auto y) { return (x - y) * (x - y); }));
+  return Into(out, Loss("mse_loss", Aten("MseLoss"), {self, target}, reduction));
 }
 at::Tensor MseLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                            int64_t reduction) {
-  return Gradient("mse_loss_backward", grad, self, target, {}, reduction, [](auto x, auto y) { return 2 * (x - y); });
+  return Gradient("mse_loss_backward", Aten("MseLossGrad"), grad, self, target, reduction);
 }
 at::Tensor& MseLossBackwardOut(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                                int64_t reduction, at::Tensor& out) {
@@ -70,25 +62,17 @@ at::Tensor& MseLossBackwardOut(const at::Tensor& grad, const at::Tensor& self, c
 
 at::Tensor& SmoothL1Loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double beta,
                          at::Tensor& out) {
-  return Into(out, Loss("smooth_l1_loss", self, target, {}, reduction, [beta](auto x, auto y) {
-                const auto distance = std::fabs(x - y), b = static_cast<decltype(x)>(beta);
-                return distance < b ? distance * distance / (2 * b) : distance - b / 2;
-              }));
+  return Into(out, Loss("smooth_l1_loss", Aten("SmoothL1Loss", {{"beta", beta}}), {self, target}, reduction));
 }
 at::Tensor& SmoothL1LossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                                  int64_t reduction, double beta, at::Tensor& out) {
-  return Into(out, Gradient("smooth_l1_loss_backward", grad, self, target, {}, reduction, [beta](auto x, auto y) {
-                const auto way = x - y, b = static_cast<decltype(x)>(beta);
-                return std::fabs(way) < b ? way / b : static_cast<decltype(x)>((way > 0) - (way < 0));
-              }));
+  return Into(out, Gradient("smooth_l1_loss_backward", Aten("SmoothL1LossGrad", {{"beta", beta}}), grad, self, target,
+                            reduction));
 }
 
 at::Tensor HuberLoss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta) {
   TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
-  return Loss("huber_loss", self, target, {}, reduction, [delta](auto x, auto y) {
-    const auto distance = std::fabs(x - y), d = static_cast<decltype(x)>(delta);
-    return distance < d ? distance * distance / 2 : d * (distance - d / 2);
-  });
+  return Loss("huber_loss", Aten("HuberLoss", {{"delta", delta}}), {self, target}, reduction);
 }
 at::Tensor& HuberLossOut(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta,
                          at::Tensor& out) {
@@ -96,20 +80,13 @@ at::Tensor& HuberLossOut(const at::Tensor& self, const at::Tensor& target, int64
 }
 at::Tensor& HuberLossBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                               int64_t reduction, double delta, at::Tensor& out) {
-  return Into(out, Gradient("huber_loss_backward", grad, self, target, {}, reduction, [delta](auto x, auto y) {
-                const auto d = static_cast<decltype(x)>(delta);
-                return std::clamp(x - y, -d, d);
-              }));
+  return Into(
+      out, Gradient("huber_loss_backward", Aten("HuberLossGrad", {{"delta", delta}}), grad, self, target, reduction));
 }
 
-// Logarithms stop at -100, so that the loss is finite.
 at::Tensor BinaryCrossEntropy(const at::Tensor& self, const at::Tensor& target, const MaybeTensor& weight,
                               int64_t reduction) {
-  return Loss("binary_cross_entropy", self, target, weight, reduction, [](auto x, auto y) {
-    using R = decltype(x);
-    NPU_CHECK(x >= 0 && x <= 1, "[binary_cross_entropy] expected inputs between 0 and 1, got ", x);
-    return (y - 1) * std::max(std::log1p(-x), R{-100}) - y * std::max(std::log(x), R{-100});
-  });
+  return Loss("binary_cross_entropy", Aten("BinaryCrossEntropy"), {self, target}, reduction, weight);
 }
 at::Tensor& BinaryCrossEntropyOut(const at::Tensor& self, const at::Tensor& target, const MaybeTensor& weight,
                                   int64_t reduction, at::Tensor& out) {
@@ -117,10 +94,8 @@ at::Tensor& BinaryCrossEntropyOut(const at::Tensor& self, const at::Tensor& targ
 }
 at::Tensor BinaryCrossEntropyBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                                       const MaybeTensor& weight, int64_t reduction) {
-  return Gradient("binary_cross_entropy_backward", grad, self, target, weight, reduction, [](auto x, auto y) {
-    using R = decltype(x);
-    return (x - y) / std::max((1 - x) * x, static_cast<R>(1e-12));
-  });
+  return Gradient("binary_cross_entropy_backward", Aten("BinaryCrossEntropyGrad"), grad, self, target, reduction,
+                  weight);
 }
 at::Tensor& BinaryCrossEntropyBackwardOut(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& target,
                                           const MaybeTensor& weight, int64_t reduction, at::Tensor& out) {
@@ -130,13 +105,9 @@ at::Tensor& BinaryCrossEntropyBackwardOut(const at::Tensor& grad, const at::Tens
 // torch composes it of operators that each round.
 at::Tensor BinaryCrossEntropyWithLogits(const at::Tensor& self, const at::Tensor& target, const MaybeTensor& weight,
                                         const MaybeTensor& pos_weight, int64_t reduction) {
-  constexpr const char* kName = "binary_cross_entropy_with_logits";
-  const auto loss = [](auto x, auto y, auto positive) {
-    const auto log_sigmoid = std::fmin(x, decltype(x){0}) - std::log1p(std::exp(-std::fabs(x)));
-    return (1 - y) * x - (1 + (positive - 1) * y) * log_sigmoid;
-  };
-  if (Has(pos_weight)) return Loss(kName, self, target, weight, reduction, loss, *pos_weight);
-  return Loss(kName, self, target, weight, reduction, [=](auto x, auto y) { return loss(x, y, decltype(x){1}); });
+  constexpr const char* kOp = "binary_cross_entropy_with_logits";
+  if (!Has(pos_weight)) return Loss(kOp, Aten("BinaryCrossEntropyWithLogits"), {self, target}, reduction, weight);
+  return Loss(kOp, Aten("BinaryCrossEntropyWithLogitsWeighted"), {self, target, *pos_weight}, reduction, weight);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

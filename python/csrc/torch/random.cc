@@ -13,7 +13,6 @@
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/generator.h"
 #include "python/csrc/torch/operators.h"
-#include "python/csrc/torch/random_numbers.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 
@@ -22,25 +21,31 @@ namespace {
 
 using MaybeGenerator = std::optional<at::Generator>;
 
-at::Tensor& Fill(at::Tensor& self, RandomFill fill, const MaybeGenerator& generator) {
+// Fills `self` by one of the library's distributions. One counter of the generator makes two elements.
+template <class... Parameters>
+at::Tensor& Fill(at::Tensor& self, const char* distribution, const MaybeGenerator& generator,
+                 Parameters... parameters) {
   if (self.numel() == 0) return self;
-  const auto& source = SourceOf(generator, self.device().index());
-  fill.position = TakeRandom(source, StreamOf(self), CountersFor(self.numel()));
-  const at::Tensor dense = self.is_contiguous() ? self : Empty(self.sizes(), self.scalar_type(), self);
-  const TensorView view{dense.mutable_data_ptr(), ToDType(self.scalar_type()), true, Shape{self.numel()}};
-  LaunchRandomFill(StreamOf(self), fill, view);
-  return dense.is_same(self) ? self : self.copy_(dense);
+  const auto& source = SourceOf(generator, self.device().index());  // refuses tensors that are elsewhere
+  const PhiloxState position = DrawPosition(source, StreamOf(self), (static_cast<uint64_t>(self.numel()) + 1) / 2);
+  KernelCall call(distribution, "npu.aten");
+  call.Host({self.numel()})
+      .HostScalar(static_cast<int64_t>(position.seed))
+      .HostScalar(static_cast<int64_t>(position.offset));
+  (call.HostScalar(parameters), ...);
+  call.Set("dtype", static_cast<int64_t>(ToDType(self.scalar_type()))).Into(self);
+  return self;
 }
 
 at::Tensor& Uniform(at::Tensor& self, double from, double to, MaybeGenerator generator) {
   TORCH_CHECK(self.is_floating_point(), "uniform_ expects a floating point tensor, got ", self.scalar_type());
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
-  return Fill(self, {.kind = RandomFill::Kind::kUniform, .a = from, .b = to}, generator);
+  return Fill(self, "RandomUniform", generator, from, to);
 }
 at::Tensor& Normal(at::Tensor& self, double mean, double deviation, MaybeGenerator generator) {
   TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
   TORCH_CHECK(self.is_floating_point(), "normal_ expects a floating point tensor, got ", self.scalar_type());
-  return Fill(self, {.kind = RandomFill::Kind::kNormal, .a = mean, .b = deviation}, generator);
+  return Fill(self, "RandomNormal", generator, mean, deviation);
 }
 at::Tensor& Exponential(at::Tensor& self, double rate, MaybeGenerator generator) {
   TORCH_CHECK(rate > 0, "exponential_ expects lambda > 0.0, but found lambda=", rate);
@@ -48,7 +53,11 @@ at::Tensor& Exponential(at::Tensor& self, double rate, MaybeGenerator generator)
               "Exponential distribution is a continuous probability distribution. dtype "
               "must be a floating point but you specified ",
               self.scalar_type());
-  return Fill(self, {.kind = RandomFill::Kind::kExponential, .a = rate}, generator);
+  return Fill(self, "RandomExponential", generator, rate);
+}
+// first + [0, range), all 64 bits where range is 0.
+at::Tensor& Integers(at::Tensor& self, int64_t first, uint64_t range, const MaybeGenerator& generator) {
+  return Fill(self, "RandomIntegers", generator, first, static_cast<int64_t>(range));
 }
 
 // torch's rules for bounds (what a dtype holds, how they round, what None means) over the device's fill.
@@ -56,7 +65,7 @@ template <typename>
 struct IntegerFill {
   void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t first, const MaybeGenerator& generator) const {
     at::Tensor self = iter.tensor(0);
-    Fill(self, {.kind = RandomFill::Kind::kInteger, .first = first, .range = range}, generator);
+    Integers(self, first, range, generator);
   }
   void operator()(at::TensorIteratorBase& iter, const MaybeGenerator& generator) const {
     (*this)(iter, 0, std::numeric_limits<int64_t>::lowest(), generator);  // every integer of 64 bits
@@ -95,7 +104,7 @@ uint64_t WholeNumbers(at::ScalarType dtype) {
   }
 }
 at::Tensor& Random(at::Tensor& self, MaybeGenerator generator) {
-  return Fill(self, {.kind = RandomFill::Kind::kInteger, .range = WholeNumbers(self.scalar_type())}, generator);
+  return Integers(self, 0, WholeNumbers(self.scalar_type()), generator);
 }
 
 // 1 with probability p, which may be a tensor.

@@ -25,7 +25,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/function.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
@@ -155,10 +155,8 @@ at::Tensor& RoundOut(const at::Tensor& self, at::Tensor& out) {
 // torch's sign of NaN is 0, ONNX's is NaN.
 template <class Meta, class Op>
 at::Tensor& Sign(const at::Tensor& self, at::Tensor& out) {
-  const at::ScalarType dtype = self.scalar_type();
-  if (!IsRealFloat(dtype)) return Unary<Meta, Op>("Sign", self, out);
-  InferElementwise<Meta>(out, self);
-  return MapInto("sign", dtype, out, [](auto x) { return (x > 0) - (x < 0); }, self);
+  const bool floats = Aten("Sign").Takes(self.scalar_type());
+  return floats ? Elementwise<Meta, Op>(Aten("Sign"), {self}, out, self) : Unary<Meta, Op>("Sign", self, out);
 }
 at::Tensor& SignOut(const at::Tensor& self, at::Tensor& out) {
   return Sign<at::meta::structured_sign, at::_ops::sign_out>(self, out);

@@ -77,7 +77,7 @@ TEST_CASE("graph: draws and kept objects beside the ends of captures") {
   std::atomic<bool> done{false};
   std::thread other([&] {
     for (int i = 0; i < 5000; ++i) {
-      TakeRandom(source, *t.side, 1);
+      DrawPosition(source, *t.side, 1);
       DrawSeed(source, *t.side);
       Recording::Keep(*t.side, source);
     }

@@ -1,0 +1,94 @@
+// Arithmetic and rounding as torch defines them where ONNX has no such operator.
+#include <cmath>
+
+#include "ep/kernels/elementwise/binary.h"
+#include "ep/kernels/elementwise/function.h"
+
+namespace npu {
+namespace {
+
+NPU_ONNX_KERNEL(AtenFunction<"Trunc">([](auto x) { return std::trunc(x); }, {"self"}));
+NPU_ONNX_KERNEL(AtenFunction<"Frac">([](auto x) { return x - std::trunc(x); }, {"self"}));
+// 0 of NaN, where ONNX says NaN.
+NPU_ONNX_KERNEL(AtenFunction<"Sign">([](auto x) { return (x > 0) - (x < 0); }, {"self"}));
+NPU_ONNX_KERNEL(AtenFunction<"CopySign">([](auto x, auto y) { return std::copysign(x, y); }, {"self", "other"}));
+// From the nearer end, so that both ends are met.
+NPU_ONNX_KERNEL(AtenFunction<"Lerp">(
+    [](auto a, auto b, auto weight) {
+      return weight < 0.5f && weight > -0.5f ? a + weight * (b - a) : b - (b - a) * (1 - weight);
+    },
+    {"self", "end", "weight"}));
+NPU_ONNX_KERNEL(AtenFunction<"NanToNum">(
+    [](auto x, auto nan, auto above, auto below) {
+      return x != x ? nan : std::fabs(x) != HUGE_VALF ? x : x > 0 ? above : below;
+    },
+    {"self"}, {FloatAttribute("nan"), FloatAttribute("posinf"), FloatAttribute("neginf")}));
+
+template <class Op>
+struct Quotient {
+  using Types = NumericTypes;
+  template <class C>
+  static void Check(const C* b, int64_t n) {
+    if constexpr (std::is_integral_v<C>) {
+      int zero = 0;
+      for (int64_t i = 0; i < n; ++i) zero |= b[i] == 0;
+      if (zero != 0) Fail(ErrorCode::kDeviceError, "ZeroDivisionError: an integer was divided by 0");
+    }
+  }
+  // Of integers, as C rounds it; that of the least number by -1 wraps.
+  template <class C>
+  static C Truncated(C a, C b) {
+    if constexpr (std::is_signed_v<C>) {
+      if (b == C{-1}) return static_cast<C>(0 - static_cast<Wrapping<C>>(a));
+    }
+    return static_cast<C>(a / b);
+  }
+};
+
+struct TruncateDivide : Quotient<TruncateDivide> {
+  static constexpr const char* kName = "TruncateDivide";
+  template <class C>
+  static C Apply(C a, C b) {
+    if constexpr (std::is_integral_v<C>) {
+      return Truncated(a, b);
+    } else {
+      return std::trunc(a / b);
+    }
+  }
+};
+
+// The quotient whose remainder has the divisor's sign, exact where a / b is not.
+struct FloorDivide : Quotient<FloorDivide> {
+  static constexpr const char* kName = "FloorDivide";
+  template <class C>
+  static C Apply(C a, C b) {
+    if constexpr (std::is_integral_v<C>) {
+      const C quotient = Truncated(a, b);
+      if constexpr (std::is_signed_v<C>) {
+        if (b != C{-1} && a % b != 0 && (a < 0) != (b < 0)) return static_cast<C>(quotient - 1);
+      }
+      return quotient;
+    } else {
+      if (b == 0) return a / b;
+      const C rest = std::fmod(a, b);
+      C quotient = (a - rest) / b;
+      if (rest != 0 && (b < 0) != (rest < 0)) quotient -= 1;
+      if (quotient == 0) return std::copysign(C{0}, a / b);
+      const C whole = std::floor(quotient);
+      return quotient - whole > C{0.5} ? whole + 1 : whole;
+    }
+  }
+};
+
+template <class Op>
+OpDef QuotientDef() {
+  OpDef def = ArithmeticDef<Op>(1, 1);
+  def.domain = "npu.aten";
+  return def;
+}
+
+NPU_ONNX_KERNEL(QuotientDef<FloorDivide>());
+NPU_ONNX_KERNEL(QuotientDef<TruncateDivide>());
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,75 @@
+// What steps of optimizers share: tensors that are updated where they lie, by numbers that lie on the device.
+#pragma once
+
+#include <string>
+
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu::optimizer {
+
+inline constexpr DTypeSet kNumber{DType::kFloat32, DType::kFloat64};
+
+// A number that the launch reads, or `absent`.
+class DeviceNumber {
+ public:
+  DeviceNumber(const char* op, const char* name, const TensorView& view, double absent = 0)
+      : data_(view ? view.data : nullptr), wide_(view.dtype == DType::kFloat64), absent_(absent) {
+    NPU_CHECK(!view || (kNumber.Contains(view.dtype) && view.elements() == 1), "[", op, "] expected ", name,
+              " to be one float32 or float64, got ", NameOf(view.dtype), view.shape);
+  }
+  double operator()() const {
+    if (data_ == nullptr) return absent_;
+    return wide_ ? *static_cast<const double*>(data_) : *static_cast<const float*>(data_);
+  }
+
+ private:
+  const void* data_;
+  bool wide_;
+  double absent_;
+};
+
+// What GradScaler hands on: gradients are divided by the scale, and nothing happens where an infinity was found.
+struct Scaling {
+  DeviceNumber scale, found_inf;
+
+  Scaling(const char* op, const TensorView& grad_scale, const TensorView& found)
+      : scale(op, "grad_scale", grad_scale, 1), found_inf(op, "found_inf", found) {}
+};
+
+// `t` is like the parameter it belongs to.
+inline void CheckLike(const char* op, const char* name, const TensorView& t, const TensorView& param) {
+  NPU_CHECK(t && t.dtype == param.dtype && t.shape == param.shape, "[", op, "] expected ", name,
+            " like the parameter, ", NameOf(param.dtype), param.shape, ", got ", t ? NameOf(t.dtype) : "none", t.shape);
+}
+
+// In a model, which shares tensors between its nodes, none may be overwritten.
+inline OpDef UpdateDef(const char* type, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes,
+                       KernelFactory make) {
+  return {
+      .domain = "npu.aten",
+      .type = type,
+      .inputs = std::move(inputs),
+      .attributes = std::move(attributes),
+      .make = std::move(make),
+      .unsupported =
+          [](const NodeView& node) { return node.op_type + " updates its inputs: it is no node of a model"; },
+  };
+}
+
+template <class T>
+ComputeType<T> Load(const T& x) {
+  return static_cast<ComputeType<T>>(x);
+}
+template <class T>
+void Store(T& to, ComputeType<T> x) {
+  to = static_cast<T>(x);
+}
+
+// f(std::true_type or std::false_type): what is the same for a whole loop is decided outside of it.
+template <class F>
+void Decide(bool condition, const F& f) {
+  condition ? f(std::true_type{}) : f(std::false_type{});
+}
+
+}  // namespace npu::optimizer
