@@ -52,6 +52,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	  ORT_NPU_ISA=$$isa $(PY) benchmarks/matmul.py --dtypes float32 bfloat16 || exit 1; done
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
+	$(PY) benchmarks/calls.py
 	$(PY) benchmarks/concurrent_sessions.py
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/llm.py

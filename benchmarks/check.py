@@ -21,6 +21,7 @@ HERE = Path(__file__).resolve().parent
 # What each benchmark runs: enough to see every kind of kernel, in minutes.
 SUITES = {
     "ops": "",
+    "calls": "",
     "attention": "prefill 512|decode over (1k|8k)",
     "matmul": "(576x1536|896x4864) M=(1|16|128)$",
     "llm": "SmolLM2-135M .*(128|512)$",

@@ -18,11 +18,16 @@ TARGETS = {
 }
 LENGTHS = [128, 512, 2048]
 # Parts of a model by themselves, and the C++ benchmarks, by the name of their files.
-PARTS = {"matmul": "Products, weights from memory", "attention": "Attention"}
+PARTS = {
+    "matmul": "Products, weights from memory",
+    "attention": "Attention",
+    "calls": "Calls of fused operators, the host's time, beside torch's add on the same device",
+}
 # Ours over the best peer, for which dtypes of a part: of all shapes together, and of the worst one.
 AMX_PRODUCTS = (1.3, 1.1)
 PRODUCTS = (1.0, 1.0)  # float32, and every dtype on a machine without AMX
 PREFILL_ATTENTION = (2.0, 2.0)  # bfloat16
+CALLS = (0.77, 0.77)  # a call may cost 1.3 of add's
 LIMITS = {
     "gemm": "Products beside the machine's multiply-add rate (/peak) and read rate (/read)",
     "launch": "Launches, in nanoseconds, beside a bare futex",
@@ -100,6 +105,8 @@ def part_targets(kind: str, run: results.Run, amx: bool) -> str:
             targets = AMX_PRODUCTS if amx and half else PRODUCTS
         elif name.startswith("bfloat16 prefill"):
             targets = PREFILL_ATTENTION
+        elif kind == "calls":
+            targets = CALLS
         else:
             continue
         values = statistics.geometric_mean(found), min(found)

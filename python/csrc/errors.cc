@@ -1,7 +1,5 @@
 #include "python/csrc/errors.h"
 
-#include "ep/runtime/error.h"
-
 namespace npu::python {
 namespace py = pybind11;
 
@@ -26,12 +24,14 @@ py::object ExceptionType(ErrorCode code) {
 
 }  // namespace
 
+void SetPythonError(const Error& error) { py::set_error(ExceptionType(error.code()), error.what()); }
+
 void RegisterErrors(py::module_&) {
   py::register_local_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
     } catch (const Error& e) {
-      py::set_error(ExceptionType(e.code()), e.what());
+      SetPythonError(e);
     }
   });
 }

@@ -3,7 +3,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include "ep/runtime/error.h"
+
 namespace npu::python {
+
+// Sets Python's error, whose interpreter lock the caller holds.
+void SetPythonError(const Error& error);
 
 void RegisterErrors(pybind11::module_& m);
 

@@ -1,7 +1,6 @@
-// Eager calls: a kernel made once per operator and attributes, run on tensors in host memory or launched on a device's.
+// Eager calls on the host: a kernel made once per operator and attributes, run on tensors in host memory.
 #include <pybind11/stl.h>
 
-#include "ep/runtime/current.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/eager_context.h"
 #include "ep/runtime/op_registry.h"
@@ -103,32 +102,18 @@ class EagerKernel {
     CallInputs call(inputs);
     StreamLease stream(runtime.device(0));
     RunToEnd(*stream, [&] {
-      WithContext(*stream, call, allocate, in_place, [&](EagerContext& context) { context.Run(*kernel_, type_); });
+      EagerContext context(*stream, std::move(call.views), output_count_,
+                           [&](size_t i, DType dtype, const Shape& shape) -> void* {
+                             const py::tuple dims = py::cast(std::vector<int64_t>(shape.begin(), shape.end()));
+                             const py::object address = allocate(i, static_cast<int>(dtype), dims);
+                             return reinterpret_cast<void*>(address.cast<uintptr_t>());
+                           });
+      for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
+      context.Run(*kernel_, type_);
     });
   }
 
-  // Enqueues on the current stream of `device`, whose memory all tensors lie in, and returns.
-  void Launch(const py::sequence& inputs, const py::function& allocate,
-              const std::vector<std::pair<size_t, size_t>>& in_place, int device) const {
-    CallInputs call(inputs);
-    Stream& stream = CurrentStream(device);
-    WithContext(stream, call, allocate, in_place, [&](EagerContext& context) { context.RunKept(kernel_, type_); });
-  }
-
  private:
-  template <class F>
-  void WithContext(Stream& stream, CallInputs& call, const py::function& allocate,
-                   const std::vector<std::pair<size_t, size_t>>& in_place, F&& f) const {
-    EagerContext context(stream, std::move(call.views), output_count_,
-                         [&](size_t i, DType dtype, const Shape& shape) -> void* {
-                           const py::tuple dims = py::cast(std::vector<int64_t>(shape.begin(), shape.end()));
-                           const py::object address = allocate(i, static_cast<int>(dtype), dims);
-                           return reinterpret_cast<void*>(address.cast<uintptr_t>());
-                         });
-    for (const auto& [output, input] : in_place) context.WriteInPlace(output, input);
-    f(context);
-  }
-
   std::shared_ptr<const Kernel> kernel_;
   std::string type_;
   size_t output_count_;
@@ -140,8 +125,7 @@ void BindKernels(py::module_& m) {
   py::class_<EagerKernel>(m, "Kernel")
       .def(py::init<std::string, std::string, int, py::dict, size_t, size_t>(), "domain"_a, "type"_a, "since_version"_a,
            "attributes"_a, "input_count"_a, "output_count"_a)
-      .def("run", &EagerKernel::Run, "inputs"_a, "allocate"_a, "in_place"_a = py::list())
-      .def("launch", &EagerKernel::Launch, "inputs"_a, "allocate"_a, "in_place"_a, "device"_a);
+      .def("run", &EagerKernel::Run, "inputs"_a, "allocate"_a, "in_place"_a = py::list());
 }
 
 }  // namespace npu::python

@@ -7,7 +7,8 @@ a build without torch. torch_device registers it, as a rule right after torch ha
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,26 @@ def draw_seed(device: int = -1) -> int:
     In a graph capture the number only names the seed, which every replay draws anew.
     """
     return _registered().draw_seed(device)
+
+
+@contextmanager
+def next_call_given(results: Sequence[torch.Tensor] = (), seed: int = 0) -> Iterator[None]:
+    """Give the next call of a ``torch.ops.npu`` operator what its schema has no room for.
+
+    Args:
+        results: dense npu tensors that the call writes its results over.
+        seed: what the call would else draw.
+
+    Raises:
+        ArgumentError: a result has another shape or dtype than its tensor; from within.
+
+    """
+    extension = _registered()
+    extension.give_next_call(list(results), seed)
+    try:
+        yield
+    finally:
+        extension.give_next_call([], 0)  # a call that failed early has not taken it
 
 
 def tensor_over(

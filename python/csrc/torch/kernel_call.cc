@@ -5,69 +5,15 @@
 
 #include <bit>
 #include <memory>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 
-#include "ep/runtime/eager_context.h"
+#include "ep/runtime/store_element.h"
 #include "ep/runtime/strided_copy.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
 namespace {
-
-// Kernels by operator and attributes. They are never destroyed, since launched work uses them; callers who change
-// attributes at every call get, beyond this many, kernels of their own.
-constexpr size_t kMaxKernels = 4096;
-
-template <class T>
-void Append(std::string& key, const T& value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof(T));
-}
-void AppendValue(std::string& key, const Attributes::Value& value) {
-  Append(key, value.index());
-  if (const auto* i = std::get_if<int64_t>(&value)) Append(key, *i);
-  if (const auto* f = std::get_if<double>(&value)) Append(key, *f);
-  if (const auto* s = std::get_if<std::string>(&value)) key += *s;
-  if (const auto* list = std::get_if<std::vector<int64_t>>(&value))
-    for (const int64_t i : *list) Append(key, i);
-}
-
-std::shared_ptr<Kernel> FindKernel(const OpDef& def, const Attributes& attributes, size_t inputs, size_t outputs,
-                                   bool& shared) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& kernels = *new std::unordered_map<std::string, std::shared_ptr<Kernel>>;
-  std::string key;
-  const OpDef* identity = &def;
-  Append(key, identity);
-  Append(key, inputs);
-  Append(key, outputs);
-  for (const auto& [name, value] : attributes.values()) {
-    key += name;
-    key += '\0';
-    AppendValue(key, value);
-  }
-  std::lock_guard lock(mutex);
-  const auto found = kernels.find(key);
-  if (found != kernels.end()) return found->second;
-  KernelInfo info;
-  info.op_type = def.type;
-  info.since_version = def.until;
-  info.input_count = inputs;
-  info.output_count = outputs;
-  info.attributes = attributes;
-  std::shared_ptr<Kernel> kernel = def.make(info);
-  shared = kernels.size() < kMaxKernels;
-  if (shared) kernels.emplace(std::move(key), kernel);
-  return kernel;
-}
-
-const OpDef& FindDef(const char* domain, const char* type) {
-  const OpDef* def = OpRegistry::Instance().FindNewest(domain, type);
-  if (def == nullptr) Fail(ErrorCode::kUnsupported, "[", type, "] has no kernel in this build (domain '", domain, "')");
-  return *def;
-}
 
 at::Tensor MakeDense(const at::Tensor& tensor) {
   at::Tensor dense = Empty(tensor.sizes(), tensor.scalar_type(), tensor);
@@ -122,7 +68,7 @@ at::ScalarType ToScalarType(DType dtype) {
 at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at::Tensor& beside) {
   at::Tensor scalar = Empty({}, dtype, beside);
   const auto send = [&]<class T>(T element) {
-    StreamOf(scalar).Launch("scalar", [to = static_cast<T*>(scalar.mutable_data_ptr()), element] { *to = element; });
+    StoreElement(StreamOf(scalar), scalar.mutable_data_ptr(), &element, sizeof(T));
   };
   switch (dtype) {
 #define NPU_SEND(T, name)    \
@@ -155,17 +101,20 @@ at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype) {
   return KernelCall("Cast").In(dense).Set("to", static_cast<int64_t>(ToDType(dtype))).One();
 }
 
-KernelCall::KernelCall(const char* type, const char* domain) : def_(FindDef(domain, type)) {}
-
 bool KernelCall::Takes(size_t input, at::ScalarType dtype) const {
   const DType wanted = ToDType(dtype);
-  return wanted != DType::kUndefined && input < def_.inputs.size() && def_.inputs[input].dtypes.Contains(wanted);
+  const std::vector<ArgDef>& inputs = kernels_.def().inputs;
+  return wanted != DType::kUndefined && input < inputs.size() && inputs[input].dtypes.Contains(wanted);
 }
 
 KernelCall& KernelCall::In(const at::Tensor& tensor, at::IntArrayRef shape) {
   TORCH_CHECK(tensors_.empty() || tensors_[0].device() == tensor.device(),
               "Expected all tensors to be on the same device, but found at least two devices, ", tensors_[0].device(),
               " and ", tensor.device(), "!");
+  return Push(tensor, shape);
+}
+
+KernelCall& KernelCall::Push(const at::Tensor& tensor, at::IntArrayRef shape) {
   TensorView view;
   view.dtype = ToDType(tensor.scalar_type());
   view.shape = Shape(shape.data(), shape.size());
@@ -177,6 +126,8 @@ KernelCall& KernelCall::In(const at::Tensor& tensor, at::IntArrayRef shape) {
 }
 
 KernelCall& KernelCall::In(const at::Tensor& tensor) { return In(tensor, tensor.sizes()); }
+
+KernelCall& KernelCall::OnHost(const at::Tensor& tensor) { return Push(tensor, tensor.sizes()); }
 
 KernelCall& KernelCall::Absent() {
   inputs_.emplace_back();
@@ -203,15 +154,21 @@ KernelCall& KernelCall::HostScalar(double value) {
 }
 
 KernelCall& KernelCall::Set(const char* name, Attributes::Value value) {
-  attributes_.Set(name, std::move(value));
+  attributes_.emplace_back(name, std::move(value));
   return *this;
 }
 
-void KernelCall::Launch(size_t outputs, int device, const EagerContext::AllocateOutput& allocate) {
-  bool shared = true;
-  const std::shared_ptr<Kernel> kernel = FindKernel(def_, attributes_, inputs_.size(), outputs, shared);
+KernelCall& KernelCall::WriteOver(size_t output, size_t input) {
+  written_over_.emplace_back(output, input);
+  return *this;
+}
+
+void KernelCall::Run(size_t outputs, int device, const EagerContext::AllocateOutput& allocate) {
+  const auto [kernel, lasting] = kernels_.Find(attributes_, inputs_.size(), outputs);
   EagerContext context(CurrentStream(device), std::move(inputs_), outputs, allocate);
-  shared ? context.Run(*kernel, def_.type) : context.RunKept(kernel, def_.type);
+  for (const auto& [output, input] : written_over_) context.WriteInPlace(output, input);
+  const std::string& type = kernels_.def().type;
+  lasting ? context.Run(*kernel, type) : context.RunKept(kernel, type);
 }
 
 // Whether writing `out` while the inputs are read would be wrong for this kernel.
@@ -224,7 +181,7 @@ bool KernelCall::Overlaps(const at::Tensor& out) const {
     const bool same = input.const_data_ptr() == out.const_data_ptr() && input.sizes() == out.sizes() &&
                       input.scalar_type() == out.scalar_type();
     bool allowed = false;
-    for (const auto& [from, to] : def_.may_alias) allowed |= static_cast<size_t>(from) == i && to == 0;
+    for (const auto& [from, to] : kernels_.def().may_alias) allowed |= static_cast<size_t>(from) == i && to == 0;
     if (!same || !allowed) return true;
   }
   return false;
@@ -233,18 +190,20 @@ bool KernelCall::Overlaps(const at::Tensor& out) const {
 void KernelCall::Into(const at::Tensor& out) {
   at::Tensor target = out;
   if (!out.is_contiguous() || Overlaps(out)) target = Empty(out.sizes(), out.scalar_type(), out);
-  Launch(1, out.device().index(), [&](size_t, DType dtype, const Shape& shape) -> void* {
+  Run(1, out.device().index(), [&](size_t, DType dtype, const Shape& shape) -> void* {
     if (dtype != ToDType(target.scalar_type())) target = Empty(out.sizes(), ToScalarType(dtype), out);
-    TORCH_INTERNAL_ASSERT(shape.Elements() == out.numel(), def_.type, " made another shape than torch expects");
+    TORCH_INTERNAL_ASSERT(shape.Elements() == out.numel(), kernels_.def().type,
+                          " made another shape than torch expects");
     return target.mutable_data_ptr();
   });
   if (!target.is_same(out)) const_cast<at::Tensor&>(out).copy_(target);
 }
 
 std::vector<at::Tensor> KernelCall::Run(size_t outputs, const at::Tensor* beside) {
-  const at::Tensor near = beside != nullptr ? *beside : tensors_.at(0);
+  TORCH_INTERNAL_ASSERT(beside != nullptr || !tensors_.empty(), kernels_.def().type, " was called beside no tensor");
+  const at::Tensor near = beside != nullptr ? *beside : tensors_[0];
   std::vector<at::Tensor> results(outputs);
-  Launch(outputs, near.device().index(), [&](size_t i, DType dtype, const Shape& shape) -> void* {
+  Run(outputs, near.device().index(), [&](size_t i, DType dtype, const Shape& shape) -> void* {
     results[i] = Empty(at::IntArrayRef(shape.begin(), static_cast<size_t>(shape.rank())), ToScalarType(dtype), near);
     return results[i].mutable_data_ptr();
   });

@@ -3,15 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
+#include <c10/util/SmallVector.h>
 
 #include <optional>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "ep/runtime/attributes.h"
 #include "ep/runtime/eager_context.h"
-#include "ep/runtime/op_registry.h"
 #include "ep/runtime/tensor.h"
+#include "python/csrc/torch/operator_kernels.h"
 
 namespace npu::aten {
 
@@ -32,31 +33,37 @@ at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at
 class KernelCall {
  public:
   // The newest form of the operator `type` of ai.onnx, or of another domain.
-  KernelCall(const char* type, const char* domain = "");
+  KernelCall(const char* type, const char* domain = "") : KernelCall(OperatorKernels::Of(type, domain)) {}
+  explicit KernelCall(OperatorKernels& kernels) : kernels_(kernels) {}
 
   bool Takes(size_t input, at::ScalarType dtype) const;
 
   KernelCall& In(const at::Tensor& tensor);
   KernelCall& In(const at::Tensor& tensor, at::IntArrayRef shape);  // the same elements seen in another shape
   KernelCall& Absent();
+  KernelCall& OnHost(const at::Tensor& tensor);   // a dense CPU tensor that the kernel reads on the host
   KernelCall& Host(std::vector<int64_t> values);  // a list that the kernel reads on the host
   KernelCall& HostScalar(int64_t value);
   KernelCall& HostScalar(double value);
-  KernelCall& Set(const char* name, Attributes::Value value);
+  KernelCall& Set(const char* name, Attributes::Value value);  // `name` outlives the call
+  KernelCall& WriteOver(size_t output, size_t input);          // the output is the input, updated
 
   // Writes the only output over `out`, whatever its layout and dtype.
   void Into(const at::Tensor& out);
   // Returns new tensors on the device of the first input, or of `beside` where there is none.
   std::vector<at::Tensor> Run(size_t outputs = 1, const at::Tensor* beside = nullptr);
   at::Tensor One() { return Run()[0]; }
+  // Runs on `device` and writes to what `allocate` gives for the outputs that are not written over inputs.
+  void Run(size_t outputs, int device, const EagerContext::AllocateOutput& allocate);
 
  private:
-  void Launch(size_t outputs, int device, const EagerContext::AllocateOutput& allocate);
+  KernelCall& Push(const at::Tensor& tensor, at::IntArrayRef shape);
   bool Overlaps(const at::Tensor& out) const;
 
-  const OpDef& def_;
-  Attributes attributes_;
-  std::vector<at::Tensor> tensors_;  // of the inputs that are tensors, in order
+  OperatorKernels& kernels_;
+  NamedValues attributes_;
+  c10::SmallVector<at::Tensor, 4> tensors_;  // of the inputs that are tensors, in order
+  c10::SmallVector<std::pair<size_t, size_t>, 2> written_over_;
   std::vector<TensorView> inputs_;
   std::vector<std::vector<int64_t>> lists_;
 };

@@ -6,13 +6,17 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ep/runtime/log.h"
 #include "ep/runtime/worker_thread.h"
 #include "python/csrc/torch/allocator_statistics.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/fused_call.h"
 #include "python/csrc/torch/generator.h"
+#include "python/csrc/torch/operator_kernels.h"
 #include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/sync_debug.h"
 
@@ -54,6 +58,12 @@ PYBIND11_MODULE(_torch, m) {
   m.def("allocator_statistics", &AllocatorStatistics);
   m.def("draw_seed", [](int device) { return DrawSeed(SourceOf(std::nullopt, device), CurrentStream(device)); });
   m.def("tensor_over", &TensorOver);
+  m.def("register_fused", &RegisterFused);
+  m.def("give_next_call",
+        [](std::vector<at::Tensor> results, int64_t seed) { GiveNextCall({std::move(results), seed}); });
+  m.def("kernel_count", [](const std::string& type, const std::string& domain) {
+    return OperatorKernels::Of(type.c_str(), domain.c_str()).size();
+  });
   m.def("default_generator",
         [](int device) { return py::reinterpret_steal<py::object>(THPGenerator_Wrap(DefaultGenerator(device))); });
 }

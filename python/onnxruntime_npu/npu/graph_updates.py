@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import torch_bridge
-from ..opdef.eager import writing_over
 from .graph_tasks import (
     graph_task_group_begin,
     graph_task_group_end,
@@ -90,7 +89,7 @@ class UpdatableCalls(TorchDispatchMode):
         arguments = call.arguments | {n: v for n, v in values.items() if n in names}
         graph_task_update_begin(stream, call.group)
         try:
-            with writing_over(call.results):
+            with torch_bridge.next_call_given(call.results):
                 call.operator(**arguments)
         except BaseException:
             with contextlib.suppress(RuntimeError):  # the failure of the call says more

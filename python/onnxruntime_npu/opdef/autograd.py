@@ -2,7 +2,8 @@
 
 An operator with an ``@op.backward`` records a node that runs the formula; another one records a
 node that raises, as torch's own operators without a derivative do. A call that needs no gradient
-goes to the kernel without a detour, and in inference mode torch does not even come here.
+goes to the kernel without a detour, on npu tensors without coming here at all
+(csrc/torch/autograd_skip.cc), and in inference mode torch does not even ask.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
+from .. import torch_bridge
 from .definition import Op
 from .schema import Schema
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
-# Plain tensors, no tracing: what is called below autograd is the kernel itself.
-_KERNELS = frozenset({torch._C.DispatchKey.CPU, torch._C.DispatchKey.PrivateUse1})
+_CPU, _NPU = torch._C.DispatchKey.CPU, torch._C.DispatchKey.PrivateUse1
 
 
 class AutogradKernel:
@@ -30,7 +31,7 @@ class AutogradKernel:
         op: the operator.
         schema: the schema of the name, whose call it is.
         overload: what is called below autograd: ``redispatch(keys, *args, **kwargs)``.
-        kernel: the kernel itself, for the calls that need no gradient.
+        kernel: the kernel on plain CPU tensors.
         in_place: which outputs are written over which arguments.
 
     """
@@ -51,18 +52,23 @@ class AutogradKernel:
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the call that the dispatcher hands over with its dispatch keys."""
         below = keys & _BELOW_AUTOGRAD
-        plain = below.highestPriorityTypeId() in _KERNELS
+        # Plain tensors, no tracing: what is called below autograd is a kernel itself.
+        reached = below.highestPriorityTypeId()
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs):
-            seeds = plain and self._seeded  # the dispatcher's schema has no room for a seed
+            # The dispatcher's schema has no room for a seed.
+            seeds = self._seeded and reached in (_CPU, _NPU)
 
-            def forward(*args: Any, **kwargs: Any) -> Any:
+            def forward(*args: Any, seed: int = 0, **kwargs: Any) -> Any:
                 with torch._C._AutoDispatchBelowAutograd():
-                    if seeds:
-                        return self._kernel(*args, **kwargs)
-                    return self._overload.redispatch(below, *args, **kwargs)
+                    if not seed:
+                        return self._overload.redispatch(below, *args, **kwargs)
+                    if reached == _CPU:
+                        return self._kernel(*args, seed=seed, **kwargs)
+                    with torch_bridge.next_call_given(seed=seed):
+                        return self._overload.redispatch(below, *args, **kwargs)
 
             return self._node(forward, args, kwargs, seeds)
-        if plain:
+        if reached == _CPU:
             return self._kernel(*args, **kwargs)
         with torch._C._AutoDispatchBelowAutograd():
             return self._overload.redispatch(below, *args, **kwargs)

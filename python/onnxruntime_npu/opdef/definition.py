@@ -289,6 +289,26 @@ class Op:
         changed, integers = self.host_function(partial(self.draw_seed, bound), **bound)
         return {**bound, **changed}, integers
 
+    @property
+    def is_settled_in_python(self) -> bool:
+        """Whether a call has a part that only Python knows, apart from its kernel."""
+        return self.host_function is not None or self._has_variadic_output
+
+    @property
+    def _has_variadic_output(self) -> bool:
+        return bool(self.outputs) and self.outputs[-1].variadic
+
+    def node_results(self, bound: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Run the reference and return one tensor for every output of the node."""
+        outputs: list[Any] = []
+        for value in self.call_reference(**bound):
+            outputs += value if isinstance(value, (list, tuple)) else [value]
+        return tuple(outputs)
+
+    def count_outputs(self, bound: Mapping[str, Any]) -> int:
+        """Return how many outputs the node of a call has."""
+        return len(self.node_results(bound)) if self._has_variadic_output else len(self.outputs)
+
     def draw_seed(self, bound: Mapping[str, Any]) -> int:
         """Return a number, not 0, of the default generator of the device of a call's tensors.
 

@@ -1,7 +1,8 @@
 """Registers the operators with torch: ``torch.ops.npu.*`` for CPU and npu tensors and for tracing.
 
-The schemas are torch_npu's. On both devices an operator runs its kernel; its fake (meta) function
-is the reference, of which only shapes and dtypes are used; gradients are in autograd.py.
+The schemas are torch_npu's. On both devices an operator runs its kernel: on the CPU through Python
+(eager.py), on npu in the extension (call_plan.py). Its fake (meta) function is the reference, of
+which only shapes and dtypes are used; gradients are in autograd.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch._subclasses.functional_tensor import CppFunctionalizeAPI
 
 from .autograd import AutogradKernel
+from .call_plan import call_plan
 from .definition import Op
 from .discovery import all_ops
 from .eager import EagerKernels, check_dtypes
@@ -56,6 +58,30 @@ def register() -> bool:
         return True
 
 
+def register_on_npu(register_kernel: Callable[[str, dict[str, Any]], None]) -> None:
+    """Let the extension's kernel run the operators on npu tensors.
+
+    ``register_kernel(name, plan)`` registers the kernel of one torch name by its plan.
+    """
+    if not register():
+        return
+    for op in all_ops().values():
+        for schema in op_schemas(op):
+            register_kernel(
+                _qualified(schema), call_plan(op, schema, _in_place_outputs(op, schema))
+            )
+
+
+def op_schemas(op: Op) -> tuple[Schema, ...]:
+    """Return the schema of everything that torch has of an operator."""
+    functional = functional_schema(op)
+    return (*op.torch_schemas(), *((functional,) if functional else ()))
+
+
+def _qualified(schema: Schema) -> str:
+    return f"{schema.name}.{schema.overload}" if schema.overload else schema.name
+
+
 def register_op(library: torch.library.Library, op: Op) -> None:
     """Define one operator, its other names and its in-place twin in ``library``.
 
@@ -63,14 +89,12 @@ def register_op(library: torch.library.Library, op: Op) -> None:
     values instead, which is what tracing sees.
     """
     kernels = EagerKernels(op)
-    for schema in op.torch_schemas():
+    for schema in op_schemas(op):
         _define(library, op, schema, kernels)
     packet = getattr(getattr(torch.ops, NAMESPACE), op.name)
     if op.inplace:
         _make_functionalizable(library, op, op.inplace, packet.default)
-    functional = functional_schema(op)
-    if functional:
-        _define(library, op, functional, kernels)
+    if op.mutable_alias:
         _make_functionalizable(library, op, op.schema, packet.functional)
 
 
@@ -89,7 +113,7 @@ def _real_torch_npu_is_loaded() -> bool:
 
 
 class _Call:
-    """One torch name of an operator: binds arguments, runs, and shapes the results."""
+    """One torch name of an operator: binds arguments, runs on the CPU, and shapes the results."""
 
     def __init__(self, op: Op, schema: Schema, kernels: EagerKernels):
         self._op = op
@@ -107,16 +131,15 @@ class _Call:
         if self._op.seeded and not bound["seed"]:
             bound["seed"] = self._op.draw_seed(bound)
         check_dtypes(self._op, bound)
-        count = len(self._op.outputs)
-        if self._op.outputs and self._op.outputs[-1].variadic:
-            count = len(self._shapes(bound))
+        count = self._op.count_outputs(bound)
         return self._results(self._kernels.run(bound, self._in_place, count), integers)
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         bound, integers = self._op.settle(self._bind(args, kwargs))
         check_dtypes(self._op, bound)
         outputs = [
-            torch.empty_like(o, memory_format=torch.contiguous_format) for o in self._shapes(bound)
+            torch.empty_like(o, memory_format=torch.contiguous_format)
+            for o in self._op.node_results(bound)
         ]
         for i, name in self._in_place.items():
             outputs[i] = bound[name]
@@ -125,12 +148,6 @@ class _Call:
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         # The dispatcher has checked the call; it leaves out trailing defaults.
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
-
-    def _shapes(self, bound: Mapping[str, Any]) -> tuple[Any, ...]:
-        outputs: list[Any] = []
-        for value in self._op.call_reference(**bound):
-            outputs += value if isinstance(value, (list, tuple)) else [value]
-        return tuple(outputs)
 
     def _results(self, outputs: list[torch.Tensor], integers: tuple[int, ...]) -> Any:
         if self._has_list_result:
@@ -157,11 +174,10 @@ def _in_place_outputs(op: Op, schema: Schema) -> dict[int, str]:
 
 def _define(library: torch.library.Library, op: Op, schema: Schema, kernels: EagerKernels) -> None:
     call = _Call(op, schema, kernels)
-    name = f"{schema.name}.{schema.overload}" if schema.overload else schema.name
+    name = _qualified(schema)
     tags = (torch.Tag.nondeterministic_seeded,) if op.seeded else ()
     library.define(str(dispatcher_schema(schema)), tags=tags)
     library.impl(name, call.run, "CPU")
-    library.impl(name, call.run, "PrivateUse1")  # the device npu
     torch.library.register_fake(f"{NAMESPACE}::{name}", call.fake, lib=library)
     packet = getattr(getattr(torch.ops, NAMESPACE), schema.name)
     overload = getattr(packet, schema.overload or "default")

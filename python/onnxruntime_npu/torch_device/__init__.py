@@ -55,7 +55,7 @@ def register() -> None:
             return
         extension = torch_bridge.load()
         from .. import npu
-        from ..opdef import definition
+        from ..opdef import definition, torch_library
 
         torch.utils.rename_privateuse1_backend(DEVICE_TYPE)
         torch._register_device_module(DEVICE_TYPE, npu)
@@ -71,6 +71,7 @@ def register() -> None:
         compile_npu_graphs_without_inductor()
         extension.set_sync_debug_mode(npu.get_sync_debug_mode())
         definition.draw_seeds_with(DEVICE_TYPE, draw_seed)
+        torch_library.register_on_npu(extension.register_fused)
         torch_bridge.adopt(extension)
 
 

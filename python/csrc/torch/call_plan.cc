@@ -1,0 +1,87 @@
+#include "python/csrc/torch/call_plan.h"
+
+#include <pybind11/stl.h>
+
+#include "ep/runtime/error.h"
+#include "python/csrc/torch/kernel_call.h"
+
+namespace npu::aten {
+namespace py = pybind11;
+
+namespace {
+
+template <class T>
+T Field(const py::handle& fields, const char* name) {
+  return fields[py::str(name)].cast<T>();
+}
+
+PlannedInput MakeInput(const py::handle& fields) {
+  PlannedInput input;
+  input.name = Field<std::string>(fields, "name");
+  input.argument = Field<size_t>(fields, "argument");
+  input.variadic = Field<bool>(fields, "variadic");
+  input.integers = Field<bool>(fields, "integers");
+  input.on_host = Field<bool>(fields, "on_host");
+  input.dtype_names = Field<std::string>(fields, "dtype_names");
+  for (const int number : Field<std::vector<int>>(fields, "dtypes")) {
+    const auto dtype = static_cast<DType>(number);
+    ToScalarType(dtype);  // throws where torch tensors that kernels take cannot be of it
+    input.dtypes = input.dtypes | DTypeSet{dtype};
+  }
+  return input;
+}
+
+int64_t IntegerOf(const c10::IValue& value) {
+  if (value.isBool()) return value.toBool() ? 1 : 0;
+  if (value.isSymInt()) return value.toSymInt().guard_int(__FILE__, __LINE__);
+  return value.toInt();
+}
+
+double FloatOf(const c10::IValue& value) {
+  TORCH_CHECK_TYPE(!value.isComplexDouble(), "float() argument must be a string or a real number, not 'complex'");
+  if (value.isDouble()) return value.toDouble();
+  if (value.isSymFloat()) return value.toSymFloat().guard_float(__FILE__, __LINE__);
+  return static_cast<double>(IntegerOf(value));
+}
+
+template <class T, class F>
+std::vector<T> ListOf(const c10::IValue& list, const F& convert) {
+  std::vector<T> values;
+  values.reserve(list.toListRef().size());
+  for (const c10::IValue& value : list.toListRef()) values.push_back(convert(value));
+  return values;
+}
+
+}  // namespace
+
+CallPlan::CallPlan(const py::dict& definition)
+    : name(Field<std::string>(definition, "name")),
+      type(Field<std::string>(definition, "type")),
+      in_place(Field<std::vector<std::pair<size_t, size_t>>>(definition, "in_place")),
+      outputs(Field<size_t>(definition, "outputs")),
+      results(Field<size_t>(definition, "results")),
+      list_result(Field<bool>(definition, "list_result")),
+      seeded(Field<bool>(definition, "seeded")) {
+  for (const py::handle fields : definition["inputs"]) inputs.push_back(MakeInput(fields));
+  for (const py::handle fields : definition["attributes"])
+    attributes.push_back(
+        {Field<std::string>(fields, "name"), Field<size_t>(fields, "argument"), Field<std::string>(fields, "kind")});
+  const py::object function = definition["settle"];
+  if (!function.is_none()) settle = function.inc_ref();
+}
+
+std::optional<Attributes::Value> ValueOf(const PlannedAttribute& attribute, const c10::IValue& argument) {
+  if (argument.isNone()) return std::nullopt;
+  const std::string& kind = attribute.kind;
+  if (kind == "int") return IntegerOf(argument);
+  if (kind == "dtype") return static_cast<int64_t>(ToDType(argument.toScalarType()));
+  if (kind == "float") return FloatOf(argument);
+  if (kind == "string") return argument.toStringRef();
+  if (kind == "ints") return ListOf<int64_t>(argument, IntegerOf);
+  if (kind == "floats") return ListOf<double>(argument, FloatOf);
+  return ListOf<std::string>(argument, [](const c10::IValue& value) { return value.toStringRef(); });
+}
+
+std::vector<int64_t> IntegersOf(const c10::IValue& list) { return ListOf<int64_t>(list, IntegerOf); }
+
+}  // namespace npu::aten

@@ -1,0 +1,26 @@
+// Calls of torch.ops.npu on npu tensors: from the dispatcher's stack to a kernel, by what a definition says.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace npu::aten {
+
+// What a call is given besides the arguments of its schema.
+struct BesidesArguments {
+  std::vector<at::Tensor> results;  // dense; written over instead of new tensors
+  int64_t seed = 0;                 // of an operator that would draw one; 0: it draws
+};
+
+// For the next call of this thread.
+void GiveNextCall(BesidesArguments given);
+
+// Registers torch.ops.npu.`name`, an overload that is defined already, for npu tensors. `plan` is what
+// opdef/call_plan.py makes of the definition.
+void RegisterFused(const std::string& name, const pybind11::dict& plan);
+
+}  // namespace npu::aten

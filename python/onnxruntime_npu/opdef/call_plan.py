@@ -1,0 +1,73 @@
+"""How calls on npu tensors become calls of the kernel: what the C++ side is told at registration.
+
+Such a call crosses from Python once. The plan says what the definition does: which arguments are
+inputs, which are attributes, what is written in place, what is returned. Only what a definition
+computes in Python itself, an ``@op.host`` or the number of a variadic operator's outputs, is asked
+for in every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import dtypes as dt
+from .definition import Op
+from .schema import Schema
+
+
+def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, Any]:
+    """Return the plan of one torch name of an operator, of plain values.
+
+    Args:
+        op: the operator.
+        schema: the schema of the name.
+        in_place: which outputs are written over which arguments.
+
+    """
+    argument = {a.name: i for i, a in enumerate(schema.arguments)}
+    position = {x.name: i for i, x in enumerate(op.inputs)}
+    return {
+        "name": op.name,
+        "type": op.onnx_type,
+        "inputs": [
+            {
+                "name": x.name,
+                "argument": argument[x.name],
+                "variadic": x.variadic,
+                "integers": x.is_list_of_ints,
+                "on_host": x.cpu,
+                "dtypes": [dt.NUMBERS[name] for name in x.dtypes],
+                "dtype_names": ", ".join(x.dtypes),
+            }
+            for x in op.inputs
+        ],
+        "attributes": [
+            {
+                "name": a.name,
+                "argument": argument[a.name],
+                "kind": "dtype" if a.argument.type.base == "ScalarType" else a.kind,
+            }
+            for a in op.attributes
+            if a.name in argument  # the seed of an operator that is seeded is not
+        ],
+        "in_place": [(output, position[name]) for output, name in in_place.items()],
+        "outputs": len(op.outputs),
+        "results": len(schema.returns),
+        "list_result": any(r.type.is_list for r in schema.returns),
+        "seeded": op.seeded,
+        "settle": _settle(op, schema) if op.is_settled_in_python else None,
+    }
+
+
+def _settle(op: Op, schema: Schema) -> Callable[[list[Any]], tuple[Any, ...]]:
+    names = [a.name for a in schema.arguments]
+
+    def settle(arguments: list[Any]) -> tuple[Any, ...]:
+        """Return changes of arguments by position, the number of outputs, the integer results."""
+        given = dict(zip(names, arguments, strict=True))
+        bound, integers = op.settle(given)
+        changes = [(i, bound[n]) for i, n in enumerate(names) if bound[n] is not given[n]]
+        return changes, op.count_outputs(bound), list(integers)
+
+    return settle
