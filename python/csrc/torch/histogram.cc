@@ -7,54 +7,23 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
-#include "ep/runtime/error.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/kernel_call.h"
-#include "python/csrc/torch/map.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
 namespace {
-
-// `counts` of the bins between `low` and `high`; where these are equal, between the extremes of the elements.
-template <class T>
-void CountBins(const T* from, int64_t n, double low, double high, T* to, int64_t bins) {
-  if (low == high && n > 0) {
-    const auto [least, greatest] = std::minmax_element(from, from + n);
-    low = static_cast<double>(*least);
-    high = static_cast<double>(*greatest);
-    NPU_CHECK(std::isfinite(low) && std::isfinite(high), "[histc] expected finite numbers where no range is given");
-  }
-  if (low == high) {
-    low -= 1;
-    high += 1;
-  }
-  std::vector<int64_t> counts(static_cast<size_t>(bins));
-  for (int64_t i = 0; i < n; ++i) {
-    const auto x = static_cast<double>(from[i]);
-    if (!(x >= low && x <= high)) continue;
-    const auto bin = static_cast<int64_t>((x - low) * static_cast<double>(bins) / (high - low));
-    ++counts[static_cast<size_t>(std::min(bin, bins - 1))];
-  }
-  std::transform(counts.begin(), counts.end(), to, [](int64_t c) { return static_cast<T>(c); });
-}
 
 at::Tensor Histc(const at::Tensor& self, int64_t bins, const c10::Scalar& min, const c10::Scalar& max) {
   TORCH_CHECK(bins > 0, "torch.histc: expected more than 0 bins, got ", bins);
   const double low = min.toDouble(), high = max.toDouble();
   TORCH_CHECK(std::isfinite(low) && std::isfinite(high), "torch.histc: range of [", low, ", ", high, "] is not finite");
   TORCH_CHECK(low <= high, "torch.histc: max must be larger than min, got ", low, " and ", high);
-  if (!IsNumber(self.scalar_type())) return FallBack<at::_ops::histc>(self, bins, min, max);
-  const at::Tensor x = Dense(self);
-  const at::Tensor counts = Empty({bins}, self.scalar_type(), self);
-  DispatchNumbers(self.scalar_type(), [&]<class T>(T) {
-    StreamOf(self).Launch(
-        "histc", [from = static_cast<const T*>(x.const_data_ptr()), n = x.numel(), low, high,
-                  to = static_cast<T*>(counts.mutable_data_ptr()), bins] { CountBins(from, n, low, high, to, bins); });
-  });
-  return counts;
+  KernelCall call("Histogram", "npu.aten");
+  if (!call.Takes(0, self.scalar_type())) return FallBack<at::_ops::histc>(self, bins, min, max);
+  return call.In(Dense(self)).HostScalar(bins).HostScalar(low).HostScalar(high).One();
 }
 
 // How often each number from 0 on occurs, or the sum of its weights. The greatest number is the result's size, so the
