@@ -8,7 +8,6 @@
 #include <ATen/ops/atleast_1d.h>
 #include <ATen/ops/cat_meta.h>
 #include <ATen/ops/cat_ops.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/gather_meta.h>
 #include <ATen/ops/index_ops.h>
 #include <ATen/ops/scatter_add_meta.h>
@@ -30,7 +29,6 @@
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/scatter.h"
 #include "python/csrc/torch/storage.h"
-#include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -122,21 +120,8 @@ at::Tensor& ScatterAddOut(const at::Tensor& self, int64_t dim, const at::Tensor&
 // The positions of the true elements, row by row. Their number is the result's shape, so the host waits for it.
 at::Tensor Nonzero(const at::Tensor& self) {
   const at::Tensor truth = Dense(self, at::kBool);
-  Stream& stream = StreamOf(truth);
-  const at::Tensor host = truth.cpu();
-  const bool* begin = host.const_data_ptr<bool>();
-  const int64_t rank = self.dim(), count = std::count(begin, begin + host.numel(), true);
-  at::Tensor rows = at::empty({count, rank}, at::TensorOptions(at::kLong).device(at::kCPU));
-  int64_t* row = rows.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < host.numel(); ++i) {
-    if (!begin[i]) continue;
-    for (int64_t d = rank - 1, rest = i; d >= 0; --d) {
-      row[d] = rest % self.size(d);
-      rest /= self.size(d);
-    }
-    row += rank;
-  }
-  return rows.to(DeviceAt(stream.device().index()));
+  const auto count = KernelCall("CountTrue", "npu.aten").In(truth).One().item<int64_t>();
+  return KernelCall("TruePositions", "npu.aten").In(truth).HostScalar(count).One();
 }
 
 void CheckMask(const at::Tensor& mask, const at::Tensor& masked, int64_t dim) {

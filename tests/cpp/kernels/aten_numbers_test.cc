@@ -21,7 +21,7 @@ TEST_CASE("pairwise distances: every norm, and gradients by differences") {
     double sum = 0;
     for (size_t k = 0; k < 5; ++k) {
       const double d = std::fabs(a[i * 5 + k] - b[j * 5 + k]);
-      sum = p == kInfinity ? std::fmax(sum, d) : sum + (p == 0 ? double{d != 0} : std::pow(d, p));
+      sum = p == kInfinity ? std::fmax(sum, d) : sum + (p == 0 ? (d != 0 ? 1.0 : 0.0) : std::pow(d, p));
     }
     return p == 0 || p == kInfinity ? sum : std::pow(sum, 1 / p);
   };

@@ -140,6 +140,18 @@ TEST_CASE("runs of equal rows") {
   Refused("npu.aten::UniqueRuns", {HostTensor::Random(DType::kInt32, {4}, 1)}, {.outputs = 2}, "expected a matrix");
 }
 
+TEST_CASE("positions of true elements: a count that is not theirs is refused") {
+  const std::string type = "npu.aten::TruePositions";
+  const HostTensor x = HostTensor::From(DType::kBool, {2, 2, 3}, {0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0});
+  const auto count = [](int64_t n) { return HostTensor::Of<int64_t>({}, {n}); };
+  CHECK(RunOp("npu.aten::CountTrue", {x})[0].values() == std::vector<double>{3});
+  CHECK(RunOp(type, {x, count(3)})[0].values() == std::vector<double>{0, 0, 1, 0, 1, 2, 1, 0, 0});
+  Refused(type, {x, count(2)}, {}, "[nonzero] expected 2 true elements, got more");
+  Refused(type, {x, count(4)}, {}, "[nonzero] expected 4 true elements, got 3");
+  for (const int64_t bad : {int64_t{13}, int64_t{-1}, INT64_MAX, INT64_MIN})
+    Refused(type, {x, count(bad)}, {}, "[nonzero] expected a count in [0, 12], got " + std::to_string(bad));
+}
+
 TEST_CASE("bags of rows: offsets and indices that are refused") {
   const std::string type = "npu.aten::EmbeddingBag";
   const HostTensor weight = HostTensor::From(DType::kFloat32, {3, 2}, {1, 2, 3, 4, 5, 6});
