@@ -268,6 +268,18 @@ def test_error_eager(op: Op, case) -> None:
 
 
 @error_calls
+def test_error_eager_npu(op: Op, case) -> None:
+    sample = case.make(Maker(op.sample_dtypes[0]))
+    with pytest.raises(RuntimeError, match=case.match) as there:
+        eager_npu(op, sample)
+    with pytest.raises(RuntimeError) as here:
+        eager(op, sample)
+    assert str(there.value) == str(here.value)
+    # A kernel that fails while it runs is reported by torch's own copy from the device.
+    assert case.needs_values or there.type is here.type
+
+
+@error_calls
 def test_error_fake(op: Op, case) -> None:
     if case.needs_values:
         return
