@@ -72,15 +72,15 @@ void DevicePages::OnFault(int signal, siginfo_t* info, void*) {
 }
 
 DevicePages::DevicePages() {
-  static const int installed = [] {
-    struct sigaction action = {};
-    action.sa_sigaction = &OnFault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    return sigaction(SIGSEGV, &action, &before);
-  }();
-  (void)installed;
   const TablesChange change;
   Tables().push_back(&ranges_);
+  struct sigaction current = {};
+  if (sigaction(SIGSEGV, nullptr, &current) != 0 || current.sa_sigaction == &OnFault) return;
+  before = current;  // the first of a process, or the program has set its own since
+  struct sigaction action = {};
+  action.sa_sigaction = &OnFault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &action, nullptr);
 }
 
 DevicePages::~DevicePages() {
