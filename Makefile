@@ -26,7 +26,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo test test-fast bench bench-check stress conformance check format wheel asan tsan build clean
+.PHONY: help demo test test-fast bench bench-check stress conformance check format wheel asan tsan guard build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -85,6 +85,11 @@ asan: $(VENV)/deps  ## the C++ tests, and what must be refused, under Address- a
 
 tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
 	PYTHON=$(PY) tools/sanitize.sh thread
+
+guard: export ORT_NPU_GUARD_MEMORY := 1
+guard: build  ## the C++, provider and device tests with device memory that host code must not touch
+	build/cmake/npu_tests
+	$(PYTEST) tests/provider tests/device
 
 build: $(VENV)/editable
 	CMAKE_ARGS="$(BUILD_ARGS) $(CMAKE_ARGS)" $(PY) setup.py --quiet build_ext --inplace

@@ -1,5 +1,5 @@
-# libnpu_kernels_<isa>.so: every kernel, compiled once per instruction-set level. The runtime loads
-# exactly one of them, so code built for a wider ISA can never be picked by the linker for a machine
+# libnpu_kernels_host_<isa>.so: every kernel of the host backend, compiled once per instruction-set level. The runtime
+# loads exactly one of them, so code built for a wider ISA can never be picked by the linker for a machine
 # that lacks it (docs/decisions/0001-one-kernel-library-per-isa.md).
 set(NPU_CONTRIB_OPS_DIR "${PROJECT_SOURCE_DIR}/contrib_ops" CACHE PATH "The npu:: operators: <family>/<op>.{py,cc}")
 option(NPU_STANDARD_KERNELS "Build the kernels of the standard ONNX operators" ON)
@@ -72,6 +72,7 @@ foreach(isa IN LISTS isas)
     set(optimization -O2)
   endif()
   add_library(npu_kernels_${isa} SHARED ${kernel_sources} "${op_table}")
+  set_target_properties(npu_kernels_${isa} PROPERTIES OUTPUT_NAME npu_kernels_host_${isa})
   target_link_libraries(npu_kernels_${isa} PRIVATE npu_runtime)
   target_include_directories(npu_kernels_${isa} PRIVATE "${PROJECT_BINARY_DIR}/generated")
   target_compile_options(npu_kernels_${isa} PRIVATE ${optimization} -fopenmp-simd -ffp-contract=fast ${NPU_ISA_FLAGS_${isa}})

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "ep/runtime/backend_extensions.h"
+#include "ep/runtime/backend_registry.h"
 #include "ep/runtime/blocking.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/fault_injection.h"
 #include "ep/runtime/graph_recording.h"
-#include "ep/runtime/host/host_backend.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/outstanding.h"
 #include "ep/runtime/pinned_memory.h"
@@ -140,14 +140,14 @@ Runtime::Runtime() {
   LogLevelFromEnvironment();
   LaunchBlockingFromEnvironment();
   const AllocatorSettings settings = AllocatorSettingsFromEnvironment();
-  const HostOptions options = HostOptionsFromEnvironment();
-  backend_ = MakeHostBackend(options);
+  backend_ = BackendFromEnvironment().make();
   if (FaultInjectionFromEnvironment()) backend_ = std::make_unique<FaultInjection>(std::move(backend_));
   for (int i = 0; i < backend_->DeviceCount(); ++i)
-    devices_.push_back(std::make_unique<Device>(*backend_, i, options.memory_limit, settings));
+    devices_.push_back(std::make_unique<Device>(*backend_, i, backend_->Properties(i).total_memory, settings));
   for (const auto& device : devices_) device->allocator().ReadEnvironmentAtFirstUse();
-  NPU_LOG(kInfo, devices_.size(), " device(s): ", options.device_name, ", ", options.memory_limit >> 20, " MiB each, ",
-          devices_.front()->properties().compute_units, " thread(s)");
+  const DeviceProperties& first = devices_.front()->properties();
+  NPU_LOG(kInfo, devices_.size(), " device(s): ", first.name, ", ", first.total_memory >> 20, " MiB each, ",
+          first.compute_units, " thread(s)");
 }
 
 Device& Runtime::device(int index) {

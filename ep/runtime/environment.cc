@@ -87,6 +87,8 @@ Isa ParseIsa(const char* name, const std::string& value) {
   Reject(name, value, "amx, avx512, avx2 or portable");
 }
 
+std::optional<std::string> BackendNameFromEnvironment() { return Get("ORT_NPU_BACKEND"); }
+
 int DeviceCountFromEnvironment() {
   const auto value = Get("ORT_NPU_DEVICE_COUNT");
   return value ? ParseCount("ORT_NPU_DEVICE_COUNT", *value, kMaxDevices) : 1;
@@ -130,6 +132,11 @@ bool CpuFallbackDisabledFromEnvironment() {
 bool FaultInjectionFromEnvironment() {
   const auto value = Get("ORT_NPU_FAULT_INJECTION");
   return value && ParseSwitch("ORT_NPU_FAULT_INJECTION", *value);
+}
+
+bool GuardMemoryFromEnvironment() {
+  const auto value = Get("ORT_NPU_GUARD_MEMORY");
+  return value && ParseSwitch("ORT_NPU_GUARD_MEMORY", *value);
 }
 
 }  // namespace npu

@@ -21,14 +21,16 @@ Isa ParseIsa(const char* name, const std::string& value);
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxThreads = 1024;
 
-int DeviceCountFromEnvironment();                        // ORT_NPU_DEVICE_COUNT, default 1
-std::optional<size_t> MemoryLimitFromEnvironment();      // ORT_NPU_MEMORY_LIMIT, bytes per device
-std::optional<std::string> DeviceNameFromEnvironment();  // ORT_NPU_DEVICE_NAME
-std::optional<int> NumThreadsFromEnvironment();          // ORT_NPU_NUM_THREADS
-std::optional<Isa> IsaFromEnvironment();                 // ORT_NPU_ISA
-bool LaunchBlockingFromEnvironment();                    // ORT_NPU_LAUNCH_BLOCKING, default 0
-LogLevel LogLevelFromEnvironment();                      // ORT_NPU_LOG, default warning
-bool CpuFallbackDisabledFromEnvironment();               // TORCH_NPU_FALLBACK_CPU_DISABLE, default 0
-bool FaultInjectionFromEnvironment();                    // ORT_NPU_FAULT_INJECTION, default 0
+std::optional<std::string> BackendNameFromEnvironment();  // ORT_NPU_BACKEND
+int DeviceCountFromEnvironment();                         // ORT_NPU_DEVICE_COUNT, default 1
+std::optional<size_t> MemoryLimitFromEnvironment();       // ORT_NPU_MEMORY_LIMIT, bytes per device
+std::optional<std::string> DeviceNameFromEnvironment();   // ORT_NPU_DEVICE_NAME
+std::optional<int> NumThreadsFromEnvironment();           // ORT_NPU_NUM_THREADS
+std::optional<Isa> IsaFromEnvironment();                  // ORT_NPU_ISA
+bool LaunchBlockingFromEnvironment();                     // ORT_NPU_LAUNCH_BLOCKING, default 0
+LogLevel LogLevelFromEnvironment();                       // ORT_NPU_LOG, default warning
+bool CpuFallbackDisabledFromEnvironment();                // TORCH_NPU_FALLBACK_CPU_DISABLE, default 0
+bool FaultInjectionFromEnvironment();                     // ORT_NPU_FAULT_INJECTION, default 0
+bool GuardMemoryFromEnvironment();                        // ORT_NPU_GUARD_MEMORY, default 0
 
 }  // namespace npu

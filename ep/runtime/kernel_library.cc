@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "ep/runtime/backend_registry.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
 #include "ep/runtime/log.h"
@@ -19,9 +20,11 @@ std::string DirectoryOfThisLibrary() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-std::string PathOf(const std::string& directory, const std::string& level) {
-  return directory + "/libnpu_kernels_" + level + ".so";
+std::string PathOf(const std::string& directory, const std::string& name) {
+  return directory + "/libnpu_kernels_" + name + ".so";
 }
+
+bool Readable(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
 
 }  // namespace
 
@@ -33,24 +36,29 @@ std::vector<std::string> KernelLibraryLevels(Isa isa, bool forced) {
           forced ? kLevels.begin() + static_cast<std::ptrdiff_t>(first) + 1 : kLevels.end()};
 }
 
-std::string ChooseKernelLibrary(const std::string& directory, Isa isa, bool forced) {
+std::string ChooseKernelLibrary(const std::string& directory, const std::string& backend, Isa isa, bool forced) {
   const std::vector<std::string> levels = KernelLibraryLevels(isa, forced);
   for (const std::string& level : levels) {
-    const std::string path = PathOf(directory, level);
-    if (access(path.c_str(), R_OK) != 0) continue;
+    const std::string path = PathOf(directory, backend + "_" + level);
+    if (!Readable(path)) continue;
     if (level != levels.front())
       NPU_LOG(kInfo, "kernels for ", levels.front(), " were not built; using those for ", level);
     return path;
   }
+  // Its kernels run elsewhere: this processor's levels mean nothing to them.
+  const std::string without_levels = PathOf(directory, backend);
+  if (Readable(without_levels)) return without_levels;
   std::string expected;
-  for (const std::string& level : levels) expected += (expected.empty() ? "" : " or ") + PathOf(directory, level);
+  for (const std::string& level : levels) expected += PathOf(directory, backend + "_" + level) + " or ";
+  expected += without_levels;
   Fail(ErrorCode::kInternal, "no kernel library for ", forced ? "ORT_NPU_ISA=" : "this machine, ", NameOf(isa),
        ": expected ", expected, "; build the package with this level in NPU_ISAS",
        forced ? " or unset ORT_NPU_ISA" : "");
 }
 
 void LoadKernelLibrary() {
-  const std::string path = ChooseKernelLibrary(DirectoryOfThisLibrary(), ActiveIsa(), IsaFromEnvironment().has_value());
+  const std::string path = ChooseKernelLibrary(DirectoryOfThisLibrary(), BackendFromEnvironment().kernels, ActiveIsa(),
+                                               IsaFromEnvironment().has_value());
   // Never closed: kernels and closures in flight point into it.
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr)
     Fail(ErrorCode::kInternal, "could not load the kernel library: ", dlerror());

@@ -1,4 +1,4 @@
-// Finds and loads libnpu_kernels_<isa>.so.
+// Finds and loads libnpu_kernels_<backend>_<isa>.so, or libnpu_kernels_<backend>.so of a backend without levels.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@ namespace npu {
 // The levels whose library serves `isa`, best first. A forced level is served by its own library only.
 std::vector<std::string> KernelLibraryLevels(Isa isa, bool forced);
 
-// The path of the library to load out of `directory`; throws when none of the levels is there.
-std::string ChooseKernelLibrary(const std::string& directory, Isa isa, bool forced);
+// The path of the library to load out of `directory`; throws when there is none.
+std::string ChooseKernelLibrary(const std::string& directory, const std::string& backend, Isa isa, bool forced);
 
-// Loads the library beside libnpu_runtime.so; its static registrations run meanwhile.
+// Loads the library of the backend that runs, beside libnpu_runtime.so; its static registrations run meanwhile.
 void LoadKernelLibrary();
 
 }  // namespace npu

@@ -79,7 +79,7 @@ void Worker::LookAtEvent() {
   }
   MustTell("Event::Synchronize", Of(mark.failure), [&] { mark.event->Synchronize(); });
   if (mark.failure.empty() && buffer->value) {
-    const std::string wrong = Mismatch(buffer->data(), buffer->count(), *buffer->value);
+    const std::string wrong = Mismatch(buffer->memory->Contents().data(), buffer->count(), *buffer->value);
     if (!wrong.empty()) Differ("memory behind an event is wrong: ", wrong);
   }
   CheckReads("Event::Synchronize", reads);
@@ -305,7 +305,7 @@ void Worker::Collect() {
   if (Chance(30)) {
     MustTell("Event::Synchronize of another thread's event", Of(failure), [&] { parcel.mark.event->Synchronize(); });
     if (!failure.empty() || !parcel.known) return;
-    const std::string wrong = Mismatch(parcel.memory->data(), parcel.memory->count(), parcel.value);
+    const std::string wrong = Mismatch(parcel.memory->Contents().data(), parcel.memory->count(), parcel.value);
     if (!wrong.empty()) Differ("another thread's memory is wrong: ", wrong);
     return;
   }

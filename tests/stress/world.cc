@@ -41,6 +41,12 @@ Memory::Memory(World& world, Device& device, size_t count, Stream& stream)
       count_(count),
       data_(static_cast<uint64_t*>(device.allocator().Allocate(count * sizeof(uint64_t), stream))) {}
 
+std::vector<uint64_t> Memory::Contents() const {
+  std::vector<uint64_t> contents(count_);
+  device_.backend().CopyNow(device_.index(), contents.data(), data_, bytes(), CopyKind::kDeviceToHost);
+  return contents;
+}
+
 Memory::~Memory() {
   try {
     device_.allocator().Free(data_);

@@ -27,6 +27,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   uint64_t* data() const { return data_; }
+  std::vector<uint64_t> Contents() const;  // the caller has waited for who writes
   size_t count() const { return count_; }
   size_t bytes() const { return count_ * sizeof(uint64_t); }
   Device& device() const { return device_; }

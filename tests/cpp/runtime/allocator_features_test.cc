@@ -10,6 +10,7 @@
 #include "ep/runtime/allocator.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
+#include "tests/cpp/support/device_bytes.h"
 #include "tests/cpp/support/test_device.h"
 
 namespace npu {
@@ -93,7 +94,8 @@ TEST_CASE("expandable segments grow in place and give their free end back") {
   std::vector<char*> blocks;
   for (int i = 0; i < 6; ++i) {
     blocks.push_back(static_cast<char*>(c.Get(30 * kMiB)));
-    blocks.back()[0] = blocks.back()[30 * kMiB - 1] = static_cast<char>(i);
+    test::WriteByte(*c.backend, blocks.back(), static_cast<char>(i));
+    test::WriteByte(*c.backend, blocks.back() + 30 * kMiB - 1, static_cast<char>(i));
   }
   CHECK(c.a.Stats().segment.all.current == 1);
   CHECK(c.reserved() == 180 * kMiB);
@@ -105,7 +107,7 @@ TEST_CASE("expandable segments grow in place and give their free end back") {
   c.a.Free(joined);
   c.a.TrimExpandableSegments();
   CHECK(c.reserved() == 60 * kMiB);
-  CHECK(blocks[1][0] == 1);
+  CHECK(test::ReadByte(*c.backend, blocks[1]) == 1);
   CHECK(c.a.Stats().num_device_free == 1);
   c.a.Free(c.Get(1000));  // small blocks have a segment of their own
   CHECK(c.a.Stats().segment.all.current == 2);

@@ -8,6 +8,7 @@
 
 #include "ep/runtime/device.h"
 #include "ep/runtime/error.h"
+#include "tests/cpp/support/device_bytes.h"
 #include "tests/cpp/support/test_device.h"
 
 namespace npu {
@@ -46,8 +47,8 @@ TEST_CASE("blocks are aligned, apart from each other, and writable to their ends
                        kMiB * 10, kMiB * 11 + 3}) {
     auto* p = static_cast<char*>(t.allocator().Allocate(bytes, t.stream()));
     CHECK(reinterpret_cast<uintptr_t>(p) % CachingAllocator::kAlignment == 0);
-    p[0] = 1;
-    p[bytes - 1] = 2;
+    test::WriteByte(*t.backend, p, 1);
+    test::WriteByte(*t.backend, p + bytes - 1, 2);
     taken.emplace(p, p + bytes);
   }
   char* last = nullptr;
@@ -124,13 +125,13 @@ TEST_CASE("empty_cache keeps what is in use") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   auto* keep = static_cast<char*>(a.Allocate(3 * kMiB, t.stream()));
-  keep[0] = 7;
+  test::WriteByte(*t.backend, keep, 7);
   a.Free(a.Allocate(50 * kMiB, t.stream()));
   a.Free(a.Allocate(3 * kMiB, t.stream()));
   CHECK(a.Stats().reserved_bytes.all.current == 70 * kMiB);
   a.EmptyCache();
   CHECK(a.Stats().reserved_bytes.all.current == 20 * kMiB);
-  CHECK(keep[0] == 7);
+  CHECK(test::ReadByte(*t.backend, keep) == 7);
   a.Free(keep);
   a.EmptyCache();
   CHECK(a.Stats().reserved_bytes.all.current == 0);

@@ -14,7 +14,8 @@ namespace {
 class LibraryFolder : public test::TemporaryFolder {
  public:
   void Add(const std::string& level) { std::ofstream(File(level)) << "not really a library"; }
-  std::string File(const std::string& level) const { return path() + "/libnpu_kernels_" + level + ".so"; }
+  std::string File(const std::string& level) const { return path() + "/libnpu_kernels_host_" + level + ".so"; }
+  std::string Plain() const { return path() + "/libnpu_kernels_host.so"; }
 };
 
 }  // namespace
@@ -22,34 +23,46 @@ class LibraryFolder : public test::TemporaryFolder {
 TEST_CASE("the widest library that this level may run is taken") {
   LibraryFolder folder;
   folder.Add("portable");
-  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAmx, /*forced=*/false) == folder.File("portable"));
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAmx, /*forced=*/false) == folder.File("portable"));
   folder.Add("avx2");
   folder.Add("avx512");
-  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAmx, false) == folder.File("avx512"));
-  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAvx512, false) == folder.File("avx512"));
-  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAvx2, false) == folder.File("avx2"));
-  CHECK(ChooseKernelLibrary(folder.path(), Isa::kPortable, false) == folder.File("portable"));
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAmx, false) == folder.File("avx512"));
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx512, false) == folder.File("avx512"));
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, false) == folder.File("avx2"));
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kPortable, false) == folder.File("portable"));
 }
 
 TEST_CASE("a forced level is served by its own library or not at all") {
   LibraryFolder folder;
   folder.Add("portable");
   folder.Add("avx512");
-  CHECK(ChooseKernelLibrary(folder.path(), Isa::kAmx, /*forced=*/true) == folder.File("avx512"));
-  CHECK_THROWS_WITH_AS(ChooseKernelLibrary(folder.path(), Isa::kAvx2, true),
-                       ("no kernel library for ORT_NPU_ISA=avx2: expected " + folder.File("avx2") +
-                        "; build the package with this level in NPU_ISAS or unset ORT_NPU_ISA")
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAmx, /*forced=*/true) == folder.File("avx512"));
+  CHECK_THROWS_WITH_AS(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, true),
+                       ("no kernel library for ORT_NPU_ISA=avx2: expected " + folder.File("avx2") + " or " +
+                        folder.Plain() + "; build the package with this level in NPU_ISAS or unset ORT_NPU_ISA")
                            .c_str(),
                        Error);
 }
 
+TEST_CASE("a backend has its own libraries, and may have one for every processor") {
+  LibraryFolder folder;
+  folder.Add("avx2");
+  const std::string other = folder.path() + "/libnpu_kernels_other.so";
+  CHECK_THROWS_WITH_AS(ChooseKernelLibrary(folder.path(), "other", Isa::kAvx2, false), doctest::Contains(other.c_str()),
+                       Error);
+  std::ofstream(other) << "not really a library";
+  CHECK(ChooseKernelLibrary(folder.path(), "other", Isa::kAvx2, /*forced=*/true) == other);
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, false) == folder.File("avx2"));
+}
+
 TEST_CASE("without any library the message says where they were looked for") {
   LibraryFolder folder;
-  CHECK_THROWS_WITH_AS(ChooseKernelLibrary(folder.path(), Isa::kAvx2, /*forced=*/false),
-                       ("no kernel library for this machine, avx2: expected " + folder.File("avx2") + " or " +
-                        folder.File("portable") + "; build the package with this level in NPU_ISAS")
-                           .c_str(),
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, /*forced=*/false),
+      ("no kernel library for this machine, avx2: expected " + folder.File("avx2") + " or " + folder.File("portable") +
+       " or " + folder.Plain() + "; build the package with this level in NPU_ISAS")
+          .c_str(),
+      Error);
 }
 
 }  // namespace npu

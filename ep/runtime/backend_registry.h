@@ -1,0 +1,26 @@
+// Backends by name. Each registers itself beside its own code; nobody keeps a list.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ep/runtime/backend.h"
+
+namespace npu {
+
+struct BackendEntry {
+  std::string name;
+  std::string kernels;                 // whose kernel libraries it loads, libnpu_kernels_<kernels>[_<isa>].so
+  std::unique_ptr<Backend> (*make)();  // from the environment
+};
+
+// To be called by a static initialiser of libnpu_runtime.so. Throws when the name is taken.
+bool RegisterBackend(BackendEntry entry);
+
+// Throws Error(kInvalidArgument) with the names there are.
+const BackendEntry& FindBackend(const std::string& name);
+
+// What ORT_NPU_BACKEND names; without it, host.
+const BackendEntry& BackendFromEnvironment();
+
+}  // namespace npu

@@ -1,0 +1,25 @@
+// The host backend with device memory that only launches and copies may touch: ORT_NPU_GUARD_MEMORY=1.
+#pragma once
+
+#include "ep/runtime/host/device_pages.h"
+#include "ep/runtime/host/host_backend.h"
+
+namespace npu {
+
+class GuardedBackend : public HostBackend {
+ public:
+  using HostBackend::HostBackend;
+
+  void* AllocDevice(int device, size_t bytes) override;
+  void FreeDevice(int device, void* ptr, size_t bytes) override;
+  bool MapDevice(int device, void* ptr, size_t bytes) override;
+  void UnmapDevice(int device, void* ptr, size_t bytes) override;
+
+  void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes) override;
+  void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) override;
+
+ private:
+  DevicePages pages_;
+};
+
+}  // namespace npu
