@@ -1,0 +1,28 @@
+// What the definitions of pools share.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/pooling/windows.h"
+
+namespace npu::pooling {
+
+// The attributes that Sliding reads, and `more`.
+inline std::vector<AttrDef> SlidingAttributes(std::vector<AttrDef> more) {
+  std::vector<AttrDef> all = {{.name = "kernel_shape", .kind = AttrDef::Kind::kInts, .required = true},
+                              IntsAttribute("strides"),
+                              IntsAttribute("pads"),
+                              StringAttribute("auto_pad", "NOTSET"),
+                              IntAttribute("ceil_mode", 0)};
+  for (AttrDef& attribute : more) all.push_back(std::move(attribute));
+  return all;
+}
+
+// One window over all spatial positions.
+inline std::vector<Axis> GlobalAxes(const char* op, const Shape& input) {
+  return AdaptiveAxes(op, input, std::vector<int64_t>(std::max(input.rank() - 2, 0), 1));
+}
+
+}  // namespace npu::pooling

@@ -1,0 +1,181 @@
+"""Max and average pools against windows taken one by one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from onnx_nodes import FLOATS, Node, assert_close, dtype_of, random, run_npu
+
+MAX_TYPES = [*FLOATS, "int8", "uint8"]
+# (spatial shape, attributes)
+WINDOWS = [
+    ((9,), {"kernel_shape": [3]}),
+    ((50,), {"kernel_shape": [20], "strides": [7], "pads": [3, 11]}),
+    ((200,), {"kernel_shape": [130], "strides": [9]}),
+    ((8, 9), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 2, 1]}),
+    ((7, 40), {"kernel_shape": [2, 5], "strides": [3, 2], "pads": [1, 4, 0, 3]}),
+    ((11, 13), {"kernel_shape": [3, 2], "dilations": [2, 4], "pads": [2, 1, 1, 1]}),
+    ((6, 7), {"kernel_shape": [3, 3], "strides": [2, 3], "ceil_mode": 1}),
+    ((5, 5), {"kernel_shape": [2, 2], "strides": [4, 4], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
+    ((1, 1), {"kernel_shape": [1, 1]}),
+    ((2, 8), {"kernel_shape": [2, 3], "dilations": [3, 1], "pads": [1, 0, 1, 0]}),  # sees no row
+    ((4, 5, 6), {"kernel_shape": [2, 3, 2], "strides": [1, 2, 3], "pads": [1, 2, 0, 0, 1, 1]}),
+    ((3, 3, 3, 4), {"kernel_shape": [2, 2, 2, 3], "pads": [1, 0, 0, 0, 0, 0, 1, 2]}),
+]
+
+
+def axis_windows(n: int, d: int, attributes: dict) -> list[list[int]]:
+    """The positions of each window along axis d, those in the padding included."""
+    rank = len(attributes["kernel_shape"])
+    kernel = attributes["kernel_shape"][d]
+    stride = attributes.get("strides", [1] * rank)[d]
+    dilation = attributes.get("dilations", [1] * rank)[d]
+    pads = attributes.get("pads", [0] * 2 * rank)
+    before, after = pads[d], pads[d + rank]
+    room = n + before + after - (kernel - 1) * dilation - 1
+    count = (math.ceil if attributes.get("ceil_mode") else math.floor)(room / stride) + 1
+    starts = [o * stride - before for o in range(count) if o * stride - before < n]
+    return [[p for p in range(s, s + kernel * dilation, dilation) if p < n + after] for s in starts]
+
+
+def pool(x: np.ndarray, attributes: dict, reduce) -> np.ndarray:
+    """reduce(elements [N, C, n], their flat indices in the plane, positions with the padding)."""
+    spatial = x.shape[2:]
+    axes = [axis_windows(n, d, attributes) for d, n in enumerate(spatial)]
+    flat = x.reshape(*x.shape[:2], -1)
+    results = []
+    for windows in itertools.product(*axes):
+        inside = [
+            np.ravel_multi_index(p, spatial)
+            for p in itertools.product(*windows)
+            if all(0 <= i < n for i, n in zip(p, spatial, strict=True))
+        ]
+        padded = math.prod(map(len, windows))
+        inside = np.array(inside, np.int64)
+        results.append(reduce(flat[:, :, inside], inside, padded))
+    return np.stack(results, -1).reshape(*x.shape[:2], *map(len, axes))
+
+
+def greatest(least):
+    return lambda e, *_: e.max(-1) if e.shape[-1] else np.full(e.shape[:2], least)
+
+
+@pytest.mark.parametrize("dtype", MAX_TYPES)
+@pytest.mark.parametrize("spatial, attributes", WINDOWS, ids=str)
+def test_max_pool(spatial, attributes, dtype) -> None:
+    x = random(np.random.default_rng(3), dtype, 2, 3, *spatial, low=-90, high=90)
+    least = -np.inf if dtype in FLOATS else np.iinfo(dtype).min
+    expected = pool(x, attributes, greatest(least))
+    assert_close(run_npu("MaxPool", [x], opset=22, **attributes)[0], expected, dtype)
+    if attributes.get("dilations") == [3, 1]:
+        return  # a window that sees nothing has no place of a greatest
+    # With indices: those of the greatest, counted through all planes in either order.
+    for order in (0, 1):
+        y, at = run_npu("MaxPool", [x], 2, opset=22, storage_order=order, **attributes)
+        assert_close(y, expected, dtype)
+        plane = math.prod(spatial)
+        offset = np.arange(6).reshape(2, 3, *[1] * len(spatial)) * plane
+        places = np.unravel_index(at - offset, spatial, order="F" if order else "C")
+        n, c = np.indices(y.shape)[:2]
+        np.testing.assert_array_equal(x[(n, c, *places)], y)
+
+
+@pytest.mark.parametrize("padded", [0, 1])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("spatial, attributes", WINDOWS, ids=str)
+def test_average_pool(spatial, attributes, dtype, padded) -> None:
+    x = random(np.random.default_rng(4), dtype, 2, 3, *spatial, low=1, high=2)
+    expected = pool(
+        x.astype(np.float64),
+        attributes,
+        lambda e, _, count: e.sum(-1) / max(1, count if padded else e.shape[-1]),
+    )
+    got = run_npu("AveragePool", [x], opset=22, count_include_pad=padded, **attributes)[0]
+    assert_close(got, expected, dtype, factor=4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 2, 30, 41), (2, 1, 3, 4, 5), (3, 2, 1, 1)])
+def test_global_pools(shape, dtype) -> None:
+    x = random(np.random.default_rng(5), dtype, *shape, low=1, high=2)
+    axes = tuple(range(2, len(shape)))
+    wide = x.astype(np.float64)
+    assert_close(run_npu("GlobalMaxPool", [x], opset=22)[0], wide.max(axes, keepdims=True), dtype)
+    average = run_npu("GlobalAveragePool", [x], opset=22)[0]
+    assert_close(average, wide.mean(axes, keepdims=True), dtype, factor=8)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width, kernel", [(9, 3), (300, 200)])
+def test_a_nan_is_the_greatest(dtype, width, kernel) -> None:
+    x = np.zeros((1, 1, width), dtype_of(dtype))
+    x[..., 1] = np.nan
+    x[..., width // 2] = np.inf
+    y = run_npu("MaxPool", [x], opset=22, kernel_shape=[kernel])[0].astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(y[0, 0]), np.arange(y.size) <= 1)
+    y, at = run_npu("MaxPool", [x], 2, opset=22, kernel_shape=[kernel])
+    assert np.isnan(y[0, 0, 0].astype(np.float32)) and at[0, 0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    "auto_pad, before", [("SAME_UPPER", 0), ("SAME_LOWER", 1), ("VALID", None)]
+)
+def test_auto_pad(auto_pad, before) -> None:
+    x = random(np.random.default_rng(6), "float32", 1, 2, 8, 8)
+    pads = [] if before is None else [before, before, 1 - before, 1 - before]
+    explicit = {"kernel_shape": [3, 2], "strides": [2, 1], **({"pads": pads} if pads else {})}
+    if before is not None:
+        explicit["pads"] = [before, before, 1 - before, 1 - before]
+    expected = pool(x, explicit, greatest(-np.inf))
+    explicit.pop("pads", None)
+    got = run_npu("MaxPool", [x], opset=22, auto_pad=auto_pad, **explicit)[0]
+    assert_close(got, expected, "float32")
+
+
+def test_no_samples() -> None:
+    empty = np.zeros((0, 3, 4, 5), np.float32)
+    assert run_npu("MaxPool", [empty], kernel_shape=[2, 2])[0].shape == (0, 3, 3, 4)
+    assert run_npu("AveragePool", [empty], kernel_shape=[2, 2])[0].shape == (0, 3, 3, 4)
+    assert run_npu("GlobalAveragePool", [empty])[0].shape == (0, 3, 1, 1)
+
+
+HUGE = 2**62
+HOSTILE = [
+    ({"kernel_shape": [0, 2]}, "kernel_shape from 1"),
+    ({"kernel_shape": [-1, 2]}, "kernel_shape from 1"),
+    ({"kernel_shape": [HUGE, 2]}, "kernel_shape from 1"),
+    ({"kernel_shape": [2, 2], "strides": [0, 1]}, "strides from 1"),
+    ({"kernel_shape": [2, 2], "strides": [1]}, "2 strides"),
+    ({"kernel_shape": [2, 2], "dilations": [0, 1]}, "dilations from 1"),
+    ({"kernel_shape": [2, 2], "dilations": [HUGE, HUGE]}, "dilations from 1"),
+    ({"kernel_shape": [2, 2], "pads": [-1, 0, 0, 0]}, "pads from 0"),
+    ({"kernel_shape": [2, 2], "pads": [2, 0, 0, 0]}, "pads smaller than the kernel"),
+    ({"kernel_shape": [2, 2], "pads": [0, 0]}, "4 pads"),
+    ({"kernel_shape": [2, 2], "auto_pad": "SOME"}, "auto_pad NOTSET"),
+    ({"kernel_shape": [9, 9]}, "window that fits"),
+    ({"kernel_shape": [2**30, 2**30], "dilations": [2**30, 2**30]}, "window that fits"),
+    ({"kernel_shape": [2]}, "spatial dimensions"),
+]
+
+
+@pytest.mark.parametrize("attributes, message", HOSTILE, ids=str)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_hostile_attributes(op, attributes, message) -> None:
+    """Refused by onnx's shape inference or by the kernel, which stays usable."""
+    x = np.ones((1, 1, 4, 4), np.float32)
+    with pytest.raises(
+        Exception, match=rf"\[{op}\] expected .*{message}|ShapeInference|shape inference"
+    ):
+        Node(op, [x], opset=22, **attributes)(x)
+    assert run_npu(op, [x], opset=22, kernel_shape=[4, 4])[0].item() == 1
+
+
+def test_a_huge_window_over_little_is_quick() -> None:
+    x = np.ones((1, 1, 4, 4), np.float32)
+    big = 2**29
+    pads = [big - 4, big - 4, 0, 0]
+    got = run_npu("MaxPool", [x], opset=22, kernel_shape=[big, big], strides=[big, big], pads=pads)
+    assert got[0].shape == (1, 1, 1, 1) and got[0].item() == 1
