@@ -1,14 +1,14 @@
-// Normalisation of groups of channels: statistics in double, the rest in float, rounded once.
+// Normalisation of groups of channels, and its gradients of torch's own operators.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
 #include <array>
-#include <cmath>
 #include <tuple>
 #include <vector>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/map.h"
 #include "python/csrc/torch/operators.h"
 
@@ -33,48 +33,12 @@ Three GroupNorm(const at::Tensor& input, const MaybeTensor& weight, const MaybeT
                 int64_t channels, int64_t positions, int64_t groups, double epsilon) {
   CheckGroups(input, weight, n, channels, positions, groups);
   CheckGroups(input, bias, n, channels, positions, groups);
-  const at::ScalarType dtype = input.scalar_type(), wide = AccumulateType(dtype);
-  const at::Tensor out = Empty(input.sizes(), dtype, input);
-  const at::Tensor mean = Empty({n, groups}, wide, input), rstd = Empty({n, groups}, wide, input);
-  const at::Tensor x = Dense(input), scale = Has(weight) ? Dense(*weight, wide) : at::Tensor(),
-                   shift = Has(bias) ? Dense(*bias, wide) : at::Tensor();
-  DispatchFloats(dtype, [&]<class T>(T) {
-    using R = Real<T>;
-    const auto numbers = [](const at::Tensor& t) {
-      return t.defined() ? static_cast<const R*>(t.const_data_ptr()) : nullptr;
-    };
-    StreamOf(out).Launch(
-        "group_norm",
-        [=, rows = n * groups, each = channels / groups, from = static_cast<const T*>(x.const_data_ptr()),
-         by = numbers(scale), plus = numbers(shift), to = static_cast<T*>(out.mutable_data_ptr()),
-         means = static_cast<R*>(mean.mutable_data_ptr()), rstds = static_cast<R*>(rstd.mutable_data_ptr())] {
-          const int64_t size = each * positions;
-          ParallelFor(rows, 16384 / (size + 1) + 1, [&](int64_t begin, int64_t end) {
-            for (int64_t row = begin; row < end; ++row) {
-              const T* in = from + row * size;
-              double sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum)
-              for (int64_t i = 0; i < size; ++i) sum += static_cast<double>(static_cast<R>(in[i]));
-              const double centre = sum / static_cast<double>(size);
-#pragma omp simd reduction(+ : squares)
-              for (int64_t i = 0; i < size; ++i) {
-                const double way = static_cast<double>(static_cast<R>(in[i])) - centre;
-                squares += way * way;
-              }
-              means[row] = static_cast<R>(centre);
-              rstds[row] = static_cast<R>(1 / std::sqrt(squares / static_cast<double>(size) + epsilon));
-              for (int64_t k = 0; k < each; ++k) {
-                const int64_t channel = row % groups * each + k;
-                const R factor = by == nullptr ? rstds[row] : rstds[row] * by[channel];
-                const R addend = plus == nullptr ? R{0} : plus[channel];
-                for (int64_t i = k * positions; i < (k + 1) * positions; ++i)
-                  to[row * size + i] = static_cast<T>((static_cast<R>(in[i]) - means[row]) * factor + addend);
-              }
-            }
-          });
-        });
-  });
-  return {out, mean, rstd};
+  KernelCall call("GroupNormalization", "npu.aten");
+  call.In(Dense(input), {n, channels, positions});
+  for (const MaybeTensor& t : {weight, bias})
+    Has(t) ? call.In(Dense(*t, AccumulateType(input.scalar_type())), {channels}) : call.Absent();
+  const std::vector<at::Tensor> results = call.Set("num_groups", groups).Set("epsilon", epsilon).Run(3);
+  return {results[0].view(input.sizes()), results[1], results[2]};
 }
 
 Three GroupNormBackward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& mean, const at::Tensor& rstd,

@@ -1,0 +1,73 @@
+"""GroupNormalization of all floats, shapes and versions, against means over a reshaped array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx_nodes import FLOATS, Node, assert_close, dtype_of, random, run_npu
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
+
+EPSILON = float(np.float32(1e-3))  # an attribute is a float32
+
+
+def normalized(x: np.ndarray, groups: int) -> np.ndarray:
+    grouped = x.astype(np.float64).reshape(len(x), groups, -1)
+    centred = grouped - grouped.mean(-1, keepdims=True)
+    return (centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)).reshape(x.shape)
+
+
+def per_channel(values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64).reshape(-1, *[1] * (x.ndim - 2))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("opset", [18, 21])
+@pytest.mark.parametrize("shape, groups", [((2, 6), 3), ((3, 4, 300), 2), ((1, 6, 5, 7), 6)])
+def test_groups(shape: tuple, groups: int, opset: int, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x = random(rng, dtype, *shape)
+    count = groups if opset == 18 else shape[1]
+    scale, bias = random(rng, dtype, count), random(rng, dtype, count)
+    (y,) = run_npu(
+        "GroupNormalization",
+        [x, scale, bias],
+        opset=opset,
+        num_groups=groups,
+        epsilon=EPSILON,
+    )
+    each = shape[1] // count
+    by, plus = (per_channel(np.repeat(v, each), x) for v in (scale, bias))
+    expected = normalized(x, groups) * by + plus
+    assert y.dtype == dtype_of(dtype)
+    if dtype == "float64":
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
+    else:  # the sum of two terms may cancel: half a unit of the greatest
+        tolerance = {"float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}[dtype]
+        np.testing.assert_allclose(y.astype(np.float64), expected, rtol=0, atol=tolerance)
+
+
+def test_a_common_offset_does_not_cancel() -> None:
+    x = random(np.random.default_rng(1), "float32", 1, 2, 4096) + np.float32(4096)
+    one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
+    (y,) = run_npu("GroupNormalization", [x, one, zero], num_groups=2, epsilon=EPSILON)
+    np.testing.assert_allclose(y, normalized(x, 2), atol=1e-3)
+
+
+def test_no_images() -> None:
+    one = np.ones(4, np.float32)
+    (y,) = run_npu("GroupNormalization", [np.zeros((0, 4, 3), np.float32), one, one], num_groups=2)
+    assert_close(y, np.zeros((0, 4, 3), np.float32), "float32")
+
+
+@pytest.mark.parametrize("groups", [0, -2, 3, 2**40])
+def test_hostile_groups(groups: int) -> None:
+    x, one = np.ones((2, 4, 3), np.float32), np.ones(4, np.float32)
+    with pytest.raises((Fail, InvalidArgument, RuntimeException), match="positive divisor"):
+        Node("GroupNormalization", [x, one, one], num_groups=groups)(x, one, one)
+
+
+@pytest.mark.parametrize("lengths", [(3, 4), (4, 5), (2, 2)])
+def test_hostile_weights(lengths: tuple) -> None:
+    x, scale, bias = np.ones((2, 4, 3), np.float32), *[np.ones(n, np.float32) for n in lengths]
+    with pytest.raises((Fail, InvalidArgument, RuntimeException), match="of shape"):
+        Node("GroupNormalization", [x, scale, bias], num_groups=2)(x, scale, bias)
