@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import import_circles
+import loops_outside_kernels
 import one_definition
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,6 +112,13 @@ def check_import_circles(_fix: bool, _: list[Path]) -> bool:
     return not found
 
 
+def check_loops(_fix: bool, files: list[Path]) -> bool:
+    """No launch and no parallel loop outside the kernel library."""
+    lines = list(loops_outside_kernels.found(ROOT, files))
+    print("".join(f"{line}\n" for line in lines), end="")
+    return not lines
+
+
 CHECKS = {
     "ruff format": check_ruff_format,
     "ruff lint": check_ruff_lint,
@@ -120,6 +128,7 @@ CHECKS = {
     "links": check_links,
     "one definition": check_one_definition,
     "import circles": check_import_circles,
+    "loops outside kernels": check_loops,
 }
 
 

@@ -8,6 +8,7 @@
 
 #include "ep/runtime/current.h"
 #include "ep/runtime/lent_memory.h"
+#include "ep/runtime/staged_copy.h"
 #include "ep/runtime/worker_thread.h"
 #include "python/csrc/counters.h"
 #include "python/csrc/module.h"
@@ -158,13 +159,8 @@ void CopyFromHost(int device, uintptr_t dst, const py::buffer& source, uintptr_t
   const auto bytes = static_cast<size_t>(info.size * info.itemsize);
   if (bytes == 0) return;
   CheckRange(device, dst, bytes);
-  // The caller's buffer may go before the copy runs, as with a pageable transfer of any device.
-  auto staged = std::make_shared<std::vector<char>>(static_cast<const char*>(info.ptr),
-                                                    static_cast<const char*>(info.ptr) + bytes);
-  py::gil_scoped_release release;
-  StreamArgument(device, stream)
-      .Launch("copy", Task([=] { std::memcpy(reinterpret_cast<void*>(dst), staged->data(), bytes); }),
-              /*held_bytes=*/bytes);
+  py::gil_scoped_release release;  // `info` holds the buffer
+  LaunchStagedCopy(StreamArgument(device, stream), reinterpret_cast<void*>(dst), info.ptr, bytes);
 }
 
 py::bytes CopyToHost(int device, uintptr_t src, size_t bytes, uintptr_t stream) {

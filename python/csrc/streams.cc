@@ -6,6 +6,7 @@
 
 #include "ep/runtime/current.h"
 #include "ep/runtime/external_event.h"
+#include "ep/runtime/sleep.h"
 #include "python/csrc/module.h"
 #include "python/csrc/stream_argument.h"
 
@@ -62,10 +63,7 @@ void BindStreams(py::module_& m) {
       "find_stream_by_id", [](int d, uint64_t id) { return GetDevice(d).FindStream(id); }, "device"_a, "id"_a,
       kBorrowed);
   m.def(
-      "sleep",
-      [](Stream& stream, int64_t nanoseconds) {
-        stream.Launch("sleep", [time = std::chrono::nanoseconds(nanoseconds)] { std::this_thread::sleep_for(time); });
-      },
+      "sleep", [](Stream& stream, int64_t nanoseconds) { LaunchSleep(stream, std::chrono::nanoseconds(nanoseconds)); },
       "stream"_a, "nanoseconds"_a, no_gil);
   m.def("caller_stream", &CallerStream, "device"_a);
   m.def("stop_device", [](int d) { GetDevice(d).Stop(); }, "device"_a);

@@ -10,9 +10,11 @@
 #include <tuple>
 #include <vector>
 
+#include "ep/runtime/thread_pool.h"
 #include "python/csrc/torch/elementwise.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
 namespace {

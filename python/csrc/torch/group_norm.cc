@@ -9,7 +9,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/kernel_call.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
 
 namespace npu::aten {

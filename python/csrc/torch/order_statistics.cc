@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
 
 namespace npu::aten {

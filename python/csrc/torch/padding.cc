@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/resample.h"
 #include "python/csrc/torch/structured.h"

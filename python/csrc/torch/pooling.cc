@@ -22,7 +22,7 @@
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/kernel_call.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 

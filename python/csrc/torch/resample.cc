@@ -3,7 +3,9 @@
 #include <array>
 #include <utility>
 
-#include "python/csrc/torch/map.h"
+#include "ep/runtime/thread_pool.h"
+#include "python/csrc/torch/numbers.h"
+#include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
-#include "python/csrc/torch/map.h"
+#include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/scatter.h"
 #include "python/csrc/torch/structured.h"

@@ -4,13 +4,10 @@
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <type_traits>
 
-#include "ep/runtime/thread_pool.h"
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/storage.h"
-#include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
 
@@ -49,17 +46,6 @@ inline bool IsNumber(at::ScalarType dtype) {
 // What numbers of type T are computed in.
 template <class T>
 using Real = std::conditional_t<std::is_integral_v<T> || std::is_same_v<T, double>, T, float>;
-
-// out[i] = f(i) for all elements of `out`, which is dense and of type T, on its stream.
-template <class T, class F>
-void LaunchMap(const char* op, const at::Tensor& out, F f) {
-  constexpr int64_t kGrain = 4096;
-  StreamOf(out).Launch(op, [to = static_cast<T*>(out.mutable_data_ptr()), n = out.numel(), f] {
-    ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = f(i);
-    });
-  });
-}
 
 // `out` itself where it is dense and of `dtype`, else memory for what is to be copied into it.
 inline at::Tensor DenseTarget(const at::Tensor& out, at::ScalarType dtype) {

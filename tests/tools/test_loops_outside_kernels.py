@@ -1,0 +1,39 @@
+"""tools/loops_outside_kernels.py finds launches and parallel loops in the bindings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+import loops_outside_kernels
+
+
+def lines(root: Path, place: str, text: str) -> list[str]:
+    path = root / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return list(loops_outside_kernels.found(root, [path]))
+
+
+def test_launches_and_loops_are_found_by_line(tmp_path):
+    text = (
+        "// stream.Launch(\nvoid F() {\n  StreamOf(x).Launch(op, f);\n  ParallelFor(n, 1, g);\n}\n"
+    )
+    assert lines(tmp_path, "python/csrc/torch/a.cc", text) == [
+        "python/csrc/torch/a.cc:3: launches on a stream: belongs into ep/kernels",
+        "python/csrc/torch/a.cc:4: runs a parallel loop: belongs into ep/kernels",
+    ]
+    assert len(lines(tmp_path, "python/csrc/b.cc", "stream->Launch(op, f);")) == 1
+
+
+def test_functions_of_that_name_and_kernels_are_left_alone(tmp_path):
+    assert lines(tmp_path, "python/csrc/c.cc", "Launch(call); AddLaunch(span);") == []
+    assert lines(tmp_path, "ep/kernels/d.cc", "ctx.Launch(op, f); ParallelFor(n, 1, g);") == []
+
+
+def test_no_exception_is_left_over():
+    root = Path(__file__).resolve().parents[2]
+    names = {path.name for path in (root / "python" / "csrc" / "torch").iterdir()}
+    assert names >= loops_outside_kernels.NOT_MOVED_YET

@@ -1,0 +1,36 @@
+"""Launches and loops over elements outside the kernel library.
+
+A loop in the bindings is compiled for one instruction-set level and unknown to the operator
+registry: sessions would never get it. Bindings call operators, or functions of ep/runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# A launch on a stream, a parallel loop, a tensor's memory as elements of the device.
+_PATTERNS = {
+    "launches on a stream": re.compile(r"(?:\.|->)Launch\(|\bStreamOf\([^)]*\)\s*\.Launch\("),
+    "runs a parallel loop": re.compile(r"\bParallelFor\("),
+}
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+# To be moved into ep/kernels as GridSample and Resize.
+NOT_MOVED_YET = frozenset({"grid_sampler.cc", "resample.cc"})
+
+
+def found(root: Path, files: Iterable[Path]) -> Iterator[str]:
+    """Yield a line for each launch or loop in the C++ files of python/."""
+    for path in files:
+        place = path.relative_to(root)
+        if place.parts[0] != "python" or path.suffix not in (".cc", ".h"):
+            continue
+        if path.name in NOT_MOVED_YET:
+            continue
+        text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), path.read_text())
+        for what, pattern in _PATTERNS.items():
+            for match in pattern.finditer(text):
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{place}:{line}: {what}: belongs into ep/kernels"
