@@ -79,6 +79,8 @@ LESS = {
     ("Softmax", "output"),
     ("LayerNormalization", "Mean"),  # bfloat16 statistics (stash_type 16)
     ("LayerNormalization", "InvStdDev"),
+    ("GridSample", "X"),  # integers, bool
+    ("GridSample", "Y"),
 }
 
 
