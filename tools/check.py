@@ -119,6 +119,18 @@ def check_loops(_fix: bool, files: list[Path]) -> bool:
     return not lines
 
 
+def check_test_names(_fix: bool, files: list[Path]) -> bool:
+    """No two test files share a name: pytest imports them by it."""
+    places: dict[str, list[Path]] = {}
+    for path in files:
+        if path.name.startswith("test_") and path.suffix == ".py":
+            places.setdefault(path.name, []).append(path.relative_to(ROOT))
+    shared = [paths for paths in places.values() if len(paths) > 1]
+    for paths in shared:
+        print(f"{' and '.join(map(str, paths))}: pytest takes one name once; rename one of them")
+    return not shared
+
+
 CHECKS = {
     "ruff format": check_ruff_format,
     "ruff lint": check_ruff_lint,
@@ -129,6 +141,7 @@ CHECKS = {
     "one definition": check_one_definition,
     "import circles": check_import_circles,
     "loops outside kernels": check_loops,
+    "test names": check_test_names,
 }
 
 

@@ -115,6 +115,7 @@ with torch.npu.graph(graph):
     y = (x @ x.T).relu()
 for _ in range(3):
     graph.replay()
+side.wait_stream(torch.npu.current_stream())
 with torch.npu.stream(side):
     z = torch.cat([y, y + 1], 1)
 torch.npu.synchronize()
