@@ -17,8 +17,8 @@ _PATTERNS = {
 }
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
-# To be moved into ep/kernels as GridSample and Resize.
-NOT_MOVED_YET = frozenset({"grid_sampler.cc", "resample.cc"})
+# To be moved into ep/kernels as GridSample.
+NOT_MOVED_YET = frozenset({"grid_sampler.cc"})
 
 
 def found(root: Path, files: Iterable[Path]) -> Iterator[str]:
