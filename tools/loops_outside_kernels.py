@@ -17,17 +17,12 @@ _PATTERNS = {
 }
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
-# To be moved into ep/kernels as Resize.
-NOT_MOVED_YET = frozenset({"resample.cc"})
-
 
 def found(root: Path, files: Iterable[Path]) -> Iterator[str]:
     """Yield a line for each launch or loop in the C++ files of python/."""
     for path in files:
         place = path.relative_to(root)
         if place.parts[0] != "python" or path.suffix not in (".cc", ".h"):
-            continue
-        if path.name in NOT_MOVED_YET:
             continue
         text = _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), path.read_text())
         for what, pattern in _PATTERNS.items():

@@ -64,6 +64,8 @@ def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
         if opset.domain == "":
             opset.version = min(opset.version, NEWEST_OPSET)
     for k, value in enumerate(out.graph.input):  # known shapes would let Shape be folded away
+        if value.name == "sizes":  # of Resize: onnx's shape inference takes an unknown length for 0
+            continue
         for d, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.dim_param = f"d{k}_{d}"
     return out

@@ -19,13 +19,14 @@
 #include <ATen/ops/replication_pad3d_ops.h>
 #include <torch/library.h>
 
-#include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
-#include "python/csrc/torch/resample.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
@@ -40,30 +41,27 @@ std::vector<int64_t> PaddedSizes(const at::Tensor& self, at::IntArrayRef padding
   return sizes;
 }
 
-Taps BorderTaps(Border border, int64_t in, int64_t before, int64_t after) {
-  Taps taps{in, 1, {}, {}};
-  for (int64_t p = -before; p < in + after; ++p) {
-    const int64_t mirrored = (in - 1) - std::abs((in - 1) - std::abs(p));
-    const int64_t from = border == Border::kReflection ? mirrored : std::clamp<int64_t>(p, 0, in - 1);
-    TORCH_CHECK(from >= 0 && from < in, "expected a padding below the size ", in, ", got (", before, ", ", after, ")");
-    taps.from.push_back(from);
+// The operators' pads: those before each dimension, then those after.
+std::vector<int64_t> PadsOf(int64_t rank, at::IntArrayRef padding) {
+  std::vector<int64_t> pads(static_cast<size_t>(2 * rank));
+  for (size_t d = 0; d < padding.size() / 2; ++d) {
+    pads[static_cast<size_t>(rank) - 1 - d] = padding[2 * d];
+    pads[static_cast<size_t>(2 * rank) - 1 - d] = padding[2 * d + 1];
   }
-  return taps;
+  return pads;
 }
-std::vector<Taps> PaddedAxes(Border border, const at::Tensor& self, at::IntArrayRef padding) {
-  const auto rank = static_cast<int64_t>(padding.size() / 2);
-  std::vector<Taps> axes;
-  for (int64_t d = rank - 1; d >= 0; --d)
-    axes.push_back(BorderTaps(border, self.size(-1 - d), padding[static_cast<size_t>(2 * d)],
-                              padding[static_cast<size_t>(2 * d + 1)]));
-  return axes;
+std::string NameOf(Border border) { return border == Border::kReflection ? "reflect" : "edge"; }
+
+void LaunchPad(Border border, const at::Tensor& self, at::IntArrayRef padding, at::Tensor& out) {
+  if (out.numel() == 0) return;
+  KernelCall("Pad").In(Dense(self)).Host(PadsOf(self.dim(), padding)).Set("mode", NameOf(border)).Into(out);
 }
 
 template <class Meta, class Op, Border border>
 at::Tensor& Pad(const at::Tensor& self, at::IntArrayRef padding, at::Tensor& out) {
   Infer<Meta>(out, self, padding);
   if (!IsNumber(self.scalar_type())) return FallBack<Op>(self, padding, out);
-  Resample("pad", PaddedAxes(border, self, padding), self, out);
+  LaunchPad(border, self, padding, out);
   return out;
 }
 
@@ -86,7 +84,7 @@ at::Tensor& ReflectionPad2dOut(const at::Tensor& self, at::IntArrayRef padding, 
               " is too small: padded by ", padding, " it would be ", sizes);
   at::native::resize_output(out, sizes);
   if (!IsNumber(self.scalar_type())) return FallBack<at::_ops::reflection_pad2d_out>(self, padding, out);
-  Resample("pad", PaddedAxes(Border::kReflection, self, padding), self, out);
+  LaunchPad(Border::kReflection, self, padding, out);
   return out;
 }
 at::Tensor ReflectionPad2d(const at::Tensor& self, at::IntArrayRef padding) {
@@ -104,7 +102,18 @@ at::Tensor& PadBackwardOut(const at::Tensor& grad, const at::Tensor& self, at::I
               grad.sizes());
   at::native::resize_output(out, self.sizes());
   if (!IsRealFloat(self.scalar_type())) return FallBack<Op>(grad, self, padding, out);
-  ResampleBackward("pad_backward", PaddedAxes(border, self, padding), grad, out);
+  if (out.numel() == 0) return out;
+  for (size_t d = 0; border == Border::kReflection && d < rank; ++d) {
+    const int64_t size = self.size(-1 - static_cast<int64_t>(d));
+    TORCH_CHECK(padding[2 * d] < size && padding[2 * d + 1] < size, "expected a padding below the size ", size,
+                ", got (", padding[2 * d], ", ", padding[2 * d + 1], ")");
+  }
+  KernelCall("PadGrad", "npu.aten")
+      .In(Dense(grad))
+      .Host(self.sizes().vec())
+      .Host(PadsOf(self.dim(), padding))
+      .Set("mode", NameOf(border))
+      .Into(out);
   return out;
 }
 template <class Op, Border border>
