@@ -8,7 +8,7 @@
 
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
-#include "ep/kernels/resample/axis_taps.h"
+#include "ep/kernels/resample/coordinate_taps.h"
 
 namespace npu::resample {
 
@@ -72,7 +72,7 @@ class GridSampler {
   // The point's coordinates are in the order width, height, depth.
   template <class C, class G, class F>
   void ForEachTap(const G* point, const F& f) const {
-    AxisTaps<C> taps[kMaxDims];
+    CoordinateTaps<C> taps[kMaxDims];
     for (int d = 0; d < dims_; ++d) {
       const int axis = kMaxDims - 1 - d;
       taps[axis] = TapsAt(static_cast<C>(Widened(point[d])), sizes_[axis], how_);

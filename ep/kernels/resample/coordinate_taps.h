@@ -17,7 +17,7 @@ struct Sampling {
 };
 
 template <class C>
-struct AxisTaps {
+struct CoordinateTaps {
   int count = 1;
   int64_t position[4] = {0};  // -1: outside, where nothing is
   C weight[4] = {1};
@@ -80,22 +80,22 @@ struct CubicConvolution {
 
 // Padding applies to each tap: the weights are those of the point where it lies, inside or not.
 template <class C>
-AxisTaps<C> CubicTapsAt(C coordinate, int64_t size, const Sampling& how) {
+CoordinateTaps<C> CubicTapsAt(C coordinate, int64_t size, const Sampling& how) {
   using Cubic = CubicConvolution<C>;
   C slope = 0, unused = 0;
   const C x = Unnormalized(coordinate, size, how.align_corners, &slope);
   const C low = std::floor(x), t = x - low;
-  AxisTaps<C> taps{.count = 4,
-                   .weight = {Cubic::Far(1 + t), Cubic::Near(t), Cubic::Near(1 - t), Cubic::Far(2 - t)},
-                   .slope = {slope * Cubic::FarSlope(1 + t), slope * Cubic::NearSlope(t),
-                             -slope * Cubic::NearSlope(1 - t), -slope * Cubic::FarSlope(2 - t)}};
+  CoordinateTaps<C> taps{.count = 4,
+                         .weight = {Cubic::Far(1 + t), Cubic::Near(t), Cubic::Near(1 - t), Cubic::Far(2 - t)},
+                         .slope = {slope * Cubic::FarSlope(1 + t), slope * Cubic::NearSlope(t),
+                                   -slope * Cubic::NearSlope(1 - t), -slope * Cubic::FarSlope(2 - t)}};
   for (int i = 0; i < 4; ++i)
     taps.position[i] = PositionOf(Padded(low + static_cast<C>(i - 1), size, how, &unused), size);
   return taps;
 }
 
 template <class C>
-AxisTaps<C> TapsAt(C coordinate, int64_t size, const Sampling& how) {
+CoordinateTaps<C> TapsAt(C coordinate, int64_t size, const Sampling& how) {
   if (coordinate != coordinate) coordinate = -1;  // as torch documents NaN
   if (how.interpolation == Interpolation::kCubic) return CubicTapsAt(coordinate, size, how);
   C slope = 0;
