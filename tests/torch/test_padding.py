@@ -31,6 +31,15 @@ def test_padding_refuses_more_than_there_is():
         torch.ops.aten.reflection_pad2d_backward(torch.ones(1, 3, 40).npu(), x, [36, 0, 0, 0])
     with pytest.raises(RuntimeError, match="expected a gradient"):
         torch.ops.aten.reflection_pad2d_backward(x, x, [1, 0, 0, 0])
+    far = [2**40, -(2**40)]  # all that is seen is the edge
+    assert torch.equal(torch.ops.aten.replication_pad1d(x, far), x[..., :1].expand(1, 3, 4))
+    grad = torch.ops.aten.replication_pad1d_backward(torch.ones_like(x), x, far).cpu()
+    assert torch.equal(grad, torch.tensor([4.0, 0, 0, 0]).expand(1, 3, 4))
+    farther = [2**62, -(2**62)]
+    with pytest.raises(RuntimeError, match="a dimension in range"):
+        torch.ops.aten.replication_pad1d(x, farther)
+    with pytest.raises(RuntimeError, match="a dimension in range"):
+        torch.ops.aten.replication_pad1d_backward(x, x, farther)
     integers = torch.arange(12).view(1, 3, 4)
     expected = F.pad(integers, (2, 1), mode="reflect")
     assert torch.equal(F.pad(integers.npu(), (2, 1), mode="reflect").cpu(), expected)
