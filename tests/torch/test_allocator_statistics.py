@@ -102,6 +102,7 @@ import torch, onnxruntime_npu
 t = torch.ones(4, device="npu")
 side = torch.npu.Stream()
 t.record_stream(side)
+side.wait_stream(torch.npu.current_stream())
 with torch.npu.stream(side):
     u = t + 1
 torch.npu.synchronize()
