@@ -59,19 +59,37 @@ void Store(void* base, int64_t row_stride_bytes) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));
 }
 
-// Run<c, a, b>: tile c += tile a * tile b.
+// Run<c, a, b>: tile c += tile a * tile b, of kDepth columns of a and rows of b.
 struct DotBf16 {
+  static constexpr int kDepth = 32;
   template <int kC, int kA, int kB>
   static void Run() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
   }
 };
 struct DotFp16 {
+  static constexpr int kDepth = 32;
   // tdpfp16ps, spelt in bytes for assemblers older than AMX-FP16:
   // VEX.128.F2.0F38.W0 5C /r with ModRM.reg = c, ModRM.rm = a, VEX.vvvv = b.
   template <int kC, int kA, int kB>
   static void Run() {
     asm volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" ::"i"(((~kB & 15) << 3) | 3), "i"(0xc0 | (kC << 3) | kA));
+  }
+};
+
+// Sums of int32, which wrap.
+struct DotInt8 {
+  static constexpr int kDepth = 64;
+  template <int kC, int kA, int kB>
+  static void Run() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+  }
+};
+struct DotUInt8Int8 {
+  static constexpr int kDepth = 64;
+  template <int kC, int kA, int kB>
+  static void Run() {
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
   }
 };
 

@@ -54,14 +54,14 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
   out.sliver_rows = kernel.StoredRows(CeilDiv(m, out.slivers));
 
   // Depth: as much of K as lets a useful number of rows stay in the cache.
-  constexpr int64_t kDepthMultiple = 32;
+  const int64_t depth_multiple = std::max<int64_t>(32, ChunkDepth(kernel.sliver_format));
   const int64_t element = ElementBytes(kernel.sliver_format);
   const int64_t rows = std::min<int64_t>(out.slivers * out.sliver_rows, kernel.rows_per_panel);
   int64_t most = SliverBudget() / (rows * element);
   if (!constant_b) most = std::min(most, kPanelScratch / (kPanelColumns * ElementBytes(format)));
-  most = std::max(kDepthMultiple, most / kDepthMultiple * kDepthMultiple);
+  most = std::max(depth_multiple, most / depth_multiple * depth_multiple);
   out.depth_blocks = CeilDiv(k, most);
-  out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), kDepthMultiple) * kDepthMultiple;
+  out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), depth_multiple) * depth_multiple;
   out.depth_blocks = CeilDiv(k, out.depth);
 
   const int64_t sliver_bytes = SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth);

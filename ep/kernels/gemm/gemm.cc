@@ -5,7 +5,9 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 
+#include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/blocking.h"
 #include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/microkernel.h"
@@ -39,7 +41,7 @@ class AlignedBuffer {
 };
 
 struct ThreadScratch {
-  AlignedBuffer a, b, wide_b, sums;
+  AlignedBuffer a, b, wide_b, sums, column_sums, row_sums;
 };
 thread_local ThreadScratch scratch;
 
@@ -50,21 +52,28 @@ constexpr int64_t kPackGrainBytes = 32 << 10;
 // One call: everything that its parts share.
 class Product {
  public:
-  Product(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, DType stored_b, const Result& c,
-          const Epilogue& epilogue)
+  Product(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const void* packed_b, DType stored_b,
+          const Result& c, const Epilogue& epilogue)
       : dtype_(dtype),
+        b_dtype_(b_dtype),
         a_(a),
         b_(b),
         packed_b_(static_cast<const char*>(packed_b)),
         c_(c),
         epilogue_(epilogue),
         format_(FormatOf(stored_b)),
-        kernel_(SelectKernel(format_, a.rows)),
+        kernel_(SelectKernel(dtype, format_, a.rows)),
         blocking_(ChooseBlocking(kernel_, format_, packed_b != nullptr, a.rows, b.columns, a.columns, NumThreads())),
         widen_(format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
         tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_) {}
 
   void Run() {
+    if (format_ == PanelFormat::kQuads) {
+      integers_ = {.a_shift = SliverShift(kernel_.sliver_format, dtype_),
+                   .b_shift = StoredShift(b_dtype_),
+                   .depth = a_.columns,
+                   .row_sums = SumsOfRows()};
+    }
     for (int64_t s = 0; s < blocking_.slivers; s += blocking_.packed_slivers) {
       const int64_t stop = std::min(blocking_.slivers, s + blocking_.packed_slivers);
       PackSlivers(s, stop);
@@ -113,7 +122,7 @@ class Product {
     float* sums = static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_bytes));
     // A finished tile waits until the next one is computed: what tile registers have just stored cannot be loaded at
     // once, and the vector unit has work while the tiles multiply.
-    FinishedTile finished;
+    Tile finished;
 
     for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
       const int64_t k0 = kb * blocking_.depth, depth = DepthOf(kb);
@@ -121,6 +130,7 @@ class Product {
       float* tile = sums;
       for (int64_t p = panel_begin; p < panel_end; ++p) {
         const void* b = PanelOf(p, k0, depth);
+        const int32_t* column_sums = integers_ ? ColumnSums(p, p - panel_begin, panel_end - panel_begin, kb) : nullptr;
         Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
         for (int64_t s = sliver_begin; s < sliver_end; ++s) {
           const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
@@ -130,7 +140,8 @@ class Product {
 
           if (last) {
             Store(finished);
-            finished = {tile, rows, m0, p * kPanelColumns};
+            const int64_t n0 = p * kPanelColumns;
+            finished = {tile, rows, std::min<int64_t>(kPanelColumns, b_.columns - n0), m0, n0, column_sums};
           }
           tile = one_block && tile != sums ? sums : tile + tile_elements;
         }
@@ -139,15 +150,28 @@ class Product {
     Store(finished);
   }
 
-  struct FinishedTile {
-    float* sums = nullptr;
-    int64_t rows = 0, m0 = 0, n0 = 0;
-  };
+  void Store(const Tile& tile) const {
+    if (tile.sums) StoreTile(tile, c_, epilogue_, integers_ ? &*integers_ : nullptr);
+  }
 
-  void Store(const FinishedTile& tile) const {
-    if (tile.sums == nullptr) return;
-    const int64_t columns = std::min<int64_t>(kPanelColumns, b_.columns - tile.n0);
-    StoreTile(tile.sums, tile.rows, columns, tile.m0, tile.n0, c_, epilogue_);
+  // The sums of panel `panel` over the blocks of K up to `kb`: a packed panel has them over all of K; of panels that are
+  // packed block by block they are added up, for the `group` of panels that is computed in turn.
+  const int32_t* ColumnSums(int64_t panel, int64_t in_group, int64_t group, int64_t kb) {
+    if (packed_b_) return reinterpret_cast<const int32_t*>(packed_b_ + panel * PanelBytes(format_, a_.columns));
+    constexpr int64_t kBytes = kPanelColumns * 4;
+    uint32_t* kept = static_cast<uint32_t*>(scratch.column_sums.Reserve(group * kBytes)) + in_group * kPanelColumns;
+    const uint32_t* of_block = static_cast<const uint32_t*>(scratch.b.Reserve(0));
+    for (int64_t j = 0; j < kPanelColumns; ++j) kept[j] = (kb == 0 ? 0 : kept[j]) + of_block[j];
+    return reinterpret_cast<const int32_t*>(kept);
+  }
+
+  // The sums of A's rows, which zero points of B are multiplied with; null when there are none.
+  const int32_t* SumsOfRows() const {
+    if (StoredShift(b_dtype_) == 0 && !epilogue_.integers.b_zero_point.data) return nullptr;
+    int32_t* sums = static_cast<int32_t*>(scratch.row_sums.Reserve(a_.rows * static_cast<int64_t>(sizeof(int32_t))));
+    ParallelFor(a_.rows, std::max<int64_t>(1, kPackGrainBytes / a_.columns),
+                [&](int64_t begin, int64_t end) { SumRows(dtype_, a_, begin, end - begin, sums + begin); });
+    return sums;
   }
 
   int64_t DepthOf(int64_t kb) const { return std::min(blocking_.depth, a_.columns - kb * blocking_.depth); }
@@ -155,8 +179,7 @@ class Product {
 
   // True when rows of A can be read where they lie: their elements are the kernel's, and so many as it takes.
   bool InPlace(int64_t s, int64_t depth) const {
-    if (a_.column_stride != 1 || (kernel_.sliver_format == SliverFormat::kFloat32) != (dtype_ == DType::kFloat32))
-      return false;
+    if (a_.column_stride != 1 || !HoldsAsIs(kernel_.sliver_format, dtype_)) return false;
     const int64_t rows = SliverRowsAt(s);
     if (rows % kernel_.row_multiple != 0 || depth % kernel_.depth_multiple != 0) return false;
     // Rows a multiple of a page apart fall into one set of the first-level cache.
@@ -227,15 +250,16 @@ class Product {
   }
 
   const void* PackedPanelOf(int64_t panel, int64_t k0, int64_t depth) {
+    const int64_t header = HeaderBytes(format_);
     if (packed_b_) {
-      return packed_b_ + panel * PanelBytes(format_, a_.columns) + k0 / RowDepth(format_) * RowBytes(format_);
+      return packed_b_ + panel * PanelBytes(format_, a_.columns) + header + k0 / RowDepth(format_) * RowBytes(format_);
     }
-    void* out = scratch.b.Reserve(PanelBytes(format_, depth));
-    PackPanel(format_, dtype_, b_, panel, k0, depth, out);
-    return out;
+    char* out = static_cast<char*>(scratch.b.Reserve(PanelBytes(format_, depth)));
+    PackPanel(format_, b_dtype_, b_, panel, k0, depth, out);
+    return out + header;
   }
 
-  DType dtype_;
+  DType dtype_, b_dtype_;
   Matrix a_, b_;  // of a packed B only the sizes count
   const char* packed_b_;
   Result c_;
@@ -246,39 +270,49 @@ class Product {
   // Slivers [packed_begin_, packed_end_) of A as packed: blocks of K outermost.
   char* packed_a_ = nullptr;
   int64_t packed_begin_ = 0, packed_end_ = 0;
+  std::optional<StoredIntegers> integers_;
   // float16 panels that meet many slivers become floats once, not once a sliver.
   bool widen_;
   const MicroKernel& tile_kernel_;
 };
 
 // An empty sum: C is the addend, or zero.
-void StoreEmptySum(const Result& c, int64_t m, int64_t n, const Epilogue& epilogue) {
+void StoreEmptySum(const Result& c, int64_t m, int64_t n, const Epilogue& epilogue, bool integers) {
+  const int32_t no_sums[kPanelColumns] = {};
+  const StoredIntegers stored;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; j += kPanelColumns) {
       float zeros[kPanelColumns] = {};
-      StoreTile(zeros, 1, std::min<int64_t>(kPanelColumns, n - j), i, j, c, epilogue);
+      const Tile tile{zeros, 1, std::min<int64_t>(kPanelColumns, n - j), i, j, no_sums};
+      StoreTile(tile, c, epilogue, integers ? &stored : nullptr);
     }
   }
 }
 
-void Check(DType dtype, const Matrix& a, int64_t b_rows) {
-  NPU_CHECK(Supports(dtype), "[gemm] expected float32, float16 or bfloat16, got ", NameOf(dtype));
+void Check(DType dtype, const Matrix& a, DType b_dtype, int64_t b_rows) {
+  NPU_CHECK(kIntegerOperands.Contains(dtype) ? kIntegerOperands.Contains(b_dtype)
+                                             : Supports(dtype) && b_dtype == dtype,
+            "[gemm] expected two matrices of float32, float16 or bfloat16, or of 8- or 4-bit integers, got ",
+            NameOf(dtype), " and ", NameOf(b_dtype));
   NPU_CHECK(a.columns == b_rows, "[gemm] expected as many columns of A as rows of B, got ", a.columns, " and ", b_rows);
 }
 
-void MultiplyAny(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, DType stored_b, const Result& c,
-                 const Epilogue& epilogue) {
-  Check(dtype, a, b.rows);
+void MultiplyAny(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const void* packed_b, DType stored_b,
+                 const Result& c, const Epilogue& epilogue) {
+  Check(dtype, a, b_dtype, b.rows);
   if (a.rows == 0 || b.columns == 0) return;
-  if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue);
-  Product(dtype, a, b, packed_b, stored_b, c, epilogue).Run();
+  if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue, kIntegerOperands.Contains(dtype));
+  Product(dtype, a, b_dtype, b, packed_b, stored_b, c, epilogue).Run();
 }
+
+// What a B of `dtype` is stored as when nothing is rounded.
+DType StoredAs(DType dtype) { return dtype == DType::kInt4 ? DType::kInt8 : dtype; }
 
 }  // namespace
 
 size_t PackedBytes(DType stored, int64_t k, int64_t n) {
-  NPU_CHECK(Supports(stored) && k >= 0 && n >= 0, "[gemm] expected a matrix of floats, got ", NameOf(stored), " [", k,
-            ", ", n, "]");
+  NPU_CHECK((Supports(stored) || stored == DType::kInt8 || stored == DType::kUInt8) && k >= 0 && n >= 0,
+            "[gemm] expected a matrix of floats or 8-bit integers, got ", NameOf(stored), " [", k, ", ", n, "]");
   // No size below overflows when this does not.
   constexpr int64_t kMost = int64_t{1} << 56;
   NPU_CHECK(n == 0 || k <= kMost / (n + kPanelColumns), "[gemm] expected a matrix that fits memory, got [", k, ", ", n,
@@ -287,8 +321,9 @@ size_t PackedBytes(DType stored, int64_t k, int64_t n) {
 }
 
 void Pack(DType dtype, const Matrix& b, void* packed, DType stored) {
-  NPU_CHECK(stored == dtype || (stored == DType::kBFloat16 && dtype == DType::kFloat32), "[gemm] expected ",
-            NameOf(dtype), " stored as it is or rounded to bfloat16, got ", NameOf(stored));
+  NPU_CHECK(stored == StoredAs(dtype) || (stored == DType::kBFloat16 && dtype == DType::kFloat32), "[gemm] expected ",
+            NameOf(dtype), " stored as ", NameOf(StoredAs(dtype)), " or, if float32, rounded to bfloat16, got ",
+            NameOf(stored));
   const PanelFormat format = FormatOf(stored);
   const int64_t panel_bytes = PanelBytes(format, b.rows);
   constexpr int64_t kGrainBytes = 128 << 10;
@@ -323,11 +358,17 @@ void CopyColumn(const PackedMatrix& b, int64_t column, void* out) {
 }
 
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue) {
-  MultiplyAny(b.dtype, a, Matrix::RowMajor(nullptr, b.rows, b.columns), b.data, b.stored, c, epilogue);
+  const bool integers = kIntegerOperands.Contains(b.stored);
+  MultiplyAny(b.dtype, a, integers ? b.stored : b.dtype, Matrix::RowMajor(nullptr, b.rows, b.columns), b.data, b.stored,
+              c, epilogue);
 }
 
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue) {
-  MultiplyAny(dtype, a, b, nullptr, dtype, c, epilogue);
+  MultiplyAny(dtype, a, dtype, b, nullptr, StoredAs(dtype), c, epilogue);
+}
+
+void Multiply(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const Result& c, const Epilogue& epilogue) {
+  MultiplyAny(dtype, a, b_dtype, b, nullptr, StoredAs(b_dtype), c, epilogue);
 }
 
 }  // namespace npu::gemm

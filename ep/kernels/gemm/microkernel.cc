@@ -132,18 +132,22 @@ const MicroKernel* FloatKernel(PanelFormat format) {
     case PanelFormat::kPairs:
       return &bfloat16;
     case PanelFormat::kPairsFloat16:
+    case PanelFormat::kQuads:
       return nullptr;
   }
   return nullptr;
 }
 
-const MicroKernel& SelectKernel(PanelFormat format, int64_t m) {
+const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m) {
   // A tile register always multiplies 16 rows: for a few rows the dot product of pairs is quicker.
   constexpr int64_t kFewRows = 4;
-  const MicroKernel* amx = AmxKernel(format);
-  const MicroKernel* bf16 = format == PanelFormat::kPairs ? Bf16Kernel() : nullptr;
-  if (amx && (m > kFewRows || !bf16)) return *amx;
-  return bf16 ? *bf16 : *FloatKernel(format);
+  const MicroKernel* amx = AmxKernel(dtype, format);
+  const MicroKernel* vectors = format == PanelFormat::kPairs   ? Bf16Kernel()
+                               : format == PanelFormat::kQuads ? VnniKernel()
+                                                               : nullptr;
+  if (amx && (m > kFewRows || !vectors)) return *amx;
+  if (vectors) return *vectors;
+  return format == PanelFormat::kQuads ? IntegerKernel(dtype == DType::kUInt8) : *FloatKernel(format);
 }
 
 }  // namespace npu::gemm

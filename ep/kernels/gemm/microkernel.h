@@ -1,4 +1,4 @@
-// The innermost functions: a sliver of A times a panel of B is a tile of C in float32.
+// The innermost functions: a sliver of A times a panel of B is a tile of C in float32, or of integers in int32.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +81,7 @@ struct Prefetch {
 };
 
 // tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. All are 64-byte aligned, except an `a` that is part of
-// the caller's own matrix. Reads nothing beyond them.
+// the caller's own matrix. Reads nothing beyond them. The sums of integers are int32 in the same place.
 using TileFunction = void (*)(const Sliver& a, const void* b, Prefetch prefetch, int64_t depth, float* tile,
                               bool accumulate);
 
@@ -98,13 +98,15 @@ struct MicroKernel {
   int64_t StoredRows(int64_t rows) const { return (rows + row_multiple - 1) / row_multiple * row_multiple; }
 };
 
-// The kernel of this machine for panels of `format` and a product of `m` rows.
-const MicroKernel& SelectKernel(PanelFormat format, int64_t m);
+// The kernel of this machine for an A of `dtype`, panels of `format` and a product of `m` rows.
+const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m);
 
 // Those of one instruction set; null when this build or machine lacks it.
 const MicroKernel* FloatKernel(PanelFormat format);
 const MicroKernel* Bf16Kernel();  // AVX512_BF16
-const MicroKernel* AmxKernel(PanelFormat format);
+const MicroKernel* AmxKernel(DType dtype, PanelFormat format);
+const MicroKernel* VnniKernel();                     // AVX512_VNNI, panels of quads
+const MicroKernel& IntegerKernel(bool unsigned_a);  // of every level, panels of quads
 
 // Call around the micro-kernels of one thread: gives it the tile registers where the kernels use them.
 class ScopedTiles {

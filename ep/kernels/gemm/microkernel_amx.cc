@@ -1,4 +1,5 @@
-// bfloat16 and float16 through the AMX tile registers: 2 × 2 tiles of 16 × 16 sums, 32 rows of K per step.
+// bfloat16, float16 and 8-bit integers through the AMX tile registers: 2 × 2 tiles of 16 × 16 sums, 32 rows of K per
+// step, of integers 64.
 #include "ep/kernels/gemm/microkernel.h"
 
 #if defined(__AVX512F__)
@@ -11,10 +12,9 @@ namespace npu::gemm {
 
 namespace {
 
-constexpr int64_t kStepDepth = 32;                // rows of K that one tile product consumes
-constexpr int64_t kRowBytes = kPanelColumns * 4;  // of a stored pair of rows of B, and of a row of C
-constexpr int64_t kStepBytes = kStepDepth / 2 * kRowBytes;
 constexpr int64_t kTileRows = 16;
+constexpr int64_t kRowBytes = kPanelColumns * 4;        // of a stored row of B, which holds several of K, and of a row of C
+constexpr int64_t kStepBytes = kTileRows * kRowBytes;  // of B that one tile product consumes
 
 template <int kRowTiles, class Dot>
 void AmxTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* c, bool accumulate) {
@@ -28,7 +28,7 @@ void AmxTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64
   } else {
     Block::Clear();
   }
-  for (int64_t k = 0; k < depth; k += kStepDepth) {
+  for (int64_t k = 0; k < depth; k += Dot::kDepth) {
     const char* const prefetch_end = prefetch.data + kStepBytes / kRowBytes * prefetch.step;
     for (; prefetch.data < prefetch_end; prefetch.data += 64) __builtin_prefetch(prefetch.data, 0, 2);
     Block::template Add<Dot, /*kStreaming=*/true>(a, sliver.row_stride, b, kRowBytes);
@@ -40,11 +40,11 @@ void AmxTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64
 }
 
 template <class Dot>
-MicroKernel MakeAmxKernel() {
-  MicroKernel kernel{.sliver_format = SliverFormat::kHalves,
+MicroKernel MakeAmxKernel(SliverFormat format) {
+  MicroKernel kernel{.sliver_format = format,
                      .sliver_rows = 2 * kTileRows,
                      .row_multiple = kTileRows,
-                     .depth_multiple = kStepDepth,
+                     .depth_multiple = Dot::kDepth,
                      .rows_per_panel = 384,
                      .functions = {}};
   kernel.functions[kTileRows] = &AmxTile<1, Dot>;
@@ -54,11 +54,14 @@ MicroKernel MakeAmxKernel() {
 
 }  // namespace
 
-const MicroKernel* AmxKernel(PanelFormat format) {
-  static const MicroKernel bfloat16 = MakeAmxKernel<amx::DotBf16>();
-  static const MicroKernel float16 = MakeAmxKernel<amx::DotFp16>();
+const MicroKernel* AmxKernel(DType dtype, PanelFormat format) {
+  static const MicroKernel bfloat16 = MakeAmxKernel<amx::DotBf16>(SliverFormat::kHalves);
+  static const MicroKernel float16 = MakeAmxKernel<amx::DotFp16>(SliverFormat::kHalves);
+  static const MicroKernel int8 = MakeAmxKernel<amx::DotInt8>(SliverFormat::kBytes);
+  static const MicroKernel uint8 = MakeAmxKernel<amx::DotUInt8Int8>(SliverFormat::kBytes);
   if (format == PanelFormat::kPairs && Features().amx_bf16) return &bfloat16;
   if (format == PanelFormat::kPairsFloat16 && Features().amx_fp16) return &float16;
+  if (format == PanelFormat::kQuads && Features().amx_int8) return dtype == DType::kUInt8 ? &uint8 : &int8;
   return nullptr;
 }
 
@@ -71,7 +74,7 @@ ScopedTiles::~ScopedTiles() {
 
 #else
 
-const MicroKernel* AmxKernel(PanelFormat) { return nullptr; }
+const MicroKernel* AmxKernel(DType, PanelFormat) { return nullptr; }
 ScopedTiles::ScopedTiles(const MicroKernel&) : active_(false) {}
 ScopedTiles::~ScopedTiles() = default;
 

@@ -141,6 +141,7 @@ Matrix Rounded(const float* b, const Matrix& m, int64_t columns, int64_t depth, 
 PanelFormat FormatOf(DType dtype) {
   if (dtype == DType::kFloat32) return PanelFormat::kFloat32;
   if (dtype == DType::kBFloat16) return PanelFormat::kPairs;
+  if (dtype == DType::kInt8 || dtype == DType::kUInt8) return PanelFormat::kQuads;
   return Features().amx_fp16 ? PanelFormat::kPairsFloat16 : PanelFormat::kFloat16;
 }
 
@@ -148,10 +149,12 @@ int64_t PaddedDepth(PanelFormat format, int64_t k) {
   int64_t multiple = 1;
   if (format == PanelFormat::kPairs) multiple = Features().amx_bf16 ? 32 : 2;
   if (format == PanelFormat::kPairsFloat16) multiple = 32;
+  if (format == PanelFormat::kQuads) multiple = Features().amx_int8 ? 64 : 4;
   return (k + multiple - 1) / multiple * multiple;
 }
 
 void PackPanel(PanelFormat format, DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out) {
+  if (format == PanelFormat::kQuads) return PackQuads(dtype, b, panel, k0, depth, out);
   const int64_t j0 = panel * kPanelColumns;
   const int64_t columns = std::min<int64_t>(kPanelColumns, b.columns - j0);
   const int64_t offset = k0 * b.row_stride + j0 * b.column_stride;
@@ -185,6 +188,8 @@ void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t dept
 
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out) {
+  if (format == SliverFormat::kBytes || format == SliverFormat::kUnsignedBytes)
+    return PackByteSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, out);
   if (format == SliverFormat::kHalves && dtype == DType::kFloat32)
     return PackRows<float>(a, m0, rows, stored_rows, k0, depth, static_cast<BFloat16*>(out));
   if (format == SliverFormat::kHalves)

@@ -66,7 +66,7 @@ bool Decode(const uint8_t* code, Instruction& out) {
          .mod = code[4] >> 6,
          .reg = (code[4] >> 3) & 7,
          .rm = code[4] & 7};
-  return out.opcode == 0x49 || out.opcode == 0x4B || out.opcode == 0x5C;
+  return out.opcode == 0x49 || out.opcode == 0x4B || out.opcode == 0x5C || out.opcode == 0x5E;
 }
 
 struct Operand {
@@ -168,12 +168,33 @@ void Widen(const Tile& tile, int rows, int row_bytes, float (*widen)(uint16_t), 
     }
 }
 
-// c[m][n] += sum over k of a[m][k] * b[k / 2][2 * n + k % 2]; even and odd k are summed apart.
-void Multiply(int c, int a, int b, float (*widen)(uint16_t)) {
-  Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
+void ExpectShapesThatFit(int c, int a, int b) {
   Expect(c != a && c != b && a != b, "a product of tiles that are not three different ones");
   Expect(RowsOf(a) == RowsOf(c) && BytesOf(b) == BytesOf(c) && RowsOf(b) * 4 == BytesOf(a),
          "a product of tiles whose shapes do not fit");
+}
+
+// c[m][n] += sum over k of a[m][k] * b[k / 4][4 * n + k % 4], in int32, which wraps.
+void MultiplyBytes(int c, int a, int b, bool signed_a, bool signed_b) {
+  Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
+  ExpectShapesThatFit(c, a, b);
+  const auto widened = [](uint8_t byte, bool is_signed) {
+    return static_cast<uint32_t>(is_signed ? int32_t{static_cast<int8_t>(byte)} : int32_t{byte});
+  };
+  for (int m = 0; m < RowsOf(c); ++m)
+    for (int n = 0; n < BytesOf(c) / 4; ++n) {
+      uint32_t sum;
+      std::memcpy(&sum, tc.bytes[m] + 4 * n, 4);
+      for (int k = 0; k < BytesOf(a); ++k)
+        sum += widened(ta.bytes[m][k], signed_a) * widened(tb.bytes[k / 4][4 * n + k % 4], signed_b);
+      std::memcpy(tc.bytes[m] + 4 * n, &sum, 4);
+    }
+}
+
+// c[m][n] += sum over k of a[m][k] * b[k / 2][2 * n + k % 2]; even and odd k are summed apart.
+void Multiply(int c, int a, int b, float (*widen)(uint16_t)) {
+  Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
+  ExpectShapesThatFit(c, a, b);
   float left[kRows][kRowBytes / 2] = {}, right[kRows][kRowBytes / 2] = {};
   Widen(ta, RowsOf(a), BytesOf(a), widen, left);
   Widen(tb, RowsOf(b), BytesOf(b), widen, right);
@@ -205,6 +226,9 @@ int Execute(const uint8_t* code, const greg_t* general) {
       Multiply(i.reg, i.rm, i.second_source, FromBFloat16);  // tdpbf16ps
     } else if (i.opcode == 0x5C && i.prefix == 3) {
       Multiply(i.reg, i.rm, i.second_source, FromFloat16);  // tdpfp16ps
+    } else if (i.opcode == 0x5E) {
+      // tdpbuud, tdpbusd, tdpbsud, tdpbssd by prefix: none, 66, F3, F2
+      MultiplyBytes(i.reg, i.rm, i.second_source, i.prefix >= 2, i.prefix == 1 || i.prefix == 3);
     } else {
       return 0;
     }

@@ -29,7 +29,7 @@ TEST_CASE("products and attention agree through tile instructions") {
       {"NPU_TILE_EMULATOR_REPORT", "1"},
       {"ORT_NPU_ISA", "amx"}};
   CHECK(test::RunTestCase("child: tiles are at hand", environment).exit_code == 0);
-  for (const char* tests : {"Gemm equals *", "Gemm adds *", "MatMul follows *", "a packed weight *",
+  for (const char* tests : {"Gemm equals *", "Gemm adds *", "MatMul follows *", "a packed weight *", "MatMulInteger equals *",
                             "NaN and infinities reach *", "attention: *"}) {
     CAPTURE(tests);
     const test::ChildResult result = test::RunTestCase(tests, environment, std::chrono::minutes(30));

@@ -1,0 +1,131 @@
+// bfloat16 through VDPBF16PS, two rows of K per instruction, and 8-bit integers through VPDPBUSD, four.
+#include <utility>
+
+#include "ep/kernels/gemm/epilogue.h"
+#include "ep/kernels/gemm/microkernel.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace npu::gemm {
+
+#if defined(__AVX512F__)
+
+namespace {
+
+// Neither instruction is in the level that this file is compiled for. A processor may have one of them alone: the
+// compiler uses them where they are named only.
+#define NPU_DOT_TARGET __attribute__((target("avx512bf16,avx512vnni")))
+#define NPU_DOT_INLINE inline __attribute__((target("avx512bf16,avx512vnni"), always_inline))
+
+// kDepth elements along K are 32 bits of a row of A, and 32 bits of each column of B.
+struct DotBf16 {
+  static constexpr int kDepth = 2;
+  static NPU_DOT_INLINE __m512i Add(__m512i sum, __m512i b, __m512i a) {
+    return (__m512i)_mm512_dpbf16_ps((__m512)sum, (__m512bh)b, (__m512bh)a);
+  }
+  static NPU_DOT_INLINE __m512i Combined(__m512i x, __m512i y) { return (__m512i)_mm512_add_ps((__m512)x, (__m512)y); }
+};
+// Unsigned elements of A, signed ones of B.
+struct DotQuads {
+  static constexpr int kDepth = 4;
+  static NPU_DOT_INLINE __m512i Add(__m512i sum, __m512i b, __m512i a) { return _mm512_dpbusd_epi32(sum, a, b); }
+  static NPU_DOT_INLINE __m512i Combined(__m512i x, __m512i y) { return _mm512_add_epi32(x, y); }
+};
+
+template <class Dot, int kRows>
+NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
+                            bool accumulate) {
+  constexpr int kChunk = 16;                                    // steps along a row in one chunk
+  constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
+  RowPointers<kRows> a(sliver);
+  const char* b = static_cast<const char*>(b_panel);
+  int64_t left = (depth + Dot::kDepth - 1) / Dot::kDepth;
+
+  __m512i sum[kChains][kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    sum[0][r][0] = accumulate ? _mm512_load_si512(tile + r * kPanelColumns) : _mm512_setzero_si512();
+    sum[0][r][1] = accumulate ? _mm512_load_si512(tile + r * kPanelColumns + kLanes) : _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int chain = 1; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = _mm512_setzero_si512();
+  }
+  while (left > 0) {
+    const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
+    prefetch.ResultRow();
+    for (int s = 0; s < steps; s += kChains) {
+#pragma GCC unroll 4
+      for (int chain = 0; chain < kChains; ++chain) {
+        if (chain != 0 && s + chain >= steps) break;
+        prefetch.Row<2 * 64>();
+        const __m512i low = _mm512_load_si512(b);
+        const __m512i high = _mm512_load_si512(b + 64);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const __m512i of_row = _mm512_set1_epi32(a.template Read<int>(r, (s + chain) * 4));
+          sum[chain][r][0] = Dot::Add(sum[chain][r][0], low, of_row);
+          sum[chain][r][1] = Dot::Add(sum[chain][r][1], high, of_row);
+        }
+        b += 2 * 64;
+      }
+    }
+    left -= steps;
+    a.Advance(sliver.chunk_stride);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int chain = 1; chain < kChains; ++chain) {
+      sum[0][r][0] = Dot::Combined(sum[0][r][0], sum[chain][r][0]);
+      sum[0][r][1] = Dot::Combined(sum[0][r][1], sum[chain][r][1]);
+    }
+    _mm512_store_si512(tile + r * kPanelColumns, sum[0][r][0]);
+    _mm512_store_si512(tile + r * kPanelColumns + kLanes, sum[0][r][1]);
+  }
+}
+
+__attribute__((target("avx512bf16"))) void RoundWholeRows(const float* tile, int64_t rows, BFloat16* out,
+                                                          int64_t row_stride) {
+  for (int64_t r = 0; r < rows; ++r, tile += kPanelColumns, out += row_stride)
+    _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(tile + kLanes), _mm512_loadu_ps(tile)));
+}
+
+template <class Dot, int... kRows>
+MicroKernel MakeDotKernel(SliverFormat format, std::integer_sequence<int, kRows...>) {
+  return {.sliver_format = format,
+          .sliver_rows = kSliverRows,
+          .row_multiple = 1,
+          .depth_multiple = Dot::kDepth,
+          .rows_per_panel = 96,
+          .functions = {nullptr, &DotTile<Dot, kRows + 1>...}};
+}
+using SliverRows = std::make_integer_sequence<int, kSliverRows>;
+
+}  // namespace
+
+const MicroKernel* Bf16Kernel() {
+  static const MicroKernel kernel = MakeDotKernel<DotBf16>(SliverFormat::kHalves, SliverRows{});
+  return Features().avx512_bf16 ? &kernel : nullptr;
+}
+
+const MicroKernel* VnniKernel() {
+  static const MicroKernel kernel = MakeDotKernel<DotQuads>(SliverFormat::kUnsignedBytes, SliverRows{});
+  return Features().avx512_vnni ? &kernel : nullptr;
+}
+
+bool RoundRowsToBf16(const float* tile, int64_t rows, BFloat16* out, int64_t row_stride) {
+  static const bool available = Features().avx512_bf16;
+  if (available) RoundWholeRows(tile, rows, out, row_stride);
+  return available;
+}
+
+#else
+
+const MicroKernel* Bf16Kernel() { return nullptr; }
+const MicroKernel* VnniKernel() { return nullptr; }
+bool RoundRowsToBf16(const float*, int64_t, BFloat16*, int64_t) { return false; }
+
+#endif
+
+}  // namespace npu::gemm

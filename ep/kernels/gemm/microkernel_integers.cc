@@ -1,0 +1,131 @@
+// 8-bit integers, four rows of K per stored row, summed exactly in int32, for machines without an instruction for it.
+#include <utility>
+
+#include "ep/kernels/gemm/microkernel.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace npu::gemm {
+
+namespace {
+
+#if defined(__AVX2__)
+
+#if defined(__AVX512BW__)
+using Words = __m512i;
+inline Words Load(const void* p) { return _mm512_load_si512(p); }
+inline void Store(void* p, Words v) { _mm512_store_si512(p, v); }
+inline Words Broadcast(int x) { return _mm512_set1_epi32(x); }
+inline Words Add(Words a, Words b) { return _mm512_add_epi32(a, b); }
+inline Words SumsOfPairs(Words a, Words b) { return _mm512_madd_epi16(a, b); }
+inline Words ShiftLeft(Words v) { return _mm512_slli_epi16(v, 8); }
+inline Words ShiftRight(Words v, bool is_unsigned) {
+  return is_unsigned ? _mm512_srli_epi16(v, 8) : _mm512_srai_epi16(v, 8);
+}
+constexpr int kIntegerRows = 8;
+#else
+using Words = __m256i;
+inline Words Load(const void* p) { return _mm256_load_si256(static_cast<const __m256i*>(p)); }
+inline void Store(void* p, Words v) { _mm256_store_si256(static_cast<__m256i*>(p), v); }
+inline Words Broadcast(int x) { return _mm256_set1_epi32(x); }
+inline Words Add(Words a, Words b) { return _mm256_add_epi32(a, b); }
+inline Words SumsOfPairs(Words a, Words b) { return _mm256_madd_epi16(a, b); }
+inline Words ShiftLeft(Words v) { return _mm256_slli_epi16(v, 8); }
+inline Words ShiftRight(Words v, bool is_unsigned) {
+  return is_unsigned ? _mm256_srli_epi16(v, 8) : _mm256_srai_epi16(v, 8);
+}
+constexpr int kIntegerRows = 4;  // 8 sums, 4 operands from B and 2 from A in 16 registers
+#endif
+
+// Bytes as 16-bit integers, those at even positions and those at odd ones: then the sum of two products is exact, which
+// that of VPMADDUBSW is not.
+struct Quads {
+  Words even, odd;
+  Quads(Words bytes, bool is_unsigned)
+      : even(ShiftRight(ShiftLeft(bytes), is_unsigned)), odd(ShiftRight(bytes, is_unsigned)) {}
+};
+inline Words AddProducts(Words sum, const Quads& b, const Quads& a) {
+  return Add(sum, Add(SumsOfPairs(b.even, a.even), SumsOfPairs(b.odd, a.odd)));
+}
+
+#else
+
+using Words = VecI32;
+inline Words Load(const void* p) { return *static_cast<const Words*>(p); }
+inline void Store(void* p, Words v) { *static_cast<Words*>(p) = v; }
+inline Words Broadcast(int x) { return Words{} + x; }
+inline Words Add(Words a, Words b) { return (Words)((VecU32)a + (VecU32)b); }  // wraps
+constexpr int kIntegerRows = 4;
+
+struct Quads {
+  Words element[4];
+  Quads(Words bytes, bool is_unsigned) {
+    for (int i = 0; i < 4; ++i) {
+      const VecU32 high = (VecU32)bytes << (24 - 8 * i);
+      element[i] = is_unsigned ? (Words)(high >> 24) : (Words)high >> 24;
+    }
+  }
+};
+inline Words AddProducts(Words sum, const Quads& b, const Quads& a) {
+  for (int i = 0; i < 4; ++i) sum = Add(sum, b.element[i] * a.element[i]);
+  return sum;
+}
+
+#endif
+
+template <bool kUnsignedLeft, int kRows>
+void IntegerTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
+                 bool accumulate) {
+  constexpr int kChunk = 16;  // steps along a row in one chunk
+  RowPointers<kRows> a(sliver);
+  const char* b = static_cast<const char*>(b_panel);
+  Words sum[kRows][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    sum[r][0] = accumulate ? Load(tile + r * kPanelColumns) : Broadcast(0);
+    sum[r][1] = accumulate ? Load(tile + r * kPanelColumns + kLanes) : Broadcast(0);
+  }
+  for (int64_t left = (depth + 3) / 4; left > 0; left -= kChunk, a.Advance(sliver.chunk_stride)) {
+    const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
+    prefetch.ResultRow();
+    for (int s = 0; s < steps; ++s) {
+      prefetch.Row<kPanelColumns * 4>();
+      const Quads low(Load(b), false), high(Load(b + kLanes * 4), false);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Quads of_row(Broadcast(a.template Read<int>(r, s * 4)), kUnsignedLeft);
+        sum[r][0] = AddProducts(sum[r][0], low, of_row);
+        sum[r][1] = AddProducts(sum[r][1], high, of_row);
+      }
+      b += kPanelColumns * 4;
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    Store(tile + r * kPanelColumns, sum[r][0]);
+    Store(tile + r * kPanelColumns + kLanes, sum[r][1]);
+  }
+}
+
+template <bool kUnsignedLeft, int... kRows>
+MicroKernel MakeIntegerKernel(std::integer_sequence<int, kRows...>) {
+  return {.sliver_format = SliverFormat::kBytes,
+          .sliver_rows = kIntegerRows,
+          .row_multiple = 1,
+          .depth_multiple = 4,
+          .rows_per_panel = 48,
+          .functions = {nullptr, &IntegerTile<kUnsignedLeft, kRows + 1>...}};
+}
+
+}  // namespace
+
+const MicroKernel& IntegerKernel(bool unsigned_a) {
+  using Rows = std::make_integer_sequence<int, kIntegerRows>;
+  static const MicroKernel signed_left = MakeIntegerKernel<false>(Rows{});
+  static const MicroKernel unsigned_left = MakeIntegerKernel<true>(Rows{});
+  return unsigned_a ? unsigned_left : signed_left;
+}
+
+}  // namespace npu::gemm

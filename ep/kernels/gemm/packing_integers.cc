@@ -1,0 +1,116 @@
+// Panels and slivers of 8- and 4-bit integers.
+#include <algorithm>
+#include <cstring>
+
+#include "ep/kernels/gemm/packing.h"
+
+namespace npu::gemm {
+
+namespace {
+
+// Elements of a matrix of 4-bit integers: two in a byte, the lower half first.
+class Int4Elements {
+ public:
+  Int4Elements(const void* data, int64_t first) : data_(static_cast<const uint8_t*>(data)), first_(first) {}
+  int8_t operator[](int64_t i) const {
+    const int64_t at = first_ + i;
+    const int half = data_[at >> 1] >> ((at & 1) * 4) & 15;
+    return static_cast<int8_t>((half ^ 8) - 8);
+  }
+  Int4Elements operator+(int64_t i) const { return {data_, first_ + i}; }
+
+ private:
+  const uint8_t* data_;
+  int64_t first_;
+};
+
+// f(elements from `offset` on) of a matrix of `dtype`; each is an integer when indexed.
+template <class F>
+void WithElements(DType dtype, const Matrix& m, int64_t offset, const F& f) {
+  if (dtype == DType::kInt8) return f(static_cast<const int8_t*>(m.data) + offset);
+  if (dtype == DType::kUInt8) return f(static_cast<const uint8_t*>(m.data) + offset);
+  f(Int4Elements(m.data, offset));
+}
+
+// Rows of K that are transposed at once: their destination stays in the first-level cache.
+constexpr int64_t kTransposeRows = 128;
+
+template <class Elements>
+void FillQuads(const Elements& b, const Matrix& m, int32_t shift, int64_t columns, int64_t depth, int8_t* quads) {
+  const auto put = [&](int64_t k, int64_t j) {
+    quads[(k / 4 * kPanelColumns + j) * 4 + k % 4] = static_cast<int8_t>(b[k * m.row_stride + j * m.column_stride] - shift);
+  };
+  if (m.column_stride == 1) {
+    for (int64_t k = 0; k < depth; ++k)
+      for (int64_t j = 0; j < columns; ++j) put(k, j);
+    return;
+  }
+  for (int64_t begin = 0; begin < depth; begin += kTransposeRows)
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t k = begin; k < std::min(depth, begin + kTransposeRows); ++k) put(k, j);
+}
+
+template <class Elements>
+void FillRow(Elements a, int64_t stride, int64_t depth, int64_t stored_rows, uint8_t shift, uint8_t* out) {
+  for (; depth >= kChunkBytes; depth -= kChunkBytes, out += stored_rows * kChunkBytes) {
+    for (int64_t i = 0; i < kChunkBytes; ++i) out[i] = static_cast<uint8_t>(static_cast<uint8_t>(a[i * stride]) + shift);
+    a = a + kChunkBytes * stride;
+  }
+  if (depth == 0) return;
+  for (int64_t i = 0; i < depth; ++i) out[i] = static_cast<uint8_t>(static_cast<uint8_t>(a[i * stride]) + shift);
+  std::fill(out + depth, out + kChunkBytes, uint8_t{0});
+}
+
+}  // namespace
+
+void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out) {
+  const int64_t j0 = panel * kPanelColumns;
+  const int64_t columns = std::min<int64_t>(kPanelColumns, b.columns - j0);
+  int8_t* quads = static_cast<int8_t*>(out) + HeaderBytes(PanelFormat::kQuads);
+  const int64_t stored = PaddedDepth(PanelFormat::kQuads, depth);
+  if (columns < kPanelColumns) {
+    std::memset(quads, 0, static_cast<size_t>(stored * kPanelColumns));
+  } else {
+    const int64_t whole = depth / 4 * 4;
+    std::memset(quads + whole * kPanelColumns, 0, static_cast<size_t>((stored - whole) * kPanelColumns));
+  }
+  WithElements(dtype, b, k0 * b.row_stride + j0 * b.column_stride, [&](auto elements) {
+    FillQuads(elements, b, StoredShift(dtype), columns, depth, quads);
+  });
+  // Sums wrap, as those of the products do.
+  uint32_t* sums = static_cast<uint32_t*>(out);
+  std::fill(sums, sums + kPanelColumns, 0u);
+  for (int64_t row = 0; row < stored / 4; ++row, quads += 4 * kPanelColumns)
+    for (int64_t j = 0; j < kPanelColumns; ++j)
+      sums[j] += static_cast<uint32_t>(quads[4 * j] + quads[4 * j + 1] + quads[4 * j + 2] + quads[4 * j + 3]);
+}
+
+void PackByteSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
+                    int64_t k0, int64_t depth, void* out) {
+  auto* to = static_cast<uint8_t*>(out);
+  const uint8_t shift = static_cast<uint8_t>(SliverShift(format, dtype));
+  for (int64_t r = 0; r < rows; ++r) {
+    WithElements(dtype, a, (m0 + r) * a.row_stride + k0 * a.column_stride, [&](auto elements) {
+      // A copy where rows are dense: the compiler then knows the stride.
+      if (a.column_stride == 1) {
+        FillRow(elements, 1, depth, stored_rows, shift, to + r * kChunkBytes);
+      } else {
+        FillRow(elements, a.column_stride, depth, stored_rows, shift, to + r * kChunkBytes);
+      }
+    });
+  }
+  for (int64_t k = 0; rows < stored_rows && k < depth; k += kChunkBytes, to += stored_rows * kChunkBytes)
+    std::fill(to + rows * kChunkBytes, to + stored_rows * kChunkBytes, uint8_t{0});
+}
+
+void SumRows(DType dtype, const Matrix& a, int64_t m0, int64_t count, int32_t* out) {
+  for (int64_t r = 0; r < count; ++r) {
+    WithElements(dtype, a, (m0 + r) * a.row_stride, [&](auto elements) {
+      uint32_t sum = 0;
+      for (int64_t k = 0; k < a.columns; ++k) sum += static_cast<uint32_t>(elements[k * a.column_stride]);
+      out[r] = static_cast<int32_t>(sum);
+    });
+  }
+}
+
+}  // namespace npu::gemm
