@@ -159,6 +159,27 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
   return out;
 }
 
+// As far as the model tells; see KernelInfo.
+std::vector<std::optional<Shape>> ReadInputShapes(const Api& api, const Signature& signature, const OrtKernelInfo* info) {
+  std::vector<std::optional<Shape>> shapes(signature.input_count);
+  for (size_t i = 0; i < signature.input_count; ++i) {
+    if (signature.input_names[i].empty()) continue;
+    OrtTypeInfo* type = nullptr;
+    api.Check(api.ort.KernelInfo_GetInputTypeInfo(info, i, &type));
+    const auto release = [&](OrtTypeInfo* t) { api.ort.ReleaseTypeInfo(t); };
+    const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(type, release);
+    const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+    api.Check(api.ort.CastTypeInfoToTensorInfo(type, &tensor));
+    if (tensor == nullptr || !api.ort.TensorTypeAndShape_HasShape(tensor)) continue;
+    size_t rank = 0;
+    api.Check(api.ort.GetDimensionsCount(tensor, &rank));
+    std::vector<int64_t> dims(rank);
+    api.Check(api.ort.GetDimensions(tensor, dims.data(), rank));
+    if (rank <= Shape::kMaxRank) shapes[i] = Shape(dims);
+  }
+  return shapes;
+}
+
 class KernelAdaptor final : public OrtKernelImpl {
  public:
   KernelAdaptor(const Api& api, DeviceState& device, const Options& options, std::shared_ptr<SharedConstants> constants,
@@ -184,6 +205,7 @@ class KernelAdaptor final : public OrtKernelImpl {
     kernel_info.input_count = signature_.input_count;
     kernel_info.output_count = signature_.output_count;
     kernel_info.attributes = ReadAttributes(api, info, def);
+    kernel_info.input_shapes = ReadInputShapes(api, signature_, info);
     kernel_info.float32_products = options.float32_products;
     kernel_info.late_inputs = options.graphs;
     kernel_ = def.make(kernel_info);

@@ -4,7 +4,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ep/runtime/attributes.h"
 #include "ep/runtime/stream.h"
@@ -19,6 +21,8 @@ struct KernelInfo {
   int since_version = 1;  // of the node's operator
   size_t input_count = 0, output_count = 0;
   Attributes attributes;
+  // What the model tells of the inputs' shapes, with -1 for dimensions that it does not; empty in eager calls.
+  std::vector<std::optional<Shape>> input_shapes;
   // What products of float32 with a constant matrix may round their operands to; sums stay float32.
   DType float32_products = DType::kFloat32;
   // Inputs that the operator's definition calls late lie in device memory and are read by the launch, so that one that

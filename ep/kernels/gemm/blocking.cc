@@ -25,8 +25,10 @@ int64_t SliverBudget() {
 
 // Sums that are kept between blocks of K, per thread.
 constexpr int64_t kSumBytes = 256 << 10;
-// A panel that is packed on the way, per thread: it is used from the cache at once.
+// A panel that is packed or expanded on the way, per thread: it is used from the second-level cache, or by one sliver
+// from the first.
 constexpr int64_t kPanelScratch = 256 << 10;
+constexpr int64_t kSmallPanelScratch = 16 << 10;
 // What of A is packed at once, for all threads: far less than the last cache, and so many rows that it does not matter
 // that B is read again for the next ones.
 constexpr int64_t kPackedBytes = 4 << 20;
@@ -41,8 +43,9 @@ constexpr int64_t kRangePanels = 8;
 
 }  // namespace
 
-Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool constant_b, int64_t m, int64_t n, int64_t k,
+Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide right, int64_t m, int64_t n, int64_t k,
                         int64_t threads) {
+  const bool constant_b = right == RightSide::kPacked;
   Blocking out;
   const int64_t panels = PanelCount(n);
   out.slivers = CeilDiv(m, kernel.sliver_rows);
@@ -58,7 +61,9 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
   const int64_t element = ElementBytes(kernel.sliver_format);
   const int64_t rows = std::min<int64_t>(out.slivers * out.sliver_rows, kernel.rows_per_panel);
   int64_t most = SliverBudget() / (rows * element);
-  if (!constant_b) most = std::min(most, kPanelScratch / (kPanelColumns * ElementBytes(format)));
+  const bool expand_for_one = right == RightSide::kQuantized && out.slivers == 1;
+  if (!constant_b)
+    most = std::min(most, (expand_for_one ? kSmallPanelScratch : kPanelScratch) / (kPanelColumns * ElementBytes(format)));
   most = std::max(depth_multiple, most / depth_multiple * depth_multiple);
   out.depth_blocks = CeilDiv(k, most);
   out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), depth_multiple) * depth_multiple;
@@ -81,6 +86,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool cons
   if (out.depth_blocks > 1) {
     const int64_t tile_bytes = out.sliver_rows * kPanelColumns * static_cast<int64_t>(sizeof(float));
     out.group_panels = std::clamp<int64_t>(kSumBytes / (tile_bytes * out.block_slivers), 1, panels);
+    if (expand_for_one) out.group_panels = 1;  // a panel is read from its beginning to its end
   }
   const int64_t panel_work = CeilDiv(m, out.row_parts) * k * kPanelColumns;
   const int64_t panel_bytes = PanelBytes(format, k);

@@ -20,8 +20,11 @@ struct Blocking {
   int64_t panel_grain = 1;     // fewest panels that a thread takes at once
 };
 
-// `threads` >= 1; m, n, k >= 1. `constant_b`: B is packed already.
-Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, bool constant_b, int64_t m, int64_t n, int64_t k,
+// Where the panels of B come from: they are packed already, packed on the way, or expanded from integers.
+enum class RightSide { kPacked, kPackedOnTheWay, kQuantized };
+
+// `threads` >= 1; m, n, k >= 1.
+Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide right, int64_t m, int64_t n, int64_t k,
                         int64_t threads);
 
 }  // namespace npu::gemm

@@ -12,6 +12,7 @@
 #include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/gemm/packing.h"
+#include "ep/kernels/gemm/quantized.h"
 
 namespace npu::gemm {
 
@@ -53,7 +54,7 @@ constexpr int64_t kPackGrainBytes = 32 << 10;
 class Product {
  public:
   Product(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const void* packed_b, DType stored_b,
-          const Result& c, const Epilogue& epilogue)
+          const Result& c, const Epilogue& epilogue, const Dequantization& dequantization)
       : dtype_(dtype),
         b_dtype_(b_dtype),
         a_(a),
@@ -61,9 +62,15 @@ class Product {
         packed_b_(static_cast<const char*>(packed_b)),
         c_(c),
         epilogue_(epilogue),
-        format_(FormatOf(stored_b)),
+        dequantization_(dequantization),
+        quantized_bits_(dequantization.scale ? BitsOf(b_dtype) : 0),
+        format_(quantized_bits_ ? ExpandedFormat(dtype) : FormatOf(stored_b)),
         kernel_(SelectKernel(dtype, format_, a.rows)),
-        blocking_(ChooseBlocking(kernel_, format_, packed_b != nullptr, a.rows, b.columns, a.columns, NumThreads())),
+        blocking_(ChooseBlocking(kernel_, format_,
+                                 quantized_bits_ ? RightSide::kQuantized
+                                 : packed_b      ? RightSide::kPacked
+                                                 : RightSide::kPackedOnTheWay,
+                                 a.rows, b.columns, a.columns, NumThreads())),
         widen_(format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
         tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_) {}
 
@@ -225,6 +232,7 @@ class Product {
   }
 
   const void* PanelOf(int64_t panel, int64_t k0, int64_t depth) {
+    if (quantized_bits_) return ExpandedPanelOf(panel, k0, depth);
     const void* rows = PackedPanelOf(panel, k0, depth);
     if (!widen_) return rows;
     float* wide = static_cast<float*>(scratch.wide_b.Reserve(PanelBytes(PanelFormat::kFloat32, depth)));
@@ -232,9 +240,27 @@ class Product {
     return wide;
   }
 
+  const void* ExpandedPanelOf(int64_t panel, int64_t k0, int64_t depth) {
+    const void* stored = nullptr;
+    if (packed_b_) {
+      stored = packed_b_ + panel * QuantizedPanelBytes(quantized_bits_, a_.columns) +
+               QuantizedPanelBytes(quantized_bits_, k0);
+    } else {
+      void* out = scratch.b.Reserve(QuantizedPanelBytes(quantized_bits_, depth));
+      PackQuantizedPanel(b_dtype_, b_, panel, k0, depth, out);
+      stored = out;
+    }
+    void* expanded = scratch.wide_b.Reserve(PanelBytes(format_, depth));
+    const int64_t n0 = panel * kPanelColumns;
+    PanelExpander(dtype_, quantized_bits_, dequantization_)
+        .Expand(stored, n0, std::min<int64_t>(kPanelColumns, b_.columns - n0), k0, depth, expanded);
+    return expanded;
+  }
+
   // What the first of `passes` over panel `b` brings. A panel that is read once comes while it is read; during several
   // passes the next one comes in as many parts, so that memory is never idle while the slivers are multiplied.
   Prefetch FirstPrefetch(const void* b, int64_t next_panel, int64_t passes, int64_t k0) {
+    if (quantized_bits_) return {static_cast<const char*>(b), 0};  // the expansion has its own
     const int64_t row_bytes = RowBytes(format_);
     if (!packed_b_ || (passes == 1 && !widen_))
       return {static_cast<const char*>(b) + Prefetch::Distance(blocking_.sliver_rows), row_bytes};
@@ -264,6 +290,8 @@ class Product {
   const char* packed_b_;
   Result c_;
   Epilogue epilogue_;
+  Dequantization dequantization_;
+  int quantized_bits_;  // of the elements of a B of integers, when A has floats; else 0
   PanelFormat format_;
   const MicroKernel& kernel_;
   Blocking blocking_;
@@ -289,20 +317,23 @@ void StoreEmptySum(const Result& c, int64_t m, int64_t n, const Epilogue& epilog
   }
 }
 
-void Check(DType dtype, const Matrix& a, DType b_dtype, int64_t b_rows) {
-  NPU_CHECK(kIntegerOperands.Contains(dtype) ? kIntegerOperands.Contains(b_dtype)
-                                             : Supports(dtype) && b_dtype == dtype,
-            "[gemm] expected two matrices of float32, float16 or bfloat16, or of 8- or 4-bit integers, got ",
+constexpr DTypeSet kQuantized{DType::kInt8, DType::kInt4};
+
+void Check(DType dtype, const Matrix& a, DType b_dtype, int64_t b_rows, const Dequantization& dequantization) {
+  const bool fit = kIntegerOperands.Contains(dtype) ? kIntegerOperands.Contains(b_dtype)
+                   : dequantization.scale           ? Supports(dtype) && kQuantized.Contains(b_dtype)
+                                                    : Supports(dtype) && b_dtype == dtype;
+  NPU_CHECK(fit, "[gemm] expected two matrices of float32, float16 or bfloat16, or of 8- or 4-bit integers, got ",
             NameOf(dtype), " and ", NameOf(b_dtype));
   NPU_CHECK(a.columns == b_rows, "[gemm] expected as many columns of A as rows of B, got ", a.columns, " and ", b_rows);
 }
 
 void MultiplyAny(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const void* packed_b, DType stored_b,
-                 const Result& c, const Epilogue& epilogue) {
-  Check(dtype, a, b_dtype, b.rows);
+                 const Result& c, const Epilogue& epilogue, const Dequantization& dequantization) {
+  Check(dtype, a, b_dtype, b.rows, dequantization);
   if (a.rows == 0 || b.columns == 0) return;
   if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue, kIntegerOperands.Contains(dtype));
-  Product(dtype, a, b_dtype, b, packed_b, stored_b, c, epilogue).Run();
+  Product(dtype, a, b_dtype, b, packed_b, stored_b, c, epilogue, dequantization).Run();
 }
 
 // What a B of `dtype` is stored as when nothing is rounded.
@@ -310,13 +341,32 @@ DType StoredAs(DType dtype) { return dtype == DType::kInt4 ? DType::kInt8 : dtyp
 
 }  // namespace
 
-size_t PackedBytes(DType stored, int64_t k, int64_t n) {
-  NPU_CHECK((Supports(stored) || stored == DType::kInt8 || stored == DType::kUInt8) && k >= 0 && n >= 0,
-            "[gemm] expected a matrix of floats or 8-bit integers, got ", NameOf(stored), " [", k, ", ", n, "]");
-  // No size below overflows when this does not.
+namespace {
+
+// No size below overflows when this does not.
+void CheckExtent(int64_t k, int64_t n) {
   constexpr int64_t kMost = int64_t{1} << 56;
   NPU_CHECK(n == 0 || k <= kMost / (n + kPanelColumns), "[gemm] expected a matrix that fits memory, got [", k, ", ", n,
             "]");
+}
+
+constexpr int64_t kPackGrain = 128 << 10;  // bytes of panels that are worth another thread
+
+// pack(panel, where it belongs) for all panels of n columns, on the pool.
+template <class F>
+void PackPanels(int64_t n, int64_t panel_bytes, void* packed, const F& pack) {
+  ParallelFor(PanelCount(n), std::max<int64_t>(1, kPackGrain / std::max<int64_t>(1, panel_bytes)),
+              [&](int64_t begin, int64_t end) {
+                for (int64_t p = begin; p < end; ++p) pack(p, static_cast<char*>(packed) + p * panel_bytes);
+              });
+}
+
+}  // namespace
+
+size_t PackedBytes(DType stored, int64_t k, int64_t n) {
+  NPU_CHECK((Supports(stored) || stored == DType::kInt8 || stored == DType::kUInt8) && k >= 0 && n >= 0,
+            "[gemm] expected a matrix of floats or 8-bit integers, got ", NameOf(stored), " [", k, ", ", n, "]");
+  CheckExtent(k, n);
   return static_cast<size_t>(PanelCount(n) * PanelBytes(FormatOf(stored), k));
 }
 
@@ -325,13 +375,20 @@ void Pack(DType dtype, const Matrix& b, void* packed, DType stored) {
             NameOf(dtype), " stored as ", NameOf(StoredAs(dtype)), " or, if float32, rounded to bfloat16, got ",
             NameOf(stored));
   const PanelFormat format = FormatOf(stored);
-  const int64_t panel_bytes = PanelBytes(format, b.rows);
-  constexpr int64_t kGrainBytes = 128 << 10;
-  ParallelFor(PanelCount(b.columns), std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, panel_bytes)),
-              [&](int64_t begin, int64_t end) {
-                for (int64_t p = begin; p < end; ++p)
-                  PackPanel(format, dtype, b, p, 0, b.rows, static_cast<char*>(packed) + p * panel_bytes);
-              });
+  PackPanels(b.columns, PanelBytes(format, b.rows), packed,
+             [&](int64_t panel, void* to) { PackPanel(format, dtype, b, panel, 0, b.rows, to); });
+}
+
+size_t QuantizedBytes(DType stored, int64_t k, int64_t n) {
+  NPU_CHECK(kQuantized.Contains(stored) && k >= 0 && n >= 0, "[gemm] expected a matrix of int8 or int4, got ",
+            NameOf(stored), " [", k, ", ", n, "]");
+  CheckExtent(k, n);
+  return static_cast<size_t>(PanelCount(n) * QuantizedPanelBytes(BitsOf(stored), k));
+}
+
+void PackQuantized(DType dtype, const Matrix& b, void* packed) {
+  PackPanels(b.columns, QuantizedPanelBytes(BitsOf(dtype), b.rows), packed,
+             [&](int64_t panel, void* to) { PackQuantizedPanel(dtype, b, panel, 0, b.rows, to); });
 }
 
 bool PacksInPlace(DType dtype, int64_t k, int64_t n) {
@@ -358,17 +415,18 @@ void CopyColumn(const PackedMatrix& b, int64_t column, void* out) {
 }
 
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue) {
-  const bool integers = kIntegerOperands.Contains(b.stored);
+  const bool integers = kIntegerOperands.Contains(b.stored);  // what floats are stored as is their own affair
   MultiplyAny(b.dtype, a, integers ? b.stored : b.dtype, Matrix::RowMajor(nullptr, b.rows, b.columns), b.data, b.stored,
-              c, epilogue);
+              c, epilogue, b.dequantization);
 }
 
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue) {
-  MultiplyAny(dtype, a, dtype, b, nullptr, StoredAs(dtype), c, epilogue);
+  MultiplyAny(dtype, a, dtype, b, nullptr, StoredAs(dtype), c, epilogue, {});
 }
 
-void Multiply(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const Result& c, const Epilogue& epilogue) {
-  MultiplyAny(dtype, a, b_dtype, b, nullptr, StoredAs(b_dtype), c, epilogue);
+void Multiply(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const Result& c, const Epilogue& epilogue,
+              const Dequantization& dequantization) {
+  MultiplyAny(dtype, a, b_dtype, b, nullptr, StoredAs(b_dtype), c, epilogue, dequantization);
 }
 
 }  // namespace npu::gemm

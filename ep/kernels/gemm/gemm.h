@@ -1,10 +1,12 @@
 // The matrix unit: C = alpha * A * B + addend, for float32, bfloat16 and float16, accumulated in float32; and for
-// matrices of 8- and 4-bit integers, accumulated exactly in int32, which wraps, and then scaled.
+// matrices of 8- and 4-bit integers, accumulated exactly in int32, which wraps, and then scaled; and for an A of floats
+// with a B of integers, which become A's type panel by panel.
 //
 // B is packed into panels, once when it is a constant and panel by panel when it is not; the one packed form serves
 // every number of rows, from a decode step (one row: B is read once, at memory bandwidth) to a prefill.
 //
 //   packing.h       the layouts of A and B
+//   quantized.h     that of a B of integers for an A of floats
 //   microkernel.h   sliver of A × panel of B → tile, one set of functions per instruction set
 //   blocking.h      how a product is cut for the caches and the threads
 //   epilogue.h      tile → C
@@ -22,7 +24,14 @@ struct Matrix {
   const void* data = nullptr;
   int64_t rows = 0, columns = 0;
   int64_t row_stride = 0, column_stride = 0;  // in elements
+  // Of a B of integers: so many elements of a column follow each other, and row_stride leads to the next ones. Words of
+  // eight 4-bit integers along a column are such blocks.
+  int64_t row_block = 1;
 
+  int64_t Offset(int64_t row, int64_t column) const {
+    if (row_block == 1) return row * row_stride + column * column_stride;
+    return row / row_block * row_stride + row % row_block + column * column_stride;
+  }
   static Matrix RowMajor(const void* data, int64_t rows, int64_t columns) { return {data, rows, columns, columns, 1}; }
   Matrix Transposed() const { return {data, columns, rows, column_stride, row_stride}; }
 };
@@ -64,6 +73,17 @@ struct Epilogue {
   IntegerTerms integers = {};
 };
 
+// What the integers of a B stand for when A has floats: (element + offset) * scale, computed in float32 and rounded to
+// A's type; in float16 the sum is rounded, too. Element (k, n) has those at [k / group * group_stride + n *
+// column_stride].
+struct Dequantization {
+  const void* scale = nullptr;
+  const void* offset = nullptr;     // null: none
+  DType dtype = DType::kUndefined;  // of both: float32, float16 or bfloat16
+  int64_t group = 0;                // rows of B that share them; 0: all
+  int64_t group_stride = 0, column_stride = 0;
+};
+
 // B in panel order: what Pack wrote.
 struct PackedMatrix {
   const void* data = nullptr;
@@ -71,6 +91,7 @@ struct PackedMatrix {
   DType stored = DType::kUndefined;  // of the elements: `dtype`, or bfloat16, to which A is then rounded, too;
                                      // int8 and uint8 may be mixed
   int64_t rows = 0, columns = 0;     // K, N
+  Dequantization dequantization = {};
 };
 
 inline bool Supports(DType dtype) { return kFloats.Contains(dtype); }
@@ -82,6 +103,10 @@ size_t PackedBytes(DType stored, int64_t k, int64_t n);
 // Packs on the pool. `stored` is `dtype`, that of B, or bfloat16 for a B of float32, or int8 for one of int4.
 void Pack(DType dtype, const Matrix& b, void* packed, DType stored);
 
+// The packed form of a B of int8 or int4 for an A of floats, whatever their type.
+size_t QuantizedBytes(DType stored, int64_t k, int64_t n);
+void PackQuantized(DType dtype, const Matrix& b, void* packed);
+
 // Whether the panels of a weight kept as rows [N, K] lie where those rows lie: then it can be packed in place.
 bool PacksInPlace(DType dtype, int64_t k, int64_t n);
 // Packs `rows` [N, K] in place, on the pool.
@@ -89,11 +114,11 @@ void PackInPlace(DType dtype, void* rows, int64_t k, int64_t n);
 // Column `column` of B, K elements of its type.
 void CopyColumn(const PackedMatrix& b, int64_t column, void* out);
 
-// A has the element type of B, but for integers, where both are one of kIntegerOperands; `dtype` is A's and, without
-// `b_dtype`, B's. They use the pool, and C may not overlap A or B.
+// A has the element type of B, unless both are of kIntegerOperands, or A has floats and B, of int8 or int4, has a
+// `dequantization`. `dtype` is A's and, without `b_dtype`, B's. They use the pool, and C may not overlap A or B.
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const Result& c,
-              const Epilogue& epilogue = {});
+              const Epilogue& epilogue = {}, const Dequantization& dequantization = {});
 
 }  // namespace npu::gemm

@@ -8,17 +8,27 @@ PackedWeight::~PackedWeight() {
   if (data_) allocator_->Free(data_);
 }
 
-void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& stream) {
+void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<void(void*)>& pack, Stream& stream) {
   NPU_CHECK(!packed_, "[", op, "] expected one constant weight, got a second");
-  stored_ = StoredAs(dtype);
-  if (const size_t bytes = PackedBytes(stored_, b.rows, b.columns)) {
+  if (bytes > 0) {
     allocator_ = &stream.device().allocator();
     data_ = allocator_->Allocate(bytes, stream);
-    stream.Launch(op, [dtype, b, to = data_, stored = stored_] { gemm::Pack(dtype, b, to, stored); });
+    stream.Launch(op, [pack, to = data_] { pack(to); });
     stream.Synchronize();
   }
-  dtype_ = dtype;
   packed_ = true;
+}
+
+void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& stream) {
+  const DType stored = StoredAs(dtype);
+  PackInto(op, PackedBytes(stored, b.rows, b.columns), [=](void* to) { gemm::Pack(dtype, b, to, stored); }, stream);
+  dtype_ = dtype;
+  stored_ = stored;
+}
+
+void PackedWeight::PackQuantized(const char* op, DType dtype, const Matrix& b, Stream& stream) {
+  PackInto(op, QuantizedBytes(dtype, b.rows, b.columns), [=](void* to) { gemm::PackQuantized(dtype, b, to); }, stream);
+  dtype_ = stored_ = dtype;
 }
 
 SharedMatrixReader::Panels PackedWeight::PanelsOf(const TensorView& rows) const {

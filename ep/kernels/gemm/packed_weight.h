@@ -1,6 +1,8 @@
 // A constant B in panel order, in device memory: what matrix kernels keep of a weight after PrePack.
 #pragma once
 
+#include <functional>
+
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/runtime/shared_matrix.h"
 
@@ -20,6 +22,8 @@ class PackedWeight {
 
   // Packs behind what `stream` does already, and waits. `op` names the operator in errors.
   void Pack(const char* op, DType dtype, const Matrix& b, Stream& stream);
+  // The same for integers that an A of floats is multiplied with.
+  void PackQuantized(const char* op, DType dtype, const Matrix& b, Stream& stream);
 
   // For a SharedMatrixReader whose weight is kept as rows [N, K]: panels in the weight's own place, and no copy.
   SharedMatrixReader::Panels PanelsOf(const TensorView& rows) const;
@@ -33,10 +37,19 @@ class PackedWeight {
   PackedMatrix matrix(const Matrix& given) const {
     return {packed_ ? data_ : given.data, dtype_, stored_, given.rows, given.columns};
   }
+  // The panels that PackQuantized made, for an A of `dtype`.
+  PackedMatrix quantized(const Matrix& given, DType dtype, const Dequantization& dequantization) const {
+    return {data_, dtype, stored_, given.rows, given.columns, dequantization};
+  }
 
  private:
   // What a weight of `dtype` is stored as.
-  DType StoredAs(DType dtype) const { return dtype == DType::kFloat32 ? float32_products_ : dtype; }
+  DType StoredAs(DType dtype) const {
+    if (dtype == DType::kInt4) return DType::kInt8;
+    return dtype == DType::kFloat32 ? float32_products_ : dtype;
+  }
+  // Runs pack(memory) for `bytes` of device memory, which are then kept.
+  void PackInto(const char* op, size_t bytes, const std::function<void(void*)>& pack, Stream& stream);
 
   CachingAllocator* allocator_ = nullptr;
   void* data_ = nullptr;

@@ -2,35 +2,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ep/kernels/gemm/elements.h"
 #include "ep/kernels/gemm/packing.h"
 
 namespace npu::gemm {
 
 namespace {
-
-// Elements of a matrix of 4-bit integers: two in a byte, the lower half first.
-class Int4Elements {
- public:
-  Int4Elements(const void* data, int64_t first) : data_(static_cast<const uint8_t*>(data)), first_(first) {}
-  int8_t operator[](int64_t i) const {
-    const int64_t at = first_ + i;
-    const int half = data_[at >> 1] >> ((at & 1) * 4) & 15;
-    return static_cast<int8_t>((half ^ 8) - 8);
-  }
-  Int4Elements operator+(int64_t i) const { return {data_, first_ + i}; }
-
- private:
-  const uint8_t* data_;
-  int64_t first_;
-};
-
-// f(elements from `offset` on) of a matrix of `dtype`; each is an integer when indexed.
-template <class F>
-void WithElements(DType dtype, const Matrix& m, int64_t offset, const F& f) {
-  if (dtype == DType::kInt8) return f(static_cast<const int8_t*>(m.data) + offset);
-  if (dtype == DType::kUInt8) return f(static_cast<const uint8_t*>(m.data) + offset);
-  f(Int4Elements(m.data, offset));
-}
 
 // Rows of K that are transposed at once: their destination stays in the first-level cache.
 constexpr int64_t kTransposeRows = 128;
@@ -38,7 +15,7 @@ constexpr int64_t kTransposeRows = 128;
 template <class Elements>
 void FillQuads(const Elements& b, const Matrix& m, int32_t shift, int64_t columns, int64_t depth, int8_t* quads) {
   const auto put = [&](int64_t k, int64_t j) {
-    quads[(k / 4 * kPanelColumns + j) * 4 + k % 4] = static_cast<int8_t>(b[k * m.row_stride + j * m.column_stride] - shift);
+    quads[(k / 4 * kPanelColumns + j) * 4 + k % 4] = static_cast<int8_t>(b[m.Offset(k, j)] - shift);
   };
   if (m.column_stride == 1) {
     for (int64_t k = 0; k < depth; ++k)
@@ -74,7 +51,7 @@ void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t 
     const int64_t whole = depth / 4 * 4;
     std::memset(quads + whole * kPanelColumns, 0, static_cast<size_t>((stored - whole) * kPanelColumns));
   }
-  WithElements(dtype, b, k0 * b.row_stride + j0 * b.column_stride, [&](auto elements) {
+  WithElements(dtype, b, b.Offset(k0, j0), [&](auto elements) {
     FillQuads(elements, b, StoredShift(dtype), columns, depth, quads);
   });
   // Sums wrap, as those of the products do.

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,7 @@ struct RunOptions {
   size_t outputs = 1;
   int since_version = 0;                     // 0: the newest that the registry has
   DType float32_products = DType::kFloat32;  // as KernelInfo has it
+  std::vector<std::optional<Shape>> input_shapes = {};  // as KernelInfo has them
   std::vector<size_t> prepack = {};          // inputs offered as constants; one that the kernel keeps is then absent
   std::map<size_t, size_t> alias = {};       // output -> input
 };
@@ -82,6 +84,7 @@ class TestNode {
     info.output_count = options.requested.empty() ? options.outputs : options.requested.size();
     for (const auto& [key, value] : options.attributes) info.attributes.Set(key, value);
     info.float32_products = options.float32_products;
+    info.input_shapes = options.input_shapes;
     kernel_ = def->make(info);
   }
 

@@ -1,0 +1,46 @@
+// Weights of int8, or of int4 in words of int32: eight to a word, the first in the lowest bits, along a row, [K, N / 8],
+// or along a column, [K / 8, N].
+#pragma once
+
+#include "ep/kernels/gemm/gemm.h"
+
+namespace npu {
+
+struct QuantizedWeight {
+  DType dtype = DType::kUndefined;  // of the elements: int8 or int4
+  int64_t k = 0, n = 0;             // of one matrix
+  bool along_columns = false;
+
+  // Of the last two axes of `weight`, [.., K, N]; throws "[op] expected …, got …" when they do not hold K rows.
+  static QuantizedWeight Of(const char* op, const char* name, const TensorView& weight, int64_t k) {
+    const Shape& shape = weight.shape;
+    NPU_CHECK(shape.rank() >= 2, "[", op, "] expected ", name, " of two axes or more, got ", shape);
+    const int64_t rows = shape[shape.rank() - 2], columns = shape.back();
+    if (weight.dtype == DType::kInt8) {
+      NPU_CHECK(rows == k, "[", op, "] expected ", name, " [.., ", k, ", N], got ", shape);
+      return {DType::kInt8, k, columns};
+    }
+    NPU_CHECK(weight.dtype == DType::kInt32, "[", op, "] expected ", name, " of int8, or of int4 packed in int32, got ",
+              NameOf(weight.dtype));
+    NPU_CHECK(rows == k || (k % 8 == 0 && rows == k / 8), "[", op, "] expected ", name, " of packed int4 [.., ", k,
+              ", N / 8] or [.., ", k, " / 8, N], got ", shape);
+    const bool along_columns = rows != k;
+    return {DType::kInt4, k, along_columns ? columns : columns * kInWord, along_columns};
+  }
+
+  // Matrix `index` of those that begin at `data`.
+  gemm::Matrix At(const void* data, int64_t index) const {
+    const void* at = data ? static_cast<const char*>(data) + BytesFor(dtype, index * k * n) : nullptr;
+    gemm::Matrix matrix = gemm::Matrix::RowMajor(at, k, n);
+    if (along_columns) {
+      matrix.row_stride = n * kInWord;
+      matrix.column_stride = matrix.row_block = kInWord;
+    }
+    return matrix;
+  }
+
+ private:
+  static constexpr int64_t kInWord = 8;
+};
+
+}  // namespace npu
