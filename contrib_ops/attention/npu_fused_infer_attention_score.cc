@@ -64,7 +64,7 @@ class FusedInferAttentionScoreKernel final : public InferenceKernel {
       : InferenceKernel(info, Read(info.attributes), ReadInputs) {}
 };
 
-// Such a node is not claimed, and its session says why.
+// Why the node is not claimed, for the session's message; empty when it is supported.
 std::string Unsupported(const NodeView& node) {
   const auto given = [&](size_t i) { return i < node.inputs.size() && node.inputs[i] != DType::kUndefined; };
   const auto in_pieces = [&](size_t i) { return node.rank_known[i] && node.shapes[i].size() == 5; };

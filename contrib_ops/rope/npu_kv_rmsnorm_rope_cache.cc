@@ -40,7 +40,7 @@ struct Task {
   const T *kv, *gamma, *cos, *sin, *v;
   T *k_embed, *y;
   const int64_t* index;
-  int64_t* slots;  // of the cache row of every token; -1: not stored
+  int64_t* slots;  // the cache row of each token; -1: not stored
   const void *k_source, *ckv_source;
   CacheRows k, ckv;
   int64_t batch, length, pages;
@@ -85,7 +85,7 @@ struct Task {
     for (int64_t t = begin; t < end; ++t) {
       ToFloat(kv + t * width, row.values(), width);
       RmsNormRow(row.values(), weights.values(), epsilon, normed.values(), norm);
-      // With v the normalised row holds the key, its rotated part first; else the rotated part follows it.
+      // With v, the normalised row is the key, starting with its rotated part; without, the rotated part follows it.
       const float* pairs = v ? normed.values() : row.values() + norm;
       RotateRow<Pairing::kNeighbours, Pairing::kHalves>(pairs, cosines.Row(), sines.Row(), keys.values(), rope);
       if (v) {

@@ -18,7 +18,7 @@ struct Geometry {
   bool pairs;  // indices are [count, 2]: (batch row, start); else update i goes to batch row i
 };
 
-// Checks every index and turns it into the slice [row, outer = 0, start] that an update begins at, counted in inner
+// Checks every index and resolves it to the slice [row, outer = 0, start] where an update begins, counted in inner
 // runs. Returns whether no two updates can overlap.
 template <class Index>
 bool ResolveStarts(const Index* indices, const Geometry& g, int64_t* starts) {
@@ -47,7 +47,7 @@ class ScatterUpdateKernel final : public Kernel {
 
     const TensorView out = ctx.Output(Out::y, self.dtype, self.shape);
     const int64_t inner_bytes = static_cast<int64_t>(BytesFor(self.dtype, g.inner));
-    // The resolved starts live apart from the indices: whatever is written, what was checked is what is used.
+    // The resolved starts are stored separately from the indices: writes to the output cannot change checked values.
     int64_t* starts =
         g.count == 0 ? nullptr : static_cast<int64_t*>(ctx.Workspace(static_cast<size_t>(g.count) * sizeof(int64_t)));
     ctx.Launch(kOp, [g, inner_bytes, starts, source = self.as<const char>(), destination = out.as<char>(),

@@ -1,4 +1,4 @@
-// From a tile of sums to C.
+// Stores a tile of sums to C.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void AddRow(const T* addend, int64_t stride, float scale, int64_t columns, float
   }
 }
 
-// Rounds whole rows of a tile to bfloat16 by the instruction for it; false where there is none.
+// Rounds whole rows of a tile to bfloat16 with the native instruction; false if there is none.
 bool RoundRowsToBf16(const float* tile, int64_t rows, BFloat16* out, int64_t row_stride);
 
 template <class T>
@@ -56,7 +56,7 @@ inline void ScaleAndAdd(float* tile, int64_t rows, int64_t columns, int64_t m0, 
 
 }  // namespace internal
 
-// Writes the first rows × columns of tile[][kPanelColumns] to C at (m0, n0), rounded once. Spoils the tile.
+// Writes the first rows × columns of tile[][kPanelColumns] to C at (m0, n0), rounded once. Overwrites the tile.
 inline void StoreTile(float* tile, int64_t rows, int64_t columns, int64_t m0, int64_t n0, const Result& c,
                       const Epilogue& epilogue) {
   internal::ScaleAndAdd(tile, rows, columns, m0, n0, epilogue);

@@ -15,12 +15,12 @@ namespace npu::gemm {
 
 namespace {
 
-// Grows and is kept: a thread multiplies many times.
+// Grows and is reused: a thread computes many GEMMs.
 class AlignedBuffer {
  public:
   void* Reserve(int64_t bytes) {
     if (bytes > size_) {
-      // Rounded to whole lines, as aligned_alloc demands.
+      // Rounded up to whole cache lines, as aligned_alloc requires.
       const size_t rounded = (static_cast<size_t>(bytes) + 63) / 64 * 64;
       size_ = 0;
       memory_.reset(std::aligned_alloc(64, rounded));
@@ -44,10 +44,10 @@ struct ThreadScratch {
 thread_local ThreadScratch scratch;
 
 constexpr int64_t kWidenSlivers = 3;
-// A thread that packs less than this of A costs more to wake than it saves.
+// Packing less than this of A costs more in waking a thread than it saves.
 constexpr int64_t kPackGrainBytes = 32 << 10;
 
-// One call: everything that its parts share.
+// One GEMM: the state that its parts share.
 class Product {
  public:
   Product(DType dtype, const Matrix& a, const Matrix& b, const void* packed_b, DType stored_b, const Result& c,
@@ -82,7 +82,7 @@ class Product {
                   [=, this](int64_t begin, int64_t end) { RunPart(sliver_begin, sliver_end, begin, end); });
       return;
     }
-    // Few panels: the units are (part of the rows, panel), rows outermost.
+    // Few panels: the work units are (part of the rows, panel), rows outermost.
     ParallelFor(parts * panels, 1, [=, this](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end;) {
         const int64_t part = unit / panels;
@@ -111,8 +111,8 @@ class Product {
     const int64_t kept_tiles = one_block ? 2 : slivers * (panel_end - panel_begin);
     const int64_t tile_bytes = tile_elements * static_cast<int64_t>(sizeof(float));
     float* sums = static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_bytes));
-    // A finished tile waits until the next one is computed: what tile registers have just stored cannot be loaded at
-    // once, and the vector unit has work while the tiles multiply.
+    // A finished tile is stored after the next one is computed: what tile registers have just stored cannot be loaded
+    // immediately, and the vector unit has work while the tiles multiply.
     FinishedTile finished;
 
     for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
@@ -153,13 +153,13 @@ class Product {
   int64_t DepthOf(int64_t kb) const { return std::min(blocking_.depth, a_.columns - kb * blocking_.depth); }
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
 
-  // True when rows of A can be read where they lie: their elements are the kernel's, and so many as it takes.
+  // True if rows of A can be read in place: they have the kernel's element type and a size that it supports.
   bool InPlace(int64_t s, int64_t depth) const {
     if (a_.column_stride != 1 || (kernel_.sliver_format == SliverFormat::kFloat32) != (dtype_ == DType::kFloat32))
       return false;
     const int64_t rows = SliverRowsAt(s);
     if (rows % kernel_.row_multiple != 0 || depth % kernel_.depth_multiple != 0) return false;
-    // Rows a multiple of a page apart fall into one set of the first-level cache.
+    // Rows a multiple of a page apart map to the same set of the L1 cache.
     constexpr int64_t kPageBytes = 4096;
     return rows == 1 || a_.row_stride * ElementBytes(kernel_.sliver_format) % kPageBytes != 0;
   }
@@ -178,11 +178,11 @@ class Product {
     return packed_a_ + (kb * (packed_end_ - packed_begin_) + s - packed_begin_) * PackedSliverBytes();
   }
 
-  // Packs those slivers that are not read in place, for all threads and panels.
+  // Packs the slivers that are not read in place, for all threads and panels.
   void PackSlivers(int64_t sliver_begin, int64_t sliver_end) {
     const int64_t blocks = blocking_.depth_blocks;
     const auto in_place = [&](int64_t s) { return InPlace(s, DepthOf(0)) && InPlace(s, DepthOf(blocks - 1)); };
-    // The last sliver alone may differ from the others in its rows.
+    // Only the last sliver may have a different number of rows.
     const bool all = !in_place(sliver_begin), last = !in_place(sliver_end - 1);
     if (!all && !last) return;
     packed_begin_ = all ? sliver_begin : sliver_end - 1;
@@ -209,8 +209,9 @@ class Product {
     return wide;
   }
 
-  // What the first of `passes` over panel `b` brings. A panel that is read once comes while it is read; during several
-  // passes the next one comes in as many parts, so that memory is never idle while the slivers are multiplied.
+  // What the first of `passes` over panel `b` prefetches. A panel that is read once is prefetched while it is read;
+  // several passes prefetch the next one in as many parts, so that memory is never idle while the slivers are
+  // multiplied.
   Prefetch FirstPrefetch(const void* b, int64_t next_panel, int64_t passes, int64_t k0) {
     const int64_t row_bytes = RowBytes(format_);
     if (!packed_b_ || (passes == 1 && !widen_))
@@ -236,7 +237,7 @@ class Product {
   }
 
   DType dtype_;
-  Matrix a_, b_;  // of a packed B only the sizes count
+  Matrix a_, b_;  // if B is packed, only its sizes are used
   const char* packed_b_;
   Result c_;
   Epilogue epilogue_;
@@ -246,7 +247,7 @@ class Product {
   // Slivers [packed_begin_, packed_end_) of A as packed: blocks of K outermost.
   char* packed_a_ = nullptr;
   int64_t packed_begin_ = 0, packed_end_ = 0;
-  // float16 panels that meet many slivers become floats once, not once a sliver.
+  // float16 panels that are used by many slivers are upcast to float once, not once per sliver.
   bool widen_;
   const MicroKernel& tile_kernel_;
 };
@@ -279,7 +280,7 @@ void MultiplyAny(DType dtype, const Matrix& a, const Matrix& b, const void* pack
 size_t PackedBytes(DType stored, int64_t k, int64_t n) {
   NPU_CHECK(Supports(stored) && k >= 0 && n >= 0, "[gemm] expected a matrix of floats, got ", NameOf(stored), " [", k,
             ", ", n, "]");
-  // No size below overflows when this does not.
+  // If this does not overflow, no size below does.
   constexpr int64_t kMost = int64_t{1} << 56;
   NPU_CHECK(n == 0 || k <= kMost / (n + kPanelColumns), "[gemm] expected a matrix that fits memory, got [", k, ", ", n,
             "]");

@@ -1,11 +1,11 @@
 // The matrix unit: C = alpha * A * B + addend, for float32, bfloat16 and float16, accumulated in float32.
 //
-// B is packed into panels, once when it is a constant and panel by panel when it is not; the one packed form serves
-// every number of rows, from a decode step (one row: B is read once, at memory bandwidth) to a prefill.
+// B is packed into panels: once if it is a constant, otherwise panel by panel. The same packed form serves every number
+// of rows, from a decode step (one row: B is read once, at memory bandwidth) to a prefill.
 //
 //   packing.h       the layouts of A and B
 //   microkernel.h   sliver of A × panel of B → tile, one set of functions per instruction set
-//   blocking.h      how a product is cut for the caches and the threads
+//   blocking.h      how a GEMM is partitioned for the caches and the threads
 //   epilogue.h      tile → C
 #pragma once
 
@@ -26,7 +26,7 @@ struct Matrix {
   Matrix Transposed() const { return {data, columns, rows, column_stride, row_stride}; }
 };
 
-// What is added to the product: element (i, j) of `scale * addend`; a stride of 0 broadcasts. Null adds nothing.
+// Added to the product: element (i, j) of `scale * addend`; a stride of 0 broadcasts. Null adds nothing.
 struct Addend {
   const void* data = nullptr;
   DType dtype = DType::kUndefined;  // float32, float16 or bfloat16
@@ -45,7 +45,7 @@ struct Epilogue {
   Addend addend;
 };
 
-// B in panel order: what Pack wrote.
+// B in panel order, as Pack writes it.
 struct PackedMatrix {
   const void* data = nullptr;
   DType dtype = DType::kUndefined;   // of A
@@ -55,19 +55,19 @@ struct PackedMatrix {
 
 inline bool Supports(DType dtype) { return kFloats.Contains(dtype); }
 
-// Bytes of the packed form of a K × N matrix; it wants 64-byte alignment. Throws when they overflow.
+// Bytes of the packed form of a K × N matrix, which requires 64-byte alignment. Throws if they overflow.
 size_t PackedBytes(DType stored, int64_t k, int64_t n);
-// Packs on the pool. `stored` is `dtype`, that of B, or bfloat16 for a B of float32.
+// Packs on the pool. `stored` is `dtype`, B's own, or bfloat16 if B is float32.
 void Pack(DType dtype, const Matrix& b, void* packed, DType stored);
 
-// Whether the panels of a weight kept as rows [N, K] lie where those rows lie: then it can be packed in place.
+// Whether the panels of a weight stored as rows [N, K] occupy the same memory as those rows: it can be packed in place.
 bool PacksInPlace(DType dtype, int64_t k, int64_t n);
 // Packs `rows` [N, K] in place, on the pool.
 void PackInPlace(DType dtype, void* rows, int64_t k, int64_t n);
-// Column `column` of B, K elements of its type.
+// Copies column `column` of B: K elements of its type.
 void CopyColumn(const PackedMatrix& b, int64_t column, void* out);
 
-// A has the element type of B. Both use the pool; neither may be called with C overlapping A or B.
+// A has the element type of B. Both functions use the pool; C must not overlap A or B.
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue = {});
 

@@ -11,7 +11,7 @@ namespace npu::gemm {
 
 namespace {
 
-constexpr int64_t kStepDepth = 32;                // rows of K that one tile product consumes
+constexpr int64_t kStepDepth = 32;                // rows of K per tile instruction
 constexpr int64_t kRowBytes = kPanelColumns * 4;  // of a stored pair of rows of B, and of a row of C
 constexpr int64_t kStepBytes = kStepDepth / 2 * kRowBytes;
 constexpr int64_t kTileRows = 16;
@@ -21,7 +21,7 @@ void AmxTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64
   using Block = amx::Sums<kRowTiles, kPanelColumns / kLanes>;
   const char* a = static_cast<const char*>(sliver.data);
   const char* b = static_cast<const char*>(b_panel);
-  // The tile instructions do not tell the compiler which memory they touch.
+  // The tile instructions do not declare which memory they access.
   amx::CompilerBarrier();
   if (accumulate) {
     Block::LoadFrom(c, kRowBytes);

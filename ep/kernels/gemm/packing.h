@@ -1,8 +1,8 @@
 // The layouts of the packed operands.
 //
-// B: panels of kPanelColumns columns; within a panel, row after row of K. 16-bit types whose products are summed in
-// pairs (bfloat16, and float16 on a machine with AMX-FP16) keep two rows interleaved: [K/2][columns][2]. Columns and
-// rows that pad a panel are zero.
+// B: panels of kPanelColumns columns; within a panel, row after row of K. 16-bit types that are multiplied in pairs
+// (bfloat16, and float16 on a machine with AMX-FP16) interleave two rows: [K/2][columns][2]. Panels are padded with
+// zero columns and rows.
 //
 // A: slivers of a few rows, cut along K into chunks of one cache line (64 bytes) per row: [K/chunk][rows][64 bytes].
 // Packing is a copy, not a transposition; a tile register reads the same chunks.
@@ -24,10 +24,10 @@ enum class PanelFormat {
 
 PanelFormat FormatOf(DType dtype);
 
-// Rows of B as stored: a multiple of what the widest micro-kernel of this machine consumes at once.
+// The number of stored rows of B: a multiple of what the widest micro-kernel of this machine consumes at a time.
 int64_t PaddedDepth(PanelFormat format, int64_t k);
 inline int64_t ElementBytes(PanelFormat format) { return format == PanelFormat::kFloat32 ? 4 : 2; }
-// Rows of B in a stored row, and the bytes of one.
+// Rows of B per stored row, and bytes per stored row.
 inline int64_t RowDepth(PanelFormat format) {
   return format == PanelFormat::kPairs || format == PanelFormat::kPairsFloat16 ? 2 : 1;
 }
@@ -37,15 +37,15 @@ inline int64_t PanelBytes(PanelFormat format, int64_t depth) {
   return PaddedDepth(format, depth) * kPanelColumns * ElementBytes(format);
 }
 
-// Packs rows [k0, k0 + depth) of panel `panel` of a B of `dtype`, rounding float32 where the format has fewer bits;
-// writes PanelBytes(format, depth).
+// Packs rows [k0, k0 + depth) of panel `panel` of a B of `dtype`, rounding float32 if the format has fewer bits; writes
+// PanelBytes(format, depth).
 void PackPanel(PanelFormat format, DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out);
 
-// Column j of a panel, `depth` elements.
+// Copies column j of a panel, `depth` elements.
 void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t depth, void* out);
 
 // The element type of a packed A.
-enum class SliverFormat { kFloat32, kHalves };  // kHalves: the 16 bits as they are, or float32 rounded to bfloat16
+enum class SliverFormat { kFloat32, kHalves };  // kHalves: 16-bit elements unconverted, or float32 rounded to bfloat16
 
 inline constexpr int64_t kChunkBytes = 64;
 inline int64_t ElementBytes(SliverFormat format) { return format == SliverFormat::kFloat32 ? 4 : 2; }
@@ -54,8 +54,8 @@ inline int64_t SliverBytes(SliverFormat format, int64_t rows, int64_t depth) {
   return (depth + ChunkDepth(format) - 1) / ChunkDepth(format) * rows * kChunkBytes;
 }
 
-// Packs rows [m0, m0 + rows) and columns [k0, k0 + depth) of A into a sliver of `stored_rows` >= rows rows; what pads
-// it is zero.
+// Packs rows [m0, m0 + rows) and columns [k0, k0 + depth) of A into a sliver of `stored_rows` >= rows rows; padding is
+// zero.
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out);
 

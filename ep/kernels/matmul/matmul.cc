@@ -9,8 +9,8 @@ namespace npu {
 
 namespace {
 
-// Calls f(i) for every batch entry, on the pool where entries are many or small; f itself may use the pool, which a
-// call from inside the pool then does without.
+// Calls f(i) for every batch entry, on the pool if there are many or small entries; f itself may use the pool, where
+// nested calls run serially.
 template <class F>
 void ForEachEntry(const MatMulShape& s, const F& f) {
   constexpr int64_t kGrainWork = 64 << 10;
@@ -36,7 +36,7 @@ class MatMulKernel : public Kernel {
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     const Shape& shape = constant.shape;
-    // A batch of one, or one matrix: what broadcasts over all of A.
+    // A batch of one, or a single matrix: broadcast over all of A.
     if (input != 1 || !gemm::Supports(constant.dtype) || shape.rank() < 2 || shape.Elements(0, shape.rank() - 2) != 1)
       return false;
     weight_.Pack("MatMul", constant.dtype, MatrixAt(constant, 0, shape[shape.rank() - 2], shape.back()), stream);
@@ -54,7 +54,7 @@ class MatMulKernel : public Kernel {
     const MatMulShape s = InferMatMul("MatMul", a.shape, b.shape);
     const TensorView y = ctx.Output(0, a.dtype, s.output);
     if (!y || y.elements() == 0) return;
-    if (gemm::Supports(a.dtype) && s.b_batches == 1) {  // the batch is but more rows
+    if (gemm::Supports(a.dtype) && s.b_batches == 1) {  // the batch is just more rows
       const gemm::Matrix rows = MatrixAt(a, 0, s.a_batches * s.m, s.k);
       const gemm::Matrix right = MatrixAt(b, 0, s.k, s.n);
       const gemm::Result c{y.data, y.dtype, s.n};

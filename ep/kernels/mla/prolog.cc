@@ -43,7 +43,7 @@ Shape WithBack(Shape lead, std::initializer_list<int64_t> dims) {
   return lead;
 }
 
-// The int8 scale of a row, NaN when the row has one; a row of zeros is divided by one.
+// The int8 scale of a row, NaN if the row contains one; the divisor of a row of zeros is 1.
 struct RowScale {
   float scale, divisor;
 };
@@ -65,10 +65,10 @@ void QuantizeRow(const float* row, float divisor, int8_t* to, int64_t n) {
 
 }  // namespace
 
-// One call: its inputs and sizes.
+// The inputs and sizes of one call.
 struct MlaProlog::Call {
   std::array<TensorView, kInputs> in;
-  Shape lead;  // of token_x, without its width
+  Shape lead;  // token_x's shape without the last axis
   int64_t tokens = 0, he = 0, hcq = 0, heads = 0, d = 0, hckv = 0, dr = 0;
 
   const TensorView& operator[](Index i) const { return in[i]; }
@@ -84,20 +84,20 @@ template <class T>
 struct MlaProlog::Task {
   const MlaProlog* kernel;
   Call c;
-  T* query;  // of the unquantized values; an output, unless query_int8 is
+  T* query;  // the query before quantization; an output, unless query_int8 is
   int8_t* query_int8;
   T* query_rope;
   float* query_scale;
   CacheRows kv, kr;
   int64_t* slots;
-  // Scratch: one token a row.
-  float* wide;      // c, u and h in turn, when they are not rounded to T
+  // Scratch, with one row per token.
+  float* wide;      // c, u and h in turn, if they are not rounded to T
   T* latent;        // c and cq, in T
-  T* up;            // u: whole rows in T, or the parts [heads, d] alone
+  T* up;            // u: whole rows in T, or only the parts [heads, d]
   int8_t* codes;    // cq, quantized
-  float* scales;    // of the rows of codes
-  int32_t* sums;    // of int8 products
-  float* kv_scale;  // quant_scale_ckv for every column of the cache
+  float* scales;    // one per row of codes
+  int32_t* sums;    // of int8 matmuls
+  float* kv_scale;  // quant_scale_ckv, repeated for every column of the cache
 
   void Run() const {
     ResolveSlots();
@@ -120,7 +120,7 @@ struct MlaProlog::Task {
     return gemm::Matrix::RowMajor(w.data, w.shape[0], w.shape[1]);
   }
 
-  // Before anything is written, so that a call with a wild index changes nothing.
+  // Runs before anything is written, so that a call with an invalid index changes nothing.
   void ResolveSlots() const {
     const int64_t limit = c.pages() * c.page();
     for (int64_t t = 0; t < c.tokens; ++t) {
@@ -137,7 +137,7 @@ struct MlaProlog::Task {
     });
   }
 
-  // wide = rows * weight of int8, times a scale a row and a scale a column.
+  // wide = rows * int8 weight, times one scale per row and one per column.
   void MultiplyIntegers(const int8_t* rows, Index weight, const float* row_scale, const float* column_scale) const {
     const gemm::Matrix b = Weight(weight);
     const int64_t n = b.columns;
@@ -149,7 +149,7 @@ struct MlaProlog::Task {
     });
   }
 
-  // The query's latent: cq, in T or in int8.
+  // Computes the query's latent, cq, in T or int8.
   void ProjectDown() const {
     const int64_t n = c.hcq;
     if (c.full()) {
@@ -180,7 +180,7 @@ struct MlaProlog::Task {
     });
   }
 
-  // u, in T; or in float32 with the part that meets weight_uk in T.
+  // Computes u in T; or in float32, with the part that is multiplied with weight_uk in T.
   void ProjectUp() const {
     const int64_t n = c.heads * c.head_width();
     if (!c.quantized()) {

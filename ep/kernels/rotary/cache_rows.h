@@ -1,4 +1,4 @@
-// A cache of keys or values as rows of one token each: how new rows are stored.
+// Stores new rows, one token each, in a cache of keys or values.
 #pragma once
 
 #include <cmath>
@@ -18,8 +18,8 @@ inline int8_t ToInt8(float value) {
 
 // Rows of `width` elements, `page` rows at a time.
 struct CacheRows {
-  void* data;          // null: nobody wants it
-  const float* scale;  // of every column; null: stored in the type of the values, else in int8
+  void* data;          // null: not requested
+  const float* scale;  // per column; null: stored in the type of the values, else in int8
   int64_t width, page;
   bool fractal;  // a page is stored as [width / d0, page, d0], d0 = 16, or 32 in int8; width is a multiple of it
 
@@ -35,7 +35,7 @@ struct CacheRows {
     }
   }
 
-  // Takes over the rows of `source`, unless they are these.
+  // Copies the rows of `source`, unless they are the same.
   template <class T>
   void CopyFrom(const void* source, int64_t pages) const {
     if (data == source || data == nullptr) return;

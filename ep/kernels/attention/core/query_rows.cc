@@ -19,7 +19,7 @@ float Read(const DeviceScalar& scalar, float absent) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits));
 }
 
-// clamp(round(x * scale + offset)); NaN becomes the smallest.
+// clamp(round(x * scale + offset)); NaN becomes the minimum.
 void WriteInt8(const Problem& p, int64_t head, const float* x, int8_t* to) {
   const int64_t n = p.value_size, first = p.output_scale_per_column ? head * n : 0;
   DispatchFloats(p.op, p.output_scale_dtype, [&](auto type) {
@@ -75,7 +75,7 @@ void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
     p.lse[place] = state.sum == 0.0f ? kNegativeInfinity : (state.max + std::log2(state.sum)) * kLn2;
   }
   if (p.row_max != nullptr) {
-    // Vector maxima may lose a NaN, sums do not; that of a row with a score of +inf is NaN, too.
+    // The vector maximum may lose a NaN, the sum does not; the sum of a row with a score of +inf is NaN, too.
     const bool lost = std::isnan(state.sum) && !(state.max == -kNegativeInfinity);
     std::fill_n(p.row_max + place, kStatisticsWidth, lost ? state.sum : state.max * kLn2);
   }
@@ -91,7 +91,7 @@ bool HasNaN(const Problem& p, const RowState& state) {
   return any != 0;
 }
 
-// Whether some keys of the item are not for this row.
+// Whether this row does not see some keys of the item.
 bool HidesKeys(const Problem& p, const Item& item, int64_t r) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
@@ -104,7 +104,7 @@ bool HidesKeys(const Problem& p, const Item& item, int64_t r) {
 }  // namespace
 
 void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, float* partials) {
-  // Products run over whole blocks, where a key that is not for this row has weight 0: times NaN or infinity, NaN.
+  // The matmuls cover whole blocks: a hidden key has weight 0, and 0 times NaN or infinity is NaN.
   if (HasNaN(p, state) && HidesKeys(p, item, r)) RecomputeRow(p, item, r, state);
   if (item.partial < 0) return FinishRow(p, item, r, state);
   float* to = partials + (item.partial + r) * PartialStride(p);

@@ -1,4 +1,4 @@
-// Which parts of an inference call go together. torch_npu leaves undefined, or forbids, what is refused here.
+// Which options of an inference call can be combined. torch_npu leaves undefined, or forbids, what is refused here.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 namespace npu::attention {
 
 struct Combination {
-  std::string layout;  // of a T form; else empty
+  std::string layout;  // if it is a T form; else empty
   bool rope = false, prefix = false;
   bool integer_query = false;
-  bool token_scales = false;  // antiquant scales of tokens
+  bool token_scales = false;  // one antiquant scale per token
   bool kv_padding = false;
   bool cache_in_pieces = false;  // of rank 5
 
-  // What is expected instead; empty where the parts go together.
+  // What is expected instead; empty if the combination is valid.
   std::string Conflict() const {
     if (rope && integer_query) return "expected no query_rope and key_rope with query int8, got both";
     if (!prefix) return "";
@@ -29,7 +29,7 @@ struct Combination {
   }
 };
 
-// Whether an antiquant mode has scales of tokens.
+// Whether an antiquant mode has one scale per token.
 inline bool ScalesTokens(int64_t mode) { return mode != 0 && mode != 2; }
 
 }  // namespace npu::attention

@@ -64,7 +64,7 @@ InferenceCall::Cache InferenceCall::CacheOperand(const char* name, const TensorV
   return c;
 }
 
-// The pages are what AxesOf calls the batch.
+// The pages are the batch in the sense of AxesOf.
 Axes InferenceCall::PagesOperand(const char* name, const TensorView& t, CacheRows& rows) const {
   const TensorView& table = in_.block_table;
   NPU_INFERENCE_CHECK(
@@ -84,7 +84,7 @@ Axes InferenceCall::PagesOperand(const char* name, const TensorView& t, CacheRow
                       " heads in ", name, ", got shape ", shape);
   if (rank == 3) return AxesOf(shape, Form::kBSH, a_.key_heads);
   if (rank == 4) return AxesOf(shape, Form::kBNSD, a_.key_heads);
-  // The device's order of a matrix: the head size in pieces, each with all rows of the block.
+  // The device's matrix layout: the head size in pieces, each with all rows of the block.
   rows.chunk = shape[4];
   rows.chunk_stride = shape.Elements(3, 5);
   return {
@@ -138,7 +138,7 @@ void InferenceCall::SetPrefix() {
 
 namespace {
 
-// What the modes of antiquant scales are called in messages.
+// How messages describe the modes of antiquant scales.
 constexpr const char* kScaleForms[] = {"1 or N*D elements",
                                        "shape [B, S]",
                                        "N elements",

@@ -1,4 +1,4 @@
-// Lengths, padding, masks and bias: which rows there are and which keys they see.
+// Lengths, padding, masks and bias: which rows exist and which keys they see.
 #include <algorithm>
 #include <utility>
 
@@ -35,12 +35,12 @@ std::vector<Sequence> InferenceCall::MakeSequences() {
     row += lengths[b];
     key_row += key_lengths[b];
   }
-  if (row < q_.rows) AddSequence(0, row, q_.rows - row, 0, 0, 0);  // rows of no sequence
+  if (row < q_.rows) AddSequence(0, row, q_.rows - row, 0, 0, 0);  // rows that belong to no sequence
   return std::exchange(sequences_, {});
 }
 
-// With padding, the rows of a batch entry end `padding` rows before the end of the axis. An entry whose rows would
-// begin before the axis does sees nothing.
+// With padding, the rows of a batch entry end `padding` rows before the end of the axis. An entry whose first row would
+// be before the axis sees no keys.
 void InferenceCall::AddPadded(int64_t entry, int64_t len, int64_t key_len) {
   int64_t row = 0, key_row = 0;
   if (in_.query_padding_size && !decode_) {
@@ -58,7 +58,7 @@ int64_t InferenceCall::PaddingSize(const char* name, const TensorView& t) const 
   return std::clamp<int64_t>(*t.as<int64_t>(), 0, INT32_MAX);
 }
 
-// `rows` rows from `row` on, of which the first `len` see keys from `key_row` on.
+// Adds `rows` rows from `row` on, of which the first `len` see keys from `key_row` on.
 void InferenceCall::AddSequence(int64_t entry, int64_t row, int64_t rows, int64_t len, int64_t key_row,
                                 int64_t key_len) {
   Sequence s;
@@ -105,7 +105,7 @@ void InferenceCall::CheckList(const char* name, const TensorView& list) const {
                       " as a list of integers, got ", NameOf(list.dtype), " ", list.shape);
 }
 
-// One length per batch entry; `limit` where the list is absent.
+// One length per batch entry; `limit` if the list is absent.
 std::vector<int64_t> InferenceCall::Lengths(const char* name, const TensorView& list, int64_t batch,
                                             int64_t limit) const {
   std::vector<int64_t> lengths(static_cast<size_t>(batch), limit);
@@ -122,7 +122,7 @@ std::vector<int64_t> InferenceCall::Lengths(const char* name, const TensorView& 
   return lengths;
 }
 
-// The list gives the ends of the sequences in a packed axis of `limit` rows. `count` -1: any number of them.
+// The list holds the ends of the sequences in a packed axis of `limit` rows. `count` -1: any number of them.
 std::vector<int64_t> InferenceCall::PackedLengths(const char* name, const TensorView& list, int64_t count,
                                                   int64_t limit) const {
   CheckList(name, list);
@@ -142,7 +142,7 @@ std::vector<int64_t> InferenceCall::PackedLengths(const char* name, const Tensor
 
 namespace {
 
-// The mask that only names a pattern.
+// Whether the mask only stands for a pattern.
 bool IsCompressed(const Shape& shape) {
   const int rank = shape.rank();
   if (rank < 2 || rank > 4 || shape[rank - 1] != 2048 || shape[rank - 2] != 2048) return false;
