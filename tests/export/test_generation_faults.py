@@ -29,7 +29,7 @@ def generation() -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_each_call_fails_in_turn(exported, monkeypatch, cache):
+def test_every_injected_fault_is_reported_and_recovered(exported, monkeypatch, cache):
     _, directory, _ = exported("llama", cache=cache)
     monkeypatch.setenv("NPU_TEST_MODEL", str(directory))
     fault_trials.in_a_process(__file__, "generation")

@@ -70,7 +70,7 @@ def expected(checkpoint):
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("provider", ["NPUExecutionProvider", "CPUExecutionProvider"])
-def test_greedy_tokens_equal_transformers(exported, expected, cache, provider):
+def test_greedy_tokens_match_transformers(exported, expected, cache, provider):
     model = CausalLM(exported(cache), providers=[provider])
     for prompt, tokens in zip(PROMPTS, expected, strict=True):
         result = model.generate(prompt, max_new_tokens=NEW_TOKENS)

@@ -83,7 +83,7 @@ def test_float_division_by_zero_is_ieee() -> None:
 
 
 @pytest.mark.parametrize("op", ["Div", "Mod"])
-def test_integer_division_by_zero_is_an_error_of_the_run(op: str) -> None:
+def test_integer_division_by_zero_fails_the_run(op: str) -> None:
     node = Node(op, [np.zeros(1, np.int32)] * 2)
     with pytest.raises(Exception, match=rf"\[{op}\] expected a non-zero divisor"):
         node(np.arange(5, dtype=np.int32), np.array([1, 2, 0, 3, 4], np.int32))
@@ -91,7 +91,7 @@ def test_integer_division_by_zero_is_an_error_of_the_run(op: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", SIGNED_INTS)
-def test_the_most_negative_integer_by_minus_one(dtype: str) -> None:
+def test_min_integer_divided_by_minus_one_wraps(dtype: str) -> None:
     lowest = np.array([np.iinfo(dtype).min], dtype)
     minus_one = np.array([-1], dtype)
     assert run_npu("Div", [lowest, minus_one])[0] == lowest
@@ -200,7 +200,7 @@ def test_not() -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS])
 @pytest.mark.parametrize("op", ["Max", "Min"])
-def test_extremes_of_any_number_of_inputs(op: str, dtype: str) -> None:
+def test_variadic_min_and_max(op: str, dtype: str) -> None:
     rng = np.random.default_rng(7)
     reference = np.maximum if op == "Max" else np.minimum
     for shapes in [
@@ -219,7 +219,7 @@ def test_extremes_of_any_number_of_inputs(op: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_sum_rounds_once(dtype: str) -> None:
+def test_variadic_sum_rounds_once(dtype: str) -> None:
     rng = np.random.default_rng(8)
     inputs = [
         random(rng, dtype, *shape, low=0) for shape in [(5, 1, 40), (3, 1), (), (40,), (5, 3, 40)]
@@ -398,7 +398,7 @@ def test_cast(source: str, target: str) -> None:
     "target", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 )
 @pytest.mark.parametrize("source", ["float32", "float64"])
-def test_cast_of_what_does_not_fit_agrees_with_onnxruntime(source: str, target: str) -> None:
+def test_out_of_range_cast_matches_onnxruntime(source: str, target: str) -> None:
     info = np.iinfo(target)
     inside = [0.0, 0.9, -0.9 if info.min else 0.0, float(info.max // 2), info.min / 2]
     outside = [np.nan, np.inf, -np.inf, 3e9, -3e9, 1e19, -1e19, 300.0, -300.0]
@@ -419,7 +419,7 @@ def test_float32_is_bit_equal_to_onnxruntime(op: str) -> None:
     np.testing.assert_array_equal(node(a, b)[0], cpu(a, b)[0])
 
 
-def test_shapes_that_do_not_broadcast_are_an_error() -> None:
+def test_non_broadcastable_shapes_are_an_error() -> None:
     node = Node("Add", [np.zeros(1, np.float32)] * 2)
     with pytest.raises(
         Exception, match=r"\[Add\] expected broadcastable shapes, got \[2\] and \[3\]"
@@ -427,7 +427,7 @@ def test_shapes_that_do_not_broadcast_are_an_error() -> None:
         node(np.zeros(2, np.float32), np.zeros(3, np.float32))
 
 
-def test_a_chain_in_place() -> None:
+def test_in_place_chain() -> None:
     """Static shapes: onnxruntime hands each node its input's buffer."""
     nodes = [
         helper.make_node("Abs", ["x"], ["a"]),

@@ -73,7 +73,7 @@ def test_celu_of_small_and_large_arguments() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "uint32", "uint64"])
-def test_prelu_broadcasts_its_slope(dtype: str) -> None:
+def test_prelu_broadcasts_slope(dtype: str) -> None:
     rng = np.random.default_rng(3)
     node = Node("PRelu", [random(rng, dtype, 1), random(rng, dtype, 1)], opset=16)
     for x_shape, slope_shape in [((2, 3, 4), (3, 1)), ((4, 700), ()), ((5,), (5,)), ((0, 3), (3,))]:
@@ -91,7 +91,7 @@ def test_shrink(dtype: str) -> None:
     assert_close(Node("Shrink", [x], bias=1.0, lambd=2.5)(x)[0], expected.astype(x.dtype), dtype)
 
 
-def test_operands_of_one_formula_may_stand_or_move() -> None:
+def test_prelu_slope_broadcasts_along_rows_and_columns() -> None:
     """Rows in which an input stands still, of every length around a block's."""
     rng = np.random.default_rng(5)
     node = Node("PRelu", [np.zeros(1, np.float32)] * 2, opset=16)

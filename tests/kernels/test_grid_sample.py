@@ -85,7 +85,7 @@ def test_modes(spatial, out, mode: str, padding: str, align: int) -> None:
 
 @pytest.mark.parametrize("grid_dtype", FLOATS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_types(dtype: str, grid_dtype: str) -> None:
+def test_element_types(dtype: str, grid_dtype: str) -> None:
     rng = np.random.default_rng(1)
     x = random(rng, dtype, 1, 2, 5, 7)
     grid = random(rng, grid_dtype, 1, 3, 4, 2, low=-1.5, high=1.5)
@@ -100,7 +100,7 @@ def test_types(dtype: str, grid_dtype: str) -> None:
 
 
 @pytest.mark.parametrize("mode, newer", [("bilinear", "linear"), ("bicubic", "cubic")])
-def test_the_first_version_and_its_modes(mode: str, newer: str) -> None:
+def test_opset_16_modes(mode: str, newer: str) -> None:
     rng = np.random.default_rng(2)
     x, grid = random(rng, "float32", 1, 2, 5, 7), random(rng, "float32", 1, 3, 4, 2, low=-1, high=1)
     (y,) = run_npu("GridSample", [x, grid], opset=16, mode=mode)
@@ -114,7 +114,7 @@ def test_the_first_version_and_its_modes(mode: str, newer: str) -> None:
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_coordinates_that_are_no_position(dtype: str, mode: str, padding: str, align: int) -> None:
+def test_non_finite_and_huge_coordinates(dtype: str, mode: str, padding: str, align: int) -> None:
     """None reads out of bounds; where nothing is, zeros are; a border holds for any distance."""
     biggest = 6e4 if dtype == "float16" else 1e30
     coordinates = [np.nan, np.inf, -np.inf, biggest, -biggest]
@@ -139,7 +139,7 @@ def test_coordinates_that_are_no_position(dtype: str, mode: str, padding: str, a
     "x_shape, grid_shape",
     [((0, 2, 3, 4), (0, 5, 6, 2)), ((1, 0, 3, 4), (1, 5, 6, 2)), ((1, 2, 3, 4), (1, 0, 6, 2))],
 )
-def test_nothing_to_read(x_shape: tuple, grid_shape: tuple) -> None:
+def test_empty_inputs(x_shape: tuple, grid_shape: tuple) -> None:
     (y,) = run_npu("GridSample", [np.ones(x_shape, np.float32), np.ones(grid_shape, np.float32)])
     assert y.shape == (*x_shape[:2], *grid_shape[1:3])
 

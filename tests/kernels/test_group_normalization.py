@@ -46,14 +46,14 @@ def test_groups(shape: tuple, groups: int, opset: int, dtype: str) -> None:
         np.testing.assert_allclose(y.astype(np.float64), expected, rtol=0, atol=tolerance)
 
 
-def test_a_common_offset_does_not_cancel() -> None:
+def test_large_offset_does_not_cancel() -> None:
     x = random(np.random.default_rng(1), "float32", 1, 2, 4096) + np.float32(4096)
     one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
     (y,) = run_npu("GroupNormalization", [x, one, zero], num_groups=2, epsilon=EPSILON)
     np.testing.assert_allclose(y, normalized(x, 2), atol=1e-3)
 
 
-def test_no_images() -> None:
+def test_empty_batch() -> None:
     one = np.ones(4, np.float32)
     (y,) = run_npu("GroupNormalization", [np.zeros((0, 4, 3), np.float32), one, one], num_groups=2)
     assert_close(y, np.zeros((0, 4, 3), np.float32), "float32")

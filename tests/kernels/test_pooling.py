@@ -110,7 +110,7 @@ def test_global_pools(shape, dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("width, kernel", [(9, 3), (300, 200)])
-def test_a_nan_is_the_greatest(dtype, width, kernel) -> None:
+def test_max_pool_propagates_nan(dtype, width, kernel) -> None:
     x = np.zeros((1, 1, width), dtype_of(dtype))
     x[..., 1] = np.nan
     x[..., width // 2] = np.inf
@@ -135,7 +135,7 @@ def test_auto_pad(auto_pad, before) -> None:
     assert_close(got, expected, "float32")
 
 
-def test_no_samples() -> None:
+def test_empty_batch() -> None:
     empty = np.zeros((0, 3, 4, 5), np.float32)
     assert run_npu("MaxPool", [empty], kernel_shape=[2, 2])[0].shape == (0, 3, 3, 4)
     assert run_npu("AveragePool", [empty], kernel_shape=[2, 2])[0].shape == (0, 3, 3, 4)
@@ -173,7 +173,7 @@ def test_hostile_attributes(op, attributes, message) -> None:
     assert run_npu(op, [x], opset=22, kernel_shape=[4, 4])[0].item() == 1
 
 
-def test_a_huge_window_over_little_is_quick() -> None:
+def test_huge_window_over_small_input_is_fast() -> None:
     x = np.ones((1, 1, 4, 4), np.float32)
     big = 2**29
     pads = [big - 4, big - 4, 0, 0]

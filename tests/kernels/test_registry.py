@@ -32,7 +32,7 @@ def allowed(schema: onnx.defs.OpSchema, type_str: str) -> set[str]:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op['type']}-{op['since']}-{op['until']}")
-def test_definition_says_what_the_schema_says(op: dict) -> None:
+def test_definition_matches_the_schema(op: dict) -> None:
     claimed = [s for s in versions(op["type"]) if op["since"] <= s.since_version <= op["until"]]
     assert claimed and claimed[0].since_version == op["since"]
     assert claimed[-1].since_version == op["until"]
@@ -85,7 +85,7 @@ LESS = {
 
 
 @pytest.mark.parametrize("op_type", sorted({op["type"] for op in OPS}))
-def test_every_version_from_opset_13_on_is_claimed(op_type: str) -> None:
+def test_every_version_since_opset_13_is_claimed(op_type: str) -> None:
     schemas = versions(op_type)
     at_13 = [s.since_version for s in schemas if s.since_version <= 13]
     current = {s.since_version for s in schemas if s.since_version >= 13} | set(at_13[-1:])

@@ -20,7 +20,7 @@ def _fusion(*tensors: torch.Tensor, **given: object) -> tuple[object, ...]:
     return onnxruntime_npu.npu_fusion_attention(*tensors, 2, "BNSD", scale=0.25, **given)
 
 
-def test_the_references_generator_gives_the_published_numbers() -> None:
+def test_reference_philox_matches_published_values() -> None:
     all_ops()
     philox = sys.modules["onnxruntime_npu.contrib_ops.attention._dropout"].philox
     words = torch.arange(4)
@@ -30,7 +30,7 @@ def test_the_references_generator_gives_the_published_numbers() -> None:
     assert philox(1, 2, counter).tolist() != philox(1, 2, 0x243F6A88 * 4 + words).tolist()
 
 
-def test_the_seed_is_torchs_and_the_results_name_it() -> None:
+def test_seed_comes_from_torch_and_is_returned() -> None:
     tensors = _qkv()
     torch.manual_seed(1)
     first = _fusion(*tensors, keep_prob=0.5)
@@ -47,7 +47,7 @@ def test_the_seed_is_torchs_and_the_results_name_it() -> None:
 
 
 @pytest.mark.parametrize("keep_prob", [0.1, 0.75, 0.999])
-def test_as_many_are_kept_as_shall_be(keep_prob: float) -> None:
+def test_kept_fraction_matches_keep_prob(keep_prob: float) -> None:
     # Equal scores, and a value that counts: the output is the share of the kept.
     rows, keys = 64, 4096
     query, key = torch.zeros(1, 1, rows, 8), torch.zeros(1, 1, keys, 8)
@@ -59,7 +59,7 @@ def test_as_many_are_kept_as_shall_be(keep_prob: float) -> None:
     assert abs(kept - keep_prob) < 6 * spread
 
 
-def test_gradient_is_that_of_what_was_kept() -> None:
+def test_gradient_uses_the_forward_dropout_mask() -> None:
     tensors = [t.requires_grad_() for t in _qkv()]
     out, *_, seed, offset, _ = _fusion(*tensors, keep_prob=0.7)
     weight = torch.randn(out.shape)
@@ -74,7 +74,7 @@ def test_gradient_is_that_of_what_was_kept() -> None:
         torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=1e-5)
 
 
-def test_checkpointing_drops_the_same_again() -> None:
+def test_checkpointing_reuses_the_dropout_mask() -> None:
     query, key, value = _qkv()
     query.requires_grad_()
     seeds = []
@@ -90,7 +90,7 @@ def test_checkpointing_drops_the_same_again() -> None:
     assert torch.equal(got, torch.autograd.grad(plain.square().sum(), query)[0])
 
 
-def test_a_traced_call_has_to_give_the_seed() -> None:
+def test_traced_call_requires_a_seed() -> None:
     _ = onnxruntime_npu.npu_fusion_attention
     tensors = _qkv()
 
@@ -131,7 +131,7 @@ CASES = pytest.mark.parametrize(
 
 @CASES
 @pytest.mark.parametrize("seed", [1, 2**63 - 2])
-def test_a_seeded_node_drops_what_the_reference_does(name: str, make: object, seed: int) -> None:
+def test_seeded_node_drops_like_the_reference(name: str, make: object, seed: int) -> None:
     op, sample = all_ops()[name], make(seed)  # type: ignore[operator]
     got = run_model(make_model(op, sample, body=False), NPU, op, sample)
     want = op.call_reference(*sample.args, **sample.kwargs)
@@ -140,7 +140,7 @@ def test_a_seeded_node_drops_what_the_reference_does(name: str, make: object, se
 
 
 @CASES
-def test_calls_and_nodes_without_a_seed_draw_anew(name: str, make: object) -> None:
+def test_calls_and_nodes_without_seed_draw_new_masks(name: str, make: object) -> None:
     op, sample = all_ops()[name], make()  # type: ignore[operator]
     model = make_model(op, sample, body=False)
     first, second = (run_model(model, NPU, op, sample)[0] for _ in range(2))
@@ -154,7 +154,7 @@ def test_calls_and_nodes_without_a_seed_draw_anew(name: str, make: object) -> No
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
 
 
-def test_gradient_of_a_block_is_that_of_what_was_kept() -> None:
+def test_multi_head_attention_gradient_uses_its_dropout_mask() -> None:
     sample = _block()
     args = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in sample.args]
     leaves = [a for a in args if isinstance(a, torch.Tensor)]
@@ -172,7 +172,7 @@ def test_gradient_of_a_block_is_that_of_what_was_kept() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu"])
-def test_gradient_of_a_score_is_that_of_what_was_kept(device: str) -> None:
+def test_attention_score_gradient_uses_its_dropout_mask(device: str) -> None:
     turned = {"key_transpose": True, "bmm_score_transpose_b": True}
     query, key, value = _qkv()
     mask = torch.randn(2, 1, 40, 50)
@@ -199,7 +199,7 @@ def test_gradient_of_a_score_is_that_of_what_was_kept(device: str) -> None:
         torch.testing.assert_close(g.cpu().double(), w, rtol=1e-4, atol=1e-5)
 
 
-def test_gradient_of_a_compiled_score_that_drops_is_refused() -> None:
+def test_compiled_attention_score_gradient_with_dropout_is_refused() -> None:
     query, key, value = _qkv()
     mask = torch.zeros(1, 1, 40, 50)
 

@@ -40,7 +40,9 @@ def _struck(x: torch.Tensor, rows: object, value: float) -> torch.Tensor:
 # Rows enough for a panel, a few rows, and one of decode, whose keys are shared out to threads.
 @pytest.mark.parametrize(("heads", "rows", "keys"), [(6, 40, 200), (2, 3, 70), (4, 1, 2100)])
 @dtypes
-def test_a_mask_hides_keys_and_values(heads: int, rows: int, keys: int, dtype) -> None:
+def test_masked_keys_and_values_do_not_affect_results(
+    heads: int, rows: int, keys: int, dtype
+) -> None:
     q = _random(1, 2, heads, rows, 64, dtype=dtype)
     k, v = (_random(s, 2, 2, keys, 64, dtype=dtype) for s in (2, 3))
     mask = torch.rand(2, 1, rows, keys, generator=torch.Generator().manual_seed(4)) < 0.3
@@ -59,7 +61,7 @@ def test_a_mask_hides_keys_and_values(heads: int, rows: int, keys: int, dtype) -
 
 
 @dtypes
-def test_a_pattern_hides_keys_and_values(dtype) -> None:
+def test_keys_and_values_outside_the_pattern_do_not_affect_results(dtype) -> None:
     q, k, v = (_random(s, 1, 4, 90, 64, dtype=dtype) for s in (1, 2, 3))
     call = {"atten_mask": COMPRESSED, "sparse_mode": 3, "num_heads": 4, "input_layout": "BNSD",
             "scale": 0.125}  # fmt: skip
@@ -75,7 +77,7 @@ def test_a_pattern_hides_keys_and_values(dtype) -> None:
 
 
 @dtypes
-def test_a_masked_bias_is_nothing(dtype) -> None:
+def test_masked_bias_does_not_affect_results(dtype) -> None:
     q, k, v = (_random(s, 1, 2, 30, 32, dtype=dtype) for s in (1, 2, 3))
     bias, mask = _random(4, 1, 2, 30, 30, dtype=dtype), torch.rand(30, 30) < 0.5
     mask[:, 0] = False
@@ -120,7 +122,7 @@ def test_training_attention_and_its_gradients(dtype, causal: bool) -> None:
 
 @pytest.mark.parametrize("compute", ["kernel", "reference"])
 @dtypes
-def test_a_gradient_reaches_the_keys_that_its_row_sees(dtype, compute: str) -> None:
+def test_gradient_reaches_only_the_keys_a_row_attends_to(dtype, compute: str) -> None:
     op = all_ops()["npu_fusion_attention_grad"]
     q, k, v, dy = (_random(s, 2, 2, 70, 32, dtype=dtype) for s in (1, 2, 3, 4))
     call = {"head_num": 2, "input_layout": "BNSD", "atten_mask": COMPRESSED, "sparse_mode": 3}
@@ -144,7 +146,7 @@ def test_a_gradient_reaches_the_keys_that_its_row_sees(dtype, compute: str) -> N
 
 
 @pytest.mark.parametrize("name", ["softmax_max", "softmax_sum"])
-def test_a_row_whose_statistics_see_no_key_has_no_gradient(name: str) -> None:
+def test_fully_masked_row_has_no_gradient(name: str) -> None:
     op = all_ops()["npu_fusion_attention_grad"]
     q, k, v, dy = (_random(s, 1, 2, 9, 16, dtype=torch.float32) for s in (1, 2, 3, 4))
     call = {"head_num": 2, "input_layout": "BNSD"}

@@ -129,7 +129,7 @@ def _formula_over_reference(op: Op, bound: dict[str, Any]) -> Callable[..., Any]
 
 
 @_calls(DIFFERENTIABLE, slice(1), most_elements=_MOST_ELEMENTS)
-def test_formula(op: Op, dtype: str, i: int) -> None:
+def test_formula_passes_gradcheck(op: Op, dtype: str, i: int) -> None:
     bound = _bound(op, dtype, i, wide=True)
     leaves = _leaves(bound)
     fast = sum(t.numel() for t in leaves) > _ELEMENTS_ONE_BY_ONE
@@ -140,7 +140,7 @@ def test_formula(op: Op, dtype: str, i: int) -> None:
 @pytest.mark.parametrize(
     "op", [op for op in DIFFERENTIABLE if op.differentiable_twice], ids=lambda op: op.name
 )
-def test_formula_twice(op: Op) -> None:
+def test_formula_passes_gradgradcheck(op: Op) -> None:
     bound = _bound(op, op.sample_dtypes[0], 0, wide=True)
     leaves = _leaves(bound)
     function = _formula_over_reference(op, bound)
@@ -150,7 +150,7 @@ def test_formula_twice(op: Op) -> None:
 @pytest.mark.parametrize(
     "op", [op for op in DIFFERENTIABLE if not op.differentiable_twice], ids=lambda op: op.name
 )
-def test_second_derivative_is_refused_where_it_would_be_wrong(op: Op) -> None:
+def test_second_derivative_is_refused_if_it_would_be_wrong(op: Op) -> None:
     bound = _bound(op, op.sample_dtypes[0], 0)
     args, kwargs = _split(op, bound)
     y = next(t for t in _flat(getattr(onnxruntime_npu, op.name)(*args, **kwargs)) if t.grad_fn)
@@ -228,7 +228,7 @@ def test_gradients_on_the_npu(op: Op) -> None:
 
 
 @pytest.mark.parametrize("op", DIFFERENTIABLE, ids=lambda op: op.name)
-def test_without_grad_nothing_is_recorded(op: Op) -> None:
+def test_no_grad_records_nothing(op: Op) -> None:
     args, kwargs = _split(op, _bound(op, op.sample_dtypes[0], 0))
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
@@ -250,7 +250,7 @@ def _without_formula() -> list[Any]:
 
 
 @pytest.mark.parametrize("op", _without_formula())
-def test_no_formula_is_an_error_in_the_backward_pass(op: Op) -> None:
+def test_missing_formula_is_an_error_in_backward(op: Op) -> None:
     bound = _bound(op, op.sample_dtypes[0], 0)
     written = [o.mutates for o in op.outputs if o.mutates]
     for name in written:
@@ -265,7 +265,7 @@ def test_no_formula_is_an_error_in_the_backward_pass(op: Op) -> None:
         recorded[0].sum().backward()
 
 
-def test_only_what_the_formula_names_is_kept() -> None:
+def test_only_tensors_used_by_the_formula_are_saved() -> None:
     """The softmax reads its result, not its argument; SiLU reads its argument."""
 
     def is_kept(call: Callable[[torch.Tensor], torch.Tensor]) -> bool:
@@ -305,7 +305,7 @@ def test_in_place_on_a_leaf_is_refused_before_it_is_written() -> None:
     assert x.tolist() == [1, 1, 1]
 
 
-def test_value_overwritten_after_it_was_saved_is_noticed() -> None:
+def test_overwriting_a_saved_tensor_is_detected() -> None:
     x = torch.ones(3, requires_grad=True) * 1
     y = onnxruntime_npu.npu_silu(x)
     onnxruntime_npu.npu_silu_(x)
@@ -338,7 +338,7 @@ def _op() -> Op:
     return npu_op("npu_x(Tensor self, Tensor mask) -> Tensor", onnx="X", dtypes=dtypes)
 
 
-def test_backward_takes_only_what_the_call_has() -> None:
+def test_backward_receives_only_the_arguments_of_the_call() -> None:
     with pytest.raises(DefinitionError, match="expected the backward to take grad_<output>, argum"):
         _op().backward("self")(lambda grad_y, other: grad_y)
     with pytest.raises(DefinitionError, match="expected the backward to name tensors of"):
@@ -347,7 +347,7 @@ def test_backward_takes_only_what_the_call_has() -> None:
         _op().backward("self")(lambda self: self)
 
 
-def test_gradient_of_an_argument_without_one_is_refused_in_the_call() -> None:
+def test_non_differentiable_argument_is_refused_at_the_call() -> None:
     op = _op()
     op.backward("self")(lambda grad_y, mask: grad_y * mask)
     node = make_node(op, op.schema, {})
@@ -358,7 +358,7 @@ def test_gradient_of_an_argument_without_one_is_refused_in_the_call() -> None:
     assert x.grad is not None and x.grad.tolist() == [1, 1]
 
 
-def test_lists_of_tensors() -> None:
+def test_tensor_lists_have_gradients() -> None:
     op = npu_op(
         "npu_x(Tensor[] xs) -> Tensor[]",
         onnx="X",

@@ -65,7 +65,7 @@ def _run(
 
 
 @calls
-def test_one_buffer_as_input_and_output(op: Op, dtype: str, i: int) -> None:
+def test_input_and_output_may_share_a_buffer(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     given = node_inputs(op, bind(op, sample))
     # Positions among the inputs that the call has, of the node's.
@@ -93,7 +93,7 @@ def test_one_buffer_as_input_and_output(op: Op, dtype: str, i: int) -> None:
 
 
 @calls
-def test_two_buffers_leave_the_input_alone(op: Op, dtype: str, i: int) -> None:
+def test_separate_output_leaves_the_input_unchanged(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     given = node_inputs(op, bind(op, sample))
     inputs = [ortvalue_from_torch(t) for t in given]
@@ -105,7 +105,7 @@ def test_two_buffers_leave_the_input_alone(op: Op, dtype: str, i: int) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(OPS))
-def test_a_call_writes_to_nothing_but_what_its_schema_marks(op: Op, dtype: str, i: int) -> None:
+def test_call_mutates_only_arguments_marked_in_the_schema(op: Op, dtype: str, i: int) -> None:
     args, kwargs = dispatcher_call(op, samples(op, dtype)[i])
     positional = [a.name for a in op.schema.arguments if not a.keyword_only]
     bound = dict(zip(positional, args, strict=True)) | kwargs
@@ -145,7 +145,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def test_a_twin_is_functionalized_by_torchs_own_dispatcher():
+def test_in_place_variant_is_functionalized_by_torch():
     """``torch._enable_functionalization`` reaches it without Python's dispatcher."""
     x = torch.randn(4, 6)
     wrapped = torch._to_functional_tensor(x.clone())

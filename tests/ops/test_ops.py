@@ -88,7 +88,7 @@ def _registered() -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("op", "dtype", "i"), [p for p in _calls(OPS) if samples(*p.values[:2])[p.values[2]].expect]
 )
-def test_reference_gives_what_is_known(op: Op, dtype: str, i: int) -> None:
+def test_reference_matches_known_values(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     check_close(op, dtype, reference(op, sample), sample.expect, known=True)
 
@@ -140,7 +140,7 @@ def test_provider(op: Op, dtype: str, i: int) -> None:
 
 
 @pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
-def test_a_bare_node_types_its_results(op: Op) -> None:
+def test_node_without_body_infers_result_types(op: Op) -> None:
     seen = set()
     for dtype in op.sample_dtypes:
         for sample in samples(op, dtype):
@@ -208,7 +208,7 @@ def test_export_round_trip(op: Op, dtype_index: int) -> None:
 
 
 @first_dtype_calls
-def test_fake_call_has_the_shapes_of_the_real_one(op: Op, dtype: str, i: int) -> None:
+def test_fake_tensor_shapes_match_real_ones(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     real = eager(op, sample)
     for fake, tensor in zip(fake_call(op, sample), real, strict=False):
@@ -311,7 +311,7 @@ def _dtypes_defined(op: Op, sample: Sample) -> bool:
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("run", [eager, eager_npu, fake_call])
-def test_wrong_dtype_is_named(op: Op, run) -> None:
+def test_wrong_dtype_is_reported(op: Op, run) -> None:
     tested = set()
     for sample in samples(op, op.sample_dtypes[0]):
         for node_input, value in op.iterate_inputs(bind(op, sample)):
@@ -335,7 +335,7 @@ def _listed(value: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
-def test_wrong_dtype_in_a_bare_node_is_named(op: Op) -> None:
+def test_wrong_dtype_in_a_node_without_body_is_reported(op: Op) -> None:
     sample = samples(op, op.sample_dtypes[0])[0]
     for node_input, value in op.iterate_inputs(bind(op, sample)):
         if node_input.is_list_of_ints or value is None:

@@ -103,5 +103,5 @@ def test_kernel_and_reference_refuse_the_same(op: Op) -> None:
         refused += bool(refusal)
         for a, b in zip(got, want, strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype), what
-    # All that can be wrong with one tensor alone is its type: test_wrong_dtype_is_named.
+    # All that can be wrong with one tensor alone is its type: test_wrong_dtype_is_reported.
     assert refused or (len(op.inputs) == 1 and not op.attributes)

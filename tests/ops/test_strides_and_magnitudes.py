@@ -46,14 +46,14 @@ def _changed(op: Op, sample: Sample, change: Callable[[torch.Tensor], torch.Tens
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op.outputs], ids=lambda op: op.name)
-def test_samples_reach_the_shapes_at_the_edges(op: Op) -> None:
+def test_samples_cover_edge_shapes(op: Op) -> None:
     made = samples(op, op.sample_dtypes[0])
     sizes = [t.numel() for s in made for v in bind(op, s).values() for t in _tensors(v)]
     assert 0 in sizes, "no sample has a tensor without elements"
 
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(1))
-def test_strides_do_not_matter(op: Op, dtype: str, i: int) -> None:
+def test_strides_do_not_change_results(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
 
     def spread(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_strides_do_not_matter(op: Op, dtype: str, i: int) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(2))
-def test_nan_and_infinities_go_where_the_reference_says(op: Op, dtype: str, i: int) -> None:
+def test_nan_and_infinities_propagate_like_the_reference(op: Op, dtype: str, i: int) -> None:
     struck = [(0.0, math.nan), (0.4, math.inf), (0.8, -math.inf)]
     struck = struck[: 1 if op.name in ONLINE_SOFTMAX | ATTENTION_BACKWARD else None]
 

@@ -244,7 +244,7 @@ def _number(tensor: torch.Tensor) -> int:
 
 
 @rows
-def test_a_node_without_a_body_runs_by_provider_name(row: Row) -> None:
+def test_node_without_body_runs_by_provider_name(row: Row) -> None:
     op = all_ops()[row.op]
     want = list(op.call_reference(**_bound(op, row)))
     made = session(_model(row, want), NPU)
@@ -256,7 +256,7 @@ def test_a_node_without_a_body_runs_by_provider_name(row: Row) -> None:
     check_close(op, dtype, got, want)
 
 
-def test_a_chain_whose_values_have_no_types() -> None:
+def test_chain_of_untyped_values_runs() -> None:
     """A decoder block's head: norm, projection, rotation, gate; standard nodes between ours."""
     helper = onnx.helper
     t, heads, width = 6, 4, 32

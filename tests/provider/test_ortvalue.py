@@ -59,12 +59,12 @@ def test_value_is_a_copy(rng):
 @pytest.mark.parametrize(
     "values", [["text"], [object()], [1j]], ids=["string", "object", "complex"]
 )
-def test_refuses_what_the_device_cannot_hold(values):
+def test_unsupported_element_types_are_refused(values):
     with pytest.raises(TypeError, match="expected an element type of float32"):
         ortvalue_from_numpy(np.array(values))
 
 
-def test_refuses_to_read_strings():
+def test_strings_are_refused():
     cast = helper.make_node("Cast", ["x"], ["y"], "cast", to=TensorProto.STRING)
     model = make_model([cast], [("x", TensorProto.FLOAT, [1])], [("y", TensorProto.STRING, [1])])
     x = ortvalue_from_numpy(np.ones(1, np.float32))
@@ -73,7 +73,7 @@ def test_refuses_to_read_strings():
         ortvalue_to_numpy(y)
 
 
-def test_device_that_does_not_exist():
+def test_nonexistent_device_is_an_error():
     with pytest.raises(Exception, match=r"(?i)device|allocator"):
         ortvalue_from_numpy(np.zeros(3, np.float32), device_id=9)
 
@@ -142,7 +142,7 @@ def test_pinned_host_memory(rng):
 
 
 @pytest.mark.parametrize("rows", [3, 20_000])
-def test_copies_of_pinned_memory_are_work_of_the_stream(rows, rng):
+def test_pinned_memory_copies_are_asynchronous(rows, rng):
     a = rng.standard_normal((rows, 5), dtype=np.float32)
     source, target = pinned_value(a.shape), pinned_value(a.shape)
     memory_of(source)[:] = a
@@ -163,7 +163,7 @@ def test_copies_of_pinned_memory_are_work_of_the_stream(rows, rng):
 
 
 @pytest.mark.parametrize("with_stream", [True, False])
-def test_a_copy_between_pinned_and_host_memory_comes_behind_the_copies_under_way(with_stream, rng):
+def test_pinned_to_host_copy_waits_for_pending_copies(with_stream, rng):
     a = rng.standard_normal((300, 500), dtype=np.float32)
     there, host = ortvalue_from_numpy(a), np.zeros_like(a)
     pinned = pinned_value(a.shape)
@@ -177,7 +177,7 @@ def test_a_copy_between_pinned_and_host_memory_comes_behind_the_copies_under_way
     np.testing.assert_array_equal(to.numpy(), a)
 
 
-def test_a_run_reads_and_writes_pinned_memory(rng):
+def test_run_reads_and_writes_pinned_memory(rng):
     a = rng.standard_normal((300, 500), dtype=np.float32)
     nodes = [helper.make_node("Neg", ["x"], ["y"], "negate")]
     session = npu_session(
@@ -215,7 +215,7 @@ def test_values_cross_between_cpu_and_npu_nodes(name, rows, rng):
     assert bits(ortvalue_to_numpy(out)) == bits(a)
 
 
-def test_strings_stay_on_the_cpu_beside_npu_nodes():
+def test_strings_stay_on_the_cpu_next_to_npu_nodes():
     model = make_model(
         [
             helper.make_node("Add", ["x", "x"], ["y"], "add"),

@@ -42,7 +42,7 @@ def test_prelu(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_gated_halves(dtype):
+def test_glu(dtype):
     check(lambda t: F.glu(t, 1), make(dtype, 3, 6, 5))
     check(lambda t: F.glu(t.transpose(0, 2)), make(dtype, 4, 6, 5))
     check(F.glu, make(dtype, 0, 6))
@@ -50,7 +50,7 @@ def test_gated_halves(dtype):
         F.glu(torch.ones(3, device="npu"))
 
 
-def test_mish_and_the_loss_of_logits_round_once():
+def test_mish_and_logits_loss_round_once():
     x = (torch.randn(1000) * 20).half()
     wide, narrow = x.float().requires_grad_(), x.npu().requires_grad_()
     torch.nn.functional.mish(wide).sum().backward()

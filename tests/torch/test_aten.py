@@ -133,7 +133,7 @@ def test_type_promotion(a_dtype, b_dtype):
 
 
 @given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64]))
-def test_broadcasting_views_in_place(data, dtype):
+def test_in_place_ops_on_broadcast_views(data, dtype):
     shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
     other = [d if data.draw(st.booleans()) else 1 for d in shape]
     other = other[data.draw(st.integers(0, len(other))) :]
@@ -167,7 +167,7 @@ def test_fused_elementwise(dtype):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64], ids=str)
-def test_products(dtype):
+def test_matmul_and_linear(dtype):
     a, b, v = make(dtype, 5, 7), make(dtype, 7, 3, seed=1), make(dtype, 7, seed=2)
     bias = make(dtype, 3, seed=3)
     check(lambda a, b: (a @ b, b.t() @ a.t(), a[::2] @ b[:, 1:], a[:0] @ b, a[:, :0] @ b[:0]), a, b)
@@ -235,7 +235,7 @@ def test_indexing(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-def test_writing_by_index(dtype):
+def test_index_put(dtype):
     i = torch.tensor([2, 0, 1])
 
     def function(t, i):
@@ -255,7 +255,7 @@ def test_writing_by_index(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool], ids=str)
-def test_joining_sorting_and_making(dtype):
+def test_cat_sort_and_factories(dtype):
     t = make(dtype, 3, 4)
     check(lambda t: (torch.cat([t, t[:2]]), torch.cat([t, t.long()], 1), torch.stack([t, t], 1)), t)
     check(lambda t: (t.triu(), t.tril(1), t.triu(-1), t.repeat(2, 1, 2)), t)
@@ -311,7 +311,7 @@ def test_out_arguments():
     assert resized.shape == (3, 3)
 
 
-def test_a_missing_kernel_is_counted_and_gives_the_right_result():
+def test_missing_kernel_falls_back_and_is_counted():
     t = make(torch.float32, 4, 4)
     check(lambda t: torch.linalg.det(t), t, falls_back=True)
     check(lambda t: torch.special.i0e(t), t, falls_back=True)
@@ -322,7 +322,7 @@ def test_a_missing_kernel_is_counted_and_gives_the_right_result():
     assert torch_device.fallback_counts() == {"aten::special_i0e.out": 2}
 
 
-def test_errors_of_the_caller():
+def test_caller_errors():
     a = make(torch.float32, 3, 4).npu()
     with pytest.raises(RuntimeError, match="same device"):
         a + torch.zeros(3, 4)
@@ -335,7 +335,7 @@ def test_errors_of_the_caller():
     assert (a + a).shape == (3, 4)  # the device goes on
 
 
-def test_an_index_out_of_range_is_a_device_error_and_leaves_the_device_usable():
+def test_out_of_range_index_is_a_recoverable_device_error():
     a = make(torch.float32, 3, 4).npu()
     torch.index_select(a, 0, torch.tensor([7], device="npu"))
     with pytest.raises(RuntimeError, match="7"):
@@ -343,7 +343,7 @@ def test_an_index_out_of_range_is_a_device_error_and_leaves_the_device_usable():
     assert torch.equal(a.cpu(), make(torch.float32, 3, 4))
 
 
-def test_results_are_there_only_after_the_work():
+def test_results_are_available_only_after_the_work():
     """A launch returns at once: the host is far ahead of a long chain of products."""
     a = torch.eye(768, device="npu")
     torch.npu.synchronize()
@@ -357,7 +357,7 @@ def test_results_are_there_only_after_the_work():
     assert torch.equal(product.cpu(), torch.eye(768))
 
 
-def test_integers_lose_fractions_as_in_torch():
+def test_integers_truncate_fractions_like_torch():
     """Bounds and factors of integers, and integer powers below one."""
     assert torch.arange(0, -8.000001, -4.0, dtype=torch.int64, device="npu").tolist() == [0, -4]
     with pytest.raises(RuntimeError, match="step must be nonzero"):

@@ -47,7 +47,7 @@ def test_embedding_bag_gradients_by_frequency(mode):
     torch.testing.assert_close(gradient(scale_grad_by_freq=True), expected)
 
 
-def test_embedding_bag_checks_what_it_is_told():
+def test_embedding_bag_checks_its_arguments():
     weight = torch.ones(7, 5, device="npu")
 
     def bag(indices, offsets):

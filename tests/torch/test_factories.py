@@ -7,7 +7,7 @@ from against_cpu import FLOATS, INTEGERS
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
-def test_places_of_a_triangle():
+def test_triangle_indices():
     for make_indices in (torch.tril_indices, torch.triu_indices):
         for options in ({}, {"offset": 1}, {"dtype": torch.int32}):
             got = make_indices(3, 4, device="npu", **options)

@@ -27,7 +27,7 @@ def test_grid_sample(mode, rank, padding, align_corners, dtype):
     check(lambda points: sample(x.detach().to(points), points), grid)  # the grid's gradient alone
 
 
-def test_many_planes_and_points_in_other_layouts():
+def test_many_planes_and_points_in_various_layouts():
     image = make(torch.float32, 3, 33, 9, 11).detach()
     grid = make(torch.float32, 3, 2, 17, 19, seed=1).detach() / 2
     for x in (image, image.to(memory_format=torch.channels_last), image.transpose(2, 3)):
@@ -40,7 +40,7 @@ def test_many_planes_and_points_in_other_layouts():
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_gradients_at_coordinates_that_are_no_position(mode, padding):
+def test_gradients_at_non_finite_and_huge_coordinates(mode, padding):
     nan, inf = float("nan"), float("inf")
     places = torch.tensor([nan, inf, -inf, 1e30, -1e30, 3e38, 1e9, 0.0])
     grid = torch.cartesian_prod(places, places).view(1, 8, 8, 2).npu().requires_grad_()

@@ -20,7 +20,7 @@ def test_padding(mode, dtype):
         check(lambda t: F.pad(t, (-1, 2, 1, -2), mode=mode), make(dtype, 2, 3, 4, 5))
 
 
-def test_padding_refuses_more_than_there_is():
+def test_padding_refuses_more_than_the_input_size():
     x = torch.arange(12.0, device="npu").view(1, 3, 4)
     for bad in ((4, 0), (0, 4), (-3, -2)):
         with pytest.raises(RuntimeError, match=r"[Pp]adding size|too small"):

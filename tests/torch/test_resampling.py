@@ -32,7 +32,7 @@ def test_resampling(mode, rank, dtype):
             check(lambda t, s=target: F.interpolate(t, s, mode=mode, align_corners=True), x)
 
 
-def test_resampling_of_other_layouts_and_integers():
+def test_resampling_of_various_layouts_and_integers():
     image = make(torch.float32, 2, 3, 5, 7).detach()
     for x in (image.to(memory_format=torch.channels_last), image.transpose(2, 3), image[:, :, ::2]):
         check(lambda t: F.interpolate(t, scale_factor=2, mode="bilinear"), x.requires_grad_())

@@ -31,7 +31,7 @@ def seen(tmp_path, *command):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def test_a_training_script_for_cuda_learns_what_it_learns_on_the_cpu(tmp_path):
+def test_cuda_training_script_matches_cpu(tmp_path):
     npu, cpu = seen(tmp_path, *RUN), seen(tmp_path)
     assert (npu["device"], cpu["device"]) == ("cuda", "cpu")
     # float32 on both: the sums' order differs.
@@ -107,7 +107,7 @@ else:
 """
 
 
-def test_the_device_cuda_means_npu_wherever_torch_takes_one(transferred):
+def test_cuda_device_maps_to_npu_everywhere(transferred):
     transferred(MAKERS)
 
 
@@ -134,7 +134,7 @@ assert device(of_cuda, {"cuda:0": "cpu"}) == "cpu"
 """
 
 
-def test_checkpoints_of_cuda_load(transferred):
+def test_cuda_checkpoints_load(transferred):
     transferred(CHECKPOINTS)
 
 
@@ -211,7 +211,7 @@ assert "uncompiled" in str(caught[0].message)
 """
 
 
-def test_names_of_cuda_are_those_of_npu(transferred):
+def test_cuda_names_are_aliases_of_npu(transferred):
     transferred(CUDA_NAMES)
 
 
@@ -236,6 +236,6 @@ assert losses[2] < losses[1] < losses[0], losses
 """
 
 
-def test_accelerate_trains_behind_the_import(transferred):
+def test_accelerate_trains_after_the_import(transferred):
     pytest.importorskip("accelerate")
     transferred(ACCELERATE)

@@ -30,7 +30,7 @@ struct Case {
   std::map<std::string, npu::Attributes::Value> attributes;
 };
 
-TEST_CASE("pointwise activations equal the double computation over their whole range, also in place") {
+TEST_CASE("pointwise activations match a double reference over their whole range, also in place") {
   const Case cases[] = {{"npu::NPUSilu", Silu, {}},
                         {"npu::NPUFastGelu", FastGelu, {}},
                         {"npu::NPUMish", Mish, {}},
@@ -86,7 +86,7 @@ TEST_CASE("swiglu and geglu combine the halves of any axis") {
   }
 }
 
-TEST_CASE("geglu without its second result, and an axis that cannot be halved") {
+TEST_CASE("geglu with an unused second output, and an axis of odd size") {
   const HostTensor x = HostTensor::Random(DType::kFloat16, {2, 8}, 3);
   const std::vector<HostTensor> both = RunOp("npu::NPUGeGlu", {x}, {.outputs = 2});
   CHECK(RunOp("npu::NPUGeGlu", {x}, {.requested = {true, false}})[0].values() == both[0].values());

@@ -134,7 +134,7 @@ Integers MakeIntegers(bool int4, int64_t mode, int64_t piece, uint64_t seed) {
   return made;
 }
 
-TEST_CASE("attention caches: integers are the numbers they stand for, in every mode and order") {
+TEST_CASE("attention caches: quantised caches equal their dequantised values, in every mode and layout") {
   for (bool int4 : {false, true}) {
     for (int64_t mode = 0; mode < 6; ++mode) {
       for (int64_t piece : {0, int4 ? 1 : 8}) {
@@ -160,7 +160,7 @@ TEST_CASE("attention caches: integers are the numbers they stand for, in every m
   }
 }
 
-TEST_CASE("attention caches: a block outside the cache stops every form of it") {
+TEST_CASE("attention caches: a block index outside the cache is an error in every quantisation mode") {
   for (int64_t mode : {0, 1, 4, 5}) {
     for (int32_t entry : {-1, static_cast<int32_t>(kPages), INT32_MIN, INT32_MAX}) {
       const Integers cache = MakeIntegers(false, mode, 8, 10);
@@ -176,7 +176,7 @@ TEST_CASE("attention caches: a block outside the cache stops every form of it") 
   }
 }
 
-TEST_CASE("attention caches: a prefix and padding are rows elsewhere") {
+TEST_CASE("attention caches: a shared prefix and left padding equal shifted rows") {
   const auto random = [](int64_t batch, int64_t rows, uint64_t seed) {
     return HostTensor::Random(DType::kFloat32, {batch, kKeyHeads, rows, kSize}, seed, -2, 2);
   };

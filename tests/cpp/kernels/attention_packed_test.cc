@@ -36,7 +36,7 @@ void CheckSame(const HostTensor& got, int64_t begin, const HostTensor& want) {
   CHECK(worst <= (got.dtype() == DType::kFloat32 ? 2e-6 : got.dtype() == DType::kFloat16 ? 1e-3 : 8e-3));
 }
 
-TEST_CASE("attention: packed sequences are as each by itself") {
+TEST_CASE("attention: packed sequences equal separate calls") {
   const int64_t heads = 6, kv = 2, size = 32, queries = 150, keys = 310;
   const std::vector<int64_t> ends = {1, 40, 40, 145}, key_ends = {70, 110, 150, 300};
   for (DType dtype : kDTypes) {
@@ -82,7 +82,7 @@ TEST_CASE("attention: packed sequences are as each by itself") {
   }
 }
 
-TEST_CASE("attention: head-major packed layouts hold the same numbers") {
+TEST_CASE("attention: head-major packed layouts give the same results") {
   const int64_t heads = 4, size = 16, queries = 9, keys = 20;
   const HostTensor q = HostTensor::Random(DType::kFloat32, Shape{queries, heads, size}, 1);
   const HostTensor k = HostTensor::Random(DType::kFloat32, Shape{keys, heads, size}, 2);
@@ -139,7 +139,7 @@ HostTensor ScrambledTable(int64_t width, const std::vector<int64_t>& lengths, in
   return table;
 }
 
-TEST_CASE("attention: paged caches, and rope parts apart") {
+TEST_CASE("attention: paged caches, and separate rope inputs") {
   const int64_t capacity = 200;
   const std::vector<int64_t> lengths = {capacity, 77};
   for (DType dtype : kDTypes) {
@@ -230,7 +230,7 @@ TEST_CASE("attention: paged decode") {
   }
 }
 
-TEST_CASE("attention: a page outside the cache stops the kernel, and only that") {
+TEST_CASE("attention: a page outside the cache fails that launch only") {
   for (int64_t rows : {1, 20}) {
     for (int32_t entry : {-1, 3, INT32_MAX, INT32_MIN}) {
       const Case c{.layout = "BSND", .heads = 2, .kv_heads = 2, .rows = rows, .keys = 40, .kv_lengths = {40}};
@@ -253,7 +253,7 @@ TEST_CASE("attention: a page outside the cache stops the kernel, and only that")
   }
 }
 
-TEST_CASE("attention: packed, paged and rope arguments that are refused") {
+TEST_CASE("attention: bad packed, paged and rope arguments are refused") {
   const auto error = [](const Case& c, std::vector<HostTensor> inputs, int64_t block_size = 0) -> std::string {
     RunOptions options = OptionsOf(c);
     options.attributes["block_size"] = block_size;

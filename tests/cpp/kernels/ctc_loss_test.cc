@@ -44,7 +44,7 @@ double LossOf(const std::vector<double>& log_probs, int64_t b, int64_t times, co
   return -std::log(likelihood);
 }
 
-TEST_CASE("ctc: losses are those of all paths") {
+TEST_CASE("ctc: losses equal the sum over all paths") {
   const CtcOperands in;
   const std::vector<double> probs = in.log_probs.values();
   const HostTensor losses = RunOp("npu.aten::CtcLoss", in.list(), {.outputs = 2})[0];
@@ -52,7 +52,7 @@ TEST_CASE("ctc: losses are those of all paths") {
   CHECK(losses[1] == doctest::Approx(LossOf(probs, 1, 3, {2})).epsilon(1e-12));
 }
 
-TEST_CASE("ctc: labels, lengths and shapes that are refused") {
+TEST_CASE("ctc: bad labels, lengths and shapes are refused") {
   const auto refused = [](auto&& change, const std::string& message, int64_t blank = 0) {
     CtcOperands in;
     change(in);
@@ -89,7 +89,7 @@ TEST_CASE("ctc: labels, lengths and shapes that are refused") {
           "log_probs of shape [T, N, C]");
 }
 
-TEST_CASE("ctc: the gradient past a sequence is zero, and foreign operands are refused") {
+TEST_CASE("ctc: the gradient past a sequence is zero, and mismatched operands are refused") {
   const CtcOperands in;
   const std::vector<HostTensor> forward = RunOp("npu.aten::CtcLoss", in.list(), {.outputs = 2});
   const HostTensor ones = HostTensor::From(DType::kFloat64, {kBatch}, {1, 1});

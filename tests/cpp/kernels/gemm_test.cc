@@ -76,7 +76,7 @@ void CheckGemm(DType dtype, const GemmCase& g) {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("Gemm equals a double loop for odd shapes, types, transpositions, packed or not") {
+TEST_CASE("Gemm matches a naive loop for odd shapes, types and transpositions, packed or not") {
   int turn = 0;
   for (DType dtype : kFloatTypes)
     for (int64_t m : {1, 2, 3, 6, 11, 12, 13, 17, 33})
@@ -88,7 +88,7 @@ TEST_CASE("Gemm equals a double loop for odd shapes, types, transpositions, pack
         }
 }
 
-TEST_CASE("Gemm equals a double loop where K, M and N are cut into blocks") {
+TEST_CASE("Gemm matches a naive loop when K, M and N are split into blocks") {
   for (DType dtype : kFloatTypes) {
     CheckGemm(dtype, {97, 70, 3000, false, true, true});
     CheckGemm(dtype, {40, 33, 2900, true, false, false});
@@ -103,7 +103,7 @@ TEST_CASE("Gemm equals a double loop where K, M and N are cut into blocks") {
   }
 }
 
-TEST_CASE("a long K is summed in blocks, so that rounding does not add up over all of it") {
+TEST_CASE("a long K is summed in blocks, which bounds the rounding error") {
   constexpr int64_t kDepth = 1 << 19;
   const HostTensor a = HostTensor::From(DType::kFloat32, {5, kDepth}, std::vector<double>(5 * kDepth, 0.1));
   const HostTensor b = HostTensor::From(DType::kFloat32, {kDepth, 1}, std::vector<double>(kDepth, 1));
@@ -112,7 +112,7 @@ TEST_CASE("a long K is summed in blocks, so that rounding does not add up over a
     CHECK(sum == doctest::Approx(static_cast<double>(0.1f) * kDepth).epsilon(2e-4));
 }
 
-TEST_CASE("Gemm with empty dimensions: no rows, no columns, and an empty sum, which is zero plus C") {
+TEST_CASE("Gemm with empty dimensions: an empty result, and C alone if K is 0") {
   for (DType dtype : kFloatTypes)
     for (bool packed : {false, true}) {
       CheckGemm(dtype, {0, 5, 3, false, false, packed});
@@ -129,7 +129,7 @@ TEST_CASE("Gemm adds C in every shape that broadcasts to the result") {
       for (bool packed : {false, true}) CheckGemm(dtype, {14, 37, 19, false, false, packed, c, -0.75, 1.5});
 }
 
-TEST_CASE("a packed weight serves any number of rows") {
+TEST_CASE("a packed weight works for any number of rows") {
   for (DType dtype : kFloatTypes) {
     const int64_t n = 75, k = 130;
     const HostTensor weight = HostTensor::Random(dtype, {n, k}, 5);
@@ -145,7 +145,7 @@ TEST_CASE("a packed weight serves any number of rows") {
   }
 }
 
-TEST_CASE("products of float32 with a constant may round their operands to bfloat16") {
+TEST_CASE("float32 matmul with a constant weight may round its operands to bfloat16") {
   for (const char* op : {"npu::NPULinear", "MatMul", "Gemm"})
     for (int64_t m : {1, 3, 16, 33})
       for (int64_t k : {1, 31, 130})
@@ -187,13 +187,12 @@ TEST_CASE("products of float32 with a constant may round their operands to bfloa
         }
 }
 
-TEST_CASE("without leave, products of float32 round nothing") {
+TEST_CASE("float32 matmul does not round its operands by default") {
   const HostTensor a = HostTensor::Of<float>({1, 1}, {1.0f + 0x1p-20f}), b = HostTensor::Of<float>({1, 1}, {1.0f});
   CHECK(RunOp("MatMul", {a, b}, {.prepack = {1}})[0][0] == 1.0 + 0x1p-20);
 }
 
-TEST_CASE(
-    "a matrix in panels, brought into that order by any of its readers, is the weight of one and the table of others") {
+TEST_CASE("a packed matrix, packed by any of its consumers, serves as weight and as lookup table") {
   for (DType dtype : kFloatTypes)
     for (int first : {0, 1, 2}) {
       CAPTURE(NameOf(dtype));
@@ -217,7 +216,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("panels that take other bytes than rows, or are not a table's rows, are refused") {
+TEST_CASE("packed sharing is refused for partial panels and for operands that are not table rows") {
   const auto accepts = [](const char* type, const RunOptions& options, size_t input, Shape shape) {
     HostTensor matrix = HostTensor::Random(DType::kFloat32, shape, 5);
     return TestNode(type, options, 2).UsePanels(input, matrix, false);
@@ -233,7 +232,7 @@ TEST_CASE("panels that take other bytes than rows, or are not a table's rows, ar
   CHECK_FALSE(accepts("npu::NPULinear", {}, 0, {64, 16}));
 }
 
-TEST_CASE("NaN and infinities reach exactly the rows and columns they belong to") {
+TEST_CASE("NaN and infinities reach exactly their own rows and columns") {
   const double inf = std::numeric_limits<double>::infinity();
   for (DType dtype : kFloatTypes)
     for (int64_t m : {1, 3, 14, 40})
@@ -264,7 +263,7 @@ TEST_CASE("NaN and infinities reach exactly the rows and columns they belong to"
       }
 }
 
-TEST_CASE("Gemm with a beta of 0 does not look at C") {
+TEST_CASE("Gemm with beta = 0 does not read C") {
   const HostTensor a = HostTensor::Random(DType::kFloat32, {2, 3}, 1),
                    b = HostTensor::Random(DType::kFloat32, {3, 4}, 2);
   const HostTensor nans = HostTensor::From(DType::kFloat32, {4}, std::vector<double>(4, NAN));
@@ -272,7 +271,7 @@ TEST_CASE("Gemm with a beta of 0 does not look at C") {
   CHECK(y.values() == RunOp("Gemm", {a, b})[0].values());
 }
 
-TEST_CASE("Gemm of integers wraps; scaled ones are cut toward zero within the type") {
+TEST_CASE("integer Gemm wraps; scaled results truncate toward zero and saturate") {
   const HostTensor a = HostTensor::Of<int32_t>({1, 2}, {1 << 30, 7}),
                    b = HostTensor::Of<int32_t>({2, 2}, {4, 1, 1, -2});
   CHECK(RunOp("Gemm", {a, b})[0].values() == std::vector<double>{7, (1 << 30) - 14});
@@ -284,7 +283,7 @@ TEST_CASE("Gemm of integers wraps; scaled ones are cut toward zero within the ty
         std::vector<double>{7 + 10, (1 << 30) - 14 - 10});
 }
 
-TEST_CASE("Gemm and npu_linear refuse what does not fit, and say why") {
+TEST_CASE("Gemm and npu_linear refuse mismatched operands and report why") {
   const auto tensor = [](const Shape& shape, DType dtype = DType::kFloat32) {
     return HostTensor::Random(dtype, shape, 1);
   };

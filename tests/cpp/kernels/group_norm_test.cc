@@ -10,7 +10,7 @@ using npu::Shape;
 using npu::test::HostTensor;
 using npu::test::RunOp;
 
-TEST_CASE("group norm with SiLU in place equals the double computation for any number of spatial elements") {
+TEST_CASE("group norm with SiLU in place matches a double reference for any number of spatial elements") {
   const int64_t samples = 2, channels = 6, groups = 3;
   for (const Shape& shape :
        {Shape{samples, channels}, Shape{samples, channels, 1, 7}, Shape{samples, channels, 31, 29}}) {

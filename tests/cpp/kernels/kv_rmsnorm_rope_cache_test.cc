@@ -34,7 +34,7 @@ RunOptions Options(bool in_place) {
   return options;
 }
 
-TEST_CASE("the caches are written in place when they are the outputs, and copied when they are not") {
+TEST_CASE("caches are updated in place if they alias the outputs, and copied otherwise") {
   Call apart({7, -1, 2}), together({7, -1, 2});
   const std::vector<double> k_before = apart.k_cache.values();
   const std::vector<HostTensor> a = RunOp(kType, apart.inputs, Options(false));
@@ -50,7 +50,7 @@ TEST_CASE("the caches are written in place when they are the outputs, and copied
   }
 }
 
-TEST_CASE("a hostile index is refused before either cache is touched") {
+TEST_CASE("an out-of-range index is refused before either cache is written") {
   for (int64_t bad : {int64_t{8}, INT64_MAX}) {
     for (const char* mode : {"PA", "PA_BLK_BNSD"}) {
       Call call({0, 1, bad});

@@ -203,7 +203,7 @@ TEST_CASE("indexing: gathers of random shapes and indices") {
   }
 }
 
-TEST_CASE("indexing: a bad index writes nothing outside, in place or not") {
+TEST_CASE("indexing: a bad index writes nothing out of bounds, in place or not") {
   for (int64_t bad :
        {int64_t{5}, int64_t{-6}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     for (const char* op : {"ScatterND", "ScatterElements"}) {

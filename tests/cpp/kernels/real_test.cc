@@ -35,7 +35,7 @@ double LargestError(F f, G exact) {
   return largest;
 }
 
-TEST_CASE("elementary functions of float: expm1 and log1p are good for every argument") {
+TEST_CASE("elementary functions of float: expm1 and log1p are accurate for every argument") {
   CHECK(LargestError([](float x) { return real::Expm1(x); }, [](double x) { return std::expm1(x); }) <= 1.6);
   CHECK(LargestError([](float x) { return real::Log1p(x); }, [](double x) { return std::log1p(x); }) <= 1.6);
   CHECK(std::signbit(real::Expm1(-0.0f)));

@@ -51,7 +51,7 @@ void CheckRow(int64_t n, double scale) {
   }
 }
 
-TEST_CASE("an RMS-normalised row equals the double computation, in place, for every length") {
+TEST_CASE("an RMS-normalised row matches a double reference, in place, for every length") {
   for (int64_t n : {1, 2, 15, 16, 17, 255, 256, 257, 576, 4097, 16384}) {
     for (double scale : {1.0, 1e-3, 300.0}) {
       CheckRow<float, float>(n, scale);
@@ -70,7 +70,7 @@ TEST_CASE("a float16 row whose squares overflow float16 is normalised in float32
   CHECK(npu::ToFloat(y[999]) == 1.0f);
 }
 
-TEST_CASE("NaN and infinity stay visible") {
+TEST_CASE("NaN and infinity propagate") {
   const std::vector<float> gamma(4, 1.0f);
   std::vector<float> y(4);
   CHECK(std::isnan(npu::RmsNormRow(std::vector<float>{1, NAN, 1, 1}.data(), gamma.data(), 1e-6, y.data(), 4)));

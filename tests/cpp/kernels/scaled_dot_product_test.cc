@@ -63,7 +63,7 @@ RunOptions Options(size_t outputs, bool causal = false, double keep_prob = 1.0) 
   return {.attributes = {{"scale", kScale}, {"causal", int64_t{causal}}, {"keep_prob", keep_prob}}, .outputs = outputs};
 }
 
-TEST_CASE("scaled dot product: gradients are those of the forward pass") {
+TEST_CASE("scaled dot product: gradients match the forward pass") {
   Operands in;
   in.bias.Set(3, -std::numeric_limits<double>::infinity());
   const HostTensor weight = Random({kBatch, kHeads, kRows, kValueSize}, 5);
@@ -108,7 +108,7 @@ std::string ErrorOf(const char* type, const std::vector<HostTensor>& inputs, con
   return "";
 }
 
-TEST_CASE("scaled dot product: operands that are refused") {
+TEST_CASE("scaled dot product: bad operands are refused") {
   const auto refused = [](auto&& change, const std::string& message, double keep_prob = 1.0) {
     Operands in;
     change(in);
@@ -142,7 +142,7 @@ TEST_CASE("scaled dot product: operands that are refused") {
   CHECK(no_seed.find("seed") != std::string::npos);
 }
 
-TEST_CASE("scaled dot product: a gradient needs what the forward pass gave") {
+TEST_CASE("scaled dot product: backward requires the outputs of forward") {
   const Operands in;
   const std::vector<HostTensor> forward = RunOp(kForward, in.list(), Options(2));
   const auto error = [&](const HostTensor& output, const HostTensor& lse, const HostTensor& gradient) {

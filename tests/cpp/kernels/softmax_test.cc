@@ -40,7 +40,7 @@ void CheckClose(const HostTensor& got, const std::vector<double>& want) {
   CHECK(worst <= ToleranceOf(got.dtype()));
 }
 
-TEST_CASE("Softmax: one axis from opset 13 on, all from the axis on before") {
+TEST_CASE("Softmax: a single axis since opset 13, all trailing axes before") {
   const Shape shape{3, 5, 7, 300};
   for (DType dtype : kDTypes) {
     const HostTensor x = HostTensor::Random(dtype, shape, 3, -8, 8);
@@ -111,7 +111,7 @@ TEST_CASE("npu_scaled_masked_softmax: masks broadcast over any axis") {
   }
 }
 
-TEST_CASE("npu_scaled_masked_softmax: what is refused") {
+TEST_CASE("npu_scaled_masked_softmax: bad arguments are refused") {
   const auto error = [](const Shape& x, const Shape& mask, int64_t triu = 0) -> std::string {
     try {
       RunOp("npu::NPUScaledMaskedSoftmax", {HostTensor(DType::kFloat32, x), HostTensor(DType::kBool, mask)},

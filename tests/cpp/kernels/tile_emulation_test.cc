@@ -19,16 +19,16 @@ std::string FolderOfThisProgram() {
   return program.substr(0, program.rfind('/'));
 }
 
-TEST_CASE("child: tiles are at hand" * doctest::skip()) { CHECK(Features().amx_bf16); }
+TEST_CASE("child: AMX tiles are available" * doctest::skip()) { CHECK(Features().amx_bf16); }
 
-TEST_CASE("products and attention agree through tile instructions") {
+TEST_CASE("matmul and attention agree with AMX tile instructions") {
   if (Features().amx_bf16 || !Features().avx512) return;  // tested without emulation, or not built for tiles
   const std::map<std::string, std::string> environment = {
       {"LD_PRELOAD", FolderOfThisProgram() + "/libnpu_tile_emulator.so"},
       {"ASAN_OPTIONS", "verify_asan_link_order=0"},  // under AddressSanitizer its library comes second
       {"NPU_TILE_EMULATOR_REPORT", "1"},
       {"ORT_NPU_ISA", "amx"}};
-  CHECK(test::RunTestCase("child: tiles are at hand", environment).exit_code == 0);
+  CHECK(test::RunTestCase("child: AMX tiles are available", environment).exit_code == 0);
   for (const char* tests : {"Gemm equals *", "Gemm adds *", "MatMul follows *", "a packed weight *",
                             "NaN and infinities reach *", "attention: *"}) {
     CAPTURE(tests);

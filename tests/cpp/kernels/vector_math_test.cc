@@ -41,7 +41,7 @@ double LargestError(F f, G exact, In in) {
 
 bool Any(float) { return true; }
 
-TEST_CASE("vector math: the stated bounds hold") {
+TEST_CASE("vector math: the documented error bounds hold") {
   CHECK(LargestError(math::Exp, [](double x) { return std::exp(x); }, Any) <= 1.1);
   CHECK(LargestError(math::Log, [](double x) { return std::log(x); }, Any) <= 0.9);
   CHECK(LargestError(math::Tanh, [](double x) { return std::tanh(x); }, Any) <= 1.4);
@@ -60,7 +60,7 @@ TEST_CASE("vector math: the stated bounds hold") {
   CHECK(LargestError(math::Cos, [](double x) { return std::cos(x); }, bounded) <= 1.6);
 }
 
-TEST_CASE("vector math: rows of sines take any argument, and may be in place") {
+TEST_CASE("vector math: sine of a row accepts any argument and runs in place") {
   float x[] = {0.5f, -2.0f, 1e9f, 3e38f, -1e30f, std::numeric_limits<float>::infinity()};
   float y[6];
   math::SinRow(x, y, 6);

@@ -47,7 +47,7 @@ bool Fails(Configured& c, size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("blocks above max_split_size are not cut, and are counted") {
+TEST_CASE("blocks above max_split_size are not split, and are counted") {
   Configured c("max_split_size_mb:64");
   void* big = c.Get(100 * kMiB);
   CHECK(c.a.Stats().oversize_allocations.current == 1);
@@ -63,7 +63,7 @@ TEST_CASE("blocks above max_split_size are not cut, and are counted") {
   CHECK(c.a.Stats().oversize_segments.current == 1);
 }
 
-TEST_CASE("garbage collection gives back what was free longest, before the device is asked for more") {
+TEST_CASE("garbage collection frees the oldest cached blocks before allocating from the device") {
   Configured c("garbage_collection_threshold:0.5", 200 * kMiB);
   void* first = c.Get(30 * kMiB);
   void* second = c.Get(32 * kMiB);
@@ -76,7 +76,7 @@ TEST_CASE("garbage collection gives back what was free longest, before the devic
   c.a.Free(third);
 }
 
-TEST_CASE("a memory fraction refuses what the device could still give") {
+TEST_CASE("a memory fraction refuses requests that the device could still serve") {
   Configured c("per_process_memory_fraction:0.5", 200 * kMiB);
   CHECK(Fails(c, 101 * kMiB));
   CHECK(c.a.Stats().num_oom_rejections == 1);
@@ -89,7 +89,7 @@ TEST_CASE("a memory fraction refuses what the device could still give") {
   CHECK_THROWS_AS(c.a.SetMemoryFraction(-0.1), Error);
 }
 
-TEST_CASE("expandable segments grow in place and give their free end back") {
+TEST_CASE("expandable segments grow in place and release their free tail") {
   Configured c("expandable_segments:True");
   std::vector<char*> blocks;
   for (int i = 0; i < 6; ++i) {
@@ -119,12 +119,12 @@ TEST_CASE("expandable segments grow in place and give their free end back") {
   CHECK(Fails(c, TestDevice::kDefaultLimit + 1));
 }
 
-TEST_CASE("trimming without expandable segments says which key is missing") {
+TEST_CASE("trimming without expandable segments names the missing setting") {
   TestDevice t;
   CHECK_THROWS_WITH_AS(t.allocator().TrimExpandableSegments(), doctest::Contains("expandable_segments"), Error);
 }
 
-TEST_CASE("with its last user a private pool gives its memory back, and the cache of others stays") {
+TEST_CASE("a private pool frees its memory with its last user and leaves other caches") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   a.Free(a.Allocate(5 * kMiB, t.stream()));
@@ -143,7 +143,7 @@ TEST_CASE("with its last user a private pool gives its memory back, and the cach
   CHECK(a.Stats().segment.all.current == 1);
 }
 
-TEST_CASE("a private pool keeps its memory apart while it is retained") {
+TEST_CASE("a private pool's memory is separate while the pool is retained") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   const PoolId id{0, 7};
@@ -174,7 +174,7 @@ TEST_CASE("a private pool keeps its memory apart while it is retained") {
   a.Free(outside);
 }
 
-TEST_CASE("a snapshot adds up, and blocks say their state") {
+TEST_CASE("a snapshot is consistent and reports the state of each block") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   void* live = a.Allocate(1000, t.stream());
@@ -213,7 +213,7 @@ TEST_CASE("a snapshot adds up, and blocks say their state") {
   a.Free(live);
 }
 
-TEST_CASE("the history keeps the last events, with the frames that were given") {
+TEST_CASE("the history keeps the latest events with their frames") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   a.RecordHistory(4, [] { return Frames(new std::vector<Frame>{{"model.py", 12, "forward"}}); });
@@ -236,7 +236,7 @@ TEST_CASE("the history keeps the last events, with the frames that were given") 
   CHECK(a.History().empty());
 }
 
-TEST_CASE("totals are reset, settings and what is current stay") {
+TEST_CASE("resetting statistics clears totals and keeps current values and settings") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   void* p = a.Allocate(3 * kMiB, t.stream());
@@ -253,7 +253,7 @@ TEST_CASE("totals are reset, settings and what is current stay") {
   a.Free(p);
 }
 
-TEST_CASE("a pluggable allocator serves every request, frees behind the stream, and comes first") {
+TEST_CASE("a pluggable allocator serves every request, frees in stream order, and must be set first") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   std::vector<std::string> calls;
@@ -285,7 +285,7 @@ TEST_CASE("a pluggable allocator serves every request, frees behind the stream, 
       Error);
 }
 
-TEST_CASE("without caching every block goes back to the device") {
+TEST_CASE("without caching every freed block returns to the device") {
   AllocatorSettings settings;
   settings.caching = false;
   auto backend = MakeHostBackend({1, 64 * kMiB, "test device"});

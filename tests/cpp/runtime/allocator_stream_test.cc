@@ -32,7 +32,7 @@ void* FreedInUse(TestDevice& t, Gate& gate) {
 
 }  // namespace
 
-TEST_CASE("a block freed while its stream works goes to that stream at once, and to no other") {
+TEST_CASE("a block freed while its stream is busy is reused immediately by that stream only") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   Gate gate;
@@ -43,7 +43,7 @@ TEST_CASE("a block freed while its stream works goes to that stream at once, and
   gate.Open();
 }
 
-TEST_CASE("a block that another stream uses is handed out only after that stream passed") {
+TEST_CASE("a block used by another stream is reused only after that stream has passed") {
   TestDevice t;
   const auto reader = t.device.CreateStream();
   Gate gate;
@@ -84,7 +84,7 @@ TEST_CASE("a block used by two other streams waits for both") {
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);
 }
 
-TEST_CASE("the blocks of a stream that is gone serve any stream, also those still in use then") {
+TEST_CASE("blocks of a destroyed stream serve any stream, even those in use at its destruction") {
   TestDevice t;
   void *freed = nullptr, *live = nullptr;
   {
@@ -99,7 +99,7 @@ TEST_CASE("the blocks of a stream that is gone serve any stream, also those stil
   CHECK(t.allocator().Allocate(25 * kMiB, *other) == live);
 }
 
-TEST_CASE("free blocks of a stream, once shared, serve any stream after what the stream has queued") {
+TEST_CASE("shared free blocks of a stream serve any stream after its queued work") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   Gate gate;
@@ -120,7 +120,7 @@ TEST_CASE("free blocks of a stream, once shared, serve any stream after what the
   CHECK(t.allocator().Stats().reserved_bytes.all.current == reserved);
 }
 
-TEST_CASE("the blocks of other streams stay theirs when one stream's are shared") {
+TEST_CASE("sharing one stream's blocks leaves those of other streams private") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   Gate gate;
@@ -133,7 +133,7 @@ TEST_CASE("the blocks of other streams stay theirs when one stream's are shared"
   gate.Open();
 }
 
-TEST_CASE("a stream may go between record_stream and free") {
+TEST_CASE("a stream can be destroyed between record_stream and free") {
   TestDevice t;
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());
   {
@@ -144,7 +144,7 @@ TEST_CASE("a stream may go between record_stream and free") {
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);
 }
 
-TEST_CASE("streams that come and go leave one pool behind, in one piece") {
+TEST_CASE("short-lived streams leave one unfragmented pool") {
   TestDevice t;
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) {
@@ -200,7 +200,7 @@ TEST_CASE("a task may free memory while empty_cache waits for it") {
   CHECK(t.allocator().Stats().reserved_bytes.all.current == 0);
 }
 
-TEST_CASE("eight threads on three streams never share a block, and everything comes back") {
+TEST_CASE("eight threads on three streams never share a block, and all memory is freed") {
   constexpr int kThreads = 8, kSteps = 1500;
   TestDevice t(96 * kMiB);
   std::vector<std::unique_ptr<Stream>> streams;

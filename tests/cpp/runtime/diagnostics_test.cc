@@ -18,7 +18,7 @@
 
 namespace npu {
 
-TEST_CASE("a launch trace has every launch with its stream and time, also of one that failed") {
+TEST_CASE("a launch trace has every launch with its stream and time, including failed ones") {
   test::TestDevice t;
   t.stream().Launch("before", Task([] {}));
   t.stream().Synchronize();
@@ -77,7 +77,7 @@ TEST_CASE("a launch trace has the nodes of a replayed graph as parts of one laun
   }
 }
 
-TEST_CASE("a time of the steady clock and its offset are a time of the system's clock") {
+TEST_CASE("the steady clock plus its offset equals the system clock") {
   const auto ns = [](auto time) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   };
@@ -89,7 +89,7 @@ TEST_CASE("a time of the steady clock and its offset are a time of the system's 
   CHECK(time <= after + kSlack);
 }
 
-TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators that were asked for") {
+TEST_CASE("a dump writes NumPy files in stream order for the selected operators") {
   namespace fs = std::filesystem;
   const test::TemporaryFolder folder;
   test::TestDevice t;

@@ -92,7 +92,7 @@ int Run(Device& device, Stream& origin, Stream& other, Graph& graph) {
 
 }  // namespace
 
-TEST_CASE("graph: whichever call of the backend fails, graph and streams work afterwards and nothing is left") {
+TEST_CASE("graph: after any backend call fails, graph and streams are usable and nothing leaks") {
   FailingBackend backend;
   Device device(backend, 0, kLimit);
   auto origin = device.CreateStream(), other = device.CreateStream();

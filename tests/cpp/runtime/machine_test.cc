@@ -38,13 +38,13 @@ TEST_CASE("this machine has cores and memory") {
   CHECK(AvailableMemory() <= UsableMemory());
 }
 
-TEST_CASE("without control groups the machine's own figures count") {
+TEST_CASE("without control groups the machine's own limits apply") {
   FakeMachine machine;
   CHECK(UsableMemory(machine.files()) == 16 * kGiB);
   CHECK(AvailableMemory(machine.files()) == 8 * kGiB);
 }
 
-TEST_CASE("version 2 control groups: the tightest limit on the way to the root") {
+TEST_CASE("version 2 control groups: the tightest limit up to the root applies") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "0::/outer/inner\n");
   machine.Write("cgroup/outer/memory.max", "4294967296\n");
@@ -57,7 +57,7 @@ TEST_CASE("version 2 control groups: the tightest limit on the way to the root")
   CHECK(UsableCores(machine.files()) == 1);
 }
 
-TEST_CASE("in a container the limit stands at the root of what is mounted") {
+TEST_CASE("in a container the limit is read at the root of the mount") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "0::/not/visible/here\n");
   machine.Write("cgroup/memory.max", "2147483648\n");
@@ -79,7 +79,7 @@ TEST_CASE("version 1 control groups") {
   CHECK(UsableCores(machine.files()) == 1);
 }
 
-TEST_CASE("damaged files are as good as none") {
+TEST_CASE("malformed files are ignored") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "nonsense\n::\n0::\n");
   machine.Write("cgroup/memory.max", "lots\n");

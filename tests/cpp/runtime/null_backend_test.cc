@@ -67,7 +67,7 @@ TEST_CASE("child null: work" * doctest::skip()) {
   CHECK(kept.use_count() == 1);
   CHECK(host == std::vector<float>(1024, 0.0F));
 }
-TEST_CASE("null: launches and copies take their turn and do nothing") { Expect("child null: work"); }
+TEST_CASE("null: launches and copies complete in order and do nothing") { Expect("child null: work"); }
 
 TEST_CASE("child null: order" * doctest::skip()) {
   Device& device = NullDevice();

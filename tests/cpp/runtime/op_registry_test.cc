@@ -87,7 +87,7 @@ TEST_CASE("a kernel joins its schema in either order, and a schema without a ker
   }
 }
 
-TEST_CASE("contradictions are told at the first look-up") {
+TEST_CASE("contradictory registrations are reported at the first look-up") {
   CHECK(Problem([](OpRegistry&) {}) == "");
   CHECK(Problem([](OpRegistry& r) { r.AddKernel("npu", "Op", &MakeKernel<NoKernel>); }) ==
         "operator npu::Op has a kernel but no definition; add contrib_ops/<family>/<op>.py beside it");

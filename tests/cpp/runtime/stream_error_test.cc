@@ -32,7 +32,7 @@ TEST_CASE("a failed task surfaces once, at the next synchronize, under its opera
   CHECK(ran);  // the stream is usable again
 }
 
-TEST_CASE("work behind a failed task is skipped until the error was told") {
+TEST_CASE("work after a failed task is skipped until the error is reported") {
   TestDevice t;
   int runs = 0;
   char target[4] = "abc";
@@ -49,13 +49,13 @@ TEST_CASE("work behind a failed task is skipped until the error was told") {
   CHECK(target == std::string("abc"));
 }
 
-TEST_CASE("an operator's name is not said twice") {
+TEST_CASE("an operator's name is not repeated in an error") {
   TestDevice t;
   t.stream().Launch("Add", [] { Fail(ErrorCode::kInvalidArgument, "[Add] expected equal shapes"); });
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[Add] expected equal shapes");
 }
 
-TEST_CASE("whatever a task throws is caught") {
+TEST_CASE("any exception of a task is caught") {
   TestDevice t;
   t.stream().Launch("op", [] { throw std::bad_alloc(); });
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[op] out of host memory");
@@ -80,7 +80,7 @@ TEST_CASE("a failed stream still waits for events, so that order holds") {
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
 }
 
-TEST_CASE("Device::Synchronize tells the error of any stream and leaves none behind") {
+TEST_CASE("Device::Synchronize reports the error of any stream and clears all errors") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   other->Launch("bad", [] { throw std::runtime_error("no"); });
@@ -89,7 +89,7 @@ TEST_CASE("Device::Synchronize tells the error of any stream and leaves none beh
   other->Synchronize();
 }
 
-TEST_CASE("a task that synchronizes its own stream is told so instead of waiting for ever") {
+TEST_CASE("a task that synchronizes its own stream gets an error instead of a deadlock") {
   TestDevice t;
   t.stream().Launch("self", [&] { t.stream().Synchronize(); });
   CHECK_THROWS_WITH(t.stream().Synchronize(),

@@ -6,6 +6,6 @@
 
 #include <cstdio>
 
-TEST_CASE("eight threads that mix all of the runtime see the values and the errors that are due") {
+TEST_CASE("eight threads that mix all runtime calls see the expected values and errors") {
   CHECK(npu::stress::RunStress({.seconds = 8, .seed = 20, .threads = 8, .round_seconds = 2}, stdout));
 }

@@ -96,7 +96,7 @@ void CheckInChild(const char* test_case, const char* threads) {
 
 }  // namespace
 
-TEST_CASE("child: two kernels at once" * doctest::skip()) {
+TEST_CASE("child: two concurrent kernels" * doctest::skip()) {
   std::atomic<int> at_work[2] = {0, 0};
   std::atomic<bool> both{false};
   Callers callers(2, [&](int self) {
@@ -113,9 +113,11 @@ TEST_CASE("child: two kernels at once" * doctest::skip()) {
   callers.Join();
   CHECK(both);
 }
-TEST_CASE("two kernels at once have two of four threads each") { CheckInChild("child: two kernels at once", "4"); }
+TEST_CASE("two concurrent kernels have two of four threads each") {
+  CheckInChild("child: two concurrent kernels", "4");
+}
 
-TEST_CASE("child: a kernel begun beside another" * doctest::skip()) {
+TEST_CASE("child: a kernel started during another" * doctest::skip()) {
   std::atomic<int> most{0};
   CHECK(Eventually([&] {
     std::atomic<bool> first_began{false}, second_began{false};
@@ -137,8 +139,8 @@ TEST_CASE("child: a kernel begun beside another" * doctest::skip()) {
     return most == 4;
   }));
 }
-TEST_CASE("a kernel begun beside another has all threads once the other is done") {
-  CheckInChild("child: a kernel begun beside another", "4");
+TEST_CASE("a kernel started during another gets all threads once the other is done") {
+  CheckInChild("child: a kernel started during another", "4");
 }
 
 TEST_CASE("child: as many kernels as threads" * doctest::skip()) {
@@ -154,9 +156,7 @@ TEST_CASE("child: as many kernels as threads" * doctest::skip()) {
     CHECK(threads == std::set{std::this_thread::get_id()});
   }
 }
-TEST_CASE("as many kernels as threads have one each: more threads would only delay one another") {
-  CheckInChild("child: as many kernels as threads", "4");
-}
+TEST_CASE("as many kernels as threads get one thread each") { CheckInChild("child: as many kernels as threads", "4"); }
 
 TEST_CASE("child: two devices" * doctest::skip()) {
   const BusyCallers others(3);
@@ -175,16 +175,16 @@ TEST_CASE("child: two devices" * doctest::skip()) {
   });
   CHECK(two);
 }
-TEST_CASE("a device has its half of the threads, however many kernels the other one runs") {
+TEST_CASE("a device has its half of the threads regardless of the other device's kernels") {
   CheckInChild("child: two devices", "4");
 }
 
-TEST_CASE("a device is one of those that there can be") {
+TEST_CASE("a device index outside the limit is refused") {
   CHECK_THROWS_WITH_AS(SetPoolDevice(-1), "expected a device below 64, got -1", std::exception);
   CHECK_THROWS_WITH_AS(SetPoolDevice(64), "expected a device below 64, got 64", std::exception);
 }
 
-TEST_CASE("child: eight callers" * doctest::skip()) {
+TEST_CASE("child: eight concurrent callers" * doctest::skip()) {
   constexpr int64_t kLength = 1000;
   const Ranges alone = RangesOf(kLength);
   std::atomic<int> wrong_counts{0}, other_ranges{0}, wrong_errors{0};
@@ -218,11 +218,11 @@ TEST_CASE("child: eight callers" * doctest::skip()) {
   CHECK(other_ranges == 0);
   CHECK(wrong_errors == 0);
 }
-TEST_CASE("eight callers at once: every index once, the ranges of a caller alone, each its own exceptions") {
-  for (const char* threads : {"2", "4", "7", "16"}) CheckInChild("child: eight callers", threads);
+TEST_CASE("eight concurrent callers: every index once, unchanged ranges, separate exceptions") {
+  for (const char* threads : {"2", "4", "7", "16"}) CheckInChild("child: eight concurrent callers", threads);
 }
 
-TEST_CASE("child: more kernels than places" * doctest::skip()) {
+TEST_CASE("child: more kernels than slots" * doctest::skip()) {
   constexpr int kCallers = 40;
   const Ranges alone = RangesOf(1000);
   std::atomic<int> began{0}, other_ranges{0};
@@ -245,11 +245,11 @@ TEST_CASE("child: more kernels than places" * doctest::skip()) {
   CHECK(began == kCallers);
   CHECK(other_ranges == 0);
 }
-TEST_CASE("more kernels at once than the pool has places for still run, in the same ranges") {
-  CheckInChild("child: more kernels than places", "4");
+TEST_CASE("more concurrent kernels than the pool has slots still run, in the same ranges") {
+  CheckInChild("child: more kernels than slots", "4");
 }
 
-TEST_CASE("child: a fork amid kernels" * doctest::skip()) {
+TEST_CASE("child: a fork during kernels" * doctest::skip()) {
   const BusyCallers others(3);
   for (int i = 0; i < 10; ++i) {
     const pid_t pid = fork();
@@ -268,8 +268,8 @@ TEST_CASE("child: a fork amid kernels" * doctest::skip()) {
     CHECK(status == 0);
   }
 }
-TEST_CASE("a child forked amid kernels runs its own, on the thread that it has") {
-  CheckInChild("child: a fork amid kernels", "4");
+TEST_CASE("a child forked during kernels runs its own kernels on its only thread") {
+  CheckInChild("child: a fork during kernels", "4");
 }
 
 }  // namespace npu

@@ -18,7 +18,7 @@ cpu_set_t Affinity() {
   return set;
 }
 
-TEST_CASE("A sleeper is woken on another CPU than its waker's, and may use all of them again") {
+TEST_CASE("a sleeping thread is woken on another CPU than its waker's, and its affinity is restored") {
   const cpu_set_t before = Affinity();
   if (CPU_COUNT(&before) < 2) return;  // nowhere else to go
 
@@ -54,7 +54,7 @@ TEST_CASE("A sleeper is woken on another CPU than its waker's, and may use all o
   CHECK(CPU_EQUAL(&after, &before) != 0);
 }
 
-TEST_CASE("A sleeper on another CPU than its waker's, or awake, is left alone") {
+TEST_CASE("a thread that is awake or sleeps on another CPU is not moved") {
   const cpu_set_t before = Affinity();
   WakePlacement placement;
   placement.BeforeWake();  // nobody slept
