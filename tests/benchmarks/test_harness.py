@@ -1,4 +1,4 @@
-"""Engines in processes of their own, and models kept by what they were made from."""
+"""Engines in separate processes, and models cached by the digest of their sources."""
 
 import argparse
 import functools
@@ -13,7 +13,7 @@ import pytest
 
 
 class Sleeper:
-    """An engine that says how long it slept."""
+    """An engine that returns how long it slept."""
 
     def __init__(self, seconds):
         if seconds < 0:
@@ -30,7 +30,7 @@ class Sleeper:
 
 def comes_to_stand_still(engine):
     path = Path(f"/proc/{engine._process.pid}/stat")
-    for _ in range(1000):  # the signal takes its time on a busy machine
+    for _ in range(1000):  # the signal may be delayed on a busy machine
         if path.read_text().rsplit(")", 1)[1].split()[0] == "T":
             return True
         time.sleep(0.01)
@@ -39,7 +39,7 @@ def comes_to_stand_still(engine):
 
 @pytest.fixture
 def sleeper_module(monkeypatch):
-    """The server imports this file by its name."""
+    """Makes this file importable by name for the server process."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
 
 
@@ -111,7 +111,7 @@ def test_digest_depends_on_file_content(tmp_path):
 
 def test_logits_are_copied_at_each_step():
     class SameBuffer(llm_engines.LanguageModel):
-        """Gives one array again and again, as onnxruntime does with a bound output."""
+        """Returns the same array every time, as onnxruntime does for a bound output."""
 
         vocabulary = 50
 

@@ -1,4 +1,4 @@
-"""What `make bench-check` compares, and what it keeps."""
+"""What `make bench-check` compares and stores."""
 
 import ratios
 import results
@@ -50,7 +50,7 @@ def test_table_starts_with_the_worst_row():
 
 
 def test_ratios_are_computed_per_round():
-    """A spell that slows every engine alike changes no ratio."""
+    """A slow period that affects all engines alike changes no ratio."""
     ours = Measurement("case", "npu", 1, "calls", [1.0, 10.0, 1.0, 10.0])
     peer = Measurement("case", "torch", 1, "calls", [2.0, 20.0, 2.0, 20.0])
     assert results.ratios(Run(["npu"], [ours, peer])) == {"case | npu / torch": 2.0}

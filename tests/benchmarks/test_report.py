@@ -1,4 +1,4 @@
-"""What the report says of parts of a model beside their targets."""
+"""The report's sections and targets."""
 
 import report
 import results

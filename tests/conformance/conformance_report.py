@@ -1,4 +1,4 @@
-"""What a run shows: the table for the terminal, the report of every file, docs/conformance.md."""
+"""Reports of a run: the table for the terminal, the report of every file, docs/conformance.md."""
 
 import collections
 import re
@@ -14,7 +14,7 @@ BAR = 0.9
 
 @dataclass
 class Row:
-    """One test: how it ended, and why it does not count, if so."""
+    """One test: its outcome, and why it does not count, if so."""
 
     suite: str
     file: str
@@ -42,7 +42,7 @@ def judge(runs, names=None):
 
 
 def not_counted(files, names=None):
-    """By (suite, file), the tests of files of whose tests none counts: skipped, as not run."""
+    """Tests by (suite, file) of files without a counted test, marked as skipped."""
     names = names or Names.of_this_build()
     sources = {(suite, path.name): TestFile(path, names) for suite, path in files}
     return {
@@ -94,7 +94,7 @@ def text(rows):
 
 
 def summary(rows):
-    """docs/conformance.md: a screenful."""
+    """The text of docs/conformance.md."""
     from onnxruntime_npu.npu.api_table import ROWS
     from onnxruntime_npu.ops import torch_names
 
@@ -165,7 +165,7 @@ def _suite_line(suite, rows):
 
 
 def _cell(reason):
-    """A reason as the cell of a table: no bars, no addresses or paths of one machine."""
+    """A reason as a table cell: without bars, addresses and machine-specific paths."""
     reason = re.sub(r"0x[0-9a-f]{6,}", "0x…", reason)
     reason = re.sub(r"(?:/[\w.+-]+){2,}/", "…/", reason)
     return reason.replace("|", "\\|").replace("<", "&lt;")

@@ -145,6 +145,6 @@ _EXPLANATIONS = (
 
 
 def explanation(test: str, error: str) -> str:
-    """The sentence for a failed test; empty where its error has to speak for itself."""
+    """The sentence for a failed test; empty if no pattern matches."""
     text = f"{test}: {error}"
     return next((why for pattern, why in _EXPLANATIONS if re.search(pattern, text)), "")

@@ -1,4 +1,4 @@
-"""The runner of the public suites, on a suite made here: each way in which a test can end."""
+"""The runner of the public suites, on a toy suite with every outcome a test can have."""
 
 import json
 import os

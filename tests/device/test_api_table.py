@@ -1,4 +1,4 @@
-"""Calls every row of the device API's table for real, and checks what the call did."""
+"""Calls every row of the device API's table and checks the effect."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from row_calls import CALLS, Context
 
 @pytest.fixture
 def torch_npu():
-    """The package with a torch that knows npu."""
+    """The package with torch imported and npu registered."""
     pytest.importorskip("torch")
     import onnxruntime_npu
     from onnxruntime_npu import torch_device

@@ -16,7 +16,7 @@ _FILE = re.compile(r"^`([^`\n]+\.cc)`:\n\n```cpp\n(.*?)^```$", re.MULTILINE | re
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the page's file against libnpu_runtime.so, into a library to load."""
+    """Compile the page's file against libnpu_runtime.so into a shared library."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")

@@ -1,4 +1,4 @@
-"""docs/howto/device_api.md is true: its function, row and call work."""
+"""The function, row and call of docs/howto/device_api.md work."""
 
 from __future__ import annotations
 

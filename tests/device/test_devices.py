@@ -260,7 +260,7 @@ def test_event_misuse():
 
 def test_external_event_record_releases_one_wait():
     event = npu.ExternalEvent()
-    event.wait(npu.Stream())  # may come before its record, which another stream makes
+    event.wait(npu.Stream())  # may run before its record, which is on another stream
     with pytest.raises(RuntimeError, match="single record"):
         event.wait()
     event.record()
@@ -280,7 +280,7 @@ def test_external_event_record_releases_one_wait():
 def test_external_event_record_releases_a_later_wait():
     event, late = npu.ExternalEvent(), npu.Stream()
     address = npu.caching_allocator_alloc(64 << 20)
-    _C.fill(0, address, 1, 64 << 20, late.npu_stream)  # keeps the waits back
+    _C.fill(0, address, 1, 64 << 20, late.npu_stream)  # delays the waits
     for _ in range(3):
         event.record()
         event.wait(late)

@@ -1,4 +1,4 @@
-"""Device memory that host code may not touch: ORT_NPU_GUARD_MEMORY=1, and the null backend."""
+"""Device memory that host code must not touch: ORT_NPU_GUARD_MEMORY=1, and the null backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``install_as_torch_npu()`` and the thin names that scripts of torch_npu use beside operators."""
+"""``install_as_torch_npu()`` and the names besides operators that scripts of torch_npu use."""
 
 import pytest
 

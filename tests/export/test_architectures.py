@@ -1,4 +1,4 @@
-"""The one list of supported architectures is what is tested, written and said."""
+"""Tests, document and command agree with the list of supported architectures."""
 
 from __future__ import annotations
 

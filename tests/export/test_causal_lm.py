@@ -102,7 +102,7 @@ def test_half_precision_error_is_within_that_of_transformers(exported, dtype, ca
         exact = expected_logits(model, prompt, continuation)
         theirs = np.abs(expected_logits(halved, prompt, continuation) - exact)
         ours = np.abs(actual[row] - exact)
-        # Both round at every step; rounding errors are of one size, not equal.
+        # Both round at every step; the rounding errors are of similar size, not equal.
         assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
 
 
@@ -114,7 +114,7 @@ def test_float16_runs_on_cpu_through_function_bodies(exported, kind):
 
 
 def float_tensors(model):
-    """Return the names of activations: floating-point values that are no initializers."""
+    """Return the names of activations: floating-point values that are not initializers."""
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     return {v.name for v in values if v.type.tensor_type.elem_type in floats}

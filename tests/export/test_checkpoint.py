@@ -1,4 +1,4 @@
-"""Reading checkpoints: what is wrong with the files ends in one line that names them."""
+"""Reading checkpoints: a malformed file gives a one-line error that names it."""
 
 from __future__ import annotations
 

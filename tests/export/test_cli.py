@@ -1,4 +1,4 @@
-"""The command: exit codes, one line per failure, never a traceback."""
+"""The command line: exit codes, one line per failure, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_checkpoint import write_gguf
 
 
 def run(*arguments):
-    """Return (exit code, as main or argparse gives it)."""
+    """Return the exit code of main or of argparse."""
     try:
         return cli.main([str(a) for a in arguments])
     except SystemExit as stop:

@@ -128,7 +128,7 @@ def test_decode_steps_are_graph_replays(exported):
     onnxruntime_npu._C.start_launch_trace()
     model.generate_tokens([[1, 2]], max_new_tokens=6)
     spans = [span[0] for span in onnxruntime_npu._C.stop_launch_trace()]
-    assert spans.count("graph") == 5  # the prompt is run as it is
+    assert spans.count("graph") == 5  # the prompt runs without a graph
 
 
 def test_parallel_execution_mode_runs_without_graphs(exported):

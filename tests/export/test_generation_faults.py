@@ -1,4 +1,4 @@
-"""Calls of the device's interface that fail while a model generates."""
+"""Failing backend calls during generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPTS = [[5, 7, 9], [3]]
 
 
 def generation() -> Callable[[], Any]:
-    """Generate with a model that is there already."""
+    """Generate with a model that is already loaded."""
     model = CausalLM(os.environ["NPU_TEST_MODEL"])
     expected = model.generate_tokens(PROMPTS, max_new_tokens=3).tokens
 

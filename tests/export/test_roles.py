@@ -1,4 +1,4 @@
-"""A role takes the first candidate that is proven; what is not proven is kept or refused."""
+"""A role takes the first candidate that is proven; otherwise the original is kept or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Factor(nn.Module):
 
 
 class FactorRole(Role[float, Factor]):
-    """Tries the original's factor plus one, then the factor itself, as far as it is let."""
+    """Tries the original's factor plus one, then the factor itself; at most `candidates`."""
 
     def __init__(self, candidates: int = 2) -> None:
         self.candidates = candidates
@@ -48,7 +48,7 @@ def test_first_proven_candidate_replaces_the_original():
     assert role.replace(Factor(4), findings, "layers.0").factor == 4
     assert role.built == [5, 4] and findings.expected_nodes == {"factor": 1}
     role = FactorRole()
-    role.prove = lambda original, built: 0.0  # whatever is proven first ends the search
+    role.prove = lambda original, built: 0.0  # accepts the first candidate
     assert role.replace(Factor(4), findings).factor == 5 and role.built == [5]
 
 

@@ -51,7 +51,7 @@ def exported(checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(checkpoint):
-    """Return transformers' greedy tokens per prompt, the stop token left out."""
+    """Return transformers' greedy tokens per prompt, without the stop token."""
     tokenizer, tokens = checkpoint.tokenizer, []
     for prompt in PROMPTS:
         chat = tokenizer.apply_chat_template(

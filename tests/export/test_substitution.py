@@ -1,4 +1,4 @@
-"""What is not proven is not replaced, and what cannot be exported is refused by name."""
+"""Unproven modules are not replaced, and models that cannot be exported are refused by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_mlp_with_other_activation_is_kept():
 
 
 class Sharpened(torch.nn.Module):
-    """An RMSNorm by its attributes, but not by what it computes."""
+    """An RMSNorm by its attributes, but not by its results."""
 
     def __init__(self, norm: torch.nn.Module) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ SHAPES = [
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """What the reference computes in: float64 for floats."""
+    """The dtype of the reference: float64 for floats."""
     return array.astype(np.float64) if array.dtype.kind not in "iub" else array
 
 
@@ -132,7 +132,7 @@ def test_pow(base: str, exponent: str) -> None:
 def test_pow_of_special_values(exponent: float, dtype: str) -> None:
     base = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -2, 0.25], dtype_of(dtype))
     with np.errstate(all="ignore"):
-        expected = np.power(wide(base), np.full(base.shape, exponent))  # NumPy cuts scalars short
+        expected = np.power(wide(base), np.full(base.shape, exponent))  # no scalar shortcut
     assert_close(run_npu("Pow", [base, np.array(exponent, dtype_of(dtype))])[0], expected, dtype)
 
 
@@ -285,7 +285,7 @@ UNARY_SHAPES = [(), (1,), (0, 3), (2, 3, 5), (70001,)]
 def test_function(op: str, dtype: str) -> None:
     rng = np.random.default_rng(9)
     reference, attributes = FUNCTIONS[op]
-    opset = 22 if dtype == "bfloat16" else 21  # several took bfloat16 late
+    opset = 22 if dtype == "bfloat16" else 21  # several accept bfloat16 only since opset 22
     node = Node(op, [np.zeros(1, dtype_of(dtype))], opset=opset, **attributes)
     low = 0 if op in ("Sqrt", "Log") else -9
     values = [random(rng, dtype, *shape, low=low, high=9) for shape in UNARY_SHAPES]
@@ -318,7 +318,7 @@ def test_gelu(approximate: str, dtype: str) -> None:
     else:
         expected = 0.5 * v * (1 + np.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
     got = run_npu("Gelu", [x], approximate=approximate)[0]
-    # 1 + erf cancels for negative x: the error is that of 1, scaled by x.
+    # 1 + erf(x) cancels for negative x: the error is an ulp of 1, scaled by x.
     one = 2.0**-52 if dtype == "float64" else 2.0**-23
     np.testing.assert_allclose(
         got.astype(np.float64), expected, rtol=max(RTOL[dtype], 1e-14), atol=6 * one
@@ -403,7 +403,7 @@ def test_out_of_range_cast_matches_onnxruntime(source: str, target: str) -> None
     inside = [0.0, 0.9, -0.9 if info.min else 0.0, float(info.max // 2), info.min / 2]
     outside = [np.nan, np.inf, -np.inf, 3e9, -3e9, 1e19, -1e19, 300.0, -300.0]
     to = helper.np_dtype_to_tensor_dtype(np.dtype(target))
-    # What a compiler makes of uint32 is its own affair: onnxruntime's answers there are no rule.
+    # The conversion to uint32 is up to the compiler: onnxruntime's results are no reference.
     for values in (inside, outside) if target != "uint32" else (inside,):
         x = np.array(values, source)
         node = Node("Cast", [x], to=to)
@@ -428,7 +428,7 @@ def test_non_broadcastable_shapes_are_an_error() -> None:
 
 
 def test_in_place_chain() -> None:
-    """Static shapes: onnxruntime hands each node its input's buffer."""
+    """Static shapes: onnxruntime gives each node its input's buffer as output."""
     nodes = [
         helper.make_node("Abs", ["x"], ["a"]),
         helper.make_node("Add", ["a", "x"], ["b"]),

@@ -1,4 +1,4 @@
-"""Operators that are one formula of their inputs, against NumPy in float64."""
+"""Elementwise functions against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_activation(op: str, dtype: str) -> None:
     reference, attributes = ACTIVATIONS[op]
     rng = np.random.default_rng(2)
     node = Node(op, [random(rng, dtype, 1)], opset=22, **attributes)
-    # Values that a sum with them would lose, ends of ranges, NaN.
+    # Values that vanish in a sum, ends of ranges, NaN.
     special = [0.0, 1e-6, -1e-6, -1e-3, 3, -3, 6, -6, 60, -60, np.inf, np.nan]
     tiny = np.array(special, np.float64).astype(random(rng, dtype, 1).dtype)
     for x in [random(rng, dtype, 0, 3), random(rng, dtype, 5, 1031, low=-9, high=9), tiny]:
@@ -92,7 +92,7 @@ def test_shrink(dtype: str) -> None:
 
 
 def test_prelu_slope_broadcasts_along_rows_and_columns() -> None:
-    """Rows in which an input stands still, of every length around a block's."""
+    """A slope that is constant along rows or columns, for lengths around the block size."""
     rng = np.random.default_rng(5)
     node = Node("PRelu", [np.zeros(1, np.float32)] * 2, opset=16)
     for columns in (1, 2, 255, 256, 257, 513):

@@ -41,7 +41,7 @@ def test_groups(shape: tuple, groups: int, opset: int, dtype: str) -> None:
     assert y.dtype == dtype_of(dtype)
     if dtype == "float64":
         np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
-    else:  # the sum of two terms may cancel: half a unit of the greatest
+    else:  # the sum of two terms may cancel: half an ulp of the max
         tolerance = {"float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}[dtype]
         np.testing.assert_allclose(y.astype(np.float64), expected, rtol=0, atol=tolerance)
 

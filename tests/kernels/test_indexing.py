@@ -54,7 +54,7 @@ def test_gather_checks_every_index(bad: int) -> None:
     message = rf"\[Gather\] expected an index in \[-5, 5\), got {bad} at 69999"
     with pytest.raises(Exception, match=message):
         node(x, indices)
-    np.testing.assert_array_equal(node(x, np.array([-5, 4]))[0], [0, 4])  # the device is usable
+    np.testing.assert_array_equal(node(x, np.array([-5, 4]))[0], [0, 4])  # the device stays usable
     with pytest.raises(Exception, match=r"\[Gather\] expected an index"):
         node(np.zeros((0, 2), np.float32), np.zeros(1, np.int64))
 
@@ -81,7 +81,7 @@ def test_scatter_elements(dtype: str, index) -> None:
     x = random(rng, dtype, 4, 5, 6)
     for axis in (0, 1, -1):
         n = x.shape[axis]
-        order = np.argsort(rng.random(x.shape), axis)  # no position twice
+        order = np.argsort(rng.random(x.shape), axis)  # no duplicate positions
         order = np.where(rng.random(order.shape) < 0.5, order - n, order).astype(index)
         updates = random(rng, dtype, *x.shape)
         expected = x.copy()
@@ -193,7 +193,7 @@ def test_gather_nd_and_scatter_nd_check_shapes() -> None:
 
 @pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
 def test_scatter_does_not_modify_shared_data(op: str) -> None:
-    """In place when the data dies there, a copy when it is read again."""
+    """In place if this is the last use of the data, otherwise on a copy."""
     shape = [4, 3]
     index_shape = [2, 1] if op == "ScatterND" else [2, 3]
     nodes = [

@@ -311,7 +311,7 @@ def test_wrap_pad_after_cropping_by_negative_pads(pads: tuple[int, int]) -> None
     expected = np.pad(kept, [max(0, n) for n in pads], "wrap") if len(kept) else kept
     got = run_npu("Pad", [x, ints(*pads)], mode="wrap")[0]
     assert_close(got, expected, "float32")
-    if len(kept):  # onnxruntime's own refuses a result without elements
+    if len(kept):  # onnxruntime's CPU kernel refuses an empty result
         assert_close(got, run_cpu("Pad", [x, ints(*pads)], mode="wrap")[0], "float32")
 
 
@@ -432,7 +432,7 @@ def test_one_hot_of_hostile_indices_sets_no_element() -> None:
 
 
 def test_cast_to_unsupported_type_is_reported() -> None:
-    """The record of a node that stays on the CPU names the type."""
+    """The assignment record of a node left to the CPU names the type."""
     x = np.zeros(2, np.float32)
     graph = helper.make_graph(
         [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E4M3FN)],

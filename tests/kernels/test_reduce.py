@@ -1,4 +1,4 @@
-"""Reductions, positions, running sums and normalisations."""
+"""Reductions, ArgMax/ArgMin, TopK, cumulative operators and normalisations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REDUCIBLE = [*FLOATS, "int32", "int64", "uint32", "uint64"]
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """What the reference computes in: float64 for floats."""
+    """The dtype of the reference: float64 for floats."""
     return array.astype(np.float64) if array.dtype.kind not in "iub" else array
 
 
@@ -61,7 +61,7 @@ def test_reduction(op: str, dtype: str) -> None:
         node = Node(op, [example, ints(())], keepdims=keepdims)
         for shape, axes in AXES:
             if op == "ReduceProd" and np.prod(shape) > 100:
-                continue  # leaves the range of the 16-bit floats
+                continue  # exceeds the range of the 16-bit floats
             x = random(rng, dtype, *shape, low=low, high=high)
             expected = REDUCTIONS[op](wide(x), axis=axes or None, keepdims=bool(keepdims))
             if dtype in INTS:
@@ -190,7 +190,7 @@ def test_top_k(largest: int, dtype: str) -> None:
             x[0, ...] = np.nan
         key = wide(x) if dtype in FLOATS else x.astype(object)
         order = np.argsort(-key if largest else key, axis, kind="stable")
-        if largest and dtype in FLOATS:  # NaN is greatest, and comes first
+        if largest and dtype in FLOATS:  # NaN counts as the max and comes first
             order = np.argsort(np.where(np.isnan(key), -np.inf, -key), axis, kind="stable")
         node = Node("TopK", [x, np.array([1])], 2, axis=axis, largest=largest, opset=24)
         for k in ks:
@@ -228,7 +228,7 @@ def test_cumulative_sum(reverse: int, exclusive: int, dtype: str) -> None:
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_cumulative_product(reverse: int, exclusive: int, dtype: str) -> None:
     rng = np.random.default_rng(8)
-    low, high = (0.5, 1.5) if dtype in FLOATS else (1, 4)  # products of integers wrap
+    low, high = (0.5, 1.5) if dtype in FLOATS else (1, 4)  # integer products wrap
     for shape, axis in [((3, 4, 5), 0), ((3, 4, 5), -2), ((3, 100), 1), ((7,), 0), ((0, 2), 0)]:
         x = random(rng, dtype, *shape, low=low, high=high)
         v = np.flip(wide(x), axis) if reverse else wide(x)

@@ -1,4 +1,4 @@
-"""What the standard operators claim, against the ONNX schemas."""
+"""The claims of the standard operators against the ONNX schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx_nodes import FIXED_WIDTH
 from onnxruntime_npu import _C
 
 OPS = [op for op in _C.registered_ops() if op["domain"] == ""]
-# Of later versions, which onnxruntime does not load yet, nothing is claimed.
+# Later versions, which onnxruntime does not load yet, are not claimed.
 NEWEST_OPSET = 26
 ONNX_NAMES = {"float": "float32", "double": "float64"}
 
@@ -54,7 +54,7 @@ def test_definition_matches_the_schema(op: dict) -> None:
     for argument, parameter in zip(
         [*op["inputs"], *op["outputs"]], [*newest.inputs, *newest.outputs], strict=True
     ):
-        # A type that only later versions take reaches no node of an earlier one.
+        # A type that only later versions accept never occurs in nodes of an earlier one.
         ever = {
             t
             for s in versions(op["type"])
@@ -67,7 +67,7 @@ def test_definition_matches_the_schema(op: dict) -> None:
         assert not missing or (op["type"], argument["name"]) in LESS, (argument["name"], missing)
 
 
-# Types that ONNX takes and the NPU leaves to the CPU.
+# Types that ONNX accepts and the NPU leaves to the CPU.
 LESS = {
     ("OneHot", "indices"),  # other integers and floats than int32, int64, float32
     ("OneHot", "depth"),

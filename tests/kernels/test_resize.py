@@ -38,7 +38,7 @@ TARGETS = [
 SIZES = [((1, 2, 5, 7), (1, 2, 3, 11)), ((3, 8), (5, 2)), ((2, 600, 3), (4, 250, 3))]
 
 
-# The reference makes cubic weights in float32, from its attribute; torch's are compared closely.
+# The reference computes cubic weights in float32; torch's results are compared more tightly.
 CUBIC = 2e-5
 
 
@@ -50,7 +50,7 @@ def lists(target, by: str):
 
 
 def reference(x: np.ndarray, inputs, **attributes) -> np.ndarray:
-    """Of onnx's own implementation; floats are computed in float64."""
+    """The result of onnx's reference implementation, computed in float64."""
     wide = x.astype(np.float64)
     names = [f"x{i}" if a is not None else "" for i, a in enumerate([x, *inputs])]
     values = [
@@ -67,19 +67,19 @@ def reference(x: np.ndarray, inputs, **attributes) -> np.ndarray:
 
 
 def resize(x: np.ndarray, inputs, **attributes) -> np.ndarray:
-    """On the NPU; the lists are constants, as in models."""
+    """The result of the NPU; the lists are constants, as in models."""
     constant = [i + 1 for i, a in enumerate(inputs) if a is not None]
     return run_npu("Resize", [x, *inputs], opset=19, constant=constant, **attributes)[0]
 
 
 def check(x: np.ndarray, inputs, dtype: str, **attributes) -> None:
-    """Sums of a few terms that may cancel: as near as their terms' roundings."""
+    """Compares sums of a few terms that may cancel, within the rounding of the terms."""
     got, expected = resize(x, inputs, **attributes), reference(x, inputs, **attributes)
     if dtype not in FLOATS or attributes.get("mode", "nearest") == "nearest":
         assert_close(got, expected.astype(x.dtype), dtype)
         return
     assert got.dtype == x.dtype and got.shape == expected.shape
-    # 16-bit results are rounded once; the sums themselves are made in float32 or float64.
+    # 16-bit results are rounded once; the sums are computed in float32 or float64.
     near = {"float32": 4e-6, "float64": 1e-14, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
     if attributes["mode"] == "cubic":
         near = max(near, CUBIC)
@@ -127,7 +127,7 @@ def test_interpolation_of_every_float_dtype(mode, dtype) -> None:
 @pytest.mark.parametrize("axes", [[2, 3], [3, 2], [-1], [0, -2]])
 def test_axes_and_policies(axes, mode) -> None:
     x = random(np.random.default_rng(4), "float32", 2, 3, 6, 8)
-    positive = [a % 4 for a in axes]  # the reference knows no other
+    positive = [a % 4 for a in axes]  # the reference accepts no others
     sizes = [None, None, np.array([9, 5][: len(axes)], np.int64)]
     for policy in ("stretch", "not_larger", "not_smaller"):
         options = dict(mode=mode, keep_aspect_ratio_policy=policy)
@@ -154,7 +154,7 @@ def test_antialias_matches_torch(mode, torch_mode, size) -> None:
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(x), size, mode=torch_mode, antialias=True
     ).numpy()
-    # As Pillow: the cubic's coefficient is -0.5 there, and what lies outside is left out.
+    # As in Pillow: the cubic coefficient is -0.5, and pixels outside the image are excluded.
     sizes = [None, None, np.array((2, 3, *size), np.int64)]
     got = resize(x, sizes, mode=mode, antialias=1, cubic_coeff_a=-0.5, exclude_outside=1)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)

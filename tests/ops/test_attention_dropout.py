@@ -1,4 +1,4 @@
-"""Attention that drops weights: seeds, what they determine, and the gradients of what was kept."""
+"""Attention with dropout: seeds, masks that they determine, and gradients through the mask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_reference_philox_matches_published_values() -> None:
     words = torch.arange(4)
     got = philox(0, 0, words).tolist()
     assert got == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    counter = 0x05A308D3243F6A88 * 4 + words  # bits 32 to 62 are all that int64 has room for
+    counter = 0x05A308D3243F6A88 * 4 + words  # int64 can hold only bits 32 to 62
     assert philox(1, 2, counter).tolist() != philox(1, 2, 0x243F6A88 * 4 + words).tolist()
 
 
@@ -48,7 +48,7 @@ def test_seed_comes_from_torch_and_is_returned() -> None:
 
 @pytest.mark.parametrize("keep_prob", [0.1, 0.75, 0.999])
 def test_kept_fraction_matches_keep_prob(keep_prob: float) -> None:
-    # Equal scores, and a value that counts: the output is the share of the kept.
+    # With equal scores and values of one, the output is the kept fraction.
     rows, keys = 64, 4096
     query, key = torch.zeros(1, 1, rows, 8), torch.zeros(1, 1, keys, 8)
     out = onnxruntime_npu.npu_fusion_attention(
@@ -182,7 +182,7 @@ def test_attention_score_gradient_uses_its_dropout_mask(device: str) -> None:
     out = onnxruntime_npu.npu_fused_attention_score(*leaves, 0.25, 0.6, **turned)
     weight = torch.randn(out.shape)
     got = torch.autograd.grad((out * weight.to(device)).sum(), leaves)
-    # What was kept shows where every value has a column of its own.
+    # Values that form a unit matrix expose the dropout mask.
     eye = torch.eye(50).expand(2, 2, 50, 50)
     torch.manual_seed(3)
     with torch.no_grad():

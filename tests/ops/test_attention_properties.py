@@ -1,4 +1,4 @@
-"""What holds between calls of the inference attention operators, whatever the sizes."""
+"""Properties that relate calls of the inference attention operators, for any sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
 
 @st.composite
 def _heads(draw) -> tuple[int, int, int]:
-    """Draw the numbers of query and of key heads and a head size."""
+    """Draw the numbers of query heads and of key heads, and a head size."""
     kv_heads = draw(st.integers(1, 3))
     return kv_heads * draw(st.integers(1, 5)), kv_heads, draw(st.integers(1, 70))
 
@@ -84,7 +84,7 @@ def test_paged_cache_equals_contiguous(
     want = attention(q, k, v, **attributes)
     k, v = (_pages(x, table, total, block_size, flat) for x in (k, v))
     for b, length in enumerate(attributes["actual_seq_lengths_kv"]):
-        # Entries behind a sequence's length are never looked at.
+        # Entries beyond a sequence's length are never read.
         table[b, -(-length // block_size) :] = data.draw(st.integers(-(2**31), 2**31 - 1))
     got = attention(q, k, v, block_table=table, block_size=block_size, **attributes)
     assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
@@ -251,8 +251,8 @@ def test_quantised_cache_stays_within_error_bound(heads, rows, keys, mode, causa
         "value_antiquant_mode": mode,
     }
     got, lse = attention(q, k8, v8, **attributes)
-    # A key is off by half a step at most, and a score by what its query makes of that. If scores
-    # are off by e, weights are off by exp(2e) - 1 of themselves, and so is what they weigh.
+    # A key is off by at most half a step, and a score by that error times its query. If scores
+    # are off by e, weights are off by a relative exp(2e) - 1, and so is their weighted sum.
     group = heads[0] // heads[1]
     step = (k_scale / 2).expand(k.shape).repeat_interleave(group, 1)
     off = attributes["scale"] * (q.abs() @ step.transpose(2, 3)).amax(3, keepdim=True)
@@ -296,7 +296,7 @@ def test_quantised_cache_equals_dequantised_cache(
         generator = torch.Generator().manual_seed(i)
         low = -8 if int4 else -128
         ints = torch.randint(low, -low, (total, kv, block_size, size), generator=generator)
-        # Scales of a power of two leave nothing to round.
+        # Scales that are powers of two cause no rounding.
         scale = torch.full(shape, 2.0 ** (-2 if int4 else -6)).to(dtype)
         scale *= 2.0 ** torch.randint(-1, 2, shape, generator=generator)
         offset = torch.randint(-2, 3, shape, generator=generator).to(dtype)
@@ -430,7 +430,7 @@ def test_quantised_output_equals_rounded_output(heads, rows, per_channel, dtype)
     call = {**attributes, "quant_scale2": scale.flatten(), "quant_offset2": offset.flatten()}
     got, got_lse = attention(q, k, v, **call)
     assert got.dtype == torch.int8
-    # One integer off where the exact result lies at a border.
+    # One integer off if the exact result is close to a rounding boundary.
     off = got.float() - (want * scale + offset).clamp(-128, 127)
     assert (off.abs() <= 0.5 + 2 * _DTYPES[dtype] * scale.max() * 4).all()
     _close(got_lse, lse, dtype)
@@ -489,7 +489,7 @@ def test_block_table_entries_are_checked(data, rows, length, entry) -> None:
 
 @pytest.mark.parametrize("dtype", list(_DTYPES))
 @pytest.mark.parametrize("rows", [1, 20])
-@pytest.mark.parametrize("size", [20, 64])  # 64 is whole registers, which are read in place
+@pytest.mark.parametrize("size", [20, 64])  # 64 fills whole registers, which are read in place
 def test_block_table_entries_beyond_lengths_are_not_read(rows, size, dtype) -> None:
     q, k, v, attributes = _operands((4, 2, size), 2, rows, 256, dtype)
     attributes |= {"actual_seq_lengths_kv": [0, 256], "sparse_mode": 0}

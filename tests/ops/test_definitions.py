@@ -1,4 +1,4 @@
-"""The mechanism around the definitions: schemas, contradictions, op types, bodies, registration."""
+"""Processing of definitions: schemas, contradictions, op types, bodies, registration."""
 
 from __future__ import annotations
 

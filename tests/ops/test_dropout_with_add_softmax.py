@@ -1,4 +1,4 @@
-"""npu_dropout_with_add_softmax where it drops: what the derived tests cannot compare by value."""
+"""npu_dropout_with_add_softmax with dropout, which the derived tests cannot compare by value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _scores(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 def _check_consistent(
     results: list[torch.Tensor], x: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float
 ) -> None:
-    """What any stream of random numbers must give."""
+    """Checks that hold for any random stream."""
     mask, softmax, dropout = results
     rounding = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[x.dtype]
     want = (x1.double() + alpha * x.double()).softmax(-1)

@@ -1,7 +1,7 @@
 """Gradients of every operator that has an ``@op.backward``, from the definitions alone.
 
-The formula is held to finite differences of the float64 reference; what a call on the kernel's path
-gives, to autograd through that reference.
+The formula is compared with finite differences of the float64 reference, the gradients of a call
+through the kernel with autograd through that reference.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from op_paths import bind, samples
 
 OPS = list(all_ops().values())
 DIFFERENTIABLE = [op for op in OPS if op.backward_formula]
-# Finite differences of every element up to here, of random directions beyond.
+# Finite differences of every element up to this size, of random directions beyond it.
 _ELEMENTS_ONE_BY_ONE = 40
-# A formula is the same for any size: samples that are large are so for the kernel's threads.
+# A formula does not depend on size: large samples exist to exercise the kernel's threads.
 _MOST_ELEMENTS = 4096
-# Relative to the largest gradient, because sums cancel: float32 arithmetic in another order; one
+# Relative to the max gradient, because sums cancel: float32 arithmetic in another order; one
 # rounding of the result and one of what the formula reads of the forward pass.
 _PRECISION = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 
@@ -51,7 +51,7 @@ def _calls(
 
 
 def _bound(op: Op, dtype: str, i: int, *, wide: bool = False) -> dict[str, Any]:
-    """Return the arguments of a sample; those with a gradient are leaves that ask for it."""
+    """Return the arguments of a sample; differentiable ones are leaves that require a gradient."""
     formula = op.backward_formula
 
     def copy(tensor: torch.Tensor, leaf: bool) -> torch.Tensor:
@@ -100,7 +100,7 @@ def _with_leaves(bound: dict[str, Any], leaves: tuple[torch.Tensor, ...]) -> dic
 def _flat(results: Any) -> list[torch.Tensor]:
     if isinstance(results, torch.Tensor):
         return [results]
-    if isinstance(results, int):  # a seed, say
+    if isinstance(results, int):  # e.g. a seed
         return []
     return [t for r in results or () for t in _flat(r)]
 
@@ -186,7 +186,7 @@ def test_gradients_of_the_kernel(op: Op, dtype: str, i: int) -> None:
     exact = _bound(op, dtype, i, wide=True)
     want = gradients(_flat(op.call_reference(**exact)), exact)
     for leaf, g, w in zip(_leaves(bound), got, want, strict=True):
-        if g is None or w is None:  # both say zero
+        if g is None or w is None:  # both mean zero
             assert (g is None or not g.any()) and (w is None or not w.any())
             continue
         assert g.dtype == leaf.dtype
@@ -201,7 +201,7 @@ def test_opcheck_with_gradients(op: Op) -> None:
     args, kwargs = _split(op, _bound(op, op.sample_dtypes[0], 0))
     checks = ["test_schema", "test_autograd_registration", "test_aot_dispatch_dynamic"]
     if not dt.is_floating(op.outputs[0].dtypes[0]):
-        checks.pop()  # adds the results up in the first one's type
+        checks.pop()  # sums the results in the dtype of the first
     overload = getattr(torch.ops.npu, op.name).default
     torch.library.opcheck(overload, tuple(args), kwargs, test_utils=checks)
 
@@ -258,7 +258,7 @@ def test_missing_formula_is_an_error_in_backward(op: Op) -> None:
     args, kwargs = _split(op, bound)
     results = _flat(getattr(onnxruntime_npu, op.name)(*args, **kwargs))
     recorded = [r for r in results if r.requires_grad]
-    if not recorded:  # the sample's floating results are all of another kind, e.g. int8
+    if not recorded:  # no result of the sample is floating, e.g. int8
         assert not any(r.is_floating_point() for r in results)
         return
     with pytest.raises(NotImplementedError, match=f"derivative for npu::{op.name} is not impl"):
@@ -281,7 +281,7 @@ def test_only_tensors_used_by_the_formula_are_saved() -> None:
     assert is_kept(onnxruntime_npu.npu_silu)
 
 
-# ---- in-place twins -------------------------------------------------------------------------
+# ---- in-place variants ----------------------------------------------------------------------
 
 
 def test_in_place_gradient_on_a_tensor_and_on_a_view() -> None:

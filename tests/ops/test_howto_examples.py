@@ -1,4 +1,4 @@
-"""The how-to pages are true: their examples, put into an empty folder, are built and work.
+"""The examples of the how-to pages, put into an empty folder, build and work.
 
 contrib_ops/README.md adds an operator, docs/howto/standard_kernel.md a kernel of a standard one.
 """

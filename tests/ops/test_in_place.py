@@ -1,8 +1,8 @@
-"""What is written and what is not: buffers that are input and output at once, and arguments.
+"""Which buffers are written: those shared by an input and an output, and mutated arguments.
 
-A session may be handed one OrtValue as an input and as the output that updates it, or that may take
-its place; the kernel then works in that buffer. Whoever binds two buffers keeps the input as it is.
-All of it follows from the definitions.
+A session may bind one OrtValue as an input and as the output that updates it or may reuse its
+buffer; the kernel then works in that buffer. With two buffers the input stays unchanged.
+All cases are derived from the definitions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _run(
 def test_input_and_output_may_share_a_buffer(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     given = node_inputs(op, bind(op, sample))
-    # Positions among the inputs that the call has, of the node's.
+    # Node input positions, mapped to positions among the inputs that the call has.
     present = [k for k, (_, v) in enumerate(op.iterate_inputs(bind(op, sample))) if v is not None]
     want = reference(op, sample)
     plain = op.call_reference(**bind(op, sample))  # in the call's dtypes
@@ -118,7 +118,7 @@ def test_call_mutates_only_arguments_marked_in_the_schema(op: Op, dtype: str, i:
                 assert torch.equal(_bits(kept), _bits(old)), name
     if not op.mutable_alias:
         return
-    # The twin without writing, which tracing sees, writes to nothing at all.
+    # The functional variant, which tracing uses, writes to no argument.
     functional = _clone(before)
     getattr(torch.ops.npu, op.name).functional(
         *(functional[n] for n in positional), **{n: functional[n] for n in kwargs}
@@ -139,7 +139,7 @@ def _assert_kept(
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes, in which NaN equals itself."""
+    """Return the bytes, so that NaN compares equal to itself."""
     if not tensor.numel():
         return tensor.new_empty(0, dtype=torch.uint8)
     return tensor.contiguous().view(-1).view(torch.uint8)

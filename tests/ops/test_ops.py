@@ -2,7 +2,7 @@
 
 Paths: the kernel called eagerly, the kernel in an InferenceSession, the portable function body on a
 CPU-only session, the fake function, and the round trip torch.export → ONNX. All are held to the
-reference, and the reference to what is known from elsewhere.
+reference, and the reference to independently known values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from op_paths import (
 )
 
 OPS = list(all_ops().values())
-# A graph has no use for a node without outputs: onnxruntime refuses it.
+# onnxruntime refuses a node without outputs.
 GRAPH_OPS = [op for op in OPS if op.outputs]
 
 
@@ -154,7 +154,7 @@ def test_node_without_body_infers_result_types(op: Op) -> None:
             for i, info in enumerate(model.graph.output):
                 output = op.outputs[min(i, len(op.outputs) - 1)]
                 told = all(output.name in typing for typing in op.typings)
-                if told or len(output.dtypes) == 1:  # else an attribute decides: the model declares
+                if told or len(output.dtypes) == 1:  # else the model must declare it
                     info.ClearField("type")
             got = [_element_type(o.type) for o in session(model, NPU).get_outputs()]
             assert got == want, f"{dtype} {sample.id}"
@@ -275,7 +275,7 @@ def test_error_eager_npu(op: Op, case) -> None:
     with pytest.raises(RuntimeError) as here:
         eager(op, sample)
     assert str(there.value) == str(here.value)
-    # A kernel that fails while it runs is reported by torch's own copy from the device.
+    # A kernel that fails while running is reported by torch's copy from the device.
     assert case.needs_values or there.type is here.type
 
 
@@ -296,7 +296,7 @@ def test_error_provider(op: Op, case) -> None:
         run_model(model, NPU, op, sample)
     if _dtypes_defined(op, sample):
         assert re.search(case.match, str(caught.value)), str(caught.value)
-    else:  # such a node is not claimed, and nobody else has a kernel for it
+    else:  # such a node is not claimed, and no other provider has a kernel for it
         assert op.onnx_type in str(caught.value)
 
 

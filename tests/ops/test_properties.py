@@ -1,4 +1,4 @@
-"""What holds for every call of an operator, against NumPy written as directly as can be."""
+"""Properties of every call of an operator, against straightforward NumPy."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_scatter_nd_update_refuses_out_of_range_index_without_writing(
 
 
 def _survivors(logits: list[float], p: float | None, k: int | None) -> set[int]:
-    """Return the indices that top-k, then top-p leave; exact for logits whose exps are exact."""
+    """Return the indices that top-k, then top-p keep; exact for logits whose exps are exact."""
     order = sorted(range(len(logits)), key=lambda i: logits[i])
     if k is not None:
         smallest = logits[order[len(order) - k]]
@@ -141,7 +141,7 @@ def _survivors(logits: list[float], p: float | None, k: int | None) -> set[int]:
     dtype=dtypes,
 )
 def test_top_k_top_p_equals_a_sort(logits, p, data, dtype) -> None:
-    values = [v / 8 for v in logits]  # exact in every dtype, and many are equal
+    values = [v / 8 for v in logits]  # exact in every dtype, with many ties
     k = data.draw(st.one_of(st.none(), st.integers(1, len(values))))
     p = None if p is None else p / 64  # 1 - p is exact in every dtype
     keep = _survivors(values, p, k)
@@ -161,14 +161,14 @@ def test_top_k_top_p_equals_a_sort(logits, p, data, dtype) -> None:
     with_k=st.booleans(),
 )
 def test_top_k_top_p_keeps_or_masks_every_logit(logits, p, with_k) -> None:
-    # NaN, infinities and denormals included: whatever stays is what was there.
+    # Includes NaN, infinities and denormals: a kept logit is unchanged.
     rows = torch.from_numpy(logits)
     n, count = rows.shape
     k = torch.arange(n, dtype=torch.int32) % count + 1 if with_k else None
     got = onnxruntime_npu.npu_top_k_top_p(rows, None if p is None else torch.full((n,), p), k)
     kept = got.isnan() & rows.isnan() | (got == rows)
     assert bool((kept | (got == -math.inf)).all())
-    # Removing everything is never right: of every row something stays.
+    # At least one logit of every row is kept.
     assert bool(kept.any(dim=1).all())
 
 

@@ -1,4 +1,4 @@
-"""Claiming: what goes to the NPU, what stays on the CPU, and that both are said."""
+"""Claiming: which nodes run on the NPU, which stay on the CPU, and how both are reported."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_token_ids_and_positions_are_data():
 
 
 def test_length_as_graph_input_is_shape_arithmetic():
-    """A scalar input that only decides an extent is not sent to the device and back."""
+    """A scalar input that only determines a size is not copied to the device and back."""
     nodes = [
         node("Add", "length one", "end", "end"),
         node("Unsqueeze", "end axis", "end1", "end1"),

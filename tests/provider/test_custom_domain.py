@@ -23,7 +23,7 @@ FLOAT = TensorProto.FLOAT
 GAMMA = np.linspace(0.5, 2, 8, dtype=np.float32)
 X = np.random.default_rng(3).standard_normal((3, 8), dtype=np.float32)
 EXPECTED = rms_norm(X, GAMMA)
-# A body that computes ten times the kernel's result tells which of the two ran.
+# A body that computes ten times the kernel's result shows which of the two ran.
 TEN = 10.0
 
 
@@ -93,7 +93,7 @@ def test_model_without_bodies_on_cpu_reports_what_is_missing():
 
 
 def overload_model() -> bytes:
-    """One operator type, two bodies: `plain` and `ten`, chosen by the node's overload."""
+    """One operator type, two bodies: `plain` and `ten`, selected by the node's overload."""
     return make_model(
         [rms_norm_node("x", "a", "first", "plain"), rms_norm_node("a", "y", "second", "ten")],
         [("x", FLOAT, ["n", 8])],
@@ -197,7 +197,7 @@ def test_wrong_arity_is_one_clear_line():
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
 def test_model_without_bodies_infers_output_types(dtype):
-    """Nothing declares the type of `mid`, and gamma's differs: it must come from x."""
+    """The type of `mid` is not declared and gamma's differs: it must be inferred from x."""
     x = X.astype(dtype)
     element = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}[x.dtype.name]
     model = make_model(
@@ -213,7 +213,7 @@ def test_model_without_bodies_infers_output_types(dtype):
     session = npu_session(model)
     y, rstd = session.run_with_ort_values(None, {"x": onnxruntime_npu.ortvalue_from_numpy(x)})
     wide = x.astype(np.float32)
-    # y is x's type rounded once; 2 units in its last place.
+    # y is rounded once to x's dtype; 2 ulp.
     np.testing.assert_allclose(y.numpy(), rms_norm(wide, GAMMA), rtol=2.0**-7)
     assert rstd.numpy().shape == (3, 1)
 

@@ -35,7 +35,7 @@ def scatter_model() -> bytes:
 
 
 def chain_model(shape: Sequence = ("n", "m"), length: int = 40) -> bytes:
-    """Long enough that a run is still under way when the host is done launching it."""
+    """Long enough for a run to be in flight when the host has launched all of it."""
     nodes, last = [], "x"
     for i in range(length):
         op = ("Add", "Mul", "Sub")[i % 3]
@@ -72,7 +72,7 @@ def test_static_shapes_with_and_without_memory_pattern(rng):
     ("shape", "runs"),
     [
         pytest.param(["n", "m"], 200, id="dynamic"),
-        # ORT frees a run's pattern buffers, which belong to no stream, before it waits for the run.
+        # ORT frees a run's pattern buffers, which have no stream, before it waits for the run.
         pytest.param([16, 16], 200, id="static"),
         pytest.param(["n", "m"], 20, id="parallel-executor"),
     ],
@@ -181,7 +181,7 @@ def test_graph_input_is_not_changed_by_an_in_place_operator():
 
 
 def test_views_share_a_buffer_but_never_a_change(rng):
-    """Neg may work in place, but on a view whose buffer another view and the caller still read."""
+    """Neg may work in place, except on a view whose buffer is still read by other consumers."""
     nodes = [
         helper.make_node("Reshape", ["x", "flat"], ["first"], "first"),
         helper.make_node("Reshape", ["x", "flat"], ["second"], "second"),

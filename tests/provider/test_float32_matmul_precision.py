@@ -1,4 +1,4 @@
-"""float32 models compute in bfloat16 where their user says so, and only there."""
+"""float32 models compute in bfloat16 only if the option enables it."""
 
 import numpy as np
 import onnxruntime as ort
@@ -34,7 +34,7 @@ def test_error_stays_within_the_stated_bound(rows):
         (y,) = npu_session(model(), **options).run(None, {"x": x})
         return np.max(np.abs(y - exact) / magnitudes)
 
-    # float32 sums of K products in any order, K units of rounding at most.
+    # float32 sums of K products in any order: at most K roundings.
     assert error() <= K * 2.0**-24
     assert error(float32_matmul_precision="highest") == error()
     assert K * 2.0**-24 < error(float32_matmul_precision="medium") <= 2.0**-7

@@ -1,4 +1,4 @@
-"""Values in device memory: every element type, both ways, and across the graph."""
+"""Values in device memory: every element type, copies in both directions, and across the graph."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def memory_of(value):
 
 
 def held_back_stream():
-    """Return a stream that stands still until the event is recorded, and the event."""
+    """Return a stream that is blocked until the event is recorded, and the event."""
     stream, gate = npu_device().create_sync_stream(), npu.ExternalEvent()
     gate.wait(npu.ExternalStream(stream.get_handle()))
     return stream, gate
@@ -196,7 +196,7 @@ def test_run_reads_and_writes_pinned_memory(rng):
 @pytest.mark.parametrize("name", NUMPY_TYPES)
 @pytest.mark.parametrize("rows", [0, 3, 20_000])
 def test_values_cross_between_cpu_and_npu_nodes(name, rows, rng):
-    """NPU -> CPU -> NPU, by both copy kernels. Only the CPU knows sequences, of these types."""
+    """NPU -> CPU -> NPU, by both copy kernels. Only the CPU supports sequences, of these types."""
     a = array(name, rng, (rows, 5))
     element = helper.np_dtype_to_tensor_dtype(a.dtype)
     nodes = [
@@ -230,7 +230,7 @@ def test_strings_stay_on_the_cpu_next_to_npu_nodes():
 
 
 class TestTorch:
-    """With torch, where it is installed."""
+    """With torch, if it is installed."""
 
     torch = pytest.importorskip("torch")
 

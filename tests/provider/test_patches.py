@@ -1,4 +1,4 @@
-"""docs/patches.md is the list of what importing the package changes, for the versions it names."""
+"""docs/patches.md lists what importing the package changes, for the versions it names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(json.dumps({
     "Added": [n for n in after if n not in before and n.rpartition(".")[0] in owners],
 }))
 """
-# The modules where public names really live.
+# The modules that define the public names.
 HOMES = {
     "onnxruntime.capi.onnxruntime_inference_collection.": "onnxruntime.",
     "torch.nn.modules.module.": "torch.nn.",
@@ -81,7 +81,7 @@ def test_page_names_the_installed_versions():
 
 
 def raw_session(node: onnx.NodeProto, provider: str, options: dict[str, str]) -> None:
-    """Make a session by onnxruntime's own class, without what this package wraps around it."""
+    """Make a session by onnxruntime's own class, without this package's patches."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 2]) for n in "xy")
     if node.op_type == "Det":
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])

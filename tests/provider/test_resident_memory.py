@@ -1,4 +1,4 @@
-"""What a session keeps in memory beside its weights, and what it takes on the way there."""
+"""Memory that a session holds besides its weights, and its peak during load."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_external_weight_is_resident_once_during_load(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     growth, *values = map(int, done.stdout.split())
     assert values == [5, 9 * 1024 + 5, len(table) * 1024 - 1019]
-    # Of the file 16 MiB at a time; code and onnxruntime's own heap for one node are below 16 MiB.
+    # 16 MiB of the file at a time; code and onnxruntime's heap for one node are below 16 MiB.
     assert size <= growth < size + 32 * MIB
 
 

@@ -1,4 +1,4 @@
-"""Each run has its own errors, whoever else waits: docs/decisions/0012."""
+"""Each run raises its own errors, also with concurrent waits: docs/decisions/0012."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 50
 
 
 def gather_session(depth: int = 1, **settings):
-    """y = exp(… table[i] …) with enough nodes behind the first that its failure is old news."""
+    """y = exp(… table[i] …) with enough nodes for the first one's failure to be known early."""
     nodes, last = [helper.make_node("Gather", ["table", "i"], ["z0"])], "z0"
     for n in range(1, depth):
         nodes.append(helper.make_node("Tanh", [last], [f"z{n}"]))
@@ -162,7 +162,7 @@ def test_unsynchronised_failure_fails_later_runs_of_its_thread_only():
             told.append(str(error))
         left.set()
         passed.wait()
-        npu.current_stream().synchronize()  # told already
+        npu.current_stream().synchronize()  # already reported
         told.append("went on")
 
     other = threading.Thread(target=leave_a_failure_and_go_on)
@@ -197,7 +197,7 @@ def test_graph_replay_reports_no_failure_of_another_run():
             npu.current_stream().synchronize()
         except RuntimeError as error:
             told.append(str(error))
-        session.run_with_iobinding(good)  # told already
+        session.run_with_iobinding(good)  # already reported
 
     other = threading.Thread(target=leave_a_failure)
     other.start()

@@ -29,7 +29,7 @@ def square(**settings) -> ort.InferenceSession:
 
 
 class Blocked:
-    """A stream that is held up until open() is called."""
+    """A stream that is blocked until open() is called."""
 
     def __init__(self) -> None:
         self.stream, self._gate = torch.npu.Stream(), torch.npu.ExternalEvent()
@@ -110,7 +110,7 @@ def test_user_compute_stream(where):
     binding.bind_ortvalue_input("x", onnxruntime_npu.ortvalue_from_torch(x))
     binding.bind_ortvalue_output("y", onnxruntime_npu.ortvalue_from_torch(out))
     torch.npu.default_stream().synchronize()
-    session.run_with_iobinding(binding, options)  # returns, although its stream is held up
+    session.run_with_iobinding(binding, options)  # returns although its stream is blocked
     with torch.npu.stream(blocked.stream):
         after = out + 1
     assert not blocked.stream.query()

@@ -1,4 +1,4 @@
-"""Calls of the device's interface that fail while a session is made, runs and goes."""
+"""Failing backend calls while a session is created, runs and is destroyed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPECTED = np.exp(-np.abs((X + X) @ WEIGHT))
 
 
 def model() -> bytes:
-    """Give exp(-|(x + x) W|): a packed constant, scratch memory and several kernels."""
+    """A model of exp(-|(x + x) W|): a packed constant, scratch memory and several kernels."""
     nodes = [
         helper.make_node("Add", ["x", "x"], ["s"], "add"),
         helper.make_node("MatMul", ["s", "w"], ["p"], "matmul"),
@@ -143,7 +143,7 @@ def graph_replay() -> Callable[[], Any]:
 
 
 def parallel_run() -> Callable[[], Any]:
-    """Onnxruntime's own threads launch, too."""
+    """Onnxruntime's own threads launch work, too."""
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     session = npu_session(model(), options)
@@ -151,7 +151,7 @@ def parallel_run() -> Callable[[], Any]:
 
 
 def node_on_the_host() -> Callable[[], Any]:
-    """A node of the CPU's waits for the NPU: it, and not the end of the run, tells what failed."""
+    """A CPU node waits for the NPU: it reports the failure, not the end of the run."""
     floats = TensorProto.FLOAT
     nodes = [
         helper.make_node("Add", ["x", "x"], ["s"], "add"),

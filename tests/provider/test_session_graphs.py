@@ -44,7 +44,7 @@ class Bound:
             self._binding.bind_ortvalue_output(name, value)
 
     def run(self, **changed: np.ndarray) -> list[np.ndarray]:
-        """Put new content where it was bound, run, and read the outputs."""
+        """Write new content to the bound inputs, run, and read the outputs."""
         for name, array in changed.items():
             ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(array)], [self.inputs[name]])
         options = ort.RunOptions()
@@ -74,7 +74,7 @@ def test_replay_is_one_launch():
     one = np.ones((3, 4), np.float32)
     bound = Bound(session, {"x": one, "y": one}, {"z": [3, 4]})
     for _ in range(2):  # the first run captures, and replays
-        assert launches(bound.run) == ["Add", "Mul", "graph"]  # its parts end before it does
+        assert launches(bound.run) == ["Add", "Mul", "graph"]  # its nodes end before the graph does
     plain = Bound(session, {"x": one, "y": one}, {"z": [3, 4]}, graph=-1)
     assert launches(plain.run) == ["Add", "Mul"]
 
@@ -178,7 +178,7 @@ def test_values_in_host_memory_are_refused(rng):
 
 
 def slice_model() -> bytes:
-    """Where it ends is what an input holds, which a replay would not look at."""
+    """The end is the value of an input, which a replay would not read."""
     return make_model(
         [helper.make_node("Slice", ["x", "starts", "ends"], ["y"], "part")],
         [("x", FLOAT, ["n"]), ("ends", INT64, [1])],
@@ -236,7 +236,7 @@ def test_memory_is_held_until_the_graph_is_released(rng):
         other = npu_session(add_model())
         for _ in range(3):
             np.testing.assert_array_equal(bound.run()[0], (x + x) * x)
-            other.run(None, {"x": x + 1, "y": x})  # would overwrite what the graph gave back
+            other.run(None, {"x": x + 1, "y": x})  # would overwrite memory that the graph freed
         del session, bound, other
         gc.collect()
     assert onnxruntime_npu.npu.memory_allocated() == before
@@ -265,7 +265,7 @@ def test_memory_of_destroyed_graphs_returns_to_the_device(rng):
 
 
 def chain_model() -> bytes:
-    """Four values of 4 MiB on the way to a small one."""
+    """Four intermediate values of 4 MiB and a small result."""
     names = ["x", "a", "b", "c", "d"]
     nodes = [helper.make_node("Tanh", [i], [o], o) for i, o in itertools.pairwise(names)]
     nodes.append(helper.make_node("ReduceSum", ["d", "axes"], ["y"], "y", keepdims=0))
@@ -313,7 +313,7 @@ def test_dropped_output_memory_still_belongs_to_its_graph(rng):
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", inputs[0])
     binding.bind_ortvalue_input("y", inputs[0])
-    session.run_with_iobinding(binding, options)  # replays, and writes where its output was
+    session.run_with_iobinding(binding, options)  # replays, and writes to the memory of its output
     np.testing.assert_array_equal(onnxruntime_npu.ortvalue_to_numpy(kept), expected)
 
 
@@ -323,12 +323,12 @@ def test_released_graph_is_captured_again(rng):
     bound = Bound(session, {"x": x, "y": x}, {"z": [2, 4]}, graph=5)
     bound.run()
     session.release_captured_graph(5)
-    session.release_captured_graph(5)  # of none: nothing to do
+    session.release_captured_graph(5)  # no such graph: does nothing
     plain = Bound(session, {"x": x, "y": x}, {"z": [2, 4]}, graph=-1)
     np.testing.assert_array_equal(plain.run()[0], (x + x) * x)
     wider = rng.standard_normal((7, 4), dtype=np.float32)
     other = Bound(session, {"x": wider, "y": wider}, {"z": [7, 4]}, graph=5)
-    for _ in range(2):  # the number's graph of before would read and write elsewhere
+    for _ in range(2):  # the released graph of this id would use other memory
         np.testing.assert_array_equal(other.run()[0], (wider + wider) * wider)
 
 

@@ -1,4 +1,4 @@
-"""An embedding table that is the output projection, too, is kept once; other uses are as before."""
+"""A tied embedding table is stored once; its other uses are unaffected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELEMENTS = {
 
 
 def tied_model(table: np.ndarray, readers: str = "", last: str = "Gemm") -> bytes:
-    """y = table[ids] @ table.T, and what other `readers` there are."""
+    """y = table[ids] @ table.T, and other `readers` of the table."""
     rows, element = table.shape[0], ELEMENTS[table.dtype.type]
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["x"], "look-up"),
@@ -44,7 +44,7 @@ def tied_model(table: np.ndarray, readers: str = "", last: str = "Gemm") -> byte
 
 
 def check(session: ort.InferenceSession, table: np.ndarray, element: int) -> None:
-    """Rows are the table's own, products within a rounding of float32's."""
+    """Rows equal the table's, matmul results are within a float32 rounding."""
     wide = table.astype(np.float32)
     for count in (1, 5, 40):
         ids = np.arange(count, dtype=np.int64) * 97 % COLUMNS

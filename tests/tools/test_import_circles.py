@@ -1,4 +1,4 @@
-"""tools/import_circles.py finds modules that import each other, however they do it."""
+"""tools/import_circles.py finds modules that import each other, in any form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/one_definition.py finds what a linker would merge, and nothing else."""
+"""tools/one_definition.py finds only definitions that a linker would merge."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_mish_and_logits_loss_round_once():
     wide, narrow = x.float().requires_grad_(), x.npu().requires_grad_()
     torch.nn.functional.mish(wide).sum().backward()
     torch.nn.functional.mish(narrow).sum().backward()
-    # The two tanh differ in the last bit of a float: it may move a rounding.
+    # The two tanh differ in the last bit of a float32, which can change a rounding.
     assert (narrow.grad.cpu() != wide.grad.half()).sum() <= 2
     y, p = torch.rand(1000).half(), (torch.rand(1000) * 10).half()
     loss = torch.nn.functional.binary_cross_entropy_with_logits

@@ -49,7 +49,7 @@ def flat(value: Any) -> list[Any]:
 
 
 def check(function: Callable[..., Any], *args: Any, falls_back: bool = False) -> None:
-    """The same results, shapes and types as on the CPU, on the device, without a fallback."""
+    """Checks for the CPU's results, shapes and dtypes, on the device and without a fallback."""
     expected = flat(function(*args))
     torch_device.reset_fallback_counts()
     results = flat(function(*map(to_npu, args)))
@@ -179,7 +179,7 @@ def test_matmul_and_linear(dtype):
         check(lambda a, b, c: torch.addmm(c, a, b, beta=0.5, alpha=2), a, b, bias)
         check(lambda a, b, c: F.linear(a, b.t(), c), a, b, bias)
         check(lambda a, b, c: torch.baddbmm(c, a, b, beta=0.5, alpha=2), *batches, bias)
-        # What is added with a beta of 0 counts for nothing.
+        # With beta = 0 the added tensor is ignored.
         check(lambda a, b: torch.addmm(torch.full_like(a @ b, float("nan")), a, b, beta=0), a, b)
 
 
@@ -332,7 +332,7 @@ def test_caller_errors():
         a @ a
     with pytest.raises(IndexError):
         a[5]
-    assert (a + a).shape == (3, 4)  # the device goes on
+    assert (a + a).shape == (3, 4)  # the device stays usable
 
 
 def test_out_of_range_index_is_a_recoverable_device_error():
@@ -344,7 +344,7 @@ def test_out_of_range_index_is_a_recoverable_device_error():
 
 
 def test_results_are_available_only_after_the_work():
-    """A launch returns at once: the host is far ahead of a long chain of products."""
+    """A launch returns immediately: the host is far ahead of a long chain of matmuls."""
     a = torch.eye(768, device="npu")
     torch.npu.synchronize()
     product = a
@@ -358,7 +358,7 @@ def test_results_are_available_only_after_the_work():
 
 
 def test_integers_truncate_fractions_like_torch():
-    """Bounds and factors of integers, and integer powers below one."""
+    """Fractional bounds and factors of integers, and negative integer powers."""
     assert torch.arange(0, -8.000001, -4.0, dtype=torch.int64, device="npu").tolist() == [0, -4]
     with pytest.raises(RuntimeError, match="step must be nonzero"):
         torch.arange(0, 5, 0.5, dtype=torch.int64, device="npu")

@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention with gradients: the engine against the CPU's products."""
+"""scaled_dot_product_attention with gradients: the engine against the CPU's composition."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,10 +17,10 @@ HALVES_AND_FLOAT = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: Any, **given: Any) -> Any:
-    """Attention; on the CPU as products, which is what the engine is held against."""
+    """Attention; on the CPU composed of matmuls, as the reference for the engine."""
     with sdpa_kernel(SDPBackend.MATH) if q.is_cpu else nullcontext():
         y = F.scaled_dot_product_attention(q, k, v, *mask, **given)
-    if q.numel() and k.numel() and not q.is_cpu:  # torch itself answers for empty ones
+    if q.numel() and k.numel() and not q.is_cpu:  # torch itself handles empty tensors
         assert y.grad_fn.name() == ENGINE
     return y
 
@@ -30,7 +30,7 @@ def bools(*shape: int) -> torch.Tensor:
 
 
 def floats(*shape: int) -> Callable[[torch.dtype], torch.Tensor]:
-    """A mask of some -inf among numbers."""
+    """A mask of finite values with some -inf."""
 
     def mask(dtype: torch.dtype) -> torch.Tensor:
         values = make(dtype, *shape, seed=6).detach()
@@ -142,7 +142,7 @@ def test_unsupported_options_use_the_composite_path():
     q, k = make(torch.float32, 2, 3, 9, 16).npu(), make(torch.float32, 2, 3, 11, 16).npu()
     mask = make(torch.float32, 9, 11).npu()
     assert of_the_engine(q, k, k) and of_the_engine(q, k, k, mask.detach())
-    assert not of_the_engine(q, k, k, mask)  # that wants a gradient
+    assert not of_the_engine(q, k, k, mask)  # the mask requires a gradient
     assert not of_the_engine(q.double(), k.double(), k.double())
     assert not of_the_engine(q[0], k[0], k[0])
     assert not of_the_engine(q, k[:1], k[:1])
@@ -219,14 +219,14 @@ def test_torch_func_transforms(transform: Callable[..., Callable[[torch.Tensor],
 def test_caller_errors():
     q, k = make(torch.float32, 1, 4, 5, 8).npu(), make(torch.float32, 1, 2, 5, 8).npu()
     with pytest.raises(RuntimeError, match="must match"):
-        F.scaled_dot_product_attention(q, k, k)  # groups that nobody asked for
+        F.scaled_dot_product_attention(q, k, k)  # grouped heads without enable_gqa
     with pytest.raises(RuntimeError, match=r"(?i)mask"):
         F.scaled_dot_product_attention(q, q, q, torch.ones(5, 5, device="npu"), is_causal=True)
     with pytest.raises(RuntimeError, match=r"\(7\).* must match|must match .*\(7\)"):
         F.scaled_dot_product_attention(q, q, q, torch.ones(5, 7, device="npu"))
 
 
-# Dropout: which weights are dropped is read off attention over the rows of a unit matrix.
+# Dropout: attention over the rows of a unit matrix shows which weights are dropped.
 
 SHAPE, KEYS, DROPOUT = (2, 4, 9, 16), (2, 2, 70, 16), 0.3
 
@@ -237,7 +237,7 @@ def draw(seed: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: 
 
 
 def kept(seed: int, **given: Any) -> torch.Tensor:
-    """What the generator keeps of the weights of tensors of these shapes."""
+    """The dropout mask that the generator gives for tensors of these shapes."""
     zeros = torch.zeros(SHAPE, device="npu", requires_grad=True)
     keys = torch.zeros(KEYS, device="npu")
     unit = torch.eye(KEYS[2], device="npu").expand(*KEYS[:2], -1, -1)
@@ -299,7 +299,7 @@ def test_checkpoint_reuses_the_dropout_mask(drop: Callable[[torch.Tensor], torch
 
 
 def peak(length: int, **given: Any) -> int:
-    """Bytes beyond the leaves that a training step takes."""
+    """Bytes that a training step takes in addition to its leaves."""
     q, k, v = (torch.randn(1, 2, length, 16, device="npu", requires_grad=True) for _ in range(3))
     npu.synchronize()
     npu.reset_peak_memory_stats()
@@ -316,7 +316,7 @@ def test_memory_is_linear_in_sequence_length(given: dict[str, Any]):
     assert long < 2048 * 2048 * 4  # one head's scores
 
     mask = torch.ones(1, 1, 1, 2048, dtype=torch.bool, device="npu")
-    if not given:  # nor does a mask of keys grow to one of rows and keys
+    if not given:  # a mask of keys is not expanded to rows and keys either
         assert peak(2048, attn_mask=mask) < long + 2**16
 
 

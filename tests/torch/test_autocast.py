@@ -1,4 +1,4 @@
-"""Autocast and gradient scaling, whatever was imported first."""
+"""Autocast and gradient scaling, in any import order."""
 
 import subprocess
 import sys

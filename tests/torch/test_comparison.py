@@ -1,4 +1,4 @@
-"""Comparisons and logic, of numbers that a type does not hold, too."""
+"""Comparisons and logic, also with scalars outside a dtype's range."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Convolutions of any number of dimensions, their gradients and their refusals."""
+"""Convolutions of any number of dimensions, their gradients and refused arguments."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_convolution_and_gradients(case):
         return [t.cpu() for t in (y.detach(), x.grad, weight.grad, bias.grad)]
 
     for got, expected in zip(run("npu"), run("cpu"), strict=True):
-        # Sums of up to some hundred float32 products, in another order.
+        # Sums of up to a few hundred float32 products, in another order.
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -52,7 +52,7 @@ def test_views_of_any_layout(shape, data, dtype):
     assert device_view.stride() == view.stride()
     assert torch.equal(device_view.cpu(), view)
     assert torch.equal(device_view.contiguous().cpu(), view.contiguous())
-    # Written through a view: what lies between stays.
+    # Written through a view: the elements in between are unchanged.
     target, device_target = torch.zeros_like(base), torch.zeros_like(base).npu()
     target.permute(order)[window].copy_(view)
     device_target.permute(order)[window].copy_(device_view)
@@ -114,7 +114,7 @@ def test_pinned_memory_copies_run_in_stream_order():
         device.copy_(host, non_blocking=True)
         device.add_(1)
         back.copy_(device, non_blocking=True)
-    assert not stream.query()  # the calls returned while the copies wait for their turn
+    assert not stream.query()  # the calls returned while the copies are queued
     host.fill_(5)
     gate.record(torch.npu.default_stream())
     stream.synchronize()

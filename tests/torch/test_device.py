@@ -1,4 +1,4 @@
-"""What a device owes to torch: files, DLPack, random numbers, gradients, autocast, compilation."""
+"""Device integration in torch: files, DLPack, random numbers, gradients, autocast, compilation."""
 
 import copy
 import io
@@ -183,7 +183,7 @@ def test_random_numbers_are_reproducible():
     state = generator.get_state()
     before = torch.npu.get_rng_state()
     first = torch.rand(1001, device="npu", generator=generator)
-    assert torch.equal(torch.npu.get_rng_state(), before)  # a generator of its own
+    assert torch.equal(torch.npu.get_rng_state(), before)  # a separate generator
     generator.set_state(state)
     assert torch.equal(torch.rand(1001, device="npu", generator=generator), first)
     other = torch.Generator("npu").manual_seed(8)
@@ -300,7 +300,7 @@ def test_operators_of_torch_npu_run_on_the_stream():
         ValueError, match=r"expected gamma on npu:0 like the other tensors, got cpu"
     ):
         onnxruntime_npu.npu_rms_norm(x.npu(), gamma)
-    # Ordered behind what the stream still has to do.
+    # Ordered after the stream's pending work.
     square = torch.eye(512, device="npu")
     for _ in range(20):
         square = square @ square

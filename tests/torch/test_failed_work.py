@@ -1,4 +1,4 @@
-"""Everybody who waits for failed work is told, and nothing skipped is handed out as a value."""
+"""Every wait for failed work raises, and results of skipped work are never returned."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_failed_backward_does_not_affect_the_next_one():
             return gradient.index_select(0, bad).sum() * gradient
 
     loss = Fails.apply(table).sum()
-    assert loss.item() == 40  # the thread has waited for all that it launched
+    assert loss.item() == 40  # the thread has waited for all its launches
     loss.backward()
     with pytest.raises(RuntimeError, match=ERROR):
         table.grad.cpu()
@@ -126,7 +126,7 @@ def test_launch_waiting_for_queue_space_releases_the_gil():
     opener = threading.Timer(0.2, lambda: gate.record(torch.npu.default_stream()))
     opener.start()
     with torch.npu.stream(side):
-        for _ in range(9000):  # each more than one launch: more than a queue holds
+        for _ in range(9000):  # more than one launch each: exceeds the queue's capacity
             y = onnxruntime_npu.npu_fast_gelu(x)
     side.synchronize()
     assert torch.equal(y.cpu(), onnxruntime_npu.npu_fast_gelu(x).cpu())

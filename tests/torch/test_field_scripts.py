@@ -1,4 +1,4 @@
-"""What scripts in the field ask of torch_npu, in a process that installed it under that name."""
+"""Fragments of scripts for torch_npu, in a process that installed the package under that name."""
 
 import subprocess
 import sys

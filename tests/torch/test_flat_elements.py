@@ -1,4 +1,4 @@
-"""take, put and masked_scatter: elements by place and by mask."""
+"""take, put and masked_scatter: elements by flat index and by mask."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Functions of one and of two floats, element by element."""
+"""Unary and binary elementwise functions of floats."""
 
 import math
 

@@ -13,7 +13,7 @@ from onnxruntime_npu.errors import ArgumentError, DeviceError
 from onnxruntime_npu.opdef import autograd
 
 npu = torch.ops.npu
-BOUND = 128  # kernels that are kept for one operator
+BOUND = 128  # kernels cached per operator
 
 
 def rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""``torch_npu.optim``: the steps are those of torch's optimizers on the CPU."""
+"""``torch_npu.optim``: the steps match torch's optimizers on the CPU."""
 
 import copy
 

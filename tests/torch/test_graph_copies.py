@@ -1,4 +1,4 @@
-"""Copies between host and device inside captures: those that a replay can do, and refused ones."""
+"""Copies between host and device inside captures: those that can be replayed, and refused ones."""
 
 import gc
 

@@ -72,7 +72,7 @@ def test_graphs_and_eager_calls_share_the_generator():
 
 
 def test_backward_uses_the_forward_dropout_mask():
-    """Also where the two are in graphs of their own."""
+    """Also if forward and backward are in separate graphs."""
     query = torch.randn(1, 2, 8, 16, device="npu")
     ones = torch.ones_like(query)
 
@@ -136,7 +136,7 @@ def test_capture_refuses_a_state_not_reachable_at_replay():
                 touch()
         with pytest.raises(RuntimeError, match=r"expected a position of \d+ or more"):
             npu.set_rng_state(earlier)
-        npu.manual_seed(4)  # the seed it has
+        npu.manual_seed(4)  # the seed is unchanged
         drawn = torch.rand(8, device="npu")
     npu.manual_seed(4)
     expected = torch.rand(8, device="npu")
@@ -163,6 +163,6 @@ def test_attention_draws_from_the_generator_of_its_device():
     results = []
     for seed in (1, 1, 2):
         torch.npu.manual_seed(seed)
-        torch.randint(5, (1,))  # the CPU's generator has no part
+        torch.randint(5, (1,))  # the CPU's generator is not involved
         results.append(attention(query))
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])

@@ -36,7 +36,7 @@ def test_whole_training_step_in_a_graph():
     side = npu.Stream()
     side.wait_stream(npu.current_stream())
     with npu.stream(side):
-        step(captured, optimizers[0], x, y)  # the optimizer makes its state outside the capture
+        step(captured, optimizers[0], x, y)  # the optimizer creates its state outside the capture
     npu.current_stream().wait_stream(side)
     step(eager, optimizers[1], x, y)
     graph = npu.NPUGraph()
@@ -149,7 +149,7 @@ def test_update_changes_host_arguments_between_replays():
 
 
 def test_update_workspace_is_not_shared():
-    """What a replaced operator works in must not be memory of the capture's other tensors."""
+    """The workspace of an updated operator must not overlap the capture's other tensors."""
     x = torch.randn(64, 64, device="npu")
     y = torch.zeros(64, 64, device="npu")
     graph, stream = npu.NPUGraph(), npu.Stream()

@@ -1,4 +1,4 @@
-"""Images and volumes read at the points of a grid, and their gradients."""
+"""grid_sample of images and volumes, and its gradients."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def test_grid_sample(mode, rank, padding, align_corners, dtype):
         return F.grid_sample(image, points, mode, padding, align_corners)
 
     check(sample, x, grid)
-    check(lambda points: sample(x.detach().to(points), points), grid)  # the grid's gradient alone
+    check(lambda points: sample(x.detach().to(points), points), grid)  # only the grid's gradient
 
 
 def test_many_planes_and_points_in_various_layouts():
@@ -49,9 +49,9 @@ def test_gradients_at_non_finite_and_huge_coordinates(mode, padding):
     assert image.grad.shape == image.shape and grid.grad.shape == grid.shape
     if mode == "nearest":
         assert not grid.grad.any()
-    if mode != "bicubic":  # whose weights at an infinite position are none
+    if mode != "bicubic":  # whose weights are undefined at an infinite position
         assert image.grad.isfinite().all() and grid.grad.isfinite().all()
-    if padding != "zeros" and mode != "bicubic":  # each point reads a whole pixel of each plane
+    if padding != "zeros" and mode != "bicubic":  # the weights of each point sum to one
         torch.testing.assert_close(image.grad.sum(dim=(0, 2, 3)).cpu(), torch.full((2,), 64.0))
 
 

@@ -1,4 +1,4 @@
-"""Indices: of 32 bits, into scalars, and those that do not fit."""
+"""Indices: int32, into 0-d tensors, and mismatched ones."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""index_add, index_copy and index_fill: rows by index."""
+"""index_add, index_copy and index_fill."""
 
 import pytest
 import torch

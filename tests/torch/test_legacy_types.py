@@ -1,4 +1,4 @@
-"""torch.npu.FloatTensor and the other types of that kind."""
+"""torch.npu.FloatTensor and the other legacy tensor types."""
 
 import torch
 

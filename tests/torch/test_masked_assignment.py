@@ -1,4 +1,4 @@
-"""x[mask] = number: values, gradients, no wait for the mask."""
+"""x[mask] = scalar: values, gradients, no synchronisation for the mask."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Mistakes raise what torch raises, say what to do, and leave the device usable."""
+"""Misuse raises torch's exception types with a remedy, and leaves the device usable."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Normalisation over batches and groups, and of weights."""
+"""Batch and group normalisation, and spectral norm."""
 
 import pytest
 import torch

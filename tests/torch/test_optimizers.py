@@ -1,4 +1,4 @@
-"""Optimizers on npu: the steps of the CPU, fused, capturable, scaled, and without a fallback."""
+"""Optimizers on npu match the CPU: fused, capturable, scaled, and without a fallback."""
 
 import copy
 from typing import Any
@@ -104,7 +104,7 @@ def test_unscaling_accepts_any_layout():
     "options", [{"fused": True}, {"capturable": True}, {"foreach": False, "capturable": True}]
 )
 def test_captured_adamw_step(options):
-    """With bf16 and clipped gradients, as training loops have it: replays are eager steps."""
+    """With bf16 and clipped gradients, as in training loops: replays equal eager steps."""
     eager, captured = make_model().npu(), make_model().npu()
     x, y = (t.npu() for t in batch())
     x_in = x.clone()
@@ -122,7 +122,7 @@ def test_captured_adamw_step(options):
     stream = npu.Stream()
     stream.wait_stream(npu.current_stream())
     with npu.stream(stream):
-        step(captured, optimizers[1], x_in)  # makes the optimizer's state
+        step(captured, optimizers[1], x_in)  # creates the optimizer's state
     npu.current_stream().wait_stream(stream)
     step(eager, optimizers[0], x)
     graph = npu.NPUGraph()

@@ -114,7 +114,7 @@ def test_torch_event_orders_a_run_on_another_stream(double):
 
 
 def test_run_follows_the_work_of_its_caller(double):
-    for _ in range(3):  # with new streams of the session, and with streams it has
+    for _ in range(3):  # with new and with existing streams of the session
         x = torch.zeros(8, device="npu")
         keep_busy()
         x.fill_(5)

@@ -1,4 +1,4 @@
-"""Memory that runs out at any allocation of a training step leaves the step to be done again."""
+"""After out of memory at any allocation of a training step, the step can be repeated."""
 
 import subprocess
 import sys
@@ -94,7 +94,7 @@ print("raised", raised)
 
 @pytest.fixture
 def allocator(tmp_path):
-    """A library whose allocator fails when it is told to."""
+    """A library whose allocator fails on request."""
     source, library = tmp_path / "alloc.c", tmp_path / "alloc.so"
     source.write_text(ALLOCATOR)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)

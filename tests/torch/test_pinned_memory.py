@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def no_cache():
-    """Nothing that other tests freed is there for reuse."""
+    """Empties the cache, so that no memory of other tests is reused."""
     npu.synchronize()
     gc.collect()
     npu.host_empty_cache()
@@ -100,7 +100,7 @@ def test_graph_keeps_the_memory_it_copies():
     graph, back = npu.NPUGraph(), npu.NPUGraph()
     device = torch.zeros(MIB, device="npu")
     with npu.graph(graph):
-        # A temporary that goes within the capture.
+        # A temporary that is freed within the capture.
         device.copy_(torch.arange(MIB).pin_memory().to("npu", non_blocking=True))
     with npu.graph(back):
         host = torch.empty(MIB, pin_memory=True).copy_(device, non_blocking=True)
@@ -231,7 +231,7 @@ def test_torch_recognises_pinned_memory_of_onnxruntime():
     address = value.data_ptr()
     device = torch.zeros(4, 1024, device="npu")
     gate = held_back(npu.current_stream())
-    device.copy_(host, non_blocking=True)  # at once: else nobody would let the stream go on
+    device.copy_(host, non_blocking=True)  # must not wait: the gate opens only later
     del value
     assert ort_pinned([4, 1024]).data_ptr() != address
     gate.record(npu.Stream())

@@ -1,4 +1,4 @@
-"""``torch_npu.profiler`` and torch's own: launches of npu beside the CPU's operators."""
+"""``torch_npu.profiler`` and torch's own: npu launches next to the CPU's operators."""
 
 import gzip
 import json
@@ -11,8 +11,8 @@ from onnxruntime_npu import npu, profiler
 from onnxruntime_npu.profiler import ProfilerActivity, dynamic_profile
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.NPU]
-# torch turns ticks into the system's clock, which is slewed meanwhile: by 500 ppm at most, so that
-# the pauses below, of twice this, are told from the work between them in tests of up to 20 s.
+# torch converts ticks to the system clock, which may be slewed by up to 500 ppm: pauses of twice
+# this value can be distinguished from the work between them in tests of up to 20 s.
 SLEW_US = 10_000
 # Microseconds since an epoch, in doubles.
 ROUNDING_US = 0.01
@@ -103,7 +103,7 @@ def test_torch_profiler_attributes_kernel_times(x):
     assert averages["aten::mm"].self_device_time_total > 0
     assert averages["Gemm"].count == 3  # one forward, two backward on autograd's thread
     times = averages["Gemm"].self_device_time_total
-    # The same times, perhaps added in another order.
+    # The same times, possibly added in another order.
     assert averages["aten::mm"].self_device_time_total >= times * (1 - 1e-9) > 0
     assert averages["aten::mm"].device_memory_usage >= 64 * 64 * 4
     assert "Self NPU" in profile.key_averages().table()
@@ -172,7 +172,7 @@ def test_schedule_returns_the_action_of_each_step():
 
 
 def test_trace_has_marks_and_metadata(tmp_path):
-    # Stacks count whole microseconds and leave out what took none: enough work for hundreds.
+    # Stacks count whole microseconds and omit shorter operators: enough work for hundreds.
     x = torch.rand(1024, 1024).npu()
     npu.synchronize()
     config = profiler._ExperimentalConfig(mstx=True, mstx_domain_exclude=["secret"])
@@ -292,7 +292,7 @@ def test_ascend_options_are_checked_and_stored():
 
 @pytest.fixture
 def watched(tmp_path, monkeypatch):
-    """dynamic_profile, initialised; a function that changes its file."""
+    """Initialises dynamic_profile; returns a function that changes its file."""
     monkeypatch.setattr(dynamic_profile, "_state", None)
     dynamic_profile.init(tmp_path)
     file = tmp_path / "profiler_config.json"
@@ -301,7 +301,7 @@ def watched(tmp_path, monkeypatch):
         wanted = {"prof_dir": str(tmp_path / "made"), **changes}
         before = file.stat().st_mtime_ns
         file.write_text(json.dumps({**json.loads(file.read_text()), **wanted}))
-        # A file's time may count in steps of 4 ms, or of a second: it moves on with each change.
+        # File times may have a resolution of 4 ms or 1 s: set a later time with each change.
         os.utime(file, ns=(0, before + 1_000_000_000))
 
     return ask

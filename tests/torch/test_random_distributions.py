@@ -1,4 +1,4 @@
-"""Distributions of the device's generator."""
+"""Distributions drawn from the device's generator."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def test_normal_of_tensors_uses_the_device_generator():
     for arguments in ((mean, deviation), (mean, 2.0), (3.0, deviation)):
         torch.npu.manual_seed(5)
         first = torch.normal(*arguments)
-        torch.rand(3)  # the CPU's generator is another
+        torch.rand(3)  # the CPU's generator is independent
         torch.npu.manual_seed(5)
         assert torch.equal(torch.normal(*arguments).cpu(), first.cpu())
     many = torch.normal(torch.full((20000,), 3.0).npu(), torch.full((20000,), 2.0).npu()).cpu()

@@ -1,4 +1,4 @@
-"""Reductions, norms and spreads."""
+"""Reductions, norms, std and var."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_small_reductions(dtype):
 def test_vector_norms(dtype, order):
     x = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
     for axes in (None, 1, (0, 2)):
-        # One rounding of sums in float32; the CPU may round in between.
+        # One rounding of float32 sums; the CPU may round intermediate results.
         equal_on_cpu(
             lambda t, axes=axes: torch.linalg.vector_norm(t, order, axes),
             x,

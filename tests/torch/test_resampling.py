@@ -1,4 +1,4 @@
-"""Images made larger and smaller, and their gradients."""
+"""interpolate and its gradients."""
 
 import pytest
 import torch
@@ -43,6 +43,6 @@ def test_resampling_of_various_layouts_and_integers():
     for bad in ((0, 3), (-1, 3)):
         with pytest.raises(RuntimeError, match="greater than 0"):
             F.interpolate(image.npu(), bad)
-    for scale in (1e-300, 1e300):  # positions beyond all numbers
+    for scale in (1e-300, 1e300):  # positions overflow
         y = torch.ops.aten.upsample_bilinear2d(image.npu(), [4, 4], False, scale, scale)
         assert y.shape == (2, 3, 4, 4) and not y.isinf().any()

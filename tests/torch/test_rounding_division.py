@@ -1,4 +1,4 @@
-"""Divisions that round."""
+"""Division with a rounding mode."""
 
 import math
 
@@ -34,5 +34,5 @@ def test_integer_division_by_zero_is_an_error():
 
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
 def test_scalar_divisor_of_16_bit_floats_is_not_rounded(mode):
-    x = torch.tensor([72.1875, 144.375, 100.0]).half()  # 72.2 as a half is 72.1875
+    x = torch.tensor([72.1875, 144.375, 100.0]).half()  # 72.2 rounds to 72.1875 in float16
     assert torch.div(x.npu(), 72.2, rounding_mode=mode).tolist() == [0, 1, 1]

@@ -1,8 +1,8 @@
-"""The sanitizer: races between streams are found, ordered work is left alone."""
+"""The sanitizer: races between streams are reported, ordered work is not."""
 
 import pytest
 
-# One process per case: the sanitizer stays on.
+# One process per case: the sanitizer cannot be disabled.
 PROLOGUE = """
 import torch, onnxruntime_npu
 from onnxruntime_npu import npu

@@ -1,4 +1,4 @@
-"""A number on the host beside tensors of a device that is not the current one."""
+"""Host scalars with tensors on a device that is not the current one."""
 
 CODE = """
 import torch, onnxruntime_npu

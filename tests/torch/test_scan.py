@@ -1,4 +1,4 @@
-"""Running products and extremes: cumprod, cummax, cummin."""
+"""cumprod, cummax and cummin."""
 
 import pytest
 import torch

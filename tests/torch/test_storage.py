@@ -1,4 +1,4 @@
-"""Storages: whose memory they are, how they move, how new memory is filled."""
+"""Storages: ownership of memory, moves, and filling of new memory."""
 
 import pytest
 import torch

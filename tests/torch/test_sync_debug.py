@@ -49,7 +49,7 @@ def test_asynchronous_and_explicitly_waiting_calls_do_not_warn(mode, recwarn):
     y = (x + 1).sum() * 2
     pinned.copy_(x, non_blocking=True)
     x.copy_(pinned, non_blocking=True)
-    small = torch.tensor([1.0, 2.0], device="npu")  # travels with the launch
+    small = torch.tensor([1.0, 2.0], device="npu")  # copied with the launch
     npu.synchronize()
     npu.current_stream().synchronize()
     assert not recwarn.list

@@ -1,4 +1,4 @@
-"""Calls of the device's interface that fail while torch copies, computes, captures and trains."""
+"""Failing backend calls while torch copies, computes, captures and trains."""
 
 from __future__ import annotations
 

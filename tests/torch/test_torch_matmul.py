@@ -1,4 +1,4 @@
-"""Products of matrices: what is refused."""
+"""Refused matmul arguments."""
 
 import pytest
 import torch

@@ -34,16 +34,16 @@ def seen(tmp_path, *command):
 def test_cuda_training_script_matches_cpu(tmp_path):
     npu, cpu = seen(tmp_path, *RUN), seen(tmp_path)
     assert (npu["device"], cpu["device"]) == ("cuda", "cpu")
-    # float32 on both: the sums' order differs.
+    # float32 on both: the order of sums differs.
     assert npu["plain"] == pytest.approx(cpu["plain"], rel=1e-5)
     assert npu["resumed"] == pytest.approx(cpu["resumed"], rel=1e-4)
-    # bfloat16 activations, whose roundings fall differently: 2^-8 relative each.
+    # bfloat16 activations are rounded differently: 2^-8 relative each.
     assert npu["mixed"] == pytest.approx(cpu["mixed"], rel=2e-2)
 
 
 @pytest.fixture
 def transferred(run_python):
-    """Runs code behind the import, in a process of its own."""
+    """Runs code after the import, in a separate process."""
 
     def run(code):
         failed, output = run_python(TRANSFER + code)

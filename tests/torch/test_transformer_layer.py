@@ -20,7 +20,7 @@ def test_encoder_inference_matches_cpu(options, mask):
     with torch.no_grad():
         expected = model(x, **masks)
         got = model.npu()(x.npu(), **{k: m if m is None else m.npu() for k, m in masks.items()})
-    real = ~padding if mask in ("padding", "both") else slice(None)  # the CPU cuts the rest off
+    real = ~padding if mask in ("padding", "both") else slice(None)  # the CPU omits the rest
     torch.testing.assert_close(got.cpu()[real], expected[real] if mask else expected)
 
 

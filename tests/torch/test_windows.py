@@ -1,4 +1,4 @@
-"""Windows of images and tensors: unfold and fold."""
+"""unfold and fold."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""Operators of models that once fell back to the CPU: on the device, gradients and all.
+"""Operators of models that formerly fell back to the CPU run on the device, with gradients.
 
-test_opinfo.py compares values whoever computes them; this shows that the device does.
+test_opinfo.py compares values with or without a fallback; these tests exclude a fallback.
 """
 
 import pytest
@@ -23,7 +23,7 @@ OPERATORS = [
 
 
 def results(op, sample, device):
-    """The floats of the result and the gradients of the floats that went in."""
+    """The floating-point results and the gradients of the floating-point inputs."""
     moved = sample.transform(
         lambda x: (
             x.detach().to(device).requires_grad_(x.requires_grad)
@@ -105,7 +105,7 @@ def test_grid_sample_out_of_range_and_nan_coordinates():
         grid = torch.full((1, 1, 1, 2), value).npu()
         for mode in ("bilinear", "nearest"):
             assert sample_grid(image, grid, mode).item() == 0
-    nan = torch.full((1, 1, 1, 2), float("nan")).npu()  # as -1
+    nan = torch.full((1, 1, 1, 2), float("nan")).npu()  # treated as -1
     corner = torch.full((1, 1, 1, 2), -1.0).npu()
     assert sample_grid(image, nan) == sample_grid(image, corner)
 
