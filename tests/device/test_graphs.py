@@ -192,7 +192,7 @@ for way in ("reset", "del"):
     if way == "reset":
         g.reset()
     del g
-    gate.record(npu.default_stream())  # nobody else would let the stream go on
+    gate.record(npu.default_stream())  # no other thread unblocks the stream
     npu.synchronize()
 print("ok")
 """

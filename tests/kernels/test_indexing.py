@@ -158,7 +158,7 @@ def test_scatter_reduction_accumulates_repeated_indices(reduction: str, dtype: s
     for row, update in zip(rows[:, 0], updates.astype(np.float64), strict=True):
         expected[row] = COMBINE[reduction](expected[row], update)
     got = run_npu("ScatterND", [x, rows, updates], reduction=reduction)[0]
-    assert_close(got, expected.astype(dtype_of(dtype)), dtype)  # small whole numbers: exact
+    assert_close(got, expected.astype(dtype_of(dtype)), dtype)  # small integers: exact
     indices = np.broadcast_to(rows, (4, 5)).astype(np.int64)
     got = run_npu("ScatterElements", [x, indices, updates], axis=0, reduction=reduction, opset=18)[
         0

@@ -165,7 +165,7 @@ def test_destroying_a_session_waits_for_no_stream():
         side, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
         with torch.npu.stream(side):
             gate.wait()
-            del s  # nobody opens the gate before this returns
+            del s  # the gate opens only after this returns
         gate.record(torch.npu.default_stream())
         torch.npu.synchronize()
         print("gone")

@@ -408,7 +408,7 @@ bound = Bound(session, dict(x=one, y=one), dict(z=[3, 4]))
 bound.run()
 gate, other = npu.ExternalEvent(), npu.Stream()
 gate.wait(npu.current_stream())
-del session, bound  # nobody else would let the stream go on
+del session, bound  # no other thread unblocks the stream
 gate.record(other)
 npu.synchronize()
 print("ok")

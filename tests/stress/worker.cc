@@ -9,7 +9,7 @@ namespace npu::stress {
 namespace {
 
 constexpr size_t kStreams = 4;    // of each thread, half of them on each device
-constexpr int kMostQueued = 200;  // launches on a stream before it is waited for
+constexpr int kMostQueued = 200;  // launches on a stream before a wait
 constexpr size_t kTrail = 40;
 
 }  // namespace
@@ -104,7 +104,7 @@ void Worker::Note(std::string what) {
 }
 
 void Worker::ReportDifference(const std::string& what) {
-  if (world_.differs()) return;  // the first one is what matters; what comes after it may be its consequence
+  if (world_.differs()) return;  // later differences may be consequences of the first
   world_.Differ(
       Concat("thread ", number_, ", while doing: ", doing_.load(), "\n  ", what, "\n  what it did last:\n", Trail()));
 }
@@ -167,7 +167,7 @@ OwnStream* Worker::SomeStreamOn(int device, const OwnStream* but) {
   return fitting[Upto(fitting.size())];
 }
 
-// What is launched must run when the stream is well, and must not when it has failed.
+// A launch must run if the stream has not failed, and must not run if it has.
 void Worker::Launch(OwnStream& s, const char* op, Task task, Effect effect) {
   if (s.script != nullptr) {
     s.stream->Launch(op, std::move(task));
@@ -215,7 +215,7 @@ void Worker::Synchronize(OwnStream& s) {
   s.kept.clear();
 }
 
-// What this thread enqueues comes behind the runs that it did not wait for, and fails with them.
+// This thread's work follows the runs that it did not wait for, and fails with them.
 void Worker::JoinDebts(OwnStream& s) {
   for (Debt& debt : debts_) {
     if (debt.device != s.device || !debt.joined.insert(s.stream->id()).second) continue;
@@ -233,7 +233,7 @@ std::vector<Fault> Worker::TakeDebts(int device) {
   return faults;
 }
 
-// In any order: what is in flight keeps what it needs.
+// In any order: work in flight keeps what it needs.
 void Worker::LetGo() {
   for (size_t i = 0; i < shared_.size(); ++i) Settle(world_.shared(i), shared_[i], 0);
   SettleRemains(/*wait=*/true);
@@ -262,7 +262,7 @@ void Worker::LetGo() {
   }
   std::shuffle(parts.begin(), parts.end(), random_);
   for (const auto& part : parts) part();
-  SettleRemains(/*wait=*/true);  // what is kept for work in flight goes with the streams' records
+  SettleRemains(/*wait=*/true);  // objects kept for work in flight are released with the streams' records
   for (OwnStream& s : streams_) s.kept.clear();
   graphs_.clear();
   for (SharedState& state : shared_) state = {};

@@ -50,7 +50,7 @@ for order in (
 ):
     npu.synchronize()
     address = use_and_free(everything, order)
-    while not side.query():  # a recorded block comes back when the side stream is done with it
+    while not side.query():  # a recorded block is reclaimed when the side stream is done with it
         pass
     assert not found(lambda: reuse(address, 5000))
 

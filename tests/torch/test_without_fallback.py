@@ -149,4 +149,4 @@ def test_out_of_range_label_is_a_device_error():
     targets = torch.full((2, 3), 9).npu()
     with pytest.raises(RuntimeError, match=r"\[ctc_loss\] expected targets between 0 and 4, got 9"):
         torch.nn.functional.ctc_loss(log_probs, targets, (6, 6), (3, 3)).item()
-    assert torch.ones(2).npu().sum().item() == 2  # the device goes on
+    assert torch.ones(2).npu().sum().item() == 2  # the device stays usable

@@ -16,8 +16,8 @@ double GeluTanh(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_
 double FastGelu(double x) { return x / (1.0 + std::exp(-1.702 * x)); }
 double Mish(double x) { return x * std::tanh(std::log1p(std::exp(x))); }
 
-// Half an ulp of the dtype and a few of float32; the absolute part is what 1 + erf(x) and 1 + tanh(x) lose to
-// cancellation for negative x.
+// Half an ulp of the dtype and a few of float32; the absolute part covers the cancellation in 1 + erf(x) and
+// 1 + tanh(x) for negative x.
 void CheckClose(double got, double expected, DType dtype) {
   const double half_ulp = dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24;
   if (!(std::fabs(got - expected) <= std::fabs(expected) * (half_ulp + 0x1p-20) + 5e-7))

@@ -11,7 +11,7 @@ using npu::test::HostTensor;
 using npu::test::RunOp;
 
 constexpr int64_t kRows = 5, kWidth = 577;
-// A float32 sum of n squares is off by at most n roundings, whatever the order; the root halves that.
+// A float32 sum of n squares is off by at most n roundings in any order; the root halves that.
 constexpr double kRstdError = (kWidth + 4) * 0x1p-25;
 
 struct Operands {

@@ -11,7 +11,7 @@
 namespace npu::test::attention {
 namespace {
 
-// They are held to the plain forms, which attention_test.cc holds to the loop in double.
+// They are compared with the plain forms, which attention_test.cc compares with a reference in double.
 
 constexpr size_t kBlockTable = 18, kQueryRope = 24, kKeyRope = 25;
 
@@ -26,7 +26,7 @@ HostTensor Part(const HostTensor& t, int64_t begin, const Shape& shape) {
   return part;
 }
 
-// 32-bit sums may be ordered differently where keys are shared out differently.
+// float32 sums may have another order if keys are split between threads differently.
 void CheckSame(const HostTensor& got, int64_t begin, const HostTensor& want) {
   double worst = 0;
   for (int64_t i = 0; i < want.elements(); ++i) {
@@ -52,7 +52,7 @@ TEST_CASE("attention: packed sequences equal separate calls") {
       int64_t begin = 0, key_begin = 0;
       for (size_t b = 0; b < ends.size(); ++b) {
         const int64_t n = ends[b] - begin, m = key_ends[b] - key_begin;
-        // A batch of one single query ignores patterns, a packed one does not: two rows, the second unused.
+        // A single query ignores patterns unless it is packed: two rows, the second unused.
         const int64_t rows = std::max<int64_t>(n, 2);
         Case alone = c;
         alone.layout = "BSND";
@@ -105,7 +105,7 @@ TEST_CASE("attention: head-major packed layouts give the same results") {
   CHECK(run("NTD_TND", turned(q), turned(k))[1].values() == want[1].values());
 }
 
-// The first lengths[b] rows of [batch, capacity, heads, size], dealt out to the pages of a table; the rest is NaN.
+// The first lengths[b] rows of [batch, capacity, heads, size], copied to the pages of a table; the rest is NaN.
 HostTensor ToPages(const HostTensor& rows, const std::vector<int64_t>& lengths, const HostTensor& table,
                    int64_t page_count, int64_t page_rows, bool flat) {
   const Shape& s = rows.shape();
@@ -127,7 +127,7 @@ HostTensor ToPages(const HostTensor& rows, const std::vector<int64_t>& lengths, 
   return cache;
 }
 
-// Every page but the first, in a scrambled order. Entries behind a sequence's length are never looked at.
+// Every page except the first, in shuffled order. Entries beyond a sequence's length are never read.
 HostTensor ScrambledTable(int64_t width, const std::vector<int64_t>& lengths, int64_t page_rows) {
   const auto batch = static_cast<int64_t>(lengths.size());
   HostTensor table(DType::kInt32, Shape{batch, width});
@@ -144,7 +144,7 @@ TEST_CASE("attention: paged caches, and separate rope inputs") {
   const std::vector<int64_t> lengths = {capacity, 77};
   for (DType dtype : kDTypes) {
     for (int64_t page_rows : {1, 16, 40, 128}) {
-      for (int64_t rows : {2, 30}) {  // with rope apart a single query keeps its pattern, without it does not
+      for (int64_t rows : {2, 30}) {  // a single query keeps its pattern only with separate rope inputs
         Case c{.dtype = dtype,
                .layout = "BSND",
                .batch = 2,

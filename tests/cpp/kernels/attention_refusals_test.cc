@@ -1,4 +1,4 @@
-// What npu_fused_infer_attention_score must refuse.
+// Arguments that npu_fused_infer_attention_score must refuse.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// npu_fused_infer_attention_score against a plain loop in double.
+// npu_fused_infer_attention_score against a naive reference in double.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -75,7 +75,7 @@ TEST_CASE("attention: sparse modes with and without a past") {
         c.kv_lengths = {keys, keys / 2};
         if (rows > 1) c.lengths = {rows - 1, rows / 2};
         Check(c);
-        c.pre = -3;  // the band lies wholly to the right of the diagonal
+        c.pre = -3;  // the band is entirely to the right of the diagonal
         Check(c);
         c.pre = 20;
         c.next = -2;
@@ -208,7 +208,7 @@ TEST_CASE("attention: NaN reaches only the rows that attend to it, and -inf bias
   for (int64_t rows : {1, 3}) {
     Case c{.heads = 2, .kv_heads = 2, .rows = rows, .keys = 40, .bias_shape = {1, 2, rows, 40}};
     Inputs in = MakeInputs(c);
-    for (int64_t j = 0; j < 40; ++j) in.bias.Set(j, -kInfinity);  // head 0, row 0: no key is left
+    for (int64_t j = 0; j < 40; ++j) in.bias.Set(j, -kInfinity);  // head 0, row 0: every key is masked
     std::vector<HostTensor> got = RunOp(kType, in.list(), OptionsOf(c));
     CHECK(got[0][0] == 0.0);
     CHECK(got[1][0] == -kInfinity);

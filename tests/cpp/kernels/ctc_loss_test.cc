@@ -1,4 +1,4 @@
-// The kernels behind torch's ctc_loss: against a sum over all paths, and what must be refused.
+// The kernels behind torch's ctc_loss: against a sum over all paths, and refused arguments.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,13 +15,13 @@ constexpr int64_t kTimes = 4, kBatch = 2, kLabels = 3;
 
 struct CtcOperands {
   HostTensor log_probs = HostTensor::Random(DType::kFloat64, {kTimes, kBatch, kLabels}, 1, -3, 0);
-  HostTensor targets = HostTensor::Of<int64_t>({kBatch, 2}, {1, 1, 2, 7});  // the last is beyond its sequence's length
+  HostTensor targets = HostTensor::Of<int64_t>({kBatch, 2}, {1, 1, 2, 7});  // the last is past its sequence's end
   HostTensor input_lengths = HostTensor::Of<int64_t>({kBatch}, {4, 3});
   HostTensor target_lengths = HostTensor::Of<int64_t>({kBatch}, {2, 1});
   std::vector<HostTensor> list() const { return {log_probs, targets, input_lengths, target_lengths}; }
 };
 
-// The labels of a path without repetitions, then without blanks.
+// The labels of a path: repetitions are merged, then blanks removed.
 std::vector<int64_t> Collapsed(const std::vector<int64_t>& path) {
   std::vector<int64_t> labels;
   for (size_t t = 0; t < path.size(); ++t)
@@ -97,7 +97,7 @@ TEST_CASE("ctc: the gradient past a sequence is zero, and mismatched operands ar
     return RunOp("npu.aten::CtcLossGrad",
                  {grad, in.log_probs, in.targets, in.input_lengths, in.target_lengths, alpha})[0];
   };
-  // Past the end of the second sequence nothing has an influence.
+  // Values past the end of the second sequence have no influence.
   const HostTensor slopes = gradient(ones, forward[1]);
   for (int64_t c = 0; c < kLabels; ++c) CHECK(slopes[((kTimes - 1) * kBatch + 1) * kLabels + c] == 0);
   CHECK_THROWS_WITH_AS(gradient(ones, HostTensor::Random(DType::kFloat64, {kBatch, kTimes, 3}, 1)),

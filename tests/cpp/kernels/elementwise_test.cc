@@ -1,4 +1,4 @@
-// What the Python tests cannot reach: in-place calls, errors inside launches, bytes that are odd bools.
+// Cases that the Python tests cannot reach: in-place calls, errors inside launches, bools other than 0 and 1.
 // Values over dtypes and shapes: tests/kernels/test_elementwise.py.
 #include <doctest/doctest.h>
 
@@ -63,7 +63,7 @@ TEST_CASE("elementwise: integer division by zero is an error, overflow is define
     const std::string error = ErrorOf(op, {i32({1, 2}), i32({1, 0})});
     CHECK(error.find("integer division by zero") != std::string::npos);
   }
-  CHECK(RunOp("Div", {i32({6}), i32({3})})[0].values() == std::vector<double>{2});  // the device is still usable
+  CHECK(RunOp("Div", {i32({6}), i32({3})})[0].values() == std::vector<double>{2});  // the device stays usable
   CHECK(RunOp("Neg", {i32({kMin})})[0].values() == std::vector<double>{kMin});
   CHECK(RunOp("Abs", {i32({kMin})})[0].values() == std::vector<double>{kMin});
 }

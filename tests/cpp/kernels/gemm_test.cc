@@ -1,4 +1,4 @@
-// The matrix unit through Gemm and npu_linear: every layout and tail against a double loop, at the ISA level in force.
+// Matmul through Gemm and npu_linear: every layout and tail against a naive reference, at the active ISA level.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -82,7 +82,7 @@ TEST_CASE("Gemm matches a naive loop for odd shapes, types and transpositions, p
     for (int64_t m : {1, 2, 3, 6, 11, 12, 13, 17, 33})
       for (int64_t n : {1, 15, 16, 31, 32, 33, 70})
         for (int64_t k : {1, 2, 3, 15, 16, 17, 31, 32, 33, 65}) {
-          // Every combination comes up with every size, not every triple of sizes with every combination.
+          // Every option occurs with every size, but not every triple of sizes with every combination of options.
           ++turn;
           CheckGemm(dtype, {m, n, k, (turn & 1) != 0, (turn & 2) != 0, (turn & 4) != 0});
         }
@@ -95,9 +95,9 @@ TEST_CASE("Gemm matches a naive loop when K, M and N are split into blocks") {
     CheckGemm(dtype, {700, 20, 200, false, false, true});
     CheckGemm(dtype, {1, 900, 1111, false, true, true});
     CheckGemm(dtype, {1, 40, 20001, false, false, true});
-    CheckGemm(dtype, {29, 40, 2048, false, false, true});  // rows whole pages apart are packed, others read in place
+    CheckGemm(dtype, {29, 40, 2048, false, false, true});  // page-aligned row strides are packed, others read in place
     CheckGemm(dtype, {5, 500, 700, false, true, false, Shape{500}, 0.5, 2.0});
-    // More rows than are packed at once: in one block of K, and in several.
+    // More rows than one packed block holds: in one block of K, and in several.
     CheckGemm(dtype, {1100, 5, 1024, true, false, true});
     CheckGemm(dtype, {530, 5, 4096, false, false, true});
   }
@@ -107,7 +107,7 @@ TEST_CASE("a long K is summed in blocks, which bounds the rounding error") {
   constexpr int64_t kDepth = 1 << 19;
   const HostTensor a = HostTensor::From(DType::kFloat32, {5, kDepth}, std::vector<double>(5 * kDepth, 0.1));
   const HostTensor b = HostTensor::From(DType::kFloat32, {kDepth, 1}, std::vector<double>(kDepth, 1));
-  // One running float would end 0.4 % too high.
+  // A single float32 accumulator would end 0.4 % too high.
   for (const double sum : RunOp("Gemm", {a, b})[0].values())
     CHECK(sum == doctest::Approx(static_cast<double>(0.1f) * kDepth).epsilon(2e-4));
 }
@@ -149,7 +149,7 @@ TEST_CASE("float32 matmul with a constant weight may round its operands to bfloa
   for (const char* op : {"npu::NPULinear", "MatMul", "Gemm"})
     for (int64_t m : {1, 3, 16, 33})
       for (int64_t k : {1, 31, 130})
-        for (bool exact : {true, false}) {  // exact: A is in bfloat16 already, so that only B is rounded
+        for (bool exact : {true, false}) {  // exact: A is representable in bfloat16, so that only B is rounded
           const bool linear = op == std::string("npu::NPULinear");
           CAPTURE(op);
           CAPTURE(m);
@@ -176,7 +176,7 @@ TEST_CASE("float32 matmul with a constant weight may round its operands to bfloa
                 magnitudes += std::fabs(x * bv[at]);
               }
               const double got = y[i * n + j];
-              // What the provider option states of the error; where A is exact, only float32's own.
+              // The error bound of the provider option; if A is exact, only float32 roundings.
               if (exact ? !(std::fabs(got - sum) <= Bound(DType::kFloat32, k, magnitudes, sum))
                         : !(std::fabs(got - unrounded) <= 0x1p-7 * magnitudes * (1 + 0x1p-8)))
                 ++wrong;

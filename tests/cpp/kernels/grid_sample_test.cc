@@ -1,4 +1,4 @@
-// The gradients of GridSample: against differences of its results, and what must be refused.
+// The gradients of GridSample: against finite differences, and refused arguments.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 using Named = std::map<std::string, Attributes::Value>;
 
-// The sum over the results, each times its gradient.
+// The sum of the results weighted by y_grad.
 double Loss(const HostTensor& x, const HostTensor& grid, const HostTensor& y_grad, const Named& attributes) {
   const std::vector<double> y = RunOp("GridSample", {x, grid}, {.attributes = attributes})[0].values();
   const std::vector<double> by = y_grad.values();
@@ -87,7 +87,7 @@ TEST_CASE("grid sample: no coordinate accesses memory outside the input or its g
               {"mode", std::string(mode)}, {"padding_mode", std::string(padding)}, {"align_corners", align}};
           const std::vector<HostTensor> gradients =
               RunOp("npu.aten::GridSampleGrad", {y_grad, x, grid}, {.attributes = attributes, .outputs = 2});
-          if (std::string(mode) == "cubic") continue;  // of an infinite position no weight is known
+          if (std::string(mode) == "cubic") continue;  // the weights of an infinite position are undefined
           for (const HostTensor& gradient : gradients)
             for (const double value : gradient.values()) CHECK(std::isfinite(value));
         }

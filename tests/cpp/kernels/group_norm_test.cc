@@ -34,7 +34,7 @@ TEST_CASE("group norm with SiLU in place matches a double reference for any numb
         const int64_t channel = (row * n + i) / spatial % channels;
         const double g = (before[row * n + i] - mean) * rstd * weight[channel] + bias[channel];
         const double expected = g / (1.0 + std::exp(-g));
-        // The mean is rounded to float32, and rstd magnifies that.
+        // The mean is rounded to float32, and rstd magnifies the error.
         if (!(std::fabs(out[0][row * n + i] - expected) <= 5e-6 + rstd * 0x1p-22))
           FAIL_CHECK(out[0][row * n + i], " != ", expected);
       }

@@ -1,4 +1,4 @@
-// The kernels behind torch's operators on rows by index: what hostile indices, shapes and attributes meet.
+// The kernels behind torch's operators on indexed rows: hostile indices, shapes and attributes.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -132,7 +132,7 @@ TEST_CASE("unique: runs of equal rows") {
   const std::vector<HostTensor> as_they_are =
       RunOp("npu.aten::UniqueRuns", {rows}, {.attributes = {{"sorted", int64_t{0}}}, .outputs = 2});
   CHECK(as_they_are[1].values() == std::vector<double>{1, 1, 1, 1});
-  // Of single numbers: equals keep their order, and what is no number is last and equals nothing.
+  // Rows of one element: ties keep their order, NaN is last and compares unequal to itself.
   const HostTensor numbers = HostTensor::From(DType::kFloat16, {6, 1}, {NAN, 2, -1, 2, NAN, -0.0});
   const std::vector<HostTensor> runs = RunOp("npu.aten::UniqueRuns", {numbers}, {.outputs = 2});
   CHECK(runs[0].values() == std::vector<double>{2, 5, 1, 3, 0, 4});
@@ -164,7 +164,7 @@ TEST_CASE("embedding bag: bad offsets and indices are refused") {
   CHECK(open[1].values() == std::vector<double>{0, 0, 1});
   CHECK(open[2].values() == std::vector<double>{2, 1});
   CHECK(open[3].shape() == Shape{0, 2});
-  CHECK(run({0, 2, 1}, {0, 2}, 1)[1].values() == std::vector<double>{0, 0, -1});  // the last belongs to no bag
+  CHECK(run({0, 2, 1}, {0, 2}, 1)[1].values() == std::vector<double>{0, 0, -1});  // the last index belongs to no bag
   const auto refused = [&](std::vector<int64_t> indices, std::vector<int64_t> offsets, const std::string& message) {
     Refused(type, {weight, Int64s(indices), Int64s(offsets)}, {.outputs = 4}, "[embedding_bag] " + message);
   };

@@ -42,7 +42,7 @@ TEST_CASE("caches are updated in place if they alias the outputs, and copied oth
   CHECK(apart.k_cache.values() == k_before);
   CHECK(b[0].data<void>() == together.k_cache.data<void>());
   for (size_t i = 0; i < 4; ++i) CHECK(a[i].values() == b[i].values());
-  // Rows 7 and 2 are new, the token with index -1 is nowhere.
+  // Rows 7 and 2 are written, the token with index -1 is skipped.
   for (int64_t row = 0; row < kBlocks * kBlock; ++row) {
     const int64_t token = row == 7 ? 0 : row == 2 ? 2 : -1;
     for (int64_t i = 0; i < kRope; ++i)

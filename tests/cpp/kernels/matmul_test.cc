@@ -70,7 +70,7 @@ TEST_CASE("MatMul follows numpy's rules for every rank and broadcast") {
       CAPTURE(NameOf(dtype));
       CAPTURE(c.a);
       CAPTURE(c.b);
-      // Small whole numbers: exact sums in every type but the 16-bit floats, which round them once.
+      // Small integers: exact sums in every type except the 16-bit floats, which round them once.
       const double low = dtype == DType::kUInt32 || dtype == DType::kUInt64 ? 0.0 : -4.0;
       HostTensor a = HostTensor::Random(DType::kInt32, c.a, 1, low, 5.0),
                  b = HostTensor::Random(DType::kInt32, c.b, 2, low, 5.0);

@@ -40,7 +40,7 @@ TEST_CASE("reduce: every subset of axes of random shapes") {
       const HostTensor axes_input = HostTensor::Of<int64_t>(Shape{static_cast<int64_t>(axes.size())}, axes);
       const HostTensor y = RunOp("ReduceSum", {x, axes_input})[0];
       CHECK(y.shape() == expected_shape);
-      // One rounding to float16 of sums below 2^7; float32 sums are better still.
+      // One rounding to float16 of sums below 2^7; float32 sums are more accurate.
       for (size_t i = 0; i < sums.size(); ++i) CHECK(std::fabs(y[static_cast<int64_t>(i)] - sums[i]) <= 0x1p-5);
     }
   }

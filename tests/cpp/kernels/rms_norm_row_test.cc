@@ -20,10 +20,10 @@ std::vector<T> Random(int64_t n, double scale, unsigned seed) {
 }
 
 // This file is compiled without vectorisation, so a block of 256 squares is summed in sequence: rounding errors of up
-// to half an ulp that add like a random walk, 16 of them, of which the root keeps half.
+// to half an ulp add like a random walk to 16 of them, which the root halves.
 constexpr double kRstdError = 16 * 0x1p-24;
 
-// The largest |y - expected| allowed: that of rstd, two products, and half an ulp of T at the result.
+// The max |y - expected| allowed: that of rstd, two products, and half an ulp of T at the result.
 template <class T>
 double Tolerance(double expected) {
   const double half_ulp = std::is_same_v<T, Float16> ? 0x1p-11 : std::is_same_v<T, BFloat16> ? 0x1p-8 : 0x1p-24;

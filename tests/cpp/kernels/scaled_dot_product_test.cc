@@ -1,5 +1,5 @@
-// The kernels behind torch's scaled_dot_product_attention: gradients against differences of a plain forward pass in
-// double, and what must be refused.
+// The kernels behind torch's scaled_dot_product_attention: gradients against finite differences of a naive forward
+// pass in double, and refused arguments.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr double kScale = 0.4;
 
 using Numbers = std::vector<double>;
 
-// Sum of the weighted outputs; the causal triangle begins at the top left.
+// Sum of the weighted outputs; the causal mask is aligned to the top left.
 double Loss(const Numbers& q, const Numbers& k, const Numbers& v, const Numbers& bias, const Numbers& weight,
             bool causal) {
   double loss = 0;

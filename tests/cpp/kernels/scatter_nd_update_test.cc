@@ -54,13 +54,13 @@ TEST_CASE("an out-of-range index is refused before the first write") {
           std::string::npos);
     CHECK(self.values() == before);
   }
-  // The device is usable afterwards.
+  // The device stays usable.
   RunOp(kType, {self, HostTensor::Of<int64_t>({3, 1}, {0, 1, 5}), updates}, {.alias = {{0, 0}}});
   CHECK(self[23] == updates[11]);
 }
 
 TEST_CASE("indices that alias the overwritten tensor cannot redirect a write") {
-  // Every slice is overwritten with numbers that would be wild as indices.
+  // Every slice is overwritten with values that are out of range as indices.
   HostTensor self = HostTensor::Of<int64_t>({4, 1}, {3, 2, 1, 0});
   const HostTensor wild = HostTensor::Of<int64_t>({4, 1}, {1LL << 40, 1LL << 41, 1LL << 42, 1LL << 43});
   RunOp(kType, {self, self, wild}, {.alias = {{0, 0}}});

@@ -1,4 +1,4 @@
-// Softmax and npu_scaled_masked_softmax against plain loops in double.
+// Softmax and npu_scaled_masked_softmax against a naive reference in double.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// float32: the last bits of a sum; the 16-bit types round a result of at most 1 once.
+// float32: the last bits of a sum; 16-bit types round a result of at most 1 once.
 double ToleranceOf(DType dtype) { return dtype == DType::kFloat32 ? 1e-6 : dtype == DType::kFloat16 ? 5e-4 : 4e-3; }
 
 // Over the middle one of three axes.

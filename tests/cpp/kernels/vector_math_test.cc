@@ -13,7 +13,7 @@ namespace {
 
 using namespace npu;
 
-// |got - expected| in units in the last place of a float near `expected`.
+// |got - expected| in ulp of a float near `expected`.
 double UlpError(double expected, float got) {
   if (std::isnan(expected) || std::isnan(got)) return std::isnan(expected) && std::isnan(got) ? 0.0 : HUGE_VAL;
   const float rounded = static_cast<float>(expected);
@@ -23,7 +23,7 @@ double UlpError(double expected, float got) {
   return std::fabs(got - expected) / std::ldexp(1.0, std::max(exponent, -125) - 24);
 }
 
-// The largest error over floats spread evenly over the bit patterns, NaN and infinities among them.
+// The max error over floats spaced evenly over the bit patterns, including NaN and infinities.
 template <class F, class G, class In>
 double LargestError(F f, G exact, In in) {
   double largest = 0;

@@ -1,4 +1,4 @@
-// What PYTORCH_NPU_ALLOC_CONF and the pool, history and plug functions of the allocator promise.
+// PYTORCH_NPU_ALLOC_CONF, private pools, history and pluggable allocators.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -54,11 +54,11 @@ TEST_CASE("blocks above max_split_size are not split, and are counted") {
   CHECK(c.a.Stats().oversize_segments.current == 1);
   c.a.Free(big);
   CHECK(c.a.Stats().oversize_allocations.current == 0);
-  void* small = c.Get(30 * kMiB);  // may not eat into the free block of 100
+  void* small = c.Get(30 * kMiB);  // must not split the free block of 100
   CHECK(c.reserved() == 130 * kMiB);
   CHECK(c.Get(90 * kMiB) == big);  // differs by less than max_non_split_rounding
   c.a.Free(small);
-  CHECK(c.Get(20 * kMiB) == small);  // below the limit blocks are cut as ever
+  CHECK(c.Get(20 * kMiB) == small);  // below the limit blocks are split
   c.a.EmptyCache();
   CHECK(c.a.Stats().oversize_segments.current == 1);
 }
@@ -69,7 +69,7 @@ TEST_CASE("garbage collection frees the oldest cached blocks before allocating f
   void* second = c.Get(32 * kMiB);
   c.a.Free(first);
   c.a.Free(second);
-  void* third = c.Get(60 * kMiB);  // 122 MiB would be above 100: one segment goes
+  void* third = c.Get(60 * kMiB);  // 122 MiB would be above 100: one segment is released
   CHECK(c.reserved() == 92 * kMiB);
   CHECK(c.Get(32 * kMiB) == second);
   CHECK(c.a.Stats().num_alloc_retries == 0);
@@ -102,14 +102,14 @@ TEST_CASE("expandable segments grow in place and release their free tail") {
   for (size_t i = 1; i < blocks.size(); ++i) CHECK(blocks[i] == blocks[i - 1] + 30 * kMiB);
   CHECK(c.a.Snapshot().front().expandable);
   for (size_t i = 2; i < blocks.size(); ++i) c.a.Free(blocks[i]);
-  void* joined = c.Get(110 * kMiB);  // no free block of a fixed segment would hold it
+  void* joined = c.Get(110 * kMiB);  // larger than any free block of a fixed segment
   CHECK(joined == blocks[2]);
   c.a.Free(joined);
   c.a.TrimExpandableSegments();
   CHECK(c.reserved() == 60 * kMiB);
   CHECK(test::ReadByte(*c.backend, blocks[1]) == 1);
   CHECK(c.a.Stats().num_device_free == 1);
-  c.a.Free(c.Get(1000));  // small blocks have a segment of their own
+  c.a.Free(c.Get(1000));  // small blocks have a separate segment
   CHECK(c.a.Stats().segment.all.current == 2);
   c.a.Free(blocks[0]);
   c.a.Free(blocks[1]);
@@ -274,7 +274,7 @@ TEST_CASE("a pluggable allocator serves every request, frees in stream order, an
                         p[999] = 1;
                       }));
     a.Free(p);
-    CHECK(calls.size() == 1);  // the write is still to come
+    CHECK(calls.size() == 1);  // the write is still pending
   }
   t.stream().Synchronize();
   CHECK(calls == std::vector<std::string>{"alloc 1000 on 0", "free 1000"});

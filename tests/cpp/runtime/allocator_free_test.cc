@@ -1,4 +1,4 @@
-// Freeing never throws, never waits, and loses nothing, whatever the streams do meanwhile.
+// Freeing never throws, waits or leaks, regardless of concurrent work on the streams.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -101,7 +101,7 @@ TEST_CASE("a pluggable block whose free cannot be launched is freed later") {
   gate.Open();
   device.default_stream().Synchronize();
   CHECK(plugged.freed == 0);
-  CHECK(a.Stats().reserved_bytes.all.current == 0);  // who asks tries again
+  CHECK(a.Stats().reserved_bytes.all.current == 0);  // the query retries the free
   CHECK(plugged.freed == 1000);
 }
 
@@ -204,7 +204,7 @@ TEST_CASE("a private pool is destroyed without waiting, its memory once its stre
   const auto side = t.device.CreateStream();
   Gate gate;
   OpenAtExit open{gate};
-  a.Free(a.Allocate(30 * kMiB, *side));  // a cached block of a blocked stream, which is nobody's concern
+  a.Free(a.Allocate(30 * kMiB, *side));  // a cached block of a blocked stream, unrelated to the pool
   const PoolId id{0, 22};
   a.RetainPool(id);
   a.BeginPool(id, TakesPart);
@@ -212,7 +212,7 @@ TEST_CASE("a private pool is destroyed without waiting, its memory once its stre
   void* live = a.Allocate(14 * kMiB, t.stream());
   side->Launch("user", Task([&, used] {
                  gate.Wait();
-                 used[0] = used[12 * kMiB - 1] = 1;  // a fault if the memory went away
+                 used[0] = used[12 * kMiB - 1] = 1;  // faults if the memory was released
                }));
   a.Free(used);
   a.EndPool(id);
@@ -290,7 +290,7 @@ TEST_CASE("in an open private pool a block used by another stream is reclaimed w
   a.RetainPool(id);
   a.BeginPool(id, TakesPart);
   void* p = a.Allocate(15 * kMiB, t.stream());
-  a.RecordStream(p, *side);  // both streams are idle, as in a capture: what they will do is only written down
+  a.RecordStream(p, *side);  // both streams are idle, as in a capture, which only records work
   a.Free(p);
   void* q = a.Allocate(15 * kMiB, t.stream());
   CHECK(q != p);
@@ -310,7 +310,7 @@ TEST_CASE("in a forked child frees do nothing and other calls report why they fa
   void* p = a.Allocate(1000, t.stream());
   const auto side = t.device.CreateStream();
   a.RecordStream(p, *side);
-  // A thread that the child does not have holds the allocator's lock.
+  // A thread that does not exist in the child holds the allocator's lock.
   Gate gate;
   OpenAtExit open{gate};
   std::atomic<bool> locked{false};

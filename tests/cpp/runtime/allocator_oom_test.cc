@@ -76,14 +76,14 @@ TEST_CASE("memory cached by another idle stream is used before a request fails")
   TestDevice t(64 * kMiB);
   CachingAllocator& a = t.allocator();
   const auto other = t.device.CreateStream();
-  // A segment of the other stream of which a part stays in use, so that it cannot go back as a whole.
+  // A segment of the other stream that stays partly in use, so that it cannot be released as a whole.
   void* keep = a.Allocate(11 * kMiB, *other);
   a.Free(a.Allocate(40 * kMiB, *other));
   void* part = a.Allocate(2 * kMiB, *other);
   bool ran = false;
   other->Launch("op", [&] { ran = true; });
   void* mine = a.Allocate(30 * kMiB, t.stream());
-  CHECK(ran);  // it was waited for
+  CHECK(ran);  // the allocation waited for it
   for (void* p : {keep, part, mine}) a.Free(p);
 }
 

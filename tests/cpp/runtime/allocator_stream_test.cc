@@ -22,7 +22,7 @@ using test::TestDevice;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// A block that was freed while its stream, whose queue stands at the gate, still uses it.
+// A block that was freed while its stream, blocked at the gate, still uses it.
 void* FreedInUse(TestDevice& t, Gate& gate) {
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());
   t.stream().Launch("user", [&] { gate.Wait(); });
@@ -39,7 +39,7 @@ TEST_CASE("a block freed while its stream is busy is reused immediately by that 
   OpenAtExit open{gate};
   void* p = FreedInUse(t, gate);
   CHECK(t.allocator().Allocate(15 * kMiB, *other) != p);
-  CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);  // ordered behind its former use
+  CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);  // ordered after its former use
   gate.Open();
 }
 
@@ -51,12 +51,12 @@ TEST_CASE("a block used by another stream is reused only after that stream has p
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());
   reader->Launch("reader", [&] { gate.Wait(); });
   t.allocator().RecordStream(p, *reader);
-  t.allocator().RecordStream(p, *reader);     // twice is once
+  t.allocator().RecordStream(p, *reader);     // has no further effect
   t.allocator().RecordStream(p, t.stream());  // its own stream needs no event
   t.allocator().Free(p);
   AllocatorStats s = t.allocator().Stats();
   CHECK(s.allocated_bytes.all.current == 0);
-  CHECK(s.active_bytes.all.current == 15 * kMiB + kMiB);  // a rest of 1 MiB is not split off a 16 MiB segment
+  CHECK(s.active_bytes.all.current == 15 * kMiB + kMiB);  // a remainder of 1 MiB is not split off a 16 MiB segment
   void* q = t.allocator().Allocate(15 * kMiB, t.stream());
   CHECK(q != p);
   CHECK_THROWS_AS(t.allocator().CheckedFree(p), Error);
@@ -128,7 +128,7 @@ TEST_CASE("sharing one stream's blocks leaves those of other streams private") {
   void* p = t.allocator().Allocate(15 * kMiB, *other);
   other->Launch("user", [&] { gate.Wait(); });
   t.allocator().Free(p);
-  t.allocator().ShareFreeBlocks(t.stream());  // does not wait for the other
+  t.allocator().ShareFreeBlocks(t.stream());  // does not wait for the other stream
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) != p);
   gate.Open();
 }
@@ -165,7 +165,7 @@ TEST_CASE("empty_cache waits for the work that still uses freed memory") {
   auto* p = static_cast<char*>(t.allocator().Allocate(30 * kMiB, t.stream()));
   t.stream().Launch("writer", [&] {
     gate.Wait();
-    std::memset(p, 1, 30 * kMiB);  // a fault if the memory went away
+    std::memset(p, 1, 30 * kMiB);  // faults if the memory was released
   });
   t.allocator().Free(p);
   std::thread opener([&] {
@@ -228,7 +228,7 @@ TEST_CASE("eight threads on three streams never share a block, and all memory is
         const auto tag = static_cast<unsigned char>(random());
         try {
           auto* data = static_cast<unsigned char*>(t.allocator().Allocate(bytes, stream));
-          // In stream order: mark both ends, and find the marks again later in the same stream.
+          // In stream order: mark both ends, and check the marks later on the same stream.
           stream.Launch("write", [=] { data[0] = data[bytes - 1] = tag; });
           stream.Launch("check", [=, &torn] { torn += data[0] != tag || data[bytes - 1] != tag; });
           if (random() % 4 == 0) {

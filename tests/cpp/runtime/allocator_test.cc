@@ -19,7 +19,7 @@ using test::TestDevice;
 constexpr size_t kKiB = size_t{1} << 10;
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What must hold whenever nothing is allocated and no event is pending.
+// Invariants whenever nothing is allocated and no event is pending.
 void CheckIdle(const AllocatorStats& s) {
   for (const PoolCounters* counters : {&s.allocation, &s.active, &s.allocated_bytes, &s.active_bytes,
                                        &s.requested_bytes, &s.inactive_split, &s.inactive_split_bytes}) {
@@ -96,7 +96,7 @@ TEST_CASE("neighbouring blocks merge, in any order of frees") {
     CHECK(a.Stats().segment.all.current == 1);
     for (size_t i : order) a.Free(blocks[i]);
     CheckIdle(a.Stats());
-    a.EmptyCache();  // only a segment in one piece can go
+    a.EmptyCache();  // only an unfragmented segment can be released
     CHECK(a.Stats().reserved_bytes.all.current == 0);
     CHECK(a.Stats().segment.all.current == 0);
   }
@@ -111,7 +111,7 @@ TEST_CASE("a fragmented segment can be used whole again after frees") {
   for (size_t i = 0; i < blocks.size(); i += 2) a.Free(blocks[i]);
   CHECK(a.Stats().inactive_split.all.current == 2048);
   CHECK(a.Stats().inactive_split_bytes.all.current == kMiB);
-  void* large = a.Allocate(kKiB, t.stream());  // no fragment holds it
+  void* large = a.Allocate(kKiB, t.stream());  // larger than any fragment
   CHECK(a.Stats().segment.all.current == 2);
   for (size_t i = 1; i < blocks.size(); i += 2) a.Free(blocks[i]);
   a.Free(large);

@@ -1,4 +1,4 @@
-// Without caching: the same counters, limits and order as with it; and blocks by their addresses in both.
+// Without caching: the same counters, limits and order as with it; and look-up of blocks by address in both modes.
 #include <doctest/doctest.h>
 
 #include <stdexcept>
@@ -110,13 +110,13 @@ TEST_CASE("without caching memory is retained until every stream that uses it ha
   u.a.RecordStream(p, *side);
   side->Launch("after record_stream", Task([&, p] {
                  gate.Wait();
-                 p[0] = p[20 * kMiB - 1] = 1;  // a fault if the memory went away
+                 p[0] = p[20 * kMiB - 1] = 1;  // faults if the memory was released
                }));
   u.stream.Launch("user", Task([&, q] {
                     gate.Wait();
                     q[0] = q[10 * kMiB - 1] = 1;
                   }));
-  u.a.EraseStream(q, u.stream);  // of its own stream there is nothing to take back
+  u.a.EraseStream(q, u.stream);  // its own stream is never recorded
   u.a.Free(p);
   u.a.Free(q);
   CHECK(u.a.Stats().allocated_bytes.all.current == 0);

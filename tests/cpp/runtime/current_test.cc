@@ -45,7 +45,7 @@ TEST_CASE("a launch on a sync launch stream returns when its work is done; its e
   CHECK(ran);
   stream.Launch("fail", Task([] { throw std::runtime_error("no"); }));
   CHECK_THROWS_WITH(stream.Query(), "[fail] no");
-  stream.Synchronize();  // told
+  stream.Synchronize();  // the error was already reported
 }
 
 TEST_CASE("a live stream is found by its address") {

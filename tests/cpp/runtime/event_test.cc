@@ -80,14 +80,14 @@ TEST_CASE("a wait refers to the latest record before it, not to later ones") {
   event.Record(t.stream());
   consumer->Wait(event);
   consumer->Launch("consume", [&] { consumed = true; });
-  event.Record(*second);  // completes at once, and must not release the consumer
+  event.Record(*second);  // completes immediately, and must not release the consumer
   second->Synchronize();
   CHECK(event.Query());
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   CHECK_FALSE(consumed);
 
   second->Launch("second", [&] { second_gate.Wait(); });
-  event.Record(*second);  // does not complete, and must not hold the consumer
+  event.Record(*second);  // does not complete, and must not block the consumer
   first_gate.Open();
   consumer->Synchronize();
   CHECK(consumed);

@@ -1,5 +1,5 @@
-// Every call of the backend fails once in turn, in everything that the runtime does: an error each time, then the same
-// works again, and nothing is left behind.
+// Every backend call fails once in turn, in scenarios that cover the runtime: each time there is an error, the same
+// scenario then succeeds, and nothing leaks.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -36,19 +36,19 @@ struct FaultyDevice {
   std::unique_ptr<Device> device;
 };
 
-// One pass through a scenario, and whether a failure in it may have gone unnoticed.
+// One pass through a scenario, and whether a failure in it may have stayed unreported.
 class Trial {
  public:
   explicit Trial(FaultyDevice& t) : faults(t.faults), device(*t.device) {}
 
-  // For calls that may do without what failed.
+  // For calls that may tolerate a failure.
   template <class F>
   void Lenient(F&& f) {
     const int64_t before = faults.failed();
     f();
     unnoticed |= faults.failed() != before;
   }
-  // For what has nobody to tell: destructors and frees.
+  // For calls that cannot report a failure: destructors and frees.
   template <class F>
   void Quiet(F&& f) {
     Lenient([&] { CHECK_NOTHROW(f()); });
@@ -81,7 +81,7 @@ void CheckNothingIsLeft(FaultyDevice& t) {
   for (const auto& [kind, count] : t.faults.held()) CHECK_MESSAGE(count == 0, kind);
 }
 
-// An allocation is tried again after memory was set free, so it fails only with a few in a row.
+// An allocation is retried after memory was freed, so it fails only after several consecutive failures.
 int64_t TimesToFail(const std::string& call) {
   return call == "AllocDevice" || call == "AllocPinned" || call == "MapDevice" || call == "ReserveAddresses" ? 4 : 1;
 }
@@ -105,7 +105,7 @@ void FailInTurn(const std::string& call, int64_t nth, const AllocatorSettings& s
   trial.Quiet([&] { FinishRetirements(t.faults); });
   if (t.faults.Disarm() > 0) CHECK((told || trial.unnoticed));
   try {
-    t.device->Synchronize();  // tells of work that failed behind the call that was told of
+    t.device->Synchronize();  // reports work that failed after the reported call
   } catch (const Error&) {
     CHECK(told);
   }
@@ -429,7 +429,7 @@ TEST_CASE("faults: a device that is stopped and started again") {
     t.device.Stop();
     CHECK_THROWS_AS(stream->Launch("op", [] {}), Error);
     try {
-      t.Lenient([&] { t.device.Restart(); });  // it waits for work that failed, as it was stopped
+      t.Lenient([&] { t.device.Restart(); });  // it waits for work that failed because the device was stopped
     } catch (const Error&) {
       CHECK(t.device.stopped());
       t.device.Restart();

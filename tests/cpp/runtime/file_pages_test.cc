@@ -17,12 +17,12 @@ namespace {
 
 constexpr size_t kPages = 64;
 
-// Memory of so many pages, every byte `content`, all of them resident.
+// Memory of kPages resident pages, filled with `content`.
 class Mapping {
  public:
   explicit Mapping(char content, const std::string& file = {}) {
     const int fd = file.empty() ? -1 : open(file.c_str(), O_RDONLY);
-    // Between pages that nobody may touch, so that smaps has it by itself.
+    // Between inaccessible pages, so that it is a separate entry in smaps.
     void* around = mmap(nullptr, bytes() + 2 * page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(around != MAP_FAILED);
     data_ = static_cast<char*>(around) + page();

@@ -26,7 +26,7 @@ using Setting = test::DeviceWithSideStream;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A task that waits for `flag`, but not for ever.
+// A task that waits for `flag` with a timeout.
 Task Expect(const std::atomic<bool>& flag) {
   return Task([&flag] {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);

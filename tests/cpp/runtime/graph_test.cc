@@ -36,7 +36,7 @@ TEST_CASE("graph: captured launches run only at replays, in order, once per repl
   CHECK(Graph::IsCapturing(*t.side));
   CHECK_FALSE(Graph::IsCapturing(t.stream()));
   for (int i = 0; i < 3; ++i) t.side->Launch("append", Append(log, i));
-  t.stream().Launch("outside", Append(log, 100));  // other streams go on as ever
+  t.stream().Launch("outside", Append(log, 100));  // other streams run normally
   t.stream().Synchronize();
   CHECK(log == std::vector<int>{100});
   graph.CaptureEnd(*t.side);
@@ -74,7 +74,7 @@ TEST_CASE("graph: captured memory is private to its pool, and a replay allocates
   void* scratch = a.Allocate(3 * kMiB, *t.side);
   a.Free(scratch);
   void* again = a.Allocate(3 * kMiB, *t.side);
-  CHECK(again == scratch);  // in order, as without a capture
+  CHECK(again == scratch);  // reused in stream order, as without a capture
   a.Free(again);
   void* elsewhere = a.Allocate(3 * kMiB, t.stream());
   graph.CaptureEnd(*t.side);
@@ -170,7 +170,7 @@ TEST_CASE("graph: misuse of capture is reported") {
   graph.Reset();
   graph.Reset();
   graph.CaptureBegin(*t.side);
-  graph.Reset();  // in the middle of a capture
+  graph.Reset();  // during a capture
   CHECK_FALSE(Graph::IsCapturing(*t.side));
 }
 

@@ -1,4 +1,5 @@
-// Device memory that only the device may touch: the null backend's, and the host backend's with ORT_NPU_GUARD_MEMORY=1.
+// Device memory that only the device may access: the null backend's, and the host backend's with
+// ORT_NPU_GUARD_MEMORY=1.
 #include <doctest/doctest.h>
 #include <signal.h>
 

@@ -11,7 +11,7 @@
 namespace npu {
 namespace {
 
-// A tree of files such as the kernel shows.
+// A file tree like the kernel's /proc and /sys.
 class FakeMachine {
  public:
   FakeMachine() { Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"); }
@@ -70,8 +70,8 @@ TEST_CASE("version 1 control groups") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "4:memory:/job\n2:cpuacct,cpu:/job\n1:name=systemd:/\n");
   machine.Write("cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
-  machine.Write("cgroup/memory/job/memory.usage_in_bytes", "2147483648\n");       // already above: nothing is left
-  machine.Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // what "no limit" looks like
+  machine.Write("cgroup/memory/job/memory.usage_in_bytes", "2147483648\n");       // above the limit: no memory is left
+  machine.Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // the kernel's value for "no limit"
   machine.Write("cgroup/cpu/job/cpu.cfs_quota_us", "100000\n");
   machine.Write("cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
   CHECK(UsableMemory(machine.files()) == kGiB);

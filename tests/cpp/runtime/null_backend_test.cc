@@ -1,4 +1,4 @@
-// ORT_NPU_BACKEND=null: everything but the work itself is as on the host backend.
+// ORT_NPU_BACKEND=null: everything except the work itself behaves as on the host backend.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -72,7 +72,7 @@ TEST_CASE("null: launches and copies complete in order and do nothing") { Expect
 TEST_CASE("child null: order" * doctest::skip()) {
   Device& device = NullDevice();
   const auto first = device.CreateStream(), second = device.CreateStream();
-  std::vector<int> log;  // callbacks of both, which the events order
+  std::vector<int> log;  // callbacks of both streams, ordered by the events
   Event between(device.backend()), done(device.backend());
   for (int round = 0; round < 50; ++round) {
     first->Launch("kernel", [] {});

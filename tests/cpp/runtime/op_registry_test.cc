@@ -33,7 +33,7 @@ OpDef WithKernel(OpDef def) {
   return def;
 }
 
-// What the first look-up says about these registrations.
+// The error of the first look-up after these registrations.
 std::string Problem(void (*registrations)(OpRegistry&)) {
   OpRegistry registry([] {});
   registrations(registry);

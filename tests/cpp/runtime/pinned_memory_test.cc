@@ -74,7 +74,7 @@ TEST_CASE("the pinned cache is bounded: the oldest block is evicted, an oversize
   char* small = t.Allocate(kMiB);
   char* large = t.Allocate(4 * kMiB);
   char* huge = t.Allocate(4 * kMiB + 1);
-  CHECK(t.memory.Stats().bytes.current == static_cast<int64_t>(9 * kMiB + 1));  // the greatest is not rounded
+  CHECK(t.memory.Stats().bytes.current == static_cast<int64_t>(9 * kMiB + 1));  // the oversized block is not rounded up
   t.memory.Free(huge);
   CHECK(t.memory.Stats().bytes.current == static_cast<int64_t>(5 * kMiB));
   t.memory.Free(small);
@@ -95,7 +95,7 @@ TEST_CASE("any address within pinned memory is found, and no other") {
   CHECK_FALSE(t.memory.Contains(p - 1));
   CHECK_FALSE(t.memory.Contains(&elsewhere));
   CHECK_FALSE(t.memory.RecordUse(&elsewhere, t.stream()));
-  t.memory.Free(&elsewhere);  // not ours: left alone
+  t.memory.Free(&elsewhere);  // not a pinned block: ignored
   t.memory.Free(nullptr);
   t.memory.Free(p);
   CHECK_FALSE(t.memory.Contains(p));
@@ -146,7 +146,7 @@ TEST_CASE("a later use on the same stream counts, and a blocked stream delays on
   OpenAtExit open{gate};
   char* held = t.Allocate(kMiB);
   char* other = t.Allocate(kMiB);
-  CHECK(t.memory.RecordUse(held, *side));  // passed at once
+  CHECK(t.memory.RecordUse(held, *side));  // already passed
   side->Synchronize();
   side->Launch("user", [&] { gate.Wait(); });
   CHECK(t.memory.RecordUse(held, *side));

@@ -1,4 +1,4 @@
-// Who is told of a failure, and what runs again when: docs/decisions/0012.
+// Which call reports a failure, and when a stream runs again: docs/decisions/0012.
 #include "ep/runtime/status.h"
 
 #include <doctest/doctest.h>
@@ -43,8 +43,8 @@ TEST_CASE("status: an event after a failure reports it to every caller, every ti
   CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");
   OnAnotherThread([&] { CHECK_THROWS_WITH(event.Synchronize(), "[bad] no"); });
   CHECK_THROWS_WITH(event.Query(), "[bad] no");
-  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");  // it stays for the stream
-  CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");       // and for the record, whatever came after
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");  // still pending on the stream
+  CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");       // and for this record, regardless of later work
   event.Record(t.stream());
   event.Synchronize();
 }
@@ -93,7 +93,7 @@ TEST_CASE("status: a wait by a thread that launched nothing does not clear the e
   t.stream().Launch("op", [&] { ran = true; });
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
   CHECK_FALSE(ran);
-  OnAnotherThread([&] { t.stream().Synchronize(); });  // told, so there is nothing left
+  OnAnotherThread([&] { t.stream().Synchronize(); });  // already reported
   t.stream().Synchronize();
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("status: errors of a thread that launches for others are reported to t
     step.notify_all();
     step.wait(1);
     bool ran = false;
-    t.stream().Launch("op", [&] { ran = true; });  // it is not told itself
+    t.stream().Launch("op", [&] { ran = true; });  // does not get the error itself
     t.stream().Synchronize();
     CHECK(ran);
   });
@@ -253,7 +253,7 @@ TEST_CASE("status: an external event recorded after a failure fails its waiter i
   event.Wait(*other);
   CHECK_THROWS_WITH(other->Synchronize(), "[bad] no");
   CHECK_THROWS_AS(t.stream().Synchronize(), Error);
-  event.Wait(*other);  // the record was taken by the wait that failed
+  event.Wait(*other);  // the failed wait has consumed the record
   Event passed(*t.backend);
   passed.Record(*other);
   CHECK_FALSE(passed.Query());
@@ -292,7 +292,7 @@ TEST_CASE("status: a thread's next work follows, and inherits failures of, work 
   Outstanding::Add(t.device, end);
   bool behind = false;
   t.stream().Launch("op", [&] { behind = done; });
-  OnAnotherThread([&] {  // nobody else is held up
+  OnAnotherThread([&] {  // other threads are not blocked
     bool ran = false;
     const auto free = t.device.CreateStream();
     free->Launch("op", [&] { ran = true; });
@@ -341,10 +341,10 @@ TEST_CASE("status: a late report of a failure does not affect later work") {
   users.BeforeWork();
   users.AfterFailure(status, resume);
   CHECK(resumed == 1);
-  OnAnotherThread([&] { users.AfterFailure(status, resume); });  // it saw the failure before, and was slow
+  OnAnotherThread([&] { users.AfterFailure(status, resume); });  // a late report of the same failure
   CHECK(resumed == 1);
 
-  const Status again = Arrival(*status);  // the same failure can come to a stream twice
+  const Status again = Arrival(*status);  // the same failure can reach a stream twice
   users.BeforeWork();
   users.AfterFailure(again, resume);
   CHECK(resumed == 2);
@@ -361,7 +361,7 @@ TEST_CASE("status: a wait reports failures of its stream and of work the thread 
     t.backend->EventRecord(ends.back()->handle(), runs.back()->handle());
     t.backend->StreamResume(runs.back()->handle(), nullptr);
   }
-  Break(t.stream());  // before the thread has left anything: later work would come behind it
+  Break(t.stream());  // before Outstanding::Add: later work would wait for those runs
   for (const auto& end : ends) Outstanding::Add(t.device, end);
   CHECK_THROWS_WITH(t.stream().Synchronize(),
                     "[bad] no; and on another stream: [run a] no; and on another stream: [run b] no");

@@ -17,7 +17,7 @@ using test::TestDevice;
 
 TEST_CASE("a failed task surfaces once, at the next synchronize, under its operator's name") {
   TestDevice t;
-  t.stream().Launch("npu_rms_norm", [] { throw std::runtime_error("expected 3, got 4"); });  // the launch is silent
+  t.stream().Launch("npu_rms_norm", [] { throw std::runtime_error("expected 3, got 4"); });  // does not throw
   try {
     t.stream().Synchronize();
     FAIL("expected the error of the task");
@@ -25,7 +25,7 @@ TEST_CASE("a failed task surfaces once, at the next synchronize, under its opera
     CHECK(e.code() == ErrorCode::kDeviceError);
     CHECK(e.what() == std::string("[npu_rms_norm] expected 3, got 4"));
   }
-  t.stream().Synchronize();  // silent: the error was told
+  t.stream().Synchronize();  // does not throw: the error was reported
   bool ran = false;
   t.stream().Launch("op", [&] { ran = true; });
   t.stream().Synchronize();

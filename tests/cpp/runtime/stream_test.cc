@@ -79,13 +79,13 @@ TEST_CASE("streams run concurrently") {
   OpenAtExit open{gate};
   t.stream().Launch("waits", [&] { gate.Wait(); });
   other->Launch("opens", [&] { gate.Open(); });
-  t.stream().Synchronize();  // would never return if the second stream waited for the first
+  t.stream().Synchronize();  // would deadlock if the second stream waited for the first
   other->Synchronize();
 }
 
 TEST_CASE("copies and fills run in stream order") {
   TestDevice t;
-  constexpr size_t kBytes = size_t{3} << 20;  // large enough to be split over the pool
+  constexpr size_t kBytes = size_t{3} << 20;  // large enough to be split between the pool's threads
   std::vector<unsigned char> source(kBytes), back(kBytes), middle(kBytes);
   for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<unsigned char>(i * 7 + i / 251);
   auto* device = static_cast<unsigned char*>(t.allocator().Allocate(kBytes, t.stream()));
@@ -98,7 +98,7 @@ TEST_CASE("copies and fills run in stream order") {
   t.stream().Memset(twin + 5, 0xab, 1000);
   t.stream().Copy(middle.data(), twin, kBytes, CopyKind::kDeviceToHost);
   t.stream().Copy(back.data(), middle.data(), kBytes, CopyKind::kHostToHost);
-  CHECK(back == std::vector<unsigned char>(kBytes));  // nothing may have happened yet
+  CHECK(back == std::vector<unsigned char>(kBytes));  // no copy may have run yet
   gate.Open();
   t.stream().Synchronize();
   std::memset(source.data() + 5, 0xab, 1000);
@@ -181,7 +181,7 @@ TEST_CASE("a producer waits when the stream's queue is full") {
   Gate gate;
   OpenAtExit open{gate};
   std::atomic<int> launched{0};
-  constexpr int kMany = 20000;  // more than may be pending
+  constexpr int kMany = 20000;  // exceeds the queue's capacity
   t.stream().Launch("gate", [&] { gate.Wait(); });
   std::thread producer([&] {
     for (int i = 0; i < kMany; ++i) {
@@ -254,7 +254,7 @@ TEST_CASE("ORT_NPU_LAUNCH_BLOCKING=1 makes launches synchronous") {
 TEST_CASE("child: exits with work running" * doctest::skip()) {
   Device& device = Runtime::Instance().device(0);
   static Gate never;
-  static const auto stream = device.CreateStream().release();  // as a session that is never closed
+  static const auto stream = device.CreateStream().release();  // like a session that is never closed
   device.default_stream().Launch("stuck", [] { never.Wait(); });
   stream->Launch("busy", [] { std::this_thread::sleep_for(std::chrono::hours(1)); });
   CHECK_FALSE(device.default_stream().Query());
@@ -282,7 +282,7 @@ TEST_CASE("child: a forked process gets an error and exits" * doctest::skip()) {
     }
     std::atomic<int> sum{0};
     ParallelFor(10, 1, [&](int64_t begin, int64_t end) { sum += static_cast<int>(end - begin); });
-    delete stream.release();  // must not wait for a thread that is not here
+    delete stream.release();  // must not wait for a thread that does not exist in the child
     _exit(refused && sum == 10 ? 0 : 1);
   }
   int status = 0;

@@ -1,5 +1,5 @@
-// A short form of the stress program (tests/stress), from a fixed seed: what each thread does is then the same in every
-// run, and only how the threads meet is not.
+// A short form of the stress program (tests/stress) with a fixed seed: each thread does the same in every run, only the
+// interleaving differs.
 #include "tests/stress/stress.h"
 
 #include <doctest/doctest.h>

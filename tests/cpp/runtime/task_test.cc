@@ -9,7 +9,7 @@
 namespace npu {
 namespace {
 
-// Counts how many copies of itself live.
+// Counts the live copies of itself.
 struct Counted {
   explicit Counted(int& live) : live_(&live) { ++*live_; }
   Counted(const Counted& o) : live_(o.live_) { ++*live_; }

@@ -1,5 +1,5 @@
-// Kernels that run at once share the pool's threads. Each case runs in a process of its own with as many threads as
-// it needs, whatever this machine has.
+// Concurrent kernels share the pool's threads. Each case runs in a separate process with the number of threads that it
+// needs, regardless of the machine.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ namespace {
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-// For what must come to pass at some time; reached only where it never does.
+// Waits for a condition; the deadline is reached only on failure.
 bool Eventually(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (!condition()) {
@@ -36,7 +36,7 @@ bool Eventually(const std::function<bool()>& condition) {
 
 void Pause() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
 
-// Threads that each start kernels of their own; `run` is told which of them it is.
+// Threads that each start their own kernels; `run` gets the thread's number.
 class Callers {
  public:
   Callers(int count, const std::function<void(int)>& run) {
@@ -52,7 +52,7 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// Kernels that each keep their own caller at work, and no other thread, until they are released.
+// Kernels that each occupy their calling thread, and no other, until they are released.
 class BusyCallers {
  public:
   explicit BusyCallers(int count)
@@ -192,7 +192,7 @@ TEST_CASE("child: eight concurrent callers" * doctest::skip()) {
     SetPoolDevice(self % 2);
     for (int round = 0; round < 1000; ++round) {
       std::vector<int> counts(kLength);
-      const int64_t length = 2 + (self * 131 + round * 17) % (kLength - 1);  // one alone would not nest
+      const int64_t length = 2 + (self * 131 + round * 17) % (kLength - 1);  // a single range would not nest
       const auto count = [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
           ParallelFor(2, 1, [&](int64_t b, int64_t e) { counts[static_cast<size_t>(i)] += static_cast<int>(e - b); });
@@ -259,7 +259,7 @@ TEST_CASE("child: a fork during kernels" * doctest::skip()) {
       for (int round = 0; round < 100; ++round) {
         ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
         PoolHelper helper;
-        if (helper.Help()) _exit(2);  // a range of the parent's
+        if (helper.Help()) _exit(2);  // a range of the parent process
       }
       _exit(sum == 10000 ? 0 : 1);
     }

@@ -73,7 +73,7 @@ TEST_CASE("the largest n does not overflow") {
 TEST_CASE("two threads take part when the pool has them") {
   if (NumThreads() < 2) return;
   std::atomic<int> arrived{0};
-  // Every range waits for a second thread: only a pool that really forks gets past.
+  // Every range waits for a second thread, so this passes only if the pool uses one.
   std::atomic<bool> both{false};
   ParallelFor(2, 1, [&](int64_t, int64_t) {
     ++arrived;
@@ -123,13 +123,13 @@ TEST_CASE("sleeping workers wake up again") {
 }
 
 TEST_CASE("a thread waiting for a kernel runs ranges of it in the default floating-point environment") {
-  if (NumThreads() < 2 || UsableCores() < 2) return;  // on one core nobody is there in time
+  if (NumThreads() < 2 || UsableCores() < 2) return;  // on one core the waiting thread is never in time
   test::TestDevice t;
   std::fesetround(FE_UPWARD);
   std::atomic<bool> helped{false};
   std::atomic<int> other_roundings{0};
   const auto waiter = std::this_thread::get_id();
-  // Whether the waiting thread is there in time is the scheduler's choice: now and then it must be.
+  // Whether the waiting thread is in time depends on the scheduler: it must be at least once.
   for (int i = 0; i < 50000 && !helped; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the workers fall asleep
     std::atomic<bool> waits{false};
