@@ -149,7 +149,7 @@ COMPARISONS = {
 @pytest.mark.parametrize("op", COMPARISONS)
 def test_comparison(op: str, dtype: str) -> None:
     if dtype == "bool" and op != "Equal":
-        pytest.skip("ONNX orders no bools")
+        pytest.skip("ONNX does not order bools")
     rng = np.random.default_rng(5)
     node = Node(op, [random(rng, dtype, 1), random(rng, dtype, 1)])
     for a_shape, b_shape in SHAPES:

@@ -100,7 +100,7 @@ def test_nan_and_infinities_propagate_like_the_reference(op: Op, dtype: str, i: 
 def test_magnitudes(op: Op, dtype: str, i: int, large: bool) -> None:
     """Sums of squares overflow float16, not float32, which exposes accumulation in float16."""
     if large and op.name in ATTENTION_BACKWARD:
-        pytest.skip("the statistics are those of other queries")
+        pytest.skip("the statistics belong to other queries")
     if large and op.name in ONLINE_SOFTMAX:
         return  # the order of two scores of 1e12 depends on their last bits
     factor = MAGNITUDES.get(dtype, (1, 1))[0 if large else 1]

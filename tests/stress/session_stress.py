@@ -94,7 +94,7 @@ class Worker:
             got = act()
         except Exception as error:
             if not bad or bad not in str(error):
-                raise Difference(f"expected {bad or 'a value'!r}, was told {error!r}") from error
+                raise Difference(f"expected {bad or 'a value'!r}, got {error!r}") from error
             return
         if bad:
             raise Difference(f"expected the error {bad!r}, got a value")
@@ -201,7 +201,7 @@ class Worker:
             stream.synchronize()
         except RuntimeError as error:
             if not bad or bad not in str(error):
-                raise Difference(f"a stream told of {error}, expected {bad!r}") from error
+                raise Difference(f"a stream raised {error}, expected {bad!r}") from error
 
     def captured(self) -> None:
         with torch.npu.device(self.device):

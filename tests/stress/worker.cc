@@ -115,7 +115,7 @@ void Worker::MustTell(const char* what, const std::vector<Fault>& faults, const 
   for (const Fault& fault : faults) expected += (expected.empty() ? "" : " | ") + fault;
   try {
     call();
-    if (!faults.empty()) Differ(what, " said nothing, expected: ", expected);
+    if (!faults.empty()) Differ(what, " did not throw, expected: ", expected);
   } catch (const Error& e) {
     const std::string text = e.what();
     const bool complete = std::all_of(faults.begin(), faults.end(),
@@ -129,7 +129,7 @@ void Worker::MustTell(const char* what, const std::vector<Fault>& faults, const 
 void Worker::MustRefuse(const char* what, const char* part, const std::function<void()>& call) {
   try {
     call();
-    Differ(what, " went through, expected a refusal with: ", part);
+    Differ(what, " succeeded, expected a refusal with: ", part);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kInvalidArgument || std::string(e.what()).find(part) == std::string::npos)
       Differ(what, " threw: ", e.what(), "\n  expected a refusal with: ", part);
@@ -177,10 +177,9 @@ void Worker::Launch(OwnStream& s, const char* op, Task task, Effect effect) {
   JoinDebts(s);
   ++s.queued;
   if (!s.failure.empty()) {
-    s.stream->Launch(
-        op, Task([&world = world_, number = number_, op, failure = s.failure] {
-          world.Differ(Concat("thread ", number, ": ", op, " ran behind work that failed with: ", failure));
-        }));
+    s.stream->Launch(op, Task([&world = world_, number = number_, op, failure = s.failure] {
+                       world.Differ(Concat("thread ", number, ": ", op, " ran after work that failed with: ", failure));
+                     }));
     return;
   }
   s.stream->Launch(op, std::move(task));

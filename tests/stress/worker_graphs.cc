@@ -47,7 +47,7 @@ void Worker::CaptureGraph() {
     whole = false;
     if (kind != CaptureMode::kGlobal || std::string(e.what()).find(kDisturbed) == std::string::npos)
       Differ("a capture threw: ", e.what());
-    if (captured->graph->captured()) Differ("a capture that failed left a graph");
+    if (captured->graph->captured()) Differ("a failed capture left a graph");
   }
   if (kind == CaptureMode::kGlobal) global.End();
   if (!whole) return;
@@ -147,7 +147,7 @@ void Worker::SpoilCapture() {
   const auto graph = std::make_shared<Graph>();
   const auto never = [&](Stream& stream) {
     stream.Launch("stress_never", Task([&world = world_, number = number_] {
-                    world.Differ(Concat("thread ", number, ": a launch of a capture that failed ran"));
+                    world.Differ(Concat("thread ", number, ": a launch of a failed capture ran"));
                   }));
   };
   Event fork(world_.backend());
@@ -186,7 +186,7 @@ void Worker::SpoilCapture() {
   if (Chance(50)) memory.reset();
   if (why != nullptr && Chance(80))
     MustRefuse("the end of a spoiled capture", why, [&] { graph->CaptureEnd(*s.stream); });
-  if (graph->captured()) Differ("a spoiled capture left a graph");
+  if (graph->captured()) Differ("an invalidated capture left a graph");
 }
 
 void Worker::ReplayGraph() {

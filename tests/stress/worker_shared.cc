@@ -14,7 +14,7 @@ namespace npu::stress {
 void Worker::Told(SharedStream& shared, SharedState& state, const Error& error) {
   Note(Concat("was told on shared stream ", shared.stream->id(), ": ", error.what()));
   if (error.code() != ErrorCode::kDeviceError || !shared.Expected(error.what()))
-    Differ("a shared stream threw what nobody brought onto it: ", error.what());
+    Differ("a shared stream threw an error that no thread caused: ", error.what());
   state.due.clear();
   for (Read& read : state.reads) read.expected.reset();
   if (state.buffer != nullptr) state.buffer->value.reset();
@@ -118,7 +118,7 @@ void Worker::Settle(SharedStream& shared, SharedState& state, int way) {
       over = true;
     }
     if (!over) stream.Synchronize();
-    if (!state.due.empty()) Differ(kWays[way], " said nothing, expected: ", state.due);
+    if (!state.due.empty()) Differ(kWays[way], " did not throw, expected: ", state.due);
     CheckReads(kWays[way], state.reads);
   } catch (const Error& e) {
     Told(shared, state, e);
@@ -141,7 +141,8 @@ void Worker::PassingThread() {
       shared.stream->Launch("stress_nothing", Task([] {}));
       if (fails) shared.stream->Launch("stress_fail", Task([text] { Fail(ErrorCode::kInvalidArgument, text); }));
     } catch (const Error& e) {
-      if (!shared.Expected(e.what())) world_.Differ(Concat("a passing thread was told what nobody caused: ", e.what()));
+      if (!shared.Expected(e.what()))
+        world_.Differ(Concat("a passing thread got an error that no thread caused: ", e.what()));
     }
   }).join();
 }

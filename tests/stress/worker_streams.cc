@@ -35,7 +35,7 @@ void Worker::QueryOne() {
   bool over = false;
   try {
     over = s.stream->Query();
-    if (over && !s.failure.empty()) Differ("Stream::Query said nothing, expected: ", s.failure);
+    if (over && !s.failure.empty()) Differ("Stream::Query did not throw, expected: ", s.failure);
   } catch (const Error& e) {
     over = true;
     if (e.code() != ErrorCode::kDeviceError || s.failure != e.what())
@@ -72,7 +72,7 @@ void Worker::LookAtEvent() {
     const auto query = [&] { over = mark.event->Query(); };
     try {
       query();
-      if (over && !mark.failure.empty()) Differ("Event::Query said nothing, expected: ", mark.failure);
+      if (over && !mark.failure.empty()) Differ("Event::Query did not throw, expected: ", mark.failure);
     } catch (const Error& e) {
       if (mark.failure != e.what()) Differ("Event::Query threw: ", e.what(), "\n  expected: ", mark.failure);
     }
@@ -80,7 +80,7 @@ void Worker::LookAtEvent() {
   MustTell("Event::Synchronize", Of(mark.failure), [&] { mark.event->Synchronize(); });
   if (mark.failure.empty() && buffer->value) {
     const std::string wrong = Mismatch(buffer->memory->Contents().data(), buffer->count(), *buffer->value);
-    if (!wrong.empty()) Differ("memory behind an event is wrong: ", wrong);
+    if (!wrong.empty()) Differ("memory after an event is wrong: ", wrong);
   }
   CheckReads("Event::Synchronize", reads);
 }
@@ -116,7 +116,7 @@ void Worker::MeasureTime() {
   end.Record(*s.stream);
   Synchronize(s);
   const double ms = begin.ElapsedMs(end);
-  if (ms < 0) Differ("ElapsedMs: expected a time that is not negative, got ", ms);
+  if (ms < 0) Differ("ElapsedMs: expected a time of at least 0, got ", ms);
 }
 
 // An external event gives its records, in order, to the first wait that runs. So each pair follows the previous one on
@@ -159,7 +159,7 @@ void Worker::RunAlways() {
       "stress_always", [expected = s.failure, &world = world_, number = number_](const Status& told) {
         const std::string got = told == nullptr ? "" : told->message;
         if (got != expected)
-          world.Differ(Concat("thread ", number, ": LaunchAlways was told \"", got, "\", expected \"", expected, '"'));
+          world.Differ(Concat("thread ", number, ": LaunchAlways got \"", got, "\", expected \"", expected, '"'));
       });
 }
 
@@ -255,7 +255,7 @@ void Worker::SynchronizeDevice(int device) {
   const char* const before = doing_.exchange("Device::Synchronize");
   try {
     world_.device(index).Synchronize();
-    if (!mine.empty()) Differ("Device::Synchronize said nothing, expected: ", mine[0]);
+    if (!mine.empty()) Differ("Device::Synchronize did not throw, expected: ", mine[0]);
   } catch (const Error& e) {
     const std::string text = e.what();
     if (e.code() == ErrorCode::kInvalidArgument && text.find("synchronize of the device") != std::string::npos) {
@@ -269,7 +269,7 @@ void Worker::SynchronizeDevice(int device) {
       if (std::find(parts.begin(), parts.end(), fault) == parts.end())
         Differ("Device::Synchronize threw: ", text, "\n  expected among it: ", fault);
     for (const std::string& part : parts)
-      if (!world_.Issued(part)) Differ("Device::Synchronize threw what nobody caused: ", part);
+      if (!world_.Issued(part)) Differ("Device::Synchronize threw an error that no task caused: ", part);
   }
   doing_.store(before);
   TakeDebts(device);
@@ -279,7 +279,7 @@ void Worker::SynchronizeDevice(int device) {
   // The wait covers destroyed streams, too.
   for (const Remains& remains : remains_) {
     if (remains.device == device && !world_.backend().EventQuery(remains.mark.event->handle()))
-      Differ("Device::Synchronize came back before the work of a destroyed stream was over");
+      Differ("Device::Synchronize returned before a destroyed stream's work was complete");
   }
 }
 

@@ -51,7 +51,7 @@ assert a.device.index == 1 and a.to("npu:0").device.index == 0
 assert torch.equal(a.to("npu:0").cpu(), torch.arange(6.0))
 with torch.device("npu:1"):
     assert torch.ones(2).device.index == 1
-# Numbers go where the tensors are, whichever device is current.
+# Scalars move to the tensors' device, whichever device is current.
 b = (((a + 2) * 0.5 - 1).clamp(0.25, 2) % 1.5).masked_fill(a > 4, 7)
 b = torch.where(a < 1, b, 3.0) + torch.tensor(1.0)
 assert b.device.index == 1 and b.tolist() == [1.25, 4, 4, 4, 4, 4], b

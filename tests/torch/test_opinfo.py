@@ -33,13 +33,13 @@ RANDOM = {
 TIES = ["kthvalue", "median", "topk"]
 
 REASONS = {
-    "as_strided_partial_views": "looks through a view at memory that a copy to npu leaves behind",
+    "as_strided_partial_views": "its views reach memory that a copy to npu does not include",
     "sparse_sampled_addmm": "npu has no sparse tensors",
     "sparse_mm_reduce": "npu has no sparse tensors",
     "to_sparse": "npu has no sparse tensors",
-    "native_dropout_backward": "of integers, on the CPU only: as on CUDA",
-    "tensor_split": "torch itself wants its tensor of indices on the CPU",
-    "to": "its samples name the CPU as the place of the result",
+    "native_dropout_backward": "supports integers only on the CPU, as on CUDA",
+    "tensor_split": "torch requires its index tensor on the CPU",
+    "to": "its samples request results on the CPU",
 }
 
 

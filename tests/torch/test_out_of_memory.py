@@ -56,7 +56,7 @@ def blocks_between_steps():
     torch.npu.synchronize()
     return held.value
 
-step()  # makes the optimizer's state
+step()  # creates the optimizer's state
 state = [t for p in model.parameters() for t in (p.data, *optimizer.state[p].values())]
 before = [t.clone() for t in state]
 
@@ -82,7 +82,7 @@ for i in range(count):
         assert "out of memory" in str(error), error
     fails_at.value = -1
     if blocks_between_steps() != blocks:
-        gc.collect()  # what cycles of Python objects held
+        gc.collect()  # blocks held by reference cycles
         assert blocks_between_steps() == blocks, i
     restore()
     assert step() == loss, i

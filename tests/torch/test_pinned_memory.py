@@ -244,7 +244,7 @@ import ctypes, torch, onnxruntime_npu
 library = ctypes.CDLL(torch.__path__[0] + "/lib/libtorch_cpu.so")
 
 def device_of(address):
-    # from_blob without a device asks whose the memory is.
+    # from_blob without a device looks up the memory's device.
     one, handle, index = (ctypes.c_int64 * 1)(1), ctypes.c_void_p(), ctypes.c_int32(-2)
     failed = library.aoti_torch_create_tensor_from_blob(
         ctypes.c_void_p(address), ctypes.c_int64(1), one, one, ctypes.c_int64(0), 6, 20, -1,

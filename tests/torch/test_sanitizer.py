@@ -32,7 +32,7 @@ def use_and_free(part, before_freeing):
 
 def reuse(address, size):
     y = torch.empty(size, device="npu")
-    assert y.data_ptr() == address  # else there is nothing to find
+    assert y.data_ptr() == address  # otherwise there is no reuse to detect
     y.fill_(2)
 
 everything = slice(None)
@@ -55,7 +55,7 @@ for order in (
     assert not found(lambda: reuse(address, 5000))
 
 npu.synchronize()
-address = use_and_free(slice(4000, None), lambda x: None)  # what begins there is not touched
+address = use_and_free(slice(4000, None), lambda x: None)  # the start of the block is not used
 assert not found(lambda: reuse(address, 10))
 """
 

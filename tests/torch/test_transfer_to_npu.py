@@ -13,7 +13,7 @@ import onnxruntime_npu
 onnxruntime_npu.install_as_torch_npu()
 import torch, torch_npu
 from torch import nn
-assert not torch.cuda.is_available()  # nothing happens before the next line
+assert not torch.cuda.is_available()  # no effect before the next line
 from torch_npu.contrib import transfer_to_npu
 """
 RUN = ("-m", "onnxruntime_npu.cli", "run", "--cuda")
