@@ -1,8 +1,8 @@
-"""Nodes as torch_npu's own exporter writes them: no bodies, its op types, attributes and stand-ins.
+"""Nodes as torch_npu's exporter writes them: no bodies, its op types, attributes and placeholders.
 
 Every row is one kind of node that it emits (torch_npu's test_wrapper_onnx_ops makes the same calls,
-with larger tensors); booleans are integers, absent tensors are constants, and nothing tells the
-types of values between nodes. Its symbolic functions of npu_prompt_flash_attention and
+with larger tensors); booleans are integers, absent tensors are constants, and values between nodes
+have no types. Its symbolic functions of npu_prompt_flash_attention and
 npu_incre_flash_attention name an undefined ``self`` and raise, so that no file has these nodes.
 """
 
@@ -33,7 +33,7 @@ def _float(*shape: int) -> torch.Tensor:
 
 @dataclass
 class Row:
-    """A node, and the torch operator that it stands for.
+    """A node, and the torch operator that it represents.
 
     An array among the inputs is the constant that upstream writes for an absent tensor.
     """
@@ -209,7 +209,7 @@ def _bound(op: Op, row: Row) -> dict[str, Any]:
 
 
 def _model(row: Row, results: Sequence[torch.Tensor]) -> onnx.ModelProto:
-    """Return the file: the constants are nodes, the outputs typed as torch traced them."""
+    """Return the model: the constants are nodes, the outputs typed as torch traced them."""
     helper = onnx.helper
     nodes, infos = [], []
     for name, value in row.inputs.items():
@@ -244,7 +244,7 @@ def _number(tensor: torch.Tensor) -> int:
 
 
 @rows
-def test_a_node_without_a_body_runs_by_provider_name(row: Row) -> None:
+def test_node_without_body_runs_by_provider_name(row: Row) -> None:
     op = all_ops()[row.op]
     want = list(op.call_reference(**_bound(op, row)))
     made = session(_model(row, want), NPU)
@@ -256,8 +256,8 @@ def test_a_node_without_a_body_runs_by_provider_name(row: Row) -> None:
     check_close(op, dtype, got, want)
 
 
-def test_a_chain_whose_values_have_no_types() -> None:
-    """A decoder block's head: norm, projection, rotation, gate; standard nodes between ours."""
+def test_chain_of_untyped_values_runs() -> None:
+    """The start of a decoder block: norm, projection, rotation, gate; npu and standard nodes."""
     helper = onnx.helper
     t, heads, width = 6, 4, 32
     hidden = heads * width
@@ -306,6 +306,6 @@ def test_a_chain_whose_values_have_no_types() -> None:
     r = run("npu_rotary_mul", q, weights["cos"], weights["sin"], "half").reshape(1, t, hidden)
     n, _, total = all_ops()["npu_add_rms_norm"].call_reference(r, x, weights["gamma"], 1e-6)
     want = [torch.nn.functional.gelu(n.float(), approximate="tanh").half(), total]
-    # Every step rounds to 2^-11; a few of them in a row, on values of up to 16.
+    # Several consecutive roundings to 2^-11, on values of up to 16.
     for g, w in zip(got, want, strict=True):
         torch.testing.assert_close(g, w, rtol=4e-3, atol=2e-2)

@@ -52,7 +52,7 @@ def test_views_of_any_layout(shape, data, dtype):
     assert device_view.stride() == view.stride()
     assert torch.equal(device_view.cpu(), view)
     assert torch.equal(device_view.contiguous().cpu(), view.contiguous())
-    # Written through a view: what lies between stays.
+    # Written through a view: the elements in between are unchanged.
     target, device_target = torch.zeros_like(base), torch.zeros_like(base).npu()
     target.permute(order)[window].copy_(view)
     device_target.permute(order)[window].copy_(device_view)
@@ -66,7 +66,7 @@ def test_large_transposed_and_broadcast_copies():
     assert torch.equal(device[:1].expand(64, -1).contiguous().cpu(), host[:1].expand(64, -1))
 
 
-def test_resize_keeps_the_content():
+def test_resize_keeps_content():
     device = torch.arange(6, dtype=torch.float32).npu()
     device.resize_(3, 4)
     assert torch.equal(device.flatten()[:6].cpu(), torch.arange(6.0))
@@ -75,7 +75,7 @@ def test_resize_keeps_the_content():
     assert torch.equal(device.flatten()[:6].cpu(), torch.arange(6.0))
 
 
-def test_a_resize_that_fails_leaves_the_tensor_as_it_was():
+def test_failed_resize_leaves_the_tensor_unchanged():
     device = torch.arange(6, dtype=torch.float32).npu()
     for size in ((-1,), (1 << 50,), (1 << 40, 1 << 40)):
         with pytest.raises(RuntimeError):
@@ -104,7 +104,7 @@ def test_pinned_memory():
     assert torch.equal(back, host)
 
 
-def test_copies_of_pinned_memory_are_work_of_the_stream():
+def test_pinned_memory_copies_run_in_stream_order():
     stream, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
     device = torch.zeros(1000, device="npu")
     host, back = torch.zeros(1000).pin_memory(), torch.zeros(1000).pin_memory()
@@ -114,14 +114,14 @@ def test_copies_of_pinned_memory_are_work_of_the_stream():
         device.copy_(host, non_blocking=True)
         device.add_(1)
         back.copy_(device, non_blocking=True)
-    assert not stream.query()  # the calls returned while the copies wait for their turn
+    assert not stream.query()  # the calls returned while the copies are queued
     host.fill_(5)
     gate.record(torch.npu.default_stream())
     stream.synchronize()
     assert bool((back == 6).all())
 
 
-def test_pinned_memory_freed_before_the_copy_from_it_is_kept():
+def test_pinned_memory_freed_before_its_copy_is_retained():
     stream, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
     device = torch.zeros(1 << 16, device="npu")
     stream.wait_stream(torch.npu.current_stream())
@@ -136,7 +136,7 @@ def test_pinned_memory_freed_before_the_copy_from_it_is_kept():
     assert bool((device == 3).all()) and all(other.is_pinned() for other in others)
 
 
-def test_pinned_memory_outlives_the_copy_from_it():
+def test_pinned_memory_outlives_its_copy():
     for _ in range(20):
         host = torch.full((1 << 18,), 7.0).pin_memory()
         device = host.to("npu", non_blocking=True)
@@ -161,7 +161,7 @@ def test_scalars():
     assert torch.zeros(2, 3, device="npu")[:, ::2].fill_(1.5).tolist() == [[1.5, 1.5]] * 2
 
 
-def test_streams_are_in_order_and_events_order_them():
+def test_streams_run_in_order_and_events_order_streams():
     first, second = torch.Stream("npu"), torch.Stream("npu")
     big = torch.zeros(1 << 20, device="npu")
     event = torch.Event("npu")

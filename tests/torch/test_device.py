@@ -1,4 +1,4 @@
-"""What a device owes to torch: files, DLPack, random numbers, gradients, autocast, compilation."""
+"""Device integration in torch: files, DLPack, random numbers, gradients, autocast, compilation."""
 
 import copy
 import io
@@ -51,7 +51,7 @@ assert a.device.index == 1 and a.to("npu:0").device.index == 0
 assert torch.equal(a.to("npu:0").cpu(), torch.arange(6.0))
 with torch.device("npu:1"):
     assert torch.ones(2).device.index == 1
-# Numbers go where the tensors are, whichever device is current.
+# Scalars move to the tensors' device, whichever device is current.
 b = (((a + 2) * 0.5 - 1).clamp(0.25, 2) % 1.5).masked_fill(a > 4, 7)
 b = torch.where(a < 1, b, 3.0) + torch.tensor(1.0)
 assert b.device.index == 1 and b.tolist() == [1.25, 4, 4, 4, 4, 4], b
@@ -107,7 +107,7 @@ except NotImplementedError as error:
 """
 
 
-def test_files():
+def test_save_and_load():
     host = values(4, 6)
     device = host.npu()
     loaded = reload({"a": device, "view": device.t()[1:], "storage twice": device})
@@ -131,7 +131,7 @@ def test_modules_move_and_keep_their_state():
     assert twin.data_ptr() != moved[0].weight.data_ptr() and torch.equal(twin, moved[0].weight)
 
 
-def test_modules_that_share_a_parameter_share_it_on_the_device():
+def test_shared_parameters_stay_shared_on_the_device():
     class Tied(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -153,7 +153,7 @@ def test_modules_that_share_a_parameter_share_it_on_the_device():
     assert back.head.weight is back.embedding.weight and back.head.weight.device.type == "cpu"
 
 
-def test_dlpack_shares_memory_both_ways():
+def test_dlpack_shares_memory_in_both_directions():
     device = values(3, 4).npu()
     kind, index = device.__dlpack_device__()
     assert kind == dlpack.DLDeviceType.kDLExtDev and index == 0
@@ -183,7 +183,7 @@ def test_random_numbers_are_reproducible():
     state = generator.get_state()
     before = torch.npu.get_rng_state()
     first = torch.rand(1001, device="npu", generator=generator)
-    assert torch.equal(torch.npu.get_rng_state(), before)  # a generator of its own
+    assert torch.equal(torch.npu.get_rng_state(), before)  # a separate generator
     generator.set_state(state)
     assert torch.equal(torch.rand(1001, device="npu", generator=generator), first)
     other = torch.Generator("npu").manual_seed(8)
@@ -223,7 +223,7 @@ def test_random_distributions():
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_training_gives_the_parameters_of_the_cpu():
+def test_training_matches_cpu_parameters():
     torch_device.reset_fallback_counts()
     (loss, parameters), (expected_loss, expected) = train("npu"), train("cpu")
     assert abs(loss - expected_loss) < 1e-5
@@ -259,7 +259,7 @@ def test_compiled_functions(backend):
     torch.testing.assert_close(gradient.cpu(), w.grad.cpu())
 
 
-def test_inductor_leaves_graphs_of_npu_to_aot_eager():
+def test_inductor_uses_aot_eager_for_npu_graphs():
     class Scaled(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -300,7 +300,7 @@ def test_operators_of_torch_npu_run_on_the_stream():
         ValueError, match=r"expected gamma on npu:0 like the other tensors, got cpu"
     ):
         onnxruntime_npu.npu_rms_norm(x.npu(), gamma)
-    # Ordered behind what the stream still has to do.
+    # Ordered after the stream's pending work.
     square = torch.eye(512, device="npu")
     for _ in range(20):
         square = square @ square
@@ -310,7 +310,7 @@ def test_operators_of_torch_npu_run_on_the_stream():
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_memory_is_the_runtime_s():
+def test_memory_comes_from_the_runtime():
     torch.npu.synchronize()
     before = torch.npu.memory_allocated()
     block = torch.empty(1 << 20, device="npu")
@@ -324,7 +324,7 @@ def test_memory_is_the_runtime_s():
 
 
 @pytest.mark.parametrize("kind", ["torch.Stream", "torch.npu.Stream"])
-def test_memory_that_another_stream_uses_is_not_handed_out(kind):
+def test_memory_in_use_by_another_stream_is_not_reused(kind):
     of_torch = kind == "torch.Stream"
     side = torch.Stream("npu") if of_torch else torch.npu.Stream()
     current = torch.accelerator.current_stream if of_torch else torch.npu.current_stream
@@ -375,7 +375,7 @@ def test_registration(script):
     subprocess.run([sys.executable, "-c", script], check=True, timeout=900)
 
 
-def test_attention_is_compiled_for_sizes_that_are_open():
+def test_attention_compiles_with_dynamic_shapes():
     attention = torch.compile(F.scaled_dot_product_attention, backend="aot_eager", dynamic=True)
     for batch, rows in ((1, 5), (2, 7)):
         q = values(batch, 4, rows, 8).npu()
@@ -384,7 +384,7 @@ def test_attention_is_compiled_for_sizes_that_are_open():
 
 @pytest.mark.parametrize("value_size", [8, 6])
 @pytest.mark.parametrize("rows", [1, 5])
-def test_attention_has_the_layout_that_a_compiler_is_told(rows, value_size):
+def test_attention_layout_matches_its_meta_kernel(rows, value_size):
     qkv = values(2, rows, 3, 4, 8).npu()
     q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
     v = v[..., :value_size]
@@ -399,7 +399,7 @@ def test_attention_has_the_layout_that_a_compiler_is_told(rows, value_size):
     torch.testing.assert_close(compiled, attend(q, k, v))
 
 
-def test_the_fallback_to_the_cpu_can_be_forbidden(run_python):
+def test_cpu_fallback_can_be_disabled(run_python):
     def output(script, value):
         return run_python(script, TORCH_NPU_FALLBACK_CPU_DISABLE=value, ORT_NPU_LOG="warning")[1]
 
@@ -413,6 +413,6 @@ def test_the_fallback_to_the_cpu_can_be_forbidden(run_python):
     assert "refused" in wrong and "TORCH_NPU_FALLBACK_CPU_DISABLE" in wrong
 
 
-def test_a_device_of_another_type_is_named_as_it_is_written():
+def test_wrong_device_type_is_reported_as_written():
     with pytest.raises(ValueError, match="Expected a npu device, but got: cpu;"):
         torch.npu.current_stream(torch.device("cpu"))

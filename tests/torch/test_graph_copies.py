@@ -1,4 +1,4 @@
-"""Copies between host and device inside captures: those that a replay can do, and refused ones."""
+"""Copies between host and device inside captures: those that can be replayed, and refused ones."""
 
 import gc
 
@@ -20,7 +20,7 @@ ILLEGAL = {
 
 
 @pytest.mark.parametrize("what", ILLEGAL)
-def test_pageable_copies_are_refused_and_spoil_the_capture(what):
+def test_pageable_copies_are_refused_and_invalidate_the_capture(what):
     x = torch.ones(4, device="npu")
     graph = npu.NPUGraph()
     refusal = pytest.raises(RuntimeError, match="not permitted when stream is capturing")
@@ -34,7 +34,7 @@ def test_pageable_copies_are_refused_and_spoil_the_capture(what):
     assert y.tolist() == [2, 2, 2, 2]
 
 
-def test_numbers_are_captured_by_value():
+def test_scalars_are_captured_by_value():
     x, scalar = torch.ones(4, device="npu"), torch.tensor(3.0)
     graph = npu.NPUGraph()
     with npu.graph(graph):
@@ -49,7 +49,7 @@ def test_numbers_are_captured_by_value():
     assert pairs.tolist() == [[0, 1, 1], [0, 0, 1]]
 
 
-def test_pinned_memory_is_read_and_written_at_each_replay():
+def test_pinned_memory_is_accessed_at_each_replay():
     source, target = torch.ones(4).pin_memory(), torch.zeros(4).pin_memory()
     graph = npu.NPUGraph()
     with npu.graph(graph):

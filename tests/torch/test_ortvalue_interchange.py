@@ -33,7 +33,7 @@ def keep_busy():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_there_and_back_is_the_same_memory(dtype):
+def test_round_trip_keeps_the_same_memory(dtype):
     t = torch.arange(24).reshape(2, 3, 4).to(dtype).npu()
     value = ortvalue_from_torch(t)
     back = ortvalue_to_torch(value)
@@ -44,7 +44,7 @@ def test_there_and_back_is_the_same_memory(dtype):
     assert not t.cpu().view(torch.uint8).any()
 
 
-def test_views_share_and_others_are_made_dense():
+def test_contiguous_views_share_memory_and_others_are_copied():
     t = torch.arange(24.0, device="npu").reshape(4, 6)
     assert ortvalue_from_torch(t[1:]).data_ptr() == t[1:].data_ptr()
     value = ortvalue_from_torch(t.t().requires_grad_())
@@ -56,7 +56,7 @@ def test_views_share_and_others_are_made_dense():
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_memory_lives_as_long_as_one_of_them_and_is_counted_once(double):
+def test_shared_memory_lives_until_last_owner_and_is_counted_once(double):
     before = npu.memory_allocated()
     t = torch.full((1 << 18,), 3.0, device="npu")
     held = npu.memory_allocated() - before
@@ -87,7 +87,7 @@ def test_memory_lives_as_long_as_one_of_them_and_is_counted_once(double):
     assert npu.memory_allocated() == before
 
 
-def test_a_value_of_a_session_outlives_its_work_in_torch():
+def test_session_value_outlives_its_work_in_torch():
     stream = npu.Stream()
     tensor = ortvalue_to_torch(ortvalue_from_numpy(np.ones(1 << 16, np.float32)))
     with npu.stream(stream):
@@ -99,7 +99,7 @@ def test_a_value_of_a_session_outlives_its_work_in_torch():
     assert total.item() == 1 << 16
 
 
-def test_an_event_of_torch_orders_a_run_on_another_stream(double):
+def test_torch_event_orders_a_run_on_another_stream(double):
     made, run = npu.Stream(), npu.Stream()
     x = torch.zeros(8, device="npu")
     npu.synchronize()
@@ -113,8 +113,8 @@ def test_an_event_of_torch_orders_a_run_on_another_stream(double):
     assert ortvalue_to_torch(result).tolist() == [8] * 8
 
 
-def test_a_run_follows_the_work_of_its_caller(double):
-    for _ in range(3):  # with new streams of the session, and with streams it has
+def test_run_follows_the_work_of_its_caller(double):
+    for _ in range(3):  # with new and with existing streams of the session
         x = torch.zeros(8, device="npu")
         keep_busy()
         x.fill_(5)
@@ -125,7 +125,7 @@ def test_a_run_follows_the_work_of_its_caller(double):
         assert ortvalue_from_torch(x).data_ptr() == x.data_ptr()
 
 
-def test_threads_share_at_the_same_time(double):
+def test_threads_share_values_concurrently(double):
     errors = []
 
     def work(seed):

@@ -27,7 +27,7 @@ def test_sorted_search(dtype, right):
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_sorted_search_refuses():
+def test_sorted_search_refuses_bad_arguments():
     bounds = torch.arange(4.0, device="npu")
     nan = torch.tensor([float("nan")])
     assert torch.searchsorted(bounds, nan.npu()).item() == 4

@@ -26,7 +26,7 @@ def test_pooling(dtype):
     assert torch.equal(places.cpu(), expected_places) and torch.equal(values.cpu(), expected)
 
 
-def test_pooling_of_nan_and_of_no_room():
+def test_pooling_of_nan_and_empty_output():
     x = torch.tensor([[[1.0, float("nan"), 3.0, -float("inf")]]], device="npu")
     assert F.max_pool2d(x, (1, 2)).isnan().tolist() == [[[True, False]]]
     with pytest.raises(RuntimeError, match=r"[Oo]utput size is too small"):

@@ -1,4 +1,4 @@
-// What the Python tests cannot reach: in-place calls, errors inside launches, bytes that are odd bools.
+// Cases that the Python tests cannot reach: in-place calls, errors inside launches, bools other than 0 and 1.
 // Values over dtypes and shapes: tests/kernels/test_elementwise.py.
 #include <doctest/doctest.h>
 
@@ -50,7 +50,7 @@ TEST_CASE("elementwise: in place over either operand") {
   }
 }
 
-TEST_CASE("elementwise: integer division has no undefined corner") {
+TEST_CASE("elementwise: integer division by zero is an error, overflow is defined") {
   const auto i32 = [](std::vector<double> v) {
     return HostTensor::From(DType::kInt32, Shape{static_cast<int64_t>(v.size())}, v);
   };
@@ -63,7 +63,7 @@ TEST_CASE("elementwise: integer division has no undefined corner") {
     const std::string error = ErrorOf(op, {i32({1, 2}), i32({1, 0})});
     CHECK(error.find("integer division by zero") != std::string::npos);
   }
-  CHECK(RunOp("Div", {i32({6}), i32({3})})[0].values() == std::vector<double>{2});  // the device is still usable
+  CHECK(RunOp("Div", {i32({6}), i32({3})})[0].values() == std::vector<double>{2});  // the device stays usable
   CHECK(RunOp("Neg", {i32({kMin})})[0].values() == std::vector<double>{kMin});
   CHECK(RunOp("Abs", {i32({kMin})})[0].values() == std::vector<double>{kMin});
 }
@@ -113,7 +113,7 @@ TEST_CASE("elementwise: float to integer is defined for every value") {
   CHECK(cast(DType::kBool).values() == std::vector<double>{1, 1, 1, 1, 1, 1});
 }
 
-TEST_CASE("elementwise: mixed types and shapes that do not fit are refused before anything runs") {
+TEST_CASE("elementwise: mixed types and mismatched shapes are refused before the launch") {
   const HostTensor f(DType::kFloat32, {2}), i(DType::kInt32, {2}), b(DType::kBool, {2});
   CHECK(ErrorOf("Add", {f, i}).find("[Add] expected inputs of one type, got float32 and int32") == 0);
   CHECK(ErrorOf("Max", {f, i}).find("[Max] expected inputs of one type") == 0);

@@ -1,4 +1,5 @@
-// Device memory that only the device may touch: the null backend's, and the host backend's with ORT_NPU_GUARD_MEMORY=1.
+// Device memory that only the device may access: the null backend's, and the host backend's with
+// ORT_NPU_GUARD_MEMORY=1.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -38,7 +39,7 @@ TEST_CASE("child: host code reads device memory" * doctest::skip()) {
   std::printf("read %d\n", block[100]);
 }
 
-TEST_CASE("a host access to device memory dies and names itself") {
+TEST_CASE("a host access to device memory crashes and is reported") {
   for (const auto& environment : {kGuarded, kNull, Expandable(kGuarded), Expandable(kNull)}) {
     const auto child = test::RunTestCase("child: host code reads device memory", environment);
     CAPTURE(child.output);
@@ -55,15 +56,15 @@ TEST_CASE("a host access to device memory dies and names itself") {
   CHECK(plain.exit_code == 0);
 }
 
-TEST_CASE("child: host code touches an address of nobody" * doctest::skip()) {
+TEST_CASE("child: host code touches an unmapped address" * doctest::skip()) {
   signal(SIGSEGV, SIG_DFL);
   Runtime::Instance();
   *reinterpret_cast<volatile char*>(uintptr_t{4096}) = 1;
 }
 
-TEST_CASE("another fault is not called device memory's") {
+TEST_CASE("other faults are not reported as device memory accesses") {
   for (const auto& environment : {kGuarded, kNull}) {
-    const auto child = test::RunTestCase("child: host code touches an address of nobody", environment);
+    const auto child = test::RunTestCase("child: host code touches an unmapped address", environment);
     CAPTURE(child.output);
     CHECK(child.exit_code == -1);
     CHECK(child.output.find("[device memory]") == std::string::npos);

@@ -1,4 +1,4 @@
-// ORT_NPU_BACKEND=null: everything but the work itself is as on the host backend.
+// ORT_NPU_BACKEND=null: everything except the work itself behaves as on the host backend.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -67,12 +67,12 @@ TEST_CASE("child null: work" * doctest::skip()) {
   CHECK(kept.use_count() == 1);
   CHECK(host == std::vector<float>(1024, 0.0F));
 }
-TEST_CASE("null: launches and copies take their turn and do nothing") { Expect("child null: work"); }
+TEST_CASE("null: launches and copies complete in order and do nothing") { Expect("child null: work"); }
 
 TEST_CASE("child null: order" * doctest::skip()) {
   Device& device = NullDevice();
   const auto first = device.CreateStream(), second = device.CreateStream();
-  std::vector<int> log;  // callbacks of both, which the events order
+  std::vector<int> log;  // callbacks of both streams, ordered by the events
   Event between(device.backend()), done(device.backend());
   for (int round = 0; round < 50; ++round) {
     first->Launch("kernel", [] {});

@@ -1,4 +1,4 @@
-// The host backend, with calls counted and made to fail as a test says.
+// The host backend with calls that a test can count and make fail.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ class WatchedBackend : public Backend {
  public:
   explicit WatchedBackend(size_t limit) : host_(MakeHostBackend({1, limit, "test device"})) {}
 
-  // So many calls from now on throw.
+  // The number of following calls that throw.
   std::atomic<int> failing_records{0}, failing_always{0};
   std::atomic<int> event_queries{0};
 
