@@ -15,7 +15,7 @@ __all__ = [
 
 
 def device_type() -> str:
-    """How this process's torch calls the npu: the torch bridge renames PrivateUse1."""
+    """Return torch's name of the npu device: the torch bridge renames PrivateUse1."""
     import torch
 
     return torch._C._get_privateuse1_backend_name()
