@@ -1,4 +1,4 @@
-"""Inference attention in plain torch: what a call checks and computes, from top to bottom."""
+"""Inference attention in plain torch: the checks and the computation of a call."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Call:
     query: Any
     key: Any
     value: Any
-    layouts: tuple[str, ...]  # those that the operator takes
-    # When a query row takes every key that lengths and atten_mask leave, so that patterns and query
-    # lengths say nothing: "never", "always", or for a "single row".
+    layouts: tuple[str, ...]  # layouts that the operator accepts
+    # When a query row uses every key that lengths and atten_mask allow, so that patterns and query
+    # lengths have no effect: "never", "always", or for a "single row".
     decode: str = "single row"
-    names: Mapping[str, str] = field(default_factory=dict)  # what the operator itself calls them
+    names: Mapping[str, str] = field(default_factory=dict)  # the operator's own names of arguments
     pse_shift: Any = None
     atten_mask: Any = None
     actual_seq_lengths: Any = None
@@ -72,11 +72,11 @@ class Call:
     value_antiquant_mode: int = 0
 
     def require(self, condition, message):
-        """Refuse the arguments unless the condition holds."""
+        """Raise the operator's error unless the condition holds."""
         check(condition, f"[{self.op}] {message}")
 
     def name(self, argument):
-        """Return what the operator calls an argument."""
+        """Return the operator's name of an argument."""
         return self.names.get(argument, argument)
 
     def run(self):
@@ -98,7 +98,7 @@ class Call:
         if self.pse_shift is not None:
             scores = scores + self.bias()
         scores = scores.masked_fill(masked, float("-inf"))
-        # Without keys there is no maximum to take.
+        # Without keys there is no max.
         maximum = scores.amax(-1, keepdim=True) if scores.shape[3] else scores.sum(-1, keepdim=True)
         maximum = maximum.masked_fill(maximum == float("-inf"), 0.0)
         weights = torch.exp(scores - maximum)

@@ -100,7 +100,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _loaded_model(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
-    """Wrap the caller's model, which must stay unchanged: copied unless it is float32 on the CPU."""
+    """Wrap the caller's model unchanged: it is copied unless it is float32 on the CPU."""
     parameters = list(model.parameters())
     plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
     if not plain or model.training:
