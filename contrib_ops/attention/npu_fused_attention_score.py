@@ -108,7 +108,7 @@ def backward(
     grad_out, query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
     query_transpose, key_transpose, bmm_score_transpose_b, value_transpose, seed,
 ):  # fmt: skip
-    """With weights P, kept by F, and g = F dO V^T: dS = P (g - sum(P g)); the rest follows from it."""
+    """With weights P, kept by F, and g = F dO V^T: dS = P (g - sum(P g)); the rest follows."""
     require(
         keep_prob in (0, 1) or seed != 0,
         f"expected keep_prob 0 or 1 in a traced call whose gradient is wanted, got {keep_prob}: "

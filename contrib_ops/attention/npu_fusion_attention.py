@@ -110,7 +110,8 @@ def reference(**arguments):
     query, key, value: by input_layout, of one dtype; the heads of key divide head_num.
     pse: [B or 1, N, Sq or 1, Skv] of that dtype, or [B or 1, N, 1024, Skv] for Sq == Skv > 1024.
     atten_mask: bool or uint8, nonzero = masked; if absent, sparse_mode, pre_tockens and
-    next_tockens have no effect. Modes 0, 1 and 5: [Sq, Skv] or [B or 1, N or 1, Sq, Skv], in TND [>= Sq, >= Skv].
+    next_tockens have no effect. Modes 0, 1 and 5: [Sq, Skv] or [B or 1, N or 1, Sq, Skv], in TND
+    [>= Sq, >= Skv].
     Modes 2, 3, 4, 7 and 8: [2048, 2048], mode 6: [3072, 2048], after axes of size 1.
     prefix: number of keys per sequence that every query sees in modes 5 and 6.
     actual_seq_qlen, actual_seq_kvlen: ends of the sequences, for TND.

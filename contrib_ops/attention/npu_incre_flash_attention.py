@@ -1,9 +1,9 @@
 """Inference attention of one query row per sequence over a key/value cache: decode.
 
 Source: torch_npu.npu_incre_flash_attention: npu_fused_infer_attention_score for one row, without
-patterns, rope parts and prefixes. The package _inference documents the unspecified
-behaviour. padding_mask is reserved, and so are dequant_scale1, quant_scale1 and dequant_scale2, because query
-is never int8. inner_precise has no effect.
+patterns, rope parts and prefixes. The package _inference documents unspecified
+behaviour. padding_mask is reserved, and so are dequant_scale1, quant_scale1 and dequant_scale2,
+because query is never int8. inner_precise has no effect.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op

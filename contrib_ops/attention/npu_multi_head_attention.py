@@ -27,7 +27,7 @@ RESULTS = ("y", "query_res", "key_res", "value_res", "attn_scores", "attn_res", 
 
 
 def typings():
-    """Return the types of the results. That of attn_scores depends on an attribute for 16-bit inputs."""
+    """Return the result types; that of attn_scores depends on an attribute for 16-bit inputs."""
     for t in FLOATS:
         results = {n: t for n in RESULTS if n != "attn_scores" or t == "float32"}
         # In torch_npu's files an absent bias is an empty constant, possibly float32.

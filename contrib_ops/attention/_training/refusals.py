@@ -6,7 +6,7 @@ from .samples import pattern
 
 
 def wrong_calls():
-    """Return (message, make) of calls that both passes reject; make returns the forward arguments."""
+    """Return (message, make) of calls that both passes reject; make: the forward arguments."""
     cases = []
 
     def call(make, change=None, **given):

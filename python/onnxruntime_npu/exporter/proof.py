@@ -18,7 +18,7 @@ _Result = TypeVar("_Result")
 
 
 class NotProven(Exception):
-    """The replacement differs from the original, or cannot replace it; the text gives the reason."""
+    """The replacement differs from the original or cannot replace it; the text says why."""
 
 
 def compare(expected: torch.Tensor, actual: torch.Tensor, what: str) -> float:

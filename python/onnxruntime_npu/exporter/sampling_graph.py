@@ -34,7 +34,7 @@ def write_sampler(path: Path) -> None:
         helper.make_node("CumSum", ["weights", "axis"], ["cumulative"]),
         helper.make_node("Slice", ["cumulative", "last", "end", "last"], ["total"]),
         helper.make_node("Mul", ["uniform", "total"], ["target"]),
-        # The token whose interval of [0, total) contains the target: all before it end at or below it.
+        # The token whose interval of [0, total) contains the target: earlier ones end at or below.
         helper.make_node("LessOrEqual", ["cumulative", "target"], ["before"]),
         helper.make_node("Cast", ["before"], ["ones"], to=TensorProto.INT64),
         helper.make_node("ReduceSum", ["ones", "last"], ["tokens"], keepdims=1),

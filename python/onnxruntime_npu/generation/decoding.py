@@ -92,7 +92,7 @@ class StepModel:
         return [make(shape, element_type, "cpu", 0) for shape in shapes]
 
     def take_steps(self, batch: int, length: int) -> _StaticSteps:
-        """Return buffers, the last released ones if they fit: a graph depends on their addresses."""
+        """Return buffers, preferably the last released ones: a graph depends on addresses."""
         capacity = -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
         with self._lock:
             kept, self._steps = self._steps, None

@@ -125,7 +125,7 @@ ROWS = (
     Row(
         "npu.get_amp_supported_dtype",
         "amp",
-        "float16, bfloat16, float32; unsupported types are computed in float32.",
+        "float16, bfloat16, float32; types without hardware support compute in float32.",
     ),
     Row("npu.is_autocast_enabled", "amp"),
     Row("npu.set_autocast_enabled", "amp"),
@@ -266,7 +266,7 @@ ROWS = (
     Row(
         "npu.is_available",
         "device",
-        "Whether there is a device; the host NPU always counts.",
+        "Whether there is a device; always True with the host NPU.",
     ),
     Row("npu.memory_usage", "device", "AttributeError, as with torch_npu.", supported=False),
     Row("npu.set_device", "device"),

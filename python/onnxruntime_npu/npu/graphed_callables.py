@@ -35,8 +35,8 @@ def make_graphed_callables(
         pool: see NPUGraph.capture_begin.
 
     Raises:
-        RuntimeError: autocast caches casts; an argument is not a tensor; the counts differ; a module
-            has hooks, or a buffer that requires a gradient.
+        RuntimeError: autocast caches casts; an argument is not a tensor; the counts differ; a
+            module has hooks, or a buffer that requires a gradient.
     """
     import torch
 
@@ -176,7 +176,7 @@ class _Passes:
                     if buffer is not None:
                         _copy_into(buffer, given)
                 passes._backward.replay()
-                # Not the buffers themselves: a parameter may keep one as its .grad and accumulate in it.
+                # Not the buffers themselves: a parameter may accumulate in one as its .grad.
                 return tuple(None if g is None else g.clone() for g in passes._input_gradients)
 
         def replay(*arguments: Any) -> Any:

@@ -170,7 +170,7 @@ aclnn = _Aclnn("ALLOW_CONV_HF32")
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:
-    """Choose prebuilt kernels (False), the host NPU's only ones, or kernels compiled at run time."""
+    """Choose prebuilt kernels (False), the host NPU's only ones, or run-time compilation."""
     if is_initialized():
         _C.synchronize(_C.current_device())
     set_option({"jitCompile": _switch(jit_compile)})

@@ -70,7 +70,7 @@ class NPUPluggableAllocator:
         self._set_hook("memory_fraction", function)
 
     def set_base_alloc_fn(self, function: int) -> None:
-        """``void* (void* ptr, size_t* size)``; stored only: memory is not shared between processes."""
+        """``void* (void* ptr, size_t* size)``; unused: memory is not shared between processes."""
         self._set_hook("base_alloc", function)
 
     def set_record_stream_fn(self, function: int) -> None:

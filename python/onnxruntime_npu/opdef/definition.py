@@ -359,7 +359,7 @@ def npu_op(
         schema: the torch schema, as torch_npu registers it, with the first tensor named ``self``.
         onnx: the ONNX op type in domain ``npu``.
         dtypes: element types of every tensor argument and output, by name.
-        outputs: names of the node outputs: the results, then written arguments that are not results.
+        outputs: names of the node outputs: the results, then other written arguments.
         inplace: schema of the twin that writes the first output into its ``(a!)`` argument.
         may_alias: pairs (input, output) that may share a buffer.
         aliases: other op types of the operator in ONNX files.
@@ -371,9 +371,9 @@ def npu_op(
         sample_dtypes: dtypes that samples are made for; default: those of the first tensor.
         seeded: whether the operator draws random numbers though the schema has no seed. The node
             and the reference then take ``seed``; a torch call draws it from the default generator.
-        typings: if a result's type is not that of one input: combinations of element types of inputs
-            and results, by name; the first that matches a node applies. An unnamed input may have
-            any type, ABSENT means an omitted input, and an unnamed result of several possible
+        typings: if a result's type is not that of one input: combinations of element types of
+            inputs and results, by name; the first that matches a node applies. An unnamed input may
+            have any type, ABSENT means an omitted input, and an unnamed result of several possible
             types has the type that the model declares.
         not_portable: which calls standard ONNX operators cannot express, and why: those for which
             the body raises NotPortable, or all calls of an operator without a body.

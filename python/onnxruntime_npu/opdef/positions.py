@@ -1,8 +1,8 @@
 """The C++ header of a definition: the position of each input and output of a node.
 
 A kernel includes it under the name of its definition, ``contrib_ops/<family>/<op>.h``, and reads
-``ctx.Input(In::gamma)``: no position is written by hand, and an argument that the definition lacks is a
-compile-time error.
+``ctx.Input(In::gamma)``: no position is written by hand, and an unknown argument is a compile-time
+error.
 """
 
 from __future__ import annotations

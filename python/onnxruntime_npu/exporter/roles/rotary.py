@@ -63,7 +63,7 @@ class RotaryRole(Role[RotaryParts, RotaryTables]):
         yield RotaryTables(parts.frequencies.repeat(2), parts.scaling)
 
     def prove(self, original: nn.Module, built: RotaryTables) -> float:
-        """Compare with the tables that the model passes to its layers, at near and far positions."""
+        """Compare with the tables that the model passes to its layers, near and far."""
         positions = self._cut_out.position_ids[:, None, :, None]
         theirs = self._cut_out.given[0]["position_embeddings"]
         ours = built(positions, torch.float32)
