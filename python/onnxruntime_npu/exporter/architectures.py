@@ -34,7 +34,7 @@ ARCHITECTURES = (
     Architecture("qwen2", "bias of query, key and value; sliding window of some layers"),
     Architecture(
         "qwen2_moe",
-        f"{_ROUTED} beside a shared expert",
+        f"{_ROUTED} and a shared expert",
         {
             "num_experts": 4,
             "num_experts_per_tok": 2,

@@ -263,11 +263,7 @@ ROWS = (
         "device",
         "Nothing to collect: memory is not shared with other processes.",
     ),
-    Row(
-        "npu.is_available",
-        "device",
-        "Whether there is a device; always True with the host NPU.",
-    ),
+    Row("npu.is_available", "device", "Whether at least one device is visible."),
     Row("npu.memory_usage", "device", "AttributeError, as with torch_npu.", supported=False),
     Row("npu.set_device", "device"),
     Row("npu.stream", "stream"),

@@ -172,7 +172,7 @@ class _KinetoProfile(_NpuTrace, torch.profiler._KinetoProfile):
 
 
 class profile(_NpuTrace, torch.profiler.profile):
-    """``torch.profiler.profile`` with the launches of npu beside the CPU's operators.
+    """``torch.profiler.profile`` with the launches of npu alongside the CPU's operators.
 
     Args:
         activities: of ProfilerActivity; both by default.
