@@ -1,9 +1,9 @@
 """Inference attention, prefill and decode, over a key/value cache, with grouped query heads.
 
-Source: torch_npu.npu_fused_infer_attention_score. What torch_npu leaves open is settled in
-the package _inference, which also lists what torch_npu forbids and is refused: rope parts or
-prefixes together with what has no place for them. With softmax_lse_flag False the second result is
-[0.0]. key_rope_antiquant_scale is reserved: it is taken and has no effect.
+Source: torch_npu.npu_fused_infer_attention_score. The package _inference documents the behaviour
+that torch_npu does not specify, and the combinations with rope parts or prefixes that torch_npu
+forbids and that are rejected. With softmax_lse_flag False the second result is [0.0].
+key_rope_antiquant_scale is reserved: it is accepted without effect.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
@@ -93,20 +93,20 @@ def reference(
 ):
     """Return softmax(scale * Q K^T + pse_shift, masked) V in float32, and its log-sum-exp.
 
-    query, key, value: by input_layout, of one dtype; value may have a head size of its own.
+    query, key, value: by input_layout, of one dtype; value may have a different head size.
     block_table: [B, blocks of a sequence] int32; key and value are then pages,
     [blocks, block_size, N*D], [blocks, N, block_size, D] or [blocks, N, D/16, block_size, 16],
     whatever input_layout is.
-    query_rope, key_rope: as query and key, with a head size of their own; Q K^T runs over both.
+    query_rope, key_rope: as query and key, with their own head size; Q K^T covers both.
     pse_shift: [B or 1, N, >= Sq, >= Skv] of query's dtype (float16 with int8), added after scaling.
     atten_mask: bool, int8 or uint8, nonzero = masked. Sparse modes 0 and 1: [Sq, Skv],
     [B or 1, Sq, Skv] or [B or 1, 1, Sq, Skv]; a single query row also takes [B, Skv]. Modes 2, 3
     and 4: [2048, 2048] behind up to two axes of size 1.
     actual_seq_lengths, actual_seq_lengths_kv: one length, or one per batch entry. In T layouts the
-    ends of the sequences; with block_table actual_seq_lengths_kv are lengths all the same.
-    query_padding_size, kv_padding_size: [1] int64; rows end so many before the end of their axis.
-    key_shared_prefix, value_shared_prefix: as key and value with batch size 1, in front of every
-    entry's own rows; actual_shared_prefix_len says how much of them.
+    ends of the sequences; with block_table actual_seq_lengths_kv are always lengths.
+    query_padding_size, kv_padding_size: [1] int64; number of padding rows at the end of the axis.
+    key_shared_prefix, value_shared_prefix: as key and value with batch size 1, before every
+    entry's own rows; actual_shared_prefix_len is their used length.
     antiquant_*: scales and offsets of key and value as int8, or as int32 that hold eight int4. By
     mode: 0 [1] or N*D elements, 1 [B, S], 2 [N], 3 [B, N, S], 4 [blocks, block_size],
     5 [blocks, N, block_size]; in antiquant_scale, a pair of them for modes 0 and 1.
@@ -243,7 +243,7 @@ def samples(make):
                  actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
                  id="tnd_paged")  # fmt: skip
 
-    # Rope apart.
+    # Separate rope parts.
     rope = {"query_rope": make(2, 6, 20, 8), "key_rope": make(2, 2, 33, 8)}
     yield Sample(make(2, 6, 20, 16), make(2, 2, 33, 16), make(2, 2, 33, 16), **bnsd, **causal,
                  **rope, id="rope")  # fmt: skip

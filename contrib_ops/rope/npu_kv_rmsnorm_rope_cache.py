@@ -1,7 +1,7 @@
 """Splits latent keys and values into an RMS-normalised and a rotated part and caches both.
 
-Source: torch_npu.npu_kv_rmsnorm_rope_cache. The caches are written in place, which torch_npu's own
-schema does not say and this one does.
+Source: torch_npu.npu_kv_rmsnorm_rope_cache. The caches are written in place; unlike
+torch_npu's schema, this one declares it.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
@@ -115,7 +115,7 @@ def reference(
     [B, 1, S, R], which may broadcast. All in float32; k and y are rounded to kv's dtype, rows of
     int8 caches are round(row * scale) with k_rope_scale, c_kv_scale [width], clamped.
 
-    cache_mode says where the row of token (b, s) goes:
+    cache_mode selects the row of token (b, s):
     Norm: caches [B, 1, length, width], index [B, S]: row index[b, s] of batch row b.
     PA, PA_BNSD: caches [blocks, block_size, 1, width], index [B * S]: row index[t] of all blocks.
     PA_BLK_BNSD: index [B * ceil(S / block_size)]: row s % block_size of the block that holds row

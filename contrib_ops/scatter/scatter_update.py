@@ -76,7 +76,7 @@ def reference(self, indices, updates, axis):
     check_indices(rows, 0, self.shape[0], "[scatter_update] expected batch rows")
     note = ", so that the updates fit the axis"
     check_indices(starts, 0, room, "[scatter_update] expected indices", closed=True, note=note)
-    # Bring axis to the second place: then every update is a run of y[row, start : start + L].
+    # Move axis to position 1: then every update is a range y[row, start : start + L].
     along = self.movedim(axis, 1)
     positions = starts[:, None] + torch.arange(updates.shape[axis], device=self.device)
     y = along.index_put((rows[:, None], positions), updates.movedim(axis, 1))
@@ -91,7 +91,7 @@ def body(b, call, self, indices, updates):
     grid = b.Slice(shape, [0], [axis + 1])
 
     def along(dim, values):
-        """Give int64 values of one axis to the whole grid [K, .., L]."""
+        """Broadcast int64 values of one axis to the whole grid [K, .., L]."""
         spread = b.Reshape(values, [-1 if i == dim else 1 for i in range(axis + 1)])
         return b.Expand(spread, grid)
 

@@ -1,7 +1,7 @@
 """The operators as Python functions with torch_npu's signatures: ``ops.npu_rms_norm(x, gamma)``.
 
-Each function is made from the operator's definition when it is first asked for, and calls
-``torch.ops.npu``: on CPU tensors the kernel runs at once.
+Each function is created from the operator's definition at its first use, and calls
+``torch.ops.npu``: on CPU tensors the kernel runs immediately.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _make(op: Op, schema: Schema) -> Callable[..., Any]:
     packet = getattr(torch.ops.npu, schema.name)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        if "self" in kwargs:  # the dispatcher's older spelling
+        if "self" in kwargs:  # the dispatcher's older name
             kwargs["input"] = kwargs.pop("self")
         return packet(*args, **kwargs)
 

@@ -1,7 +1,7 @@
-"""The parts of an inference attention call that do not go together, for torch_npu forbids it.
+"""Combinations of arguments that torch_npu forbids in an inference attention call.
 
-Rope parts: not with query int8, nor with a shared prefix. A shared prefix: not in T layouts, nor
-with kv_padding_size, a cache of rank 5, or scales of tokens, of which its rows have none.
+Rope parts: not with query int8 or a shared prefix. A shared prefix: not in T layouts, nor with
+kv_padding_size, a cache of rank 5, or per-token scales, which its rows do not have.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from .operands import LAYOUTS
 
 
 def check_combination(call):
-    """Refuse parts that torch_npu forbids, or does not define, in one call."""
+    """Reject combinations that torch_npu forbids or does not define."""
     require, layout = call.require, call.input_layout
     rope = call.query_rope is not None or call.key_rope is not None
     require(

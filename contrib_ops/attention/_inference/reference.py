@@ -1,4 +1,4 @@
-"""Inference attention in plain torch: what a call checks and computes, from top to bottom."""
+"""Inference attention in plain torch: the checks and the computation of a call."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Call:
     query: Any
     key: Any
     value: Any
-    layouts: tuple[str, ...]  # those that the operator takes
-    # When a query row takes every key that lengths and atten_mask leave, so that patterns and query
-    # lengths say nothing: "never", "always", or for a "single row".
+    layouts: tuple[str, ...]  # layouts that the operator accepts
+    # When a query row uses every key that lengths and atten_mask allow, so that patterns and query
+    # lengths have no effect: "never", "always", or for a "single row".
     decode: str = "single row"
-    names: Mapping[str, str] = field(default_factory=dict)  # what the operator itself calls them
+    names: Mapping[str, str] = field(default_factory=dict)  # the operator's own names of arguments
     pse_shift: Any = None
     atten_mask: Any = None
     actual_seq_lengths: Any = None
@@ -72,11 +72,11 @@ class Call:
     value_antiquant_mode: int = 0
 
     def require(self, condition, message):
-        """Refuse the arguments unless the condition holds."""
+        """Raise the operator's error unless the condition holds."""
         check(condition, f"[{self.op}] {message}")
 
     def name(self, argument):
-        """Return what the operator calls an argument."""
+        """Return the operator's name of an argument."""
         return self.names.get(argument, argument)
 
     def run(self):
@@ -98,7 +98,7 @@ class Call:
         if self.pse_shift is not None:
             scores = scores + self.bias()
         scores = scores.masked_fill(masked, float("-inf"))
-        # Without keys there is no maximum to take.
+        # Without keys there is no max.
         maximum = scores.amax(-1, keepdim=True) if scores.shape[3] else scores.sum(-1, keepdim=True)
         maximum = maximum.masked_fill(maximum == float("-inf"), 0.0)
         weights = torch.exp(scores - maximum)
@@ -122,7 +122,7 @@ class Call:
         return self.operands.result(out), lse
 
     def check_attributes(self):
-        """Check what attributes alone can tell."""
+        """Check the attributes alone."""
         require, heads = self.require, self.num_heads
         require(
             self.input_layout in self.layouts,
@@ -141,7 +141,7 @@ class Call:
         )
 
     def check_types(self):
-        """Check element types, and the scales that go with them."""
+        """Check element types and their scales."""
         require, query, key, value = self.require, self.query, self.key, self.value
         self.integers = query.dtype == torch.int8
         self.compute = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -176,7 +176,7 @@ class Call:
         )
 
     def set_operands(self):
-        """Set q, k and v as [B, N, S, D]; keys and values are numbers from here on."""
+        """Set q, k and v as [B, N, S, D]; keys and values are dequantised from here on."""
         require, table = self.require, self.block_table
         self.operands = Operands(
             require, self.input_layout, self.num_heads, self.kv_heads, table, self.block_size
@@ -203,7 +203,7 @@ class Call:
         self.k, self.v = self.numbers["key"](k), self.numbers["value"](v)
 
     def set_antiquant(self, sizes, entries, blocks):
-        """Set how integers of key and value become numbers."""
+        """Set the dequantisation of key and value."""
         require, joint = self.require, self.antiquant_scale is not None
         own = (self.key_antiquant_scale, self.value_antiquant_scale)
         require(
@@ -262,7 +262,7 @@ class Call:
         self.k = torch.cat([self.k.to(self.compute), k.to(self.compute)], 3)
 
     def set_prefix(self):
-        """Put the shared prefix in front of k and v."""
+        """Prepend the shared prefix to k and v."""
         require, given = self.require, self.actual_shared_prefix_len
         fronts = {"key": self.key_shared_prefix, "value": self.value_shared_prefix}
         require(
@@ -309,7 +309,7 @@ class Call:
     def set_positions(self):
         """Set lengths and positions i of queries and j of keys, which broadcast to [B, N, Sq, Skv].
 
-        `outside` is what they mask by themselves.
+        `outside` is the mask that follows from lengths alone.
         """
         require, kv_name = self.require, self.name("actual_seq_lengths_kv")
         require(
@@ -332,7 +332,7 @@ class Call:
             self.set_batched_positions(kv_name)
 
     def set_packed_positions(self, kv_name):
-        """Set the positions of rows in sequences that follow each other."""
+        """Set the positions of rows in packed sequences."""
         require, query, keys = self.require, self.query, self.keys
         given, kv_given = self.actual_seq_lengths, self.actual_seq_lengths_kv
         require(
@@ -366,7 +366,7 @@ class Call:
         self.outside = (outside | (self.j >= self.kv_lengths))[None, None]
 
     def set_batched_positions(self, kv_name):
-        """Set the positions of rows in batch entries, padding on the left taken off."""
+        """Set the positions of rows in batch entries, not counting padding on the left."""
         require, device = self.require, self.query.device
         given = None if self.decoding else self.actual_seq_lengths
         lengths = lengths_per_batch(

@@ -1,4 +1,4 @@
-"""Calls that npu_fused_infer_attention_score refuses."""
+"""Calls that npu_fused_infer_attention_score rejects."""
 
 from onnxruntime_npu.opdef import Sample
 
@@ -11,7 +11,7 @@ PREFIX = {
 
 
 def add_refusals(op):
-    """Add the refused calls to the operator."""
+    """Add the rejected calls to the operator."""
     refuse = refusals(op, (2, 3, 4, 16))
     refuse("input_layout BSH, .* got 'BDSN'", "layout", input_layout="BDSN")
     refuse("num_key_value_heads to divide num_heads 4, got 3", "groups", num_key_value_heads=3)
@@ -316,7 +316,7 @@ def add_refusals(op):
 
 
 def refuse_combinations(op, refuse):
-    """State calls that must fail.
+    """Add calls that must fail.
 
     refuse: takes a message, an id, shapes and the arguments of a call in BSND.
     """

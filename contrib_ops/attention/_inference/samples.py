@@ -113,9 +113,9 @@ def quantised_output_samples(make):
     yield Sample(*qkv, **bsnd, **one, actual_seq_lengths=[9, 2], id="int8_out")
     yield Sample(*qkv, **{**bsnd, "input_layout": "BSND_NBSD"}, id="int8_out_channel",
                  quant_scale2=make.uniform(1, 4, 1, 24, low=20, high=200))  # fmt: skip
-    if make.dtype != "float16":  # what int8 operands give is float16 or int8, whatever the dtype
+    if make.dtype != "float16":  # the result of int8 operands is float16 or int8 for every dtype
         return
-    # Scores are multiples of 1/32: so are weights seldom close to the border of two integers.
+    # Scores are multiples of 1/32, so weights are rarely close to a rounding boundary.
     ints = (make.ints(2, 4, 9, 16, low=-4, high=4, dtype="int8"),
             make.ints(2, 2, 30, 16, low=-4, high=4, dtype="int8"),
             make.ints(2, 2, 30, 16, low=-128, high=128, dtype="int8"))  # fmt: skip
@@ -127,7 +127,7 @@ def quantised_output_samples(make):
     yield Sample(*ints, **call, **one, pse_shift=make(1, 4, 9, 30), id="int8_operands_and_out")
     call["dequant_scale1"] = make.tensor([-0.25], dtype="float32")
     yield Sample(ints[0][:, :, :1], *ints[1:], **call, id="int8_decode")
-    # Long rows: weights of 1 each, of which every one is much less than 1/127 of the sum.
+    # Long rows: weights of 1 each, every one much less than 1/127 of the sum.
     ones = torch.ones(1, 1, 600, 16, dtype=torch.int8)
     yield Sample(ones[:, :, :20], ones, ones, input_layout="BNSD", id="int8_ones",
                  dequant_scale1=make.tensor([1.0], dtype="float32"),

@@ -28,7 +28,7 @@ def lengths_per_batch(require, name, lengths, batch, limit, like):
 def packed_rows(require, name, ends, limit, like):
     """Return lengths [B + 1] and, for each of `limit` packed rows, sequence and position [T].
 
-    Rows behind the last sequence belong to an additional one of length 0.
+    Rows after the last sequence belong to an additional one of length 0.
     """
     begin = 0
     for end in ends:
@@ -46,7 +46,7 @@ def packed_rows(require, name, ends, limit, like):
 
 
 def is_compressed(mask):
-    """Whether the mask has the shape that only names a pattern."""
+    """Whether the mask has the shape of a compressed pattern."""
     shape = list(mask.shape)
     square = len(shape) in (2, 3, 4) and shape[-2] == COMPRESSED and shape[-1] == COMPRESSED
     return square and all(n == 1 for n in shape[:-2])

@@ -4,7 +4,7 @@ from onnxruntime_npu.opdef import torch
 
 
 def pattern(sparse_mode):
-    """Return the mask that only names a pattern."""
+    """Return the compressed mask of a pattern."""
     if sparse_mode == 6:
         left = torch.arange(2048) >= 1024
         return torch.cat([torch.ones(2048, 2048).triu(1).bool(), left.expand(1024, 2048)])
@@ -101,6 +101,6 @@ def calls(make):
     yield "no_keys", q, k, v, given
     q, k, v, given = qkv(0, 5)
     yield "no_queries", q, k, v, given
-    if make.dtype == "float32":  # one dtype shows it: the bias alone is 1100 x 1100
+    if make.dtype == "float32":  # one dtype suffices: the bias alone is 1100 x 1100
         q, k, v, given = qkv(1100, 1100, heads=2, kv_heads=1, batch=1, size=4, value_size=4)
         yield "compressed_bias", q, k, v, {**given, **causal, "pse": make(1, 2, 1024, 1100)}

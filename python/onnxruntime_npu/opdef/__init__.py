@@ -53,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Resolve the names that need torch, onnx and onnxscript when they are first asked for."""
+    """Resolve the names that need torch, onnx and onnxscript at their first use."""
     if name == "translation_table":
         from .translation import translation_table
 

@@ -1,4 +1,4 @@
-"""Puts the portable bodies into a model, so that it also runs where no NPU is."""
+"""Adds the portable bodies to a model, so that it also runs without an NPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .node_parts import DefinitionError
 from .node_types import node_types
 
 _DOMAIN = "npu"
-# The overload of a node without a body beside nodes of its type that have one: theirs is not its.
+# The overload of a node without a body in a model where other nodes of its type have one.
 _NOT_PORTABLE = "not_portable"
 _OVERLOAD_IR_VERSION = 10  # the first whose functions may have overloads
 
@@ -26,7 +26,7 @@ def attach_function_bodies(model: onnx.ModelProto | ir.Model) -> list[str]:
 
     Run this last: an optimizer that inlines functions would dissolve the nodes. Existing functions
     of the model are kept. Call it on the ``ir.Model`` of an exporter where there is one: element
-    types are known there; in a ModelProto they come from value_info, else from type inference.
+    types are known there; in a ModelProto they come from value_info, otherwise from type inference.
 
     Returns the op types, sorted, that have no portable body: such a model needs the NPU.
     Raises DefinitionError for an unknown ``npu`` op type or an input of unknown element type.
@@ -60,7 +60,7 @@ class _Bodies:
         attrs: dict[str, Any],
         inputs: list[TensorType | None],
     ) -> ir.Function | None:
-        """Return the node's body, whose overload it gets, or None where there is none."""
+        """Return the node's body, whose overload it gets, or None if it has none."""
         function = self._library.body_for(op, node.op_type, attrs, inputs)
         if function is not None:
             node.overload = function.overload
@@ -173,8 +173,7 @@ def _value_types(model: onnx.ModelProto) -> dict[str, TensorType]:
         from .onnx_schema import register_schemas
 
         register_schemas()
-        # A model that inference cannot digest may still have typed what is needed: the caller
-        # looks.
+        # A model that fails inference may still contain the needed types; the caller checks.
         with contextlib.suppress(onnx.shape_inference.InferenceError):
             inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
             _collect(inferred.graph, known)

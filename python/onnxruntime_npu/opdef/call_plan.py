@@ -1,9 +1,8 @@
-"""How calls on npu tensors become calls of the kernel: what the C++ side is told at registration.
+"""Plans by which the C++ side turns calls on npu tensors into kernel calls.
 
-Such a call crosses from Python once. The plan says what the definition does: which arguments are
-inputs, which are attributes, what is written in place, what is returned. Only what a definition
-computes in Python itself, an ``@op.host`` or the number of a variadic operator's outputs, is asked
-for in every call.
+A plan is registered once per name. It describes the definition: which arguments are inputs, which
+are attributes, what is written in place, what is returned. Each call enters Python only for values
+that a definition computes there: an ``@op.host``, or the number of a variadic operator's outputs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .schema import Schema
 
 
 def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, Any]:
-    """Return the plan of one torch name of an operator, of plain values.
+    """Return the plan of one torch name of an operator, as plain values.
 
     Args:
         op: the operator.
@@ -49,7 +48,7 @@ def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, 
                 "kind": "dtype" if a.argument.type.base == "ScalarType" else a.kind,
             }
             for a in op.attributes
-            if a.name in argument  # the seed of an operator that is seeded is not
+            if a.name in argument  # false for the seed of a seeded operator
         ],
         "in_place": [(output, position[name]) for output, name in in_place.items()],
         "outputs": len(op.outputs),

@@ -1,6 +1,6 @@
-"""Writes what the build needs of the definitions: the C++ table of operator signatures that the
-kernel libraries compile in, the headers that say at which position each argument stands, and the
-type stubs of the eager functions.
+"""Writes the build's generated files: the C++ table of operator signatures that is compiled into
+the kernel libraries, the headers with the position of each argument, and the type stubs of the
+eager functions.
 
 Runs as ``python codegen.py <contrib_ops> <table.cc> <headers> <ops.pyi>``. The build machine may
 have neither torch, onnx nor onnxruntime, and the package's own ``__init__`` registers a provider
@@ -132,7 +132,7 @@ def _mask(dtypes: Iterable[str]) -> str:
 
 
 def _type(name: str | None) -> str:
-    # No operator takes strings: an input declared as one fits a node that does not have it.
+    # No operator takes strings: an input declared as string matches only nodes without that input.
     number = 0 if name is None else 8 if name == ABSENT else NUMBERS[name]
     return f"DType{{{number}}}"
 
@@ -152,7 +152,7 @@ def main(arguments: list[str]) -> int:
     files |= {header_folder / path: text for path, text in positions.headers(ops).items()}
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A header that did not change is left alone, and what includes it is not compiled again.
+        # An unchanged header is not rewritten, so that its includers are not recompiled.
         if path.suffix != ".h" or not path.is_file() or path.read_text() != text:
             path.write_text(text)
     return 0

@@ -1,4 +1,4 @@
-"""What the definition file of an operator states, and what follows from it.
+"""The contents of an operator's definition file, and what is derived from them.
 
 Every other form of an operator (torch.library op, ONNX schema, exporter translation, kernel table,
 documentation, stubs, tests) is derived from an :class:`Op`.
@@ -30,7 +30,7 @@ from .schema import Argument, Schema, parse_schema
 
 
 class _LazyTorch:
-    """Stands for the torch module, so that definitions can be read where torch is absent."""
+    """Stand-in for the torch module, so that definitions can be read without torch."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("torch"), name)
@@ -42,7 +42,7 @@ _seed_sources: dict[str, Callable[[int], int]] = {}
 
 
 def draw_seeds_with(device_type: str, draw: Callable[[int], int]) -> None:
-    """Let ``draw(device_index)`` give the seeds of calls on tensors of that device."""
+    """Let ``draw(device_index)`` provide the seeds of calls on tensors of that device type."""
     _seed_sources[device_type] = draw
 
 
@@ -52,9 +52,9 @@ class NotPortable(Exception):
 
 @dataclass(frozen=True)
 class TypeAlias:
-    """Another ONNX op type under which files carry the operator.
+    """Another ONNX op type of the operator in model files.
 
-    ``inputs`` tells it apart by the number of its inputs where the type is another operator's own.
+    ``inputs`` distinguishes it by the number of inputs if another operator has the same type.
     """
 
     type: str
@@ -66,15 +66,15 @@ class Backward:
     """The gradient formula of an operator."""
 
     function: Callable[..., Any]
-    arguments: tuple[str, ...]  # whose gradients it returns, in this order
-    outputs: tuple[str, ...]  # whose gradients it takes: the differentiable ones
+    arguments: tuple[str, ...]  # arguments whose gradients it returns, in this order
+    outputs: tuple[str, ...]  # outputs whose gradients it takes: the differentiable ones
     saves: tuple[str, ...]  # arguments and outputs that it reads
     takes_needs: bool
 
 
 @dataclass(eq=False)
 class Op:
-    """One operator. Made by :func:`npu_op`; its methods are the decorators of a definition."""
+    """One operator, created by :func:`npu_op`; its methods are the decorators of a definition."""
 
     schema: Schema
     onnx_type: str
@@ -151,13 +151,12 @@ class Op:
     def backward(self, *arguments: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Set the gradients of the named tensor arguments.
 
-        The parameters of the formula say what it takes: ``grad_<output>`` the gradient of an
-        output (None where none flows; an output without such a parameter is not differentiable),
-        the name of an argument or output its value, which is saved for that, and ``needs`` the set
-        of arguments whose gradients are wanted. ``seed``, of an operator that is ``seeded``, is
-        what the call has drawn, or 0 where it is traced and draws when the trace is run. It returns
-        the gradients in the order of ``arguments``; None stands for zero and for what is not
-        wanted.
+        The parameters of the formula declare its inputs: ``grad_<output>`` is the gradient of an
+        output (None if it has none; an output without such a parameter is not differentiable),
+        the name of an argument or output is its value, which is saved for this, and ``needs`` is
+        the set of arguments whose gradients are required. ``seed``, for a ``seeded`` operator, is
+        the drawn seed, or 0 in a traced call, which draws when the trace runs. It returns the
+        gradients in the order of ``arguments``; None means zero or not required.
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,11 +203,11 @@ class Op:
         return function
 
     def host(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Set what the host settles before a torch call: ``host(draw_seed, **arguments)``.
+        """Set the host computation before a torch call: ``host(draw_seed, **arguments)``.
 
-        It returns the arguments that it changes, by name, and the results that are integers: a
-        node has none of these. ``draw_seed()`` gives a number, not 0, of the device's default
-        generator; in a traced call, which would keep the number, it raises.
+        It returns the arguments that it changes, by name, and the integer results, which a node
+        does not have. ``draw_seed()`` returns a nonzero number from the device's default
+        generator; in a traced call, which would store the number, it raises.
         """
         self.host_function = function
         return function
@@ -218,13 +217,13 @@ class Op:
     ) -> None:
         """Add a call that must fail with a message that matches ``match`` on every path.
 
-        ``needs_values`` marks an error that only tensor values reveal: a fake call cannot raise it.
+        ``needs_values`` marks an error that depends on tensor values: a fake call cannot raise it.
         """
         case_id = id or f"error{len(self.error_cases)}"
         self.error_cases.append(ErrorCase(make, match, needs_values, case_id))
 
     def tolerance(self, dtype: str, *, rtol: float, atol: float, reason: str) -> None:
-        """Set how far results of ``dtype`` calls may be from the float64 reference, and why."""
+        """Set the tolerance of ``dtype`` results against the float64 reference, and the reason."""
         if not reason:
             raise DefinitionError(f"[{self.name}] expected a reason for the {dtype} tolerance")
         self.tolerances[dtype] = Tolerance(rtol, atol, reason)
@@ -233,7 +232,7 @@ class Op:
 
     @property
     def differentiable_twice(self) -> bool:
-        """Whether the formula has a gradient itself: not when it reads an output without one."""
+        """Whether the formula is differentiable: not if it reads a non-differentiable output."""
         formula = self.backward_formula
         return formula is not None and not any(
             output.name in formula.saves and output.name not in formula.outputs
@@ -253,7 +252,7 @@ class Op:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Give every argument of the schema its value, defaults included.
 
-        Raises TypeError like a Python call for a missing, unknown or doubly given argument.
+        Raises TypeError like a Python call for a missing, unknown or duplicate argument.
         """
         positional = [a for a in self.schema.arguments if not a.keyword_only]
         if len(args) > len(positional):
@@ -283,7 +282,7 @@ class Op:
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     def settle(self, bound: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """Return the arguments as the host settles them, and the results that are integers."""
+        """Return the arguments after the host computation, and the integer results."""
         if self.host_function is None:
             return bound, ()
         changed, integers = self.host_function(partial(self.draw_seed, bound), **bound)
@@ -291,7 +290,7 @@ class Op:
 
     @property
     def is_settled_in_python(self) -> bool:
-        """Whether a call has a part that only Python knows, apart from its kernel."""
+        """Whether a call needs Python in addition to its kernel."""
         return self.host_function is not None or self._has_variadic_output
 
     @property
@@ -306,11 +305,11 @@ class Op:
         return tuple(outputs)
 
     def count_outputs(self, bound: Mapping[str, Any]) -> int:
-        """Return how many outputs the node of a call has."""
+        """Return the number of outputs of a call's node."""
         return len(self.node_results(bound)) if self._has_variadic_output else len(self.outputs)
 
     def draw_seed(self, bound: Mapping[str, Any]) -> int:
-        """Return a number, not 0, of the default generator of the device of a call's tensors.
+        """Return a nonzero number from the default generator of the device of a call's tensors.
 
         Raises:
             ArgumentError: the call is being traced.
@@ -357,27 +356,27 @@ def npu_op(
     """Define an operator.
 
     Args:
-        schema: the torch schema, as torch_npu registers it, the first tensor spelt ``self``.
+        schema: the torch schema, as torch_npu registers it, with the first tensor named ``self``.
         onnx: the ONNX op type in domain ``npu``.
         dtypes: element types of every tensor argument and output, by name.
-        outputs: names of the node outputs: the results, then written arguments that are no results.
+        outputs: names of the node outputs: the results, then other written arguments.
         inplace: schema of the twin that writes the first output into its ``(a!)`` argument.
-        may_alias: pairs (input, output) whose buffers may be one.
-        aliases: other op types that stand for the operator in ONNX files.
+        may_alias: pairs (input, output) that may share a buffer.
+        aliases: other op types of the operator in ONNX files.
         torch_aliases: schemas of other torch names with the same arguments and meaning.
         cpu: arguments whose values the kernel reads on the host: tensors, or int lists, which then
             are node inputs instead of attributes.
-        late: arguments in host memory that the kernel can also read in device memory, when it runs:
-            so it does in sessions that replay graphs (provider option ``enable_npu_graph``).
+        late: arguments in host memory that the kernel can also read in device memory when it runs,
+            as in sessions that replay graphs (provider option ``enable_npu_graph``).
         sample_dtypes: dtypes that samples are made for; default: those of the first tensor.
         seeded: whether the operator draws random numbers though the schema has no seed. The node
             and the reference then take ``seed``; a torch call draws it from the default generator.
-        typings: where a result's type is not that of one input: element types of inputs, by name,
-            with those that the results then have; the first that fits a node holds. An input that
-            is not named may be of any type, ABSENT is for one that is not given, and a result of
-            several types that is not named has the type that the model declares.
-        not_portable: which calls standard ONNX operators cannot say, and why: those for which the
-            body raises NotPortable, or all calls of an operator that has no body.
+        typings: if a result's type is not that of one input: combinations of element types of
+            inputs and results, by name; the first that matches a node applies. An unnamed input may
+            have any type, ABSENT means an omitted input, and an unnamed result of several possible
+            types has the type that the model declares.
+        not_portable: which calls standard ONNX operators cannot express, and why: those for which
+            the body raises NotPortable, or all calls of an operator without a body.
 
     """
     parsed = parse_schema(schema)

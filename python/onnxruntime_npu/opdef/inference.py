@@ -1,7 +1,7 @@
 """Output types and shapes of a node, from the operator's reference on meta tensors.
 
 Dimensions may be unknown or symbolic. The reference then runs twice with different numbers in their
-place: an output dimension that follows one of them is that symbol, one that stays is a constant.
+place: an output dimension that equals one of them is that symbol, an unchanged one is a constant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .definition import Op
 from .node_types import NodeType
 
 Dim = int | str | None
-# Distinct primes per run, unlike the sizes that models have, so that no two meet by chance.
+# Distinct primes per run, unlike typical model sizes, to avoid accidental equality.
 _FIRST_RUN = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069)
 _SECOND_RUN = (2003, 2011, 2017, 2027, 2029, 2039, 2053, 2063, 2069, 2081, 2083, 2087)
 
@@ -26,11 +26,11 @@ def infer_outputs(
     inputs: Sequence[tuple[str, Sequence[Dim]] | None],
     attrs: Mapping[str, Any],
 ) -> list[tuple[str, list[Dim]]] | None:
-    """Return dtype and dimensions of every output, or None when they cannot be told.
+    """Return dtype and dimensions of every output, or None if they cannot be inferred.
 
     Args:
         op: the operator.
-        inputs: dtype name and dimensions per node input, None where one is absent.
+        inputs: dtype name and dimensions per node input, None if it is absent.
         attrs: the node's attributes.
 
     """
@@ -94,7 +94,7 @@ def _run(
     try:
         results = op.call_reference(**bound)
     except Exception:
-        return None  # the numbers that stand for symbols do not satisfy the operator's conditions
+        return None  # the numbers substituted for symbols violate the operator's conditions
     flat: list[torch.Tensor] = []
     for result in results:
         flat += result if isinstance(result, (list, tuple)) else [result]

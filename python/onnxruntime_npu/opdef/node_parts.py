@@ -1,4 +1,4 @@
-"""The inputs, attributes and outputs of a node, as they follow from a torch schema."""
+"""The inputs, attributes and outputs of a node, derived from a torch schema."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from . import dtypes as dt
 from .schema import Argument, Schema, Type, parse_schema
 
-# Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType crosses as
-# ONNX's number of the type.
+# Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType becomes
+# ONNX's type number.
 _ATTRIBUTE_KINDS = {
     "int": "int",
     "SymInt": "int",
@@ -20,26 +20,26 @@ _ATTRIBUTE_KINDS = {
     "Scalar": "float",
     "str": "string",
 }
-# Arguments that only steer where torch allocates or draws; kernels get that from the stream.
+# Arguments that only control torch's allocation or generator; kernels get these from the stream.
 _NOT_IN_ONNX = frozenset({"Device", "Layout", "Generator"})
 
 
-# What a node of an operator that draws random numbers has besides the schema's attributes: the
-# seed, 0 for one that whoever runs the node chooses.
+# The additional attribute of an operator that draws random numbers: the seed; 0 lets the runtime
+# choose it.
 SEED = Argument("seed", Type("int"), default=0)
 
 
-# In `typings`, for an optional input that a node must not have.
+# In `typings`: an optional input that must be omitted.
 ABSENT = "absent"
 
 
 class DefinitionError(ValueError):
-    """A definition contradicts itself; the message names the operator and the mend."""
+    """A definition contradicts itself; the message names the operator and the fix."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A node input, made from one argument of the schema."""
+    """A node input, derived from one argument of the schema."""
 
     name: str
     argument: Argument
@@ -47,7 +47,7 @@ class Input:
     optional: bool
     variadic: bool
     cpu: bool  # the kernel reads the values on the host
-    late: bool  # or on the device when it runs, where a session replays graphs
+    late: bool  # or on the device when it runs, in a session that replays graphs
 
     @property
     def is_list_of_ints(self) -> bool:
@@ -57,7 +57,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A node attribute, made from one argument of the schema."""
+    """A node attribute, derived from one argument of the schema."""
 
     name: str
     argument: Argument
@@ -65,7 +65,7 @@ class Attribute:
 
     @property
     def required(self) -> bool:
-        """Whether a node must carry the attribute."""
+        """Whether a node must have the attribute."""
         return self.argument.required and not self.argument.type.optional
 
     @property
@@ -74,7 +74,7 @@ class Attribute:
         return None if self.argument.required else self.to_onnx(self.argument.default)
 
     def to_onnx(self, value: Any) -> Any:
-        """Convert an argument's value to the attribute's kind; None stays None: absent."""
+        """Convert an argument's value to the attribute's kind; None (absent) is unchanged."""
         if value is None:
             return None
         if self.argument.type.base == "ScalarType":
@@ -92,7 +92,7 @@ class Output:
     name: str
     dtypes: tuple[str, ...]
     variadic: bool = False
-    mutates: str | None = None  # the input that this output is the new value of
+    mutates: str | None = None  # the input whose new value this output is
 
 
 def checked_typings(
@@ -101,7 +101,7 @@ def checked_typings(
     inputs: Sequence[Input],
     outputs: Sequence[Output],
 ) -> tuple[Mapping[str, str], ...]:
-    """Return the combinations of types as stated, each of which the tensors have to allow."""
+    """Return the combinations of types after checking that the tensors allow them."""
     allowed = {x.name: {*x.dtypes, *([ABSENT] if x.optional else [])} for x in inputs}
     allowed |= {y.name: set(y.dtypes) for y in outputs}
     checked = tuple(stated)
@@ -189,11 +189,11 @@ def node_outputs(
     names: Sequence[str] | None,
     inputs: tuple[Input, ...],
 ) -> tuple[Output, ...]:
-    """Return the results, and behind them the written arguments that are no results."""
+    """Return the results, followed by the written arguments that are not results."""
     written = {x.argument.type.alias: x.name for x in inputs if x.argument.type.mutated}
     results: list[tuple[Argument, str | None]] = []
     tensors = list(schema.returns)
-    while len(tensors) > 1 and str(tensors[-1].type) == "int":  # @op.host gives these
+    while len(tensors) > 1 and str(tensors[-1].type) == "int":  # @op.host returns these
         tensors.pop()
     for result in tensors:
         if not result.type.is_tensor:
@@ -220,7 +220,7 @@ def node_outputs(
 
 
 def parse_twin(schema: Schema, text: str) -> Schema:
-    """Parse the schema of a twin and check that it takes what ``schema`` takes."""
+    """Parse the schema of a twin and check that it has the arguments of ``schema``."""
     twin = parse_schema(text)
 
     def signature(s: Schema) -> list[tuple[str, str, bool, Any]]:

@@ -1,14 +1,14 @@
-"""What ``InferenceSession(providers=["NPUExecutionProvider"])`` needs beyond a plugin provider.
+"""Session features of ``NPUExecutionProvider`` that a plugin provider cannot implement.
 
-onnxruntime's Python class makes its session in one method, ``_create_inference_session``; this
-module wraps it, for sessions that may use the NPU only, to
+onnxruntime's Python class creates its session in one method, ``_create_inference_session``; this
+module wraps it, only for sessions that may use the NPU, to
 
 - load models whose ``npu::`` nodes carry no function body: onnxruntime resolves a model before it
   knows the provider, so the provider's schemas must be registered first; done only when needed;
-- keep errors errors: a RuntimeError from the provider would make onnxruntime go on with the CPU;
-- remember which node was placed where, for :func:`onnxruntime_npu.assignment`;
-- tell a run that onnxruntime starts on a thread of its own (``run_async``) which stream was current
-  where it was submitted.
+- preserve errors: after a RuntimeError from the provider onnxruntime would continue with the CPU;
+- record the placement of nodes, for :func:`onnxruntime_npu.assignment`;
+- pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
+  threads (``run_async``).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def install() -> None:
 
 
 def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
-    """Return it for runs that follow the stream that is current on the submitting thread."""
+    """Wrap it so that runs are ordered after the submitting thread's current stream."""
 
     @functools.wraps(run_async)
     def run(
@@ -81,7 +81,7 @@ def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
         options.add_run_config_entry(_CALLER_KEY, _C.caller_stream(_device_of(self)))
 
         def done(*results: Any) -> None:
-            callback(*results)  # until now onnxruntime reads the options, and does not keep them
+            callback(*results)  # onnxruntime reads the options until now, without a reference
             done.options = None  # type: ignore[attr-defined]
 
         done.options = options  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def _name(provider: Any) -> Any:
 
 
 def _device_id(providers: list[Any], provider_options: list[dict[str, Any]]) -> Any:
-    """Return the device that the caller asked for, in either of onnxruntime's two ways."""
+    """Return the device id that the caller passed, in either of onnxruntime's two ways."""
     for i, provider in enumerate(providers):
         if _name(provider) == get_ep_name():
             options = provider[1] if isinstance(provider, tuple) else {}
@@ -136,13 +136,13 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
 def _record_assignment(options: Any) -> None:
     try:
         options.get_session_config_entry(_RECORD_KEY)
-    except Exception:  # onnxruntime has no other way to say that the entry is not set
+    except Exception:  # onnxruntime raises if the entry is not set
         options.add_session_config_entry(_RECORD_KEY, "1")
 
 
 def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any) -> Exception:
-    """The same failure in one line that names the thing, of a type that onnxruntime does not answer
-    by falling back to the CPU.
+    """Return the same failure as one specific line, of a type that does not make onnxruntime fall
+    back to the CPU.
     """
     text = str(error)
     if isinstance(error, UnicodeDecodeError):  # onnxruntime's own message quotes bytes of the model
@@ -175,7 +175,7 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
 
 
 def _why_no_graph(decisions: list[dict[str, Any]]) -> str:
-    """Say which nodes keep onnxruntime from capturing a session's runs."""
+    """Describe the nodes that prevent onnxruntime from capturing a session's runs."""
     left = [
         f"{d['op_type']} '{d['node']}' runs on the CPU: {d['reason']}"
         for d in decisions
