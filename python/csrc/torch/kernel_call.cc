@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor MakeDense(const at::Tensor& tensor) {
   at::Tensor dense = Empty(tensor.sizes(), tensor.scalar_type(), tensor);
-  LaunchStridedCopy(StreamOf(tensor), MakeStridedPair(tensor.sizes(), dense.strides(), tensor.strides()),
+  LaunchStridedCopy(StreamOf(tensor), "copy", MakeStridedPair(tensor.sizes(), dense.strides(), tensor.strides()),
                     tensor.element_size(), dense.mutable_data_ptr(), tensor.const_data_ptr());
   return dense;
 }
