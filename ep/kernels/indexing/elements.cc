@@ -6,8 +6,8 @@
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/indexing/scatter_reduction.h"
 #include "ep/kernels/movement/copy.h"
-#include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/runtime/strided_copy.h"
 
 namespace npu {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/copy.h"
-#include "ep/kernels/movement/strided_copy.h"
+#include "ep/runtime/strided_copy.h"
 
 namespace npu {
 namespace {

@@ -72,9 +72,9 @@ class SliceKernel : public Kernel {
       strides[axis] = range.count == 1 ? 0 : strides[axis] * range.step;  // the step of a single element may be huge
     }
     const TensorView y = ctx.Output(0, x.dtype, shape);
-    const int size = BitsOf(x.dtype) / 8;
-    const char* from = x.data == nullptr ? nullptr : x.as<const char>() + offset * size;
-    LaunchStridedCopy(ctx, "Slice", MakeStridedView(shape, strides), size, from, y.data);
+    const size_t size = BytesFor(x.dtype, 1);
+    const char* from = x.data == nullptr ? nullptr : x.as<const char>() + offset * static_cast<int64_t>(size);
+    LaunchStridedCopy(ctx, "Slice", shape, strides, size, y.data, from);
   }
 
   bool from_attributes_;

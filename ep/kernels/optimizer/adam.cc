@@ -18,7 +18,7 @@ template <class T>
 struct AdamStep {
   using C = ComputeType<T>;
   T *param, *grad, *average, *square, *greatest;
-  C step_size, root, decay, unscale, beta1, beta2, epsilon, sign;
+  C step_size{}, root{}, decay{}, unscale{}, beta1{}, beta2{}, epsilon{}, sign{};
 
   template <bool decoupled, bool amsgrad, bool scaled>
   void Run(int64_t begin, int64_t end) const {

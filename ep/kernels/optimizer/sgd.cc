@@ -15,7 +15,7 @@ template <class T>
 struct SgdStep {
   using C = ComputeType<T>;
   T *param, *grad, *buffer;
-  C rate, unscale, sign, decay, momentum, kept;
+  C rate{}, unscale{}, sign{}, decay{}, momentum{}, kept{};
 
   template <bool moves, bool scaled>
   void Run(int64_t begin, int64_t end, bool first, bool nesterov) const {
