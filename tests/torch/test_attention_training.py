@@ -216,6 +216,7 @@ def test_transforms_of_torch_func(transform: Callable[..., Callable[[torch.Tenso
     torch.testing.assert_close(transform(function)(x.npu()), expected, check_device=False)
 
 
+@pytest.mark.no_values
 def test_errors_of_the_caller():
     q, k = make(torch.float32, 1, 4, 5, 8).npu(), make(torch.float32, 1, 2, 5, 8).npu()
     with pytest.raises(RuntimeError, match="must match"):
@@ -269,6 +270,7 @@ def test_dropout_of_everything():
     assert not y.any() and not q.grad.any()
 
 
+@pytest.mark.no_values
 def test_without_dropout_nothing_is_drawn():
     q, before = torch.ones(1, 2, 5, 8, device="npu", requires_grad=True), npu.get_rng_state()
     attend(q, q, q).sum().backward()
@@ -309,6 +311,7 @@ def peak(length: int, **given: Any) -> int:
     return npu.max_memory_allocated() - before
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize("given", [{}, {"is_causal": True}, {"dropout_p": 0.1}], ids=str)
 def test_memory_is_linear_in_the_length(given: dict[str, Any]):
     short, long = peak(512, **given), peak(2048, **given)

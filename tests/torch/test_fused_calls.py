@@ -82,6 +82,7 @@ def no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd.AutogradKernel, "__call__", entered)
 
 
+@pytest.mark.no_values
 def test_only_calls_that_need_a_gradient_enter_python(no_gradients: None) -> None:
     x, gamma = torch.randn(2, 8).npu(), torch.ones(8).npu()
     npu.npu_rms_norm(x, gamma)
@@ -118,6 +119,7 @@ def _error(function: Any, *args: Any, **kwargs: Any) -> tuple[type, str]:
 X, GAMMA = torch.randn(2, 8), torch.randn(8)
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -145,6 +147,7 @@ def test_errors_are_the_cpus(name: str, args: tuple[Any, ...]) -> None:
     assert _error(getattr(npu, name), *there, **keywords) == want
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize("at", [0, 1])
 def test_tensors_of_two_devices_are_refused(at: int) -> None:
     tensors = [X, GAMMA]
@@ -172,6 +175,7 @@ def test_a_written_view_is_written_through_and_returned() -> None:
     assert torch.equal(base.cpu()[:, 2], torch.ones(4)) and base.sum() == 4
 
 
+@pytest.mark.no_values
 def test_a_tensor_that_is_saved_may_not_be_written() -> None:
     x = torch.randn(2, 8).npu().requires_grad_()
     y = x * 2
@@ -199,6 +203,7 @@ def test_inputs_may_be_absent_and_outputs_empty() -> None:
     assert y.shape == (0, 8) and rstd.shape == (0, 1) and y.device.type == "npu"
 
 
+@pytest.mark.no_values
 def test_an_operator_without_results_returns_none() -> None:
     assert npu.npu_prefetch(X.npu(), None, 16) is None
 
@@ -213,6 +218,7 @@ def test_what_a_definition_computes_on_the_host_is_returned() -> None:
     assert drawn[4] != 0
 
 
+@pytest.mark.no_values
 def test_what_is_given_besides_the_arguments_is_for_one_call() -> None:
     x, gamma = X.npu(), GAMMA.npu()
     y, rstd = npu.npu_rms_norm(x, gamma)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+pytestmark = pytest.mark.no_values
+
 
 def test_options_of_super_kernels_are_checked():
     graph = torch.npu.NPUGraph()

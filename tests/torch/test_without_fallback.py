@@ -86,6 +86,7 @@ def test_the_greatest_difference_keeps_its_gradient_after_rounding():
     assert a.grad.tolist() == [[0, 1]]
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize(
     "first, second, message",
     [
