@@ -154,7 +154,9 @@ TEST_CASE("child null: a failing callback of a graph" * doctest::skip()) {
   CHECK_THROWS_WITH_AS(stream->Synchronize(), "[graph] [host_callback] no", Error);
   CHECK_FALSE(behind);
 }
-TEST_CASE("null: a callback that fails at a replay fails the replay") { Expect("child null: a failing callback of a graph"); }
+TEST_CASE("null: a callback that fails at a replay fails the replay") {
+  Expect("child null: a failing callback of a graph");
+}
 
 TEST_CASE("child null: stop" * doctest::skip()) {
   Device& device = NullDevice();
