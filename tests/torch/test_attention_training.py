@@ -216,6 +216,7 @@ def test_torch_func_transforms(transform: Callable[..., Callable[[torch.Tensor],
     torch.testing.assert_close(transform(function)(x.npu()), expected, check_device=False)
 
 
+@pytest.mark.no_values
 def test_caller_errors():
     q, k = make(torch.float32, 1, 4, 5, 8).npu(), make(torch.float32, 1, 2, 5, 8).npu()
     with pytest.raises(RuntimeError, match="must match"):
@@ -269,6 +270,7 @@ def test_dropout_probability_of_one():
     assert not y.any() and not q.grad.any()
 
 
+@pytest.mark.no_values
 def test_no_random_numbers_are_drawn_without_dropout():
     q, before = torch.ones(1, 2, 5, 8, device="npu", requires_grad=True), npu.get_rng_state()
     attend(q, q, q).sum().backward()
@@ -309,6 +311,7 @@ def peak(length: int, **given: Any) -> int:
     return npu.max_memory_allocated() - before
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize("given", [{}, {"is_causal": True}, {"dropout_p": 0.1}], ids=str)
 def test_memory_is_linear_in_sequence_length(given: dict[str, Any]):
     short, long = peak(512, **given), peak(2048, **given)

@@ -82,6 +82,7 @@ def no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd.AutogradKernel, "__call__", entered)
 
 
+@pytest.mark.no_values
 def test_only_calls_with_gradients_enter_python(no_gradients: None) -> None:
     x, gamma = torch.randn(2, 8).npu(), torch.ones(8).npu()
     npu.npu_rms_norm(x, gamma)
@@ -118,6 +119,7 @@ def _error(function: Any, *args: Any, **kwargs: Any) -> tuple[type, str]:
 X, GAMMA = torch.randn(2, 8), torch.randn(8)
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -145,6 +147,7 @@ def test_errors_match_cpu(name: str, args: tuple[Any, ...]) -> None:
     assert _error(getattr(npu, name), *there, **keywords) == want
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize("at", [0, 1])
 def test_tensors_on_two_devices_are_refused(at: int) -> None:
     tensors = [X, GAMMA]
@@ -172,6 +175,7 @@ def test_in_place_call_on_a_view_updates_its_base_and_returns_it() -> None:
     assert torch.equal(base.cpu()[:, 2], torch.ones(4)) and base.sum() == 4
 
 
+@pytest.mark.no_values
 def test_saved_tensor_must_not_be_written() -> None:
     x = torch.randn(2, 8).npu().requires_grad_()
     y = x * 2
@@ -199,6 +203,7 @@ def test_absent_inputs_and_empty_outputs() -> None:
     assert y.shape == (0, 8) and rstd.shape == (0, 1) and y.device.type == "npu"
 
 
+@pytest.mark.no_values
 def test_operator_without_results_returns_none() -> None:
     assert npu.npu_prefetch(X.npu(), None, 16) is None
 
@@ -213,6 +218,7 @@ def test_host_computed_results_are_returned() -> None:
     assert drawn[4] != 0
 
 
+@pytest.mark.no_values
 def test_preset_results_apply_to_one_call_only() -> None:
     x, gamma = X.npu(), GAMMA.npu()
     y, rstd = npu.npu_rms_norm(x, gamma)

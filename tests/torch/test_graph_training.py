@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from null_backend import computed
 
 npu = torch.npu
 
@@ -88,6 +89,7 @@ def test_graphed_callables_match_original_gradients():
         module(longer)
 
 
+@pytest.mark.no_values
 def test_graphed_callables_refuse_unsupported_modules():
     sample = (torch.ones(2, 8, device="npu"),)
     hooked = model()
@@ -171,6 +173,7 @@ def test_update_workspace_is_not_shared():
         assert all(bool((o == -1).all()) for o in others)
 
 
+@pytest.mark.no_values
 def test_external_events_order_a_replay_against_other_work():
     begin, done = npu.ExternalEvent(), npu.ExternalEvent()
     x, y = torch.zeros(4, device="npu"), torch.zeros(4, device="npu")
@@ -188,12 +191,13 @@ def test_external_events_order_a_replay_against_other_work():
             done.wait(other)
             seen = y.clone()
             other.synchronize()
-        assert seen.tolist() == [i + 1.0] * 4
+        assert seen.tolist() == computed([i + 1.0] * 4)
     npu.synchronize()
 
 
+@pytest.mark.no_values
 def test_wait_for_unrecorded_event_ends_when_the_device_stops():
     npu.ExternalEvent().wait(npu.Stream())
     npu.stop_device(0)
     npu.restart_device(0)
-    assert torch.ones(2, device="npu").sum().item() == 2
+    assert torch.ones(2, device="npu").sum().item() == computed(2)

@@ -134,6 +134,7 @@ assert device(of_cuda, {"cuda:0": "cpu"}) == "cpu"
 """
 
 
+@pytest.mark.no_values
 def test_cuda_checkpoints_load(transferred):
     transferred(CHECKPOINTS)
 

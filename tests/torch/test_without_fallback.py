@@ -86,6 +86,7 @@ def test_max_norm_cdist_gradient_survives_rounding():
     assert a.grad.tolist() == [[0, 1]]
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize(
     "first, second, message",
     [

@@ -51,9 +51,6 @@ TEST_CASE("elementwise: in place over either operand") {
   }
 }
 
-<<<<<<< HEAD
-TEST_CASE("elementwise: integer division by zero is an error, overflow is defined") {
-=======
 // Rows that are longer than a block, along which any of the inputs stands still: one loop or block for each way.
 TEST_CASE("elementwise: inputs that stand still along a row") {
   constexpr int64_t kRows = 3, kColumns = 1000;
@@ -125,8 +122,7 @@ TEST_CASE("elementwise: a divisor of 0 is found wherever it stands") {
   }
 }
 
-TEST_CASE("elementwise: integer division has no undefined corner") {
->>>>>>> d81e565ede3bd77693784100ff653f643d2d603f
+TEST_CASE("elementwise: integer division by zero is an error, overflow is defined") {
   const auto i32 = [](std::vector<double> v) {
     return HostTensor::From(DType::kInt32, Shape{static_cast<int64_t>(v.size())}, v);
   };

@@ -34,6 +34,10 @@ class FailingBackend : public test::WatchedBackend {
     MayFail();
     WatchedBackend::Launch(s, op, std::move(task), bytes);
   }
+  void LaunchHost(BackendStream* s, const char* op, Task task) override {
+    MayFail();
+    WatchedBackend::LaunchHost(s, op, std::move(task));
+  }
   void LaunchAlways(BackendStream* s, const char* op, std::function<void(const Status&)> task) override {
     MayFail();
     WatchedBackend::LaunchAlways(s, op, std::move(task));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ep/runtime/device.h"
+#include "ep/runtime/graph.h"
 #include "ep/runtime/thread_pool.h"
 #include "tests/cpp/support/child_process.h"
 
@@ -54,6 +55,43 @@ TEST_CASE("a host access to device memory crashes and is reported") {
   const auto plain = test::RunTestCase("child: host code reads device memory", {{"ORT_NPU_GUARD_MEMORY", "0"}});
   CAPTURE(plain.output);
   CHECK(plain.exit_code == 0);
+}
+
+TEST_CASE("child: a callback reads device memory" * doctest::skip()) {
+  signal(SIGSEGV, SIG_DFL);
+  Device& device = Runtime::Instance().device(0);
+  const auto stream = device.CreateStream();
+  auto* block = static_cast<volatile char*>(device.allocator().Allocate(kBytes, *stream));
+  stream->HostCallback([block] { std::printf("read %d\n", block[0]); });
+  device.Synchronize();
+}
+
+TEST_CASE("child: a callback of a graph reads device memory" * doctest::skip()) {
+  signal(SIGSEGV, SIG_DFL);
+  Device& device = Runtime::Instance().device(0);
+  const auto stream = device.CreateStream();
+  auto* block = static_cast<volatile char*>(device.allocator().Allocate(kBytes, *stream));
+  Graph graph;
+  graph.CaptureBegin(*stream);
+  stream->Launch("write", [block] { block[0] = 1; });
+  stream->HostCallback([] { std::printf("replaying\n"), std::fflush(stdout); });
+  stream->HostCallback([block] { std::printf("read %d\n", block[0]); });
+  graph.CaptureEnd(*stream);
+  graph.Replay(*stream);
+  device.Synchronize();
+}
+
+TEST_CASE("a callback is host code: device memory is closed to it, in a replay too") {
+  for (const char* name : {"child: a callback reads device memory", "child: a callback of a graph reads device memory"})
+    for (const auto& environment : {kGuarded, kNull}) {
+      const auto child = test::RunTestCase(name, environment);
+      CAPTURE(child.output);
+      CHECK(child.exit_code == -1);
+      CHECK(child.output.find("[device memory] host code touched device address ") != std::string::npos);
+      CHECK(child.output.find("read ") == std::string::npos);
+      if (std::string(name).find("graph") != std::string::npos)
+        CHECK(child.output.find("replaying") != std::string::npos);
+    }
 }
 
 TEST_CASE("child: host code touches an unmapped address" * doctest::skip()) {

@@ -33,6 +33,8 @@ class WatchedBackend : public Backend {
   void Launch(BackendStream* s, const char* op, Task task, size_t bytes) override {
     host_->Launch(s, op, std::move(task), bytes);
   }
+  void LaunchHost(BackendStream* s, const char* op, Task task) override { host_->LaunchHost(s, op, std::move(task)); }
+  void RunCaptured(Task& task) override { host_->RunCaptured(task); }
   void LaunchAlways(BackendStream* s, const char* op, std::function<void(const Status&)> task) override {
     FailIf(failing_always);
     host_->LaunchAlways(s, op, std::move(task));
