@@ -10,7 +10,7 @@ from .._patterns import COMPRESSED
 def lengths_per_batch(require, name, lengths, batch, limit, like):
     """Return the lengths as [B or 1]; `limit` where there is no list."""
     if lengths is None:
-        lengths = [limit]
+        return integers([limit], like)
     count = len(lengths)
     require(
         count in (1, batch) or count > batch,
@@ -22,7 +22,15 @@ def lengths_per_batch(require, name, lengths, batch, limit, like):
             0 <= length <= limit,
             f"expected {name} in [0, {limit}], got {length} for batch entry {b}",
         )
-    return torch.tensor(lengths, dtype=torch.int64, device=like.device)
+    return integers(lengths, like)
+
+
+def integers(values, like):
+    """Return the list as int64 [n]; an entry that is a symbol stays one, as torch.tensor's do not."""
+    if all(type(n) is int for n in values):
+        return torch.tensor(values, dtype=torch.int64, device=like.device)
+    entries = [torch.full((1,), n, dtype=torch.int64, device=like.device) for n in values]
+    return torch.cat(entries)
 
 
 def packed_rows(require, name, ends, limit, like):
@@ -38,7 +46,7 @@ def packed_rows(require, name, ends, limit, like):
         )
         begin = end
     device = like.device
-    borders = torch.tensor([0, *ends], dtype=torch.int64, device=device)
+    borders = integers([0, *ends], like)
     row = torch.arange(limit, device=device)
     sequence = torch.searchsorted(borders[1:].contiguous(), row, right=True)
     lengths = torch.cat([borders.diff(), borders.new_zeros(1)])

@@ -72,6 +72,15 @@ class Backward:
     takes_needs: bool
 
 
+@dataclass(frozen=True)
+class StaticSize:
+    """Sizes of an argument that a trace fixes, though a call with others is possible."""
+
+    argument: str
+    axes: tuple[int, ...]
+    reason: str
+
+
 @dataclass(eq=False)
 class Op:
     """One operator. Made by :func:`npu_op`; its methods are the decorators of a definition."""
@@ -96,6 +105,7 @@ class Op:
     host_function: Callable[..., tuple[dict[str, Any], tuple[int, ...]]] | None = None
     error_cases: list[ErrorCase] = field(default_factory=list)
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
+    static_sizes: list[StaticSize] = field(default_factory=list)
     source: str = ""  # path of the definition, set by discovery
     doc: str = ""
 
@@ -213,6 +223,17 @@ class Op:
         self.host_function = function
         return function
 
+    def static(self, argument: str, *axes: int, reason: str) -> None:
+        """State that a trace fixes the sizes of these axes, negative ones from the end, and why.
+
+        Without axes: of all of them, or of all entries of a list.
+        """
+        if not reason or argument not in {x.name for x in self.inputs}:
+            raise DefinitionError(
+                f"[{self.name}] expected an input and a reason for static sizes, got {argument!r}"
+            )
+        self.static_sizes.append(StaticSize(argument, axes, reason))
+
     def errors(
         self, make: Callable[..., Sample], match: str, *, needs_values: bool = False, id: str = ""
     ) -> None:
@@ -244,6 +265,13 @@ class Op:
     def tolerance_for(self, dtype: str) -> Tolerance:
         """Return the stated or the default tolerance for calls in ``dtype``."""
         return self.tolerances.get(dtype) or default_tolerance(dtype)
+
+    def is_static(self, argument: str, axis: int, rank: int) -> bool:
+        """Whether the definition says that a trace fixes this size of an argument."""
+        return any(
+            s.argument == argument and (not s.axes or axis in s.axes or axis - rank in s.axes)
+            for s in self.static_sizes
+        )
 
     def torch_schemas(self) -> tuple[Schema, ...]:
         """Return the schema of every torch name: the operator's, its twin's, its aliases'."""
