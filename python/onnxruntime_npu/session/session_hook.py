@@ -4,7 +4,9 @@ onnxruntime's Python class makes its session in one method, ``_create_inference_
 module wraps it, for sessions that may use the NPU only, to
 
 - load models whose ``npu::`` nodes carry no function body: onnxruntime resolves a model before it
-  knows the provider, so the provider's schemas must be registered first; done only when needed;
+  knows the provider, so the provider's schemas must be registered first; done only when needed,
+  and then without the inputs that an exporter has written as empty constants: they are absent, but
+  would count in the types of a node's results;
 - keep errors errors: a RuntimeError from the provider would make onnxruntime go on with the CPU;
 - remember which node was placed where, for :func:`onnxruntime_npu.assignment`;
 - tell a run that onnxruntime starts on a thread of its own (``run_async``) which stream was current
@@ -14,6 +16,7 @@ module wraps it, for sessions that may use the NPU only, to
 from __future__ import annotations
 
 import functools
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -27,6 +30,8 @@ from . import provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+_SCHEMAS_KEY = "npu.schemas_registered"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
 _NO_GRAPH = "cannot use the graph capture feature"
 _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
@@ -119,12 +124,13 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     failure: Exception | None = None
     try:
         try:
-            make()
+            _make_bare(session, make) if _entry(options, _SCHEMAS_KEY) else make()
         except Exception as error:
-            if not _UNKNOWN_OP.search(str(error)):
+            if not _UNKNOWN_OP.search(str(error)) or _entry(options, _SCHEMAS_KEY):
                 raise
             options.register_custom_ops_library(get_library_path())
-            make()
+            options.add_session_config_entry(_SCHEMAS_KEY, "1")
+            _make_bare(session, make)
     except Exception as error:
         failure = error
     decisions = provider_library.end_assignment_capture()
@@ -133,10 +139,51 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     setattr(session, DECISIONS, decisions)
 
 
-def _record_assignment(options: Any) -> None:
+def _make_bare(session: Any, make: Callable[[], None]) -> None:
+    """Make the session of a model that may have nodes without a body."""
+    changed = _without_empty_inputs(session._model_path, session._model_bytes)
+    if changed is None:
+        make()
+        return
+    options, path, given = session._sess_options, session._model_path, session._model_bytes
+    folder = _entry(options, _FOLDER_KEY)
+    if path:  # beside which its weights may lie
+        options.add_session_config_entry(_FOLDER_KEY, os.path.dirname(os.path.abspath(path)))
+    session._model_path, session._model_bytes = None, changed
     try:
-        options.get_session_config_entry(_RECORD_KEY)
+        make()
+    finally:
+        session._model_path, session._model_bytes = path, given
+        if path:
+            options.add_session_config_entry(_FOLDER_KEY, folder)
+
+
+def _without_empty_inputs(path: str | None, data: bytes | None) -> bytes | None:
+    """Return the model without them, None if it has none or is no ONNX model."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from ..opdef.empty_inputs import drop_empty_inputs
+
+    try:
+        if path:
+            model = onnx.load(path, load_external_data=False)
+        else:
+            model = onnx.load_from_string(data)
+    except (DecodeError, OSError):
+        return None
+    return model.SerializeToString() if drop_empty_inputs(model) else None
+
+
+def _entry(options: Any, key: str) -> str:
+    try:
+        return str(options.get_session_config_entry(key))
     except Exception:  # onnxruntime has no other way to say that the entry is not set
+        return ""
+
+
+def _record_assignment(options: Any) -> None:
+    if not _entry(options, _RECORD_KEY):
         options.add_session_config_entry(_RECORD_KEY, "1")
 
 
