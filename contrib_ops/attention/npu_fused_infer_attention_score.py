@@ -11,15 +11,15 @@ from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 from ._cases import catalogue_operands, compressed_mask, tolerate_rounded_weights
 from ._inference.body import attend_body
 from ._inference.operands import result_typings
-from ._inference.reference import attend
+from ._inference.reference import attend, result_tensors
 from ._inference.refusals import add_refusals
 from ._inference.samples import padded_samples, quantised_output_samples, quantised_samples
 
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
 CACHES = [*FLOATS, "int8", "int32"]
 
-op = npu_op(
-    "npu_fused_infer_attention_score(Tensor query, Tensor key, Tensor value, *, "
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, *, "
     "Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? actual_seq_lengths=None, "
     "SymInt[]? actual_seq_lengths_kv=None, Tensor? dequant_scale1=None, "
     "Tensor? quant_scale1=None, Tensor? dequant_scale2=None, Tensor? quant_scale2=None, "
@@ -33,8 +33,14 @@ op = npu_op(
     'int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout="BSH", '
     "int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, int block_size=0, "
     "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
-    "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
+    "bool softmax_lse_flag=False"
+)
+
+op = npu_op(
+    f"npu_fused_infer_attention_score({ARGUMENTS}) -> (Tensor, Tensor)",
     onnx="NPUFusedInferAttentionScore",
+    out=f"npu_fused_infer_attention_score.out({ARGUMENTS}, Tensor? workspace=None, "
+    "Tensor(a!)[] out) -> (Tensor, Tensor)",
     outputs=["attention_out", "softmax_lse"],
     dtypes={
         "query": [*FLOATS, "int8"],
@@ -117,6 +123,26 @@ def reference(
     """
     out, lse = attend(op.name, query, key, value, layouts=LAYOUTS, **arguments)
     return out, lse if softmax_lse_flag else torch.zeros(1, device=query.device)
+
+
+@op.partner(f"_npu_fused_infer_attention_score_get_max_workspace({ARGUMENTS}) -> Tensor")
+def workspace(query, *_, **__):
+    """Return the workspace that the overload ``out`` takes: uint8, of no elements.
+
+    A kernel takes its scratch memory from the allocator, in the order of the stream.
+    """
+    return torch.empty(0, dtype=torch.uint8, device=query.device)
+
+
+@op.partner(
+    "_npu_fused_infer_attention_score_infer_output(Tensor query, Tensor value, *, "
+    'str input_layout="BSH", Tensor? quant_scale2=None, Tensor? block_table=None, '
+    "int num_heads=1, int num_key_value_heads=0, bool softmax_lse_flag=False, "
+    "Tensor? query_rope=None) -> (Tensor, Tensor)"
+)
+def infer_output(query, value, **arguments):
+    """Return tensors of the shapes and types of the results, for the overload ``out``."""
+    return result_tensors(op.name, query, value, layouts=LAYOUTS, **arguments)
 
 
 @op.function

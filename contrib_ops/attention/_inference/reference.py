@@ -23,6 +23,36 @@ def attend(op, query, key, value, **arguments):
     return Call(op, query, key, value, **arguments).run()
 
 
+def result_tensors(
+    op, query, value, block_table=None, query_rope=None, quant_scale2=None, softmax_lse_flag=False,
+    **attributes,
+):  # fmt: skip
+    """Return tensors like attention and log-sum-exp of a call, with whatever is in their memory."""
+    call = Call(op, query, value, value, **attributes)
+    call.check_attributes()
+    pages = None if block_table is None else block_table.to("meta")
+    rows_of_page = value.shape[1 if value.dim() == 3 else -2]
+    operands = Operands(
+        call.require, call.input_layout, call.num_heads, call.kv_heads, pages, rows_of_page
+    )
+    q = operands.rows("query", query.to("meta"), call.num_heads)
+    batch, heads, rows, _ = q.shape
+    size = operands.cache("value", value.to("meta"), batch).shape[3]
+    lse = [1]
+    if softmax_lse_flag:
+        lse = [rows, heads, 1] if operands.packed else [batch, heads, rows, 1]
+    dtype = query.dtype
+    if quant_scale2 is not None:
+        dtype = torch.int8
+    elif dtype == torch.int8:
+        dtype = torch.float16
+    out = operands.result(q.new_empty(batch, heads, rows, size)).shape
+    return (
+        torch.empty(out, dtype=dtype, device=query.device),
+        torch.empty(lse, dtype=torch.float32, device=query.device),
+    )
+
+
 @dataclass
 class Call:
     """One call of an inference operator; arguments have npu_fused_infer_attention_score's names."""

@@ -22,6 +22,7 @@ from .node_parts import (
     Output,
     checked_typings,
     node_outputs,
+    parse_out,
     parse_twin,
     split_arguments,
 )
@@ -73,6 +74,14 @@ class Backward:
 
 
 @dataclass(frozen=True)
+class Partner:
+    """A function that torch_npu has beside an operator: of its shapes or needs, without a kernel."""
+
+    schema: Schema
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True)
 class StaticSize:
     """Sizes of an argument that a trace fixes, though a call with others is possible."""
 
@@ -91,6 +100,7 @@ class Op:
     attributes: tuple[Attribute, ...]
     outputs: tuple[Output, ...]
     inplace: Schema | None
+    out: Schema | None
     torch_aliases: tuple[Schema, ...]
     type_aliases: tuple[TypeAlias, ...]
     may_alias: tuple[tuple[int, int], ...]
@@ -105,6 +115,7 @@ class Op:
     host_function: Callable[..., tuple[dict[str, Any], tuple[int, ...]]] | None = None
     error_cases: list[ErrorCase] = field(default_factory=list)
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
+    partners: list[Partner] = field(default_factory=list)
     static_sizes: list[StaticSize] = field(default_factory=list)
     source: str = ""  # path of the definition, set by discovery
     doc: str = ""
@@ -222,6 +233,18 @@ class Op:
         """
         self.host_function = function
         return function
+
+    def partner(self, schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Add a function of another torch name, in plain torch, that takes what ``schema`` says.
+
+        It has neither a node nor a gradient of its own: a trace sees what it does.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.partners.append(Partner(parse_schema(schema), function))
+            return function
+
+        return register
 
     def static(self, argument: str, *axes: int, reason: str) -> None:
         """State that a trace fixes the sizes of these axes, negative ones from the end, and why.
@@ -372,6 +395,7 @@ def npu_op(
     dtypes: Mapping[str, Sequence[str]],
     outputs: Sequence[str] | None = None,
     inplace: str | None = None,
+    out: str | None = None,
     may_alias: Sequence[tuple[str, str]] = (),
     aliases: Sequence[str | TypeAlias] = (),
     torch_aliases: Sequence[str] = (),
@@ -390,6 +414,9 @@ def npu_op(
         dtypes: element types of every tensor argument and output, by name.
         outputs: names of the node outputs: the results, then written arguments that are no results.
         inplace: schema of the twin that writes the first output into its ``(a!)`` argument.
+        out: schema of the overload that writes the results into tensors that the caller gives: the
+            same arguments, perhaps ``Tensor? workspace``, which has no effect, and a ``(a!)`` tensor
+            per result or ``Tensor(a!)[] out``.
         may_alias: pairs (input, output) whose buffers may be one.
         aliases: other op types that stand for the operator in ONNX files.
         torch_aliases: schemas of other torch names with the same arguments and meaning.
@@ -442,6 +469,7 @@ def npu_op(
         attributes=attributes,
         outputs=results,
         inplace=parse_twin(parsed, inplace) if inplace else None,
+        out=parse_out(parsed, out) if out else None,
         torch_aliases=tuple(parse_twin(parsed, other) for other in torch_aliases),
         type_aliases=tuple(TypeAlias(a) if isinstance(a, str) else a for a in aliases),
         may_alias=tuple((position_in[a], position_out[b]) for a, b in may_alias),
