@@ -199,6 +199,8 @@ class Problem:
             f"expected actual_seq_kvlen with {len(q) - 1} entries, got {len(kv) - 1}",
         )
         spans = [(q[b], q[b + 1] - q[b], kv[b], kv[b + 1] - kv[b]) for b in range(len(q) - 1)]
+        # Nobody looks at keys without queries, which a mask need not hold.
+        spans = [(row, rows, first, keys if rows else 0) for row, rows, first, keys in spans]
         if q[-1] < self.rows:  # rows of no sequence
             spans.append((q[-1], self.rows - q[-1], 0, 0))
         return spans
