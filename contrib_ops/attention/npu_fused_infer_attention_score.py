@@ -1,8 +1,8 @@
 """Inference attention, prefill and decode, over a key/value cache, with grouped query heads.
 
 Source: torch_npu.npu_fused_infer_attention_score. What torch_npu leaves open is settled in
-the package _inference, which also lists what torch_npu forbids and is refused: rope parts or
-prefixes together with what has no place for them. With softmax_lse_flag False the second result is
+the package _inference; its combinations.py says why rope parts or prefixes are refused together with
+what has no place for them. With softmax_lse_flag False the second result is
 [0.0]. key_rope_antiquant_scale is reserved: it is taken and has no effect.
 """
 
@@ -78,7 +78,7 @@ op = npu_op(
         "kv_padding_size",
     ],
     sample_dtypes=FLOATS,
-    typings=result_typings([*FLOATS, "int8"]),
+    typings=result_typings([*FLOATS, "int8"], ropes=FLOATS),
 )
 
 LAYOUTS = (
@@ -103,11 +103,14 @@ def reference(
     block_table: [B, blocks of a sequence] int32; key and value are then pages,
     [blocks, block_size, N*D], [blocks, N, block_size, D] or [blocks, N, D/16, block_size, 16],
     whatever input_layout is.
-    query_rope, key_rope: as query and key, with a head size of their own; Q K^T runs over both.
-    pse_shift: [B or 1, N, >= Sq, >= Skv] of query's dtype (float16 with int8), added after scaling.
+    query_rope, key_rope: as query and key, with a head size of their own, of any float type with
+    int8; Q K^T runs over both.
+    pse_shift: [B or 1, N, >= Sq, >= Skv] of the result's dtype, were it not quantised, added after
+    scaling.
     atten_mask: bool, int8 or uint8, nonzero = masked. Sparse modes 0 and 1: [Sq, Skv],
     [B or 1, Sq, Skv] or [B or 1, 1, Sq, Skv]; a single query row also takes [B, Skv]. Modes 2, 3
-    and 4: [2048, 2048] behind up to two axes of size 1.
+    and 4: [2048, 2048] behind up to two axes of size 1. In T layouts B counts the sequences, and Sq
+    and Skv are at least those of the longest.
     actual_seq_lengths, actual_seq_lengths_kv: one length, or one per batch entry. In T layouts the
     ends of the sequences; with block_table actual_seq_lengths_kv are lengths all the same.
     query_padding_size, kv_padding_size: [1] int64; rows end so many before the end of their axis.
@@ -118,7 +121,8 @@ def reference(
     5 [blocks, N, block_size]; in antiquant_scale, a pair of them for modes 0 and 1.
     dequant_scale1, quant_scale1, dequant_scale2: one element each, for query, key and value int8.
     quant_scale2, quant_offset2: 1 or N*D elements; the result is then int8.
-    Result: the output layout with value's head size, of query's dtype (float16 with int8);
+    Result: the output layout with value's head size, of query's dtype (query_rope's or float16 with
+    int8);
     log-sum-exp [B, N, Sq, 1] or, in T layouts, [T, N, 1] float32.
     """
     out, lse = attend(op.name, query, key, value, layouts=LAYOUTS, **arguments)
@@ -285,6 +289,19 @@ def samples(make):
     yield from quantised_samples(make)
     yield from padded_samples(make)
     yield from quantised_output_samples(make)
+
+    # What speaks of sequences one by one.
+    qkv = make(12, 6, 16), make(40, 2, 16), make(40, 2, 16)
+    yield Sample(*qkv, **tnd, **ends, sparse_mode=1, atten_mask=make.bools(8, 15),
+                 pse_shift=make(1, 6, 9, 16), id="tnd_mask_and_bias")  # fmt: skip
+    yield Sample(*qkv, **{**tnd, "input_layout": "TND_NTD"}, actual_seq_lengths=[2, 9, 9],
+                 actual_seq_lengths_kv=[1, 30, 40], pre_tokens=4, next_tokens=9,
+                 atten_mask=make.bools(3, 1, 7, 29, p=0.3), pse_shift=make(3, 6, 7, 30),
+                 id="tnd_mask_and_bias_per_sequence")  # fmt: skip
+    yield Sample(make(7, 6, 16), *pages, **tnd, block_table=table, block_size=16,
+                 actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
+                 atten_mask=make.bools(2, 6, 64).to(torch.int8), pse_shift=make(2, 6, 6, 64),
+                 id="tnd_paged_mask_and_bias")  # fmt: skip
 
     # Nothing.
     yield Sample(make(2, 0, 8), make(2, 3, 8), make(2, 3, 8), id="no_queries")

@@ -18,14 +18,17 @@ Where torch_npu leaves a point open, this holds:
 - Head sizes are any from 1 to 512, and the dtype may be float32 too.
 - A compressed mask of sparse modes 2, 3 and 4 is checked by its shape only.
 - Sparse mode 0 applies pre_tokens and next_tokens together with atten_mask, from the top left.
-- T layouts need both lists of lengths, and take neither pse_shift nor a full atten_mask.
+- T layouts need both lists of lengths. A full atten_mask and pse_shift are at least as large as the
+  longest sequence with queries; each sequence reads its own, or the one, from the upper left corner.
 - Entries of block_table behind a sequence's length are never looked at.
 - Patterns count rows and keys from the first that is no padding, after the prefix has been put in
   front of the keys. A full atten_mask and pse_shift speak of places in the tensors: their last axis
   counts the prefix, then every row of key.
 - Integers of a cache stand for (x + offset) * scale, rounded after each step to the scales' dtype:
   query's, or float32.
-- What torch_npu forbids together is refused: see combinations.py.
+- What has no meaning together is refused: see combinations.py.
+- Rope parts of a query int8 are floats: their products are added to those of the integers times
+  dequant_scale1, and the result has their type.
 - With query int8, weights are exp(score - maximum) quantised to int8; they are summed before that.
   The kernel quantises against the maximum of the keys so far, the reference against that of all.
 """

@@ -13,7 +13,7 @@ from .._patterns import bounded
 from .combinations import check_combination
 from .operands import Operands
 from .quantisation import dequantise, number, quantise
-from .sequences import full_mask, is_compressed, lengths_per_batch, packed_rows
+from .sequences import full_mask, is_compressed, lengths_per_batch, packed_mask, packed_rows
 
 
 def attend(op, query, key, value, **arguments):
@@ -45,7 +45,7 @@ def result_tensors(
     if quant_scale2 is not None:
         dtype = torch.int8
     elif dtype == torch.int8:
-        dtype = torch.float16
+        dtype = torch.float16 if query_rope is None else query_rope.dtype
     out = operands.result(q.new_empty(batch, heads, rows, size)).shape
     return (
         torch.empty(out, dtype=dtype, device=query.device),
@@ -123,7 +123,7 @@ class Call:
         k = self.k.to(self.compute).repeat_interleave(group, dim=1)
         v = self.v.to(self.compute).repeat_interleave(group, dim=1)
         scores = self.q.to(self.compute) @ k.transpose(2, 3) * self.scale
-        if self.integers:
+        if self.integers and self.query_rope is None:
             scores = scores * number(self.dequant_scale1)
         if self.pse_shift is not None:
             scores = scores + self.bias()
@@ -175,7 +175,9 @@ class Call:
         require, query, key, value = self.require, self.query, self.key, self.value
         self.integers = query.dtype == torch.int8
         self.compute = torch.float64 if query.dtype == torch.float64 else torch.float32
-        self.like = torch.float16 if self.integers else query.dtype
+        self.like = query.dtype
+        if self.integers:
+            self.like = torch.float16 if self.query_rope is None else self.query_rope.dtype
         scales = (self.antiquant_scale, self.key_antiquant_scale, self.value_antiquant_scale)
         self.quantised = any(x is not None for x in scales)
         if self.quantised and not self.integers:
@@ -270,10 +272,10 @@ class Call:
         if query is None:
             return
         dtype = self.query.dtype
+        alike = "one dtype" if self.integers else f"query's dtype {dtype}"
         require(
-            query.dtype == key.dtype == dtype,
-            f"expected query_rope and key_rope of query's dtype {dtype}, "
-            f"got {query.dtype} and {key.dtype}",
+            query.dtype == key.dtype == (key.dtype if self.integers else dtype),
+            f"expected query_rope and key_rope of {alike}, got {query.dtype} and {key.dtype}",
         )
         q = self.operands.rows("query_rope", query, self.num_heads)
         k = self.operands.cache("key_rope", key, self.batch)
@@ -288,7 +290,9 @@ class Call:
             "expected key_rope of key's shape with query_rope's head size "
             f"{q.shape[3]}, got {list(key.shape)}",
         )
-        self.q = torch.cat([self.q, q], 3)
+        if self.integers:
+            self.q = self.q.to(self.compute) * number(self.dequant_scale1)
+        self.q = torch.cat([self.q, q.to(self.q.dtype)], 3)
         self.k = torch.cat([self.k.to(self.compute), k.to(self.compute)], 3)
 
     def set_prefix(self):
@@ -390,10 +394,31 @@ class Call:
                 f"expected {kv_name} with {count} entries, got {len(kv_given)}",
             )
             kv_lengths, kv_sequence, j = packed_rows(require, kv_name, kv_given, keys, query)
+        self.set_sides(given, kv_given)
+        self.sequence = sequence
         self.q_lengths, self.kv_lengths = lengths[sequence][:, None], kv_lengths[sequence][:, None]
         self.i, self.j = i[:, None], j[None, :]
         outside = (sequence[:, None] != kv_sequence[None, :]) | (self.i >= self.q_lengths)
         self.outside = (outside | (self.j >= self.kv_lengths))[None, None]
+
+    def set_sides(self, ends, kv_ends):
+        """Set how many sequences there are, and how many rows and keys the longest with queries has."""
+        rows = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        keys = [end - begin for begin, end in zip([0, *kv_ends], kv_ends, strict=False)]
+        if self.paged:
+            keys = list(kv_ends) * (len(rows) if len(kv_ends) == 1 else 1)
+        keys = [n for n, m in zip(keys, rows, strict=False) if m > 0]
+        self.sides = len(rows), max(rows, default=0), max(keys, default=0)
+
+    def of_sequences(self, planes):
+        """Return [B or 1, .., S, K] as what each packed row and key have of it, [.., Sq, Skv]."""
+        count, rows, keys = planes.shape[0], planes.shape[-2], planes.shape[-1]
+        # A row of no sequence and a key of another are masked, whatever is read for them.
+        spare = torch.nn.functional.pad(planes.flatten(-2), (0, 1)).transpose(0, -2).flatten(-2)
+        plane = self.sequence.clamp(max=count - 1)[:, None]
+        place = plane * (rows * keys + 1) + self.i * keys + self.j
+        place = place.clamp(max=count * (rows * keys + 1) - 1)
+        return spare.index_select(-1, place.flatten()).unflatten(-1, place.shape)
 
     def set_batched_positions(self, kv_name):
         """Set the positions of rows in batch entries, padding on the left taken off."""
@@ -423,11 +448,12 @@ class Call:
         if self.query_padding_size is not None and not self.decoding:
             begin = begin_of("query_padding_size", lengths, self.rows)
             i, no_room = i - begin, no_room | (begin < 0)
+        own = j >= self.prefix
         if self.kv_padding_size is not None:
             begin = begin_of("kv_padding_size", kv_lengths, self.own_keys)
-            j, no_room = j - begin, no_room | (begin < 0)
+            j, no_room = torch.where(own, j - begin, j), no_room | (begin < 0)
         kv_lengths = kv_lengths + self.prefix
-        hidden = (j < 0) | (j >= kv_lengths) | no_room
+        hidden = (own & (j < self.prefix)) | (j >= kv_lengths) | no_room
         self.outside = hidden | (i < 0) | (i >= lengths)
         self.i, self.j, self.q_lengths, self.kv_lengths = i, j, lengths, kv_lengths
 
@@ -454,11 +480,9 @@ class Call:
                 masked = masked | (j < at - before) | (j > at + behind)
         if mask is None or compressed:
             return masked
-        self.require(
-            not self.packed,
-            "expected atten_mask with sparse_mode 2, 3 or 4 only for input_layout "
-            f"{self.input_layout}, got sparse_mode {mode}",
-        )
+        if self.packed:
+            planes = packed_mask(self.require, mask, *self.sides, self.input_layout)
+            return masked | self.of_sequences(planes)
         return masked | full_mask(
             self.require, mask, self.batch, self.rows, self.keys, self.paged, self.decoding
         )
@@ -469,10 +493,8 @@ class Call:
             self.pse_shift, self.batch, self.num_heads, self.rows, self.keys
         )  # fmt: skip
         shape = list(pse.shape)
-        self.require(
-            not self.packed,
-            f"expected no pse_shift for input_layout {self.input_layout}, got {shape}",
-        )
+        if self.packed:
+            batch, rows, keys = self.sides
         self.require(
             pse.dtype == self.like,
             f"expected pse_shift of {self.like} with query {self.query.dtype}, got {pse.dtype}",
@@ -486,4 +508,6 @@ class Call:
             f"expected pse_shift of shape [1 or {batch}, {heads}, >= {rows}, >= {keys}], "
             f"got {shape}",
         )
+        if self.packed:
+            return self.of_sequences(pse.to(self.compute))
         return pse[:, :, :rows, :keys].to(self.compute)

@@ -75,3 +75,18 @@ def full_mask(require, mask, batch, rows, keys, paged, decode):
     )
     mask = (mask != 0).reshape(leading[0] if leading else 1, 1, rows, shape[-1])
     return mask[..., :keys]
+
+
+def packed_mask(require, mask, batch, rows, keys, layout):
+    """Return atten_mask of packed sequences as bool [B or 1, S, K], after checking its shape."""
+    shape = list(mask.shape)
+    require(
+        len(shape) in (2, 3, 4)
+        and shape[-2] >= rows
+        and shape[-1] >= keys
+        and (len(shape) == 2 or shape[0] in (1, batch))
+        and (len(shape) < 4 or shape[1] == 1),
+        f"expected atten_mask of shape [>= {rows}, >= {keys}], [1 or {batch}, >= {rows}, >= {keys}] "
+        f"or [1 or {batch}, 1, >= {rows}, >= {keys}] for input_layout {layout}, got {shape}",
+    )
+    return (mask != 0).reshape(1 if len(shape) == 2 else shape[0], *shape[-2:])
