@@ -1,8 +1,8 @@
 """Inference attention, prefill and decode, over a key/value cache, with grouped query heads.
 
 Source: torch_npu.npu_fused_infer_attention_score. What torch_npu leaves open is settled in
-the package _inference; its combinations.py says why rope parts or prefixes are refused together with
-what has no place for them. With softmax_lse_flag False the second result is
+the package _inference; its combinations.py says why a prefix is refused together with what has no
+place for it. With softmax_lse_flag False the second result is
 [0.0]. key_rope_antiquant_scale is reserved: it is taken and has no effect.
 """
 

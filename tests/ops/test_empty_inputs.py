@@ -71,7 +71,9 @@ def _with_empties(
         node.input[i] = f"empty_{x.name}"
         tensor = onnx.helper.make_tensor(node.input[i], numbers[x.name], [0], [])
         if as_nodes:
-            graph.node.insert(0, onnx.helper.make_node("Constant", [], [node.input[i]], value=tensor))
+            graph.node.insert(
+                0, onnx.helper.make_node("Constant", [], [node.input[i]], value=tensor)
+            )
         else:
             graph.initializer.append(tensor)
     while not node.input[-1]:
@@ -90,7 +92,10 @@ def _own_types(op: Op, names: Sequence[str]) -> dict[str, int]:
 def test_a_bare_node_runs(op: Op, i: int) -> None:
     sample = samples(op, op.sample_dtypes[0])[i]
     want, absent = reference(op, sample), _absent(op, sample)
-    for numbers, as_nodes in ((_own_types(op, absent), True), (dict.fromkeys(absent, FLOAT), False)):
+    for numbers, as_nodes in (
+        (_own_types(op, absent), True),
+        (dict.fromkeys(absent, FLOAT), False),
+    ):
         model = _with_empties(op, sample, numbers, as_nodes=as_nodes)
         check_close(op, op.sample_dtypes[0], run_model(model, NPU, op, sample), want)
 
@@ -178,8 +183,6 @@ def test_an_input_that_may_be_fed_is_no_constant() -> None:
     op = all_ops()["npu_fused_infer_attention_score"]
     sample = next(s for s in samples(op, "float32") if s.id == "bsh")
     model = _with_empties(op, sample, {"quant_scale2": FLOAT}, as_nodes=False)
-    model.graph.input.append(
-        onnx.helper.make_tensor_value_info("empty_quant_scale2", FLOAT, ["n"])
-    )
+    model.graph.input.append(onnx.helper.make_tensor_value_info("empty_quant_scale2", FLOAT, ["n"]))
     types = [o.type for o in session(model, NPU).get_outputs()]
     assert types[0] == "tensor(int8)"

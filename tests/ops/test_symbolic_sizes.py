@@ -1,10 +1,10 @@
 """Tracing with sizes that are not known: an operator keeps every size open that it can.
 
-Each sample is traced with a symbol for every size above 1 (torch traces 0 and 1 as they are) and for
-every entry of a SymInt list. A size that the trace has fixed must be one that the operator refuses
-to change, alone or together with others that are equal to it; where it is fixed all the same, the
-definition says so with ``op.static``. Sizes that the trace has kept are free indeed: one compiled
-function takes the call, two to four times as large.
+Each sample is traced with a symbol for every size above 1 (torch traces 0 and 1 as they are) and
+for every entry of a SymInt list. A size that the trace has fixed must be one that the operator
+refuses to change, alone or together with others that are equal to it; where it is fixed all the
+same, the definition says so with ``op.static``. Sizes that the trace has kept are free indeed: one
+compiled function takes the call, two to four times as large.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from onnxruntime_npu.opdef import Op, Sample, all_ops
+from onnxruntime_npu.opdef import Op, all_ops
 from op_paths import _call, _clone, _flat, _map, bind, samples
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -28,10 +28,13 @@ from torch.fx.experimental.symbolic_shapes import (
 # A size of a call: argument, number in a list of tensors, axis; or argument, None, entry of a list.
 Place = tuple[str, int | None, int]
 
+# A trace takes about a second: two of each operator show a fault of the operator, all are slow.
 calls = pytest.mark.parametrize(
     ("op", "i"),
     [
-        pytest.param(op, i, id=f"{op.name}-{sample.id or i}")
+        pytest.param(
+            op, i, id=f"{op.name}-{sample.id or i}", marks=[pytest.mark.slow] if i > 1 else []
+        )
         for op in all_ops().values()
         for i, sample in enumerate(samples(op, op.sample_dtypes[0]))
     ],

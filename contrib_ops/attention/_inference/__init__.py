@@ -18,8 +18,9 @@ Where torch_npu leaves a point open, this holds:
 - Head sizes are any from 1 to 512, and the dtype may be float32 too.
 - A compressed mask of sparse modes 2, 3 and 4 is checked by its shape only.
 - Sparse mode 0 applies pre_tokens and next_tokens together with atten_mask, from the top left.
-- T layouts need both lists of lengths. A full atten_mask and pse_shift are at least as large as the
-  longest sequence with queries; each sequence reads its own, or the one, from the upper left corner.
+- T layouts need both lists of lengths. A full atten_mask and pse_shift have at least the rows and
+  keys of the longest sequence with queries; each reads its own, or the only one, from the upper
+  left corner.
 - Entries of block_table behind a sequence's length are never looked at.
 - Patterns count rows and keys from the first that is no padding, after the prefix has been put in
   front of the keys. A full atten_mask and pse_shift speak of places in the tensors: their last axis

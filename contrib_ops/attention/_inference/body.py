@@ -335,7 +335,9 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
         scores = b.Mul(scores, scalar("dequant_scale1"))
     if given("pse_shift") is not None and packed:
         shift = b.Cast(given("pse_shift"), to="float32")
-        scores = b.Add(scores, b.Unsqueeze(of_sequences(b.Transpose(shift, perm=[1, 0, 2, 3])), [0]))
+        scores = b.Add(
+            scores, b.Unsqueeze(of_sequences(b.Transpose(shift, perm=[1, 0, 2, 3])), [0])
+        )
     elif given("pse_shift") is not None:
         ends = o.join(rows, keys)
         shift = b.Slice(b.Cast(given("pse_shift"), to="float32"), [0, 0], ends, [2, 3])

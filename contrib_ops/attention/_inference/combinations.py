@@ -1,7 +1,8 @@
-"""The parts of an inference attention call that do not go together, because nothing says what it means.
+"""The parts of an inference attention call that do not go together: nothing says what they mean.
 
-A shared prefix is keys and values alone: it has no rope part, and its rows have no scales of tokens.
-It has key's axes with a batch of size 1: T layouts have no batch, and pages of rank 5 no sequence.
+A shared prefix is keys and values alone: it has no rope part, and its rows have no scales of
+tokens. It has key's axes with a batch of size 1: T layouts have no batch, and pages of rank 5 no
+sequence.
 """
 
 from __future__ import annotations

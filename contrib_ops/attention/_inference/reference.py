@@ -402,7 +402,7 @@ class Call:
         self.outside = (outside | (self.j >= self.kv_lengths))[None, None]
 
     def set_sides(self, ends, kv_ends):
-        """Set how many sequences there are, and how many rows and keys the longest with queries has."""
+        """Set the number of sequences, and of rows and keys of the longest with queries."""
         rows = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
         keys = [end - begin for begin, end in zip([0, *kv_ends], kv_ends, strict=False)]
         if self.paged:

@@ -374,7 +374,8 @@ def refuse_combinations(op, refuse):
         return Sample(
             query, key, key, input_layout="BSND", num_heads=4, num_key_value_heads=2,
             dequant_scale1=one, quant_scale1=one, dequant_scale2=one,
-            query_rope=make(2, 3, 4, 8, dtype="float16"), key_rope=make(2, 8, 2, 8, dtype="float32"),
+            query_rope=make(2, 3, 4, 8, dtype="float16"),
+            key_rope=make(2, 8, 2, 8, dtype="float32"),
         )  # fmt: skip
 
     op.errors(

@@ -26,7 +26,7 @@ def lengths_per_batch(require, name, lengths, batch, limit, like):
 
 
 def integers(values, like):
-    """Return the list as int64 [n]; an entry that is a symbol stays one, as torch.tensor's do not."""
+    """Return the list as int64 [n]; an entry that is a symbol stays one."""
     if all(type(n) is int for n in values):
         return torch.tensor(values, dtype=torch.int64, device=like.device)
     entries = [torch.full((1,), n, dtype=torch.int64, device=like.device) for n in values]
@@ -86,7 +86,8 @@ def packed_mask(require, mask, batch, rows, keys, layout):
         and shape[-1] >= keys
         and (len(shape) == 2 or shape[0] in (1, batch))
         and (len(shape) < 4 or shape[1] == 1),
-        f"expected atten_mask of shape [>= {rows}, >= {keys}], [1 or {batch}, >= {rows}, >= {keys}] "
-        f"or [1 or {batch}, 1, >= {rows}, >= {keys}] for input_layout {layout}, got {shape}",
+        f"expected atten_mask of shape [>= {rows}, >= {keys}], "
+        f"[1 or {batch}, >= {rows}, >= {keys}] or [1 or {batch}, 1, >= {rows}, >= {keys}] "
+        f"for input_layout {layout}, got {shape}",
     )
     return (mask != 0).reshape(1 if len(shape) == 2 else shape[0], *shape[-2:])

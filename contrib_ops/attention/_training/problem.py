@@ -317,6 +317,8 @@ class Problem:
     def add_bias_gradient(self, b, d_scores, to):
         """Add to `to`, which is like pse, what reaches it from block b."""
         _, rows, _, keys = self.spans[b]
+        if not keys:
+            return
         if self.packed:
             entry = min(b, to.shape[0] - 1)
             to = to[entry : entry + 1, :, : 1 if to.shape[2] == 1 else rows, :keys]
@@ -336,7 +338,7 @@ class Problem:
         i = torch.arange(rows, device=device)[:, None]
         j = torch.arange(keys, device=device)[None, :]
         mask, mode = self.a["atten_mask"], self.mode
-        if mask is None:
+        if mask is None or not keys:  # which rows of no sequence do not have: they may be many
             return torch.zeros(1, 1, rows, keys, dtype=torch.bool, device=device)
         pre, following = bounded(self.a["pre_tockens"]), bounded(self.a["next_tockens"])
         used = self.used()
@@ -400,7 +402,7 @@ class Problem:
     def scores(self, b, q, k, scale):
         """Return scale * (Q K^T + pse) with -inf where masked, and what is masked."""
         scores = q @ k.transpose(2, 3)
-        if self.a["pse"] is not None:
+        if self.a["pse"] is not None and self.spans[b][3]:
             scores = scores + self.bias_of(b, self.a["pse"].to(self.compute))
         masked = self.masked(b)
         return (scores * scale).masked_fill(masked, float("-inf")), masked

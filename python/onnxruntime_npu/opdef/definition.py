@@ -75,7 +75,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Partner:
-    """A function that torch_npu has beside an operator: of its shapes or needs, without a kernel."""
+    """A function that torch_npu has beside an operator, of its shapes or its workspace."""
 
     schema: Schema
     function: Callable[..., Any]
@@ -415,8 +415,8 @@ def npu_op(
         outputs: names of the node outputs: the results, then written arguments that are no results.
         inplace: schema of the twin that writes the first output into its ``(a!)`` argument.
         out: schema of the overload that writes the results into tensors that the caller gives: the
-            same arguments, perhaps ``Tensor? workspace``, which has no effect, and a ``(a!)`` tensor
-            per result or ``Tensor(a!)[] out``.
+            same arguments, perhaps ``Tensor? workspace``, which has no effect, and a ``(a!)``
+            tensor per result or ``Tensor(a!)[] out``.
         may_alias: pairs (input, output) whose buffers may be one.
         aliases: other op types that stand for the operator in ONNX files.
         torch_aliases: schemas of other torch names with the same arguments and meaning.

@@ -36,7 +36,9 @@ def _writing(op: Op, schema: Schema) -> Callable[..., Any]:
         given = {**dict(zip(positional, args, strict=False)), **kwargs}
         targets = list(given[written[0]]) if as_list else [given[name] for name in written]
         if len(targets) != count:
-            raise ArgumentError(f"[{op.name}] expected out with {count} tensors, got {len(targets)}")
+            raise ArgumentError(
+                f"[{op.name}] expected out with {count} tensors, got {len(targets)}"
+            )
         call = getattr(torch.ops.npu, op.name).default
         keywords = {n: value for n, value in given.items() if n in names and n not in positional}
         results = call(*(given[n] for n in positional if n in given and n in names), **keywords)

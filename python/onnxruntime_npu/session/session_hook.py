@@ -16,6 +16,7 @@ module wraps it, for sessions that may use the NPU only, to
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import warnings
@@ -166,10 +167,8 @@ def _without_empty_inputs(path: str | None, data: bytes | None) -> bytes | None:
     from ..opdef.empty_inputs import drop_empty_inputs
 
     try:
-        if path:
-            model = onnx.load(path, load_external_data=False)
-        else:
-            model = onnx.load_from_string(data)
+        source = path or io.BytesIO(data or b"")
+        model = onnx.load(source, load_external_data=False)
     except (DecodeError, OSError):
         return None
     return model.SerializeToString() if drop_empty_inputs(model) else None
