@@ -21,6 +21,8 @@ Where torch_npu leaves a point open, this holds:
   upper left corner for each sequence. Where 1024 rows stand for more, earlier rows take the last
   one's values at the same distance j - i, and 0 where it holds none.
 - Head sizes of values are free, and float32 is a dtype like the others.
+- The number of weights is a SymInt, an int in torch_npu's own schema: a trace would fix the product
+  of the sizes.
 - Gradients of a call with dropout_mask are computed by the reference, which materialises the
   weights: the backward operator has no such argument.
 """
@@ -41,7 +43,7 @@ op = npu_op(
     "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, "
     'bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None, '
     "Tensor? dropout_mask=None, int seed=0, int offset=0) "
-    "-> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    "-> (Tensor, Tensor, Tensor, Tensor, int, int, SymInt)",
     onnx="NPUFusionAttention",
     outputs=["attention_out", "softmax_max", "softmax_sum", "softmax_out"],
     cpu=["prefix", "actual_seq_qlen", "actual_seq_kvlen"],

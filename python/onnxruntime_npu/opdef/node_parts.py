@@ -193,7 +193,7 @@ def node_outputs(
     written = {x.argument.type.alias: x.name for x in inputs if x.argument.type.mutated}
     results: list[tuple[Argument, str | None]] = []
     tensors = list(schema.returns)
-    while len(tensors) > 1 and str(tensors[-1].type) == "int":  # @op.host gives these
+    while len(tensors) > 1 and str(tensors[-1].type) in ("int", "SymInt"):  # @op.host gives these
         tensors.pop()
     for result in tensors:
         if not result.type.is_tensor:
