@@ -273,6 +273,10 @@ def samples(make):
                  actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
                  id="tnd_paged")  # fmt: skip
 
+    yield Sample(make(7, 6, 16), *pages, **tnd, **causal, block_table=table, block_size=16,
+                 actual_seq_lengths=[7, 7], actual_seq_lengths_kv=[45, 60],
+                 id="tnd_pages_that_no_query_looks_at")  # fmt: skip
+
     # Rope apart.
     rope = {"query_rope": make(2, 6, 20, 8), "key_rope": make(2, 2, 33, 8)}
     yield Sample(make(2, 6, 20, 16), make(2, 2, 33, 16), make(2, 2, 33, 16), **bnsd, **causal,

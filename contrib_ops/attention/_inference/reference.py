@@ -119,14 +119,17 @@ class Call:
         self.set_prefix()
         self.set_positions()
         masked = self.masked()
+        bias = None if self.pse_shift is None else self.bias()
+        if self.paged:
+            self.operands.check_table(self.op, self.seen, self.key.shape[0])
         group = self.num_heads // self.kv_heads
         k = self.k.to(self.compute).repeat_interleave(group, dim=1)
         v = self.v.to(self.compute).repeat_interleave(group, dim=1)
         scores = self.q.to(self.compute) @ k.transpose(2, 3) * self.scale
         if self.integers and self.query_rope is None:
             scores = scores * number(self.dequant_scale1)
-        if self.pse_shift is not None:
-            scores = scores + self.bias()
+        if bias is not None:
+            scores = scores + bias
         scores = scores.masked_fill(masked, float("-inf"))
         # Without keys there is no maximum to take.
         maximum = scores.amax(-1, keepdim=True) if scores.shape[3] else scores.sum(-1, keepdim=True)
@@ -383,7 +386,7 @@ class Call:
             )
             kv_lengths = lengths_per_batch(require, kv_name, kv_given, count, keys, query)
             kv_lengths = kv_lengths.expand(count)
-            self.operands.check_table(self.op, kv_lengths, self.key.shape[0])
+            self.seen = torch.where(lengths[:-1] > 0, kv_lengths, 0)
             kv_lengths = torch.cat([kv_lengths, kv_lengths.new_zeros(1)])
             self.k, self.v = (x.transpose(0, 1).flatten(1, 2)[None] for x in (self.k, self.v))
             row = torch.arange(count * keys, device=query.device)
@@ -430,8 +433,7 @@ class Call:
         kv_lengths = lengths_per_batch(
             require, kv_name, self.actual_seq_lengths_kv, self.batch, self.own_keys, self.query
         )
-        if self.paged:
-            self.operands.check_table(self.op, kv_lengths, self.key.shape[0])
+        self.seen = torch.where(lengths.flatten() > 0, kv_lengths, 0)  # keys that queries look at
         kv_lengths = kv_lengths.view(-1, 1, 1, 1)
         i = torch.arange(self.rows, device=device)[:, None]
         j = torch.arange(self.keys, device=device)[None, :]

@@ -361,6 +361,13 @@ def refuse_combinations(op, refuse):
         atten_mask=lambda make: make.bools(3, 3, 2),
     )
     refuse(
+        r"atten_mask of shape \[>= 3, >= 2\], .* for input_layout TND, got \[0, 2\]",
+        "packed_mask_without_rows",
+        *packed,
+        **ends,
+        atten_mask=lambda make: make.bools(0, 2),
+    )
+    refuse(
         r"pse_shift of shape \[1 or 2, 4, >= 3, >= 2\], got \[1, 4, 2, 2\]",
         "packed_bias",
         *packed,

@@ -74,6 +74,7 @@ class InferenceCall {
   Axes q_, query_rope_, o_;
   Cache k_, v_, key_rope_;
   bool decode_ = false;
+  bool full_mask_ = false;  // atten_mask says of every row and key whether they go together
   int64_t mask_batch_stride_ = 0, bias_batch_stride_ = 0;
 };
 

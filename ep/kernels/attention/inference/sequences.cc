@@ -169,6 +169,7 @@ void InferenceCall::SetMask() {
   const Shape& shape = mask.shape;
   const int rank = shape.rank();
   p_.mask = mask.as<const uint8_t>();
+  full_mask_ = true;
   if (packed()) {  // CheckSides looks at the shape
     if (rank < 2) return;
     p_.mask_row_stride = shape.back();
@@ -209,7 +210,7 @@ void InferenceCall::CheckSides(const std::vector<int64_t>& lengths, const std::v
     if (lengths[b] > 0) keys = std::max(keys, key_lengths[b]);
   }
   const auto batch = static_cast<int64_t>(lengths.size());
-  if (p_.mask != nullptr) {
+  if (full_mask_) {  // which may be empty
     const Shape& shape = in_.atten_mask.shape;
     const int rank = shape.rank();
     const bool fits = rank >= 2 && rank <= 4 && shape[rank - 2] >= rows && shape[rank - 1] >= keys &&
