@@ -19,7 +19,7 @@ def factors(keep_prob, number, seed, offset, bits=None):
     """
     keep_prob = single(keep_prob)
     if bits is not None:
-        keep = (bits.flatten()[number // 8] >> (number % 8)) & 1 == 1
+        keep = (bits.take(number // 8) >> (number % 8)) & 1 == 1
     else:
         keep = philox(seed, offset, number) < int(keep_prob * 2**32)
     return keep.double() * (1 / keep_prob if keep_prob else 0.0)

@@ -21,6 +21,8 @@ Where torch_npu does not specify the behaviour:
   upper left corner for each sequence. If 1024 rows represent more, earlier rows use the last one's
   values at the same distance j - i, and 0 where it has none.
 - Values may have any head size, and float32 is also allowed.
+- The number of weights is a SymInt, where torch_npu's schema has int: with int a trace would fix
+  the product of the sizes.
 - Gradients of a call with dropout_mask are computed by the reference, which materialises the
   weights: the backward operator has no such argument.
 """
@@ -41,7 +43,7 @@ op = npu_op(
     "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, "
     'bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None, '
     "Tensor? dropout_mask=None, int seed=0, int offset=0) "
-    "-> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    "-> (Tensor, Tensor, Tensor, Tensor, int, int, SymInt)",
     onnx="NPUFusionAttention",
     outputs=["attention_out", "softmax_max", "softmax_sum", "softmax_out"],
     cpu=["prefix", "actual_seq_qlen", "actual_seq_kvlen"],

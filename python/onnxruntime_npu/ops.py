@@ -16,8 +16,12 @@ from .opdef.signature import describe, signature
 
 
 def torch_names() -> dict[str, tuple[Op, Schema]]:
-    """Return every torch name, twins and aliases included, with its operator and schema."""
-    return {s.name: (op, s) for op in all_ops().values() for s in op.torch_schemas()}
+    """Return every torch name, twins, aliases and partners included, with operator and schema."""
+    return {
+        s.name: (op, s)
+        for op in all_ops().values()
+        for s in (*op.torch_schemas(), *(p.schema for p in op.partners))
+    }
 
 
 def _make(op: Op, schema: Schema) -> Callable[..., Any]:
@@ -37,6 +41,8 @@ def _make(op: Op, schema: Schema) -> Callable[..., Any]:
     function.__module__ = __name__
     function.__signature__ = signature(schema)  # type: ignore[attr-defined]
     function.__doc__ = describe(op, schema)
+    for overload in packet.overloads():
+        setattr(function, overload, getattr(packet, overload))
     return function
 
 

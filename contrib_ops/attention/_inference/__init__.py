@@ -18,14 +18,18 @@ Where torch_npu does not specify the behaviour:
 - Any head size from 1 to 512 and also float32 are allowed.
 - Only the shape of a compressed mask of sparse modes 2, 3 and 4 is checked.
 - Sparse mode 0 applies pre_tokens and next_tokens together with atten_mask, from the top left.
-- T layouts need both lists of lengths, and take neither pse_shift nor a full atten_mask.
+- T layouts need both lists of lengths. A full atten_mask and pse_shift have at least the rows and
+  keys of the longest sequence with queries; each sequence reads its own plane, or the only one,
+  from the upper left corner.
 - Entries of block_table beyond a sequence's length are never read.
 - Patterns count rows and keys from the first one that is not padding, with the prefix prepended to
   the keys. A full atten_mask and pse_shift use positions in the tensors: their last axis covers the
   prefix, then every row of key.
 - Integers of a cache represent (x + offset) * scale, rounded after each step to the scales' dtype:
   query's, or float32.
-- Combinations that torch_npu forbids are rejected: see combinations.py.
+- Combinations without a defined meaning are rejected: see combinations.py.
+- Rope parts of an int8 query are floats: their scores are added to the integer scores times
+  dequant_scale1, and the result has their type.
 - With query int8, weights are exp(score - max) quantised to int8; they are summed before that. The
   kernel quantises relative to the max of the keys so far, the reference relative to that of all.
 """

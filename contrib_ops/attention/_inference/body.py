@@ -192,6 +192,8 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
 
         (k, prefix), (v, _) = with_prefix("key", k), with_prefix("value", v)
     if given("query_rope") is not None:
+        if integers:
+            q = b.Mul(q, scalar("dequant_scale1"))
         q = b.Concat(q, o.rows("query_rope", given("query_rope"), heads), axis=3)
         k = b.Concat(k, o.cache("key_rope", given("key_rope")), axis=3)
     if packed and block_table is not None:
@@ -208,6 +210,18 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
             b.Sub(ends, b.Slice(borders, [0], [-1], [0])), b.const([0], "int64"), axis=0
         )
         return lengths, sequence, b.Sub(row, b.Gather(borders, sequence))
+
+    def of_sequences(planes):
+        """Gather [N, B or 1, S, K] for each packed row and key: [N, Sq, Skv]."""
+        count, sides = o.of(planes, 1, 2), o.of(planes, 2, 4)
+        width = o.of(planes, 3, 4)
+        size = b.ReduceProd(sides, [0], keepdims=1)
+        flat = o.reshape(planes, o.of(planes, 0, 1), b.Mul(count, size))
+        spare = b.Expand(b.const(0.0, "float32"), o.join(o.of(planes, 0, 1), 1))
+        flat = b.Concat(flat, spare, axis=1)
+        plane = b.Unsqueeze(b.Min(q_sequence, b.Sub(count, 1)), [1])
+        place = b.Add(b.Mul(plane, size), b.Add(b.Mul(i, width), j))
+        return b.Gather(flat, b.Min(place, b.Mul(count, size)), axis=1)
 
     # As in the reference: lengths and positions that broadcast to [B, N, Sq, Skv].
     masks = []
@@ -256,8 +270,14 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
             masks += [b.Less(begin, 0), b.Less(i, 0)]
         if given("kv_padding_size") is not None:
             begin = begin_of(given("kv_padding_size"), kv_length, own)
-            j = b.Sub(j, begin)
-            beyond = b.Or(b.Less(begin, 0), b.Less(j, 0))
+            if prefix is None:
+                j = b.Sub(j, begin)
+                outside = b.Less(j, 0)
+            else:
+                own_rows = b.GreaterOrEqual(j, prefix)
+                j = b.Where(own_rows, b.Sub(j, begin), j)
+                outside = b.And(own_rows, b.Less(j, prefix))
+            beyond = b.Or(b.Less(begin, 0), outside)
             masks.append(beyond)
             unused.append(b.Transpose(beyond, perm=[0, 1, 3, 2]))
         if prefix is not None:
@@ -282,7 +302,14 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
         pattern.append(b.Less(j, b.Add(i, b.Sub(offset, bounded(a["pre_tokens"])))))
         pattern.append(b.Greater(j, b.Add(i, b.Add(offset, bounded(a["next_tokens"])))))
     masks += [b.And(many, p) for p in pattern] if single_is_special else pattern
-    if atten_mask is not None and (mode < 2 or single_is_special):
+    if atten_mask is not None and packed and mode < 2:
+        sides = b.Shape(atten_mask, start=-2)
+        size = b.ReduceProd(sides, [0], keepdims=1)
+        count = b.Div(b.Reshape(b.Size(atten_mask), [1]), b.Max(size, b.const([1], "int64")))
+        count = b.Where(b.Equal(size, 0), 1, count)
+        planes = o.reshape(b.Cast(atten_mask, to="float32"), 1, count, sides)
+        masks.append(b.Greater(of_sequences(planes), 0.0))
+    elif atten_mask is not None and (mode < 2 or single_is_special):
         flat = b.Reshape(b.Cast(atten_mask, to="bool"), [-1])
         size = b.Shape(flat)
         width = b.Shape(atten_mask, start=-1)  # may exceed the keys of pages
@@ -304,9 +331,14 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
     folded = o.join(batch, kv_heads, b.Mul(rows, heads // kv_heads))
     scores = b.MatMul(o.reshape(q, folded, o.of(q, 3, 4)), b.Transpose(k, perm=[0, 1, 3, 2]))
     scores = b.Mul(o.reshape(scores, batch, heads, rows, keys), a["scale"])
-    if integers:
+    if integers and given("query_rope") is None:
         scores = b.Mul(scores, scalar("dequant_scale1"))
-    if given("pse_shift") is not None:
+    if given("pse_shift") is not None and packed:
+        shift = b.Cast(given("pse_shift"), to="float32")
+        scores = b.Add(
+            scores, b.Unsqueeze(of_sequences(b.Transpose(shift, perm=[1, 0, 2, 3])), [0])
+        )
+    elif given("pse_shift") is not None:
         ends = o.join(rows, keys)
         shift = b.Slice(b.Cast(given("pse_shift"), to="float32"), [0, 0], ends, [2, 3])
         scores = b.Add(scores, shift)
@@ -327,7 +359,8 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
     if integers:
         out = b.Mul(out, scalar("dequant_scale2"))
     if given("quant_scale2") is None:
-        out = b.Cast(out, to="float16" if integers else call.dtype("query"))
+        floats = "float16" if given("query_rope") is None else call.dtype("query_rope")
+        out = b.Cast(out, to=floats if integers else call.dtype("query"))
     else:
         size = o.of(v, 3, 4)
 

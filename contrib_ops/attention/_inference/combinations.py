@@ -1,7 +1,8 @@
-"""Combinations of arguments that torch_npu forbids in an inference attention call.
+"""Combinations of arguments of an inference attention call that have no defined meaning.
 
-Rope parts: not with query int8 or a shared prefix. A shared prefix: not in T layouts, nor with
-kv_padding_size, a cache of rank 5, or per-token scales, which its rows do not have.
+A shared prefix consists of keys and values only: it has no rope part, and its rows have no
+per-token scales. It has key's axes with a batch size of 1: T layouts have no batch, and pages of
+rank 5 no sequence axis.
 """
 
 from __future__ import annotations
@@ -13,10 +14,6 @@ def check_combination(call):
     """Reject combinations that torch_npu forbids or does not define."""
     require, layout = call.require, call.input_layout
     rope = call.query_rope is not None or call.key_rope is not None
-    require(
-        not rope or not call.integers,
-        "expected no query_rope and key_rope with query int8, got both",
-    )
     if call.key_shared_prefix is None and call.value_shared_prefix is None:
         return
     require(
@@ -27,10 +24,6 @@ def check_combination(call):
     require(
         "T" not in LAYOUTS[layout][0],
         f"expected no key_shared_prefix for input_layout {layout}, got one",
-    )
-    require(
-        call.kv_padding_size is None,
-        "expected no kv_padding_size with key_shared_prefix, got both",
     )
     require(
         call.block_table is None or 5 not in (call.key.dim(), call.value.dim()),

@@ -142,9 +142,21 @@ class Operands:
         return x.flatten(-2) if axes in ("BSH", "SH") else x
 
 
-def result_typings(queries):
-    """Return the types of attention_out for those of query: int8 with quant_scale2."""
+def result_typings(queries, ropes=()):
+    """Return the types of attention_out for those of query: int8 with quant_scale2.
+
+    ropes: those that query_rope may have where query is int8, and attention_out then has.
+    """
     return [
+        *(
+            {
+                "query": "int8",
+                "query_rope": rope,
+                "quant_scale2": ABSENT,
+                "attention_out": rope,
+            }
+            for rope in ropes
+        ),
         *(
             {
                 "query": query,

@@ -23,7 +23,7 @@ def number(x):
 
 def unpack_int4(x):
     """Return the eight signed 4-bit integers of every int32, the lowest bits first."""
-    bits = (x[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32, device=x.device)) & 15
+    bits = torch.stack([(x >> shift) & 15 for shift in range(0, 32, 4)], -1)
     return (bits - 16 * (bits >= 8).to(torch.int32)).flatten(-2)
 
 

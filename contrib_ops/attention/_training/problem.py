@@ -199,6 +199,8 @@ class Problem:
             f"expected actual_seq_kvlen with {len(q) - 1} entries, got {len(kv) - 1}",
         )
         spans = [(q[b], q[b + 1] - q[b], kv[b], kv[b + 1] - kv[b]) for b in range(len(q) - 1)]
+        # Nobody looks at keys without queries, which a mask need not hold.
+        spans = [(row, rows, first, keys if rows else 0) for row, rows, first, keys in spans]
         if q[-1] < self.rows:  # rows of no sequence
             spans.append((q[-1], self.rows - q[-1], 0, 0))
         return spans
@@ -315,6 +317,8 @@ class Problem:
     def add_bias_gradient(self, b, d_scores, to):
         """Add block b's gradient to `to`, which has the shape of pse."""
         _, rows, _, keys = self.spans[b]
+        if not keys:
+            return
         if self.packed:
             entry = min(b, to.shape[0] - 1)
             to = to[entry : entry + 1, :, : 1 if to.shape[2] == 1 else rows, :keys]
@@ -334,7 +338,7 @@ class Problem:
         i = torch.arange(rows, device=device)[:, None]
         j = torch.arange(keys, device=device)[None, :]
         mask, mode = self.a["atten_mask"], self.mode
-        if mask is None:
+        if mask is None or not keys:  # which rows of no sequence do not have: they may be many
             return torch.zeros(1, 1, rows, keys, dtype=torch.bool, device=device)
         pre, following = bounded(self.a["pre_tockens"]), bounded(self.a["next_tockens"])
         used = self.used()
@@ -398,7 +402,7 @@ class Problem:
     def scores(self, b, q, k, scale):
         """Return scale * (Q K^T + pse) with -inf where masked, and the mask."""
         scores = q @ k.transpose(2, 3)
-        if self.a["pse"] is not None:
+        if self.a["pse"] is not None and self.spans[b][3]:
             scores = scores + self.bias_of(b, self.a["pse"].to(self.compute))
         masked = self.masked(b)
         return (scores * scale).masked_fill(masked, float("-inf")), masked

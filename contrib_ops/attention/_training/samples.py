@@ -91,6 +91,16 @@ def calls(make):
         **given, **lists, "sparse_mode": 1, "atten_mask": make.bools(25, 40),
         "pse": make(3, 4, 22, 40),
     }  # fmt: skip
+    # More rows of no sequence than the mask and the bias have.
+    yield "tnd_rows_of_no_sequence", q, k, v, {
+        **given, "actual_seq_qlen": (3, 5, 7), "actual_seq_kvlen": (9, 30, 60), "sparse_mode": 1,
+        "atten_mask": make.bools(25, 40), "pse": make(3, 4, 22, 40),
+    }  # fmt: skip
+    # A sequence of more keys than the mask has, at which no query looks.
+    yield "tnd_keys_without_queries", q, k, v, {
+        **given, "actual_seq_qlen": (7, 7, 30), "actual_seq_kvlen": (9, 55, 60), "sparse_mode": 1,
+        "atten_mask": make.bools(25, 40), "pse": make(3, 4, 23, 40),
+    }  # fmt: skip
     yield "tnd_prefix", q, k, v, {
         **given, **lists, "sparse_mode": 6, "prefix": [3, 0, 30], "atten_mask": pattern(6),
         "sink": make(4, dtype="float32"),

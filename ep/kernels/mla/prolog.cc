@@ -101,8 +101,8 @@ struct MlaProlog::Task {
 
   void Run() const {
     ResolveSlots();
-    kv.template CopyFrom<T>(c[kKvCache].data, c.pages());
-    kr.template CopyFrom<T>(c[kKrCache].data, c.pages());
+    kv.CopyFrom(c[kKvCache].data, c.pages());
+    kr.CopyFrom(c[kKrCache].data, c.pages());
     if (query_scale && !c.quantizes_query()) *query_scale = 1.0f;
     if (c.tokens == 0) return;
     if (kv_scale) std::fill_n(kv_scale, c.hckv, *c[kScaleCkv].as<float>());
@@ -264,12 +264,12 @@ struct MlaProlog::Task {
         if (slots[t] < 0) continue;
         const float* h = wide + t * n;
         RmsNormRow(h, weights.values(), kernel->epsilon_ckv_, normed.values(), c.hckv);
-        kv.template Store<T>(slots[t], normed.values());
+        kv.Store(slots[t], normed.values());
         ToFloat(c[kRopeCos].template as<T>() + t * c.dr, cosines.values(), c.dr);
         ToFloat(c[kRopeSin].template as<T>() + t * c.dr, sines.values(), c.dr);
         RotateRow<Pairing::kNeighbours, Pairing::kHalves>(h + c.hckv, cosines.values(), sines.values(),
                                                           rotated.values(), c.dr);
-        kr.template Store<T>(slots[t], rotated.values());
+        kr.Store(slots[t], rotated.values());
       }
     });
   }
@@ -427,8 +427,8 @@ void MlaProlog::Compute(OpContext& ctx) const {
     }
     if (int8_query) task.kv_scale = static_cast<float*>(ctx.Workspace(BytesFor(DType::kFloat32, c.hckv)));
     const float* columns = int8_query ? task.kv_scale : c[kScaleCkv].as<float>();
-    task.kv = {kv_out.data, columns, c.hckv, c.page(), fractal_};
-    task.kr = {kr_out.data, c[kScaleCkr].as<float>(), c.dr, c.page(), fractal_};
+    task.kv = {kv_out.data, kv_out.dtype, columns, c.hckv, c.page(), fractal_};
+    task.kr = {kr_out.data, kr_out.dtype, c[kScaleCkr].as<float>(), c.dr, c.page(), fractal_};
     task.c = c;
     ctx.Launch(op_, [task] { task.Run(); });
   });

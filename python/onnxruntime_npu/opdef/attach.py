@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from .definition import Op
 from .discovery import all_ops
+from .empty_inputs import empty_constants, stands_for_absent
 from .function_body import BodyLibrary, TensorType
 from .node_parts import DefinitionError
 from .node_types import node_types
@@ -79,7 +80,12 @@ def _attach_to_ir(model: ir.Model) -> list[str]:
             continue
         op = bodies.op_of(node.op_type, len(node.inputs))
         attrs = {name: _plain(a.value) for name, a in node.attributes.items()}
-        inputs = [None if v is None else _ir_type(node, v) for v in node.inputs]
+        inputs = [
+            None
+            if v is None or (_is_empty_constant(v) and stands_for_absent(op, i))
+            else _ir_type(node, v)
+            for i, v in enumerate(node.inputs)
+        ]
         if (function := bodies.give(node, op, attrs, inputs)) is not None:
             model.functions[function.identifier()] = function
     model.opset_imports[_DOMAIN] = 1
@@ -94,6 +100,7 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
     bodies = _Bodies(opsets.get("", 0), existing)
     functions: dict[str, ir.Function] = {}
     known: dict[str, TensorType] | None = None
+    empty = empty_constants(model.graph)
     for node in _all_nodes(model.graph):
         if node.domain != _DOMAIN or (node.domain, node.op_type, node.overload) in existing:
             continue
@@ -101,7 +108,12 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
         if known is None:
             known = _value_types(model)
         attrs = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
-        inputs = [_proto_type(node, name, known) if name else None for name in node.input]
+        inputs = [
+            None
+            if not name or (name in empty and stands_for_absent(op, i))
+            else _proto_type(node, name, known)
+            for i, name in enumerate(node.input)
+        ]
         if (function := bodies.give(node, op, attrs, inputs)) is not None:
             functions[f"{function.name}:{function.overload}"] = function
     model.functions.extend(ir.to_proto(f) for f in functions.values())
@@ -116,6 +128,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _is_empty_constant(value: ir.Value) -> bool:
+    constant = ir.convenience.get_const_tensor(value)
+    return constant is not None and constant.size == 0
 
 
 def _ir_type(node: ir.Node, value: ir.Value) -> TensorType:
@@ -194,8 +211,8 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.value_info.extend(model.graph.value_info)
     given = {v.name for v in graph.input}
     for tensor in model.graph.initializer:
-        # Short ones may be shapes and axes, whose values inference reads.
-        if len(tensor.dims) <= 1 and sum(tensor.dims) <= 64:
+        # Short ones may be shapes and axes, whose values inference reads; empty ones absent inputs.
+        if 0 in tensor.dims or (len(tensor.dims) <= 1 and sum(tensor.dims) <= 64):
             graph.initializer.append(tensor)
         elif tensor.name not in given:
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)

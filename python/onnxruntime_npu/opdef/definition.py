@@ -22,6 +22,7 @@ from .node_parts import (
     Output,
     checked_typings,
     node_outputs,
+    parse_out,
     parse_twin,
     split_arguments,
 )
@@ -72,6 +73,23 @@ class Backward:
     takes_needs: bool
 
 
+@dataclass(frozen=True)
+class Partner:
+    """A function that torch_npu has beside an operator, of its shapes or its workspace."""
+
+    schema: Schema
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class StaticSize:
+    """Sizes of an argument that a trace fixes, though a call with others is possible."""
+
+    argument: str
+    axes: tuple[int, ...]
+    reason: str
+
+
 @dataclass(eq=False)
 class Op:
     """One operator, created by :func:`npu_op`; its methods are the decorators of a definition."""
@@ -82,6 +100,7 @@ class Op:
     attributes: tuple[Attribute, ...]
     outputs: tuple[Output, ...]
     inplace: Schema | None
+    out: Schema | None
     torch_aliases: tuple[Schema, ...]
     type_aliases: tuple[TypeAlias, ...]
     may_alias: tuple[tuple[int, int], ...]
@@ -96,6 +115,8 @@ class Op:
     host_function: Callable[..., tuple[dict[str, Any], tuple[int, ...]]] | None = None
     error_cases: list[ErrorCase] = field(default_factory=list)
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
+    partners: list[Partner] = field(default_factory=list)
+    static_sizes: list[StaticSize] = field(default_factory=list)
     source: str = ""  # path of the definition, set by discovery
     doc: str = ""
 
@@ -212,6 +233,29 @@ class Op:
         self.host_function = function
         return function
 
+    def partner(self, schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Add a function of another torch name, in plain torch, that takes what ``schema`` says.
+
+        It has neither a node nor a gradient of its own: a trace sees what it does.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.partners.append(Partner(parse_schema(schema), function))
+            return function
+
+        return register
+
+    def static(self, argument: str, *axes: int, reason: str) -> None:
+        """State that a trace fixes the sizes of these axes, negative ones from the end, and why.
+
+        Without axes: of all of them, or of all entries of a list.
+        """
+        if not reason or argument not in {x.name for x in self.inputs}:
+            raise DefinitionError(
+                f"[{self.name}] expected an input and a reason for static sizes, got {argument!r}"
+            )
+        self.static_sizes.append(StaticSize(argument, axes, reason))
+
     def errors(
         self, make: Callable[..., Sample], match: str, *, needs_values: bool = False, id: str = ""
     ) -> None:
@@ -243,6 +287,13 @@ class Op:
     def tolerance_for(self, dtype: str) -> Tolerance:
         """Return the stated or the default tolerance for calls in ``dtype``."""
         return self.tolerances.get(dtype) or default_tolerance(dtype)
+
+    def is_static(self, argument: str, axis: int, rank: int) -> bool:
+        """Whether the definition says that a trace fixes this size of an argument."""
+        return any(
+            s.argument == argument and (not s.axes or axis in s.axes or axis - rank in s.axes)
+            for s in self.static_sizes
+        )
 
     def torch_schemas(self) -> tuple[Schema, ...]:
         """Return the schema of every torch name: the operator's, its twin's, its aliases'."""
@@ -343,6 +394,7 @@ def npu_op(
     dtypes: Mapping[str, Sequence[str]],
     outputs: Sequence[str] | None = None,
     inplace: str | None = None,
+    out: str | None = None,
     may_alias: Sequence[tuple[str, str]] = (),
     aliases: Sequence[str | TypeAlias] = (),
     torch_aliases: Sequence[str] = (),
@@ -361,6 +413,9 @@ def npu_op(
         dtypes: element types of every tensor argument and output, by name.
         outputs: names of the node outputs: the results, then other written arguments.
         inplace: schema of the twin that writes the first output into its ``(a!)`` argument.
+        out: schema of the overload that writes the results into tensors of the caller: the same
+            arguments, optionally ``Tensor? workspace``, which has no effect, and a ``(a!)`` tensor
+            per result or ``Tensor(a!)[] out``.
         may_alias: pairs (input, output) that may share a buffer.
         aliases: other op types of the operator in ONNX files.
         torch_aliases: schemas of other torch names with the same arguments and meaning.
@@ -413,6 +468,7 @@ def npu_op(
         attributes=attributes,
         outputs=results,
         inplace=parse_twin(parsed, inplace) if inplace else None,
+        out=parse_out(parsed, out) if out else None,
         torch_aliases=tuple(parse_twin(parsed, other) for other in torch_aliases),
         type_aliases=tuple(TypeAlias(a) if isinstance(a, str) else a for a in aliases),
         may_alias=tuple((position_in[a], position_out[b]) for a, b in may_alias),

@@ -45,7 +45,7 @@ def load_ops(roots: Iterable[Path]) -> dict[str, Op]:
             if path.name.startswith("_"):
                 continue
             for op in _load_file(path):
-                for schema in op.torch_schemas():
+                for schema in (*op.torch_schemas(), *(p.schema for p in op.partners)):
                     other = torch_names.setdefault(schema.name, str(path))
                     if other != str(path):
                         raise DefinitionError(f"{schema.name} is defined in {other} and {path}")

@@ -13,6 +13,7 @@ import onnx
 
 from . import dtypes as dt
 from .definition import Op
+from .empty_inputs import stands_for_absent
 from .node_types import NodeType
 
 Dim = int | str | None
@@ -103,10 +104,13 @@ def _run(
 
 def infer_node(node_type: NodeType, context: Any) -> None:
     """Serve as onnx's type and shape inference function of one op type."""
+    op = node_type.op_for(context.get_num_inputs())
     inputs: list[tuple[str, Sequence[Dim]] | None] = []
     for i in range(context.get_num_inputs()):
         type_ = context.get_input_type(i)
-        if type_ is None or not type_.tensor_type.elem_type:
+        value = context.get_input_data(i) if stands_for_absent(op, i) else None
+        empty = value is not None and 0 in value.dims
+        if type_ is None or not type_.tensor_type.elem_type or empty:
             inputs.append(None)
             continue
         tensor = type_.tensor_type
@@ -117,7 +121,6 @@ def infer_node(node_type: NodeType, context: Any) -> None:
             for d in tensor.shape.dim
         ]
         inputs.append((dt.NAMES.get(tensor.elem_type, ""), dims))
-    op = node_type.op_for(len(inputs))
     attrs = {}
     for attribute in op.attributes:
         proto = context.get_attribute(attribute.name)

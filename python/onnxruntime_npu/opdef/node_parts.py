@@ -193,7 +193,7 @@ def node_outputs(
     written = {x.argument.type.alias: x.name for x in inputs if x.argument.type.mutated}
     results: list[tuple[Argument, str | None]] = []
     tensors = list(schema.returns)
-    while len(tensors) > 1 and str(tensors[-1].type) == "int":  # @op.host returns these
+    while len(tensors) > 1 and str(tensors[-1].type) in ("int", "SymInt"):  # @op.host returns these
         tensors.pop()
     for result in tensors:
         if not result.type.is_tensor:
@@ -232,3 +232,24 @@ def parse_twin(schema: Schema, text: str) -> Schema:
     if signature(twin) != signature(schema):
         raise DefinitionError(f"expected the arguments of {schema} in its twin, got {twin}")
     return twin
+
+
+def parse_out(schema: Schema, text: str) -> Schema:
+    """Parse the schema of the overload that writes into given tensors, and check it."""
+    out = parse_schema(text)
+    known = {a.name for a in schema.arguments}
+    own = tuple(a for a in out.arguments if a.name in known)
+    written = [a for a in out.arguments if a.type.mutated]
+    others = [a for a in out.arguments if a.name not in known and not a.type.mutated]
+    fits = len(written) == len(schema.returns) or [a.type.is_list for a in written] == [True]
+    if (
+        out.name != schema.name
+        or own != schema.arguments
+        or not fits
+        or [str(a) for a in others] not in ([], ["Tensor? workspace=None"])
+    ):
+        raise DefinitionError(
+            f"expected the arguments of {schema}, perhaps a workspace, and tensors to write to in "
+            f"its overload, got {out}"
+        )
+    return out

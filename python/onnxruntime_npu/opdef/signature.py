@@ -61,6 +61,9 @@ def return_type(schema: Schema) -> str:
 
 def describe(op: Op, schema: Schema) -> str:
     """Return the documentation of one torch name."""
+    for partner in op.partners:
+        if partner.schema is schema:
+            return f"{inspect.getdoc(partner.function) or ''}\n\nSchema: {schema}"
     lines = [op.doc]
     reference = inspect.getdoc(op.reference_function)
     if reference:

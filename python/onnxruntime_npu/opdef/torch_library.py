@@ -23,6 +23,7 @@ from .call_plan import call_plan
 from .definition import Op
 from .discovery import all_ops
 from .eager import EagerKernels, check_dtypes
+from .overloads import composites
 from .schema import Argument, Schema, Type
 
 NAMESPACE = "npu"
@@ -83,7 +84,7 @@ def _qualified(schema: Schema) -> str:
 
 
 def register_op(library: torch.library.Library, op: Op) -> None:
-    """Define one operator, its other names and its in-place twin in ``library``.
+    """Define one operator, its other names, overloads and partners in ``library``.
 
     An operator that writes to arguments gets an overload ``functional`` that returns their new
     values instead, which is what tracing sees.
@@ -91,6 +92,9 @@ def register_op(library: torch.library.Library, op: Op) -> None:
     kernels = EagerKernels(op)
     for schema in op_schemas(op):
         _define(library, op, schema, kernels)
+    for schema, function in composites(op):
+        library.define(str(dispatcher_schema(schema)))
+        library.impl(_qualified(schema), function, "CompositeImplicitAutograd")
     packet = getattr(getattr(torch.ops, NAMESPACE), op.name)
     if op.inplace:
         _make_functionalizable(library, op, op.inplace, packet.default)

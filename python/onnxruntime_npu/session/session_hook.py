@@ -4,7 +4,9 @@ onnxruntime's Python class creates its session in one method, ``_create_inferenc
 module wraps it, only for sessions that may use the NPU, to
 
 - load models whose ``npu::`` nodes carry no function body: onnxruntime resolves a model before it
-  knows the provider, so the provider's schemas must be registered first; done only when needed;
+  knows the provider, so the provider's schemas must be registered first; done only when needed,
+  and then without the inputs that an exporter has written as empty constants: they are absent, but
+  would affect the types of a node's results;
 - preserve errors: after a RuntimeError from the provider onnxruntime would continue with the CPU;
 - record the placement of nodes, for :func:`onnxruntime_npu.assignment`;
 - pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
@@ -14,6 +16,8 @@ module wraps it, only for sessions that may use the NPU, to
 from __future__ import annotations
 
 import functools
+import io
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -27,6 +31,8 @@ from . import provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+_SCHEMAS_KEY = "npu.schemas_registered"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
 _NO_GRAPH = "cannot use the graph capture feature"
 _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
@@ -119,12 +125,13 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     failure: Exception | None = None
     try:
         try:
-            make()
+            _make_bare(session, make) if _entry(options, _SCHEMAS_KEY) else make()
         except Exception as error:
-            if not _UNKNOWN_OP.search(str(error)):
+            if not _UNKNOWN_OP.search(str(error)) or _entry(options, _SCHEMAS_KEY):
                 raise
             options.register_custom_ops_library(get_library_path())
-            make()
+            options.add_session_config_entry(_SCHEMAS_KEY, "1")
+            _make_bare(session, make)
     except Exception as error:
         failure = error
     decisions = provider_library.end_assignment_capture()
@@ -133,10 +140,49 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     setattr(session, DECISIONS, decisions)
 
 
-def _record_assignment(options: Any) -> None:
+def _make_bare(session: Any, make: Callable[[], None]) -> None:
+    """Make the session of a model that may have nodes without a body."""
+    changed = _without_empty_inputs(session._model_path, session._model_bytes)
+    if changed is None:
+        make()
+        return
+    options, path, given = session._sess_options, session._model_path, session._model_bytes
+    folder = _entry(options, _FOLDER_KEY)
+    if path:  # beside which its weights may lie
+        options.add_session_config_entry(_FOLDER_KEY, os.path.dirname(os.path.abspath(path)))
+    session._model_path, session._model_bytes = None, changed
     try:
-        options.get_session_config_entry(_RECORD_KEY)
-    except Exception:  # onnxruntime raises if the entry is not set
+        make()
+    finally:
+        session._model_path, session._model_bytes = path, given
+        if path:
+            options.add_session_config_entry(_FOLDER_KEY, folder)
+
+
+def _without_empty_inputs(path: str | None, data: bytes | None) -> bytes | None:
+    """Return the model without them, None if it has none or is no ONNX model."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from ..opdef.empty_inputs import drop_empty_inputs
+
+    try:
+        source = path or io.BytesIO(data or b"")
+        model = onnx.load(source, load_external_data=False)
+    except (DecodeError, OSError):
+        return None
+    return model.SerializeToString() if drop_empty_inputs(model) else None
+
+
+def _entry(options: Any, key: str) -> str:
+    try:
+        return str(options.get_session_config_entry(key))
+    except Exception:  # onnxruntime has no other way to say that the entry is not set
+        return ""
+
+
+def _record_assignment(options: Any) -> None:
+    if not _entry(options, _RECORD_KEY):
         options.add_session_config_entry(_RECORD_KEY, "1")
 
 

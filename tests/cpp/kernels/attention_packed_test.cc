@@ -284,10 +284,16 @@ TEST_CASE("attention: bad packed, paged and rope arguments are refused") {
   CHECK(Has(error(packed, with_ends(List({4, 6}), List({9}))), "actual_seq_lengths_kv with 2 entries, got 1"));
   std::vector<HostTensor> masked = with_ends(List({2, 6}), List({4, 9}));
   masked[4] = HostTensor(DType::kBool, Shape{6, 9});
-  CHECK(Has(error(packed, masked), "expected atten_mask with sparse_mode 2, 3 or 4 only"));
+  CHECK(error(packed, masked) == "");
+  masked[4] = HostTensor(DType::kBool, Shape{3, 9});
+  CHECK(Has(error(packed, masked), "expected atten_mask of shape [>= 4, >= 5], [1 or 2, >= 4, >= 5] or"));
+  masked[4] = HostTensor(DType::kBool, Shape{0, 9});
+  CHECK(Has(error(packed, masked), "for input_layout TND, got [0, 9]"));
   masked[4] = {};
   masked[3] = random({1, 2, 6, 9});
-  CHECK(Has(error(packed, masked), "expected no pse_shift for input_layout TND"));
+  CHECK(error(packed, masked) == "");
+  masked[3] = random({2, 2, 4, 4});
+  CHECK(Has(error(packed, masked), "expected pse_shift of shape [1 or 2, 2, >= 4, >= 5], got [2, 2, 4, 4]"));
 
   const Case paged{.layout = "BSH", .batch = 2, .heads = 2, .kv_heads = 2, .size = 16, .value_size = 16, .rows = 3};
   const auto pages = [&](const Shape& cache, const Shape& table, HostTensor lengths, DType dtype = DType::kInt32) {

@@ -65,6 +65,8 @@ struct Sequence {
   // Row i sees keys [i + left, i + right], clamped to [0, key_len).
   int64_t left = 0, right = 0;
   int64_t prefix = 0;  // every row sees the keys before this one
+  // Columns of mask and bias between those of Problem.prefix_rows and those of the sequence's own keys.
+  int64_t column_gap = 0;
   // Element offsets of row 0 of head 0.
   int64_t query = 0, key = 0, value = 0, output = 0, query_rope = 0, key_rope = 0;
   int64_t mask = 0, bias = 0, lse = 0;

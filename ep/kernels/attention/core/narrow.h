@@ -111,7 +111,7 @@ class NarrowItem {
   }
 
   void Step(int64_t begin, int64_t n) {
-    if (p_.mask != nullptr && p_.mask_head_stride == 0) {
+    if (p_.mask != nullptr && p_.mask_head_stride == 0 && s_.column_gap == 0) {
       const int64_t first = PlaceOf(p_, item_, 0).query;
       const int64_t last = PlaceOf(p_, item_, item_.rows - 1).query;
       const uint8_t* mask = p_.mask + s_.mask + first * p_.mask_row_stride + begin;

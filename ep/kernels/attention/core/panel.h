@@ -274,7 +274,8 @@ class PanelItem {
 
   Cover MaskCover(int64_t panel, int64_t key, int64_t keys) const {
     if (p_.mask == nullptr) return Cover::kNone;
-    if (p_.mask_head_stride != 0) return Cover::kSome;  // the panel's rows have masks of several heads
+    // The panel's rows have masks of several heads, or the keys lie apart in the mask.
+    if (p_.mask_head_stride != 0 || s_.column_gap != 0) return Cover::kSome;
     const int64_t first = PlaceOf(p_, item_, panel * kWidth).query;
     const int64_t last = PlaceOf(p_, item_, panel * kWidth + RowsOf(panel) - 1).query;
     return CoverOf(p_.mask + s_.mask + first * p_.mask_row_stride + key, p_.mask_row_stride, last - first + 1, keys);

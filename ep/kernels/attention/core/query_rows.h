@@ -44,23 +44,23 @@ inline RowPlace PlaceOf(const Problem& p, const Item& item, int64_t r) {
   return {(item.row_begin + r) / group, item.key_head * group + (item.row_begin + r) % group};
 }
 
-void QueryAsFloats(const Problem& p, const Rows& rows, int64_t offset, int64_t columns, float* to);
+void QueryAsFloats(const Problem& p, const Rows& rows, DType dtype, int64_t offset, int64_t columns, float* to);
 
 // Copies query r, followed by its rope columns, as floats or, if its type is U, unconverted.
 template <class U>
 void CopyQuery(const Problem& p, const Item& item, int64_t r, U* to) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
-  const auto copy = [&](const Rows& rows, int64_t offset, int64_t columns, U* first) {
+  const auto copy = [&](const Rows& rows, DType dtype, int64_t offset, int64_t columns, U* first) {
     offset += at.head * rows.head_stride + at.query * rows.row_stride;
     if constexpr (std::is_same_v<U, float>) {
-      QueryAsFloats(p, rows, offset, columns, first);
+      QueryAsFloats(p, rows, dtype, offset, columns, first);
     } else {
       std::memcpy(first, static_cast<const U*>(rows.data) + offset, static_cast<size_t>(columns) * sizeof(U));
     }
   };
-  copy(p.query, s.query, p.head_size, to);
-  if (p.rope_size > 0) copy(p.query_rope, s.query_rope, p.rope_size, to + p.head_size);
+  copy(p.query, p.query_dtype, s.query, p.head_size, to);
+  if (p.rope_size > 0) copy(p.query_rope, p.key_rope.dtype, s.query_rope, p.rope_size, to + p.head_size);
 }
 
 // The state of a row after some of its keys: the maximum score (in units of log 2), the sum of 2^(score - maximum), and
@@ -145,7 +145,12 @@ inline BiasPlace BiasOf(const Problem& p, const Sequence& s, int64_t row) {
   return {(last - p.bias_first_row) * p.bias.row_stride + shift, s.key_len - shift};
 }
 
-// The mask of a row, from key 0 on.
+// The column of a mask or bias that speaks of a key.
+inline int64_t ColumnOf(const Problem& p, const Sequence& s, int64_t key) {
+  return key < p.prefix_rows ? key : key + s.column_gap;
+}
+
+// The mask of a row, from column 0 on.
 inline const uint8_t* MaskOf(const Problem& p, const Sequence& s, const RowPlace& at) {
   return p.mask + s.mask + at.head * p.mask_head_stride + at.query * p.mask_row_stride;
 }

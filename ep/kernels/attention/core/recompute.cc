@@ -37,7 +37,7 @@ class RowRecomputation {
   }
 
  private:
-  bool Hidden(int64_t key) const { return p_.mask != nullptr && MaskOf(p_, s_, at_)[key] != 0; }
+  bool Hidden(int64_t key) const { return p_.mask != nullptr && MaskOf(p_, s_, at_)[ColumnOf(p_, s_, key)] != 0; }
 
   void Score() {
     const int64_t size = p_.head_size + p_.rope_size;

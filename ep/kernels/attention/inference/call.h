@@ -51,6 +51,7 @@ class InferenceCall {
   // sequences.cc
   void SetMask();
   void SetBias();
+  void CheckSides(const std::vector<int64_t>& lengths, const std::vector<int64_t>& key_lengths) const;
   void AddSequence(int64_t entry, int64_t row, int64_t rows, int64_t len, int64_t key_row, int64_t key_len);
   void AddPadded(int64_t entry, int64_t len, int64_t key_len);
   std::vector<int64_t> Lengths(const char* name, const TensorView& list, int64_t batch, int64_t limit) const;
@@ -72,6 +73,7 @@ class InferenceCall {
   Axes q_, query_rope_, o_;
   Cache k_, v_, key_rope_;
   bool decode_ = false;
+  bool full_mask_ = false;  // atten_mask says of every row and key whether they go together
   int64_t mask_batch_stride_ = 0, bias_batch_stride_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Which options of an inference call can be combined. torch_npu leaves undefined, or forbids, what is refused here.
+// Which options of an inference call can be combined. What is refused here has no defined meaning:
+// _inference/combinations.py gives the reasons.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,14 @@ namespace npu::attention {
 struct Combination {
   std::string layout;  // if it is a T form; else empty
   bool rope = false, prefix = false;
-  bool integer_query = false;
-  bool token_scales = false;  // one antiquant scale per token
-  bool kv_padding = false;
+  bool token_scales = false;     // one antiquant scale per token
   bool cache_in_pieces = false;  // of rank 5
 
   // What is expected instead; empty if the combination is valid.
   std::string Conflict() const {
-    if (rope && integer_query) return "expected no query_rope and key_rope with query int8, got both";
     if (!prefix) return "";
     if (rope) return "expected no query_rope and key_rope with key_shared_prefix, which has no rope part, got both";
     if (!layout.empty()) return "expected no key_shared_prefix for input_layout " + layout + ", got one";
-    if (kv_padding) return "expected no kv_padding_size with key_shared_prefix, got both";
     if (cache_in_pieces) return "expected no key_shared_prefix with a cache of rank 5, got both";
     if (token_scales) {
       return "expected antiquant scales of tensors, channels or heads with key_shared_prefix, got scales of tokens";

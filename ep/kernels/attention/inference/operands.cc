@@ -97,9 +97,14 @@ void InferenceCall::SetRope() {
   NPU_INFERENCE_CHECK(bool(query) == bool(key), "expected query_rope and key_rope together, got only ",
                       query ? "query_rope" : "key_rope");
   if (!query) return;
-  NPU_INFERENCE_CHECK(query.dtype == p_.query_dtype && key.dtype == p_.query_dtype,
-                      "expected query_rope and key_rope of query's dtype ", NameOf(p_.query_dtype), ", got ",
-                      NameOf(query.dtype), " and ", NameOf(key.dtype));
+  if (p_.query_dtype == DType::kInt8) {
+    NPU_INFERENCE_CHECK(query.dtype == key.dtype, "expected query_rope and key_rope of one dtype, got ",
+                        NameOf(query.dtype), " and ", NameOf(key.dtype));
+  } else {
+    NPU_INFERENCE_CHECK(query.dtype == p_.query_dtype && key.dtype == p_.query_dtype,
+                        "expected query_rope and key_rope of query's dtype ", NameOf(p_.query_dtype), ", got ",
+                        NameOf(query.dtype), " and ", NameOf(key.dtype));
+  }
   query_rope_ = Operand("query_rope", query, a_.heads);
   key_rope_ = CacheOperand("key_rope", key, p_.key_rope);
   p_.rope_size = HeadSize("query_rope", query, query_rope_);
