@@ -52,9 +52,16 @@ def _only(argument: Input | Output) -> str | None:
 
 
 def _followed(node_type: NodeType) -> Iterator[Typing]:
-    """Yield the declarations where every result of several possible types has an input's type."""
+    """Yield the declarations where every result of several possible types has an input's type.
+
+    Of a result whose type an attribute decides, the attribute or the model tells it. Where neither
+    does, onnxruntime would give it the type of the last input that may be of several, so that then
+    every input has one.
+    """
     sources = [_source(node_type, i) for i in range(len(node_type.outputs))]
     varied = sorted({source for source in sources if source is not None})
+    if any(s is None and not _only(y) for s, y in zip(sources, node_type.outputs, strict=True)):
+        varied = [i for i, x in enumerate(node_type.inputs) if not _only(x)]
     inputs = [_only(x) for x in node_type.inputs]
     for chosen in product(*(node_type.inputs[source].dtypes for source in varied)):
         types = {**dict(enumerate(inputs)), **dict(zip(varied, chosen, strict=True))}
