@@ -193,7 +193,7 @@ def make_model(
         domain="npu",
     )
     for attribute in op.attributes:
-        value = attribute.to_onnx(bound[attribute.name])
+        value = attribute.to_onnx(bound[attribute.argument.name])
         if (
             not defaults
             and not attribute.required

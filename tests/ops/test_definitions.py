@@ -20,6 +20,8 @@ from onnxruntime_npu.opdef import (
     DefinitionError,
     Op,
     TypeAlias,
+    TypeCodes,
+    TypedBy,
     attach_function_bodies,
     load_ops,
     npu_op,
@@ -88,6 +90,9 @@ def _op(schema: str = "npu_t(Tensor self, float a=1.0) -> Tensor", **changes: ob
         ({"typings": [{"x": "float32"}]}, "'typings'.*for 'x'"),
         ({"typings": [{"self": "absent"}]}, "'typings'.*'absent' for 'self'"),
         ({"inplace": "npu_t_(Tensor(a!) self) -> Tensor(a!)"}, "twin"),
+        ({"type_codes": {"b": TypeCodes({})}}, "'type_codes' to name arguments, got 'b'"),
+        ({"type_codes": {"a": TypeCodes({"int8": 2})}}, "'type_codes' to name integers"),
+        ({"typed_by": {"y": TypedBy("a", {})}}, "'typed_by' to name outputs, .*'y' by 'a'"),
         ({"schema": "npu_t(Tensor self) -> int"}, "result of int"),
         ({"schema": "npu_t(Tensor[] self, Tensor a) -> Tensor"}, "'a'|tensor list"),
     ],
@@ -95,6 +100,24 @@ def _op(schema: str = "npu_t(Tensor self, float a=1.0) -> Tensor", **changes: ob
 def test_contradictory_definition_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         _op(**changes)
+
+
+@pytest.mark.parametrize("given", [torch.qint8, torch.int8, 1, 12, "int8"])
+def test_type_argument_is_the_nodes_code_and_the_references_name(given: object) -> None:
+    op = npu_op(
+        "npu_t(Tensor x, *, int? kind=None) -> Tensor",
+        onnx="NPUT",
+        dtypes={"x": FLOATS, "y": ["int8", "int32"]},
+        type_codes={"kind": TypeCodes({"int8": 2, "int4": 29}, attribute="type")},
+    )
+    op.reference(lambda x, kind: kind)
+    assert op.attribute_values({"x": None, "kind": given}) == {"type": 2}
+    assert op.call_reference(None, kind=given) == ("int8",)
+    assert op.attribute_values({"x": None, "kind": None}) == {}
+    with pytest.raises(
+        ArgumentError, match=r"\[npu_t\] expected kind to name int8 or int4, got 300"
+    ):
+        op.call_reference(None, kind=300)
 
 
 def test_reference_signature_matches_the_schema() -> None:

@@ -165,10 +165,79 @@ def _rows() -> list[Row]:
             {"rotary_mode": "half"},
         ),
         Row("NPUGeluV2", "npu_gelu", {"x": _half(2, 5)}, {"approximate": "none"}),
+        _dynamic_quant("NPUDynamicQuant", "absent_optionals", {}),
+        _dynamic_quant("NPUDynamicQuant", "smooth_scales", {"smooth_scales": _half(64)}),
+        _dynamic_quant("NPUDynamicQuant", "groups", _groups()),
+        _dynamic_quant("NPUDynamicQuant", "int4", {"smooth_scales": _half(64)}, dst_type=3),
+        _dynamic_quant("NPUDynamicQuantV2", "absent_optionals", {}),
+        _dynamic_quant("NPUDynamicQuantV2", "groups", _groups()),
+        Row(
+            "NPUAntiQuant",
+            "npu_anti_quant",
+            {"x": _int8(10, 1), "scale": _float(1), "offset": _float(1)},
+            {"dst_dtype": 1, "src_dtype": 2},
+        ),
+        Row(
+            "NPUAntiQuant",
+            "npu_anti_quant",
+            {"x": _int8(10, 16), "scale": _float(16), "offset": np.zeros(0, np.float32)},
+            {"dst_dtype": 1, "src_dtype": 2},
+            id="absent_offset",
+        ),
+        Row(
+            "NPUQuantize",
+            "npu_quantize",
+            {"inputs": _float(5, 16, 8), "scales": _scales(8), "zero_points": _int8(8).int()},
+            {"axis": 2, "div_mode": 1, "dtype": 4},
+        ),
+        Row(
+            "NPUQuantize",
+            "npu_quantize",
+            {"inputs": _float(5, 16, 8), "scales": _scales(16), "zero_points": _int8(16).int()},
+            {"axis": 1, "div_mode": 1, "dtype": 3},
+            id="int32",
+        ),
+        Row(
+            "NPUGroupQuant",
+            "npu_group_quant",
+            {
+                "x": _float(6, 4),
+                "scale": _float(4, 4),
+                "group_index": torch.tensor([1, 4, 6, 6], dtype=torch.int32),
+                "offset": _float(),
+            },
+            {"dst_type": 2},
+        ),
         _block(_half(32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=0),
     ]
+
+
+def _int8(*shape: int) -> torch.Tensor:
+    return torch.randint(-128, 128, shape, generator=_GENERATOR).to(torch.int8)
+
+
+def _scales(n: int) -> torch.Tensor:
+    return torch.rand(n, generator=_GENERATOR) / 20 + 0.01
+
+
+def _groups() -> dict[str, torch.Tensor]:
+    ends = torch.tensor([2, 9, 40], dtype=torch.int32)
+    return {"smooth_scales": _half(3, 64), "group_index": ends}
+
+
+def _dynamic_quant(
+    op_type: str, id: str, given: Mapping[str, torch.Tensor], dst_type: int = 2
+) -> Row:
+    """Return a row in which a constant without elements stands for an absent tensor."""
+    absent = {"smooth_scales": np.zeros(0, np.float16), "group_index": np.zeros(0, np.int32)}
+    inputs = {"input": _half(4, 10, 64), **absent, **given}
+    op, outputs = {
+        "NPUDynamicQuant": ("npu_dynamic_quant", 2),
+        "NPUDynamicQuantV2": ("npu_dynamic_quant_asymmetric", 3),
+    }[op_type]
+    return Row(op_type, op, inputs, {"dst_type": dst_type}, outputs, id)
 
 
 def _block(bias: torch.Tensor | np.ndarray, softmax_use_float: int) -> Row:
@@ -205,7 +274,12 @@ def _bound(op: Op, row: Row) -> dict[str, Any]:
     """Return the call's arguments: upstream's inputs come in the schema's order."""
     tensors = [None if isinstance(v, np.ndarray) else v for v in row.inputs.values()]
     names = [x.name for x in op.inputs]
-    return op.bind((), {**row.attributes, **dict(zip(names, tensors, strict=False))})
+    attributes = {a.name: a for a in op.attributes}
+    arguments = {
+        attributes[name].argument.name: attributes[name].from_onnx(value)
+        for name, value in row.attributes.items()
+    }
+    return op.bind((), {**arguments, **dict(zip(names, tensors, strict=False))})
 
 
 def _model(row: Row, results: Sequence[torch.Tensor]) -> onnx.ModelProto:
@@ -254,6 +328,29 @@ def test_node_without_body_runs_by_provider_name(row: Row) -> None:
     assert len(got) == row.outputs
     dtype = str(next(iter(row.inputs.values())).dtype).removeprefix("torch.")
     check_close(op, dtype, got, want)
+
+
+def test_attribute_types_a_value_that_the_model_leaves_untyped() -> None:
+    helper = onnx.helper
+    number = onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("NPUDynamicQuant", ["x"], ["q", "s"], domain="npu", dst_type=2),
+        helper.make_node("MatMulInteger", ["q", "w"], ["y"]),
+    ]
+    weight = np.ones((16, 4), np.int8)
+    graph = helper.make_graph(
+        nodes,
+        "main_graph",
+        [helper.make_tensor_value_info("x", number, ["rows", 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("npu", 1)]
+    made = session(helper.make_model(graph, opset_imports=opsets, ir_version=7), NPU)
+    x = _float(3, 16)
+    got = to_torch(made.run_with_ort_values(["y"], {"x": to_ortvalue(x)})[0])
+    quantized = all_ops()["npu_dynamic_quant"].call_reference(x)[0]
+    assert torch.equal(got, quantized.int() @ torch.from_numpy(weight).int())
 
 
 def test_chain_of_untyped_values_runs() -> None:

@@ -23,6 +23,7 @@ from .dtypes import (
 from .node_parts import ABSENT, DefinitionError
 from .samples import Maker, Sample, check, check_indices
 from .table import op_table
+from .type_codes import TypeCodes, TypedBy
 
 __all__ = [
     "ABSENT",
@@ -40,6 +41,8 @@ __all__ = [
     "Op",
     "Sample",
     "TypeAlias",
+    "TypeCodes",
+    "TypedBy",
     "all_ops",
     "attach_function_bodies",
     "check",

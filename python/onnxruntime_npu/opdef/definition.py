@@ -17,9 +17,11 @@ from . import dtypes as dt
 from .node_parts import (
     SEED,
     Attribute,
+    AttributeTyping,
     DefinitionError,
     Input,
     Output,
+    attribute_typings,
     checked_typings,
     node_outputs,
     parse_out,
@@ -28,6 +30,7 @@ from .node_parts import (
 )
 from .samples import ErrorCase, Sample, Tolerance, check, default_tolerance
 from .schema import Argument, Schema, parse_schema
+from .type_codes import TypeCodes, TypedBy
 
 
 class _LazyTorch:
@@ -107,6 +110,7 @@ class Op:
     sample_dtypes: tuple[str, ...]
     seeded: bool = False
     typings: tuple[Mapping[str, str], ...] = ()
+    attribute_typings: tuple[AttributeTyping, ...] = ()
     not_portable: str = ""
     reference_function: Callable[..., Any] | None = None
     body_function: Callable[..., Any] | None = None
@@ -329,7 +333,12 @@ class Op:
         """Run the reference and return its outputs as a tuple."""
         if self.reference_function is None:
             raise DefinitionError(f"[{self.name}] expected an @op.reference in {self.source}")
-        result = self.reference_function(**self.bind(args, kwargs))
+        bound = self.bind(args, kwargs)
+        for attribute in self.attributes:
+            if attribute.names_type:
+                name = attribute.argument.name
+                bound[name] = attribute.names_type.name_of(bound[name])
+        result = self.reference_function(**bound)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     def settle(self, bound: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -383,7 +392,7 @@ class Op:
 
     def attribute_values(self, bound: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a call, without those whose value is None."""
-        values = ((a.name, a.to_onnx(bound[a.name])) for a in self.attributes)
+        values = ((a.name, a.to_onnx(bound[a.argument.name])) for a in self.attributes)
         return {name: value for name, value in values if value is not None}
 
 
@@ -403,6 +412,8 @@ def npu_op(
     sample_dtypes: Sequence[str] | None = None,
     seeded: bool = False,
     typings: Iterable[Mapping[str, str]] = (),
+    type_codes: Mapping[str, TypeCodes] | None = None,
+    typed_by: Mapping[str, TypedBy] | None = None,
     not_portable: str = "",
 ) -> Op:
     """Define an operator.
@@ -430,6 +441,10 @@ def npu_op(
             inputs and results, by name; the first that matches a node applies. An unnamed input may
             have any type, ABSENT means an omitted input, and an unnamed result of several possible
             types has the type that the model declares.
+        type_codes: arguments that name an element type, by torch's number in a call and by another
+            code in a node. The reference gets the name of the type.
+        typed_by: results whose type such an argument decides; they have the rank of the first
+            tensor.
         not_portable: which calls standard ONNX operators cannot express, and why: those for which
             the body raises NotPortable, or all calls of an operator without a body.
 
@@ -437,10 +452,13 @@ def npu_op(
     parsed = parse_schema(schema)
     op = parsed.name
     known = {a.name for a in parsed.arguments}
-    for name in cpu:
-        if name not in known:
-            raise DefinitionError(f"[{op}] expected 'cpu' to name arguments, got {name!r}")
-    inputs, attributes = split_arguments(parsed, dtypes, frozenset(cpu), frozenset(late))
+    for option, names in (("cpu", cpu), ("type_codes", type_codes or ())):
+        for name in names:
+            if name not in known:
+                raise DefinitionError(f"[{op}] expected '{option}' to name arguments, got {name!r}")
+    inputs, attributes = split_arguments(
+        parsed, dtypes, frozenset(cpu), frozenset(late), type_codes
+    )
     on_host = {x.name for x in inputs if x.cpu}
     if not on_host.issuperset(late):
         raise DefinitionError(
@@ -475,5 +493,6 @@ def npu_op(
         sample_dtypes=tuple(sample_dtypes or (tensors[0].dtypes if tensors else ("float32",))),
         seeded=seeded,
         typings=checked_typings(op, typings, inputs, results),
+        attribute_typings=attribute_typings(op, typed_by or {}, attributes, results),
         not_portable=not_portable,
     )

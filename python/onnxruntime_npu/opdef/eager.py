@@ -100,7 +100,7 @@ class EagerKernels:
         return (tensor.data_ptr(), dt.NUMBERS[dt.from_torch(tensor.dtype)], tensor.shape)
 
     def _kernel(self, bound: Mapping[str, Any], input_count: int, output_count: int) -> Any:
-        values = (bound[a.name] for a in self._op.attributes)
+        values = (bound[a.argument.name] for a in self._op.attributes)
         key = (
             input_count,
             output_count,

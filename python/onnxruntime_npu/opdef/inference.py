@@ -87,11 +87,7 @@ def _run(
             bound[node_input.name] = tensors[0] if tensors else None
     for attribute in op.attributes:
         value = attrs.get(attribute.name, attribute.default)
-        if attribute.argument.type.base == "ScalarType" and value is not None:
-            value = dt.to_torch(dt.NAMES[value])
-        elif attribute.argument.type.base == "bool" and not attribute.kind.endswith("s"):
-            value = None if value is None else bool(value)
-        bound[attribute.name] = value
+        bound[attribute.argument.name] = attribute.from_onnx(value)
     try:
         results = op.call_reference(**bound)
     except Exception:

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import dtypes as dt
 from .schema import Argument, Schema, Type, parse_schema
+from .type_codes import TypeArgument, TypeCodes, TypedBy
 
 # Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType becomes
 # ONNX's type number.
@@ -62,6 +63,7 @@ class Attribute:
     name: str
     argument: Argument
     kind: str  # int, float, string, ints, floats, strings
+    names_type: TypeArgument | None = None  # of an argument that names an element type by a code
 
     @property
     def required(self) -> bool:
@@ -77,12 +79,26 @@ class Attribute:
         """Convert an argument's value to the attribute's kind; None (absent) is unchanged."""
         if value is None:
             return None
+        if self.names_type:
+            return self.names_type.code_of(value)
         if self.argument.type.base == "ScalarType":
             return value if isinstance(value, int) else dt.NUMBERS[dt.from_torch(value)]
         convert = {"int": int, "float": float, "string": str}[self.kind.removesuffix("s")]
         if not self.kind.endswith("s"):
             return convert(value)
         return [convert(v) for v in value] if isinstance(value, Iterable) else [convert(value)]
+
+    def from_onnx(self, value: Any) -> Any:
+        """Return the argument that a node's attribute stands for, as the reference takes it."""
+        if value is None:
+            return None
+        if self.names_type:
+            return self.names_type.from_code(value)
+        if self.argument.type.base == "ScalarType":
+            return dt.to_torch(dt.NAMES[value])
+        if self.argument.type.base == "bool" and not self.kind.endswith("s"):
+            return bool(value)
+        return value
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,42 @@ class Output:
     dtypes: tuple[str, ...]
     variadic: bool = False
     mutates: str | None = None  # the input whose new value this output is
+
+
+@dataclass(frozen=True)
+class AttributeTyping:
+    """The types of an output by the value of an attribute."""
+
+    output: int
+    attribute: str
+    types: tuple[tuple[int, str], ...]  # the node's code, and the type of the output
+    absent: str | None  # the type without the attribute
+
+
+def attribute_typings(
+    op: str,
+    stated: Mapping[str, TypedBy],
+    attributes: Sequence[Attribute],
+    outputs: Sequence[Output],
+) -> tuple[AttributeTyping, ...]:
+    """Return the outputs whose types follow from arguments that name types."""
+    named = {a.argument.name: a for a in attributes if a.names_type}
+    positions = {y.name: i for i, y in enumerate(outputs)}
+    made = []
+    for name, rule in stated.items():
+        if name not in positions or rule.argument not in named:
+            raise DefinitionError(
+                f"[{op}] expected 'typed_by' to name outputs, and arguments of 'type_codes', "
+                f"got {name!r} by {rule.argument!r}"
+            )
+        attribute = named[rule.argument]
+        types = [(attribute.to_onnx(given), type_) for given, type_ in rule.types.items()]
+        made.append(
+            AttributeTyping(
+                positions[name], attribute.name, tuple(types), rule.types.get(rule.default)
+            )
+        )
+    return tuple(made)
 
 
 def checked_typings(
@@ -132,12 +184,14 @@ def split_arguments(
     dtypes: Mapping[str, Sequence[str]],
     cpu: frozenset[str],
     late: frozenset[str] = frozenset(),
+    type_codes: Mapping[str, TypeCodes] | None = None,
 ) -> tuple[tuple[Input, ...], tuple[Attribute, ...]]:
     """Return the arguments of the schema as node inputs and attributes.
 
     ``cpu`` names those whose values the kernel reads on the host, ``late`` those of them that it
-    can also read on the device when it runs.
+    can also read on the device when it runs, ``type_codes`` those that name element types.
     """
+    type_codes = type_codes or {}
     inputs: list[Input] = []
     attributes: list[Attribute] = []
     for argument in schema.arguments:
@@ -171,6 +225,15 @@ def split_arguments(
                     late=argument.name in late,
                 )
             )
+        elif argument.name in type_codes:
+            if type_.is_list or _ATTRIBUTE_KINDS.get(type_.base) != "int":
+                raise DefinitionError(
+                    f"[{schema.name}] expected 'type_codes' to name integers, got {argument}"
+                )
+            types = type_codes[argument.name]
+            name = types.attribute or argument.name
+            type_argument = TypeArgument(schema.name, argument.name, types)
+            attributes.append(Attribute(name, argument, "int", type_argument))
         elif type_.base in _ATTRIBUTE_KINDS:
             kind = _ATTRIBUTE_KINDS[type_.base] + ("s" if type_.is_list else "")
             attributes.append(Attribute(argument.name, argument, kind))

@@ -57,7 +57,7 @@ def _translator(op: Op, schema: Schema) -> Callable[..., Any]:
             inputs.pop()
         attributes = {}
         for attribute in op.attributes:
-            value = _attribute(attribute, bound[attribute.name])
+            value = _attribute(attribute, bound[attribute.argument.name])
             if value is not None:
                 attributes[attribute.name] = value
         outputs = emit(*inputs, **attributes)

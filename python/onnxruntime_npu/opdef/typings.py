@@ -52,9 +52,16 @@ def _only(argument: Input | Output) -> str | None:
 
 
 def _followed(node_type: NodeType) -> Iterator[Typing]:
-    """Yield the declarations in which every result of several types has an input's type."""
+    """Yield the declarations in which every result of several types has an input's type.
+
+    The type of a result that an attribute decides comes from the attribute or the model. If neither
+    gives it, onnxruntime would use the type of the last input of several types, so that every such
+    input has one here.
+    """
     sources = [_source(node_type, i) for i in range(len(node_type.outputs))]
     varied = sorted({source for source in sources if source is not None})
+    if any(s is None and not _only(y) for s, y in zip(sources, node_type.outputs, strict=True)):
+        varied = [i for i, x in enumerate(node_type.inputs) if not _only(x)]
     inputs = [_only(x) for x in node_type.inputs]
     for chosen in product(*(node_type.inputs[source].dtypes for source in varied)):
         types = {**dict(enumerate(inputs)), **dict(zip(varied, chosen, strict=True))}
