@@ -14,6 +14,8 @@
 
 namespace npu::internal {
 
+inline constexpr int64_t kHalfBlock = 512;  // elements of a 16-bit row that are held as floats
+
 // n elements of out from inputs that each move by their step, 0 or 1. `out` may be an input that moves.
 template <size_t inputs>
 using FunctionRow = void (*)(const std::array<const char*, inputs>& from, const std::array<int64_t, inputs>& step,
@@ -86,19 +88,23 @@ struct FunctionLoop<F, std::index_sequence<k...>, std::index_sequence<m...>> {
   template <class T, bool... moves>
   static void ComputeHalf(const Values<const T*>& from, const Values<int64_t>& step, const double* numbers, Out<T>* out,
                           int64_t n) {
-    alignas(64) float values[kInputs][kRowBlock];
+    alignas(64) float values[kInputs][kHalfBlock];
+    alignas(64) float results[kHalfBlock];
     const Values<const float*> in{values[k]...};
-    ((step[k] == 0 ? void(std::fill_n(values[k], std::min(n, kRowBlock), ToFloat(*from[k]))) : void()), ...);
-    ForEachBlock(n, [&](int64_t begin, int64_t count) {
-      ((step[k] != 0 ? ToFloat(from[k] + begin, values[k], count) : void()), ...);
+    const auto widen_standing = [n](const T* value, float* block, bool whole) {
+      std::fill_n(block, whole ? std::min(n, kHalfBlock) : 1, ToFloat(*value));
+    };
+    ((step[k] == 0 ? widen_standing(from[k], values[k], moves) : void()), ...);
+    for (int64_t begin = 0; begin < n; begin += kHalfBlock) {
+      const int64_t count = std::min(kHalfBlock, n - begin);
+      ((moves && step[k] != 0 ? ToFloat(from[k] + begin, values[k], count) : void()), ...);
       if constexpr (kPredicate<T>) {
         Compute<moves...>(in, numbers, out + begin, count);
       } else {
-        alignas(64) float results[kRowBlock];
         Compute<moves...>(in, numbers, results, count);
         FromFloat(results, out + begin, count);
       }
-    });
+    }
   }
 
   // What stands still is met as a block of it.
