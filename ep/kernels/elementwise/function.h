@@ -59,19 +59,20 @@ template <size_t inputs, size_t numbers>
 void LaunchFunction(OpContext& ctx, const std::array<TensorView, inputs>& in,
                     const FunctionCall<inputs, numbers>& call) {
   const TensorView& first = in[0];
-  Shape shape = first.shape;
-  for (size_t k = 1; k < inputs; ++k) {
+  std::array<const char*, inputs> data;
+  for (size_t k = 0; k < inputs; ++k) {
     const TensorView& view = in[k];
     NPU_CHECK(view.dtype == first.dtype, "[", call.op, "] expected inputs of one type, got ", NameOf(first.dtype),
               " and ", NameOf(view.dtype));
-    shape = BroadcastShapes(call.op, shape, view.shape);
+    data[k] = view.as<const char>();
   }
+  Shape shape = BroadcastShapes(call.op, first.shape, in[1].shape);
+  for (size_t k = 2; k < inputs; ++k) shape = BroadcastShapes(call.op, shape, in[k].shape);
   const TensorView out = ctx.Output(0, call.out_dtype, shape);
   const auto size = static_cast<int64_t>(BytesFor(first.dtype, 1));
   const auto out_size = static_cast<int64_t>(BytesFor(call.out_dtype, 1));
-  const auto [plan, data] = [&]<size_t... k>(std::index_sequence<k...>) {
-    return std::pair(PlanBroadcast<static_cast<int>(inputs)>(shape, {in[k].shape...}),
-                     std::array{static_cast<const char*>(in[k].data)...});
+  const auto plan = [&]<size_t... k>(std::index_sequence<k...>) {
+    return PlanBroadcast<static_cast<int>(inputs)>(shape, {in[k].shape...});
   }(std::make_index_sequence<inputs>());
   if (plan.total == 0) return;
   ctx.Launch(call.op, [plan, data, size, out_size, row = call.row, values = call.values, grain = call.grain,

@@ -14,6 +14,8 @@
 
 namespace npu::internal {
 
+inline constexpr int64_t kHalfBlock = 512;  // elements of a 16-bit row that are held as floats
+
 // n elements of out from inputs that each move by their step, 0 or 1. `out` may be an input that moves.
 template <size_t inputs>
 using FunctionRow = void (*)(const std::array<const char*, inputs>& from, const std::array<int64_t, inputs>& step,
@@ -84,43 +86,41 @@ struct FunctionLoop<F, std::index_sequence<k...>, std::index_sequence<m...>> {
 
   // 16-bit floats pass through floats in L1, a block at a time.
   template <class T, bool... moves>
-  static void ComputeHalf(const Values<const T*>& from, const double* numbers, Out<T>* out, int64_t n) {
-    alignas(64) float values[kInputs][kRowBlock];
-    ((values[k][0] = ToFloat(*from[k])), ...);
-    ForEachBlock(n, [&](int64_t begin, int64_t count) {
-      ((moves ? ToFloat(from[k] + begin, values[k], count) : void()), ...);
-      const Values<const float*> in{values[k]...};
+  static void ComputeHalf(const Values<const T*>& from, const Values<int64_t>& step, const double* numbers, Out<T>* out,
+                          int64_t n) {
+    alignas(64) float values[kInputs][kHalfBlock];
+    alignas(64) float results[kHalfBlock];
+    const Values<const float*> in{values[k]...};
+    const auto widen_standing = [n](const T* value, float* block, bool whole) {
+      std::fill_n(block, whole ? std::min(n, kHalfBlock) : 1, ToFloat(*value));
+    };
+    ((step[k] == 0 ? widen_standing(from[k], values[k], moves) : void()), ...);
+    for (int64_t begin = 0; begin < n; begin += kHalfBlock) {
+      const int64_t count = std::min(kHalfBlock, n - begin);
+      ((moves && step[k] != 0 ? ToFloat(from[k] + begin, values[k], count) : void()), ...);
       if constexpr (kPredicate<T>) {
         Compute<moves...>(in, numbers, out + begin, count);
       } else {
-        alignas(64) float results[kRowBlock];
         Compute<moves...>(in, numbers, results, count);
         FromFloat(results, out + begin, count);
       }
-    });
-  }
-
-  template <class T, bool... moves>
-  static void ComputeRow(const Values<const T*>& in, const double* numbers, Out<T>* out, int64_t n) {
-    if constexpr (kIsHalf<T>) {
-      ComputeHalf<T, moves...>(in, numbers, out, n);
-    } else {
-      Compute<moves...>(in, numbers, out, n);
     }
   }
 
-  // One loop for every way in which inputs move: what stands still is met as a block of it.
+  // What stands still is met as a block of it.
   template <class T>
   static void ComputeFilled(const Values<const T*>& from, const Values<int64_t>& step, const double* numbers,
                             Out<T>* out, int64_t n) {
     alignas(64) T filled[kInputs][kRowBlock];
     ((step[k] == 0 ? void(std::fill_n(filled[k], std::min(n, kRowBlock), *from[k])) : void()), ...);
     ForEachBlock(n, [&](int64_t begin, int64_t count) {
-      ComputeRow<T, (k < kInputs)...>({(step[k] == 0 ? filled[k] : from[k] + begin)...}, numbers, out + begin, count);
+      Compute<(k < kInputs)...>(Values<const T*>{(step[k] == 0 ? filled[k] : from[k] + begin)...}, numbers, out + begin,
+                                count);
     });
   }
 
-  // A FunctionRow. Where an element takes a few cycles there is a loop for each way in which inputs move.
+  // A FunctionRow. Where an element takes a few cycles there is a loop for each way in which inputs move, else
+  // one loop.
   template <class T, bool cheap>
   static void Row(const Values<const char*>& from, const Values<int64_t>& step, const double* numbers, char* out_data,
                   int64_t n) {
@@ -128,8 +128,14 @@ struct FunctionLoop<F, std::index_sequence<k...>, std::index_sequence<m...>> {
     auto* const out = reinterpret_cast<Out<T>*>(out_data);
     if constexpr (cheap || kInputs == 1) {
       WithMoves(step, [&]<bool... moves>(std::integer_sequence<bool, moves...>) {
-        ComputeRow<T, moves...>(in, numbers, out, n);
+        if constexpr (kIsHalf<T>) {
+          ComputeHalf<T, moves...>(in, step, numbers, out, n);
+        } else {
+          Compute<moves...>(in, numbers, out, n);
+        }
       });
+    } else if constexpr (kIsHalf<T>) {
+      ComputeHalf<T, (k < kInputs)...>(in, step, numbers, out, n);
     } else {
       ComputeFilled(in, step, numbers, out, n);
     }

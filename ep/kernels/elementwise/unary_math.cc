@@ -7,12 +7,22 @@
 namespace npu {
 namespace {
 
+// -x, wrapping; in the width of C, which Modular() is not: eight times as many int8 in a register.
 template <class C>
-auto Magnitude(C x) {
+C Negated(C x) {
+  if constexpr (std::is_integral_v<C>) {
+    return static_cast<C>(Wrapping<C>{0} - static_cast<Wrapping<C>>(x));
+  } else {
+    return -x;
+  }
+}
+
+template <class C>
+C Magnitude(C x) {
   if constexpr (!std::is_integral_v<C>) {
     return std::fabs(x);
   } else if constexpr (std::is_signed_v<C>) {
-    return x < 0 ? -Modular(x) : Modular(x);  // that of the least number is itself
+    return x < 0 ? Negated(x) : x;  // that of the least number is itself
   } else {
     return x;
   }
@@ -49,7 +59,7 @@ OpDef Plain(F f) {
   return ForShapes(OnnxFunction<name, List, kCheapGrain>(f, {6, 13}, {"X"}, "Y"), ShapeArithmetic::kFirst);
 }
 
-NPU_ONNX_KERNEL(Plain<"Neg", SignedTypes>([](auto x) { return -Modular(x); }));
+NPU_ONNX_KERNEL(Plain<"Neg", SignedTypes>([](auto x) { return Negated(x); }));
 NPU_ONNX_KERNEL(Plain<"Abs", NumericTypes>([](auto x) { return Magnitude(x); }));
 NPU_ONNX_KERNEL(Plain<"Sqrt">([](auto x) { return std::sqrt(x); }));
 NPU_ONNX_KERNEL(Plain<"Reciprocal">([](auto x) { return 1 / x; }));
