@@ -18,12 +18,12 @@ from op_paths import _call, _clone, _flat, bind, check_close, eager, fake_call, 
 from test_refusals import LARGE, _outcome
 from test_symbolic_sizes import _free, _resized, _tensors
 
-# Each sample makes many calls: the first of each operator show its batches, all are slow.
+# Each sample makes many calls. The first two of an operator cover its batch axes.
 calls = pytest.mark.parametrize(
     ("op", "i"),
     [
         pytest.param(
-            op, i, id=f"{op.name}-{sample.id or i}", marks=[pytest.mark.slow] if i > 1 else []
+            op, i, id=f"{op.name}-{sample.id or i}", marks=[pytest.mark.exhaustive] if i > 1 else []
         )
         for op in all_ops().values()
         for i, sample in enumerate(samples(op, op.sample_dtypes[0]))
