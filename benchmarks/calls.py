@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the host pays for a call of a fused operator on npu tensors, beside one of torch's own.
+"""Host overhead of a fused operator's call on npu tensors, compared with torch's own operators.
 
-Tensors are tiny, and nobody waits for the device while the clock runs: what is timed is the way
-from Python to the device's queue. Both sides are called through ``torch.ops`` and take turns.
+Tensors are tiny, and no thread waits for the device during the measurement: it covers the path from
+Python to the device's queue. Both sides are called through ``torch.ops`` and take turns.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import harness
 
-CALLS = 2000  # of a sample
+CALLS = 2000  # per sample
 BATCH = 50  # calls between two waits for the device, so that its queue stays short
 PEER = "add"
-# Shapes of the tensors, and which of them an operator gets.
+# Shapes of the tensors, and the arguments of each operator.
 SHAPES = {
     "x": (2, 8),
     "gamma": (8,),
@@ -36,7 +36,7 @@ OPERATORS = {
 
 
 class Calls:
-    """Calls of an operator on npu tensors; the peer's are torch's `add`, whatever the case."""
+    """Calls of an operator on npu tensors; the peer's are torch's `add` in every case."""
 
     def __init__(self, is_peer: bool) -> None:
         import onnxruntime_npu  # noqa: F401  # makes npu a device of torch
@@ -57,7 +57,7 @@ class Calls:
         self.synchronize = torch.npu.synchronize
 
     def time(self, name: str, calls: int) -> float:
-        """Seconds that this thread works for `calls` calls: other processes do not count."""
+        """CPU seconds of this thread for `calls` calls, unaffected by other processes."""
         call = self.calls[name]
         seconds = 0.0
         for _ in range(calls // BATCH):

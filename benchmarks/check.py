@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""`make bench-check`: has a ratio to a peer fallen by more than 15 % since it was stored?
+"""`make bench-check`: fails if a ratio to a peer fell by more than 15 % below the stored one.
 
-Runs the benchmarks below with few rounds and compares the ratios to those stored for machines of
-this kind in benchmarks/ratios/. A row that fell is measured again, with more rounds, before it
-counts. Exit codes: 0 nothing fell, 1 a row fell or is missing, 2 nothing is stored for this kind.
+Runs the benchmarks below with few rounds and compares the ratios to those stored for this
+kind of machine in benchmarks/ratios/. A row that fell is measured again with more rounds first.
+Exit codes: 0 no row fell, 1 a row fell or is missing, 2 nothing is stored for this kind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import ratios
 import results
 
 HERE = Path(__file__).resolve().parent
-# What each benchmark runs: enough to see every kind of kernel, in minutes.
+# Cases of each benchmark: enough to cover every kind of kernel in minutes.
 SUITES = {
     "ops": "",
     "calls": "",
@@ -49,7 +49,7 @@ def arguments_parser() -> argparse.ArgumentParser:
 def measure(suite: str, cases: str, rounds: int, out: Path) -> dict[str, float]:
     """Ratios of the cases of a benchmark whose names match, named `suite: case | ours / peer`."""
     folder = out / suite
-    for earlier in folder.glob(f"{suite}-*.json"):  # models and what peers make of them are kept
+    for earlier in folder.glob(f"{suite}-*.json"):  # models and those of peers are kept
         earlier.unlink()
     script = [sys.executable, str(HERE / f"{suite}.py")]
     options = ["--rounds", str(rounds), "--only", cases, "--out", str(folder)]

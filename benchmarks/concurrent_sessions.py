@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Sessions at once, a thread each, against onnxruntime's CPU provider, interleaved in one run.
+"""Concurrent sessions, one thread each, against onnxruntime's CPU provider, interleaved in one run.
 
-Every session is a chain of products with weights of its own, short enough that kernels of several
-sessions are in flight at any time. Ours share one pool of threads; each of the peer's sessions has
-its own. Results are compared before anything is timed.
+Every session is a chain of matmuls with its own weights, short enough that kernels of several
+sessions run at any time. Our sessions share one thread pool; each of the peer's has its own.
+Results are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import harness
 import numpy as np
 
 SESSIONS = [1, 2, 4, 8]
-# Rows of the activation: kernels of some ten microseconds, and of some hundred.
+# Rows of the activation: kernels of about ten and about a hundred microseconds.
 ROWS = {"short kernels": 4, "long kernels": 128}
 RUNS = {"short kernels": 50, "long kernels": 4}  # of all sessions together, times 8
 WIDTH, LAYERS = 768, 4
 SEED = 0
-TOLERANCE = 2e-6  # sums in another order differ by some roundings of float32
+TOLERANCE = 2e-6  # a different order of summation changes a few float32 roundings
 
 
 class Sessions:
-    """As many sessions on one provider as a case wants, each made when it is first wanted."""
+    """The sessions of a case on one provider, created on first use."""
 
     def __init__(self, provider: str, threads: int) -> None:
         import onnxruntime
@@ -58,7 +58,7 @@ class Sessions:
         self.sessions.append(session_of(graph, self.provider, self.threads))
 
     def _run_all(self, rows: int, count: int, runs: int) -> tuple[list[np.ndarray], float]:
-        """Run `count` sessions at once, `runs` times each: their last outputs, and the seconds."""
+        """Run `count` sessions concurrently, `runs` times each; return last outputs and seconds."""
         while len(self.sessions) < count:
             self._make(len(self.sessions))
         x = np.random.default_rng(SEED).standard_normal((rows, WIDTH), np.float32)
@@ -79,11 +79,11 @@ class Sessions:
         return outputs, time.perf_counter() - begin
 
     def result(self, rows: int, count: int) -> np.ndarray:
-        """What every session computes while the others do."""
+        """The results of all sessions run concurrently."""
         return np.stack(self._run_all(rows, count, 1)[0])
 
     def time(self, rows: int, count: int, runs: int) -> float:
-        """Seconds until `count` sessions at once have run `runs` times each."""
+        """Seconds for `count` concurrent sessions to run `runs` times each."""
         return self._run_all(rows, count, runs)[1]
 
 

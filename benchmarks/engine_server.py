@@ -1,9 +1,9 @@
-"""The process behind harness.Engine: makes one object and answers calls of its methods.
+"""The process behind harness.Engine: creates one object and executes calls of its methods.
 
     python engine_server.py SOCKET_FD
 
-It needs nothing but the standard library and the module of the object, so that a peer can run in an
-environment that knows nothing of ours.
+It needs only the standard library and the module of the object, so that a peer can run in a
+separate environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve(connection: Connection) -> None:
-    """Make the object that the first message names, then answer until told to end."""
+    """Create the object of the first message, then execute calls until asked to end."""
     module, name, arguments, keywords = connection.recv()
     target: Any = None
     request: Any = ("__init__", ())
@@ -38,11 +38,11 @@ def serve(connection: Connection) -> None:
                 return
         try:
             request = connection.recv()
-        except EOFError:  # whoever asked is gone
+        except EOFError:  # the client has exited
             return
 
 
 if __name__ == "__main__":
-    # A stopped process would outlive the one that should have continued it.
+    # A stopped process would otherwise outlive its parent.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     serve(Connection(int(sys.argv[1])))

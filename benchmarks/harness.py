@@ -1,8 +1,8 @@
-"""Interleaved measurement of peers: every claim of speed is a ratio inside one run.
+"""Interleaved measurement of peers: every result is a ratio within one run.
 
-Each engine lives in its own process, which is stopped while it is not its turn: idle threads of
-onnxruntime, torch and OpenVINO spin for a while before they sleep, and would take cores from
-whichever engine comes next. Rounds go through all engines in turn.
+Each engine runs in its own process, which is stopped between its turns: idle threads of
+onnxruntime, torch and OpenVINO spin for a while before they sleep, and would take cores from the
+next engine. Each round runs all engines in turn.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tqdm import tqdm
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FOLDER = ROOT / "build" / "bench"
-# With ORT_NPU_ISA our kernels do without some instructions of this machine; so does torch then. The
-# other peers have no such setting.
+# ORT_NPU_ISA restricts the instructions of our kernels; torch is restricted likewise. The other
+# peers have no such setting.
 ISA = os.environ.get("ORT_NPU_ISA", "")
 TORCH_WITHOUT = {
     "amx": {},
@@ -49,7 +49,7 @@ TORCH_WITHOUT = {
 
 
 def arguments_parser(description: str, dtypes: list[str], rounds: int) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """The options common to all benchmarks."""
     parser = argparse.ArgumentParser(
         description=description.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -64,10 +64,10 @@ def arguments_parser(description: str, dtypes: list[str], rounds: int) -> argpar
 
 
 def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line, make the folder of results and hand the thread count down."""
+    """Parse the command line, create the folder of results and pass on the thread count."""
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    # The engines' processes inherit these.
+    # Inherited by the engines' processes.
     os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)
     os.environ.update(TORCH_WITHOUT.get(ISA, {}))
     return arguments
@@ -78,7 +78,7 @@ class EngineFailed(RuntimeError):
 
 
 class Engine:
-    """An object in a process of its own; method calls are forwarded one at a time.
+    """An object in a separate process; method calls are forwarded one at a time.
 
     ``make`` is a class of a module in this folder, or a partial of one with plain arguments.
     """
@@ -88,7 +88,7 @@ class Engine:
         ours, theirs = socket.socketpair()
         environment = dict(os.environ)
         if python != sys.executable:
-            environment.pop("PYTHONPATH", None)  # it names packages of this environment
+            environment.pop("PYTHONPATH", None)  # it refers to packages of this environment
         with theirs:
             self._process = subprocess.Popen(
                 [python, str(HERE / "engine_server.py"), str(theirs.fileno())],
@@ -135,7 +135,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed: `method(*arguments)` does `work` units and returns the seconds it took.
+    """A timed call: `method(*arguments)` does `work` units and returns the seconds.
 
     It measures the seconds itself, so that set-up inside it is not counted.
     """
@@ -149,7 +149,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Spec:
-    """An engine to start; `python` is the interpreter of the environment it lives in."""
+    """An engine to start; `python` is the interpreter of its environment."""
 
     make: Callable[[], Any]
     ours: bool = False
@@ -159,10 +159,9 @@ class Spec:
 def compare(
     engines: list[Engine], method: str, calls: Iterable[tuple[Any, ...]], tolerance: float
 ) -> None:
-    """Refuse to time engines whose results of `method` differ from those of the first.
+    """Raise if engines' results of `method` differ from those of the first.
 
-    The difference is the norm of what is between them over the norm of the other's, a float32 array
-    each; `calls` are the arguments to try.
+    The difference is the relative norm of two float32 arrays; `calls` are the arguments to try.
     """
     for arguments in calls:
         ours, *others = (engine.call(method, *arguments) for engine in engines)
@@ -181,7 +180,7 @@ def interleave(cases: list[Case], engines: list[Engine], rounds: int) -> list[Me
     with tqdm(total=samples, unit="sample", disable=None, leave=False) as bar:
         for case in cases:
             seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
-            for number in range(rounds + 1):  # round 0 warms up and is not kept
+            for number in range(rounds + 1):  # round 0 is a warm-up and is dropped
                 for engine in engines:
                     bar.set_description(f"{case.name}: {engine.name}, round {number} of {rounds}")
                     sample = engine.call(case.method, *case.arguments)
@@ -203,10 +202,10 @@ def measure(
     check: Callable[[list[Engine]], None] | None = None,
     missing: dict[str, str] | None = None,
 ) -> results.Run | None:
-    """Start the engines, check that they agree, time the cases, print a table, keep the samples.
+    """Start the engines, check that they agree, time the cases, print a table, save the samples.
 
-    The cases are those that ``--only`` leaves; None when it leaves none. Results of other cases in
-    the file of an earlier run stay. Why a peer does not start goes into ``missing``, if given.
+    ``--only`` selects the cases; returns None if it selects none. Results of other cases in the
+    file of an earlier run are kept. ``missing``, if given, gets the reason of a failed start.
     """
     cases = [case for case in cases if re.search(arguments.only, case.name)]
     if not cases:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kernels and launches beside what the machine itself does: the C++ benchmarks, kept for docs.
+"""Kernels and launches relative to the machine's limits: the C++ benchmarks, run for the docs.
 
-`gemm_benchmark` sets products beside the multiply-add rate of the registers and the best of several
-read loops, `launch_benchmark` sets the runtime beside a bare futex, each in the same run.
+`gemm_benchmark` compares GEMMs with the peak multiply-add rate and the best of several read loops,
+`launch_benchmark` compares the runtime with a bare futex, each in the same run.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Language models end to end against their peers on this machine, interleaved in one run.
 
-SmolLM2-135M with its real weights and a model of Qwen2.5-0.5B's shape with random ones. Peers live
-in an environment of their own (build/bench/peers) and read models made from the same checkpoint:
+SmolLM2-135M with its real weights and a model of Qwen2.5-0.5B's shape with random ones. Peers have
+their own environment (build/bench/peers) and read models made from the same checkpoint:
 onnxruntime's CPUExecutionProvider (on our own file and on the graph of onnxruntime-genai's
 builder), onnxruntime-genai, OpenVINO, llama.cpp and torch, each at the same precision of weights
 and cache. Every engine computes the logits of the last token only; they are compared before
 anything is timed.
 
-A run can be cut in pieces with --models, --dtypes, --only: results of other cases are kept.
+A run can be split with --models, --dtypes, --only: results of other cases are kept.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from peers import PEERS, Peers
 
 BATCHES = [1, 2, 4, 8]
 LAYERS = [10, 20, 30]
-# Relative root mean square of the difference of logits. float32: sums in another order. bfloat16:
-# every engine rounds activations to 2^-9 at its own places, layer after layer.
+# Relative root mean square of the difference of logits. float32: different order of summation.
+# bfloat16: engines round activations to 2^-9 at different points in each layer.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 1e-2}
 COMPARED_PROMPT, COMPARED_STEPS = 128, 3
-SAME_FILE = "same file on CPU"  # our model.onnx by its function bodies, no graph made for that peer
+SAME_FILE = "same file on CPU"  # our model.onnx with its function bodies
 NO_BFLOAT16 = "onnxruntime's CPUExecutionProvider has no bfloat16 MatMul"
 
 
 class Lineup:
-    """The engines for a model and dtype, and why some are missing."""
+    """The engines for a model and dtype, and the reasons for missing ones."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -49,7 +49,7 @@ class Lineup:
         self.missing: dict[str, dict[str, str]] = {}
 
     def specs(self, model: models.Model, dtype: str, names: list[str]) -> dict[str, harness.Spec]:
-        """Ours and those of the named peers that there are."""
+        """Ours and the available ones of the named peers."""
         directory = str(models.exported(model, dtype, self.arguments.out))
         make = functools.partial(llm_engines.NpuModel, directory)
         ours = functools.partial(make, self.arguments.threads, models.CAPACITY)
@@ -95,7 +95,7 @@ class Lineup:
             directory = converted("onnxruntime")
             return functools.partial(llm_engines.GenaiModel, directory, threads, models.CAPACITY)
         if name == "openvino":
-            directory = converted("openvino", "float32")  # compiled to the dtype that is asked for
+            directory = converted("openvino", "float32")  # compiled to the requested dtype
             return functools.partial(llm_engines.OpenVinoModel, directory, dtype, threads)
         make = functools.partial(llm_engines.LlamaCppModel, converted("gguf"), dtype, threads)
         return functools.partial(make, models.CAPACITY)
@@ -132,7 +132,7 @@ def batches_of(label: str, arguments: argparse.Namespace) -> list[harness.Case]:
 
 
 def any_selected(cases: list[harness.Case], arguments: argparse.Namespace) -> bool:
-    """Whether --only leaves any: models are made for those alone."""
+    """Whether --only selects any: models are created only for those."""
     return any(re.search(arguments.only, case.name) for case in cases)
 
 

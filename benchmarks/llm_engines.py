@@ -1,8 +1,8 @@
-"""The engines that the language-model benchmark compares, each behind the same calls.
+"""The engines that the language-model benchmark compares, all with the same interface.
 
-``logits`` gives what is compared before anything is timed; ``prefill`` and ``decode`` give seconds.
-Every engine keeps its cache at the precision of its weights, computes logits for the last token
-only, brings them to the host and takes the largest there.
+``logits`` returns the values compared before timing; ``prefill`` and ``decode`` return seconds.
+Every engine stores its cache at the precision of its weights, computes logits for the last token
+only, copies them to the host and takes the argmax there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-# ONNX element types by the names that sessions give them.
+# ONNX element types by their names in sessions.
 ELEMENTS = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
 GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
 
@@ -34,7 +34,7 @@ class LanguageModel:
         self._cached: tuple[int, int] | None = None  # rows and tokens of the prompt in the cache
 
     def reset(self, rows: int) -> None:
-        """Empty the cache, for so many rows."""
+        """Empty the cache, for `rows` rows."""
         raise NotImplementedError
 
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
@@ -42,7 +42,7 @@ class LanguageModel:
         raise NotImplementedError
 
     def rewind(self, past: int) -> None:
-        """Forget what was appended after the first `past` tokens."""
+        """Drop the tokens after the first `past` ones."""
         raise NotImplementedError
 
     def logits(self, length: int, steps: int) -> np.ndarray:
@@ -50,7 +50,7 @@ class LanguageModel:
         ids = prompt(length + steps, self.vocabulary)
         self.reset(1)
         self._cached = None
-        # Copies: an engine may give the same buffer each time.
+        # Copies, since an engine may reuse its buffer.
         rows = [self.step(ids[:, :length], 0)[0].copy()]
         rows += [self.step(ids[:, i : i + 1], i)[0].copy() for i in range(length, length + steps)]
         return np.stack(rows)
@@ -65,7 +65,7 @@ class LanguageModel:
         return time.perf_counter() - start
 
     def decode(self, past: int, steps: int, rows: int = 1) -> float:
-        """Seconds for `steps` greedy tokens a row after `past` cached ones."""
+        """Seconds for `steps` greedy tokens per row after `past` cached ones."""
         if self._cached != (rows, past):
             self.reset(rows)
             self.step(prompt(past, self.vocabulary, rows), 0)
@@ -80,7 +80,7 @@ class LanguageModel:
 
 
 def session_options(threads: int) -> Any:
-    """Options of a session with so many threads, which logs errors only."""
+    """Session options with this number of threads; only errors are logged."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -90,7 +90,7 @@ def session_options(threads: int) -> Any:
 
 
 class NpuModel(LanguageModel):
-    """Our model on the NPU, its steps as CausalLM takes them."""
+    """Our model on the NPU, with the steps of CausalLM."""
 
     def __init__(self, directory: str, threads: int, capacity: int) -> None:
         super().__init__()
@@ -107,11 +107,11 @@ class NpuModel(LanguageModel):
         self.chooser, self.capacity, self.rows = Chooser(Sampler()), capacity, 0
 
     def reset(self, rows: int) -> None:
-        if rows != self.rows:  # what the cache holds beyond a row's length is never read
+        if rows != self.rows:  # cache content beyond a row's length is never read
             self.rows, self.steps = rows, self.model.take_steps(rows, self.capacity)
 
     def rewind(self, past: int) -> None:
-        """The next step says how many tokens there are."""
+        """Do nothing: the next step passes the number of tokens."""
 
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
         rows, new = ids.shape
@@ -134,7 +134,7 @@ class OrtModel(LanguageModel):
         inputs = self.session.get_inputs()
         self.past = [i for i in inputs if i.name.startswith("past_key_values.")]
         self.others = [i.name for i in inputs if i not in self.past]
-        # Graphs leave some of these sizes open.
+        # Some of these sizes are dynamic.
         config = json.loads((Path(checkpoint) / "config.json").read_text())
         self.vocabulary = config["vocab_size"]
         size = config["hidden_size"] // config["num_attention_heads"]
@@ -143,10 +143,10 @@ class OrtModel(LanguageModel):
 
     def reset(self, rows: int) -> None:
         if rows == self.rows:
-            return  # what the cache holds beyond a row's length is never read
+            return  # cache content beyond a row's length is never read
         make = self.ort.OrtValue.ortvalue_from_shape_and_type
         self.rows = rows
-        # Bound once: a step binds again only what changes.
+        # Bound once: a step rebinds only what changes.
         self.binding = self.session.io_binding()
         for value in self.past:
             shape, element = [rows, *self.cache_shape], ELEMENTS[value.type]
@@ -159,7 +159,7 @@ class OrtModel(LanguageModel):
         self.binding.bind_ortvalue_output("logits", self.logits)
 
     def rewind(self, past: int) -> None:
-        """The next step says how many tokens there are."""
+        """Do nothing: the next step passes the number of tokens."""
 
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
         rows, new = ids.shape
@@ -178,7 +178,7 @@ class OrtModel(LanguageModel):
 
 
 class TorchModel(LanguageModel):
-    """transformers' own model, eagerly, with its dynamic cache."""
+    """transformers' own model, eager, with its dynamic cache."""
 
     def __init__(self, directory: str, dtype: str, threads: int) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class TorchModel(LanguageModel):
 
 
 class GenaiModel(LanguageModel):
-    """onnxruntime-genai's own loop, with the buffer that past and present share."""
+    """onnxruntime-genai's own loop, with one buffer for past and present."""
 
     def __init__(self, directory: str, threads: int, capacity: int) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class GenaiModel(LanguageModel):
 
         self.genai, self.capacity = genai, capacity
         config = genai.Config(directory)
-        # It takes one thread by default.
+        # It uses one thread by default.
         options = {"session_options": {"intra_op_num_threads": threads}}
         config.overlay(json.dumps({"model": {"decoder": options}}))
         self.model = genai.Model(config)
@@ -242,7 +242,7 @@ class GenaiModel(LanguageModel):
 
 
 class OpenVinoModel(LanguageModel):
-    """A stateful graph on OpenVINO's CPU plugin, cache and activations at the asked precision."""
+    """A stateful graph on OpenVINO's CPU plugin, cache and activations at this precision."""
 
     def __init__(self, directory: str, dtype: str, threads: int) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ class LlamaCppModel(LanguageModel):
         params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = GGML_TYPES[dtype]
         if dtype == "float32":
-            params.flash_attn_type = 0  # fused, its logits differ by 2e-3, apart by 2e-6
+            params.flash_attn_type = 0  # logits differ by 2e-3 if fused, by 2e-6 if not
         self.context = api.llama_init_from_model(self.model, params)
         if not self.context:
             raise RuntimeError("llama.cpp cannot make a context")

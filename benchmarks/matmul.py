@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Matrix products against peers on this machine, interleaved in one run.
+"""Matmul against peers on this machine, interleaved in one run.
 
-Every sample multiplies one activation by as many weights as exceed the caches, as the layers of a
-model do. Ours: one session of MatMul nodes, captured as a graph, outputs left on the device. Peers:
+Every sample multiplies one activation by enough weights to exceed the caches, like the layers of a
+model. Ours: one session of MatMul nodes, captured as a graph, outputs on the device. Peers:
 the same file on onnxruntime's CPUExecutionProvider (float32 and float16; it has no bfloat16
-MatMul), and torch's linear with weights as they are and with weights that it packed beforehand.
+MatMul), and torch's linear with plain and with prepacked weights.
 Results are compared before anything is timed.
 """
 
@@ -24,19 +24,19 @@ COLD_BYTES = 128 << 20
 MOST_LAYERS = 64
 OUTPUT_BYTES = 512 << 20
 SEED = 0
-# All sum in float32 and round once; sums of another order differ by some roundings of float32.
+# All sum in float32 and round once; the order of summation changes a few float32 roundings.
 TOLERANCES = {"float32": 2e-6, "bfloat16": 4e-3, "float16": 5e-4}
 
 
 def layers_of(k: int, n: int, bytes_each: int) -> int:
-    """How many weights of this shape exceed the caches."""
+    """The number of weights of this shape that exceeds the caches."""
     return max(2, min(MOST_LAYERS, COLD_BYTES // (k * n * bytes_each)))
 
 
 def weights_of(k: int, n: int, layers: int) -> np.ndarray:
-    """Weights [layers, k, n] in float32, each with values of its own.
+    """Weights [layers, k, n] in float32, each with different values.
 
-    Onnxruntime keeps equal weights once, and would read them from the cache.
+    Onnxruntime stores equal weights once, and would read them from the cache.
     """
     return np.random.default_rng(SEED).standard_normal((layers, k, n), np.float32)
 
@@ -55,13 +55,13 @@ class Layers:
         self.shape: tuple[int, int] | None = None
 
     def set_shape(self, k: int, n: int) -> None:
-        """Make the weights of another shape; those of the last one are dropped."""
+        """Create the weights of another shape; the previous ones are dropped."""
         if self.shape != (k, n):
             self.shape = (k, n)
             self.load(k, n, layers_of(k, n, 4 if self.dtype == "float32" else 2))
 
     def load(self, k: int, n: int, layers: int) -> None:
-        """Make `layers` weights."""
+        """Create `layers` weights."""
         raise NotImplementedError
 
     def once(self, m: int) -> None:
@@ -69,11 +69,11 @@ class Layers:
         raise NotImplementedError
 
     def last_product(self) -> np.ndarray:
-        """What `once` got with the last weight, in float32."""
+        """The result of `once` with the last weight, in float32."""
         raise NotImplementedError
 
     def product(self, k: int, n: int, m: int) -> np.ndarray:
-        """The product with the last weight, in float32."""
+        """The matmul with the last weight, in float32."""
         self.set_shape(k, n)
         self.once(m)
         return self.last_product()
@@ -106,7 +106,7 @@ class TorchLinear(Layers):
         return weight
 
     def linear(self, x: Any, weight: Any) -> Any:
-        """One product."""
+        """One matmul."""
         import torch
 
         return torch.nn.functional.linear(x, weight)
@@ -182,7 +182,7 @@ class OrtMatMul(Layers):
 
         make = ort.OrtValue.ortvalue_from_shape_and_type
         self.bound_rows, self.bindings = m, self.bindings + 1
-        self.binding = self.session.io_binding()  # outputs of other rows are no longer in the way
+        self.binding = self.session.io_binding()  # drops the outputs of other row counts
         x = rows_of(m, self.k).astype(self.numpy_type)
         if self.device == "npu":
             value = ortvalue_from_numpy(x)
@@ -194,7 +194,7 @@ class OrtMatMul(Layers):
                 f"y_{name}", make([m, self.n], self.element, self.device)
             )
         self.run_options = ort.RunOptions()
-        if self.device == "npu":  # a graph of its own: it writes where this binding says
+        if self.device == "npu":  # a graph per binding, whose outputs it writes
             self.run_options.add_run_config_entry("gpu_graph_id", str(self.bindings))
 
     def once(self, m: int) -> None:

@@ -1,7 +1,7 @@
-"""The language models of the benchmark: checkpoints, our exports, and what peers read.
+"""The language models of the benchmark: checkpoints, our exports, and the peers' models.
 
-Everything lies under OUT/models in folders named by a digest of what it was made from, so that a
-changed exporter, converter or option never meets a stale file.
+All files are under OUT/models in folders named by a digest of their inputs, so that a changed
+exporter, converter or option never uses a stale file.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 COMPLETE = "complete"
 EXPORT_PACKAGES = ("torch", "transformers", "onnxscript", "onnx", "onnx-ir")
-# A cache that holds the longest prompt and the tokens after it.
+# Capacity of the cache: the longest prompt and the decoded tokens.
 CAPACITY = 2304
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model to measure; `layers` cuts it short, None leaves it whole."""
+    """A model to measure; `layers` limits its number of layers, None means all."""
 
     name: str
     layers: int | None = None
 
     @property
     def label(self) -> str:
-        """Its name on tables and folders."""
+        """Its name in tables and folders."""
         return self.name if self.layers is None else f"{self.name}-{self.layers}layers"
 
 
@@ -48,7 +48,7 @@ MODELS = {model.name: model for model in (SMOLLM2, QWEN)}
 
 
 def digest(*parts: Any, files: Iterable[Path] = ()) -> str:
-    """A name for what these make together."""
+    """A name derived from all of these."""
     state = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
     for path in sorted(files):
         state.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -56,7 +56,7 @@ def digest(*parts: Any, files: Iterable[Path] = ()) -> str:
 
 
 def kept(out: Path, label: str, key: str, make: Callable[[Path], None]) -> Path:
-    """The folder `label` made with this key; one made with another key goes."""
+    """The folder `label` made with this key; one made with another key is deleted."""
     folder = out / "models" / f"{label}-{key}"
     if not (folder / COMPLETE).exists():
         for old in folder.parent.glob(f"{label}-" + "?" * len(key)):
@@ -76,7 +76,7 @@ def _smollm2_weights() -> Path:
 
 
 def _plain(model: Any, config: Any) -> Any:
-    """The same weights in a model that can be saved: one read from GGUF cannot."""
+    """A model with the same weights that can be saved; one read from GGUF cannot."""
     plain = type(model)(config).eval()
     missing = plain.load_state_dict(model.state_dict(), strict=False).missing_keys
     if missing:
@@ -130,7 +130,7 @@ def _save_qwen(layers: int | None, folder: Path) -> None:
 
 
 def checkpoint(model: Model, out: Path) -> Path:
-    """A Hugging Face directory with safetensors, which every engine's model comes from."""
+    """A Hugging Face directory with safetensors, the source of every engine's model."""
     save = {SMOLLM2.name: _save_smollm2, QWEN.name: _save_qwen}[model.name]
     version = importlib.metadata.version("transformers")
     key = digest(model.label, version, inspect.getsource(save))
@@ -162,7 +162,7 @@ def exported(model: Model, dtype: str, out: Path) -> Path:
 
 
 def converted(kind: str, model: Model, dtype: str, out: Path, peers: Peers) -> Path:
-    """What a peer reads, made by `peer_models.py` in the peers' environment."""
+    """A peer's model, converted by `peer_models.py` in the peers' environment."""
     source = checkpoint(model, out)
     script = HERE / "peer_models.py"
     key = digest(source.name, peers.key, dtype, files=[script])

@@ -1,4 +1,4 @@
-"""Prints what ORT_NPU_ISA may be on this machine besides its widest level, for `make bench`."""
+"""Prints the values of ORT_NPU_ISA below this machine's highest level, for `make bench`."""
 
 from onnxruntime_npu import _C
 

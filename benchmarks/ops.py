@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Norms, rotary embedding and activations against torch eager, interleaved in one run.
 
-Every sample runs an operator over several inputs, as the layers of a model do: a decode step's and
-a prefill's. Ours: one session with a node a layer, outputs left on the device. Results are compared
+Every sample runs an operator over several inputs, like the layers of a model, in a decode step and
+in a prefill. Ours: one session with one node per layer, outputs on the device. Results are compared
 before anything is timed.
 """
 
@@ -21,7 +21,7 @@ HIDDEN, INNER, HEADS, SIZE = 4096, 11008, 32, 128
 ROWS = {"decode": 1, "prefill": 512}
 LAYERS = {"decode": 32, "prefill": 4}
 SEED = 0
-# Both compute in float32 and round once; torch's rotary rounds its products as well.
+# Both compute in float32 and round once; torch's rotary also rounds its products.
 TOLERANCES = {"float32": 1e-6, "bfloat16": 5e-3}
 
 
@@ -49,7 +49,7 @@ class Case:
     shape: Callable[[int], tuple[int, ...]]
     constants: Callable[[int], Sequence[tuple[int, ...]]]
     attributes: dict[str, Any]
-    torch: Callable[..., Any]  # of the same tensors
+    torch: Callable[..., Any]  # applied to the same tensors
     outputs: int = 1
 
 
@@ -124,7 +124,7 @@ class Peer:
             self.once()
 
     def load(self, case: Case, rows: int, layers: int) -> None:
-        """Make the tensors of another case."""
+        """Create the tensors of another case."""
         raise NotImplementedError
 
     def once(self) -> None:
@@ -174,7 +174,7 @@ class Torch(Peer):
 
 
 class Npu(Peer):
-    """A session with a node a layer, inputs and outputs in the device's memory."""
+    """A session with one node per layer, inputs and outputs in the device's memory."""
 
     def load(self, case: Case, rows: int, layers: int) -> None:
         import onnx

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Turns a Hugging Face directory into what a peer reads; runs in the peers' environment.
+"""Converts a Hugging Face directory to a peer's model; runs in the peers' environment.
 
     python peer_models.py {onnxruntime,openvino,gguf} CHECKPOINT FOLDER DTYPE
 
 onnxruntime: onnxruntime-genai's own builder, whose graph (GroupQueryAttention, fused norms) is the
-best that the CPUExecutionProvider has; genai reads the same. openvino: transformers' model, traced,
-with a stateful cache, as optimum-intel does it. gguf: llama.cpp's names and layout.
-Each gives logits of the last token only.
+best for the CPUExecutionProvider; genai reads the same. openvino: transformers' model, traced,
+with a stateful cache, like optimum-intel's. gguf: llama.cpp's names and layout.
+Each computes logits of the last token only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _float32_model(source: Path) -> Any:
 
 
 def openvino(source: Path, folder: Path, dtype: str) -> None:
-    del dtype  # the plugin is told at compilation
+    del dtype  # set when the plugin compiles the model
     import openvino as ov
     import torch
     from openvino._offline_transformations import apply_make_stateful_transformation
@@ -104,7 +104,7 @@ def openvino(source: Path, folder: Path, dtype: str) -> None:
 
 
 def _gather_beams(graph: Any, names: list[str]) -> None:
-    """The plugin fuses cache and attention only where beams may be reordered between them."""
+    """Add a beam reordering, without which the plugin does not fuse cache and attention."""
     import numpy as np
     from openvino import PartialShape
     from openvino import opset13 as ops
@@ -122,7 +122,7 @@ def _gather_beams(graph: Any, names: list[str]) -> None:
 
 
 def _start_empty(graph: Any) -> None:
-    """A state without a value reads as an empty cache of the batch's size."""
+    """Initialise the state to an empty cache of the batch's size."""
     import numpy as np
     from openvino import opset13 as ops
 
@@ -163,7 +163,7 @@ def gguf(source: Path, folder: Path, dtype: str) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(size)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")  # tokens go in as numbers
+    writer.add_tokenizer_model("no_vocab")  # tokens are passed as ids
     names = format_.get_tensor_name_map(
         getattr(format_.MODEL_ARCH, architecture.upper()), config.num_hidden_layers
     )

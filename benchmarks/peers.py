@@ -1,7 +1,7 @@
-"""The environment that peers live in: build/bench/peers, made and filled here.
+"""The environment of the peers, build/bench/peers, created and filled here.
 
-Each peer is installed by itself, so that one that does not install leaves the others; why it did
-not is shown wherever its numbers would have been.
+Each peer is installed separately, so that a failure does not affect the others; its reason is shown
+in place of the results.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 import venv
 from pathlib import Path
 
-# torch is asked for by itself and pinned: an unpinned request may bring a build with gigabytes of
-# GPU libraries. The second line is what checkpoints are read and converted with.
+# torch is requested separately and pinned: an unpinned request may install gigabytes of GPU
+# libraries. The second line has the packages that read and convert checkpoints.
 COMMON = [
     ["torch==2.13.0"],
     [
@@ -33,7 +33,7 @@ PEERS = {
 
 
 class Peers:
-    """The interpreter of the environment, and why some peers are not in it."""
+    """The interpreter of the environment, and the reasons for missing peers."""
 
     def __init__(self, out: Path) -> None:
         self.folder = out / "peers"
@@ -55,11 +55,11 @@ class Peers:
         return {peer: reason for peer, reason in reasons.items() if reason}
 
     def _pip(self, requirements: list[str]) -> str:
-        """Install; returns why it failed, or nothing."""
+        """Install; return the error, or an empty string."""
         if not requirements:
             return ""
         print(f"peers: {' '.join(requirements)}", file=sys.stderr, flush=True)
-        # A package without a wheel for this machine is compiled, with as many jobs as it likes.
+        # A package without a wheel for this machine is compiled, with an unlimited number of jobs.
         jobs = {"CMAKE_BUILD_PARALLEL_LEVEL": str(len(os.sched_getaffinity(0)))}
         done = subprocess.run(
             [

@@ -24,7 +24,7 @@ def _lines(axis: Any, points: dict[str, list[tuple[int, float]]]) -> None:
 def _gather(
     runs: list[results.Run], phase: str, key: str, per_step: bool
 ) -> dict[str, list[tuple[int, float]]]:
-    """Points by engine: (length, rows or layers, median tokens a second or ms a step)."""
+    """Points by engine: (length, rows or layers, median tokens/s or ms per step)."""
     points: dict[str, list[tuple[int, float]]] = {}
     for run in runs:
         for m in run.measurements:
@@ -40,7 +40,7 @@ def _gather(
 
 
 def write(out: Path) -> None:
-    """A picture per model and dtype, one for batches, one for layers, of what is in `out`."""
+    """Plot the results in `out`: a figure per model and dtype, one for batches, one for layers."""
     import matplotlib
 
     matplotlib.use("Agg")

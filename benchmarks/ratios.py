@@ -1,4 +1,4 @@
-"""Stored ratios of a machine, and what of a new run has fallen below them."""
+"""Stored ratios of a machine, and the ratios of a new run that fell below them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "ratios"
-LARGEST_FALL = 0.15  # a part of the stored ratio
+LARGEST_FALL = 0.15  # relative to the stored ratio
 
 
 @dataclass(frozen=True)
 class Row:
-    """A ratio, stored and measured; None where there is none."""
+    """A ratio, stored and measured; None if missing."""
 
     name: str
     stored: float | None
@@ -36,13 +36,13 @@ class Row:
 
 
 def compare(stored: Mapping[str, float], measured: Mapping[str, float]) -> list[Row]:
-    """A row for every name of either side."""
+    """A row for every name on either side."""
     names = dict.fromkeys([*stored, *measured])
     return [Row(name, stored.get(name), measured.get(name)) for name in names]
 
 
 def fallen(rows: Iterable[Row]) -> list[Row]:
-    """The rows that a change of code may have slowed."""
+    """The rows whose ratio fell."""
     return [row for row in rows if row.verdict == "fell"]
 
 
@@ -51,10 +51,10 @@ def keep(
     first: Mapping[str, float],
     again: Mapping[str, float],
 ) -> dict[str, float]:
-    """Two measurements in one.
+    """Combine two measurements.
 
-    The larger of what is checked: noise lowers a ratio in one of them, a slower kernel in both. The
-    smaller of what is stored: a lucky one would make every later run a fall.
+    A check uses the larger ratio: noise lowers one of them, a slower kernel both. Storing uses the
+    smaller one: a lucky ratio would make every later run a regression.
     """
     return {
         name: choose(values)
@@ -64,7 +64,7 @@ def keep(
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A Markdown table, the worst first."""
+    """A Markdown table, worst rows first."""
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.2f}"
@@ -85,7 +85,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def path_for(machine: Mapping[str, Any]) -> Path:
-    """The file of machines of this kind: ratios of another kind say nothing about this one."""
+    """The file of machines of this kind: ratios of other kinds are not comparable."""
     bf16 = machine["isa"] == "avx512" and "avx512_bf16" in machine["features"]
     isa = "avx512_bf16" if bf16 else machine["isa"]
     return FOLDER / f"{isa}-{machine['threads']}threads.json"
@@ -97,7 +97,7 @@ def load(path: Path) -> dict[str, float]:
 
 
 def store(path: Path, machine: Mapping[str, Any], measured: Mapping[str, float]) -> None:
-    """Write ratios with the machine they come from; stored rows not measured now stay."""
+    """Write ratios with the machine they come from; stored rows that were not measured are kept."""
     kept = load(path) if path.exists() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"machine": dict(machine), "ratios": dict(sorted({**kept, **measured}.items()))}

@@ -1,4 +1,4 @@
-"""What a run of language models says about the targets, as Markdown."""
+"""Reports the results of a run of language models against the targets, in Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import results
 
-# Ours over the best peer of the same precision.
+# Targets of ours over the best peer of the same precision.
 TARGETS = {
     ("bfloat16", "prefill"): 2.0,
     ("bfloat16", "decode"): 1.3,
@@ -17,13 +17,13 @@ TARGETS = {
     ("float32", "decode"): 0.95,
 }
 LENGTHS = [128, 512, 2048]
-# Parts of a model by themselves, and the C++ benchmarks, by the name of their files.
+# Parts of a model and the C++ benchmarks, by file name.
 PARTS = {
     "matmul": "Products, weights from memory",
     "attention": "Attention",
     "calls": "Calls of fused operators, the host's time, beside torch's add on the same device",
 }
-# Ours over the best peer, for which dtypes of a part: of all shapes together, and of the worst one.
+# Targets of ours over the best peer: geometric mean over all shapes, and worst shape.
 AMX_PRODUCTS = (1.3, 1.1)
 PRODUCTS = (1.0, 1.0)  # float32, and every dtype on a machine without AMX
 PREFILL_ATTENTION = (2.0, 2.0)  # bfloat16
@@ -49,7 +49,7 @@ def verdict(ratio: float, target: float | None) -> str:
 
 
 def target_table(run: results.Run) -> str:
-    """Best (median) tokens a second of every engine, and our ratio to the best peer."""
+    """Best (median) tokens/s of every engine, and our ratio to the best peer."""
     engines = list(dict.fromkeys(m.engine for m in run.measurements if m.engine not in run.ours))
     header = ["tokens/s, best (median)", *run.ours, *engines, "ours / best peer", "target", ""]
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
@@ -78,7 +78,7 @@ def target_table(run: results.Run) -> str:
 
 
 def best_ratio(run: results.Run, case: str) -> float | None:
-    """The better of ours over the best of the peers in a case, if both are there."""
+    """Ratio of our best engine to the best peer in a case, if both were measured."""
     by_engine = run.of(case)
     mine = [by_engine[engine] for engine in run.ours if engine in by_engine]
     peers = [m for engine, m in by_engine.items() if engine not in run.ours]
@@ -88,7 +88,7 @@ def best_ratio(run: results.Run, case: str) -> float | None:
 
 
 def part_targets(kind: str, run: results.Run, amx: bool) -> str:
-    """What the cases of a part with the same number of rows come to, beside their target."""
+    """Ratios of a part by number of rows, next to their target."""
     groups: dict[str, list[float]] = {}
     for case in run.cases():
         dtype, *_, rows = case.split()
@@ -119,7 +119,7 @@ def part_targets(kind: str, run: results.Run, amx: bool) -> str:
 
 
 def not_measured(run: results.Run) -> str:
-    """Names the rows of the issue's table that a run lacks."""
+    """Name the required rows that a run lacks."""
     matches = [CASE.match(case) for case in run.cases()]
     rows = {f"{m['phase']} {m['length']}" for m in matches if m}
     wanted = [f"{phase} {n}" for phase in ("prefill", "decode") for n in LENGTHS]
@@ -128,13 +128,13 @@ def not_measured(run: results.Run) -> str:
 
 
 def forced_isa(path: Path) -> str:
-    """What ORT_NPU_ISA was when a file of results was written."""
+    """The value of ORT_NPU_ISA for a file of results."""
     match = re.search(r"-(amx|avx512|avx2|portable)$", path.stem)
     return match[1] if match else ""
 
 
 def with_isa(isa: str) -> str:
-    """How a title names it."""
+    """The suffix of a title for it."""
     return f" with `ORT_NPU_ISA={isa}`" if isa else ""
 
 
@@ -158,7 +158,7 @@ def _startup(path: Path) -> str:
 
 
 def text(out: Path, missing: Mapping[str, Mapping[str, str]]) -> str:
-    """Everything that was measured into `out`, and the machine it was measured on."""
+    """All results in `out`, and the machine that they were measured on."""
     machine = results.machine()
     parts = [
         f"Measured on {machine['date']}: {machine['cpu']}, {machine['threads']} threads, "

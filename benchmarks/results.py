@@ -1,4 +1,4 @@
-"""Samples of a run: what they say, how they are kept, and the machine they come from."""
+"""Samples of a run: their statistics, their storage, and the machine that they come from."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 
 @dataclass
 class Measurement:
-    """Seconds of one engine for one case, a sample a round."""
+    """Seconds of one engine for one case, one sample per round."""
 
     case: str
     engine: str
-    work: float  # units of work a sample did (tokens, calls)
+    work: float  # units of work per sample (tokens, calls)
     unit: str
     seconds: list[float]
 
     def best(self) -> float:
-        """Units a second in the fastest round."""
+        """Units per second in the fastest round."""
         return self.work / min(self.seconds)
 
     def median(self) -> float:
-        """Units a second in the median round."""
+        """Units per second in the median round."""
         return self.work / statistics.median(self.seconds)
 
 
@@ -48,10 +48,10 @@ class Run:
 
 
 def ratio(ours: Measurement, peer: Measurement) -> float:
-    """How many times faster ours is: the median of the rounds' ratios.
+    """Speed of ours relative to the peer: the median of the rounds' ratios.
 
-    The samples of a round lie next to each other in time, so that a slow spell of the machine
-    slows both; neither the best nor the median of each side has that.
+    The samples of a round are adjacent in time, so that a slow phase of the machine affects both;
+    this does not hold for the best or the median of each side.
     """
     return statistics.median(p / o for o, p in zip(ours.seconds, peer.seconds, strict=True))
 
@@ -69,7 +69,7 @@ def ratios(run: Run) -> dict[str, float]:
 
 
 def table(run: Run) -> str:
-    """A Markdown table: best (median) a second, and ours over each peer (best / median)."""
+    """A Markdown table: best (median) per second, and ours over each peer (best / median)."""
     engines = list(dict.fromkeys(m.engine for m in run.measurements))
     peers = [engine for engine in engines if engine not in run.ours]
     pairs = [(mine, peer) for mine in run.ours for peer in peers]
@@ -92,7 +92,7 @@ def table(run: Run) -> str:
 
 
 def save(run: Run, path: Path) -> None:
-    """Write every sample; cases of an earlier run that this one did not measure stay."""
+    """Write every sample; cases of an earlier run that were not measured now are kept."""
     kept = load(path).measurements if path.exists() else []
     cases = set(run.cases())
     together = [*(m for m in kept if m.case not in cases), *run.measurements]
@@ -101,13 +101,13 @@ def save(run: Run, path: Path) -> None:
 
 
 def load(path: Path) -> Run:
-    """Read what `save` wrote."""
+    """Read a file of `save`."""
     content = json.loads(path.read_text())
     return Run(content["ours"], [Measurement(**m) for m in content["measurements"]])
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers of a run depend on."""
+    """The machine properties that results depend on."""
     import onnxruntime
     from onnxruntime_npu import _C, __version__
 

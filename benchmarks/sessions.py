@@ -1,4 +1,4 @@
-"""Sessions over graphs that a benchmark writes itself. Imported by the engines' processes only."""
+"""Sessions on graphs that a benchmark creates. Imported by the engines' processes only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def session_of(
     threads: int = 0,
     provider_options: Mapping[str, str] | None = None,
 ) -> ort.InferenceSession:
-    """A session on one provider; threads are onnxruntime's own (0: its default)."""
+    """A session on one provider; threads: number of onnxruntime's threads (0: its default)."""
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("npu", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Creation time of a session and its peak resident memory, beside what its weights and cache take.
+"""Creation time of a session and its peak resident memory, relative to its weights and cache.
 
-Peak resident memory is what the process grew by, at most, from before the session was made until
-after a prefill and a few decode steps: packing, arenas and mapped files count.
+Peak resident memory is the max growth of the process from before the session's creation until after
+a prefill and a few decode steps, including packing, arenas and mapped files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _status(field: str) -> int:
 
 
 class Session:
-    """Makes one session and says what it cost."""
+    """Creates one session and measures its cost."""
 
     def __init__(self, directory: str, threads: int, capacity: int) -> None:
         import numpy as np
@@ -35,12 +35,12 @@ class Session:
 
         self.directory = directory
         self.make = functools.partial(NpuModel, directory, threads, capacity)
-        onnxruntime_npu.ortvalue_from_numpy(np.zeros(1))  # starts the device itself
-        prompt(PROMPT, 100)  # loads NumPy's generators, 5 MiB that are the benchmark's own
+        onnxruntime_npu.ortvalue_from_numpy(np.zeros(1))  # starts the device
+        prompt(PROMPT, 100)  # loads NumPy's generators, 5 MiB that belong to the benchmark
 
     def cost(self) -> dict[str, Any]:
         """Seconds of creation; bytes of weights, cache and peak growth."""
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = _status("VmRSS")
         start = time.perf_counter()
         model = self.make()

@@ -1,4 +1,4 @@
-"""docs/performance.md: a screenful for each machine that was measured, from its report.
+"""Generates docs/performance.md: a short summary of each measured machine, from its report.
 
 A report (``benchmarks/reports/<machine>.md``) begins with its summary; the rows follow below.
 """
@@ -18,23 +18,23 @@ ROWS = "## Every row"
 HEAD = """\
 # Performance
 
-What counts is a ratio inside one run on one machine: engines take turns, round by round, each in a
-process that is stopped while it is not its turn; outputs are compared before anything is timed. A
-ratio is the median over the rounds of ours to the best peer, the one for which it is smallest.
-Weights, cache and activations have the same precision on every side, and every engine computes
-logits for the last token only, brings them to the host and takes the largest there.
+Results are ratios within one run on one machine: engines take turns, round by round, each in a
+process that is stopped between its turns; outputs are compared before anything is timed. A ratio is
+the median over the rounds of ours to the best peer, the one for which it is smallest. Weights,
+cache and activations have the same precision in every engine, and every engine computes logits for
+the last token only, copies them to the host and takes the argmax there.
 
 Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
 GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
 llama.cpp and torch (transformers, eager). `make bench` installs them into `build/bench/peers` and
 measures, `python benchmarks/llm.py --report-only --write-docs` writes this page, and `make
-bench-check` compares the ratios with those stored in `benchmarks/ratios/`. [What the hardware
-leaves room for](performance_limits.md) says what stands in the way where a target is missed.
+bench-check` compares the ratios with those stored in `benchmarks/ratios/`. [Hardware
+limits](performance_limits.md) explains why targets are missed.
 """
 
 
 def of_models(out: Path) -> str:
-    """Ours over the best peer, a line a model; a ratio below its target is bold."""
+    """Ratios of ours to the best peer, one line per model; ratios below their target are bold."""
     phases = [f"{phase} {n}" for phase in ("prefill", "decode") for n in report.LENGTHS]
     lines = [
         "| ours / best peer | " + " | ".join(phases) + " | targets: prefill, decode |",
@@ -62,13 +62,13 @@ def of_models(out: Path) -> str:
 
 
 def of_parts(out: Path, amx: bool) -> str:
-    """Products and attention: all shapes of a number of rows together, and the worst of them."""
+    """Matmul and attention: geometric mean over all shapes per row count, and the worst shape."""
     lines = []
     for kind, title in report.PARTS.items():
         for path in sorted(out.glob(f"{kind}-*.json"), key=lambda p: p.stem):
             isa = report.forced_isa(path)
             if isa:
-                continue  # a level below the machine's own is in the report
+                continue  # levels below the machine's own are only in the report
             rows = report.part_targets(kind, results.load(path), amx).splitlines()[2:]
             lines += [f"| {title}: {row[2:]}" for row in rows]
     head = ["| ours / best peer | geometric mean | worst | targets | |", "|---" * 5 + "|"]
@@ -93,7 +93,7 @@ def of_machine(out: Path) -> str:
 
 
 def write(out: Path, text: str, name: str) -> None:
-    """Write the report of this machine, `text` below its summary, and docs/performance.md."""
+    """Write this machine's report, `text` below its summary, and docs/performance.md."""
     REPORTS.mkdir(exist_ok=True)
     (REPORTS / f"{name}.md").write_text(f"{of_machine(out)}\n{ROWS}\n\n{text}")
     write_docs()

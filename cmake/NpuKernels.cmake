@@ -57,7 +57,8 @@ set(NPU_ISA_FLAGS_avx512 -march=x86-64-v4 -mprfchw -mprefer-vector-width=512 -Wn
 
 # Of these, every processor makes the same numbers: a product and a sum that were contracted would round once, not twice.
 file(GLOB_RECURSE exact_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ep/kernels/random/*.cc"
-     "${PROJECT_SOURCE_DIR}/ep/kernels/generator/linspace.cc" "${PROJECT_SOURCE_DIR}/ep/kernels/*_exact.cc")
+     "${PROJECT_SOURCE_DIR}/ep/kernels/generator/linspace.cc" "${PROJECT_SOURCE_DIR}/ep/kernels/quantization/*.cc"
+     "${PROJECT_SOURCE_DIR}/ep/kernels/*_exact.cc")
 set_source_files_properties(${exact_sources} PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
 
 # Sanitizers look at the same accesses at any level; at -O3 they take several times as long to build.

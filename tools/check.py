@@ -23,7 +23,7 @@ CPP_SUFFIXES = (".cc", ".h")
 
 
 def tracked_files() -> list[Path]:
-    """Files git knows or would add: build outputs are not checked."""
+    """Files that git does not ignore; build outputs are not checked."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -63,7 +63,7 @@ def check_types(_fix: bool, _: list[Path]) -> bool:
 
 
 def check_machine_names(_fix: bool, files: list[Path]) -> bool:
-    """No path of a developer's machine and no registry's host in what is published."""
+    """Published files contain no path of a developer's machine and no registry host."""
     pattern = re.compile(
         r"(?:^|[\s\"'=(])/(?:work|root|home)/|pypi\.org|files\.pythonhosted|registry\.npmjs|deb\.debian"
     )
@@ -79,7 +79,7 @@ def check_machine_names(_fix: bool, files: list[Path]) -> bool:
 
 
 def check_links(_fix: bool, files: list[Path]) -> bool:
-    """Every relative link in a Markdown file points to something that exists."""
+    """Every relative link in a Markdown file points to an existing file."""
     ok = True
     for path in files:
         if path.suffix != ".md":
@@ -102,7 +102,7 @@ def check_one_definition(_fix: bool, files: list[Path]) -> bool:
 
 
 def check_import_circles(_fix: bool, _: list[Path]) -> bool:
-    """No module or room of the package imports itself by way of others, in functions neither."""
+    """No import cycles among modules or top-level folders, imports in functions included."""
     package = ROOT / "python" / "onnxruntime_npu"
     found = import_circles.circles(package) + import_circles.room_circles(package)
     for circle in found:
@@ -120,7 +120,7 @@ def check_loops(_fix: bool, files: list[Path]) -> bool:
 
 
 def check_test_names(_fix: bool, files: list[Path]) -> bool:
-    """No two test files share a name: pytest imports them by it."""
+    """No two test files share a name, because pytest imports them by name."""
     places: dict[str, list[Path]] = {}
     for path in files:
         if path.name.startswith("test_") and path.suffix == ".py":

@@ -1,7 +1,7 @@
-"""Modules of a Python package, and its rooms, that import each other in a circle.
+"""Import cycles among the modules of a Python package, and among its rooms.
 
-An import inside a function counts as any other. A room is a folder or a module right below the
-package: rooms can make a circle where no two modules do.
+Imports inside functions count as well. A room is a folder or a module directly in the package:
+rooms can form a cycle even if no modules do.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 def circles(package: Path) -> list[dict[str, list[str]]]:
-    """Return each circle as its modules and which of the others each of them imports."""
+    """Return each cycle as its modules, with those of the cycle that each imports."""
     return _circles(_import_graph(package))
 
 
 def room_circles(package: Path) -> list[dict[str, list[str]]]:
-    """Return each circle as its rooms and which of the others each of them imports."""
+    """Return each cycle as its rooms, with those of the cycle that each imports."""
     rooms: dict[str, set[str]] = {}
     for name, imports in _import_graph(package).items():
         imported = rooms.setdefault(_room(name), set())
@@ -49,7 +49,7 @@ def _modules(package: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _imports(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
-    """Modules of the package that a module imports, except for the type checker only."""
+    """Modules of the package that a module imports, except under TYPE_CHECKING."""
     found: set[str] = set()
     home = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     pending: list[ast.AST] = [ast.parse(path.read_text())]
@@ -65,7 +65,7 @@ def _imports(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
             source = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                # An extension module of the package is none of its Python modules, and a leaf.
+                # An extension module of the package has no Python source and is a leaf.
                 found.add(inner if inner in modules or alias.name in ("_C", "_torch") else source)
         pending.extend(ast.iter_child_nodes(node))
     return {module for module in found if module in modules and module != name}
@@ -92,7 +92,7 @@ def _components(graph: dict[str, set[str]]) -> list[set[str]]:
 
 
 def _visit(start: str, graph: dict[str, set[str]], seen: set[str], order: list[str]) -> None:
-    """Append to ``order`` what can be reached and was not seen, each behind what it leads to."""
+    """Append unseen reachable nodes to ``order`` in post-order."""
     if start in seen:
         return
     seen.add(start)

@@ -1,7 +1,7 @@
 """Launches and loops over elements outside the kernel library.
 
-A loop in the bindings is compiled for one instruction-set level and unknown to the operator
-registry: sessions would never get it. Bindings call operators, or functions of ep/runtime.
+A loop in the bindings is compiled for one instruction-set level and not in the operator registry,
+so sessions could not use it. Bindings call operators, or functions of ep/runtime.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# A launch on a stream, a parallel loop, a tensor's memory as elements of the device.
+# A launch on a stream, a parallel loop, element access to a tensor's memory.
 _PATTERNS = {
     "launches on a stream": re.compile(r"(?:\.|->)Launch\(|\bStreamOf\([^)]*\)\s*\.Launch\("),
     "runs a parallel loop": re.compile(r"\bParallelFor\("),

@@ -1,8 +1,8 @@
-"""Names that two files define: the one definition rule, for what a linker merges without a word.
+"""Names defined in two files: violations of the one-definition rule that linkers merge silently.
 
-A class or an inline function of the same name in two files of one library is one to the linker:
-where the definitions differ, code of one file silently runs with the layout of the other.
-Definitions in unnamed namespaces are a file's own.
+The linker merges classes and inline functions of the same name in two files of one library: if the
+definitions differ, code of one file silently runs with the layout of the other. Definitions in
+unnamed namespaces are local to a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def definitions(text: str) -> Iterator[str]:
     text = re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", "", text, flags=re.MULTILINE)
     scopes: list[
         str | None
-    ] = []  # None: of a class, a function or an unnamed namespace, whose inside is its own
+    ] = []  # None: a class, a function or an unnamed namespace, whose contents are local
     for found in _TOKEN.finditer(text):
         head, end = found[1], found[2]
         if end == "}":
@@ -61,7 +61,7 @@ def _defined(scope: str, head: str) -> Iterator[str]:
 
 
 def violations(files: Iterable[Path]) -> Iterator[tuple[str, list[Path]]]:
-    """What more than one of the files defines, and which."""
+    """Yield each name defined in more than one file, with these files."""
     places = defaultdict(list)
     for path in files:
         for name in sorted(set(definitions(path.read_text(errors="replace")))):

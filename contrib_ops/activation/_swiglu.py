@@ -1,4 +1,4 @@
-"""The gradient of the swish-gated linear unit, for the operator and for its backward operator."""
+"""The gradient of SwiGLU, for the operator and for its backward operator."""
 
 from onnxruntime_npu.opdef import torch
 from onnxruntime_npu.opdef.gradients import silu_gradient

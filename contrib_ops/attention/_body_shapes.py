@@ -1,4 +1,4 @@
-"""Shape arithmetic in the portable ONNX forms of attention."""
+"""Shape arithmetic for the ONNX function bodies of attention."""
 
 
 class Shapes:
@@ -12,7 +12,7 @@ class Shapes:
         return self.b.Shape(x, start=start, end=end)
 
     def join(self, *parts):
-        """Return axes one after the other; numbers are axes, too."""
+        """Concatenate axes; numbers also count as axes."""
         b = self.b
         return b.Concat(
             *[b.const([p], "int64") if isinstance(p, int) else p for p in parts], axis=0

@@ -1,4 +1,4 @@
-"""What the definitions of attention share of their samples, tolerances and refusals."""
+"""Samples, tolerances and refusals that the definitions of attention share."""
 
 from onnxruntime_npu.opdef import Sample, torch
 
@@ -6,12 +6,12 @@ from ._patterns import COMPRESSED
 
 
 def compressed_mask():
-    """Return the mask that sparse modes 2, 3 and 4 ask for."""
+    """Return the mask that sparse modes 2, 3 and 4 require."""
     return torch.ones(COMPRESSED, COMPRESSED, dtype=torch.bool).triu(1)
 
 
 def catalogue_operands(make):
-    """Return query, key and value [1, 1, rows, 2] of the example whose results are known."""
+    """Return query, key and value [1, 1, rows, 2] of the example with known results."""
     return (
         make.tensor([[[[1.0, 0.0], [0.0, 1.0]]]]),
         make.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]]),
@@ -20,7 +20,7 @@ def catalogue_operands(make):
 
 
 def tolerate_rounded_weights(op):
-    """State what bfloat16 costs where weights are rounded to it before the second product."""
+    """Set the bfloat16 tolerance, as weights are rounded before the second matmul."""
     op.tolerance(
         "bfloat16",
         rtol=8e-3,
@@ -33,9 +33,9 @@ def tolerate_rounded_weights(op):
 def refusals(op, query, make_cache=None):
     """Return ``refuse(text, id, *shapes, needs_values=False, **arguments)``.
 
-    It states a call in BSND, of 4 heads over 2, that must fail with the text; an argument may be a
-    function of ``make``. ``query`` is the shape of query where no shapes of query, key and value
-    are given; ``make_cache(make, *shape)`` makes key and value, of float values by default.
+    It adds a BSND call with 4 query and 2 key heads that must fail with the text; an argument may
+    be a function of ``make``. ``query`` is the shape of query if no shapes of query, key and value
+    are given; ``make_cache(make, *shape)`` creates key and value, by default with float values.
     """
 
     def refuse(text, id, *shapes, needs_values=False, **arguments):

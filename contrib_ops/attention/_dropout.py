@@ -1,4 +1,4 @@
-"""Which attention weights dropout keeps: a function of their number, the seed and the offset."""
+"""Attention dropout: a function of the weight's index, the seed and the offset."""
 
 import struct
 
@@ -6,12 +6,12 @@ from onnxruntime_npu.opdef import torch
 
 
 def single(x):
-    """Return x as the float32 that a node holds."""
+    """Return x rounded to float32, as stored in a node."""
     return struct.unpack("f", struct.pack("f", x))[0]
 
 
 def factors(keep_prob, number, seed, offset, bits=None):
-    """Return 1 / keep_prob as float64 where weight `number` is kept, else 0.
+    """Return 1 / keep_prob as float64 where weight `number` is kept, otherwise 0.
 
     number: int64. bits: uint8; if given, bit n % 8 of byte n // 8 keeps weight n. Otherwise it is
     kept where word n % 4 of Philox 4x32-10 is below keep_prob * 2^32; its key is seed, its counter
@@ -19,7 +19,7 @@ def factors(keep_prob, number, seed, offset, bits=None):
     """
     keep_prob = single(keep_prob)
     if bits is not None:
-        keep = (bits.flatten()[number // 8] >> (number % 8)) & 1 == 1
+        keep = (bits.take(number // 8) >> (number % 8)) & 1 == 1
     else:
         keep = philox(seed, offset, number) < int(keep_prob * 2**32)
     return keep.double() * (1 / keep_prob if keep_prob else 0.0)
@@ -33,7 +33,7 @@ def philox(seed, offset, number):
     c.append(torch.full_like(block, (offset >> 32) & low))
     k = [seed & low, (seed >> 32) & low]
     for _ in range(10):
-        # Products wrap around at 64 bits; their two halves are right all the same.
+        # Products wrap around at 64 bits, but both halves are still correct.
         a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
         c = [((b >> 32) & low) ^ c[1] ^ k[0], b & low, ((a >> 32) & low) ^ c[3] ^ k[1], a & low]
         k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]

@@ -1,4 +1,4 @@
-"""The product of attention weights with values, from which masked pairs are left out."""
+"""The matmul of attention weights with values that skips masked pairs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from onnxruntime_npu.opdef import torch
 
 
 def masked_product(weights, masked, values):
-    """Return weights @ values; a masked pair adds nothing, not even where the value is NaN.
+    """Return weights @ values; a masked pair contributes nothing, even if the value is NaN.
 
     weights: [.., Sq, Skv], 0 where masked; masked: bool that broadcasts to it; values [.., Skv, D].
-    An infinity or NaN that is not masked makes the sum one, whatever its weight.
+    An unmasked infinity or NaN propagates to the sum, whatever its weight.
     """
     seen = (~masked).broadcast_to(weights.shape).to(weights.dtype)
     infinity = torch.tensor(float("inf"), dtype=values.dtype, device=values.device)

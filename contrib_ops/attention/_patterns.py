@@ -1,10 +1,10 @@
-"""Masks that only name a pattern, and the bounds of a pattern."""
+"""Compressed masks, which represent a pattern, and the bounds of a pattern."""
 
-COMPRESSED = 2048  # side of the square mask that stands for a pattern
-# Beyond every position, and far enough from the ends of int64 for a position to be added.
+COMPRESSED = 2048  # side of the square mask that represents a pattern
+# Beyond every position, but adding a position does not overflow int64.
 UNBOUNDED = 2**60
 
 
 def bounded(tokens):
-    """Return pre_tokens or next_tokens as a number that a position may be added to."""
+    """Clamp pre_tokens or next_tokens so that adding a position does not overflow."""
     return max(-UNBOUNDED, min(tokens, UNBOUNDED))

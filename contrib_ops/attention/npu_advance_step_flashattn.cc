@@ -15,14 +15,14 @@ using Out = nodes::NPUAdvanceStepFlashattn::Out;
 
 constexpr const char* kOp = "npu_advance_step_flashattn";
 
-// A sum or product of numbers that a caller gives, which wraps.
+// Sums and products of the caller's values, which wrap on overflow.
 int64_t Wrap(uint64_t value) { return static_cast<int64_t>(value); }
 
 struct Task {
   const int64_t *sampled, *old_positions, *old_lengths, *tables, *spec, *accepted;
-  int64_t *tokens, *positions, *lengths, *slots;  // null: not asked for
+  int64_t *tokens, *positions, *lengths, *slots;  // null: not requested
   int64_t seqs, queries, per_seq, block_size, blocks;
-  bool speculative;  // spec may have no elements, and then no address
+  bool speculative;  // spec may have no elements and a null address
 
   void Run() const {
     CheckPositions();
@@ -34,7 +34,7 @@ struct Task {
   }
 
  private:
-  // Before anything is written, so that a refused call changes nothing.
+  // Runs before anything is written, so that a refused call changes nothing.
   void CheckPositions() const {
     const int64_t limit = blocks > std::numeric_limits<int64_t>::max() / block_size
                               ? std::numeric_limits<int64_t>::max()
@@ -56,7 +56,7 @@ struct Task {
     return Wrap(block * static_cast<uint64_t>(block_size) + static_cast<uint64_t>(position % block_size));
   }
 
-  // New values may lie where the old ones do: of every token the old ones are read first.
+  // Outputs may alias inputs: a token's old values are read before its new ones are written.
   void Write(int64_t token, int64_t id, int64_t position, int64_t length, int64_t slot) const {
     if (tokens) tokens[token] = id;
     if (positions) positions[token] = position;

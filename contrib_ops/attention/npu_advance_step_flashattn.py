@@ -1,4 +1,4 @@
-"""Moves the bookkeeping of a decode step to the next one: tokens, positions, lengths and slots.
+"""Advances the state of a decode step to the next: tokens, positions, lengths and slots.
 
 Source: torch_npu.npu_advance_step_flashattn.
 """
@@ -52,12 +52,12 @@ def reference(
 
     Without spec_token the four tensors are [num_seqs]. Of sequence i < num_queries the token is
     sampled_token_ids[i, 0], the position its old length, which grows by one; of the others, which
-    pad the batch, token and position are 0, the slot is -1 and the length stays.
+    pad the batch, token and position are 0, the slot is -1 and the length is unchanged.
 
     With spec_token [num_seqs, k] and accepted_num [num_seqs] they are [num_seqs * (k + 1)]: every
     position moves by 1 + accepted_num of its sequence, every length is its position + 1, and a
-    sequence's tokens are the last of sampled_token_ids[i] [k + 1] that is not negative, of which
-    there is at least one in a row that means something, followed by spec_token[i].
+    sequence's tokens are the last non-negative one of sampled_token_ids[i] [k + 1], which a valid
+    row always has, followed by spec_token[i].
     """
     _check(num_seqs > 0, f"expected num_seqs > 0, got {num_seqs}")
     _check(

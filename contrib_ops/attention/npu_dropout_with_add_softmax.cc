@@ -19,7 +19,7 @@ using In = nodes::NPUDropoutWithAddSoftmax::In;
 using Out = nodes::NPUDropoutWithAddSoftmax::Out;
 
 constexpr const char* kOp = "npu_dropout_with_add_softmax";
-constexpr int64_t kUnit = 128;  // the mask covers the elements rounded up to this
+constexpr int64_t kUnit = 128;  // the mask is padded to a multiple of this many elements
 constexpr int64_t kUnitBytes = kUnit / 8;
 
 // Bits of units [begin, end) of the mask: bit i is set if word i of the generator is below the threshold.
@@ -39,7 +39,7 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
  public:
   explicit DropoutWithAddSoftmaxKernel(const KernelInfo& info)
       : alpha_(static_cast<float>(info.attributes.Float("alpha"))),
-        // As a node holds it, also where torch calls with more digits.
+        // Rounded to float32, as a node stores it, also where torch passes more digits.
         prob_(static_cast<float>(info.attributes.Float("prob"))),
         dim_(info.attributes.Int("dim")),
         seed_(static_cast<uint64_t>(info.attributes.Int("seed"))) {

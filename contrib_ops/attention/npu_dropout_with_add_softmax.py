@@ -29,15 +29,16 @@ _UNIT = 128  # the mask covers the elements rounded up to this
 
 
 def _probability(prob):
-    return struct.unpack("f", struct.pack("f", prob))[0]  # as a node holds it
+    return struct.unpack("f", struct.pack("f", prob))[0]  # as stored in a node
 
 
 @op.reference
 def reference(self, x1, alpha, prob, dim, seed=0):
-    """Return mask, softmax(x1 + alpha * self) and the kept part of it over 1 - prob.
+    """Return mask, softmax(x1 + alpha * self) and its kept part divided by 1 - prob.
 
-    self: [.., W], rank >= 1; x1: broadcastable to self, of its dtype; prob: that of dropping, in
-    [0, 1); dim: the last axis. Sums are float32, softmax and dropout, like self, round once.
+    self: [.., W], rank >= 1; x1: broadcastable to self, of its dtype; prob: probability to drop,
+    in [0, 1); dim: the last axis. Computed in float32; softmax and dropout, like self,
+    are rounded once.
     mask: uint8, one bit per element rounded up to 128 of them; bit n % 8 of byte n // 8 keeps
     element n where word n of Philox 4x32-10 with key seed is below (1 - prob) * 2^32.
     """
@@ -82,7 +83,7 @@ def body(b, call, self, x1):
     if prob == 0:
         keep = b.Expand(b.const(1.0, "float32"), count)
     else:
-        # The CPU's stream of random numbers is another one: only the distribution is the same.
+        # The CPU provider draws other random numbers: only the distribution is the same.
         seed = {"seed": float(call.attrs["seed"] % 2**24)} if call.attrs.get("seed") else {}
         uniform = b.RandomUniformLike(b.Expand(b.const(0.0, "float32"), count), **seed)
         keep = b.Cast(b.Less(uniform, 1 - prob), to="float32")

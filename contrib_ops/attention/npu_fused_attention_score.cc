@@ -22,7 +22,7 @@ using attention::Sequence;
 constexpr const char* kOp = "npu_fused_attention_score";
 #define SCORE_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
-// The engine wants rows of heads: planes [D, S] are brought to [S, D] first.
+// The engine reads rows of heads: planes [D, S] are transposed to [S, D] first.
 struct Turned {
   const void* from = nullptr;  // null: nothing to do
   void* to = nullptr;
@@ -124,7 +124,7 @@ class FusedAttentionScoreKernel final : public Kernel {
   }
 
  private:
-  // The shape [B, N, S, D] of what the operand means.
+  // The operand's shape [B, N, S, D], after its transposition if it has one.
   Shape Planes(const char* name, const TensorView& t, size_t operand) const {
     constexpr int64_t kMaxHeadSize = 768;
     SCORE_CHECK(t.shape.rank() == 4, "expected ", name, " of shape [B, N, S, D], got ", t.shape);

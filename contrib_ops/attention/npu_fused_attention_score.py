@@ -1,17 +1,17 @@
 """Attention with an additive mask that merges the heads of its result. Deprecated upstream.
 
-Source: torch_npu.npu_fused_attention_score. Where torch_npu leaves a point open, this holds:
+Source: torch_npu.npu_fused_attention_score. Where torch_npu does not specify the behaviour:
 
-- query_transpose, key_transpose and value_transpose say that the last two axes of the operand are
-  swapped. bmm_score_transpose_b does so with the second product's right operand, the value: with
-  value_transpose it cancels out. bmm_score_transpose_a is refused, for it would multiply by weights
-  of which no row sums to 1; dx_transpose changes nothing.
+- query_transpose, key_transpose and value_transpose mean that the last two axes of the operand are
+  swapped. bmm_score_transpose_b swaps those of the second matmul's right operand, the value: it
+  cancels value_transpose. bmm_score_transpose_a is rejected, since the rows of the transposed
+  weights do not sum to 1; dx_transpose has no effect.
 - With keep_prob < 1 weight n of [B, N, Sq, Skv] is kept where word n of Philox 4x32-10 with key
   seed is below keep_prob * 2^32; a torch call draws the seed from torch's generator, and its
-  backward pass drops the same. A compiled call cannot tell its backward pass what it has drawn, so
-  that this is refused there: npu_fusion_attention takes a seed.
+  backward pass drops the same. A compiled call cannot pass the drawn seed to its backward pass and
+  is therefore rejected: npu_fusion_attention takes a seed.
 - A row whose scores are all -inf gives 0.
-- Sq and Skv may differ, and the dtype is any float.
+- Sq and Skv may differ, and the dtype may be any float type.
 """
 
 from onnxruntime_npu.opdef import FLOATS, NotPortable, Sample, check, npu_op, torch
@@ -108,7 +108,7 @@ def backward(
     grad_out, query_layer, key_layer, value_layer, attention_mask, scale, keep_prob,
     query_transpose, key_transpose, bmm_score_transpose_b, value_transpose, seed,
 ):  # fmt: skip
-    """With weights P, kept by F, and g = F dO V^T: dS = P (g - sum(P g)); all else follows."""
+    """With weights P, kept by F, and g = F dO V^T: dS = P (g - sum(P g)); the rest follows."""
     require(
         keep_prob in (0, 1) or seed != 0,
         f"expected keep_prob 0 or 1 in a traced call whose gradient is wanted, got {keep_prob}: "
@@ -163,7 +163,7 @@ def body(b, call, query, key, value, mask):
     weights = b.Exp(b.Sub(scores, b.Where(b.Equal(top, infinity), 0.0, top)))
     total = b.ReduceSum(weights, [3], keepdims=1)
     weights = b.Mul(weights, a["keep_prob"])
-    # Without keys, onnxruntime leaves the product unwritten.
+    # Without keys, onnxruntime leaves the MatMul result unwritten.
     out = b.Where(b.Equal(total, 0.0), 0.0, b.Div(b.MatMul(weights, v), total))
     out = b.Cast(b.Transpose(out, perm=[0, 2, 1, 3]), to=call.dtype("query_layer"))
 

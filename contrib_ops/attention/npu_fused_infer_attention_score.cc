@@ -64,7 +64,7 @@ class FusedInferAttentionScoreKernel final : public InferenceKernel {
       : InferenceKernel(info, Read(info.attributes), ReadInputs) {}
 };
 
-// Such a node is not claimed, and its session says why.
+// Why the node is not claimed, for the session's message; empty when it is supported.
 std::string Unsupported(const NodeView& node) {
   const auto given = [&](size_t i) { return i < node.inputs.size() && node.inputs[i] != DType::kUndefined; };
   const auto in_pieces = [&](size_t i) { return node.rank_known[i] && node.shapes[i].size() == 5; };
@@ -77,11 +77,9 @@ std::string Unsupported(const NodeView& node) {
   if (known != nullptr && attention::IsPacked(known->input)) parts.layout = layout;
   parts.rope = given(In::query_rope) || given(In::key_rope);
   parts.prefix = given(In::key_shared_prefix) || given(In::value_shared_prefix);
-  parts.integer_query = node.inputs[In::query] == DType::kInt8;
   parts.token_scales = scales_tokens(In::antiquant_scale, "antiquant_mode") ||
                        scales_tokens(In::key_antiquant_scale, "key_antiquant_mode") ||
                        scales_tokens(In::value_antiquant_scale, "value_antiquant_mode");
-  parts.kv_padding = given(In::kv_padding_size);
   parts.cache_in_pieces = given(In::block_table) && (in_pieces(In::key) || in_pieces(In::value));
   const std::string conflict = parts.Conflict();
   return conflict.empty() ? "" : std::string("[") + kOp + "] " + conflict;

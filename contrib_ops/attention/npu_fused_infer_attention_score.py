@@ -1,9 +1,9 @@
 """Inference attention, prefill and decode, over a key/value cache, with grouped query heads.
 
-Source: torch_npu.npu_fused_infer_attention_score. What torch_npu leaves open is settled in
-the package _inference, which also lists what torch_npu forbids and is refused: rope parts or
-prefixes together with what has no place for them. With softmax_lse_flag False the second result is
-[0.0]. key_rope_antiquant_scale is reserved: it is taken and has no effect.
+Source: torch_npu.npu_fused_infer_attention_score. The package _inference documents the behaviour
+that torch_npu does not specify; its combinations.py lists the combinations with a prefix that are
+rejected, with the reasons. With softmax_lse_flag False the second result is [0.0].
+key_rope_antiquant_scale is reserved: it is accepted without effect.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
@@ -11,15 +11,15 @@ from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
 from ._cases import catalogue_operands, compressed_mask, tolerate_rounded_weights
 from ._inference.body import attend_body
 from ._inference.operands import result_typings
-from ._inference.reference import attend
+from ._inference.reference import attend, result_tensors
 from ._inference.refusals import add_refusals
 from ._inference.samples import padded_samples, quantised_output_samples, quantised_samples
 
 SCALARS = [*FLOATS, "int64", "uint64"]  # 64-bit integers hold the bits of a float32
 CACHES = [*FLOATS, "int8", "int32"]
 
-op = npu_op(
-    "npu_fused_infer_attention_score(Tensor query, Tensor key, Tensor value, *, "
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, *, "
     "Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? actual_seq_lengths=None, "
     "SymInt[]? actual_seq_lengths_kv=None, Tensor? dequant_scale1=None, "
     "Tensor? quant_scale1=None, Tensor? dequant_scale2=None, Tensor? quant_scale2=None, "
@@ -33,8 +33,14 @@ op = npu_op(
     'int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout="BSH", '
     "int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, int block_size=0, "
     "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
-    "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
+    "bool softmax_lse_flag=False"
+)
+
+op = npu_op(
+    f"npu_fused_infer_attention_score({ARGUMENTS}) -> (Tensor, Tensor)",
     onnx="NPUFusedInferAttentionScore",
+    out=f"npu_fused_infer_attention_score.out({ARGUMENTS}, Tensor? workspace=None, "
+    "Tensor(a!)[] out) -> (Tensor, Tensor)",
     outputs=["attention_out", "softmax_lse"],
     dtypes={
         "query": [*FLOATS, "int8"],
@@ -72,7 +78,7 @@ op = npu_op(
         "kv_padding_size",
     ],
     sample_dtypes=FLOATS,
-    typings=result_typings([*FLOATS, "int8"]),
+    typings=result_typings([*FLOATS, "int8"], ropes=FLOATS),
 )
 
 LAYOUTS = (
@@ -93,30 +99,54 @@ def reference(
 ):
     """Return softmax(scale * Q K^T + pse_shift, masked) V in float32, and its log-sum-exp.
 
-    query, key, value: by input_layout, of one dtype; value may have a head size of its own.
+    query, key, value: by input_layout, of one dtype; value may have a different head size.
     block_table: [B, blocks of a sequence] int32; key and value are then pages,
     [blocks, block_size, N*D], [blocks, N, block_size, D] or [blocks, N, D/16, block_size, 16],
     whatever input_layout is.
-    query_rope, key_rope: as query and key, with a head size of their own; Q K^T runs over both.
-    pse_shift: [B or 1, N, >= Sq, >= Skv] of query's dtype (float16 with int8), added after scaling.
+    query_rope, key_rope: as query and key, with their own head size, of any float type if query is
+    int8; Q K^T covers both.
+    pse_shift: [B or 1, N, >= Sq, >= Skv] of the dtype that the result has before it is quantised,
+    added after scaling.
     atten_mask: bool, int8 or uint8, nonzero = masked. Sparse modes 0 and 1: [Sq, Skv],
     [B or 1, Sq, Skv] or [B or 1, 1, Sq, Skv]; a single query row also takes [B, Skv]. Modes 2, 3
-    and 4: [2048, 2048] behind up to two axes of size 1.
+    and 4: [2048, 2048] behind up to two axes of size 1. In T layouts B counts the sequences, and Sq
+    and Skv are at least those of the longest.
     actual_seq_lengths, actual_seq_lengths_kv: one length, or one per batch entry. In T layouts the
-    ends of the sequences; with block_table actual_seq_lengths_kv are lengths all the same.
-    query_padding_size, kv_padding_size: [1] int64; rows end so many before the end of their axis.
-    key_shared_prefix, value_shared_prefix: as key and value with batch size 1, in front of every
-    entry's own rows; actual_shared_prefix_len says how much of them.
+    ends of the sequences; with block_table actual_seq_lengths_kv are always lengths.
+    query_padding_size, kv_padding_size: [1] int64; number of padding rows at the end of the axis.
+    key_shared_prefix, value_shared_prefix: as key and value with batch size 1, before every
+    entry's own rows; actual_shared_prefix_len is their used length.
     antiquant_*: scales and offsets of key and value as int8, or as int32 that hold eight int4. By
     mode: 0 [1] or N*D elements, 1 [B, S], 2 [N], 3 [B, N, S], 4 [blocks, block_size],
     5 [blocks, N, block_size]; in antiquant_scale, a pair of them for modes 0 and 1.
     dequant_scale1, quant_scale1, dequant_scale2: one element each, for query, key and value int8.
     quant_scale2, quant_offset2: 1 or N*D elements; the result is then int8.
-    Result: the output layout with value's head size, of query's dtype (float16 with int8);
+    Result: the output layout with value's head size, of query's dtype (query_rope's or float16 with
+    int8);
     log-sum-exp [B, N, Sq, 1] or, in T layouts, [T, N, 1] float32.
     """
     out, lse = attend(op.name, query, key, value, layouts=LAYOUTS, **arguments)
     return out, lse if softmax_lse_flag else torch.zeros(1, device=query.device)
+
+
+@op.partner(f"_npu_fused_infer_attention_score_get_max_workspace({ARGUMENTS}) -> Tensor")
+def workspace(query, *_, **__):
+    """Return the workspace that the overload ``out`` takes: uint8, of no elements.
+
+    A kernel takes its scratch memory from the allocator, in the order of the stream.
+    """
+    return torch.empty(0, dtype=torch.uint8, device=query.device)
+
+
+@op.partner(
+    "_npu_fused_infer_attention_score_infer_output(Tensor query, Tensor value, *, "
+    'str input_layout="BSH", Tensor? quant_scale2=None, Tensor? block_table=None, '
+    "int num_heads=1, int num_key_value_heads=0, bool softmax_lse_flag=False, "
+    "Tensor? query_rope=None) -> (Tensor, Tensor)"
+)
+def infer_output(query, value, **arguments):
+    """Return tensors of the shapes and types of the results, for the overload ``out``."""
+    return result_tensors(op.name, query, value, layouts=LAYOUTS, **arguments)
 
 
 @op.function
@@ -243,7 +273,11 @@ def samples(make):
                  actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
                  id="tnd_paged")  # fmt: skip
 
-    # Rope apart.
+    yield Sample(make(7, 6, 16), *pages, **tnd, **causal, block_table=table, block_size=16,
+                 actual_seq_lengths=[7, 7], actual_seq_lengths_kv=[45, 60],
+                 id="tnd_pages_without_queries")  # fmt: skip
+
+    # Separate rope parts.
     rope = {"query_rope": make(2, 6, 20, 8), "key_rope": make(2, 2, 33, 8)}
     yield Sample(make(2, 6, 20, 16), make(2, 2, 33, 16), make(2, 2, 33, 16), **bnsd, **causal,
                  **rope, id="rope")  # fmt: skip
@@ -259,6 +293,19 @@ def samples(make):
     yield from quantised_samples(make)
     yield from padded_samples(make)
     yield from quantised_output_samples(make)
+
+    # What speaks of sequences one by one.
+    qkv = make(12, 6, 16), make(40, 2, 16), make(40, 2, 16)
+    yield Sample(*qkv, **tnd, **ends, sparse_mode=1, atten_mask=make.bools(8, 15),
+                 pse_shift=make(1, 6, 9, 16), id="tnd_mask_and_bias")  # fmt: skip
+    yield Sample(*qkv, **{**tnd, "input_layout": "TND_NTD"}, actual_seq_lengths=[2, 9, 9],
+                 actual_seq_lengths_kv=[1, 30, 40], pre_tokens=4, next_tokens=9,
+                 atten_mask=make.bools(3, 1, 7, 29, p=0.3), pse_shift=make(3, 6, 7, 30),
+                 id="tnd_mask_and_bias_per_sequence")  # fmt: skip
+    yield Sample(make(7, 6, 16), *pages, **tnd, block_table=table, block_size=16,
+                 actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
+                 atten_mask=make.bools(2, 6, 64).to(torch.int8), pse_shift=make(2, 6, 6, 64),
+                 id="tnd_paged_mask_and_bias")  # fmt: skip
 
     # Nothing.
     yield Sample(make(2, 0, 8), make(2, 3, 8), make(2, 3, 8), id="no_queries")

@@ -1,26 +1,28 @@
 """Training attention: softmax over scaled scores with bias, mask and dropout, and its gradient.
 
-Source: torch_npu.npu_fusion_attention. Both passes walk the keys in blocks: memory is linear in the
-sequence lengths, and the backward pass computes weights and dropout again from softmax_max,
+Source: torch_npu.npu_fusion_attention. Both passes process the keys in blocks: memory is linear in
+the sequence lengths, and the backward pass recomputes weights and dropout from softmax_max,
 softmax_sum, seed and offset.
 
-Where torch_npu leaves a point open, this holds:
+Where torch_npu does not specify the behaviour:
 
-- A query row that may see no key gives output 0, softmax_max -inf and softmax_sum 0; its gradient
-  is 0. inner_precise changes nothing.
-- Statistics of TND are [T, N, 8] in this order of axes whatever softmax_layout is.
-- sink is one more score of its head, unscaled, that counts in softmax_max and softmax_sum and has
-  no value.
+- A query row without visible keys gives output 0, softmax_max -inf and softmax_sum 0; its gradient
+  is 0. inner_precise has no effect.
+- Statistics of TND are [T, N, 8] in this order of axes for every softmax_layout.
+- sink is an additional unscaled score per head, which enters softmax_max and softmax_sum and has no
+  value row.
 - Dropout keeps weight number n, in the order [B, N, Sq, Skv] (TND: sequence by sequence), where
   word n % 4 of Philox 4x32-10 is below keep_prob * 2^32; its key is seed and its counter is n // 4
-  in the lower and offset in the upper 64 bits. Seed 0 draws one from torch's default generator,
-  which the results name; a traced call must give one, and a node of a model draws at random.
-- The content of the masks of sparse modes 2, 3, 4, 6, 7 and 8 is not looked at. In mode 5 the rule
-  and the given mask both hold.
+  in the lower and offset in the upper 64 bits. Seed 0 draws a seed from torch's default
+  generator and returns it; a traced call must pass one, and a node of a model draws at random.
+- The content of the masks of sparse modes 2, 3, 4, 6, 7 and 8 is not read. In mode 5 the rule and
+  the given mask both apply.
 - pse in TND is [B or 1, N, at least the longest Sq or 1, at least the longest Skv], read from its
-  upper left corner for each sequence. Where 1024 rows stand for more, earlier rows take the last
-  one's values at the same distance j - i, and 0 where it holds none.
-- Head sizes of values are free, and float32 is a dtype like the others.
+  upper left corner for each sequence. If 1024 rows represent more, earlier rows use the last one's
+  values at the same distance j - i, and 0 where it has none.
+- Values may have any head size, and float32 is also allowed.
+- The number of weights is a SymInt, where torch_npu's schema has int: with int a trace would fix
+  the product of the sizes.
 - Gradients of a call with dropout_mask are computed by the reference, which materialises the
   weights: the backward operator has no such argument.
 """
@@ -41,7 +43,7 @@ op = npu_op(
     "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, "
     'bool gen_mask_parallel=True, bool sync=False, str softmax_layout="", Tensor? sink=None, '
     "Tensor? dropout_mask=None, int seed=0, int offset=0) "
-    "-> (Tensor, Tensor, Tensor, Tensor, int, int, int)",
+    "-> (Tensor, Tensor, Tensor, Tensor, int, int, SymInt)",
     onnx="NPUFusionAttention",
     outputs=["attention_out", "softmax_max", "softmax_sum", "softmax_out"],
     cpu=["prefix", "actual_seq_qlen", "actual_seq_kvlen"],
@@ -57,7 +59,7 @@ op = npu_op(
 
 @op.host
 def host(draw_seed, **a):
-    """Draw the seed where there is none, and give seed, offset and numels."""
+    """Draw the seed if there is none, and return seed, offset and numels."""
     seed = a["seed"]
     if seed == 0 and 0 < a["keep_prob"] < 1 and a["dropout_mask"] is None:
         seed = draw_seed()
@@ -69,7 +71,7 @@ def host(draw_seed, **a):
         pairs = zip(q, kv, strict=False)
         numels = a["head_num"] * sum(max(rows, 0) * max(keys, 0) for rows, keys in pairs)
     elif "S" in layout and query.dim() == key.dim() == LAYOUTS.get(layout, "").count(",") + 1:
-        axis = layout.index("S")  # wrong shapes are refused later
+        axis = layout.index("S")  # wrong shapes are rejected later
         numels = query.shape[layout.index("B")] * a["head_num"]
         numels *= query.shape[axis] * key.shape[axis]
     return {"seed": seed}, (seed, a["offset"], numels)
@@ -82,7 +84,7 @@ def backward(
     actual_seq_kvlen, sparse_mode, softmax_layout, sink, dropout_mask, seed, offset,
     attention_out, softmax_max, softmax_sum,
 ):  # fmt: skip
-    """npu_fusion_attention_grad; its reference for what that has no kernel or argument for."""
+    """npu_fusion_attention_grad; its reference where it has no kernel or argument."""
     tensors = query, key, value, grad_attention_out, head_num, input_layout
     given = {
         "pse": pse, "padding_mask": padding_mask, "atten_mask": atten_mask,
@@ -109,10 +111,11 @@ def reference(**arguments):
 
     query, key, value: by input_layout, of one dtype; the heads of key divide head_num.
     pse: [B or 1, N, Sq or 1, Skv] of that dtype, or [B or 1, N, 1024, Skv] for Sq == Skv > 1024.
-    atten_mask: bool or uint8, nonzero = masked; absent, sparse_mode, pre_tockens and next_tockens
-    do nothing. Modes 0, 1 and 5: [Sq, Skv] or [B or 1, N or 1, Sq, Skv], in TND [>= Sq, >= Skv].
-    Modes 2, 3, 4, 7 and 8: [2048, 2048], mode 6: [3072, 2048], behind axes of size 1.
-    prefix: one number of keys per sequence, seen by every query in modes 5 and 6.
+    atten_mask: bool or uint8, nonzero = masked; if absent, sparse_mode, pre_tockens and
+    next_tockens have no effect. Modes 0, 1 and 5: [Sq, Skv] or [B or 1, N or 1, Sq, Skv], in TND
+    [>= Sq, >= Skv].
+    Modes 2, 3, 4, 7 and 8: [2048, 2048], mode 6: [3072, 2048], after axes of size 1.
+    prefix: number of keys per sequence that every query sees in modes 5 and 6.
     actual_seq_qlen, actual_seq_kvlen: ends of the sequences, for TND.
     dropout_mask: uint8, bit n % 8 of byte n // 8 keeps weight n.
     Result: like query with value's head size; softmax_max and softmax_sum [B, N, Sq, 8] float32,
@@ -128,7 +131,7 @@ def body(
 ):  # fmt: skip
     p = Body(b, call, query, key, value, pse, atten_mask, prefix, query_ends, key_ends)
     scores = p.scores(call.attrs["scale"])
-    # A score of -inf stands in where there are no keys.
+    # Without keys, a score of -inf is used.
     edge = b.Expand(p.infinity, p.join(p.batch, p.heads, p.rows, 1))
     if sink is not None:
         edge = b.Expand(p.reshape(sink, 1, p.heads, 1, 1), b.Shape(edge))

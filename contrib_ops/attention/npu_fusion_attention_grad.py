@@ -1,4 +1,4 @@
-"""The gradient of npu_fusion_attention, whose open points are settled there.
+"""The gradient of npu_fusion_attention, which documents the unspecified behaviour.
 
 Source: torch_npu.npu_fusion_attention_grad.
 """
@@ -36,10 +36,10 @@ op = npu_op(
 def reference(**arguments):
     """Return the gradients of query, key, value, pse and sink.
 
-    query, key, value and what follows pse: as in the forward call. dy: the gradient of
+    query, key, value and the arguments after pse: as in the forward call. dy: the gradient of
     attention_out, which is attention_in; softmax_max and softmax_sum: its other results.
     seed and offset: the forward call's results; numels and softmax_in are not needed. bits, the
-    forward call's dropout_mask, is no argument of the operator.
+    forward call's dropout_mask, is not an argument of the operator.
     Result: each like its argument; empty for an absent pse or sink.
     """
     return gradients(op.name, **arguments)

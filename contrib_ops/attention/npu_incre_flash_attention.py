@@ -1,9 +1,9 @@
 """Inference attention of one query row per sequence over a key/value cache: decode.
 
 Source: torch_npu.npu_incre_flash_attention: npu_fused_infer_attention_score for one row, without
-patterns, rope parts and prefixes. What torch_npu leaves open is settled in the package _inference.
-padding_mask is reserved, and so are dequant_scale1, quant_scale1 and dequant_scale2, because query
-is never int8. inner_precise chooses between ways to compute on the device: it has no effect here.
+patterns, rope parts and prefixes. The package _inference documents unspecified
+behaviour. padding_mask is reserved, and so are dequant_scale1, quant_scale1 and dequant_scale2,
+because query is never int8. inner_precise has no effect.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op
@@ -74,7 +74,7 @@ def reference(
     [B or 1, 1, 1, Skv]. pse_shift: [B or 1, N, >= 1, >= Skv] of query's dtype.
     actual_seq_lengths: number of keys, one for all or one per sequence.
     antiquant_scale, antiquant_offset: [2] or two times N*D elements, first key's and then value's.
-    kv_padding_size: [1] int64; keys end so many before the end of their axis.
+    kv_padding_size: [1] int64; number of padding keys at the end of the axis.
     quant_scale2, quant_offset2: 1 or N*D elements; the result is then int8.
     Result: query's layout with value's head size, of query's dtype.
     """

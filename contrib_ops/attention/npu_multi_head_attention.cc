@@ -1,5 +1,5 @@
 // npu_multi_head_attention: projections, attention and output projection. The semantics are in
-// npu_multi_head_attention.py. Its results include every score, so there is nothing for blocks of keys to save.
+// npu_multi_head_attention.py. The scores are an output, so computing them in blocks of keys would save no memory.
 #include "contrib_ops/attention/npu_multi_head_attention.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Sizes {
   int64_t width() const { return heads * size; }
 };
 
-// Rows of all heads [B*S, N*D] to rows of each head [B, N, S, D].
+// Splits rows of all heads [B*S, N*D] into rows of each head [B, N, S, D].
 template <class T>
 void PartHeads(const T* from, T* to, const Sizes& z, int64_t rows) {
   ParallelFor(z.batch * rows, 64, [&](int64_t begin, int64_t end) {
@@ -52,7 +52,7 @@ void PartHeads(const T* from, T* to, const Sizes& z, int64_t rows) {
   });
 }
 
-// What the attention of all heads reads and writes.
+// The operands and results of the attention of all heads.
 struct Heads {
   Sizes z;
   TensorView query, key, value;  // [B, N, S, D]
@@ -200,7 +200,7 @@ class MultiHeadAttentionKernel final : public Kernel {
               shape, ", got ", t ? NameOf(t.dtype) : "none", " ", t ? t.shape.ToString() : "");
   }
 
-  // The computation needs all of them, asked for or not.
+  // All results are needed during the computation: outputs that are not requested use workspace.
   static TensorView Result(OpContext& ctx, size_t i, DType dtype, const Shape& shape) {
     if (ctx.OutputRequested(i)) return ctx.Output(i, dtype, shape);
     TensorView t{nullptr, dtype, true, shape};
@@ -208,7 +208,7 @@ class MultiHeadAttentionKernel final : public Kernel {
     return t;
   }
 
-  // The bits of the weights that are kept: those given, all, or drawn.
+  // The mask bits of the kept weights: as given, all ones, or drawn.
   void SetBits(const TensorView& given, const TensorView& kept, const DrawnSeed& seed) const {
     uint8_t* to = kept.as<uint8_t>();
     const int64_t bytes = kept.elements();

@@ -1,15 +1,15 @@
 """A whole attention block: projections, attention with additive mask, output projection.
 
-Source: torch_npu.npu_multi_head_attention, deprecated upstream. Where torch_npu leaves a point
-open, this holds:
+Source: torch_npu.npu_multi_head_attention, deprecated upstream. Where torch_npu does not
+specify the behaviour:
 
 - dropout_prob is the probability to drop. Without dropout_mask bit n is set where word n of Philox
   4x32-10 with key seed is below (1 - dropout_prob) * 2^32; a torch call draws the seed from torch's
   generator. The second result holds the bits in use, which are all ones with dropout_prob 0.
-- query_res is scaled by D^-0.5 with its bias, and rounded to the dtype before scores are taken;
-  attn_res and context are rounded before the products that read them.
-- attn_mask may be broadcast over the batch too, sizes need be multiples of nothing, and the dtype
-  is any float.
+- query_res is scaled by D^-0.5 with its bias, and rounded to the dtype before the scores are
+  computed; attn_res and context are rounded before the matmuls that read them.
+- attn_mask may also be broadcast over the batch, sizes may be any, and the dtype may be any float
+  type.
 - Only the first result is differentiable.
 """
 
@@ -27,10 +27,10 @@ RESULTS = ("y", "query_res", "key_res", "value_res", "attn_scores", "attn_res", 
 
 
 def typings():
-    """Return the types of the results. attn_scores has that of an attribute beside 16-bit ones."""
+    """Return the result types; that of attn_scores depends on an attribute for 16-bit inputs."""
     for t in FLOATS:
         results = {n: t for n in RESULTS if n != "attn_scores" or t == "float32"}
-        # An absent bias is an empty constant, which may be of float32, in torch_npu's files.
+        # In torch_npu's files an absent bias is an empty constant, possibly float32.
         for biases in product(dict.fromkeys((t, "float32")), repeat=4):
             yield {
                 **dict.fromkeys(INPUTS, t),
@@ -65,7 +65,7 @@ def require(condition, message):
 
 
 def random_bits(count, keep_prob, seed, device):
-    """Return ceil(count / 8) bytes whose bits are ones with the given probability."""
+    """Return ceil(count / 8) bytes whose bits are 1 with the given probability."""
     number = torch.arange((count + 7) // 8 * 8, device=device).view(-1, 8)
     bits = dropout.factors(keep_prob, number, seed, 0) > 0
     return (bits * 2 ** torch.arange(8, device=device)).sum(1).to(torch.uint8)
@@ -158,7 +158,7 @@ def reference(
 
 
 def factors(kept, like, dropout_prob):
-    """Return what dropout multiplies the weights with."""
+    """Return the factors of dropout for the weights."""
     if dropout_prob == 0:
         return 1.0
     number = torch.arange(like.numel(), device=like.device).view(like.shape)
@@ -177,7 +177,7 @@ def backward(
     compute = torch.promote_types(dtype, torch.float32)
     q, k, v, weights = (x.to(compute) for x in (query_res, key_res, value_res, attn_res))
     p = attn_scores
-    if p.dtype != compute:  # rounded: too coarse for the difference below
+    if p.dtype != compute:  # rounded: too inaccurate for the difference below
         p = torch.softmax(q @ k.transpose(2, 3) + attn_mask.to(compute), -1)
     batch, heads, rows, size = q.shape
     dy = grad_y.to(compute)
@@ -191,7 +191,7 @@ def backward(
         if f"{name}_weight" in needs:
             grads[f"{name}_weight"] = d.t() @ x.to(compute)
         if b is not None:
-            # Key's bias adds the same to every score of a row, which softmax does not see.
+            # Key's bias adds a constant to every score of a row, which does not change softmax.
             grads[f"{name}_bias"] = torch.zeros_like(b) if name == "key" else d.sum(0)
         if name in needs:
             grads[name] = d @ w.to(compute)
@@ -275,7 +275,7 @@ def samples(make):
     yield Sample(*call(1, 2, 16, 33, 33, make(1, 2, 33, 33), bias=False), id="no_bias")
     bits = make.ints((2 * 2 * 6 * 9 + 7) // 8, low=0, high=256, dtype="uint8")
     yield Sample(*call(2, 2, 8, 6, 9, make(1, 1, 6, 9), dropout_mask=bits), id="bits_unused")
-    # A bare node in a model: its attn_scores are taken to be of query's dtype.
+    # For a bare node in a model, attn_scores is assumed to have query's dtype.
     wide = make.dtype == "float32"
     given = call(2, 2, 8, 6, 9, make(1, 1, 6, 9), dropout_mask=bits, prob=0.5, wide=wide)
     yield Sample(*given, id="dropout")

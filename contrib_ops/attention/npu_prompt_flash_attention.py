@@ -1,9 +1,10 @@
-"""Inference attention over a prompt: every query row of every sequence at once.
+"""Inference attention over a prompt: all query rows of all sequences.
 
 Source: torch_npu.npu_prompt_flash_attention: npu_fused_infer_attention_score without a cache in
-pages or integers, rope parts, prefixes and padding. What torch_npu leaves open is settled in
-the package _inference. With no atten_mask pre_tokens and next_tokens have no effect; a single query
-row is nothing special; sparse mode 3 is bound to the last row and key. padding_mask is reserved.
+pages or integers, rope parts, prefixes and padding. The package _inference documents the
+behaviour that torch_npu does not specify. Without atten_mask pre_tokens and next_tokens have no
+effect; a single query row is not a special case; sparse mode 3 is aligned to the last row and key.
+padding_mask is reserved.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
@@ -64,7 +65,7 @@ def reference(
     """Return softmax(scale_value * Q K^T + pse_shift, masked) V.
 
     query, key, value: by input_layout, of one dtype; SH is [S, N*D] and NSD [N, S, D] of one batch
-    entry; value may have a head size of its own.
+    entry; value may have a different head size.
     atten_mask: bool, int8 or uint8, nonzero = masked. Sparse modes 0 and 1: [Sq, Skv],
     [B or 1, Sq, Skv] or [B or 1, 1, Sq, Skv]. Modes 2, 3 and 4: [2048, 2048] behind up to two axes
     of size 1.
@@ -145,7 +146,7 @@ def samples(make):
                  id="int8_out")  # fmt: skip
     yield Sample(make(2, 0, 8), make(2, 3, 8), make(2, 3, 8), id="no_queries")
     yield Sample(make(2, 3, 8), make(2, 0, 8), make(2, 0, 8), id="no_keys")
-    if make.dtype == "float16":  # what int8 operands give is float16, whatever the dtype
+    if make.dtype == "float16":  # the result of int8 operands is float16 for every dtype
         q, k = (make.ints(1, s, 32, low=-4, high=4, dtype="int8") for s in (9, 21))
         one = {name: make.tensor([x], dtype="float32") for name, x in
                (("deq_scale1", 0.25), ("quant_scale1", 127.0), ("deq_scale2", 2e-3))}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Softmax over the last axis of scaled logits, some of them masked.
+"""Softmax over the last axis of scaled, masked logits.
 
 Source: torch_npu.npu_scaled_masked_softmax.
 """
@@ -14,7 +14,7 @@ op = npu_op(
     may_alias=[("x", "y")],
 )
 
-# A finite fill, as on the device: a row that is masked throughout gives the uniform distribution.
+# A finite fill, as on the device: a fully masked row gives the uniform distribution.
 MASKED = -10000.0
 
 

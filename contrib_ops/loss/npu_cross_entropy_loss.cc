@@ -27,7 +27,7 @@ Reduction ParseReduction(const std::string& name) {
   Fail(ErrorCode::kInvalidArgument, "[", kOp, "] expected reduction mean, sum or none, got '", name, "'");
 }
 
-// log(sum(exp(x))) of a row; NaN, as softmax is, when it holds NaN or no finite largest value.
+// log(sum(exp(x))) of a row; NaN, as in softmax, if the row contains NaN or has no finite maximum.
 template <class T>
 double LogSumExp(const T* x, int64_t n) {
   InBlock<T> in;
@@ -88,7 +88,7 @@ struct Task {
 
  private:
   double Mix(const RowLoss& row) const {
-    // Without classes there are no rows either, and nothing to add up.
+    // Without classes every sum is 0: dividing by 1 avoids 0 / 0.
     return (1.0 - smoothing) * row.nll + smoothing * row.smooth / static_cast<double>(std::max<int64_t>(classes, 1));
   }
 
@@ -105,7 +105,7 @@ struct Task {
   void WriteLogProb(const T* x, double lse, T* y) const {
     InBlock<T> in;
     OutBlock<T> out;
-    // In two parts, so that a large log-sum-exp keeps its low digits.
+    // Subtracted in two parts, so that the low digits of a large log-sum-exp are not lost.
     const float high = static_cast<float>(lse), low = static_cast<float>(lse - high);
     ForEachBlock(classes, [&](int64_t begin, int64_t count) {
       const float* v = in.Load(x + begin, count);

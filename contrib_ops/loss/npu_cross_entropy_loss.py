@@ -79,10 +79,10 @@ def reference(
     w = weights.index_select(0, target)
     nll = -log_prob.gather(1, target[:, None]).squeeze(1) * w
     counts = (target != ignore_index).to(compute) if ignore_index >= 0 else torch.ones_like(nll)
-    if label_smoothing:  # without it, a logit of -inf is a class that cannot be
+    if label_smoothing:  # without it, a logit of -inf marks an impossible class
         smooth = -(log_prob * weights).sum(-1)
         nll = (1 - label_smoothing) * nll + label_smoothing * smooth / max(classes, 1)
-    loss = torch.where(counts > 0, nll, 0.0)  # also of a row of NaN
+    loss = torch.where(counts > 0, nll, 0.0)  # also for a row of NaN
     if reduction != "none":
         loss = loss.sum(0, keepdim=True)
     if reduction == "mean":
@@ -121,7 +121,7 @@ def backward(grad_loss, target, weight, reduction, ignore_index, label_smoothing
     """dinput = d - softmax sum(d), d the gradient of the row's log-probabilities.
 
     d is -(1 - s) w dl at the target and -s weight dl / C everywhere, for dl the row's share of the
-    loss; it is never formed, because rows are as long as a vocabulary.
+    loss; it is not materialised, because rows are as long as a vocabulary.
     """
     compute = torch.promote_types(log_prob.dtype, torch.float32)
     classes = max(log_prob.shape[-1], 1)

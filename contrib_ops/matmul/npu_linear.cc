@@ -13,7 +13,7 @@ using Out = nodes::NPULinear::Out;
 
 constexpr const char* kOp = "npu_linear";
 
-// The weight as torch keeps it, [N, K], seen as B.
+// torch's weight [N, K], viewed as B [K, N].
 gemm::Matrix WeightMatrix(const TensorView& weight) {
   return gemm::Matrix::RowMajor(weight.data, weight.shape[0], weight.shape[1]).Transposed();
 }
@@ -79,7 +79,7 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
               NameOf(bias.dtype));
   }
 
-  // Sums in int32, which wrap, as does the conversion to T.
+  // Accumulates in int32; both the sums and the conversion to T wrap.
   template <class T>
   static void LaunchIntegers(OpContext& ctx, const gemm::Matrix& rows, const gemm::Matrix& b, const TensorView& bias,
                              const TensorView& y) {

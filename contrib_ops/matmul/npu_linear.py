@@ -58,7 +58,7 @@ def body(b, call, input, weight, bias):
     dtype = call.dtype("input")
     if dtype == "float32" and call.rank("input") == 2:
         return b.Gemm(input, weight, bias, transB=1)
-    # The CPU provider multiplies no bfloat16 and no int8; sums are float32 or int32 anyway.
+    # The CPU provider has no bfloat16 or int8 MatMul; sums are float32 or int32 anyway.
     compute = "float32" if dtype in FLOATS else "int32"
 
     def widened(x, name):
@@ -88,7 +88,7 @@ def samples(make):
     wide = "int32" if integer else make.dtype
 
     def weight(n, k):
-        # Keeps the sums of floats near 1, whatever K.
+        # Keeps the sums of floats near 1 for every K.
         return make(n, k) if integer else make(n, k, scale=k**-0.5)
 
     yield Sample(

@@ -19,7 +19,7 @@ bool IsPacked(const TensorView& scale) { return scale.dtype == DType::kInt64; }
 
 // Values of 64 bits, and offsets of int32, become `count` floats in a workspace, written by the launch.
 struct Unpacked {
-  const uint64_t* words = nullptr;
+  const int64_t* words = nullptr;
   const int32_t* integers = nullptr;  // null: the offsets are in the words
   int64_t count = 0;
   float* scales = nullptr;
@@ -27,8 +27,8 @@ struct Unpacked {
 
   void Run() const {
     for (int64_t i = 0; words && i < count; ++i) {
-      scales[i] = PackedScale(words[i]);
-      if (offsets) offsets[i] = integers ? static_cast<float>(integers[i]) : PackedOffset(words[i]);
+      scales[i] = UnpackScale(words[i]);
+      if (offsets) offsets[i] = static_cast<float>(integers ? integers[i] : UnpackOffset(words[i]));
     }
   }
 };
@@ -134,7 +134,7 @@ class WeightQuantKernel final : public Kernel {
     out.group_stride = group_ == 0 ? 0 : layout.n;
     if (packed) {
       const int64_t count = scale.elements();
-      unpack = {scale.as<uint64_t>(), offset.as<int32_t>(), count, FloatsOf(ctx, count),
+      unpack = {scale.as<int64_t>(), offset.as<int32_t>(), count, FloatsOf(ctx, count),
                 offset ? FloatsOf(ctx, count) : nullptr};
       out.scale = unpack.scales;
       out.offset = unpack.offsets;
@@ -148,7 +148,7 @@ class WeightQuantKernel final : public Kernel {
     const int64_t stride = scale.elements() > 1 ? 1 : 0;
     if (IsPacked(scale)) {
       const int64_t n = scale.elements();
-      unpack = {scale.as<uint64_t>(), nullptr, n, FloatsOf(ctx, n), offset ? nullptr : FloatsOf(ctx, n)};
+      unpack = {scale.as<int64_t>(), nullptr, n, FloatsOf(ctx, n), offset ? nullptr : FloatsOf(ctx, n)};
     }
     epilogue.output_scale = {unpack.scales ? unpack.scales : scale.as<float>(), stride};
     if (offset || unpack.offsets) epilogue.output_offset = {offset ? offset.as<float>() : unpack.offsets, stride};

@@ -12,7 +12,7 @@ using In = nodes::NPUPrefetch::In;
 
 constexpr const char* kOp = "npu_prefetch";
 constexpr int64_t kCacheLine = 64;
-// More would only push out what it brought in: the size of a usual second-level cache.
+// The size of a typical L2 cache: prefetching more would evict what was prefetched first.
 constexpr int64_t kMostBytes = int64_t{1} << 20;
 
 class PrefetchKernel final : public Kernel {

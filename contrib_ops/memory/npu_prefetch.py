@@ -14,7 +14,7 @@ op = npu_op(
 
 @op.reference
 def reference(self, dependency, max_size, offset=0):
-    """Bring up to max_size bytes of self from byte offset on into the cache; no result.
+    """Prefetch up to max_size bytes of self, from byte offset, into the cache; no result.
 
     dependency: a tensor that must be ready first, or None.
     """

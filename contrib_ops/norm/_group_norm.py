@@ -1,4 +1,4 @@
-"""What the group normalisations with an activation share: semantics, portable form, gradients."""
+"""Semantics, function body and gradients that group norms with an activation share."""
 
 import math
 
@@ -8,7 +8,7 @@ from onnxruntime_npu.opdef import check, torch
 def normalised(op, group_argument, input, groups, weight, bias, eps):
     """Return (x - mean) * rstd * weight + bias like input, mean and rstd [N, groups], unrounded.
 
-    weight and bias are 1 and 0 where None; wrong shapes are refused in the name of the operator.
+    weight and bias default to 1 and 0; errors for wrong shapes name the operator.
     """
     check(input.dim() >= 2, f"[{op}] expected input of rank >= 2, got {list(input.shape)}")
     n, c, *spatial = input.shape
@@ -37,14 +37,14 @@ def normalised(op, group_argument, input, groups, weight, bias, eps):
 
 
 def body_normalised(b, input, groups, weight, bias, eps):
-    """Return what `normalised` does, in ONNX; the first of it as [N, C, rest]."""
+    """Return the results of `normalised` in ONNX; the first one as [N, C, rest]."""
     x = b.Cast(input, to="float32")
     shape = b.Shape(x)
     channels = b.Slice(shape, [1], [2])
     spatial = b.ReduceProd(b.Slice(shape, [2], [2**62]), keepdims=1)
     per_group = b.Div(b.Mul(channels, spatial), groups)
-    # Abs: of a plain slice, onnxruntime makes Reshape to [0, groups, -1], which fails where N is
-    # 0.
+    # Abs keeps onnxruntime from turning a plain slice into Reshape to [0, groups, -1], which
+    # fails for N = 0.
     n = b.Abs(b.Slice(shape, [0], [1]))
     flat = b.Reshape(x, b.Concat(n, [groups], per_group, axis=0), allowzero=1)
     mean = b.ReduceMean(flat, [-1], keepdims=1)
@@ -65,8 +65,8 @@ def swish_gradients(dy, input, groups, weight, bias, epsilon, scale, needs):
     """With n = (x - mean) rstd, c = scale, s = sigmoid(c g), dg = dy (s + c g s (1 - s)):
 
     dx = rstd (h - mean(h) - n mean(h n)) for h = dg weight; dweight = sum(dg n), dbias = sum(dg).
-    The statistics are computed anew, because the outputs are rounded. Without weight or bias they
-    are 1 and 0.
+    The statistics are recomputed, because the outputs are rounded. Absent weight and bias are 1 and
+    0.
     """
     compute = torch.promote_types(input.dtype, torch.float32)
     per_group = [input.shape[0], groups, math.prod(input.shape[1:]) // groups]

@@ -2,7 +2,7 @@
 
 
 def gradients(dy, x, gamma, rstd):
-    """Return dx, rounded once, and dgamma in float32, both computed in float32 or wider.
+    """Return dx, rounded once, and dgamma in float32, both computed in at least float32.
 
     dx = rstd (g - n mean(g n)), dgamma = sum(dy n) over rows; n = x rstd, g = dy gamma.
     """

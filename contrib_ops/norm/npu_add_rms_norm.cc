@@ -46,7 +46,7 @@ class AddRmsNormKernel final : public Kernel {
     const TensorView x = ctx.Output(Out::x, x1.dtype, x1.shape);
     const int64_t rows = x1.shape.Elements(0, leading);
     if (rows == 0) return;
-    // The norm reads the rounded sum, so the sum needs a home even when nobody asked for it.
+    // The norm reads the rounded sum, so it is stored even when it is not a requested output.
     void* sum = x ? x.data : y ? y.data : ctx.Workspace(x1.bytes());
     DispatchFloats(kOp, x1.dtype, [&](auto tag) {
       using T = decltype(tag);

@@ -6,7 +6,7 @@ from ._group_norm import body_normalised, normalised, swish_gradients
 
 
 def _typings():
-    """Return the types of the results: mean and rstd have that of the weights, else of input."""
+    """Return the result types: mean and rstd have that of the weights, otherwise of input."""
     for t in FLOATS:
         for w in (t, *(x for x in FLOATS if x != t)):
             for given in ({"weight": ABSENT, "bias": w}, {"weight": w}):

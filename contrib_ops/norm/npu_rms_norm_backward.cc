@@ -84,7 +84,7 @@ class RmsNormBackwardKernel final : public Kernel {
                TensorView dgamma) const {
     const int64_t n = gamma.elements(), rows = rstd.elements();
     const int64_t threads = std::min(ThreadsForElements(rows * n), std::max<int64_t>(rows, 1));
-    // Every thread sums the rows that are its own; an output that nobody asked for is scratch, too.
+    // Each thread sums over its own rows; if dx is not requested, its rows are scratch.
     auto* sums = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * n) * sizeof(float)));
     X* to = dx ? dx.as<X>() : static_cast<X*>(ctx.Workspace(static_cast<size_t>(threads * n) * sizeof(X)));
     const bool keep = static_cast<bool>(dx);

@@ -1,6 +1,6 @@
-"""Rows of a cache of keys or values: how new ones are stored, in torch and as ONNX nodes.
+"""Stores new rows in a key or value cache, in torch and as ONNX nodes.
 
-A cache [.., width] is rows of one token each. In the NZ order a block of ``page`` rows is stored as
+A cache [.., width] has one row per token. In the NZ order a block of ``page`` rows is stored as
 [width / d0, page, d0] with d0 = 16, or 32 in int8.
 """
 
@@ -8,7 +8,7 @@ from onnxruntime_npu.opdef import torch
 
 
 def store(cache, values, slots, page, fractal, scale):
-    """Return the cache with values [tokens, width] in the rows slots [tokens], negative: nowhere.
+    """Return the cache with values [tokens, width] in rows slots [tokens]; negative: not stored.
 
     With a scale [width] rows are round(values * scale), clamped to int8.
     """
@@ -23,7 +23,7 @@ def store(cache, values, slots, page, fractal, scale):
         rows = memory.reshape(-1, width)
     else:
         rows = cache.reshape(-1, width)
-    # A spare row takes what is not stored.
+    # An extra row receives the tokens that are not stored.
     spare = torch.cat((rows, rows.new_zeros(1, width)))
     slots = torch.where(slots < 0, rows.shape[0], slots)
     rows = spare.index_put((slots,), values)[:-1]
@@ -49,7 +49,7 @@ def body_store(b, dtype, cache, values, slots, page, fractal, scale):
         rows = b.Transpose(b.Reshape(cache, memory), perm=[0, 2, 1, 3])
         blocks = b.Shape(rows)
     rows = b.Reshape(rows, b.Concat([-1], width, axis=0))
-    # A spare row takes what is not stored.
+    # An extra row receives the tokens that are not stored.
     count = b.Slice(b.Shape(rows), [0], [1])
     blank = b.Expand(b.const([0.0], "float32"), b.Concat([1], width, axis=0))
     spare = b.Concat(rows, b.Cast(blank, to=dtype), axis=0)

@@ -1,4 +1,4 @@
-"""What both versions of the MLA prolog share: the semantics, the body and the sample calls."""
+"""Semantics, function body and samples that both versions of the MLA prolog share."""
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, torch
 
@@ -27,7 +27,7 @@ _SCALES = (
 
 
 def dtypes(activations):
-    """Return the element types of the inputs; ``activations``: of token_x and what it meets."""
+    """Return the element types of the inputs; ``activations``: of token_x and its weights."""
     floats = ("weight_uk", "rmsnorm_gamma_cq", "rmsnorm_gamma_ckv", "rope_sin", "rope_cos")
     return {
         **dict.fromkeys(("token_x", "weight_dq", "weight_dkv_kr"), activations),
@@ -41,7 +41,7 @@ def dtypes(activations):
 
 
 def _check_shapes(op, t):
-    """Check every shape against the sizes that the weights give; t: the tensors by name."""
+    """Check every shape against the sizes of the weights; t: the tensors by name."""
 
     def of_shape(name, *shape):
         got = list(t[name].shape)
@@ -94,7 +94,7 @@ def _check_shapes(op, t):
 
 
 def _check_modes(op, t, full_allowed):
-    """Check that dtypes and scales make one of the modes."""
+    """Check that dtypes and scales match one of the modes."""
     full = full_allowed and t["token_x"].dtype == torch.int8
     quantized = full or t["weight_uq_qr"].dtype == torch.int8
     floats = t["weight_uk"].dtype
@@ -141,7 +141,7 @@ def _rope(x, cos, sin):
 
 
 def _divisor(rows):
-    """Return the int8 scale of every row; a row of zeros is divided by one."""
+    """Return the int8 scale of every row; it is 1 for a row of zeros."""
     scale = rows.abs().amax(-1, keepdim=True) / 127
     return torch.where(scale == 0, 1.0, scale), scale
 
@@ -167,7 +167,7 @@ def reference(
     full_allowed,
     **scales,
 ):
-    """Return the five outputs of version 2 of the operator called ``op``."""
+    """Return the five outputs of version 2 of the operator named ``op``."""
     check(
         cache_mode in ("PA_BSND", "PA_NZ"),
         f"[{op}] expected cache_mode PA_BSND or PA_NZ, got '{cache_mode}'",
@@ -308,7 +308,7 @@ def body(b, call, tensors):
         u = rounded(b.MatMul(rounded(cq), wide(t["weight_uq_qr"])))
     u = b.Reshape(u, b.Concat([-1], n, b.Add(d, dr), axis=0))
     nope = rounded(b.Slice(u, [0], d, [2]))
-    # Not Transpose and MatMul: of no tokens, their fused form in onnxruntime divides by zero.
+    # Not Transpose and MatMul: for zero tokens, onnxruntime's fused form divides by zero.
     query = b.Einsum(nope, wide(t["weight_uk"]), equation="tnd,ndh->tnh")
     query = b.Cast(query, to=dtype)
     query_rope = b.Cast(rope(b.Slice(u, d, [2**62], [2])), to=dtype)

@@ -25,7 +25,7 @@ def reference(x, cos, sin):
     """y = q * cos + [-q2, q1] * sin with q = [x[0::2], x[1::2]] = [q1, q2] along the last axis.
 
     x: [.., D] with D even, on Ascend [B, N, S, 64]; cos, sin: of x's dtype, broadcast to x; y: like
-    x, in float32 inside and rounded once. The result stays in the order of q.
+    x, computed in float32 and rounded once. The result has the order of q.
     """
     check(
         x.dim() >= 1 and x.shape[-1] % 2 == 0,

@@ -40,7 +40,7 @@ struct Task {
   const T *kv, *gamma, *cos, *sin, *v;
   T *k_embed, *y;
   const int64_t* index;
-  int64_t* slots;  // of the cache row of every token; -1: not stored
+  int64_t* slots;  // the cache row of each token; -1: not stored
   const void *k_source, *ckv_source;
   CacheRows k, ckv;
   int64_t batch, length, pages;
@@ -53,8 +53,8 @@ struct Task {
 
   void Run() const {
     ResolveSlots();
-    k.template CopyFrom<T>(k_source, pages);
-    ckv.template CopyFrom<T>(ckv_source, pages);
+    k.CopyFrom(k_source, pages);
+    ckv.CopyFrom(ckv_source, pages);
     ParallelFor(tokens(), RowGrain(k.width + ckv.width), [&](int64_t begin, int64_t end) { Rows(begin, end); });
   }
 
@@ -85,7 +85,7 @@ struct Task {
     for (int64_t t = begin; t < end; ++t) {
       ToFloat(kv + t * width, row.values(), width);
       RmsNormRow(row.values(), weights.values(), epsilon, normed.values(), norm);
-      // With v the normalised row holds the key, its rotated part first; else the rotated part follows it.
+      // With v, the normalised row is the key, starting with its rotated part; without, the rotated part follows it.
       const float* pairs = v ? normed.values() : row.values() + norm;
       RotateRow<Pairing::kNeighbours, Pairing::kHalves>(pairs, cosines.Row(), sines.Row(), keys.values(), rope);
       if (v) {
@@ -97,8 +97,8 @@ struct Task {
       if (k_embed) FromFloat(keys.values(), k_embed + t * k.width, k.width);
       if (y) FromFloat(values.values(), y + t * ckv.width, ckv.width);
       if (slots[t] >= 0) {
-        k.template Store<T>(slots[t], keys.values());
-        ckv.template Store<T>(slots[t], values.values());
+        k.Store(slots[t], keys.values());
+        ckv.Store(slots[t], values.values());
       }
       cosines.Next();
       sines.Next();
@@ -163,8 +163,9 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
         ctx.Workspace(static_cast<size_t>(std::max<int64_t>(1, (Shape{b, s}).Elements())) * sizeof(int64_t)));
     DispatchFloats(kOp, kv.dtype, [&](auto tag) {
       using T = decltype(tag);
-      const CacheRows k{k_out.data, k_scale.as<float>(), k_cache.shape[3], page, mode_.fractal};
-      const CacheRows ckv{ckv_out.data, ckv_scale.as<float>(), ckv_cache.shape[3], page, mode_.fractal};
+      const CacheRows k{k_out.data, k_cache.dtype, k_scale.as<float>(), k_cache.shape[3], page, mode_.fractal};
+      const CacheRows ckv{ckv_out.data, ckv_cache.dtype, ckv_scale.as<float>(), ckv_cache.shape[3],
+                          page,         mode_.fractal};
       const Task<T> task{kv.as<T>(),
                          gamma.as<T>(),
                          cos.as<T>(),
@@ -199,9 +200,10 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
                   (!mode_.batched || cache.shape[0] == kv.shape[0]),
               "[", kOp, "] expected ", name, " of shape ",
               mode_.batched ? "[B, 1, length, " : "[blocks, block_size, 1, ", width, "], got ", cache.shape);
-    const DType stored = scale ? DType::kInt8 : kv.dtype;
-    NPU_CHECK(cache.dtype == stored, "[", kOp, "] expected ", name, " of ", NameOf(stored),
-              scale ? ", because it is quantized" : ", kv's dtype", ", got ", NameOf(cache.dtype));
+    NPU_CHECK(scale || cache.dtype != DType::kInt8, "[", kOp, "] expected ", name, " of a float type without ",
+              scale_name, ", got ", NameOf(cache.dtype));
+    NPU_CHECK(!scale || cache.dtype == DType::kInt8, "[", kOp, "] expected ", name,
+              " of int8, because it is quantized, got ", NameOf(cache.dtype));
     NPU_CHECK(!scale || (scale.dtype == DType::kFloat32 && scale.shape == Shape{width}), "[", kOp, "] expected ",
               scale_name, " of float32 and shape ", Shape{width}, ", got ", NameOf(scale.dtype), " ", scale.shape);
     const int64_t d0 = scale ? 32 : 16;

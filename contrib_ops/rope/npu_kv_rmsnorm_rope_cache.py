@@ -1,7 +1,7 @@
 """Splits latent keys and values into an RMS-normalised and a rotated part and caches both.
 
-Source: torch_npu.npu_kv_rmsnorm_rope_cache. The caches are written in place, which torch_npu's own
-schema does not say and this one does.
+Source: torch_npu.npu_kv_rmsnorm_rope_cache. The caches are written in place; unlike
+torch_npu's schema, this one declares it.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
@@ -56,8 +56,8 @@ def _check_cache(name, cache, width, scale_name, scale, kv, mode):
     )
     if scale is None:
         _check(
-            cache.dtype == kv.dtype,
-            f"expected {name} of {kv.dtype}, kv's dtype, got {cache.dtype}",
+            cache.dtype.is_floating_point,
+            f"expected {name} of a float type without {scale_name}, got {cache.dtype}",
         )
     else:
         _check(
@@ -113,9 +113,10 @@ def reference(
     With v [B, 1, S, V], kv [B, 1, S, M] gives z = rms_norm(kv) * gamma, k = [rope(z[:R]), z[R:]]
     and y = v. rope takes even elements first, then odd, and rotates halves by cos, sin
     [B, 1, S, R], which may broadcast. All in float32; k and y are rounded to kv's dtype, rows of
-    int8 caches are round(row * scale) with k_rope_scale, c_kv_scale [width], clamped.
+    a float cache to its own, and rows of int8 caches are round(row * scale) with k_rope_scale,
+    c_kv_scale [width], clamped.
 
-    cache_mode says where the row of token (b, s) goes:
+    cache_mode selects the row of token (b, s):
     Norm: caches [B, 1, length, width], index [B, S]: row index[b, s] of batch row b.
     PA, PA_BNSD: caches [blocks, block_size, 1, width], index [B * S]: row index[t] of all blocks.
     PA_BLK_BNSD: index [B * ceil(S / block_size)]: row s % block_size of the block that holds row
@@ -373,6 +374,18 @@ def samples(make):
         cache_mode="PA",
         id="threads",
     )
+    # Caches of other types than kv's, and than each other's.
+    others = [t for t in FLOATS if t != make.dtype]
+    for mode in ("Norm", "PA_NZ"):
+        shape = (batch, 1, 9) if mode == "Norm" else (4, 4, 1)
+        yield Sample(
+            *_inputs(make, batch, length),
+            per_row if mode == "Norm" else paged,
+            make(*shape, 32, dtype=others[0]),
+            make(*shape, 48, dtype=others[1]),
+            cache_mode=mode,
+            id=f"other_types_{mode.lower()}",
+        )
     empty = [make.ints(0), make(4, 4, 1, 32), make(4, 4, 1, 48)]
     yield Sample(*_inputs(make, 2, 0), *empty, cache_mode="PA", id="no_tokens")
     yield Sample(*_inputs(make, 0, 3), *empty, cache_mode="PA_NZ", id="empty_batch")
@@ -453,6 +466,12 @@ op.errors(
     lambda make: _bad(make, **_scales(make, 32, 48)),
     match=r"\[npu_kv_rmsnorm_rope_cache\] expected k_cache of int8, because it is quantized, got",
     id="cache_dtype",
+)
+op.errors(
+    lambda make: _bad(make, ckv_cache=_int8(make, 4, 4, 1, 48)),
+    match=r"\[npu_kv_rmsnorm_rope_cache\] expected ckv_cache of a float type without c_kv_scale, "
+    "got .*int8",
+    id="int8_cache_without_scale",
 )
 op.errors(
     lambda make: _bad(make, k_rope_offset=make(32, dtype="float32")),

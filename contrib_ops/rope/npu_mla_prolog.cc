@@ -7,7 +7,7 @@
 namespace npu {
 namespace {
 
-// Both versions have the same inputs, at the places where MlaProlog reads them.
+// Both versions have the same inputs, at the indices that MlaProlog expects.
 using In = nodes::NPUMlaProlog::In;
 static_assert(In::token_x == MlaProlog::kTokenX && In::kv_cache == MlaProlog::kKvCache &&
               In::smooth_scales_cq == MlaProlog::kSmoothCq);

@@ -1,7 +1,7 @@
-"""What precedes multi-head latent attention: the first version, of float activations.
+"""The prolog of multi-head latent attention, version 1, with float activations.
 
-Source: torch_npu.npu_mla_prolog. The caches are written in place, which torch_npu's own schema
-does not say and this one does.
+Source: torch_npu.npu_mla_prolog. The caches are written in place; unlike torch_npu's
+schema, this one declares it.
 """
 
 from onnxruntime_npu.opdef import FLOATS, npu_op
@@ -18,10 +18,10 @@ op = npu_op(
 
 @op.reference
 def reference(**arguments):
-    """Return the query, its rotated part, and both caches with a new row a token.
+    """Return the query, its rotated part, and both caches with a new row per token.
 
     These are the first four outputs of npu_mla_prolog_v2 in its modes A, B and C: token_x is not
-    quantized, so that dequant_scale_x, dequant_scale_w_dq and dequant_scale_w_dkv_kr are refused.
+    quantized, so dequant_scale_x, dequant_scale_w_dq and dequant_scale_w_dkv_kr are rejected.
     """
     return mla.reference("npu_mla_prolog", full_allowed=False, **arguments)[:4]
 

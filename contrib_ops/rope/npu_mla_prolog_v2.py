@@ -1,7 +1,7 @@
-"""What precedes multi-head latent attention: the absorbed query and the latent cache's new rows.
+"""The prolog of multi-head latent attention: absorbed query and new rows of the latent cache.
 
-Source: torch_npu.npu_mla_prolog_v2. The caches are written in place, which torch_npu's own schema
-does not say and this one does.
+Source: torch_npu.npu_mla_prolog_v2. The caches are written in place; unlike torch_npu's
+schema, this one declares it.
 """
 
 from itertools import product
@@ -35,7 +35,7 @@ op = npu_op(
 
 @op.reference
 def reference(**arguments):
-    """Return the query, its rotated part, both caches with a new row a token, and query's scale.
+    """Return the query, its rotated part, both caches with a new row per token, and query's scale.
 
     token_x [.., He] is [T, He] or [B, S, He]. F is the dtype of weight_uk; "-> F" rounds to it.
 
@@ -52,13 +52,13 @@ def reference(**arguments):
     token with a negative one is not stored. In cache_mode PA_NZ a block is stored as
     [width / d0, block_size, d0] with d0 = 16, or 32 in int8.
 
-    Quantization modes, told apart by dtypes and scales:
+    Quantization modes, distinguished by dtypes and scales:
     A: none. dequant_scale_q_nope is [1.0] here and in B, C and D.
     B: weight_uq_qr is int8 with dequant_scale_w_uq_qr per column; cq stays in float32, is
        multiplied by smooth_scales_cq [Hcq] if given, and quantized per token by max|cq| / 127; u
        stays in float32, but u[.., :D] -> F before weight_uk.
     C: B with int8 caches: round(row * quant_scale_ckv [Hckv]), round(row * quant_scale_ckr [Dr]).
-    D: B with token_x, weight_dq and weight_dkv_kr in int8, too, and a scale for each; c stays in
+    D: B with token_x, weight_dq and weight_dkv_kr also in int8, with a scale each; c stays in
        float32.
     E: D with an int8 kv_cache of one scale s, the first of quant_scale_ckv. query is int8,
        quantized per token and head by dequant_scale_q_nope [.., N, 1] = max|query| / 127, and

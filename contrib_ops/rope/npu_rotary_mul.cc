@@ -45,7 +45,7 @@ void Rotate(const Operands& o, int64_t begin, int64_t end) {
   TableRows<Table> sin(static_cast<const Table*>(o.sin), o.sin_shape, o.shape);
   cos.Seek(begin);
   sin.Seek(begin);
-  // 16-bit rows are converted several at a time: a head alone is too short to pay for it.
+  // Several 16-bit rows are converted at a time: a single head is too short to amortise the conversion.
   const int64_t group = std::max<int64_t>(1, kRowBlock / d);
   RowScratch wide(group * d), product(kRotation == Rotation::kMatrix ? d : 0);
   for (int64_t row = begin; row < end; row += group) {
@@ -128,7 +128,7 @@ class RotaryMulKernel final : public Kernel {
                const TensorView& rotate, const TensorView& y) const {
     const int64_t d = x.shape.back();
     Operands o{x.data, r1.data, r2.data, nullptr, y.data, x.shape, r1.shape, r2.shape};
-    // Work per element grows with d when a matrix rotates.
+    // The work per element grows with d if the rotation is a matrix.
     const int64_t grain = RowGrain(kRotation == Rotation::kMatrix ? d * d : d);
     const int64_t rows = x.shape.Elements(0, x.shape.rank() - 1);
     if (!rotate || rotate.dtype == DType::kFloat32) {

@@ -26,7 +26,7 @@ def _rotated(x, rotary_mode):
 
 
 def _swapped(table, rotary_mode):
-    """Return the table with the columns in the order in which rotation brings them."""
+    """Return the table with its columns permuted as by rotation."""
     if table.shape[-1:].numel() == 1:
         return table
     if rotary_mode == "half":
@@ -38,8 +38,8 @@ def _swapped(table, rotary_mode):
 def reference(self, r1, r2, rotary_mode="half", rotate=None):
     """y = x * r1 + rot * r2 in float32, rounded once; r1, r2 broadcast to x and hold cos and sin.
 
-    self: [.., D]; r1, r2: of one floating dtype, of full width D or 1. rot is x @ rotate when the
-    [D, D] matrix is given; else, with D even, [-x2, x1] of the halves x1, x2 of the last axis
+    self: [.., D]; r1, r2: of one floating dtype, of full width D or 1. rot is x @ rotate if the
+    [D, D] matrix is given; otherwise, with D even, [-x2, x1] of the halves x1, x2 of the last axis
     (half), or -x[2i + 1] at 2i and x[2i] at 2i + 1 (interleave). y: like self.
     """
     check(
@@ -106,8 +106,8 @@ def _half_turn(make, d):
 def backward(grad_y, self, r1, r2, rotary_mode, rotate, needs):
     """dx = dy r1 + rot^T(dy r2), dr1 = dy x, dr2 = dy rot(x), summed where r1, r2 broadcast.
 
-    rot, a quarter turn, has its negative as transpose, so that dx is a rotary embedding of dy with
-    r2 negative and with its columns swapped as rot swaps them.
+    The transpose of rot, a quarter turn, is its negative, so dx is a rotary embedding of dy with
+    r2 negated and its columns permuted as by rot.
     """
     compute = torch.promote_types(self.dtype, torch.float32)
     dy, x = grad_y.to(compute), self.to(compute)

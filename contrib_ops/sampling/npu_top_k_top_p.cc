@@ -20,8 +20,8 @@ constexpr const char* kOp = "npu_top_k_top_p";
 
 constexpr int32_t kNanKey = std::numeric_limits<int32_t>::max();
 
-// A logit as an integer of the same order, so that NaN cannot upset a selection: it is the greatest. Both zeros are
-// one key.
+// Maps a logit to an integer of the same order, in which NaN is the maximum and both zeros are equal, so that selection
+// has a total order.
 int32_t KeyOf(float logit) {
   if (std::isnan(logit)) return kNanKey;
   const int32_t bits = std::bit_cast<int32_t>(logit + 0.0f);
@@ -30,20 +30,20 @@ int32_t KeyOf(float logit) {
 
 struct Candidate {
   int32_t key;
-  float weight;  // e^(logit - largest)
+  float weight;  // e^(logit - max)
 };
 
-// What a row loses: every logit below `key`, and of those equal to it the first `equal` ones.
+// What is removed from a row: every logit below `key`, and the first `equal` of those equal to it.
 struct Cut {
   int32_t key = std::numeric_limits<int32_t>::min();
   int64_t equal = 0;
 };
 
-// The cut that takes as many of the smallest candidates as weigh at most `mass` together, but not all of them.
-// Partitions around pivots instead of sorting: on average every candidate is looked at a few times.
+// The cut that removes as many of the smallest candidates as weigh at most `mass` together, but never all of them.
+// Partitions around pivots instead of sorting: on average each candidate is visited a few times.
 Cut CutByMass(Candidate* begin, Candidate* end, double mass) {
   double below = 0.0;   // weight of all candidates smaller than those in [begin, end)
-  bool is_last = true;  // [begin, end) holds the greatest candidate
+  bool is_last = true;  // [begin, end) contains the maximum
   Cut cut;
   while (begin < end) {
     const int32_t first = begin->key, middle = begin[(end - begin) / 2].key, last = end[-1].key;
@@ -79,7 +79,7 @@ struct Task {
   int64_t batch, vocabulary, lanes;
 
   void Run() const {
-    // Checked before anything is written.
+    // All arguments are checked before anything is written.
     for (int64_t b = 0; b < batch; ++b) {
       NPU_CHECK(k == nullptr || (k[b] >= 1 && k[b] <= vocabulary), "[", kOp, "] expected k in [1, ", vocabulary,
                 "], got ", k[b]);
@@ -101,17 +101,17 @@ struct Task {
     if (k != nullptr && k[b] < vocabulary) {
       const auto less = [](const Candidate& x, const Candidate& y) { return x.key < y.key; };
       std::nth_element(candidates, end - k[b], end, less);
-      // NaN as the threshold removes nothing: no comparison with it holds.
+      // A NaN threshold removes nothing: every comparison with it is false.
       if (end[-k[b]].key != kNanKey) {
         cut.key = end[-k[b]].key;
         end = std::partition(candidates, end, [&](const Candidate& c) { return c.key >= cut.key; });
       }
     }
     if (p != nullptr) {
-      // 1 - p is rounded to p's dtype, as the comparison is made there.
+      // 1 - p is rounded to p's dtype, as in the reference.
       const double rest = ToFloat(FromFloat<T>(1.0f - ToFloat(p[b])));
       const double total = Weigh(candidates, end);
-      // A NaN or an infinity among the logits leaves no distribution to cut.
+      // Logits that contain NaN or +inf, or are all -inf, have no distribution to cut.
       if (!std::isnan(total)) {
         const Cut by_mass = CutByMass(candidates, end, rest * total);
         if (by_mass.key > cut.key || by_mass.equal > 0) cut = by_mass;
@@ -127,7 +127,7 @@ struct Task {
     }
   }
 
-  // Fills the weights; returns their sum, NaN where softmax is.
+  // Fills the weights; returns their sum, which is NaN where softmax is.
   static double Weigh(Candidate* begin, Candidate* end) {
     const auto logit = [](int32_t key) { return std::bit_cast<float>(key < 0 ? key ^ 0x7fffffff : key); };
     int32_t largest = std::numeric_limits<int32_t>::min();

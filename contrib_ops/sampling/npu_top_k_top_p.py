@@ -1,4 +1,4 @@
-"""Keeps the logits that survive top-k, then top-p filtering. Source: torch_npu.npu_top_k_top_p."""
+"""Top-k, then top-p filtering of logits. Source: torch_npu.npu_top_k_top_p."""
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
 
@@ -12,12 +12,11 @@ op = npu_op(
 
 @op.reference
 def reference(logits, p=None, k=None):
-    """y = logits with -inf where one is removed.
+    """y = logits, with -inf at removed ones.
 
-    logits: [B, V]; p: [B] of logits' dtype, in [0, 1]; k: [B] int32, in [1, V]. k removes what is
-    smaller than the k-th largest logit of the row. Then p removes, from the smallest on and of
-    equal ones the first, every logit up to which the softmax of the row sums to at most 1 - p, but
-    never the last.
+    logits: [B, V]; p: [B] of logits' dtype, in [0, 1]; k: [B] int32, in [1, V]. k removes
+    logits smaller than the row's k-th largest. Then p removes logits in ascending order, equal ones
+    by position, while their cumulative softmax is at most 1 - p; the last is never removed.
     """
     check(
         logits.dim() == 2,

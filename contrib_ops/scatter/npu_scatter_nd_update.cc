@@ -14,8 +14,8 @@ using Out = nodes::NPUScatterNdUpdate::Out;
 
 constexpr const char* kOp = "npu_scatter_nd_update";
 
-// Checks every index tuple and turns it into the number of the slice that it names. Returns whether the numbers
-// increase strictly, so that no two tuples name one slice.
+// Checks every index tuple and resolves it to a slice number. Returns whether the numbers are strictly increasing, so
+// that no two tuples name the same slice.
 template <class Index>
 bool ResolveSlices(const Index* indices, int64_t tuples, const Shape& dims, int64_t* slices) {
   bool increasing = true;
@@ -53,7 +53,7 @@ class ScatterNdUpdateKernel final : public Kernel {
     const int64_t tuples = indices.shape.Elements(0, batch);
     const int64_t slice_bytes = static_cast<int64_t>(BytesFor(self.dtype, self.shape.Elements(depth, rank)));
     const Shape dims(self.shape.begin(), static_cast<size_t>(depth));
-    // The resolved slices live apart from the indices: whatever is written, what was checked is what is used.
+    // The resolved slices are stored separately from the indices: writes to the output cannot change checked values.
     int64_t* slices =
         tuples == 0 ? nullptr : static_cast<int64_t*>(ctx.Workspace(static_cast<size_t>(tuples) * sizeof(int64_t)));
     ctx.Launch(kOp, [source = self.as<const char>(), destination = out.as<char>(), bytes = self.bytes(), dims, slices,

@@ -1,4 +1,4 @@
-"""Overwrites the slices that index tuples name, with an in-place twin.
+"""Overwrites the slices at index tuples, with an in-place twin.
 
 Source: torch_npu.npu_scatter_nd_update, torch_npu.npu_scatter_nd_update_.
 """

@@ -1,8 +1,8 @@
-// The tile instructions, as assembly: gcc 12's intrinsics give _tile_loadconfig an operand of 8 bytes, so that the
-// stores which fill the rest of the configuration may be deleted, and know no AMX-FP16.
+// The tile instructions, as assembly: gcc 12's intrinsics declare only 8 bytes as the operand of _tile_loadconfig, so
+// that stores to the rest of the configuration may be eliminated, and lack AMX-FP16.
 //
-// None of these names the memory it touches (a strided region has no operand): put CompilerBarrier() between plain
-// stores and Load, and between Store and plain loads.
+// The assembly does not declare which memory it accesses (a strided region has no operand): put CompilerBarrier()
+// between plain stores and Load, and between Store and plain loads.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ static_assert(sizeof(TileConfig) == 64);
 
 inline void CompilerBarrier() { asm volatile("" ::: "memory"); }
 
-// All eight tiles with 16 rows of 64 bytes, for the calling thread.
+// Configures all eight tiles as 16 rows of 64 bytes, for the calling thread.
 inline void ConfigureFullTiles() {
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
@@ -31,8 +31,8 @@ inline void ConfigureFullTiles() {
 }
 inline void Release() { asm volatile("tilerelease"); }
 
-// The tiles are the calling thread's while this lives. Around each use, not once per thread: another library in the
-// process (oneDNN does) may release the registers of a thread that we share.
+// Owns the calling thread's tiles while in scope. Use one around each use rather than one per thread: another library
+// in the process (oneDNN does) may release the tiles of a shared thread.
 class Scope {
  public:
   Scope() { ConfigureFullTiles(); }
@@ -49,7 +49,7 @@ template <int kTile>
 void Load(const void* base, int64_t row_stride_bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));
 }
-// For operands that live in the second-level cache: says not to crowd the first.
+// For operands that stay in the L2 cache: hints not to fill L1 with them.
 template <int kTile>
 void LoadStreaming(const void* base, int64_t row_stride_bytes) {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(base), "r"(row_stride_bytes), "i"(kTile));
@@ -77,7 +77,7 @@ struct DotFp16 {
   }
 };
 
-// Sums of int32, which wrap.
+// Int32 sums, which wrap.
 struct DotInt8 {
   static constexpr int kDepth = 64;
   template <int kC, int kA, int kB>
@@ -93,8 +93,8 @@ struct DotUInt8Int8 {
   }
 };
 
-// A block of kRowTiles × kColumnTiles sums, each 16 × 16 floats, in tiles 0 to 3: that of row r and column c is tile
-// 2 r + c. Strides are in bytes.
+// A block of kRowTiles × kColumnTiles sums, each 16 × 16 floats, in tiles 0 to 3: row r and column c is tile 2 r + c.
+// Strides are in bytes.
 template <int kRowTiles, int kColumnTiles>
 struct Sums {
   static_assert(kRowTiles >= 1 && kRowTiles <= 2 && kColumnTiles >= 1 && kColumnTiles <= 2);
@@ -125,7 +125,7 @@ struct Sums {
       if constexpr (kColumnTiles == 2) amx::Store<3>(lower + 16, row_stride);
     }
   }
-  // += left, [row][64 bytes along the summed axis], times right, [pair along it][column], through tiles 4 to 7.
+  // += left, [row][64 bytes along the summed axis], times right, [pair along that axis][column], through tiles 4 to 7.
   template <class Dot, bool kStreaming>
   static void Add(const char* left, int64_t left_stride, const char* right, int64_t right_stride) {
     LoadOperand<6, kStreaming>(right, right_stride);

@@ -5,8 +5,8 @@
 
 namespace npu {
 
-// Knows for each row (all axes but the last) of `shape`, of rank >= 1, the element offset of the row of a table of
-// shape `table` that NumPy broadcasting puts beside it. Fits() must have said so.
+// Maps each row (all axes but the last) of `shape`, of rank >= 1, to the element offset of the row that NumPy
+// broadcasting assigns to it in a table of shape `table`. Requires Fits().
 class BroadcastRows {
  public:
   // False when `table` does not broadcast to `shape` without changing it.
@@ -30,7 +30,7 @@ class BroadcastRows {
     }
   }
 
-  // Of any row.
+  // The offset for any row.
   int64_t OffsetOf(int64_t row) const {
     int64_t offset = 0;
     for (int axis = axes_ - 1; axis >= 0; --axis) {
@@ -39,10 +39,10 @@ class BroadcastRows {
     }
     return offset;
   }
-  // Between the table's elements beside a row: 0 where one stands for all.
+  // The stride between elements of a table row: 0 if one element is broadcast.
   int64_t column_stride() const { return column_stride_; }
 
-  // Goes to a row; the next ones follow by Next, which is cheaper than to ask for each.
+  // Seeks to a row; Next moves to the following one, which is cheaper than OffsetOf for each.
   void Seek(int64_t row) {
     offset_ = OffsetOf(row);
     for (int axis = axes_ - 1; axis >= 0; --axis) {

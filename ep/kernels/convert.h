@@ -1,5 +1,5 @@
-// Rows of the 16-bit floats to and from float, vectorised. Conversions round to nearest even, keep
-// denormals, and keep a NaN a NaN.
+// Vectorised conversion of rows of 16-bit floats to and from float. Conversions round to nearest even and preserve
+// denormals and NaN.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace npu {
 
 namespace internal {
 
-// Branch-free, so that a machine without half-precision conversions still vectorises the loop.
+// Branch-free, so that the loop vectorises without half-precision conversion instructions, too.
 inline float HalfToFloat(uint16_t half) {
   const uint32_t magnitude = half & 0x7fffu;
-  // The exponent is moved into place by a multiplication, which normalises denormals on the way.
+  // A multiplication adjusts the exponent, which also normalises denormals.
   const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f);
   const uint32_t special = (magnitude << 13) | 0x7f800000u | (magnitude > 0x7c00u ? 0x00400000u : 0u);
   return std::bit_cast<float>((magnitude >= 0x7c00u ? special : finite) |
@@ -31,7 +31,7 @@ inline uint16_t FloatToHalf(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
-  // Adding 0.5 aligns a small value's mantissa with that of a denormal half; the addition rounds.
+  // Adding 0.5 aligns a small value's mantissa with that of a denormal half and rounds it.
   const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t finite = magnitude < 0x38800000u ? small : normal;
   const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
@@ -53,7 +53,7 @@ inline uint16_t FloatToBFloat16(float value) {
 inline void ToFloat(const Float16* __restrict src, float* __restrict dst, int64_t n) {
   int64_t i = 0;
 #if defined(__AVX512F__)
-  // The maskz form, because gcc 12 warns of an uninitialised value inside its own plain one.
+  // The maskz form, because gcc 12 warns of an uninitialised value in its own unmasked one.
   for (; i + 16 <= n; i += 16) {
     _mm512_storeu_ps(dst + i,
                      _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i))));

@@ -1,4 +1,4 @@
-// What the definitions of standard operators share.
+// Helpers for the definitions of standard operators.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace npu {
 
-// A definition is written with named fields, one fact a line:
+// A definition is written with named fields, one per line:
 //
 //   NPU_ONNX_KERNEL({
 //       .type = "TopK",
@@ -21,8 +21,8 @@ namespace npu {
 //       .make = MakeKernel<TopKKernel>,
 //   });
 //
-// The names are those of the operator's ONNX schema. An operator whose inputs changed with a version has one
-// definition per form; operators that differ in little share a function that returns their OpDef.
+// The names are those of the operator's ONNX schema. An operator whose inputs changed between versions has one
+// definition per form; similar operators share a function that returns their OpDef.
 inline ArgDef Input(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes}; }
 inline ArgDef OptionalInput(const char* name, DTypeSet dtypes) {
   return {.name = name, .dtypes = dtypes, .optional = true};
@@ -38,7 +38,7 @@ inline ArgDef VariadicOutput(const char* name, DTypeSet dtypes) {
   return {.name = name, .dtypes = dtypes, .variadic = true};
 }
 
-// An input whose value decides shapes: it lives in host memory and is read before the launch.
+// An input whose value decides shapes: it is in host memory and is read before the launch.
 inline ArgDef HostInput(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes, .cpu = true}; }
 inline ArgDef OptionalHostInput(const char* name, DTypeSet dtypes) {
   return {.name = name, .dtypes = dtypes, .optional = true, .cpu = true};
@@ -46,8 +46,8 @@ inline ArgDef OptionalHostInput(const char* name, DTypeSet dtypes) {
 // An output that the host reads: a shape.
 inline ArgDef HostOutput(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes, .cpu = true}; }
 
-// What a node leaves out, the registry fills in: kernels read attributes without a default of their own. Those that
-// end in a name only have none: absence has a meaning of its own, and the kernel asks Has().
+// The registry fills in attributes that a node omits, so kernels need no defaults of their own. The overloads that take
+// only a name have no default: absence has a meaning of its own, and the kernel calls Has().
 inline AttrDef IntAttribute(const char* name, int64_t fallback) {
   return {.name = name, .kind = AttrDef::Kind::kInt, .fallback = fallback};
 }
@@ -82,7 +82,7 @@ inline std::vector<int64_t> ReadHostInts(const char* op, const char* name, const
   return std::vector<int64_t>(view.as<int64_t>(), view.as<int64_t>() + n);
 }
 
-// As ReadHostInts, of exactly one value.
+// Like ReadHostInts, for exactly one value.
 inline int64_t ReadHostInt(const char* op, const char* name, const TensorView& view) {
   const std::vector<int64_t> values = ReadHostInts(op, name, view);
   NPU_CHECK(values.size() == 1, "[", op, "] expected ", name, " to be one value, got shape ", view.shape);

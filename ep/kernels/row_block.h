@@ -1,5 +1,5 @@
-// Rows of float32, float16 or bfloat16 seen as float32, a block at a time: a kernel computes on floats in L1
-// whatever the storage type, and float32 rows are used where they lie.
+// Rows of float32, float16 or bfloat16 as float32, a block at a time: kernels compute on floats in L1 whatever the
+// storage type; float32 rows are used in place.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class InBlock<float> {
   const float* Load(const float* source, int64_t /*count*/) { return source; }
 };
 
-// Write side: compute into Values(destination), then Commit the same destination.
+// Write side: compute into Values(destination), then Commit to the same destination.
 template <class T>
 class OutBlock {
  public:
@@ -49,7 +49,7 @@ class OutBlock<float> {
   void Commit(float* /*destination*/, int64_t /*count*/) {}
 };
 
-// Scratch of n floats for a whole row: on the stack when it is short, as heads and hidden sizes are.
+// Scratch of n floats for a whole row: on the stack if it is short, as heads and hidden sizes are.
 class RowScratch {
  public:
   explicit RowScratch(int64_t n) {
@@ -63,7 +63,7 @@ class RowScratch {
   std::unique_ptr<float[]> long_;
 };
 
-// Read side of whole rows that are read several times: converted once. Null stays null.
+// Read side for rows that are read several times: converts a whole row once. Null stays null.
 template <class T>
 class InRow {
  public:
@@ -92,7 +92,7 @@ void ForEachBlock(int64_t n, F&& f) {
   for (int64_t begin = 0; begin < n; begin += kRowBlock) f(begin, std::min(kRowBlock, n - begin));
 }
 
-// Work below this many elements stays on one thread: a fork and join costs more than it saves.
+// Fewer elements than this are processed on one thread: a fork and join would cost more than it saves.
 inline constexpr int64_t kSerialElements = 16384;
 
 // The grain of a ParallelFor over rows.

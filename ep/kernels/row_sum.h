@@ -1,4 +1,4 @@
-// Sums over rows of floats with enough partial sums that additions do not wait for one another.
+// Sums over rows of floats with enough partial sums to hide the latency of additions.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace npu {
 
-// The sum of term(v) over a row, for a term that is the same expression of a float and of a vector of them.
+// The sum of term(v) over a row; `term` is one expression that accepts a float and a vector of floats.
 template <class F>
 float SumOf(const float* v, int64_t n, F term) {
   using gemm::kLanes;

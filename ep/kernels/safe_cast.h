@@ -7,9 +7,9 @@
 
 namespace npu {
 
-// Truncates toward zero. What does not fit, NaN included, gives what the x86 conversion behind a C cast
-// gives, and with it ONNX Runtime's CPU provider (but for uint32): the smallest int32 (int64 for 32- and
-// 64-bit unsigned and for int64), cut to the width of To. Branch-free.
+// Truncates toward zero. A value that does not fit, NaN included, gives the result of the x86 conversion that a C cast
+// compiles to, as in ONNX Runtime's CPU provider (except for uint32): the minimum int32 (int64 for 32- and 64-bit
+// unsigned and for int64), truncated to the width of To. Branch-free.
 template <class To, class From>
 To SafeCast(From value) {
   static_assert(std::is_integral_v<To>);

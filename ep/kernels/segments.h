@@ -1,4 +1,4 @@
-// Copies of many equal pieces: gathers and scatters of rows.
+// Copies of many equal segments: gathers and scatters of rows.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace npu {
 
-inline constexpr int64_t kCopyGrainBytes = 64 * 1024;  // copies that are worth another thread
+inline constexpr int64_t kCopyGrainBytes = 64 * 1024;  // a copy of this size is worth another thread
 
-// A plain copy, on all threads when it is long.
+// A contiguous copy, on all threads if it is long.
 inline void CopyBytes(const void* source, void* destination, int64_t bytes) {
   ParallelFor(bytes, kCopyGrainBytes, [&](int64_t begin, int64_t end) {
     std::memcpy(static_cast<char*>(destination) + begin, static_cast<const char*>(source) + begin,
@@ -20,8 +20,8 @@ inline void CopyBytes(const void* source, void* destination, int64_t bytes) {
 }
 
 // Covers `count` segments of `bytes` each with calls f(segment, at, length): bytes [at, at + length) of a segment, so
-// that few long segments are split over the threads as well as many short ones. One thread takes everything in order
-// unless `independent`.
+// that a few long segments are split over the threads, too. Unless `independent`, one thread processes everything in
+// order.
 template <class F>
 void ForEachSegment(int64_t count, int64_t bytes, bool independent, F f) {
   const int64_t total = count * bytes;

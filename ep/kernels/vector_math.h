@@ -1,9 +1,8 @@
-// Elementary functions of float that the compiler vectorises when they are called in a plain loop:
-// no branch, no table, no call. Arguments of every kind are right, NaN, infinities, signed zeros and
-// denormals included.
+// Elementary functions of float that the compiler vectorises when they are called in a plain loop: no branch, no table,
+// no call. All arguments are handled, including NaN, infinities, signed zeros and denormals.
 //
-// Largest error in units in the last place, measured against the C library in double over a fifth of
-// all floats, with and without FMA (tests/cpp/kernels/vector_math_test.cc keeps these bounds):
+// Maximum error in units in the last place, measured against the C library in double over a fifth of all floats, with
+// and without FMA (tests/cpp/kernels/vector_math_test.cc checks these bounds):
 //
 //   Exp           1.1    denormal results included
 //   Exp2OfMinus   2.2    arguments in [0, 126]
@@ -15,7 +14,7 @@
 //   Sin, Cos      1.6    |x| <= kTrigonometricBound
 //   SinRow, CosRow       as Sin and Cos; beyond the bound, the C library's
 //
-// double is left to the C library: no model spends its time there.
+// double uses the C library: no model spends its time there.
 #pragma once
 
 #include <bit>
@@ -25,7 +24,7 @@
 
 namespace npu::math {
 
-// Adding and subtracting this rounds to the nearest integer, which then sits in the low bits.
+// Adding and subtracting this rounds to the nearest integer, which is then in the low bits.
 inline constexpr float kRoundMagic = 0x1.8p23f;
 
 // 2^n for n in [-127, 128], with 0 and infinity at the ends.
@@ -49,13 +48,13 @@ inline float Exp(float x) {
   // The high part of ln 2 has few bits: n * high is exact.
   const float r = (a - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
   const float p = 1.0f + (r + r * r * ExpTail(r));
-  // In two steps, so that overflow and denormal results round once and by themselves.
+  // In two steps, so that overflow and denormal results are rounded only once.
   const int32_t e = static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundMagic));
   const int32_t half = e >> 1;
   return p * PowerOfTwo(half) * PowerOfTwo(e - half);
 }
 
-// 2^-x for x in [0, 127], for sums in which a denormal is as good as the 0 that it returns.
+// 2^-x for x in [0, 127], for sums in which denormals may be flushed to 0, as they are here.
 inline float Exp2OfMinus(float x) {
   const float shifted = kRoundMagic - x;
   const float f = (kRoundMagic - shifted) - x;
@@ -93,7 +92,7 @@ inline float Log(float x) {
   return x >= 0.0f ? y : std::numeric_limits<float>::quiet_NaN();
 }
 
-// log(1 + x) for x in [0, 1]: what softplus and log-sum-exp need.
+// log(1 + x) for x in [0, 1]: used by softplus and log-sum-exp.
 inline float Log1pSmall(float x) {
   const float u = 1.0f + x;
   return Log(u) + (x - (u - 1.0f)) / u;
@@ -109,12 +108,12 @@ inline float Tanh(float x) {
   p = p * s - 0x1.55553ep-2f;
   const float small = x + x * (s * p);
   const float large = 1.0f - 2.0f / (Exp(a + a) + 1.0f);
-  return std::copysign(a < 0.6f ? small : large, x);  // of small too: -0 stays -0
+  return std::copysign(a < 0.6f ? small : large, x);  // also for small: -0 stays -0
 }
 
 inline float Sigmoid(float x) {
-  // 1 / (1 + e^-x) with both parts scaled, so that e^-x stays finite until the result is less than any denormal. From
-  // 43.5 on the result is 1; where e^-x is infinite, 0.
+  // 1 / (1 + e^-x) with both parts scaled, so that e^-x stays finite until the result is less than any denormal. For x
+  // >= 43.5 the result is 1; where e^-x is infinite, it is 0.
   constexpr int32_t kScaleExponent = -64;
   constexpr float kScale = 0x1p-64f;
   float a = x > 43.5f ? -43.5f : -x;
@@ -138,7 +137,7 @@ inline float Erf(float x) {
   p = p * s - 0x1.81273ep-2f;
   p = p * s + 0x1.06eba8p-3f;
   const float small = x + x * p;
-  // 1 - erfc, with -log(erfc) as a polynomial; from 4 on the result is 1.
+  // 1 - erfc, with -log(erfc) as a polynomial; for |x| >= 4 the result is 1.
   const float c = a > 4.0f ? 4.0f : a;
   float q = -0x1.86d73ap-13f;
   q = q * c + 0x1.82582ep-9f;
@@ -155,8 +154,8 @@ inline constexpr float kTrigonometricBound = 0x1p25f;
 
 namespace internal {
 
-// sin(x + quarter_turns * pi / 2). The argument is reduced in double, where pi/2 in two parts is
-// exact enough up to the bound whether or not the machine has FMA.
+// sin(x + quarter_turns * pi / 2). The argument is reduced in double, where pi/2 in two parts is exact enough up to the
+// bound with and without FMA.
 inline float SinShifted(float x, int32_t quarter_turns) {
   constexpr double kMagic = 0x1.8p52;
   const double d = x;
@@ -179,7 +178,7 @@ inline float SinShifted(float x, int32_t quarter_turns) {
 
 template <class Fast, class Exact>
 void TrigonometricRow(const float* x, float* y, int64_t n, Fast fast, Exact exact) {
-  constexpr int64_t kBlock = 256;  // looked at as a whole, so that the usual case stays vectorised
+  constexpr int64_t kBlock = 256;  // tested as a whole, so that the usual case stays vectorised
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = begin + kBlock < n ? begin + kBlock : n;
     int far = 0;
@@ -195,8 +194,8 @@ void TrigonometricRow(const float* x, float* y, int64_t n, Fast fast, Exact exac
 
 }  // namespace internal
 
-// For |x| <= kTrigonometricBound, which every rotary angle keeps; use the Row forms for arguments
-// that a model may make arbitrarily large.
+// For |x| <= kTrigonometricBound, which holds for every rotary angle; use the Row forms for arguments that a model may
+// make arbitrarily large.
 inline float Sin(float x) { return internal::SinShifted(x, 0); }
 inline float Cos(float x) { return internal::SinShifted(x, 1); }
 

@@ -1,5 +1,9 @@
 #include "ep/provider/custom_ops.h"
 
+#include <atomic>
+
+#include "ep/runtime/attribute_typing.h"
+
 namespace npu::provider {
 namespace {
 
@@ -8,14 +12,59 @@ OrtCustomOpInputOutputCharacteristic SchemaPresence(const ArgDef& arg) {
   return arg.optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
 }
 
+// The type that the attribute of a node gives a result; kUndefined: none.
+DType TypeByAttribute(const OrtApi& api, const OrtShapeInferContext* context, const AttributeTyping& typing) {
+  const OrtOpAttr* attribute = nullptr;
+  if (OrtStatus* absent = api.ShapeInferContext_GetAttribute(context, typing.attribute.c_str(), &attribute)) {
+    api.ReleaseStatus(absent);
+    return typing.absent;
+  }
+  int64_t value = 0;
+  size_t size = 0;
+  if (OrtStatus* wrong = api.ReadOpAttr(attribute, ORT_OP_ATTR_INT, &value, sizeof value, &size)) {
+    api.ReleaseStatus(wrong);
+    return DType::kUndefined;
+  }
+  for (const auto& [code, type] : typing.types)
+    if (code == value) return type;
+  return DType::kUndefined;
+}
+
+// ORT takes a type only together with a shape: dimensions that nothing else is called, as many as the first input has.
+// Where it has none, or its rank is not known, which ORT does not tell apart, the model has to declare the type.
+void InferByAttribute(const Api& api, OrtShapeInferContext* context, const AttributeTyping& typing) {
+  static std::atomic<uint64_t> next_symbol{0};
+  OrtTensorTypeAndShapeInfo* input = nullptr;  // the context's
+  api.Check(api.ort.ShapeInferContext_GetInputTypeShape(context, 0, &input));
+  size_t rank = 0;
+  if (input != nullptr) api.Check(api.ort.GetDimensionsCount(input, &rank));
+  const DType type = TypeByAttribute(api.ort, context, typing);
+  if (rank == 0 || type == DType::kUndefined) return;
+  std::vector<std::string> names;
+  std::vector<const char*> symbols;
+  for (size_t i = 0; i < rank; ++i) names.push_back(Concat("npu_dimension_", next_symbol++));
+  for (const std::string& name : names) symbols.push_back(name.c_str());
+  const std::vector<int64_t> unknown(rank, -1);
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  api.Check(api.ort.CreateTensorTypeAndShapeInfo(&raw));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api.ort.ReleaseTensorTypeAndShapeInfo)> info(
+      raw, api.ort.ReleaseTensorTypeAndShapeInfo);
+  api.Check(api.ort.SetTensorElementType(raw, static_cast<ONNXTensorElementDataType>(type)));
+  api.Check(api.ort.SetDimensions(raw, unknown.data(), rank));
+  api.Check(api.ort.SetSymbolicDimensions(raw, symbols.data(), rank));
+  api.Check(api.ort.ShapeInferContext_SetOutputTypeShape(context, typing.output, raw));
+}
+
 }  // namespace
 
 // ORT types an output by the first operator of a name whose inputs fit. So one operator is declared per typing.
 struct CustomOpDomain::Op : OrtCustomOp {
   const OpDef& def;
   const Typing& typing;
+  const Api api;
 
-  Op(const OpDef& definition, const Typing& types) : OrtCustomOp{}, def(definition), typing(types) {
+  Op(const OpDef& definition, const Typing& types, const Api& apis)
+      : OrtCustomOp{}, def(definition), typing(types), api(apis) {
     version = ORT_API_VERSION;
     GetName = [](const OrtCustomOp* self) noexcept { return Of(self).def.type.c_str(); };
     // The CPU provider's: naming ours would put this operator's own kernel before the registry's.
@@ -49,6 +98,17 @@ struct CustomOpDomain::Op : OrtCustomOp {
                                       "of supported types, or export the model with function bodies")
                                    .c_str());
     };
+    if (!AttributeTypingsOf(def.type).empty()) {
+      InferOutputShapeFn = [](const OrtCustomOp* self, OrtShapeInferContext* context) noexcept -> OrtStatusPtr {
+        try {
+          for (const AttributeTyping& typing : AttributeTypingsOf(Of(self).def.type))
+            InferByAttribute(Of(self).api, context, typing);
+          return nullptr;
+        } catch (const std::exception& error) {
+          return Of(self).api.ort.CreateStatus(ORT_FAIL, error.what());
+        }
+      };
+    }
     KernelDestroy = [](void*) noexcept {};
     KernelComputeV2 = [](void*, OrtKernelContext*) noexcept -> OrtStatus* { return nullptr; };
   }
@@ -66,7 +126,7 @@ CustomOpDomain::CustomOpDomain(const OrtApi& ort) : domain_(nullptr, ort.Release
   for (const OpDef* def : OpRegistry::Instance().All()) {
     if (def->domain != "npu") continue;
     for (const Typing& typing : def->typings) {
-      ops_.push_back(std::make_unique<Op>(*def, typing));
+      ops_.push_back(std::make_unique<Op>(*def, typing, api));
       api.Check(ort.CustomOpDomain_Add(raw, ops_.back().get()));
     }
   }

@@ -45,10 +45,10 @@ class SessionRuns {
  private:
   struct Run {
     SessionRuns* owner;
-    std::vector<std::shared_ptr<const Event>> after;  // of the caller's stream, and of runs that it left
-    Stream* caller = nullptr;         // that a run which is not waited for is joined to; null: this thread's next work
-    std::vector<Stream*> streams;     // that work of the run was enqueued on
-    const Stream* entered = nullptr;  // the last of them that this thread entered
+    std::vector<std::shared_ptr<const Event>> after = {};  // of the caller's stream, and of runs that it left
+    Stream* caller = nullptr;  // that a run which is not waited for is joined to; null: this thread's next work
+    std::vector<Stream*> streams = {};  // that work of the run was enqueued on
+    const Stream* entered = nullptr;    // the last of them that this thread entered
   };
   static thread_local Run* current;
   // The end of work that nobody waited for, until it is over.

@@ -60,6 +60,10 @@ class Backend {
   // `op` is a string with static storage or one the op registry owns: the name an error carries. `held_bytes` of host
   // memory belong to the task: what is queued is bounded in bytes, too.
   virtual void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes = 0) = 0;
+  // Host code in the stream's order, as callbacks and replays are: it reaches device memory by copies only.
+  virtual void LaunchHost(BackendStream* stream, const char* op, Task task) = 0;
+  // What Launch would do in its turn, at once: called by replays, for each launch of their graph.
+  virtual void RunCaptured(Task& task) = 0;
   // Runs in its turn even behind what failed, and is told of it: for what must not be lost, as frees and signals are.
   virtual void LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) = 0;
   virtual void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) = 0;

@@ -116,6 +116,14 @@ void FaultInjection::Launch(BackendStream* stream, const char* op, Task task, si
   ThrowIfFails("Launch");
   backend_->Launch(stream, op, std::move(task), held_bytes);
 }
+void FaultInjection::LaunchHost(BackendStream* stream, const char* op, Task task) {
+  ThrowIfFails("LaunchHost");
+  backend_->LaunchHost(stream, op, std::move(task));
+}
+void FaultInjection::RunCaptured(Task& task) {
+  ThrowIfFails("RunCaptured");
+  backend_->RunCaptured(task);
+}
 void FaultInjection::LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) {
   ThrowIfFails("LaunchAlways");
   backend_->LaunchAlways(stream, op, std::move(task));

@@ -43,6 +43,8 @@ class FaultInjection final : public Backend, public BackendExtensions {
   BackendStream* CreateStream(int device, int priority) override;
   void DestroyStream(BackendStream* stream) override;
   void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes) override;
+  void LaunchHost(BackendStream* stream, const char* op, Task task) override;
+  void RunCaptured(Task& task) override;
   void LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) override;
   void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) override;
   void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) override;

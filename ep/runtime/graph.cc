@@ -25,7 +25,7 @@ void LaunchReplay(const std::shared_ptr<GraphNodes>& nodes, Stream& stream) {
       if (status != nullptr) SkipReplay(*nodes, status);
     });
   }
-  stream.Launch("graph", Task([nodes, draws = TakeDraws(*nodes)] { RunReplay(*nodes, draws); }));
+  stream.LaunchHost("graph", Task([nodes, draws = TakeDraws(*nodes)] { RunReplay(*nodes, draws); }));
 }
 
 }  // namespace

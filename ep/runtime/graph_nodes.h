@@ -45,6 +45,7 @@ using KeptObjects = std::vector<std::shared_ptr<const void>>;
 struct GraphNode {
   const char* op = "";
   Task task{};                                  // empty: `always`, or a task group has it
+  bool of_host = false;                         // the task runs as host code, not as a launch
   std::function<void(const Status&)> always{};  // runs behind a node that failed, too
   uint64_t stream = 0;
   int device = 0;

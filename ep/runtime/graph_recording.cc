@@ -57,14 +57,14 @@ bool Recording::Captures(const Stream& stream) {
   return FindCapture(stream) != nullptr;
 }
 
-bool Recording::KeepLaunch(const Stream& stream, const char* op, Task& task) {
+bool Recording::KeepLaunch(const Stream& stream, const char* op, Task& task, bool of_host) {
   std::lock_guard lock(Mutex());
   Recording* recording = Find(stream);
   if (recording == nullptr) return false;
   if (recording->update_ != nullptr) {
     recording->Replace(op, task);
   } else {
-    recording->Add(stream, {.op = op, .task = std::move(task)});
+    recording->Add(stream, {.op = op, .task = std::move(task), .of_host = of_host});
   }
   return true;
 }

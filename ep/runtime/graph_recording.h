@@ -27,7 +27,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   static bool Captures(const Stream& stream);
 
   // What Stream and Event do while Any(). True: handled here.
-  static bool KeepLaunch(const Stream& stream, const char* op, Task& task);
+  static bool KeepLaunch(const Stream& stream, const char* op, Task& task, bool of_host);
   static bool KeepLaunchAlways(const Stream& stream, const char* op, std::function<void(const Status&)>& task);
   static bool KeepRecord(const Event& event, const Stream& stream);
   static bool KeepWait(const Stream& stream, const Event& event);

@@ -64,8 +64,10 @@ class NodeRunner {
     try {
       if (node.always) {
         node.always(failed);
-      } else {
+      } else if (node.of_host) {
         TaskOf(node)();
+      } else {
+        graph_.backend.RunCaptured(TaskOf(node));
       }
     } catch (const FailedBefore& e) {
       outcome_.Fail(index, e.status());

@@ -62,8 +62,8 @@ enum class ShapeArithmetic {
 };
 
 struct OpDef {
-  std::string domain;  // "" is ai.onnx
-  std::string type;
+  std::string domain = {};  // "" is ai.onnx
+  std::string type = {};
   int since = 1, until = 1;  // inclusive range of since-versions whose semantics are implemented
   std::vector<ArgDef> inputs = {}, outputs = {};
   size_t min_inputs = 0;  // 0: as many as are not optional, a variadic one counted once

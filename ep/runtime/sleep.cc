@@ -5,7 +5,7 @@
 namespace npu {
 
 void LaunchSleep(Stream& stream, std::chrono::nanoseconds time) {
-  stream.Launch("sleep", [time] { std::this_thread::sleep_for(time); });
+  stream.LaunchHost("sleep", [time] { std::this_thread::sleep_for(time); });
 }
 
 }  // namespace npu

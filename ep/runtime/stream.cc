@@ -77,13 +77,24 @@ void Stream::JoinOutstanding() {
   Outstanding::Join(*this);
 }
 
-void Stream::Launch(const char* op, Task task, size_t held_bytes) {
+bool Stream::BeforeLaunch(const char* op, Task& task, bool of_host) {
   NPU_CHECK(static_cast<bool>(task), "[", op, "] expected a task to launch, got an empty one");
   CheckRunning(device_);
-  if (Recording::Any() && Recording::KeepLaunch(*this, op, task)) return;
+  if (Recording::Any() && Recording::KeepLaunch(*this, op, task, of_host)) return true;
   BeforeWork();
   if (LaunchTrace::On()) task = LaunchTrace::Timed(op, device_.index(), id_, std::move(task));
+  return false;
+}
+
+void Stream::Launch(const char* op, Task task, size_t held_bytes) {
+  if (BeforeLaunch(op, task, /*of_host=*/false)) return;
   device_.backend().Launch(handle_, op, std::move(task), held_bytes);
+  if (LaunchBlocking()) Synchronize();
+}
+
+void Stream::LaunchHost(const char* op, Task task) {
+  if (BeforeLaunch(op, task, /*of_host=*/true)) return;
+  device_.backend().LaunchHost(handle_, op, std::move(task));
   if (LaunchBlocking()) Synchronize();
 }
 
@@ -99,7 +110,7 @@ void Stream::Copy(void* dst, const void* src, size_t bytes, CopyKind kind) {
   NPU_CHECK(dst != nullptr && src != nullptr, "[copy] expected two addresses for ", bytes, " bytes, got null");
   if (Recording::Any() || LaunchTrace::On()) {  // as a task, like any launch
     BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
-    return Launch("copy", Task([=, &extensions] { extensions.CopyInTask(dst, src, bytes, kind); }));
+    return LaunchHost("copy", Task([=, &extensions] { extensions.CopyInTask(dst, src, bytes, kind); }));
   }
   BeforeWork();
   device_.backend().Copy(handle_, dst, src, bytes, kind);
@@ -111,7 +122,7 @@ void Stream::Memset(void* dst, int value, size_t bytes) {
   NPU_CHECK(dst != nullptr, "[memset] expected an address for ", bytes, " bytes, got null");
   if (Recording::Any() || LaunchTrace::On()) {
     BackendExtensions& extensions = BackendExtensions::Of(device_.backend());
-    return Launch("memset", Task([=, &extensions] { extensions.FillInTask(dst, value, bytes); }));
+    return LaunchHost("memset", Task([=, &extensions] { extensions.FillInTask(dst, value, bytes); }));
   }
   BeforeWork();
   device_.backend().Memset(handle_, dst, value, bytes);

@@ -36,7 +36,9 @@ class Stream {
   void Launch(const char* op, Task task, size_t held_bytes = 0);
   void Copy(void* dst, const void* src, size_t bytes, CopyKind kind);
   void Memset(void* dst, int value, size_t bytes);
-  void HostCallback(Task callback) { Launch("host_callback", std::move(callback)); }
+  // Host code in the stream's order: it reaches device memory by copies only.
+  void LaunchHost(const char* op, Task task);
+  void HostCallback(Task callback) { LaunchHost("host_callback", std::move(callback)); }
   // Runs in its turn even behind what failed, and is told of it.
   void LaunchAlways(const char* op, std::function<void(const Status&)> task);
   // A failure before the event's record becomes this stream's. Throws as Launch does.
@@ -52,6 +54,8 @@ class Stream {
   friend class Device;
   friend class Event;
   friend class ExternalEvent;
+  // True when a capture keeps the launch: it is not to be enqueued.
+  bool BeforeLaunch(const char* op, Task& task, bool of_host);
   void BeforeWork();
   void JoinOutstanding();
   // This thread waited and the stream's status was `status`. Lets a shared stream run again where this thread may do

@@ -1,6 +1,7 @@
-// Copies between any two layouts of the same elements: what views of tensors need and dense kernels do not do.
+// Copies between any two layouts of the same elements: what views of tensors need, and Transpose, Slice and Expand are.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -9,18 +10,26 @@
 
 namespace npu {
 
-// Both sides' walk over one shape, with neighbouring dimensions merged. Strides are in elements.
+// Both sides' walk over one shape, with neighbouring dimensions merged, in the order of the written addresses. Strides
+// are in elements; 0 repeats, negative runs backwards.
 struct StridedPair {
   int64_t elements = 0;
   int rank = 0;
-  int64_t dims[Shape::kMaxRank];
-  int64_t to[Shape::kMaxRank];
-  int64_t from[Shape::kMaxRank];
+  std::array<int64_t, Shape::kMaxRank> dims;
+  std::array<int64_t, Shape::kMaxRank> to;
+  std::array<int64_t, Shape::kMaxRank> from;
 };
 
 StridedPair MakeStridedPair(std::span<const int64_t> dims, std::span<const int64_t> to, std::span<const int64_t> from);
+// A dense tensor of `shape` from a view of that shape.
+StridedPair MakeStridedPair(const Shape& shape, const std::array<int64_t, Shape::kMaxRank>& from);
 
-// to[i] = from[i] for elements of 1, 2, 4, 8 or 16 bytes. The two may not overlap, unless they are one and the same.
-void LaunchStridedCopy(Stream& stream, const StridedPair& pair, size_t element_bytes, void* to, const void* from);
+// Row-major strides of a dense tensor.
+std::array<int64_t, Shape::kMaxRank> DenseStrides(const Shape& shape);
+
+// Enqueues to[i] = from[i] for elements of 1, 2, 4, 8 or 16 bytes. The two may not overlap, unless they are one and the
+// same. `op` has static storage.
+void LaunchStridedCopy(Stream& stream, const char* op, const StridedPair& pair, size_t element_bytes, void* to,
+                       const void* from);
 
 }  // namespace npu

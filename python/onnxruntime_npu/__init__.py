@@ -1,7 +1,7 @@
 """NPU execution provider for ONNX Runtime, with the operators and device API of torch_npu.
 
 Importing this package registers ``NPUExecutionProvider`` with the installed ``onnxruntime``, once.
-It never imports torch: what needs torch is resolved when it is first asked for.
+It never imports torch: names that need torch are resolved at their first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .session.registration import register
 from .torch_device.torch_hook import define_operators_with_torch
 from .version import __version__ as __version__
 
-# Public names that live in a submodule of another name; an operator name needs no entry.
+# Public names defined in a submodule of another name; an operator name needs no entry.
 _HOMES = {
     "assignment": "session.node_assignment",
     "ortvalue_from_numpy": "session.ortvalue",

@@ -1,6 +1,6 @@
 """The ``onnxruntime-npu`` command.
 
-Exit codes: 0 done, 2 bad arguments, 1 any other failure. Both failures say why in one line.
+Exit codes: 0 success, 2 bad arguments, 1 any other failure; failures print one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
 _QUANTS = ("none",)
 _CACHES = ("dynamic", "static")
-# For models whose generation_config.json does not say how they want to be sampled.
+# For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
 
 
@@ -32,14 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ArgumentError as error:
         return _fail(2, error)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return _fail(130, "interrupted")
     except (ExportError, UnsupportedError, ImportError, OSError, MemoryError) as error:
         return _fail(1, error)
     except Exception as error:
-        # onnxruntime's exceptions have no common base of their own.
+        # onnxruntime's exceptions have no common base class.
         if not type(error).__module__.startswith("onnxruntime."):
             raise
         return _fail(1, error)
@@ -54,7 +54,7 @@ def _fail(code: int, reason: object) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line instead of printing the usage."""
+        """Print the error in one line instead of the usage."""
         print(f"{self.prog}: error: {message}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(2)
 

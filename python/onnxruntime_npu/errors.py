@@ -1,4 +1,4 @@
-"""What a failing call raises. Messages start with the operator: ``[npu_rms_norm] expected ...``."""
+"""Exceptions of the package. Messages start with the operator: ``[npu_rms_norm] expected ...``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 
 class ArgumentError(ValueError, RuntimeError):
-    """The caller's fault: shapes, dtypes, attributes, indices.
+    """Invalid arguments: shapes, dtypes, attributes, indices.
 
-    Python code expects a ValueError here and torch code a RuntimeError; it is both.
+    Python code expects a ValueError here and torch code a RuntimeError; this is both.
     """
 
 
@@ -17,7 +17,7 @@ class UnsupportedError(NotImplementedError):
 
 
 class DeviceError(RuntimeError):
-    """A kernel failed while it ran; the call that synchronises reports it."""
+    """A kernel failed during execution; raised by the call that synchronises."""
 
 
 class OutOfMemoryError(RuntimeError, MemoryError):

@@ -1,7 +1,7 @@
 """The operators as Python functions with torch_npu's signatures: ``ops.npu_rms_norm(x, gamma)``.
 
-Each function is made from the operator's definition when it is first asked for, and calls
-``torch.ops.npu``: on CPU tensors the kernel runs at once.
+Each function is created from the operator's definition at its first use, and calls
+``torch.ops.npu``: on CPU tensors the kernel runs immediately.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from .opdef.signature import describe, signature
 
 
 def torch_names() -> dict[str, tuple[Op, Schema]]:
-    """Return every torch name, twins and aliases included, with its operator and schema."""
-    return {s.name: (op, s) for op in all_ops().values() for s in op.torch_schemas()}
+    """Return every torch name, twins, aliases and partners included, with operator and schema."""
+    return {
+        s.name: (op, s)
+        for op in all_ops().values()
+        for s in (*op.torch_schemas(), *(p.schema for p in op.partners))
+    }
 
 
 def _make(op: Op, schema: Schema) -> Callable[..., Any]:
@@ -29,7 +33,7 @@ def _make(op: Op, schema: Schema) -> Callable[..., Any]:
     packet = getattr(torch.ops.npu, schema.name)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        if "self" in kwargs:  # the dispatcher's older spelling
+        if "self" in kwargs:  # the dispatcher's older name
             kwargs["input"] = kwargs.pop("self")
         return packet(*args, **kwargs)
 
@@ -37,6 +41,8 @@ def _make(op: Op, schema: Schema) -> Callable[..., Any]:
     function.__module__ = __name__
     function.__signature__ = signature(schema)  # type: ignore[attr-defined]
     function.__doc__ = describe(op, schema)
+    for overload in packet.overloads():
+        setattr(function, overload, getattr(packet, overload))
     return function
 
 

@@ -44,11 +44,11 @@ class Sampler:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken."""
+        """Whether the most likely token is chosen."""
         return self.temperature == 0
 
     def settings(self, rows: int, vocabulary: int) -> dict[str, np.ndarray]:
-        """Return the inputs of ``sampler.onnx`` that stay as they are while rows are sampled."""
+        """Return the inputs of ``sampler.onnx`` that are constant for a batch."""
         top_k = min(self.top_k, vocabulary) or vocabulary
         return {
             "temperature": np.array([self.temperature], np.float32),
@@ -57,8 +57,8 @@ class Sampler:
         }
 
     def draw(self, rows: int) -> np.ndarray:
-        """Return ``uniform`` of ``sampler.onnx``, [rows, 1]: new numbers at each call."""
-        # Below 1 by more than float32 rounds: a target below the total falls on some token.
+        """Return ``uniform`` of ``sampler.onnx``, [rows, 1]: new random numbers at each call."""
+        # Below 1 by more than the float32 rounding error, so that the target selects some token.
         return (self._generator.random((rows, 1)) * (1 - 1e-6)).astype(np.float32)
 
 
@@ -75,10 +75,10 @@ def open_sampler(directory: Path, providers: Sequence[Any]) -> ort.InferenceSess
 
 
 class Chooser:
-    """Applies a sampler to logits [rows, S, V] float32 where they are; the last position counts."""
+    """Applies a sampler to logits [rows, S, V] float32 in place; only the last position is used."""
 
     def __init__(self, sampler: Sampler, session: ort.InferenceSession | None = None) -> None:
-        """Serve one batch; ``session`` is what ``open_sampler`` gave, not needed for greedy."""
+        """Serve one batch; ``session`` is the result of ``open_sampler``, not needed for greedy."""
         self._sampler = sampler
         self._host = np.empty((0, 0, 0), np.float32)
         self._host_value: ort.OrtValue | None = None  # over the same memory
@@ -107,7 +107,7 @@ class Chooser:
         """Return logits as an array that the next call may write to."""
         if logits.device_name() == "cpu":
             return logits.numpy()
-        # One array for all steps, wrapped once: fresh pages take longer than the copy.
+        # One array for all steps, wrapped once: faulting in new pages takes longer than the copy.
         if list(self._host.shape) != logits.shape():
             self._host = np.empty(logits.shape(), np.float32)
             self._host_value = ort.OrtValue.ortvalue_from_numpy(self._host)

@@ -1,7 +1,7 @@
-"""What torch's device ``npu`` answers, for modules that do not make it one (that is torch_device).
+"""Access to the torch device ``npu`` for modules other than torch_device, which registers it.
 
-The device is the extension ``_torch``, which is built for one version of torch and is not there in
-a build without torch. torch_device registers it, as a rule right after torch has been imported.
+The device is implemented in the extension ``_torch``, which is built for one version of torch and
+missing in a build without torch. torch_device usually registers it right after torch's import.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _extension: ModuleType | None = None
 
 
 def is_built() -> bool:
-    """Say whether this build has the torch device."""
+    """Return whether this build has the torch device."""
     return importlib.util.find_spec(f"{__package__}._torch_build") is not None
 
 
 def is_registered() -> bool:
-    """Say whether ``npu`` is a device of this process's torch."""
+    """Return whether ``npu`` is a device of this process's torch."""
     return _extension is not None
 
 
@@ -57,13 +57,13 @@ def load() -> ModuleType:
 
 
 def adopt(extension: ModuleType) -> None:
-    """Let the functions below use the extension: torch has it as a device now."""
+    """Let the functions below use the extension, which is now registered with torch."""
     global _extension
     _extension = extension
 
 
 def ensure_registered() -> None:
-    """Do nothing once ``npu`` is a device of this process's torch, else say why it is none.
+    """Check that ``npu`` is a device of this process's torch.
 
     Raises:
         UnsupportedError: see load(); or the registration failed, which warned when torch was
@@ -74,7 +74,7 @@ def ensure_registered() -> None:
 
 
 def fallback_counts() -> dict[str, int]:
-    """Return calls that ran on the CPU for lack of a kernel, by aten operator, since a reset."""
+    """Return how many calls ran on the CPU for lack of a kernel since a reset, by operator."""
     return dict(_registered().fallback_counts())
 
 
@@ -89,33 +89,33 @@ def default_generator(device: int = -1) -> torch.Generator:
 
 
 def set_sync_debug_mode(mode: int) -> None:
-    """Say what calls do that wait unasked: see ``npu.set_sync_debug_mode``."""
+    """Set the action of implicitly synchronising calls: see ``npu.set_sync_debug_mode``."""
     _registered().set_sync_debug_mode(mode)
 
 
 def allocator_statistics(function: int, device: int) -> dict[str, Any]:
-    """Return what a pluggable allocator's C++ function says: see ``set_get_device_stats_fn``."""
+    """Return the result of a pluggable allocator's function: see ``set_get_device_stats_fn``."""
     return _registered().allocator_statistics(function, device)
 
 
 def draw_seed(device: int = -1) -> int:
-    """Draw a seed, not 0, from a device's default generator; -1 is the current device.
+    """Draw a nonzero seed from a device's default generator; -1 is the current device.
 
-    In a graph capture the number only names the seed, which every replay draws anew.
+    In a graph capture the number only identifies the seed, which every replay draws again.
     """
     return _registered().draw_seed(device)
 
 
 @contextmanager
 def next_call_given(results: Sequence[torch.Tensor] = (), seed: int = 0) -> Iterator[None]:
-    """Give the next call of a ``torch.ops.npu`` operator what its schema has no room for.
+    """Pass arguments outside the schema to the next call of a ``torch.ops.npu`` operator.
 
     Args:
-        results: dense npu tensors that the call writes its results over.
-        seed: what the call would else draw.
+        results: dense npu tensors that the call writes its results to.
+        seed: used instead of a drawn one.
 
     Raises:
-        ArgumentError: a result has another shape or dtype than its tensor; from within.
+        ArgumentError: a result differs in shape or dtype from its tensor; raised within the block.
 
     """
     extension = _registered()
@@ -123,13 +123,13 @@ def next_call_given(results: Sequence[torch.Tensor] = (), seed: int = 0) -> Iter
     try:
         yield
     finally:
-        extension.give_next_call([], 0)  # a call that failed early has not taken it
+        extension.give_next_call([], 0)  # a call that failed early has not consumed it
 
 
 def tensor_over(
     address: int, shape: Sequence[int], dtype: torch.dtype, device: int, owner: object
 ) -> torch.Tensor:
-    """Return a dense tensor over memory of a device that ``owner`` keeps, as does the tensor."""
+    """Return a dense tensor over device memory owned by ``owner``, which the tensor keeps alive."""
     return _registered().tensor_over(address, shape, dtype, device, owner)
 
 
@@ -137,7 +137,7 @@ def _registered() -> Any:
     if _extension is None:
         import torch  # noqa: F401  # its first import registers the device (torch_hook)
     if _extension is None:
-        load()  # says what is wrong, as a rule
+        load()  # usually raises the specific error
         raise UnsupportedError(
             "torch has no device 'npu' of onnxruntime_npu; a warning said why when torch was "
             "imported, and onnxruntime_npu.torch_device.register() says it again"

@@ -1,4 +1,4 @@
-"""The benchmarks' modules can be imported; nothing is timed here."""
+"""Makes the benchmark modules importable; nothing is timed here."""
 
 import sys
 from pathlib import Path

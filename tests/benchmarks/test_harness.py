@@ -1,4 +1,4 @@
-"""Engines in processes of their own, and models kept by what they were made from."""
+"""Engines in separate processes, and models cached by the digest of their sources."""
 
 import argparse
 import functools
@@ -13,7 +13,7 @@ import pytest
 
 
 class Sleeper:
-    """An engine that says how long it slept."""
+    """An engine that returns how long it slept."""
 
     def __init__(self, seconds):
         if seconds < 0:
@@ -30,7 +30,7 @@ class Sleeper:
 
 def comes_to_stand_still(engine):
     path = Path(f"/proc/{engine._process.pid}/stat")
-    for _ in range(1000):  # the signal takes its time on a busy machine
+    for _ in range(1000):  # the signal may be delayed on a busy machine
         if path.read_text().rsplit(")", 1)[1].split()[0] == "T":
             return True
         time.sleep(0.01)
@@ -39,7 +39,7 @@ def comes_to_stand_still(engine):
 
 @pytest.fixture
 def sleeper_module(monkeypatch):
-    """The server imports this file by its name."""
+    """Makes this file importable by name for the server process."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
 
 
@@ -47,7 +47,7 @@ def sleeper(seconds):
     return functools.partial(Sleeper, seconds)
 
 
-def test_an_engine_stands_still_while_it_is_not_its_turn(sleeper_module):
+def test_engine_process_is_stopped_between_calls(sleeper_module):
     engine = harness.Engine("sleeper", sleeper(0.01))
     assert comes_to_stand_still(engine)
     assert engine.call("run") == 0.01
@@ -56,12 +56,12 @@ def test_an_engine_stands_still_while_it_is_not_its_turn(sleeper_module):
     assert engine._process.returncode == 0
 
 
-def test_an_engine_that_does_not_start_says_why(sleeper_module):
+def test_engine_start_failure_reports_cause(sleeper_module):
     with pytest.raises(harness.EngineFailed, match=r"asleep already"):
         harness.Engine("sleeper", sleeper(-1))
 
 
-def test_a_missing_peer_is_named_and_the_rest_is_measured(sleeper_module, tmp_path, capsys):
+def test_missing_peer_is_reported_and_others_are_measured(sleeper_module, tmp_path, capsys):
     arguments = argparse.Namespace(only="short", rounds=2, out=tmp_path)
     specs = {
         "npu": harness.Spec(sleeper(0.01), ours=True),
@@ -76,7 +76,7 @@ def test_a_missing_peer_is_named_and_the_rest_is_measured(sleeper_module, tmp_pa
     assert "| short nap | calls/s | 100 (100) | 50 (50) | 2.00 (2.00) |" in capsys.readouterr().out
 
 
-def test_engines_that_disagree_are_not_timed(sleeper_module, capsys):
+def test_engines_with_different_results_are_not_timed(sleeper_module, capsys):
     engines = [harness.Engine(f"{s} s", sleeper(s)) for s in (0.0, 1e-3)]
     # The norm of 4 x 0.001 over that of (0, 1, 2, 3): 5.3e-4.
     harness.compare(engines, "ramp", [(4,)], 6e-4)
@@ -87,7 +87,7 @@ def test_engines_that_disagree_are_not_timed(sleeper_module, capsys):
         engine.close()
 
 
-def test_models_are_made_again_when_what_they_come_from_changes(tmp_path):
+def test_models_are_rebuilt_when_their_sources_change(tmp_path):
     made = []
 
     def make(name):
@@ -101,7 +101,7 @@ def test_models_are_made_again_when_what_they_come_from_changes(tmp_path):
     assert [folder.name for folder in (tmp_path / "models").iterdir()] == [changed]
 
 
-def test_a_digest_sees_the_content_of_files(tmp_path):
+def test_digest_depends_on_file_content(tmp_path):
     path = tmp_path / "exporter.py"
     path.write_text("one")
     before = models.digest("options", files=[path])
@@ -109,9 +109,9 @@ def test_a_digest_sees_the_content_of_files(tmp_path):
     assert models.digest("options", files=[path]) != before
 
 
-def test_compared_logits_are_those_of_each_step():
+def test_logits_are_copied_at_each_step():
     class SameBuffer(llm_engines.LanguageModel):
-        """Gives one array again and again, as onnxruntime does with a bound output."""
+        """Returns the same array every time, as onnxruntime does for a bound output."""
 
         vocabulary = 50
 

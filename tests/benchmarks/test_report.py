@@ -1,4 +1,4 @@
-"""What the report says of parts of a model beside their targets."""
+"""The report's sections and targets."""
 
 import report
 import results
@@ -27,19 +27,19 @@ PRODUCTS = run_of(
 )
 
 
-def test_products_are_compared_with_the_best_peer_of_each_shape():
+def test_matmul_is_compared_with_best_peer_per_shape():
     lines = report.part_targets("matmul", PRODUCTS, amx=True).splitlines()
     assert lines[2] == "| bfloat16 M=128 | 1.50 | 1.12 | ≥ 1.3, 1.1 | met (+2%) |"
     assert lines[3] == "| bfloat16 M=512 | 1.25 | 1.25 | ≥ 1.3, 1.1 | **missed by 4%** |"
     assert len(lines) == 4
 
 
-def test_without_tile_registers_products_are_to_equal_the_best_peer():
+def test_matmul_target_without_amx_is_parity_with_best_peer():
     lines = report.part_targets("matmul", PRODUCTS, amx=False).splitlines()
     assert lines[3] == "| bfloat16 M=512 | 1.25 | 1.25 | ≥ 1.0, 1.0 | met (+25%) |"
 
 
-def test_attention_has_a_target_for_prefill_in_bfloat16_alone():
+def test_attention_target_applies_to_bfloat16_prefill_only():
     took = {
         "bfloat16 prefill 512": (1.0, 3.0, 4.0),
         "bfloat16 decode over 1k": (1.0, 3.0, 4.0),
@@ -50,9 +50,7 @@ def test_attention_has_a_target_for_prefill_in_bfloat16_alone():
     assert report.part_targets("attention", float32, amx=False) == ""
 
 
-def test_results_with_fewer_instructions_have_a_part_and_a_target_of_their_own(
-    tmp_path, monkeypatch
-):
+def test_lower_isa_results_have_their_own_section_and_target(tmp_path, monkeypatch):
     machine = {
         "date": "today", "cpu": "a CPU", "threads": 2, "memory_gib": 24, "isa": "amx",
         "features": ["amx_bf16"], "system": "a system", "onnxruntime": "1.31",
@@ -68,11 +66,11 @@ def test_results_with_fewer_instructions_have_a_part_and_a_target_of_their_own(
     assert "≥ 1.3, 1.1" not in limited
 
 
-def test_the_performance_page_is_made_of_the_reports():
+def test_performance_page_is_generated_from_reports():
     assert summary.DOCS.read_text() == summary.docs(), "run: python benchmarks/llm.py --write-docs"
 
 
-def test_the_summary_marks_the_ratios_below_their_target(tmp_path):
+def test_summary_marks_ratios_below_target(tmp_path):
     took = {
         "M bfloat16 prefill 128": (1.0, 2.5, 4.0),
         "M bfloat16 decode @128": (1.0, 1.2, 4.0),
@@ -82,7 +80,7 @@ def test_the_summary_marks_the_ratios_below_their_target(tmp_path):
     assert line == "| M, bfloat16 | 2.50 | - | - | **1.20** | - | - | ≥ 2.0, ≥ 1.3 |"
 
 
-def test_a_fused_call_may_cost_little_more_than_torchs_add():
+def test_fused_call_overhead_is_bounded_by_torch_add():
     run = run_of({"float32 npu_silu": (1.0, 0.7, 0.9), "float32 npu_gelu": (1.0, 1.54, 1.6)})
     assert report.part_targets("calls", run, amx=False).splitlines()[2:] == [
         "| float32 npu_silu | 0.70 | 0.70 | ≥ 0.77, 0.77 | **missed by 9%** |",

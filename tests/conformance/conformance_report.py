@@ -1,4 +1,4 @@
-"""What a run shows: the table for the terminal, the report of every file, docs/conformance.md."""
+"""Reports of a run: the table for the terminal, the report of every file, docs/conformance.md."""
 
 import collections
 import re
@@ -14,7 +14,7 @@ BAR = 0.9
 
 @dataclass
 class Row:
-    """One test: how it ended, and why it does not count, if so."""
+    """One test: its outcome, and why it does not count, if so."""
 
     suite: str
     file: str
@@ -42,7 +42,7 @@ def judge(runs, names=None):
 
 
 def not_counted(files, names=None):
-    """By (suite, file), the tests of files of whose tests none counts: skipped, as not run."""
+    """Tests by (suite, file) of files without a counted test, marked as skipped."""
     names = names or Names.of_this_build()
     sources = {(suite, path.name): TestFile(path, names) for suite, path in files}
     return {
@@ -94,7 +94,7 @@ def text(rows):
 
 
 def summary(rows):
-    """docs/conformance.md: a screenful."""
+    """The text of docs/conformance.md."""
     from onnxruntime_npu.npu.api_table import ROWS
     from onnxruntime_npu.ops import torch_names
 
@@ -165,7 +165,7 @@ def _suite_line(suite, rows):
 
 
 def _cell(reason):
-    """A reason as the cell of a table: no bars, no addresses or paths of one machine."""
+    """A reason as a table cell: without bars, addresses and machine-specific paths."""
     reason = re.sub(r"0x[0-9a-f]{6,}", "0x…", reason)
     reason = re.sub(r"(?:/[\w.+-]+){2,}/", "…/", reason)
     return reason.replace("|", "\\|").replace("<", "&lt;")
@@ -175,24 +175,23 @@ _REASONS_SHOWN = 15
 
 _HEAD = """# Conformance
 
-Written by `make conformance PATH=…` with `--write-docs` (`tests/conformance/run.py`), with [every
-file and every failing test](../tests/conformance/report.md) beside it: the public test suites of
-op-plugin (`test/test_custom_ops`, `test/test_base_ops`) and of the pytorch adapter (`test/npu`,
-`test/custom_ops`, `test/allocator`, `test/test_npu*.py`), unmodified, with
+Written by `make conformance PATH=…` with `--write-docs` (`tests/conformance/run.py`); [the
+report](../tests/conformance/report.md) lists every file and every failing test. The public suites
+of op-plugin (`test/test_custom_ops`, `test/test_base_ops`) and of the pytorch adapter (`test/npu`,
+`test/custom_ops`, `test/allocator`, `test/test_npu*.py`) run unmodified, with
 `onnxruntime_npu.install_as_torch_npu()` and two logical devices, each with a quarter of the
 machine's memory. The suites are not part of this repository; the helpers that they import as
-`torch_npu.testing` are ours, in `tests/conformance/torch_npu_testing/`.
+`torch_npu.testing` are in `tests/conformance/torch_npu_testing/`.
 
-A test counts if it uses only what is built by now and plain torch. The rule is mechanical
+A test counts if it uses only implemented functions and plain torch. The rule is mechanical
 (`tests/conformance/eligibility.py`): every name of `torch_npu`, `torch.npu`, `torch.ops.npu` in the
-test's source and in what it refers to in its file must be one of the {operators} operators or begin
-with one of the {rows} rows of the device API; CUDA, collectives, inductor, torchair, C++ extensions
-and modules that are not installed do not count. Skipped tests do not count either:
-`SupportedDevices` skips what is not for the product `Ascend910B`, which the run sets by
-`ORT_NPU_DEVICE_NAME`. Tests of events between processes count and pass as they do on an Ascend
-driver without them: they find `Event(interprocess=True)` refused. An event orders work on memory,
-and memory of the host NPU belongs to one process; so there is nothing between two that it could
-order.
+test's source and in the definitions that it uses in its file must be one of the {operators}
+operators or begin with one of the {rows} rows of the device API; CUDA, collectives, inductor,
+torchair, C++ extensions and modules that are not installed do not count. Skipped tests do not count
+either: `SupportedDevices` skips tests for products other than `Ascend910B`, which the run sets by
+`ORT_NPU_DEVICE_NAME`. Tests of events between processes count and pass as on an Ascend driver
+without such events: `Event(interprocess=True)` is refused. An event orders work on memory, and
+memory of the host NPU belongs to one process, so an event between processes has nothing to order.
 
 **Of the tests that count, passed: {verdict}.**
 """

@@ -1,14 +1,14 @@
-"""Which tests of the suites count: those that use only what is built by now and plain torch.
+"""Which tests of the suites count: those that use only implemented functions and plain torch.
 
 The rule is mechanical. A test uses the names in its own source and, transitively, in what it
-refers to in its file: its class's helper methods and fixtures, its bases, functions, decorators,
+references in its file: its class's helper methods and fixtures, its bases, functions, decorators,
 constants. Of these names
 
 - ``torch_npu.x``, ``torch.ops.npu.x`` and methods ``tensor.npu_x()`` must be operators of
   ``op_table()``, or names of the device API's table that belong to ``torch_npu`` itself;
 - ``torch.npu.x.y`` and ``torch_npu.npu.x.y`` must begin with a row of the device API's table,
   ``torch_npu.utils.x`` likewise;
-- everything else of torch is plain, but for the packages in FOREIGN;
+- everything else of torch is plain, except the packages in FOREIGN;
 - a module that the file imports, and that is not installed or not built, makes all its tests
   ineligible, and what the file does at import counts for all.
 """
@@ -18,7 +18,7 @@ import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# What is no aten operator and no name of the catalogue.
+# Packages that are neither aten operators nor in the tables.
 FOREIGN = {
     "torch.cuda": "CUDA",
     "torch.testing._internal.common_cuda": "CUDA",
@@ -28,7 +28,7 @@ FOREIGN = {
     "torch.utils.cpp_extension": "a C++ extension against torch_npu's headers",
     "torchair": "torchair",
 }
-# Names that the issue asks for beside the tables' rows, and the helpers of this folder.
+# Names that are required in addition to the tables' rows, and the helpers of this folder.
 _BESIDE = {
     "torch_npu.testing",
     "torch_npu.utils.collect_env",
@@ -57,7 +57,7 @@ _FIXTURES = ("setUp", "tearDown", "setUpClass", "tearDownClass")
 
 @dataclass
 class Names:
-    """Names that are built, as ``torch_npu.…``."""
+    """Implemented names, as ``torch_npu.…``."""
 
     built: set[str]
 
@@ -71,7 +71,7 @@ class Names:
         return cls(operators | {f"torch_npu.{row.name}" for row in ROWS} | _BESIDE)
 
     def lacks(self, name):
-        """Whether no beginning of a dotted name is built; a bare module name is no use of it."""
+        """Whether no prefix of a dotted name is implemented; a bare module name is not a use."""
         parts = name.split(".")
         if any(built.startswith(f"{name}.") for built in self.built):
             return False
@@ -200,7 +200,7 @@ class TestFile:
             scope.dotted.add(".".join([self._aliases[value.id], *parts]))
         else:
             if isinstance(value, ast.Name):
-                scope.refers.add(f"{value.id}.{parts[0]}")  # a method, if it names a class
+                scope.refers.add(f"{value.id}.{parts[0]}")  # a method if the name is a class
             if node.attr.startswith("npu_"):
                 scope.dotted.add(f"torch_npu.{node.attr}")
 

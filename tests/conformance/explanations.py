@@ -3,70 +3,77 @@
 import re
 
 _EXPLANATIONS = (
-    (r"empty_quantized|uantize", "The host NPU has no quantized tensors of torch."),
+    (r"empty_quantized|uantize", "The host NPU does not support torch's quantized tensors."),
     (
         r"exponential_no_zero",
-        "Draws 50 thousand million numbers; a core makes 0.12 thousand million a second.",
+        "Draws 5e10 random numbers; a core generates 1.2e8 per second.",
     ),
     (
         r"test_glu",
-        "Makes 1.1 thousand million numbers in NumPy's float64, 9 GB, for one of its cases.",
+        "One of its cases creates 1.1e9 float64 elements in NumPy, 9 GB.",
     ),
     (
         r"hangs: stopped",
-        "The suite's own sizes, on the CPU's side too, take longer than the limit on two cores.",
+        "The suite's sizes take longer than the limit on two cores, on the CPU side too.",
     ),
-    (r"not reached within", "The file's tests before it used up the file's time."),
+    (r"not reached within", "Earlier tests of the file used up its time."),
     (
         r"IndexError: Dimension out of range",
-        "torch raises IndexError on every device; the suite wants RuntimeError.",
+        "torch raises IndexError on every device; the suite expects RuntimeError.",
     ),
-    (r"Mismatched Tensor types in NNPack", "NNPACK is a library of the CPU; so is its operator."),
+    (
+        r"Mismatched Tensor types in NNPack",
+        "NNPACK is a CPU library, and its operator is CPU-only.",
+    ),
     (
         r"parse(_csr|_coo|npu|_grad|_gather)|test_unsupport_api",
         "The host NPU has no sparse tensors.",
     ),
     (
         r"mat1 and mat2 must have the same dtype",
-        "A float16 input beside float32 weights: torch refuses it on every device.",
+        "A float16 input with float32 weights: torch refuses it on every device.",
     ),
     (
         r"addmv input tensors must have the same dtype",
-        "Products of two types are refused, as by torch.",
+        "Matmul of two dtypes is refused, as in torch.",
     ),
     (
         r"linalg\.\w+: Low precision",
         "torch's linear algebra refuses 16-bit floats on every device.",
     ),
-    (r"renorm: non-positive-norm", "torch's own kernel refuses what Ascend's takes."),
+    (r"renorm: non-positive-norm", "torch's kernel refuses arguments that Ascend's accepts."),
     (
         r"pack_padded|pad_packed",
-        "Ascend keeps padding, or words it so; torch's own kernel does not.",
+        "Ascend keeps padding, or has another message; torch's kernel does not.",
     ),
-    (r"test_viewcopy", "Looks for operators by Ascend's names in a profile."),
-    (r"test_errcode|ERR\d|CheckShape failed", "Wants Ascend's error codes in the message."),
+    (r"test_viewcopy", "Looks for Ascend's operator names in a profile."),
+    (r"test_errcode|ERR\d|CheckShape failed", "Expects Ascend's error codes in the message."),
     (r"test_ld_preload", "Intercepts functions of Ascend's runtime."),
     (
         r"test_option|ACL_OP_INIT_MODE",
-        "Configures Ascend's runtime by its own files and variables.",
+        "Configures Ascend's runtime by its files and variables.",
     ),
     (r"test_sanitizer.*NPU\w+\.cpp", "Reads sources of the pytorch adapter."),
     (
         r"update_stream_globally_unique",
-        "Looks at a stream of torch_npu's own dispatch mode, which a graph here does not have.",
+        "Uses a stream of torch_npu's dispatch mode, which a graph does not have here.",
     ),
     (
         r"rng_after_failed_capture",
-        "What a capture refuses spoils it, as on CUDA; the suite wants it to go on after a wait.",
+        "A refused call invalidates the capture, as on CUDA; the suite expects it to "
+        "continue after a wait.",
     ),
-    (r"test_streams_multi_gpu_eq", "Asks a stream for `cuda_stream`, which torch_npu's lacks too."),
-    (r"test_streams_priority", "Wants priorities of streams; torch_npu refuses them, too."),
-    (r"npu' has no attribute 'comm'", "torch_npu has no `npu.comm`, either."),
+    (
+        r"test_streams_multi_gpu_eq",
+        "Reads `cuda_stream` of a stream, which torch_npu's streams lack, too.",
+    ),
+    (r"test_streams_priority", "Requires stream priorities, which torch_npu refuses, too."),
+    (r"npu' has no attribute 'comm'", "torch_npu has no `npu.comm` either."),
     (
         r"leak_detection|compiled with CUDA|CUDA must be available",
-        "Wants torch's build for CUDA.",
+        "Requires a CUDA build of torch.",
     ),
-    (r"get_soc_version|test_allocator_envs", "Requests are not padded by Ascend's 32 bytes."),
+    (r"get_soc_version|test_allocator_envs", "Requests are not padded by 32 bytes as on Ascend."),
     (r"numpy.*trapz", "Calls a function that NumPy 2 removed."),
     (r"Can't pickle local object", "Starts a process with a function that cannot be pickled."),
     (r"jit_script", "TorchScript does not compile the Python functions of the operators."),
@@ -74,77 +81,77 @@ _EXPLANATIONS = (
         r"test_public_bindings",
         "Imports every module of torch, some of which this build of torch lacks.",
     ),
-    (r"test_storage\.py", "Wants float64 storages that hold float32, as on Ascend."),
-    (r"test_serialization", "Wants Ascend's private formats, or its own error, in a saved file."),
-    (r"normal_ expects a floating", "`torch.randn` has no integers; the adapter takes it so."),
-    (r"hardsigmoid_cpu", "torch has no hardsigmoid of integers."),
-    (r"test_one_hot", "Wants int32 for int32; torch's one_hot gives int64."),
-    (r"test_index_put_different_device", "Values on the CPU are refused, as by torch."),
-    (r"infer_save_tensors", "torch's meta function says that evaluation saves no statistics."),
+    (r"test_storage\.py", "Expects float64 storages that hold float32, as on Ascend."),
+    (r"test_serialization", "Expects Ascend's private formats, or its error, in a saved file."),
+    (r"normal_ expects a floating", "`torch.randn` does not support integers; the adapter does."),
+    (r"hardsigmoid_cpu", "torch does not support hardsigmoid of integers."),
+    (r"test_one_hot", "Expects int32 for int32; torch's one_hot returns int64."),
+    (r"test_index_put_different_device", "Values on the CPU are refused, as in torch."),
+    (r"infer_save_tensors", "torch's meta function saves no statistics in evaluation."),
     (
         r"test_npu_format_cast|test_format_cast|resultValue",
-        "Formats are labels of a storage without padding; private ones have to be allowed.",
+        "Formats are labels of unpadded storages; private ones must be allowed first.",
     ),
-    (r"OutOfMemoryError.* GiB", "Wants more memory than the machine has."),
+    (r"OutOfMemoryError.* GiB", "Requires more memory than the machine has."),
     (
         r"max_split_size_less_than_large_segment",
-        "Wants an order of two sizes that the host's allocator does not need.",
+        "Expects an order of two sizes that the host's allocator does not require.",
     ),
     (r"torch_npu\._C", "Uses torch_npu._C."),
-    (r"TestNpu.test_contiguous", "Wants Ascend's refusal of layouts that work here."),
-    (r"ends its process", "The process was ended from outside, on a machine short of memory."),
+    (r"TestNpu.test_contiguous", "Expects Ascend's refusal of layouts that are supported here."),
+    (r"ends its process", "The process was killed on a machine short of memory."),
     (r"DataLoader worker", "Workers of a DataLoader ended on the loaded machine."),
     (
         r"MKL FFT|fft|stft",
-        "torch's CPU library computes transforms; it refuses or rounds this one.",
+        "Transforms run in torch's CPU library, which refuses or rounds this one.",
     ),
     (
         r"test_prompt_flash_attention",
-        "The baseline rounds scores of a thousand to float16, whole numbers, before their "
-        "exponential: it is 2.0 off the exact result, the operator 0.002.",
+        "The baseline rounds scores near 1000 to float16 before the exponential: it is "
+        "2.0 off the exact result, the operator 0.002.",
     ),
     (
         r"cdis_backward_inf",
-        "The baseline seeks the greatest difference by its rounding to float16 and does not find "
-        "it; the operator's gradient equals that in float64.",
+        "The baseline searches the max difference by its float16 value and misses it; "
+        "the operator's gradient equals float64's.",
     ),
     (
         r"hamming|hann_window|test_rsub",
-        "torch's CPU kernel rounds a number that is added to float16 first; the device, as CUDA, "
-        "keeps it in float32.",
+        "torch's CPU kernel rounds an added scalar to float16 first; the device, like "
+        "CUDA, keeps float32.",
     ),
     (
         r"test_foreach_(add|sub)",
-        "The baseline is float16 arithmetic step by step; torch's own kernels, and the device's, "
+        "The baseline rounds to float16 at each step; torch's kernels, and the device's, "
         "round once.",
     ),
     (
         r"grid_sampler_2d_backward",
-        "A gradient of near 0 among others of 12000: the CPU's float32 is off float64 by 0.013 "
-        "there, the device's by 0.021.",
+        "A gradient near 0 among others of 12000: the CPU's float32 differs from float64 "
+        "by 0.013, the device's by 0.021.",
     ),
     (
         r"test_index_put_shape_format_fp16",
-        "Two additions to one element round to float16 each; the baseline is float32.",
+        "Two additions to one element each round to float16; the baseline is float32.",
     ),
     (
         r"test_col2im_backward",
-        "The CPU adds windows up in float16, each sum rounded; the device's sums are rounded once.",
+        "The CPU sums windows in float16 and rounds each sum; the device rounds once.",
     ),
     (
         r"binary_cross_with_logits_backward",
-        "torch composes the gradient of operators that round to float16 each: the CPU's is the "
-        "same, bit by bit.",
+        "torch composes the gradient of operators that each round to float16: "
+        "bit-identical to the CPU.",
     ),
     (
         r"gather_stats_with_counts",
-        "The statistics of float16 are float32, as on CUDA; the suite wants float16.",
+        "The statistics of float16 are float32, as on CUDA; the suite expects float16.",
     ),
-    (r"does not match \"", "The error is raised, in other words."),
+    (r"does not match \"", "The error is raised with another message."),
 )
 
 
 def explanation(test: str, error: str) -> str:
-    """The sentence for a failed test; empty where its error has to speak for itself."""
+    """The sentence for a failed test; empty if no pattern matches."""
     text = f"{test}: {error}"
     return next((why for pattern, why in _EXPLANATIONS if re.search(pattern, text)), "")

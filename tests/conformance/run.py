@@ -1,4 +1,4 @@
-"""The public conformance suites as a client: ``make conformance PATH="op-plugin pytorch"``.
+"""Runs the public conformance suites: ``make conformance PATH="op-plugin pytorch"``.
 
 Runs the tests of checkouts of Ascend/op-plugin and Ascend/pytorch, unmodified, with
 ``install_as_torch_npu()``: each file in a process of its own with a time limit. Prints a line per
@@ -19,10 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-# The suites ask for the product by name and skip what it lacks, or what needs more devices.
+# The suites query the product by name and skip tests that it does not support.
 PRODUCT = "Ascend910B2"
 DEVICES = 2
-_FILES_BETWEEN_RESULTS = 50  # that are kept: what a run that is stopped leaves for --again
+_FILES_BETWEEN_RESULTS = 50  # an interrupted run leaves these results for --again
 
 
 def main(arguments=None):
@@ -83,7 +83,7 @@ def _options(arguments):
 
 
 def _prepare_environment():
-    """What every process of the run inherits."""
+    """The environment that every process of the run inherits."""
     paths = [str(HERE), str(HERE / "shim"), str(ROOT / "python")]
     sys.path[:0] = [paths[0], paths[2]]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
@@ -94,14 +94,14 @@ def _prepare_environment():
 
 
 def _chosen(paths, pattern):
-    """(suite, file) of the test files below ``paths`` of which ``suite/name`` matches."""
+    """(suite, file) of the test files below ``paths`` whose ``suite/name`` matches."""
     from suites import find_files
 
     return [f for f in find_files(paths) if re.search(pattern, f"{f[0]}/{f[1].name}")]
 
 
 def _device_memory():
-    """Bytes for each logical device: all of a job take half of what the machine has."""
+    """Bytes for each logical device: the devices of a job together take half of the memory."""
     have = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
         with contextlib.suppress(OSError, ValueError):
@@ -110,7 +110,7 @@ def _device_memory():
 
 
 def _passed_files(rows):
-    """Outcomes by (suite, file) of an earlier run's files in which no test that counts failed."""
+    """Outcomes by (suite, file) of an earlier run's files without a counted failure."""
     from suites import Outcome
 
     files, failed = {}, set()
@@ -124,7 +124,7 @@ def _passed_files(rows):
 
 
 def _run_all(runner, files, jobs, kept):
-    """The runs that ended so far, now and then, and last of all files."""
+    """Yields the completed runs from time to time, and those of all files at the end."""
     from suites import FileRun
     from tqdm import tqdm
 

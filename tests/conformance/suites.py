@@ -12,7 +12,7 @@ from pathlib import Path
 
 import worker
 
-# Folders below a checkout's ``test``, and files beside them: those about the device itself.
+# Folders below a checkout's ``test``, and files next to them that test the device itself.
 FOLDERS = ("test_custom_ops", "test_base_ops", "npu", "custom_ops", "allocator")
 FILES = "test_npu*.py"
 _SECONDS_TO_END = 10
@@ -20,7 +20,7 @@ _SECONDS_TO_END = 10
 
 @dataclass
 class Limits:
-    """Seconds that a test, and a file's tests together, may take."""
+    """Time limits in seconds, of a test and of all tests of a file."""
 
     test: float = 60
     file: float = 600
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass
 class Outcome:
-    """How one test ended: passed, failed or skipped, and why."""
+    """Outcome of a test: passed, failed or skipped, and why."""
 
     outcome: str
     reason: str = ""
@@ -60,9 +60,9 @@ def find_files(roots):
 
 
 class _Clock:
-    """Seconds in which this process ran: while it is stopped, its tests are too."""
+    """Seconds in which this process ran, without the time for which it was stopped."""
 
-    STEP = 1.0  # at most so far apart it has to be read
+    STEP = 1.0  # the longest permitted time between two readings
 
     def __init__(self):
         self._read, self._seconds = time.monotonic(), 0.0
@@ -85,7 +85,7 @@ class Runner:
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(self, suite, path):
-        """Runs a file; a test that ends its process, or hangs, fails, and the rest runs anew."""
+        """Runs a file; a test that ends its process or hangs fails, the rest runs anew."""
         run = FileRun(suite, path)
         log = self._logs / f"{suite.replace('/', '.')}.{path.stem}.log"
         log.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ class Runner:
         return run
 
     def _run_rest(self, run, log, clock):
-        """Runs tests without outcome in one process; True when another one has to go on."""
+        """Runs the tests without an outcome in one process; True if another has to continue."""
         report, theirs = self._context.Pipe(duplex=False)
         done = list(run.tests)
         arguments = (str(run.path), done, str(log), theirs)
@@ -112,7 +112,7 @@ class Runner:
         if not late:
             process.join(_SECONDS_TO_END)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it left behind, too
+            os.killpg(process.pid, signal.SIGKILL)  # including processes that it started
         process.join()
         if ended or state.finish_fixtures():
             return False
@@ -123,7 +123,7 @@ class Runner:
 
 
 class _State:
-    """What the reports of one process say."""
+    """The state that one process's reports describe."""
 
     def __init__(self, run, done, clock):
         self._run, self._done, self._clock = run, done, clock
@@ -155,7 +155,7 @@ class _State:
         return False
 
     def _close(self):
-        """Tests that did not run have the outcome of their class's fixture."""
+        """Gives tests that did not run the outcome of their class's fixture."""
         for test in self._collected:
             if test not in self._run.tests:
                 of = f".{test.partition('.')[0]})"
@@ -168,7 +168,7 @@ class _State:
         return bool(self._collected) and all(t in self._run.tests for t in self._collected)
 
     def end_early(self, late, exit_code, until):
-        """Blames the test that ran; True when there are others to go on with."""
+        """Fails the test that was running; True if others remain."""
         if late:
             seconds = self._clock() - self.started
             reason = f"hangs: stopped after {seconds:.0f} s"
@@ -188,7 +188,7 @@ class _State:
 
 
 def _lines(report, clock, deadline):
-    """Lines that come in before the deadline, which every line may move; None when it passes."""
+    """Yields lines until the deadline, which every line may move; None when it has passed."""
     pending = b""
     while True:
         left = max(deadline() - clock(), 0)

@@ -1,4 +1,4 @@
-"""The runner of the public suites, on a suite made here: each way in which a test can end."""
+"""The runner of the public suites, on a toy suite with every outcome a test can have."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def run(tmp_path_factory):
     return done, by_test, broken
 
 
-def test_every_end_of_a_test_is_told(run):
+def test_every_test_outcome_is_reported(run):
     done, rows, _ = run
     ends = {name.partition(".")[2]: (row["outcome"], row["reason"]) for name, row in rows.items()}
     assert ends.pop("test_hangs")[1].startswith("hangs: stopped after")
@@ -127,7 +127,7 @@ def test_every_end_of_a_test_is_told(run):
     }, done.stdout + done.stderr
 
 
-def test_what_is_not_built_does_not_count(run):
+def test_tests_of_missing_operators_are_not_counted(run):
     done, rows, broken = run
     reasons = {name: row["not_counted"] for name, row in rows.items() if row["not_counted"]}
     assert reasons == {
@@ -142,7 +142,7 @@ def test_what_is_not_built_does_not_count(run):
     assert "passed: 4 of 8 (50.0 %); the bar of 90% is not met" in done.stdout
 
 
-def test_what_a_file_does_at_import_counts_for_all_its_tests(tmp_path):
+def test_names_used_at_import_apply_to_all_tests_of_a_file(tmp_path):
     sys.path.insert(0, str(HERE))
     from eligibility import Names, TestFile
 
@@ -166,7 +166,7 @@ def test_what_a_file_does_at_import_counts_for_all_its_tests(tmp_path):
     assert "torch.npu.other is not built" in reason("VALUE = torch.npu.other()", "VALUE()")
 
 
-def test_a_method_named_by_its_class_is_used_and_the_classs_other_tests_are_not(tmp_path):
+def test_class_qualified_method_call_counts_only_that_method(tmp_path):
     sys.path.insert(0, str(HERE))
     from eligibility import Names, TestFile
 
@@ -189,7 +189,7 @@ class T(TestCase):
     assert tests == {"T.test_a": "torch_npu.npu_y is not built", "T.test_b": ""}
 
 
-def test_a_suites_folders_and_its_files_about_the_device_are_found_and_chosen(tmp_path):
+def test_suite_folders_and_device_files_are_discovered_and_selectable(tmp_path):
     sys.path.insert(0, str(HERE))
     from run import _chosen
 
@@ -207,7 +207,7 @@ def test_a_suites_folders_and_its_files_about_the_device_are_found_and_chosen(tm
     assert found(r"npu_d|test_a\.py$") == top | {"pytorch/test/npu/test_a.py"}
 
 
-def test_again_keeps_files_in_which_nothing_that_counts_failed():
+def test_rerun_skips_files_without_counted_failures():
     sys.path.insert(0, str(HERE))
     from run import _passed_files
 
@@ -219,7 +219,7 @@ def test_again_keeps_files_in_which_nothing_that_counts_failed():
     assert set(_passed_files([*rows, row("c", "skipped")])) == {("s", "b"), ("s", "c")}
 
 
-def test_files_of_which_nothing_counts_can_be_left_out(tmp_path):
+def test_files_without_counted_tests_can_be_excluded(tmp_path):
     sys.path.insert(0, str(HERE))
     import conformance_report
     from eligibility import Names
@@ -232,14 +232,14 @@ def test_files_of_which_nothing_counts_can_be_left_out(tmp_path):
     assert left_out["s", "test_a.py"]["T.test_a"].outcome == "skipped"
 
 
-def test_no_suites_is_a_mistake_of_the_user(tmp_path):
+def test_missing_suites_is_a_usage_error(tmp_path):
     command = [sys.executable, str(HERE / "run.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 2
     assert "expected checkouts" in done.stderr
 
 
-def test_path_on_makes_command_line_is_the_suites_only(tmp_path):
+def test_make_path_argument_does_not_change_environment_path(tmp_path):
     makefile = [f"--makefile={ROOT / 'Makefile'}", f"--directory={ROOT}", "--silent"]
     recipe = "--eval=show: ; @echo $(SUITES) && echo $$PATH"
     command = ["make", *makefile, f"PATH={tmp_path}", recipe, "show"]

@@ -24,11 +24,11 @@ for _module in ("numpy", "torch", "torch.testing", "onnxruntime", "hypothesis", 
 
 
 def run_file(path, done, log, report):
-    """Runs the tests of ``path`` but those in ``done``; ``report`` takes one JSON object a line."""
+    """Runs the tests of ``path`` not in ``done``; ``report`` takes one JSON object a line."""
     with open(log, "a") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    os.setsid()  # so that the parent can end whatever the tests start
+    os.setsid()  # so that the parent can end all processes of the tests
     faulthandler.enable()
     stream = os.fdopen(os.dup(report.fileno()), "w", buffering=1)
 
@@ -49,7 +49,7 @@ def run_file(path, done, log, report):
     sys.stdout.flush()
     sys.stderr.flush()
     stream.close()
-    os._exit(0)  # a suite's threads and exit handlers are not what is measured
+    os._exit(0)  # without a suite's threads and exit handlers
 
 
 def _become_a_script(path):
@@ -84,14 +84,14 @@ def _name(test):
 
 
 def _reason(error):
-    """The error in one line: its type and the first line that says something."""
+    """The error in one line: its type and the first line that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
     return text if len(text) <= 240 else text[:237] + "..."
 
 
 class _Reporter(unittest.TestResult):
-    """Says of each test when it starts and how it ended."""
+    """Reports the start and the outcome of each test."""
 
     def __init__(self, say):
         super().__init__()
@@ -132,6 +132,6 @@ class _Reporter(unittest.TestResult):
 
     def _failed(self, test, error):
         traceback.print_exception(*error)
-        if not isinstance(test, unittest.TestCase):  # setUpClass, setUpModule and their like
+        if not isinstance(test, unittest.TestCase):  # setUpClass, setUpModule and similar
             self._say(event="fixture", of=str(test), outcome="failed", reason=_reason(error[1]))
         self._outcome = ("failed", _reason(error[1]))

@@ -1,4 +1,4 @@
-"""Calls every row of the device API's table for real, and checks what the call did."""
+"""Calls every row of the device API's table and checks the effect."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from row_calls import CALLS, Context
 
 @pytest.fixture
 def torch_npu():
-    """The package with a torch that knows npu."""
+    """The package with torch imported and npu registered."""
     pytest.importorskip("torch")
     import onnxruntime_npu
     from onnxruntime_npu import torch_device
@@ -45,11 +45,11 @@ def test_row(row, context):
             owner = getattr(owner, part)
 
 
-def test_every_call_has_its_row():
+def test_every_device_function_has_a_row():
     assert set(CALLS) == {row.name for row in ROWS if row.supported}
 
 
-def test_the_document_is_generated_from_the_table():
+def test_document_matches_the_table():
     document = Path(__file__).resolve().parents[2] / "docs" / "device_api.md"
     assert document.read_text() == markdown(), (
         "run: python -m onnxruntime_npu.npu.api_table > docs/device_api.md"

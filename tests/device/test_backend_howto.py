@@ -16,7 +16,7 @@ _FILE = re.compile(r"^`([^`\n]+\.cc)`:\n\n```cpp\n(.*?)^```$", re.MULTILINE | re
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the page's file against libnpu_runtime.so, into a library to load."""
+    """Compile the page's file against libnpu_runtime.so into a shared library."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
@@ -33,7 +33,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-def test_the_example_is_found_by_name_and_blocks(run_python, example):
+def test_example_backend_is_selected_by_name_and_blocks(run_python, example):
     code, output = run_python(
         f"""
 import ctypes, os
@@ -48,7 +48,7 @@ assert npu.default_stream().query()
     assert code == 0, output
 
 
-def test_without_the_file_the_name_is_unknown(run_python):
+def test_backend_name_is_unknown_without_its_library(run_python):
     code, output = run_python(
         "from onnxruntime_npu import npu; npu.synchronize()", ORT_NPU_BACKEND="blocking_host"
     )

@@ -1,4 +1,4 @@
-"""docs/howto/device_api.md is true: its function, row and call work."""
+"""The function, row and call of docs/howto/device_api.md work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from row_calls import CALLS, Context, calls
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "device_api.md"
 
 
-def test_the_example_of_a_device_function_works(tmp_path, request, run_python, monkeypatch):
+def test_device_function_example_works(tmp_path, request, run_python, monkeypatch):
     function, row, call = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     module = dict(vars(memory))
     exec(function, module)

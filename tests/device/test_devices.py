@@ -21,7 +21,7 @@ def test_device_arguments():
     assert npu.current_device() == 0
 
 
-def test_invalid_device_ids_are_assertion_errors():
+def test_invalid_device_ids_raise_assertion_error():
     for function in (
         npu.get_device_name,
         npu.get_device_properties,
@@ -35,7 +35,7 @@ def test_invalid_device_ids_are_assertion_errors():
         npu.can_device_access_peer(0, 64)
 
 
-def test_several_devices_each_with_its_own_memory(run_python):
+def test_devices_have_separate_memory(run_python):
     code = """
 from onnxruntime_npu import npu
 assert npu.device_count() == 2
@@ -67,7 +67,7 @@ print("ok")
     assert run_python(code, **environment) == (0, "ok\n")
 
 
-def test_there_is_no_time_between_events_of_two_devices(run_python):
+def test_elapsed_time_across_devices_raises(run_python):
     code = """
 from onnxruntime_npu import npu
 events = [npu.Event(enable_timing=True) for _ in range(3)]
@@ -92,7 +92,7 @@ def test_visible_devices(run_python, visible, count):
     assert run_python(code, **environment) == (0, f"{count} {count > 0}\n")
 
 
-def test_a_forked_child_is_told_to_spawn(run_python):
+def test_forked_child_error_suggests_spawn(run_python):
     code = """
 import os
 from onnxruntime_npu import npu
@@ -121,7 +121,7 @@ def test_properties():
         p.colour  # noqa: B018
 
 
-def test_capability_is_none_with_a_warning(monkeypatch):
+def test_device_capability_is_none_and_warns(monkeypatch):
     with pytest.warns(UserWarning, match="isn't implemented"):
         assert npu.get_device_capability() is None
     monkeypatch.setenv("TORCH_NPU_DEVICE_CAPABILITY", "9.0")
@@ -144,7 +144,7 @@ def test_sync_debug_mode():
         npu.set_sync_debug_mode(0)
 
 
-def test_current_stream_is_the_threads_own():
+def test_current_stream_is_per_thread():
     stream = npu.Stream()
     with npu.stream(stream):
         assert npu.current_stream() == stream
@@ -162,7 +162,7 @@ def test_current_stream_is_the_threads_own():
     assert npu.current_stream() == stream
 
 
-def test_streams_are_equal_by_handle_and_found_again():
+def test_streams_compare_by_handle_and_are_reused():
     stream = npu.Stream()
     same = npu.Stream(stream_id=stream.stream_id, device_index=0, device_type=20)
     external = npu.ExternalStream(stream.npu_stream)
@@ -181,7 +181,7 @@ def test_streams_are_equal_by_handle_and_found_again():
         npu.Stream.priority_range()
 
 
-def test_streams_are_torch_streams_where_torch_is_loaded():
+def test_streams_are_torch_streams_when_torch_is_imported():
     torch = pytest.importorskip("torch")
     from onnxruntime_npu import torch_device
 
@@ -223,7 +223,7 @@ def test_events_order_streams_and_measure_time():
     npu.caching_allocator_delete(address)
 
 
-def test_sleep_is_work_of_the_current_stream():
+def test_sleep_runs_on_the_current_stream():
     start, end = npu.Event(enable_timing=True), npu.Event(enable_timing=True)
     with npu.stream(npu.Stream()):
         start.record()
@@ -235,7 +235,7 @@ def test_sleep_is_work_of_the_current_stream():
             npu._sleep(cycles)
 
 
-def test_an_event_for_several_processes_is_refused_when_it_is_made():
+def test_interprocess_event_is_refused_at_creation():
     for timing in (False, True):
         with pytest.raises(RuntimeError, match="expected interprocess=False, got True"):
             npu.Event(enable_timing=timing, interprocess=True)
@@ -258,9 +258,9 @@ def test_event_misuse():
         plain.ipc_handle()
 
 
-def test_external_event_pairs_one_record_with_one_wait():
+def test_external_event_record_releases_one_wait():
     event = npu.ExternalEvent()
-    event.wait(npu.Stream())  # may come before its record, which another stream makes
+    event.wait(npu.Stream())  # may run before its record, which is on another stream
     with pytest.raises(RuntimeError, match="single record"):
         event.wait()
     event.record()
@@ -277,10 +277,10 @@ def test_external_event_pairs_one_record_with_one_wait():
     npu.synchronize()
 
 
-def test_records_of_an_external_event_reach_waits_that_run_late():
+def test_external_event_record_releases_a_later_wait():
     event, late = npu.ExternalEvent(), npu.Stream()
     address = npu.caching_allocator_alloc(64 << 20)
-    _C.fill(0, address, 1, 64 << 20, late.npu_stream)  # keeps the waits back
+    _C.fill(0, address, 1, 64 << 20, late.npu_stream)  # delays the waits
     for _ in range(3):
         event.record()
         event.wait(late)
@@ -290,7 +290,7 @@ def test_records_of_an_external_event_reach_waits_that_run_late():
     npu.caching_allocator_delete(address)
 
 
-def test_a_sync_launch_stream_is_done_when_the_launch_returns():
+def test_sync_launch_stream_is_idle_after_each_launch():
     stream = npu.SyncLaunchStream()
     address = npu.caching_allocator_alloc(8 << 20)
     for _ in range(3):
@@ -301,7 +301,7 @@ def test_a_sync_launch_stream_is_done_when_the_launch_returns():
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_a_session_shares_the_runtime():
+def test_session_shares_the_runtime():
     import onnx
     import onnxruntime as ort
     from onnx import TensorProto, helper
@@ -327,7 +327,7 @@ def test_a_session_shares_the_runtime():
     assert npu.memory_allocated() < before + (4 << 20)
 
 
-def test_a_stopped_device_refuses_work_until_it_is_restarted():
+def test_stopped_device_refuses_work_until_restarted():
     address = npu.caching_allocator_alloc(64)
     assert npu.stop_device(0) == 0
     try:

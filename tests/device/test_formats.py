@@ -18,7 +18,7 @@ def formats():
     npu.config.allow_internal_format = False
 
 
-def test_a_format_is_a_label_of_the_storage(formats):
+def test_format_is_a_label_of_the_storage(formats):
     import torch
 
     x = torch.rand(4, 6).npu()
@@ -36,7 +36,7 @@ def test_a_format_is_a_label_of_the_storage(formats):
     assert formats.get_npu_format(formats.empty_with_format((2, 2), acl_format=29)) == 29
 
 
-def test_a_cast_to_private_format_has_a_gradient(formats):
+def test_cast_to_private_format_has_a_gradient(formats):
     import torch
 
     x = torch.rand(4, 6, device="npu", requires_grad=True)
@@ -54,7 +54,7 @@ def test_private_formats_are_kept_only_while_allowed(formats):
     assert formats.get_npu_format(cast) is formats.Format.ND
 
 
-def test_formats_refuse_what_they_do_not_know(formats):
+def test_unknown_formats_are_refused(formats):
     import torch
 
     with pytest.raises(RuntimeError, match="expected acl_format of"):

@@ -21,7 +21,7 @@ def read(address, count=8):
     return _C.copy_to_host(0, address, count)
 
 
-def test_capture_runs_nothing_and_replay_runs_it_each_time(memory):
+def test_capture_only_records_and_every_replay_runs(memory):
     g = npu.NPUGraph()
     stream = npu.Stream()
     with npu.graph(g, stream=stream):
@@ -43,7 +43,7 @@ def test_capture_runs_nothing_and_replay_runs_it_each_time(memory):
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_a_captures_memory_is_in_its_pool():
+def test_capture_allocates_from_its_pool():
     g = npu.NPUGraph()
     with npu.graph(g):
         inside = npu.caching_allocator_alloc(3 << 20)
@@ -65,7 +65,7 @@ def test_a_captures_memory_is_in_its_pool():
     gc.collect()
 
 
-def test_illegal_calls_raise_and_spoil_the_capture(memory):
+def test_illegal_calls_raise_and_invalidate_the_capture(memory):
     for illegal in (
         npu.synchronize,
         lambda: npu.current_stream().synchronize(),
@@ -108,7 +108,7 @@ def test_misuse():
         g.update([{}])
 
 
-def test_streams_fork_and_join_inside_a_capture(memory):
+def test_streams_fork_and_join_inside_capture(memory):
     g, other = npu.NPUGraph(), npu.Stream()
     with npu.graph(g):
         _C.fill(0, memory, 1, 8)
@@ -136,7 +136,7 @@ def test_debug_dump(memory, tmp_path):
     assert json.loads((tmp_path / "graph.aligned.json").read_text()) == facts
 
 
-def test_a_dump_is_there_although_its_second_form_fails(memory, tmp_path, monkeypatch):
+def test_debug_dump_is_written_even_if_trace_alignment_fails(memory, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space")
 
@@ -171,7 +171,7 @@ def test_task_groups_are_updated_between_replays(memory):
     assert read(memory) == b"\1\1\1\1\x09\x09\x09\x09"
 
 
-def test_a_graph_goes_without_waiting_for_other_streams(run_python):
+def test_destroying_a_graph_does_not_wait_for_other_streams(run_python):
     code = """
 import faulthandler
 faulthandler.dump_traceback_later(30, exit=True)
@@ -192,14 +192,14 @@ for way in ("reset", "del"):
     if way == "reset":
         g.reset()
     del g
-    gate.record(npu.default_stream())  # nobody else would let the stream go on
+    gate.record(npu.default_stream())  # no other thread unblocks the stream
     npu.synchronize()
 print("ok")
 """
     assert run_python(code) == (0, "ok\n")
 
 
-def test_a_graph_is_dropped_while_its_replay_runs(memory):
+def test_graph_can_be_destroyed_during_its_replay(memory):
     g, stream, gate = npu.NPUGraph(), npu.Stream(), npu.ExternalEvent()
     with npu.graph(g, stream=stream):
         inside = npu.caching_allocator_alloc(8)
@@ -220,7 +220,7 @@ def test_a_graph_is_dropped_while_its_replay_runs(memory):
     npu.caching_allocator_delete(later)
 
 
-def test_a_capture_covers_two_devices(run_python):
+def test_capture_spans_two_devices(run_python):
     code = """
 from onnxruntime_npu import _C, npu
 size = 1 << 18
@@ -255,7 +255,7 @@ print("ok")
     assert run_python(code, ORT_NPU_DEVICE_COUNT="2") == (0, "ok\n")
 
 
-def test_an_update_that_fails_changes_nothing(memory):
+def test_failed_update_changes_nothing(memory):
     g, stream = npu.NPUGraph(), npu.Stream()
     with npu.graph(g, stream=stream):
         npu.graph_task_group_begin(stream)

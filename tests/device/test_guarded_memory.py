@@ -1,4 +1,4 @@
-"""Device memory that host code may not touch: ORT_NPU_GUARD_MEMORY=1, and the null backend."""
+"""Device memory that host code must not touch: ORT_NPU_GUARD_MEMORY=1, and the null backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITE = "memset(address + 17, 1, 1)"
 
 @pytest.mark.parametrize("access", [READ, WRITE])
 @pytest.mark.parametrize("environment", [GUARDED, NULL], ids=["guarded", "null"])
-def test_a_host_access_dies_and_says_which(run_python, environment, access):
+def test_host_access_crashes_and_reports_the_address(run_python, environment, access):
     code, output = run_python(TOUCH.format(access=access), **environment)
     assert code == -signal.SIGSEGV, output
     address = int(re.search("address (0x[0-9a-f]+)", output)[1], 16) + 17
@@ -33,7 +33,7 @@ def test_a_host_access_dies_and_says_which(run_python, environment, access):
     assert "alive" not in output
 
 
-def test_the_programs_own_handler_still_gets_the_fault(run_python):
+def test_user_signal_handler_still_receives_the_fault(run_python):
     code, output = run_python(
         "import faulthandler; faulthandler.enable()\n" + TOUCH.format(access=READ), **GUARDED
     )
@@ -41,7 +41,7 @@ def test_the_programs_own_handler_still_gets_the_fault(run_python):
     assert output.index("[device memory]") < output.index("Fatal Python error: Segmentation fault")
 
 
-def test_without_the_guard_host_code_reaches_device_memory(run_python):
+def test_host_can_read_device_memory_without_the_guard(run_python):
     code, output = run_python(TOUCH.format(access=READ), ORT_NPU_GUARD_MEMORY="0")
     assert code == 0 and "alive" in output, output
 
@@ -69,12 +69,12 @@ npu.synchronize()
 """
 
 
-def test_a_session_runs_in_guarded_memory(run_python):
+def test_session_runs_with_guarded_memory(run_python):
     code, output = run_python(SESSION.replace("EXPECTED", "np.maximum(x @ weights, 0)"), **GUARDED)
     assert code == 0, output
 
 
-def test_a_session_runs_on_the_null_backend_and_computes_nothing(run_python):
+def test_session_on_null_backend_computes_nothing(run_python):
     code, output = run_python(SESSION.replace("EXPECTED", "np.zeros_like(y)"), **NULL)
     assert code == 0, output
 
@@ -102,7 +102,7 @@ assert npu.memory_reserved() == 0
 """
 
 
-def test_memory_streams_and_events_of_the_null_backend(run_python):
+def test_null_backend_memory_streams_and_events(run_python):
     code, output = run_python(DEVICE, **NULL)
     assert code == 0, output
 
@@ -128,14 +128,14 @@ print(tuple(z.shape), float(z.cpu().sum()))
     [(GUARDED, "(3, 6) 2277.0"), (NULL, "(3, 6) 0.0")],
     ids=["guarded", "null"],
 )
-def test_tensors_and_graphs(run_python, environment, printed):
+def test_torch_tensors_and_graphs(run_python, environment, printed):
     pytest.importorskip("torch")
     code, output = run_python(TORCH, **environment)
     assert code == 0 and printed in output, output
 
 
 @pytest.mark.parametrize("value", ["ascend", "HOST", "host,null"])
-def test_an_unknown_backend_is_refused_by_name(run_python, value):
+def test_unknown_backend_is_refused_by_name(run_python, value):
     code, output = run_python(
         "from onnxruntime_npu import npu; npu.synchronize()", ORT_NPU_BACKEND=value
     )

@@ -59,7 +59,7 @@ def test_memory_stats_has_exactly_the_keys_of_torch_npu():
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_counters_follow_a_block(block):
+def test_counters_follow_allocation_and_free(block):
     before = npu.memory_allocated()
     npu.reset_peak_memory_stats()
     address = block(3000)
@@ -75,14 +75,14 @@ def test_counters_follow_a_block(block):
     assert npu.memory_stats()["allocation.all.freed"] == 0
 
 
-def test_memory_is_written_and_read_in_stream_order(block):
+def test_copies_run_in_stream_order(block):
     address = block(64)
     _C.copy_from_host(0, address, bytes(range(64)))
     _C.fill(0, address + 8, 7, 8)
     assert _C.copy_to_host(0, address, 64) == bytes(range(8)) + b"\7" * 8 + bytes(range(16, 64))
 
 
-def test_raw_copies_stay_inside_one_block(block):
+def test_raw_copies_are_bounded_by_one_block(block):
     address = block(512)
     for bad in (address + 1, address - 1, 64):
         with pytest.raises(RuntimeError, match="inside one live block"):
@@ -92,7 +92,7 @@ def test_raw_copies_stay_inside_one_block(block):
         _C.copy_to_host(0, address, 8)
 
 
-def test_a_foreign_pointer_is_refused(block):
+def test_foreign_pointer_is_refused(block):
     address = block(4096)
     local = ctypes.create_string_buffer(64)
     for bad in (ctypes.addressof(local), address + 64, 1, 2**63):
@@ -118,7 +118,7 @@ def test_bad_arguments_of_caching_allocator_alloc():
         npu.caching_allocator_alloc(8, device="cuda:0")
 
 
-def test_out_of_memory_says_what_there_is_and_the_device_goes_on(block):
+def test_out_of_memory_reports_usage_and_device_stays_usable(block):
     before = npu.memory_stats()["num_ooms"]
     with pytest.raises(
         RuntimeError, match=r"NPU out of memory. Tried to allocate 1.00 PiB"
@@ -129,7 +129,7 @@ def test_out_of_memory_says_what_there_is_and_the_device_goes_on(block):
     block(1024)
 
 
-def test_out_of_memory_is_torchs_own_error_where_torch_is_loaded(run_python):
+def test_out_of_memory_is_torch_error_when_torch_is_imported(run_python):
     pytest.importorskip("torch")
     code = """
 import torch
@@ -211,7 +211,7 @@ def test_snapshot_history_and_dump(block, tmp_path):
         npu._record_memory_history("some")
 
 
-def test_looking_an_address_up_writes_nothing_into_the_history(block):
+def test_address_lookup_is_not_recorded_in_history(block):
     address = block(4000)
     _C.record_memory_history(0, 100, False)
     try:
@@ -247,7 +247,7 @@ print(stats["reserved_bytes.all.peak"], stats["allocation.all.allocated"], stats
 """
 
 
-def test_statistics_and_limits_hold_without_caching(run_python):
+def test_statistics_and_limits_without_caching(run_python):
     assert run_python(UNCACHED, PYTORCH_NO_NPU_MEMORY_CACHING="1") == (0, "0 0 0\n")
 
 
@@ -269,14 +269,14 @@ def test_memory_summary(block):
     [("memory_cached", "memory_reserved"), ("max_memory_cached", "max_memory_reserved")],
 )
 @pytest.mark.usefixtures("still_memory")
-def test_old_names_warn(old, new):
+def test_deprecated_names_warn(old, new):
     with pytest.warns(DeprecationWarning, match=new):
         assert getattr(npu, old)() == getattr(npu, new)()
 
 
 @pytest.mark.parametrize("old", ["reset_max_memory_allocated", "reset_max_memory_cached"])
 @pytest.mark.usefixtures("still_memory")
-def test_old_resets_warn_and_reset_every_peak(old, block):
+def test_deprecated_resets_warn_and_reset_every_peak(old, block):
     npu.caching_allocator_delete(block(30 << 20))
     with pytest.warns(DeprecationWarning, match="reset_peak_memory_stats"):
         getattr(npu, old)()
@@ -284,7 +284,7 @@ def test_old_resets_warn_and_reset_every_peak(old, block):
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_a_memory_pool_keeps_its_blocks_apart(block):
+def test_memory_pool_blocks_are_separate(block):
     pool = npu.MemPool()
     assert pool.use_count() == 1
     with npu.use_mem_pool(pool):
@@ -303,7 +303,7 @@ def test_a_memory_pool_keeps_its_blocks_apart(block):
     assert npu.memory_snapshot(pool_id) == []
 
 
-def test_malformed_configuration_is_a_value_error_that_helps(run_python):
+def test_malformed_configuration_raises_helpful_value_error(run_python):
     code = "import onnxruntime_npu.npu as npu; npu.caching_allocator_alloc(8)"
     status, output = run_python(code, PYTORCH_NPU_ALLOC_CONF="max_split_size_mb:banana")
     assert status == 1
@@ -378,13 +378,13 @@ print(npu.memory_reserved() >> 20)
 """
 
 
-def test_allocator_settings_of_the_environment_count_until_the_first_allocation(run_python):
+def test_allocator_environment_is_read_until_first_allocation(run_python):
     assert run_python(LATE.format(conf="large_segment_size_mb:64")) == (0, "64\n")
     code, output = run_python(LATE.format(conf="no_such_key:1"))
     assert code == 1 and "unknown key 'no_such_key'" in output
 
 
-def test_hooks_of_a_pluggable_allocator(tmp_path, run_python):
+def test_pluggable_allocator_hooks(tmp_path, run_python):
     calls = {
         "init": "int n",
         "reset": "",

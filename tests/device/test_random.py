@@ -18,7 +18,7 @@ def as_list(state):
     return [int(x) for x in state]
 
 
-def test_a_generator_is_moved_to_a_position():
+def test_generator_offset_can_be_set():
     npu.manual_seed(11)
     npu._set_rng_state_offset(100)
     assert npu._get_rng_state_offset() == 100 and npu.initial_seed() == 11
@@ -26,7 +26,7 @@ def test_a_generator_is_moved_to_a_position():
     assert npu._get_rng_state_offset() == 0
 
 
-def test_a_seed_resets_the_position_and_is_read_back():
+def test_seeding_resets_the_offset_and_seed_is_readable():
     npu.manual_seed(1234)
     assert npu.initial_seed() == 1234
     state = as_list(npu.get_rng_state())
@@ -41,7 +41,7 @@ def test_a_seed_resets_the_position_and_is_read_back():
             npu.manual_seed(bad)
 
 
-def test_states_are_restored_and_copied():
+def test_states_can_be_restored_and_copied():
     npu.manual_seed(5)
     saved = npu.get_rng_state("npu:0")
     npu.seed()
@@ -57,7 +57,7 @@ def test_states_are_restored_and_copied():
     assert as_list(npu.get_rng_state()) == as_list(states[0])
 
 
-def test_a_wrong_state_is_refused():
+def test_wrong_state_is_refused():
     with pytest.raises((TypeError, RuntimeError)):
         npu.set_rng_state(np.zeros(16, dtype=np.float32))
     with pytest.raises(RuntimeError, match="16"):
@@ -66,7 +66,7 @@ def test_a_wrong_state_is_refused():
         npu.get_rng_state(99)
 
 
-def test_devices_have_generators_of_their_own(run_python):
+def test_each_device_has_its_own_generator(run_python):
     code = """
 from onnxruntime_npu import npu
 with npu.device(1):

@@ -1,4 +1,4 @@
-"""``install_as_torch_npu()`` and the thin names that scripts of torch_npu use beside operators."""
+"""``install_as_torch_npu()`` and the names besides operators that scripts of torch_npu use."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_unmodified_scripts_import_torch_npu(run_python):
     assert run_python(ALIAS) == (0, "")
 
 
-def test_the_real_torch_npu_keeps_its_name(run_python):
+def test_real_torch_npu_is_not_replaced(run_python):
     code, output = run_python(TAKEN)
     assert code == 1
     assert "expected that torch_npu is not imported yet" in output

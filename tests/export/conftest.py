@@ -13,7 +13,7 @@ import transformers
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.architectures import ARCHITECTURES
 
-# Every supported architecture, and what its list does not tell apart.
+# Every supported architecture, and variants that the list does not distinguish.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     **{a.model_type: (a.model_type, a.tested) for a in ARCHITECTURES},
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
@@ -63,7 +63,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[An
 
 
 class Forced:
-    """A sampler that takes given continuations and keeps the logits it was shown."""
+    """A sampler that returns given continuations and records the logits."""
 
     def __init__(self, continuations: list[list[int]]) -> None:
         self.logits: list[np.ndarray] = []

@@ -1,4 +1,4 @@
-"""The one list of supported architectures is what is tested, written and said."""
+"""Tests, document and command agree with the list of supported architectures."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from onnxruntime_npu.exporter.architectures import (
 )
 
 from .conftest import CONFIGS, tiny_model
-from .test_causal_lm import test_prefill_and_decode_of_a_ragged_batch_equal_transformers as compare
+from .test_causal_lm import test_ragged_prefill_and_decode_match_transformers as compare
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DOCUMENT = DOCS / "export.md"
 
 
-def test_every_architecture_has_a_tested_configuration_of_its_type():
+def test_every_architecture_has_a_tested_configuration():
     for architecture in ARCHITECTURES:
         assert CONFIGS[architecture.model_type] == (architecture.model_type, architecture.tested)
         assert tiny_model(architecture.model_type).config.model_type == architecture.model_type
 
 
-def test_the_document_is_generated_from_the_list():
+def test_document_matches_the_list():
     text = DOCUMENT.read_text()
     assert text == with_table(text), (
         "run: python -m onnxruntime_npu.exporter.architectures docs/export.md"
     )
 
 
-def test_a_document_without_the_marks_is_refused():
+def test_document_without_markers_is_refused():
     with pytest.raises(ValueError, match="expected <!-- architectures: begin -->"):
         with_table("# Export\n")
 
 
-def test_the_command_names_the_list(capsys):
+def test_command_prints_the_list(capsys):
     with pytest.raises(SystemExit):
         cli.main(["export", "--help"])
     assert supported() in " ".join(capsys.readouterr().out.split())
 
 
-def test_reading_the_list_imports_no_torch(run_python):
+def test_reading_the_list_does_not_import_torch(run_python):
     code, output = run_python(
         "import sys, onnxruntime_npu.cli; print({'torch', 'transformers'} & set(sys.modules))"
     )
     assert (code, output) == (0, "set()\n")
 
 
-def test_the_line_of_the_howto_is_an_architecture_that_equals_transformers(exported, monkeypatch):
+def test_howto_architecture_matches_transformers(exported, monkeypatch):
     page = (DOCS / "howto" / "architecture.md").read_text()
     line = re.findall(r"^```python\n(.*?),\n```$", page, re.M | re.S)
     added = eval(line[0], {"Architecture": Architecture})

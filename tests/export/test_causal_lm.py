@@ -34,7 +34,7 @@ def forced_logits(directory, provider, prompts, continuations):
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_prefill_and_decode_of_a_ragged_batch_equal_transformers(exported, kind, cache, provider):
+def test_ragged_prefill_and_decode_match_transformers(exported, kind, cache, provider):
     model, directory, _ = exported(kind, cache=cache)
     actual = forced_logits(directory, provider, PROMPTS, CONTINUATIONS)
     for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
@@ -43,7 +43,7 @@ def test_prefill_and_decode_of_a_ragged_batch_equal_transformers(exported, kind,
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_all_logits_equal_transformers(exported, provider):
+def test_all_logits_match_transformers(exported, provider):
     model, directory, _ = exported("llama", logits="all")
     session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
     ids = np.array([[3, 14, 15, 92, 65], [0, 0, 35, 89, 79]], np.int64)
@@ -65,7 +65,7 @@ def test_all_logits_equal_transformers(exported, provider):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_attention_mask_may_have_padding_on_the_right(exported, provider):
+def test_right_padding_in_attention_mask(exported, provider):
     """onnxruntime-genai pads prompts on the right and masks the gap in every later step."""
     model, directory, _ = exported("llama", logits="all")
     session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
@@ -93,7 +93,7 @@ def test_attention_mask_may_have_padding_on_the_right(exported, provider):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("cache", CACHES)
-def test_halves_are_as_exact_as_transformers(exported, dtype, cache):
+def test_half_precision_error_is_within_that_of_transformers(exported, dtype, cache):
     model, directory, report = exported("llama", cache=cache, dtype=dtype)
     assert not report.gaps
     halved = tiny_model("llama").to(getattr(torch, dtype))
@@ -102,19 +102,19 @@ def test_halves_are_as_exact_as_transformers(exported, dtype, cache):
         exact = expected_logits(model, prompt, continuation)
         theirs = np.abs(expected_logits(halved, prompt, continuation) - exact)
         ours = np.abs(actual[row] - exact)
-        # Both round at every step; rounding errors are of one size, not equal.
+        # Both round at every step; the rounding errors are of similar size, not equal.
         assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2_moe"])
-def test_float16_runs_on_the_cpu_through_function_bodies(exported, kind):
+def test_float16_runs_on_cpu_through_function_bodies(exported, kind):
     _, directory, _ = exported(kind, cache="dynamic", dtype="float16")
     npu, cpu = (forced_logits(directory, p, PROMPTS, CONTINUATIONS) for p in PROVIDERS)
     np.testing.assert_allclose(npu, cpu, rtol=0, atol=0.02 * np.abs(cpu).max())
 
 
 def float_tensors(model):
-    """Return the names of activations: floating-point values that are no initializers."""
+    """Return the names of activations: floating-point values that are not initializers."""
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     return {v.name for v in values if v.type.tensor_type.elem_type in floats}
@@ -143,7 +143,7 @@ def test_every_node_that_touches_activations_runs_on_the_npu(exported, cache, dt
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 @pytest.mark.parametrize("cache", CACHES)
-def test_report_counts_what_was_replaced_and_what_came_out(exported, kind, cache):
+def test_report_counts_replacements_and_resulting_nodes(exported, kind, cache):
     _, directory, report = exported(kind, cache=cache)
     layers = 2
     expected = {
@@ -166,7 +166,7 @@ def test_report_counts_what_was_replaced_and_what_came_out(exported, kind, cache
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_graph_is_small_and_its_dimensions_have_names(exported, cache):
+def test_graph_is_small_with_named_dimensions(exported, cache):
     _, directory, report = exported("llama", cache=cache)
     per_layer = 16  # 4 MatMul, 6 npu:: without cache, 2 cache updates, Split, Transpose, 2 Reshape
     around = {"dynamic": 22, "static": 30}[cache]
@@ -196,12 +196,12 @@ def test_tied_embeddings_are_stored_once(exported):
     assert sizes["llama"] - sizes["llama-tied"] == 97 * 64 * 4
 
 
-def test_onnx_checker_accepts_the_file(exported):
+def test_onnx_checker_accepts_the_model(exported):
     _, directory, _ = exported("llama", cache="dynamic")
     onnx.checker.check_model(directory / "model.onnx")
 
 
-def test_a_loaded_model_is_left_as_it_was(tmp_path):
+def test_export_does_not_modify_a_loaded_model(tmp_path):
     model = tiny_model("llama").half().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     export_causal_lm(model, tmp_path / "out")
@@ -233,25 +233,25 @@ def test_other_opsets(tmp_path, opset):
         ({"opset": 11}, "expected an opset from 18 to 23, got 11"),
     ],
 )
-def test_bad_arguments_name_what_is_supported(tmp_path, options, message):
+def test_bad_arguments_list_supported_values(tmp_path, options, message):
     with pytest.raises(ArgumentError, match=message):
         export_causal_lm(tmp_path, tmp_path / "out", **options)
 
 
-def test_output_path_that_is_a_file(tmp_path):
+def test_output_path_must_not_be_a_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("")
     with pytest.raises(ArgumentError, match="expected a directory to write to"):
         export_causal_lm(tiny_model("llama"), path)
 
 
-def test_a_model_without_decoder_is_refused_by_name(tmp_path):
+def test_model_without_decoder_is_refused_by_name(tmp_path):
     with pytest.raises(ExportError, match=r"cannot export Linear: expected a transformers"):
         export_causal_lm(torch.nn.Linear(2, 2), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_models_that_need_more_than_tokens_are_refused_by_name(tmp_path):
+def test_models_with_inputs_besides_tokens_are_refused_by_name(tmp_path):
     config = {"vocab_size": 97, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1}
     model = transformers.T5ForConditionalGeneration(transformers.T5Config(**config, num_heads=4))
     message = r"cannot export T5ForConditionalGeneration \(t5\): expected logits from input_ids"

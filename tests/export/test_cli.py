@@ -1,4 +1,4 @@
-"""The command: exit codes, one line per failure, never a traceback."""
+"""The command line: exit codes, one line per failure, never a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_checkpoint import write_gguf
 
 
 def run(*arguments):
-    """Return (exit code, as main or argparse gives it)."""
+    """Return the exit code of main or of argparse."""
     try:
         return cli.main([str(a) for a in arguments])
     except SystemExit as stop:
@@ -36,7 +36,7 @@ def run(*arguments):
         ([], "required: COMMAND"),
     ],
 )
-def test_bad_arguments_end_with_2_and_one_line(capsys, arguments, message):
+def test_bad_arguments_exit_with_2_and_one_line(capsys, arguments, message):
     assert run(*arguments) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -44,7 +44,7 @@ def test_bad_arguments_end_with_2_and_one_line(capsys, arguments, message):
     assert output.err.count("\n") == 1
 
 
-def test_a_model_that_cannot_be_read_ends_with_1(capsys, tmp_path):
+def test_unreadable_model_exits_with_1(capsys, tmp_path):
     path = write_gguf(tmp_path / "model.gguf")
     path.write_bytes(path.read_bytes()[:100])
     assert run("export", path, tmp_path / "out") == 1
@@ -78,7 +78,7 @@ def test_every_command_has_help(capsys, command):
     assert capsys.readouterr().out.startswith("usage:")
 
 
-def test_bad_environment_ends_with_one_line():
+def test_bad_environment_prints_one_line():
     done = subprocess.run(
         [sys.executable, "-c", "import onnxruntime_npu_command as c; raise SystemExit(c.main())"],
         env={**os.environ, "ORT_NPU_MEMORY_LIMIT": "lots"},
@@ -91,7 +91,7 @@ def test_bad_environment_ends_with_one_line():
     assert done.stderr.count("\n") == 1
 
 
-def test_as_a_process():
+def test_cli_runs_as_a_process():
     done = subprocess.run(
         [sys.executable, "-m", "onnxruntime_npu.cli", "generate", "nowhere", "--prompt", "x"],
         capture_output=True,

@@ -31,7 +31,7 @@ class Gated(torch.nn.Module):
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_module_gives_the_same_on_every_provider(tmp_path, provider):
+def test_exported_module_agrees_on_every_provider(tmp_path, provider):
     model, x = Gated().eval(), torch.randn(3, 5, 16)
     path = tmp_path / "gated.onnx"
     shapes = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}}
@@ -62,7 +62,7 @@ def test_keyword_arguments_and_dtype(tmp_path):
     assert kinds == {onnx.TensorProto.FLOAT16}
 
 
-def test_a_data_dependent_branch_cannot_be_traced(tmp_path):
+def test_data_dependent_branch_cannot_be_traced(tmp_path):
     class Branch(torch.nn.Module):
         def forward(self, x):
             return x if x.sum() > 0 else -x

@@ -36,7 +36,7 @@ def drawn(directory, sampler, count=4000, provider=PROVIDERS[0], logits=LOGITS):
     return counts / count
 
 
-def test_greedy(tmp_path):
+def test_greedy_generation(tmp_path):
     assert drawn(tmp_path, Sampler(), 3).tolist() == [0, 1, 0, 0]
 
 
@@ -60,13 +60,13 @@ def test_sampled_frequencies(sampling, settings, expected, provider):
     np.testing.assert_allclose(frequencies, expected, atol=0.03)
 
 
-def test_the_last_position_is_sampled(sampling):
+def test_last_position_is_sampled(sampling):
     rows = np.stack([LOGITS[0, ::-1], LOGITS[0]])[None].repeat(50, axis=0)
     choose = Chooser(Sampler(temperature=1e-6), open_sampler(sampling, PROVIDERS[:1]))
     assert set(choose(ort.OrtValue.ortvalue_from_numpy(rows))) == {1}
 
 
-def test_a_large_vocabulary_is_drawn_from_evenly(sampling):
+def test_large_vocabulary_is_sampled_uniformly(sampling):
     vocabulary = 50_000
     logits = np.zeros((1, vocabulary), np.float32)
     tokens = np.flatnonzero(drawn(sampling, Sampler(temperature=1.0, seed=5), 64, logits=logits))
@@ -75,12 +75,12 @@ def test_a_large_vocabulary_is_drawn_from_evenly(sampling):
     assert abs(tokens.mean() / vocabulary - 0.5) < 5 * 0.289 / 8
 
 
-def test_seeds_repeat(sampling):
+def test_same_seed_repeats_tokens(sampling):
     one, two, other = (drawn(sampling, Sampler(1.0, seed=s), 50) for s in (3, 3, 4))
     assert np.array_equal(one, two) and not np.array_equal(one, other)
 
 
-def test_sampling_needs_its_graph(tmp_path):
+def test_sampling_requires_the_sampling_graph(tmp_path):
     with pytest.raises(ArgumentError, match=r"holds no sampler.onnx: export the model again"):
         open_sampler(tmp_path, PROVIDERS[:1])
 
@@ -101,7 +101,7 @@ def test_sampling_needs_its_graph(tmp_path):
         {"seed": 1.5},
     ],
 )
-def test_sampler_refuses(settings):
+def test_sampler_refuses_bad_arguments(settings):
     with pytest.raises(ArgumentError, match=f"expected .*{next(iter(settings))}"):
         Sampler(**settings)
 
@@ -111,7 +111,7 @@ def graph_option(graphs):
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral"])
-def test_graphs_change_no_token(exported, kind):
+def test_graphs_do_not_change_tokens(exported, kind):
     _, directory, _ = exported(kind, cache="static")
     captured = CausalLM(directory)
     plain = CausalLM(directory, providers=graph_option("0"))
@@ -120,7 +120,7 @@ def test_graphs_change_no_token(exported, kind):
         assert captured.generate_tokens(prompts, max_new_tokens=count).tokens == expected
 
 
-def test_tokens_are_replayed(exported):
+def test_decode_steps_are_graph_replays(exported):
     _, directory, _ = exported("llama", cache="static")
     model = CausalLM(directory)
     model.stop_tokens = frozenset()
@@ -128,10 +128,10 @@ def test_tokens_are_replayed(exported):
     onnxruntime_npu._C.start_launch_trace()
     model.generate_tokens([[1, 2]], max_new_tokens=6)
     spans = [span[0] for span in onnxruntime_npu._C.stop_launch_trace()]
-    assert spans.count("graph") == 5  # the prompt is run as it is
+    assert spans.count("graph") == 5  # the prompt runs without a graph
 
 
-def test_a_session_with_parallel_nodes_has_no_graphs(exported):
+def test_parallel_execution_mode_runs_without_graphs(exported):
     _, directory, _ = exported("llama", cache="static")
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
@@ -140,7 +140,7 @@ def test_a_session_with_parallel_nodes_has_no_graphs(exported):
     assert model.generate_tokens(PROMPTS, max_new_tokens=5).tokens == expected
 
 
-def test_threads_may_share_a_model(exported):
+def test_threads_can_share_a_model(exported):
     _, directory, _ = exported("llama", cache="static")
     model = CausalLM(directory)
     expected = model.generate_tokens(PROMPTS, max_new_tokens=12).tokens
@@ -150,7 +150,7 @@ def test_threads_may_share_a_model(exported):
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_memory_goes_with_the_model(exported):
+def test_memory_is_freed_with_the_model(exported):
     _, directory, _ = exported("llama", cache="static")
     gc.collect()
     before = onnxruntime_npu.npu.memory_allocated()
@@ -163,7 +163,7 @@ def test_memory_goes_with_the_model(exported):
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_rows_of_a_batch_do_not_disturb_each_other(exported, cache):
+def test_batch_rows_are_independent(exported, cache):
     _, directory, _ = exported("llama", cache=cache)
     model = CausalLM(directory, providers=["CPUExecutionProvider"])
     together = model.generate_tokens(PROMPTS, max_new_tokens=10).tokens
@@ -171,7 +171,7 @@ def test_rows_of_a_batch_do_not_disturb_each_other(exported, cache):
     assert together == alone
 
 
-def test_a_row_stops_at_its_stop_token_while_others_go_on(exported):
+def test_row_stops_at_its_stop_token_while_others_continue(exported):
     _, directory, _ = exported("llama", cache="dynamic")
     model = CausalLM(directory, providers=["CPUExecutionProvider"])
     model.stop_tokens = frozenset()
@@ -190,7 +190,7 @@ def test_a_row_stops_at_its_stop_token_while_others_go_on(exported):
     assert [step[0] for step in seen][:3] == [*free.tokens[0][: len(stopped.tokens[0])], None][:3]
 
 
-def test_generation_ends_with_the_context(exported):
+def test_generation_stops_at_the_context_length(exported):
     _, directory, _ = exported("llama", cache="static")
     model = CausalLM(directory, providers=["CPUExecutionProvider"])
     model.stop_tokens = frozenset()
@@ -216,7 +216,7 @@ def test_max_new_tokens_must_be_positive(exported, count):
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_prompts_are_rows_of_tokens_of_the_vocabulary(exported, cache):
+def test_prompts_must_be_rows_of_vocabulary_tokens(exported, cache):
     _, directory, _ = exported("llama", cache=cache)
     model = CausalLM(directory)
     expected = model.generate_tokens([[1, 2], [3, 4]], max_new_tokens=4).tokens
@@ -231,7 +231,7 @@ def test_prompts_are_rows_of_tokens_of_the_vocabulary(exported, cache):
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_a_sampler_of_the_user_is_checked(exported, cache):
+def test_custom_sampler_is_checked(exported, cache):
     _, directory, _ = exported("llama", cache=cache)
     model = CausalLM(directory)
     expected = model.generate_tokens([[1, 2], [3, 4]], max_new_tokens=4).tokens
@@ -256,7 +256,7 @@ def test_a_sampler_of_the_user_is_checked(exported, cache):
     assert model.generate_tokens([[1, 2], [3, 4]], max_new_tokens=4).tokens == expected
 
 
-def test_graphs_of_a_growing_cache_are_refused(exported):
+def test_graphs_with_a_growing_cache_are_refused(exported):
     _, directory, _ = exported("llama", cache="dynamic")
     with pytest.raises(ArgumentError, match="enable_npu_graph expected a static cache"):
         CausalLM(directory, providers=graph_option("1"))
@@ -282,19 +282,19 @@ assert npu.max_memory_allocated(1) > 0
     assert code == 0, output
 
 
-def test_text_needs_a_tokenizer(exported):
+def test_text_requires_a_tokenizer(exported):
     _, directory, _ = exported("llama", cache="static")
     with pytest.raises(ArgumentError, match="holds no tokenizer"):
         CausalLM(directory, providers=["CPUExecutionProvider"]).generate("hello")
 
 
-def test_a_provider_that_is_not_there(exported):
+def test_unavailable_provider_is_an_error(exported):
     _, directory, _ = exported("llama", cache="static")
     with pytest.raises(ArgumentError, match="provider 'TPUExecutionProvider' is not available"):
         CausalLM(directory, providers=["TPUExecutionProvider"])
 
 
-def test_a_directory_without_a_model(tmp_path):
+def test_directory_without_model_is_an_error(tmp_path):
     with pytest.raises(ArgumentError, match=r"holds no model.onnx: export a model to it first"):
         CausalLM(tmp_path)
 
@@ -306,7 +306,7 @@ class Bytes:
         return bytes(tokens).decode(errors="replace")
 
 
-def test_text_streams_in_whole_characters():
+def test_text_is_streamed_in_whole_characters():
     pieces = []
     stream = TextStream(Bytes(), pieces.append)
     for byte in "né\nœuf €".encode():
@@ -316,7 +316,7 @@ def test_text_streams_in_whole_characters():
     assert pieces == ["n", "é", "\n", "œ", "u", "f", " ", "€"]
 
 
-def test_text_cut_inside_a_character_is_shown_at_the_end():
+def test_incomplete_character_is_flushed_at_the_end():
     pieces = []
     stream = TextStream(Bytes(), pieces.append)
     for byte in "a€".encode()[:-1]:

@@ -1,4 +1,4 @@
-"""Calls of the device's interface that fail while a model generates."""
+"""Failing backend calls during generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPTS = [[5, 7, 9], [3]]
 
 
 def generation() -> Callable[[], Any]:
-    """Generate with a model that is there already."""
+    """Generate with a model that is already loaded."""
     model = CausalLM(os.environ["NPU_TEST_MODEL"])
     expected = model.generate_tokens(PROMPTS, max_new_tokens=3).tokens
 
@@ -29,7 +29,7 @@ def generation() -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_each_call_fails_in_turn(exported, monkeypatch, cache):
+def test_every_injected_fault_is_reported_and_recovered(exported, monkeypatch, cache):
     _, directory, _ = exported("llama", cache=cache)
     monkeypatch.setenv("NPU_TEST_MODEL", str(directory))
     fault_trials.in_a_process(__file__, "generation")

@@ -1,4 +1,4 @@
-"""A role takes the first candidate that is proven; what is not proven is kept or refused."""
+"""A role takes the first candidate that is proven; otherwise the original is kept or refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Factor(nn.Module):
 
 
 class FactorRole(Role[float, Factor]):
-    """Tries the original's factor plus one, then the factor itself, as far as it is let."""
+    """Tries the original's factor plus one, then the factor itself; at most `candidates`."""
 
     def __init__(self, candidates: int = 2) -> None:
         self.candidates = candidates
@@ -43,16 +43,16 @@ class FactorRole(Role[float, Factor]):
         findings.replaced("factor", difference)
 
 
-def test_the_first_that_is_proven_takes_the_place_and_is_noted():
+def test_first_proven_candidate_replaces_the_original():
     role, findings = FactorRole(), Findings()
     assert role.replace(Factor(4), findings, "layers.0").factor == 4
     assert role.built == [5, 4] and findings.expected_nodes == {"factor": 1}
     role = FactorRole()
-    role.prove = lambda original, built: 0.0  # whatever is proven first ends the search
+    role.prove = lambda original, built: 0.0  # accepts the first candidate
     assert role.replace(Factor(4), findings).factor == 5 and role.built == [5]
 
 
-def test_the_reason_is_that_of_the_likeliest_and_names_the_place():
+def test_refusal_reports_most_likely_candidate_and_site():
     findings = Findings()
     with pytest.raises(NotProven, match=r"^layers.0: by 5: differs by 0.25"):
         FactorRole(candidates=1).replace(Factor(4), findings, "layers.0")
@@ -65,7 +65,7 @@ def test_the_reason_is_that_of_the_likeliest_and_names_the_place():
     assert findings == Findings()
 
 
-def test_what_raises_while_it_is_built_is_not_proven():
+def test_candidate_that_raises_while_built_is_not_proven():
     class Broken(FactorRole):
         def build(self, parts: float) -> Iterator[Factor]:
             yield Factor(parts / 0)
@@ -74,7 +74,7 @@ def test_what_raises_while_it_is_built_is_not_proven():
         Broken().replace(Factor(4), Findings())
 
 
-def test_a_role_with_a_way_out_keeps_the_original():
+def test_role_with_keep_returns_the_original():
     class Kept(FactorRole):
         def keep(
             self, original: Factor, findings: Findings, site: str, reason: NotProven

@@ -51,7 +51,7 @@ def exported(checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(checkpoint):
-    """Return transformers' greedy tokens per prompt, the stop token left out."""
+    """Return transformers' greedy tokens per prompt, without the stop token."""
     tokenizer, tokens = checkpoint.tokenizer, []
     for prompt in PROMPTS:
         chat = tokenizer.apply_chat_template(
@@ -70,7 +70,7 @@ def expected(checkpoint):
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("provider", ["NPUExecutionProvider", "CPUExecutionProvider"])
-def test_greedy_tokens_equal_transformers(exported, expected, cache, provider):
+def test_greedy_tokens_match_transformers(exported, expected, cache, provider):
     model = CausalLM(exported(cache), providers=[provider])
     for prompt, tokens in zip(PROMPTS, expected, strict=True):
         result = model.generate(prompt, max_new_tokens=NEW_TOKENS)

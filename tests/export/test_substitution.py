@@ -1,4 +1,4 @@
-"""What is not proven is not replaced, and what cannot be exported is refused by name."""
+"""Unproven modules are not replaced, and models that cannot be exported are refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = {
 }
 
 
-def test_everything_of_a_llama_is_replaced():
+def test_every_part_of_llama_is_replaced():
     _, findings = substitute(tiny_model("llama"), consume=False)
     assert findings.kept == []
     assert findings.expected_nodes == {
@@ -38,7 +38,7 @@ def test_everything_of_a_llama_is_replaced():
     assert max(findings.worst_difference.values()) < 1e-5
 
 
-def test_another_activation_keeps_the_mlp():
+def test_mlp_with_other_activation_is_kept():
     decoder, findings = substitute(tiny_model("llama", hidden_act="gelu"), consume=False)
     assert "npu_swiglu" not in findings.expected_nodes
     assert [k["site"] for k in findings.kept] == ["layers.0.mlp", "layers.1.mlp"]
@@ -48,7 +48,7 @@ def test_another_activation_keeps_the_mlp():
 
 
 class Sharpened(torch.nn.Module):
-    """An RMSNorm by its attributes, but not by what it computes."""
+    """An RMSNorm by its attributes, but not by its results."""
 
     def __init__(self, norm: torch.nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Sharpened(torch.nn.Module):
         return self.norm(x) * (1 + 0.01 * torch.tanh(x))
 
 
-def test_experts_that_compute_something_else_are_refused():
+def test_experts_with_different_results_are_refused():
     model = tiny_model("qwen2_moe")
     model.model.layers[1].mlp.experts.act_fn = torch.nn.Tanh()
     _, findings = substitute(model, consume=False)
@@ -71,7 +71,7 @@ def test_experts_that_compute_something_else_are_refused():
         substitute(model, consume=False)
 
 
-def test_a_norm_that_only_looks_like_rmsnorm_is_kept():
+def test_norm_that_only_resembles_rmsnorm_is_kept():
     model = tiny_model("llama")
     layer = model.model.layers[1]
     layer.input_layernorm = Sharpened(layer.input_layernorm)
@@ -81,7 +81,7 @@ def test_a_norm_that_only_looks_like_rmsnorm_is_kept():
     assert findings.expected_nodes["npu_add_rms_norm"] == 3
 
 
-def test_a_wrong_epsilon_is_noticed():
+def test_wrong_epsilon_is_detected():
     model = tiny_model("llama")
     norm = model.model.norm
     norm.forward = type(norm).forward.__get__(copy.copy(norm))  # computes with the old epsilon
@@ -113,14 +113,14 @@ def test_a_wrong_epsilon_is_noticed():
     ],
     ids=["gemma", "granite residual", "granite logits", "dynamic rope", "gpt2"],
 )
-def test_architectures_that_compute_something_else_are_refused(config, reason):
+def test_architectures_with_different_results_are_refused(config, reason):
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(ExportError, match=reason):
         substitute(model, consume=False)
 
 
-def test_sliding_windows_are_found_per_layer():
+def test_sliding_windows_are_detected_per_layer():
     changes = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
     decoder, _ = substitute(tiny_model("qwen2", **changes), consume=False)
     assert [layer.attention.window for layer in decoder.layers] == [None, 5]
@@ -140,13 +140,13 @@ def test_llama3_frequencies_are_taken_from_the_model():
     assert torch.equal(decoder.rotary.frequencies, model.model.rotary_emb.inv_freq.repeat(2))
 
 
-def test_consuming_gives_the_layers_up():
+def test_consume_releases_the_layers():
     model = tiny_model("llama")
     substitute(model, consume=True)
     assert not list(model.model.layers.parameters())
 
 
-def test_a_probe_that_raises_proves_nothing():
+def test_probe_that_raises_is_not_a_proof():
     def fail() -> None:
         raise KeyError("cos")
 
@@ -154,7 +154,7 @@ def test_a_probe_that_raises_proves_nothing():
         attempt(fail)
 
 
-def test_nan_and_other_shapes_prove_nothing():
+def test_nan_and_shape_mismatch_are_not_a_proof():
     with pytest.raises(NotProven, match="differs"):
         compare(torch.ones(2), torch.tensor([1.0, float("nan")]), "x")
     with pytest.raises(NotProven, match="expected shape"):

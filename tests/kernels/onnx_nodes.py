@@ -1,4 +1,4 @@
-"""One-node models: build, run on a provider, and prove where the node ran."""
+"""One-node models: build, run on a provider, and check where the node ran."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx import helper
 
 NPU = "NPUExecutionProvider"
 CPU = "CPUExecutionProvider"
-IR_VERSION = 10  # what every onnxruntime of the last years loads
+IR_VERSION = 10  # loaded by every onnxruntime of recent years
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 FLOATS = ["float32", "float16", "bfloat16", "float64"]
@@ -56,7 +56,7 @@ def make_model(
     Args:
         op_type: the ONNX operator.
         inputs: example arrays, whose dtypes and ranks the graph inputs take; None: omitted.
-        outputs: how many outputs, or their names ("" is an output that nobody asks for).
+        outputs: how many outputs, or their names ("" is an unused output).
         opset: of the default domain.
         constant: positions of the inputs that are initializers.
         any_rank: leave the ranks of the graph inputs open, so that one session takes all shapes.
@@ -85,7 +85,7 @@ def make_model(
 
 
 def make_session(model: onnx.ModelProto | bytes, provider: str = NPU) -> ort.InferenceSession:
-    """A session on one provider, which complains only of errors."""
+    """A session on one provider that logs only errors."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     serialized = model if isinstance(model, bytes) else model.SerializeToString()
@@ -116,14 +116,14 @@ def numpy_of(value: ort.OrtValue) -> np.ndarray:
 
 
 def npu_nodes(session: ort.InferenceSession) -> list[str]:
-    """The operator types that really run on the NPU."""
+    """The operator types that ran on the NPU."""
     return [n["op_type"] for n in onnxruntime_npu.assignment(session) if n["provider"] == NPU]
 
 
 class Node:
-    """One node on one provider, for inputs of any shape; on the NPU it proves that it runs there.
+    """One node on one provider, for inputs of any shape; on the NPU it checks that it ran there.
 
-    Takes `make_model`'s arguments; the example inputs only say dtypes and which are omitted.
+    Takes `make_model`'s arguments; of the example inputs only dtype and presence matter.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Node:
 
 
 def run_npu(op_type: str, inputs: Sequence[np.ndarray | None], outputs=1, **kwargs: Any):
-    """Runs one node on the NPU and returns its outputs; fails when it was left to the CPU."""
+    """Runs one node on the NPU and returns its outputs; fails if it was left to the CPU."""
     return Node(op_type, inputs, outputs, **kwargs)(*inputs)
 
 
@@ -151,13 +151,13 @@ def run_cpu(op_type: str, inputs: Sequence[np.ndarray | None], outputs=1, **kwar
 
 
 def feeds_of(inputs: Sequence[np.ndarray | None], constant: Sequence[int]) -> dict[str, np.ndarray]:
-    """The feeds of a model that `make_model` made."""
+    """The feeds of a model made by `make_model`."""
     return {f"x{i}": a for i, a in enumerate(inputs) if a is not None and i not in constant}
 
 
-# One rounding of a result that is computed in float, and a few ulp of float32's own functions.
+# One rounding of a result computed in float32, and a few ulp for float32 functions.
 RTOL = {"float64": 1e-14, "float32": 2.0**-21, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-# Half the smallest denormal where it matters: results below it round to either neighbour.
+# Half the smallest denormal: smaller results round to either neighbour.
 ATOL = {"float64": 0, "float32": 1e-37, "float16": 2.0**-24, "bfloat16": 1e-37}
 
 

@@ -46,7 +46,7 @@ SHAPES = [
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """What the reference computes in: float64 for floats."""
+    """The dtype of the reference: float64 for floats."""
     return array.astype(np.float64) if array.dtype.kind not in "iub" else array
 
 
@@ -83,7 +83,7 @@ def test_float_division_by_zero_is_ieee() -> None:
 
 
 @pytest.mark.parametrize("op", ["Div", "Mod"])
-def test_integer_division_by_zero_is_an_error_of_the_run(op: str) -> None:
+def test_integer_division_by_zero_fails_the_run(op: str) -> None:
     node = Node(op, [np.zeros(1, np.int32)] * 2)
     with pytest.raises(Exception, match=rf"\[{op}\] expected a non-zero divisor"):
         node(np.arange(5, dtype=np.int32), np.array([1, 2, 0, 3, 4], np.int32))
@@ -91,7 +91,7 @@ def test_integer_division_by_zero_is_an_error_of_the_run(op: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", SIGNED_INTS)
-def test_the_most_negative_integer_by_minus_one(dtype: str) -> None:
+def test_min_integer_divided_by_minus_one_wraps(dtype: str) -> None:
     lowest = np.array([np.iinfo(dtype).min], dtype)
     minus_one = np.array([-1], dtype)
     assert run_npu("Div", [lowest, minus_one])[0] == lowest
@@ -132,7 +132,7 @@ def test_pow(base: str, exponent: str) -> None:
 def test_pow_of_special_values(exponent: float, dtype: str) -> None:
     base = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -2, 0.25], dtype_of(dtype))
     with np.errstate(all="ignore"):
-        expected = np.power(wide(base), np.full(base.shape, exponent))  # NumPy cuts scalars short
+        expected = np.power(wide(base), np.full(base.shape, exponent))  # no scalar shortcut
     assert_close(run_npu("Pow", [base, np.array(exponent, dtype_of(dtype))])[0], expected, dtype)
 
 
@@ -149,7 +149,7 @@ COMPARISONS = {
 @pytest.mark.parametrize("op", COMPARISONS)
 def test_comparison(op: str, dtype: str) -> None:
     if dtype == "bool" and op != "Equal":
-        pytest.skip("ONNX orders no bools")
+        pytest.skip("ONNX does not order bools")
     rng = np.random.default_rng(5)
     node = Node(op, [random(rng, dtype, 1), random(rng, dtype, 1)])
     for a_shape, b_shape in SHAPES:
@@ -200,7 +200,7 @@ def test_not() -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS])
 @pytest.mark.parametrize("op", ["Max", "Min"])
-def test_extremes_of_any_number_of_inputs(op: str, dtype: str) -> None:
+def test_variadic_min_and_max(op: str, dtype: str) -> None:
     rng = np.random.default_rng(7)
     reference = np.maximum if op == "Max" else np.minimum
     for shapes in [
@@ -219,7 +219,7 @@ def test_extremes_of_any_number_of_inputs(op: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_sum_rounds_once(dtype: str) -> None:
+def test_variadic_sum_rounds_once(dtype: str) -> None:
     rng = np.random.default_rng(8)
     inputs = [
         random(rng, dtype, *shape, low=0) for shape in [(5, 1, 40), (3, 1), (), (40,), (5, 3, 40)]
@@ -285,7 +285,7 @@ UNARY_SHAPES = [(), (1,), (0, 3), (2, 3, 5), (70001,)]
 def test_function(op: str, dtype: str) -> None:
     rng = np.random.default_rng(9)
     reference, attributes = FUNCTIONS[op]
-    opset = 22 if dtype == "bfloat16" else 21  # several took bfloat16 late
+    opset = 22 if dtype == "bfloat16" else 21  # several accept bfloat16 only since opset 22
     node = Node(op, [np.zeros(1, dtype_of(dtype))], opset=opset, **attributes)
     low = 0 if op in ("Sqrt", "Log") else -9
     values = [random(rng, dtype, *shape, low=low, high=9) for shape in UNARY_SHAPES]
@@ -318,7 +318,7 @@ def test_gelu(approximate: str, dtype: str) -> None:
     else:
         expected = 0.5 * v * (1 + np.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)))
     got = run_npu("Gelu", [x], approximate=approximate)[0]
-    # 1 + erf cancels for negative x: the error is that of 1, scaled by x.
+    # 1 + erf(x) cancels for negative x: the error is an ulp of 1, scaled by x.
     one = 2.0**-52 if dtype == "float64" else 2.0**-23
     np.testing.assert_allclose(
         got.astype(np.float64), expected, rtol=max(RTOL[dtype], 1e-14), atol=6 * one
@@ -398,12 +398,12 @@ def test_cast(source: str, target: str) -> None:
     "target", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 )
 @pytest.mark.parametrize("source", ["float32", "float64"])
-def test_cast_of_what_does_not_fit_agrees_with_onnxruntime(source: str, target: str) -> None:
+def test_out_of_range_cast_matches_onnxruntime(source: str, target: str) -> None:
     info = np.iinfo(target)
     inside = [0.0, 0.9, -0.9 if info.min else 0.0, float(info.max // 2), info.min / 2]
     outside = [np.nan, np.inf, -np.inf, 3e9, -3e9, 1e19, -1e19, 300.0, -300.0]
     to = helper.np_dtype_to_tensor_dtype(np.dtype(target))
-    # What a compiler makes of uint32 is its own affair: onnxruntime's answers there are no rule.
+    # The conversion to uint32 is up to the compiler: onnxruntime's results are no reference.
     for values in (inside, outside) if target != "uint32" else (inside,):
         x = np.array(values, source)
         node = Node("Cast", [x], to=to)
@@ -419,7 +419,7 @@ def test_float32_is_bit_equal_to_onnxruntime(op: str) -> None:
     np.testing.assert_array_equal(node(a, b)[0], cpu(a, b)[0])
 
 
-def test_shapes_that_do_not_broadcast_are_an_error() -> None:
+def test_non_broadcastable_shapes_are_an_error() -> None:
     node = Node("Add", [np.zeros(1, np.float32)] * 2)
     with pytest.raises(
         Exception, match=r"\[Add\] expected broadcastable shapes, got \[2\] and \[3\]"
@@ -427,8 +427,8 @@ def test_shapes_that_do_not_broadcast_are_an_error() -> None:
         node(np.zeros(2, np.float32), np.zeros(3, np.float32))
 
 
-def test_a_chain_in_place() -> None:
-    """Static shapes: onnxruntime hands each node its input's buffer."""
+def test_in_place_chain() -> None:
+    """Static shapes: onnxruntime gives each node its input's buffer as output."""
     nodes = [
         helper.make_node("Abs", ["x"], ["a"]),
         helper.make_node("Add", ["a", "x"], ["b"]),

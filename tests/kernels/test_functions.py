@@ -1,4 +1,4 @@
-"""Operators that are one formula of their inputs, against NumPy in float64."""
+"""Elementwise functions against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_activation(op: str, dtype: str) -> None:
     reference, attributes = ACTIVATIONS[op]
     rng = np.random.default_rng(2)
     node = Node(op, [random(rng, dtype, 1)], opset=22, **attributes)
-    # Values that a sum with them would lose, ends of ranges, NaN.
+    # Values that vanish in a sum, ends of ranges, NaN.
     special = [0.0, 1e-6, -1e-6, -1e-3, 3, -3, 6, -6, 60, -60, np.inf, np.nan]
     tiny = np.array(special, np.float64).astype(random(rng, dtype, 1).dtype)
     for x in [random(rng, dtype, 0, 3), random(rng, dtype, 5, 1031, low=-9, high=9), tiny]:
@@ -73,7 +73,7 @@ def test_celu_of_small_and_large_arguments() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "uint32", "uint64"])
-def test_prelu_broadcasts_its_slope(dtype: str) -> None:
+def test_prelu_broadcasts_slope(dtype: str) -> None:
     rng = np.random.default_rng(3)
     node = Node("PRelu", [random(rng, dtype, 1), random(rng, dtype, 1)], opset=16)
     for x_shape, slope_shape in [((2, 3, 4), (3, 1)), ((4, 700), ()), ((5,), (5,)), ((0, 3), (3,))]:
@@ -91,8 +91,8 @@ def test_shrink(dtype: str) -> None:
     assert_close(Node("Shrink", [x], bias=1.0, lambd=2.5)(x)[0], expected.astype(x.dtype), dtype)
 
 
-def test_operands_of_one_formula_may_stand_or_move() -> None:
-    """Rows in which an input stands still, of every length around a block's."""
+def test_prelu_slope_broadcasts_along_rows_and_columns() -> None:
+    """A slope that is constant along rows or columns, for lengths around the block size."""
     rng = np.random.default_rng(5)
     node = Node("PRelu", [np.zeros(1, np.float32)] * 2, opset=16)
     for columns in (1, 2, 255, 256, 257, 513):

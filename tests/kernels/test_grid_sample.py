@@ -1,4 +1,4 @@
-"""GridSample of all floats, modes and paddings, against one read of the input at a time."""
+"""GridSample of all floats, modes and paddings, against a loop over single reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPATIAL = [((5,), (4,)), ((5, 7), (3, 4)), ((1, 6), (2, 70)), ((3, 4, 5), (2, 3,
 
 
 def reflected(x: float, n: int, align_corners: bool) -> float:
-    """A walk between the two ends until x lies there."""
+    """Reflects x between the two bounds until it is inside."""
     low, high = (0, n - 1) if align_corners else (-0.5, n - 0.5)
     if low == high:
         return 0
@@ -85,14 +85,14 @@ def test_modes(spatial, out, mode: str, padding: str, align: int) -> None:
 
 @pytest.mark.parametrize("grid_dtype", FLOATS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_types(dtype: str, grid_dtype: str) -> None:
+def test_element_types(dtype: str, grid_dtype: str) -> None:
     rng = np.random.default_rng(1)
     x = random(rng, dtype, 1, 2, 5, 7)
     grid = random(rng, grid_dtype, 1, 3, 4, 2, low=-1.5, high=1.5)
     (y,) = run_npu("GridSample", [x, grid], opset=22)
     assert y.dtype == dtype_of(dtype)
     expected = grid_sample(x, grid, "linear", "zeros", False)
-    # Half a unit of the result, and a position's rounding where positions are float.
+    # Half an ulp of the result, and the rounding of float32 positions.
     rtol = {"float64": 1e-12, "float32": 0, "float16": 2**-10, "bfloat16": 2**-7}[dtype]
     np.testing.assert_allclose(
         y.astype(np.float64), expected, rtol=rtol, atol=1e-12 if dtype == "float64" else 1e-5
@@ -100,7 +100,7 @@ def test_types(dtype: str, grid_dtype: str) -> None:
 
 
 @pytest.mark.parametrize("mode, newer", [("bilinear", "linear"), ("bicubic", "cubic")])
-def test_the_first_version_and_its_modes(mode: str, newer: str) -> None:
+def test_opset_16_modes(mode: str, newer: str) -> None:
     rng = np.random.default_rng(2)
     x, grid = random(rng, "float32", 1, 2, 5, 7), random(rng, "float32", 1, 3, 4, 2, low=-1, high=1)
     (y,) = run_npu("GridSample", [x, grid], opset=16, mode=mode)
@@ -114,8 +114,8 @@ def test_the_first_version_and_its_modes(mode: str, newer: str) -> None:
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_coordinates_that_are_no_position(dtype: str, mode: str, padding: str, align: int) -> None:
-    """None reads out of bounds; where nothing is, zeros are; a border holds for any distance."""
+def test_non_finite_and_huge_coordinates(dtype: str, mode: str, padding: str, align: int) -> None:
+    """No read out of bounds; zeros outside the input; border padding at any distance."""
     biggest = 6e4 if dtype == "float16" else 1e30
     coordinates = [np.nan, np.inf, -np.inf, biggest, -biggest]
     points = np.array(list(itertools.product([*coordinates, 0.0], repeat=2)))
@@ -130,8 +130,8 @@ def test_coordinates_that_are_no_position(dtype: str, mode: str, padding: str, a
     if padding == "zeros":
         assert (y.reshape(2, -1)[:, away] == 0).all()
     elif mode != "cubic":
-        np.testing.assert_allclose(y, 5, rtol=1e-2)  # the weights' sum is one, wherever
-    else:  # of an infinite position no weight is known
+        np.testing.assert_allclose(y, 5, rtol=1e-2)  # the weights sum to one at any position
+    else:  # the cubic weights of an infinite position are undefined
         np.testing.assert_allclose(y.reshape(2, -1)[:, finite], 5, rtol=1e-2)
 
 
@@ -139,7 +139,7 @@ def test_coordinates_that_are_no_position(dtype: str, mode: str, padding: str, a
     "x_shape, grid_shape",
     [((0, 2, 3, 4), (0, 5, 6, 2)), ((1, 0, 3, 4), (1, 5, 6, 2)), ((1, 2, 3, 4), (1, 0, 6, 2))],
 )
-def test_nothing_to_read(x_shape: tuple, grid_shape: tuple) -> None:
+def test_empty_inputs(x_shape: tuple, grid_shape: tuple) -> None:
     (y,) = run_npu("GridSample", [np.ones(x_shape, np.float32), np.ones(grid_shape, np.float32)])
     assert y.shape == (*x_shape[:2], *grid_shape[1:3])
 

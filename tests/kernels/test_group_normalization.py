@@ -41,19 +41,19 @@ def test_groups(shape: tuple, groups: int, opset: int, dtype: str) -> None:
     assert y.dtype == dtype_of(dtype)
     if dtype == "float64":
         np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
-    else:  # the sum of two terms may cancel: half a unit of the greatest
+    else:  # the sum of two terms may cancel: half an ulp of the max
         tolerance = {"float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}[dtype]
         np.testing.assert_allclose(y.astype(np.float64), expected, rtol=0, atol=tolerance)
 
 
-def test_a_common_offset_does_not_cancel() -> None:
+def test_large_offset_does_not_cancel() -> None:
     x = random(np.random.default_rng(1), "float32", 1, 2, 4096) + np.float32(4096)
     one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
     (y,) = run_npu("GroupNormalization", [x, one, zero], num_groups=2, epsilon=EPSILON)
     np.testing.assert_allclose(y, normalized(x, 2), atol=1e-3)
 
 
-def test_no_images() -> None:
+def test_empty_batch() -> None:
     one = np.ones(4, np.float32)
     (y,) = run_npu("GroupNormalization", [np.zeros((0, 4, 3), np.float32), one, one], num_groups=2)
     assert_close(y, np.zeros((0, 4, 3), np.float32), "float32")

@@ -54,7 +54,7 @@ def test_gather_checks_every_index(bad: int) -> None:
     message = rf"\[Gather\] expected an index in \[-5, 5\), got {bad} at 69999"
     with pytest.raises(Exception, match=message):
         node(x, indices)
-    np.testing.assert_array_equal(node(x, np.array([-5, 4]))[0], [0, 4])  # the device is usable
+    np.testing.assert_array_equal(node(x, np.array([-5, 4]))[0], [0, 4])  # the device stays usable
     with pytest.raises(Exception, match=r"\[Gather\] expected an index"):
         node(np.zeros((0, 2), np.float32), np.zeros(1, np.int64))
 
@@ -81,7 +81,7 @@ def test_scatter_elements(dtype: str, index) -> None:
     x = random(rng, dtype, 4, 5, 6)
     for axis in (0, 1, -1):
         n = x.shape[axis]
-        order = np.argsort(rng.random(x.shape), axis)  # no position twice
+        order = np.argsort(rng.random(x.shape), axis)  # no duplicate positions
         order = np.where(rng.random(order.shape) < 0.5, order - n, order).astype(index)
         updates = random(rng, dtype, *x.shape)
         expected = x.copy()
@@ -92,7 +92,7 @@ def test_scatter_elements(dtype: str, index) -> None:
 
 @pytest.mark.parametrize("bad", HOSTILE)
 @pytest.mark.parametrize("op", ["GatherElements", "ScatterElements"])
-def test_elements_check_every_index(op: str, bad: int) -> None:
+def test_gather_and_scatter_elements_check_every_index(op: str, bad: int) -> None:
     x = np.arange(5, dtype=np.float32)
     indices = np.array([0, 1, bad])
     inputs = [x, indices] if op == "GatherElements" else [x, indices, np.zeros(3, np.float32)]
@@ -103,7 +103,7 @@ def test_elements_check_every_index(op: str, bad: int) -> None:
         node(*inputs)
 
 
-def test_elements_check_shapes() -> None:
+def test_gather_and_scatter_elements_check_shapes() -> None:
     x = np.zeros((2, 3), np.float32)
     gather = Node("GatherElements", [x, np.zeros((1, 1), np.int64)], axis=1)
     for shape in [(3, 1), (2,), (2, 3, 1)]:
@@ -149,7 +149,7 @@ COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS])
 @pytest.mark.parametrize("reduction", COMBINE)
-def test_scatter_that_combines_counts_repeated_indices(reduction: str, dtype: str) -> None:
+def test_scatter_reduction_accumulates_repeated_indices(reduction: str, dtype: str) -> None:
     rng = np.random.default_rng(8)
     x = np.round(random(rng, dtype, 6, 5).astype(np.float64)).astype(dtype_of(dtype))
     rows = np.array([[1], [4], [1], [-2]])
@@ -158,7 +158,7 @@ def test_scatter_that_combines_counts_repeated_indices(reduction: str, dtype: st
     for row, update in zip(rows[:, 0], updates.astype(np.float64), strict=True):
         expected[row] = COMBINE[reduction](expected[row], update)
     got = run_npu("ScatterND", [x, rows, updates], reduction=reduction)[0]
-    assert_close(got, expected.astype(dtype_of(dtype)), dtype)  # small whole numbers: exact
+    assert_close(got, expected.astype(dtype_of(dtype)), dtype)  # small integers: exact
     indices = np.broadcast_to(rows, (4, 5)).astype(np.int64)
     got = run_npu("ScatterElements", [x, indices, updates], axis=0, reduction=reduction, opset=18)[
         0
@@ -168,7 +168,7 @@ def test_scatter_that_combines_counts_repeated_indices(reduction: str, dtype: st
 
 @pytest.mark.parametrize("bad", HOSTILE)
 @pytest.mark.parametrize("op", ["GatherND", "ScatterND"])
-def test_tuples_check_every_index(op: str, bad: int) -> None:
+def test_gather_nd_and_scatter_nd_check_every_index(op: str, bad: int) -> None:
     x = np.zeros((3, 5), np.float32)
     indices = np.array([[0, 0], [2, 4], [1, bad]])
     inputs = [x, indices] if op == "GatherND" else [x, indices, np.zeros(3, np.float32)]
@@ -179,7 +179,7 @@ def test_tuples_check_every_index(op: str, bad: int) -> None:
         node(*inputs)
 
 
-def test_tuples_check_shapes() -> None:
+def test_gather_nd_and_scatter_nd_check_shapes() -> None:
     x = np.zeros((3, 5), np.float32)
     scatter = Node("ScatterND", [x, np.zeros((1, 1), np.int64), x])
     with pytest.raises(Exception, match=r"\[ScatterND\] expected updates of shape \[1, 5\]"):
@@ -192,8 +192,8 @@ def test_tuples_check_shapes() -> None:
 
 
 @pytest.mark.parametrize("op", ["ScatterND", "ScatterElements"])
-def test_scatter_leaves_other_readers_of_its_data_alone(op: str) -> None:
-    """In place when the data dies there, a copy when it is read again."""
+def test_scatter_does_not_modify_shared_data(op: str) -> None:
+    """In place if this is the last use of the data, otherwise on a copy."""
     shape = [4, 3]
     index_shape = [2, 1] if op == "ScatterND" else [2, 3]
     nodes = [

@@ -72,7 +72,7 @@ def test_matmul_follows_numpy(dtype: str, constant: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_a_constant_weight_serves_every_number_of_rows(dtype: str) -> None:
+def test_constant_weight_works_for_any_number_of_rows(dtype: str) -> None:
     rng = np.random.default_rng(1)
     weight = random(rng, dtype, 130, 75)
     node = Node("MatMul", [np.zeros((1, 1), dtype_of(dtype)), weight], constant=(1,))
@@ -132,7 +132,7 @@ def test_gemm_of_integers(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_nan_and_infinity_stay_in_their_rows_and_columns(dtype: str) -> None:
+def test_nan_and_infinity_stay_within_their_rows_and_columns(dtype: str) -> None:
     a, b = np.ones((5, 7), dtype), np.ones((7, 40), dtype)
     a[1, 6], a[2, 0], b[3, 39] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
@@ -140,7 +140,7 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(dtype: str) -> None:
         np.testing.assert_array_equal(got, np.matmul(a, b))
 
 
-def test_matmul_and_add_that_onnxruntime_fuses_run_on_the_npu() -> None:
+def test_matmul_add_fused_by_onnxruntime_runs_on_npu() -> None:
     rng = np.random.default_rng(5)
     x, w, bias = (random(rng, "float32", *shape) for shape in ((3, 8), (8, 6), (6,)))
     graph = helper.make_graph(
@@ -163,7 +163,7 @@ def test_matmul_and_add_that_onnxruntime_fuses_run_on_the_npu() -> None:
 
 
 @pytest.mark.parametrize("constant", [(), (1,)], ids=["dynamic", "constant"])
-def test_operands_that_do_not_fit_fail_and_leave_the_session_usable(
+def test_mismatched_operands_fail_and_session_stays_usable(
     constant: tuple[int, ...],
 ) -> None:
     weight = np.ones((4, 5), np.float32)

@@ -80,7 +80,7 @@ def test_bad_axes_of_views_are_errors() -> None:
             unsqueeze(x, ints(*axes))
 
 
-def test_a_view_does_not_disturb_other_readers() -> None:
+def test_view_does_not_affect_other_consumers() -> None:
     """The viewed tensor is read again after its views were changed in place."""
     nodes = [
         helper.make_node("Abs", ["x"], ["a"]),
@@ -222,7 +222,7 @@ def test_concat(dtype: str) -> None:
         assert_close(got, np.concatenate(inputs, axis), dtype)
 
 
-def test_concat_of_shapes_that_differ_is_an_error() -> None:
+def test_concat_of_mismatched_shapes_is_an_error() -> None:
     node = Node("Concat", [np.zeros((2, 3), np.float32)] * 2, axis=0)
     for shape in [(2, 4), (2,), (2, 3, 1)]:
         with pytest.raises(Exception, match=r"\[Concat\] expected shapes that agree"):
@@ -305,18 +305,18 @@ def test_expand_to_a_negative_size_is_an_error(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("pads", [(-2, 1), (-2, 4), (-3, 2), (3, -2), (1, -3), (-1, -1), (-2, -2)])
-def test_what_negative_pads_leave_wraps_around(pads: tuple[int, int]) -> None:
+def test_wrap_pad_after_cropping_by_negative_pads(pads: tuple[int, int]) -> None:
     x = np.arange(4, dtype=np.float32)
     kept = x[max(0, -pads[0]) : 4 + min(0, pads[1])]
     expected = np.pad(kept, [max(0, n) for n in pads], "wrap") if len(kept) else kept
     got = run_npu("Pad", [x, ints(*pads)], mode="wrap")[0]
     assert_close(got, expected, "float32")
-    if len(kept):  # onnxruntime's own refuses a result without elements
+    if len(kept):  # onnxruntime's CPU kernel refuses an empty result
         assert_close(got, run_cpu("Pad", [x, ints(*pads)], mode="wrap")[0], "float32")
 
 
 @pytest.mark.parametrize("pads", [(-4, 2), (4, -4), (-5, 2)])
-def test_wrapping_around_nothing_is_an_error(pads: tuple[int, int]) -> None:
+def test_wrap_pad_of_no_elements_is_an_error(pads: tuple[int, int]) -> None:
     with pytest.raises(
         Exception, match=r"\[Pad\] expected elements to repeat along axis 0, got none"
     ):
@@ -359,7 +359,7 @@ def test_range(dtype: str) -> None:
         node(*(np.array(v, kind) for v in (0, 1, 0)))
 
 
-def test_range_that_no_memory_holds_is_an_error() -> None:
+def test_range_exceeding_memory_is_an_error() -> None:
     node = Node("Range", [np.array(0, np.int64)] * 3)
     for start, limit, delta in [(INT64_MIN, INT64_MAX, 1), (0, 1 << 55, 1)]:
         with pytest.raises(Exception, match=r"memory|bytes|elements|fits"):
@@ -415,7 +415,7 @@ def test_one_hot(index: str, dtype: str) -> None:
         assert_close(got, expected, dtype)
 
 
-def test_one_hot_of_hostile_indices_writes_nothing() -> None:
+def test_one_hot_of_hostile_indices_sets_no_element() -> None:
     values = np.array([0, 1], np.float32)
     node = Node("OneHot", [np.zeros(1, np.float32), ints(1), values])
     indices = np.array([np.nan, np.inf, -np.inf, -0.5, 1e30, -3.5], np.float32)
@@ -431,8 +431,8 @@ def test_one_hot_of_hostile_indices_writes_nothing() -> None:
         wide(ints(1), ints(-1), values)
 
 
-def test_casting_to_a_type_without_a_kernel_says_so() -> None:
-    """The record of a node that stays on the CPU names the type."""
+def test_cast_to_unsupported_type_is_reported() -> None:
+    """The assignment record of a node left to the CPU names the type."""
     x = np.zeros(2, np.float32)
     graph = helper.make_graph(
         [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E4M3FN)],

@@ -28,7 +28,7 @@ from onnxruntime_npu import _C
 NEWEST_OPSET = 26
 IMPLEMENTED = {op["type"] for op in _C.registered_ops() if op["domain"] == ""}
 TYPES = {helper.np_dtype_to_tensor_dtype(dtype_of(name)) for name in FIXED_WIDTH}
-# Forms that are not implemented, as `assignment` names them.
+# Unimplemented forms, as `assignment` reports them.
 LEFT_TO_CPU = re.compile(r"got bool|fmod=1|no type the NPU knows")
 
 
@@ -39,7 +39,7 @@ def implemented_types(model: onnx.ModelProto) -> bool:
 
 
 def node_cases() -> list:
-    """The package's cases of one implemented operator; making them warns of their own overflows."""
+    """The package's cases of one implemented operator; generating them emits overflow warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
@@ -63,8 +63,8 @@ def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
     for opset in out.opset_import:
         if opset.domain == "":
             opset.version = min(opset.version, NEWEST_OPSET)
-    for k, value in enumerate(out.graph.input):  # known shapes would let Shape be folded away
-        if value.name == "sizes":  # of Resize: onnx's shape inference takes an unknown length for 0
+    for k, value in enumerate(out.graph.input):  # with known shapes, Shape would be constant-folded
+        if value.name == "sizes":  # of Resize: onnx's shape inference treats an unknown length as 0
             continue
         for d, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.dim_param = f"d{k}_{d}"
@@ -84,7 +84,7 @@ def session_of(case) -> ort.InferenceSession:
 
 
 def as_array(value) -> np.ndarray:
-    """A case's tensor; those of types NumPy lacks come as protos."""
+    """A case's tensor; dtypes that NumPy lacks are given as protos."""
     return (
         numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
     )
@@ -96,7 +96,7 @@ def comparable(array: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("case", node_cases())
 def test_node(case) -> None:
-    """Same results as the package expects, on the NPU."""
+    """The NPU gives the results that the package expects."""
     session = session_of(case)
     model = case.model
     op_type = model.graph.node[0].op_type

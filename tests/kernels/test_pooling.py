@@ -1,4 +1,4 @@
-"""Max and average pools against windows taken one by one."""
+"""Max and average pooling against one window at a time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WINDOWS = [
     ((6, 7), {"kernel_shape": [3, 3], "strides": [2, 3], "ceil_mode": 1}),
     ((5, 5), {"kernel_shape": [2, 2], "strides": [4, 4], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
     ((1, 1), {"kernel_shape": [1, 1]}),
-    ((2, 8), {"kernel_shape": [2, 3], "dilations": [3, 1], "pads": [1, 0, 1, 0]}),  # sees no row
+    ((2, 8), {"kernel_shape": [2, 3], "dilations": [3, 1], "pads": [1, 0, 1, 0]}),  # no row visible
     ((4, 5, 6), {"kernel_shape": [2, 3, 2], "strides": [1, 2, 3], "pads": [1, 2, 0, 0, 1, 1]}),
     ((3, 3, 3, 4), {"kernel_shape": [2, 2, 2, 3], "pads": [1, 0, 0, 0, 0, 0, 1, 2]}),
 ]
 
 
 def axis_windows(n: int, d: int, attributes: dict) -> list[list[int]]:
-    """The positions of each window along axis d, those in the padding included."""
+    """The positions of each window along axis d, including those in the padding."""
     rank = len(attributes["kernel_shape"])
     kernel = attributes["kernel_shape"][d]
     stride = attributes.get("strides", [1] * rank)[d]
@@ -71,8 +71,8 @@ def test_max_pool(spatial, attributes, dtype) -> None:
     expected = pool(x, attributes, greatest(least))
     assert_close(run_npu("MaxPool", [x], opset=22, **attributes)[0], expected, dtype)
     if attributes.get("dilations") == [3, 1]:
-        return  # a window that sees nothing has no place of a greatest
-    # With indices: those of the greatest, counted through all planes in either order.
+        return  # a window without elements has no index of the max
+    # With indices: flat indices of the max over all planes, in either order.
     for order in (0, 1):
         y, at = run_npu("MaxPool", [x], 2, opset=22, storage_order=order, **attributes)
         assert_close(y, expected, dtype)
@@ -110,7 +110,7 @@ def test_global_pools(shape, dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("width, kernel", [(9, 3), (300, 200)])
-def test_a_nan_is_the_greatest(dtype, width, kernel) -> None:
+def test_max_pool_propagates_nan(dtype, width, kernel) -> None:
     x = np.zeros((1, 1, width), dtype_of(dtype))
     x[..., 1] = np.nan
     x[..., width // 2] = np.inf
@@ -135,7 +135,7 @@ def test_auto_pad(auto_pad, before) -> None:
     assert_close(got, expected, "float32")
 
 
-def test_no_samples() -> None:
+def test_empty_batch() -> None:
     empty = np.zeros((0, 3, 4, 5), np.float32)
     assert run_npu("MaxPool", [empty], kernel_shape=[2, 2])[0].shape == (0, 3, 3, 4)
     assert run_npu("AveragePool", [empty], kernel_shape=[2, 2])[0].shape == (0, 3, 3, 4)
@@ -164,7 +164,7 @@ HOSTILE = [
 @pytest.mark.parametrize("attributes, message", HOSTILE, ids=str)
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 def test_hostile_attributes(op, attributes, message) -> None:
-    """Refused by onnx's shape inference or by the kernel, which stays usable."""
+    """Refused by onnx's shape inference or by the kernel; the session stays usable."""
     x = np.ones((1, 1, 4, 4), np.float32)
     with pytest.raises(
         Exception, match=rf"\[{op}\] expected .*{message}|ShapeInference|shape inference"
@@ -173,7 +173,7 @@ def test_hostile_attributes(op, attributes, message) -> None:
     assert run_npu(op, [x], opset=22, kernel_shape=[4, 4])[0].item() == 1
 
 
-def test_a_huge_window_over_little_is_quick() -> None:
+def test_huge_window_over_small_input_is_fast() -> None:
     x = np.ones((1, 1, 4, 4), np.float32)
     big = 2**29
     pads = [big - 4, big - 4, 0, 0]

@@ -1,4 +1,4 @@
-"""Reductions, positions, running sums and normalisations."""
+"""Reductions, ArgMax/ArgMin, TopK, cumulative operators and normalisations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REDUCIBLE = [*FLOATS, "int32", "int64", "uint32", "uint64"]
 
 
 def wide(array: np.ndarray) -> np.ndarray:
-    """What the reference computes in: float64 for floats."""
+    """The dtype of the reference: float64 for floats."""
     return array.astype(np.float64) if array.dtype.kind not in "iub" else array
 
 
@@ -61,7 +61,7 @@ def test_reduction(op: str, dtype: str) -> None:
         node = Node(op, [example, ints(())], keepdims=keepdims)
         for shape, axes in AXES:
             if op == "ReduceProd" and np.prod(shape) > 100:
-                continue  # leaves the range of the 16-bit floats
+                continue  # exceeds the range of the 16-bit floats
             x = random(rng, dtype, *shape, low=low, high=high)
             expected = REDUCTIONS[op](wide(x), axis=axes or None, keepdims=bool(keepdims))
             if dtype in INTS:
@@ -87,7 +87,7 @@ def test_axes_as_attributes(op: str) -> None:
     assert everything.shape == (1, 1, 1)
 
 
-def test_no_axes_may_mean_no_reduction() -> None:
+def test_noop_with_empty_axes() -> None:
     x = np.array([[1, -2], [3, 4]], np.float32)
     for op, expected in [("ReduceSum", x), ("ReduceSumSquare", x * x), ("ReduceL2", np.abs(x))]:
         assert_close(run_npu(op, [x], noop_with_empty_axes=1)[0], expected, "float32")
@@ -103,12 +103,12 @@ def test_no_axes_may_mean_no_reduction() -> None:
         ("ReduceL2", 0),
     ],
 )
-def test_reduction_of_nothing(op: str, value: float) -> None:
+def test_empty_reduction(op: str, value: float) -> None:
     got = run_npu(op, [np.zeros((2, 0, 3), np.float32), np.array([1])], opset=20)[0]
     assert_close(got, np.full((2, 1, 3), value), "float32")
 
 
-def test_reduction_of_no_integers() -> None:
+def test_empty_integer_reduction() -> None:
     empty = np.zeros((0,), np.int32)
     assert run_npu("ReduceMax", [empty], opset=20)[0] == np.iinfo(np.int32).min
     with pytest.raises(Exception, match=r"\[ReduceMean\] expected elements to average"):
@@ -117,7 +117,7 @@ def test_reduction_of_no_integers() -> None:
 
 @pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin", "ReduceSum"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_nan_spreads(op: str, axis: int) -> None:
+def test_nan_propagates(op: str, axis: int) -> None:
     x = random(np.random.default_rng(3), "float32", 70, 70)
     x[13, 50] = np.nan
     got = run_npu(op, [x, np.array([axis])], keepdims=0)[0]
@@ -147,7 +147,7 @@ def test_bad_axes_are_errors() -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS])
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
-def test_positions(op: str, dtype: str) -> None:
+def test_arg_max_and_arg_min(op: str, dtype: str) -> None:
     rng = np.random.default_rng(4)
     function = np.argmax if op == "ArgMax" else np.argmin
     for shape, axis in [
@@ -166,7 +166,7 @@ def test_positions(op: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
-def test_nan_is_the_extreme(op: str) -> None:
+def test_arg_max_and_arg_min_return_the_first_nan(op: str) -> None:
     x = np.array([[1, np.nan, 5, np.nan, 0]], np.float32)
     assert run_npu(op, [x], axis=1)[0] == 1
     assert run_npu(op, [x], axis=1, select_last_index=1)[0] == 3
@@ -190,7 +190,7 @@ def test_top_k(largest: int, dtype: str) -> None:
             x[0, ...] = np.nan
         key = wide(x) if dtype in FLOATS else x.astype(object)
         order = np.argsort(-key if largest else key, axis, kind="stable")
-        if largest and dtype in FLOATS:  # NaN is greatest, and comes first
+        if largest and dtype in FLOATS:  # NaN counts as the max and comes first
             order = np.argsort(np.where(np.isnan(key), -np.inf, -key), axis, kind="stable")
         node = Node("TopK", [x, np.array([1])], 2, axis=axis, largest=largest, opset=24)
         for k in ks:
@@ -201,7 +201,7 @@ def test_top_k(largest: int, dtype: str) -> None:
             np.testing.assert_array_equal(wide(values), wide(np.take_along_axis(x, expected, axis)))
 
 
-def test_top_k_of_more_than_there_is_is_an_error() -> None:
+def test_top_k_beyond_the_axis_size_is_an_error() -> None:
     node = Node("TopK", [np.zeros((2, 3), np.float32), np.array([1])], 2)
     for k in (4, -1, 2**62):
         with pytest.raises(Exception, match=r"\[TopK\] expected K in \[0, 3\]"):
@@ -228,7 +228,7 @@ def test_cumulative_sum(reverse: int, exclusive: int, dtype: str) -> None:
 @pytest.mark.parametrize("reverse", [0, 1])
 def test_cumulative_product(reverse: int, exclusive: int, dtype: str) -> None:
     rng = np.random.default_rng(8)
-    low, high = (0.5, 1.5) if dtype in FLOATS else (1, 4)  # products of integers wrap
+    low, high = (0.5, 1.5) if dtype in FLOATS else (1, 4)  # integer products wrap
     for shape, axis in [((3, 4, 5), 0), ((3, 4, 5), -2), ((3, 100), 1), ((7,), 0), ((0, 2), 0)]:
         x = random(rng, dtype, *shape, low=low, high=high)
         v = np.flip(wide(x), axis) if reverse else wide(x)
@@ -243,7 +243,7 @@ def test_cumulative_product(reverse: int, exclusive: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("op", ["CumSum", "CumProd"])
-def test_a_running_value_along_no_axis_is_an_error(op: str) -> None:
+def test_cumulative_op_with_bad_axis_is_an_error(op: str) -> None:
     node = Node(op, [np.zeros((2, 3), np.float32), np.array(0)], opset=26)
     for axis in (2, -3, 2**62):
         with pytest.raises(Exception, match=rf"\[{op}\].*axis"):
@@ -306,7 +306,7 @@ def test_normalizations_check_their_inputs() -> None:
 
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axis", [0, -1])
-def test_a_scalar_has_one_axis(axis: int, keepdims: int) -> None:
+def test_scalar_accepts_axes_0_and_minus_1(axis: int, keepdims: int) -> None:
     x = np.array(-3.0, np.float32)
     for op, expected in (("ReduceSum", -3), ("ReduceMean", -3), ("ReduceMax", -3), ("ReduceL2", 3)):
         got = run_npu(op, [x, np.array([axis])], keepdims=keepdims)[0]

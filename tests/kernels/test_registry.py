@@ -1,4 +1,4 @@
-"""What the standard operators claim, against the ONNX schemas."""
+"""The claims of the standard operators against the ONNX schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx_nodes import FIXED_WIDTH
 from onnxruntime_npu import _C
 
 OPS = [op for op in _C.registered_ops() if op["domain"] == ""]
-# Of later versions, which onnxruntime does not load yet, nothing is claimed.
+# Later versions, which onnxruntime does not load yet, are not claimed.
 NEWEST_OPSET = 26
 ONNX_NAMES = {"float": "float32", "double": "float64"}
 
@@ -32,7 +32,7 @@ def allowed(schema: onnx.defs.OpSchema, type_str: str) -> set[str]:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: f"{op['type']}-{op['since']}-{op['until']}")
-def test_definition_says_what_the_schema_says(op: dict) -> None:
+def test_definition_matches_the_schema(op: dict) -> None:
     claimed = [s for s in versions(op["type"]) if op["since"] <= s.since_version <= op["until"]]
     assert claimed and claimed[0].since_version == op["since"]
     assert claimed[-1].since_version == op["until"]
@@ -54,7 +54,7 @@ def test_definition_says_what_the_schema_says(op: dict) -> None:
     for argument, parameter in zip(
         [*op["inputs"], *op["outputs"]], [*newest.inputs, *newest.outputs], strict=True
     ):
-        # A type that only later versions take reaches no node of an earlier one.
+        # A type that only later versions accept never occurs in nodes of an earlier one.
         ever = {
             t
             for s in versions(op["type"])
@@ -67,7 +67,7 @@ def test_definition_says_what_the_schema_says(op: dict) -> None:
         assert not missing or (op["type"], argument["name"]) in LESS, (argument["name"], missing)
 
 
-# Types that ONNX takes and the NPU leaves to the CPU.
+# Types that ONNX accepts and the NPU leaves to the CPU.
 LESS = {
     ("OneHot", "indices"),  # other integers and floats than int32, int64, float32
     ("OneHot", "depth"),
@@ -85,7 +85,7 @@ LESS = {
 
 
 @pytest.mark.parametrize("op_type", sorted({op["type"] for op in OPS}))
-def test_every_version_from_opset_13_on_is_claimed(op_type: str) -> None:
+def test_every_version_since_opset_13_is_claimed(op_type: str) -> None:
     schemas = versions(op_type)
     at_13 = [s.since_version for s in schemas if s.since_version <= 13]
     current = {s.since_version for s in schemas if s.since_version >= 13} | set(at_13[-1:])

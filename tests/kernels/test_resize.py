@@ -38,7 +38,7 @@ TARGETS = [
 SIZES = [((1, 2, 5, 7), (1, 2, 3, 11)), ((3, 8), (5, 2)), ((2, 600, 3), (4, 250, 3))]
 
 
-# The reference makes cubic weights in float32, from its attribute; torch's are compared closely.
+# The reference computes cubic weights in float32; torch's results are compared more tightly.
 CUBIC = 2e-5
 
 
@@ -50,7 +50,7 @@ def lists(target, by: str):
 
 
 def reference(x: np.ndarray, inputs, **attributes) -> np.ndarray:
-    """Of onnx's own implementation; floats are computed in float64."""
+    """The result of onnx's reference implementation, computed in float64."""
     wide = x.astype(np.float64)
     names = [f"x{i}" if a is not None else "" for i, a in enumerate([x, *inputs])]
     values = [
@@ -67,19 +67,19 @@ def reference(x: np.ndarray, inputs, **attributes) -> np.ndarray:
 
 
 def resize(x: np.ndarray, inputs, **attributes) -> np.ndarray:
-    """On the NPU; the lists are constants, as in models."""
+    """The result of the NPU; the lists are constants, as in models."""
     constant = [i + 1 for i, a in enumerate(inputs) if a is not None]
     return run_npu("Resize", [x, *inputs], opset=19, constant=constant, **attributes)[0]
 
 
 def check(x: np.ndarray, inputs, dtype: str, **attributes) -> None:
-    """Sums of a few terms that may cancel: as near as their terms' roundings."""
+    """Compares sums of a few terms that may cancel, within the rounding of the terms."""
     got, expected = resize(x, inputs, **attributes), reference(x, inputs, **attributes)
     if dtype not in FLOATS or attributes.get("mode", "nearest") == "nearest":
         assert_close(got, expected.astype(x.dtype), dtype)
         return
     assert got.dtype == x.dtype and got.shape == expected.shape
-    # 16-bit results are rounded once; the sums themselves are made in float32 or float64.
+    # 16-bit results are rounded once; the sums are computed in float32 or float64.
     near = {"float32": 4e-6, "float64": 1e-14, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
     if attributes["mode"] == "cubic":
         near = max(near, CUBIC)
@@ -108,7 +108,7 @@ def test_modes(mode, transformation, by, case) -> None:
 
 
 @pytest.mark.parametrize("dtype", FIXED_WIDTH)
-def test_nearest_of_every_type(dtype) -> None:
+def test_nearest_of_every_dtype(dtype) -> None:
     x = random(np.random.default_rng(2), dtype, 2, 3, 5, low=-90, high=90)
     check(x, lists([1, 2.0, 0.6], "scales"), dtype)
     check(x, lists([1, 4, 9], "sizes"), dtype, coordinate_transformation_mode="align_corners")
@@ -116,7 +116,7 @@ def test_nearest_of_every_type(dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
-def test_sums_of_every_float(mode, dtype) -> None:
+def test_interpolation_of_every_float_dtype(mode, dtype) -> None:
     x = random(np.random.default_rng(3), dtype, 2, 3, 9, 270, low=-1, high=1)
     for target in ([1, 1, 2, 1], [1, 1, 0.4, 0.5], [1, 1, 1, 1.5], [2, 1, 1.5, 1]):
         check(x, lists(target, "scales"), dtype, mode=mode)
@@ -127,7 +127,7 @@ def test_sums_of_every_float(mode, dtype) -> None:
 @pytest.mark.parametrize("axes", [[2, 3], [3, 2], [-1], [0, -2]])
 def test_axes_and_policies(axes, mode) -> None:
     x = random(np.random.default_rng(4), "float32", 2, 3, 6, 8)
-    positive = [a % 4 for a in axes]  # the reference knows no other
+    positive = [a % 4 for a in axes]  # the reference accepts no others
     sizes = [None, None, np.array([9, 5][: len(axes)], np.int64)]
     for policy in ("stretch", "not_larger", "not_smaller"):
         options = dict(mode=mode, keep_aspect_ratio_policy=policy)
@@ -149,12 +149,12 @@ def test_crops(mode, roi_type) -> None:
 
 @pytest.mark.parametrize("mode, torch_mode", [("linear", "bilinear"), ("cubic", "bicubic")])
 @pytest.mark.parametrize("size", [(3, 4), (20, 5), (40, 33)])
-def test_antialias_as_torch_does(mode, torch_mode, size) -> None:
+def test_antialias_matches_torch(mode, torch_mode, size) -> None:
     x = random(np.random.default_rng(6), "float64", 2, 3, 17, 13)
     expected = torch.nn.functional.interpolate(
         torch.from_numpy(x), size, mode=torch_mode, antialias=True
     ).numpy()
-    # As Pillow: the cubic's coefficient is -0.5 there, and what lies outside is left out.
+    # As in Pillow: the cubic coefficient is -0.5, and pixels outside the image are excluded.
     sizes = [None, None, np.array((2, 3, *size), np.int64)]
     got = resize(x, sizes, mode=mode, antialias=1, cubic_coeff_a=-0.5, exclude_outside=1)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
@@ -162,7 +162,7 @@ def test_antialias_as_torch_does(mode, torch_mode, size) -> None:
 
 @pytest.mark.parametrize("mode, torch_mode", [("linear", "bilinear"), ("cubic", "bicubic")])
 @pytest.mark.parametrize("size", [(3, 4), (20, 5), (40, 33)])
-def test_sums_as_torch_makes_them(mode, torch_mode, size) -> None:
+def test_interpolation_matches_torch(mode, torch_mode, size) -> None:
     x = random(np.random.default_rng(7), "float64", 2, 3, 17, 13)
     sizes = [None, None, np.array((2, 3, *size), np.int64)]
     for aligned in (False, True):
@@ -213,7 +213,7 @@ def test_hostile_sizes(sizes, mode) -> None:
     assert (node(X, None, None, np.array([4, 3]))[0] == np.ones((4, 3))).all()
 
 
-def test_nothing_to_repeat() -> None:
+def test_empty_axis_cannot_grow() -> None:
     node = Node("Resize", [X, None, None, np.ones(2, np.int64)], opset=19, mode="linear")
     with pytest.raises(Exception, match="a size that axis 1 of 0 elements can have"):
         node(np.ones((2, 0), np.float32), None, None, np.array([2, 4]))
@@ -228,7 +228,7 @@ def test_hostile_roi(roi) -> None:
         assert (y == 0).all()
 
 
-def test_crop_without_bounds() -> None:
+def test_crop_without_bounds_is_an_error() -> None:
     options = dict(mode="linear", coordinate_transformation_mode="tf_crop_and_resize")
     node = Node("Resize", [X, np.ones(4, np.float32), np.ones(2, np.float32)], opset=19, **options)
     with pytest.raises(Exception, match="two bounds of roi for each of 2 axes, got 3"):
@@ -247,7 +247,7 @@ def test_crop_without_bounds() -> None:
         ),
     ],
 )
-def test_what_is_left_to_the_cpu(dtype, options, reason) -> None:
+def test_unsupported_options_are_left_to_the_cpu(dtype, options, reason) -> None:
     x = np.ones((1, 1, 2, 2), dtype)
     inputs = [x, np.ones(8, np.float32), np.array([1, 1, 2, 2], np.float32)]
     session = make_session(make_model("Resize", inputs, opset=19, constant=[1, 2], **options))

@@ -22,7 +22,7 @@ CPU = "CPUExecutionProvider"
 
 @cache
 def samples(op: Op, dtype: str) -> list[Sample]:
-    """Return the sample calls, made once: nobody writes to their tensors."""
+    """Return the sample calls, cached: no caller may write to their tensors."""
     assert op.sample_function is not None
     return list(op.sample_function(Maker(dtype)))
 
@@ -32,7 +32,7 @@ def bind(op: Op, sample: Sample) -> dict[str, Any]:
 
 
 def reference(op: Op, sample: Sample) -> list[torch.Tensor]:
-    """Run the reference: in float64 where a float32 call lets it, for it is the exact answer."""
+    """Run the reference, in float64 if a float32 call permits it: the exact answer."""
     bound = bind(op, sample)
     plain = _flat(op.call_reference(**_clone(bound)))
     floats = {t.dtype for v in bound.values() for t in _tensors(v) if t.dtype.is_floating_point}
@@ -44,7 +44,7 @@ def reference(op: Op, sample: Sample) -> list[torch.Tensor]:
             for name, v in bound.items()
         }
         exact = _flat(op.call_reference(**wide))
-    except (ArgumentError, RuntimeError):  # a reference need not take float64
+    except (ArgumentError, RuntimeError):  # a reference need not support float64
         return plain
     return [
         e if p.dtype.is_floating_point and e.dtype == torch.float64 else p
@@ -53,7 +53,7 @@ def reference(op: Op, sample: Sample) -> list[torch.Tensor]:
 
 
 def eager(op: Op, sample: Sample) -> list[torch.Tensor]:
-    """Run the kernel through onnxruntime_npu's function; written arguments are results, too."""
+    """Run the kernel through onnxruntime_npu's function; written arguments count as results."""
     bound = _clone(bind(op, sample))
     results = _flat(_call(getattr(onnxruntime_npu, op.name), op, bound))
     written = [bound[o.mutates] for o in op.outputs if o.mutates]
@@ -61,7 +61,7 @@ def eager(op: Op, sample: Sample) -> list[torch.Tensor]:
 
 
 def eager_npu(op: Op, sample: Sample) -> list[torch.Tensor]:
-    """Run the kernel on npu tensors; the results are there, too, until they are compared."""
+    """Run the kernel on npu tensors; the results stay on the device until they are compared."""
     bound = _to_npu(_clone(bind(op, sample)))
     results = _flat(_call(getattr(onnxruntime_npu, op.name), op, bound))
     assert all(t.device.type == "npu" for t in results)
@@ -75,7 +75,7 @@ def _to_npu(bound: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_place(op: Op, sample: Sample) -> torch.Tensor:
-    """Run the in-place twin and return what it has written."""
+    """Run the in-place variant and return the written arguments."""
     assert op.inplace is not None
     bound = _clone(bind(op, sample))
     name = next(a.name for a in op.inplace.arguments if a.type.mutated)
@@ -127,7 +127,7 @@ def to_ortvalue(tensor: torch.Tensor) -> ort.OrtValue:
 
 def to_torch(value: ort.OrtValue) -> torch.Tensor:
     if value.element_type() == onnx.TensorProto.BFLOAT16:
-        # NumPy has no bfloat16: read the bits where they lie.
+        # NumPy has no bfloat16: read the bits in place.
         count = math.prod(value.shape())
         bits = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else []
         return (
@@ -137,7 +137,7 @@ def to_torch(value: ort.OrtValue) -> torch.Tensor:
 
 
 def node_inputs(op: Op, bound: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that a node of this call has, absent ones left out."""
+    """Return the tensors that a node of this call has, without absent ones."""
     tensors: list[torch.Tensor] = []
     for node_input, value in op.iterate_inputs(bound):
         if value is None:
@@ -152,7 +152,7 @@ def node_inputs(op: Op, bound: Mapping[str, Any]) -> list[torch.Tensor]:
 def make_model(
     op: Op, sample: Sample, *, body: bool, op_type: str | None = None, defaults: bool = True
 ) -> onnx.ModelProto:
-    """Return a model of one node. Shapes stay open, so that only the kernel judges them.
+    """Return a model of one node. Shapes are dynamic, so that only the kernel checks them.
 
     Without ``defaults`` the node has no attribute whose value is its default.
     """
@@ -176,7 +176,7 @@ def make_model(
         names.pop()
     try:
         results = _flat(op.call_reference(**bound))
-    except Exception:  # a call that must fail: the provider says what its results would be
+    except Exception:  # a call that must fail: result types are unknown here
         output_infos = [onnx.ValueInfoProto(name=f"out_{i}") for i in range(len(op.outputs))]
     else:
         output_infos = [
@@ -193,7 +193,7 @@ def make_model(
         domain="npu",
     )
     for attribute in op.attributes:
-        value = attribute.to_onnx(bound[attribute.name])
+        value = attribute.to_onnx(bound[attribute.argument.name])
         if (
             not defaults
             and not attribute.required
@@ -215,13 +215,13 @@ def make_model(
 
 
 def exported(op: Op, calls: Sequence[Sample]) -> tuple[onnx.ModelProto, list[list[torch.Tensor]]]:
-    """Export one model that makes all the calls; returns it with the inputs it takes."""
+    """Export one model that makes all the calls; return it with its inputs."""
     from onnxruntime_npu.opdef import translation_table
 
     bounds = [bind(op, sample) for sample in calls]
     names = [[n for n, v in b.items() if _tensors(v)] for b in bounds]
     given = [b[n] for b, ns in zip(bounds, names, strict=True) for n in ns]
-    # Copies: torch.export takes no written arguments that share memory, as views of one tensor do.
+    # Copies: torch.export does not accept mutated arguments that share memory.
     args = tuple(
         _map(lambda t: t.clone(memory_format=torch.contiguous_format), value) for value in given
     )
@@ -234,7 +234,7 @@ def exported(op: Op, calls: Sequence[Sample]) -> tuple[onnx.ModelProto, list[lis
             for bound, given in zip(bounds, names, strict=True):
                 values = {**bound, **{name: next(rest) for name in given}}
                 returned = _flat(_call(function, op, values))
-                # What returns nothing is known by what it writes.
+                # An operator without results is checked by what it writes.
                 results += returned or [values[o.mutates] for o in op.outputs if o.mutates]
             return tuple(results)
 
@@ -259,10 +259,10 @@ def check_close(
     known: bool = False,
     reduces_empty: bool = True,
 ) -> None:
-    """Compare with the reference; ``known``: with numbers printed to a few digits.
+    """Compare with the reference, or if ``known`` with values printed to a few digits.
 
-    ``reduces_empty`` is False for onnxruntime's CPU provider, whose reductions leave the shape of a
-    tensor without elements as it is.
+    ``reduces_empty`` is False for onnxruntime's CPU provider, whose reductions do not change the
+    shape of an empty tensor.
     """
     assert len(got) == len(want)
     for output, g, w in zip(_expanded(op, len(got)), got, want, strict=True):
@@ -276,11 +276,14 @@ def check_close(
             assert list(g.shape) == list(w.shape), f"{output}: shape"
             if w.dtype != torch.float64:
                 assert g.dtype == w.dtype, f"{output}: dtype"
-        name = dtype if g.dtype.is_floating_point else dt.from_torch(g.dtype)
+        own = dt.from_torch(g.dtype)
+        # A float result of a coarser type than the call's has that type's rounding.
+        coarser = own in ("float16", "bfloat16") and dtype != "bfloat16"
+        name = own if coarser or not g.dtype.is_floating_point else dtype
         tolerance = op.tolerance_for(name)
         rtol, atol = tolerance.rtol, tolerance.atol
         if known:
-            rtol, atol = max(rtol, 2e-5), max(atol, 2e-5)  # the facts have six digits
+            rtol, atol = max(rtol, 2e-5), max(atol, 2e-5)  # known values have six digits
         torch.testing.assert_close(
             g.double() if g.is_floating_point() else g,
             w.double() if g.is_floating_point() else w.to(g.dtype),
@@ -340,7 +343,7 @@ def _map(function: Any, value: Any) -> Any:
 
 
 def _clone(bound: Mapping[str, Any]) -> dict[str, Any]:
-    # Strides are kept: a sample may be a transposed view on purpose.
+    # Strides are kept: a sample may deliberately be a transposed view.
     def copy(t: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(t.size(), t.stride(), dtype=t.dtype).copy_(t)
 

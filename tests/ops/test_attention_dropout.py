@@ -1,4 +1,4 @@
-"""Attention that drops weights: seeds, what they determine, and the gradients of what was kept."""
+"""Attention with dropout: seeds, masks that they determine, and gradients through the mask."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def _fusion(*tensors: torch.Tensor, **given: object) -> tuple[object, ...]:
     return onnxruntime_npu.npu_fusion_attention(*tensors, 2, "BNSD", scale=0.25, **given)
 
 
-def test_the_references_generator_gives_the_published_numbers() -> None:
+def test_reference_philox_matches_published_values() -> None:
     all_ops()
     philox = sys.modules["onnxruntime_npu.contrib_ops.attention._dropout"].philox
     words = torch.arange(4)
     got = philox(0, 0, words).tolist()
     assert got == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    counter = 0x05A308D3243F6A88 * 4 + words  # bits 32 to 62 are all that int64 has room for
+    counter = 0x05A308D3243F6A88 * 4 + words  # int64 can hold only bits 32 to 62
     assert philox(1, 2, counter).tolist() != philox(1, 2, 0x243F6A88 * 4 + words).tolist()
 
 
-def test_the_seed_is_torchs_and_the_results_name_it() -> None:
+def test_seed_comes_from_torch_and_is_returned() -> None:
     tensors = _qkv()
     torch.manual_seed(1)
     first = _fusion(*tensors, keep_prob=0.5)
@@ -47,8 +47,8 @@ def test_the_seed_is_torchs_and_the_results_name_it() -> None:
 
 
 @pytest.mark.parametrize("keep_prob", [0.1, 0.75, 0.999])
-def test_as_many_are_kept_as_shall_be(keep_prob: float) -> None:
-    # Equal scores, and a value that counts: the output is the share of the kept.
+def test_kept_fraction_matches_keep_prob(keep_prob: float) -> None:
+    # With equal scores and values of one, the output is the kept fraction.
     rows, keys = 64, 4096
     query, key = torch.zeros(1, 1, rows, 8), torch.zeros(1, 1, keys, 8)
     out = onnxruntime_npu.npu_fusion_attention(
@@ -59,7 +59,7 @@ def test_as_many_are_kept_as_shall_be(keep_prob: float) -> None:
     assert abs(kept - keep_prob) < 6 * spread
 
 
-def test_gradient_is_that_of_what_was_kept() -> None:
+def test_gradient_uses_the_forward_dropout_mask() -> None:
     tensors = [t.requires_grad_() for t in _qkv()]
     out, *_, seed, offset, _ = _fusion(*tensors, keep_prob=0.7)
     weight = torch.randn(out.shape)
@@ -74,7 +74,7 @@ def test_gradient_is_that_of_what_was_kept() -> None:
         torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=1e-5)
 
 
-def test_checkpointing_drops_the_same_again() -> None:
+def test_checkpointing_reuses_the_dropout_mask() -> None:
     query, key, value = _qkv()
     query.requires_grad_()
     seeds = []
@@ -90,7 +90,7 @@ def test_checkpointing_drops_the_same_again() -> None:
     assert torch.equal(got, torch.autograd.grad(plain.square().sum(), query)[0])
 
 
-def test_a_traced_call_has_to_give_the_seed() -> None:
+def test_traced_call_requires_a_seed() -> None:
     _ = onnxruntime_npu.npu_fusion_attention
     tensors = _qkv()
 
@@ -131,7 +131,7 @@ CASES = pytest.mark.parametrize(
 
 @CASES
 @pytest.mark.parametrize("seed", [1, 2**63 - 2])
-def test_a_seeded_node_drops_what_the_reference_does(name: str, make: object, seed: int) -> None:
+def test_seeded_node_drops_like_the_reference(name: str, make: object, seed: int) -> None:
     op, sample = all_ops()[name], make(seed)  # type: ignore[operator]
     got = run_model(make_model(op, sample, body=False), NPU, op, sample)
     want = op.call_reference(*sample.args, **sample.kwargs)
@@ -140,7 +140,7 @@ def test_a_seeded_node_drops_what_the_reference_does(name: str, make: object, se
 
 
 @CASES
-def test_calls_and_nodes_without_a_seed_draw_anew(name: str, make: object) -> None:
+def test_calls_and_nodes_without_seed_draw_new_masks(name: str, make: object) -> None:
     op, sample = all_ops()[name], make()  # type: ignore[operator]
     model = make_model(op, sample, body=False)
     first, second = (run_model(model, NPU, op, sample)[0] for _ in range(2))
@@ -154,7 +154,7 @@ def test_calls_and_nodes_without_a_seed_draw_anew(name: str, make: object) -> No
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
 
 
-def test_gradient_of_a_block_is_that_of_what_was_kept() -> None:
+def test_multi_head_attention_gradient_uses_its_dropout_mask() -> None:
     sample = _block()
     args = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in sample.args]
     leaves = [a for a in args if isinstance(a, torch.Tensor)]
@@ -172,7 +172,7 @@ def test_gradient_of_a_block_is_that_of_what_was_kept() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu"])
-def test_gradient_of_a_score_is_that_of_what_was_kept(device: str) -> None:
+def test_attention_score_gradient_uses_its_dropout_mask(device: str) -> None:
     turned = {"key_transpose": True, "bmm_score_transpose_b": True}
     query, key, value = _qkv()
     mask = torch.randn(2, 1, 40, 50)
@@ -182,7 +182,7 @@ def test_gradient_of_a_score_is_that_of_what_was_kept(device: str) -> None:
     out = onnxruntime_npu.npu_fused_attention_score(*leaves, 0.25, 0.6, **turned)
     weight = torch.randn(out.shape)
     got = torch.autograd.grad((out * weight.to(device)).sum(), leaves)
-    # What was kept shows where every value has a column of its own.
+    # Values that form a unit matrix expose the dropout mask.
     eye = torch.eye(50).expand(2, 2, 50, 50)
     torch.manual_seed(3)
     with torch.no_grad():
@@ -199,7 +199,7 @@ def test_gradient_of_a_score_is_that_of_what_was_kept(device: str) -> None:
         torch.testing.assert_close(g.cpu().double(), w, rtol=1e-4, atol=1e-5)
 
 
-def test_gradient_of_a_compiled_score_that_drops_is_refused() -> None:
+def test_compiled_attention_score_gradient_with_dropout_is_refused() -> None:
     query, key, value = _qkv()
     mask = torch.zeros(1, 1, 40, 50)
 

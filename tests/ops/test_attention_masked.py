@@ -1,4 +1,4 @@
-"""A masked key adds nothing to a row, whatever the key and its value are: not even NaN."""
+"""A masked key contributes nothing to a row, even if the key or its value is NaN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ infer = onnxruntime_npu.npu_fused_infer_attention_score
 fusion = onnxruntime_npu.npu_fusion_attention
 
 COMPRESSED = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
-# The rows are computed anew, one by one: one rounding of the weights and one of the result.
+# Rows are recomputed one by one: one rounding of the weights and one of the result.
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 STRIKES = (math.nan, math.inf, -math.inf)
 dtypes = pytest.mark.parametrize("dtype", list(TOLERANCES), ids=str)
@@ -37,10 +37,12 @@ def _struck(x: torch.Tensor, rows: object, value: float) -> torch.Tensor:
     return x
 
 
-# Rows enough for a panel, a few rows, and one of decode, whose keys are shared out to threads.
+# Enough rows for a panel, a few rows, and one decode row, whose keys are split between threads.
 @pytest.mark.parametrize(("heads", "rows", "keys"), [(6, 40, 200), (2, 3, 70), (4, 1, 2100)])
 @dtypes
-def test_a_mask_hides_keys_and_values(heads: int, rows: int, keys: int, dtype) -> None:
+def test_masked_keys_and_values_do_not_affect_results(
+    heads: int, rows: int, keys: int, dtype
+) -> None:
     q = _random(1, 2, heads, rows, 64, dtype=dtype)
     k, v = (_random(s, 2, 2, keys, 64, dtype=dtype) for s in (2, 3))
     mask = torch.rand(2, 1, rows, keys, generator=torch.Generator().manual_seed(4)) < 0.3
@@ -59,7 +61,7 @@ def test_a_mask_hides_keys_and_values(heads: int, rows: int, keys: int, dtype) -
 
 
 @dtypes
-def test_a_pattern_hides_keys_and_values(dtype) -> None:
+def test_keys_and_values_outside_the_pattern_do_not_affect_results(dtype) -> None:
     q, k, v = (_random(s, 1, 4, 90, 64, dtype=dtype) for s in (1, 2, 3))
     call = {"atten_mask": COMPRESSED, "sparse_mode": 3, "num_heads": 4, "input_layout": "BNSD",
             "scale": 0.125}  # fmt: skip
@@ -75,7 +77,7 @@ def test_a_pattern_hides_keys_and_values(dtype) -> None:
 
 
 @dtypes
-def test_a_masked_bias_is_nothing(dtype) -> None:
+def test_masked_bias_does_not_affect_results(dtype) -> None:
     q, k, v = (_random(s, 1, 2, 30, 32, dtype=dtype) for s in (1, 2, 3))
     bias, mask = _random(4, 1, 2, 30, 30, dtype=dtype), torch.rand(30, 30) < 0.5
     mask[:, 0] = False
@@ -88,13 +90,13 @@ def test_a_masked_bias_is_nothing(dtype) -> None:
 @pytest.mark.parametrize("causal", [False, True], ids=["mask", "causal"])
 @dtypes
 def test_training_attention_and_its_gradients(dtype, causal: bool) -> None:
-    """Keys that no row sees; queries that see none have NaN, too."""
+    """Keys that no row attends to; queries that attend to no key contain NaN, too."""
     q, k, v, dy = (_random(s, 2, 2, 70, 32, dtype=dtype) for s in (1, 2, 3, 4))
     mask = torch.zeros(70, 70, dtype=torch.bool)
     call = {"head_num": 2, "input_layout": "BNSD", "scale": 0.2, "atten_mask": mask}
     if causal:
         call |= {"atten_mask": COMPRESSED, "sparse_mode": 3}
-        hidden = [69]  # but for the last row
+        hidden = [69]  # except for the last row
     else:
         hidden = [0, 33, 69]
         mask[:, hidden] = True
@@ -113,14 +115,14 @@ def test_training_attention_and_its_gradients(dtype, causal: bool) -> None:
         got = run(query, _struck(k, hidden, strike), _struck(v, hidden, strike))
         _close(got[0][:, :, :rows], want[0][:, :, :rows])
         _close(got[1][:, :, :rows], want[1][:, :, :rows])
-        if not causal:  # else the last row is NaN, and so are the gradients of all that it sees
+        if not causal:  # otherwise the last row's NaN reaches the gradients of its keys
             _close(got[2], want[2])
             _close(got[3], want[3])
 
 
 @pytest.mark.parametrize("compute", ["kernel", "reference"])
 @dtypes
-def test_a_gradient_reaches_the_keys_that_its_row_sees(dtype, compute: str) -> None:
+def test_gradient_reaches_only_the_keys_a_row_attends_to(dtype, compute: str) -> None:
     op = all_ops()["npu_fusion_attention_grad"]
     q, k, v, dy = (_random(s, 2, 2, 70, 32, dtype=dtype) for s in (1, 2, 3, 4))
     call = {"head_num": 2, "input_layout": "BNSD", "atten_mask": COMPRESSED, "sparse_mode": 3}
@@ -144,7 +146,7 @@ def test_a_gradient_reaches_the_keys_that_its_row_sees(dtype, compute: str) -> N
 
 
 @pytest.mark.parametrize("name", ["softmax_max", "softmax_sum"])
-def test_a_row_whose_statistics_see_no_key_has_no_gradient(name: str) -> None:
+def test_fully_masked_row_has_no_gradient(name: str) -> None:
     op = all_ops()["npu_fusion_attention_grad"]
     q, k, v, dy = (_random(s, 1, 2, 9, 16, dtype=torch.float32) for s in (1, 2, 3, 4))
     call = {"head_num": 2, "input_layout": "BNSD"}

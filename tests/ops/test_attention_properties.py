@@ -1,4 +1,4 @@
-"""What holds between calls of the inference attention operators, whatever the sizes."""
+"""Properties that relate calls of the inference attention operators, for any sizes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
 
 @st.composite
 def _heads(draw) -> tuple[int, int, int]:
-    """Draw the numbers of query and of key heads and a head size."""
+    """Draw the numbers of query heads and of key heads, and a head size."""
     kv_heads = draw(st.integers(1, 3))
     return kv_heads * draw(st.integers(1, 5)), kv_heads, draw(st.integers(1, 70))
 
@@ -70,7 +70,7 @@ def _pages(rows: torch.Tensor, table: torch.Tensor, blocks: int, block_size: int
     causal=st.booleans(),
     dtype=dtypes,
 )
-def test_paged_is_contiguous(
+def test_paged_cache_equals_contiguous(
     data, heads, batch, rows, blocks, block_size, flat, causal, dtype
 ) -> None:
     q, k, v, attributes = _operands(heads, batch, rows, blocks * block_size, dtype)
@@ -84,14 +84,14 @@ def test_paged_is_contiguous(
     want = attention(q, k, v, **attributes)
     k, v = (_pages(x, table, total, block_size, flat) for x in (k, v))
     for b, length in enumerate(attributes["actual_seq_lengths_kv"]):
-        # Entries behind a sequence's length are never looked at.
+        # Entries beyond a sequence's length are never read.
         table[b, -(-length // block_size) :] = data.draw(st.integers(-(2**31), 2**31 - 1))
     got = attention(q, k, v, block_table=table, block_size=block_size, **attributes)
     assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
 
 
 @given(data=st.data(), heads=_heads(), rows=st.integers(1, 200), dtype=dtypes)
-def test_prefill_in_chunks_is_prefill_at_once(data, heads, rows, dtype) -> None:
+def test_chunked_prefill_equals_full_prefill(data, heads, rows, dtype) -> None:
     q, k, v, attributes = _operands(heads, 1, rows, rows, dtype)
     attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
     want, want_lse = attention(q, k, v, **attributes)
@@ -111,7 +111,7 @@ def test_prefill_in_chunks_is_prefill_at_once(data, heads, rows, dtype) -> None:
     keys=st.integers(0, 150),
     dtype=dtypes,
 )
-def test_grouped_heads_are_repeated_heads(heads, batch, rows, keys, dtype) -> None:
+def test_grouped_heads_equal_repeated_heads(heads, batch, rows, keys, dtype) -> None:
     q, k, v, attributes = _operands(heads, batch, rows, keys, dtype)
     want = attention(q, k, v, **attributes)
     k, v = (x.repeat_interleave(heads[0] // heads[1], dim=1) for x in (k, v))
@@ -128,7 +128,7 @@ def test_grouped_heads_are_repeated_heads(heads, batch, rows, keys, dtype) -> No
     keys=st.integers(1, 150),
     dtype=dtypes,
 )
-def test_sparse_mode_is_its_explicit_mask(data, heads, mode, rows, keys, dtype) -> None:
+def test_sparse_mode_equals_explicit_mask(data, heads, mode, rows, keys, dtype) -> None:
     q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
     lengths = [data.draw(st.integers(0, rows)) for _ in range(2)]
     kv_lengths = [data.draw(st.integers(0, keys)) for _ in range(2)]
@@ -164,7 +164,7 @@ def test_sparse_mode_is_its_explicit_mask(data, heads, mode, rows, keys, dtype) 
     causal=st.booleans(),
     dtype=dtypes,
 )
-def test_packed_sequences_are_calls_of_their_own(data, heads, ends, causal, dtype) -> None:
+def test_packed_sequences_equal_separate_calls(data, heads, ends, causal, dtype) -> None:
     ends = sorted(ends)
     kv_ends = sorted(data.draw(st.integers(0, 90)) for _ in ends)
     q, k, v, attributes = _operands(heads, 1, max(ends[-1], 1), max(kv_ends[-1], 1), dtype)
@@ -188,7 +188,7 @@ def test_packed_sequences_are_calls_of_their_own(data, heads, ends, causal, dtyp
 
 
 @given(heads=_heads(), rows=st.sampled_from([1, 4, 40]), keys=st.integers(2, 700), data=st.data())
-def test_parts_of_the_keys_merge_by_their_log_sum_exp(heads, rows, keys, data) -> None:
+def test_partial_results_merge_by_log_sum_exp(heads, rows, keys, data) -> None:
     q, k, v, attributes = _operands(heads, 1, rows, keys, torch.float32)
     want, lse = attention(q, k, v, **attributes)
     cut = data.draw(st.integers(1, keys - 1))
@@ -208,7 +208,7 @@ def test_parts_of_the_keys_merge_by_their_log_sum_exp(heads, rows, keys, data) -
     ),
     dtype=dtypes,
 )
-def test_layouts_are_views_of_each_other(heads, rows, keys, layout, dtype) -> None:
+def test_layouts_agree(heads, rows, keys, layout, dtype) -> None:
     q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
     want, lse = attention(q, k, v, **attributes)
     into, _, out = layout.partition("_")
@@ -237,7 +237,7 @@ def _quantised(x: torch.Tensor, mode: int) -> tuple[torch.Tensor, torch.Tensor]:
     mode=st.integers(0, 3),
     causal=st.booleans(),
 )
-def test_quantised_cache_is_within_its_error_bound(heads, rows, keys, mode, causal) -> None:
+def test_quantised_cache_stays_within_error_bound(heads, rows, keys, mode, causal) -> None:
     q, k, v, attributes = _operands(heads, 2, rows, keys, torch.float32)
     if causal:
         attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
@@ -251,8 +251,8 @@ def test_quantised_cache_is_within_its_error_bound(heads, rows, keys, mode, caus
         "value_antiquant_mode": mode,
     }
     got, lse = attention(q, k8, v8, **attributes)
-    # A key is off by half a step at most, and a score by what its query makes of that. If scores
-    # are off by e, weights are off by exp(2e) - 1 of themselves, and so is what they weigh.
+    # A key is off by at most half a step, and a score by that error times its query. If scores
+    # are off by e, weights are off by a relative exp(2e) - 1, and so is their weighted sum.
     group = heads[0] // heads[1]
     step = (k_scale / 2).expand(k.shape).repeat_interleave(group, 1)
     off = attributes["scale"] * (q.abs() @ step.transpose(2, 3)).amax(3, keepdim=True)
@@ -276,7 +276,7 @@ def test_quantised_cache_is_within_its_error_bound(heads, rows, keys, mode, caus
     int4=st.booleans(),
     dtype=dtypes,
 )
-def test_quantised_cache_is_the_cache_of_its_numbers(
+def test_quantised_cache_equals_dequantised_cache(
     data, heads, rows, blocks, block_size, mode, offsets, int4, dtype
 ) -> None:
     n, kv, size = heads
@@ -296,7 +296,7 @@ def test_quantised_cache_is_the_cache_of_its_numbers(
         generator = torch.Generator().manual_seed(i)
         low = -8 if int4 else -128
         ints = torch.randint(low, -low, (total, kv, block_size, size), generator=generator)
-        # Scales of a power of two leave nothing to round.
+        # Scales that are powers of two cause no rounding.
         scale = torch.full(shape, 2.0 ** (-2 if int4 else -6)).to(dtype)
         scale *= 2.0 ** torch.randint(-1, 2, shape, generator=generator)
         offset = torch.randint(-2, 3, shape, generator=generator).to(dtype)
@@ -341,7 +341,9 @@ def test_quantised_cache_is_the_cache_of_its_numbers(
     pieces=st.integers(1, 4),
     dtype=dtypes,
 )
-def test_blocks_in_device_order_are_blocks(heads, rows, block_size, piece, pieces, dtype) -> None:
+def test_cache_blocks_in_device_order_equal_plain_blocks(
+    heads, rows, block_size, piece, pieces, dtype
+) -> None:
     heads = (*heads[:2], piece * pieces)
     q, k, v, attributes = _operands(heads, 2, rows, 3 * block_size, dtype)
     table = torch.tensor([[5, 0, 2], [3, 1, 4]], dtype=torch.int32)
@@ -363,7 +365,7 @@ def test_blocks_in_device_order_are_blocks(heads, rows, block_size, piece, piece
     causal=st.booleans(),
     dtype=dtypes,
 )
-def test_shared_prefix_is_in_front_of_every_key(
+def test_shared_prefix_equals_concatenated_keys(
     data, heads, rows, keys, prefix, causal, dtype
 ) -> None:
     q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
@@ -393,7 +395,7 @@ def test_shared_prefix_is_in_front_of_every_key(
     paddings=st.tuples(st.integers(0, 9), st.integers(0, 30)),
     dtype=dtypes,
 )
-def test_left_padding_moves_rows(data, heads, rows, keys, paddings, dtype) -> None:
+def test_left_padding_shifts_rows(data, heads, rows, keys, paddings, dtype) -> None:
     q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
     attributes |= {"sparse_mode": 3, "atten_mask": COMPRESSED}
     lengths = [data.draw(st.integers(0, rows)) for _ in range(2)]
@@ -420,7 +422,7 @@ def test_left_padding_moves_rows(data, heads, rows, keys, paddings, dtype) -> No
 
 
 @given(heads=_heads(), rows=st.sampled_from([1, 9]), per_channel=st.booleans(), dtype=dtypes)
-def test_quantised_output_is_the_rounded_output(heads, rows, per_channel, dtype) -> None:
+def test_quantised_output_equals_rounded_output(heads, rows, per_channel, dtype) -> None:
     q, k, v, attributes = _operands(heads, 2, rows, 30, dtype)
     want, lse = attention(q.float(), k.float(), v.float(), **attributes)
     shape = (1, heads[0], 1, heads[2]) if per_channel else (1, 1, 1, 1)
@@ -428,14 +430,14 @@ def test_quantised_output_is_the_rounded_output(heads, rows, per_channel, dtype)
     call = {**attributes, "quant_scale2": scale.flatten(), "quant_offset2": offset.flatten()}
     got, got_lse = attention(q, k, v, **call)
     assert got.dtype == torch.int8
-    # One integer off where the exact result lies at a border.
+    # One integer off if the exact result is close to a rounding boundary.
     off = got.float() - (want * scale + offset).clamp(-128, 127)
     assert (off.abs() <= 0.5 + 2 * _DTYPES[dtype] * scale.max() * 4).all()
     _close(got_lse, lse, dtype)
 
 
 @given(heads=_heads(), rows=st.integers(1, 20), keys=st.integers(1, 150), dtype=dtypes)
-def test_prompt_and_increment_are_calls_of_the_one_operator(heads, rows, keys, dtype) -> None:
+def test_prompt_and_increment_equal_fused_infer_attention(heads, rows, keys, dtype) -> None:
     q, k, v, attributes = _operands(heads, 2, rows, keys, dtype)
     own = {**attributes, "scale_value": attributes["scale"]}
     del own["scale"], own["softmax_lse_flag"]
@@ -487,8 +489,8 @@ def test_block_table_entries_are_checked(data, rows, length, entry) -> None:
 
 @pytest.mark.parametrize("dtype", list(_DTYPES))
 @pytest.mark.parametrize("rows", [1, 20])
-@pytest.mark.parametrize("size", [20, 64])  # 64 is whole registers, which are read in place
-def test_block_table_entries_of_unseen_blocks_are_not_read(rows, size, dtype) -> None:
+@pytest.mark.parametrize("size", [20, 64])  # 64 fills whole registers, which are read in place
+def test_block_table_entries_beyond_lengths_are_not_read(rows, size, dtype) -> None:
     q, k, v, attributes = _operands((4, 2, size), 2, rows, 256, dtype)
     attributes |= {"actual_seq_lengths_kv": [0, 256], "sparse_mode": 0}
     mask = torch.zeros(2, 1, rows, 256, dtype=torch.bool)
@@ -524,7 +526,7 @@ def test_lengths_are_checked(lengths, packed) -> None:
 
 
 @given(layout=st.text(max_size=8).filter(lambda text: not re.match("[BNST]+[HD]", text)))
-def test_unknown_layouts_are_named(layout) -> None:
+def test_unknown_layouts_are_reported(layout) -> None:
     q = _random(1, 1, 2, 4, 16)
     with pytest.raises(RuntimeError, match=r"\[npu_fused_infer_attention_score\] expected input_l"):
         attention(q, q, q, num_heads=4, input_layout=layout)

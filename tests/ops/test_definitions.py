@@ -1,4 +1,4 @@
-"""The mechanism around the definitions: schemas, contradictions, op types, bodies, registration."""
+"""Processing of definitions: schemas, contradictions, op types, bodies, registration."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from onnxruntime_npu.opdef import (
     DefinitionError,
     Op,
     TypeAlias,
+    TypeCodes,
+    TypedBy,
     attach_function_bodies,
     load_ops,
     npu_op,
@@ -41,7 +43,7 @@ SCHEMAS = [
 
 
 @pytest.mark.parametrize("text", SCHEMAS)
-def test_schema_means_to_us_what_it_means_to_torch(text: str) -> None:
+def test_schema_is_parsed_as_torch_parses_it(text: str) -> None:
     schema = parse_schema(text)
     assert parse_schema(str(schema)) == schema
     ours, torchs = torch._C.parse_schema(str(schema)), torch._C.parse_schema(text)
@@ -88,6 +90,9 @@ def _op(schema: str = "npu_t(Tensor self, float a=1.0) -> Tensor", **changes: ob
         ({"typings": [{"x": "float32"}]}, "'typings'.*for 'x'"),
         ({"typings": [{"self": "absent"}]}, "'typings'.*'absent' for 'self'"),
         ({"inplace": "npu_t_(Tensor(a!) self) -> Tensor(a!)"}, "twin"),
+        ({"type_codes": {"b": TypeCodes({})}}, "'type_codes' to name arguments, got 'b'"),
+        ({"type_codes": {"a": TypeCodes({"int8": 2})}}, "'type_codes' to name integers"),
+        ({"typed_by": {"y": TypedBy("a", {})}}, "'typed_by' to name outputs, .*'y' by 'a'"),
         ({"schema": "npu_t(Tensor self) -> int"}, "result of int"),
         ({"schema": "npu_t(Tensor[] self, Tensor a) -> Tensor"}, "'a'|tensor list"),
     ],
@@ -97,12 +102,30 @@ def test_contradictory_definition_is_refused(changes: dict[str, object], message
         _op(**changes)
 
 
-def test_reference_takes_the_arguments_of_the_schema() -> None:
+@pytest.mark.parametrize("given", [torch.qint8, torch.int8, 1, 12, "int8"])
+def test_type_argument_is_the_nodes_code_and_the_references_name(given: object) -> None:
+    op = npu_op(
+        "npu_t(Tensor x, *, int? kind=None) -> Tensor",
+        onnx="NPUT",
+        dtypes={"x": FLOATS, "y": ["int8", "int32"]},
+        type_codes={"kind": TypeCodes({"int8": 2, "int4": 29}, attribute="type")},
+    )
+    op.reference(lambda x, kind: kind)
+    assert op.attribute_values({"x": None, "kind": given}) == {"type": 2}
+    assert op.call_reference(None, kind=given) == ("int8",)
+    assert op.attribute_values({"x": None, "kind": None}) == {}
+    with pytest.raises(
+        ArgumentError, match=r"\[npu_t\] expected kind to name int8 or int4, got 300"
+    ):
+        op.call_reference(None, kind=300)
+
+
+def test_reference_signature_matches_the_schema() -> None:
     with pytest.raises(DefinitionError, match=r"\[npu_t\] expected the reference to take"):
         _op().reference(lambda x, a=1.0: x)
 
 
-def test_definitions_of_a_family_share_a_file_of_helpers(tmp_path: Path) -> None:
+def test_family_definitions_can_share_a_helper_module(tmp_path: Path) -> None:
     family = tmp_path / "sharing"
     family.mkdir()
     (family / "_width.py").write_text("OUTPUTS = ['y']\n")
@@ -115,7 +138,7 @@ def test_definitions_of_a_family_share_a_file_of_helpers(tmp_path: Path) -> None
     assert list(load_ops([tmp_path])) == ["npu_shares"]
 
 
-def test_a_call_is_bound_like_a_python_call() -> None:
+def test_call_arguments_bind_like_python() -> None:
     op = _op()
     assert op.bind((1,), {}) == {"self": 1, "a": 1.0}
     assert op.bind((), {"input": 1, "a": 2.0}) == {"self": 1, "a": 2.0}
@@ -139,7 +162,7 @@ def test_written_arguments_are_outputs() -> None:
     assert op.mutable_alias == ((2, 1), (1, 2))
 
 
-def test_one_op_type_may_be_two_operators_of_different_arity() -> None:
+def test_op_type_can_be_shared_by_operators_of_different_arity() -> None:
     one = _op()
     two = npu_op(
         "npu_u(Tensor x1, Tensor x2) -> (Tensor, Tensor)",
@@ -171,7 +194,7 @@ def _rms(x: str, gamma: str, y: str, **attributes: float) -> onnx.NodeProto:
     return helper.make_node("NPURmsNorm", [x, gamma], [y], domain="npu", **attributes)
 
 
-def test_every_specialisation_gets_one_body() -> None:
+def test_each_specialisation_has_one_body() -> None:
     nodes = [
         _rms("x", "g", "a"),
         _rms("a", "g", "b", epsilon=1e-6),  # the default: the same body
@@ -197,7 +220,7 @@ def test_every_specialisation_gets_one_body() -> None:
     assert len(model.functions) == 3
 
 
-def test_types_that_the_model_does_not_state_are_inferred() -> None:
+def test_missing_value_types_are_inferred() -> None:
     nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), _rms("h", "g", "y")]
     model = _model(nodes, x=TensorProto.FLOAT, g=TensorProto.FLOAT)
     for value, dims in zip(model.graph.input, ([2, 8], [8]), strict=True):
@@ -209,7 +232,7 @@ def test_types_that_the_model_does_not_state_are_inferred() -> None:
     assert cast.attribute[0].i == TensorProto.FLOAT16
 
 
-def test_unknown_operator_and_untyped_input_are_named() -> None:
+def test_unknown_operator_and_untyped_input_are_reported() -> None:
     node = helper.make_node("NPUNoSuchThing", ["x"], ["y"], domain="npu")
     with pytest.raises(DefinitionError, match="'NPUNoSuchThing'"):
         attach_function_bodies(_model([node], x=1))
@@ -230,7 +253,7 @@ def test_symbolic_dimensions_are_followed() -> None:
     assert infer_outputs(op, [("float32", [2, 8]), ("float32", [4])], {}) is None
 
 
-def test_torch_schema_is_torch_npus() -> None:
+def test_torch_schema_matches_torch_npu() -> None:
     assert str(torch.ops.npu.npu_rms_norm.default._schema) == (
         "npu::npu_rms_norm(Tensor input, Tensor gamma, float epsilon=9.9999999999999995e-07)"
         " -> (Tensor, Tensor)"
@@ -241,7 +264,7 @@ def test_torch_schema_is_torch_npus() -> None:
     )
 
 
-def test_both_spellings_of_the_first_argument_are_taken() -> None:
+def test_first_argument_may_be_called_self_or_input() -> None:
     x, gamma = torch.randn(2, 8), torch.randn(8)
     want = onnxruntime_npu.npu_rms_norm(x, gamma)
     for got in (
@@ -251,14 +274,14 @@ def test_both_spellings_of_the_first_argument_are_taken() -> None:
         assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
 
 
-def test_a_written_view_is_written_through() -> None:
+def test_in_place_call_on_a_view_updates_its_base() -> None:
     base = torch.zeros(4, 6)
     view = base.t()[1:3]
     onnxruntime_npu.npu_scatter_nd_update_(view, torch.tensor([[1]]), torch.ones(1, 4))
     assert torch.equal(base[:, 2], torch.ones(4)) and base.sum() == 4
 
 
-def test_threads_get_their_own_results_and_errors() -> None:
+def test_each_thread_gets_its_own_results_and_errors() -> None:
     gamma = torch.randn(64)
     inputs = [torch.randn(3 + i, 64) for i in range(8)]
     want = [onnxruntime_npu.npu_rms_norm(x, gamma)[0] for x in inputs]
@@ -276,7 +299,7 @@ def test_threads_get_their_own_results_and_errors() -> None:
         assert all(pool.map(work, range(8)))
 
 
-def test_errors_of_a_running_kernel_reach_the_caller_once() -> None:
+def test_kernel_errors_reach_the_caller_once() -> None:
     data, bad = torch.zeros(3, 2), torch.tensor([[7]])
     with pytest.raises(RuntimeError, match=r"\[npu_scatter_nd_update\]"):
         onnxruntime_npu.npu_scatter_nd_update(data, bad, torch.ones(1, 2))
@@ -284,7 +307,7 @@ def test_errors_of_a_running_kernel_reach_the_caller_once() -> None:
     assert torch.equal(out[1], torch.ones(2))
 
 
-def test_the_private_entry_refuses_nonsense() -> None:
+def test_private_kernel_entry_refuses_bad_arguments() -> None:
     kernel = _C.Kernel("npu", "NPURmsNorm", 1, {"epsilon": 1e-6}, 2, 2)
 
     def allocate(i: int, dtype: int, shape: tuple[int, ...]) -> int:
@@ -321,7 +344,7 @@ def _python(code: str, *flags: str) -> str:
     return done.stdout
 
 
-def test_torch_is_not_imported_but_gets_the_operators_when_it_is() -> None:
+def test_operators_are_registered_when_torch_is_imported_later() -> None:
     printed = _python("""
         import sys
         import onnxruntime_npu
@@ -332,7 +355,7 @@ def test_torch_is_not_imported_but_gets_the_operators_when_it_is() -> None:
     assert "npu.npu_rms_norm.default" in printed
 
 
-def test_steps_aside_for_the_real_torch_npu_with_one_warning() -> None:
+def test_real_torch_npu_takes_precedence_with_one_warning() -> None:
     printed = _python("""
         import sys, types, torch
         sys.modules["torch_npu"] = types.ModuleType("torch_npu")
@@ -344,7 +367,7 @@ def test_steps_aside_for_the_real_torch_npu_with_one_warning() -> None:
     assert printed.count("torch_npu is loaded and owns") == 1
 
 
-def test_the_build_step_says_what_is_wrong_with_a_definition(tmp_path: Path) -> None:
+def test_build_step_reports_what_is_wrong_with_a_definition(tmp_path: Path) -> None:
     package = Path(onnxruntime_npu.__file__).parent
     definition = tmp_path / "ops" / "family" / "npu_broken.py"
     definition.parent.mkdir(parents=True)

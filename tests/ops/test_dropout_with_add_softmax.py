@@ -1,4 +1,4 @@
-"""npu_dropout_with_add_softmax where it drops: what the derived tests cannot compare by value."""
+"""npu_dropout_with_add_softmax with dropout, which the derived tests cannot compare by value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _scores(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 def _check_consistent(
     results: list[torch.Tensor], x: torch.Tensor, x1: torch.Tensor, alpha: float, prob: float
 ) -> None:
-    """What any stream of random numbers must give."""
+    """Checks that hold for any random stream."""
     mask, softmax, dropout = results
     rounding = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[x.dtype]
     want = (x1.double() + alpha * x.double()).softmax(-1)
@@ -51,7 +51,7 @@ def test_eager(dtype: torch.dtype, prob: float) -> None:
     _check_consistent(list(results), x, x1, 0.5, prob)
 
 
-def test_the_seed_is_that_of_torch() -> None:
+def test_seed_comes_from_torch() -> None:
     x, x1 = _scores(torch.float32)
     masks = []
     for seed in (1, 1, 2):
@@ -66,7 +66,7 @@ def test_the_seed_is_that_of_torch() -> None:
 
 @pytest.mark.parametrize("x1_shape", [SHAPE, (2, 1, 1, 37), (31, 1), ()])
 @pytest.mark.parametrize("seed", [1, 2**63 - 2])
-def test_a_seeded_node_drops_what_the_reference_does(seed: int, x1_shape: tuple[int, ...]) -> None:
+def test_seeded_node_drops_like_the_reference(seed: int, x1_shape: tuple[int, ...]) -> None:
     x, x1 = _scores(torch.float32)[0], torch.randn(x1_shape)
     sample = Sample(x, x1, 0.5, 0.3, -1, seed=seed)
     got = run_model(make_model(OP, sample, body=False), NPU, OP, sample)
@@ -76,7 +76,7 @@ def test_a_seeded_node_drops_what_the_reference_does(seed: int, x1_shape: tuple[
         torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-6)
 
 
-def test_a_node_without_a_seed_draws_anew() -> None:
+def test_node_without_seed_draws_new_masks() -> None:
     x, x1 = _scores(torch.float32)
     sample = Sample(x, x1, 0.5, 0.3, -1)
     model = make_model(OP, sample, body=False)
@@ -95,7 +95,7 @@ def test_function_body(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("x1_shape", [SHAPE, (2, 1, 1, 37), (31, 1)])
-def test_gradient_is_that_of_what_was_kept(x1_shape: tuple[int, ...]) -> None:
+def test_gradient_uses_the_forward_dropout_mask(x1_shape: tuple[int, ...]) -> None:
     x, x1 = torch.randn(SHAPE, requires_grad=True), torch.randn(x1_shape, requires_grad=True)
     mask, softmax, dropout = onnxruntime_npu.npu_dropout_with_add_softmax(x, x1, 0.5, 0.3, -1)
     assert not mask.requires_grad and not softmax.requires_grad
@@ -108,7 +108,7 @@ def test_gradient_is_that_of_what_was_kept(x1_shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
 
 
-def test_checkpointing_drops_the_same_again() -> None:
+def test_checkpointing_reuses_the_dropout_mask() -> None:
     x, x1 = _scores(torch.float32)
     x.requires_grad_()
     masks = []
@@ -125,7 +125,7 @@ def test_checkpointing_drops_the_same_again() -> None:
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_compiled_call_draws_at_every_run_and_has_gradients() -> None:
+def test_compiled_call_draws_on_every_run_and_has_gradients() -> None:
     _ = onnxruntime_npu.npu_dropout_with_add_softmax
     x, x1 = _scores(torch.float32)
     compiled = torch.compile(

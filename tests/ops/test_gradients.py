@@ -1,7 +1,7 @@
 """Gradients of every operator that has an ``@op.backward``, from the definitions alone.
 
-The formula is held to finite differences of the float64 reference; what a call on the kernel's path
-gives, to autograd through that reference.
+The formula is compared with finite differences of the float64 reference, the gradients of a call
+through the kernel with autograd through that reference.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from op_paths import bind, samples
 
 OPS = list(all_ops().values())
 DIFFERENTIABLE = [op for op in OPS if op.backward_formula]
-# Finite differences of every element up to here, of random directions beyond.
+# Finite differences of every element up to this size, of random directions beyond it.
 _ELEMENTS_ONE_BY_ONE = 40
-# A formula is the same for any size: samples that are large are so for the kernel's threads.
+# A formula does not depend on size: large samples exist to exercise the kernel's threads.
 _MOST_ELEMENTS = 4096
-# Relative to the largest gradient, because sums cancel: float32 arithmetic in another order; one
+# Relative to the max gradient, because sums cancel: float32 arithmetic in another order; one
 # rounding of the result and one of what the formula reads of the forward pass.
 _PRECISION = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 
@@ -51,7 +51,7 @@ def _calls(
 
 
 def _bound(op: Op, dtype: str, i: int, *, wide: bool = False) -> dict[str, Any]:
-    """Return the arguments of a sample; those with a gradient are leaves that ask for it."""
+    """Return the arguments of a sample; differentiable ones are leaves that require a gradient."""
     formula = op.backward_formula
 
     def copy(tensor: torch.Tensor, leaf: bool) -> torch.Tensor:
@@ -100,7 +100,7 @@ def _with_leaves(bound: dict[str, Any], leaves: tuple[torch.Tensor, ...]) -> dic
 def _flat(results: Any) -> list[torch.Tensor]:
     if isinstance(results, torch.Tensor):
         return [results]
-    if isinstance(results, int):  # a seed, say
+    if isinstance(results, int):  # e.g. a seed
         return []
     return [t for r in results or () for t in _flat(r)]
 
@@ -129,7 +129,7 @@ def _formula_over_reference(op: Op, bound: dict[str, Any]) -> Callable[..., Any]
 
 
 @_calls(DIFFERENTIABLE, slice(1), most_elements=_MOST_ELEMENTS)
-def test_formula(op: Op, dtype: str, i: int) -> None:
+def test_formula_passes_gradcheck(op: Op, dtype: str, i: int) -> None:
     bound = _bound(op, dtype, i, wide=True)
     leaves = _leaves(bound)
     fast = sum(t.numel() for t in leaves) > _ELEMENTS_ONE_BY_ONE
@@ -140,7 +140,7 @@ def test_formula(op: Op, dtype: str, i: int) -> None:
 @pytest.mark.parametrize(
     "op", [op for op in DIFFERENTIABLE if op.differentiable_twice], ids=lambda op: op.name
 )
-def test_formula_twice(op: Op) -> None:
+def test_formula_passes_gradgradcheck(op: Op) -> None:
     bound = _bound(op, op.sample_dtypes[0], 0, wide=True)
     leaves = _leaves(bound)
     function = _formula_over_reference(op, bound)
@@ -150,7 +150,7 @@ def test_formula_twice(op: Op) -> None:
 @pytest.mark.parametrize(
     "op", [op for op in DIFFERENTIABLE if not op.differentiable_twice], ids=lambda op: op.name
 )
-def test_second_derivative_is_refused_where_it_would_be_wrong(op: Op) -> None:
+def test_second_derivative_is_refused_if_it_would_be_wrong(op: Op) -> None:
     bound = _bound(op, op.sample_dtypes[0], 0)
     args, kwargs = _split(op, bound)
     y = next(t for t in _flat(getattr(onnxruntime_npu, op.name)(*args, **kwargs)) if t.grad_fn)
@@ -186,7 +186,7 @@ def test_gradients_of_the_kernel(op: Op, dtype: str, i: int) -> None:
     exact = _bound(op, dtype, i, wide=True)
     want = gradients(_flat(op.call_reference(**exact)), exact)
     for leaf, g, w in zip(_leaves(bound), got, want, strict=True):
-        if g is None or w is None:  # both say zero
+        if g is None or w is None:  # both mean zero
             assert (g is None or not g.any()) and (w is None or not w.any())
             continue
         assert g.dtype == leaf.dtype
@@ -201,7 +201,7 @@ def test_opcheck_with_gradients(op: Op) -> None:
     args, kwargs = _split(op, _bound(op, op.sample_dtypes[0], 0))
     checks = ["test_schema", "test_autograd_registration", "test_aot_dispatch_dynamic"]
     if not dt.is_floating(op.outputs[0].dtypes[0]):
-        checks.pop()  # adds the results up in the first one's type
+        checks.pop()  # sums the results in the dtype of the first
     overload = getattr(torch.ops.npu, op.name).default
     torch.library.opcheck(overload, tuple(args), kwargs, test_utils=checks)
 
@@ -228,7 +228,7 @@ def test_gradients_on_the_npu(op: Op) -> None:
 
 
 @pytest.mark.parametrize("op", DIFFERENTIABLE, ids=lambda op: op.name)
-def test_without_grad_nothing_is_recorded(op: Op) -> None:
+def test_no_grad_records_nothing(op: Op) -> None:
     args, kwargs = _split(op, _bound(op, op.sample_dtypes[0], 0))
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
@@ -250,7 +250,7 @@ def _without_formula() -> list[Any]:
 
 
 @pytest.mark.parametrize("op", _without_formula())
-def test_no_formula_is_an_error_in_the_backward_pass(op: Op) -> None:
+def test_missing_formula_is_an_error_in_backward(op: Op) -> None:
     bound = _bound(op, op.sample_dtypes[0], 0)
     written = [o.mutates for o in op.outputs if o.mutates]
     for name in written:
@@ -258,14 +258,14 @@ def test_no_formula_is_an_error_in_the_backward_pass(op: Op) -> None:
     args, kwargs = _split(op, bound)
     results = _flat(getattr(onnxruntime_npu, op.name)(*args, **kwargs))
     recorded = [r for r in results if r.requires_grad]
-    if not recorded:  # the sample's floating results are all of another kind, e.g. int8
+    if not recorded:  # no result of the sample is floating, e.g. int8
         assert not any(r.is_floating_point() for r in results)
         return
     with pytest.raises(NotImplementedError, match=f"derivative for npu::{op.name} is not impl"):
         recorded[0].sum().backward()
 
 
-def test_only_what_the_formula_names_is_kept() -> None:
+def test_only_tensors_used_by_the_formula_are_saved() -> None:
     """The softmax reads its result, not its argument; SiLU reads its argument."""
 
     def is_kept(call: Callable[[torch.Tensor], torch.Tensor]) -> bool:
@@ -281,7 +281,7 @@ def test_only_what_the_formula_names_is_kept() -> None:
     assert is_kept(onnxruntime_npu.npu_silu)
 
 
-# ---- in-place twins -------------------------------------------------------------------------
+# ---- in-place variants ----------------------------------------------------------------------
 
 
 def test_in_place_gradient_on_a_tensor_and_on_a_view() -> None:
@@ -305,7 +305,7 @@ def test_in_place_on_a_leaf_is_refused_before_it_is_written() -> None:
     assert x.tolist() == [1, 1, 1]
 
 
-def test_value_overwritten_after_it_was_saved_is_noticed() -> None:
+def test_overwriting_a_saved_tensor_is_detected() -> None:
     x = torch.ones(3, requires_grad=True) * 1
     y = onnxruntime_npu.npu_silu(x)
     onnxruntime_npu.npu_silu_(x)
@@ -338,7 +338,7 @@ def _op() -> Op:
     return npu_op("npu_x(Tensor self, Tensor mask) -> Tensor", onnx="X", dtypes=dtypes)
 
 
-def test_backward_takes_only_what_the_call_has() -> None:
+def test_backward_receives_only_the_arguments_of_the_call() -> None:
     with pytest.raises(DefinitionError, match="expected the backward to take grad_<output>, argum"):
         _op().backward("self")(lambda grad_y, other: grad_y)
     with pytest.raises(DefinitionError, match="expected the backward to name tensors of"):
@@ -347,7 +347,7 @@ def test_backward_takes_only_what_the_call_has() -> None:
         _op().backward("self")(lambda self: self)
 
 
-def test_gradient_of_an_argument_without_one_is_refused_in_the_call() -> None:
+def test_non_differentiable_argument_is_refused_at_the_call() -> None:
     op = _op()
     op.backward("self")(lambda grad_y, mask: grad_y * mask)
     node = make_node(op, op.schema, {})
@@ -358,7 +358,7 @@ def test_gradient_of_an_argument_without_one_is_refused_in_the_call() -> None:
     assert x.grad is not None and x.grad.tolist() == [1, 1]
 
 
-def test_lists_of_tensors() -> None:
+def test_tensor_lists_have_gradients() -> None:
     op = npu_op(
         "npu_x(Tensor[] xs) -> Tensor[]",
         onnx="X",

@@ -1,4 +1,4 @@
-"""The how-to pages are true: their examples, put into an empty folder, are built and work.
+"""The examples of the how-to pages, put into an empty folder, build and work.
 
 contrib_ops/README.md adds an operator, docs/howto/standard_kernel.md a kernel of a standard one.
 """
@@ -66,7 +66,7 @@ def package_with_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def test_the_example_passes_every_operator_test(package_with_example: Path) -> None:
+def test_example_operator_passes_every_derived_test(package_with_example: Path) -> None:
     here = {"PYTHONPATH": str(package_with_example), "ORT_NPU_ISA": "portable"}
     where = "import onnxruntime_npu as n; print(n.__file__, [r['name'] for r in n.op_table()])"
     printed = _run([sys.executable, "-c", where], **here)
@@ -80,14 +80,14 @@ def test_the_example_passes_every_operator_test(package_with_example: Path) -> N
     assert "skipped" not in report.splitlines()[-1], report
 
 
-def test_the_stubs_name_the_example(package_with_example: Path) -> None:
+def test_stubs_contain_the_example(package_with_example: Path) -> None:
     stubs = (package_with_example / "onnxruntime_npu" / "ops.pyi").read_text()
     signature = "npu_axpy(input: torch.Tensor, other: torch.Tensor, alpha: float = 1.0)"
     assert f"def {signature} -> torch.Tensor:" in stubs
     assert "def npu_axpy_(" in stubs
 
 
-def test_the_standard_kernel_runs_in_a_session(package_with_example: Path) -> None:
+def test_standard_kernel_example_runs_in_a_session(package_with_example: Path) -> None:
     program = """
         import numpy as np, onnx, onnxruntime as ort, onnxruntime_npu
         from onnx import TensorProto, helper

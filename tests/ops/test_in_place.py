@@ -1,8 +1,8 @@
-"""What is written and what is not: buffers that are input and output at once, and arguments.
+"""Which buffers are written: those shared by an input and an output, and mutated arguments.
 
-A session may be handed one OrtValue as an input and as the output that updates it, or that may take
-its place; the kernel then works in that buffer. Whoever binds two buffers keeps the input as it is.
-All of it follows from the definitions.
+A session may bind one OrtValue as an input and as the output that updates it or may reuse its
+buffer; the kernel then works in that buffer. With two buffers the input stays unchanged.
+All cases are derived from the definitions.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def _run(
 
 
 @calls
-def test_one_buffer_as_input_and_output(op: Op, dtype: str, i: int) -> None:
+def test_input_and_output_may_share_a_buffer(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     given = node_inputs(op, bind(op, sample))
-    # Positions among the inputs that the call has, of the node's.
+    # Node input positions, mapped to positions among the inputs that the call has.
     present = [k for k, (_, v) in enumerate(op.iterate_inputs(bind(op, sample))) if v is not None]
     want = reference(op, sample)
     plain = op.call_reference(**bind(op, sample))  # in the call's dtypes
@@ -93,7 +93,7 @@ def test_one_buffer_as_input_and_output(op: Op, dtype: str, i: int) -> None:
 
 
 @calls
-def test_two_buffers_leave_the_input_alone(op: Op, dtype: str, i: int) -> None:
+def test_separate_output_leaves_the_input_unchanged(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     given = node_inputs(op, bind(op, sample))
     inputs = [ortvalue_from_torch(t) for t in given]
@@ -105,7 +105,7 @@ def test_two_buffers_leave_the_input_alone(op: Op, dtype: str, i: int) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(OPS))
-def test_a_call_writes_to_nothing_but_what_its_schema_marks(op: Op, dtype: str, i: int) -> None:
+def test_call_mutates_only_arguments_marked_in_the_schema(op: Op, dtype: str, i: int) -> None:
     args, kwargs = dispatcher_call(op, samples(op, dtype)[i])
     positional = [a.name for a in op.schema.arguments if not a.keyword_only]
     bound = dict(zip(positional, args, strict=True)) | kwargs
@@ -118,7 +118,7 @@ def test_a_call_writes_to_nothing_but_what_its_schema_marks(op: Op, dtype: str, 
                 assert torch.equal(_bits(kept), _bits(old)), name
     if not op.mutable_alias:
         return
-    # The twin without writing, which tracing sees, writes to nothing at all.
+    # The functional variant, which tracing uses, writes to no argument.
     functional = _clone(before)
     getattr(torch.ops.npu, op.name).functional(
         *(functional[n] for n in positional), **{n: functional[n] for n in kwargs}
@@ -139,13 +139,13 @@ def _assert_kept(
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes, in which NaN equals itself."""
+    """Return the bytes, so that NaN compares equal to itself."""
     if not tensor.numel():
         return tensor.new_empty(0, dtype=torch.uint8)
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def test_a_twin_is_functionalized_by_torchs_own_dispatcher():
+def test_in_place_variant_is_functionalized_by_torch():
     """``torch._enable_functionalization`` reaches it without Python's dispatcher."""
     x = torch.randn(4, 6)
     wrapped = torch._to_functional_tensor(x.clone())

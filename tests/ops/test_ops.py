@@ -2,7 +2,7 @@
 
 Paths: the kernel called eagerly, the kernel in an InferenceSession, the portable function body on a
 CPU-only session, the fake function, and the round trip torch.export → ONNX. All are held to the
-reference, and the reference to what is known from elsewhere.
+reference, and the reference to independently known values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from op_paths import (
 )
 
 OPS = list(all_ops().values())
-# A graph has no use for a node without outputs: onnxruntime refuses it.
+# onnxruntime refuses a node without outputs.
 GRAPH_OPS = [op for op in OPS if op.outputs]
 
 
@@ -88,7 +88,7 @@ def _registered() -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("op", "dtype", "i"), [p for p in _calls(OPS) if samples(*p.values[:2])[p.values[2]].expect]
 )
-def test_reference_gives_what_is_known(op: Op, dtype: str, i: int) -> None:
+def test_reference_matches_known_values(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     check_close(op, dtype, reference(op, sample), sample.expect, known=True)
 
@@ -140,7 +140,7 @@ def test_provider(op: Op, dtype: str, i: int) -> None:
 
 
 @pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
-def test_a_bare_node_types_its_results(op: Op) -> None:
+def test_node_without_body_infers_result_types(op: Op) -> None:
     seen = set()
     for dtype in op.sample_dtypes:
         for sample in samples(op, dtype):
@@ -154,7 +154,7 @@ def test_a_bare_node_types_its_results(op: Op) -> None:
             for i, info in enumerate(model.graph.output):
                 output = op.outputs[min(i, len(op.outputs) - 1)]
                 told = all(output.name in typing for typing in op.typings)
-                if told or len(output.dtypes) == 1:  # else an attribute decides: the model declares
+                if told or len(output.dtypes) == 1:  # else the model must declare it
                     info.ClearField("type")
             got = [_element_type(o.type) for o in session(model, NPU).get_outputs()]
             assert got == want, f"{dtype} {sample.id}"
@@ -208,7 +208,7 @@ def test_export_round_trip(op: Op, dtype_index: int) -> None:
 
 
 @first_dtype_calls
-def test_fake_call_has_the_shapes_of_the_real_one(op: Op, dtype: str, i: int) -> None:
+def test_fake_tensor_shapes_match_real_ones(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     real = eager(op, sample)
     for fake, tensor in zip(fake_call(op, sample), real, strict=False):
@@ -275,7 +275,7 @@ def test_error_eager_npu(op: Op, case) -> None:
     with pytest.raises(RuntimeError) as here:
         eager(op, sample)
     assert str(there.value) == str(here.value)
-    # A kernel that fails while it runs is reported by torch's own copy from the device.
+    # A kernel that fails while running is reported by torch's copy from the device.
     assert case.needs_values or there.type is here.type
 
 
@@ -291,12 +291,11 @@ def test_error_fake(op: Op, case) -> None:
 @_error_calls(GRAPH_OPS)
 def test_error_provider(op: Op, case) -> None:
     sample = case.make(Maker(op.sample_dtypes[0]))
-    model = make_model(op, sample, body=False)
     with pytest.raises(Exception) as caught:
-        run_model(model, NPU, op, sample)
+        run_model(make_model(op, sample, body=False), NPU, op, sample)
     if _dtypes_defined(op, sample):
         assert re.search(case.match, str(caught.value)), str(caught.value)
-    else:  # such a node is not claimed, and nobody else has a kernel for it
+    else:  # such a node is not claimed, and no other provider has a kernel for it
         assert op.onnx_type in str(caught.value)
 
 
@@ -311,7 +310,7 @@ def _dtypes_defined(op: Op, sample: Sample) -> bool:
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("run", [eager, eager_npu, fake_call])
-def test_wrong_dtype_is_named(op: Op, run) -> None:
+def test_wrong_dtype_is_reported(op: Op, run) -> None:
     tested = set()
     for sample in samples(op, op.sample_dtypes[0]):
         for node_input, value in op.iterate_inputs(bind(op, sample)):
@@ -335,7 +334,7 @@ def _listed(value: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
-def test_wrong_dtype_in_a_bare_node_is_named(op: Op) -> None:
+def test_wrong_dtype_in_a_node_without_body_is_reported(op: Op) -> None:
     sample = samples(op, op.sample_dtypes[0])[0]
     for node_input, value in op.iterate_inputs(bind(op, sample)):
         if node_input.is_list_of_ints or value is None:

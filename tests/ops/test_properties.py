@@ -1,4 +1,4 @@
-"""What holds for every call of an operator, against NumPy written as directly as can be."""
+"""Properties of every call of an operator, against straightforward NumPy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rotary_keeps_the_length_of_every_pair(half, rows, angle) -> None:
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.int8, torch.bool]),
     index_dtype=st.sampled_from([torch.int32, torch.int64]),
 )
-def test_scatter_nd_update_is_a_loop(data, shape, lead, dtype, index_dtype) -> None:
+def test_scatter_nd_update_equals_a_loop(data, shape, lead, dtype, index_dtype) -> None:
     depth = data.draw(st.integers(1, len(shape)))
     assume(all(shape[:depth]) or 0 in lead)
     indices = np.zeros((*lead, depth), dtype=np.int64)
@@ -103,7 +103,7 @@ def test_scatter_nd_update_is_a_loop(data, shape, lead, dtype, index_dtype) -> N
     bad=st.one_of(st.integers(-(2**63), -1), st.integers(5, 2**63 - 1)),
     data=st.data(),
 )
-def test_scatter_nd_update_refuses_a_wild_index_and_writes_nothing(
+def test_scatter_nd_update_refuses_out_of_range_index_without_writing(
     shape, tuples, bad, data
 ) -> None:
     depth = data.draw(st.integers(1, len(shape)))
@@ -117,7 +117,7 @@ def test_scatter_nd_update_refuses_a_wild_index_and_writes_nothing(
 
 
 def _survivors(logits: list[float], p: float | None, k: int | None) -> set[int]:
-    """Return the indices that top-k, then top-p leave; exact for logits whose exps are exact."""
+    """Return the indices that top-k, then top-p keep; exact for logits whose exps are exact."""
     order = sorted(range(len(logits)), key=lambda i: logits[i])
     if k is not None:
         smallest = logits[order[len(order) - k]]
@@ -140,8 +140,8 @@ def _survivors(logits: list[float], p: float | None, k: int | None) -> set[int]:
     data=st.data(),
     dtype=dtypes,
 )
-def test_top_k_top_p_is_a_sort(logits, p, data, dtype) -> None:
-    values = [v / 8 for v in logits]  # exact in every dtype, and many are equal
+def test_top_k_top_p_equals_a_sort(logits, p, data, dtype) -> None:
+    values = [v / 8 for v in logits]  # exact in every dtype, with many ties
     k = data.draw(st.one_of(st.none(), st.integers(1, len(values))))
     p = None if p is None else p / 64  # 1 - p is exact in every dtype
     keep = _survivors(values, p, k)
@@ -160,15 +160,15 @@ def test_top_k_top_p_is_a_sort(logits, p, data, dtype) -> None:
     p=st.one_of(st.none(), st.floats(0, 1, width=32)),
     with_k=st.booleans(),
 )
-def test_top_k_top_p_of_anything_removes_or_keeps(logits, p, with_k) -> None:
-    # NaN, infinities and denormals included: whatever stays is what was there.
+def test_top_k_top_p_keeps_or_masks_every_logit(logits, p, with_k) -> None:
+    # Includes NaN, infinities and denormals: a kept logit is unchanged.
     rows = torch.from_numpy(logits)
     n, count = rows.shape
     k = torch.arange(n, dtype=torch.int32) % count + 1 if with_k else None
     got = onnxruntime_npu.npu_top_k_top_p(rows, None if p is None else torch.full((n,), p), k)
     kept = got.isnan() & rows.isnan() | (got == rows)
     assert bool((kept | (got == -math.inf)).all())
-    # Removing everything is never right: of every row something stays.
+    # At least one logit of every row is kept.
     assert bool(kept.any(dim=1).all())
 
 
@@ -178,7 +178,7 @@ def test_top_k_top_p_of_anything_removes_or_keeps(logits, p, with_k) -> None:
     scale=st.floats(1e-3, 1e3),
     dtype=dtypes,
 )
-def test_add_rms_norm_is_rms_norm_of_its_own_sum(rows, width, scale, dtype) -> None:
+def test_add_rms_norm_equals_rms_norm_of_the_sum(rows, width, scale, dtype) -> None:
     x1, x2 = _random(1, rows, width, dtype=dtype), _random(2, rows, width, dtype=dtype)
     x1, gamma = x1 * scale, _random(3, width, dtype=dtype)
     y, rstd, x = onnxruntime_npu.npu_add_rms_norm(x1, x2, gamma)

@@ -1,8 +1,8 @@
-"""Calls one step from a good one: a tensor of another rank or size, a number or name out of place.
+"""Calls one change from a valid one: a tensor of another rank or size, a wrong scalar or name.
 
-Made of the samples, so that a new operator needs no test code. Whatever is wrong, the kernel and
-the reference, which judges traced calls, say the same: both refuse, in the same words and with the
-name of the operator, or both give results of the same shapes and types.
+Derived from the samples, so that a new operator needs no test code. The kernel and the reference,
+which checks traced calls, agree on every change: both refuse with the same message and operator
+name, or both give results of the same shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from onnxruntime_npu.errors import ArgumentError, DeviceError
 from onnxruntime_npu.opdef import Op, Sample, all_ops
 from op_paths import _clone, _flat, _tensors, bind, eager, samples
 
-LARGE = 60_000  # elements of a call that would only take time
+LARGE = 60_000  # larger calls would only take time
 OVERFLOW = "expected a shape whose number of elements fits int64"
 
 
 def _changes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values that are one step from an argument's value."""
+    """Yield the values that are one change from an argument's value."""
     if isinstance(value, torch.Tensor):
         yield from _changed_tensors(value)
     elif isinstance(value, bool):
@@ -65,7 +65,7 @@ def _changed_tensors(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _calls(op: Op) -> Iterator[tuple[str, Sample]]:
-    """Yield changed calls; of every argument, those of the first two samples that give it."""
+    """Yield changed calls; for every argument, of the first two samples that pass it."""
     optional = {x.name for x in op.inputs if x.optional}
     used: dict[str, int] = {}
     for i, sample in enumerate(samples(op, op.sample_dtypes[0])):
@@ -85,7 +85,7 @@ def _outcome(op: Op, run: Any) -> tuple[list[torch.Tensor], str]:
     """Return the results, or the message of the refusal as a kernel and a reference write it."""
     try:
         return _flat(run()), ""
-    except (ArgumentError, DeviceError) as error:  # values are first seen while a kernel runs
+    except (ArgumentError, DeviceError) as error:  # values are checked only while a kernel runs
         message = str(error).split("\n")[0]
     assert f"[{op.name}] " in message
     return [], message.replace("torch.", "").removesuffix(".0")
@@ -98,10 +98,10 @@ def test_kernel_and_reference_refuse_the_same(op: Op) -> None:
         bound = _clone(bind(op, sample))
         got, refusal = _outcome(op, lambda sample=sample: eager(op, sample))
         want, expected = _outcome(op, lambda bound=bound: op.call_reference(**bound))
-        # A number of elements that no kernel can hold is none to Python.
+        # Python accepts element counts that no kernel can hold.
         assert refusal == expected or (OVERFLOW in refusal and expected), what
         refused += bool(refusal)
         for a, b in zip(got, want, strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype), what
-    # All that can be wrong with one tensor alone is its type: test_wrong_dtype_is_named.
+    # A single tensor can only have a wrong dtype: test_wrong_dtype_is_reported.
     assert refused or (len(op.inputs) == 1 and not op.attributes)

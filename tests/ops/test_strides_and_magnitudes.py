@@ -1,6 +1,6 @@
-"""Calls at the edges, made of the samples: strides, what is no number, and magnitudes.
+"""Edge cases derived from the samples: strides, NaN and infinities, and magnitudes.
 
-Shapes at the edges (no elements, one token, odd lengths) are samples of their operators.
+Edge shapes (no elements, one token, odd lengths) are samples of their operators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnxruntime_npu.opdef import Op, Sample, all_ops
 from op_paths import _map, _tensors, bind, eager, reference, samples
 
 OPS = list(all_ops().values())
-# Their softmax runs online, and a sum that has met two infinities is NaN, as its row is.
+# Their softmax is online: a sum that has seen two infinities is NaN, and so is its row.
 ONLINE_SOFTMAX = {"npu_fused_infer_attention_score", "npu_fusion_attention"}
 # Takes the statistics of a forward pass over the queries, which change here: huge ones then give
 # weights beyond 1.
@@ -46,14 +46,14 @@ def _changed(op: Op, sample: Sample, change: Callable[[torch.Tensor], torch.Tens
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op.outputs], ids=lambda op: op.name)
-def test_samples_reach_the_shapes_at_the_edges(op: Op) -> None:
+def test_samples_cover_edge_shapes(op: Op) -> None:
     made = samples(op, op.sample_dtypes[0])
     sizes = [t.numel() for s in made for v in bind(op, s).values() for t in _tensors(v)]
     assert 0 in sizes, "no sample has a tensor without elements"
 
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(1))
-def test_strides_do_not_matter(op: Op, dtype: str, i: int) -> None:
+def test_strides_do_not_change_results(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
 
     def spread(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_strides_do_not_matter(op: Op, dtype: str, i: int) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(2))
-def test_nan_and_infinities_go_where_the_reference_says(op: Op, dtype: str, i: int) -> None:
+def test_nan_and_infinities_propagate_like_the_reference(op: Op, dtype: str, i: int) -> None:
     struck = [(0.0, math.nan), (0.4, math.inf), (0.8, -math.inf)]
     struck = struck[: 1 if op.name in ONLINE_SOFTMAX | ATTENTION_BACKWARD else None]
 
@@ -98,11 +98,11 @@ def test_nan_and_infinities_go_where_the_reference_says(op: Op, dtype: str, i: i
 @pytest.mark.parametrize("large", [True, False], ids=["huge", "tiny"])
 @pytest.mark.parametrize(("op", "dtype", "i"), _calls(2))
 def test_magnitudes(op: Op, dtype: str, i: int, large: bool) -> None:
-    """Sums of squares leave float16, not float32: what accumulates in the former shows."""
+    """Sums of squares overflow float16, not float32, which exposes accumulation in float16."""
     if large and op.name in ATTENTION_BACKWARD:
-        pytest.skip("the statistics are those of other queries")
+        pytest.skip("the statistics belong to other queries")
     if large and op.name in ONLINE_SOFTMAX:
-        return  # which of two scores of 1e12 is the larger is a matter of their last bits
+        return  # the order of two scores of 1e12 depends on their last bits
     factor = MAGNITUDES.get(dtype, (1, 1))[0 if large else 1]
     sample = _changed(op, samples(op, dtype)[i], lambda t: t * factor)
     tolerance = op.tolerance_for(dtype)

@@ -1,8 +1,8 @@
-"""Nodes as torch_npu's own exporter writes them: no bodies, its op types, attributes and stand-ins.
+"""Nodes as torch_npu's exporter writes them: no bodies, its op types, attributes and placeholders.
 
 Every row is one kind of node that it emits (torch_npu's test_wrapper_onnx_ops makes the same calls,
-with larger tensors); booleans are integers, absent tensors are constants, and nothing tells the
-types of values between nodes. Its symbolic functions of npu_prompt_flash_attention and
+with larger tensors); booleans are integers, absent tensors are constants, and values between nodes
+have no types. Its symbolic functions of npu_prompt_flash_attention and
 npu_incre_flash_attention name an undefined ``self`` and raise, so that no file has these nodes.
 """
 
@@ -33,7 +33,7 @@ def _float(*shape: int) -> torch.Tensor:
 
 @dataclass
 class Row:
-    """A node, and the torch operator that it stands for.
+    """A node, and the torch operator that it represents.
 
     An array among the inputs is the constant that upstream writes for an absent tensor.
     """
@@ -165,10 +165,79 @@ def _rows() -> list[Row]:
             {"rotary_mode": "half"},
         ),
         Row("NPUGeluV2", "npu_gelu", {"x": _half(2, 5)}, {"approximate": "none"}),
+        _dynamic_quant("NPUDynamicQuant", "absent_optionals", {}),
+        _dynamic_quant("NPUDynamicQuant", "smooth_scales", {"smooth_scales": _half(64)}),
+        _dynamic_quant("NPUDynamicQuant", "groups", _groups()),
+        _dynamic_quant("NPUDynamicQuant", "int4", {"smooth_scales": _half(64)}, dst_type=3),
+        _dynamic_quant("NPUDynamicQuantV2", "absent_optionals", {}),
+        _dynamic_quant("NPUDynamicQuantV2", "groups", _groups()),
+        Row(
+            "NPUAntiQuant",
+            "npu_anti_quant",
+            {"x": _int8(10, 1), "scale": _float(1), "offset": _float(1)},
+            {"dst_dtype": 1, "src_dtype": 2},
+        ),
+        Row(
+            "NPUAntiQuant",
+            "npu_anti_quant",
+            {"x": _int8(10, 16), "scale": _float(16), "offset": np.zeros(0, np.float32)},
+            {"dst_dtype": 1, "src_dtype": 2},
+            id="absent_offset",
+        ),
+        Row(
+            "NPUQuantize",
+            "npu_quantize",
+            {"inputs": _float(5, 16, 8), "scales": _scales(8), "zero_points": _int8(8).int()},
+            {"axis": 2, "div_mode": 1, "dtype": 4},
+        ),
+        Row(
+            "NPUQuantize",
+            "npu_quantize",
+            {"inputs": _float(5, 16, 8), "scales": _scales(16), "zero_points": _int8(16).int()},
+            {"axis": 1, "div_mode": 1, "dtype": 3},
+            id="int32",
+        ),
+        Row(
+            "NPUGroupQuant",
+            "npu_group_quant",
+            {
+                "x": _float(6, 4),
+                "scale": _float(4, 4),
+                "group_index": torch.tensor([1, 4, 6, 6], dtype=torch.int32),
+                "offset": _float(),
+            },
+            {"dst_type": 2},
+        ),
         _block(_half(32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=0),
     ]
+
+
+def _int8(*shape: int) -> torch.Tensor:
+    return torch.randint(-128, 128, shape, generator=_GENERATOR).to(torch.int8)
+
+
+def _scales(n: int) -> torch.Tensor:
+    return torch.rand(n, generator=_GENERATOR) / 20 + 0.01
+
+
+def _groups() -> dict[str, torch.Tensor]:
+    ends = torch.tensor([2, 9, 40], dtype=torch.int32)
+    return {"smooth_scales": _half(3, 64), "group_index": ends}
+
+
+def _dynamic_quant(
+    op_type: str, id: str, given: Mapping[str, torch.Tensor], dst_type: int = 2
+) -> Row:
+    """Return a row in which a constant without elements stands for an absent tensor."""
+    absent = {"smooth_scales": np.zeros(0, np.float16), "group_index": np.zeros(0, np.int32)}
+    inputs = {"input": _half(4, 10, 64), **absent, **given}
+    op, outputs = {
+        "NPUDynamicQuant": ("npu_dynamic_quant", 2),
+        "NPUDynamicQuantV2": ("npu_dynamic_quant_asymmetric", 3),
+    }[op_type]
+    return Row(op_type, op, inputs, {"dst_type": dst_type}, outputs, id)
 
 
 def _block(bias: torch.Tensor | np.ndarray, softmax_use_float: int) -> Row:
@@ -205,11 +274,16 @@ def _bound(op: Op, row: Row) -> dict[str, Any]:
     """Return the call's arguments: upstream's inputs come in the schema's order."""
     tensors = [None if isinstance(v, np.ndarray) else v for v in row.inputs.values()]
     names = [x.name for x in op.inputs]
-    return op.bind((), {**row.attributes, **dict(zip(names, tensors, strict=False))})
+    attributes = {a.name: a for a in op.attributes}
+    arguments = {
+        attributes[name].argument.name: attributes[name].from_onnx(value)
+        for name, value in row.attributes.items()
+    }
+    return op.bind((), {**arguments, **dict(zip(names, tensors, strict=False))})
 
 
 def _model(row: Row, results: Sequence[torch.Tensor]) -> onnx.ModelProto:
-    """Return the file: the constants are nodes, the outputs typed as torch traced them."""
+    """Return the model: the constants are nodes, the outputs typed as torch traced them."""
     helper = onnx.helper
     nodes, infos = [], []
     for name, value in row.inputs.items():
@@ -244,7 +318,7 @@ def _number(tensor: torch.Tensor) -> int:
 
 
 @rows
-def test_a_node_without_a_body_runs_by_provider_name(row: Row) -> None:
+def test_node_without_body_runs_by_provider_name(row: Row) -> None:
     op = all_ops()[row.op]
     want = list(op.call_reference(**_bound(op, row)))
     made = session(_model(row, want), NPU)
@@ -256,8 +330,31 @@ def test_a_node_without_a_body_runs_by_provider_name(row: Row) -> None:
     check_close(op, dtype, got, want)
 
 
-def test_a_chain_whose_values_have_no_types() -> None:
-    """A decoder block's head: norm, projection, rotation, gate; standard nodes between ours."""
+def test_attribute_types_a_value_that_the_model_leaves_untyped() -> None:
+    helper = onnx.helper
+    number = onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("NPUDynamicQuant", ["x"], ["q", "s"], domain="npu", dst_type=2),
+        helper.make_node("MatMulInteger", ["q", "w"], ["y"]),
+    ]
+    weight = np.ones((16, 4), np.int8)
+    graph = helper.make_graph(
+        nodes,
+        "main_graph",
+        [helper.make_tensor_value_info("x", number, ["rows", 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, None)],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("npu", 1)]
+    made = session(helper.make_model(graph, opset_imports=opsets, ir_version=7), NPU)
+    x = _float(3, 16)
+    got = to_torch(made.run_with_ort_values(["y"], {"x": to_ortvalue(x)})[0])
+    quantized = all_ops()["npu_dynamic_quant"].call_reference(x)[0]
+    assert torch.equal(got, quantized.int() @ torch.from_numpy(weight).int())
+
+
+def test_chain_of_untyped_values_runs() -> None:
+    """The start of a decoder block: norm, projection, rotation, gate; npu and standard nodes."""
     helper = onnx.helper
     t, heads, width = 6, 4, 32
     hidden = heads * width
@@ -306,6 +403,6 @@ def test_a_chain_whose_values_have_no_types() -> None:
     r = run("npu_rotary_mul", q, weights["cos"], weights["sin"], "half").reshape(1, t, hidden)
     n, _, total = all_ops()["npu_add_rms_norm"].call_reference(r, x, weights["gamma"], 1e-6)
     want = [torch.nn.functional.gelu(n.float(), approximate="tanh").half(), total]
-    # Every step rounds to 2^-11; a few of them in a row, on values of up to 16.
+    # Several consecutive roundings to 2^-11, on values of up to 16.
     for g, w in zip(got, want, strict=True):
         torch.testing.assert_close(g, w, rtol=4e-3, atol=2e-2)

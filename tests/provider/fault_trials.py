@@ -1,6 +1,6 @@
-"""Every call of the device's interface fails in turn while a scenario runs.
+"""Makes every backend call fail in turn while a scenario runs.
 
-A process of its own runs the scenario, since ORT_NPU_FAULT_INJECTION is read at the start. A
+A separate process runs the scenario, since ORT_NPU_FAULT_INJECTION is read at the start. A
 scenario is a function of no arguments that prepares what it needs and returns another one, which
 does the work and checks the result with `assert`.
 """
@@ -18,16 +18,16 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-# Memory is asked for again after some was set free, so it fails only with a few failures in a row.
+# An allocation is retried after memory was freed, so it fails only after consecutive failures.
 TIMES = {"AllocDevice": 4, "AllocPinned": 4}
-# What a call can do without: events and waits of frees and destructors.
+# Failures that may go unreported: events and waits of frees and destructors.
 HELPERS = {"AllocDevice", "CreateEvent", "EventRecord", "EventSynchronize", "StreamSynchronize"}
 
 Scenario = Callable[[], Callable[[], Any]]
 
 
 def in_a_process(file: str, scenario: str) -> None:
-    """Run `file`, which calls main(), on one of its scenarios; fail with what it prints."""
+    """Run `file`, which calls main(), on one of its scenarios; fail with its output."""
     here = Path(__file__).parent
     path = [str(here), str(Path(file).parent), *filter(None, sys.path)]
     done = subprocess.run(
@@ -43,26 +43,26 @@ def in_a_process(file: str, scenario: str) -> None:
 
 
 def main(scenarios: dict[str, Scenario]) -> None:
-    """Make every call fail in the scenario that the command line names."""
-    faulthandler.dump_traceback_later(800, exit=True)  # a hang says where
+    """Make every backend call fail in the scenario named on the command line."""
+    faulthandler.dump_traceback_later(800, exit=True)  # a hang prints its location
     name = sys.argv[1]
     print(f"{fail_each_call(scenarios[name]())} calls failed in turn")
 
 
 def sampled(count: int) -> list[int]:
-    """Return which of so many calls fail: the first ones, some of the rest, and the last."""
+    """Return which of the calls to fail: the first ones, some of the rest, and the last."""
     return sorted({*range(1, min(count, 20) + 1), *range(27, count, 7), count})
 
 
 def fail_each_call(work: Callable[[], Any], unnoticed: Collection[str] = frozenset(HELPERS)) -> int:
     """Let each call fail; return how many did.
 
-    Each time an exception says so, unless `unnoticed` has the call; then the work is done again
-    without a failure, and memory and streams are what they were.
+    Each failure raises an exception, unless `unnoticed` has the call; then the work is repeated
+    without a failure, and memory and streams are as before.
     """
     from onnxruntime_npu import _C
 
-    for _ in range(2):  # what is made once is made
+    for _ in range(2):  # one-time initialisation is done
         work()
     before, made = _C.backend_calls(), _settled()
     work()
@@ -92,7 +92,7 @@ def fail_each_call(work: Callable[[], Any], unnoticed: Collection[str] = frozens
 
 
 def _fail(work: Callable[[], Any], call: str, nth: int) -> tuple[int, str | None]:
-    """Return how many calls failed, and what the work's exception said."""
+    """Return how many calls failed, and the message of the work's exception."""
     from onnxruntime_npu import _C
 
     _C.arm_fault(call, nth, TIMES.get(call, 1))
@@ -103,12 +103,12 @@ def _fail(work: Callable[[], Any], call: str, nth: int) -> tuple[int, str | None
         raise AssertionError(f"a wrong result when {call} {nth} failed: {error}") from error
     except Exception as error:
         told = _chain(error)
-    gc.collect()  # what goes late goes with the failure, too
+    gc.collect()  # late destructors run under the failure, too
     return _C.disarm_fault(), told
 
 
 def _chain(error: BaseException | None) -> str:
-    """Return what it says, and what it came from: leaving a `with` may fail for a failure in it."""
+    """Return its message and those of its causes: leaving a `with` may raise another error."""
     lines = []
     while error is not None:
         lines.append(f"{type(error).__name__}: {error}")
@@ -117,16 +117,16 @@ def _chain(error: BaseException | None) -> str:
 
 
 def _settled(expected: dict[str, int] | None = None) -> dict[str, int]:
-    """Wait for all work, and return what is held then: the same again, or as `expected`."""
+    """Wait for all work, and return what is held once it is stable or as `expected`."""
     from onnxruntime_npu import _C
 
     gc.collect()
     try:
         _C.synchronize(0)
     except _C_error():
-        pass  # it tells of work that failed behind what was told of
+        pass  # it reports work that failed after the reported failure
     held: dict[str, int] = {}
-    for _ in range(500):  # streams go on a thread of their own
+    for _ in range(500):  # streams are destroyed on a thread of their own
         _C.empty_cache(0)
         now = {kind: _C.backend_objects().get(kind, 0) for kind in ("streams", "pinned")}
         stats = _C.memory_stats_as_nested_dict(0)

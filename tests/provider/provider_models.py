@@ -66,7 +66,7 @@ def add_model(dtype: int = TensorProto.FLOAT, shape: Sequence[Any] = ("n", 4)) -
 
 
 def rms_norm_function(overload: str = "", scale: float = 1.0) -> onnx.FunctionProto:
-    """A body for npu:NPURmsNorm; `scale` makes bodies tell themselves apart from the kernel."""
+    """A body for npu:NPURmsNorm; `scale` distinguishes its results from the kernel's."""
     nodes = [
         helper.make_node("Constant", [], ["axes"], value_ints=[-1]),
         helper.make_node("Constant", [], ["scale"], value_float=scale),
@@ -104,7 +104,7 @@ def rms_norm(x: np.ndarray, gamma: np.ndarray) -> np.ndarray:
 def run_python(
     code: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs code in a process of its own, with this folder importable."""
+    """Runs code in a separate process, with this folder importable."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={

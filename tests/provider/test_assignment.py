@@ -1,4 +1,4 @@
-"""Claiming: what goes to the NPU, what stays on the CPU, and that both are said."""
+"""Claiming: which nodes run on the NPU, which stay on the CPU, and how both are reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rows_have_the_documented_fields():
     ]
 
 
-def test_sessions_made_in_every_way_have_a_record():
+def test_every_way_to_create_a_session_has_a_record():
     options = ort.SessionOptions()
     options.add_provider_for_devices([d for d in ort.get_ep_devices() if d.ep_name == NPU], {})
     for session in (
@@ -61,7 +61,7 @@ def det_model() -> bytes:
     )
 
 
-def test_sessions_do_not_mix():
+def test_records_of_sessions_are_separate():
     first, second = npu_session(add_model()), npu_session(det_model())
     assert providers_of(first) == {"add": NPU, "mul": NPU}
     assert providers_of(second) == {"add": NPU, "det": CPU}
@@ -74,7 +74,7 @@ def test_session_without_the_npu_has_no_record():
         onnxruntime_npu.assignment(session)
 
 
-def test_unsupported_type_stays_visible_with_the_reason():
+def test_unsupported_type_is_reported_with_the_reason():
     """Strings never have a kernel."""
     model = make_model(
         [node("Identity", "x", "y", "copy")], [("x", STRING, [2])], [("y", STRING, [2])]
@@ -85,7 +85,7 @@ def test_unsupported_type_stays_visible_with_the_reason():
     assert session.run(None, {"x": np.array(["a", "b"])})[0].tolist() == ["a", "b"]
 
 
-def test_unknown_operator_of_the_cpu_is_visible_with_the_reason():
+def test_unknown_operator_on_the_cpu_is_reported_with_the_reason():
     model = det_model()
     session = npu_session(model)
     rows = {row["node"]: row for row in onnxruntime_npu.assignment(session)}
@@ -158,8 +158,8 @@ def test_token_ids_and_positions_are_data():
     )
 
 
-def test_length_given_as_graph_input_is_shape_arithmetic():
-    """A scalar input that only decides an extent is not sent to the device and back."""
+def test_length_as_graph_input_is_shape_arithmetic():
+    """A scalar input that only determines a size is not copied to the device and back."""
     nodes = [
         node("Add", "length one", "end", "end"),
         node("Unsqueeze", "end axis", "end1", "end1"),
@@ -180,7 +180,7 @@ def test_length_given_as_graph_input_is_shape_arithmetic():
     )
 
 
-def test_nodes_of_a_subgraph_are_claimed_too():
+def test_subgraph_nodes_are_claimed():
     branches = {}
     for name, op in (("then_branch", "Add"), ("else_branch", "Mul")):
         branches[name] = helper.make_graph(

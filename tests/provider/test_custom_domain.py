@@ -23,7 +23,7 @@ FLOAT = TensorProto.FLOAT
 GAMMA = np.linspace(0.5, 2, 8, dtype=np.float32)
 X = np.random.default_rng(3).standard_normal((3, 8), dtype=np.float32)
 EXPECTED = rms_norm(X, GAMMA)
-# A body that computes ten times the kernel's result tells which of the two ran.
+# A body that computes ten times the kernel's result shows which of the two ran.
 TEN = 10.0
 
 
@@ -49,41 +49,41 @@ def npu_options() -> ort.SessionOptions:
 
 
 @pytest.mark.parametrize("functions", [(), (rms_norm_function(scale=TEN),)], ids=["bare", "body"])
-def test_by_name(functions):
+def test_selected_by_name(functions):
     check_on_npu(npu_session(one_node_model(functions)))
 
 
 @pytest.mark.parametrize("functions", [(), (rms_norm_function(scale=TEN),)], ids=["bare", "body"])
-def test_by_device(functions):
+def test_selected_by_device(functions):
     check_on_npu(ort.InferenceSession(one_node_model(functions), npu_options()))
 
 
 @pytest.mark.parametrize("functions", [(), (rms_norm_function(scale=TEN),)], ids=["bare", "body"])
-def test_with_the_library_registered_by_the_user(functions):
+def test_library_registered_by_the_user(functions):
     options = ort.SessionOptions()
     options.register_custom_ops_library(onnxruntime_npu.get_library_path())
     for _ in range(2):
         check_on_npu(npu_session(one_node_model(functions), options))
 
 
-def test_one_options_object_serves_several_bare_models():
+def test_session_options_can_be_shared_by_models_without_bodies():
     options = ort.SessionOptions()
     for _ in range(3):
         check_on_npu(npu_session(one_node_model(), options))
 
 
-def test_set_providers_on_a_bare_model():
+def test_set_providers_on_a_model_without_bodies():
     session = npu_session(one_node_model())
     session.set_providers([NPU])
     check_on_npu(session)
 
 
-def test_body_runs_on_the_cpu_alone():
+def test_function_body_runs_on_cpu_only():
     session = ort.InferenceSession(one_node_model((rms_norm_function(scale=TEN),)), providers=[CPU])
     np.testing.assert_allclose(session.run(None, {"x": X})[0], TEN * EXPECTED, rtol=1e-5)
 
 
-def test_bare_model_on_the_cpu_alone_says_what_is_missing():
+def test_model_without_bodies_on_cpu_reports_what_is_missing():
     with pytest.raises(Exception, match=r"npu:NPURmsNorm.* is not a registered function/op"):
         ort.InferenceSession(one_node_model(), providers=[CPU])
     options = ort.SessionOptions()
@@ -93,7 +93,7 @@ def test_bare_model_on_the_cpu_alone_says_what_is_missing():
 
 
 def overload_model() -> bytes:
-    """One operator type, two bodies: `plain` and `ten`, chosen by the node's overload."""
+    """One operator type, two bodies: `plain` and `ten`, selected by the node's overload."""
     return make_model(
         [rms_norm_node("x", "a", "first", "plain"), rms_norm_node("a", "y", "second", "ten")],
         [("x", FLOAT, ["n", 8])],
@@ -103,14 +103,14 @@ def overload_model() -> bytes:
     )
 
 
-def test_overloads_each_use_their_own_body_on_the_cpu():
+def test_each_overload_uses_its_own_body_on_the_cpu():
     session = ort.InferenceSession(overload_model(), providers=[CPU])
     expected = TEN * rms_norm(EXPECTED, GAMMA)
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("route", ["name", "device"])
-def test_overloads_are_offered_to_and_run_by_the_npu(route):
+def test_overloads_run_on_the_npu(route):
     model = overload_model()
     session = npu_session(model) if route == "name" else ort.InferenceSession(model, npu_options())
     assert providers_of(session) == {"first": NPU, "second": NPU}
@@ -118,7 +118,7 @@ def test_overloads_are_offered_to_and_run_by_the_npu(route):
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-5)
 
 
-def test_refused_node_runs_its_body_and_stays_visible_with_the_reason():
+def test_refused_node_runs_its_body_and_is_reported_with_the_reason():
     model = make_model(
         [
             helper.make_node("Cast", ["x"], ["wide"], "widen", to=TensorProto.DOUBLE),
@@ -158,7 +158,7 @@ def test_unsupported_type_without_a_body_is_an_error():
         npu_session(model)
 
 
-def test_unimplemented_attribute_is_a_reason():
+def test_unimplemented_attribute_is_a_refusal_reason():
     node = rms_norm_node("x", "y", "rms")
     node.attribute.append(helper.make_attribute("mystery", 3))
     function = rms_norm_function()
@@ -196,8 +196,8 @@ def test_wrong_arity_is_one_clear_line():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
-def test_bare_model_types_its_outputs(dtype):
-    """Nothing declares the type of `mid`, and gamma's differs: it must come from x."""
+def test_model_without_bodies_infers_output_types(dtype):
+    """The type of `mid` is not declared and gamma's differs: it must be inferred from x."""
     x = X.astype(dtype)
     element = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}[x.dtype.name]
     model = make_model(
@@ -213,7 +213,7 @@ def test_bare_model_types_its_outputs(dtype):
     session = npu_session(model)
     y, rstd = session.run_with_ort_values(None, {"x": onnxruntime_npu.ortvalue_from_numpy(x)})
     wide = x.astype(np.float32)
-    # y is x's type rounded once; 2 units in its last place.
+    # y is rounded once to x's dtype; 2 ulp.
     np.testing.assert_allclose(y.numpy(), rms_norm(wide, GAMMA), rtol=2.0**-7)
     assert rstd.numpy().shape == (3, 1)
 
@@ -233,7 +233,7 @@ def test_empty_constant_counts_as_an_absent_optional_input(rng):
     np.testing.assert_array_equal(*results)
 
 
-def test_bytes_that_are_no_text_are_quoted_and_do_not_move_the_model_to_the_cpu(capfd):
+def test_invalid_utf8_is_quoted_and_model_stays_on_the_npu(capfd):
     node = helper.make_node("NPUGeluV2", ["x"], ["y"], domain="npu", approximate=b"\xff\xfe")
     with pytest.raises(Exception, match=r"got '\\xff\\xfe'"):
         npu_session(one_node_model(node=node))

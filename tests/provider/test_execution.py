@@ -35,7 +35,7 @@ def scatter_model() -> bytes:
 
 
 def chain_model(shape: Sequence = ("n", "m"), length: int = 40) -> bytes:
-    """Long enough that a run is still under way when the host is done launching it."""
+    """Long enough for a run to be in flight when the host has launched all of it."""
     nodes, last = [], "x"
     for i in range(length):
         op = ("Add", "Mul", "Sub")[i % 3]
@@ -72,7 +72,7 @@ def test_static_shapes_with_and_without_memory_pattern(rng):
     ("shape", "runs"),
     [
         pytest.param(["n", "m"], 200, id="dynamic"),
-        # ORT frees a run's pattern buffers, which belong to no stream, before it waits for the run.
+        # ORT frees a run's pattern buffers, which have no stream, before it waits for the run.
         pytest.param([16, 16], 200, id="static"),
         pytest.param(["n", "m"], 20, id="parallel-executor"),
     ],
@@ -181,7 +181,7 @@ def test_graph_input_is_not_changed_by_an_in_place_operator():
 
 
 def test_views_share_a_buffer_but_never_a_change(rng):
-    """Neg may work in place, but on a view whose buffer another view and the caller still read."""
+    """Neg may work in place, except on a view whose buffer is still read by other consumers."""
     nodes = [
         helper.make_node("Reshape", ["x", "flat"], ["first"], "first"),
         helper.make_node("Reshape", ["x", "flat"], ["second"], "second"),
@@ -208,7 +208,7 @@ def test_views_share_a_buffer_but_never_a_change(rng):
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_values_outlive_the_session_and_memory_comes_back(rng):
+def test_values_outlive_the_session_and_memory_is_freed(rng):
     def in_use() -> int:
         return _C.memory_stats_as_nested_dict(0)["allocated_bytes"]["all"]["current"]
 
@@ -231,7 +231,7 @@ def test_values_outlive_the_session_and_memory_comes_back(rng):
     assert in_use() == before
 
 
-def test_runs_that_do_not_wait_for_the_device(rng):
+def test_runs_without_device_synchronisation(rng):
     session = npu_session(chain_model())
     options = ort.RunOptions()
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -251,7 +251,7 @@ def test_runs_that_do_not_wait_for_the_device(rng):
         )
 
 
-def test_a_failing_kernel_fails_the_run_with_its_name_and_the_session_recovers():
+def test_failing_kernel_is_named_and_the_session_recovers():
     session = npu_session(scatter_model())
     good = {
         "cache": np.zeros((6, 4), np.float32),
@@ -265,7 +265,7 @@ def test_a_failing_kernel_fails_the_run_with_its_name_and_the_session_recovers()
         assert session.run(None, good)[0].sum() == 4
 
 
-def test_a_failing_run_does_not_disturb_another_thread():
+def test_failing_run_does_not_affect_another_thread():
     session = npu_session(scatter_model())
     good = {
         "cache": np.zeros((6, 4), np.float32),
@@ -288,7 +288,7 @@ def test_a_failing_run_does_not_disturb_another_thread():
         assert sum(pool.map(run, range(4))) == 0
 
 
-def test_a_failing_asynchronous_run_hands_its_error_to_the_callback():
+def test_failing_async_run_passes_its_error_to_the_callback():
     session = npu_session(scatter_model())
     feeds = {
         "cache": np.zeros((6, 4), np.float32),
@@ -318,7 +318,7 @@ def test_bound_output_of_the_wrong_shape_is_an_error():
         session.run_with_iobinding(binding)
 
 
-def test_failing_bound_run_is_reported_before_the_outputs_are_read():
+def test_failing_bound_run_is_reported_before_outputs_are_read():
     session = npu_session(scatter_model())
     binding = session.io_binding()
     binding.bind_cpu_input("cache", np.zeros((6, 4), np.float32))
@@ -329,7 +329,7 @@ def test_failing_bound_run_is_reported_before_the_outputs_are_read():
         session.run_with_iobinding(binding)
 
 
-def test_mismatched_shapes_name_the_operator_and_the_shapes():
+def test_mismatched_shapes_are_reported_with_the_operator():
     session = npu_session(add_model(shape=None))
     x, y = np.ones((2, 4), np.float32), np.ones((3, 4), np.float32)
     with pytest.raises(Exception, match=r"\[Add\] expected .*\[2, 4\].*\[3, 4\]"):
@@ -337,7 +337,7 @@ def test_mismatched_shapes_name_the_operator_and_the_shapes():
     assert session.run(None, {"x": x, "y": x})[0].sum() == 16
 
 
-def test_none_as_an_input_is_named():
+def test_none_input_is_reported_by_name():
     session = npu_session(add_model())
     x = np.ones((2, 4), np.float32)
     with pytest.raises(Exception, match=r"\[Add\] expected a tensor as input 1 \('y'\), got none"):
@@ -370,7 +370,7 @@ def test_out_of_memory_is_an_error_and_the_session_recovers():
     assert result.returncode == 0, result.stderr
 
 
-def test_out_of_memory_of_an_input_is_an_error():
+def test_out_of_memory_for_an_input_is_an_error():
     result = run_python(
         """
         import numpy as np, onnxruntime_npu
@@ -405,7 +405,7 @@ def test_garbage_model_is_an_error():
         npu_session(b"no model at all")
 
 
-def test_launch_blocking_gives_the_same_results():
+def test_launch_blocking_does_not_change_results():
     result = run_python(
         """
         import numpy as np, onnxruntime_npu
@@ -418,7 +418,7 @@ def test_launch_blocking_gives_the_same_results():
     assert result.returncode == 0, result.stderr
 
 
-def test_weights_with_and_without_the_device_allocator_of_ort(rng):
+def test_weights_with_and_without_ort_device_allocator(rng):
     weight = rng.standard_normal((256, 256), dtype=np.float32)
     model = make_model(
         [helper.make_node("Add", ["x", "w"], ["z"], "add")],

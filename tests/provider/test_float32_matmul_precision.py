@@ -1,4 +1,4 @@
-"""float32 models compute in bfloat16 where their user says so, and only there."""
+"""float32 models compute in bfloat16 only if the option enables it."""
 
 import numpy as np
 import onnxruntime as ort
@@ -25,7 +25,7 @@ def model(constant=True):
 
 
 @pytest.mark.parametrize("rows", [1, 5, 70])
-def test_error_is_what_the_option_states(rows):
+def test_error_stays_within_the_stated_bound(rows):
     x = np.random.default_rng(2).standard_normal((rows, K), np.float32)
     exact = x.astype(np.float64) @ weight().astype(np.float64)
     magnitudes = np.abs(x).astype(np.float64) @ np.abs(weight()).astype(np.float64)
@@ -34,13 +34,13 @@ def test_error_is_what_the_option_states(rows):
         (y,) = npu_session(model(), **options).run(None, {"x": x})
         return np.max(np.abs(y - exact) / magnitudes)
 
-    # float32 sums of K products in any order, K units of rounding at most.
+    # float32 sums of K products in any order: at most K roundings.
     assert error() <= K * 2.0**-24
     assert error(float32_matmul_precision="highest") == error()
     assert K * 2.0**-24 < error(float32_matmul_precision="medium") <= 2.0**-7
 
 
-def test_weights_that_are_no_constants_stay_float32():
+def test_non_constant_weights_stay_float32():
     x = np.random.default_rng(2).standard_normal((3, K), np.float32)
     feeds = {"x": x, "w": weight()}
     expected = npu_session(model(constant=False)).run(None, feeds)

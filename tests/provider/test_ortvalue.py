@@ -1,4 +1,4 @@
-"""Values in device memory: every element type, both ways, and across the graph."""
+"""Values in device memory: every element type, copies in both directions, and across the graph."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_value_is_a_copy(rng):
 @pytest.mark.parametrize(
     "values", [["text"], [object()], [1j]], ids=["string", "object", "complex"]
 )
-def test_refuses_what_the_device_cannot_hold(values):
+def test_unsupported_element_types_are_refused(values):
     with pytest.raises(TypeError, match="expected an element type of float32"):
         ortvalue_from_numpy(np.array(values))
 
 
-def test_refuses_to_read_strings():
+def test_strings_are_refused():
     cast = helper.make_node("Cast", ["x"], ["y"], "cast", to=TensorProto.STRING)
     model = make_model([cast], [("x", TensorProto.FLOAT, [1])], [("y", TensorProto.STRING, [1])])
     x = ortvalue_from_numpy(np.ones(1, np.float32))
@@ -73,7 +73,7 @@ def test_refuses_to_read_strings():
         ortvalue_to_numpy(y)
 
 
-def test_device_that_does_not_exist():
+def test_nonexistent_device_is_an_error():
     with pytest.raises(Exception, match=r"(?i)device|allocator"):
         ortvalue_from_numpy(np.zeros(3, np.float32), device_id=9)
 
@@ -126,7 +126,7 @@ def memory_of(value):
 
 
 def held_back_stream():
-    """Return a stream that stands still until the event is recorded, and the event."""
+    """Return a stream that is blocked until the event is recorded, and the event."""
     stream, gate = npu_device().create_sync_stream(), npu.ExternalEvent()
     gate.wait(npu.ExternalStream(stream.get_handle()))
     return stream, gate
@@ -142,7 +142,7 @@ def test_pinned_host_memory(rng):
 
 
 @pytest.mark.parametrize("rows", [3, 20_000])
-def test_copies_of_pinned_memory_are_work_of_the_stream(rows, rng):
+def test_pinned_memory_copies_are_asynchronous(rows, rng):
     a = rng.standard_normal((rows, 5), dtype=np.float32)
     source, target = pinned_value(a.shape), pinned_value(a.shape)
     memory_of(source)[:] = a
@@ -163,7 +163,7 @@ def test_copies_of_pinned_memory_are_work_of_the_stream(rows, rng):
 
 
 @pytest.mark.parametrize("with_stream", [True, False])
-def test_a_copy_between_pinned_and_host_memory_comes_behind_the_copies_under_way(with_stream, rng):
+def test_pinned_to_host_copy_waits_for_pending_copies(with_stream, rng):
     a = rng.standard_normal((300, 500), dtype=np.float32)
     there, host = ortvalue_from_numpy(a), np.zeros_like(a)
     pinned = pinned_value(a.shape)
@@ -177,7 +177,7 @@ def test_a_copy_between_pinned_and_host_memory_comes_behind_the_copies_under_way
     np.testing.assert_array_equal(to.numpy(), a)
 
 
-def test_a_run_reads_and_writes_pinned_memory(rng):
+def test_run_reads_and_writes_pinned_memory(rng):
     a = rng.standard_normal((300, 500), dtype=np.float32)
     nodes = [helper.make_node("Neg", ["x"], ["y"], "negate")]
     session = npu_session(
@@ -196,7 +196,7 @@ def test_a_run_reads_and_writes_pinned_memory(rng):
 @pytest.mark.parametrize("name", NUMPY_TYPES)
 @pytest.mark.parametrize("rows", [0, 3, 20_000])
 def test_values_cross_between_cpu_and_npu_nodes(name, rows, rng):
-    """NPU -> CPU -> NPU, by both copy kernels. Only the CPU knows sequences, of these types."""
+    """NPU -> CPU -> NPU, by both copy kernels. Only the CPU supports sequences, of these types."""
     a = array(name, rng, (rows, 5))
     element = helper.np_dtype_to_tensor_dtype(a.dtype)
     nodes = [
@@ -215,7 +215,7 @@ def test_values_cross_between_cpu_and_npu_nodes(name, rows, rng):
     assert bits(ortvalue_to_numpy(out)) == bits(a)
 
 
-def test_strings_stay_on_the_cpu_beside_npu_nodes():
+def test_strings_stay_on_the_cpu_next_to_npu_nodes():
     model = make_model(
         [
             helper.make_node("Add", ["x", "x"], ["y"], "add"),
@@ -230,7 +230,7 @@ def test_strings_stay_on_the_cpu_beside_npu_nodes():
 
 
 class TestTorch:
-    """With torch, where it is installed."""
+    """With torch, if it is installed."""
 
     torch = pytest.importorskip("torch")
 

@@ -1,4 +1,4 @@
-"""docs/patches.md is the list of what importing the package changes, for the versions it names."""
+"""docs/patches.md lists what importing the package changes, for the versions it names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print(json.dumps({
     "Added": [n for n in after if n not in before and n.rpartition(".")[0] in owners],
 }))
 """
-# The modules where public names really live.
+# The modules that define the public names.
 HOMES = {
     "onnxruntime.capi.onnxruntime_inference_collection.": "onnxruntime.",
     "torch.nn.modules.module.": "torch.nn.",
@@ -60,7 +60,7 @@ def public(name: str) -> str:
     return name
 
 
-def test_the_page_lists_what_an_import_changes(run_python):
+def test_page_lists_every_patched_name(run_python):
     pytest.importorskip("torch")
     from onnxruntime_npu import torch_device
 
@@ -73,7 +73,7 @@ def test_the_page_lists_what_an_import_changes(run_python):
         assert sorted(map(public, names)) == sorted(listed(title)), title
 
 
-def test_the_page_speaks_of_the_installed_versions():
+def test_page_names_the_installed_versions():
     torch = pytest.importorskip("torch")
     found = re.search(r"as of onnxruntime (\S+) and torch (\S+)\.\n", PAGE)
     assert found
@@ -81,7 +81,7 @@ def test_the_page_speaks_of_the_installed_versions():
 
 
 def raw_session(node: onnx.NodeProto, provider: str, options: dict[str, str]) -> None:
-    """Make a session by onnxruntime's own class, without what this package wraps around it."""
+    """Make a session by onnxruntime's own class, without this package's patches."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 2]) for n in "xy")
     if node.op_type == "Det":
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
@@ -107,7 +107,7 @@ def raw_session(node: onnx.NodeProto, provider: str, options: dict[str, str]) ->
         ("Unknown Provider Type: ", "Det", "", "UnheardOfExecutionProvider", {}),
     ],
 )
-def test_onnxruntime_says_what_the_page_says(words, op_type, domain, provider, options):
+def test_onnxruntime_messages_match_the_page(words, op_type, domain, provider, options):
     node = helper.make_node(op_type, ["x"], ["y"], domain=domain)
     with pytest.raises(Exception, match=re.escape(words)):
         raw_session(node, provider, options)

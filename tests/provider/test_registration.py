@@ -50,7 +50,7 @@ def test_unknown_attribute_is_an_attribute_error():
         _ = onnxruntime_npu.no_such_name
 
 
-def test_registering_under_another_name_again_in_one_process():
+def test_library_can_be_registered_again_in_one_process():
     result = run_python(
         """
         import numpy as np, onnxruntime as ort, onnxruntime_npu
@@ -87,7 +87,7 @@ def test_sessions_and_values_outlive_the_registration():
     assert result.returncode == 0, result.stderr
 
 
-def test_device_is_an_npu_of_its_own():
+def test_device_is_listed_as_an_npu():
     (device,) = npu_devices()
     assert device.device.type == ort.OrtHardwareDeviceType.NPU
     assert device.device.vendor_id == 0x19E5
@@ -169,7 +169,7 @@ def test_bad_options_name_the_key_and_the_allowed_values(settings, message, capf
     assert "Falling back" not in capfd.readouterr().out
 
 
-def test_documented_options_are_the_real_ones(request):
+def test_documented_options_match_the_code(request):
     path = request.config.rootpath / "docs" / "provider_options.md"
     rows = [line for line in path.read_text().splitlines() if line.startswith("| `")]
     assert rows == [

@@ -1,4 +1,4 @@
-"""What a session keeps in memory beside its weights, and what it takes on the way there."""
+"""Memory that a session holds besides its weights, and its peak during load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def look_up_model(table: np.ndarray) -> onnx.ModelProto:
     return onnx.load_from_string(make_model(nodes, inputs, outputs, {"table": table}))
 
 
-def test_a_weight_in_a_file_is_in_memory_once_while_it_is_loaded(tmp_path: Path) -> None:
+def test_external_weight_is_resident_once_during_load(tmp_path: Path) -> None:
     size = 96 * MIB
     table = np.arange(size // 4, dtype=np.int32).reshape(-1, 1024)
     path = tmp_path / "model.onnx"
@@ -51,11 +51,11 @@ def test_a_weight_in_a_file_is_in_memory_once_while_it_is_loaded(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     growth, *values = map(int, done.stdout.split())
     assert values == [5, 9 * 1024 + 5, len(table) * 1024 - 1019]
-    # Of the file 16 MiB at a time; code and onnxruntime's own heap for one node are below 16 MiB.
+    # 16 MiB of the file at a time; code and onnxruntime's heap for one node are below 16 MiB.
     assert size <= growth < size + 32 * MIB
 
 
-def test_what_packing_leaves_behind_serves_the_runs() -> None:
+def test_memory_freed_by_packing_is_reused_by_runs() -> None:
     side = 2048
     rng = np.random.default_rng(7)
     weight = rng.standard_normal((side, side), np.float32)  # 16 MiB, and as much packed
@@ -79,7 +79,7 @@ def test_what_packing_leaves_behind_serves_the_runs() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 1000, 3 * MIB])
-def test_values_in_one_block_are_apart_and_live_as_long_as_one_of_them(length: int) -> None:
+def test_values_in_one_block_are_disjoint_and_share_its_lifetime(length: int) -> None:
     before = onnxruntime_npu.npu.memory_allocated()
     values = ortvalues_in_one_block([[2, length], [1], [length]], BFLOAT16)
     assert [v.shape() for v in values] == [[2, length], [1], [length]]

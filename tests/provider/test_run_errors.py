@@ -1,4 +1,4 @@
-"""Each run has its own errors, whoever else waits: docs/decisions/0012."""
+"""Each run raises its own errors, also with concurrent waits: docs/decisions/0012."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 50
 
 
 def gather_session(depth: int = 1, **settings):
-    """y = exp(… table[i] …) with enough nodes behind the first that its failure is old news."""
+    """y = exp(… table[i] …) with enough nodes for the first one's failure to be known early."""
     nodes, last = [helper.make_node("Gather", ["table", "i"], ["z0"])], "z0"
     for n in range(1, depth):
         nodes.append(helper.make_node("Tanh", [last], [f"z{n}"]))
@@ -46,7 +46,7 @@ def bound(session, output: str, index: int):
     return binding
 
 
-def test_a_run_raises_its_own_error_while_others_wait_for_the_device():
+def test_run_raises_its_own_error_while_others_synchronise():
     session, _ = gather_session(depth=40)
     stop = threading.Event()
 
@@ -71,7 +71,7 @@ def test_a_run_raises_its_own_error_while_others_wait_for_the_device():
             other.join()
 
 
-def test_runs_of_several_threads_raise_their_own_errors():
+def test_runs_on_several_threads_raise_their_own_errors():
     session, _ = gather_session(depth=10)
     wrong: list[str] = []
 
@@ -93,7 +93,7 @@ def test_runs_of_several_threads_raise_their_own_errors():
     assert wrong == []
 
 
-def test_an_unsynchronised_run_is_told_of_where_its_outputs_are_waited_for():
+def test_unsynchronised_failure_is_raised_by_synchronize_outputs():
     session, output = gather_session()
     bad, good = bound(session, output, ROWS + 1), bound(session, output, 1)
     session.run_with_iobinding(bad, unsynchronised())
@@ -105,7 +105,7 @@ def test_an_unsynchronised_run_is_told_of_where_its_outputs_are_waited_for():
     )
 
 
-def test_a_failure_that_was_told_of_is_not_told_again_with_a_good_run():
+def test_reported_failure_is_not_raised_again_by_a_later_run():
     session, output = gather_session()
     bad, good = bound(session, output, ROWS + 4), bound(session, output, 1)
     session.run_with_iobinding(bad, unsynchronised())
@@ -118,7 +118,7 @@ def test_a_failure_that_was_told_of_is_not_told_again_with_a_good_run():
     )
 
 
-def test_outputs_of_a_failed_unsynchronised_run_are_not_handed_out():
+def test_outputs_of_a_failed_unsynchronised_run_are_not_returned():
     session, output = gather_session()
     bad = bound(session, output, ROWS + 2)
     session.run_with_iobinding(bad, unsynchronised())
@@ -127,7 +127,7 @@ def test_outputs_of_a_failed_unsynchronised_run_are_not_handed_out():
     np.testing.assert_array_equal(session.run(None, feeds(0))[0], np.ones((1, 8), np.float32))
 
 
-def test_an_unsynchronised_failure_stays_with_its_thread():
+def test_unsynchronised_failure_stays_with_its_thread():
     session, output = gather_session()
     bad = bound(session, output, ROWS + 3)
     done, told = threading.Event(), []
@@ -148,7 +148,7 @@ def test_an_unsynchronised_failure_stays_with_its_thread():
     assert len(told) == 1 and f"got {ROWS + 3} " in told[0]
 
 
-def test_a_run_behind_an_unsynchronised_failure_fails_with_it_and_no_other_threads():
+def test_unsynchronised_failure_fails_later_runs_of_its_thread_only():
     session, output = gather_session()
     bad = bound(session, output, ROWS + 5)
     left, passed = threading.Event(), threading.Event()
@@ -162,7 +162,7 @@ def test_a_run_behind_an_unsynchronised_failure_fails_with_it_and_no_other_threa
             told.append(str(error))
         left.set()
         passed.wait()
-        npu.current_stream().synchronize()  # told already
+        npu.current_stream().synchronize()  # already reported
         told.append("went on")
 
     other = threading.Thread(target=leave_a_failure_and_go_on)
@@ -175,7 +175,7 @@ def test_a_run_behind_an_unsynchronised_failure_fails_with_it_and_no_other_threa
     assert len(told) == 2 and f"got {ROWS + 5} " in told[0] and told[1] == "went on"
 
 
-def test_a_run_that_is_replayed_is_told_of_no_other_run():
+def test_graph_replay_reports_no_failure_of_another_run():
     session, output = gather_session(enable_npu_graph="1")
     options = unsynchronised()
     options.add_run_config_entry("gpu_graph_id", "-1")
@@ -197,7 +197,7 @@ def test_a_run_that_is_replayed_is_told_of_no_other_run():
             npu.current_stream().synchronize()
         except RuntimeError as error:
             told.append(str(error))
-        session.run_with_iobinding(good)  # told already
+        session.run_with_iobinding(good)  # already reported
 
     other = threading.Thread(target=leave_a_failure)
     other.start()

@@ -29,7 +29,7 @@ def square(**settings) -> ort.InferenceSession:
 
 
 class Blocked:
-    """A stream that is held up until open() is called."""
+    """A stream that is blocked until open() is called."""
 
     def __init__(self) -> None:
         self.stream, self._gate = torch.npu.Stream(), torch.npu.ExternalEvent()
@@ -50,7 +50,7 @@ def filled_late(blocked: Blocked) -> torch.Tensor:
     return x
 
 
-def test_run_async_follows_the_stream_of_the_thread_that_submits_it():
+def test_run_async_follows_the_submitting_threads_stream():
     session, blocked, done, results = square(), Blocked(), threading.Event(), []
 
     def finished(outputs, _, error):
@@ -68,7 +68,7 @@ def test_run_async_follows_the_stream_of_the_thread_that_submits_it():
     np.testing.assert_array_equal(outputs[0], np.full(100, 9, np.float32))
 
 
-def test_what_the_caller_enqueues_comes_after_an_unsynchronised_run():
+def test_caller_work_runs_after_an_unsynchronised_run():
     nodes, last = [], "x"
     for i in range(40):
         nodes.append(helper.make_node("Tanh" if i % 2 else "Exp", [last], [f"t{i}"]))
@@ -110,7 +110,7 @@ def test_user_compute_stream(where):
     binding.bind_ortvalue_input("x", onnxruntime_npu.ortvalue_from_torch(x))
     binding.bind_ortvalue_output("y", onnxruntime_npu.ortvalue_from_torch(out))
     torch.npu.default_stream().synchronize()
-    session.run_with_iobinding(binding, options)  # returns, although its stream is held up
+    session.run_with_iobinding(binding, options)  # returns although its stream is blocked
     with torch.npu.stream(blocked.stream):
         after = out + 1
     assert not blocked.stream.query()
@@ -120,14 +120,14 @@ def test_user_compute_stream(where):
 
 
 @pytest.mark.parametrize("value", ["1", "x", "-3"])
-def test_a_user_compute_stream_that_is_none_is_refused(value):
+def test_invalid_user_compute_stream_is_refused(value):
     options = ort.RunOptions()
     options.add_run_config_entry("user_compute_stream", value)
     with pytest.raises(Exception, match=r"user_compute_stream.*expected the handle"):
         square().run(None, {"x": np.ones(3, np.float32)}, options)
 
 
-def test_a_blocked_stream_holds_up_no_other_session():
+def test_blocked_stream_does_not_block_other_sessions():
     held, free = square(), square()
     feed = {"x": np.ones(10, np.float32)}
     held.run(None, feed), free.run(None, feed)
@@ -150,7 +150,7 @@ def test_a_blocked_stream_holds_up_no_other_session():
     assert finished.is_set()
 
 
-def test_a_session_that_goes_waits_for_nobodys_stream():
+def test_destroying_a_session_waits_for_no_stream():
     code = """
         import numpy as np
         import onnxruntime_npu
@@ -165,7 +165,7 @@ def test_a_session_that_goes_waits_for_nobodys_stream():
         side, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
         with torch.npu.stream(side):
             gate.wait()
-            del s  # nobody opens the gate before this returns
+            del s  # the gate opens only after this returns
         gate.record(torch.npu.default_stream())
         torch.npu.synchronize()
         print("gone")
@@ -174,7 +174,7 @@ def test_a_session_that_goes_waits_for_nobodys_stream():
     assert done.stdout.strip() == "gone", done.stderr
 
 
-def test_a_tensor_of_a_rank_that_no_kernel_takes_stays_on_the_cpu():
+def test_tensor_of_unsupported_rank_stays_on_the_cpu():
     shape = [1] * 12 + [3]
     node = helper.make_node("Relu", ["x"], ["y"], "relu")
     session = npu_session(make_model([node], [("x", FLOAT, shape)], [("y", FLOAT, shape)]))
@@ -183,7 +183,7 @@ def test_a_tensor_of_a_rank_that_no_kernel_takes_stays_on_the_cpu():
     assert session.run(None, {"x": np.ones(shape, np.float32)})[0].shape == tuple(shape)
 
 
-def test_the_run_option_is_refused_where_a_replay_would_not_see_it():
+def test_run_option_is_refused_if_a_replay_would_ignore_it():
     session = square(enable_npu_graph="1")
     options = ort.RunOptions()
     options.add_run_config_entry("user_compute_stream", str(torch.npu.Stream().npu_stream))

@@ -1,4 +1,4 @@
-"""Calls of the device's interface that fail while a session is made, runs and goes."""
+"""Failing backend calls while a session is created, runs and is destroyed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPECTED = np.exp(-np.abs((X + X) @ WEIGHT))
 
 
 def model() -> bytes:
-    """Give exp(-|(x + x) W|): a packed constant, scratch memory and several kernels."""
+    """A model of exp(-|(x + x) W|): a packed constant, scratch memory and several kernels."""
     nodes = [
         helper.make_node("Add", ["x", "x"], ["s"], "add"),
         helper.make_node("MatMul", ["s", "w"], ["p"], "matmul"),
@@ -143,7 +143,7 @@ def graph_replay() -> Callable[[], Any]:
 
 
 def parallel_run() -> Callable[[], Any]:
-    """Onnxruntime's own threads launch, too."""
+    """Onnxruntime's own threads launch work, too."""
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     session = npu_session(model(), options)
@@ -151,7 +151,7 @@ def parallel_run() -> Callable[[], Any]:
 
 
 def node_on_the_host() -> Callable[[], Any]:
-    """A node of the CPU's waits for the NPU: it, and not the end of the run, tells what failed."""
+    """A CPU node waits for the NPU: it reports the failure, not the end of the run."""
     floats = TensorProto.FLOAT
     nodes = [
         helper.make_node("Add", ["x", "x"], ["s"], "add"),
@@ -186,11 +186,11 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_each_call_fails_in_turn(scenario):
+def test_every_injected_fault_is_reported_and_recovered(scenario):
     fault_trials.in_a_process(__file__, scenario)
 
 
-def test_nothing_fails_where_nobody_asked_for_it():
+def test_faults_require_fault_injection_to_be_enabled():
     with pytest.raises(onnxruntime_npu.errors.UnsupportedError, match="ORT_NPU_FAULT_INJECTION=1"):
         onnxruntime_npu._C.arm_fault("Launch", 1)
     assert NPU in ort.get_available_providers()

@@ -44,7 +44,7 @@ class Bound:
             self._binding.bind_ortvalue_output(name, value)
 
     def run(self, **changed: np.ndarray) -> list[np.ndarray]:
-        """Put new content where it was bound, run, and read the outputs."""
+        """Write new content to the bound inputs, run, and read the outputs."""
         for name, array in changed.items():
             ort.copy_tensors([ort.OrtValue.ortvalue_from_numpy(array)], [self.inputs[name]])
         options = ort.RunOptions()
@@ -59,7 +59,7 @@ def launches(run) -> list[str]:
     return [span[0] for span in onnxruntime_npu._C.stop_launch_trace() if span[0] != "copy"]
 
 
-def test_replays_see_what_inputs_hold_now(rng):
+def test_replays_read_current_input_values(rng):
     session = npu_session(add_model(), enable_npu_graph="1")
     x, y = rng.standard_normal((2, 3, 4), dtype=np.float32)
     bound = Bound(session, {"x": x, "y": y}, {"z": [3, 4]})
@@ -69,17 +69,17 @@ def test_replays_see_what_inputs_hold_now(rng):
         x, y = y, rng.standard_normal((3, 4), dtype=np.float32)
 
 
-def test_a_replay_is_one_launch():
+def test_replay_is_one_launch():
     session = npu_session(add_model(), enable_npu_graph="1")
     one = np.ones((3, 4), np.float32)
     bound = Bound(session, {"x": one, "y": one}, {"z": [3, 4]})
     for _ in range(2):  # the first run captures, and replays
-        assert launches(bound.run) == ["Add", "Mul", "graph"]  # its parts end before it does
+        assert launches(bound.run) == ["Add", "Mul", "graph"]  # its nodes end before the graph does
     plain = Bound(session, {"x": one, "y": one}, {"z": [3, 4]}, graph=-1)
     assert launches(plain.run) == ["Add", "Mul"]
 
 
-def test_a_graph_for_each_number(rng):
+def test_each_graph_id_has_its_own_graph(rng):
     session = npu_session(add_model(), enable_npu_graph="1")
     bounds = []
     for number, rows in enumerate([3, 1, 5]):
@@ -89,7 +89,7 @@ def test_a_graph_for_each_number(rng):
         np.testing.assert_array_equal(bound.run()[0], (x + x) * x)
 
 
-def test_graphs_that_make_room_are_captured_anew(rng):
+def test_evicted_graphs_are_captured_again(rng):
     session = npu_session(add_model(), enable_npu_graph="1")
     x = rng.standard_normal((2, 4), dtype=np.float32)
     bounds = [Bound(session, {"x": x, "y": x}, {"z": [2, 4]}, graph=n) for n in range(70)]
@@ -144,7 +144,7 @@ def test_lengths_are_read_at_each_replay(attention):
 
 
 @pytest.mark.parametrize("length", [CAPACITY + 1, -1, 2**62])
-def test_a_bad_length_fails_its_replay_and_no_other(attention, length):
+def test_bad_length_fails_only_its_own_replay(attention, length):
     _, bound = attention
     good = bound.run(lengths=np.array([5]))
     with pytest.raises(Exception, match=rf"expected actual_seq_lengths_kv in \[0, {CAPACITY}\]"):
@@ -152,7 +152,7 @@ def test_a_bad_length_fails_its_replay_and_no_other(attention, length):
     np.testing.assert_array_equal(bound.run(lengths=np.array([5])), good)
 
 
-def test_a_first_run_that_fails_captures_nothing(attention):
+def test_failing_first_run_captures_nothing(attention):
     _, bound = attention
     for _ in range(2):
         with pytest.raises(Exception, match="expected actual_seq_lengths_kv"):
@@ -178,7 +178,7 @@ def test_values_in_host_memory_are_refused(rng):
 
 
 def slice_model() -> bytes:
-    """Where it ends is what an input holds, which a replay would not look at."""
+    """The end is the value of an input, which a replay would not read."""
     return make_model(
         [helper.make_node("Slice", ["x", "starts", "ends"], ["y"], "part")],
         [("x", FLOAT, ["n"]), ("ends", INT64, [1])],
@@ -187,13 +187,13 @@ def slice_model() -> bytes:
     )
 
 
-def test_a_host_input_that_is_no_shape_is_refused():
+def test_host_input_that_is_not_a_shape_is_refused():
     npu_session(slice_model())
     with pytest.raises(Exception, match=r"enable_npu_graph expected .* got 'ends' of Slice 'part'"):
         npu_session(slice_model(), enable_npu_graph="1")
 
 
-def test_shapes_computed_on_the_host_may_be_captured(rng):
+def test_host_computed_shapes_can_be_captured(rng):
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"], "shape"),
         helper.make_node("Slice", ["shape", "zero", "one"], ["rows"], "rows"),
@@ -227,7 +227,7 @@ def test_nodes_on_the_cpu_are_refused_by_name():
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_memory_is_kept_for_the_graph_and_goes_with_it(rng):
+def test_memory_is_held_until_the_graph_is_released(rng):
     before = onnxruntime_npu.npu.memory_allocated()
     x = rng.standard_normal((64, 4), dtype=np.float32)
     for _ in range(3):
@@ -236,13 +236,13 @@ def test_memory_is_kept_for_the_graph_and_goes_with_it(rng):
         other = npu_session(add_model())
         for _ in range(3):
             np.testing.assert_array_equal(bound.run()[0], (x + x) * x)
-            other.run(None, {"x": x + 1, "y": x})  # would overwrite what the graph gave back
+            other.run(None, {"x": x + 1, "y": x})  # would overwrite memory that the graph freed
         del session, bound, other
         gc.collect()
     assert onnxruntime_npu.npu.memory_allocated() == before
 
 
-def test_memory_of_graphs_that_are_gone_goes_back_to_the_device(rng):
+def test_memory_of_destroyed_graphs_returns_to_the_device(rng):
     x = rng.standard_normal((64, 4), dtype=np.float32)
 
     def reserved_after(session: ort.InferenceSession, graphs: int) -> int:
@@ -265,7 +265,7 @@ def test_memory_of_graphs_that_are_gone_goes_back_to_the_device(rng):
 
 
 def chain_model() -> bytes:
-    """Four values of 4 MiB on the way to a small one."""
+    """Four intermediate values of 4 MiB and a small result."""
     names = ["x", "a", "b", "c", "d"]
     nodes = [helper.make_node("Tanh", [i], [o], o) for i, o in itertools.pairwise(names)]
     nodes.append(helper.make_node("ReduceSum", ["d", "axes"], ["y"], "y", keepdims=0))
@@ -273,7 +273,7 @@ def chain_model() -> bytes:
     return make_model(nodes, *shapes, {"axes": np.array([1])})
 
 
-def test_graphs_of_a_session_share_what_they_need_between_runs(rng):
+def test_graphs_of_a_session_share_temporary_memory(rng):
     session = npu_session(chain_model(), enable_npu_graph="1")
     x = rng.standard_normal((1024, 1024), dtype=np.float32)
     expected = npu_session(chain_model()).run(None, {"x": x})[0]
@@ -289,7 +289,7 @@ def test_graphs_of_a_session_share_what_they_need_between_runs(rng):
         np.testing.assert_array_equal(bound.run()[0], expected)
 
 
-def test_an_output_is_its_graphs_also_when_it_was_dropped(rng):
+def test_dropped_output_memory_still_belongs_to_its_graph(rng):
     session = npu_session(add_model(), enable_npu_graph="1")
     x = rng.standard_normal((64, 4), dtype=np.float32)
     inputs = [onnxruntime_npu.ortvalue_from_numpy(x + n) for n in range(2)]
@@ -313,27 +313,27 @@ def test_an_output_is_its_graphs_also_when_it_was_dropped(rng):
     binding = session.io_binding()
     binding.bind_ortvalue_input("x", inputs[0])
     binding.bind_ortvalue_input("y", inputs[0])
-    session.run_with_iobinding(binding, options)  # replays, and writes where its output was
+    session.run_with_iobinding(binding, options)  # replays, and writes to the memory of its output
     np.testing.assert_array_equal(onnxruntime_npu.ortvalue_to_numpy(kept), expected)
 
 
-def test_a_released_graph_is_captured_anew(rng):
+def test_released_graph_is_captured_again(rng):
     session = npu_session(add_model(), enable_npu_graph="1")
     x = rng.standard_normal((2, 4), dtype=np.float32)
     bound = Bound(session, {"x": x, "y": x}, {"z": [2, 4]}, graph=5)
     bound.run()
     session.release_captured_graph(5)
-    session.release_captured_graph(5)  # of none: nothing to do
+    session.release_captured_graph(5)  # no such graph: does nothing
     plain = Bound(session, {"x": x, "y": x}, {"z": [2, 4]}, graph=-1)
     np.testing.assert_array_equal(plain.run()[0], (x + x) * x)
     wider = rng.standard_normal((7, 4), dtype=np.float32)
     other = Bound(session, {"x": wider, "y": wider}, {"z": [7, 4]}, graph=5)
-    for _ in range(2):  # the number's graph of before would read and write elsewhere
+    for _ in range(2):  # the released graph of this id would use other memory
         np.testing.assert_array_equal(other.run()[0], (wider + wider) * wider)
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_releasing_every_graph_gives_the_memory_back(rng):
+def test_releasing_every_graph_frees_the_memory(rng):
     session = npu_session(chain_model(), enable_npu_graph="1")
     x = rng.standard_normal((1024, 1024), dtype=np.float32)
     bounds = [Bound(session, {"x": x}, {"y": [1024]}, graph=n) for n in range(2)]
@@ -348,7 +348,7 @@ def test_releasing_every_graph_gives_the_memory_back(rng):
     assert npu.memory_reserved() == before
 
 
-def test_a_replay_comes_after_what_its_caller_has_enqueued():
+def test_replay_runs_after_work_enqueued_by_the_caller():
     session = npu_session(add_model(), enable_npu_graph="1")
     one = np.ones((3, 4), np.float32)
     bound = Bound(session, {"x": one, "y": one}, {"z": [3, 4]})
@@ -364,7 +364,7 @@ def test_a_replay_comes_after_what_its_caller_has_enqueued():
 
 
 @pytest.mark.parametrize("graph", ["0", "1"])
-def test_a_run_inside_a_capture_is_refused_and_spoils_it(graph):
+def test_run_inside_a_capture_is_refused_and_invalidates_it(graph):
     session = npu_session(add_model(), enable_npu_graph=graph)
     one = np.ones((3, 4), np.float32)
     bound = Bound(session, {"x": one, "y": one}, {"z": [3, 4]})
@@ -376,7 +376,7 @@ def test_a_run_inside_a_capture_is_refused_and_spoils_it(graph):
         np.testing.assert_array_equal(bound.run()[0], 2 * one)
 
 
-def test_copies_without_a_stream_inside_a_capture_are_refused_and_spoil_it():
+def test_streamless_copy_in_capture_is_refused_and_invalidates_it():
     value = onnxruntime_npu.ortvalue_from_numpy(np.ones(4, np.float32))
     host = ort.OrtValue.ortvalue_from_numpy(np.zeros(4, np.float32))
     for illegal in (
@@ -392,7 +392,7 @@ def test_copies_without_a_stream_inside_a_capture_are_refused_and_spoil_it():
 
 
 @pytest.mark.parametrize("graph", ["0", "1"])
-def test_a_session_goes_while_its_callers_stream_is_held_up(graph, run_python):
+def test_session_can_be_destroyed_while_caller_stream_is_blocked(graph, run_python):
     code = f"""
 import faulthandler, sys, threading
 faulthandler.dump_traceback_later(30, exit=True)
@@ -408,7 +408,7 @@ bound = Bound(session, dict(x=one, y=one), dict(z=[3, 4]))
 bound.run()
 gate, other = npu.ExternalEvent(), npu.Stream()
 gate.wait(npu.current_stream())
-del session, bound  # nobody else would let the stream go on
+del session, bound  # no other thread unblocks the stream
 gate.record(other)
 npu.synchronize()
 print("ok")
@@ -416,7 +416,7 @@ print("ok")
     assert run_python(code) == (0, "ok\n")
 
 
-def test_runs_of_several_threads_take_turns(rng):
+def test_runs_of_several_threads_are_serialised(rng):
     session = npu_session(add_model(), enable_npu_graph="1")
     plain = npu_session(add_model())
 

@@ -1,4 +1,4 @@
-"""An embedding table that is the output projection, too, is kept once; other uses are as before."""
+"""A tied embedding table is stored once; its other uses are unaffected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELEMENTS = {
 
 
 def tied_model(table: np.ndarray, readers: str = "", last: str = "Gemm") -> bytes:
-    """y = table[ids] @ table.T, and what other `readers` there are."""
+    """y = table[ids] @ table.T, and other `readers` of the table."""
     rows, element = table.shape[0], ELEMENTS[table.dtype.type]
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["x"], "look-up"),
@@ -44,7 +44,7 @@ def tied_model(table: np.ndarray, readers: str = "", last: str = "Gemm") -> byte
 
 
 def check(session: ort.InferenceSession, table: np.ndarray, element: int) -> None:
-    """Rows are the table's own, products within a rounding of float32's."""
+    """Rows equal the table's, matmul results are within a float32 rounding."""
     wide = table.astype(np.float32)
     for count in (1, 5, 40):
         ids = np.arange(count, dtype=np.int64) * 97 % COLUMNS
@@ -79,7 +79,7 @@ def growth(model: bytes) -> tuple[ort.InferenceSession, int]:
 @pytest.mark.parametrize("last", ["Gemm", "NPULinear"])
 @pytest.mark.parametrize("dtype", list(ELEMENTS))
 @pytest.mark.usefixtures("still_memory")
-def test_a_tied_table_is_kept_once(dtype, last, rng):
+def test_tied_table_is_stored_once(dtype, last, rng):
     table = rng.uniform(-1, 1, (ROWS, COLUMNS)).astype(dtype)
     session, held = growth(tied_model(table, last=last))
     assert held < 1.5 * table.nbytes
@@ -88,7 +88,7 @@ def test_a_tied_table_is_kept_once(dtype, last, rng):
 
 @pytest.mark.parametrize("readers", ["node", "output", "columns"])
 @pytest.mark.usefixtures("still_memory")
-def test_another_reader_sees_the_table_as_it_is(readers, rng):
+def test_other_consumer_reads_the_unpacked_table(readers, rng):
     table = rng.uniform(-1, 1, (ROWS, COLUMNS)).astype(np.float32)
     session, held = growth(tied_model(table, readers))
     assert held >= 2 * table.nbytes  # the projection has a packed copy
@@ -100,14 +100,14 @@ def test_another_reader_sees_the_table_as_it_is(readers, rng):
 
 
 @pytest.mark.usefixtures("still_memory")
-def test_rows_that_do_not_fill_the_last_panel_are_not_shared(rng):
+def test_partial_last_panel_is_not_shared(rng):
     table = rng.uniform(-1, 1, (ROWS + 1, COLUMNS)).astype(np.float32)
     session, held = growth(tied_model(table))
     assert held >= 2 * table.nbytes
     check(session, table, TensorProto.FLOAT)
 
 
-def test_two_sessions_do_not_share_with_each_other(rng):
+def test_sessions_do_not_share_constants(rng):
     tables = [rng.uniform(-1, 1, (ROWS, COLUMNS)).astype(np.float32) for _ in range(2)]
     sessions = [npu_session(tied_model(table)) for table in tables]
     for session, table in zip(sessions, tables, strict=True):

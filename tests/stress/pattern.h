@@ -1,5 +1,5 @@
-// What a buffer holds: element i is base + i * step, modulo 2^64. The operations of the stress program stay within such
-// patterns, so two numbers say what thousands of elements must be.
+// The content of a buffer: element i is base + i * step, modulo 2^64. The operations of the stress program preserve
+// this form, so two numbers determine all elements.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Pattern {
   Pattern Plus(const Pattern& other) const { return {base + other.base, step + other.step}; }
 };
 
-// What host memory holds that a copy has not reached.
+// The content of host memory before a copy has run.
 inline constexpr Pattern kUntouched{0xdead'beef'0bad'f00d, 0};
 
 inline void Fill(uint64_t* to, size_t count, Pattern pattern) {
@@ -31,7 +31,7 @@ inline void Scale(uint64_t* data, size_t count, uint64_t factor, uint64_t plus) 
 inline void Mix(uint64_t* to, const uint64_t* from, size_t count, uint64_t factor) {
   for (size_t i = 0; i < count; ++i) to[i] = to[i] * factor + from[i];
 }
-// Where memory is not what it must be; empty: nowhere.
+// Where memory differs from the pattern; empty: nowhere.
 inline std::string Mismatch(const uint64_t* data, size_t count, Pattern pattern) {
   for (size_t i = 0; i < count; ++i)
     if (data[i] != pattern.At(i))

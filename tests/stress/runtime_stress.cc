@@ -1,5 +1,5 @@
-// npu_stress --seconds N --seed S --threads T: mixes what the runtime offers, from many threads and for a long time,
-// and checks every value and every error.
+// npu_stress --seconds N --seed S --threads T: mixes calls of the runtime on many threads for a long time, and checks
+// every value and every error.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "tests/stress/stress.h"
 
 int main(int argc, char** argv) {
-  // Streams that go with an error nobody asked for are part of the program.
+  // Streams that are destroyed with an unreported error are part of the program.
   setenv("ORT_NPU_LOG", "error", /*overwrite=*/0);
   npu::stress::Options options;
   for (int i = 1; i < argc; i += 2) {

@@ -1,7 +1,7 @@
 """Sessions, torch tensors, graphs and events of eight threads on two devices, good and failing.
 
-Every value is compared with NumPy's, every error with the one that this thread's own work must
-give. Run by ``make stress``; a short form runs with the tests.
+Every value is compared with NumPy's, every error with the one expected from this thread's own
+work. Run by ``make stress``; a short form runs with the tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onnx import TensorProto, helper
 from onnxruntime_npu import torch_device
 
 ROWS, COLUMNS = 32, 16
-_NUMBERS = itertools.count(1000)  # every bad index is told apart from every other
+_NUMBERS = itertools.count(1000)  # every bad index is unique
 
 
 def model() -> bytes:
@@ -61,11 +61,11 @@ def make_session(device: int, **options: Any) -> ort.InferenceSession:
 
 
 class Difference(AssertionError):
-    """What was seen is not what must come."""
+    """A value or error differs from the expected one."""
 
 
 class Worker:
-    """One thread's work: each step leaves nothing of it behind."""
+    """One thread's work: each step releases everything that it used."""
 
     def __init__(self, number: int, seed: int) -> None:
         self.random = random.Random(seed * 1000 + number)
@@ -75,11 +75,11 @@ class Worker:
         self.sessions = [make_session(self.device)]
         self.counts: Counter[str] = Counter()
         torch.npu.set_device(self.device)
-        # Of this thread alone: what others do on a stream that is shared is theirs to hear of, too.
+        # Used by this thread only: on a shared stream errors may also be reported to other threads.
         self.stream, self.side, self.capturing = (torch.npu.Stream() for _ in range(3))
 
     def indices(self) -> tuple[np.ndarray, str]:
-        """Return four rows, and the index that is wrong with them or nothing."""
+        """Return four rows, and their bad index, if any."""
         indices = self.numpy.integers(0, ROWS, 4)
         if self.random.random() < 0.7:
             return indices, ""
@@ -94,7 +94,7 @@ class Worker:
             got = act()
         except Exception as error:
             if not bad or bad not in str(error):
-                raise Difference(f"expected {bad or 'a value'!r}, was told {error!r}") from error
+                raise Difference(f"expected {bad or 'a value'!r}, got {error!r}") from error
             return
         if bad:
             raise Difference(f"expected the error {bad!r}, got a value")
@@ -196,12 +196,12 @@ class Worker:
             self.check(indices, bad, act)
 
     def settle(self, stream: Any, bad: str) -> None:
-        """Hear of what a stream still has to tell; it must be the failure that is known."""
+        """Collect a stream's pending error, which must be the known failure."""
         try:
             stream.synchronize()
         except RuntimeError as error:
             if not bad or bad not in str(error):
-                raise Difference(f"a stream told of {error}, expected {bad!r}") from error
+                raise Difference(f"a stream raised {error}, expected {bad!r}") from error
 
     def captured(self) -> None:
         with torch.npu.device(self.device):
@@ -213,7 +213,7 @@ class Worker:
             )
             try:
                 capture.__enter__()
-            except RuntimeError as error:  # it waits for the device, and is told of others' work
+            except RuntimeError as error:  # it waits for the device, and reports others' failures
                 if "got " not in str(error):
                     raise
                 return
@@ -228,7 +228,7 @@ class Worker:
                 if not torch.equal(got, pinned * 3 + 1):
                     raise Difference(f"a replay gave {got}, expected {pinned * 3 + 1}")
             if self.random.random() < 0.5:
-                graph.replay()  # in flight when the graph goes
+                graph.replay()  # in flight when the graph is destroyed
             del graph
             self.settle(torch.npu.current_stream(), "")
 
@@ -258,7 +258,7 @@ class Worker:
 
 
 def bystander(stop: threading.Event) -> None:
-    """Wait for the devices, and take nothing from those whose work failed."""
+    """Wait for the devices without consuming errors of other threads."""
     while not stop.is_set():
         for device in range(2):
             try:
@@ -273,7 +273,7 @@ def stress(seconds: float, seed: int, threads: int = 8) -> Counter[str]:
     """Run the workers; return how often they took each kind of step.
 
     Raises:
-        Difference: a value or an error was not what must come; the message has the seed.
+        Difference: a value or an error was not as expected; the message has the seed.
     """
     torch_device.register()
     failures: list[str] = []

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kNoProgress{30};
 constexpr std::chrono::milliseconds kLook{100};
 
-// Threads of streams that exist in this process: no more than before when the devices are gone.
+// Stream threads of this process: their number must not grow once the devices are destroyed.
 int StreamThreads() {
   int count = 0;
   DIR* const tasks = opendir("/proc/self/task");
@@ -36,7 +36,7 @@ int StreamThreads() {
   return count;
 }
 
-// Looks whether threads get on, and ends the process when one does not.
+// Checks that threads make progress, and ends the process if one does not.
 class Watchdog {
  public:
   Watchdog(uint64_t seed, std::FILE* out) : seed_(seed), out_(out), thread_([this] { Watch(); }) {}
@@ -50,7 +50,7 @@ class Watchdog {
     workers_ = &workers;
     seen_.assign(workers.size(), {0, Clock::now()});
   }
-  // From now on the main thread does this, alone.
+  // From here on only the main thread does this.
   void Main(const char* what) {
     std::lock_guard lock(mutex_);
     workers_ = nullptr;
@@ -100,7 +100,7 @@ class Watchdog {
   std::thread thread_;
 };
 
-// A round: everything is made, used by all threads, and taken down. Returns what differed.
+// A round: everything is created, used by all threads, and destroyed. Returns the differences.
 std::string Round(uint64_t seed, int threads, Clock::duration time, std::vector<uint64_t>& counts, std::FILE* out) {
   const int before = StreamThreads();
   Watchdog watchdog(seed, out);

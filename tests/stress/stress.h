@@ -1,5 +1,5 @@
-// The stress program's one entry: threads that mix everything the runtime offers, and know of each value and each error
-// what must come. See worker.h for how they know.
+// The entry point of the stress program: threads that mix all runtime calls and know each expected value and error. See
+// worker.h for how.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ struct Options {
   double seconds = 60;
   uint64_t seed = 1;
   int threads = 8;
-  double round_seconds = 5;  // then all is taken down, looked at, and built anew with the next seed
+  double round_seconds = 5;  // then everything is destroyed, checked, and created again with the next seed
 };
 
-// Runs rounds until the time is over. Prints what was done to `out`; false when anything differed from what must come,
-// which is then printed with the round's seed. Ends the process with 1 when a thread makes no progress for 30 s.
+// Runs rounds until the time is over. Prints a summary to `out`; false if anything differed from the expectation, which
+// is then printed with the round's seed. Ends the process with 1 if a thread makes no progress for 30 s.
 bool RunStress(const Options& options, std::FILE* out);
 
 }  // namespace npu::stress

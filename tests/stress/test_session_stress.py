@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 
-def test_sessions_tensors_and_graphs_of_eight_threads():
+def test_eight_threads_mix_sessions_tensors_and_graphs():
     program = Path(__file__).with_name("session_stress.py")
     command = [sys.executable, str(program), "--seconds", "15", "--seed", "14"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -9,7 +9,7 @@ namespace npu::stress {
 namespace {
 
 constexpr size_t kStreams = 4;    // of each thread, half of them on each device
-constexpr int kMostQueued = 200;  // launches on a stream before it is waited for
+constexpr int kMostQueued = 200;  // launches on a stream before a wait
 constexpr size_t kTrail = 40;
 
 }  // namespace
@@ -104,7 +104,7 @@ void Worker::Note(std::string what) {
 }
 
 void Worker::ReportDifference(const std::string& what) {
-  if (world_.differs()) return;  // the first one is what matters; what comes after it may be its consequence
+  if (world_.differs()) return;  // later differences may be consequences of the first
   world_.Differ(
       Concat("thread ", number_, ", while doing: ", doing_.load(), "\n  ", what, "\n  what it did last:\n", Trail()));
 }
@@ -115,7 +115,7 @@ void Worker::MustTell(const char* what, const std::vector<Fault>& faults, const 
   for (const Fault& fault : faults) expected += (expected.empty() ? "" : " | ") + fault;
   try {
     call();
-    if (!faults.empty()) Differ(what, " said nothing, expected: ", expected);
+    if (!faults.empty()) Differ(what, " did not throw, expected: ", expected);
   } catch (const Error& e) {
     const std::string text = e.what();
     const bool complete = std::all_of(faults.begin(), faults.end(),
@@ -129,7 +129,7 @@ void Worker::MustTell(const char* what, const std::vector<Fault>& faults, const 
 void Worker::MustRefuse(const char* what, const char* part, const std::function<void()>& call) {
   try {
     call();
-    Differ(what, " went through, expected a refusal with: ", part);
+    Differ(what, " succeeded, expected a refusal with: ", part);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kInvalidArgument || std::string(e.what()).find(part) == std::string::npos)
       Differ(what, " threw: ", e.what(), "\n  expected a refusal with: ", part);
@@ -167,7 +167,7 @@ OwnStream* Worker::SomeStreamOn(int device, const OwnStream* but) {
   return fitting[Upto(fitting.size())];
 }
 
-// What is launched must run when the stream is well, and must not when it has failed.
+// A launch must run if the stream has not failed, and must not run if it has.
 void Worker::Launch(OwnStream& s, const char* op, Task task, Effect effect) {
   if (s.script != nullptr) {
     s.stream->Launch(op, std::move(task));
@@ -177,10 +177,9 @@ void Worker::Launch(OwnStream& s, const char* op, Task task, Effect effect) {
   JoinDebts(s);
   ++s.queued;
   if (!s.failure.empty()) {
-    s.stream->Launch(
-        op, Task([&world = world_, number = number_, op, failure = s.failure] {
-          world.Differ(Concat("thread ", number, ": ", op, " ran behind work that failed with: ", failure));
-        }));
+    s.stream->Launch(op, Task([&world = world_, number = number_, op, failure = s.failure] {
+                       world.Differ(Concat("thread ", number, ": ", op, " ran after work that failed with: ", failure));
+                     }));
     return;
   }
   s.stream->Launch(op, std::move(task));
@@ -215,7 +214,7 @@ void Worker::Synchronize(OwnStream& s) {
   s.kept.clear();
 }
 
-// What this thread enqueues comes behind the runs that it did not wait for, and fails with them.
+// This thread's work follows the runs that it did not wait for, and fails with them.
 void Worker::JoinDebts(OwnStream& s) {
   for (Debt& debt : debts_) {
     if (debt.device != s.device || !debt.joined.insert(s.stream->id()).second) continue;
@@ -233,7 +232,7 @@ std::vector<Fault> Worker::TakeDebts(int device) {
   return faults;
 }
 
-// In any order: what is in flight keeps what it needs.
+// In any order: work in flight keeps what it needs.
 void Worker::LetGo() {
   for (size_t i = 0; i < shared_.size(); ++i) Settle(world_.shared(i), shared_[i], 0);
   SettleRemains(/*wait=*/true);
@@ -262,7 +261,7 @@ void Worker::LetGo() {
   }
   std::shuffle(parts.begin(), parts.end(), random_);
   for (const auto& part : parts) part();
-  SettleRemains(/*wait=*/true);  // what is kept for work in flight goes with the streams' records
+  SettleRemains(/*wait=*/true);  // objects kept for work in flight are released with the streams' records
   for (OwnStream& s : streams_) s.kept.clear();
   graphs_.clear();
   for (SharedState& state : shared_) state = {};

@@ -1,12 +1,12 @@
-// One thread of the stress program. It knows what must come without knowing how the runtime does it: a stream that only
-// this thread uses is either well or failed with one known text, the buffers on it hold one known pattern each, and
-// both change as each call is made. What is skipped behind a failure must not run, what is not must be seen; every wait
-// throws exactly the text that is due. Events carry the text of their stream at the record to other threads, so that
-// holds across threads and devices.
+// One thread of the stress program. It predicts results from the calls alone: a stream that only this thread uses
+// either works or has failed with one known message, each buffer on it holds one known pattern, and every call updates
+// both. Work skipped after a failure must not run, other work must have its effect, and every wait throws exactly the
+// expected message. Events carry their stream's message at the record to other threads, so this holds across threads
+// and devices.
 //
-// Streams that several threads launch on are checked more loosely, since nobody knows the order of their work: an error
-// must be one that somebody brought onto the stream; it must come when this thread brought one; and values are as
-// expected when none came.
+// Streams that several threads launch on are checked more loosely, since the order of their work is unknown: an error
+// must be one that some thread caused on the stream; an error that this thread caused must be reported; and without an
+// error values are as expected.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ namespace npu::stress {
 
 struct OwnStream;
 
-// Memory, what it holds now in the order of its stream, and that stream.
+// Memory, its content in stream order, and the stream.
 struct Buffer {
   std::shared_ptr<Memory> memory;
   std::optional<Pattern> value{};  // unknown: never written, or its writers were skipped
@@ -39,16 +39,16 @@ struct Buffer {
 };
 using BufferPtr = std::shared_ptr<Buffer>;
 
-// A copy to the host, to be looked at once its stream was waited for.
+// A copy to the host, to be checked after a wait for its stream.
 struct Read {
   std::shared_ptr<std::vector<uint64_t>> host;
   std::optional<Pattern> expected;  // unknown: anything
 };
 
-// What a launch does to the buffers; returns the text it fails with.
+// The effect of a launch on the buffers; returns its error message, if any.
 using Effect = std::function<Fault()>;
 
-// The launches of an open capture, as a replay will do them.
+// The effects of captured launches, applied at each replay.
 struct Script {
   std::vector<Effect> effects;
 };
@@ -58,13 +58,13 @@ struct OwnStream {
   int device = 0;
   StreamOwner owner = StreamOwner::kOne;
   Fault failure;                            // of its last enqueued work
-  std::vector<Read> reads;                  // since it was last waited for
-  std::vector<std::shared_ptr<void>> kept;  // host memory that its work uses
+  std::vector<Read> reads;                  // since the last wait
+  std::vector<std::shared_ptr<void>> kept;  // host memory used by its work
   int queued = 0;                           // launches since then
-  Script* script = nullptr;                 // of the capture that it takes part in
+  Script* script = nullptr;                 // of the capture that the stream is part of
 };
 
-// Work on a stream that is not this thread's any more.
+// Work on a stream that this thread has destroyed.
 struct Remains {
   int device = 0;
   Mark mark;
@@ -72,7 +72,7 @@ struct Remains {
   std::vector<std::shared_ptr<void>> kept;
 };
 
-// Graphs that share a pool: their replays come one after the other.
+// Graphs that share a pool: their replays are serialised.
 struct GraphPool {
   int device = 0;
   PoolId id{};
@@ -83,7 +83,7 @@ struct Captured {
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
   std::shared_ptr<GraphPool> pool;
   Script script;
-  std::vector<BufferPtr> buffers;  // that it reads and writes beyond its own memory; buffers[0] is the index cell
+  std::vector<BufferPtr> buffers;  // external buffers that it accesses; buffers[0] is the index cell
   std::vector<std::shared_ptr<void>> kept;
   bool forked = false;
   GraphTaskGroup group;
@@ -92,9 +92,9 @@ struct Captured {
   OwnStream* last = nullptr;             // of the last replay
 };
 
-// What this thread shares with others on one stream, since it was last told of errors or waited well.
+// This thread's state on a shared stream, since its last error or successful wait.
 struct SharedState {
-  Fault due;  // an error must come: this one, or one that hides it
+  Fault due;  // an error is expected: this one, or one that hides it
   std::vector<Read> reads;
   BufferPtr buffer;
 };
@@ -116,16 +116,16 @@ class Worker {
   uint64_t steps() const { return steps_.load(); }
   const char* doing() const { return doing_.load(); }
   const std::vector<uint64_t>& counts() const { return counts_; }
-  std::string Trail() const;  // what it did last
+  std::string Trail() const;  // the latest operations
 
  private:
-  // Chance.
+  // Random choices.
   size_t Upto(size_t n) { return static_cast<size_t>(random_() % n); }  // 0 to n-1
   bool Chance(int percent) { return Upto(100) < static_cast<size_t>(percent); }
   Pattern SomePattern() { return {random_(), random_()}; }
   size_t SomeCount();
 
-  // Reports, and what calls must do.
+  // Reports, and expectations of calls.
   void Note(std::string what);
   template <class... Args>
   void Differ(Args&&... args) {
@@ -152,7 +152,7 @@ class Worker {
   // Buffers: worker_memory.cc.
   BufferPtr NewBuffer(OwnStream& s, size_t count);
   BufferPtr SomeBuffer(OwnStream& s);
-  void Keep(BufferPtr buffer);  // and drop another, when there are many
+  void Keep(BufferPtr buffer);  // and drop another if there are many
   void MoveTo(Buffer& buffer, OwnStream& s);
   void FillBuffer(OwnStream& s, BufferPtr buffer, Pattern pattern);
   void ScaleBuffer(OwnStream& s, BufferPtr buffer);
@@ -216,16 +216,16 @@ class Worker {
   std::vector<std::shared_ptr<GraphPool>> pools_;
   std::array<SharedState, World::kShared> shared_;
   std::vector<Remains> remains_;
-  // Unsynchronised runs that failed and of which this thread was not told yet.
+  // Unsynchronised runs whose failure was not yet reported to this thread.
   struct Debt {
     int device;
     Fault failure;
-    std::set<uint64_t> joined;  // streams that go on behind it
+    std::set<uint64_t> joined;  // streams whose work follows it
   };
   std::vector<Debt> debts_;
-  Mark again_;  // an event that is recorded again and again
+  Mark again_;  // an event that is recorded repeatedly
   std::unique_ptr<ExternalEvent> external_;
-  std::optional<Mark> external_taken_;  // behind its last wait
+  std::optional<Mark> external_taken_;  // after its last wait
 
   std::atomic<uint64_t> steps_{0};
   std::atomic<const char*> doing_{"starting"};

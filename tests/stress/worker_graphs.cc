@@ -30,7 +30,7 @@ void Worker::CaptureGraph() {
     captured->buffers.push_back(NewBuffer(s, count));
     FillBuffer(s, captured->buffers.back(), SomePattern());
   }
-  if (!s.failure.empty()) return;  // an unsynchronised run's: its buffers are as they were
+  if (!s.failure.empty()) return;  // of an unsynchronised run: its buffers are unchanged
 
   const auto kind = static_cast<CaptureMode>(Upto(3));
   Interval& global = world_.global_captures[static_cast<size_t>(s.device)];
@@ -47,7 +47,7 @@ void Worker::CaptureGraph() {
     whole = false;
     if (kind != CaptureMode::kGlobal || std::string(e.what()).find(kDisturbed) == std::string::npos)
       Differ("a capture threw: ", e.what());
-    if (captured->graph->captured()) Differ("a capture that failed left a graph");
+    if (captured->graph->captured()) Differ("a failed capture left a graph");
   }
   if (kind == CaptureMode::kGlobal) global.End();
   if (!whole) return;
@@ -86,7 +86,7 @@ void Worker::CaptureNodes(Captured& captured, OwnStream& s, OwnStream* side) {
         if (to != from) MixBuffers(s, to, from);
         break;
       }
-      case 3: {  // memory of the capture's own, which later nodes get again
+      case 3: {  // memory allocated in the capture, which later nodes reuse
         const BufferPtr to = some();
         const BufferPtr own = NewBuffer(s, to->count());
         FillBuffer(s, own, SomePattern());
@@ -101,7 +101,7 @@ void Worker::CaptureNodes(Captured& captured, OwnStream& s, OwnStream* side) {
         if (captured.group_buffers.empty()) GroupNodes(captured, s);
         break;
     }
-    // Others go on as ever.
+    // Other streams run normally.
     if (Chance(20)) {
       OwnStream& other = SomeStream();
       if (&other == &s || &other == side) continue;
@@ -139,7 +139,7 @@ void Worker::GroupNodes(Captured& captured, OwnStream& s) {
   captured.group = Graph::EndGroup(*s.stream);
 }
 
-// Whatever goes wrong in a capture: its launches never run, and stream and graph can be used again.
+// After any error in a capture, its launches never run, and stream and graph stay usable.
 void Worker::SpoilCapture() {
   OwnStream& s = SomeStream();
   OwnStream& side = *SomeStreamOn(s.device, &s);
@@ -147,7 +147,7 @@ void Worker::SpoilCapture() {
   const auto graph = std::make_shared<Graph>();
   const auto never = [&](Stream& stream) {
     stream.Launch("stress_never", Task([&world = world_, number = number_] {
-                    world.Differ(Concat("thread ", number, ": a launch of a capture that failed ran"));
+                    world.Differ(Concat("thread ", number, ": a launch of a failed capture ran"));
                   }));
   };
   Event fork(world_.backend());
@@ -167,7 +167,7 @@ void Worker::SpoilCapture() {
       break;
     case 2:
       MustRefuse("Device::Synchronize in a capture", why, [&] { s.stream->device().Synchronize(); });
-      if (captures.Since(since)) why = nullptr;  // that one may have refused it, and not this
+      if (captures.Since(since)) why = nullptr;  // another capture may have caused the refusal
       break;
     case 3:
       MustRefuse("a wait for an event from outside", why, [&] { s.stream->Wait(*outside.event); });
@@ -179,14 +179,14 @@ void Worker::SpoilCapture() {
       why = "unjoined";
       break;
     default:
-      graph->Reset();  // while it is open
+      graph->Reset();  // during the capture
       why = nullptr;
       break;
   }
   if (Chance(50)) memory.reset();
   if (why != nullptr && Chance(80))
     MustRefuse("the end of a spoiled capture", why, [&] { graph->CaptureEnd(*s.stream); });
-  if (graph->captured()) Differ("a spoiled capture left a graph");
+  if (graph->captured()) Differ("an invalidated capture left a graph");
 }
 
 void Worker::ReplayGraph() {
@@ -214,7 +214,7 @@ void Worker::Replay(Captured& captured, OwnStream& s) {
     for (const Effect& effect : captured.script.effects) {
       s.failure = effect();
       if (s.failure.empty()) continue;
-      // Branches may have run before the other's failure, or not.
+      // A branch may or may not have run before the failure of the other.
       if (captured.forked)
         for (size_t i = 1; i < captured.buffers.size(); ++i) captured.buffers[i]->value.reset();
       break;
@@ -227,7 +227,7 @@ void Worker::UpdateGraph() {
   if (graphs_.empty()) return;
   Captured& captured = *graphs_[Upto(graphs_.size())];
   if (captured.group_buffers.empty()) return;
-  if (captured.pool->last) {  // a replay in flight may be before or behind the group
+  if (captured.pool->last) {  // a replay in flight may be before or after the group
     const Mark& last = *captured.pool->last;
     MustTell("Event::Synchronize of a replay",
              last.failure.empty() ? std::vector<Fault>{} : std::vector<Fault>{last.failure},
@@ -244,7 +244,7 @@ void Worker::UpdateGraph() {
             captured.script.effects.begin() + static_cast<std::ptrdiff_t>(captured.group_effect));
 }
 
-// With replays in flight, as may be.
+// Possibly with replays in flight.
 void Worker::DropGraph() {
   if (graphs_.empty()) return;
   const auto chosen = graphs_.begin() + static_cast<std::ptrdiff_t>(Upto(graphs_.size()));

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMostBuffers = 12;
 constexpr int64_t kGrain = 16384;
 
-// Kernels take their time now and then, so that streams drift apart.
+// Some kernels are slow, so that streams drift apart.
 void Dawdle(uint64_t chance) {
   if (chance % 8 == 0) std::this_thread::yield();
   if (chance % 24 == 0) std::this_thread::sleep_for(std::chrono::microseconds(chance / 24 % 200));
@@ -27,10 +27,10 @@ size_t Worker::SomeCount() {
   const size_t kind = Upto(100);
   if (kind < 85) return 1 + Upto(512);
   if (kind < 99) return 1 + Upto(40000);
-  return 140000 + Upto(100000);  // from the large segments
+  return 140000 + Upto(100000);  // allocated from large segments
 }
 
-// Nothing but somebody's greed may leave no room.
+// Only a concurrent AskTooMuch may cause out of memory.
 BufferPtr Worker::NewBuffer(OwnStream& s, size_t count) {
   Interval& greedy = world_.greedy[static_cast<size_t>(s.device)];
   for (;;) {
@@ -137,7 +137,7 @@ void Worker::Upload(OwnStream& s, BufferPtr buffer, std::vector<std::shared_ptr<
   if (s.failure.empty()) buffer->value = pattern;
 }
 
-// Looks at the values when their turn comes on the stream.
+// Checks the values in stream order.
 void Worker::VerifyInOrder(OwnStream& s, const Buffer& buffer) {
   if (!buffer.value.has_value()) return;
   const uint64_t* const data = buffer.data();
@@ -259,7 +259,7 @@ void Worker::AskTooMuch() {
     try {
       void* const all = allocator.Allocate(bytes, *s.stream);
       allocator.Free(all);
-      if (must_fail) Differ("an allocation beyond the limit went through");
+      if (must_fail) Differ("an allocation beyond the limit succeeded");
     } catch (const Error& e) {
       if (e.code() != ErrorCode::kOutOfMemory) Differ("an allocation beyond the limit threw: ", e.what());
     }

@@ -1,6 +1,6 @@
-// Streams that all threads launch on. What must hold there, whoever is told of a failure first: an error that this
-// thread brought is told to it, or one that hides it; an error that comes is one that somebody brought; and as long as
-// none comes, what this thread reads is what it computed.
+// Streams that all threads launch on. Invariants, whichever thread gets an error first: an error that this thread
+// caused is reported to it, or one that hides it; every reported error was caused by some thread; and without an
+// error, this thread reads what it computed.
 #include <string>
 #include <thread>
 #include <utility>
@@ -10,21 +10,21 @@
 
 namespace npu::stress {
 
-// This thread knows now that work of its own may have been skipped.
+// After an error, work of this thread may have been skipped.
 void Worker::Told(SharedStream& shared, SharedState& state, const Error& error) {
   Note(Concat("was told on shared stream ", shared.stream->id(), ": ", error.what()));
   if (error.code() != ErrorCode::kDeviceError || !shared.Expected(error.what()))
-    Differ("a shared stream threw what nobody brought onto it: ", error.what());
+    Differ("a shared stream threw an error that no thread caused: ", error.what());
   state.due.clear();
   for (Read& read : state.reads) read.expected.reset();
   if (state.buffer != nullptr) state.buffer->value.reset();
 }
 
-// One call on the stream. False when this thread was told of an error instead.
+// One call on the stream. False if it reported an error.
 bool Worker::LaunchOne(SharedStream& shared, SharedState& state) {
   Stream& stream = *shared.stream;
   Device& device = stream.device();
-  // Failures that this thread brings with it come here, too: they are settled elsewhere.
+  // Pending failures of this thread would surface here: they are settled elsewhere.
   if (!debts_.empty()) Synchronize(*SomeStreamOn(device.index()));
   if (state.buffer == nullptr || Chance(20)) {
     OwnStream on;  // only for the allocation
@@ -98,7 +98,7 @@ void Worker::SettleShared() {
   Settle(world_.shared(chosen), shared_[chosen], static_cast<int>(Upto(3)));
 }
 
-// Waits for the stream, for an event on it, or asks until it is idle.
+// Waits for the stream, for an event on it, or polls until it is idle.
 void Worker::Settle(SharedStream& shared, SharedState& state, int way) {
   Stream& stream = *shared.stream;
   if (!debts_.empty()) Synchronize(*SomeStreamOn(stream.device().index()));
@@ -112,25 +112,25 @@ void Worker::Settle(SharedStream& shared, SharedState& state, int way) {
       for (int i = 0; i < 50 && !(over = stream.Query()); ++i) std::this_thread::yield();
     } else if (way == 1) {
       Event event(world_.backend());
-      event.Record(stream);   // may tell, as a launch does
-      still_due = state.due;  // an event takes nothing away: the stream tells, too
+      event.Record(stream);   // may throw, as a launch does
+      still_due = state.due;  // an event does not consume the error: the stream reports it, too
       event.Synchronize();
       over = true;
     }
     if (!over) stream.Synchronize();
-    if (!state.due.empty()) Differ(kWays[way], " said nothing, expected: ", state.due);
+    if (!state.due.empty()) Differ(kWays[way], " did not throw, expected: ", state.due);
     CheckReads(kWays[way], state.reads);
   } catch (const Error& e) {
     Told(shared, state, e);
     state.due = still_due;
   }
   doing_.store(before);
-  // Copies that were launched after an error are over only when the stream is.
+  // Copies launched after an error are complete only when the stream is idle.
   if (way == 1) world_.backend().StreamSynchronize(stream.handle());
   state.reads.clear();
 }
 
-// A thread that ends without a wait for what it launched.
+// A thread that ends without waiting for its launches.
 void Worker::PassingThread() {
   SharedStream& shared = world_.shared(Upto(World::kShared));
   const Fault text = World::FaultText(world_.NewFaultNumber(), number_);
@@ -141,7 +141,8 @@ void Worker::PassingThread() {
       shared.stream->Launch("stress_nothing", Task([] {}));
       if (fails) shared.stream->Launch("stress_fail", Task([text] { Fail(ErrorCode::kInvalidArgument, text); }));
     } catch (const Error& e) {
-      if (!shared.Expected(e.what())) world_.Differ(Concat("a passing thread was told what nobody caused: ", e.what()));
+      if (!shared.Expected(e.what()))
+        world_.Differ(Concat("a passing thread got an error that no thread caused: ", e.what()));
     }
   }).join();
 }

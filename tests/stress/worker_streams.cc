@@ -1,4 +1,4 @@
-// Waits, events, and streams that go while they are busy.
+// Waits, events, and streams destroyed while busy.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -35,12 +35,12 @@ void Worker::QueryOne() {
   bool over = false;
   try {
     over = s.stream->Query();
-    if (over && !s.failure.empty()) Differ("Stream::Query said nothing, expected: ", s.failure);
+    if (over && !s.failure.empty()) Differ("Stream::Query did not throw, expected: ", s.failure);
   } catch (const Error& e) {
     over = true;
     if (e.code() != ErrorCode::kDeviceError || s.failure != e.what())
       Differ("Stream::Query threw: ", e.what(), "\n  expected: ", s.failure.empty() ? "nothing" : s.failure);
-    if (s.owner == StreamOwner::kThreads) s.failure.clear();  // the other kind runs again when it was waited for
+    if (s.owner == StreamOwner::kThreads) s.failure.clear();  // the other kind resumes after a wait
   }
   doing_.store(before);
   if (!over) return;
@@ -72,7 +72,7 @@ void Worker::LookAtEvent() {
     const auto query = [&] { over = mark.event->Query(); };
     try {
       query();
-      if (over && !mark.failure.empty()) Differ("Event::Query said nothing, expected: ", mark.failure);
+      if (over && !mark.failure.empty()) Differ("Event::Query did not throw, expected: ", mark.failure);
     } catch (const Error& e) {
       if (mark.failure != e.what()) Differ("Event::Query threw: ", e.what(), "\n  expected: ", mark.failure);
     }
@@ -80,7 +80,7 @@ void Worker::LookAtEvent() {
   MustTell("Event::Synchronize", Of(mark.failure), [&] { mark.event->Synchronize(); });
   if (mark.failure.empty() && buffer->value) {
     const std::string wrong = Mismatch(buffer->memory->Contents().data(), buffer->count(), *buffer->value);
-    if (!wrong.empty()) Differ("memory behind an event is wrong: ", wrong);
+    if (!wrong.empty()) Differ("memory after an event is wrong: ", wrong);
   }
   CheckReads("Event::Synchronize", reads);
 }
@@ -116,11 +116,11 @@ void Worker::MeasureTime() {
   end.Record(*s.stream);
   Synchronize(s);
   const double ms = begin.ElapsedMs(end);
-  if (ms < 0) Differ("ElapsedMs: expected a time that is not negative, got ", ms);
+  if (ms < 0) Differ("ElapsedMs: expected a time of at least 0, got ", ms);
 }
 
-// An external event hands its records out in the order in which they come, to whichever wait comes first. So one pair
-// comes behind the one before it, on both of its streams; else two of them could swap their records.
+// An external event gives its records, in order, to the first wait that runs. So each pair follows the previous one on
+// both of its streams; otherwise two pairs could swap their records.
 void Worker::ExternalPair() {
   OwnStream& from = SomeStream();
   OwnStream& to = SomeStream();
@@ -144,7 +144,7 @@ void Worker::ExternalPair() {
   ++from.queued;
   ++to.queued;
   if (to_failed) {
-    external_.reset();  // whether that wait took the record depends on which came first
+    external_.reset();  // whether that wait consumed the record depends on the order
   } else {
     to.failure = from.failure;
     external_taken_ = Record(to);
@@ -159,12 +159,12 @@ void Worker::RunAlways() {
       "stress_always", [expected = s.failure, &world = world_, number = number_](const Status& told) {
         const std::string got = told == nullptr ? "" : told->message;
         if (got != expected)
-          world.Differ(Concat("thread ", number, ": LaunchAlways was told \"", got, "\", expected \"", expected, '"'));
+          world.Differ(Concat("thread ", number, ": LaunchAlways got \"", got, "\", expected \"", expected, '"'));
       });
 }
 
-// As an inference session does that is not synchronised: behind its caller's stream, on one of its own, and whatever
-// the caller does next comes behind it.
+// Like an unsynchronised run of an inference session: it follows the caller's stream on a stream of its own, and later
+// work of the caller follows it.
 void Worker::RunUnsynchronised() {
   OwnStream& caller = SomeStream();
   OwnStream& run = *SomeStreamOn(caller.device, &caller);
@@ -187,7 +187,7 @@ void Worker::RunUnsynchronised() {
   if (!run.failure.empty()) debts_.push_back({run.device, std::exchange(run.failure, {}), {}});
 }
 
-// What is queued still runs, and its event still says how it ended.
+// Queued work still runs, and its event still reports its status.
 void Worker::DropStream() {
   OwnStream& s = SomeStream();
   OwnStream& other = *SomeStreamOn(s.device, &s);
@@ -204,7 +204,7 @@ void Worker::DropStream() {
     buffer = here && (*buffer)->home == &s ? buffers_.erase(buffer) : std::next(buffer);
   }
   const Mark mark = Record(s);
-  // Nobody will be told by the stream any more, which the log says: rarely is enough.
+  // An error that is never reported is logged at destruction; rarely is enough.
   if (Chance(95)) world_.backend().StreamResume(s.stream->handle(), nullptr);
   remains_.push_back({s.device, mark, std::move(s.reads), std::move(s.kept)});
   const auto stream = std::move(s.stream);
@@ -225,7 +225,7 @@ void Worker::SettleRemains(bool wait) {
       bool over = true;
       try {
         over = it->mark.event->Query();
-      } catch (const Error&) {  // looked at below
+      } catch (const Error&) {  // checked below
       }
       if (!over) {
         ++it;
@@ -240,7 +240,7 @@ void Worker::SettleRemains(bool wait) {
 
 void Worker::SynchronizeDevice() { SynchronizeDevice(static_cast<int>(Upto(World::kDevices))); }
 
-// Tells of everything on the device: of this thread's streams exactly what must come, of others' what they may have.
+// Collects all errors of the device: exactly the expected ones of this thread's streams, any issued ones of others.
 void Worker::SynchronizeDevice(int device) {
   const auto index = static_cast<size_t>(device);
   for (size_t i = 0; i < shared_.size(); ++i)
@@ -255,7 +255,7 @@ void Worker::SynchronizeDevice(int device) {
   const char* const before = doing_.exchange("Device::Synchronize");
   try {
     world_.device(index).Synchronize();
-    if (!mine.empty()) Differ("Device::Synchronize said nothing, expected: ", mine[0]);
+    if (!mine.empty()) Differ("Device::Synchronize did not throw, expected: ", mine[0]);
   } catch (const Error& e) {
     const std::string text = e.what();
     if (e.code() == ErrorCode::kInvalidArgument && text.find("synchronize of the device") != std::string::npos) {
@@ -269,17 +269,17 @@ void Worker::SynchronizeDevice(int device) {
       if (std::find(parts.begin(), parts.end(), fault) == parts.end())
         Differ("Device::Synchronize threw: ", text, "\n  expected among it: ", fault);
     for (const std::string& part : parts)
-      if (!world_.Issued(part)) Differ("Device::Synchronize threw what nobody caused: ", part);
+      if (!world_.Issued(part)) Differ("Device::Synchronize threw an error that no task caused: ", part);
   }
   doing_.store(before);
   TakeDebts(device);
   for (OwnStream& s : streams_) {
     if (s.device == device && s.owner == StreamOwner::kThreads) s.failure.clear();
   }
-  // Streams that are gone are no less of the device.
+  // The wait covers destroyed streams, too.
   for (const Remains& remains : remains_) {
     if (remains.device == device && !world_.backend().EventQuery(remains.mark.event->handle()))
-      Differ("Device::Synchronize came back before the work of a destroyed stream was over");
+      Differ("Device::Synchronize returned before a destroyed stream's work was complete");
   }
 }
 

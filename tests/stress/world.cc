@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kFaultText = "stress fault #";
 constexpr size_t kMostDifferences = 20;
 
-// The second device's allocator has another temper each round.
+// The second device's allocator has other settings each round.
 AllocatorSettings SettingsOf(uint64_t seed) {
   AllocatorSettings settings;
   switch (seed % 4) {
@@ -82,7 +82,7 @@ bool World::Issued(const std::string& message) const {
 
 void World::Put(size_t slot, Parcel parcel) {
   std::lock_guard lock(parcel_mutexes_[slot]);
-  std::swap(parcels_[slot], parcel);  // the old one goes with the argument: behind the lock's scope
+  std::swap(parcels_[slot], parcel);  // the old one is destroyed with the argument, outside the lock
 }
 
 Parcel World::Get(size_t slot) {
@@ -135,7 +135,7 @@ void World::CheckAllGiven(Device& device) {
   none("inactive_split", stats.inactive_split);
   none("segment", stats.segment);
   none("reserved_bytes", stats.reserved_bytes);
-  // What the backend itself has lent: all of it can be had again.
+  // The backend's memory: all of it can be allocated again.
   void* all = backend_->AllocDevice(device.index(), kMemoryLimit);
   if (all == nullptr) {
     Differ(Concat("NPU ", device.index(), ": at the end the backend does not have all of its memory"));

@@ -1,5 +1,5 @@
-// What the threads of one round share: the devices, streams that several threads launch on, a board where they leave
-// events and memory for each other, and what is known about differences.
+// State shared by the threads of one round: the devices, streams that several threads launch on, slots for passing
+// events and memory between threads, and the differences found.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace npu::stress {
 
 class World;
 
-// One allocation, given back when the last who uses it lets it go, on whatever thread that is.
+// One allocation, freed by its last user on any thread.
 class Memory {
  public:
   Memory(World& world, Device& device, size_t count, Stream& stream);
@@ -27,7 +27,7 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   uint64_t* data() const { return data_; }
-  std::vector<uint64_t> Contents() const;  // the caller has waited for who writes
+  std::vector<uint64_t> Contents() const;  // the caller has waited for the writers
   size_t count() const { return count_; }
   size_t bytes() const { return count_ * sizeof(uint64_t); }
   Device& device() const { return device_; }
@@ -39,30 +39,30 @@ class Memory {
   uint64_t* data_;
 };
 
-// The text of an error that must come; empty: none.
+// The message of an expected error; empty: none.
 using Fault = std::string;
 
-// An event, and how the work before its record ends.
+// An event, and the failure of the work before its record, if any.
 struct Mark {
   std::shared_ptr<Event> event;
   Fault failure;
 };
 
-// What a thread leaves for others: they read the memory behind the mark, and nobody writes it any more.
+// Passed from one thread to others: they read the memory after the mark, and no thread writes it.
 struct Parcel {
   Mark mark;
   std::shared_ptr<Memory> memory;
   Pattern value;
-  bool known = false;  // whether the memory holds `value` once the mark has passed well
+  bool known = false;  // whether the memory holds `value` once the mark has passed without failure
 };
 
-// Things that go on for a while, which excuse what others see meanwhile.
+// Periods during which other threads may see certain errors.
 class Interval {
  public:
   void Begin() { begun_.fetch_add(1); }
   void End() { ended_.fetch_add(1); }
   uint64_t Now() const { return ended_.load(); }
-  // Whether one was going on at any time since Now() gave `since`.
+  // Whether a period overlapped the time since Now() returned `since`.
   bool Since(uint64_t since) const { return begun_.load() > since; }
 
  private:
@@ -72,9 +72,9 @@ class Interval {
 // A stream that all threads launch on.
 struct SharedStream {
   Stream* stream = nullptr;
-  std::unique_ptr<Stream> own;  // unless it is a device's default stream
+  std::unique_ptr<Stream> own;  // null for a device's default stream
   std::mutex mutex;
-  std::unordered_set<Fault> faults;  // that anybody brought onto it
+  std::unordered_set<Fault> faults;  // caused on it by any thread
 
   void Expect(const Fault& fault) {
     std::lock_guard lock(mutex);
@@ -99,10 +99,10 @@ class World {
   Device& device(size_t index) { return *devices_[index]; }
   SharedStream& shared(size_t index) { return shared_[index]; }
 
-  // Texts that no other task fails with.
+  // Error messages that are unique to one task.
   uint64_t NewFaultNumber() { return ++faults_; }
   static Fault FaultText(uint64_t number, int thread);
-  // Whether a task was ever made to fail with this text, on whichever stream.
+  // Whether any task was made to fail with this message, on any stream.
   bool Issued(const std::string& message) const;
 
   void Put(size_t slot, Parcel parcel);
@@ -112,10 +112,10 @@ class World {
   bool differs() const { return differs_.load(); }
   std::string differences() const;
 
-  // Threads are gone: lets go of all that is left, and checks that everything came back.
+  // After the threads have ended: releases everything, and checks that nothing leaks.
   void TakeDown();
 
-  // Captures that a wait for a device disturbs, and allocations that leave no room for others.
+  // Captures that refuse a wait for the device, and allocations that may cause out of memory elsewhere.
   std::array<Interval, kDevices> global_captures, greedy;
 
  private:

@@ -1,4 +1,4 @@
-"""tools/import_circles.py finds modules that import each other, however they do it."""
+"""tools/import_circles.py finds modules that import each other, in any form."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def circles_of(folder: Path, **files: str) -> list[list[str]]:
     return [list(circle) for circle in import_circles.circles(package)]
 
 
-def test_an_import_inside_a_function_closes_a_circle(tmp_path):
+def test_import_inside_a_function_closes_a_cycle(tmp_path):
     a = "from .b import f\n"
     b = "def f():\n    from . import a\n    return a\n"
     assert circles_of(tmp_path, __init__="", a=a, b=b) == [["package.a", "package.b"]]
 
 
-def test_the_package_itself_can_be_part_of_one(tmp_path):
+def test_package_itself_can_be_part_of_a_cycle(tmp_path):
     a = "import package\n"
     assert circles_of(tmp_path, __init__="from .a import x\n", a=a) == [["package", "package.a"]]
 
 
-def test_imports_for_the_type_checker_and_extensions_close_none(tmp_path):
+def test_type_checking_and_extension_imports_close_no_cycle(tmp_path):
     a = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import f\n"
     b = "from . import _C, a\n"
     assert circles_of(tmp_path, __init__="from . import b\n", a=a, b=b) == []
 
 
-def test_rooms_are_circular_although_no_modules_are(tmp_path):
+def test_subpackages_can_be_cyclic_without_cyclic_modules(tmp_path):
     package = tmp_path / "package"
     for room, files in {
         "a": {"low": "", "high": "from ..b.middle import f\n"},

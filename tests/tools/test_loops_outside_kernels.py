@@ -17,7 +17,7 @@ def lines(root: Path, place: str, text: str) -> list[str]:
     return list(loops_outside_kernels.found(root, [path]))
 
 
-def test_launches_and_loops_are_found_by_line(tmp_path):
+def test_launches_and_loops_are_reported_by_line(tmp_path):
     text = (
         "// stream.Launch(\nvoid F() {\n  StreamOf(x).Launch(op, f);\n  ParallelFor(n, 1, g);\n}\n"
     )
@@ -28,6 +28,6 @@ def test_launches_and_loops_are_found_by_line(tmp_path):
     assert len(lines(tmp_path, "python/csrc/b.cc", "stream->Launch(op, f);")) == 1
 
 
-def test_functions_of_that_name_and_kernels_are_left_alone(tmp_path):
+def test_kernels_and_functions_of_the_same_name_are_ignored(tmp_path):
     assert lines(tmp_path, "python/csrc/c.cc", "Launch(call); AddLaunch(span);") == []
     assert lines(tmp_path, "ep/kernels/d.cc", "ctx.Launch(op, f); ParallelFor(n, 1, g);") == []

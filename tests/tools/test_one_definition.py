@@ -1,4 +1,4 @@
-"""tools/one_definition.py finds what a linker would merge, and nothing else."""
+"""tools/one_definition.py finds only definitions that a linker would merge."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def names(text: str) -> list[str]:
     return list(one_definition.definitions(text))
 
 
-def test_definitions_are_named_with_their_namespace():
+def test_definitions_are_reported_with_their_namespace():
     assert names(SHARED) == ["npu::Rows", "npu::Pair", "npu::Twice(int x)"]
 
 
-def test_what_is_not_a_definition_for_others_is_left_out():
+def test_internal_definitions_are_ignored():
     assert (
         names("namespace npu { class Later; enum class Kind { kA }; static int F() { return 1; } }")
         == []
@@ -50,7 +50,7 @@ def test_overloads_and_other_namespaces_do_not_collide(tmp_path):
     assert list(one_definition.violations([one, two])) == []
 
 
-def test_a_class_of_two_headers_is_found(tmp_path):
+def test_class_defined_in_two_headers_is_reported(tmp_path):
     one, two = tmp_path / "one.h", tmp_path / "two.h"
     one.write_text(SHARED)
     two.write_text("namespace npu {\nclass Rows {\n  int columns;\n};\n}")

@@ -7,12 +7,12 @@ import torch
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
-# In float and rounded once, here; the CPU rounds 16-bit floats in between, too.
+# Computed in float32 and rounded once; in 16 bits the CPU also rounds intermediate results.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
-    """The result of the CPU and the gradients of the CPU, in float32 for 16-bit floats."""
+    """Results and gradients of the CPU, in float32 for 16-bit floats."""
 
     def run(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
         leaves = [
@@ -38,7 +38,7 @@ def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
 
 
 def equal_on_cpu(function: Callable[..., Any], *tensors: torch.Tensor, **tolerance: float) -> None:
-    """The function's results of npu tensors are on npu, and those of the CPU in value and type."""
+    """Checks that results for npu tensors are on npu and match the CPU's in value and dtype."""
     got, expected = function(*(t.npu() for t in tensors)), function(*tensors)
     if isinstance(expected, torch.Tensor):
         got, expected = [got], [expected]
@@ -48,7 +48,7 @@ def equal_on_cpu(function: Callable[..., Any], *tensors: torch.Tensor, **toleran
 
 
 def both(function: Callable[[str], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The function's results on npu and on the CPU, both there."""
+    """The function's results on npu and on the CPU, both as CPU tensors."""
     return function("npu").cpu(), function("cpu")
 
 

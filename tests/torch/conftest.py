@@ -6,7 +6,7 @@ import pytest
 pytest.register_assert_rewrite("against_cpu")
 
 HAS_DEVICE = importlib.util.find_spec("onnxruntime_npu._torch_build") is not None
-# Without torch, or in a build without it, there is nothing here to test.
+# Without torch, or in a build without it, these tests do not apply.
 collect_ignore_glob = [] if HAS_DEVICE else ["test_*.py"]
 
 if HAS_DEVICE:
@@ -23,6 +23,6 @@ def clean_counts():
 
 @pytest.fixture
 def no_fallback():
-    """The test's operators all have kernels."""
+    """Checks that all operators of the test have kernels."""
     yield
     assert torch_device.fallback_counts() == {}

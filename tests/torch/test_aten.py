@@ -49,7 +49,7 @@ def flat(value: Any) -> list[Any]:
 
 
 def check(function: Callable[..., Any], *args: Any, falls_back: bool = False) -> None:
-    """The same results, shapes and types as on the CPU, on the device, without a fallback."""
+    """Checks for the CPU's results, shapes and dtypes, on the device and without a fallback."""
     expected = flat(function(*args))
     torch_device.reset_fallback_counts()
     results = flat(function(*map(to_npu, args)))
@@ -133,7 +133,7 @@ def test_type_promotion(a_dtype, b_dtype):
 
 
 @given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64]))
-def test_broadcasting_views_in_place(data, dtype):
+def test_in_place_ops_on_broadcast_views(data, dtype):
     shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
     other = [d if data.draw(st.booleans()) else 1 for d in shape]
     other = other[data.draw(st.integers(0, len(other))) :]
@@ -167,7 +167,7 @@ def test_fused_elementwise(dtype):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64], ids=str)
-def test_products(dtype):
+def test_matmul_and_linear(dtype):
     a, b, v = make(dtype, 5, 7), make(dtype, 7, 3, seed=1), make(dtype, 7, seed=2)
     bias = make(dtype, 3, seed=3)
     check(lambda a, b: (a @ b, b.t() @ a.t(), a[::2] @ b[:, 1:], a[:0] @ b, a[:, :0] @ b[:0]), a, b)
@@ -179,7 +179,7 @@ def test_products(dtype):
         check(lambda a, b, c: torch.addmm(c, a, b, beta=0.5, alpha=2), a, b, bias)
         check(lambda a, b, c: F.linear(a, b.t(), c), a, b, bias)
         check(lambda a, b, c: torch.baddbmm(c, a, b, beta=0.5, alpha=2), *batches, bias)
-        # What is added with a beta of 0 counts for nothing.
+        # With beta = 0 the added tensor is ignored.
         check(lambda a, b: torch.addmm(torch.full_like(a @ b, float("nan")), a, b, beta=0), a, b)
 
 
@@ -235,7 +235,7 @@ def test_indexing(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-def test_writing_by_index(dtype):
+def test_index_put(dtype):
     i = torch.tensor([2, 0, 1])
 
     def function(t, i):
@@ -255,7 +255,7 @@ def test_writing_by_index(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool], ids=str)
-def test_joining_sorting_and_making(dtype):
+def test_cat_sort_and_factories(dtype):
     t = make(dtype, 3, 4)
     check(lambda t: (torch.cat([t, t[:2]]), torch.cat([t, t.long()], 1), torch.stack([t, t], 1)), t)
     check(lambda t: (t.triu(), t.tril(1), t.triu(-1), t.repeat(2, 1, 2)), t)
@@ -311,7 +311,7 @@ def test_out_arguments():
     assert resized.shape == (3, 3)
 
 
-def test_a_missing_kernel_is_counted_and_gives_the_right_result():
+def test_missing_kernel_falls_back_and_is_counted():
     t = make(torch.float32, 4, 4)
     check(lambda t: torch.linalg.det(t), t, falls_back=True)
     check(lambda t: torch.special.i0e(t), t, falls_back=True)
@@ -322,7 +322,7 @@ def test_a_missing_kernel_is_counted_and_gives_the_right_result():
     assert torch_device.fallback_counts() == {"aten::special_i0e.out": 2}
 
 
-def test_errors_of_the_caller():
+def test_caller_errors():
     a = make(torch.float32, 3, 4).npu()
     with pytest.raises(RuntimeError, match="same device"):
         a + torch.zeros(3, 4)
@@ -332,10 +332,10 @@ def test_errors_of_the_caller():
         a @ a
     with pytest.raises(IndexError):
         a[5]
-    assert (a + a).shape == (3, 4)  # the device goes on
+    assert (a + a).shape == (3, 4)  # the device stays usable
 
 
-def test_an_index_out_of_range_is_a_device_error_and_leaves_the_device_usable():
+def test_out_of_range_index_is_a_recoverable_device_error():
     a = make(torch.float32, 3, 4).npu()
     torch.index_select(a, 0, torch.tensor([7], device="npu"))
     with pytest.raises(RuntimeError, match="7"):
@@ -343,8 +343,8 @@ def test_an_index_out_of_range_is_a_device_error_and_leaves_the_device_usable():
     assert torch.equal(a.cpu(), make(torch.float32, 3, 4))
 
 
-def test_results_are_there_only_after_the_work():
-    """A launch returns at once: the host is far ahead of a long chain of products."""
+def test_results_are_available_only_after_the_work():
+    """A launch returns immediately: the host is far ahead of a long chain of matmuls."""
     a = torch.eye(768, device="npu")
     torch.npu.synchronize()
     product = a
@@ -357,8 +357,8 @@ def test_results_are_there_only_after_the_work():
     assert torch.equal(product.cpu(), torch.eye(768))
 
 
-def test_integers_lose_fractions_as_in_torch():
-    """Bounds and factors of integers, and integer powers below one."""
+def test_integers_truncate_fractions_like_torch():
+    """Fractional bounds and factors of integers, and negative integer powers."""
     assert torch.arange(0, -8.000001, -4.0, dtype=torch.int64, device="npu").tolist() == [0, -4]
     with pytest.raises(RuntimeError, match="step must be nonzero"):
         torch.arange(0, 5, 0.5, dtype=torch.int64, device="npu")

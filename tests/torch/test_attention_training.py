@@ -1,4 +1,4 @@
-"""scaled_dot_product_attention with gradients: the engine against the CPU's products."""
+"""scaled_dot_product_attention with gradients: the engine against the CPU's composition."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,10 +17,10 @@ HALVES_AND_FLOAT = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: Any, **given: Any) -> Any:
-    """Attention; on the CPU as products, which is what the engine is held against."""
+    """Attention; on the CPU composed of matmuls, as the reference for the engine."""
     with sdpa_kernel(SDPBackend.MATH) if q.is_cpu else nullcontext():
         y = F.scaled_dot_product_attention(q, k, v, *mask, **given)
-    if q.numel() and k.numel() and not q.is_cpu:  # torch itself answers for empty ones
+    if q.numel() and k.numel() and not q.is_cpu:  # torch itself handles empty tensors
         assert y.grad_fn.name() == ENGINE
     return y
 
@@ -30,7 +30,7 @@ def bools(*shape: int) -> torch.Tensor:
 
 
 def floats(*shape: int) -> Callable[[torch.dtype], torch.Tensor]:
-    """A mask of some -inf among numbers."""
+    """A mask of finite values with some -inf."""
 
     def mask(dtype: torch.dtype) -> torch.Tensor:
         values = make(dtype, *shape, seed=6).detach()
@@ -106,12 +106,12 @@ def test_gradients(case: Case, dtype: torch.dtype, no_fallback: None):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_a_float32_mask_of_halves(dtype: torch.dtype):
+def test_float32_mask_with_half_precision_inputs(dtype: torch.dtype):
     q, mask = make(dtype, 2, 3, 9, 16), floats(9, 9)(torch.float32)
     check(lambda q: attend(q, q, q, mask.to(q.device, torch.float32)), q)
 
 
-def test_some_inputs_want_no_gradient():
+def test_inputs_without_gradients():
     q, k, v = (make(torch.float32, 2, 3, 9, 16, seed=i) for i in range(3))
     for wanted in (q, k, v):
         inputs = [t if t is wanted else t.detach() for t in (q, k, v)]
@@ -122,7 +122,7 @@ def test_some_inputs_want_no_gradient():
 
 
 @pytest.mark.parametrize("dtype", HALVES_AND_FLOAT, ids=str)
-def test_inputs_and_gradients_lie_as_a_model_has_them(dtype: torch.dtype):
+def test_inputs_and_gradients_keep_the_model_layout(dtype: torch.dtype):
     qkv = make(dtype, 2, 9, 3, 4, 16)
 
     def layer(qkv: torch.Tensor) -> torch.Tensor:
@@ -138,11 +138,11 @@ def of_the_engine(*inputs: torch.Tensor, **given: Any) -> bool:
     return {SDPBackend.OVERRIDEABLE.value: True, SDPBackend.MATH.value: False}[choice]
 
 
-def test_what_the_engine_does_not_do_is_composed():
+def test_unsupported_options_use_the_composite_path():
     q, k = make(torch.float32, 2, 3, 9, 16).npu(), make(torch.float32, 2, 3, 11, 16).npu()
     mask = make(torch.float32, 9, 11).npu()
     assert of_the_engine(q, k, k) and of_the_engine(q, k, k, mask.detach())
-    assert not of_the_engine(q, k, k, mask)  # that wants a gradient
+    assert not of_the_engine(q, k, k, mask)  # the mask requires a gradient
     assert not of_the_engine(q.double(), k.double(), k.double())
     assert not of_the_engine(q[0], k[0], k[0])
     assert not of_the_engine(q, k[:1], k[:1])
@@ -164,7 +164,7 @@ def test_what_the_engine_does_not_do_is_composed():
                 F.scaled_dot_product_attention(q[0], k[0], k[0])
 
 
-def test_a_mask_that_wants_a_gradient():
+def test_mask_with_gradient():
     def composed(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, q, q, mask)
 
@@ -181,7 +181,7 @@ def test_float64_passes_gradcheck():
     assert torch.autograd.gradgradcheck(composed, (q, k))
 
 
-def test_second_derivatives_are_those_of_the_composition_or_none():
+def test_second_derivatives_come_from_the_composition_or_are_refused():
     q = make(torch.float32, 1, 2, 5, 8).detach().npu().requires_grad_()
     (grad,) = torch.autograd.grad(attend(q, q, q).square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="attention_overrideable_backward is not implemented"):
@@ -204,7 +204,7 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
-def test_transforms_of_torch_func(transform: Callable[..., Callable[[torch.Tensor], Any]]):
+def test_torch_func_transforms(transform: Callable[..., Callable[[torch.Tensor], Any]]):
     x = make(torch.float32, 3, 1, 2, 5, 4).detach() / 4
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -216,17 +216,18 @@ def test_transforms_of_torch_func(transform: Callable[..., Callable[[torch.Tenso
     torch.testing.assert_close(transform(function)(x.npu()), expected, check_device=False)
 
 
-def test_errors_of_the_caller():
+@pytest.mark.no_values
+def test_caller_errors():
     q, k = make(torch.float32, 1, 4, 5, 8).npu(), make(torch.float32, 1, 2, 5, 8).npu()
     with pytest.raises(RuntimeError, match="must match"):
-        F.scaled_dot_product_attention(q, k, k)  # groups that nobody asked for
+        F.scaled_dot_product_attention(q, k, k)  # grouped heads without enable_gqa
     with pytest.raises(RuntimeError, match=r"(?i)mask"):
         F.scaled_dot_product_attention(q, q, q, torch.ones(5, 5, device="npu"), is_causal=True)
     with pytest.raises(RuntimeError, match=r"\(7\).* must match|must match .*\(7\)"):
         F.scaled_dot_product_attention(q, q, q, torch.ones(5, 7, device="npu"))
 
 
-# Dropout: which weights are dropped is read off attention over the rows of a unit matrix.
+# Dropout: attention over the rows of a unit matrix shows which weights are dropped.
 
 SHAPE, KEYS, DROPOUT = (2, 4, 9, 16), (2, 2, 70, 16), 0.3
 
@@ -237,7 +238,7 @@ def draw(seed: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: 
 
 
 def kept(seed: int, **given: Any) -> torch.Tensor:
-    """What the generator keeps of the weights of tensors of these shapes."""
+    """The dropout mask that the generator gives for tensors of these shapes."""
     zeros = torch.zeros(SHAPE, device="npu", requires_grad=True)
     keys = torch.zeros(KEYS, device="npu")
     unit = torch.eye(KEYS[2], device="npu").expand(*KEYS[:2], -1, -1)
@@ -246,7 +247,7 @@ def kept(seed: int, **given: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", HALVES_AND_FLOAT, ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-def test_backward_drops_what_forward_dropped(dtype: torch.dtype, masked: bool):
+def test_backward_uses_the_forward_dropout_mask(dtype: torch.dtype, masked: bool):
     keep = kept(7)
     assert keep.float().mean() == pytest.approx(1 - DROPOUT, abs=0.05)
     assert not torch.equal(keep, kept(8))
@@ -262,14 +263,15 @@ def test_backward_drops_what_forward_dropped(dtype: torch.dtype, masked: bool):
     check(layer, make(dtype, *SHAPE), make(dtype, *KEYS, seed=1), make(dtype, *KEYS, seed=2))
 
 
-def test_dropout_of_everything():
+def test_dropout_probability_of_one():
     q = make(torch.float32, 1, 2, 5, 8).detach().npu().requires_grad_()
     y = attend(q, q, q, dropout_p=1.0)
     y.sum().backward()
     assert not y.any() and not q.grad.any()
 
 
-def test_without_dropout_nothing_is_drawn():
+@pytest.mark.no_values
+def test_no_random_numbers_are_drawn_without_dropout():
     q, before = torch.ones(1, 2, 5, 8, device="npu", requires_grad=True), npu.get_rng_state()
     attend(q, q, q).sum().backward()
     assert torch.equal(npu.get_rng_state(), before)
@@ -280,7 +282,7 @@ def test_without_dropout_nothing_is_drawn():
     [lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=DROPOUT), F.dropout],
     ids=["attention", "elements"],
 )
-def test_a_checkpoint_drops_again_what_it_dropped(drop: Callable[[torch.Tensor], torch.Tensor]):
+def test_checkpoint_reuses_the_dropout_mask(drop: Callable[[torch.Tensor], torch.Tensor]):
     q = make(torch.float32, 2, 2, 9, 8).detach().npu()
 
     def layer(q: torch.Tensor) -> torch.Tensor:
@@ -299,7 +301,7 @@ def test_a_checkpoint_drops_again_what_it_dropped(drop: Callable[[torch.Tensor],
 
 
 def peak(length: int, **given: Any) -> int:
-    """Bytes beyond the leaves that a training step takes."""
+    """Bytes that a training step takes in addition to its leaves."""
     q, k, v = (torch.randn(1, 2, length, 16, device="npu", requires_grad=True) for _ in range(3))
     npu.synchronize()
     npu.reset_peak_memory_stats()
@@ -309,19 +311,20 @@ def peak(length: int, **given: Any) -> int:
     return npu.max_memory_allocated() - before
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize("given", [{}, {"is_causal": True}, {"dropout_p": 0.1}], ids=str)
-def test_memory_is_linear_in_the_length(given: dict[str, Any]):
+def test_memory_is_linear_in_sequence_length(given: dict[str, Any]):
     short, long = peak(512, **given), peak(2048, **given)
     assert long <= 4 * short
     assert long < 2048 * 2048 * 4  # one head's scores
 
     mask = torch.ones(1, 1, 1, 2048, dtype=torch.bool, device="npu")
-    if not given:  # nor does a mask of keys grow to one of rows and keys
+    if not given:  # a mask of keys is not expanded to rows and keys either
         assert peak(2048, attn_mask=mask) < long + 2**16
 
 
 @pytest.mark.parametrize("given", [{"is_causal": True}, {"dropout_p": DROPOUT}], ids=str)
-def test_a_graph_of_forward_and_backward(given: dict[str, Any]):
+def test_graph_of_forward_and_backward(given: dict[str, Any]):
     data = [make(torch.float32, 2, 3, 9, 16, seed=i).detach().npu() for i in range(3)]
 
     def step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -345,7 +348,7 @@ def test_a_graph_of_forward_and_backward(given: dict[str, Any]):
 
 
 @pytest.mark.parametrize("given", [{"is_causal": True}, {"dropout_p": DROPOUT}], ids=str)
-def test_a_compiled_step(given: dict[str, Any]):
+def test_compiled_training_step(given: dict[str, Any]):
     qkv = make(torch.float32, 2, 9, 3, 4, 16).detach().npu()
 
     def layer(qkv: torch.Tensor) -> torch.Tensor:

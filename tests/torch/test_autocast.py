@@ -1,4 +1,4 @@
-"""Autocast and gradient scaling, whatever was imported first."""
+"""Autocast and gradient scaling, in any import order."""
 
 import subprocess
 import sys
@@ -41,5 +41,5 @@ assert bool((a != 1).all())
 
 
 @pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
-def test_autocast_in_every_order_of_imports(imports):
+def test_autocast_works_in_every_import_order(imports):
     subprocess.run([sys.executable, "-c", imports + AUTOCAST], check=True, timeout=900)

@@ -4,7 +4,7 @@ import torch
 from against_cpu import equal_on_cpu
 
 
-def test_conjugates_and_negatives_are_copied():
+def test_conjugate_and_negative_views_are_copied():
     x = torch.randn(3, 4, dtype=torch.complex64)
     n = x.npu()
     assert torch.equal(n.conj().cpu(), x.conj())
@@ -16,7 +16,7 @@ def test_conjugates_and_negatives_are_copied():
     equal_on_cpu(lambda t: t.conj() * t, x)
 
 
-def test_gradients_of_complex_numbers():
+def test_complex_gradients():
     def gradient(size, angle):
         size, angle = size.requires_grad_(), angle.requires_grad_()
         torch.polar(size, angle).real.sum().backward()

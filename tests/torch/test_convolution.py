@@ -1,4 +1,4 @@
-"""Convolutions of any number of dimensions, their gradients and their refusals."""
+"""Convolutions of any number of dimensions, their gradients and refused arguments."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=lambda c: f"{c[0]}-{c[1]}-{c[6]}")
-def test_convolutions_and_their_gradients(case):
+def test_convolution_and_gradients(case):
     shape, weight_shape, stride, padding, dilation, groups, transposed, output_padding = case
     rank = len(shape) - 2
     kind = f"conv{'_transpose' if transposed else ''}{rank}d"
@@ -38,12 +38,12 @@ def test_convolutions_and_their_gradients(case):
         return [t.cpu() for t in (y.detach(), x.grad, weight.grad, bias.grad)]
 
     for got, expected in zip(run("npu"), run("cpu"), strict=True):
-        # Sums of up to some hundred float32 products, in another order.
+        # Sums of up to a few hundred float32 products, in another order.
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_convolutions_of_16_bits(dtype):
+def test_convolution_of_16_bit_floats(dtype):
     leaves = [torch.randn(s).to(dtype) for s in ((2, 3, 8, 8), (4, 3, 3, 3))]
 
     def run(device, dtype):
@@ -57,7 +57,8 @@ def test_convolutions_of_16_bits(dtype):
         torch.testing.assert_close(got, expected, rtol=2**-7, atol=2**-7)
 
 
-def test_a_convolution_without_room_is_refused():
+@pytest.mark.no_values
+def test_convolution_kernel_larger_than_input_is_refused():
     with pytest.raises(RuntimeError, match=r"[Kk]ernel"):
         F.conv1d(torch.ones(1, 1, 2, device="npu"), torch.ones(1, 1, 3, device="npu"))
     assert F.conv1d(torch.ones(0, 1, 4, device="npu"), torch.ones(2, 1, 3, device="npu")).shape == (
@@ -68,7 +69,7 @@ def test_a_convolution_without_room_is_refused():
 
 
 @pytest.mark.parametrize("convolution", ["conv2d", "conv_transpose2d"])
-def test_a_convolution_rounds_once_after_its_bias(convolution):
+def test_convolution_rounds_once_after_bias(convolution):
     function = getattr(torch.nn.functional, convolution)
     x, w, b = torch.randn(1, 4, 9, 9), torch.randn(4, 4, 3, 3), torch.randn(4) * 50
     x, w, b = x.half(), w.half(), b.half()

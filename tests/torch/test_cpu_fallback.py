@@ -5,7 +5,7 @@ import torch
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_operators_that_the_cpu_lacks_in_16_bits_compute_in_float32(dtype):
+def test_ops_missing_on_cpu_in_16_bit_are_computed_in_float32(dtype):
     x = torch.randn(2, 3, 8, 8, dtype=dtype).npu()
     got = torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear", antialias=True)
     wide = x.cpu().float()
@@ -18,7 +18,7 @@ def test_operators_that_the_cpu_lacks_in_16_bits_compute_in_float32(dtype):
     assert torch.equal(pooled.cpu(), torch.nn.functional.avg_pool3d(wide, 2).to(dtype))
 
 
-def test_a_widened_fallback_writes_what_it_is_given():
+def test_upcast_fallback_writes_its_out_argument():
     x = torch.randn(6).half()
     out = torch.empty(12, dtype=torch.half, device="npu")[::2]
     assert torch.cumprod(x.npu(), 0, out=out) is out
@@ -30,13 +30,13 @@ def test_a_widened_fallback_writes_what_it_is_given():
     assert torch.logcumsumexp(x.npu(), 0).dtype == torch.half
 
 
-def test_a_fallback_into_a_view_fills_the_view():
+def test_fallback_with_out_view_fills_the_view():
     x = torch.zeros(2, 3, device="npu")
     torch.logspace(0, 3, 4, base=2, out=x.narrow(1, 1, 2))
     assert x.tolist() == [[0, 1, 2], [0, 4, 8]]
 
 
-def test_a_fallback_refuses_tensors_of_two_devices():
+def test_fallback_refuses_tensors_on_two_devices():
     matrix, vector = torch.eye(3).npu(), torch.rand(3)
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         torch.linalg.householder_product(matrix, vector)

@@ -1,4 +1,4 @@
-"""What a device owes to torch: files, DLPack, random numbers, gradients, autocast, compilation."""
+"""Device integration in torch: files, DLPack, random numbers, gradients, autocast, compilation."""
 
 import copy
 import io
@@ -10,6 +10,7 @@ import onnxruntime_npu
 import pytest
 import torch
 import torch.nn.functional as F
+from null_backend import computed
 from onnxruntime_npu import torch_device
 from torch.utils import dlpack
 
@@ -51,7 +52,7 @@ assert a.device.index == 1 and a.to("npu:0").device.index == 0
 assert torch.equal(a.to("npu:0").cpu(), torch.arange(6.0))
 with torch.device("npu:1"):
     assert torch.ones(2).device.index == 1
-# Numbers go where the tensors are, whichever device is current.
+# Scalars move to the tensors' device, whichever device is current.
 b = (((a + 2) * 0.5 - 1).clamp(0.25, 2) % 1.5).masked_fill(a > 4, 7)
 b = torch.where(a < 1, b, 3.0) + torch.tensor(1.0)
 assert b.device.index == 1 and b.tolist() == [1.25, 4, 4, 4, 4, 4], b
@@ -107,17 +108,19 @@ except NotImplementedError as error:
 """
 
 
-def test_files():
+@pytest.mark.no_values
+def test_save_and_load():
     host = values(4, 6)
     device = host.npu()
     loaded = reload({"a": device, "view": device.t()[1:], "storage twice": device})
     assert loaded["a"].device == device.device
-    assert torch.equal(loaded["a"].cpu(), host) and torch.equal(loaded["view"].cpu(), host.t()[1:])
+    assert torch.equal(loaded["a"].cpu(), computed(host))
+    assert torch.equal(loaded["view"].cpu(), computed(host.t()[1:]))
     assert loaded["a"].data_ptr() == loaded["storage twice"].data_ptr()
     assert reload(device, map_location="cpu").device.type == "cpu"
     for target in ("npu", "npu:0", torch.device("npu", 0)):
         there = reload(host, map_location=target)
-        assert there.device == device.device and torch.equal(there.cpu(), host)
+        assert there.device == device.device and torch.equal(there.cpu(), computed(host))
 
 
 def test_modules_move_and_keep_their_state():
@@ -131,7 +134,8 @@ def test_modules_move_and_keep_their_state():
     assert twin.data_ptr() != moved[0].weight.data_ptr() and torch.equal(twin, moved[0].weight)
 
 
-def test_modules_that_share_a_parameter_share_it_on_the_device():
+@pytest.mark.no_values
+def test_shared_parameters_stay_shared_on_the_device():
     class Tied(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -148,21 +152,24 @@ def test_modules_that_share_a_parameter_share_it_on_the_device():
     tokens = torch.tensor([1, 3])
     model(tokens).sum().backward()
     moved(tokens.npu()).sum().backward()
-    torch.testing.assert_close(moved.head.weight.grad.cpu(), model.head.weight.grad)
+    expected = computed(model.head.weight.grad)
+    torch.testing.assert_close(moved.head.weight.grad.cpu(), expected)
     back = moved.cpu()
     assert back.head.weight is back.embedding.weight and back.head.weight.device.type == "cpu"
 
 
-def test_dlpack_shares_memory_both_ways():
+@pytest.mark.no_values
+def test_dlpack_shares_memory_in_both_directions():
     device = values(3, 4).npu()
     kind, index = device.__dlpack_device__()
     assert kind == dlpack.DLDeviceType.kDLExtDev and index == 0
     for other in (torch.from_dlpack(device), dlpack.from_dlpack(dlpack.to_dlpack(device.t()))):
         assert other.device == device.device and other.data_ptr() == device.data_ptr()
     torch.from_dlpack(device).fill_(3)
-    assert bool((device == 3).all())
+    assert bool((device == 3).all()) == computed(True)
 
 
+@pytest.mark.no_values
 def test_names_and_storages():
     device = values(2).npu()
     assert device.is_npu and not device.cpu().is_npu and torch.device("npu").type == "npu"
@@ -183,7 +190,7 @@ def test_random_numbers_are_reproducible():
     state = generator.get_state()
     before = torch.npu.get_rng_state()
     first = torch.rand(1001, device="npu", generator=generator)
-    assert torch.equal(torch.npu.get_rng_state(), before)  # a generator of its own
+    assert torch.equal(torch.npu.get_rng_state(), before)  # a separate generator
     generator.set_state(state)
     assert torch.equal(torch.rand(1001, device="npu", generator=generator), first)
     other = torch.Generator("npu").manual_seed(8)
@@ -223,7 +230,7 @@ def test_random_distributions():
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_training_gives_the_parameters_of_the_cpu():
+def test_training_matches_cpu_parameters():
     torch_device.reset_fallback_counts()
     (loss, parameters), (expected_loss, expected) = train("npu"), train("cpu")
     assert abs(loss - expected_loss) < 1e-5
@@ -259,7 +266,7 @@ def test_compiled_functions(backend):
     torch.testing.assert_close(gradient.cpu(), w.grad.cpu())
 
 
-def test_inductor_leaves_graphs_of_npu_to_aot_eager():
+def test_inductor_uses_aot_eager_for_npu_graphs():
     class Scaled(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -281,6 +288,7 @@ def test_inductor_leaves_graphs_of_npu_to_aot_eager():
         assert made().tolist() == [2, 2, 2]
 
 
+@pytest.mark.no_values
 def test_autocast():
     a = values(4, 4).npu()
     with torch.autocast("npu", dtype=torch.bfloat16):
@@ -300,7 +308,7 @@ def test_operators_of_torch_npu_run_on_the_stream():
         ValueError, match=r"expected gamma on npu:0 like the other tensors, got cpu"
     ):
         onnxruntime_npu.npu_rms_norm(x.npu(), gamma)
-    # Ordered behind what the stream still has to do.
+    # Ordered after the stream's pending work.
     square = torch.eye(512, device="npu")
     for _ in range(20):
         square = square @ square
@@ -309,8 +317,9 @@ def test_operators_of_torch_npu_run_on_the_stream():
     torch.testing.assert_close(result.cpu(), expected)
 
 
+@pytest.mark.no_values
 @pytest.mark.usefixtures("still_memory")
-def test_memory_is_the_runtime_s():
+def test_memory_comes_from_the_runtime():
     torch.npu.synchronize()
     before = torch.npu.memory_allocated()
     block = torch.empty(1 << 20, device="npu")
@@ -320,11 +329,12 @@ def test_memory_is_the_runtime_s():
     assert torch.npu.memory_allocated() == before
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         torch.empty(1 << 50, device="npu", dtype=torch.uint8)
-    assert torch.ones(3, device="npu").sum().item() == 3
+    assert torch.ones(3, device="npu").sum().item() == computed(3)
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize("kind", ["torch.Stream", "torch.npu.Stream"])
-def test_memory_that_another_stream_uses_is_not_handed_out(kind):
+def test_memory_in_use_by_another_stream_is_not_reused(kind):
     of_torch = kind == "torch.Stream"
     side = torch.Stream("npu") if of_torch else torch.npu.Stream()
     current = torch.accelerator.current_stream if of_torch else torch.npu.current_stream
@@ -337,10 +347,11 @@ def test_memory_that_another_stream_uses_is_not_handed_out(kind):
         del block
         other = torch.full((1 << 18,), -1.0, device="npu")
         side.synchronize()
-        assert copied[0].item() == i and copied[-1].item() == i
+        assert copied[0].item() == copied[-1].item() == computed(i)
         del other
 
 
+@pytest.mark.no_values
 @pytest.mark.usefixtures("no_fallback")
 def test_eight_threads_with_a_stream_each():
     results: dict[int, float] = {}
@@ -358,7 +369,7 @@ def test_eight_threads_with_a_stream_each():
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == {i: float(i) for i in range(8)}
+    assert results == {i: computed(float(i)) for i in range(8)}
 
 
 def test_several_devices(monkeypatch):
@@ -375,7 +386,7 @@ def test_registration(script):
     subprocess.run([sys.executable, "-c", script], check=True, timeout=900)
 
 
-def test_attention_is_compiled_for_sizes_that_are_open():
+def test_attention_compiles_with_dynamic_shapes():
     attention = torch.compile(F.scaled_dot_product_attention, backend="aot_eager", dynamic=True)
     for batch, rows in ((1, 5), (2, 7)):
         q = values(batch, 4, rows, 8).npu()
@@ -384,7 +395,7 @@ def test_attention_is_compiled_for_sizes_that_are_open():
 
 @pytest.mark.parametrize("value_size", [8, 6])
 @pytest.mark.parametrize("rows", [1, 5])
-def test_attention_has_the_layout_that_a_compiler_is_told(rows, value_size):
+def test_attention_layout_matches_its_meta_kernel(rows, value_size):
     qkv = values(2, rows, 3, 4, 8).npu()
     q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
     v = v[..., :value_size]
@@ -399,7 +410,7 @@ def test_attention_has_the_layout_that_a_compiler_is_told(rows, value_size):
     torch.testing.assert_close(compiled, attend(q, k, v))
 
 
-def test_the_fallback_to_the_cpu_can_be_forbidden(run_python):
+def test_cpu_fallback_can_be_disabled(run_python):
     def output(script, value):
         return run_python(script, TORCH_NPU_FALLBACK_CPU_DISABLE=value, ORT_NPU_LOG="warning")[1]
 
@@ -413,6 +424,7 @@ def test_the_fallback_to_the_cpu_can_be_forbidden(run_python):
     assert "refused" in wrong and "TORCH_NPU_FALLBACK_CPU_DISABLE" in wrong
 
 
-def test_a_device_of_another_type_is_named_as_it_is_written():
+@pytest.mark.no_values
+def test_wrong_device_type_is_reported_as_written():
     with pytest.raises(ValueError, match="Expected a npu device, but got: cpu;"):
         torch.npu.current_stream(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Bags of embeddings, their gradients and their refusals."""
+"""embedding_bag, its gradients and refused arguments."""
 
 import pytest
 import torch
@@ -40,14 +40,12 @@ def test_embedding_bag_gradients_by_frequency(mode):
         F.embedding_bag(bags, weight, mode=mode, **options).square().sum().backward()
         return weight.grad.cpu()
 
-    counts = torch.tensor(
-        [1.0, 3.0, 1.0, 2.0]
-    )  # torch's own CPU code divides by other rows' counts
+    counts = torch.tensor([1.0, 3.0, 1.0, 2.0])  # torch's CPU code divides by other rows' counts
     expected = gradient() / counts.unsqueeze(1)
     torch.testing.assert_close(gradient(scale_grad_by_freq=True), expected)
 
 
-def test_embedding_bag_checks_what_it_is_told():
+def test_embedding_bag_checks_its_arguments():
     weight = torch.ones(7, 5, device="npu")
 
     def bag(indices, offsets):

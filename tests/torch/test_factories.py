@@ -1,4 +1,4 @@
-"""Tensors made of numbers: eye, linspace and the indices of triangles."""
+"""Factories: eye, linspace, tril_indices and triu_indices."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from against_cpu import FLOATS, INTEGERS
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
-def test_places_of_a_triangle():
+def test_triangle_indices():
     for make_indices in (torch.tril_indices, torch.triu_indices):
         for options in ({}, {"offset": 1}, {"dtype": torch.int32}):
             got = make_indices(3, 4, device="npu", **options)
@@ -25,7 +25,7 @@ def test_eye_and_linspace(dtype):
     for arguments in ((0, 10, 11), (3, -5, 7), (2, 9, 1), (1, 2, 0), (0, 100, 33)):
         if dtype == torch.uint8 and arguments[1] < 0:
             continue
-        # The CPU rounds the step, too, to 16 bits.
+        # The CPU also rounds the step to 16 bits.
         exact = torch.float32 if dtype.itemsize == 2 and dtype.is_floating_point else dtype
         expected = torch.linspace(*arguments, dtype=exact).to(dtype)
         torch.testing.assert_close(

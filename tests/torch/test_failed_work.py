@@ -1,4 +1,4 @@
-"""Everybody who waits for failed work is told, and nothing skipped is handed out as a value."""
+"""Every wait for failed work raises, and results of skipped work are never returned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fail():
     return lambda: table.index_select(0, bad)
 
 
-def test_an_event_behind_a_failed_kernel(fail):
+def test_event_after_a_failed_kernel_raises(fail):
     host = torch.full((3, 4), -1.0).pin_memory()
     event, plain = torch.npu.Event(), torch.Event("npu")
     host.copy_(fail(), non_blocking=True)
@@ -45,7 +45,7 @@ def test_an_event_behind_a_failed_kernel(fail):
     assert (host == -1).all()
 
 
-def test_a_stream_that_waits_for_a_failed_one(fail):
+def test_stream_waiting_for_a_failed_stream_fails(fail):
     first, second = torch.npu.Stream(), torch.npu.Stream()
     with torch.npu.stream(first):
         y = fail()
@@ -56,7 +56,7 @@ def test_a_stream_that_waits_for_a_failed_one(fail):
         first.synchronize()
 
 
-def test_a_wait_of_another_thread_takes_nothing(fail):
+def test_synchronize_on_another_thread_does_not_clear_the_error(fail):
     y, told = fail(), []
 
     def wait():
@@ -74,7 +74,7 @@ def test_a_wait_of_another_thread_takes_nothing(fail):
     assert (torch.ones(3, device="npu") + 1).cpu().tolist() == [2, 2, 2]
 
 
-def test_an_ortvalue_over_what_was_skipped(fail):
+def test_ortvalue_of_skipped_work_raises(fail):
     value = onnxruntime_npu.ortvalue_from_torch(fail())
     with pytest.raises(RuntimeError, match=ERROR):
         onnxruntime_npu.ortvalue_to_numpy(value)
@@ -82,7 +82,7 @@ def test_an_ortvalue_over_what_was_skipped(fail):
     np.testing.assert_array_equal(onnxruntime_npu.ortvalue_to_numpy(fine), np.ones(3, np.float32))
 
 
-def test_an_external_event_recorded_behind_a_failure(fail):
+def test_external_event_recorded_after_a_failure(fail):
     first, second = torch.npu.Stream(), torch.npu.Stream()
     event = torch.npu.ExternalEvent()
     with torch.npu.stream(first):
@@ -94,7 +94,7 @@ def test_an_external_event_recorded_behind_a_failure(fail):
             stream.synchronize()
 
 
-def test_a_backward_pass_that_fails_leaves_the_next_one_alone():
+def test_failed_backward_does_not_affect_the_next_one():
     table = torch.ones(10, 4, device="npu", requires_grad=True)
     good, bad = torch.tensor([1], device="npu"), torch.tensor([INDEX], device="npu")
     torch.npu.synchronize()
@@ -109,7 +109,7 @@ def test_a_backward_pass_that_fails_leaves_the_next_one_alone():
             return gradient.index_select(0, bad).sum() * gradient
 
     loss = Fails.apply(table).sum()
-    assert loss.item() == 40  # the thread has waited for all that it launched
+    assert loss.item() == 40  # the thread has waited for all its launches
     loss.backward()
     with pytest.raises(RuntimeError, match=ERROR):
         table.grad.cpu()
@@ -118,7 +118,8 @@ def test_a_backward_pass_that_fails_leaves_the_next_one_alone():
     assert table.grad.sum().item() == 4
 
 
-def test_a_launch_that_waits_for_room_lets_other_threads_run():
+@pytest.mark.no_values
+def test_launch_waiting_for_queue_space_releases_the_gil():
     x = torch.ones(8, device="npu")
     side, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
     torch.npu.synchronize()
@@ -126,13 +127,14 @@ def test_a_launch_that_waits_for_room_lets_other_threads_run():
     opener = threading.Timer(0.2, lambda: gate.record(torch.npu.default_stream()))
     opener.start()
     with torch.npu.stream(side):
-        for _ in range(9000):  # each more than one launch: more than a queue holds
+        for _ in range(9000):  # more than one launch each: exceeds the queue's capacity
             y = onnxruntime_npu.npu_fast_gelu(x)
     side.synchronize()
     assert torch.equal(y.cpu(), onnxruntime_npu.npu_fast_gelu(x).cpu())
 
 
-def test_queued_copies_hold_a_bounded_part_of_the_hosts_memory():
+@pytest.mark.no_values
+def test_queued_copies_hold_bounded_host_memory():
     def resident_mib():
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4 // 1024

@@ -1,4 +1,4 @@
-"""What scripts in the field ask of torch_npu, in a process that installed it under that name."""
+"""Fragments of scripts for torch_npu, in a process that installed the package under that name."""
 
 import subprocess
 import sys
@@ -69,11 +69,11 @@ assert losses[-1] < losses[0], losses
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)
-def test_fragments_run(run_python, name):
+def test_script_fragments_run(run_python, name):
     assert run_python(PREPARE + FRAGMENTS[name]) == (0, "")
 
 
-def test_products_that_the_environment_names_have_torch_npus_numbers(run_python):
+def test_soc_version_follows_the_device_name_variable(run_python):
     code = PREPARE + "print(torch_npu.npu.get_soc_version())"
     for product, number in (("Ascend910B2", 221), ("Ascend910_9363", 256), ("Ascend310P3", 202)):
         assert run_python(code, ORT_NPU_DEVICE_NAME=product) == (0, f"{number}\n")
@@ -118,7 +118,7 @@ assert not counts, counts
 """
 
 
-def test_language_models_attend_through_npu_fusion_attention(run_python):
+def test_language_models_use_npu_fusion_attention(run_python):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     code, output = run_python(PREPARE + LANGUAGE_MODEL, HF_HUB_OFFLINE="1")
@@ -147,7 +147,7 @@ if "fail" in sys.argv:
         (["none.py"], 2, "", "error: run expected a script, got 'none.py', which does not exist"),
     ],
 )
-def test_the_command_runs_a_script_as_python_does(tmp_path, arguments, code, out, err):
+def test_command_runs_a_script_like_python(tmp_path, arguments, code, out, err):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "beside.py").write_text("answer = 42")
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""take, put and masked_scatter: elements by place and by mask."""
+"""take, put and masked_scatter: elements by flat index and by mask."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 
 
 @dtypes
-def test_elements_by_place_and_mask(dtype):
+def test_take_put_and_masked_elements(dtype):
     x, source = make(dtype, 3, 4), make(dtype, 3, 4, seed=1)
     index = torch.tensor([[0, 11, -3], [5, 5, -12]])
     check(lambda x, i: x.t().take(i), x, index)
@@ -24,7 +24,7 @@ def test_elements_by_place_and_mask(dtype):
     assert there.nonzero().tolist() == [[1, 0]]
 
 
-def test_elements_that_are_not_there():
+def test_out_of_range_elements_are_errors():
     x, mask = torch.zeros(4, device="npu"), torch.ones(4, dtype=torch.bool, device="npu")
     assert x.masked_scatter(mask.logical_not(), x[:0]).tolist() == [0] * 4
     for call, message in (

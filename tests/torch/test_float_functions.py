@@ -1,4 +1,4 @@
-"""Functions of one and of two floats, element by element."""
+"""Unary and binary elementwise functions of floats."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_erfinv_and_trunc(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_functions_of_one_float(dtype):
+def test_unary_float_functions(dtype):
     x = torch.linspace(0.01, 4, 50, dtype=torch.float64).to(dtype)
     names = ("acosh", "asinh", "atan", "cosh", "erfc", "exp2", "expm1", "frac", "lgamma")
     names += ("log10", "log1p", "log2", "sinh", "tan")
@@ -57,7 +57,7 @@ def test_functions_of_one_float(dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_functions_of_two_floats(dtype):
+def test_binary_float_functions(dtype):
     special = [-math.inf, -2.5, -0.0, 0.0, 0.3, 1.0, math.inf, math.nan]
     a = torch.tensor(special).to(dtype)
     for name in ("atan2", "copysign", "hypot", "logaddexp", "xlogy"):
@@ -68,14 +68,14 @@ def test_functions_of_two_floats(dtype):
         equal_on_cpu(getattr(torch, name), a, a[:, None])
 
 
-def test_powers_of_a_number():
+def test_powers_of_a_scalar():
     equal_on_cpu(lambda t: torch.pow(0.9, t), torch.randn(3, 4))
     equal_on_cpu(lambda t: 2**t, torch.tensor([0, 3, 5]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.half, torch.bfloat16])
 @pytest.mark.parametrize("function", [torch.sign, torch.sgn, torch.Tensor.sign_])
-def test_nan_has_the_sign_0(function, dtype):
+def test_sign_of_nan_is_0(function, dtype):
     values = [[float("nan"), -0.0, 0.0], [float("inf"), -float("inf"), 1e-7]]
 
     def sign(device):

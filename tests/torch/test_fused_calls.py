@@ -13,14 +13,14 @@ from onnxruntime_npu.errors import ArgumentError, DeviceError
 from onnxruntime_npu.opdef import autograd
 
 npu = torch.ops.npu
-BOUND = 128  # kernels that are kept for one operator
+BOUND = 128  # kernels cached per operator
 
 
 def rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tensor:
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + epsilon) * gamma
 
 
-def test_kernels_of_a_fused_operator_are_bounded_and_stay_right() -> None:
+def test_fused_kernel_cache_is_bounded_and_stays_correct() -> None:
     x, gamma = torch.randn(3, 8), torch.randn(8)
     there = x.npu(), gamma.npu()
     epsilons = [1e-3 * (1 + i) for i in range(3 * BOUND)]
@@ -31,7 +31,7 @@ def test_kernels_of_a_fused_operator_are_bounded_and_stay_right() -> None:
         torch.testing.assert_close(y.cpu(), rms_norm(x, gamma, epsilon))
 
 
-def test_kernels_of_torchs_operators_are_bounded_and_stay_right() -> None:
+def test_aten_kernel_cache_is_bounded_and_stays_correct() -> None:
     x = torch.randn(3, 8)
     there = x.npu()
     slopes = [0.01 * i for i in range(3 * BOUND)]
@@ -41,7 +41,7 @@ def test_kernels_of_torchs_operators_are_bounded_and_stay_right() -> None:
         torch.testing.assert_close(y.cpu(), torch.nn.functional.leaky_relu(x, slope))
 
 
-def test_threads_share_an_operators_kernels_while_they_are_replaced() -> None:
+def test_threads_share_kernels_during_eviction() -> None:
     x, gamma = torch.randn(3, 8), torch.randn(8)
     there = x.npu(), gamma.npu()
 
@@ -58,7 +58,7 @@ def test_threads_share_an_operators_kernels_while_they_are_replaced() -> None:
     assert _torch.kernel_count("NPURmsNorm", "npu") <= BOUND
 
 
-def test_a_graph_keeps_a_kernel_that_has_been_replaced() -> None:
+def test_graph_keeps_an_evicted_kernel_alive() -> None:
     x, gamma = torch.randn(3, 8).npu(), torch.ones(8).npu()
     for i in range(BOUND):
         npu.npu_rms_norm(x, gamma, 10.0 + i)
@@ -82,7 +82,8 @@ def no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd.AutogradKernel, "__call__", entered)
 
 
-def test_only_calls_that_need_a_gradient_enter_python(no_gradients: None) -> None:
+@pytest.mark.no_values
+def test_only_calls_with_gradients_enter_python(no_gradients: None) -> None:
     x, gamma = torch.randn(2, 8).npu(), torch.ones(8).npu()
     npu.npu_rms_norm(x, gamma)
     needs = x.detach().requires_grad_()
@@ -96,7 +97,7 @@ def test_only_calls_that_need_a_gradient_enter_python(no_gradients: None) -> Non
         npu.npu_rms_norm(x, gamma.detach().requires_grad_())
 
 
-def test_the_gradient_is_the_cpus() -> None:
+def test_gradient_matches_cpu() -> None:
     x, gamma = torch.randn(2, 8), torch.randn(8)
     grads = []
     for device in ("cpu", "npu"):
@@ -118,6 +119,7 @@ def _error(function: Any, *args: Any, **kwargs: Any) -> tuple[type, str]:
 X, GAMMA = torch.randn(2, 8), torch.randn(8)
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -137,7 +139,7 @@ X, GAMMA = torch.randn(2, 8), torch.randn(8)
         ("npu_scatter_nd_update_", (X, torch.tensor([[0.5]]), X[:1])),
     ],
 )
-def test_errors_are_the_cpus(name: str, args: tuple[Any, ...]) -> None:
+def test_errors_match_cpu(name: str, args: tuple[Any, ...]) -> None:
     keywords = {"approximate": "NOPE"} if name == "npu_gelu" else {}
     there = [a.npu() if isinstance(a, torch.Tensor) else a for a in args]
     here = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
@@ -145,8 +147,9 @@ def test_errors_are_the_cpus(name: str, args: tuple[Any, ...]) -> None:
     assert _error(getattr(npu, name), *there, **keywords) == want
 
 
+@pytest.mark.no_values
 @pytest.mark.parametrize("at", [0, 1])
-def test_tensors_of_two_devices_are_refused(at: int) -> None:
+def test_tensors_on_two_devices_are_refused(at: int) -> None:
     tensors = [X, GAMMA]
     tensors[1 - at] = tensors[1 - at].npu()
     what = ("self", "gamma")[at]
@@ -154,7 +157,7 @@ def test_tensors_of_two_devices_are_refused(at: int) -> None:
     assert _error(npu.npu_rms_norm, *tensors) == (ArgumentError, message)
 
 
-def test_a_failure_of_the_running_kernel_leaves_the_device_usable() -> None:
+def test_device_stays_usable_after_a_kernel_failure() -> None:
     table = torch.zeros(3, 2).npu()
     with pytest.raises(DeviceError, match=re.escape("[npu_scatter_nd_update]")):
         npu.npu_scatter_nd_update(table, torch.tensor([[7]]).npu(), torch.ones(1, 2).npu())
@@ -163,7 +166,7 @@ def test_a_failure_of_the_running_kernel_leaves_the_device_usable() -> None:
     assert torch.equal(out.cpu()[1], torch.ones(2))
 
 
-def test_a_written_view_is_written_through_and_returned() -> None:
+def test_in_place_call_on_a_view_updates_its_base_and_returns_it() -> None:
     base = torch.zeros(4, 6).npu()
     view = base.t()[1:3]
     version = base._version
@@ -172,7 +175,8 @@ def test_a_written_view_is_written_through_and_returned() -> None:
     assert torch.equal(base.cpu()[:, 2], torch.ones(4)) and base.sum() == 4
 
 
-def test_a_tensor_that_is_saved_may_not_be_written() -> None:
+@pytest.mark.no_values
+def test_saved_tensor_must_not_be_written() -> None:
     x = torch.randn(2, 8).npu().requires_grad_()
     y = x * 2
     loss = (y * y).sum()
@@ -184,13 +188,13 @@ def test_a_tensor_that_is_saved_may_not_be_written() -> None:
         npu.npu_silu_(x)
 
 
-def test_inputs_need_not_be_dense() -> None:
+def test_non_contiguous_inputs() -> None:
     x, gamma = torch.randn(8, 6).t(), torch.randn(16)[::2]
     got = npu.npu_rms_norm(x.npu(), torch.randn(16).npu().copy_(gamma.repeat_interleave(2))[::2])
     torch.testing.assert_close([t.cpu() for t in got], list(npu.npu_rms_norm(x, gamma)))
 
 
-def test_inputs_may_be_absent_and_outputs_empty() -> None:
+def test_absent_inputs_and_empty_outputs() -> None:
     logits = torch.randn(2, 16)
     k = torch.tensor([3, 5], dtype=torch.int32)
     want = npu.npu_top_k_top_p(logits, k=k)
@@ -199,11 +203,12 @@ def test_inputs_may_be_absent_and_outputs_empty() -> None:
     assert y.shape == (0, 8) and rstd.shape == (0, 1) and y.device.type == "npu"
 
 
-def test_an_operator_without_results_returns_none() -> None:
+@pytest.mark.no_values
+def test_operator_without_results_returns_none() -> None:
     assert npu.npu_prefetch(X.npu(), None, 16) is None
 
 
-def test_what_a_definition_computes_on_the_host_is_returned() -> None:
+def test_host_computed_results_are_returned() -> None:
     q = torch.randn(1, 4, 2, 16)
     want = npu.npu_fusion_attention(q, q, q, 2, "BSND", keep_prob=0.5, seed=7, offset=3)
     got = npu.npu_fusion_attention(*[q.npu()] * 3, 2, "BSND", keep_prob=0.5, seed=7, offset=3)
@@ -213,7 +218,8 @@ def test_what_a_definition_computes_on_the_host_is_returned() -> None:
     assert drawn[4] != 0
 
 
-def test_what_is_given_besides_the_arguments_is_for_one_call() -> None:
+@pytest.mark.no_values
+def test_preset_results_apply_to_one_call_only() -> None:
     x, gamma = X.npu(), GAMMA.npu()
     y, rstd = npu.npu_rms_norm(x, gamma)
     results = [torch.zeros_like(y), torch.zeros_like(rstd)]

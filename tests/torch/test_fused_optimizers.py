@@ -1,4 +1,4 @@
-"""``torch_npu.optim``: the steps are those of torch's optimizers on the CPU."""
+"""``torch_npu.optim``: the steps match torch's optimizers on the CPU."""
 
 import copy
 
@@ -20,7 +20,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0].__name__}-{'-'.join(pair[2])}")
-def test_steps_are_those_of_torch(pair):
+def test_fused_steps_match_torch(pair):
     ours, theirs, options = pair
     torch.manual_seed(0)
     host = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
@@ -37,7 +37,7 @@ def test_steps_are_those_of_torch(pair):
         torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_are_clipped_over_all_groups_and_kept_by_zero_grad():
+def test_clipping_spans_all_groups_and_zero_grad_keeps_gradients():
     first, second = (torch.zeros(3, device="npu", requires_grad=True) for _ in range(2))
     optimizer = optim.NpuFusedAdamW([{"params": [first]}, {"params": [second], "lr": 0.1}])
     first.grad, second.grad = torch.full((3,), 3.0).npu(), torch.full((3,), 4.0).npu()
@@ -51,7 +51,7 @@ def test_gradients_are_clipped_over_all_groups_and_kept_by_zero_grad():
     assert isinstance(optimizer, optim.NpuFusedOptimizerBase) and optimizer.is_fused_optimizer
 
 
-def test_a_gradient_scaler_skips_steps_with_infinite_gradients():
+def test_gradient_scaler_skips_steps_with_infinite_gradients():
     weight = torch.ones(2, device="npu", requires_grad=True)
     optimizer = optim.NpuFusedAdamW([weight], lr=0.1)
     scaler = torch.amp.GradScaler("npu", init_scale=4.0)

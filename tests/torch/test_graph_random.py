@@ -39,7 +39,7 @@ def captured(function, *arguments):
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
-def test_replays_draw_what_the_eager_calls_draw(draw):
+def test_replays_draw_the_same_numbers_as_eager_calls(draw):
     x = torch.randn(2, 3, 8, 16, generator=torch.Generator().manual_seed(0)).npu()
     npu.manual_seed(3)
     expected = [draw(x).clone() for _ in range(3)]
@@ -71,8 +71,8 @@ def test_graphs_and_eager_calls_share_the_generator():
     assert torch.equal(npu.get_rng_state(), default)
 
 
-def test_backward_drops_what_its_forward_dropped():
-    """Also where the two are in graphs of their own."""
+def test_backward_uses_the_forward_dropout_mask():
+    """Also if forward and backward are in separate graphs."""
     query = torch.randn(1, 2, 8, 16, device="npu")
     ones = torch.ones_like(query)
 
@@ -99,7 +99,7 @@ def test_backward_drops_what_its_forward_dropped():
         assert torch.equal(out, values[0]) and torch.equal(gradient, values[1])
 
 
-def test_the_generators_state_can_be_kept_and_set_in_a_capture():
+def test_generator_state_can_be_saved_and_set_in_a_capture():
     def draw():
         first = torch.rand(8, device="npu")
         state = npu.get_rng_state()
@@ -123,7 +123,7 @@ def test_the_generators_state_can_be_kept_and_set_in_a_capture():
         assert torch.equal(torch.rand(8, device="npu"), after)
 
 
-def test_a_capture_refuses_a_state_that_its_replay_could_not_have():
+def test_capture_refuses_a_state_not_reachable_at_replay():
     npu.manual_seed(5)
     other_seed = npu.get_rng_state()
     npu.manual_seed(4)
@@ -136,7 +136,7 @@ def test_a_capture_refuses_a_state_that_its_replay_could_not_have():
                 touch()
         with pytest.raises(RuntimeError, match=r"expected a position of \d+ or more"):
             npu.set_rng_state(earlier)
-        npu.manual_seed(4)  # the seed it has
+        npu.manual_seed(4)  # the seed is unchanged
         drawn = torch.rand(8, device="npu")
     npu.manual_seed(4)
     expected = torch.rand(8, device="npu")
@@ -145,7 +145,7 @@ def test_a_capture_refuses_a_state_that_its_replay_could_not_have():
     assert torch.equal(drawn, expected)
 
 
-def test_recomputed_dropout_in_a_capture_is_that_of_the_forward():
+def test_recomputed_dropout_in_a_capture_matches_forward():
     def step():
         x = torch.ones(64, device="npu", requires_grad=True)
         out = torch.utils.checkpoint.checkpoint(F.dropout, x, use_reentrant=False)
@@ -163,6 +163,6 @@ def test_attention_draws_from_the_generator_of_its_device():
     results = []
     for seed in (1, 1, 2):
         torch.npu.manual_seed(seed)
-        torch.randint(5, (1,))  # the CPU's generator has no part
+        torch.randint(5, (1,))  # the CPU's generator is not involved
         results.append(attention(query))
     assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])

@@ -1,4 +1,4 @@
-"""Images and volumes read at the points of a grid, and their gradients."""
+"""grid_sample of images and volumes, and its gradients."""
 
 import pytest
 import torch
@@ -24,10 +24,10 @@ def test_grid_sample(mode, rank, padding, align_corners, dtype):
         return F.grid_sample(image, points, mode, padding, align_corners)
 
     check(sample, x, grid)
-    check(lambda points: sample(x.detach().to(points), points), grid)  # the grid's gradient alone
+    check(lambda points: sample(x.detach().to(points), points), grid)  # only the grid's gradient
 
 
-def test_many_planes_and_points_in_other_layouts():
+def test_many_planes_and_points_in_various_layouts():
     image = make(torch.float32, 3, 33, 9, 11).detach()
     grid = make(torch.float32, 3, 2, 17, 19, seed=1).detach() / 2
     for x in (image, image.to(memory_format=torch.channels_last), image.transpose(2, 3)):
@@ -40,7 +40,7 @@ def test_many_planes_and_points_in_other_layouts():
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_gradients_at_coordinates_that_are_no_position(mode, padding):
+def test_gradients_at_non_finite_and_huge_coordinates(mode, padding):
     nan, inf = float("nan"), float("inf")
     places = torch.tensor([nan, inf, -inf, 1e30, -1e30, 3e38, 1e9, 0.0])
     grid = torch.cartesian_prod(places, places).view(1, 8, 8, 2).npu().requires_grad_()
@@ -49,9 +49,9 @@ def test_gradients_at_coordinates_that_are_no_position(mode, padding):
     assert image.grad.shape == image.shape and grid.grad.shape == grid.shape
     if mode == "nearest":
         assert not grid.grad.any()
-    if mode != "bicubic":  # whose weights at an infinite position are none
+    if mode != "bicubic":  # whose weights are undefined at an infinite position
         assert image.grad.isfinite().all() and grid.grad.isfinite().all()
-    if padding != "zeros" and mode != "bicubic":  # each point reads a whole pixel of each plane
+    if padding != "zeros" and mode != "bicubic":  # the weights of each point sum to one
         torch.testing.assert_close(image.grad.sum(dim=(0, 2, 3)).cpu(), torch.full((2,), 64.0))
 
 

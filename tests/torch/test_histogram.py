@@ -1,4 +1,4 @@
-"""Counts of values: bincount and histc."""
+"""bincount and histc."""
 
 import math
 

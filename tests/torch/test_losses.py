@@ -33,7 +33,7 @@ def test_pointwise_losses(dtype, reduction):
     check(lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction=reduction), x, q)
 
 
-def test_binary_cross_entropy_refuses_what_is_no_probability():
+def test_binary_cross_entropy_refuses_values_outside_0_to_1():
     x = torch.tensor([0.5, 1.5], device="npu")
     F.binary_cross_entropy(x, torch.ones(2, device="npu"))
     with pytest.raises(RuntimeError, match="between 0 and 1"):
@@ -43,7 +43,7 @@ def test_binary_cross_entropy_refuses_what_is_no_probability():
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_classes_of_places(reduction):
+def test_cross_entropy_of_2d_targets(reduction):
     scores = make(torch.float32, 2, 5, 3, 4)
     target = torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(0))
     target[0, 1] = -100

@@ -1,4 +1,4 @@
-"""Small models of transformers train on npu: losses and parameters of the CPU, no fallback."""
+"""Small models of transformers train on npu: losses and parameters match the CPU, no fallback."""
 
 import copy
 
@@ -97,13 +97,13 @@ def losses(model, inputs, steps=3, half=None, fused=False):
 @pytest.mark.usefixtures("no_fallback")
 def test_training_steps(make):
     torch.manual_seed(0)
-    model = make().eval()  # no dropout: its numbers are not the CPU's
+    model = make().eval()  # no dropout: its random numbers differ from the CPU's
     inputs = inputs_of(make.__name__)
     device_inputs = {name: t.npu() for name, t in inputs.items()}
     on_npu = copy.deepcopy(model).npu()
     for half in (torch.bfloat16, torch.float16):
         found = losses(copy.deepcopy(on_npu), device_inputs, half=half, fused=True)
-        # Products of 8 or 11 significant bits.
+        # Operands of 8 or 11 significant bits.
         torch.testing.assert_close(
             found, losses(copy.deepcopy(model), inputs), rtol=3e-2, atol=3e-2
         )

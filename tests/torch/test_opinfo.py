@@ -1,7 +1,7 @@
 """Every operator of torch's own operator database on npu tensors, against the CPU.
 
-An operator with a kernel is computed on the device, one without falls back; either must give what
-the CPU gives. The database and its samples are torch's, so nothing here knows what is implemented.
+An operator with a kernel runs on the device, others fall back; both must match the CPU. The
+database and its samples are torch's and do not depend on what is implemented.
 """
 
 import warnings
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
 SAMPLES = 6  # of each operator and dtype
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
 
-# Results that are random, or memory that nobody wrote: only shape and dtype can be compared.
+# Results that are random or uninitialised: only shape and dtype can be compared.
 RANDOM = {
     "bernoulli", "cauchy", "empty", "empty_like", "empty_permuted", "empty_strided", "exponential",
     "geometric", "log_normal", "multinomial", "new_empty", "new_empty_strided", "normal",
@@ -29,17 +29,17 @@ RANDOM = {
     "nn.functional.multi_head_attention_forward", "nn.functional.rrelu",
 }  # fmt: skip
 
-# Of equal elements any may come first: only the first result, the values, is determined.
+# The order of equal elements is not defined: only the first result, the values, is compared.
 TIES = ["kthvalue", "median", "topk"]
 
 REASONS = {
-    "as_strided_partial_views": "looks through a view at memory that a copy to npu leaves behind",
+    "as_strided_partial_views": "its views reach memory that a copy to npu does not include",
     "sparse_sampled_addmm": "npu has no sparse tensors",
     "sparse_mm_reduce": "npu has no sparse tensors",
     "to_sparse": "npu has no sparse tensors",
-    "native_dropout_backward": "of integers, on the CPU only: as on CUDA",
-    "tensor_split": "torch itself wants its tensor of indices on the CPU",
-    "to": "its samples name the CPU as the place of the result",
+    "native_dropout_backward": "supports integers only on the CPU, as on CUDA",
+    "tensor_split": "torch requires its index tensor on the CPU",
+    "to": "its samples request results on the CPU",
 }
 
 
@@ -58,7 +58,7 @@ def cases():
 
 
 def moved(value, device):
-    """The value with its tensors, and a device that it names, on the device."""
+    """The value with its tensors and device arguments moved to the device."""
 
     def move(leaf):
         if isinstance(leaf, torch.Tensor):
@@ -69,7 +69,7 @@ def moved(value, device):
 
 
 def call(op, sample, device):
-    """The tensors of the result, on copies: samples of in-place operators stay as they were."""
+    """The tensors of the result, computed on copies so that samples are not modified."""
     args = moved([a.clone() if isinstance(a, torch.Tensor) else a for a in sample.args], device)
     kwargs = moved(sample.kwargs, device)
     if kwargs.get("device") is not None:
@@ -80,7 +80,7 @@ def call(op, sample, device):
     return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
-# A kernel that resizes a result which torch has shaped is wrong, though the values may be right.
+# A kernel must not resize an output that torch has already shaped, even if its values are right.
 @pytest.mark.filterwarnings("error:An output with one or more elements was resized")
 @pytest.mark.parametrize("op, dtype", list(cases()))
 def test_operator_equals_cpu(op, dtype):
@@ -99,7 +99,7 @@ def test_operator_equals_cpu(op, dtype):
         for a, e in zip(actual, expected, strict=True):
             assert (a.shape, a.dtype) == (e.shape, e.dtype)
             if not random and e.layout is torch.strided:
-                # torch's own tolerances of the dtype, ten times wider for sums in another order.
+                # torch's tolerances of the dtype, ten times wider for sums in another order.
                 rtol, atol = (1.3e-5, 1e-4) if e.dtype.is_floating_point else (None, None)
                 torch.testing.assert_close(a.cpu(), e, equal_nan=True, rtol=rtol, atol=atol)
         compared += 1

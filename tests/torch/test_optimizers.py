@@ -1,4 +1,4 @@
-"""Optimizers on npu: the steps of the CPU, fused, capturable, scaled, and without a fallback."""
+"""Optimizers on npu match the CPU: fused, capturable, scaled, and without a fallback."""
 
 import copy
 from typing import Any
@@ -42,7 +42,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0].__name__}-{'-'.join(c[1])}")
-def test_steps_are_those_of_the_cpu(case):
+def test_steps_match_cpu(case):
     kind, options = case
     model = make_model()
     on_npu = copy.deepcopy(model).npu()
@@ -61,7 +61,7 @@ def test_steps_are_those_of_the_cpu(case):
 
 @pytest.mark.parametrize("options", [{"fused": True}, {}], ids=["fused", "foreach"])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_a_scaler_skips_steps_with_infinities(kind, options):
+def test_scaler_skips_steps_with_infinities(kind, options):
     model = make_model().npu()
     optimizer = kind(model.parameters(), lr=0.1, **options)
     scaler = torch.amp.GradScaler("npu", init_scale=64.0, growth_interval=2)
@@ -82,7 +82,7 @@ def test_a_scaler_skips_steps_with_infinities(kind, options):
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-def test_unscaling_any_layout():
+def test_unscaling_accepts_any_layout():
     grads = [
         torch.full((3, 4), 6.0, device="npu"),
         torch.full((4, 3), 6.0, device="npu").t(),
@@ -103,8 +103,8 @@ def test_unscaling_any_layout():
 @pytest.mark.parametrize(
     "options", [{"fused": True}, {"capturable": True}, {"foreach": False, "capturable": True}]
 )
-def test_a_captured_step_of_adamw(options):
-    """With bf16 and clipped gradients, as training loops have it: replays are eager steps."""
+def test_captured_adamw_step(options):
+    """With bf16 and clipped gradients, as in training loops: replays equal eager steps."""
     eager, captured = make_model().npu(), make_model().npu()
     x, y = (t.npu() for t in batch())
     x_in = x.clone()
@@ -122,7 +122,7 @@ def test_a_captured_step_of_adamw(options):
     stream = npu.Stream()
     stream.wait_stream(npu.current_stream())
     with npu.stream(stream):
-        step(captured, optimizers[1], x_in)  # makes the optimizer's state
+        step(captured, optimizers[1], x_in)  # creates the optimizer's state
     npu.current_stream().wait_stream(stream)
     step(eager, optimizers[0], x)
     graph = npu.NPUGraph()
@@ -137,7 +137,7 @@ def test_a_captured_step_of_adamw(options):
         assert torch.equal(got, expected)
 
 
-def test_a_fused_step_takes_any_layout_and_refuses_what_does_not_fit():
+def test_fused_step_accepts_any_layout_and_refuses_mismatches():
     def parameters(device):
         weight = torch.arange(12.0).view(3, 4).to(device).t().detach().requires_grad_()
         weight.grad = torch.linspace(-1, 1, 12).view(4, 3).to(device)

@@ -1,4 +1,4 @@
-"""median and kthvalue: elements by rank."""
+"""median and kthvalue."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 
 @dtypes
 def test_elements_by_rank(dtype):
-    # No two are equal: which of equals has the rank is not determined, and has the gradient.
+    # All elements are distinct: which of several equal ones gets the gradient is undefined.
     order = torch.randperm(84, generator=torch.Generator().manual_seed(0))
     x = order.view(4, 7, 3).to(dtype).requires_grad_()
     for dim in (0, 1, -1):

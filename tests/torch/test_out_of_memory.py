@@ -1,4 +1,4 @@
-"""Memory that runs out at any allocation of a training step leaves the step to be done again."""
+"""After out of memory at any allocation of a training step, the step can be repeated."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def blocks_between_steps():
     torch.npu.synchronize()
     return held.value
 
-step()  # makes the optimizer's state
+step()  # creates the optimizer's state
 state = [t for p in model.parameters() for t in (p.data, *optimizer.state[p].values())]
 before = [t.clone() for t in state]
 
@@ -82,7 +82,7 @@ for i in range(count):
         assert "out of memory" in str(error), error
     fails_at.value = -1
     if blocks_between_steps() != blocks:
-        gc.collect()  # what cycles of Python objects held
+        gc.collect()  # blocks held by reference cycles
         assert blocks_between_steps() == blocks, i
     restore()
     assert step() == loss, i
@@ -94,7 +94,7 @@ print("raised", raised)
 
 @pytest.fixture
 def allocator(tmp_path):
-    """A library whose allocator fails when it is told to."""
+    """A library whose allocator fails on request."""
     source, library = tmp_path / "alloc.c", tmp_path / "alloc.so"
     source.write_text(ALLOCATOR)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)

@@ -1,4 +1,4 @@
-"""Padding, its gradients and its refusals."""
+"""Padding, its gradients and refused arguments."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_padding(mode, dtype):
         check(lambda t: F.pad(t, (-1, 2, 1, -2), mode=mode), make(dtype, 2, 3, 4, 5))
 
 
-def test_padding_refuses_more_than_there_is():
+def test_padding_refuses_more_than_the_input_size():
     x = torch.arange(12.0, device="npu").view(1, 3, 4)
     for bad in ((4, 0), (0, 4), (-3, -2)):
         with pytest.raises(RuntimeError, match=r"[Pp]adding size|too small"):
@@ -31,7 +31,7 @@ def test_padding_refuses_more_than_there_is():
         torch.ops.aten.reflection_pad2d_backward(torch.ones(1, 3, 40).npu(), x, [36, 0, 0, 0])
     with pytest.raises(RuntimeError, match="expected a gradient"):
         torch.ops.aten.reflection_pad2d_backward(x, x, [1, 0, 0, 0])
-    far = [2**40, -(2**40)]  # all that is seen is the edge
+    far = [2**40, -(2**40)]  # only the edge is visible
     assert torch.equal(torch.ops.aten.replication_pad1d(x, far), x[..., :1].expand(1, 3, 4))
     grad = torch.ops.aten.replication_pad1d_backward(torch.ones_like(x), x, far).cpu()
     assert torch.equal(grad, torch.tensor([4.0, 0, 0, 0]).expand(1, 3, 4))

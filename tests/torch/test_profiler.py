@@ -1,4 +1,4 @@
-"""``torch_npu.profiler`` and torch's own: launches of npu beside the CPU's operators."""
+"""``torch_npu.profiler`` and torch's own: npu launches next to the CPU's operators."""
 
 import gzip
 import json
@@ -11,8 +11,8 @@ from onnxruntime_npu import npu, profiler
 from onnxruntime_npu.profiler import ProfilerActivity, dynamic_profile
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.NPU]
-# torch turns ticks into the system's clock, which is slewed meanwhile: by 500 ppm at most, so that
-# the pauses below, of twice this, are told from the work between them in tests of up to 20 s.
+# torch converts ticks to the system clock, which may be slewed by up to 500 ppm: pauses of twice
+# this value can be distinguished from the work between them in tests of up to 20 s.
 SLEW_US = 10_000
 # Microseconds since an epoch, in doubles.
 ROUNDING_US = 0.01
@@ -36,7 +36,7 @@ def x():
     return made
 
 
-def test_kernels_of_the_region_are_in_the_trace_when_they_ran(x, tmp_path):
+def test_trace_shows_kernels_at_the_time_they_ran(x, tmp_path):
     side = npu.Stream()
     x.sigmoid()
     npu.synchronize()
@@ -82,7 +82,7 @@ def test_kernels_of_the_region_are_in_the_trace_when_they_ran(x, tmp_path):
     assert (0, "NPU 0") in names and not any("GPU" in str(name) for _, name in names)
 
 
-def test_one_kind_of_activity_alone(x, tmp_path):
+def test_single_activity_kind(x, tmp_path):
     with profiler.profile(activities=[ProfilerActivity.NPU]) as profile:
         x.relu()
     trace = exported(profile, tmp_path)
@@ -95,7 +95,7 @@ def test_one_kind_of_activity_alone(x, tmp_path):
     assert profiler.supported_activities() == set(BOTH)
 
 
-def test_torchs_own_profiler_attributes_the_kernels_times(x):
+def test_torch_profiler_attributes_kernel_times(x):
     x.requires_grad_()
     with torch.profiler.profile(activities=BOTH, profile_memory=True) as profile:
         (x @ x).sum().backward()
@@ -103,13 +103,13 @@ def test_torchs_own_profiler_attributes_the_kernels_times(x):
     assert averages["aten::mm"].self_device_time_total > 0
     assert averages["Gemm"].count == 3  # one forward, two backward on autograd's thread
     times = averages["Gemm"].self_device_time_total
-    # The same times, perhaps added in another order.
+    # The same times, possibly added in another order.
     assert averages["aten::mm"].self_device_time_total >= times * (1 - 1e-9) > 0
     assert averages["aten::mm"].device_memory_usage >= 64 * 64 * 4
     assert "Self NPU" in profile.key_averages().table()
 
 
-def test_launches_of_sessions_and_replays_of_graphs_are_in_the_trace(x, tmp_path):
+def test_trace_has_session_launches_and_graph_replays(x, tmp_path):
     onnx = pytest.importorskip("onnx")
     ort = pytest.importorskip("onnxruntime")
     graph = npu.NPUGraph()
@@ -141,7 +141,7 @@ def test_launches_of_sessions_and_replays_of_graphs_are_in_the_trace(x, tmp_path
     }
 
 
-def test_the_schedule_says_which_steps_are_recorded(x, tmp_path):
+def test_schedule_selects_the_recorded_steps(x, tmp_path):
     schedule = profiler.schedule(wait=1, warmup=1, active=2, repeat=2, skip_first=1)
     handler = profiler.tensorboard_trace_handler(str(tmp_path / "made"), "worker")
     with profiler.profile(schedule=schedule, on_trace_ready=handler) as profile:
@@ -160,7 +160,7 @@ def test_the_schedule_says_which_steps_are_recorded(x, tmp_path):
         profile.step()
 
 
-def test_a_schedule_counts_as_it_says():
+def test_schedule_returns_the_action_of_each_step():
     schedule = profiler.schedule(wait=1, warmup=1, active=2, repeat=1, skip_first=2)
     action = profiler.ProfilerAction
     cycle = [action.NONE, action.WARMUP, action.RECORD, action.RECORD_AND_SAVE]
@@ -171,8 +171,8 @@ def test_a_schedule_counts_as_it_says():
         schedule(-1)
 
 
-def test_marks_and_metadata_are_in_the_trace(tmp_path):
-    # Stacks count whole microseconds and leave out what took none: enough work for hundreds.
+def test_trace_has_marks_and_metadata(tmp_path):
+    # Stacks count whole microseconds and omit shorter operators: enough work for hundreds.
     x = torch.rand(1024, 1024).npu()
     npu.synchronize()
     config = profiler._ExperimentalConfig(mstx=True, mstx_domain_exclude=["secret"])
@@ -202,7 +202,7 @@ def test_marks_and_metadata_are_in_the_trace(tmp_path):
         assert json.load(file) == trace
 
 
-def test_a_kernels_error_ends_the_profile_and_leaves_its_trace(x, tmp_path):
+def test_kernel_error_ends_the_profile_and_keeps_the_trace(x, tmp_path):
     profile = profiler.profile(activities=BOTH)
     with pytest.raises(RuntimeError, match=r"\[GatherND\] expected an index"), profile:
         x[torch.tensor([99]).npu()]
@@ -212,14 +212,14 @@ def test_a_kernels_error_ends_the_profile_and_leaves_its_trace(x, tmp_path):
     assert [event["name"] for event in of(exported(profile, tmp_path), "kernel")] == ["Relu"]
 
 
-def test_a_marked_profile_leaves_a_kernels_error_to_the_next_wait(x, tmp_path):
+def test_npu_profile_leaves_kernel_error_to_next_synchronize(x, tmp_path):
     with npu.profile(tmp_path / "trace.json"):
         x[torch.tensor([99]).npu()]
     with pytest.raises(RuntimeError, match=r"\[GatherND\] expected an index"):
         npu.synchronize()
 
 
-def test_one_profile_at_a_time(x, tmp_path):
+def test_only_one_profile_at_a_time(x, tmp_path):
     with npu.profile(tmp_path / "other.json"):
         with pytest.raises(RuntimeError, match="a profile runs already"):
             profiler.profile(activities=BOTH).start()
@@ -249,12 +249,12 @@ def test_one_profile_at_a_time(x, tmp_path):
         ({"experimental_config": 1}, TypeError, "_ExperimentalConfig, got int"),
     ],
 )
-def test_wrong_arguments_are_named(options, error, match):
+def test_wrong_arguments_are_reported(options, error, match):
     with pytest.raises(error, match=match):
         profiler.profile(**options)
 
 
-def test_wrong_uses_are_named(x, tmp_path):
+def test_wrong_uses_are_reported(x, tmp_path):
     profile = profiler.profile(activities=BOTH)
     with pytest.raises(RuntimeError, match="expected a profile that recorded"):
         profile.export_chrome_trace(tmp_path / "trace.json")
@@ -268,7 +268,7 @@ def test_wrong_uses_are_named(x, tmp_path):
         profiler.analyse(tmp_path)
 
 
-def test_options_of_ascend_are_checked_and_kept():
+def test_ascend_options_are_checked_and_stored():
     config = profiler._ExperimentalConfig(
         profiler_level=profiler.ProfilerLevel.Level1,
         l2_cache=True,
@@ -292,7 +292,7 @@ def test_options_of_ascend_are_checked_and_kept():
 
 @pytest.fixture
 def watched(tmp_path, monkeypatch):
-    """dynamic_profile, initialised; a function that changes its file."""
+    """Initialises dynamic_profile; returns a function that changes its file."""
     monkeypatch.setattr(dynamic_profile, "_state", None)
     dynamic_profile.init(tmp_path)
     file = tmp_path / "profiler_config.json"
@@ -301,13 +301,13 @@ def watched(tmp_path, monkeypatch):
         wanted = {"prof_dir": str(tmp_path / "made"), **changes}
         before = file.stat().st_mtime_ns
         file.write_text(json.dumps({**json.loads(file.read_text()), **wanted}))
-        # A file's time may count in steps of 4 ms, or of a second: it moves on with each change.
+        # File times may have a resolution of 4 ms or 1 s: set a later time with each change.
         os.utime(file, ns=(0, before + 1_000_000_000))
 
     return ask
 
 
-def test_a_file_asks_for_a_profile_of_a_running_training(x, tmp_path, watched):
+def test_config_file_starts_a_profile_of_running_training(x, tmp_path, watched):
     def train(steps):
         for _ in range(steps):
             x.relu()
@@ -335,7 +335,7 @@ def test_a_file_asks_for_a_profile_of_a_running_training(x, tmp_path, watched):
     train(2)
 
 
-def test_a_file_that_asks_for_nonsense_is_named(watched, monkeypatch, tmp_path):
+def test_invalid_config_file_is_reported(watched, monkeypatch, tmp_path):
     dynamic_profile.set_state({"cur_step": 9})
     for changes, match in (
         ({"active": 0}, "expected active >= 1, got 0"),

@@ -5,7 +5,7 @@ import torch
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-def test_recurrent_layers_and_their_gradients(kind):
+def test_recurrent_layers_and_gradients(kind):
     cpu = getattr(torch.nn, kind)(5, 4, num_layers=2, bidirectional=True)
     npu = getattr(torch.nn, kind)(5, 4, num_layers=2, bidirectional=True)
     npu.load_state_dict(cpu.state_dict())

@@ -1,4 +1,4 @@
-"""Reductions, norms and spreads."""
+"""Reductions, norms, std and var."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_small_reductions(dtype):
 def test_vector_norms(dtype, order):
     x = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
     for axes in (None, 1, (0, 2)):
-        # One rounding of sums in float32; the CPU may round in between.
+        # One rounding of float32 sums; the CPU may round intermediate results.
         equal_on_cpu(
             lambda t, axes=axes: torch.linalg.vector_norm(t, order, axes),
             x,
@@ -48,7 +48,7 @@ def test_vector_norms(dtype, order):
 @pytest.mark.parametrize("keepdim", [True, False])
 @pytest.mark.parametrize("name", ["std", "var", "std_mean", "var_mean"])
 @pytest.mark.parametrize("correction", [0, 1])
-def test_spread_of_scalars_and_of_rows(name, correction, keepdim, dim):
+def test_std_and_var_of_scalars_and_rows(name, correction, keepdim, dim):
     function = getattr(torch, name)
     for x in (torch.tensor(3.5), torch.rand(4, 5), torch.rand(4, 5).half()):
         expected = function(x.float(), dim=dim, keepdim=keepdim, correction=correction)
@@ -57,7 +57,8 @@ def test_spread_of_scalars_and_of_rows(name, correction, keepdim, dim):
             torch.testing.assert_close(g.cpu(), e.to(x.dtype), equal_nan=True)
 
 
-def test_a_scalar_has_no_second_dimension_to_spread_over():
+@pytest.mark.no_values
+def test_std_of_a_scalar_refuses_dim_1():
     with pytest.raises(IndexError, match="Dimension out of range"):
         torch.tensor(1.0, device="npu").std(dim=1)
 
@@ -65,7 +66,7 @@ def test_a_scalar_has_no_second_dimension_to_spread_over():
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.float16, torch.complex128])
 @pytest.mark.parametrize("name", ["sum", "prod", "mean"])
-def test_complex_numbers_are_reduced_as_another_type(name, dtype):
+def test_complex_reduction_with_another_dtype(name, dtype):
     if name == "mean" and dtype == torch.int32:
         pytest.skip("no mean of integers")
     x = torch.tensor([1 + 2j, 3 - 1j])

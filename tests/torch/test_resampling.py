@@ -1,4 +1,4 @@
-"""Images made larger and smaller, and their gradients."""
+"""interpolate and its gradients."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_resampling(mode, rank, dtype):
             check(lambda t, s=target: F.interpolate(t, s, mode=mode, align_corners=True), x)
 
 
-def test_resampling_of_other_layouts_and_integers():
+def test_resampling_of_various_layouts_and_integers():
     image = make(torch.float32, 2, 3, 5, 7).detach()
     for x in (image.to(memory_format=torch.channels_last), image.transpose(2, 3), image[:, :, ::2]):
         check(lambda t: F.interpolate(t, scale_factor=2, mode="bilinear"), x.requires_grad_())
@@ -43,6 +43,6 @@ def test_resampling_of_other_layouts_and_integers():
     for bad in ((0, 3), (-1, 3)):
         with pytest.raises(RuntimeError, match="greater than 0"):
             F.interpolate(image.npu(), bad)
-    for scale in (1e-300, 1e300):  # positions beyond all numbers
+    for scale in (1e-300, 1e300):  # positions overflow
         y = torch.ops.aten.upsample_bilinear2d(image.npu(), [4, 4], False, scale, scale)
         assert y.shape == (2, 3, 4, 4) and not y.isinf().any()

@@ -1,4 +1,4 @@
-"""Divisions that round."""
+"""Division with a rounding mode."""
 
 import math
 
@@ -10,7 +10,7 @@ from against_cpu import FLOATS, INTEGERS, equal_on_cpu
 @pytest.mark.usefixtures("no_fallback")
 @pytest.mark.parametrize("mode", ["floor", "trunc", None])
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
-def test_division_that_rounds(dtype, mode):
+def test_rounding_division(dtype, mode):
     a = torch.tensor([[7, -7, 7, -7, 0, 100, -128, 1]]).to(dtype)
     b = torch.tensor([[2], [-2], [3], [-1], [7]]).to(dtype)
     b[b == 0] = 1
@@ -26,13 +26,13 @@ def test_division_that_rounds(dtype, mode):
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_an_integer_divided_by_zero_is_an_error():
+def test_integer_division_by_zero_is_an_error():
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         (torch.ones(3, dtype=torch.int64, device="npu") // 0).cpu()
     assert torch.ones(2, device="npu").sum().item() == 2
 
 
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
-def test_a_divisor_beside_16_bit_floats_is_not_rounded(mode):
-    x = torch.tensor([72.1875, 144.375, 100.0]).half()  # 72.2 as a half is 72.1875
+def test_scalar_divisor_of_16_bit_floats_is_not_rounded(mode):
+    x = torch.tensor([72.1875, 144.375, 100.0]).half()  # 72.2 rounds to 72.1875 in float16
     assert torch.div(x.npu(), 72.2, rounding_mode=mode).tolist() == [0, 1, 1]

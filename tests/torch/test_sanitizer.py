@@ -1,8 +1,8 @@
-"""The sanitizer: races between streams are found, ordered work is left alone."""
+"""The sanitizer: races between streams are reported, ordered work is not."""
 
 import pytest
 
-# One process per case: the sanitizer stays on.
+# One process per case: the sanitizer cannot be disabled.
 PROLOGUE = """
 import torch, onnxruntime_npu
 from onnxruntime_npu import npu
@@ -32,7 +32,7 @@ def use_and_free(part, before_freeing):
 
 def reuse(address, size):
     y = torch.empty(size, device="npu")
-    assert y.data_ptr() == address  # else there is nothing to find
+    assert y.data_ptr() == address  # otherwise there is no reuse to detect
     y.fill_(2)
 
 everything = slice(None)
@@ -50,12 +50,12 @@ for order in (
 ):
     npu.synchronize()
     address = use_and_free(everything, order)
-    while not side.query():  # a recorded block comes back when the side stream is done with it
+    while not side.query():  # a recorded block is reclaimed when the side stream is done with it
         pass
     assert not found(lambda: reuse(address, 5000))
 
 npu.synchronize()
-address = use_and_free(slice(4000, None), lambda x: None)  # what begins there is not touched
+address = use_and_free(slice(4000, None), lambda x: None)  # the start of the block is not used
 assert not found(lambda: reuse(address, 10))
 """
 

@@ -1,4 +1,4 @@
-"""A number on the host beside tensors of a device that is not the current one."""
+"""Host scalars with tensors on a device that is not the current one."""
 
 CODE = """
 import torch, onnxruntime_npu
@@ -76,6 +76,6 @@ print("ok", len(names))
 """
 
 
-def test_every_operator_sends_it_to_its_tensors_device(run_python):
+def test_every_operator_moves_scalars_to_the_tensor_device(run_python):
     code, output = run_python(CODE, ORT_NPU_DEVICE_COUNT="2")
     assert code == 0 and "ok 45" in output, output

@@ -1,4 +1,4 @@
-"""Running products and extremes: cumprod, cummax, cummin."""
+"""cumprod, cummax and cummin."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_running_products_and_extremes(dtype):
+def test_cumprod_cummax_and_cummin(dtype):
     x = make(dtype, 3, 5, 4)
     for dim in (0, 1, -1):
         check(lambda t, d=dim: t.cumprod(d), x)

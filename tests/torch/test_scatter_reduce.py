@@ -1,4 +1,4 @@
-"""scatter_reduce, with every reduction."""
+"""scatter_reduce with every reduction."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def test_scatter_reduce(reduce, include_self):
     for dtype in (*FLOATS, torch.int64, torch.int32):
         generator = torch.Generator().manual_seed(0)
         x, source = (torch.randn(3, 5, generator=generator).mul(4).to(dtype) for _ in range(2))
-        wide = torch.float32 if dtype.itemsize == 2 else dtype  # rounded once at the end, here
+        wide = torch.float32 if dtype.itemsize == 2 else dtype  # rounded once at the end
         expected = x.to(wide).scatter_reduce(
             1, index, source.to(wide), reduce, include_self=include_self
         )

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+pytestmark = pytest.mark.no_values
 
-def test_options_of_super_kernels_are_checked():
+
+def test_super_kernel_options_are_checked():
     graph = torch.npu.NPUGraph()
     graph.super_kernel_optimize({"preload_code": 1, "dcci_after_kernel_end": ["a"]}, None)
     for bad in ({"x": 1}, {"preload_code": "1"}, {"dcci_after_kernel_end": [1]}, "x"):

@@ -1,4 +1,4 @@
-"""Calls of the device's interface that fail while torch copies, computes, captures and trains."""
+"""Failing backend calls while torch copies, computes, captures and trains."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_each_call_fails_in_turn(scenario):
+def test_every_injected_fault_is_reported_and_recovered(scenario):
     fault_trials.in_a_process(__file__, scenario)
 
 

@@ -1,4 +1,4 @@
-"""Products of matrices: what is refused."""
+"""Refused matmul arguments."""
 
 import pytest
 import torch
@@ -13,6 +13,6 @@ import torch
         (lambda a, b: torch.addmm(b, a, b), "mat1 and mat2 must have the same dtype"),
     ],
 )
-def test_products_of_two_types_are_refused_in_the_words_of_torch(function, message):
+def test_matmul_of_two_dtypes_is_refused_with_torch_message(function, message):
     with pytest.raises(RuntimeError, match=message):
         function(torch.ones(2, 2).half().npu(), torch.ones(2, 2).npu())

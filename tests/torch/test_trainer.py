@@ -1,4 +1,4 @@
-"""transformers' Trainer, with accelerate underneath, trains on npu as it finds it."""
+"""transformers' Trainer, with accelerate, trains on npu unmodified."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-# accelerate looks for torch_npu when it is imported: a process of its own.
+# A separate process: accelerate looks for torch_npu when it is imported.
 SCRIPT = """
     import sys
     import onnxruntime_npu

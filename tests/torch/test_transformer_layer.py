@@ -8,7 +8,7 @@ pytestmark = pytest.mark.usefixtures("no_fallback")
 
 @pytest.mark.parametrize("mask", [None, "padding", "source", "both"])
 @pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}], ids=str)
-def test_an_encoder_infers_as_on_the_cpu(options, mask):
+def test_encoder_inference_matches_cpu(options, mask):
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **options)
     model = torch.nn.TransformerEncoder(layer, 2).eval()
     padding = torch.tensor([[False] * 5, [False, False, False, True, True]])
@@ -20,13 +20,13 @@ def test_an_encoder_infers_as_on_the_cpu(options, mask):
     with torch.no_grad():
         expected = model(x, **masks)
         got = model.npu()(x.npu(), **{k: m if m is None else m.npu() for k, m in masks.items()})
-    real = ~padding if mask in ("padding", "both") else slice(None)  # the CPU cuts the rest off
+    real = ~padding if mask in ("padding", "both") else slice(None)  # the CPU omits the rest
     torch.testing.assert_close(got.cpu()[real], expected[real] if mask else expected)
 
 
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
-def test_attention_infers_as_on_the_cpu(need_weights, average):
+def test_attention_inference_matches_cpu(need_weights, average):
     model = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
     other, x = torch.randn(2, 7, 8), torch.randn(2, 5, 8)
     padding = torch.zeros(2, 5, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The portable ONNX form that the inference attention operators share."""
+"""The ONNX function body that the inference attention operators share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Operands(Shapes):
         self.kv_heads, self.table = kv_heads, table
 
     def rows(self, name, x, n):
-        """Return an operand in a tensor of rows."""
+        """Return an operand stored as a tensor of rows."""
         b, axes = self.b, self.axes
         x = self.integers(name, x)
         if axes in ("SH", "NSD"):
@@ -33,7 +33,7 @@ class Operands(Shapes):
         b = self.b
         if self.call.dtype(name) != "int32":
             return b.Cast(x, to="float32")
-        # Mod takes the divisor's sign, so that dividing what is left is exact.
+        # Mod has the divisor's sign, so that dividing the remainder is exact.
         parts = []
         for _ in range(8):
             bits = b.Mod(x, 16)
@@ -48,7 +48,7 @@ class Operands(Shapes):
         return b.Cast(x, to="float32")
 
     def cache(self, name, x):
-        """Return keys or values, in a tensor of rows or in pages."""
+        """Return keys or values, stored as a tensor of rows or in pages."""
         if self.table is None:
             return self.rows(name, x, self.kv_heads)
         b = self.b
@@ -77,7 +77,7 @@ class Operands(Shapes):
         )
 
     def together(self, x):
-        """Return sequences in pages as one, [1, N, B * S, D]."""
+        """Return paged sequences as one, [1, N, B * S, D]."""
         x = self.b.Transpose(x, perm=[1, 0, 2, 3])
         return self.reshape(
             x, 1, self.kv_heads, self.b.Mul(self.of(x, 1, 2), self.of(x, 2, 3)), self.of(x, 3, 4)
@@ -99,7 +99,7 @@ class Operands(Shapes):
         return x if axes == "BNSD" else b.Transpose(x, perm=[0, 2, 1, 3])
 
     def dequantise(self, x, scale, offset, mode, half, dtype):
-        """Return (x + offset) * scale, rounded as numbers of dtype; half: which of a joint pair."""
+        """Return (x + offset) * scale, rounded to dtype; half: index in a joint pair."""
         b = self.b
         heads = self.kv_heads
 
@@ -124,7 +124,7 @@ class Operands(Shapes):
             return t if dtype == "float32" else b.Cast(b.Cast(t, to=dtype), to="float32")
 
         if offset is not None:
-            # Only as many numbers as the scale's are asked for.
+            # Only as many elements as the scale has are used.
             alike = b.Reshape(offset, b.Shape(scale), allowzero=1)
             x = rounded(b.Add(x, spread(alike)))
         return rounded(b.Mul(x, spread(scale)))
@@ -146,8 +146,8 @@ def number(b, x, dtype):
 def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=None):
     """Return attention and log-sum-exp, as attend does.
 
-    inputs: values by the names that npu_fused_infer_attention_score gives them, None where absent;
-    attributes: likewise; names: what the operator itself calls them.
+    inputs: values by their names in npu_fused_infer_attention_score, None where absent; attributes:
+    likewise; names: the operator's own names of them.
     """
     a, names = attributes, names or {}
     given = inputs.get
@@ -167,7 +167,7 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
     joint = given("antiquant_scale") is not None
 
     def numbers(kind, x):
-        """Apply the scales of key or value, if there are."""
+        """Apply the scales of key or value, if any."""
         name = "antiquant" if joint else f"{kind}_antiquant"
         scale = given(f"{name}_scale")
         if scale is None:
@@ -192,6 +192,8 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
 
         (k, prefix), (v, _) = with_prefix("key", k), with_prefix("value", v)
     if given("query_rope") is not None:
+        if integers:
+            q = b.Mul(q, scalar("dequant_scale1"))
         q = b.Concat(q, o.rows("query_rope", given("query_rope"), heads), axis=3)
         k = b.Concat(k, o.cache("key_rope", given("key_rope")), axis=3)
     if packed and block_table is not None:
@@ -209,11 +211,23 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
         )
         return lengths, sequence, b.Sub(row, b.Gather(borders, sequence))
 
-    # As in the reference: lengths and positions in forms that broadcast to [B, N, Sq, Skv].
+    def of_sequences(planes):
+        """Gather [N, B or 1, S, K] for each packed row and key: [N, Sq, Skv]."""
+        count, sides = o.of(planes, 1, 2), o.of(planes, 2, 4)
+        width = o.of(planes, 3, 4)
+        size = b.ReduceProd(sides, [0], keepdims=1)
+        flat = o.reshape(planes, o.of(planes, 0, 1), b.Mul(count, size))
+        spare = b.Expand(b.const(0.0, "float32"), o.join(o.of(planes, 0, 1), 1))
+        flat = b.Concat(flat, spare, axis=1)
+        plane = b.Unsqueeze(b.Min(q_sequence, b.Sub(count, 1)), [1])
+        place = b.Add(b.Mul(plane, size), b.Add(b.Mul(i, width), j))
+        return b.Gather(flat, b.Min(place, b.Mul(count, size)), axis=1)
+
+    # As in the reference: lengths and positions that broadcast to [B, N, Sq, Skv].
     masks = []
     unused = []  # [B or 1, 1, Skv, 1]
     many = b.Greater(rows, 1)
-    # A single query ignores patterns and its own length, where rope is not apart.
+    # A single query ignores patterns and its own length, unless rope is separate.
     single_is_special = decode != "never" and not packed and given("query_rope") is None
     if packed:
         q_length, q_sequence, i = packed_rows(q_lengths, rows)
@@ -256,8 +270,14 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
             masks += [b.Less(begin, 0), b.Less(i, 0)]
         if given("kv_padding_size") is not None:
             begin = begin_of(given("kv_padding_size"), kv_length, own)
-            j = b.Sub(j, begin)
-            beyond = b.Or(b.Less(begin, 0), b.Less(j, 0))
+            if prefix is None:
+                j = b.Sub(j, begin)
+                outside = b.Less(j, 0)
+            else:
+                own_rows = b.GreaterOrEqual(j, prefix)
+                j = b.Where(own_rows, b.Sub(j, begin), j)
+                outside = b.And(own_rows, b.Less(j, prefix))
+            beyond = b.Or(b.Less(begin, 0), outside)
             masks.append(beyond)
             unused.append(b.Transpose(beyond, perm=[0, 1, 3, 2]))
         if prefix is not None:
@@ -282,18 +302,25 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
         pattern.append(b.Less(j, b.Add(i, b.Sub(offset, bounded(a["pre_tokens"])))))
         pattern.append(b.Greater(j, b.Add(i, b.Add(offset, bounded(a["next_tokens"])))))
     masks += [b.And(many, p) for p in pattern] if single_is_special else pattern
-    if atten_mask is not None and (mode < 2 or single_is_special):
+    if atten_mask is not None and packed and mode < 2:
+        sides = b.Shape(atten_mask, start=-2)
+        size = b.ReduceProd(sides, [0], keepdims=1)
+        count = b.Div(b.Reshape(b.Size(atten_mask), [1]), b.Max(size, b.const([1], "int64")))
+        count = b.Where(b.Equal(size, 0), 1, count)
+        planes = o.reshape(b.Cast(atten_mask, to="float32"), 1, count, sides)
+        masks.append(b.Greater(of_sequences(planes), 0.0))
+    elif atten_mask is not None and (mode < 2 or single_is_special):
         flat = b.Reshape(b.Cast(atten_mask, to="bool"), [-1])
         size = b.Shape(flat)
         width = b.Shape(atten_mask, start=-1)  # may exceed the keys of pages
-        # Empty planes do not tell how many there are; one is as good as any.
+        # The number of empty planes is unknown; any number works.
         plane = b.Max(b.Mul(rows, width), b.const([1], "int64"))
         planes = b.Where(b.Equal(size, 0), 1, b.Div(size, plane))
         if mode < 2:
             mask = o.reshape(flat, planes, 1, rows, width)
             masks.append(b.Slice(mask, [0], keys, [3]))
         else:
-            # A compressed mask says nothing more: one element stands in, and counts for nothing.
+            # A compressed mask has no further effect: one unused element replaces it.
             sides = b.ReduceMax(b.Abs(b.Sub(b.Shape(atten_mask, start=-2), COMPRESSED)), [0])
             compressed = b.And(b.Equal(size, COMPRESSED**2), b.Equal(sides, 0))
             full = b.Not(b.Or(many, compressed))
@@ -304,9 +331,14 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
     folded = o.join(batch, kv_heads, b.Mul(rows, heads // kv_heads))
     scores = b.MatMul(o.reshape(q, folded, o.of(q, 3, 4)), b.Transpose(k, perm=[0, 1, 3, 2]))
     scores = b.Mul(o.reshape(scores, batch, heads, rows, keys), a["scale"])
-    if integers:
+    if integers and given("query_rope") is None:
         scores = b.Mul(scores, scalar("dequant_scale1"))
-    if given("pse_shift") is not None:
+    if given("pse_shift") is not None and packed:
+        shift = b.Cast(given("pse_shift"), to="float32")
+        scores = b.Add(
+            scores, b.Unsqueeze(of_sequences(b.Transpose(shift, perm=[1, 0, 2, 3])), [0])
+        )
+    elif given("pse_shift") is not None:
         ends = o.join(rows, keys)
         shift = b.Slice(b.Cast(given("pse_shift"), to="float32"), [0, 0], ends, [2, 3])
         scores = b.Add(scores, shift)
@@ -322,12 +354,13 @@ def attend_body(b, call, op, inputs, attributes, *, decode="single row", names=N
         weights = b.Clip(b.Round(b.Mul(weights, scalar("quant_scale1"))), -128.0, 127.0)
     out = b.MatMul(o.reshape(weights, folded, keys), v)
     out = o.reshape(out, batch, heads, rows, o.of(v, 3, 4))
-    # Without keys, onnxruntime leaves the product unwritten.
+    # Without keys, onnxruntime leaves the MatMul result unwritten.
     out = b.Where(b.Equal(total, 0.0), 0.0, b.Div(out, total))
     if integers:
         out = b.Mul(out, scalar("dequant_scale2"))
     if given("quant_scale2") is None:
-        out = b.Cast(out, to="float16" if integers else call.dtype("query"))
+        floats = "float16" if given("query_rope") is None else call.dtype("query_rope")
+        out = b.Cast(out, to=floats if integers else call.dtype("query"))
     else:
         size = o.of(v, 3, 4)
 

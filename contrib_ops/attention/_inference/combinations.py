@@ -1,7 +1,8 @@
-"""The parts of an inference attention call that do not go together, for torch_npu forbids it.
+"""Combinations of arguments of an inference attention call that have no defined meaning.
 
-Rope parts: not with query int8, nor with a shared prefix. A shared prefix: not in T layouts, nor
-with kv_padding_size, a cache of rank 5, or scales of tokens, of which its rows have none.
+A shared prefix consists of keys and values only: it has no rope part, and its rows have no
+per-token scales. It has key's axes with a batch size of 1: T layouts have no batch, and pages of
+rank 5 no sequence axis.
 """
 
 from __future__ import annotations
@@ -10,13 +11,9 @@ from .operands import LAYOUTS
 
 
 def check_combination(call):
-    """Refuse parts that torch_npu forbids, or does not define, in one call."""
+    """Reject combinations that torch_npu forbids or does not define."""
     require, layout = call.require, call.input_layout
     rope = call.query_rope is not None or call.key_rope is not None
-    require(
-        not rope or not call.integers,
-        "expected no query_rope and key_rope with query int8, got both",
-    )
     if call.key_shared_prefix is None and call.value_shared_prefix is None:
         return
     require(
@@ -27,10 +24,6 @@ def check_combination(call):
     require(
         "T" not in LAYOUTS[layout][0],
         f"expected no key_shared_prefix for input_layout {layout}, got one",
-    )
-    require(
-        call.kv_padding_size is None,
-        "expected no kv_padding_size with key_shared_prefix, got both",
     )
     require(
         call.block_table is None or 5 not in (call.key.dim(), call.value.dim()),

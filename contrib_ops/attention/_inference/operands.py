@@ -28,7 +28,7 @@ MAX_HEAD_SIZE = 512
 
 
 class Operands:
-    """The operands of one call as [B, N, S, D], checked on the way."""
+    """The operands of one call as [B, N, S, D], checked during conversion."""
 
     def __init__(self, require, input_layout, heads, kv_heads, block_table, block_size):
         self.require = require
@@ -39,7 +39,7 @@ class Operands:
 
     @property
     def packed(self):
-        """Whether sequences follow each other in one axis."""
+        """Whether sequences are concatenated along one axis."""
         return "T" in self.axes
 
     def rows(self, name, x, heads):
@@ -66,7 +66,7 @@ class Operands:
         return self._checked(name, x, heads)
 
     def cache(self, name, x, batch):
-        """Return keys or values as [B, N, S, D]: of pages, S being what the table has room for."""
+        """Return keys or values as [B, N, S, D]: for pages, S is the capacity of the table."""
         if self.table is None:
             x = self.rows(name, x, self.kv_heads)
             self.require(
@@ -105,7 +105,7 @@ class Operands:
         return self._checked(name, self.from_pages(x), heads)
 
     def check_table(self, op, lengths, blocks):
-        """Refuse a page beyond the cache; entries behind a sequence's length may be anything."""
+        """Reject a page beyond the cache; entries beyond a sequence's length are arbitrary."""
         first_row = torch.arange(self.table.shape[1], device=self.table.device) * self.block_size
         read = (first_row < lengths[:, None]).expand_as(self.table)
         check_indices(self.table, 0, blocks, f"[{op}] expected block_table entries", where=read)
@@ -114,7 +114,7 @@ class Operands:
         """Return [blocks, N, block_size, ..] as [B, N, S, ..]."""
         if pages.shape[0] == 0:
             pages = pages.new_zeros(1, *pages.shape[1:])
-        # What stands behind a sequence's length may be anything: it is masked later.
+        # Rows beyond a sequence's length are arbitrary: they are masked later.
         rows = pages[self.table.long().clamp(0, max(pages.shape[0] - 1, 0))]
         return rows.transpose(1, 2).flatten(2, 3)
 
@@ -142,9 +142,21 @@ class Operands:
         return x.flatten(-2) if axes in ("BSH", "SH") else x
 
 
-def result_typings(queries):
-    """Return the types of attention_out for those of query: int8 with quant_scale2."""
+def result_typings(queries, ropes=()):
+    """Return the types of attention_out for those of query: int8 with quant_scale2.
+
+    ropes: those that query_rope may have where query is int8, and attention_out then has.
+    """
     return [
+        *(
+            {
+                "query": "int8",
+                "query_rope": rope,
+                "quant_scale2": ABSENT,
+                "attention_out": rope,
+            }
+            for rope in ropes
+        ),
         *(
             {
                 "query": query,

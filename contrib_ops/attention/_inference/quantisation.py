@@ -1,10 +1,10 @@
-"""Integers of the inference attention operators: of caches, of scores and of the result."""
+"""Integer caches, scores and results of the inference attention operators."""
 
 from __future__ import annotations
 
 from onnxruntime_npu.opdef import torch
 
-# What the modes of antiquant scales hold.
+# Shapes of antiquant scales by mode.
 SCALE_FORMS = (
     "1 or N*D elements",
     "shape [B, S]",
@@ -23,12 +23,12 @@ def number(x):
 
 def unpack_int4(x):
     """Return the eight signed 4-bit integers of every int32, the lowest bits first."""
-    bits = (x[..., None] >> torch.arange(0, 32, 4, dtype=torch.int32, device=x.device)) & 15
+    bits = torch.stack([(x >> shift) & 15 for shift in range(0, 32, 4)], -1)
     return (bits - 16 * (bits >= 8).to(torch.int32)).flatten(-2)
 
 
 def dequantise(operands, kind, scale, offset, mode, joint, size, keys, entries, blocks, dtype):
-    """Return a function that turns the integers [B, N, S, D] of key or value into numbers.
+    """Return a function that dequantises the integers [B, N, S, D] of key or value.
 
     kind: "key" or "value", which is the second half of a joint scale.
     """
@@ -67,7 +67,7 @@ def dequantise(operands, kind, scale, offset, mode, joint, size, keys, entries, 
     )
 
     def broadcast(x):
-        """Return the scales as they spread over [B, N, S, D]."""
+        """Return the scales in a form that broadcasts to [B, N, S, D]."""
         x = x.reshape(2 if joint else 1, -1)[int(joint and kind == "value")]
         if mode == 0:
             return x.reshape(1, 1, 1, 1) if n == 1 else x.reshape(1, heads, 1, size)
@@ -88,7 +88,7 @@ def dequantise(operands, kind, scale, offset, mode, joint, size, keys, entries, 
 
 
 def quantise(require, out, scale, offset):
-    """Return [B, N, S, D] as int8, with one scale or one for each head and column."""
+    """Return [B, N, S, D] as int8, with one scale, or one per head and column."""
     columns = out.shape[1] * out.shape[3]
     require(
         scale.numel() in (1, columns),

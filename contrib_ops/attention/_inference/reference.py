@@ -1,4 +1,4 @@
-"""Inference attention in plain torch: what a call checks and computes, from top to bottom."""
+"""Inference attention in plain torch: the checks and the computation of a call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._patterns import bounded
 from .combinations import check_combination
 from .operands import Operands
 from .quantisation import dequantise, number, quantise
-from .sequences import full_mask, is_compressed, lengths_per_batch, packed_rows
+from .sequences import full_mask, is_compressed, lengths_per_batch, packed_mask, packed_rows
 
 
 def attend(op, query, key, value, **arguments):
@@ -21,6 +21,36 @@ def attend(op, query, key, value, **arguments):
     in T layouts, [T, N, 1] float32. The arguments are those of Call.
     """
     return Call(op, query, key, value, **arguments).run()
+
+
+def result_tensors(
+    op, query, value, block_table=None, query_rope=None, quant_scale2=None, softmax_lse_flag=False,
+    **attributes,
+):  # fmt: skip
+    """Return tensors like attention and log-sum-exp of a call, with whatever is in their memory."""
+    call = Call(op, query, value, value, **attributes)
+    call.check_attributes()
+    pages = None if block_table is None else block_table.to("meta")
+    rows_of_page = value.shape[1 if value.dim() == 3 else -2]
+    operands = Operands(
+        call.require, call.input_layout, call.num_heads, call.kv_heads, pages, rows_of_page
+    )
+    q = operands.rows("query", query.to("meta"), call.num_heads)
+    batch, heads, rows, _ = q.shape
+    size = operands.cache("value", value.to("meta"), batch).shape[3]
+    lse = [1]
+    if softmax_lse_flag:
+        lse = [rows, heads, 1] if operands.packed else [batch, heads, rows, 1]
+    dtype = query.dtype
+    if quant_scale2 is not None:
+        dtype = torch.int8
+    elif dtype == torch.int8:
+        dtype = torch.float16 if query_rope is None else query_rope.dtype
+    out = operands.result(q.new_empty(batch, heads, rows, size)).shape
+    return (
+        torch.empty(out, dtype=dtype, device=query.device),
+        torch.empty(lse, dtype=torch.float32, device=query.device),
+    )
 
 
 @dataclass
@@ -31,11 +61,11 @@ class Call:
     query: Any
     key: Any
     value: Any
-    layouts: tuple[str, ...]  # those that the operator takes
-    # When a query row takes every key that lengths and atten_mask leave, so that patterns and query
-    # lengths say nothing: "never", "always", or for a "single row".
+    layouts: tuple[str, ...]  # layouts that the operator accepts
+    # When a query row uses every key that lengths and atten_mask allow, so that patterns and query
+    # lengths have no effect: "never", "always", or for a "single row".
     decode: str = "single row"
-    names: Mapping[str, str] = field(default_factory=dict)  # what the operator itself calls them
+    names: Mapping[str, str] = field(default_factory=dict)  # the operator's own names of arguments
     pse_shift: Any = None
     atten_mask: Any = None
     actual_seq_lengths: Any = None
@@ -72,11 +102,11 @@ class Call:
     value_antiquant_mode: int = 0
 
     def require(self, condition, message):
-        """Refuse the arguments unless the condition holds."""
+        """Raise the operator's error unless the condition holds."""
         check(condition, f"[{self.op}] {message}")
 
     def name(self, argument):
-        """Return what the operator calls an argument."""
+        """Return the operator's name of an argument."""
         return self.names.get(argument, argument)
 
     def run(self):
@@ -89,16 +119,19 @@ class Call:
         self.set_prefix()
         self.set_positions()
         masked = self.masked()
+        bias = None if self.pse_shift is None else self.bias()
+        if self.paged:
+            self.operands.check_table(self.op, self.seen, self.key.shape[0])
         group = self.num_heads // self.kv_heads
         k = self.k.to(self.compute).repeat_interleave(group, dim=1)
         v = self.v.to(self.compute).repeat_interleave(group, dim=1)
         scores = self.q.to(self.compute) @ k.transpose(2, 3) * self.scale
-        if self.integers:
+        if self.integers and self.query_rope is None:
             scores = scores * number(self.dequant_scale1)
-        if self.pse_shift is not None:
-            scores = scores + self.bias()
+        if bias is not None:
+            scores = scores + bias
         scores = scores.masked_fill(masked, float("-inf"))
-        # Without keys there is no maximum to take.
+        # Without keys there is no max.
         maximum = scores.amax(-1, keepdim=True) if scores.shape[3] else scores.sum(-1, keepdim=True)
         maximum = maximum.masked_fill(maximum == float("-inf"), 0.0)
         weights = torch.exp(scores - maximum)
@@ -122,7 +155,7 @@ class Call:
         return self.operands.result(out), lse
 
     def check_attributes(self):
-        """Check what attributes alone can tell."""
+        """Check the attributes alone."""
         require, heads = self.require, self.num_heads
         require(
             self.input_layout in self.layouts,
@@ -141,11 +174,13 @@ class Call:
         )
 
     def check_types(self):
-        """Check element types, and the scales that go with them."""
+        """Check element types and their scales."""
         require, query, key, value = self.require, self.query, self.key, self.value
         self.integers = query.dtype == torch.int8
         self.compute = torch.float64 if query.dtype == torch.float64 else torch.float32
-        self.like = torch.float16 if self.integers else query.dtype
+        self.like = query.dtype
+        if self.integers:
+            self.like = torch.float16 if self.query_rope is None else self.query_rope.dtype
         scales = (self.antiquant_scale, self.key_antiquant_scale, self.value_antiquant_scale)
         self.quantised = any(x is not None for x in scales)
         if self.quantised and not self.integers:
@@ -176,7 +211,7 @@ class Call:
         )
 
     def set_operands(self):
-        """Set q, k and v as [B, N, S, D]; keys and values are numbers from here on."""
+        """Set q, k and v as [B, N, S, D]; keys and values are dequantised from here on."""
         require, table = self.require, self.block_table
         self.operands = Operands(
             require, self.input_layout, self.num_heads, self.kv_heads, table, self.block_size
@@ -203,7 +238,7 @@ class Call:
         self.k, self.v = self.numbers["key"](k), self.numbers["value"](v)
 
     def set_antiquant(self, sizes, entries, blocks):
-        """Set how integers of key and value become numbers."""
+        """Set the dequantisation of key and value."""
         require, joint = self.require, self.antiquant_scale is not None
         own = (self.key_antiquant_scale, self.value_antiquant_scale)
         require(
@@ -240,10 +275,10 @@ class Call:
         if query is None:
             return
         dtype = self.query.dtype
+        alike = "one dtype" if self.integers else f"query's dtype {dtype}"
         require(
-            query.dtype == key.dtype == dtype,
-            f"expected query_rope and key_rope of query's dtype {dtype}, "
-            f"got {query.dtype} and {key.dtype}",
+            query.dtype == key.dtype == (key.dtype if self.integers else dtype),
+            f"expected query_rope and key_rope of {alike}, got {query.dtype} and {key.dtype}",
         )
         q = self.operands.rows("query_rope", query, self.num_heads)
         k = self.operands.cache("key_rope", key, self.batch)
@@ -258,11 +293,13 @@ class Call:
             "expected key_rope of key's shape with query_rope's head size "
             f"{q.shape[3]}, got {list(key.shape)}",
         )
-        self.q = torch.cat([self.q, q], 3)
+        if self.integers:
+            self.q = self.q.to(self.compute) * number(self.dequant_scale1)
+        self.q = torch.cat([self.q, q.to(self.q.dtype)], 3)
         self.k = torch.cat([self.k.to(self.compute), k.to(self.compute)], 3)
 
     def set_prefix(self):
-        """Put the shared prefix in front of k and v."""
+        """Prepend the shared prefix to k and v."""
         require, given = self.require, self.actual_shared_prefix_len
         fronts = {"key": self.key_shared_prefix, "value": self.value_shared_prefix}
         require(
@@ -309,7 +346,7 @@ class Call:
     def set_positions(self):
         """Set lengths and positions i of queries and j of keys, which broadcast to [B, N, Sq, Skv].
 
-        `outside` is what they mask by themselves.
+        `outside` is the mask that follows from lengths alone.
         """
         require, kv_name = self.require, self.name("actual_seq_lengths_kv")
         require(
@@ -332,7 +369,7 @@ class Call:
             self.set_batched_positions(kv_name)
 
     def set_packed_positions(self, kv_name):
-        """Set the positions of rows in sequences that follow each other."""
+        """Set the positions of rows in packed sequences."""
         require, query, keys = self.require, self.query, self.keys
         given, kv_given = self.actual_seq_lengths, self.actual_seq_lengths_kv
         require(
@@ -349,7 +386,7 @@ class Call:
             )
             kv_lengths = lengths_per_batch(require, kv_name, kv_given, count, keys, query)
             kv_lengths = kv_lengths.expand(count)
-            self.operands.check_table(self.op, kv_lengths, self.key.shape[0])
+            self.seen = torch.where(lengths[:-1] > 0, kv_lengths, 0)
             kv_lengths = torch.cat([kv_lengths, kv_lengths.new_zeros(1)])
             self.k, self.v = (x.transpose(0, 1).flatten(1, 2)[None] for x in (self.k, self.v))
             row = torch.arange(count * keys, device=query.device)
@@ -360,13 +397,34 @@ class Call:
                 f"expected {kv_name} with {count} entries, got {len(kv_given)}",
             )
             kv_lengths, kv_sequence, j = packed_rows(require, kv_name, kv_given, keys, query)
+        self.set_sides(given, kv_given)
+        self.sequence = sequence
         self.q_lengths, self.kv_lengths = lengths[sequence][:, None], kv_lengths[sequence][:, None]
         self.i, self.j = i[:, None], j[None, :]
         outside = (sequence[:, None] != kv_sequence[None, :]) | (self.i >= self.q_lengths)
         self.outside = (outside | (self.j >= self.kv_lengths))[None, None]
 
+    def set_sides(self, ends, kv_ends):
+        """Set the number of sequences, and of rows and keys of the longest with queries."""
+        rows = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        keys = [end - begin for begin, end in zip([0, *kv_ends], kv_ends, strict=False)]
+        if self.paged:
+            keys = list(kv_ends) * (len(rows) if len(kv_ends) == 1 else 1)
+        keys = [n for n, m in zip(keys, rows, strict=False) if m > 0]
+        self.sides = len(rows), max(rows, default=0), max(keys, default=0)
+
+    def of_sequences(self, planes):
+        """Return [B or 1, .., S, K] as what each packed row and key have of it, [.., Sq, Skv]."""
+        count, rows, keys = planes.shape[0], planes.shape[-2], planes.shape[-1]
+        # A row of no sequence and a key of another are masked, whatever is read for them.
+        spare = torch.nn.functional.pad(planes.flatten(-2), (0, 1)).transpose(0, -2).flatten(-2)
+        plane = self.sequence.clamp(max=count - 1)[:, None]
+        place = plane * (rows * keys + 1) + self.i * keys + self.j
+        place = place.clamp(max=count * (rows * keys + 1) - 1)
+        return spare.index_select(-1, place.flatten()).unflatten(-1, place.shape)
+
     def set_batched_positions(self, kv_name):
-        """Set the positions of rows in batch entries, padding on the left taken off."""
+        """Set the positions of rows in batch entries, not counting padding on the left."""
         require, device = self.require, self.query.device
         given = None if self.decoding else self.actual_seq_lengths
         lengths = lengths_per_batch(
@@ -375,8 +433,7 @@ class Call:
         kv_lengths = lengths_per_batch(
             require, kv_name, self.actual_seq_lengths_kv, self.batch, self.own_keys, self.query
         )
-        if self.paged:
-            self.operands.check_table(self.op, kv_lengths, self.key.shape[0])
+        self.seen = torch.where(lengths.flatten() > 0, kv_lengths, 0)  # keys that queries look at
         kv_lengths = kv_lengths.view(-1, 1, 1, 1)
         i = torch.arange(self.rows, device=device)[:, None]
         j = torch.arange(self.keys, device=device)[None, :]
@@ -393,11 +450,12 @@ class Call:
         if self.query_padding_size is not None and not self.decoding:
             begin = begin_of("query_padding_size", lengths, self.rows)
             i, no_room = i - begin, no_room | (begin < 0)
+        own = j >= self.prefix
         if self.kv_padding_size is not None:
             begin = begin_of("kv_padding_size", kv_lengths, self.own_keys)
-            j, no_room = j - begin, no_room | (begin < 0)
+            j, no_room = torch.where(own, j - begin, j), no_room | (begin < 0)
         kv_lengths = kv_lengths + self.prefix
-        hidden = (j < 0) | (j >= kv_lengths) | no_room
+        hidden = (own & (j < self.prefix)) | (j >= kv_lengths) | no_room
         self.outside = hidden | (i < 0) | (i >= lengths)
         self.i, self.j, self.q_lengths, self.kv_lengths = i, j, lengths, kv_lengths
 
@@ -424,11 +482,9 @@ class Call:
                 masked = masked | (j < at - before) | (j > at + behind)
         if mask is None or compressed:
             return masked
-        self.require(
-            not self.packed,
-            "expected atten_mask with sparse_mode 2, 3 or 4 only for input_layout "
-            f"{self.input_layout}, got sparse_mode {mode}",
-        )
+        if self.packed:
+            planes = packed_mask(self.require, mask, *self.sides, self.input_layout)
+            return masked | self.of_sequences(planes)
         return masked | full_mask(
             self.require, mask, self.batch, self.rows, self.keys, self.paged, self.decoding
         )
@@ -439,10 +495,8 @@ class Call:
             self.pse_shift, self.batch, self.num_heads, self.rows, self.keys
         )  # fmt: skip
         shape = list(pse.shape)
-        self.require(
-            not self.packed,
-            f"expected no pse_shift for input_layout {self.input_layout}, got {shape}",
-        )
+        if self.packed:
+            batch, rows, keys = self.sides
         self.require(
             pse.dtype == self.like,
             f"expected pse_shift of {self.like} with query {self.query.dtype}, got {pse.dtype}",
@@ -456,4 +510,6 @@ class Call:
             f"expected pse_shift of shape [1 or {batch}, {heads}, >= {rows}, >= {keys}], "
             f"got {shape}",
         )
+        if self.packed:
+            return self.of_sequences(pse.to(self.compute))
         return pse[:, :, :rows, :keys].to(self.compute)

@@ -1,4 +1,4 @@
-"""Calls that npu_fused_infer_attention_score refuses."""
+"""Calls that npu_fused_infer_attention_score rejects."""
 
 from onnxruntime_npu.opdef import Sample
 
@@ -11,7 +11,7 @@ PREFIX = {
 
 
 def add_refusals(op):
-    """Add the refused calls to the operator."""
+    """Add the rejected calls to the operator."""
     refuse = refusals(op, (2, 3, 4, 16))
     refuse("input_layout BSH, .* got 'BDSN'", "layout", input_layout="BDSN")
     refuse("num_key_value_heads to divide num_heads 4, got 3", "groups", num_key_value_heads=3)
@@ -316,7 +316,7 @@ def add_refusals(op):
 
 
 def refuse_combinations(op, refuse):
-    """State calls that must fail.
+    """Add calls that must fail.
 
     refuse: takes a message, an id, shapes and the arguments of a call in BSND.
     """
@@ -326,12 +326,6 @@ def refuse_combinations(op, refuse):
         **PREFIX,
         query_rope=lambda make: make(2, 3, 4, 8),
         key_rope=lambda make: make(2, 8, 2, 8),
-    )
-    refuse(
-        "no kv_padding_size with key_shared_prefix, got both",
-        "prefix_and_padding",
-        **PREFIX,
-        kv_padding_size=lambda make: make.tensor([1], dtype="int64"),
     )
     packed = (4, 4, 16), (4, 2, 16), (4, 2, 16)
     heads_first = (4, 4, 16), (2, 4, 16), (2, 4, 16)
@@ -357,17 +351,42 @@ def refuse_combinations(op, refuse):
         actual_seq_lengths_kv=[16],
     )
 
+    ends = {"actual_seq_lengths": [1, 4], "actual_seq_lengths_kv": [2, 4], "input_layout": "TND"}
+    refuse(
+        r"atten_mask of shape \[>= 3, >= 2\], \[1 or 2, >= 3, >= 2\] or "
+        r"\[1 or 2, 1, >= 3, >= 2\] for input_layout TND, got \[3, 3, 2\]",
+        "packed_mask",
+        *packed,
+        **ends,
+        atten_mask=lambda make: make.bools(3, 3, 2),
+    )
+    refuse(
+        r"atten_mask of shape \[>= 3, >= 2\], .* for input_layout TND, got \[0, 2\]",
+        "packed_mask_without_rows",
+        *packed,
+        **ends,
+        atten_mask=lambda make: make.bools(0, 2),
+    )
+    refuse(
+        r"pse_shift of shape \[1 or 2, 4, >= 3, >= 2\], got \[1, 4, 2, 2\]",
+        "packed_bias",
+        *packed,
+        **ends,
+        pse_shift=lambda make: make(1, 4, 2, 2),
+    )
+
     def integers_with_rope(make):
         query, key = (make.ints(2, s, n, 16, dtype="int8") for s, n in ((3, 4), (8, 2)))
         one = make.tensor([1.0], dtype="float32")
         return Sample(
             query, key, key, input_layout="BSND", num_heads=4, num_key_value_heads=2,
             dequant_scale1=one, quant_scale1=one, dequant_scale2=one,
-            query_rope=make(2, 3, 4, 8), key_rope=make(2, 8, 2, 8),
+            query_rope=make(2, 3, 4, 8, dtype="float16"),
+            key_rope=make(2, 8, 2, 8, dtype="float32"),
         )  # fmt: skip
 
     op.errors(
         integers_with_rope,
-        match=rf"\[{op.name}\] expected no query_rope and key_rope with query int8, got both",
-        id="int8_and_rope",
+        match=rf"\[{op.name}\] expected query_rope and key_rope of one dtype, got .*float16 and",
+        id="int8_and_ropes",
     )

@@ -95,6 +95,15 @@ def padded_samples(make):
                  num_key_value_heads=2, key_shared_prefix=make(1, 140, 32),
                  value_shared_prefix=make(1, 140, 32), actual_seq_lengths_kv=[8, 0],
                  atten_mask=make.bools(2, 148), id="prefix_decode")  # fmt: skip
+    yield Sample(q, *kv, **bnsd, **causal, **prefix, **two, actual_seq_lengths=[7, 4],
+                 actual_seq_lengths_kv=[17, 25], id="prefix_and_padding")  # fmt: skip
+    yield Sample(q, *kv, **bnsd, **prefix, kv_padding_size=two["kv_padding_size"],
+                 actual_shared_prefix_len=[5], actual_seq_lengths_kv=[17, 28], sparse_mode=1,
+                 atten_mask=make.bools(2, 1, 9, 35), pse_shift=make(2, 4, 9, 36),
+                 id="prefix_padding_mask_and_bias")  # fmt: skip
+    yield Sample(make(2, 4, 1, 16), *kv, **bnsd, **prefix, kv_padding_size=two["kv_padding_size"],
+                 actual_seq_lengths_kv=[17, 25], atten_mask=make.bools(2, 36),
+                 id="prefix_padding_decode")  # fmt: skip
     table = make.tensor([[3, 1], [0, 4]], dtype="int32")
     yield Sample(q, make(5, 16, 32), make(5, 2, 16, 16), **bnsd, **prefix, block_table=table,
                  block_size=16, actual_seq_lengths_kv=[31, 5], id="prefix_pages")  # fmt: skip
@@ -113,9 +122,9 @@ def quantised_output_samples(make):
     yield Sample(*qkv, **bsnd, **one, actual_seq_lengths=[9, 2], id="int8_out")
     yield Sample(*qkv, **{**bsnd, "input_layout": "BSND_NBSD"}, id="int8_out_channel",
                  quant_scale2=make.uniform(1, 4, 1, 24, low=20, high=200))  # fmt: skip
-    if make.dtype != "float16":  # what int8 operands give is float16 or int8, whatever the dtype
+    if make.dtype != "float16":  # the result of int8 operands is float16 or int8 for every dtype
         return
-    # Scores are multiples of 1/32: so are weights seldom close to the border of two integers.
+    # Scores are multiples of 1/32, so weights are rarely close to a rounding boundary.
     ints = (make.ints(2, 4, 9, 16, low=-4, high=4, dtype="int8"),
             make.ints(2, 2, 30, 16, low=-4, high=4, dtype="int8"),
             make.ints(2, 2, 30, 16, low=-128, high=128, dtype="int8"))  # fmt: skip
@@ -127,7 +136,14 @@ def quantised_output_samples(make):
     yield Sample(*ints, **call, **one, pse_shift=make(1, 4, 9, 30), id="int8_operands_and_out")
     call["dequant_scale1"] = make.tensor([-0.25], dtype="float32")
     yield Sample(ints[0][:, :, :1], *ints[1:], **call, id="int8_decode")
-    # Long rows: weights of 1 each, of which every one is much less than 1/127 of the sum.
+    call["dequant_scale1"] = bits[:1]
+    rope = {"query_rope": make.ints(2, 4, 9, 8, low=-2, high=3).half() / 4,
+            "key_rope": make.ints(2, 2, 30, 8, low=-2, high=3).half() / 4}  # fmt: skip
+    yield Sample(*ints, **call, **rope, softmax_lse_flag=True, id="int8_operands_and_rope")
+    rope = {name: x.to(torch.bfloat16) for name, x in rope.items()}
+    yield Sample(*ints, **call, **rope, pse_shift=make(1, 4, 9, 30, dtype="bfloat16"),
+                 id="int8_operands_and_bfloat16_rope")  # fmt: skip
+    # Long rows: weights of 1 each, every one much less than 1/127 of the sum.
     ones = torch.ones(1, 1, 600, 16, dtype=torch.int8)
     yield Sample(ones[:, :, :20], ones, ones, input_layout="BNSD", id="int8_ones",
                  dequant_scale1=make.tensor([1.0], dtype="float32"),

@@ -10,7 +10,7 @@ from .._patterns import COMPRESSED
 def lengths_per_batch(require, name, lengths, batch, limit, like):
     """Return the lengths as [B or 1]; `limit` where there is no list."""
     if lengths is None:
-        lengths = [limit]
+        return integers([limit], like)
     count = len(lengths)
     require(
         count in (1, batch) or count > batch,
@@ -22,13 +22,21 @@ def lengths_per_batch(require, name, lengths, batch, limit, like):
             0 <= length <= limit,
             f"expected {name} in [0, {limit}], got {length} for batch entry {b}",
         )
-    return torch.tensor(lengths, dtype=torch.int64, device=like.device)
+    return integers(lengths, like)
+
+
+def integers(values, like):
+    """Return the list as int64 [n]; an entry that is a symbol stays one."""
+    if all(type(n) is int for n in values):
+        return torch.tensor(values, dtype=torch.int64, device=like.device)
+    entries = [torch.full((1,), n, dtype=torch.int64, device=like.device) for n in values]
+    return torch.cat(entries)
 
 
 def packed_rows(require, name, ends, limit, like):
     """Return lengths [B + 1] and, for each of `limit` packed rows, sequence and position [T].
 
-    Rows behind the last sequence belong to an additional one of length 0.
+    Rows after the last sequence belong to an additional one of length 0.
     """
     begin = 0
     for end in ends:
@@ -38,7 +46,7 @@ def packed_rows(require, name, ends, limit, like):
         )
         begin = end
     device = like.device
-    borders = torch.tensor([0, *ends], dtype=torch.int64, device=device)
+    borders = integers([0, *ends], like)
     row = torch.arange(limit, device=device)
     sequence = torch.searchsorted(borders[1:].contiguous(), row, right=True)
     lengths = torch.cat([borders.diff(), borders.new_zeros(1)])
@@ -46,7 +54,7 @@ def packed_rows(require, name, ends, limit, like):
 
 
 def is_compressed(mask):
-    """Whether the mask has the shape that only names a pattern."""
+    """Whether the mask has the shape of a compressed pattern."""
     shape = list(mask.shape)
     square = len(shape) in (2, 3, 4) and shape[-2] == COMPRESSED and shape[-1] == COMPRESSED
     return square and all(n == 1 for n in shape[:-2])
@@ -67,3 +75,19 @@ def full_mask(require, mask, batch, rows, keys, paged, decode):
     )
     mask = (mask != 0).reshape(leading[0] if leading else 1, 1, rows, shape[-1])
     return mask[..., :keys]
+
+
+def packed_mask(require, mask, batch, rows, keys, layout):
+    """Return atten_mask of packed sequences as bool [B or 1, S, K], after checking its shape."""
+    shape = list(mask.shape)
+    require(
+        len(shape) in (2, 3, 4)
+        and shape[-2] >= rows
+        and shape[-1] >= keys
+        and (len(shape) == 2 or shape[0] in (1, batch))
+        and (len(shape) < 4 or shape[1] == 1),
+        f"expected atten_mask of shape [>= {rows}, >= {keys}], "
+        f"[1 or {batch}, >= {rows}, >= {keys}] or [1 or {batch}, 1, >= {rows}, >= {keys}] "
+        f"for input_layout {layout}, got {shape}",
+    )
+    return (mask != 0).reshape(1 if len(shape) == 2 else shape[0], *shape[-2:])

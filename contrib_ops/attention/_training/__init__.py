@@ -1,9 +1,9 @@
-"""What training attention and its backward pass share.
+"""Shared code of training attention and its backward pass.
 
-To read in this order:
+Modules, in reading order:
 
 - ``reference``: both passes in plain torch.
-- ``problem``: what they begin with: the arguments, checked; the sequences, their masks and bias.
-- ``body``: the portable form in ONNX of the same.
+- ``problem``: their common first part: checked arguments, sequences, masks and bias.
+- ``body``: the same in ONNX.
 - ``samples``, ``refusals``: calls that are tested, and calls that must fail.
 """

@@ -1,4 +1,4 @@
-"""The portable form in ONNX of what both passes of training attention begin with."""
+"""The ONNX form of the common first part of both passes of training attention."""
 
 from onnxruntime_npu.opdef import NotPortable
 
@@ -37,11 +37,11 @@ class Body(Shapes):
         self.k, self.v = self.apart(key, self.key_heads), self.apart(value, self.key_heads)
         self.batch, self.rows = self.size_of(self.q, 0), self.size_of(self.q, 2)
         self.keys = self.size_of(self.k, 2)
-        # The place of each query and key in its sequence, and how many more keys there are.
+        # The position of each query and key in its sequence, and the excess of keys over queries.
         self.i = b.Unsqueeze(self.count_to(self.rows), [1])
         self.j = b.Unsqueeze(self.count_to(self.keys), [0])
         self.delta = b.Sub(self.keys, self.rows)
-        self.masks = []  # each true where a pair is hidden
+        self.masks = []  # true where a pair is masked
         if self.packed:
             self.set_packed_places(query_ends, key_ends)
         if atten_mask is not None:
@@ -52,7 +52,7 @@ class Body(Shapes):
         return self.of(x, axis, axis + 1)
 
     def where_not(self, hidden, x):
-        """Return x with 0 where hidden."""
+        """Return x with 0 where masked."""
         return self.b.Where(hidden, 0.0, x)
 
     def empty(self, dtype):
@@ -91,15 +91,15 @@ class Body(Shapes):
         return self.reshape(x, self.batch, self.key_heads, rows, self.size_of(x, 3))
 
     def unfold(self, x):
-        """Return what `fold` gave as [B, N, Sq, ..]."""
+        """Return the result of `fold` as [B, N, Sq, ..]."""
         return self.reshape(x, self.batch, self.heads, self.rows, self.size_of(x, 3))
 
     def product(self, left, right, terms):
-        """Return left @ right; onnxruntime leaves it unwritten where it is a sum of no `terms`."""
+        """Return left @ right; onnxruntime leaves it unwritten if it sums zero `terms`."""
         return self.where_not(self.b.Equal(terms, 0), self.b.MatMul(left, right))
 
     def set_packed_places(self, query_ends, key_ends):
-        """Set the places within the sequences that follow each other, and hide all others."""
+        """Set the positions within packed sequences, and mask pairs of different sequences."""
         b = self.b
         zero = b.const([0], "int64")
 
@@ -125,7 +125,7 @@ class Body(Shapes):
         self.masks.append(b.Not(b.And(same, b.Unsqueeze(owned, [1]))))
 
     def set_masks(self):
-        """Set what atten_mask and sparse_mode hide."""
+        """Set the masks of atten_mask and sparse_mode."""
         b, mode, i, j, a = self.b, self.mode, self.i, self.j, self.call.attrs
         corner = i if mode == 0 else b.Add(i, self.delta)
         if mode in (0, 4):
@@ -142,9 +142,9 @@ class Body(Shapes):
             self.masks.append(b.Cast(self.atten_mask, to="bool"))
 
     def bias_places(self):
-        """Return where each pair finds its bias in [.., rows of pse * Skv], and whether it does.
+        """Return each pair's index of its bias in [.., rows of pse * Skv], and whether it has one.
 
-        Rows before those of pse take the last one's values at the same distance j - i.
+        Rows before those of pse use the last row's values at the same distance j - i.
         """
         b, held = self.b, self.size_of(self.pse, 2)
         first = b.Where(b.Equal(held, 1), self.rows, b.Sub(self.rows, held))

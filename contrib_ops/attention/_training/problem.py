@@ -14,7 +14,7 @@ LAYOUTS = {
 }
 PATTERNS = {2: 2048, 3: 2048, 4: 2048, 6: 3072, 7: 2048, 8: 2048}  # sparse mode: rows of its mask
 MAX_HEAD_SIZE = 768
-WIDTH = 8  # how often statistics repeat a value
+WIDTH = 8  # repetitions of each value in the statistics
 COMPRESSED_BIAS = 1024
 
 
@@ -84,7 +84,7 @@ class Problem:
         check(condition, f"[{self.name}] {message}")
 
     def check_attributes(self):
-        """Check what is no tensor."""
+        """Check the arguments other than tensors."""
         a = self.a
         self.require(
             self.layout in LAYOUTS,
@@ -123,7 +123,7 @@ class Problem:
         )
 
     def key_heads(self, key):
-        """Return how many heads key has; joined with their size, query's size tells."""
+        """Return key's number of heads; in a joint axis it follows from query's head size."""
         self.check_rank("key", key)
         if self.layout in ("BSH", "SBH"):
             self.require(
@@ -172,7 +172,7 @@ class Problem:
         return x.flatten(2) if self.layout in ("BSH", "SBH") else x
 
     def find_spans(self):
-        """Return where the sequences lie."""
+        """Return the spans of the sequences."""
         if not self.packed:
             return [(0, self.rows, 0, self.keys)]
         lists = []
@@ -199,20 +199,22 @@ class Problem:
             f"expected actual_seq_kvlen with {len(q) - 1} entries, got {len(kv) - 1}",
         )
         spans = [(q[b], q[b + 1] - q[b], kv[b], kv[b + 1] - kv[b]) for b in range(len(q) - 1)]
+        # Nobody looks at keys without queries, which a mask need not hold.
+        spans = [(row, rows, first, keys if rows else 0) for row, rows, first, keys in spans]
         if q[-1] < self.rows:  # rows of no sequence
             spans.append((q[-1], self.rows - q[-1], 0, 0))
         return spans
 
     def sequences(self):
-        """Return how many sequences there are."""
+        """Return the number of sequences."""
         return len(self.a["actual_seq_qlen"]) if self.packed else self.batch
 
     def used(self):
-        """Return the numbers of the sequences that have queries and keys."""
+        """Return the indices of sequences with queries and keys."""
         return [b for b, (_, rows, _, keys) in enumerate(self.spans) if rows and keys]
 
     def mask_sides(self):
-        """Return rows and keys that a mask or bias has."""
+        """Return the numbers of rows and keys of a mask or bias."""
         if not self.packed:
             return self.rows, self.keys
         spans = self.spans[: len(self.a["actual_seq_qlen"])]
@@ -294,7 +296,7 @@ class Problem:
         )
 
     def bias_is_compressed(self):
-        """Whether the last 1024 rows stand for all."""
+        """Whether the last 1024 rows represent all."""
         rows = self.a["pse"].shape[2]
         return not self.packed and rows == COMPRESSED_BIAS < self.rows == self.keys
 
@@ -302,7 +304,7 @@ class Problem:
         """Return the part of pse that belongs to block b, [B or 1, N, Sq or 1, Skv]."""
         _, rows, _, keys = self.spans[b]
         if self.packed:
-            entry = min(b, pse.shape[0] - 1)  # behind the last there are no keys
+            entry = min(b, pse.shape[0] - 1)  # entries after the last have no keys
             return pse[entry : entry + 1, :, : 1 if pse.shape[2] == 1 else rows, :keys]
         if not self.bias_is_compressed():
             return pse
@@ -313,8 +315,10 @@ class Problem:
         return torch.cat([last.masked_fill(source >= keys, 0.0), pse], 2)
 
     def add_bias_gradient(self, b, d_scores, to):
-        """Add to `to`, which is like pse, what reaches it from block b."""
+        """Add block b's gradient to `to`, which has the shape of pse."""
         _, rows, _, keys = self.spans[b]
+        if not keys:
+            return
         if self.packed:
             entry = min(b, to.shape[0] - 1)
             to = to[entry : entry + 1, :, : 1 if to.shape[2] == 1 else rows, :keys]
@@ -328,13 +332,13 @@ class Problem:
         to += d_scores.sum_to_size(to.shape)
 
     def masked(self, b):
-        """Return what block b may not see: bool of [B or 1, N or 1, Sq, Skv]."""
+        """Return the mask of block b, true = masked: bool [B or 1, N or 1, Sq, Skv]."""
         _, rows, _, keys = self.spans[b]
         device = self.query.device
         i = torch.arange(rows, device=device)[:, None]
         j = torch.arange(keys, device=device)[None, :]
         mask, mode = self.a["atten_mask"], self.mode
-        if mask is None:
+        if mask is None or not keys:  # which rows of no sequence do not have: they may be many
             return torch.zeros(1, 1, rows, keys, dtype=torch.bool, device=device)
         pre, following = bounded(self.a["pre_tockens"]), bounded(self.a["next_tockens"])
         used = self.used()
@@ -349,7 +353,7 @@ class Problem:
         elif mode in (3, 7):
             hidden = j > i + delta
         elif mode in (5, 6):
-            if self.packed:  # a sequence of no list has no keys either
+            if self.packed:  # a sequence outside the lists has no keys either
                 seen = [[*self.a["prefix"], 0][min(b, len(self.a["prefix"]))]]
             else:
                 seen = list(self.a["prefix"])[: self.batch]
@@ -362,7 +366,7 @@ class Problem:
         return hidden.view((1,) * (4 - hidden.dim()) + tuple(hidden.shape))
 
     def first_weight(self, b):
-        """Return the number of the first weight of block b."""
+        """Return the index of the first weight of block b."""
         return sum(self.heads * rows * keys for _, rows, _, keys in self.spans[:b])
 
     def dropout(self, b, seed, offset, bits=None):
@@ -383,7 +387,7 @@ class Problem:
         return factors(self.a["keep_prob"], number, seed, offset, bits).to(self.compute)
 
     def weights(self):
-        """Return how many weights there are."""
+        """Return the number of weights."""
         return self.first_weight(len(self.spans)) * self.batch
 
     def block(self, b):
@@ -396,15 +400,15 @@ class Problem:
         return self.q[:, :, row : row + rows], k, v
 
     def scores(self, b, q, k, scale):
-        """Return scale * (Q K^T + pse) with -inf where masked, and what is masked."""
+        """Return scale * (Q K^T + pse) with -inf where masked, and the mask."""
         scores = q @ k.transpose(2, 3)
-        if self.a["pse"] is not None:
+        if self.a["pse"] is not None and self.spans[b][3]:
             scores = scores + self.bias_of(b, self.a["pse"].to(self.compute))
         masked = self.masked(b)
         return (scores * scale).masked_fill(masked, float("-inf")), masked
 
     def statistics(self, x):
-        """Return [B, N, Sq, 1] as softmax_max and softmax_sum are given."""
+        """Return [B, N, Sq, 1] in the form of softmax_max and softmax_sum."""
         x = x[0].transpose(0, 1) if self.packed else x
         wide = x.repeat_interleave(WIDTH, dim=-1).contiguous()
         return wide if self.compute == torch.float64 else wide.to(torch.float32)

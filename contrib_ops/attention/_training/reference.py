@@ -10,7 +10,7 @@ ARGUMENTS = "int pre_tockens=2147483647, int next_tockens=2147483647, int inner_
 
 
 def attend(name, query, key, value, dropout_mask=None, seed=0, offset=0, scale=1.0, **others):
-    """Return the forward operator's results that are tensors; the arguments are its own."""
+    """Return the forward operator's tensor results; the arguments are the operator's."""
     p = Problem(name, query, key, value, others)
     sink = others["sink"]
     parts = []
@@ -45,7 +45,7 @@ def gradients(
     name, query, key, value, dy, softmax_max=None, softmax_sum=None, softmax_in=None,
     attention_in=None, scale_value=1.0, seed=0, offset=0, numels=0, bits=None, **others,
 ):  # fmt: skip
-    """Return the backward operator's results; the arguments are its own.
+    """Return the backward operator's results; the arguments are the operator's.
 
     bits: the forward call's dropout_mask, for which the operator has no argument.
     """
@@ -93,7 +93,7 @@ def gradients(
         d_weights = d_here @ v.transpose(2, 3) * factors
         d_scores = weights * (d_weights - products[:, :, here]) * scale_value
         d_scores = d_scores.masked_fill(nothing, 0.0)
-        # Where a pair sees NaN or infinity, d_scores says so already.
+        # NaN and infinity of a pair are already in d_scores.
         q, k = (x.masked_fill(~x.isfinite(), 0.0) for x in (q, k))
         dq[:, :, here] = d_scores @ k
         kept = (weights * factors).transpose(2, 3)

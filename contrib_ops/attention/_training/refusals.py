@@ -1,4 +1,4 @@
-"""Calls that training attention and its backward pass refuse."""
+"""Calls that training attention and its backward pass reject."""
 
 from onnxruntime_npu.opdef import torch
 
@@ -6,7 +6,7 @@ from .samples import pattern
 
 
 def wrong_calls():
-    """Return (message, make) of what both passes refuse; make gives the forward arguments."""
+    """Return (message, make) of calls that both passes reject; make: the forward arguments."""
     cases = []
 
     def call(make, change=None, **given):

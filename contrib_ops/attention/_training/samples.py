@@ -4,7 +4,7 @@ from onnxruntime_npu.opdef import torch
 
 
 def pattern(sparse_mode):
-    """Return the mask that only names a pattern."""
+    """Return the compressed mask of a pattern."""
     if sparse_mode == 6:
         left = torch.arange(2048) >= 1024
         return torch.cat([torch.ones(2048, 2048).triu(1).bool(), left.expand(1024, 2048)])
@@ -91,6 +91,16 @@ def calls(make):
         **given, **lists, "sparse_mode": 1, "atten_mask": make.bools(25, 40),
         "pse": make(3, 4, 22, 40),
     }  # fmt: skip
+    # More rows of no sequence than the mask and the bias have.
+    yield "tnd_rows_of_no_sequence", q, k, v, {
+        **given, "actual_seq_qlen": (3, 5, 7), "actual_seq_kvlen": (9, 30, 60), "sparse_mode": 1,
+        "atten_mask": make.bools(25, 40), "pse": make(3, 4, 22, 40),
+    }  # fmt: skip
+    # A sequence of more keys than the mask has, at which no query looks.
+    yield "tnd_keys_without_queries", q, k, v, {
+        **given, "actual_seq_qlen": (7, 7, 30), "actual_seq_kvlen": (9, 55, 60), "sparse_mode": 1,
+        "atten_mask": make.bools(25, 40), "pse": make(3, 4, 23, 40),
+    }  # fmt: skip
     yield "tnd_prefix", q, k, v, {
         **given, **lists, "sparse_mode": 6, "prefix": [3, 0, 30], "atten_mask": pattern(6),
         "sink": make(4, dtype="float32"),
@@ -101,6 +111,6 @@ def calls(make):
     yield "no_keys", q, k, v, given
     q, k, v, given = qkv(0, 5)
     yield "no_queries", q, k, v, given
-    if make.dtype == "float32":  # one dtype shows it: the bias alone is 1100 x 1100
+    if make.dtype == "float32":  # one dtype suffices: the bias alone is 1100 x 1100
         q, k, v, given = qkv(1100, 1100, heads=2, kv_heads=1, batch=1, size=4, value_size=4)
         yield "compressed_bias", q, k, v, {**given, **causal, "pse": make(1, 2, 1024, 1100)}

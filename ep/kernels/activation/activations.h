@@ -1,4 +1,4 @@
-// Activations of one float, without branches: plain loops over them vectorise.
+// Activations of one float, branch-free: plain loops over them vectorise.
 #pragma once
 
 #include <cmath>
@@ -10,10 +10,10 @@ namespace npu {
 inline float Silu(float x) { return x * math::Sigmoid(x); }
 
 // x * Phi(x) = max(x, 0) - |x| Phi(-|x|), and Phi(-a) = t P(t) exp(-a²/2), t = 1 / (1 + 0.2 sqrt(2) a). P is fitted to
-// 6e-8 relative up to where the exponential is 0. Unlike 1 + erf, nothing cancels for x < 0.
+// a relative error of 6e-8 up to where the exponential is 0. Unlike 1 + erf, this has no cancellation for x < 0.
 inline float GeluErf(float x) {
   constexpr float kFar = 13.25f;                        // Phi(-kFar) is 0
-  const float factor = std::fabs(x > kFar ? kFar : x);  // not cut for x < 0: -inf * 0 is NaN, as in x * Phi(x)
+  const float factor = std::fabs(x > kFar ? kFar : x);  // not clamped for x < 0: -inf * 0 is NaN, as in x * Phi(x)
   const float a = factor > kFar ? kFar : factor;
   const float t = 1.0f / (1.0f + 0.28284271f * a);
   float p = 0.0206305813f;
@@ -37,8 +37,8 @@ inline float GeluTanh(float x) {
 // The sigmoid form.
 inline float FastGelu(float x) { return x * math::Sigmoid(1.702f * x); }
 
-// x * tanh(softplus(x)). With w = e^x, tanh(ln(1 + w)) = (w² + 2w) / (w² + 2w + 2): no cancellation for any x.
-// From 20 on the quotient is 1.
+// x * tanh(softplus(x)). With w = e^x, tanh(ln(1 + w)) = (w² + 2w) / (w² + 2w + 2), without cancellation for any x. For
+// x >= 20 the quotient is 1.
 inline float Mish(float x) {
   const float w = math::Exp(x > 20.0f ? 20.0f : x);
   const float n = w * (w + 2.0f);

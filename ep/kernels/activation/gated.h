@@ -1,4 +1,4 @@
-// Gated linear units: one axis of x holds two halves, and the result combines them element by element.
+// Gated linear units: one axis of x holds two halves, which are combined elementwise.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace npu {
 
-// x seen as [outer, 2, half] and the results as [outer, half].
+// x viewed as [outer, 2, half] and the results as [outer, half].
 struct Halves {
   int64_t outer = 0, half = 0;
   Shape result;
@@ -28,8 +28,8 @@ inline Halves SplitHalves(const char* op, const Shape& x, int64_t dim) {
   return h;
 }
 
-// Runs f(first, second, result, count) over the blocks of all rows on the intra-op pool: offsets of `count` elements
-// of the two halves and of the result.
+// Runs f(first, second, result, count) over the blocks of all rows on the intra-op pool: the offsets, in the two halves
+// and in the result, of blocks of `count` elements.
 template <class F>
 void ForEachGatedBlock(int64_t outer, int64_t half, F f) {
   ParallelFor(outer * half, kSerialElements, [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Distances between the rows of two matrices in any norm: what torch's cdist and its gradient share.
+// Distances between the rows of two matrices in any p-norm: shared by torch's cdist and its gradient.
 #pragma once
 
 #include <cmath>
@@ -22,8 +22,8 @@ void DispatchNorm(double p, const F& f) {
   f(std::integral_constant<NormKind, kOther>{});
 }
 
-// base^p of what is not negative. For float as exp(p log(base)), which is vectorised; the root of a sum of such powers
-// divides their error, |p log(base)| roundings, by p again.
+// base^p for base >= 0. For float it is exp(p log(base)), which vectorises; its error of |p log(base)| roundings is
+// divided by p again by the root of a sum of such powers.
 template <class C>
 C Power(C base, C p) {
   if constexpr (std::is_same_v<C, float>) {
@@ -33,7 +33,7 @@ C Power(C base, C p) {
   }
 }
 
-// Batches of matrices of one width: first [batch, rows, width], second [batch, others, width].
+// Batches of matrices of equal width: first [batch, rows, width], second [batch, others, width].
 struct MatrixPair {
   TensorView first, second;
   int64_t batch, rows, others, width;

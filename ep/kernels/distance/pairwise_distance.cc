@@ -1,4 +1,4 @@
-// Always by differences: the matrix product that torch takes for many rows loses the small distances to rounding.
+// Always computed from differences: the matmul form that torch uses for many rows loses small distances to rounding.
 #include "ep/kernels/distance/norm.h"
 
 namespace npu {
@@ -12,7 +12,7 @@ ComputeType<T> Distance(const T* x, const T* y, int64_t width, ComputeType<T> p)
   if constexpr (norm == NormKind::kInfinite) {
     for (int64_t k = 0; k < width; ++k) {
       const C d = difference(k);
-      sum = d > sum || d != d ? d : sum;  // a NaN that came before a number does not stay, as in torch
+      sum = d > sum || d != d ? d : sum;  // a NaN difference makes the distance NaN
     }
     return sum;
   } else {

@@ -1,4 +1,4 @@
-// The gradient of the distances by the first matrix.
+// The gradient of the distances with respect to the first matrix.
 #include <algorithm>
 #include <vector>
 
@@ -7,8 +7,8 @@
 namespace npu {
 namespace {
 
-// The slope of a distance by one difference d of those it is made of. In the infinite norm it is the sign of the
-// differences that are the distance, as that was rounded to T.
+// The derivative of a distance with respect to one difference d. In the infinity norm it is the sign of d where |d|,
+// rounded to T like the distance, equals the distance.
 template <NormKind norm, class T>
 ComputeType<T> Slope(ComputeType<T> d, ComputeType<T> distance, ComputeType<T> p) {
   using C = ComputeType<T>;
@@ -20,7 +20,7 @@ ComputeType<T> Slope(ComputeType<T> d, ComputeType<T> distance, ComputeType<T> p
   return sign * Power(size / distance, p - 1);
 }
 
-// Of one row x, from its distances to all rows y and their gradients; `sums` is scratch.
+// The gradient of one row x, from its distances to all rows y and their gradients; `sums` is scratch.
 template <NormKind norm, class T>
 void RowGradient(const MatrixPair& in, const T* x, const T* y, const T* grad, const T* distances, ComputeType<T> p,
                  ComputeType<T>* __restrict sums, T* to) {

@@ -1,11 +1,24 @@
-// Elementwise operators that are one formula, f(inputs…, numbers…): the inputs broadcast, the numbers are attributes of
-// the node. Such an operator is no more than its definition:
+// Elementwise operators: one formula, f(inputs…, numbers…), of inputs that broadcast and numbers that are attributes
+// of the node. Such an operator is no more than its definition:
 //
 //   NPU_ONNX_KERNEL(AtenFunction<"Hypot">([](auto x, auto y) { return std::hypot(x, y); }, {"self", "other"}));
+//   NPU_ONNX_KERNEL(OnnxFunction<"LeakyRelu">([](auto x, auto alpha) { return x < 0 ? alpha * x : x; }, {6, 16}, {"X"},
+//                                             "Y", {FloatAttribute("alpha", 0.01)}));
+//   NPU_ONNX_KERNEL(OnnxFunction<"Less", NumericTypes, kCheapGrain>([](auto a, auto b) { return a < b; }, {7, 13},
+//                                                                   {"A", "B"}, "C"));
+//
+// Beside the name stand the types of elements, FloatTypes unless said otherwise, and how many elements are worth
+// another thread, kMathGrain unless it is a few cycles each.
 //
 // f is called with ComputeType<T> of each element, and with numbers of that type too, or double where that is an
-// integer. Its type says all of it: f captures nothing. Where it has `void Check(const C* first_input, int64_t n)
-// const`, that may refuse them.
+// integer. Of what it returns, a bool is a result of type bool; anything else is converted to the type of the inputs.
+// Its type says all of it: f captures nothing. A class in place of a lambda may have, beside operator(),
+//
+//   bool Takes(C inputs…) const       of integers, say, no divisor 0: looked at before any of a row is computed;
+//   void Refuse(C inputs…) const      throws, called with inputs that it does not take;
+//   void Row(const C* inputs…, C* out, int64_t n) const      for rows that a loop over elements would not serve best,
+//                                     of the types that it is declared for, where no input stands still; out may be
+//                                     one.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +26,13 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "ep/kernels/elementwise/broadcast.h"
+#include "ep/kernels/elementwise/function_row.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
-#include "ep/kernels/row_block.h"
-#include "ep/kernels/safe_cast.h"
 
 namespace npu {
 
@@ -33,146 +44,108 @@ struct Text {  // a literal as a template argument
 
 namespace internal {
 
-inline constexpr size_t kMaxNumbers = 4;
-using Numbers = std::array<double, kMaxNumbers>;
-
-// n elements of out from inputs that each move by their step, 0 or 1. `out` may be one of them.
-template <size_t inputs>
-using FunctionRow = void (*)(const std::array<const char*, inputs>& from, const std::array<int64_t, inputs>& step,
-                             const Numbers& numbers, void* out, int64_t n);
-
-// An input as a dense block of what is computed with, wherever it lies.
-template <class T>
-class Operand {
- public:
-  using C = ComputeType<T>;
-  Operand(const void* from, int64_t step, int64_t n) : from_(static_cast<const T*>(from)), moves_(step != 0) {
-    if (moves_) return;
-    C value;
-    if constexpr (kIsHalf<T>) {
-      value = ToFloat(*from_);
-    } else {
-      value = *from_;
-    }
-    std::fill_n(values_, std::min(n, kRowBlock), value);
-  }
-  const C* Load(int64_t begin, int64_t n) {
-    if (!moves_) return values_;
-    if constexpr (kIsHalf<T>) {
-      ToFloat(from_ + begin, values_, n);
-      return values_;
-    } else {
-      return from_ + begin;
-    }
-  }
-
- private:
-  const T* from_;
-  bool moves_;
-  alignas(64) C values_[kRowBlock];
+// What a launch needs to know of a function of one type.
+template <size_t inputs, size_t numbers>
+struct FunctionCall {
+  const char* op;
+  FunctionRow<inputs> row;
+  std::array<double, numbers> values;
+  DType out_dtype;
+  int64_t grain;
 };
 
-template <class C, class R>
-C Rounded(R value) {
-  if constexpr (std::is_integral_v<C> && std::is_floating_point_v<R>) {
-    return SafeCast<C>(value);
-  } else {
-    return static_cast<C>(value);
-  }
-}
-
-template <class F, class C, size_t... k, size_t... m>
-void FunctionSteps(C* out, int64_t n, std::array<const C*, sizeof...(k)> in, const Numbers& numbers,
-                   std::index_sequence<k...>, std::index_sequence<m...>) {
-  using Number = std::conditional_t<std::is_integral_v<C>, double, C>;
-  constexpr F f;
-  if constexpr (requires { f.Check(in[0], n); }) f.Check(in[0], n);
-  const std::array<Number, sizeof...(m)> number{static_cast<Number>(numbers[m])...};
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) out[i] = Rounded<C>(f(in[k][i]..., number[m]...));
-}
-
-template <class F, class T, size_t numbers, size_t... k>
-void RunFunction(const std::array<const char*, sizeof...(k)>& from, const std::array<int64_t, sizeof...(k)>& step,
-                 const Numbers& values, void* out_data, int64_t n, std::index_sequence<k...> inputs) {
-  using C = ComputeType<T>;
-  Operand<T> operands[]{Operand<T>(from[k], step[k], n)...};
-  T* out = static_cast<T*>(out_data);
-  for (int64_t begin = 0; begin < n; begin += kRowBlock) {
-    const int64_t count = std::min(kRowBlock, n - begin);
-    const std::array<const C*, sizeof...(k)> in{operands[k].Load(begin, count)...};
-    if constexpr (kIsHalf<T>) {
-      alignas(64) float results[kRowBlock];
-      FunctionSteps<F>(results, count, in, values, inputs, std::make_index_sequence<numbers>());
-      FromFloat(results, out + begin, count);
-    } else {
-      FunctionSteps<F>(out + begin, count, in, values, inputs, std::make_index_sequence<numbers>());
-    }
-  }
-}
-
 // Checks the inputs, allocates output 0 and launches `row` over its rows.
-template <size_t inputs>
-void LaunchFunction(OpContext& ctx, const char* op, FunctionRow<inputs> row, const Numbers& numbers) {
-  const DType dtype = ctx.Input(0).dtype;
-  std::array<Shape, inputs> shapes;
+template <size_t inputs, size_t numbers>
+void LaunchFunction(OpContext& ctx, const std::array<TensorView, inputs>& in,
+                    const FunctionCall<inputs, numbers>& call) {
+  const TensorView& first = in[0];
   std::array<const char*, inputs> data;
-  Shape shape = ctx.Input(0).shape;
   for (size_t k = 0; k < inputs; ++k) {
-    const TensorView in = ctx.Input(k);
-    NPU_CHECK(in && in.dtype == dtype, "[", op, "] expected ", inputs, " inputs of one type, got ", NameOf(dtype),
-              " and ", in ? NameOf(in.dtype) : "none");
-    shapes[k] = in.shape;
-    data[k] = in.as<const char>();
-    shape = BroadcastShapes(op, shape, in.shape);
+    const TensorView& view = in[k];
+    NPU_CHECK(view.dtype == first.dtype, "[", call.op, "] expected inputs of one type, got ", NameOf(first.dtype),
+              " and ", NameOf(view.dtype));
+    data[k] = view.as<const char>();
   }
-  const TensorView out = ctx.Output(0, dtype, shape);
-  const auto plan = PlanBroadcast<static_cast<int>(inputs)>(shape, shapes);
+  Shape shape = BroadcastShapes(call.op, first.shape, in[1].shape);
+  for (size_t k = 2; k < inputs; ++k) shape = BroadcastShapes(call.op, shape, in[k].shape);
+  const TensorView out = ctx.Output(0, call.out_dtype, shape);
+  const auto size = static_cast<int64_t>(BytesFor(first.dtype, 1));
+  const auto out_size = static_cast<int64_t>(BytesFor(call.out_dtype, 1));
+  const auto plan = [&]<size_t... k>(std::index_sequence<k...>) {
+    return PlanBroadcast<static_cast<int>(inputs)>(shape, {in[k].shape...});
+  }(std::make_index_sequence<inputs>());
   if (plan.total == 0) return;
-  ctx.Launch(op, [plan, row, numbers, data, to = out.as<char>(), size = static_cast<int64_t>(BytesFor(dtype, 1))] {
-    ParallelFor(plan.total, kMathGrain, [&](int64_t begin, int64_t end) {
+  ctx.Launch(call.op, [plan, data, size, out_size, row = call.row, values = call.values, grain = call.grain,
+                       to = out.as<char>()] {
+    ParallelFor(plan.total, grain, [&](int64_t begin, int64_t end) {
       ForEachRow(plan, begin, end, [&](int64_t place, const std::array<int64_t, inputs>& offset, int64_t n) {
         std::array<const char*, inputs> from;
         for (size_t k = 0; k < inputs; ++k) from[k] = data[k] + offset[k] * size;
-        row(from, plan.step, numbers, to + place * size, n);
+        row(from, plan.step, values.data(), to + place * out_size, n);
       });
     });
   });
 }
 
-template <Text name, class F, class List, size_t inputs, size_t numbers>
+template <Text name, class List, int64_t grain, class F, size_t inputs, size_t numbers>
 class FunctionKernel final : public Kernel {
  public:
-  explicit FunctionKernel(const Numbers& values) : numbers_(values) {}
-  void Compute(OpContext& ctx) const override {
-    DispatchTypes(name.characters, ctx.Input(0).dtype, List{},
-                  [&](auto type) { LaunchFunction<inputs>(ctx, name.characters, &Row<decltype(type)>, numbers_); });
+  FunctionKernel(const KernelInfo& info, const std::vector<AttrDef>& attributes) {
+    for (size_t m = 0; m < numbers; ++m) values_[m] = info.attributes.Float(attributes[m].name);
   }
+  void Compute(OpContext& ctx) const override { Compute(ctx, std::make_index_sequence<inputs>()); }
+
+  // The types of the output.
+  static constexpr DTypeSet Results() { return Results(List{}); }
 
  private:
-  template <class T>
-  static void Row(const std::array<const char*, inputs>& from, const std::array<int64_t, inputs>& step,
-                  const Numbers& values, void* out, int64_t n) {
-    RunFunction<F, T, numbers>(from, step, values, out, n, std::make_index_sequence<inputs>());
+  using Loop = FunctionLoop<F, std::make_index_sequence<inputs>, std::make_index_sequence<numbers>>;
+  template <class First, class... Rest>
+  static constexpr DTypeSet Results(Types<First, Rest...> list) {
+    return Loop::template kPredicate<First> ? DTypeSet{DType::kBool} : SetOf(list);
   }
 
-  Numbers numbers_;
+  template <size_t... k>
+  void Compute(OpContext& ctx, std::index_sequence<k...>) const {
+    const std::array<TensorView, inputs> in{ctx.Input(k)...};
+    const DType dtype = in[0].dtype;
+    DispatchTypes(name.characters, dtype, List{}, [&](auto type) {
+      using T = decltype(type);
+      using Out = typename Loop::template Out<T>;
+      constexpr FunctionRow<inputs> kRow = &Loop::template Row<T, (grain >= kCheapGrain)>;
+      const DType out_dtype = Loop::template kPredicate<T> ? DType::kBool : dtype;
+      if constexpr (inputs > 1) {
+        LaunchFunction<inputs, numbers>(ctx, in, {name.characters, kRow, values_, out_dtype, grain});
+      } else {
+        // Nothing to broadcast: a launch that knows its loop.
+        const TensorView out = ctx.Output(0, out_dtype, in[0].shape);
+        const int64_t total = out.elements();
+        if (total == 0) return;
+        ctx.Launch(name.characters, [values = values_, from = in[0].template as<const T>(), to = out.as<Out>(), total] {
+          ParallelFor(total, grain, [&](int64_t begin, int64_t end) {
+            kRow({reinterpret_cast<const char*>(from + begin)}, {1}, values.data(), reinterpret_cast<char*>(to + begin),
+                 end - begin);
+          });
+        });
+      }
+    });
+  }
+
+  std::array<double, numbers> values_;
 };
 
-template <Text name, class F, class List, size_t numbers, size_t inputs>
-OpDef FunctionDef(const char* const (&names)[inputs], std::vector<AttrDef> attributes) {
-  static_assert(numbers <= kMaxNumbers);
-  constexpr DTypeSet kTypes = SetOf(List{});
+template <class K, size_t inputs>
+OpDef FunctionDef(const char* type, DTypeSet types, const char* const (&names)[inputs], const char* output,
+                  std::vector<AttrDef> attributes) {
   OpDef def;
-  def.type = name.characters;
+  def.type = type;
+  def.outputs = {Output(output, K::Results())};
   for (size_t k = 0; k < inputs; ++k) {
-    def.inputs.push_back(Input(names[k], kTypes));
-    def.may_alias.emplace_back(static_cast<int>(k), 0);
+    def.inputs.push_back(Input(names[k], types));
+    if (K::Results().bits() == types.bits()) def.may_alias.emplace_back(static_cast<int>(k), 0);
   }
   def.make = [attributes](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-    Numbers values{};
-    for (size_t m = 0; m < attributes.size(); ++m) values[m] = info.attributes.Float(attributes[m].name);
-    return std::make_unique<FunctionKernel<name, F, List, inputs, numbers>>(values);
+    return std::make_unique<K>(info, attributes);
   };
   def.attributes = std::move(attributes);
   return def;
@@ -180,41 +153,40 @@ OpDef FunctionDef(const char* const (&names)[inputs], std::vector<AttrDef> attri
 
 }  // namespace internal
 
-// An operator of torch's bridge, whose domain is its own: it is no part of any model.
-template <Text name, class List = FloatTypes, class F, size_t inputs, size_t numbers>
-OpDef AtenFunction(F, const char* const (&names)[inputs], const AttrDef (&attributes)[numbers]) {
-  OpDef def = internal::FunctionDef<name, F, List, numbers>(names, {attributes, attributes + numbers});
-  def.domain = "npu.aten";
-  def.outputs = {Output("out", def.inputs[0].dtypes)};
-  return def;
-}
-template <Text name, class List = FloatTypes, class F, size_t inputs>
-OpDef AtenFunction(F, const char* const (&names)[inputs]) {
-  OpDef def = internal::FunctionDef<name, F, List, 0>(names, {});
-  def.domain = "npu.aten";
-  def.outputs = {Output("out", def.inputs[0].dtypes)};
-  return def;
-}
-
 // A standard operator, in the names of its schema.
 struct Versions {
   int since = 1, until = 1;
 };
-template <Text name, class List = FloatTypes, class F, size_t inputs, size_t numbers>
+template <Text name, class List = FloatTypes, int64_t grain = kMathGrain, class F, size_t inputs, size_t numbers>
 OpDef OnnxFunction(F, Versions versions, const char* const (&names)[inputs], const char* output,
                    const AttrDef (&attributes)[numbers]) {
-  OpDef def = internal::FunctionDef<name, F, List, numbers>(names, {attributes, attributes + numbers});
+  using K = internal::FunctionKernel<name, List, grain, F, inputs, numbers>;
+  OpDef def =
+      internal::FunctionDef<K>(name.characters, SetOf(List{}), names, output, {attributes, attributes + numbers});
   def.since = versions.since;
   def.until = versions.until;
-  def.outputs = {Output(output, def.inputs[0].dtypes)};
   return def;
 }
-template <Text name, class List = FloatTypes, class F, size_t inputs>
+template <Text name, class List = FloatTypes, int64_t grain = kMathGrain, class F, size_t inputs>
 OpDef OnnxFunction(F, Versions versions, const char* const (&names)[inputs], const char* output) {
-  OpDef def = internal::FunctionDef<name, F, List, 0>(names, {});
+  using K = internal::FunctionKernel<name, List, grain, F, inputs, 0>;
+  OpDef def = internal::FunctionDef<K>(name.characters, SetOf(List{}), names, output, {});
   def.since = versions.since;
   def.until = versions.until;
-  def.outputs = {Output(output, def.inputs[0].dtypes)};
+  return def;
+}
+
+// An operator of torch's bridge, whose domain is its own: it is no part of any model.
+template <Text name, class List = FloatTypes, int64_t grain = kMathGrain, class F, size_t inputs, size_t numbers>
+OpDef AtenFunction(F f, const char* const (&names)[inputs], const AttrDef (&attributes)[numbers]) {
+  OpDef def = OnnxFunction<name, List, grain>(f, {}, names, "out", attributes);
+  def.domain = "npu.aten";
+  return def;
+}
+template <Text name, class List = FloatTypes, int64_t grain = kMathGrain, class F, size_t inputs>
+OpDef AtenFunction(F f, const char* const (&names)[inputs]) {
+  OpDef def = OnnxFunction<name, List, grain>(f, {}, names, "out");
+  def.domain = "npu.aten";
   return def;
 }
 

@@ -48,9 +48,12 @@ struct BinaryCrossEntropy {
     return (y - 1) * (no < -100 ? C{-100} : no) - y * (yes < -100 ? C{-100} : yes);
   }
   template <class C>
-  void Check(const C* x, int64_t n) const {
-    for (int64_t i = 0; i < n; ++i)
-      NPU_CHECK(x[i] >= 0 && x[i] <= 1, "[binary_cross_entropy] expected inputs between 0 and 1, got ", x[i]);
+  static bool Takes(C x, C) {
+    return x >= 0 && x <= 1;
+  }
+  template <class C>
+  [[noreturn]] static void Refuse(C x, C) {
+    Fail(ErrorCode::kInvalidArgument, "[binary_cross_entropy] expected inputs between 0 and 1, got ", x);
   }
 };
 NPU_ONNX_KERNEL(AtenFunction<"BinaryCrossEntropy">(BinaryCrossEntropy{}, {"self", "target"}));

@@ -1,7 +1,6 @@
 // Arithmetic and rounding as torch defines them where ONNX has no such operator.
 #include <cmath>
 
-#include "ep/kernels/elementwise/binary.h"
 #include "ep/kernels/elementwise/function.h"
 
 namespace npu {
@@ -24,31 +23,28 @@ NPU_ONNX_KERNEL(AtenFunction<"NanToNum">(
     },
     {"self"}, {FloatAttribute("nan"), FloatAttribute("posinf"), FloatAttribute("neginf")}));
 
-template <class Op>
 struct Quotient {
-  using Types = NumericTypes;
   template <class C>
-  static void Check(const C* b, int64_t n) {
-    if constexpr (std::is_integral_v<C>) {
-      int zero = 0;
-      for (int64_t i = 0; i < n; ++i) zero |= b[i] == 0;
-      if (zero != 0) Fail(ErrorCode::kDeviceError, "ZeroDivisionError: an integer was divided by 0");
-    }
+  static bool Takes(C, C divisor) {
+    return !std::is_integral_v<C> || divisor != 0;
+  }
+  template <class C>
+  [[noreturn]] static void Refuse(C, C) {
+    Fail(ErrorCode::kDeviceError, "ZeroDivisionError: an integer was divided by 0");
   }
   // Of integers, as C rounds it; that of the least number by -1 wraps.
   template <class C>
   static C Truncated(C a, C b) {
     if constexpr (std::is_signed_v<C>) {
-      if (b == C{-1}) return static_cast<C>(0 - static_cast<Wrapping<C>>(a));
+      if (b == C{-1}) return static_cast<C>(-Modular(a));
     }
     return static_cast<C>(a / b);
   }
 };
 
-struct TruncateDivide : Quotient<TruncateDivide> {
-  static constexpr const char* kName = "TruncateDivide";
+struct TruncateDivide : Quotient {
   template <class C>
-  static C Apply(C a, C b) {
+  C operator()(C a, C b) const {
     if constexpr (std::is_integral_v<C>) {
       return Truncated(a, b);
     } else {
@@ -58,10 +54,9 @@ struct TruncateDivide : Quotient<TruncateDivide> {
 };
 
 // The quotient whose remainder has the divisor's sign, exact where a / b is not.
-struct FloorDivide : Quotient<FloorDivide> {
-  static constexpr const char* kName = "FloorDivide";
+struct FloorDivide : Quotient {
   template <class C>
-  static C Apply(C a, C b) {
+  C operator()(C a, C b) const {
     if constexpr (std::is_integral_v<C>) {
       const C quotient = Truncated(a, b);
       if constexpr (std::is_signed_v<C>) {
@@ -80,15 +75,8 @@ struct FloorDivide : Quotient<FloorDivide> {
   }
 };
 
-template <class Op>
-OpDef QuotientDef() {
-  OpDef def = ArithmeticDef<Op>(1, 1);
-  def.domain = "npu.aten";
-  return def;
-}
-
-NPU_ONNX_KERNEL(QuotientDef<FloorDivide>());
-NPU_ONNX_KERNEL(QuotientDef<TruncateDivide>());
+NPU_ONNX_KERNEL(AtenFunction<"FloorDivide", NumericTypes, kCheapGrain>(FloorDivide{}, {"self", "other"}));
+NPU_ONNX_KERNEL(AtenFunction<"TruncateDivide", NumericTypes, kCheapGrain>(TruncateDivide{}, {"self", "other"}));
 
 }  // namespace
 }  // namespace npu

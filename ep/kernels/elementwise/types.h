@@ -19,6 +19,16 @@ inline constexpr DTypeSet kSigned = kAllFloats | kSignedInts;
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
+// An element of type bool.
+struct Truth {
+  uint8_t byte;
+  operator bool() const { return byte != 0; }  // NOLINT: it is one
+};
+template <>
+struct DTypeOf<Truth> {
+  static constexpr DType value = DType::kBool;
+};
+
 // What T is computed in.
 template <class T>
 using ComputeType = std::conditional_t<kIsHalf<T>, float, T>;
@@ -75,5 +85,16 @@ inline constexpr int64_t kMathGrain = 4096;    // ... for a function's worth of 
 // Wrapping integer arithmetic without undefined behaviour.
 template <class T>
 using Wrapping = std::make_unsigned_t<T>;
+
+// What x + y, x - y, x * y and -x of integers wrap in, once the result is cut to their size again; of floats, x itself.
+// All of uint64_t, because a product of two uint16_t would be computed in, and overflow, int.
+template <class C>
+auto Modular(C x) {
+  if constexpr (std::is_integral_v<C>) {
+    return static_cast<uint64_t>(x);
+  } else {
+    return x;
+  }
+}
 
 }  // namespace npu

@@ -10,7 +10,7 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What a block of A may take: the rest of the cache is for the panel of B in use and the sums.
+// Bytes of a block of A: the rest of the L2 cache holds the current panel of B and the sums.
 int64_t SliverBudget() {
   static const int64_t budget = [] {
     int64_t bytes = 0;
@@ -25,18 +25,17 @@ int64_t SliverBudget() {
 
 // Sums that are kept between blocks of K, per thread.
 constexpr int64_t kSumBytes = 256 << 10;
-// A panel that is packed or expanded on the way, per thread: it is used from the second-level cache, or by one sliver
-// from the first.
+// A panel that is packed or expanded on the fly, per thread: it is read from the L2 cache, or by a single sliver from L1.
 constexpr int64_t kPanelScratch = 256 << 10;
 constexpr int64_t kSmallPanelScratch = 16 << 10;
-// What of A is packed at once, for all threads: far less than the last cache, and so many rows that it does not matter
-// that B is read again for the next ones.
+// Bytes of A that are packed at a time, for all threads: far less than the last-level cache, and so many rows that
+// rereading B for the next ones does not matter.
 constexpr int64_t kPackedBytes = 4 << 20;
-// What a thread takes at least: less costs more in handing out than it balances. Either is enough, bytes of B or
-// multiply-adds: a product of one row takes the time of its bytes.
+// The minimum work of a thread: less costs more to distribute than it balances. Either bytes of B or multiply-adds
+// suffice: a GEMM of one row takes as long as reading its bytes.
 constexpr int64_t kGrainBytes = 64 << 10;
 constexpr int64_t kGrainWork = 256 << 10;
-// A short product, in multiply-adds and, when each panel is read but once, in bytes of B.
+// A short GEMM, in multiply-adds and, if each panel is read only once, in bytes of B.
 constexpr int64_t kShortWork = 128 << 20;
 constexpr int64_t kShortBytes = 2 << 20;
 constexpr int64_t kRangePanels = 8;
@@ -49,11 +48,11 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   Blocking out;
   const int64_t panels = PanelCount(n);
   out.slivers = CeilDiv(m, kernel.sliver_rows);
-  // Memory is as slow as the multiplications of so many rows are: two passes over a panel let the next one come
-  // meanwhile.
+  // Loading a panel takes as long as multiplying this many rows: with more, two passes over a panel overlap the loading
+  // of the next one.
   constexpr int64_t kOnePass = 8;
   if (constant_b && kernel.row_multiple == 1 && m > kOnePass) out.slivers = std::max<int64_t>(out.slivers, 2);
-  // Even slivers, of as many rows as are computed anyway.
+  // Slivers of equal size, rounded up to the rows that are computed anyway.
   out.sliver_rows = kernel.StoredRows(CeilDiv(m, out.slivers));
 
   // Depth: as much of K as lets a useful number of rows stay in the cache.
@@ -73,11 +72,11 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   out.block_slivers = std::clamp<int64_t>(SliverBudget() / sliver_bytes, 1, out.slivers);
   out.packed_slivers =
       std::clamp<int64_t>(kPackedBytes / (sliver_bytes * out.depth_blocks), out.block_slivers, out.slivers);
-  // Even blocks: the panels come from memory for a short one as for a long one.
+  // Blocks of equal size: panels are read from memory for a short block as for a long one.
   out.packed_slivers = CeilDiv(out.slivers, CeilDiv(out.slivers, out.packed_slivers));
   out.block_slivers = CeilDiv(out.packed_slivers, CeilDiv(out.packed_slivers, out.block_slivers));
 
-  // Threads: columns first, since then each panel is read by one thread; rows too where panels are too few.
+  // Threads split the columns first, so that each panel is read by one thread; rows too if there are too few panels.
   if (panels < threads && out.slivers > 1) {
     out.row_parts = std::min(out.slivers, CeilDiv(threads, panels));
     out.block_slivers = std::min(out.block_slivers, CeilDiv(out.slivers, out.row_parts));
@@ -91,8 +90,8 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   const int64_t panel_work = CeilDiv(m, out.row_parts) * k * kPanelColumns;
   const int64_t panel_bytes = PanelBytes(format, k);
   out.panel_grain = std::max<int64_t>(1, std::min(kGrainBytes / panel_bytes, kGrainWork / panel_work));
-  // The first panel of a range comes from memory while nothing is multiplied. So in a short product ranges have many
-  // panels, or there is but one for each thread; a long one is rather kept even between threads that others slow down.
+  // Nothing overlaps with loading the first panel of a range. So in a short GEMM ranges have many panels, or there is
+  // one range per thread; a long one is instead balanced between threads that other work may slow down.
   const bool is_short = m * n * k <= kShortWork && (out.slivers > 1 || panels * panel_bytes <= kShortBytes);
   if (constant_b && is_short) {
     const int64_t ranges = threads * std::max<int64_t>(1, panels / (threads * kRangePanels));

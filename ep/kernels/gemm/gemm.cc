@@ -18,12 +18,12 @@ namespace npu::gemm {
 
 namespace {
 
-// Grows and is kept: a thread multiplies many times.
+// Grows and is reused: a thread computes many GEMMs.
 class AlignedBuffer {
  public:
   void* Reserve(int64_t bytes) {
     if (bytes > size_) {
-      // Rounded to whole lines, as aligned_alloc demands.
+      // Rounded up to whole cache lines, as aligned_alloc requires.
       const size_t rounded = (static_cast<size_t>(bytes) + 63) / 64 * 64;
       size_ = 0;
       memory_.reset(std::aligned_alloc(64, rounded));
@@ -47,10 +47,10 @@ struct ThreadScratch {
 thread_local ThreadScratch scratch;
 
 constexpr int64_t kWidenSlivers = 3;
-// A thread that packs less than this of A costs more to wake than it saves.
+// Packing less than this of A costs more in waking a thread than it saves.
 constexpr int64_t kPackGrainBytes = 32 << 10;
 
-// One call: everything that its parts share.
+// One GEMM: the state that its parts share.
 class Product {
  public:
   Product(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const void* packed_b, DType stored_b,
@@ -69,7 +69,7 @@ class Product {
         blocking_(ChooseBlocking(kernel_, format_,
                                  quantized_bits_ ? RightSide::kQuantized
                                  : packed_b      ? RightSide::kPacked
-                                                 : RightSide::kPackedOnTheWay,
+                                                 : RightSide::kPackedOnTheFly,
                                  a.rows, b.columns, a.columns, NumThreads())),
         widen_(format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
         tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_) {}
@@ -98,7 +98,7 @@ class Product {
                   [=, this](int64_t begin, int64_t end) { RunPart(sliver_begin, sliver_end, begin, end); });
       return;
     }
-    // Few panels: the units are (part of the rows, panel), rows outermost.
+    // Few panels: the work units are (part of the rows, panel), rows outermost.
     ParallelFor(parts * panels, 1, [=, this](int64_t begin, int64_t end) {
       for (int64_t unit = begin; unit < end;) {
         const int64_t part = unit / panels;
@@ -127,8 +127,8 @@ class Product {
     const int64_t kept_tiles = one_block ? 2 : slivers * (panel_end - panel_begin);
     const int64_t tile_bytes = tile_elements * static_cast<int64_t>(sizeof(float));
     float* sums = static_cast<float*>(scratch.sums.Reserve(kept_tiles * tile_bytes));
-    // A finished tile waits until the next one is computed: what tile registers have just stored cannot be loaded at
-    // once, and the vector unit has work while the tiles multiply.
+    // A finished tile is stored after the next one is computed: what tile registers have just stored cannot be loaded
+    // immediately, and the vector unit has work while the tiles multiply.
     Tile finished;
 
     for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
@@ -161,8 +161,8 @@ class Product {
     if (tile.sums) StoreTile(tile, c_, epilogue_, integers_ ? &*integers_ : nullptr);
   }
 
-  // The sums of panel `panel` over the blocks of K up to `kb`: a packed panel has them over all of K; of panels that are
-  // packed block by block they are added up, for the `group` of panels that is computed in turn.
+  // The column sums of panel `panel` over the blocks of K up to `kb`. A packed panel contains those of all of K; for
+  // panels packed block by block they are accumulated, for the `group` of panels that are computed in turn.
   const int32_t* ColumnSums(int64_t panel, int64_t in_group, int64_t group, int64_t kb) {
     if (packed_b_) return reinterpret_cast<const int32_t*>(packed_b_ + panel * PanelBytes(format_, a_.columns));
     constexpr int64_t kBytes = kPanelColumns * 4;
@@ -172,7 +172,7 @@ class Product {
     return reinterpret_cast<const int32_t*>(kept);
   }
 
-  // The sums of A's rows, which zero points of B are multiplied with; null when there are none.
+  // The row sums of A, which are multiplied by B's zero points; null if B has none.
   const int32_t* SumsOfRows() const {
     if (StoredShift(b_dtype_) == 0 && !epilogue_.integers.b_zero_point.data) return nullptr;
     int32_t* sums = static_cast<int32_t*>(scratch.row_sums.Reserve(a_.rows * static_cast<int64_t>(sizeof(int32_t))));
@@ -184,12 +184,12 @@ class Product {
   int64_t DepthOf(int64_t kb) const { return std::min(blocking_.depth, a_.columns - kb * blocking_.depth); }
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
 
-  // True when rows of A can be read where they lie: their elements are the kernel's, and so many as it takes.
+  // True if rows of A can be read in place: they have the kernel's element type and a size that it supports.
   bool InPlace(int64_t s, int64_t depth) const {
     if (a_.column_stride != 1 || !HoldsAsIs(kernel_.sliver_format, dtype_)) return false;
     const int64_t rows = SliverRowsAt(s);
     if (rows % kernel_.row_multiple != 0 || depth % kernel_.depth_multiple != 0) return false;
-    // Rows a multiple of a page apart fall into one set of the first-level cache.
+    // Rows a multiple of a page apart map to the same set of the L1 cache.
     constexpr int64_t kPageBytes = 4096;
     return rows == 1 || a_.row_stride * ElementBytes(kernel_.sliver_format) % kPageBytes != 0;
   }
@@ -208,11 +208,11 @@ class Product {
     return packed_a_ + (kb * (packed_end_ - packed_begin_) + s - packed_begin_) * PackedSliverBytes();
   }
 
-  // Packs those slivers that are not read in place, for all threads and panels.
+  // Packs the slivers that are not read in place, for all threads and panels.
   void PackSlivers(int64_t sliver_begin, int64_t sliver_end) {
     const int64_t blocks = blocking_.depth_blocks;
     const auto in_place = [&](int64_t s) { return InPlace(s, DepthOf(0)) && InPlace(s, DepthOf(blocks - 1)); };
-    // The last sliver alone may differ from the others in its rows.
+    // Only the last sliver may have a different number of rows.
     const bool all = !in_place(sliver_begin), last = !in_place(sliver_end - 1);
     if (!all && !last) return;
     packed_begin_ = all ? sliver_begin : sliver_end - 1;
@@ -257,10 +257,11 @@ class Product {
     return expanded;
   }
 
-  // What the first of `passes` over panel `b` brings. A panel that is read once comes while it is read; during several
-  // passes the next one comes in as many parts, so that memory is never idle while the slivers are multiplied.
+  // What the first of `passes` over panel `b` prefetches. A panel that is read once is prefetched while it is read;
+  // several passes prefetch the next one in as many parts, so that memory is never idle while the slivers are
+  // multiplied.
   Prefetch FirstPrefetch(const void* b, int64_t next_panel, int64_t passes, int64_t k0) {
-    if (quantized_bits_) return {static_cast<const char*>(b), 0};  // the expansion has its own
+    if (quantized_bits_) return {static_cast<const char*>(b), 0};  // the expansion prefetches
     const int64_t row_bytes = RowBytes(format_);
     if (!packed_b_ || (passes == 1 && !widen_))
       return {static_cast<const char*>(b) + Prefetch::Distance(blocking_.sliver_rows), row_bytes};
@@ -286,7 +287,7 @@ class Product {
   }
 
   DType dtype_, b_dtype_;
-  Matrix a_, b_;  // of a packed B only the sizes count
+  Matrix a_, b_;  // if B is packed, only its sizes are used
   const char* packed_b_;
   Result c_;
   Epilogue epilogue_;
@@ -299,7 +300,7 @@ class Product {
   char* packed_a_ = nullptr;
   int64_t packed_begin_ = 0, packed_end_ = 0;
   std::optional<StoredIntegers> integers_;
-  // float16 panels that meet many slivers become floats once, not once a sliver.
+  // float16 panels that are used by many slivers are upcast to float once, not once per sliver.
   bool widen_;
   const MicroKernel& tile_kernel_;
 };
@@ -343,7 +344,7 @@ DType StoredAs(DType dtype) { return dtype == DType::kInt4 ? DType::kInt8 : dtyp
 
 namespace {
 
-// No size below overflows when this does not.
+// If this does not overflow, no size below does.
 void CheckExtent(int64_t k, int64_t n) {
   constexpr int64_t kMost = int64_t{1} << 56;
   NPU_CHECK(n == 0 || k <= kMost / (n + kPanelColumns), "[gemm] expected a matrix that fits memory, got [", k, ", ", n,
@@ -352,7 +353,7 @@ void CheckExtent(int64_t k, int64_t n) {
 
 constexpr int64_t kPackGrain = 128 << 10;  // bytes of panels that are worth another thread
 
-// pack(panel, where it belongs) for all panels of n columns, on the pool.
+// Calls pack(panel, its destination) for all panels of n columns, on the pool.
 template <class F>
 void PackPanels(int64_t n, int64_t panel_bytes, void* packed, const F& pack) {
   ParallelFor(PanelCount(n), std::max<int64_t>(1, kPackGrain / std::max<int64_t>(1, panel_bytes)),
@@ -415,7 +416,7 @@ void CopyColumn(const PackedMatrix& b, int64_t column, void* out) {
 }
 
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue) {
-  const bool integers = kIntegerOperands.Contains(b.stored);  // what floats are stored as is their own affair
+  const bool integers = kIntegerOperands.Contains(b.stored);
   MultiplyAny(b.dtype, a, integers ? b.stored : b.dtype, Matrix::RowMajor(nullptr, b.rows, b.columns), b.data, b.stored,
               c, epilogue, b.dequantization);
 }

@@ -10,7 +10,7 @@ namespace npu::gemm {
 
 namespace {
 
-// How rows of a panel become vectors of floats. kDepth: rows of K in one stored row.
+// How rows of a panel are loaded as vectors of floats. kDepth: rows of K in one stored row.
 struct Float32Panel {
   using Element = float;
   static constexpr int kDepth = 1;
@@ -58,7 +58,7 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
                bool accumulate) {
   constexpr int kChunk = 16;  // floats of one row in one chunk
   constexpr int kSteps = kChunk / Panel::kDepth;
-  // Few rows leave too few independent sums to hide the latency of a multiply-add: then each row has several.
+  // Few rows have too few independent sums to hide the latency of a multiply-add: each row then has several.
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;
   RowPointers<kRows> a(sliver);
   const auto* b = static_cast<const typename Panel::Element*>(b_panel);
@@ -101,7 +101,7 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
       sum[0][r][0] += sum[chain][r][0];
       sum[0][r][1] += sum[chain][r][1];
     }
-    // Blocks of K are summed apart: one running sum over a long K would lose what it adds up to rounding.
+    // Each block of K is summed separately: a single running sum over a long K would lose small terms to rounding.
     c[2 * r] = accumulate ? c[2 * r] + sum[0][r][0] : sum[0][r][0];
     c[2 * r + 1] = accumulate ? c[2 * r + 1] + sum[0][r][1] : sum[0][r][1];
   }
@@ -139,7 +139,7 @@ const MicroKernel* FloatKernel(PanelFormat format) {
 }
 
 const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m) {
-  // A tile register always multiplies 16 rows: for a few rows the dot product of pairs is quicker.
+  // A tile register always multiplies 16 rows: for few rows the dot product of pairs is faster.
   constexpr int64_t kFewRows = 4;
   const MicroKernel* amx = AmxKernel(dtype, format);
   const MicroKernel* vectors = format == PanelFormat::kPairs   ? Bf16Kernel()

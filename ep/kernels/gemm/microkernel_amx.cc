@@ -1,5 +1,5 @@
 // bfloat16, float16 and 8-bit integers through the AMX tile registers: 2 × 2 tiles of 16 × 16 sums, 32 rows of K per
-// step, of integers 64.
+// step, or 64 for integers.
 #include "ep/kernels/gemm/microkernel.h"
 
 #if defined(__AVX512F__)
@@ -13,15 +13,15 @@ namespace npu::gemm {
 namespace {
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kRowBytes = kPanelColumns * 4;        // of a stored row of B, which holds several of K, and of a row of C
-constexpr int64_t kStepBytes = kTileRows * kRowBytes;  // of B that one tile product consumes
+constexpr int64_t kRowBytes = kPanelColumns * 4;        // of a stored row of B and of a row of C
+constexpr int64_t kStepBytes = kTileRows * kRowBytes;  // of B per tile instruction
 
 template <int kRowTiles, class Dot>
 void AmxTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* c, bool accumulate) {
   using Block = amx::Sums<kRowTiles, kPanelColumns / kLanes>;
   const char* a = static_cast<const char*>(sliver.data);
   const char* b = static_cast<const char*>(b_panel);
-  // The tile instructions do not tell the compiler which memory they touch.
+  // The tile instructions do not declare which memory they access.
   amx::CompilerBarrier();
   if (accumulate) {
     Block::LoadFrom(c, kRowBytes);

@@ -10,10 +10,10 @@ namespace npu::gemm {
 
 namespace {
 
-// Rows that are transposed at once: their destination stays in the first-level cache.
+// Rows that are transposed at a time: their destination stays in the L1 cache.
 constexpr int64_t kTransposeRows = 64;
 
-// out[i][j] = at(i, j) for the first `columns` of kPanelColumns, else 0; in the order that reads memory in sequence.
+// out[i][j] = at(i, j) for the first `columns` of kPanelColumns, else 0; reads memory sequentially.
 template <class Stored, class At>
 void FillRows(const At& at, bool along_rows, int64_t columns, int64_t rows, Stored* out) {
   if (along_rows) {
@@ -118,7 +118,7 @@ void PackRows(const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows, in
     std::fill(out + rows * kChunk, out + stored_rows * kChunk, To{});
 }
 
-// The panel's part of a float32 B, rounded: [depth][columns], or [columns][depth] where B is stored by columns.
+// The panel's part of a float32 B, rounded: [depth][columns], or [columns][depth] if B is stored by columns.
 Matrix Rounded(const float* b, const Matrix& m, int64_t columns, int64_t depth, std::vector<BFloat16>& storage) {
   storage.resize(static_cast<size_t>(depth * columns));
   BFloat16* to = storage.data();
@@ -179,7 +179,7 @@ void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t dept
   };
   if (format == PanelFormat::kFloat32) return every_row(static_cast<uint32_t*>(out), depth);
   if (format == PanelFormat::kFloat16) return every_row(static_cast<uint16_t*>(out), depth);
-  // Two rows of K in one element; `out` may lie anywhere.
+  // Two rows of K in one element; `out` may be unaligned.
   const auto* pairs = static_cast<const uint32_t*>(panel) + j;
   auto* halves = static_cast<uint16_t*>(out);
   for (int64_t i = 0; i < depth / 2; ++i) std::memcpy(halves + 2 * i, pairs + i * kPanelColumns, 4);

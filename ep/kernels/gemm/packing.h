@@ -1,10 +1,10 @@
 // The layouts of the packed operands.
 //
-// B: panels of kPanelColumns columns; within a panel, row after row of K. 16-bit types whose products are summed in
-// pairs (bfloat16, and float16 on a machine with AMX-FP16) keep two rows interleaved: [K/2][columns][2]. 8-bit integers
-// are summed in fours, [K/4][columns][4], and are all signed: unsigned ones are stored less 128. In front of them are
-// the sums of the panel's columns, int32, which zero points are multiplied with. Columns and rows that pad a panel are
-// zero.
+// B: panels of kPanelColumns columns; within a panel, row after row of K. 16-bit types that are multiplied in pairs
+// (bfloat16, and float16 on a machine with AMX-FP16) interleave two rows: [K/2][columns][2]. 8-bit integers interleave
+// four, [K/4][columns][4], and are stored signed: 128 is subtracted from unsigned ones. They are preceded by the sums of
+// the panel's columns in int32, which the zero points of A are multiplied with. Panels are padded with zero columns and
+// rows.
 //
 // A: slivers of a few rows, cut along K into chunks of one cache line (64 bytes) per row: [K/chunk][rows][64 bytes].
 // Packing is a copy, not a transposition; a tile register reads the same chunks.
@@ -22,22 +22,22 @@ enum class PanelFormat {
   kFloat16,       // [K][columns]
   kPairs,         // [K/2][columns][2], bfloat16
   kPairsFloat16,  // idem, float16: AMX-FP16 only
-  kQuads,         // [K/4][columns][4], int8, behind the columns' sums
+  kQuads,         // [K/4][columns][4], int8, preceded by the column sums
 };
 
 PanelFormat FormatOf(DType dtype);
 
-// Rows of B as stored: a multiple of what the widest micro-kernel of this machine consumes at once.
+// The number of stored rows of B: a multiple of what the widest micro-kernel of this machine consumes at a time.
 int64_t PaddedDepth(PanelFormat format, int64_t k);
 inline int64_t ElementBytes(PanelFormat format) {
   return format == PanelFormat::kFloat32 ? 4 : format == PanelFormat::kQuads ? 1 : 2;
 }
-// Rows of B in a stored row, and the bytes of one.
+// Rows of B per stored row, and bytes per stored row.
 inline int64_t RowDepth(PanelFormat format) {
   if (format == PanelFormat::kQuads) return 4;
   return format == PanelFormat::kPairs || format == PanelFormat::kPairsFloat16 ? 2 : 1;
 }
-// Bytes in front of the first row of a panel.
+// Bytes before the first row of a panel.
 inline int64_t HeaderBytes(PanelFormat format) { return format == PanelFormat::kQuads ? kPanelColumns * 4 : 0; }
 inline int64_t RowBytes(PanelFormat format) { return kPanelColumns * ElementBytes(format) * RowDepth(format); }
 inline int64_t PanelCount(int64_t n) { return (n + kPanelColumns - 1) / kPanelColumns; }
@@ -45,29 +45,29 @@ inline int64_t PanelBytes(PanelFormat format, int64_t depth) {
   return HeaderBytes(format) + PaddedDepth(format, depth) * kPanelColumns * ElementBytes(format);
 }
 
-// Packs rows [k0, k0 + depth) of panel `panel` of a B of `dtype`, rounding float32 where the format has fewer bits;
-// writes PanelBytes(format, depth).
+// Packs rows [k0, k0 + depth) of panel `panel` of a B of `dtype`, rounding float32 if the format has fewer bits; writes
+// PanelBytes(format, depth).
 void PackPanel(PanelFormat format, DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out);
 void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out);
-// What is taken from the elements of an integer B to store them signed.
+// Subtracted from the elements of an integer B to store them signed.
 inline int32_t StoredShift(DType dtype) { return dtype == DType::kUInt8 ? 128 : 0; }
 
-// Column j of a panel, `depth` elements.
+// Copies column j of a panel, `depth` elements.
 void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t depth, void* out);
 
 // The element type of a packed A.
 enum class SliverFormat {
   kFloat32,
-  kHalves,         // the 16 bits as they are, or float32 rounded to bfloat16
-  kBytes,          // 8-bit integers as they are
-  kUnsignedBytes,  // the same, signed ones plus 128
+  kHalves,         // 16-bit elements unconverted, or float32 rounded to bfloat16
+  kBytes,          // 8-bit integers unconverted
+  kUnsignedBytes,  // uint8 unconverted, int8 plus 128
 };
 
 inline constexpr int64_t kChunkBytes = 64;
 inline int64_t ElementBytes(SliverFormat format) {
   return format == SliverFormat::kFloat32 ? 4 : format == SliverFormat::kHalves ? 2 : 1;
 }
-// Whether elements of `dtype` are those of the sliver, so that rows can be read where they are.
+// Whether a sliver stores elements of `dtype` unconverted, so that rows can be read in place.
 inline bool HoldsAsIs(SliverFormat format, DType dtype) {
   switch (format) {
     case SliverFormat::kFloat32:
@@ -81,7 +81,7 @@ inline bool HoldsAsIs(SliverFormat format, DType dtype) {
   }
   return false;
 }
-// What is added to the elements of an integer A in a sliver.
+// Added to the elements of an integer A in a sliver.
 inline int32_t SliverShift(SliverFormat format, DType dtype) {
   return format == SliverFormat::kUnsignedBytes && dtype != DType::kUInt8 ? 128 : 0;
 }
@@ -90,14 +90,14 @@ inline int64_t SliverBytes(SliverFormat format, int64_t rows, int64_t depth) {
   return (depth + ChunkDepth(format) - 1) / ChunkDepth(format) * rows * kChunkBytes;
 }
 
-// Packs rows [m0, m0 + rows) and columns [k0, k0 + depth) of A into a sliver of `stored_rows` >= rows rows; what pads
-// it is zero.
+// Packs rows [m0, m0 + rows) and columns [k0, k0 + depth) of A into a sliver of `stored_rows` >= rows rows; padding is
+// zero.
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out);
 void PackByteSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                     int64_t k0, int64_t depth, void* out);
 
-// The sum of each of `count` rows of an integer A, from row m0 on.
+// Sums of `count` rows of an integer A, starting at row m0.
 void SumRows(DType dtype, const Matrix& a, int64_t m0, int64_t count, int32_t* out);
 
 }  // namespace npu::gemm

@@ -1,4 +1,4 @@
-// The vector of floats of this instruction-set level, as a compiler vector type: one source for every level.
+// The float vector of this instruction-set level, as a compiler vector type: one source for every level.
 #pragma once
 
 #include <cstdint>

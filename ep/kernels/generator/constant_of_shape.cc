@@ -34,7 +34,7 @@ class ConstantOfShapeKernel : public Kernel {
 
  private:
   DType dtype_ = DType::kFloat32;  // ONNX's default value is a float32 zero
-  uint64_t value_ = 0;             // its bytes, first ones first
+  uint64_t value_ = 0;             // its bytes, in memory order
 };
 
 NPU_ONNX_KERNEL({

@@ -1,5 +1,5 @@
-// torch.linspace: evenly spaced numbers, reckoned from both ends, so that the last one is `end`. Those of integers are
-// reckoned in double and cut, so the build contracts no product and sum of this file into one operation.
+// torch.linspace: evenly spaced numbers, computed from both ends, so that the last one is `end`. Integers are computed
+// in double and truncated, so this file is compiled without contraction to FMA.
 #include <type_traits>
 
 #include "ep/kernels/elementwise/types.h"

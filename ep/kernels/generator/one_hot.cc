@@ -1,5 +1,5 @@
-// OneHot: the depth decides the shape and lives in host memory. An index outside [-depth, depth) is no
-// error: its row is all off.
+// OneHot: the depth decides the shape and is in host memory. An index outside [-depth, depth) is not an error: its row
+// is all off.
 #include <algorithm>
 
 #include "ep/kernels/elementwise/types.h"
@@ -45,7 +45,7 @@ class OneHotKernel : public Kernel {
           const T off = value[0], on = value[1];
           ParallelFor(count * depth, kCheapGrain, [=](int64_t b, int64_t e) { std::fill(to + b, to + e, off); });
           for (int64_t i = 0; i < count; ++i) {
-            const auto index = static_cast<double>(at[i]);  // exact wherever it is in range; NaN is not
+            const auto index = static_cast<double>(at[i]);  // exact for every index in range; NaN is not in range
             if (!(index >= static_cast<double>(-depth) && index < static_cast<double>(depth))) continue;
             const auto from_either_end = static_cast<int64_t>(index);
             const int64_t hot = from_either_end < 0 ? from_either_end + depth : from_either_end;

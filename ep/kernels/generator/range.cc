@@ -1,4 +1,4 @@
-// Range: its inputs decide the shape, so they live in host memory.
+// Range: its inputs decide the shape, so they are in host memory.
 #include <cmath>
 
 #include "ep/kernels/elementwise/types.h"
@@ -14,7 +14,7 @@ int64_t CountOf(T start, T limit, T delta) {
   NPU_CHECK(delta != 0, "[Range] expected delta not to be 0, got 0");
   if constexpr (std::is_integral_v<T>) {
     if (delta > 0 ? limit <= start : limit >= start) return 0;
-    // The distance fits uint64_t whatever the signs.
+    // The distance fits uint64_t for all signs.
     const uint64_t distance = delta > 0 ? static_cast<uint64_t>(limit) - static_cast<uint64_t>(start)
                                         : static_cast<uint64_t>(start) - static_cast<uint64_t>(limit);
     const uint64_t step = delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
@@ -48,7 +48,7 @@ class RangeKernel : public Kernel {
       const TensorView y = ctx.Output(0, first.dtype, Shape{n});
       if (n == 0) return;
       ctx.Launch("Range", [=, py = y.as<T>()] {
-        // Each element by itself, in double for float: no error adds up along the range.
+        // Each element separately, in double for float: errors do not accumulate along the range.
         using C = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
         ParallelFor(n, kCheapGrain, [=](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {

@@ -1,5 +1,4 @@
-// GatherElements and ScatterElements: one element per index, which replaces the position's own
-// coordinate along the axis.
+// GatherElements and ScatterElements: each index replaces the coordinate of its own position along the axis.
 #include <algorithm>
 #include <array>
 
@@ -7,13 +6,13 @@
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/indexing/scatter_reduction.h"
 #include "ep/kernels/movement/copy.h"
-#include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/runtime/strided_copy.h"
 
 namespace npu {
 namespace {
 
-// Where the positions of an indices tensor lie in a data tensor of the same rank.
+// Maps the positions of an indices tensor to offsets in a data tensor of the same rank.
 struct ElementPlan {
   int64_t total = 0;
   int64_t n = 0;       // of the data along the axis
@@ -41,7 +40,7 @@ ElementPlan PlanElements(const char* op, const Shape& data, const Shape& indices
   return plan;
 }
 
-// Calls f(i, offset) for the positions [begin, end), where offset is that of coordinate 0 along the axis.
+// Calls f(i, offset) for positions [begin, end); offset is that of coordinate 0 along the axis.
 template <class F>
 void ForEachPosition(const ElementPlan& plan, int64_t begin, int64_t end, const F& f) {
   const int last = plan.rank - 1;
@@ -117,7 +116,7 @@ class ScatterElementsKernel : public Kernel {
       using Index = decltype(type);
       ctx.Launch("ScatterElements",
                  [=, from = updates.as<const char>(), at = indices.as<const Index>(), to = y.as<char>()] {
-                   // On one thread: of two updates of one element the later wins, or both count.
+                   // On one thread: if two updates hit the same element, the later one wins, or both are applied.
                    ForEachPosition(plan, 0, plan.total, [&](int64_t i, int64_t offset) {
                      const int64_t index = CheckedIndex("ScatterElements", at[i], plan.n, i);
                      combine(to + (offset + index * plan.stride) * size, from + i * size, 1);

@@ -1,5 +1,5 @@
-// torch's embedding_bag: sums, means and maxima over bags of an embedding's rows. What the operands say about bags and
-// rows is checked when the kernel runs.
+// torch's embedding_bag: sums, means and maxima over bags of an embedding's rows. The values in the operands are
+// checked when the kernel runs.
 #include <algorithm>
 #include <vector>
 
@@ -14,13 +14,13 @@ enum class BagMode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 struct Bags {
   int64_t count, rows, width, indices, padding;
   BagMode mode;
-  bool closed;  // the last offset only ends the last bag
+  bool closed;  // whether the last offset only ends the last bag
   const int64_t *index, *offset;
 
   int64_t Begin(int64_t bag) const { return offset[bag]; }
   int64_t End(int64_t bag) const { return bag + 1 < count || closed ? offset[bag + 1] : indices; }
 
-  // Of all bags, before any is computed: bags that overlap would be written by two threads.
+  // Checks all bags before any is computed: overlapping bags would be written by two threads.
   void CheckOffsets() const {
     if (count == 0) return;
     NPU_CHECK(offset[0] == 0, "[embedding_bag] offsets[0] has to be 0, got ", offset[0]);
@@ -38,9 +38,9 @@ struct Bags {
 
 template <class T>
 struct BagData {
-  const T *weight, *factors;  // no factors: null
+  const T *weight, *factors;  // null: no factors
   T* out;
-  int64_t *bag_of, *sizes, *best;  // best: of the maximum mode only
+  int64_t *bag_of, *sizes, *best;  // best: only in max mode
 };
 
 template <class T>
@@ -86,7 +86,7 @@ void ReduceBag(const Bags& bags, const BagData<T>& data, int64_t bag, ComputeTyp
 template <class T>
 void ReduceBags(const Bags& bags, const BagData<T>& data) {
   bags.CheckOffsets();
-  // An index behind the last offset belongs to no bag.
+  // An index beyond the last offset belongs to no bag.
   const int64_t end = bags.count > 0 ? bags.End(bags.count - 1) : 0;
   std::fill(data.bag_of + end, data.bag_of + bags.indices, int64_t{-1});
   ParallelFor(bags.count, 1, [&](int64_t first, int64_t last) {

@@ -14,7 +14,7 @@ class GatherKernel : public Kernel, public SharedMatrixReader {
  public:
   explicit GatherKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {}
 
-  // An embedding table that is the output projection's weight, too.
+  // An embedding table may also be the output projection's weight.
   Panels PanelsOf(size_t input, const TensorView& table) const override {
     const bool rows = input == 0 && table.shape.rank() == 2 && (axis_ == 0 || axis_ == -2);
     return rows && gemm::PacksInPlace(table.dtype, table.shape[1], table.shape[0]) ? Panels::kEither : Panels::kNo;

@@ -1,5 +1,5 @@
-// Indices that come from a model: device data, seen for the first time by the launched kernel, and
-// checked there before anything is read or written through them.
+// Indices from a model are device data: their values are first available to the launched kernel, which checks them
+// before reading or writing anything through them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace npu {
 
-// `index` of a dimension of n elements, negative ones counted from the end. `at` is the position in the
+// Resolves `index` in a dimension of n elements, counting negative ones from the end. `at` is its position in the
 // indices tensor, for the error.
 inline int64_t CheckedIndex(const char* op, int64_t index, int64_t n, int64_t at) {
   NPU_CHECK(index >= -n && index < n, "[", op, "] expected an index in [", -n, ", ", n, "), got ", index, " at ", at);

@@ -16,7 +16,7 @@ void AddRow(T* __restrict y, const T* __restrict x, ComputeType<T> factor, int64
   }
 }
 
-// What the host says of `alpha`: int64 for integers, float64 for floats.
+// Reads `alpha` from the host: int64 for integers, float64 for floats.
 template <class T>
 ComputeType<T> ReadAlpha(const TensorView& alpha) {
   constexpr DType kWanted = std::is_integral_v<T> ? DType::kInt64 : DType::kFloat64;

@@ -1,4 +1,4 @@
-// Rows as bytes; the last of equal indices stays.
+// Copies rows as bytes; of equal indices, the last one wins.
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/indexing/indexed_rows.h"
 

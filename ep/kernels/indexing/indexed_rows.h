@@ -1,4 +1,4 @@
-// torch's index_add, index_copy and index_fill: rows of a tensor along one axis that an index list names.
+// torch's index_add, index_copy and index_fill: rows of a tensor along one axis, selected by a list of indices.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace npu {
 
-// Refuses, before anything is written, an index out of range. Only where it `wraps` a negative one counts from the end,
-// as torch has it.
+// Refuses an index out of range, before anything is written. As in torch, negative indices count from the end only if
+// `wraps`.
 template <bool wraps, class Index>
 void CheckRowIndices(const char* op, const Index* indices, int64_t count, int64_t n) {
   for (int64_t k = 0; k < count; ++k)
@@ -19,9 +19,9 @@ void CheckRowIndices(const char* op, const Index* indices, int64_t count, int64_
               " is out of bounds for size ", n);
 }
 
-// Calls f(row, k, begin, end) for each of `count` indices in turn, in each outer part: its row, the number of the
-// source's row, and the part [begin, end) of the row's elements. Parallel in what does not depend on the order of the
-// indices.
+// Calls f(row, k, begin, end) for each of `count` indices in order, in each outer part: the tensor's row, the source's
+// row, and the part [begin, end) of the row's elements. Runs in parallel over parts, which are independent of the order
+// of the indices.
 template <bool wraps, class Index, class F>
 void ForEachIndexedRow(const char* op, const AxisView& view, const Index* indices, int64_t count, const F& f) {
   constexpr int64_t kColumns = 1024;
@@ -39,7 +39,7 @@ void ForEachIndexedRow(const char* op, const AxisView& view, const Index* indice
   });
 }
 
-// What the operators have in common: `y` holds self's elements for what is launched behind LaunchStart().
+// What the operators share: `y` holds self's elements for work launched after LaunchStart().
 struct IndexedRows {
   TensorView self, y, index;
   AxisView view;
@@ -57,9 +57,9 @@ struct IndexedRows {
     rows_[axis] = count;
     y = ctx.Output(0, self.dtype, self.shape);
   }
-  // After the last check: a refused call launches nothing.
+  // Call after the last check: a refused call launches nothing.
   void LaunchStart(const char* op, OpContext& ctx) const { LaunchCopy(ctx, op, self, y); }
-  // The rows that are added or copied: self's, but one for each index.
+  // Checks the rows that are added or copied: of self's shape, with one row per index.
   TensorView Source(const char* op, const TensorView& source) const {
     NPU_CHECK(source && source.dtype == y.dtype && source.shape == rows_, "[", op, "] expected source ",
               NameOf(y.dtype), " of shape ", rows_, ", got ", NameOf(source.dtype), " of ", source.shape);

@@ -11,9 +11,9 @@
 namespace npu {
 namespace {
 
-// The tuples of an indices tensor, each the coordinate of a slice of `data`.
+// The tuples of an indices tensor, each the coordinates of a slice of `data`.
 struct TuplePlan {
-  int64_t tuples = 0;     // in all
+  int64_t tuples = 0;     // in total
   int64_t per_batch = 1;  // tuples of one batch
   int depth = 0;          // length of a tuple
   int64_t batch_bytes = 0;
@@ -106,7 +106,7 @@ class ScatterNDKernel : public Kernel {
     const CombineRow combine = FindCombine("ScatterND", reduction_, x.dtype);
     const int64_t slice = plan.slice_bytes / (BitsOf(x.dtype) / 8);
     ctx.Launch("ScatterND", [=, from = updates.as<const char>(), at = indices.as<const int64_t>(), to = y.as<char>()] {
-      // On one thread: of two updates of one slice the later wins, or both count.
+      // On one thread: if two updates hit the same slice, the later one wins, or both are applied.
       for (int64_t i = 0; i < plan.tuples; ++i) {
         combine(to + plan.Offset("ScatterND", at, i), from + i * plan.slice_bytes, slice);
       }

@@ -1,4 +1,4 @@
-// What the npu:: operators that write updates into a tensor take.
+// The operands of npu:: operators that write updates into a tensor.
 #pragma once
 
 #include "ep/runtime/kernel_api.h"
@@ -9,7 +9,7 @@ struct ScatterOperands {
   TensorView self, indices, updates;
 };
 
-// The first three inputs: indices of an integer type, updates of self's type. Shapes are the operator's to check.
+// Reads the first three inputs: indices of an integer type, updates of self's type. The operator checks the shapes.
 inline ScatterOperands ScatterOperandsOf(const char* op, OpContext& ctx) {
   const ScatterOperands t{ctx.Input(0), ctx.Input(1), ctx.Input(2)};
   NPU_CHECK(t.self && t.indices && t.updates, "[", op, "] expected the tensors self, indices and updates");

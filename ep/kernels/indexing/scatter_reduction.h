@@ -1,4 +1,4 @@
-// What a scatter does with an element that is already there: ScatterElements and ScatterND's `reduction`.
+// How a scatter combines an update with the existing element: `reduction` of ScatterElements and ScatterND.
 #pragma once
 
 #include <cstring>
@@ -28,7 +28,7 @@ inline ScatterReduction ScatterReductionOf(const KernelInfo& info) {
   return reduction;
 }
 
-// For OpDef::unsupported: bools are moved, not combined.
+// For OpDef::unsupported: bools can be moved, but not combined.
 inline std::string WhyScatterUnsupported(const NodeView& node) {
   ScatterReduction reduction;
   const std::string name = node.attributes.String("reduction");

@@ -1,13 +1,13 @@
-// torch's searchsorted: where each value stands in its sorted row, to the left or right of its equals. A value that is
-// no number stands behind all.
+// torch's searchsorted: the insertion position of each value in its sorted row, left or right of equal elements. NaN
+// sorts last.
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
 
-// The place of `value` among `length` elements that `order`, unless it is null, sorts. The steps are torch's: where
-// elements are not sorted, or no numbers, they decide what is found.
+// The position of `value` among `length` elements, sorted by `order` unless it is null. The bisection steps are
+// torch's: they determine the result for elements that are unsorted or NaN.
 template <bool right, class T>
 int64_t PlaceOf(ComputeType<T> value, const T* row, const int64_t* order, int64_t length) {
   int64_t first = 0, last = length;

@@ -1,5 +1,5 @@
-// torch's nonzero in two operators: how many elements are true, and where they are. A kernel allocates its outputs
-// before it has seen its operands, so whoever calls the second has read the first's result.
+// torch's nonzero as two operators: the number of true elements, and their positions. A kernel allocates its outputs
+// before it reads its operands, so the caller of the second has to read the first one's result.
 #include <array>
 
 #include "ep/kernels/elementwise/types.h"
@@ -26,7 +26,7 @@ class CountTrueKernel : public Kernel {
   }
 };
 
-// Writes the positions of the true elements, row by row, of which there must be `count`.
+// Writes the positions of the true elements in row-major order; there must be `count` of them.
 void WritePositions(const Shape& shape, const uint8_t* x, int64_t count, int64_t* to) {
   const int inner = shape.rank() - 1;
   const int64_t width = shape[inner], rows = shape.Elements(0, inner);

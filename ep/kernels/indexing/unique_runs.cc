@@ -1,6 +1,6 @@
-// The part of torch's unique whose results' sizes are known before it runs: the order of the rows of a matrix, and
-// which of them, so ordered, differ from the one before. A kernel allocates its outputs before it has seen its
-// operands, so the distinct rows, whose number is the outcome, are gathered by whoever has read that number.
+// The part of torch's unique whose result sizes are known in advance: the order of a matrix's sorted rows, and which of
+// them differ from their predecessor. A kernel allocates its outputs before it reads its operands, so the distinct
+// rows, whose number depends on the data, are gathered by the caller once it has read that number.
 #include <algorithm>
 #include <numeric>
 
@@ -10,7 +10,7 @@
 namespace npu {
 namespace {
 
-// Whether row a goes before row b: what is no number stands behind all.
+// Whether row a sorts before row b. NaN sorts last.
 template <class T>
 bool Precedes(const T* a, const T* b, int64_t width) {
   for (int64_t k = 0; k < width; ++k) {
@@ -21,7 +21,7 @@ bool Precedes(const T* a, const T* b, int64_t width) {
   return false;
 }
 
-// What is no number differs even from its like.
+// NaN compares unequal to itself.
 template <class T>
 bool Differ(const T* a, const T* b, int64_t width) {
   for (int64_t k = 0; k < width; ++k)
@@ -29,7 +29,7 @@ bool Differ(const T* a, const T* b, int64_t width) {
   return false;
 }
 
-// An element that carries its place: where rows are single numbers, they are sorted without a look back at the matrix.
+// An element with its position: single-element rows are sorted without reading the matrix again.
 template <class T>
 struct PlacedNumber {
   ComputeType<T> value;
@@ -43,7 +43,7 @@ struct PlacedNumber {
   }
 };
 
-// `scratch` has room for n PlacedNumber<T> where the width is 1. Equal rows keep their order.
+// `scratch` has space for n PlacedNumber<T> if the width is 1. Equal rows keep their order.
 template <class T>
 void SortRows(const T* rows, int64_t n, int64_t width, void* scratch, int64_t* order) {
   if (width == 1) {

@@ -1,5 +1,5 @@
-// Connectionist temporal classification: the probability of a sequence of labels, over all ways to stretch it with
-// repetitions and blanks to the length of the input, by the forward-backward recursion in logarithms.
+// Connectionist temporal classification: the probability of a label sequence, summed over all alignments that stretch
+// it to the input's length with repetitions and blanks, by the forward-backward recursion in the log domain.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace npu::ctc {
 template <class R>
 constexpr R kImpossible = -std::numeric_limits<R>::infinity();
 
-// Inlined, and vectorised in a loop, for float.
+// Inlined and, for float, vectorised in loops.
 template <class R>
 R ExpOf(R x) {
   if constexpr (std::is_same_v<R, float>) {
@@ -38,8 +38,8 @@ R LogSum(R a, R b) {
   }
 }
 
-// Both passes' view of one call: log_probs [times, batch, labels], and for each of the batch its target, with blanks
-// around each label a sequence of 2 * length + 1 states. Targets are [batch, longest], or one behind the other.
+// The arguments as both passes read them: log_probs [times, batch, labels], and a target per batch entry, which becomes
+// a sequence of 2 * length + 1 states with blanks around each label. Targets are [batch, longest], or concatenated.
 struct Problem {
   const char* op;
   int64_t blank, times, batch, labels;
@@ -83,11 +83,11 @@ inline Problem::Problem(const char* op_name, int64_t blank_label, const TensorVi
   }
 }
 
-// One of the batch, in the arithmetic of R.
+// One batch entry, computed in R.
 template <class T>
 struct Sequence {
   using R = ComputeType<T>;
-  const T* log_probs;  // of the first time; the next is `stride` further
+  const T* log_probs;  // of the first time step; the next is `stride` further
   const int64_t* target;
   int64_t stride, labels, blank, times, states;
 
@@ -105,10 +105,10 @@ struct Sequence {
   }
   int64_t Label(int64_t state) const { return state % 2 == 0 ? blank : target[state / 2]; }
   R LogProb(int64_t t, int64_t state) const { return Widened(log_probs[t * stride + Label(state)]); }
-  // Whether a path may go from the state before last to this one, past the blank between them.
+  // Whether a path may skip the blank between the state before last and this one.
   bool Skips(int64_t state) const { return state >= 2 && state < states && Label(state) != Label(state - 2); }
 
-  // The negative logarithm of the target's likelihood, from alpha [times, width]: what leads to each state.
+  // The negative log-likelihood of the target, from alpha [times, width], the log-probability of reaching each state.
   R Loss(const R* alpha, int64_t width) const {
     if (times == 0) return states == 1 ? R{0} : -kImpossible<R>;
     const R* last = alpha + (times - 1) * width;

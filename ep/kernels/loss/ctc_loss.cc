@@ -1,5 +1,5 @@
-// The losses, and what leads to each state at each time, kept for the gradient in float where the operands are 16-bit:
-// what is added up is small beside it.
+// The losses, and the log alpha that the gradient reads, stored in float if the operands are 16-bit: the terms added to
+// it are relatively small.
 #include "ep/kernels/loss/ctc.h"
 
 namespace npu {
@@ -8,7 +8,7 @@ namespace {
 using ctc::kImpossible;
 using ctc::LogSum;
 
-// alpha [times, width], the states of which the target has no use included.
+// alpha [times, width], including the states that a shorter target does not use.
 template <class T, class R = ComputeType<T>>
 void Forward(const ctc::Sequence<T>& s, R* alpha, int64_t times, int64_t width) {
   std::fill_n(alpha, times * width, kImpossible<R>);

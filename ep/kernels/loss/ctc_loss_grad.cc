@@ -1,4 +1,4 @@
-// The gradient of the losses by log_probs.
+// The gradient of the losses with respect to log_probs.
 #include "ep/kernels/loss/ctc.h"
 
 namespace npu {
@@ -7,7 +7,7 @@ namespace {
 using ctc::kImpossible;
 using ctc::LogSum;
 
-// From alpha [times, width]; `beta` is what follows each state at the time in hand.
+// From alpha [times, width]; `beta` holds the backward log-probabilities of the states at the current time step.
 template <class T, class R = ComputeType<T>>
 void Backward(const ctc::Sequence<T>& s, const R* alpha, int64_t width, R scale, T* grad) {
   const R loss = s.Loss(alpha, width);

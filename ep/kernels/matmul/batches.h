@@ -8,8 +8,8 @@
 
 namespace npu {
 
-// Calls f(i) for every batch entry, on the pool where entries are many or small; f itself may use the pool, which a
-// call from inside the pool then does without.
+// Calls f(i) for every batch entry, on the pool if there are many or small entries; f itself may use the pool, where
+// nested calls run serially.
 template <class F>
 void ForEachEntry(const MatMulShape& s, const F& f) {
   constexpr int64_t kGrainWork = 64 << 10;

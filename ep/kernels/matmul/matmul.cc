@@ -15,7 +15,7 @@ class MatMulKernel : public Kernel {
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     const Shape& shape = constant.shape;
-    // A batch of one, or one matrix: what broadcasts over all of A.
+    // A batch of one, or a single matrix: broadcast over all of A.
     if (input != 1 || !gemm::Supports(constant.dtype) || shape.rank() < 2 || shape.Elements(0, shape.rank() - 2) != 1)
       return false;
     weight_.Pack("MatMul", constant.dtype, MatrixAt(constant, 0, shape[shape.rank() - 2], shape.back()), stream);
@@ -33,7 +33,7 @@ class MatMulKernel : public Kernel {
     const MatMulShape s = InferMatMul("MatMul", a.shape, b.shape);
     const TensorView y = ctx.Output(0, a.dtype, s.output);
     if (!y || y.elements() == 0) return;
-    if (gemm::Supports(a.dtype) && s.b_batches == 1) {  // the batch is but more rows
+    if (gemm::Supports(a.dtype) && s.b_batches == 1) {  // the batch is just more rows
       const gemm::Matrix rows = MatrixAt(a, 0, s.a_batches * s.m, s.k);
       const gemm::Matrix right = MatrixAt(b, 0, s.k, s.n);
       const gemm::Result c{y.data, y.dtype, s.n};

@@ -8,11 +8,11 @@ namespace npu {
 struct MatMulShape {
   int64_t m = 1, k = 1, n = 1;
   Shape batch;                 // broadcast leading axes of the result
-  Shape output;                // as the caller sees it
+  Shape output;                // as the caller receives it
   Shape a_strides, b_strides;  // per axis of `batch`, in matrices; 0 where the operand is broadcast
   int64_t batches = 1, a_batches = 1, b_batches = 1;
 
-  // The matrices that make batch entry i.
+  // The indices of the matrices of batch entry i.
   int64_t AIndex(int64_t i) const { return IndexOf(i, a_strides); }
   int64_t BIndex(int64_t i) const { return IndexOf(i, b_strides); }
 
@@ -27,7 +27,7 @@ struct MatMulShape {
   }
 };
 
-// Throws "[op] expected …, got …" when the operands do not fit.
+// Throws "[op] expected …, got …" if the operands do not fit.
 MatMulShape InferMatMul(const char* op, const Shape& a, const Shape& b);
 
 }  // namespace npu

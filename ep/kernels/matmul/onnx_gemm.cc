@@ -20,7 +20,7 @@ struct BroadcastStrides {
   int64_t row = 0, column = 0;
 };
 
-// Steps of C, which broadcasts to [m, n] and not the other way.
+// The strides of C, which must broadcast to [m, n] without changing it.
 BroadcastStrides StridesOfC(const Shape& c, int64_t m, int64_t n) {
   const int rank = c.rank();
   const int64_t columns = rank >= 1 ? c[rank - 1] : 1, rows = rank == 2 ? c[0] : 1;
@@ -35,7 +35,7 @@ T Scaled(T x, double factor) {
   if (factor == 1.0) return x;
   const double y = static_cast<double>(x) * factor;
   if constexpr (std::is_integral_v<T>) {
-    // The limits as doubles; the upper one may round up to a value that T lacks.
+    // The limits as doubles; the upper one may round up to a value that T cannot represent.
     if (std::isnan(y)) return 0;
     if (y <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
     if (y >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
@@ -80,7 +80,7 @@ class GemmKernel : public Kernel, public SharedMatrixReader {
     NPU_CHECK(left.columns == right.rows, "[Gemm] expected as many columns of A as rows of B, got ", a.shape,
               trans_a_ ? " transposed and " : " and ", b.shape, trans_b_ ? " transposed" : "");
     const int64_t m = left.rows, n = right.columns;
-    // ONNX: with a beta of 0, C counts for nothing, whatever it holds.
+    // ONNX: with a beta of 0, C is ignored, whatever it holds.
     const bool add = c && beta_ != 0.0f;
     const BroadcastStrides strides = c ? StridesOfC(c.shape, m, n) : BroadcastStrides{};
     const TensorView y = ctx.Output(0, a.dtype, Shape{m, n});

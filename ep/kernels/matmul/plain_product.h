@@ -1,4 +1,4 @@
-// Products of the element types that no matrix unit takes: integers, which wrap, and double.
+// Matmuls of the element types without a matrix unit: integers, which wrap, and double.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ void PlainProduct(const gemm::Matrix& a, const gemm::Matrix& b, Sum* c) {
   });
 }
 
-// Calls f(T{}) for the types above that ONNX's MatMul and Gemm take.
+// Calls f(T{}) for those of these types that ONNX's MatMul and Gemm accept.
 template <class F>
 void DispatchPlain(const char* op, DType dtype, F&& f) {
   switch (dtype) {

@@ -43,7 +43,7 @@ Shape WithBack(Shape lead, std::initializer_list<int64_t> dims) {
   return lead;
 }
 
-// The int8 scale of a row, NaN when the row has one; a row of zeros is divided by one.
+// The int8 scale of a row, NaN if the row contains one; the divisor of a row of zeros is 1.
 struct RowScale {
   float scale, divisor;
 };
@@ -65,10 +65,10 @@ void QuantizeRow(const float* row, float divisor, int8_t* to, int64_t n) {
 
 }  // namespace
 
-// One call: its inputs and sizes.
+// The inputs and sizes of one call.
 struct MlaProlog::Call {
   std::array<TensorView, kInputs> in;
-  Shape lead;  // of token_x, without its width
+  Shape lead;  // token_x's shape without the last axis
   int64_t tokens = 0, he = 0, hcq = 0, heads = 0, d = 0, hckv = 0, dr = 0;
 
   const TensorView& operator[](Index i) const { return in[i]; }
@@ -84,25 +84,25 @@ template <class T>
 struct MlaProlog::Task {
   const MlaProlog* kernel;
   Call c;
-  T* query;  // of the unquantized values; an output, unless query_int8 is
+  T* query;  // the query before quantization; an output, unless query_int8 is
   int8_t* query_int8;
   T* query_rope;
   float* query_scale;
   CacheRows kv, kr;
   int64_t* slots;
-  // Scratch: one token a row.
-  float* wide;      // c, u and h in turn, when they are not rounded to T
+  // Scratch, with one row per token.
+  float* wide;      // c, u and h in turn, if they are not rounded to T
   T* latent;        // c and cq, in T
-  T* up;            // u: whole rows in T, or the parts [heads, d] alone
+  T* up;            // u: whole rows in T, or only the parts [heads, d]
   int8_t* codes;    // cq, quantized
-  float* scales;    // of the rows of codes
-  int32_t* sums;    // of int8 products
-  float* kv_scale;  // quant_scale_ckv for every column of the cache
+  float* scales;    // one per row of codes
+  int32_t* sums;    // of int8 matmuls
+  float* kv_scale;  // quant_scale_ckv, repeated for every column of the cache
 
   void Run() const {
     ResolveSlots();
-    kv.template CopyFrom<T>(c[kKvCache].data, c.pages());
-    kr.template CopyFrom<T>(c[kKrCache].data, c.pages());
+    kv.CopyFrom(c[kKvCache].data, c.pages());
+    kr.CopyFrom(c[kKrCache].data, c.pages());
     if (query_scale && !c.quantizes_query()) *query_scale = 1.0f;
     if (c.tokens == 0) return;
     if (kv_scale) std::fill_n(kv_scale, c.hckv, *c[kScaleCkv].as<float>());
@@ -120,7 +120,7 @@ struct MlaProlog::Task {
     return gemm::Matrix::RowMajor(w.data, w.shape[0], w.shape[1]);
   }
 
-  // Before anything is written, so that a call with a wild index changes nothing.
+  // Runs before anything is written, so that a call with an invalid index changes nothing.
   void ResolveSlots() const {
     const int64_t limit = c.pages() * c.page();
     for (int64_t t = 0; t < c.tokens; ++t) {
@@ -137,7 +137,7 @@ struct MlaProlog::Task {
     });
   }
 
-  // wide = rows * weight of int8, times a scale a row and a scale a column.
+  // wide = rows * int8 weight, times one scale per row and one per column.
   void MultiplyIntegers(const int8_t* rows, Index weight, const float* row_scale, const float* column_scale) const {
     const gemm::Matrix b = Weight(weight);
     const int64_t n = b.columns;
@@ -149,7 +149,7 @@ struct MlaProlog::Task {
     });
   }
 
-  // The query's latent: cq, in T or in int8.
+  // Computes the query's latent, cq, in T or int8.
   void ProjectDown() const {
     const int64_t n = c.hcq;
     if (c.full()) {
@@ -180,7 +180,7 @@ struct MlaProlog::Task {
     });
   }
 
-  // u, in T; or in float32 with the part that meets weight_uk in T.
+  // Computes u in T; or in float32, with the part that is multiplied with weight_uk in T.
   void ProjectUp() const {
     const int64_t n = c.heads * c.head_width();
     if (!c.quantized()) {
@@ -264,12 +264,12 @@ struct MlaProlog::Task {
         if (slots[t] < 0) continue;
         const float* h = wide + t * n;
         RmsNormRow(h, weights.values(), kernel->epsilon_ckv_, normed.values(), c.hckv);
-        kv.template Store<T>(slots[t], normed.values());
+        kv.Store(slots[t], normed.values());
         ToFloat(c[kRopeCos].template as<T>() + t * c.dr, cosines.values(), c.dr);
         ToFloat(c[kRopeSin].template as<T>() + t * c.dr, sines.values(), c.dr);
         RotateRow<Pairing::kNeighbours, Pairing::kHalves>(h + c.hckv, cosines.values(), sines.values(),
                                                           rotated.values(), c.dr);
-        kr.template Store<T>(slots[t], rotated.values());
+        kr.Store(slots[t], rotated.values());
       }
     });
   }
@@ -427,8 +427,8 @@ void MlaProlog::Compute(OpContext& ctx) const {
     }
     if (int8_query) task.kv_scale = static_cast<float*>(ctx.Workspace(BytesFor(DType::kFloat32, c.hckv)));
     const float* columns = int8_query ? task.kv_scale : c[kScaleCkv].as<float>();
-    task.kv = {kv_out.data, columns, c.hckv, c.page(), fractal_};
-    task.kr = {kr_out.data, c[kScaleCkr].as<float>(), c.dr, c.page(), fractal_};
+    task.kv = {kv_out.data, kv_out.dtype, columns, c.hckv, c.page(), fractal_};
+    task.kr = {kr_out.data, kr_out.dtype, c[kScaleCkr].as<float>(), c.dr, c.page(), fractal_};
     task.c = c;
     ctx.Launch(op_, [task] { task.Run(); });
   });

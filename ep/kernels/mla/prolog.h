@@ -1,4 +1,4 @@
-// What precedes multi-head latent attention: npu_mla_prolog and npu_mla_prolog_v2. The semantics are in
+// The computation before multi-head latent attention: npu_mla_prolog and npu_mla_prolog_v2. The semantics are in
 // contrib_ops/rope/npu_mla_prolog_v2.py.
 #pragma once
 
@@ -48,7 +48,7 @@ class MlaProlog : public Kernel {
   template <class T>
   struct Task;
 
-  // Constant float weights in panel order: one panel set of each, and one of every head of weight_uk.
+  // Constant float weights in panel order: one set of panels each, or one per head for weight_uk.
   struct Packed {
     TensorView view;  // type and shape
     std::vector<std::unique_ptr<gemm::PackedWeight>> heads;
@@ -56,7 +56,7 @@ class MlaProlog : public Kernel {
 
   void CheckShapes(const Call& c) const;
   void CheckModes(const Call& c) const;
-  // out = rows * b, of element type `dtype`, by the packed form of the weight where there is one.
+  // out = rows * b, of element type `dtype`; uses the packed weight if there is one.
   void Multiply(DType dtype, Index weight, int64_t head, const gemm::Matrix& rows, const gemm::Matrix& b,
                 const gemm::Result& out) const;
 

@@ -5,7 +5,7 @@
 namespace npu {
 namespace {
 
-// One narrow tensor and where it lies in a row of the wide one.
+// One narrow tensor and its offset in a row of the wide one.
 struct Part {
   char* data;
   int64_t offset, width;  // bytes
@@ -81,7 +81,7 @@ class SplitKernel : public Kernel {
   }
 
  private:
-  // The sizes along the axis: given, or as even as they can be with the last one smaller.
+  // The sizes along the axis: as given, or equal, with a smaller last one if the axis does not divide evenly.
   std::vector<int64_t> Sizes(OpContext& ctx, int64_t dim) const {
     const TensorView given = ctx.Input(1);
     const auto outputs = static_cast<int64_t>(ctx.output_count());

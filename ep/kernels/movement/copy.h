@@ -1,4 +1,4 @@
-// Dense copies of launched kernels.
+// Dense copies inside launched kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace npu {
 
-inline constexpr int64_t kCopyGrain = 256 * 1024;  // bytes that are worth a thread
+inline constexpr int64_t kCopyGrain = 256 * 1024;  // bytes worth another thread
 
-// Rows of `width` bytes from one pitch to another; a split over threads may cut a row. The regions do
-// not overlap.
+// Copies rows of `width` bytes from one pitch to another; the split between threads may cut a row. The regions do not
+// overlap.
 inline void CopyRows(char* dst, int64_t dst_pitch, const char* src, int64_t src_pitch, int64_t width, int64_t rows) {
   if (width == 0 || rows == 0) return;
   ParallelFor(rows * width, kCopyGrain, [=](int64_t begin, int64_t end) {
@@ -27,7 +27,7 @@ inline void CopyRows(char* dst, int64_t dst_pitch, const char* src, int64_t src_
   });
 }
 
-// Enqueues the copy of a whole tensor, unless it is already where it should be.
+// Enqueues the copy of a whole tensor, unless source and destination are the same.
 inline void LaunchCopy(OpContext& ctx, const char* op, const TensorView& from, const TensorView& to) {
   const auto bytes = static_cast<int64_t>(from.bytes());
   if (bytes == 0 || from.data == to.data) return;

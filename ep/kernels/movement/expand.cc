@@ -17,7 +17,7 @@ class ExpandKernel : public Kernel {
     const int added = shape.rank() - x.shape.rank();
     for (int d = 0; d < x.shape.rank(); ++d) strides[added + d] = x.shape[d] == 1 ? 0 : dense[d];
     const TensorView y = ctx.Output(0, x.dtype, shape);
-    LaunchStridedCopy(ctx, "Expand", MakeStridedView(shape, strides), BitsOf(x.dtype) / 8, x.data, y.data);
+    LaunchStridedCopy(ctx, "Expand", shape, strides, BytesFor(x.dtype, 1), y.data, x.data);
   }
 };
 

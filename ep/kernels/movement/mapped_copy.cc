@@ -7,7 +7,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/copy.h"
-#include "ep/kernels/movement/strided_copy.h"
+#include "ep/runtime/strided_copy.h"
 
 namespace npu {
 namespace {
@@ -20,7 +20,7 @@ bool IsIdentity(const AxisMap& map, int64_t input_dim) {
   return true;
 }
 
-// A stretch of an output row: `count` blocks from consecutive input blocks, or of the fill value.
+// A part of an output row: `count` blocks from consecutive input blocks, or of the fill value.
 struct Run {
   int64_t to, from, count;
 };
@@ -40,7 +40,7 @@ std::vector<Run> RunsOf(const AxisMap& map) {
   return runs;
 }
 
-// Shapes after the trailing axes that map to themselves have become one block of elements.
+// The shapes, after merging the trailing axes that map to themselves into one block of elements.
 struct MappedCopy {
   int rank = 0;                                    // outer axes, before the row axis
   int64_t rows = 1, block = 1;                     // elements of a block
@@ -49,7 +49,7 @@ struct MappedCopy {
   std::vector<AxisMap> maps;                       // of the outer axes
   std::vector<Run> runs;                           // of the row axis
 
-  // The input's offset of an output row, or -1 for a row of the fill value.
+  // The input offset of an output row, or -1 if the row is filled.
   int64_t RowOffset(int64_t row) const {
     int64_t offset = 0;
     for (int d = rank - 1; d >= 0; --d) {

@@ -1,5 +1,4 @@
-// A dense output whose coordinates map to those of an input axis by axis, or to a fill value: what Pad
-// and Tile are.
+// A dense output whose coordinates map axis by axis to those of an input, or to a fill value: Pad and Tile.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace npu {
 
-// For one axis, the input's coordinate of each of the output's; -1 is the fill value.
+// For one axis, the input coordinate of each output coordinate; -1 is the fill value.
 using AxisMap = std::vector<int64_t>;
 
 // Enqueues the copy of x to y, of y.shape. `fill` is a device scalar of the elements' type, or null for

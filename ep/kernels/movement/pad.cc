@@ -40,7 +40,7 @@ class PadKernel : public Kernel {
     }
     Shape shape;
     for (int d = 0; d < rank; ++d) shape.push_back(PaddedDim("Pad", mode_, d, before[d], after[d], x.shape[d]));
-    const TensorView y = ctx.Output(0, x.dtype, shape);  // an absurd size fails here, before its maps are made
+    const TensorView y = ctx.Output(0, x.dtype, shape);  // an excessive size fails here, before maps are made
     if (y.elements() == 0) return;
     std::vector<AxisMap> maps(rank);
     for (int d = 0; d < rank; ++d) maps[d] = PadMap(mode_, x.shape[d], before[d], after[d]);

@@ -6,8 +6,8 @@
 namespace npu {
 namespace {
 
-// The input coordinate of coordinate i of an infinitely padded axis, or -1. What wraps around is the axis that negative
-// pads have left, [begin, end), as in onnxruntime.
+// The input coordinate of coordinate i of an infinitely padded axis, or -1. As in onnxruntime, wrapping repeats only
+// [begin, end), the part that negative pads leave.
 int64_t SourceOf(PadMode mode, int64_t i, int64_t dim, int64_t begin, int64_t end) {
   if (i >= begin && i < end) return i;
   switch (mode) {
@@ -45,7 +45,7 @@ bool ParsePadMode(const std::string& name, PadMode* mode) {
 }
 
 int64_t PaddedDim(const char* op, PadMode mode, int axis, int64_t before, int64_t after, int64_t dim) {
-  // Bounds that keep every sum below in range; no tensor comes near them.
+  // Bounds that keep every sum below in range; no tensor is near them.
   constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 8;
   NPU_CHECK(before > -kLimit && before < kLimit && after > -kLimit && after < kLimit && dim < kLimit, "[", op,
             "] expected pads that leave a dimension in range, got ", before, " and ", after, " for axis ", axis);

@@ -1,5 +1,4 @@
-// Shape and Size: their outputs live in host memory and are known before anything is launched; the data
-// of the input is never read.
+// Shape and Size: their outputs are in host memory and are known before the launch; the input's data is never read.
 #include <algorithm>
 #include <limits>
 

@@ -11,10 +11,10 @@ struct Range {
   int64_t start, step, count;
 };
 
-// NumPy's rules for start:end:step over a dimension, for every int64.
+// NumPy's rules for start:end:step over a dimension, for all int64 values.
 Range ResolveRange(int64_t start, int64_t end, int64_t step, int64_t dim) {
   NPU_CHECK(step != 0, "[Slice] expected steps that are not 0, got 0");
-  // INT64_MIN has no magnitude; a step that long takes one element either way.
+  // -INT64_MIN overflows; a step that long takes one element either way.
   step = std::max(step, -std::numeric_limits<int64_t>::max());
   if (start < 0) start += dim;
   if (end < 0) end += dim;
@@ -72,9 +72,9 @@ class SliceKernel : public Kernel {
       strides[axis] = range.count == 1 ? 0 : strides[axis] * range.step;  // the step of a single element may be huge
     }
     const TensorView y = ctx.Output(0, x.dtype, shape);
-    const int size = BitsOf(x.dtype) / 8;
-    const char* from = x.data == nullptr ? nullptr : x.as<const char>() + offset * size;
-    LaunchStridedCopy(ctx, "Slice", MakeStridedView(shape, strides), size, from, y.data);
+    const size_t size = BytesFor(x.dtype, 1);
+    const char* from = x.data == nullptr ? nullptr : x.as<const char>() + offset * static_cast<int64_t>(size);
+    LaunchStridedCopy(ctx, "Slice", shape, strides, size, y.data, from);
   }
 
   bool from_attributes_;

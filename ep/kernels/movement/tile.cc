@@ -20,7 +20,7 @@ class TileKernel : public Kernel {
                 "[Tile] expected repeats >= 0 whose dimensions fit int64, got ", repeats[d]);
       shape.push_back(dim);
     }
-    const TensorView y = ctx.Output(0, x.dtype, shape);  // an absurd size fails here, before its maps are made
+    const TensorView y = ctx.Output(0, x.dtype, shape);  // an excessive size fails here, before maps are made
     if (y.elements() == 0) return;
     std::vector<AxisMap> maps(rank);
     for (int d = 0; d < rank; ++d) {

@@ -26,7 +26,7 @@ class TransposeKernel : public Kernel {
       permuted[d] = strides[axis];
     }
     const TensorView y = ctx.Output(0, x.dtype, shape);
-    LaunchStridedCopy(ctx, "Transpose", MakeStridedView(shape, permuted), BitsOf(x.dtype) / 8, x.data, y.data);
+    LaunchStridedCopy(ctx, "Transpose", shape, permuted, BytesFor(x.dtype, 1), y.data, x.data);
   }
 
  private:

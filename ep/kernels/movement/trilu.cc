@@ -22,13 +22,13 @@ class TriluKernel : public Kernel {
     const int64_t lines = x.shape.Elements(0, rank - 1);
     if (y.elements() == 0) return;
     const int64_t size = BitsOf(x.dtype) / 8;
-    // Beyond these every diagonal is outside the matrix, and i + k cannot overflow.
+    // Outside these bounds every diagonal is outside the matrix; i + k cannot overflow.
     const int64_t diagonal = std::clamp(k, -rows - 1, columns + 1);
     ctx.Launch("Trilu", [=, upper = upper_, from = x.as<const char>(), to = y.as<char>()] {
       const int64_t pitch = columns * size;
       ParallelFor(lines, std::max<int64_t>(1, kCopyGrain / pitch), [=](int64_t begin, int64_t end) {
         for (int64_t line = begin; line < end; ++line) {
-          // Columns [0, cut) are below the diagonal of the upper triangle, or in the lower one.
+          // Columns [0, cut) are below the diagonal if the upper triangle is kept, else the kept lower triangle.
           const int64_t cut = std::clamp<int64_t>(line % rows + diagonal + (upper ? 0 : 1), 0, columns) * size;
           const int64_t keep = upper ? cut : 0;
           const int64_t clear = upper ? 0 : cut;

@@ -1,5 +1,5 @@
-// Operators that keep the bytes and change the shape: Identity, Reshape, Squeeze, Unsqueeze, Flatten. When
-// input and output share a buffer nothing is done.
+// Operators that keep the bytes and change the shape: Identity, Reshape, Squeeze, Unsqueeze, Flatten. If input and
+// output share a buffer, they do nothing.
 #include <algorithm>
 
 #include "ep/kernels/movement/copy.h"
@@ -69,7 +69,7 @@ std::vector<int> ResolveAxes(const char* op, const std::vector<int64_t>& axes, i
   return resolved;
 }
 
-// `axes` is an attribute before opset 13, a host input from then on.
+// `axes` is an attribute before opset 13 and a host input since then.
 class AxesKernel : public Kernel {
  public:
   AxesKernel(const KernelInfo& info, const char* op) : op_(op), attribute_(info.attributes.Ints("axes")) {}
@@ -135,7 +135,7 @@ class FlattenKernel : public Kernel {
   int64_t axis_;
 };
 
-// Operators whose output is their first input under another shape.
+// Operators whose output is their first input with another shape.
 OpDef ViewDef(OpDef def) {
   def.view_alias = {{0, 0}};
   def.shape_arithmetic = ShapeArithmetic::kFirst;

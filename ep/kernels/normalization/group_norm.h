@@ -1,4 +1,4 @@
-// Group normalisation followed by an activation: the common part of npu_group_norm_silu and npu_group_norm_swish.
+// Group normalisation followed by an activation: shared by npu_group_norm_silu and npu_group_norm_swish.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@ struct GroupNormCall {
   DType statistics;  // dtype of mean and rstd
 };
 
-// Checks the shapes; the groups attribute is called `groups_name` in messages.
+// Checks the shapes; messages call the groups attribute `groups_name`.
 inline void CheckGroupNorm(const GroupNormCall& c, const char* groups_name) {
   const Shape& shape = c.input.shape;
   NPU_CHECK(shape.rank() >= 2, "[", c.op, "] expected input of rank >= 2, got ", shape);
-  // Of no channels every number is a divisor: mean and rstd of as many groups need not fit any memory.
+  // Every number divides 0 channels, but mean and rstd of that many groups need not fit in memory.
   NPU_CHECK(c.groups > 0 && c.groups <= std::max<int64_t>(shape[1], 1) && shape[1] % c.groups == 0, "[", c.op,
             "] expected ", groups_name, " to be a positive divisor of the ", shape[1], " channels, got ", c.groups);
   for (const auto& [name, t] : {std::pair{"weight", &c.weight}, std::pair{"bias", &c.bias}}) {
@@ -67,7 +67,7 @@ struct GroupNormTask {
   }
 
  private:
-  // The factor and the summand of every element of a block, so that one loop serves any number of elements a channel.
+  // Expands the channels' scale and shift to the elements of a block, so that one loop serves channels of any size.
   void SpreadChannels(int64_t first_channel, int64_t at, int64_t count, float r, float* scale, float* shift) const {
     for (int64_t i = 0; i < count;) {
       const int64_t channel = first_channel + (at + i) / spatial;

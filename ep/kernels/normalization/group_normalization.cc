@@ -1,4 +1,4 @@
-// GroupNormalization of ONNX, and torch's, which also asks for the statistics. These are computed in double and the
+// ONNX's GroupNormalization, and torch's, which also returns the statistics. Statistics are computed in double and the
 // rest in float (double for float64), rounded once.
 #include <algorithm>
 #include <cmath>
@@ -18,10 +18,10 @@ struct GroupTask {
 
   const T* x;
   const void *scale, *bias;  // null: 1 and 0; one per channel, or per group
-  bool wide;                 // these are of type C, not T
+  bool wide;                 // whether these are of type C instead of T
   T* y;
-  C *mean, *rstd;                             // null: not asked for
-  int64_t rows, groups, channels, positions;  // channels: of one group
+  C *mean, *rstd;                             // null: not requested
+  int64_t rows, groups, channels, positions;  // channels: per group
   bool per_group;
   double epsilon;
 
@@ -47,7 +47,7 @@ struct GroupTask {
     return wide ? static_cast<const C*>(weights)[i] : static_cast<C>(static_cast<const T*>(weights)[i]);
   }
 
-  // Of x - shift, or of its squares.
+  // The sum of x - shift, or of its squares.
   template <bool squares>
   static double Sum(const T* x, int64_t n, double shift) {
     double total = 0;
@@ -133,7 +133,7 @@ class GroupNormalizationKernel : public Kernel {
   }
 
  private:
-  // Version 18 has a number per group, which later ones replaced by one per channel. torch's may be wider than X.
+  // Version 18 has one value per group, later versions one per channel. torch's may have a wider dtype than X.
   void CheckChannels(const char* name, const TensorView& t, const Shape& x, DType narrow, DType wide) const {
     const Shape wanted{per_group_ ? groups_ : x[1]};
     NPU_CHECK(!t || (t.shape == wanted && (t.dtype == narrow || t.dtype == wide)), "[", kOp, "] expected ", name, " ",

@@ -11,8 +11,7 @@
 namespace npu {
 namespace {
 
-// A block as computed with, half and float in float and double in double: the elements themselves, or a
-// copy of them.
+// A block in the type of the computation, float for 16-bit floats: the elements themselves, or a copy of them.
 template <class T>
 const ComputeType<T>* LoadRow(const T* x, int64_t step, ComputeType<T>* buffer, int64_t n) {
   if constexpr (kIsHalf<T>) {
@@ -29,7 +28,7 @@ const ComputeType<T>* LoadRow(const T* x, int64_t step, ComputeType<T>* buffer, 
   }
 }
 
-// The sum of (x - shift)² or of x - shift, lanes of a block in C and blocks in double.
+// The sum of (x - shift)² or of x - shift, in C within a block and in double across blocks.
 template <bool squares, class T>
 double SumOf(const T* x, ComputeType<T> shift, int64_t n) {
   double total = 0.0;
@@ -54,8 +53,8 @@ struct NormTask {
   const T* scale;
   const T* bias;  // null: none
   T* y;
-  float* mean;     // null: not asked for
-  float* inverse;  // null: not asked for
+  float* mean;     // null: not requested
+  float* inverse;  // null: not requested
   int64_t rows, n;
   double epsilon;
   bool centre;

@@ -1,4 +1,4 @@
-// Mean and spread of a row, and what is made of them: layer, deep and group normalisation.
+// Mean and variance of a row and the normalisation with them: layer, deep and group normalisation.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +14,9 @@ struct Moments {
   float mean = 0.0f, rstd = 0.0f;
 };
 
-// Mean and 1 / sqrt(variance + epsilon) of a row of n floats, NaN for an empty one. load(begin, count) gives a block of
-// the row and is called twice for each: the variance is that of the differences from the mean, which one pass over
-// squares would lose to cancellation.
+// Mean and 1 / sqrt(variance + epsilon) of a row of n floats, NaN for an empty one. load(begin, count) returns a block
+// of the row and is called twice for each block: the variance is computed from the differences from the mean, because a
+// single pass over squares would lose it to cancellation.
 template <class Load>
 Moments RowMoments(int64_t n, double epsilon, Load load) {
   double total = 0.0;
@@ -31,7 +31,7 @@ Moments RowMoments(int64_t n, double epsilon, Load load) {
   return {center, static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(n) + epsilon))};
 }
 
-// An optional row of weights: `absent` stands for every element of one that is not there.
+// An optional row of weights: if it is null, every element is `absent`.
 template <class T>
 class WeightBlock {
  public:
@@ -48,8 +48,8 @@ class WeightBlock {
   alignas(64) float absent_[kRowBlock];
 };
 
-// y = (x - mean) * rstd * gamma + beta over a row whose blocks load(begin, count) gives, rounded once. gamma and beta
-// may be null. y may be where the row is loaded from.
+// y = (x - mean) * rstd * gamma + beta over a row whose blocks load(begin, count) returns, rounded once. gamma and beta
+// may be null. y may alias the row.
 template <class T, class Weight, class Load>
 void NormalizeRow(int64_t n, Moments m, Load load, const Weight* gamma, const Weight* beta, T* y) {
   WeightBlock<Weight> scale(gamma, 1.0f), shift(beta, 0.0f);

@@ -9,8 +9,8 @@
 
 namespace npu {
 
-// 1 / sqrt(mean(x²) + epsilon) of a row of n elements; NaN for an empty row, the mean of nothing.
-// Float32 lanes inside a block, double across blocks: a row of any length is summed to a few ulp of float32.
+// 1 / sqrt(mean(x²) + epsilon) of a row of n elements; NaN for an empty row, whose mean is undefined. Sums in float32
+// within a block and in double across blocks: a row of any length is summed to a few ulp of float32.
 template <class T>
 float ReciprocalRms(const T* x, double epsilon, int64_t n) {
   InBlock<T> in;

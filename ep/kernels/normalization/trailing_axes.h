@@ -5,7 +5,8 @@
 
 namespace npu {
 
-// Checks that `weight` has the trailing dimensions of x, at least one; returns how many axes of x precede them.
+// Checks that `weight` has the trailing dimensions of x, at least one; returns the number of axes of x that precede
+// them.
 inline int LeadingAxes(const char* op, const char* weight_name, const Shape& weight, const char* x_name,
                        const Shape& x) {
   const int leading = x.rank() - weight.rank();

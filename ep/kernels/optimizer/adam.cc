@@ -1,4 +1,4 @@
-// A step of Adam and of AdamW, whose weight decays beside the gradient.
+// A step of Adam and of AdamW, which applies weight decay separately from the gradient.
 #include <algorithm>
 #include <cmath>
 
@@ -18,11 +18,11 @@ template <class T>
 struct AdamStep {
   using C = ComputeType<T>;
   T *param, *grad, *average, *square, *greatest;
-  C step_size, root, decay, unscale, beta1, beta2, epsilon, sign;
+  C step_size{}, root{}, decay{}, unscale{}, beta1{}, beta2{}, epsilon{}, sign{};
 
   template <bool decoupled, bool amsgrad, bool scaled>
   void Run(int64_t begin, int64_t end) const {
-    const AdamStep s = *this;  // values of the loop's own: what is stored is none of them
+    const AdamStep s = *this;  // a local copy: stores in the loop cannot alias it
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       C w = Load(s.param[i]), x = Load(s.grad[i]);

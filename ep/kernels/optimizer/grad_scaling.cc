@@ -1,4 +1,4 @@
-// What torch.amp.GradScaler does to gradients and to its scale.
+// How torch.amp.GradScaler updates gradients and its scale.
 #include <atomic>
 #include <cmath>
 
@@ -18,7 +18,7 @@ T* NumberAt(const char* op, const char* name, const TensorView& view) {
   return view.as<T>();
 }
 
-// grad *= inv_scale; found_inf = 1 where an element was infinite or NaN.
+// grad *= inv_scale; found_inf = 1 if any element was infinite or NaN.
 class UnscaleKernel final : public Kernel {
  public:
   explicit UnscaleKernel(const KernelInfo&) {}
@@ -42,7 +42,7 @@ class UnscaleKernel final : public Kernel {
   }
 
  private:
-  // Whether all elements were finite: x - x is 0 of those only.
+  // Whether all elements were finite: x - x is 0 only for finite x.
   template <bool scales, class T>
   static bool Run(T* data, int64_t n, float by) {
     int infinite = 0;
@@ -56,7 +56,7 @@ class UnscaleKernel final : public Kernel {
   }
 };
 
-// The scale shrinks where an infinity was found and grows when none was for growth_interval steps.
+// The scale shrinks if an infinity was found, and grows if none was found for growth_interval steps.
 class UpdateScaleKernel final : public Kernel {
  public:
   explicit UpdateScaleKernel(const KernelInfo& info)

@@ -15,11 +15,11 @@ template <class T>
 struct SgdStep {
   using C = ComputeType<T>;
   T *param, *grad, *buffer;
-  C rate, unscale, sign, decay, momentum, kept;
+  C rate{}, unscale{}, sign{}, decay{}, momentum{}, kept{};
 
   template <bool moves, bool scaled>
   void Run(int64_t begin, int64_t end, bool first, bool nesterov) const {
-    const SgdStep s = *this;  // values of the loop's own: what is stored is none of them
+    const SgdStep s = *this;  // a local copy: stores in the loop cannot alias it
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const C w = Load(s.param[i]);

@@ -1,4 +1,4 @@
-// What steps of optimizers share: tensors that are updated where they lie, by numbers that lie on the device.
+// Shared by optimizer steps: tensors that are updated in place, with scalars in device memory.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace npu::optimizer {
 
 inline constexpr DTypeSet kNumber{DType::kFloat32, DType::kFloat64};
 
-// A number that the launch reads, or `absent`.
+// A scalar that the launch reads, or `absent`.
 class DeviceNumber {
  public:
   DeviceNumber(const char* op, const char* name, const TensorView& view, double absent = 0)
@@ -29,7 +29,7 @@ class DeviceNumber {
   double absent_;
 };
 
-// What GradScaler hands on: gradients are divided by the scale, and nothing happens where an infinity was found.
+// GradScaler's inputs: gradients are divided by the scale, and the step is skipped if an infinity was found.
 struct Scaling {
   DeviceNumber scale, found_inf;
 
@@ -37,13 +37,13 @@ struct Scaling {
       : scale(op, "grad_scale", grad_scale, 1), found_inf(op, "found_inf", found) {}
 };
 
-// `t` is like the parameter it belongs to.
+// Checks that `t` has the dtype and shape of the parameter it belongs to.
 inline void CheckLike(const char* op, const char* name, const TensorView& t, const TensorView& param) {
   NPU_CHECK(t && t.dtype == param.dtype && t.shape == param.shape, "[", op, "] expected ", name,
             " like the parameter, ", NameOf(param.dtype), param.shape, ", got ", t ? NameOf(t.dtype) : "none", t.shape);
 }
 
-// In a model, which shares tensors between its nodes, none may be overwritten.
+// Not a node of a model: there, nodes share tensors, so none may be overwritten.
 inline OpDef UpdateDef(const char* type, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes,
                        KernelFactory make) {
   return {
@@ -66,7 +66,7 @@ void Store(T& to, ComputeType<T> x) {
   to = static_cast<T>(x);
 }
 
-// f(std::true_type or std::false_type): what is the same for a whole loop is decided outside of it.
+// Calls f(std::true_type or std::false_type), so that a loop-invariant condition is decided outside the loop.
 template <class F>
 void Decide(bool condition, const F& f) {
   condition ? f(std::true_type{}) : f(std::false_type{});

@@ -1,5 +1,5 @@
-// AveragePool, GlobalAveragePool and torch's adaptive average pool, and the gradients of those that torch has. Sums are
-// made in float (double for float64) and rounded once.
+// AveragePool, GlobalAveragePool and torch's adaptive average pool, with gradients of those that torch has. Sums are
+// computed in float (double for float64) and rounded once.
 #include <cstring>
 #include <utility>
 
@@ -15,10 +15,10 @@ using pooling::Axis;
 using pooling::Plan;
 using pooling::Window;
 
-// What sums are divided by.
+// The divisor of the sums.
 struct Divisor {
-  bool padded = false;  // positions in the padding count
-  int64_t fixed = 0;    // 0: as many as the window has
+  bool padded = false;  // positions in the padding count, too
+  int64_t fixed = 0;    // 0: the number of positions in the window
 };
 
 template <class C>
@@ -27,7 +27,7 @@ class Averages {
   Averages(const Plan& plan, const Divisor& divisor) : divisor_(divisor) {
     for (const Window& w : plan.windows()) counts_.push_back(static_cast<C>(divisor.padded ? w.padded : w.count));
   }
-  // y = x divided as the windows of an output row want it. A window without positions has the average 0.
+  // y = x divided by the size of the windows of an output row. A window without positions has the average 0.
   void Divide(const Plan& plan, int64_t output_row, const C* x, C* y) const {
     const int64_t n = plan.columns();
     if (divisor_.fixed != 0) {
@@ -41,7 +41,7 @@ class Averages {
 
  private:
   Divisor divisor_;
-  std::vector<C> counts_;  // of the columns
+  std::vector<C> counts_;  // per column
 };
 
 template <class C>
@@ -69,7 +69,7 @@ void AddRow(const Plan& plan, const C* x, C* __restrict sums) {
   }
 }
 
-// The gradient's way back: each column's share to every position that it saw.
+// The backward pass: adds each column's share to every position in its window.
 template <class C>
 void SpreadRow(const Plan& plan, const C* shares, C* __restrict sums) {
   if (plan.by_tap()) {
@@ -105,7 +105,7 @@ struct AverageTask {
       const T* image = x + row / plan.rows_out() * plan.inputs();
       C* sums = writer.Values(y + row * plan.columns());
       std::fill(sums, sums + plan.columns(), C{0});
-      // Rows are added to each other first, which is dense, and along the windows once.
+      // Rows are first added to each other, which is a dense loop; then the windows are summed once.
       const C* total = nullptr;
       plan.ForEachInputRow(row % plan.rows_out(), [&](int64_t input_row, int64_t) {
         const C* values = reader(image + input_row * plan.width(), plan.width());
@@ -169,7 +169,7 @@ void AveragePool(OpContext& ctx, const char* op, std::vector<Axis> axes, const D
   });
 }
 
-// Of an input of shape `input`, from the gradient of its averages.
+// The gradient with respect to an input of shape `input`, from the gradient of its averages.
 void AveragePoolGradient(OpContext& ctx, const char* op, const Shape& input, std::vector<Axis> axes,
                          const Divisor& divisor) {
   const TensorView gradient = ctx.Input(0);
@@ -191,8 +191,7 @@ void AveragePoolGradient(OpContext& ctx, const char* op, const Shape& input, std
   });
 }
 
-// The shape of the input whose gradient is asked for: planes as the gradient has, spatial dimensions as input_size
-// says.
+// The shape of the input: planes as in the gradient, spatial dimensions from input_size.
 Shape InputShape(OpContext& ctx, const char* op) {
   const Shape& gradient = ctx.Input(0).shape;
   const std::vector<int64_t> sizes = ReadHostInts(op, "input_size", ctx.Input(1));
@@ -203,7 +202,7 @@ Shape InputShape(OpContext& ctx, const char* op) {
   return shape;
 }
 
-// Of AveragePool, and of its form with a divisor of its own.
+// AveragePool, and its form with a divisor attribute.
 class SlidingAverage : public Kernel {
  protected:
   SlidingAverage(const char* op, const KernelInfo& info) : op_(op), sliding_(op, info.attributes) {

@@ -1,4 +1,4 @@
-// What the definitions of pools share.
+// Helpers for the definitions of pools.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace npu::pooling {
 
-// The attributes that Sliding reads, and `more`.
+// The attributes that Sliding reads, followed by `more`.
 inline std::vector<AttrDef> SlidingAttributes(std::vector<AttrDef> more) {
   std::vector<AttrDef> all = {{.name = "kernel_shape", .kind = AttrDef::Kind::kInts, .required = true},
                               IntsAttribute("strides"),

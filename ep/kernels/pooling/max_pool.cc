@@ -1,4 +1,4 @@
-// MaxPool and GlobalMaxPool, and torch's max pools, whose indices count within a plane. A NaN is the greatest.
+// MaxPool and GlobalMaxPool, and torch's max pools, whose indices count within a plane. NaN counts as the maximum.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -34,7 +34,7 @@ C GreatestOf(const C* x, const Window& window, int64_t step) {
   constexpr int64_t kLanes = 32;
   C best = Least<C>();
   int64_t at = window.begin;
-  if (step == 1 && window.count >= 2 * kLanes) {  // lanes, so that a long window vectorises
+  if (step == 1 && window.count >= 2 * kLanes) {  // lanes let a long window vectorise
     C lanes[kLanes];
     std::fill(lanes, lanes + kLanes, best);
     for (; at + kLanes <= window.end; at += kLanes) {
@@ -46,7 +46,7 @@ C GreatestOf(const C* x, const Window& window, int64_t step) {
   return best;
 }
 
-// What the row x adds to each column's greatest.
+// Updates each column's maximum with the row x.
 template <class C>
 void Greatest(const Plan& plan, const C* x, C* __restrict best) {
   if (plan.by_tap()) {
@@ -63,7 +63,7 @@ void Greatest(const Plan& plan, const C* x, C* __restrict best) {
   }
 }
 
-// The same with the places of the greatest; `index` is that of the row's first position.
+// The same with the positions of the maxima; `index` is that of the row's first position.
 template <class C>
 void Greatest(const Plan& plan, const C* x, int64_t index, C* __restrict best, int64_t* __restrict places) {
   const int64_t each = plan.column_index();
@@ -97,8 +97,8 @@ struct MaxTask {
   Plan plan;
   const T* x;
   T* y;
-  int64_t* places;      // null: not asked for
-  int64_t plane_index;  // how far apart the indices of two planes are
+  int64_t* places;      // null: not requested
+  int64_t plane_index;  // the difference between the indices of two planes
 
   void Rows(int64_t begin, int64_t end) const {
     pooling::RowReader<T> reader(plan.width());
@@ -123,7 +123,7 @@ struct MaxTask {
   }
 
  private:
-  // Where the windows begin: the places of windows in which nothing is greater than the least number.
+  // Where the windows begin: the result for windows in which nothing exceeds the lowest value.
   void FirstPlaces(int64_t plane, int64_t of_plane, int64_t* at) const {
     const std::vector<Window>& windows = plan.windows();
     const int64_t first = plane * plane_index + plan.FirstIndex(of_plane);

@@ -1,4 +1,4 @@
-// Rows of numbers as pools compute with them: 16-bit floats as float.
+// Rows in the type that pools compute in: 16-bit floats as float.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace npu::pooling {
 
-// Reads rows of up to `width` numbers; what it returns is valid until the next call.
+// Reads rows of up to `width` elements; the result is valid until the next call.
 template <class T>
 class RowReader {
  public:
@@ -26,7 +26,7 @@ class RowReader {
   std::vector<ComputeType<T>> values_;
 };
 
-// Where a row of up to `width` results is made, and its way to its place.
+// A buffer for a row of up to `width` results, which Commit stores.
 template <class T>
 class RowWriter {
  public:

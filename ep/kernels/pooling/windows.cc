@@ -5,7 +5,7 @@
 namespace npu::pooling {
 namespace {
 
-// Bounds of what attributes and dimensions may be, so that no position overflows.
+// Bounds on attributes and dimensions, so that no position overflows.
 constexpr int64_t kMaxAttribute = int64_t{1} << 30;
 constexpr int64_t kMaxDimension = int64_t{1} << 60;
 constexpr int64_t kMaxTaps = 16;  // longer windows are reduced one by one
@@ -89,7 +89,7 @@ Axis Sliding::AxisOf(size_t d, int64_t in) const {
   NPU_CHECK(room >= 0, "[", op_, "] expected a window that fits the padded input, got one of ", reach, " for ",
             in + axis.before + axis.after, " positions of spatial axis ", d);
   axis.out = room / axis.stride + 1;
-  if (ceil_ && (axis.out - 1) * axis.stride >= in + axis.before) --axis.out;  // it would begin behind the input
+  if (ceil_ && (axis.out - 1) * axis.stride >= in + axis.before) --axis.out;  // it would begin beyond the input
   return axis;
 }
 

@@ -1,4 +1,4 @@
-// Which positions of the input each element of a pool's output sees, for any number of spatial dimensions.
+// Which positions of the input each element of a pool's output covers, for any number of spatial dimensions.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace npu::pooling {
 struct Window {
   int64_t begin, end;
   int64_t count;   // of those positions
-  int64_t padded;  // of those and the window's positions in the padding
+  int64_t padded;  // of those and of the window's positions in the padding
 };
 
 struct Axis {
@@ -47,7 +47,7 @@ class Sliding {
   bool ceil_;
 };
 
-// Windows that share each axis evenly; `sizes`: of the output.
+// Adaptive windows, which share each axis evenly; `sizes`: of the output.
 std::vector<Axis> AdaptiveAxes(const char* op, const Shape& input, const std::vector<int64_t>& sizes);
 
 Shape OutputShape(const Shape& input, const std::vector<Axis>& axes);
@@ -67,22 +67,22 @@ class Plan {
   int64_t columns() const { return axes_.back().out; }
   const std::vector<Window>& windows() const { return windows_; }    // of the last axis
   int64_t step() const { return axes_.back().dilation; }             // within each of those
-  int64_t column_index() const { return index_stride_[leading()]; }  // of two neighbours of an input row
+  int64_t column_index() const { return index_stride_[leading()]; }  // between two neighbours of an input row
   int64_t RowGrain() const { return npu::RowGrain(columns() * taps_); }
   int64_t PlaneGrain() const { return npu::RowGrain(outputs() * taps_); }
 
-  // f(row of the plane's input, index of its first position) for every input row that an output row sees.
+  // f(row of the plane's input, index of its first position) for every input row that an output row covers.
   template <class F>
   void ForEachInputRow(int64_t output_row, const F& f) const;
-  // The index of the first position that the output row sees, in its first column.
+  // The index of the first position that the output row covers, in its first column.
   int64_t FirstIndex(int64_t output_row) const;
-  // How many input rows an output row sees, with those in the padding or without.
+  // The number of input rows that an output row covers, including those in the padding or not.
   double RowCount(int64_t output_row, bool padded) const;
 
-  // Whether loops go over the windows' taps outside and over the columns inside, which vectorises short windows.
+  // Whether loops run over the windows' taps outside and over the columns inside, which vectorises short windows.
   bool by_tap() const { return by_tap_; }
-  // f(first column, columns, position of the first, stride) for every tap of the last axis. The stride is a constant
-  // where it is a common one.
+  // f(first column, columns, position of the first, stride) for every tap of the last axis. Common strides are passed
+  // as constants.
   template <class F>
   void ForEachTap(const F& f) const;
 

@@ -1,5 +1,5 @@
-// Dense tensors of random numbers. Element i is a function of the generator's state and of i alone, whatever the
-// threads and the instruction set: the build contracts no product and sum of this folder into one operation.
+// Dense tensors of random numbers. Element i depends only on the generator's state and on i, not on the threads or the
+// instruction set: this folder is compiled without contraction to FMA.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -13,7 +13,7 @@
 namespace npu {
 namespace {
 
-constexpr int64_t kBlocks = 64;  // of the generator's four words, two elements each, that are made at a time
+constexpr int64_t kBlocks = 64;  // of four generator words, two elements each, that are generated at a time
 
 // In [0, 1), with as many bits as R holds.
 template <class R>
@@ -22,8 +22,7 @@ R Unit(uint64_t bits) {
   return static_cast<R>(bits >> 40) * static_cast<R>(0x1p-24);
 }
 
-// A distribution makes an element of T of 64 random bits. Its parameters are two numbers, inputs behind those that all
-// fills have.
+// A distribution turns 64 random bits into an element of T. Its two parameters follow the inputs that all fills share.
 struct Uniform {  // in [a, b)
   static constexpr const char* kName = "RandomUniform";
   static constexpr const char *kFirst = "from", *kSecond = "to";
@@ -60,7 +59,7 @@ struct Exponential {
   using Types = FloatTypes;
   template <class T, class R = ComputeType<T>>
   static T From(uint64_t bits, double rate, double) {
-    // In double, where u is never 1: an exponential is not 0, and may divide.
+    // In double, where u is never 1, so that -log(u) is never 0.
     const double u = (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
     return static_cast<T>(static_cast<R>(-std::log(u) / rate));
   }
@@ -135,7 +134,7 @@ class FillKernel final : public Kernel {
   DType dtype_;
 };
 
-// Seed and offset are a position of the generator, as DrawPosition gives it.
+// Seed and offset are a position of the generator, as DrawPosition returns it.
 template <class Distribution>
 OpDef FillDef() {
   constexpr DTypeSet kParameter{DTypeOf<typename Distribution::Parameter>::value};

@@ -24,7 +24,7 @@ struct ArgMin {
   }
 };
 
-// Whether candidate `a` at a later position replaces the best so far, `b`.
+// Whether candidate `a`, at a later position, replaces the best so far, `b`.
 template <class Op, bool last, class C>
 bool Replaces(C a, C b) {
   const bool a_nan = a != a, b_nan = b != b;
@@ -41,7 +41,7 @@ ComputeType<T> Load(T v) {
   }
 }
 
-// Side by side along the inner dimension, which is 1 for the last axis.
+// Reduces `count` columns side by side along the inner dimension, which is 1 for the last axis.
 template <class Op, bool last, class T>
 void ArgBlock(const T* x, int64_t n, int64_t stride, int64_t* y, int64_t count) {
   ComputeType<T> best[kRowBlock];
@@ -61,7 +61,7 @@ void ArgBlock(const T* x, int64_t n, int64_t stride, int64_t* y, int64_t count) 
   }
 }
 
-// One dense row, seen as rows of lanes, so that it vectorises as ArgBlock does.
+// One dense row, viewed as rows of lanes, so that it vectorises like ArgBlock.
 template <class Op, bool last, class T>
 int64_t ArgRow(const T* x, int64_t n) {
   constexpr int64_t kLanes = 64;
@@ -71,7 +71,7 @@ int64_t ArgRow(const T* x, int64_t n) {
   ArgBlock<Op, last>(x, whole, lanes, positions, lanes);
   int64_t best = positions[0] * lanes;
   const auto offer = [&](int64_t i) {
-    // Lanes do not come in order of position: among equals the position itself decides.
+    // Lanes are not in order of position: ties are decided by the position itself.
     const bool later = Replaces<Op, true>(Load(x[i]), Load(x[best]));
     const bool better = Replaces<Op, false>(Load(x[i]), Load(x[best]));
     if (better || (later && (last ? i > best : i < best))) best = i;

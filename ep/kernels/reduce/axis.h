@@ -1,4 +1,4 @@
-// A tensor as [outer, n, inner] around one axis.
+// A tensor viewed as [outer, n, inner] around one axis.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// torch's cummax and cummin: each element's extreme so far and its position, the last of equals. A NaN stays.
+// torch's cummax and cummin: the running extreme and its position, the last one of equals. NaN propagates.
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/scan.h"

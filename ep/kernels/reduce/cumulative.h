@@ -1,4 +1,4 @@
-// CumSum and CumProd, which differ in one operation.
+// CumSum and CumProd, which differ only in the operation.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace npu {
 
 using CumulativeTypes = Types<float, Float16, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t>;
 
-// Operation{}(a, b) in double for floats, which are rounded once, and in uint64_t, which wraps, for integers. It says
-// its operator's name, kOp, and what an exclusive scan begins with, kIdentity.
+// Operation{}(a, b) runs in double for floats, which are rounded once, and in uint64_t, which wraps, for integers. It
+// defines its operator's name, kOp, and the initial value of an exclusive scan, kIdentity.
 template <class Operation>
 class CumulativeKernel : public Kernel {
  public:

@@ -1,4 +1,4 @@
-// torch's histc: how many elements fall into each of equal ranges between two bounds.
+// torch's histc: the number of elements in each of several equal ranges between two bounds.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ struct Range {
   double low, high;
 };
 
-// Of equal bounds: the extremes of the elements, and where these are equal too, 1 below and above.
+// For equal bounds: the extremes of the elements, or, if these are equal too, 1 below and 1 above.
 template <class T>
 Range Widen(Range range, const T* x, int64_t n) {
   if (range.low == range.high && n > 0) {
@@ -36,7 +36,7 @@ void Count(const Range& given, const T* x, int64_t n, int64_t* counts, T* to, in
   for (int64_t i = 0; i < n; ++i) {
     const auto e = static_cast<double>(Widened(x[i]));
     if (!(e >= low && e <= high)) continue;
-    // In the last bin also where a product overflows, or the bounds are too near each other to tell.
+    // Also in the last bin if the multiplication overflows or the bounds are too close to tell apart.
     const double position = (e - low) * static_cast<double>(bins) / (high - low);
     ++counts[position < static_cast<double>(bins) ? static_cast<int64_t>(position) : bins - 1];
   }

@@ -60,7 +60,7 @@ uint32_t ReducedAxes(const char* op, const std::vector<int64_t>& axes, int rank,
   if (axes.empty()) return noop_when_empty ? 0 : (1u << rank) - 1;
   uint32_t reduced = 0;
   for (int64_t axis : axes) {
-    // A scalar has axes 0 and -1, as in torch and onnxruntime; its bit stands for no axis of the shape.
+    // A scalar has axes 0 and -1, as in torch and onnxruntime; their bit stands for no axis of the shape.
     const uint32_t bit = 1u << NormalizeAxis(op, axis, std::max(rank, 1));
     NPU_CHECK((reduced & bit) == 0, "[", op, "] expected axes without repetition, got axis ", axis, " twice");
     reduced |= bit;

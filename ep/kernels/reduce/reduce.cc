@@ -1,5 +1,5 @@
-// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2. Floats are
-// added up in float over short runs and in double between them, integers wrap in their own type.
+// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2. Floats are summed in
+// float over short runs and in double across runs; integers wrap in their own type.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,7 +16,7 @@ namespace {
 using ReduceTypes = Types<float, Float16, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t>;
 using OrderTypes = Types<float, Float16, BFloat16, double, int32_t, int64_t, uint32_t, uint64_t, int8_t, uint8_t>;
 
-// A is the accumulator between runs, C the element as computed with.
+// A is the accumulator across runs, C the type of the computation.
 template <class C>
 using Accumulator = std::conditional_t<std::is_same_v<C, float>, double, C>;
 
@@ -37,7 +37,7 @@ C WrappingAdd(C a, C b) {
   }
 }
 
-// An operator: the start value, what an element contributes, how two values combine, and the end.
+// An operator: its start value, an element's contribution, how two values combine, and the final step.
 struct SumBase {
   using Types = ReduceTypes;
   template <class A>
@@ -146,8 +146,7 @@ struct ReduceMin : SumBase {
   }
 };
 
-// Lanes of a run combined one beside the other, which is what lets the compiler vectorise an order that
-// floating point would otherwise fix.
+// Combines a run in independent lanes, which vectorises: the compiler itself may not reorder floating-point operations.
 template <class Op, class C>
 C ReduceRun(const C* x, int64_t n) {
   constexpr int64_t kLanes = 64 / sizeof(C) * 2;
@@ -174,7 +173,7 @@ T Store(A value) {
   }
 }
 
-// Blocks of a row of T as ComputeType<T>.
+// Calls f for blocks of a row of T, converted to ComputeType<T>.
 template <class T, class F>
 void ForEachComputeBlock(const T* x, int64_t n, const F& f) {
   if constexpr (std::is_same_v<ComputeType<T>, float>) {
@@ -203,7 +202,7 @@ void ReduceFoldedRows(const ReducePlan& plan, const T* x, T* y) {
   });
 }
 
-// The row stays: its elements are reduced side by side, a block of them at a time.
+// The row is kept: its elements are reduced side by side, a block at a time.
 template <class Op, class T>
 void ReduceKeptRows(const ReducePlan& plan, const T* x, T* y) {
   using C = ComputeType<T>;
@@ -264,11 +263,11 @@ class ReduceKernel : public Kernel {
   }
 
  private:
-  std::vector<int64_t> axes_;  // before the axes became an input
+  std::vector<int64_t> axes_;  // the attribute, before the axes became an input
   bool keep_dims_, noop_;
 };
 
-// The axes as an attribute, and since the second version as an input.
+// The axes are an attribute, and an input since the second version.
 template <class Op>
 OpDef AttributeAxesDef(int since, int until) {
   constexpr DTypeSet kTypes = SetOf(typename Op::Types{});

@@ -1,4 +1,4 @@
-// A running value along one axis: what CumSum, CumProd and the running extremes are.
+// A running value along one axis: shared by CumSum, CumProd and the running extremes.
 #pragma once
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 namespace npu {
 
-// Calls step(state, i, offset) for the elements of each line along the axis in turn, backwards where `reverse`: i is
-// the element's position in its line, offset that in the tensor. Each line has a state of its own, which begins as
-// `first`. Neighbouring lines advance together, so that memory is read in its order.
+// Calls step(state, i, offset) for the elements of each line along the axis in order, backwards if `reverse`: i is the
+// element's position in its line, offset its position in the tensor. Each line has its own state, initialised to
+// `first`. Adjacent lines advance together, so that memory is read in order.
 template <class State, class Step>
 void ScanLines(const AxisView& view, bool reverse, const State& first, const Step& step) {
   const int64_t blocks = (view.inner + kRowBlock - 1) / kRowBlock;

@@ -11,7 +11,7 @@
 namespace npu {
 namespace {
 
-// A strict order of a before b among elements sorted upwards.
+// Whether a precedes b in ascending order.
 template <class C>
 bool Below(C a, C b) {
   if constexpr (std::is_floating_point_v<C>) {
@@ -21,7 +21,7 @@ bool Below(C a, C b) {
   return a < b;
 }
 
-// The k foremost positions of a slice, in order. `order` and `slice` are scratch of n.
+// The first k positions of a slice, in order. `order` and `slice` are scratch of n.
 template <class C>
 void SelectTop(const std::vector<C>& slice, std::vector<int64_t>& order, int64_t k, bool largest) {
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -32,7 +32,7 @@ void SelectTop(const std::vector<C>& slice, std::vector<int64_t>& order, int64_t
     return i < j;
   };
   const auto n = static_cast<int64_t>(slice.size());
-  // A heap of k turns most elements away at once; when k is a good part of n, splitting first is cheaper.
+  // A heap of k rejects most elements immediately; if k is a large part of n, partitioning first is cheaper.
   if (k * 16 <= n) {
     std::partial_sort(order.begin(), order.begin() + k, order.end(), before);
     return;
@@ -103,7 +103,7 @@ NPU_ONNX_KERNEL({
     .until = 24,
     .inputs = {Input("X", kNumeric), HostInput("K", kInt64)},
     .outputs = {Output("Values", kNumeric), Output("Indices", kInt64)},
-    // The result is always sorted, which `sorted` = 0 allows too.
+    // The result is always sorted, which `sorted` = 0 also allows.
     .attributes = {IntAttribute("axis", -1), IntAttribute("largest", 1), IntAttribute("sorted", 1)},
     .make = MakeKernel<TopKKernel>,
 });

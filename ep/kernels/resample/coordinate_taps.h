@@ -1,5 +1,5 @@
-// What one coordinate of a grid reads along its dimension: a few taps, which are positions of the input with weights,
-// and the slopes of these weights by the coordinate.
+// What one coordinate of a grid reads along its dimension: a few taps, which are input positions with weights, and the
+// derivatives of these weights with respect to the coordinate.
 #pragma once
 
 #include <cmath>
@@ -19,19 +19,19 @@ struct Sampling {
 template <class C>
 struct CoordinateTaps {
   int count = 1;
-  int64_t position[4] = {0};  // -1: outside, where nothing is
+  int64_t position[4] = {0};  // -1: outside the input, which counts as 0
   C weight[4] = {1};
   C slope[4] = {0};
 };
 
-// -1 also for NaN, and for what no integer holds.
+// -1 also for NaN and for values that no integer represents.
 template <class C>
 int64_t PositionOf(C x, int64_t size) {
   return x >= 0 && x < static_cast<C>(size) ? static_cast<int64_t>(x) : -1;
 }
 
-// From [-1, 1] to positions. The ends are the centres of the first and the last position where corners are aligned,
-// else their outer edges.
+// Maps [-1, 1] to positions. The ends are the centres of the first and the last position if corners are aligned, else
+// their outer edges.
 template <class C>
 C Unnormalized(C coordinate, int64_t size, bool align_corners, C* slope) {
   const C length = static_cast<C>(align_corners ? size - 1 : size);
@@ -39,7 +39,7 @@ C Unnormalized(C coordinate, int64_t size, bool align_corners, C* slope) {
   return align_corners ? (coordinate + 1) / 2 * length : ((coordinate + 1) * length - 1) / 2;
 }
 
-// What is not a number is at the first position.
+// NaN is clamped to the first position.
 template <class C>
 C Clamped(C x, int64_t size, C* slope) {
   const C last = static_cast<C>(size - 1);
@@ -68,7 +68,7 @@ C Padded(C x, int64_t size, const Sampling& how, C* slope) {
   return Clamped(x, size, slope);
 }
 
-// Cubic convolution with a = -0.75, by the distance between a tap and the point: up to 1, and from 1 to 2.
+// Cubic convolution with a = -0.75, for distances between tap and point of up to 1, and from 1 to 2.
 template <class C>
 struct CubicConvolution {
   static constexpr C a = C{-0.75};
@@ -78,7 +78,7 @@ struct CubicConvolution {
   static C FarSlope(C d) { return (3 * a * d - 10 * a) * d + 8 * a; }
 };
 
-// Padding applies to each tap: the weights are those of the point where it lies, inside or not.
+// Padding applies to each tap: the weights are those of the unpadded point, inside or outside.
 template <class C>
 CoordinateTaps<C> CubicTapsAt(C coordinate, int64_t size, const Sampling& how) {
   using Cubic = CubicConvolution<C>;
@@ -96,7 +96,7 @@ CoordinateTaps<C> CubicTapsAt(C coordinate, int64_t size, const Sampling& how) {
 
 template <class C>
 CoordinateTaps<C> TapsAt(C coordinate, int64_t size, const Sampling& how) {
-  if (coordinate != coordinate) coordinate = -1;  // as torch documents NaN
+  if (coordinate != coordinate) coordinate = -1;  // as torch documents for NaN
   if (how.interpolation == Interpolation::kCubic) return CubicTapsAt(coordinate, size, how);
   C slope = 0;
   const C x = Padded(Unnormalized(coordinate, size, how.align_corners, &slope), size, how, &slope);

@@ -1,4 +1,4 @@
-// GridSample: images and volumes read at the points that a grid names.
+// GridSample: reads images and volumes at the points of a grid.
 #include <algorithm>
 #include <string>
 #include <type_traits>
@@ -14,7 +14,7 @@ namespace {
 using resample::GridSampler;
 using resample::TapBlock;
 
-// The points [begin, end) of all images, in all channels.
+// Samples the points [begin, end) of all images, in all channels.
 template <class T, class G>
 void SamplePoints(const GridSampler& sampler, const T* x, const G* grid, T* y, int64_t begin, int64_t end) {
   using C = std::common_type_t<ComputeType<T>, ComputeType<G>>;

@@ -1,4 +1,4 @@
-// The gradients of GridSample by the grid and by the input.
+// The gradients of GridSample with respect to the grid and the input.
 #include <algorithm>
 #include <cstdint>
 
@@ -14,13 +14,13 @@ using resample::GridSampler;
 using resample::Interpolation;
 using resample::TapBlock;
 
-// By the coordinates of the points [begin, end) of all images.
+// The gradient with respect to the coordinates of the points [begin, end) of all images.
 template <class T>
 void GridGradient(const GridSampler& sampler, const T* y_grad, const T* x, const T* grid, T* grid_grad, int64_t begin,
                   int64_t end) {
   using C = ComputeType<T>;
   const int dims = sampler.dims();
-  if (sampler.how().interpolation == Interpolation::kNearest) {  // a step has no slope, whatever is read
+  if (sampler.how().interpolation == Interpolation::kNearest) {  // a step function has slope 0, whatever is read
     std::fill(grid_grad + begin * dims, grid_grad + end * dims, Rounded<T>(C{0}));
     return;
   }
@@ -37,8 +37,8 @@ void GridGradient(const GridSampler& sampler, const T* y_grad, const T* x, const
   }
 }
 
-// By the planes [begin, end) of all images. Points meet in a pixel, so that a plane belongs to one thread, which adds
-// them in their order.
+// The gradient with respect to the planes [begin, end) of all images. Several points may read one pixel, so each plane
+// is summed by one thread, in the order of the points.
 template <class T>
 void InputGradient(const GridSampler& sampler, const T* y_grad, const T* grid, ComputeType<T>* sums, int64_t begin,
                    int64_t end) {
@@ -90,7 +90,7 @@ class GridSampleGradKernel final : public Kernel {
  private:
   static constexpr const char* kOp = "GridSampleGrad";
 
-  // Sums of 16-bit floats are made in float, and rounded once.
+  // Sums of 16-bit floats are computed in float and rounded once.
   template <class T>
   static void LaunchInputGradient(OpContext& ctx, const GridSampler& sampler, const T* y_grad, const T* grid,
                                   T* x_grad) {

@@ -1,4 +1,4 @@
-// Where the points of a grid read the images or volumes [N, C, (D, H,) W] of an input. GridSample and its gradient.
+// Maps the points of a grid to the images or volumes [N, C, (D, H,) W] of an input, for GridSample and its gradient.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace npu::resample {
 
-// Every spelling that a version of GridSample has for a mode.
+// Accepts every spelling of a mode in any version of GridSample.
 inline Sampling SamplingOf(const char* op, const Attributes& attributes) {
   const std::string mode = attributes.String("mode"), padding = attributes.String("padding_mode");
   Sampling how{Interpolation::kLinear, Padding::kZeros, attributes.Bool("align_corners")};
@@ -62,13 +62,13 @@ class GridSampler {
   int64_t images() const { return images_; }
   int64_t channels() const { return channels_; }
   int64_t pixels() const { return pixels_; }  // of a plane of the input
-  int64_t points() const { return points_; }  // of an image's grid: of a plane of the output
-  // Points that are worth another thread, when each is done for `channels` planes.
+  int64_t points() const { return points_; }  // of an image's grid, i.e. of a plane of the output
+  // The number of points worth another thread, if each is processed for `channels` planes.
   int64_t PointGrain(int64_t channels) const {
     return std::max<int64_t>(1, 4096 / std::clamp<int64_t>(channels, 1, 4096));
   }
 
-  // f(index in the plane, weight, its slopes by depth, height and width) for each tap of a point that is inside.
+  // f(index in the plane, weight, its derivatives by depth, height and width) for each tap of a point that is inside.
   // The point's coordinates are in the order width, height, depth.
   template <class C, class G, class F>
   void ForEachTap(const G* point, const F& f) const {
@@ -101,7 +101,7 @@ class GridSampler {
   Shape output_;
 };
 
-// The taps of a few points of one image, found once for all its planes.
+// The taps of a few points of one image, computed once for all its planes.
 template <class C>
 class TapBlock {
  public:

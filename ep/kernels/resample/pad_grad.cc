@@ -1,4 +1,4 @@
-// The gradient of Pad by its input: of each element, the sum over the places that it was copied to.
+// The gradient of Pad with respect to its input: for each element, the sum over the positions that it was copied to.
 #include <string>
 #include <vector>
 

@@ -56,7 +56,7 @@ std::optional<E> Named(const Attributes& attributes, const char* attribute, cons
   return std::nullopt;
 }
 
-// Why a node's attributes and type of element are none of this kernel's, or "".
+// Why this kernel does not support a node's attributes and element type, or "".
 std::string WhyNot(const Attributes& attributes, DType dtype) {
   const auto unknown = [&](const char* name) {
     return "Resize with " + std::string(name) + " \"" + attributes.String(name) + "\" is not implemented";
@@ -75,7 +75,7 @@ std::string WhyNot(const Attributes& attributes, DType dtype) {
   return "";
 }
 
-// One axis that is resized. `width` of the output is not rounded; [begin, end] is the part to be cropped.
+// One resized axis. `width` of the output is not rounded; [begin, end] is the part to crop.
 struct Axis {
   int axis;
   int64_t in, out;
@@ -137,7 +137,7 @@ std::vector<double> ReadReals(const char* name, const TensorView& view) {
   return values;
 }
 
-// A size that was computed in floating point.
+// Converts a size that was computed in floating point.
 int64_t SizeOf(double size) {
   NPU_CHECK(size >= 0 && size < 0x1p53, "[Resize] expected sizes in range, got ", size);
   return static_cast<int64_t>(size);
@@ -167,7 +167,7 @@ class ResizeKernel final : public Kernel {
     SetCrop(ctx, axes);
     Shape shape = x.shape;
     for (const Axis& axis : axes) shape[axis.axis] = axis.out;
-    const TensorView y = ctx.Output(0, x.dtype, shape);  // an absurd size fails here, before its taps are made
+    const TensorView y = ctx.Output(0, x.dtype, shape);  // an excessive size fails here, before taps are made
     if (y.elements() == 0) return;
     if (transformation_ != Transformation::kCropAndResize)
       std::erase_if(axes, [](const Axis& axis) { return axis.scale == 1 && axis.in == axis.out; });
@@ -213,7 +213,7 @@ class ResizeKernel final : public Kernel {
     for (size_t i = 0; i < axes.size(); ++i) {
       NPU_CHECK(std::isfinite(scales[i]) && scales[i] > 0, "[Resize] expected positive finite scales, got ", scales[i]);
       axes[i].scale = scales[i];
-      // In float, as ONNX's shape inference does.
+      // In float, as in ONNX's shape inference.
       axes[i].out = SizeOf(std::floor(static_cast<float>(axes[i].in) * static_cast<float>(scales[i])));
     }
   }

@@ -29,7 +29,7 @@ Taps::Taps(int64_t inputs, const AxisMap& map) : inputs_(inputs) {
 
 void Taps::Add(double position, const Filter& filter, double stretched, bool exclude_outside) {
   const double reach = filter.support() * stretched;
-  // Farther out all neighbours are the one at the edge; a NaN lies there, too.
+  // Farther out, all neighbours are the edge element, to which NaN maps as well.
   const double at = std::fmin(std::fmax(position, -reach), static_cast<double>(inputs_ - 1) + reach);
   const auto first = static_cast<int64_t>(std::floor(at - reach)) + 1;
   const auto last = static_cast<int64_t>(std::ceil(at + reach)) - 1;
@@ -95,7 +95,7 @@ T Narrow(C value) {
   }
 }
 
-// One axis of dense tensors, [outer, taps.inputs(), inner] to [outer, taps.outputs(), inner].
+// A pass along one axis of dense tensors, [outer, taps.inputs(), inner] to [outer, taps.outputs(), inner].
 struct Pass {
   std::shared_ptr<const Taps> taps;
   int64_t outer, inner;
@@ -103,7 +103,7 @@ struct Pass {
   int64_t Blocks() const { return (inner + kRowBlock - 1) / kRowBlock; }
 };
 
-// y[i] = the sum of the taps' rows for a block of neighbours.
+// y[i] = the weighted sum of the taps' rows, for a block of neighbours.
 template <class C, class From, class To>
 void SumBlock(const Taps& taps, int64_t output, const From* x, int64_t inner, int64_t count, To* y) {
   alignas(64) C sums[kRowBlock];
@@ -128,7 +128,7 @@ void SumBlock(const Taps& taps, int64_t output, const From* x, int64_t inner, in
   }
 }
 
-// Along the last axis: a row's neighbours have taps of their own.
+// Along the last axis: each element of a row has its own taps.
 template <class C, class From, class To>
 void RunRows(const Taps& taps, int64_t rows, const From* x, To* y) {
   const int64_t outputs = taps.outputs(), inputs = taps.inputs();
@@ -168,7 +168,7 @@ struct Task {
   std::vector<Pass> passes;
   const T* x;
   T* y;
-  C* between[2];  // passes take turns in writing them
+  C* between[2];  // passes alternate between them
 
   void Run() const {
     if (passes.size() == 1) return RunPass<C>(passes[0], x, y);
@@ -183,7 +183,7 @@ struct Task {
 void LaunchTaps(OpContext& ctx, const char* op, const TensorView& x, const TensorView& y, std::vector<AxisTaps> axes) {
   if (y.elements() == 0) return;
   if (axes.empty()) return LaunchCopy(ctx, op, x, y);
-  // Axes that shrink first: nothing in between is larger than the larger end.
+  // Axes that shrink come first: no intermediate tensor is larger than the larger of input and output.
   std::stable_partition(axes.begin(), axes.end(),
                         [](const AxisTaps& a) { return a.taps.outputs() <= a.taps.inputs(); });
   Shape shape = x.shape;

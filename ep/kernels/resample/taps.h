@@ -1,5 +1,4 @@
-// Tensors whose elements are weighted sums of another tensor's along some axes: what enlarging and shrinking images
-// is, and its gradients.
+// Tensors whose elements are weighted sums of another tensor's along some axes: resizing of images and its gradients.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace npu::resample {
 
-// A function of the distance from a position, zero from `support` on.
+// A function of the distance from a position, zero at and beyond `support`.
 struct Filter {
   enum class Kind { kLinear, kCubic } kind = Kind::kLinear;
   double a = -0.75;  // of a cubic filter
@@ -20,19 +19,20 @@ struct Filter {
   double At(double distance) const;
 };
 
-// For one axis, which of the input's coordinates each of the output's is a sum of.
+// For one axis, which input coordinates each output coordinate is a weighted sum of.
 class Taps {
  public:
   explicit Taps(int64_t inputs) : inputs_(inputs) {}
-  // One tap of weight one for each entry; none for -1.
+  // One tap of weight 1 for each entry; none for -1.
   Taps(int64_t inputs, const AxisMap& map);
 
-  // Of the next output: the inputs around `position` by the filter, which is `stretched` times as wide. A neighbour
-  // outside is the one at the edge, or left out, the others' weights growing to a sum of one.
+  // Adds the next output: the inputs around `position` weighted by the filter, which is widened by the factor
+  // `stretched`. A neighbour outside is replaced by the one at the edge, or left out and the other weights normalised
+  // to a sum of one.
   void Add(double position, const Filter& filter, double stretched, bool exclude_outside);
-  // The next output has no taps: it is `value`.
+  // Adds an output without taps, whose value is `value`.
   void AddConstant(double value);
-  // Its taps lead from each output back to the inputs it was a sum of.
+  // The taps that map each output back to the inputs it was a sum of.
   Taps Transposed() const;
 
   int64_t inputs() const { return inputs_; }
@@ -56,8 +56,8 @@ struct AxisTaps {
   Taps taps;
 };
 
-// Enqueues y, of floats, from x by the taps of some axes; the others' sizes agree. Sums are made in float, or double,
-// and rounded once.
+// Enqueues y, of floats, from x by the taps of some axes; the other axes have equal sizes. Sums are computed in float,
+// or double, and rounded once.
 void LaunchTaps(OpContext& ctx, const char* op, const TensorView& x, const TensorView& y, std::vector<AxisTaps> axes);
 
 }  // namespace npu::resample

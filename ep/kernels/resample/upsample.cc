@@ -1,4 +1,4 @@
-// torch's interpolation of the last axes and its gradient, with torch's arithmetic of positions: in float, but for
+// torch's interpolation of the last axes and its gradient, with torch's position arithmetic: in float, or double for
 // images of double.
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ Mode ModeOf(const std::string& name) {
   return mode->second;
 }
 
-// The images' sizes along one axis; scale 0: that of the sizes.
+// The images' sizes along one axis; scale 0: the ratio of the sizes.
 struct Axis {
   int64_t in, out;
   double scale;
@@ -49,7 +49,7 @@ AxisMap NearestMap(bool exact, const Axis& axis) {
     const float position = (static_cast<float>(o) + (exact ? 0.5f : 0.0f)) * step;
     const float below = std::fmin(std::floor(position), static_cast<float>(axis.in - 1));
     const bool twice = axis.out % 2 == 0 && axis.out / 2 == axis.in;
-    if (!exact && (axis.out == axis.in || twice)) {  // no rounding may move these
+    if (!exact && (axis.out == axis.in || twice)) {  // computed without rounding
       map.push_back(twice ? o / 2 : o);
     } else {
       map.push_back(std::min(static_cast<int64_t>(below), axis.in - 1));
@@ -81,7 +81,7 @@ class Upsampling {
 
   bool copies() const { return mode_ == Mode::kNearest || mode_ == Mode::kNearestExact; }
 
-  // `other` with the last dimensions of `sizes`.
+  // `other`'s shape with the last dimensions from `sizes`.
   Shape ShapeOf(const char* op, const Shape& other, const std::vector<int64_t>& sizes) const {
     const int rank = other.rank(), first = rank - static_cast<int>(sizes.size());
     NPU_CHECK(sizes.size() <= static_cast<size_t>(rank), "[", op, "] expected sizes of at most ", rank, " axes, got ",
@@ -118,7 +118,7 @@ class Upsampling {
       const Axis axis = AxisOf(in, out, d, count);
       if (copies()) {
         axes.push_back({d, Taps(axis.in, NearestMap(mode_ == Mode::kNearestExact, axis))});
-      } else if (mode_ == Mode::kCubic || axis.in != axis.out) {  // linear to the same size moves nothing
+      } else if (mode_ == Mode::kCubic || axis.in != axis.out) {  // linear to the same size is the identity
         const auto make = dtype == DType::kFloat64 ? &FilteredTaps<double> : &FilteredTaps<float>;
         axes.push_back({d, make(filter_, axis, align_corners_)});
       }
@@ -169,7 +169,7 @@ class UpsampleGradKernel final : public Kernel {
   Upsampling upsampling_;
 };
 
-// `sizes`: of the last axes, of the result.
+// `sizes`: the result's last axes.
 OpDef Definition(const char* type, const char* from, const char* to, DTypeSet dtypes, KernelFactory make) {
   return {
       .domain = "npu.aten",

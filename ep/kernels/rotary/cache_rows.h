@@ -1,4 +1,4 @@
-// A cache of keys or values as rows of one token each: how new rows are stored.
+// Stores new rows, one token each, in a cache of keys or values.
 #pragma once
 
 #include <cmath>
@@ -18,16 +18,19 @@ inline int8_t ToInt8(float value) {
 
 // Rows of `width` elements, `page` rows at a time.
 struct CacheRows {
-  void* data;          // null: nobody wants it
-  const float* scale;  // of every column; null: stored in the type of the values, else in int8
+  void* data;  // null: not requested
+  DType dtype;
+  const float* scale;  // per column, for int8; null: a float type
   int64_t width, page;
   bool fractal;  // a page is stored as [width / d0, page, d0], d0 = 16, or 32 in int8; width is a multiple of it
 
-  template <class T>
   void Store(int64_t slot, const float* values) const {
     if (data == nullptr) return;
     if (scale == nullptr) {
-      StoreAs<T>(slot, [=](T* to, int64_t at, int64_t count) { FromFloat(values + at, to, count); });
+      DispatchFloats("cache", dtype, [&](auto type) {
+        using T = decltype(type);
+        StoreAs<T>(slot, [=](T* to, int64_t at, int64_t count) { FromFloat(values + at, to, count); });
+      });
     } else {
       StoreAs<int8_t>(slot, [=, this](int8_t* to, int64_t at, int64_t count) {
         for (int64_t i = 0; i < count; ++i) to[i] = ToInt8(values[at + i] * scale[at + i]);
@@ -35,11 +38,10 @@ struct CacheRows {
     }
   }
 
-  // Takes over the rows of `source`, unless they are these.
-  template <class T>
+  // Copies the rows of `source`, unless they are the same.
   void CopyFrom(const void* source, int64_t pages) const {
     if (data == source || data == nullptr) return;
-    CopyBytes(source, data, pages * page * width * (scale ? 1 : static_cast<int64_t>(sizeof(T))));
+    CopyBytes(source, data, static_cast<int64_t>(BytesFor(dtype, pages * page * width)));
   }
 
  private:

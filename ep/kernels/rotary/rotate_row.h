@@ -8,8 +8,8 @@ namespace npu {
 // Which elements of a row of d form the pair i: (i, i + d/2) or (2i, 2i + 1).
 enum class Pairing { kHalves, kNeighbours };
 
-// Rotates every pair (a, b) of x into (a cos - b sin, b cos + a sin), with the tables read at the pair's place in y.
-// Where kIn and kOut differ, the row is also rearranged; y may be x only where they are equal. d is even.
+// Rotates every pair (a, b) of x into (a cos - b sin, b cos + a sin), with the tables read at the pair's position in y.
+// If kIn and kOut differ, the row is also rearranged; y may be x only if they are equal. d is even.
 template <Pairing kIn, Pairing kOut>
 void RotateRow(const float* x, const float* cos, const float* sin, float* y, int64_t d) {
   const int64_t half = d / 2;

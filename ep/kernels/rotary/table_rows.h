@@ -1,4 +1,4 @@
-// The rows of a cos or sin table beside the rows of the tensor that they rotate.
+// The rows of a cos or sin table that correspond to the rows of the tensor that they rotate.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace npu {
 
-// Floats of full width whatever the table is. A row that serves several heads in turn is converted once.
+// Full-width rows of floats, whatever the table's dtype and width. A row that serves several consecutive heads is
+// converted once.
 template <class T>
 class TableRows {
  public:
@@ -43,7 +44,7 @@ class TableRows {
   const T* table_;
   BroadcastRows rows_;
   int64_t width_;
-  bool is_scalar_;  // one value stands for the whole row
+  bool is_scalar_;  // one value is broadcast over the whole row
   RowScratch scratch_;
   const T* source_ = nullptr;
   const float* values_ = nullptr;

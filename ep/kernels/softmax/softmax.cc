@@ -1,4 +1,4 @@
-// Softmax. From opset 13 on along one axis; before, over all axes from `axis` on together.
+// Softmax: along one axis since opset 13; before that, over all axes from `axis` on together.
 #include "ep/kernels/convert.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/softmax/softmax_row.h"
@@ -6,7 +6,7 @@
 namespace npu {
 namespace {
 
-constexpr int64_t kColumns = 256;  // side by side, when the axis is not the innermost
+constexpr int64_t kColumns = 256;  // processed side by side if the axis is not the innermost
 
 class SoftmaxKernel final : public Kernel {
  public:
@@ -16,7 +16,7 @@ class SoftmaxKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int rank = x.shape.rank();
-    // The flattening form takes axis == rank too: rows of one element.
+    // The flattening form also accepts axis == rank: rows of one element.
     const int axis = flattens_ && axis_ == rank ? rank : NormalizeAxis("Softmax", axis_, rank);
     const int64_t outer = x.shape.Elements(0, axis);
     const int64_t n = flattens_ ? x.shape.Elements(axis, rank) : x.shape[axis];

@@ -1,4 +1,4 @@
-// Softmax of one row of floats, and sharing rows out to threads that each need a row of scratch.
+// Softmax of one row of floats, and distribution of rows to threads that each need a row of scratch.
 #pragma once
 
 #include <algorithm>
@@ -25,13 +25,13 @@ inline void SoftmaxRow(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
-// How many threads are worth it for so many elements.
+// The number of threads worth using for this many elements.
 inline int64_t ThreadsForElements(int64_t elements) {
   constexpr int64_t kElementsPerThread = 16 * 1024;
   return std::clamp<int64_t>(elements / kElementsPerThread, 1, NumThreads());
 }
 
-// Calls f(thread, first row, last row) with the rows dealt out evenly.
+// Calls f(thread, first row, last row) with the rows divided evenly.
 template <class F>
 void ForRowsOfThreads(int64_t rows, int64_t threads, F&& f) {
   ParallelFor(threads, 1, [&](int64_t begin, int64_t end) {

@@ -36,9 +36,19 @@ void GuardedBackend::Launch(BackendStream* stream, const char* op, Task task, si
   HostBackend::Launch(stream, op, Task(std::move(work)), held_bytes);
 }
 
-void GuardedBackend::CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) {
+void GuardedBackend::RunCaptured(Task& task) {
   const DevicePages::Access access(pages_);
-  HostBackend::CopyNow(device, dst, src, bytes, kind);
+  HostBackend::RunCaptured(task);
+}
+
+void GuardedBackend::CopyInTask(void* dst, const void* src, size_t bytes, CopyKind kind) {
+  const DevicePages::Access access(pages_);
+  HostBackend::CopyInTask(dst, src, bytes, kind);
+}
+
+void GuardedBackend::FillInTask(void* dst, int value, size_t bytes) {
+  const DevicePages::Access access(pages_);
+  HostBackend::FillInTask(dst, value, bytes);
 }
 
 }  // namespace npu

@@ -16,7 +16,9 @@ class GuardedBackend : public HostBackend {
   void UnmapDevice(int device, void* ptr, size_t bytes) override;
 
   void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes) override;
-  void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) override;
+  void RunCaptured(Task& task) override;
+  void CopyInTask(void* dst, const void* src, size_t bytes, CopyKind kind) override;
+  void FillInTask(void* dst, int value, size_t bytes) override;
 
  private:
   DevicePages pages_;

@@ -47,12 +47,16 @@ void HostBackend::Launch(BackendStream* stream, const char* op, Task task, size_
   Host(stream)->Launch(op, std::move(task), held_bytes);
 }
 
+void HostBackend::LaunchHost(BackendStream* stream, const char* op, Task task) {
+  Host(stream)->Launch(op, std::move(task));
+}
+
 void HostBackend::LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) {
   Host(stream)->LaunchAlways(op, std::move(task));
 }
 
 void HostBackend::Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) {
-  Launch(stream, "copy", Task([=, this] { CopyInTask(dst, src, bytes, kind); }), 0);
+  LaunchHost(stream, "copy", Task([=, this] { CopyInTask(dst, src, bytes, kind); }));
 }
 
 void HostBackend::CopyNow(int, void* dst, const void* src, size_t bytes, CopyKind kind) {
@@ -60,7 +64,7 @@ void HostBackend::CopyNow(int, void* dst, const void* src, size_t bytes, CopyKin
 }
 
 void HostBackend::Memset(BackendStream* stream, void* dst, int value, size_t bytes) {
-  Launch(stream, "memset", Task([=, this] { FillInTask(dst, value, bytes); }), 0);
+  LaunchHost(stream, "memset", Task([=, this] { FillInTask(dst, value, bytes); }));
 }
 
 bool HostBackend::StreamQuery(BackendStream* stream) { return Host(stream)->Idle(); }

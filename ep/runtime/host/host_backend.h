@@ -23,8 +23,8 @@ HostOptions HostOptionsFromEnvironment(const std::string& default_name);
 // Guarded when ORT_NPU_GUARD_MEMORY says so.
 std::unique_ptr<Backend> MakeHostBackend(const HostOptions& options);
 
-// Streams are worker threads, and all work of a stream goes through Launch and LaunchAlways: a backend that derives
-// from this one changes what work does there, and keeps its order.
+// Streams are worker threads. All work on device memory goes through Launch, RunCaptured, CopyInTask and FillInTask: a
+// backend that derives from this one changes what work does there, and keeps its order.
 class HostBackend : public Backend, public BackendExtensions {
  public:
   explicit HostBackend(const HostOptions& options);
@@ -42,6 +42,8 @@ class HostBackend : public Backend, public BackendExtensions {
   BackendStream* CreateStream(int device, int priority) override;
   void DestroyStream(BackendStream* stream) override;
   void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes) override;
+  void LaunchHost(BackendStream* stream, const char* op, Task task) override;
+  void RunCaptured(Task& task) override { task(); }
   void LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) override;
   void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) override;
   void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) override;

@@ -52,6 +52,26 @@ std::vector<T> ListOf(const c10::IValue& list, const F& convert) {
   return values;
 }
 
+PlannedAttribute MakeAttribute(const py::handle& fields) {
+  PlannedAttribute attribute;
+  attribute.name = Field<std::string>(fields, "name");
+  attribute.argument = Field<size_t>(fields, "argument");
+  attribute.kind = Field<std::string>(fields, "kind");
+  attribute.codes = Field<std::vector<std::pair<int64_t, int64_t>>>(fields, "codes");
+  attribute.refusal = Field<std::string>(fields, "refusal");
+  attribute.type_names = Field<std::vector<std::pair<int64_t, std::string>>>(fields, "type_names");
+  return attribute;
+}
+
+int64_t TypeCodeOf(const PlannedAttribute& attribute, int64_t number) {
+  for (const auto& [known, code] : attribute.codes)
+    if (known == number) return code;
+  std::string name = std::to_string(number);
+  for (const auto& [known, text] : attribute.type_names)
+    if (known == number) name = text;
+  Fail(ErrorCode::kInvalidArgument, attribute.refusal, name);
+}
+
 }  // namespace
 
 CallPlan::CallPlan(const py::dict& definition)
@@ -63,9 +83,7 @@ CallPlan::CallPlan(const py::dict& definition)
       list_result(Field<bool>(definition, "list_result")),
       seeded(Field<bool>(definition, "seeded")) {
   for (const py::handle fields : definition["inputs"]) inputs.push_back(MakeInput(fields));
-  for (const py::handle fields : definition["attributes"])
-    attributes.push_back(
-        {Field<std::string>(fields, "name"), Field<size_t>(fields, "argument"), Field<std::string>(fields, "kind")});
+  for (const py::handle fields : definition["attributes"]) attributes.push_back(MakeAttribute(fields));
   const py::object function = definition["settle"];
   if (!function.is_none()) settle = function.inc_ref();
 }
@@ -75,6 +93,7 @@ std::optional<Attributes::Value> ValueOf(const PlannedAttribute& attribute, cons
   const std::string& kind = attribute.kind;
   if (kind == "int") return IntegerOf(argument);
   if (kind == "dtype") return static_cast<int64_t>(ToDType(argument.toScalarType()));
+  if (kind == "type_code") return TypeCodeOf(attribute, IntegerOf(argument));
   if (kind == "float") return FloatOf(argument);
   if (kind == "string") return argument.toStringRef();
   if (kind == "ints") return ListOf<int64_t>(argument, IntegerOf);

@@ -25,7 +25,11 @@ struct PlannedInput {
 struct PlannedAttribute {
   std::string name;
   size_t argument;
-  std::string kind;  // int, float, string, ints, floats, strings, dtype
+  std::string kind;  // int, float, string, ints, floats, strings, dtype, type_code
+  // Of a type_code: (torch's number of a type, the node's code of it); what an error says of another one.
+  std::vector<std::pair<int64_t, int64_t>> codes;
+  std::string refusal;
+  std::vector<std::pair<int64_t, std::string>> type_names;
 };
 
 struct CallPlan {

@@ -31,7 +31,7 @@ void CopyElements(const at::Tensor& to, const at::Tensor& from, Stream& stream) 
   if (SameLayout(to, from)) {
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes(), CopyKind::kDeviceToDevice);
   } else {
-    LaunchStridedCopy(stream, MakeStridedPair(to.sizes(), to.strides(), from.strides()), to.element_size(),
+    LaunchStridedCopy(stream, "copy", MakeStridedPair(to.sizes(), to.strides(), from.strides()), to.element_size(),
                       to.mutable_data_ptr(), from.const_data_ptr());
   }
 }

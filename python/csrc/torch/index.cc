@@ -356,15 +356,13 @@ void TopK(const at::Tensor& self, int64_t k, int64_t dim, bool largest, bool sor
     return;
   }
   const bool truth = self.scalar_type() == at::kBool;
-  std::vector<at::Tensor> results = KernelCall("TopK")
-                                        .In(Dense(self, truth ? at::kByte : self.scalar_type()))
-                                        .Host({k})
-                                        .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
-                                        .Set("largest", static_cast<int64_t>(largest))
-                                        .Set("sorted", static_cast<int64_t>(sorted))
-                                        .Run(2);
-  values.copy_(results[0]);
-  indices.copy_(results[1]);
+  KernelCall("TopK")
+      .In(Dense(self, truth ? at::kByte : self.scalar_type()))
+      .Host({k})
+      .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
+      .Set("largest", static_cast<int64_t>(largest))
+      .Set("sorted", static_cast<int64_t>(sorted))
+      .Into({values, indices});
 }
 std::tuple<at::Tensor&, at::Tensor&> TopKOut(const at::Tensor& self, int64_t k, int64_t dim, bool largest, bool sorted,
                                              at::Tensor& values, at::Tensor& indices) {

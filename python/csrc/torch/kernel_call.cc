@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor MakeDense(const at::Tensor& tensor) {
   at::Tensor dense = Empty(tensor.sizes(), tensor.scalar_type(), tensor);
-  LaunchStridedCopy(StreamOf(tensor), MakeStridedPair(tensor.sizes(), dense.strides(), tensor.strides()),
+  LaunchStridedCopy(StreamOf(tensor), "copy", MakeStridedPair(tensor.sizes(), dense.strides(), tensor.strides()),
                     tensor.element_size(), dense.mutable_data_ptr(), tensor.const_data_ptr());
   return dense;
 }
@@ -171,8 +171,8 @@ void KernelCall::Run(size_t outputs, int device, const EagerContext::AllocateOut
   lasting ? context.Run(*kernel, type) : context.RunKept(kernel, type);
 }
 
-// Whether writing `out` while the inputs are read would be wrong for this kernel.
-bool KernelCall::Overlaps(const at::Tensor& out) const {
+// Whether writing `out`, which is output `output`, while the inputs are read would be wrong for this kernel.
+bool KernelCall::Overlaps(const at::Tensor& out, size_t output) const {
   for (size_t i = 0, t = 0; i < inputs_.size(); ++i) {
     const bool in_tensor = t < tensors_.size() && inputs_[i].present && inputs_[i].data == tensors_[t].const_data_ptr();
     if (!in_tensor) continue;
@@ -181,22 +181,27 @@ bool KernelCall::Overlaps(const at::Tensor& out) const {
     const bool same = input.const_data_ptr() == out.const_data_ptr() && input.sizes() == out.sizes() &&
                       input.scalar_type() == out.scalar_type();
     bool allowed = false;
-    for (const auto& [from, to] : kernels_.def().may_alias) allowed |= static_cast<size_t>(from) == i && to == 0;
+    for (const auto& [from, to] : kernels_.def().may_alias)
+      allowed |= static_cast<size_t>(from) == i && static_cast<size_t>(to) == output;
     if (!same || !allowed) return true;
   }
   return false;
 }
 
-void KernelCall::Into(const at::Tensor& out) {
-  at::Tensor target = out;
-  if (!out.is_contiguous() || Overlaps(out)) target = Empty(out.sizes(), out.scalar_type(), out);
-  Run(1, out.device().index(), [&](size_t, DType dtype, const Shape& shape) -> void* {
-    if (dtype != ToDType(target.scalar_type())) target = Empty(out.sizes(), ToScalarType(dtype), out);
+void KernelCall::Into(at::TensorList outs) {
+  c10::SmallVector<at::Tensor, 2> targets(outs.begin(), outs.end());
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (!outs[i].is_contiguous() || Overlaps(outs[i], i))
+      targets[i] = Empty(outs[i].sizes(), outs[i].scalar_type(), outs[i]);
+  Run(outs.size(), outs[0].device().index(), [&](size_t i, DType dtype, const Shape& shape) -> void* {
+    const at::Tensor& out = outs[i];
+    if (dtype != ToDType(out.scalar_type())) targets[i] = Empty(out.sizes(), ToScalarType(dtype), out);
     TORCH_INTERNAL_ASSERT(shape.Elements() == out.numel(), kernels_.def().type,
                           " made another shape than torch expects");
-    return target.mutable_data_ptr();
+    return targets[i].mutable_data_ptr();
   });
-  if (!target.is_same(out)) const_cast<at::Tensor&>(out).copy_(target);
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (!targets[i].is_same(outs[i])) const_cast<at::Tensor&>(outs[i]).copy_(targets[i]);
 }
 
 std::vector<at::Tensor> KernelCall::Run(size_t outputs, const at::Tensor* beside) {

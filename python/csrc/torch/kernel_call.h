@@ -1,6 +1,7 @@
 // Runs the project's kernels on npu tensors: checked and enqueued on the current stream, never waited for.
 #pragma once
 
+#include <ATen/core/ATen_fwd.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 #include <c10/util/SmallVector.h>
@@ -48,8 +49,8 @@ class KernelCall {
   KernelCall& Set(const char* name, Attributes::Value value);  // `name` outlives the call
   KernelCall& WriteOver(size_t output, size_t input);          // the output is the input, updated
 
-  // Writes the only output over `out`, whatever its layout and dtype.
-  void Into(const at::Tensor& out);
+  // Writes the outputs over `outs`, one or several, whatever their layouts and dtypes.
+  void Into(at::TensorList outs);
   // Returns new tensors on the device of the first input, or of `beside` where there is none.
   std::vector<at::Tensor> Run(size_t outputs = 1, const at::Tensor* beside = nullptr);
   at::Tensor One() { return Run()[0]; }
@@ -58,7 +59,7 @@ class KernelCall {
 
  private:
   KernelCall& Push(const at::Tensor& tensor, at::IntArrayRef shape);
-  bool Overlaps(const at::Tensor& out) const;
+  bool Overlaps(const at::Tensor& out, size_t output) const;
 
   OperatorKernels& kernels_;
   NamedValues attributes_;

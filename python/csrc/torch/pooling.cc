@@ -50,12 +50,6 @@ KernelCall& Slide(KernelCall& call, at::IntArrayRef kernel, at::IntArrayRef stri
       .Set("ceil_mode", static_cast<int64_t>(ceil_mode));
 }
 
-void DeliverBoth(KernelCall& call, at::Tensor& out, at::Tensor& indices) {
-  const std::vector<at::Tensor> results = call.Run(2);
-  out.copy_(results[0].view(out.sizes()));
-  indices.copy_(results[1].view(indices.sizes()));
-}
-
 // Each gradient to where its maximum stands. Windows overlap: the sums are made in float and rounded once. An index
 // beyond the plane is refused there.
 at::Tensor& ToPlaces(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& indices, at::Tensor& out) {
@@ -79,7 +73,7 @@ std::tuple<at::Tensor&, at::Tensor&> MaxPool(const at::Tensor& self, at::IntArra
   if (out.numel() == 0) return {out, indices};
   KernelCall call("MaxPool", "npu.aten");
   call.In(Dense(self), Batch(self)).Set("dilations", Pair(dilation));
-  DeliverBoth(Slide(call, kernel, stride, padding, ceil_mode), out, indices);
+  Slide(call, kernel, stride, padding, ceil_mode).Into({out, indices});
   return {out, indices};
 }
 
@@ -96,8 +90,7 @@ std::tuple<at::Tensor&, at::Tensor&> AdaptiveMaxPool(const at::Tensor& self, at:
   InferTwo<at::meta::structured_adaptive_max_pool2d>(out, indices, self, size);
   if (!IsNumber(self.scalar_type())) return FallBack<at::_ops::adaptive_max_pool2d_out>(self, size, out, indices);
   if (out.numel() == 0) return {out, indices};
-  KernelCall call("AdaptiveMaxPool", "npu.aten");
-  DeliverBoth(call.In(Dense(self), Batch(self)).Host(size.vec()), out, indices);
+  KernelCall("AdaptiveMaxPool", "npu.aten").In(Dense(self), Batch(self)).Host(size.vec()).Into({out, indices});
   return {out, indices};
 }
 at::Tensor& AdaptiveMaxPoolBackward(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& indices,

@@ -30,7 +30,7 @@ at::Tensor Flip(const at::Tensor& self, at::IntArrayRef dims) {
   }
   const auto* from =
       static_cast<const char*>(self.const_data_ptr()) + begin * static_cast<int64_t>(self.element_size());
-  LaunchStridedCopy(StreamOf(self), MakeStridedPair(self.sizes(), out.strides(), strides), self.element_size(),
+  LaunchStridedCopy(StreamOf(self), "copy", MakeStridedPair(self.sizes(), out.strides(), strides), self.element_size(),
                     out.mutable_data_ptr(), from);
   return out;
 }

@@ -1,1 +1,1 @@
-"""``torch_npu.contrib``: what scripts import beside the operators and the device."""
+"""``torch_npu.contrib``: modules that scripts import in addition to operators and device."""

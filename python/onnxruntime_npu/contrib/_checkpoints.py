@@ -1,4 +1,4 @@
-"""Checkpoints that were saved on CUDA, or whose map_location names it, load on npu."""
+"""Loads checkpoints on npu that were saved on CUDA or whose map_location names CUDA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def restore_cuda_storages_on_npu() -> None:
     @functools.wraps(original)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if isinstance(map_location, dict):
-            # A storage was saved as "cuda:0" by CUDA, and as "npu:0" by this script.
+            # CUDA saved a storage as "cuda:0", this script saves it as "npu:0".
             map_location = {
                 as_npu(key): value for key, value in map_location.items()
             } | map_location

@@ -1,4 +1,4 @@
-"""The device "cuda", wherever torch takes a device, means npu."""
+"""Maps the device "cuda" to npu wherever torch takes a device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 _FROM, _TO = "cuda", "npu"
 _KEYWORDS = ("device", "device_type", "pin_memory_device", "use_device")
 
-# Beside the factory functions that torch itself lists for its default device.
+# In addition to the factory functions that torch lists for its default device.
 _FUNCTIONS = ["empty_like", "full_like", "normal", "ones_like", "rand_like", "randint_like"]
 _FUNCTIONS += ["randn_like", "zeros_like"]
-# These take the device as a first argument, too; torch.autocast and GradScaler do in __init__.
+# These also take the device as first argument; torch.autocast and GradScaler in __init__.
 _DEVICE_FIRST = ["get_autocast_dtype", "is_autocast_enabled", "set_autocast_dtype"]
 _DEVICE_FIRST += ["set_autocast_enabled"]
 _TENSOR_METHODS = ["new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor"]
@@ -26,7 +26,7 @@ _TENSOR_DEVICE_FIRST = ["is_pinned", "pin_memory", "to"]
 
 
 def as_npu(device: Any) -> Any:
-    """Return the npu device in place of a cuda one, a str or a torch.device; else ``device``."""
+    """Return the npu device for a cuda one, a str or a torch.device; otherwise ``device``."""
     if isinstance(device, str):
         if device == _FROM or device.startswith(_FROM + ":"):
             return _TO + device.removeprefix(_FROM)
@@ -36,8 +36,8 @@ def as_npu(device: Any) -> Any:
 
 
 def translate_devices() -> None:
-    """Wrap what takes a device. What modules do (``Module.cuda``) they ask of their tensors."""
-    # torch remembers these on the first call: it must see its own functions, not the wrappers.
+    """Wrap functions that take a device. Modules (``Module.cuda``) call those of their tensors."""
+    # torch caches these on the first call: it must see its own functions, not the wrappers.
     constructors = _device_constructors()
     for owner in (torch, torch.fft, torch.nested):
         for name in dir(owner):
@@ -88,7 +88,7 @@ def _wrap(owner: Any, name: str, position: int | None = None, default: str | Non
 
 
 def _state_of_npu_by_default() -> None:
-    """Autocast functions that mean CUDA when no device is named."""
+    """Redirect autocast functions that default to CUDA."""
     is_enabled, enable = torch.is_autocast_enabled, torch.set_autocast_enabled
 
     def is_autocast_enabled(device_type: str = _TO) -> bool:
@@ -123,7 +123,7 @@ def _profile_npu_for_cuda() -> None:
 
 
 def _give_tensors_cuda() -> None:
-    """``Tensor.cuda``, ``Tensor.is_cuda``, and the same of storages."""
+    """Define ``cuda`` and ``is_cuda`` of tensors and storages."""
     tensor, storage = torch.Tensor, torch.UntypedStorage
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
@@ -139,7 +139,7 @@ def _give_tensors_cuda() -> None:
     for owner in (tensor, storage, torch.TypedStorage):
         owner.cuda = cuda  # type: ignore[method-assign,assignment,attr-defined]
         owner.is_cuda = owner.is_npu  # type: ignore[attr-defined,union-attr,method-assign]
-    # A lazy module's parameter without a shape yet lets only these methods through.
+    # An uninitialised parameter of a lazy module allows only these methods.
     UninitializedTensorMixin._allowed_methods.append(tensor.to)
 
 
@@ -147,7 +147,7 @@ def _default_tensor_type_setter() -> Callable[[Any], None]:
     original = torch.set_default_tensor_type
 
     def set_default_tensor_type(t: Any) -> None:
-        """Make tensors by default of a type: of npu for those of ``torch.cuda``."""
+        """Set the default tensor type: an npu type for those of ``torch.cuda``."""
         name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
         kind = name.removeprefix("torch.cuda.").removeprefix("torch.npu.")
         if kind == name:

@@ -25,7 +25,7 @@ _MARKS |= {"range_start": "range_start", "range_end": "range_end", "range": "ann
 
 
 def give_cuda_the_names_of_npu() -> None:
-    """Set each public name of ``torch.cuda`` that ``torch.npu`` has, in submodules, too."""
+    """Set each public name of ``torch.cuda`` that ``torch.npu`` has, also in submodules."""
     _replace(torch.cuda, npu)
     for name in _SUBMODULES:
         _replace(

@@ -1,10 +1,10 @@
 """``from torch_npu.contrib import transfer_to_npu``: a script written for CUDA runs on npu.
 
 From this import on, in this process, the names of ``torch.cuda`` are those of ``torch.npu``, and
-the device "cuda" means npu wherever torch takes a device. ``torch.device("cuda")`` itself stays as
-it is, so that a script's own ``device.type == "cuda"`` holds; tensors made on it are on npu.
+the device "cuda" means npu wherever torch takes a device. ``torch.device("cuda")`` itself is
+unchanged, so that a script's own ``device.type == "cuda"`` holds; tensors created on it are on npu.
 
-As with torch_npu, ``torch.jit.script`` gives back what it gets: compiled code would name CUDA.
+As with torch_npu, ``torch.jit.script`` returns its argument: compiled code would refer to CUDA.
 """
 
 from __future__ import annotations

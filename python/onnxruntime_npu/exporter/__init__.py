@@ -1,6 +1,6 @@
 """Export of torch models to ONNX with fused ``npu::`` operators.
 
-Importing the package imports no torch: the command line reads the list of architectures.
+This module does not import torch, because the command line reads the list of architectures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The architectures that are exported and compared with transformers: the one list of them.
+"""The list of supported architectures, which are exported and compared with transformers.
 
-What the command, the errors and docs/export.md say is made from it, and tests/export runs a model
-of each; ``python -m onnxruntime_npu.exporter.architectures docs/export.md`` writes its table.
+The command's help, the errors and docs/export.md are generated from it, and tests/export runs a
+model of each; ``python -m onnxruntime_npu.exporter.architectures docs/export.md`` writes its table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture by transformers' name of it."""
+    """An architecture with its name in transformers."""
 
     model_type: str
     particulars: str  # of its decoder, or of the models that users know
@@ -34,7 +34,7 @@ ARCHITECTURES = (
     Architecture("qwen2", "bias of query, key and value; sliding window of some layers"),
     Architecture(
         "qwen2_moe",
-        f"{_ROUTED} beside a shared expert",
+        f"{_ROUTED} and a shared expert",
         {
             "num_experts": 4,
             "num_experts_per_tok": 2,

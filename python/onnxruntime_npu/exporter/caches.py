@@ -1,6 +1,6 @@
-"""How a decoding step reads and updates its key/value cache, for each kind of cache.
+"""Access of a decoding step to its key/value cache, for each kind of cache.
 
-A step is made once per forward pass and shared by all layers, so that masks, rotary tables and
+A step is created once per forward pass and shared by all layers, so that masks, rotary tables and
 scatter indices are computed once. Shapes: B batch, S new tokens, T past and new tokens, C capacity
 of a static cache, Nkv key/value heads, D head size.
 """
@@ -16,12 +16,12 @@ from . import traced_ops
 
 
 def compressed_causal_mask() -> torch.Tensor:
-    """Return the mask that sparse modes 2..4 prescribe, whatever the sequence lengths are."""
+    """Return the fixed mask that sparse modes 2..4 require, independent of the sequence lengths."""
     return torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 
 
 class Visibility(NamedTuple):
-    """The arguments of fused attention that say which keys a query token sees."""
+    """The arguments of fused attention that select the visible keys of a query token."""
 
     mask: torch.Tensor
     sparse_mode: int
@@ -30,7 +30,7 @@ class Visibility(NamedTuple):
 
 
 class Step(abc.ABC):
-    """What one forward pass shares between layers."""
+    """State of one forward pass that all layers share."""
 
     def __init__(self, cos: Any, sin: Any) -> None:
         self.cos = cos  # [B, 1, S, D], or None without positions
@@ -38,11 +38,11 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def update(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Add new [B, Nkv, S, D] to the cache; return the cache that attention reads."""
+        """Add new [B, Nkv, S, D] to the cache; return the updated cache for attention."""
 
     @abc.abstractmethod
     def visibility(self, capacity: int, window: int | None) -> Visibility:
-        """Return which of ``capacity`` keys a query token sees, at most ``window`` back."""
+        """Return the visible keys of ``capacity`` for a query token, at most ``window`` back."""
 
     def attend(
         self,
@@ -74,8 +74,8 @@ class Step(abc.ABC):
 class DynamicStep(Step):
     """A cache that grows: past [B, Nkv, T - S, D] in, past and new [B, Nkv, T, D] out.
 
-    ``attention_mask`` [B, T] is obeyed token by token, so padding may stand on either side. A token
-    of the padding itself may see no key at all: attention then yields zeros.
+    ``attention_mask`` [B, T] applies to each token, so padding may be on either side. A padding
+    token may have no visible key: attention then yields zeros.
     """
 
     def __init__(self, cos: Any, sin: Any, attention_mask: torch.Tensor, sequence: int) -> None:
@@ -89,7 +89,7 @@ class DynamicStep(Step):
         return torch.cat([past, new], dim=2)
 
     def mask(self, window: int | None) -> torch.Tensor:
-        """Return which keys are hidden from which new token, [B, 1, S, T] bool."""
+        """Return the mask of keys hidden from each new token, [B, 1, S, T] bool."""
         if window not in self._masks:
             padding = (self._attention_mask == 0)[:, None, None, :]
             total = self._attention_mask.shape[1]
@@ -109,8 +109,8 @@ class DynamicStep(Step):
 class StaticStep(Step):
     """A preallocated cache [B, Nkv, C, D], updated in place; rows may have different lengths.
 
-    Row b receives ``sequence_lengths[b]`` of the S new tokens, the rest of them being padding on
-    the right, and holds ``total_lengths[b]`` tokens then. Nothing of size S×C is materialised:
+    Row b receives ``sequence_lengths[b]`` of the S new tokens, the rest being padding on the
+    right, and then holds ``total_lengths[b]`` tokens. No S×C mask is materialised:
     attention gets the two lengths of each row.
     """
 
@@ -151,7 +151,7 @@ class StaticStep(Step):
         return torch.ops.npu.npu_scatter_nd_update(past, self._slots(), new)
 
     def window_mask(self, capacity: int, window: int) -> torch.Tensor:
-        """Return which slots are hidden from which new token, [B, 1, S, C] bool."""
+        """Return the mask of slots hidden from each new token, [B, 1, S, C] bool."""
         if window not in self._masks:
             slot = torch.arange(capacity)
             after = slot > self._positions
@@ -163,6 +163,6 @@ class StaticStep(Step):
         if window is None:
             mask, sparse_mode = self._causal_mask, 3
         else:
-            # The band mode would do, but a single query token ignores sparse modes.
+            # The band mode would suffice, but a single query token ignores sparse modes.
             mask, sparse_mode = self.window_mask(capacity, window), 1
         return Visibility(mask, sparse_mode, self._query_lengths, self._kv_lengths)

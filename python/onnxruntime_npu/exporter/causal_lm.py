@@ -44,22 +44,22 @@ def export_causal_lm(
     """Export a Llama-family model with fused ``npu::`` operators.
 
     Writes ``model.onnx`` with ``model.onnx.data``, ``sampler.onnx``, the tokenizer,
-    ``genai_config.json`` and ``export_report.json``. Every replacement is proven on the model
-    itself before it is made.
+    ``genai_config.json`` and ``export_report.json``. Every replacement is first proven on
+    the given model.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, a GGUF file or a directory with
             one, or a loaded transformers model (which is left unchanged).
-        out_dir: directory to write to; made if it does not exist.
+        out_dir: directory to write to; created if it does not exist.
         dtype: float32, float16 or bfloat16, of weights, activations and cache.
         quant: none.
         cache: dynamic (past in, grown present out; the interface of onnxruntime-genai) or static (a
             preallocated buffer, updated in place when bound as input and output).
-        logits: last (of the last token of each row: [B, 1, V]) or all ([B, S, V]).
+        logits: last (only each row's last token, [B, 1, V]) or all ([B, S, V]).
         opset: ONNX opset, 18 to 23; default 18.
-        tokenizer: tokenizer to write beside a loaded model.
+        tokenizer: tokenizer to write with a loaded model.
 
-    Returns the report; ``report.gaps`` is empty when every replacement came out as a node.
+    Returns the report; ``report.gaps`` is empty if every replacement was exported as a node.
     Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
     """
     started = time.monotonic()
@@ -100,7 +100,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _loaded_model(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
-    """Take a model that the caller goes on using: a copy unless it is in float32 on the CPU."""
+    """Wrap the caller's model unchanged: it is copied unless it is float32 on the CPU."""
     parameters = list(model.parameters())
     plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
     if not plain or model.training:
@@ -111,7 +111,7 @@ def _loaded_model(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
 def _interface(
     model: nn.Module, cache: str, logits: str, *, consume: bool
 ) -> tuple[Interface, Findings]:
-    """Return the proven float32 model behind the wanted inputs and outputs."""
+    """Return the proven float32 model with the requested inputs and outputs."""
     architecture = type(model).__name__
     if not hasattr(getattr(model, "config", None), "model_type"):
         raise ExportError(
@@ -152,7 +152,7 @@ def _onnx_model(interface: Interface, opset: int) -> ir.Model:
 def _save_companions(
     out: Path, checkpoint: Checkpoint, interface: Interface, report: ExportReport
 ) -> None:
-    """Write what a runner needs beside the model."""
+    """Write the files that a runner needs in addition to the model."""
     model = checkpoint.model
     generation = getattr(model, "generation_config", None)
     model.config.save_pretrained(out)

@@ -1,6 +1,6 @@
 """Reads a causal language model from a Hugging Face directory: safetensors or GGUF weights.
 
-Everything that can be wrong with the files ends in one line that names the file.
+Any defect of the files raises a one-line error that names the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GGUF_MAGIC = b"GGUF"
 
 @dataclass
 class Checkpoint:
-    """A model in float32 on the CPU, its tokenizer if there is one, and where it came from."""
+    """A model in float32 on the CPU, its tokenizer if it has one, and its source."""
 
     model: Any
     tokenizer: Any | None
@@ -33,7 +33,7 @@ class Checkpoint:
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Load a directory with config.json and safetensors, or a GGUF file or a directory with one.
 
-    Raises ArgumentError for a path that holds no model, ExportError for one that cannot be read.
+    Raises ArgumentError for a path without a model, ExportError for one that cannot be read.
     """
     path = Path(path)
     if not path.exists():
@@ -72,7 +72,7 @@ def _load_gguf(path: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def _one_gguf_reader() -> Iterator[None]:
-    """Parse a GGUF header once: transformers reads it three times, each some seconds long."""
+    """Parse a GGUF header once: transformers reads it three times, taking seconds each time."""
     module: Any = gguf
     original = module.GGUFReader
 
@@ -96,7 +96,7 @@ def _check_gguf(path: Path) -> None:
     try:
         reader = gguf.GGUFReader(str(path))
         end = max((int(t.data_offset + t.n_bytes) for t in reader.tensors), default=0)
-    except Exception as error:  # the reader checks nothing: what it raises depends on the damage
+    except Exception as error:  # the reader checks nothing and may raise anything
         raise ExportError(f"{path} is damaged or cut short: {_first_line(error)}") from error
     if end == 0:
         raise ExportError(f"{path} holds no tensors")
@@ -116,10 +116,10 @@ def _load_model(directory: Path, source: str, **options: Any) -> Any:
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # the check below names them
+                ignore_mismatched_sizes=True,  # the check below reports them
                 **options,
             )
-    except Exception as error:  # transformers raises nearly anything for files it does not like
+    except Exception as error:  # transformers raises various types for invalid files
         raise ExportError(f"cannot load {source}: {_first_line(error)}") from error
     model, info = loaded
     missing = sorted(info.get("missing_keys") or [])
@@ -138,13 +138,13 @@ def _load_tokenizer(directory: Path, **options: Any) -> Any | None:
     try:
         with _quiet_transformers():
             return AutoTokenizer.from_pretrained(directory, local_files_only=True, **options)
-    except Exception:  # no tokenizer is no error: the report says that none was written
+    except Exception:  # a missing tokenizer is only reported
         return None
 
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Keep load warnings back: what matters of them is checked and raised here."""
+    """Suppress load warnings: the relevant conditions are checked here."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -31,16 +31,16 @@ def export(
 ) -> ExportReport:
     """Export a module; each ``npu::`` operator it calls becomes one node with a portable body.
 
-    Nothing is replaced: what the module does not say with ``npu::`` operators stays ONNX.
+    Nothing is replaced: all other operators are exported as standard ONNX.
 
     Args:
-        model: the module; a module in training mode is exported as it is.
+        model: the module; a module in training mode is exported in that mode.
         args: positional example arguments.
-        path: file to write; weights beyond ONNX's size limit go to ``<path>.data`` with the rest.
+        path: file to write; beyond ONNX's size limit all weights go to ``<path>.data``.
         kwargs: example keyword arguments.
-        dynamic_shapes: as ``torch.export.export`` takes them.
+        dynamic_shapes: as for ``torch.export.export``.
         dtype: float32, float16 or bfloat16: converts a copy of the module and the floating-point
-            tensors in args and kwargs; None leaves both.
+            tensors in args and kwargs; None converts neither.
         opset: ONNX opset, 18 to 23; default 18.
 
     Returns the report, which is also written to ``<path>.report.json``.

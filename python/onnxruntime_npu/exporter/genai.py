@@ -1,4 +1,4 @@
-"""Writes genai_config.json, by which onnxruntime-genai finds its way in an exported directory."""
+"""Writes genai_config.json, which describes an exported directory to onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .interfaces import Interface
 def write_genai_config(path: Path, config: Any, generation: Any, interface: Interface) -> None:
     """Describe the exported model to onnxruntime-genai.
 
-    No provider is named, so that the file works wherever the directory goes; choose one with
+    No provider is named, so that the file works on any machine; choose one with
     ``og.Config.append_provider("NPUExecutionProvider")``.
     """
     eos = _token(config, generation, "eos_token_id")

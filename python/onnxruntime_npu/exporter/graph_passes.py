@@ -1,4 +1,4 @@
-"""Finishing touches on the traced graph: readable dimensions, no left-over shape arithmetic."""
+"""Cleanup of the traced graph: readable dimension names, no leftover shape arithmetic."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ DOMAIN = "npu"
 
 
 def tidy(graph: ir.Graph) -> None:
-    """Remove what tracing left over."""
+    """Remove leftovers of tracing."""
     make_reshapes_constant(graph)
     drop_unused_outputs(graph)
     drop_unused_nodes(graph)
 
 
 def name_dimensions(graph: ir.Graph, dimensions: Mapping[str, tuple[str | int, ...]]) -> None:
-    """Give every dynamic dimension the name that ``dimensions`` gives it on inputs and outputs.
+    """Name every dynamic dimension as ``dimensions`` names it on inputs and outputs.
 
-    Tracing calls them s53, s70, and gives equal sizes of different inputs different names.
+    Tracing names them s53, s70, and uses different names for equal sizes of different inputs.
     """
     symbols: dict[str, str] = {}
     for value in graph.inputs:
@@ -93,7 +93,7 @@ def _constant_target(source: ir.Value, result: ir.Value) -> list[int] | None:
 
 
 def drop_unused_outputs(graph: ir.Graph) -> None:
-    """Leave outputs that nobody reads unnamed, so that kernels need not compute them."""
+    """Leave unused outputs unnamed, so that kernels need not compute them."""
     results = set(graph.outputs)
     for node in graph:
         if node.domain != DOMAIN:

@@ -1,7 +1,7 @@
 """The model's inputs and outputs for each kind of cache, as a module that torch.export can trace.
 
-Names of tensors are those that onnxruntime-genai expects; names of dimensions are written into the
-file for people and for memory planning. Symbols: see modules.py.
+Tensor names are those that onnxruntime-genai expects; dimension names are written into the file for
+readers and for memory planning. Shape symbols are those of the roles package.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .roles.decoder import Decoder
 CACHES = ("dynamic", "static")
 LOGITS = ("last", "all")
 
-# Sizes to trace with: none is 0 or 1, which torch would take for constants, and no two are equal.
+# Sizes to trace with: all different, and not 0 or 1, which torch would treat as constants.
 _BATCH, _PAST, _NEW, _CAPACITY = 2, 3, 5, 11
 
 
 class Interface(nn.Module):
-    """A decoder behind the inputs and outputs of one kind of cache."""
+    """A decoder with the inputs and outputs of one kind of cache."""
 
     cache: str
     leading_inputs: tuple[str, ...]
@@ -189,7 +189,7 @@ class StaticInterface(Interface):
         )
         hidden, present = self.decoder(input_ids, step, _pairs(past))
         if self.last_only:
-            # Not row numbers times `sequence`: a size is a host value, which every run would copy.
+            # Not row indices times `sequence`: a size is a host value, which every run would copy.
             last = (sequence_lengths - 1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
             last_hidden = hidden.gather(1, last).flatten(0, 1)
             return self._outputs(self.decoder.logits(last_hidden)[:, None], present)

@@ -1,8 +1,8 @@
 """Numeric proof that a replacement computes what the module it replaces computes.
 
-Proofs run in float32 on the very instance, with its weights. They compare with a tolerance relative
-to the largest expected value: both sides add up the same products in another order, which for sums
-of some ten thousand float32 terms stays below 1e-4; a wrong formula is off by far more.
+Proofs run in float32 on the given instance, with its weights. The tolerance is relative to the max
+expected value: both sides sum the same terms in a different order, an error below 1e-4 for some ten
+thousand float32 terms; a wrong formula has a far larger error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _Result = TypeVar("_Result")
 
 
 class NotProven(Exception):
-    """The replacement differs from the original, or does not take its place; the text says how."""
+    """The replacement differs from the original or cannot replace it; the text says why."""
 
 
 def compare(expected: torch.Tensor, actual: torch.Tensor, what: str) -> float:
-    """Return the largest difference relative to the largest expected value.
+    """Return the max absolute difference relative to the max expected value.
 
     Raises NotProven when shapes differ or the difference exceeds the tolerance.
     """
@@ -39,7 +39,7 @@ def compare(expected: torch.Tensor, actual: torch.Tensor, what: str) -> float:
 
 
 def attempt(proof: Callable[..., _Result], *args: Any) -> _Result:
-    """Run a proof; whatever a probe raises means: not proven."""
+    """Run a proof; any exception of a probe means NotProven."""
     try:
         with torch.no_grad():
             return proof(*args)
@@ -53,8 +53,8 @@ def attempt(proof: Callable[..., _Result], *args: Any) -> _Result:
 def spread_to(x: torch.Tensor, projected: torch.Tensor, spread: float) -> torch.Tensor:
     """Scale x so that ``projected``, linear in x, gets the standard deviation ``spread``.
 
-    Small weights keep activations in the range where every activation function looks linear and
-    softmax flat, and a wrong one would pass.
+    With small activations every activation function is nearly linear and softmax nearly uniform,
+    so that a wrong function would pass.
     """
     deviation = projected.float().std().item()
     return x * (spread / deviation) if deviation > 0 else x
@@ -62,17 +62,17 @@ def spread_to(x: torch.Tensor, projected: torch.Tensor, spread: float) -> torch.
 
 @dataclass
 class Findings:
-    """What was replaced, with the worst difference seen, and what was kept, with the reason."""
+    """The replaced parts, with the max difference, and the kept parts, with the reason."""
 
     expected_nodes: dict[str, int] = field(default_factory=dict)
     worst_difference: dict[str, float] = field(default_factory=dict)
     kept: list[dict[str, str]] = field(default_factory=list)
 
     def replaced(self, op: str, difference: float, nodes: int = 1) -> None:
-        """Note that ``nodes`` nodes of operator ``op`` are to come out of the export."""
+        """Record that the export must contain ``nodes`` more nodes of operator ``op``."""
         self.expected_nodes[op] = self.expected_nodes.get(op, 0) + nodes
         self.worst_difference[op] = max(self.worst_difference.get(op, 0.0), difference)
 
     def keep(self, site: str, role: str, reason: str) -> None:
-        """Note that a module stays as it was."""
+        """Record that a module is kept unchanged."""
         self.kept.append({"site": site, "role": role, "reason": reason})

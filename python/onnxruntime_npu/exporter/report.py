@@ -1,4 +1,4 @@
-"""What an export did: written beside the model and returned to the caller."""
+"""The report of an export, written next to the model and returned to the caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of what took part in the export."""
+    """Return the versions of the packages used by the export."""
     from .. import __version__
 
     found = {"onnxruntime_npu": __version__}
@@ -56,7 +56,7 @@ class ExportReport:
         return sum(self.nodes.values())
 
     def add_findings(self, findings: Findings) -> None:
-        """Set what was replaced and what was kept; ``nodes`` must be counted before."""
+        """Set the replaced and the kept parts; ``nodes`` must have been counted."""
         operators = all_ops()
         self.kept = findings.kept
         for op, count in sorted(findings.expected_nodes.items()):

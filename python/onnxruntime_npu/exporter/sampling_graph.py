@@ -15,9 +15,9 @@ _OPSET = 18
 
 
 def write_sampler(path: Path) -> None:
-    """Write the graph that draws a token per row; it is of no vocabulary and no model.
+    """Write the graph that draws a token per row; it depends on no vocabulary or model.
 
-    Inputs: ``logits`` [batch, S, V] float32, of which the last position counts; ``temperature``
+    Inputs: ``logits`` [batch, S, V] float32, only the last position is used; ``temperature``
     [1] float32; ``top_k`` [batch] int32 in [1, V]; ``top_p`` [batch] float32 in (0, 1];
     ``uniform`` [batch, 1] float32, numbers drawn from [0, 1 - 1e-6). Output: ``tokens``
     [batch, 1] int64.
@@ -34,7 +34,7 @@ def write_sampler(path: Path) -> None:
         helper.make_node("CumSum", ["weights", "axis"], ["cumulative"]),
         helper.make_node("Slice", ["cumulative", "last", "end", "last"], ["total"]),
         helper.make_node("Mul", ["uniform", "total"], ["target"]),
-        # The token whose share of [0, total) the target falls into: all before it end at or below.
+        # The token whose interval of [0, total) contains the target: earlier ones end at or below.
         helper.make_node("LessOrEqual", ["cumulative", "target"], ["before"]),
         helper.make_node("Cast", ["before"], ["ones"], to=TensorProto.INT64),
         helper.make_node("ReduceSum", ["ones", "last"], ["tokens"], keepdims=1),

@@ -1,8 +1,8 @@
-"""Builds the exported decoder from a transformers model, replacing by role what is proven.
+"""Builds the exported decoder from a transformers model, replacing proven parts by role.
 
-Norms and MLPs that cannot be proven equal to an ``npu::`` operator stay as they are. Embedding,
-positions, masks, attention and the residual structure have no such way out, since the cache
-interface hangs on them: if one of them is not proven, the architecture is not supported.
+Norms and MLPs that cannot be proven equal to an ``npu::`` operator are kept. Embedding, positions,
+masks, attention and the residual structure cannot be kept, since the cache interface depends on
+them: if one of them is not proven, the architecture is not supported.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SEED = 20240607
 
 
 def substitute(model: nn.Module, *, consume: bool) -> tuple[Decoder, Findings]:
-    """Return the decoder and what was replaced.
+    """Return the decoder and the findings.
 
     Args:
         model: a transformers causal language model in float32.
-        consume: give the original's layers up one by one, so that memory holds the weights once.
+        consume: release the original's layers one by one, so that memory holds the weights once.
 
     Raises ExportError that names the architecture and the part that is not supported.
     """

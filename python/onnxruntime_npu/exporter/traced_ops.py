@@ -1,7 +1,7 @@
 """Operators that exist for tracing only.
 
 Torch passes sequence lengths to attention as lists of integers. A traced model has them as tensors
-whose size is the dynamic batch, which no list can express; the ONNX node takes tensors anyway.
+whose size is the dynamic batch, which a list cannot express; the ONNX node takes tensors.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ from .proof import Findings
 from .report import ExportReport
 from .traced_ops import traced_translations
 
-# The opset that torch's translations are written for: other ones go through a version converter.
+# The opset of torch's translations: others are reached through a version converter.
 DEFAULT_OPSET = 18
 _OPSETS = range(18, 24)
-_INLINE_BYTES = 1024  # smaller tensors stay in the model: shape inference must read some of them
+_INLINE_BYTES = 1024  # smaller tensors are stored in the model: shape inference reads some of them
 
 
 def check_opset(opset: int | None) -> int:
@@ -70,14 +70,14 @@ def to_onnx(
                 (),
                 input_names=input_names,
                 output_names=output_names,
-                dynamic_shapes=dynamic_shapes,  # for the names that it gives to dimensions
+                dynamic_shapes=dynamic_shapes,  # for the names of dimensions
                 opset_version=opset,
                 custom_translation_table=_translations(),
                 dynamo=True,
                 optimize=False,
                 verbose=False,
             )
-            # Shape inference would cost half the time and forget types where it finds none.
+            # Shape inference would take half the time and drop types that it cannot infer.
             onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
     except Exception as error:
         raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
@@ -85,7 +85,7 @@ def to_onnx(
 
 
 def _cause(error: BaseException) -> str:
-    """Say what torch's own message is about: that one tells how to report a bug in torch."""
+    """Return the cause of torch's error, whose own message says how to report a bug in torch."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip() or type(error).__name__
@@ -98,7 +98,7 @@ def _translations() -> dict[Any, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what torch tells about itself: optional packages, deprecations, progress."""
+    """Suppress torch's messages on optional packages, deprecations and progress."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -111,7 +111,7 @@ def _quiet() -> Iterator[None]:
 
 
 def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings) -> None:
-    """Attach function bodies, write the file, and fill the report with what is in it."""
+    """Attach function bodies, write the file, and fill the report with its contents."""
     report.without_body = attach_function_bodies(model)
     graph = model.graph
     report.nodes = count_nodes(graph)
@@ -130,14 +130,14 @@ def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings
 
 
 def _save(model: ir.Model, path: Path, data: str) -> None:
-    """Write the model, its weights in ``data`` beside it."""
+    """Write the model, its weights in ``data`` in the same folder."""
     path.with_name(data).unlink(missing_ok=True)
     unloaded = ir.external_data.unload_from_model(
         model, path.parent, data, size_threshold_bytes=_INLINE_BYTES
     )
     proto = ir.to_proto(unloaded)
     for node, written in zip(model.graph, proto.graph.node, strict=True):
-        # onnx_ir leaves trailing omitted outputs out; inlining a function body needs them all.
+        # onnx_ir drops trailing omitted outputs; inlining a function body needs all of them.
         body = model.functions.get(node.op_identifier())
         if body is not None:
             written.output.extend([""] * (len(body.outputs) - len(written.output)))

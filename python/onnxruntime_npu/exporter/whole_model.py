@@ -1,7 +1,7 @@
 """Last proof before tracing: prefill and decode through the cache equal the original's logits.
 
-The parts are proven one by one; this catches what lies between them, such as a layer order, a
-scaled residual or a cache that mixes rows up.
+The parts are proven one by one; this catches errors between them, such as a wrong layer
+order, a scaled residual or mixed-up cache rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CAPACITY = 16
 
 
 class WholeModelProbe:
-    """Random token rows and what the original makes of them."""
+    """Random token rows and the original's logits for them."""
 
     def __init__(self, model: Any) -> None:
         generator = torch.Generator().manual_seed(7)

@@ -1,4 +1,4 @@
-"""Text from exported causal language models; how a token is chosen is in ``sampling``.
+"""Text from exported causal language models; tokens are chosen in ``sampling``.
 
 - ``causal_lm``: the loop from a prompt to text.
 - ``decoding``: one step of the model, over its key/value cache.

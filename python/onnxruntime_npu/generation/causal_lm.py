@@ -27,7 +27,7 @@ _MODEL = "model.onnx"
 
 @dataclass
 class Generation:
-    """Generated tokens of every row, without the stop token, and how long they took."""
+    """Generated tokens of every row, without the stop token, and the time taken in seconds."""
 
     tokens: list[list[int]]
     finish_reasons: list[str]  # "stop" or "length"
@@ -39,13 +39,13 @@ class Generation:
 
     @property
     def tokens_per_second(self) -> float:
-        """Decoded tokens per second over all rows, the first token left to prefill."""
+        """Decoded tokens per second over all rows; the first token counts as prefill."""
         rows = len(self.tokens)
         return rows * self.decode_steps / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
 
 class CausalLM:
-    """An exported directory, ready to generate."""
+    """A language model exported to a directory, ready to generate text."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class CausalLM:
         """Open the model.
 
         Args:
-            directory: what ``export_causal_lm`` wrote.
-            providers: as InferenceSession takes them; default: the NPU.
-            session_options: as InferenceSession takes them; default: log errors only.
+            directory: output of ``export_causal_lm``.
+            providers: as for InferenceSession; default: the NPU.
+            session_options: as for InferenceSession; default: log errors only.
 
-        Raises ArgumentError for a directory without a model or a provider that is not there.
+        Raises ArgumentError for a directory without a model or an unavailable provider.
         """
         self.directory = Path(directory)
         if not (self.directory / _MODEL).is_file():
@@ -70,7 +70,7 @@ class CausalLM:
         names = [p if isinstance(p, str) else p[0] for p in providers]
         available = ort.get_available_providers()
         for name in names:
-            # onnxruntime itself would go on without it.
+            # onnxruntime itself would continue without it.
             if name not in available:
                 raise ArgumentError(f"provider {name!r} is not available: {', '.join(available)}")
         if session_options is None:
@@ -109,7 +109,7 @@ class CausalLM:
         return self._tokenizer
 
     def encode(self, prompt: str, *, chat: bool = True) -> list[int]:
-        """Turn a prompt into tokens, through the chat template when there is one and ``chat``."""
+        """Turn a prompt into tokens, through the chat template if it exists and ``chat`` is set."""
         if chat and getattr(self.tokenizer, "chat_template", None):
             messages = [{"role": "user", "content": prompt}]
             text = self.tokenizer.apply_chat_template(
@@ -131,11 +131,11 @@ class CausalLM:
 
         Args:
             prompts: text or texts.
-            max_new_tokens: most tokens to generate per prompt.
-            sampler: how tokens are chosen; default: greedily. A Sampler chooses on the device; a
-                function gets logits [B, V] on the host and returns tokens [B].
+            max_new_tokens: max number of tokens to generate per prompt.
+            sampler: chooses tokens; default: greedy. A Sampler runs on the device; a function gets
+                logits [B, V] on the host and returns tokens [B].
             chat: put each prompt through the tokenizer's chat template, if it has one.
-            on_text: called with each piece of text of the first prompt as it comes.
+            on_text: called with each new piece of text of the first prompt.
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         rows = [self.encode(text, chat=chat) for text in texts]
@@ -162,8 +162,8 @@ class CausalLM:
         """Continue rows of token ids, of any lengths, as one batch.
 
         ``on_tokens`` gets the new token of every row after each step, None for a finished row.
-        Raises ArgumentError for an empty row, one that fills the model's context, and tokens
-        outside the vocabulary, whether they come from ``rows`` or from ``sampler``.
+        Raises ArgumentError for an empty row, a row that fills the model's context, and tokens
+        outside the vocabulary, in ``rows`` or returned by ``sampler``.
         """
         if sampler is None:
             sampler = Sampler()
@@ -248,7 +248,7 @@ class CausalLM:
 
 
 def _tokens_of(sampler: Callable[[np.ndarray], np.ndarray], logits: np.ndarray) -> np.ndarray:
-    """Let a user's function choose from logits [B, V]; returns int64 [B]."""
+    """Call a user's function on logits [B, V]; returns int64 [B]."""
     chosen = np.asarray(sampler(logits))
     batch, vocabulary = logits.shape
     if chosen.shape != (batch,) or chosen.dtype.kind not in "iu":
@@ -265,14 +265,14 @@ def _tokens_of(sampler: Callable[[np.ndarray], np.ndarray], logits: np.ndarray) 
 
 
 class TextStream:
-    """Turns tokens into text piece by piece, holding back characters that are not whole yet."""
+    """Turns tokens into text piece by piece, holding back incomplete characters."""
 
     def __init__(self, tokenizer: Any, write: Callable[[str], None]) -> None:
         self._tokenizer = tokenizer
         self._write = write
         self._tokens: list[int] = []
-        self._start = 0  # tokens before it are written and no longer looked at
-        self._written = 0  # characters of self._tokens[self._start:] that are written
+        self._start = 0  # tokens before it are written and no longer read
+        self._written = 0  # number of characters of self._tokens[self._start:] already written
 
     def put(self, tokens: Sequence[int | None]) -> None:
         """Take the new token of the first row."""
@@ -287,7 +287,7 @@ class TextStream:
             self._start, self._written = len(self._tokens), 0
 
     def end(self) -> None:
-        """Write what was held back."""
+        """Write the characters held back."""
         self._emit(self._text())
 
     def _text(self) -> str:

@@ -1,8 +1,8 @@
-"""Steps of an exported model: prompts in, then a token a row at a time, logits out.
+"""Steps of an exported model: prompts in, then one token per row, logits out.
 
 The cache stays on the device between steps: with a dynamic cache the outputs of one step are bound
-as inputs of the next, with a static cache the same buffers are bound as both. A step with a static
-cache does the same at the same addresses each time, so the NPU captures it once and replays it.
+as inputs of the next, with a static cache the same buffers are bound as both. With a static
+cache every step uses the same addresses, so the NPU captures it once and replays it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..session.provider_library import get_ep_name
 
 _CACHE_KEY = "onnxruntime_npu.cache"
 _PAST, _PRESENT = "past_key_values.", "present."
-# ONNX element types by the names that sessions give them: numpy has no bfloat16 to name it by.
+# ONNX element types by their names in sessions (numpy has no bfloat16).
 _ELEMENT_TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
 _FLOAT, _INT64 = 1, 7
 _INPUTS = ("input_ids", "sequence_lengths", "total_lengths")  # with a static cache
 _GRAPHS = "enable_npu_graph"
-# Static caches have multiples of so many slots, so that calls of about the same length share one.
+# Capacities of static caches are multiples of this, so that calls of similar length share one.
 _CAPACITY_STEP = 256
 
 
@@ -34,24 +34,24 @@ class Stepper(Protocol):
     """The state of one batch of rows."""
 
     def prefill(self) -> ort.OrtValue:
-        """Return the logits after the prompts, [B, S, V]: the last position counts."""
+        """Return the logits after the prompts, [B, S, V]: only the last position is used."""
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         """Add one token per row, [B], and return the logits after it, [B, 1, V]."""
 
     def close(self) -> None:
-        """Give back what a later batch may use again."""
+        """Release the buffers for reuse by a later batch."""
 
 
 class StepModel:
-    """A session on an exported model.onnx, and what its steps need."""
+    """A session on an exported model.onnx, and the metadata for its steps."""
 
     def __init__(
         self, path: str, options: ort.SessionOptions, providers: Sequence[Any], *, static: bool
     ) -> None:
-        """Open the model; ArgumentError for one that export_causal_lm did not make.
+        """Open the model; ArgumentError for one that export_causal_lm did not write.
 
-        ``static`` says that its cache is static, so that graphs are worth trying.
+        ``static``: the model has a static cache, so that graphs are worth trying.
         """
         settings = dict((p, {}) if isinstance(p, str) else p for p in providers)
         self.device, self.device_id = "cpu", 0
@@ -76,11 +76,11 @@ class StepModel:
         self._graphs_so_far = 0
 
     def stepper(self, rows: list[list[int]], length: int) -> Stepper:
-        """Return the state of a batch whose rows grow to ``length`` tokens at most."""
+        """Return the state of a batch whose rows grow to at most ``length`` tokens."""
         return _STEPPERS[self.cache](self, rows, length)
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
-        """Return cache buffers [batch, Nkv, length, D] on the device, their content undefined."""
+        """Return cache buffers [batch, Nkv, length, D] on the device, with undefined content."""
         shapes = []
         for name in self.past:
             _, heads, _, size = self.inputs[name].shape
@@ -92,7 +92,7 @@ class StepModel:
         return [make(shape, element_type, "cpu", 0) for shape in shapes]
 
     def take_steps(self, batch: int, length: int) -> _StaticSteps:
-        """Return buffers, those given back last where they fit: a graph is of their addresses."""
+        """Return buffers, preferably the last released ones: a graph depends on addresses."""
         capacity = -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
         with self._lock:
             kept, self._steps = self._steps, None
@@ -103,7 +103,7 @@ class StepModel:
         return _StaticSteps(self, batch, capacity, number)
 
     def give_back(self, steps: _StaticSteps) -> None:
-        """Keep them for the next batch."""
+        """Store them for the next batch."""
         with self._lock:
             self._steps = steps
 
@@ -111,10 +111,10 @@ class StepModel:
 def _open(
     path: str, options: ort.SessionOptions, providers: Sequence[Any], static: bool
 ) -> tuple[ort.InferenceSession, bool]:
-    """Return a session, and whether it captures graphs."""
+    """Return a session and whether it captures graphs."""
     given = [(p, {}) if isinstance(p, str) else p for p in providers]
     name, settings = given[0]
-    # A graph is of one thread's launches.
+    # A graph holds the launches of one thread.
     sequential = options.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
     default = static and sequential and name == get_ep_name()
     wanted = str(settings.get(_GRAPHS, int(default))) == "1"
@@ -123,7 +123,7 @@ def _open(
         try:
             return ort.InferenceSession(path, options, providers=captured), True
         except C.Fail as error:
-            # Some node computes on the CPU. The caller did not ask for graphs.
+            # Some node runs on the CPU; run without graphs, which the caller did not request.
             if _GRAPHS not in str(error):
                 raise
             wanted = False
@@ -134,7 +134,7 @@ class _DynamicStepper:
     """Prompts padded on the left; the cache grows by one token per step."""
 
     def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
-        del length  # the cache grows as it must
+        del length  # the cache grows dynamically
         self._model = model
         longest = max(map(len, rows))
         self._ids = np.zeros((len(rows), longest), np.int64)
@@ -171,7 +171,7 @@ class _DynamicStepper:
 
 
 class _StaticSteps:
-    """Buffers of a batch, bound once: a step puts tokens and lengths where they are read."""
+    """Buffers of a batch, bound once: each step writes tokens and lengths into them."""
 
     def __init__(self, model: StepModel, batch: int, capacity: int, graph: int) -> None:
         self._model = model
@@ -187,8 +187,8 @@ class _StaticSteps:
             make = ort.OrtValue.ortvalue_from_shape_and_type
             device = ("npu", model.device_id)
             self._new = [make([batch, 1], _INT64, *device), make([batch], _INT64, *device)]
-            # Their content before it is copied. Caches are cold of weights when a step begins:
-            # whatever objects it made would cost microseconds each.
+            # Host arrays that are copied to them, allocated once: after reading the weights the CPU
+            # caches are cold, and each object that a step created would cost microseconds.
             self._host = [np.empty((batch, 1), np.int64), np.empty(batch, np.int64)]
             self._host_values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._host]
             ones = ortvalue_from_numpy(np.ones(batch, np.int64), model.device_id)
@@ -198,7 +198,7 @@ class _StaticSteps:
             self._binding.bind_ortvalue_output("logits", self._logits)
 
     def _bind(self) -> Any:
-        """Return a binding of the caches, each as what is read and what is written."""
+        """Return a binding with each cache bound as both input and output."""
         model = self._model
         binding = model.session.io_binding()
         for past, present, cache in zip(model.past, model.present, self.caches, strict=True):

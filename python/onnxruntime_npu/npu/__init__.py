@@ -1,4 +1,4 @@
-"""The device API: what ``torch.npu`` is with torch, and raw memory and streams without it."""
+"""The device API: ``torch.npu`` with torch, raw memory and streams without it."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from .streams import Stream as Stream
     from .streams import SyncLaunchStream as SyncLaunchStream
 
-_lazy_init = init  # torch_npu's name, which scripts know
+_lazy_init = init  # torch_npu's name, which scripts use
 
 
 def __getattr__(name: str) -> object:
-    if name in streams.TORCH_CLASSES:  # others once torch is there
+    if name in streams.TORCH_CLASSES:  # replaced when torch is imported
         return getattr(streams, name)
     if name in legacy_types.NAMES:
         return legacy_types.legacy_type(name)
-    if name == "_initialized":  # torch.utils.checkpoint keeps random states of a device that has it
+    if name == "_initialized":  # torch.utils.checkpoint reads it to save random states
         return is_initialized()
     if name == "default_generators":
         return tuple(map(torch_bridge.default_generator, range(devices.device_count())))

@@ -1,4 +1,4 @@
-"""Arguments that many functions take: a device, a stream."""
+"""Arguments that many functions share: a device, a stream."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from .. import _C
 from ._lazy import init
 
-_names = {"npu", "privateuseone"}  # the device before and after torch knows its name
+_names = {"npu", "privateuseone"}  # the device type before and after torch renames it
 
 
 def accept_as_npu(device_type: str) -> None:
-    """Take devices of this type as npu devices from here on."""
+    """Treat devices of this type as npu devices from now on."""
     _names.add(device_type)
 
 
 def is_npu_device(device: Any) -> bool:
-    """Return whether this is a torch.device that means an NPU."""
+    """Return whether this is a torch.device for an NPU."""
     return getattr(device, "type", None) in _names
 
 
@@ -27,7 +27,7 @@ def device_index(device: Any = None, *, allow_none: bool = True) -> int:
         device: None, an int, a str such as ``"npu:1"``, or a ``torch.device``.
 
     Raises:
-        ValueError: it is a device of another type, or no device at all.
+        ValueError: it is a device of another type, or not a device.
     """
     if device is None and allow_none:
         return _C.current_device()
@@ -59,7 +59,7 @@ def checked_index(device: Any = None, what: str = "Invalid device id") -> int:
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the handle of a Stream, or an int handle as it is; 0 for None: the current stream.
+    """Return the handle of a Stream, or an int handle unchanged; 0 (current stream) for None.
 
     Raises:
         TypeError: it is neither.

@@ -1,4 +1,4 @@
-"""Lazy initialisation: what is asked for before the device is opened runs when it is."""
+"""Lazy initialisation: calls made before the device is opened are deferred until then."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def init() -> None:
             )
         _in_init.running = True
         try:
-            _C.device_count()  # builds the runtime, or says what is wrong with the environment
+            _C.device_count()  # builds the runtime; raises for invalid environment variables
             while _queued:
                 call, origin = _queued.pop(0)
                 try:
@@ -60,10 +60,10 @@ def init() -> None:
 
 
 def lazy_call(call: Callable[[], None]) -> None:
-    """Open the device and run ``call``; in a process without a device, or while it opens, later.
+    """Open the device and run ``call``; defer it without a device or while the device opens.
 
-    A host NPU opens at no cost, and tensors of torch open it without asking this module: what is
-    kept back would come too late for them.
+    Opening a host NPU costs nothing, and torch tensors open it without this module: a deferred call
+    would run too late for them.
     """
     with _lock:
         if getattr(_in_init, "running", False) or not _C.device_count():
@@ -74,5 +74,5 @@ def lazy_call(call: Callable[[], None]) -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    """Say whether this process was forked from one that had the device open; torch asks."""
+    """Return whether this process was forked with the device open; called by torch."""
     return _opened_by is not None and not is_initialized()

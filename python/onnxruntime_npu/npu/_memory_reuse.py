@@ -1,4 +1,4 @@
-"""Memory that is given out again while another stream may still use what was there before."""
+"""Detects reuse of memory that another stream may still access."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["MemoryReuse"]
 
 
 class MemoryReuse:
-    """Which streams used which bytes, until these bytes begin another tensor.
+    """Records accesses of streams to memory until it is reused for another tensor.
 
-    The allocator gives a freed block to the next tensor of the stream it came from, in that
-    stream's order. Another stream's work on the old tensor must therefore be ordered before the
-    allocating stream, by a wait or by ``record_stream``.
+    The allocator reuses a freed block for the next tensor of its stream, in stream order. Another
+    stream's work on the old tensor must therefore be ordered before the allocating stream, by a
+    wait or by ``record_stream``.
 
     Args:
         handler: torch's record of accesses and orders (``torch.cuda._sanitizer.EventHandler``).
@@ -22,12 +22,12 @@ class MemoryReuse:
     def __init__(self, handler: Any) -> None:
         self._accesses = handler.tensors_accessed
         self._syncs = handler.syncs
-        self._owners: dict[int, int] = {}  # beginning of a block -> the stream it was made on
+        self._owners: dict[int, int] = {}  # start of a block -> the stream that allocated it
         self._used: dict[int, tuple[int, int | None]] = {}  # address -> end, owner of its block
-        self._recorded: list[tuple[int, int, int]] = []  # begin, end, stream that is waited for
+        self._recorded: list[tuple[int, int, int]] = []  # begin, end, stream to wait for
 
     def used(self, address: int, end: int, block: int) -> None:
-        """Note that a tensor at ``address``, in the block that begins at ``block``, is used."""
+        """Note that a tensor at ``address``, in the block that starts at ``block``, is used."""
         before = self._used.get(address, (0, None))[0]
         self._used[address] = max(before, end), self._owners.get(block)
 
@@ -36,9 +36,9 @@ class MemoryReuse:
         self._recorded.append((begin, end, stream))
 
     def begin(self, begin: int, end: int, stream: int) -> Iterator[tuple[int, Any]]:
-        """Forget what was at ``[begin, end)``; yield the accesses not ordered before ``stream``.
+        """Forget the accesses to ``[begin, end)``; yield those not ordered before ``stream``.
 
-        Memory whose owner is another stream came by way of the device, which waits for all work.
+        Memory owned by another stream was returned to the device first, which waits for all work.
         """
         known = self._known_to(stream, begin, end)
         for address, (used_to, owner) in list(self._used.items()):
@@ -54,7 +54,7 @@ class MemoryReuse:
         self._owners[begin] = stream
 
     def _known_to(self, stream: int, begin: int, end: int) -> dict[int, int]:
-        """The last access by each stream that is done before ``[begin, end)`` is given out."""
+        """The last access by each stream that completes before ``[begin, end)`` is reused."""
         self._syncs._ensure_stream_exists(stream)
         known = dict(self._syncs.current_sync_states[stream])
         rest: list[tuple[int, int, int]] = []

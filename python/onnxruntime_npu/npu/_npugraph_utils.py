@@ -11,11 +11,11 @@ def align_trace_json(
     input: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write a graph's dump anew with one operator a line, and return where.
+    """Rewrite a graph's dump with one operator per line, and return the path.
 
     Args:
         input: the file that ``NPUGraph.debug_dump`` wrote.
-        output: default ``<name>.aligned.json`` beside it, for ``<name>.json``.
+        output: default ``<name>.aligned.json`` in the same folder, for ``<name>.json``.
     """
     source = Path(input)
     suffix = source.suffix.replace(".json", "") + ".aligned.json"

@@ -1,7 +1,7 @@
-"""Finds tensors that two streams use without an order between them.
+"""Finds unordered accesses of two streams to one tensor.
 
-It watches operators of torch on npu tensors and the events and waits of this package. torch's own
-bookkeeping of accesses and streams (torch.cuda._sanitizer) judges what it sees.
+It observes torch operators on npu tensors and the events and waits of this package. torch's own
+record of accesses and streams (torch.cuda._sanitizer) detects the races.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _watch_synchronisation(handler: Any) -> None:
 
 
 def _extent(tensor: Any) -> int:
-    """Bytes from a tensor's first element to behind its last."""
+    """Bytes from a tensor's first element to the end of its last."""
     last = sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     )
@@ -70,7 +70,7 @@ def _make() -> Any:
     known_streams = {0}
 
     class Reused(accesses.UnsynchronizedAccessError):
-        """A tensor begins where another stream may still use the one that was freed."""
+        """A new tensor reuses freed memory that another stream may still access."""
 
         def __str__(self) -> str:
             return (
@@ -80,13 +80,13 @@ def _make() -> Any:
             )
 
     class NPUSanitizerErrors(accesses.CUDASanitizerErrors):
-        """Says what it found, not only how much."""
+        """Lists the errors found, not only their number."""
 
         def __str__(self) -> str:
             return "\n".join([super().__str__(), *map(str, self.errors)])
 
     class Arguments(accesses.ArgumentHandler):
-        """Takes npu tensors for what torch's takes CUDA tensors for."""
+        """Handles npu tensors as torch's class handles CUDA tensors."""
 
         def _handle_argument(
             self,
@@ -115,7 +115,7 @@ def _make() -> Any:
         return isinstance(value, torch.Tensor) and value.device.type == "npu"
 
     def storages(values: Any) -> dict[int, int]:
-        """Where the npu storages behind some values begin and end."""
+        """Start and end addresses of the npu storages of some values."""
         found = {}
         for value in pytree.tree_leaves(values):
             storage = value.untyped_storage() if isinstance(value, torch.Tensor) else value
@@ -126,7 +126,7 @@ def _make() -> Any:
     def begin_tensors(
         func: Any, before: dict[int, int], outputs: Any, stream: int, arguments: Arguments
     ) -> list[Any]:
-        """Memory behind results that no argument had is new, and may have been another's."""
+        """Find races on result memory that is not an argument's: it may be reused memory."""
         errors = []
         for begin, end in storages(outputs).items():
             if begin in before or begin == end:
@@ -142,7 +142,7 @@ def _make() -> Any:
         return errors
 
     def waits(args: Any, kwargs: Any, outputs: Any) -> bool:
-        """Whether the host waited for the operator: it brought a result from the device."""
+        """Whether the host waited for the operator because a result was copied to it."""
         given = pytree.tree_leaves((args, kwargs))
         to_host = not any(map(is_on_npu, pytree.tree_leaves(outputs)))
         return to_host and any(map(is_on_npu, given)) and not kwargs.get("non_blocking", False)
@@ -187,11 +187,10 @@ def _make() -> Any:
 
 
 def enable_npu_sanitizer() -> None:
-    """Watch this thread's operators from now on; a race raises at the operator that completes it.
+    """Check this thread's operators from now on; the operator that completes a race raises.
 
-    A race is a tensor that two streams use without an order between them, and memory that begins
-    a tensor while another stream may still use the one that was freed there. A second call does
-    nothing more.
+    A race is an unordered access of two streams to a tensor, or the reuse of freed memory for a
+    tensor while another stream may still access it. Repeated calls do nothing.
 
     Raises:
         torch.cuda._sanitizer.CUDASanitizerErrors: from the offending operator; ``errors`` has both

@@ -1,4 +1,4 @@
-"""Every row of torch_npu's device API, and what it does on the host NPU.
+"""Every row of torch_npu's device API, and its behaviour on the host NPU.
 
 tests/device/test_api_table.py calls each of them; ``python -m onnxruntime_npu.npu.api_table``
 prints docs/device_api.md.
@@ -14,7 +14,7 @@ class Row(NamedTuple):
 
     name: str
     kind: str
-    host: str = ""  # where the host NPU differs from, or says more than, torch_npu's description
+    host: str = ""  # how the host NPU differs from torch_npu's description, or adds to it
     supported: bool = True
 
 
@@ -28,42 +28,42 @@ ROWS = (
     Row(
         "npu.matmul.allow_hf32",
         "option",
-        "Kept and read back; float32 products are always computed in float32.",
+        "Stored and returned; float32 matmuls are always computed in float32.",
     ),
     Row(
         "npu.conv.allow_hf32",
         "option",
-        "Kept and read back; float32 convolutions are always computed in float32.",
+        "Stored and returned; float32 convolutions are always computed in float32.",
     ),
     Row(
         "npu.set_option",
         "option",
-        "Checked, kept, read back; the host NPU compiles nothing, so only the dump options act.",
+        "Checked, stored, returned; the host NPU compiles nothing: only dump options have effect.",
     ),
     Row(
         "npu.config.allow_internal_format",
         "option",
-        "Kept; the host NPU has no private layouts.",
+        "Stored; the host NPU has no private layouts.",
     ),
     Row(
         "npu.stress_detect",
         "device",
-        "`aic` writes bit patterns through a stream and reads them back; `hccs` warns and gives 1.",
+        "`aic` writes bit patterns through a stream and reads them back; `hccs` warns, returns 1.",
     ),
     Row(
         "npu.stop_device",
         "device",
-        "Queued work is dropped, new work refused; a kernel that runs already ends by itself.",
+        "Queued work is dropped, new work rejected; a running kernel completes.",
     ),
     Row(
         "npu.restart_device",
         "device",
-        "Work is accepted again; streams and memory survive.",
+        "Work is accepted again; streams and memory are preserved.",
     ),
     Row(
         "npu.check_uce_in_memory",
         "device",
-        "Sees errors that `recovery.inject_uncorrectable_error` made; real ones end the process.",
+        "Finds errors of `recovery.inject_uncorrectable_error`; real ones end the process.",
     ),
     Row(
         "npu.SyncLaunchStream",
@@ -74,28 +74,28 @@ ROWS = (
     Row(
         "npu.utils.npu_check_overflow",
         "utils",
-        "Whether a float, or the float32 sum of a tensor, is infinite or not a number.",
+        "Whether a float, or the float32 sum of a tensor, is infinite or NaN.",
     ),
     Row(
         "npu.Event.recorded_time",
         "stream",
-        "The steady clock in microseconds at which the stream reached the event.",
+        "Time in microseconds (steady clock) at which the stream reached the event.",
     ),
     Row(
         "npu.set_dump",
         "profiler",
-        "Inputs and outputs of eager operators go to `.npy` files in stream order.",
+        "Inputs and outputs of eager operators are written to `.npy` files in stream order.",
     ),
     Row("npu.init_dump", "profiler", "Allows dumps; they begin with `set_dump`."),
     Row("npu.finalize_dump", "profiler", "Ends dumps."),
-    Row("npu.set_compile_mode", "option", "Kept; every kernel of the host NPU is prebuilt."),
+    Row("npu.set_compile_mode", "option", "Stored; every kernel of the host NPU is prebuilt."),
     Row(
         "npu.is_jit_compile_false",
         "option",
-        "What `set_compile_mode` chose; True at first.",
+        "The setting of `set_compile_mode`; initially True.",
     ),
-    Row("npu.set_mm_bmm_format_nd", "option", "Kept; the host NPU has plain layouts only."),
-    Row("npu.get_mm_bmm_format_nd", "option", "What was chosen; True at first."),
+    Row("npu.set_mm_bmm_format_nd", "option", "Stored; the host NPU has plain layouts only."),
+    Row("npu.get_mm_bmm_format_nd", "option", "The stored setting; initially True."),
     Row(
         "npu.ExternalEvent",
         "stream",
@@ -105,7 +105,7 @@ ROWS = (
     Row(
         "npu.ExternalEvent.reset",
         "stream",
-        "Takes the record away, in the stream's order.",
+        "Clears the record, in stream order.",
     ),
     Row("npu.ExternalEvent.wait", "stream", "A second wait for one record raises."),
     Row(
@@ -113,19 +113,19 @@ ROWS = (
         "graph",
         "Launches from here to the end of the group can be replaced.",
     ),
-    Row("npu.graph_task_group_end", "graph", "Gives the handle of the group."),
+    Row("npu.graph_task_group_end", "graph", "Returns the handle of the group."),
     Row(
         "npu.graph_task_update_begin",
         "graph",
         "Operators issued from here replace those of the group: the same, in the same order.",
     ),
     Row("npu.graph_task_update_end", "graph", "Raises when operators are missing."),
-    Row("npu.aclnn.version", "option", "Warns and gives None: there is no aclnn library."),
-    Row("npu.aclnn.allow_hf32", "option", "The switch of `conv.allow_hf32`."),
+    Row("npu.aclnn.version", "option", "Warns and returns None: there is no aclnn library."),
+    Row("npu.aclnn.allow_hf32", "option", "The same switch as `conv.allow_hf32`."),
     Row(
         "npu.get_amp_supported_dtype",
         "amp",
-        "float16, bfloat16, float32; what the machine lacks computes through float32.",
+        "float16, bfloat16, float32; types without hardware support compute in float32.",
     ),
     Row("npu.is_autocast_enabled", "amp"),
     Row("npu.set_autocast_enabled", "amp"),
@@ -143,7 +143,7 @@ ROWS = (
     Row(
         "npu.is_initialized",
         "device",
-        "Whether this module opened the device; sessions use it without asking.",
+        "Whether this module has initialised the device; sessions do not need it.",
     ),
     Row(
         "npu.init",
@@ -153,7 +153,7 @@ ROWS = (
     Row(
         "npu.get_device_name",
         "device",
-        "An honest name of the host NPU, or `ORT_NPU_DEVICE_NAME`.",
+        "The actual name of the host NPU, or `ORT_NPU_DEVICE_NAME`.",
     ),
     Row(
         "npu.can_device_access_peer",
@@ -165,8 +165,8 @@ ROWS = (
         "device",
         "Vector cores: threads of the device; cube: those with AMX; L2: the last-level cache.",
     ),
-    Row("npu.device_of", "device", "No-op for what is not on an npu."),
-    Row("npu.current_blas_handle", "device", "Warns and gives None."),
+    Row("npu.device_of", "device", "No-op for tensors on other devices."),
+    Row("npu.current_blas_handle", "device", "Warns and returns None."),
     Row("npu.set_stream", "device"),
     Row(
         "npu.set_sync_debug_mode",
@@ -177,12 +177,12 @@ ROWS = (
     Row(
         "npu.utilization",
         "device",
-        "How busy the cores of the machine are, over 20 ms.",
+        "Utilization of the machine's cores over 20 ms.",
     ),
     Row(
         "npu.get_device_capability",
         "device",
-        "Warns and gives None, or `TORCH_NPU_DEVICE_CAPABILITY`.",
+        "Warns and returns None, or returns `TORCH_NPU_DEVICE_CAPABILITY`.",
     ),
     Row(
         "npu.caching_allocator_alloc",
@@ -192,9 +192,9 @@ ROWS = (
     Row(
         "npu.caching_allocator_delete",
         "memory",
-        "An address that is no live block raises.",
+        "Raises unless the address is that of an allocated block.",
     ),
-    Row("npu.set_per_process_memory_fraction", "memory", "Of the memory limit."),
+    Row("npu.set_per_process_memory_fraction", "memory", "A fraction of the memory limit."),
     Row("npu.empty_cache", "memory"),
     Row("npu.memory_stats", "memory"),
     Row("npu.memory_stats_as_nested_dict", "memory"),
@@ -211,24 +211,24 @@ ROWS = (
     Row(
         "npu.memory_snapshot",
         "memory",
-        "Segments and blocks of sessions and tensors alike.",
+        "Segments and blocks of both sessions and tensors.",
     ),
     Row("npu.memory_summary", "memory"),
     Row(
         "npu.NPUPluggableAllocator",
         "memory",
-        "Blocks go to the free function behind the work of their stream; hooks by setters.",
+        "Blocks are freed after the work of their stream; hooks are set by methods.",
     ),
     Row(
         "npu.change_current_allocator",
         "memory",
         "Before the first allocation only.",
     ),
-    Row("npu.set_aoe", "option", "Makes the folder and keeps the option; nothing is tuned."),
+    Row("npu.set_aoe", "option", "Creates the folder and stores the option; nothing is tuned."),
     Row(
         "npu.mstx",
         "profiler",
-        "Seen in `torch.npu.profile` and in `torch_npu.profiler` with `mstx=True`.",
+        "Visible in `torch.npu.profile` and in `torch_npu.profiler` with `mstx=True`.",
     ),
     Row("npu.mstx.mark", "profiler"),
     Row("npu.mstx.range_start", "profiler"),
@@ -263,11 +263,7 @@ ROWS = (
         "device",
         "Nothing to collect: memory is not shared with other processes.",
     ),
-    Row(
-        "npu.is_available",
-        "device",
-        "Whether there is a device; the host NPU always is one.",
-    ),
+    Row("npu.is_available", "device", "Whether at least one device is visible."),
     Row("npu.memory_usage", "device", "AttributeError, as with torch_npu.", supported=False),
     Row("npu.set_device", "device"),
     Row("npu.stream", "stream"),
@@ -277,15 +273,14 @@ ROWS = (
     Row(
         "npu.Stream",
         "stream",
-        "A queue with a thread of its own; priorities are accepted and unused.",
+        "A queue with its own thread; priorities are accepted and ignored.",
     ),
     Row("npu.Stream.wait_stream", "stream"),
     Row(
         "npu.Event",
         "stream",
-        "Recorded on a stream; the time is that of the steady clock. `interprocess=True` is "
-        "refused: an event orders work on memory, and memory of the host NPU belongs to one "
-        "process.",
+        "Recorded on a stream, with the time of the steady clock. `interprocess=True` raises: an "
+        "event orders accesses to memory, and memory of the host NPU belongs to one process.",
     ),
     Row("npu.Event.elapsed_time", "stream"),
     Row("npu.Event.query", "stream"),
@@ -295,7 +290,7 @@ ROWS = (
     Row(
         "npu.NPUGraph",
         "graph",
-        "Launches kept with their addresses; kernels that made them must stay.",
+        "Launches are stored with their addresses; their kernels must stay alive.",
     ),
     Row("npu.NPUGraph.capture_begin", "graph"),
     Row("npu.NPUGraph.capture_end", "graph"),
@@ -304,14 +299,14 @@ ROWS = (
     Row(
         "npu.NPUGraph.replay",
         "graph",
-        "One submission; random numbers go on where the generator is.",
+        "One submission; random numbers continue from the generator's position.",
     ),
     Row("npu.NPUGraph.reset", "graph"),
     Row("npu.graph", "graph"),
     Row(
         "npu.make_graphed_callables",
         "graph",
-        "Forward and backward passes; memory of both in one pool.",
+        "Forward and backward passes share one memory pool.",
     ),
     Row(
         "npu.mem_get_info",
@@ -322,17 +317,17 @@ ROWS = (
     Row(
         "npu._sanitizer.enable_npu_sanitizer",
         "profiler",
-        "Finds tensors, and memory of freed tensors, that two streams use without an order.",
+        "Finds unordered accesses of two streams to tensors or memory of freed tensors.",
     ),
     Row(
         "npu.empty_virt_addr_cache",
         "memory",
-        "Gives back the free ends of expandable segments; raises when they are off.",
+        "Releases the free ends of expandable segments; raises when they are disabled.",
     ),
     Row(
         "utils.save_async",
         "utils",
-        "Copies in stream order before it returns, writes on a thread.",
+        "Copies in stream order before it returns, writes the file on a thread.",
     ),
     Row("utils.npu_combine_tensors", "utils"),
     Row("utils.get_part_combined_tensor", "utils"),
@@ -340,9 +335,9 @@ ROWS = (
     Row(
         "utils.FlopsCounter",
         "utils",
-        "Matrix products, convolutions, attention, on any device.",
+        "Matmuls, convolutions and attention, on any device.",
     ),
-    Row("utils.set_thread_affinity", "utils", "Works whatever `CPU_AFFINITY_CONF` says."),
+    Row("utils.set_thread_affinity", "utils", "Works independently of `CPU_AFFINITY_CONF`."),
     Row("utils.reset_thread_affinity", "utils"),
 )
 
@@ -354,8 +349,8 @@ def markdown() -> str:
         "",
         "Generated from `python/onnxruntime_npu/npu/api_table.py`, whose rows",
         "`tests/device/test_api_table.py` calls one by one. `npu.x` is `torch.npu.x` and",
-        "`torch_npu.npu.x`; `utils.x` is `torch_npu.utils.x`. An empty last column: as torch_npu",
-        "describes it.",
+        "`torch_npu.npu.x`; `utils.x` is `torch_npu.utils.x`. An empty last column means that",
+        "torch_npu's description applies unchanged.",
     ]
     for kind in dict.fromkeys(row.kind for row in ROWS):
         lines += ["", f"## {kind}", "", "| name | on the host NPU |", "|---|---|"]

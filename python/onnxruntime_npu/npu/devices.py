@@ -1,4 +1,4 @@
-"""Devices: how many, which is current, what they are."""
+"""Devices: their number, the current one, their properties."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = [
     "utilization",
 ]
 
-after_synchronize: list[Callable[[], None]] = []  # told of each wait for a device
+after_synchronize: list[Callable[[], None]] = []  # called after each wait for a device
 
 
 def _visible(count: int) -> int:
-    """Devices that ASCEND_RT_VISIBLE_DEVICES leaves; it must ascend, else none is visible."""
+    """Number of devices that ASCEND_RT_VISIBLE_DEVICES allows; 0 if it is not ascending."""
     text = os.environ.get("ASCEND_RT_VISIBLE_DEVICES")
     if text is None:
         return count
@@ -51,7 +51,7 @@ def _visible(count: int) -> int:
 
 
 def device_count() -> int:
-    """Return the number of devices (ORT_NPU_DEVICE_COUNT, cut by ASCEND_RT_VISIBLE_DEVICES)."""
+    """Return the number of devices (ORT_NPU_DEVICE_COUNT, limited by ASCEND_RT_VISIBLE_DEVICES)."""
     return _visible(_C.device_count())
 
 
@@ -61,7 +61,7 @@ def is_available() -> bool:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Return True: bfloat16 computes everywhere, on machines without it through float32."""
+    """Return True: machines without bfloat16 instructions compute it in float32."""
     return True
 
 
@@ -85,7 +85,7 @@ def set_device(device: Any) -> None:
 
 
 class device:
-    """Context manager: a device is current within it; -1 or None leaves it as it is.
+    """Context manager that makes a device current; -1 or None changes nothing.
 
     Args:
         device: None, an int, a str such as ``"npu:1"``, or a ``torch.device``.
@@ -107,7 +107,7 @@ class device:
 
 
 class device_of(device):
-    """Context manager: the device of a tensor or storage is current; no-op for others."""
+    """Context manager that makes the device of a tensor or storage current; no-op for others."""
 
     def __init__(self, obj: Any) -> None:
         of = getattr(obj, "device", None)
@@ -115,7 +115,7 @@ class device_of(device):
 
 
 def can_device_access_peer(device_id: int, peer_device_id: int) -> bool:
-    """Return whether the first device reaches the second's memory: host NPUs share one space.
+    """Return whether the first device can access the second's memory: host NPUs always can.
 
     Raises:
         AssertionError: one of them does not exist.
@@ -144,7 +144,7 @@ class _UUID:
 
 
 def _cache_bytes() -> int:
-    """Bytes of the last-level cache, 0 where the system does not say."""
+    """Size of the last-level cache in bytes, 0 if unknown."""
     try:
         return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), os.sysconf("SC_LEVEL3_CACHE_SIZE"), 0)
     except (ValueError, OSError):
@@ -152,9 +152,9 @@ def _cache_bytes() -> int:
 
 
 class _NPUDeviceProperties:
-    """Read-only facts of a device. ``cube_core_num`` counts cores with a matrix unit (AMX)."""
+    """Read-only properties of a device. ``cube_core_num`` counts cores with a matrix unit (AMX)."""
 
-    # Fields of other devices, there for scripts that print them all, and empty.
+    # Empty fields of other devices, for scripts that print all of them.
     major = minor = is_multi_gpu_board = is_integrated = None
     max_threads_per_multi_processor = warp_size = regs_per_multiprocessor = gcnArchName = None
 
@@ -189,7 +189,7 @@ _properties: dict[int, _NPUDeviceProperties] = {}
 def get_device_properties(device_name: Any = None) -> _NPUDeviceProperties:
     """Return name, total_memory, cube_core_num, vector_core_num, L2_cache_size and uuid.
 
-    The further names of CUDA's properties exist and say nothing.
+    The other names of CUDA's properties exist but are empty.
 
     Raises:
         AssertionError: there is no such device.
@@ -203,7 +203,7 @@ def get_device_properties(device_name: Any = None) -> _NPUDeviceProperties:
 def get_device_capability(device: Any = None) -> tuple[int, int] | None:
     """Return None: an NPU has no compute capability.
 
-    TORCH_NPU_DEVICE_CAPABILITY, such as ``9.0``, makes it answer that, with a warning.
+    TORCH_NPU_DEVICE_CAPABILITY, such as ``9.0``, makes it return that, with a warning.
     """
     text = os.environ.get("TORCH_NPU_DEVICE_CAPABILITY", "")
     match = re.fullmatch(r"(\d+)\.(\d+)", text)
@@ -229,9 +229,9 @@ _sync_debug_mode = 0
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Say what a call of torch does that waits unasked: 0 nothing, 1 warns, 2 raises.
+    """Set the action of torch calls that synchronise implicitly: 0 nothing, 1 warn, 2 raise.
 
-    Such are ``.item()``, ``.cpu()``, ``nonzero()``, copies of large tensors from pageable memory,
+    These are ``.item()``, ``.cpu()``, ``nonzero()``, copies of large tensors from pageable memory,
     and operators that run on the CPU for lack of a kernel.
 
     Args:
@@ -265,13 +265,11 @@ def get_sync_debug_mode() -> int:
 def _busy_ticks() -> tuple[int, int]:
     with open("/proc/stat") as file:
         ticks = [int(t) for t in file.readline().split()[1:]]
-    return sum(ticks), ticks[3] + ticks[4]  # idle, and waiting for a disk
+    return sum(ticks), ticks[3] + ticks[4]  # idle and iowait
 
 
 def utilization(device: Any = None) -> int:
-    """Return how busy the device is, in percent: the host NPU's cores are the machine's.
-
-    Measured over 20 ms.
+    """Return the utilization of the machine's cores in percent, measured over 20 ms.
 
     Raises:
         AssertionError: there is no such device.
@@ -285,7 +283,7 @@ def utilization(device: Any = None) -> int:
 
 
 def ipc_collect() -> None:
-    """Free memory that other processes no longer hold; the host NPU shares none with them."""
+    """Free memory that other processes have released; the host NPU shares none."""
     init()
 
 

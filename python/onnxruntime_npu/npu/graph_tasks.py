@@ -32,12 +32,12 @@ def graph_task_group_end(stream: Stream) -> Any:
 
 
 def graph_task_update_begin(stream: Stream, handle: Any) -> None:
-    """From now on operators on ``stream`` replace those of a group, the same in the same order.
+    """Replace a group by the next operators on ``stream``: the same ones in the same order.
 
-    They take their place at graph_task_update_end(), all at once.
+    The replacement takes effect as a whole at graph_task_update_end().
 
     Raises:
-        RuntimeError: the stream is capturing, or the group's graph is gone.
+        RuntimeError: the stream is capturing, or the group's graph was destroyed.
     """
     _C.graph_update_begin(_stream(stream), handle)
 
@@ -46,6 +46,6 @@ def graph_task_update_end(stream: Stream) -> None:
     """End the replacement.
 
     Raises:
-        RuntimeError: it was not begun, or operators are missing; the group is then as it was.
+        RuntimeError: it was not begun, or operators are missing; the group is then unchanged.
     """
     _C.graph_update_end(_stream(stream))

@@ -1,4 +1,4 @@
-"""What NPUGraph.update changes: calls of a capture whose host-side arguments change per replay."""
+"""Captured calls whose host-side arguments NPUGraph.update changes per replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .streams import stream as use_stream
 
 @dataclass
 class _Call:
-    """One captured call; its tensors are addresses, whose memory the graph keeps."""
+    """One captured call; its tensors are addresses in memory that the graph keeps alive."""
 
     operator: Any
     arguments: dict[str, Any]
@@ -33,7 +33,7 @@ class _Call:
 
 
 class UpdatableCalls(TorchDispatchMode):
-    """Captures each operator that takes lists of lengths as a task group behind an event.
+    """Captures each operator that takes lists of lengths as a task group after an event.
 
     A replay waits for the event at the operator, and update() records it.
     """
@@ -46,7 +46,7 @@ class UpdatableCalls(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operator of the capture, and remember it if it can be updated."""
+        """Run an operator of the capture, and store it if it can be updated."""
         kwargs = kwargs or {}
         if not _can_be_updated(func):
             return func(*args, **kwargs)
@@ -64,7 +64,7 @@ class UpdatableCalls(TorchDispatchMode):
         return results
 
     def update(self, inputs: list[dict[str, Any]]) -> None:
-        """Issue the calls anew with new arguments: see NPUGraph.update."""
+        """Issue the calls again with new arguments: see NPUGraph.update."""
         known = {name for call in self._calls for name in _argument_names(call.operator)}
         for name in {name for values in inputs for name in values} - known:
             raise RuntimeError(
@@ -92,7 +92,7 @@ class UpdatableCalls(TorchDispatchMode):
             with torch_bridge.next_call_given(call.results):
                 call.operator(**arguments)
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # the failure of the call says more
+            with contextlib.suppress(RuntimeError):  # the call's own error is more specific
                 graph_task_update_end(stream)
             raise
         graph_task_update_end(stream)
@@ -105,13 +105,13 @@ def _argument_names(operator: Any) -> set[str]:
 
 
 def _can_be_updated(func: Any) -> bool:
-    # torch's objects for arguments do not tell integers that change from call to call from others.
+    # torch's argument objects do not mark the integers that change between calls.
     schema = func._schema
     return schema.name.startswith("npu::") and "SymInt[]" in str(schema)
 
 
 def _without_owner(value: Any) -> Any:
-    """A tensor at the same place that does not keep the memory: the graph does."""
+    """Return a tensor over the same memory without a reference to it: the graph holds one."""
     if not isinstance(value, torch.Tensor) or value.device.type != "npu" or value.numel() == 0:
         return value
     span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))

@@ -19,24 +19,24 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: tuple[int, int] | None = None,
 ) -> Any:
-    """Capture callables on npu tensors and return ones that replay, with gradients.
+    """Capture callables on npu tensors and return replaying ones, with gradients.
 
     A graphed callable copies its arguments into static buffers, replays, and returns the static
     outputs, which the next call overwrites; so does its backward pass. Arguments must have the
     shapes, dtypes and requires_grad of the samples. A module whose training flag has changed since
-    runs as it did before.
+    the capture runs its original forward.
 
     Args:
         callables: a function or module, or a tuple of them that share one memory pool and are
             called, and their backward passes in reverse, in this order.
         sample_args: a tuple of tensors, or a tuple of such tuples.
         num_warmup_iters: runs before the capture.
-        allow_unused_input: whether an argument or parameter that wants a gradient may get none.
+        allow_unused_input: whether an argument or parameter that requires a gradient may be unused.
         pool: see NPUGraph.capture_begin.
 
     Raises:
-        RuntimeError: autocast caches casts; an argument is no tensor; the counts differ; a module
-            has hooks, or a buffer that requires a gradient.
+        RuntimeError: autocast caches casts; an argument is not a tensor; the counts differ; a
+            module has hooks, or a buffer that requires a gradient.
     """
     import torch
 
@@ -156,7 +156,7 @@ class _Passes:
         ]
 
     def replaying(self) -> Any:
-        """The callable that replays, a module with its forward replaced."""
+        """The replaying callable; a module gets its forward replaced."""
         import torch
 
         passes = self
@@ -176,7 +176,7 @@ class _Passes:
                     if buffer is not None:
                         _copy_into(buffer, given)
                 passes._backward.replay()
-                # Not the buffers themselves: a parameter may keep one as its .grad, to add to.
+                # Not the buffers themselves: a parameter may accumulate in one as its .grad.
                 return tuple(None if g is None else g.clone() for g in passes._input_gradients)
 
         def replay(*arguments: Any) -> Any:

@@ -46,11 +46,11 @@ def graph_pool_handle() -> tuple[int, int]:
 
 
 class NPUGraph:
-    """Work of a stream, captured once and replayed as often as wanted, at the same addresses.
+    """Work of a stream, captured once and replayed any number of times, at the same addresses.
 
-    What was made outside of the capture and is used in it, tensors and pinned memory's content,
-    is the caller's to keep. What a replay could not do again raises inside the capture and spoils
-    it: waits, runs of sessions, copies from and to host memory that is not pinned.
+    The caller keeps alive the tensors and the pinned memory from outside the capture that it uses.
+    Calls that cannot be replayed raise inside the capture and invalidate it: waits, runs of
+    sessions, copies from and to host memory that is not pinned.
     """
 
     def __init__(self) -> None:
@@ -63,13 +63,13 @@ class NPUGraph:
         """Capture the current stream from now on, instead of running its work.
 
         Args:
-            pool: id of graph_pool_handle() or of another graph's pool(); default one of its own.
-            capture_error_mode: whose waits for the whole device fail meanwhile: ``"global"``,
-                ``"thread_local"`` (this thread's) or ``"relaxed"`` (nobody's).
+            pool: id of graph_pool_handle() or of another graph's pool(); default a new one.
+            capture_error_mode: which threads' waits for the whole device fail meanwhile:
+                ``"global"`` (all), ``"thread_local"`` (this thread's) or ``"relaxed"`` (none).
 
         Raises:
-            RuntimeError: unknown mode; the stream is a default one or captured already; this graph
-                holds a capture.
+            RuntimeError: unknown mode; the stream is a default one or already capturing; this graph
+                already holds a capture.
         """
         self._graph.capture_begin((0, 0) if pool is None else tuple(pool), capture_error_mode)
 
@@ -90,7 +90,7 @@ class NPUGraph:
         self._graph.replay()
 
     def reset(self) -> None:
-        """Drop the captured work and the hold on its memory; the object can capture again."""
+        """Release the captured work and its memory; the object can capture again."""
         self._graph.reset()
         self._updates = None
 
@@ -108,8 +108,8 @@ class NPUGraph:
     def debug_dump(self, debug_path: str | os.PathLike[str]) -> None:
         """Write the graph as JSON: its operators, streams and dependencies.
 
-        A second file, ``<name>.aligned.json`` for ``<name>.json``, has one operator a line; should
-        it fail, there is a warning. Without a captured graph there is a warning and no file.
+        A second file, ``<name>.aligned.json`` for ``<name>.json``, has one operator per line; a
+        failure to write it only warns. Without a captured graph there is a warning and no file.
         """
         if not self._graph.captured:
             warnings.warn("debug_dump: nothing was captured, no file is written", stacklevel=2)
@@ -130,7 +130,7 @@ class NPUGraph:
         optimize_options: dict[str, Any] | None = None,
         debug_options: dict[str, Any] | None = None,
     ) -> None:
-        """Check the options; the host NPU has no super kernels, whose fusion they would direct.
+        """Check the options, which have no effect: the host NPU has no super kernels.
 
         Raises:
             RuntimeError: an option is unknown or of another type.
@@ -139,14 +139,14 @@ class NPUGraph:
         super_kernel_options.check("debug_options", debug_options)
 
     def update(self, cpu_update_input: list[dict[str, Any]]) -> None:
-        """Give operators of the capture new host-side arguments, for one replay.
+        """Set new host-side arguments of captured operators, for one replay.
 
-        Those operators are the ones that take lists of lengths. A replay waits at each of them
-        until it is updated, so that there is one update per replay, before or after its launch.
+        This concerns operators that take lists of lengths. A replay waits at each of them until it
+        is updated, so each replay needs one update, before or after its launch.
 
         Args:
-            cpu_update_input: new values by argument name: one dict for all operators, or one each,
-                in the order of their capture.
+            cpu_update_input: new values by argument name: one dict for all operators, or one per
+                operator in the order of their capture.
 
         Raises:
             RuntimeError: the capture was made without ``auto_dispatch_capture=True``; the list has
@@ -164,13 +164,13 @@ class NPUGraph:
 
 
 class graph:
-    """Context manager that captures what is done within it.
+    """Context manager that captures the work launched within it.
 
     Args:
         npu_graph: the NPUGraph to capture into.
         pool: see NPUGraph.capture_begin.
         stream: to capture on; default one that all captures share.
-        auto_dispatch_capture: whether NPUGraph.update shall work on it.
+        auto_dispatch_capture: whether to enable NPUGraph.update.
         capture_error_mode: see NPUGraph.capture_begin.
 
     Raises:
@@ -220,7 +220,7 @@ class graph:
                 self._updates.__exit__(None, None, None)
             self.npu_graph.capture_end()
         except RuntimeError:
-            if failure is None:  # else what failed inside says why the capture is invalid
+            if failure is None:  # otherwise the inner failure explains the invalid capture
                 raise
         finally:
             self._stream_context.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Pinned memory: what torch's pinned tensors and the provider's ``npu_pinned`` hold."""
+"""Pinned memory of torch's pinned tensors and the provider's ``npu_pinned``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = [
 
 
 def host_empty_cache() -> None:
-    """Give the pinned memory that is kept for reuse back to the system.
+    """Release the cached pinned memory to the system.
 
-    Freed memory is kept up to 512 MiB. What a copy under way or a captured graph uses stays.
+    Up to 512 MiB of freed memory are cached. Memory that a running copy or a captured graph uses
+    is not released.
     """
     _C.host_empty_cache()
 
@@ -32,10 +33,10 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
 def host_memory_stats() -> dict[str, int | float]:
     """Return the counters of pinned memory by name.
 
-    ``allocations`` and ``allocated_bytes`` are what the system gave, ``active_requests`` and
-    ``active_bytes`` what tensors, copies under way and captured graphs hold of it; each has
+    ``allocations`` and ``allocated_bytes`` count memory from the system, ``active_requests`` and
+    ``active_bytes`` its use by tensors, running copies and captured graphs; each has
     ``current``, ``peak``, ``allocated``, ``freed``. Bytes are those of the blocks: powers of two.
-    ``num_host_alloc`` and ``num_host_free`` count the system's calls; ``host_alloc_time`` and
+    ``num_host_alloc`` and ``num_host_free`` count system calls; ``host_alloc_time`` and
     ``host_free_time`` have their ``total``, ``max``, ``min``, ``count``, ``avg`` in microseconds.
     """
     return dict(sorted(_flat("", host_memory_stats_as_nested_dict())))
@@ -55,5 +56,5 @@ def reset_peak_host_memory_stats() -> None:
 
 
 def reset_accumulated_host_memory_stats() -> None:
-    """Count the pinned memory's allocations and frees from zero."""
+    """Reset the counts of the pinned memory's allocations and frees to zero."""
     _C.reset_accumulated_host_memory_stats()

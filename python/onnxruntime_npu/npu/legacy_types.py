@@ -58,7 +58,7 @@ def _storage_type(name: str, dtype_name: str) -> type:
         name,
         (_LegacyStorage,),
         {
-            # torch reads the device off the module's last word.
+            # torch derives the device from the last part of the module name.
             "__module__": "torch.npu",
             "__doc__": f"Typed storage of torch.{dtype_name} on the npu.",
             "dtype": classproperty(public_dtype),

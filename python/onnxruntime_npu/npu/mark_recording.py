@@ -1,4 +1,4 @@
-"""What mstx marks while a profile runs, for the profile's trace."""
+"""Records the marks of mstx for the trace of a running profile."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from .streams import Event
 
 _lock = threading.Lock()
 _on = False
-_events: list[dict[str, Any]] = []  # of the Chrome trace format, but for device marks' times
+_events: list[dict[str, Any]] = []  # Chrome trace format, except the times of device marks
 
 
 def is_on() -> bool:
-    """Say whether a profile wants marks."""
+    """Return whether a profile records marks."""
     return _on
 
 
 def add(event: dict[str, Any]) -> None:
-    """Keep an event; nothing while no profile runs. ``ts``: microseconds, or an Event to come."""
+    """Store an event if a profile runs. ``ts``: microseconds, or a pending Event."""
     with _lock:
         if _on:
             _events.append(event)
 
 
 def start() -> None:
-    """Begin, with nothing kept."""
+    """Start recording with an empty list."""
     global _on
     with _lock:
         _events.clear()
@@ -33,7 +33,7 @@ def start() -> None:
 
 
 def stop() -> list[dict[str, Any]]:
-    """End, and return the events; ``ts`` is the steady clock in microseconds. Waits for marks."""
+    """Stop, and return the events; ``ts`` is the steady clock in microseconds. Waits for marks."""
     global _on
     with _lock:
         _on = False

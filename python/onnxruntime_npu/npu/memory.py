@@ -49,7 +49,7 @@ __all__ = [
 def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     """Return the allocator's counters of one device, nested by family, pool and part.
 
-    A pluggable allocator with a hook for statistics is asked for its own.
+    A pluggable allocator with a statistics hook reports its own.
 
     Raises:
         ValueError: ``device`` names no npu device.
@@ -63,8 +63,8 @@ def memory_stats(device: Any = None) -> collections.OrderedDict[str, int]:
     """Return the allocator's counters of one device, sorted by key.
 
     Keys are ``<family>.<pool>.<part>`` such as ``allocated_bytes.all.peak``; the families, pools
-    and parts are those of ``torch.cuda.memory_stats``. They count what sessions of onnxruntime and
-    tensors of torch take alike.
+    and parts are those of ``torch.cuda.memory_stats``. They count memory of
+    both onnxruntime sessions and torch tensors.
 
     Raises:
         ValueError: ``device`` names no npu device.
@@ -113,22 +113,22 @@ def reset_max_memory_cached(device: Any = None) -> None:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes of live blocks."""
+    """Return the bytes in allocated blocks."""
     return memory_stats(device).get("allocated_bytes.all.current", 0)
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Return the most bytes that were live at once since the peak was reset."""
+    """Return the peak of allocated bytes since the last reset."""
     return memory_stats(device).get("allocated_bytes.all.peak", 0)
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Return the bytes that the allocator holds of the device, free blocks included."""
+    """Return the bytes that the allocator holds on the device, free blocks included."""
     return memory_stats(device).get("reserved_bytes.all.current", 0)
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """Return the most bytes that the allocator held since the peak was reset."""
+    """Return the peak of reserved bytes since the last reset."""
     return memory_stats(device).get("reserved_bytes.all.peak", 0)
 
 
@@ -158,14 +158,14 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Give cached memory that no work uses any more back to the devices. Live blocks stay."""
+    """Release unused cached memory to the devices; allocated blocks are unaffected."""
     for index in range(_C.device_count()):
         _C.empty_cache(index)
     call_hook("reset")
 
 
 def empty_virt_addr_cache() -> None:
-    """Give back the free ends of expandable segments, and keep every other segment.
+    """Release the free ends of expandable segments; other segments are unaffected.
 
     Raises:
         RuntimeError: expandable_segments is off in PYTORCH_NPU_ALLOC_CONF.
@@ -178,7 +178,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
     """Allow this process ``fraction`` of a device's memory; more raises OutOfMemoryError.
 
     Raises:
-        TypeError: ``fraction`` is no float.
+        TypeError: ``fraction`` is not a float.
         ValueError: it is not from 0 to 1.
     """
     if not isinstance(fraction, float):
@@ -191,17 +191,17 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
-    """Return the share of a device's memory that this process may take."""
+    """Return the fraction of a device's memory that this process may use."""
     return _C.memory_fraction(checked_index(device))
 
 
 def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
-    """Take a block of at least ``size`` bytes; free it with caching_allocator_delete.
+    """Allocate a block of at least ``size`` bytes; free it with caching_allocator_delete.
 
     Args:
         size: bytes.
         device: default the current one.
-        stream: a Stream or its handle on which it is used first; default the current one.
+        stream: the Stream, or its handle, that first uses it; default the current one.
 
     Returns:
         The address; 0 for size 0.
@@ -220,7 +220,7 @@ def caching_allocator_delete(mem_ptr: int) -> None:
     """Free a block of caching_allocator_alloc.
 
     Raises:
-        RuntimeError: the address is no live block (invalid device pointer).
+        RuntimeError: the address is not an allocated block (invalid device pointer).
     """
     _C.free(mem_ptr)
 
@@ -231,7 +231,7 @@ def get_allocator_backend() -> str:
 
 
 def _set_allocator_settings(settings: str) -> None:
-    """Change ``expandable_segments:True`` or ``False`` while running.
+    """Change ``expandable_segments`` to ``True`` or ``False`` at run time.
 
     Raises:
         ValueError: another key or value.
@@ -268,9 +268,9 @@ def _record_memory_history(
 
     Args:
         enabled: ``"all"`` or ``"state"``; None stops and forgets.
-        context: ``"all"``, ``"state"`` or ``"alloc"`` to record Python stacks; None for none.
+        context: ``"all"``, ``"state"`` or ``"alloc"`` to record Python stacks; None for no stacks.
         stacks: accepted; only Python frames are recorded.
-        max_entries: how many events are kept, the last ones.
+        max_entries: number of most recent events to keep.
         device: accepted; every device records.
     """
     if enabled not in (None, "all", "state"):
@@ -283,7 +283,7 @@ def _record_memory_history(
 
 
 def _snapshot(device: Any = None) -> dict[str, Any]:
-    """Return segments and, while a history is recorded, the events: what memory_viz reads."""
+    """Return segments and, while a history is recorded, the events, in memory_viz's form."""
     count = _C.device_count()
     return {
         "segments": memory_snapshot(),
@@ -315,7 +315,7 @@ _PARTS = ("current", "peak", "allocated", "freed")
 
 
 def _scaled(value: int, reference: int, is_size: bool) -> str:
-    """Format in the unit that suits ``reference``, so that a column reads in one unit."""
+    """Format in the unit that suits ``reference``, so that a column has one unit."""
     units, step, limit = (_SIZES, 1024, 768 * 1024) if is_size else (_COUNTS, 1000, 750 * 1000)
     unit = 0
     while reference >= limit and unit < len(units) - 1:
@@ -381,18 +381,18 @@ _pool_lock = threading.Lock()
 
 
 def new_pool_id() -> tuple[int, int]:
-    """Return an id for a private pool that nothing else has."""
+    """Return a unique id for a private pool."""
     with _pool_lock:
         return 0, next(_pool_numbers)
 
 
 class MemPool:
-    """A private pool: what is allocated inside use_mem_pool() stays apart from all else.
+    """A private pool: memory allocated inside use_mem_pool() is separate from all other memory.
 
     Args:
         allocator: must be None: a pool of the caching allocator.
-        use_on_oom: accepted; the pool's memory serves others only once the pool is gone.
-        no_split: accepted; blocks of a pool are cut as all others.
+        use_on_oom: accepted; the pool's memory is reused elsewhere only after its destruction.
+        no_split: accepted; blocks of a pool are split like all others.
         device: whose memory; default the current one.
     """
 
@@ -415,7 +415,7 @@ class MemPool:
         return self._id
 
     def use_count(self) -> int:
-        """Return how many hold the pool: this object, and every use_mem_pool() that runs."""
+        """Return the number of references: this object, and every active use_mem_pool()."""
         return _C.pool_use_count(self._device, self._id)
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -430,7 +430,7 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
-    """Within it, what this thread allocates comes from the pool."""
+    """Allocate this thread's memory from the pool within the block."""
     index = pool._device if device is None else checked_index(device)
     if index != pool._device:
         raise ValueError(f"expected the pool's device {pool._device}, got {index}")

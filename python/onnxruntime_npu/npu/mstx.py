@@ -1,4 +1,4 @@
-"""Marks and ranges for profiles, and the profile of a stretch of work as a Chrome trace."""
+"""Marks and ranges for profiles, and profiles written as Chrome traces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _add(event: dict[str, Any]) -> None:
 
 
 def _mark_on_stream(message: str, stream: Stream | None, domain: str) -> None:
-    """Note when the stream's queued work is done; its time is known at the end of the profile."""
+    """Mark the end of the stream's queued work; its time is known at the end of the profile."""
     if stream is None or not mark_recording.is_on():
         return
     reached = Event(enable_timing=True)
@@ -59,11 +59,11 @@ def _wrong(message: Any, stream: Any, domain: Any) -> bool:
 
 
 class mstx:
-    """Marks and ranges: seen in profile(), no work otherwise. Wrong arguments only warn."""
+    """Marks and ranges, recorded in profile() only. Invalid arguments only warn."""
 
     @staticmethod
     def mark(message: str, stream: Stream | None = None, domain: str = "default") -> None:
-        """Note this moment; with ``stream`` also the moment when its queued work is done."""
+        """Mark the current time; with ``stream`` also the end of its queued work."""
         if _wrong(message, stream, domain):
             return
         _add({"ph": "i", "s": "t", "name": message, "cat": domain, "ts": _now_us()})
@@ -71,7 +71,7 @@ class mstx:
 
     @staticmethod
     def range_start(message: str, stream: Stream | None = None, domain: str = "default") -> int:
-        """Open a range and return its id; 0 for wrong arguments."""
+        """Open a range and return its id; 0 for invalid arguments."""
         if _wrong(message, stream, domain):
             return 0
         number = next(_numbers)
@@ -139,7 +139,7 @@ class mstx:
     def annotate(
         message: str = "", stream: Stream | None = None, domain: str = "default"
     ) -> Iterator[None]:
-        """Context manager and decorator: a range around what is done within it."""
+        """Context manager and decorator: a range around the enclosed code."""
         number = mstx.range_start(message, stream, domain)
         try:
             yield
@@ -149,7 +149,7 @@ class mstx:
 
 @contextmanager
 def profile(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Write what runs within it as a Chrome trace, which Perfetto opens.
+    """Write the work within the block as a Chrome trace, which Perfetto opens.
 
     The trace has every launch on every stream, of sessions and torch alike, and the marks and
     ranges of mstx.
@@ -158,7 +158,7 @@ def profile(path: str | os.PathLike[str]) -> Iterator[None]:
         path: the JSON file.
 
     Raises:
-        RuntimeError: a profile runs already.
+        RuntimeError: a profile is already running.
     """
     if not _C.start_launch_trace():
         raise RuntimeError("a profile runs already: end it before the next one")

@@ -1,6 +1,6 @@
-"""Options of the process: what Ascend's compiler and libraries read, kept and checked here.
+"""Process-wide options of Ascend's compiler and libraries, checked and stored here.
 
-The host NPU compiles nothing, so most options only answer what they were set to.
+The host NPU compiles nothing, so most options only return the value that was set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _SWITCH = ("enable", "disable")
-# Every option by name, with its values where they are restricted.
+# Every option by name, with its allowed values if they are restricted.
 _ALLOWED: dict[str, tuple[str, ...] | None] = {
     "ACL_PRECISION_MODE": ("allow_fp32_to_fp16", "must_keep_origin_dtype"),
     "ACL_OP_SELECT_IMPL_MODE": ("high_performance", "high_precision"),
@@ -65,14 +65,14 @@ _mm_bmm_nd = True
 
 
 def set_option(option: dict[str, Any]) -> None:
-    """Set options by name; values become str, in the caller's dict too.
+    """Set options by name; values become str, also in the caller's dict.
 
     Args:
         option: such as ``{"jitCompile": "disable"}``.
 
     Raises:
-        TypeError: it is no dict.
-        ValueError: a value that the option does not allow.
+        TypeError: it is not a dict.
+        ValueError: the option does not allow the value.
         RuntimeError: there is no option of that name.
     """
     global _mm_bmm_nd
@@ -98,7 +98,7 @@ def set_option(option: dict[str, Any]) -> None:
 
 
 def get_option(name: str) -> str | None:
-    """Return an option's value; None when it was never set."""
+    """Return an option's value; None if it was never set."""
     return _values.get(name)
 
 
@@ -109,7 +109,7 @@ def _switch(on: Any) -> str:
 class _Config:
     """``torch.npu.config``: the write-only switch ``allow_internal_format``.
 
-    While it is on, ``npu_format_cast`` keeps private formats as labels; the layout is always plain.
+    While it is on, ``npu_format_cast`` stores private formats as labels; the layout is unchanged.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -120,8 +120,8 @@ class _Config:
 class _HF32:
     """A namespace with the switch ``allow_hf32``.
 
-    The host NPU computes float32 products in float32 whatever it says: HF32 is the permission to
-    be less exact, not the demand.
+    The host NPU computes float32 matmuls in float32 regardless: HF32 permits lower precision but
+    does not require it.
     """
 
     def __init__(self, option: str) -> None:
@@ -170,7 +170,7 @@ aclnn = _Aclnn("ALLOW_CONV_HF32")
 
 
 def set_compile_mode(jit_compile: bool = False) -> None:
-    """Choose prebuilt kernels (False), all the host NPU has, or kernels compiled on the fly."""
+    """Choose prebuilt kernels (False), the host NPU's only ones, or run-time compilation."""
     if is_initialized():
         _C.synchronize(_C.current_device())
     set_option({"jitCompile": _switch(jit_compile)})
@@ -182,7 +182,7 @@ def is_jit_compile_false() -> bool:
 
 
 def set_mm_bmm_format_nd(is_nd: bool = True) -> None:
-    """Choose plain layouts (True) for matrix products; the host NPU has no others."""
+    """Choose plain layouts (True) for matmuls; the host NPU has no others."""
     global _mm_bmm_nd
     _mm_bmm_nd = bool(is_nd)
 
@@ -193,11 +193,11 @@ def get_mm_bmm_format_nd() -> bool:
 
 
 def set_aoe(dump_path: str) -> None:
-    """Ask for graphs to tune offline in a folder, which is made; the host NPU tunes none.
+    """Set the folder for graphs to tune offline and create it; the host NPU writes none.
 
     Raises:
-        TypeError: the path is no str.
-        OSError: the folder cannot be made.
+        TypeError: the path is not a str.
+        OSError: the folder cannot be created.
     """
     if not isinstance(dump_path, str):
         raise TypeError(f"dump_path: expected a str, got {type(dump_path).__name__}")
@@ -209,12 +209,12 @@ def set_aoe(dump_path: str) -> None:
 
 
 def init_dump() -> None:
-    """Allow dumps; they begin once set_dump() says what and where."""
+    """Allow dumps; set_dump() configures and starts them."""
     set_option({"mdldumpswitch": "enable"})
 
 
 def set_dump(cfg_file: str) -> None:
-    """Write inputs and outputs of operators to files, as a JSON file says.
+    """Write inputs and outputs of operators to files, as configured by a JSON file.
 
     ``{"dump": {"dump_path": folder, "dump_mode": "all", "dump_list": ["NPURmsNorm"]}}``: the mode
     is ``input``, ``output`` (default) or ``all``; an empty list stands for all. Operators that run

@@ -1,4 +1,4 @@
-"""Allocators of a shared library in place of the caching allocator."""
+"""Allocators from a shared library that replace the caching allocator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._lazy import init
 
 __all__ = ["NPUPluggableAllocator", "change_current_allocator"]
 
-_STREAM_HOOKS = ("record_stream", "erase_stream")  # called where blocks are, without Python
+_STREAM_HOOKS = ("record_stream", "erase_stream")  # called by the allocator in C++
 
 _pluggable: NPUPluggableAllocator | None = None
 
@@ -19,8 +19,8 @@ class NPUPluggableAllocator:
     """An allocator of two C functions in a shared library.
 
     ``void* alloc(size_t size, int device, void* stream)`` and
-    ``void free(void* ptr, size_t size, int device, void* stream)``. A block goes to ``free``
-    behind the work that was queued on its stream.
+    ``void free(void* ptr, size_t size, int device, void* stream)``. A block is passed to
+    ``free`` after the work that was queued on its stream.
 
     Args:
         path_to_so_file: the library.
@@ -44,7 +44,7 @@ class NPUPluggableAllocator:
         return address
 
     def allocator(self) -> NPUPluggableAllocator:
-        """Return what has the setters of hooks, as torch's own classes of this kind do."""
+        """Return the object with the hook setters, like torch's own allocator classes."""
         return self
 
     def _set_hook(self, name: str, function: int) -> None:
@@ -70,22 +70,22 @@ class NPUPluggableAllocator:
         self._set_hook("memory_fraction", function)
 
     def set_base_alloc_fn(self, function: int) -> None:
-        """``void* (void* ptr, size_t* size)``; kept: memory is not shared between processes."""
+        """``void* (void* ptr, size_t* size)``; unused: memory is not shared between processes."""
         self._set_hook("base_alloc", function)
 
     def set_record_stream_fn(self, function: int) -> None:
-        """``void (void* ptr, void* stream)``, told of record_stream."""
+        """``void (void* ptr, void* stream)``, called by record_stream."""
         self._set_hook("record_stream", function)
 
     def set_erase_stream_fn(self, function: int) -> None:
-        """``void (void* ptr, void* stream)``, told of erase_stream."""
+        """``void (void* ptr, void* stream)``, called by erase_stream."""
         self._set_hook("erase_stream", function)
 
     def set_get_device_stats_fn(self, function: int) -> None:
         """``c10::CachingDeviceAllocator::DeviceStats (c10::DeviceIndex)``, called by memory_stats.
 
         Raises:
-            NotImplementedError: this build has no torch device, which knows torch's structure.
+            NotImplementedError: this build has no torch device, which defines torch's structure.
         """
         if not torch_bridge.is_built():
             raise NotImplementedError(
@@ -112,12 +112,12 @@ class NPUPluggableAllocator:
 
 
 def current_allocator() -> NPUPluggableAllocator | None:
-    """Return the allocator that change_current_allocator put in place, if any."""
+    """Return the allocator set by change_current_allocator, if any."""
     return _pluggable
 
 
 def statistics(device: int) -> dict[str, Any] | None:
-    """Return what the current allocator's own statistics say, if it has that hook."""
+    """Return the current allocator's own statistics, if it has that hook."""
     function = _pluggable._hooks.get("get_device_stats") if _pluggable is not None else None
     if function is None:
         return None
@@ -125,7 +125,7 @@ def statistics(device: int) -> dict[str, Any] | None:
 
 
 def call_hook(name: str, *arguments: Any) -> None:
-    """Call a hook of the current allocator, if it has that one."""
+    """Call a hook of the current allocator, if it is set."""
     if _pluggable is None or name not in _pluggable._hooks:
         return
     types: list[Any] = [
@@ -137,11 +137,11 @@ def call_hook(name: str, *arguments: Any) -> None:
 
 
 def change_current_allocator(allocator: NPUPluggableAllocator) -> None:
-    """Replace the allocator of the process; before anything is allocated on a device.
+    """Replace the allocator of the process; only before the first allocation on a device.
 
     Raises:
-        TypeError: ``allocator`` is no NPUPluggableAllocator.
-        RuntimeError: something was allocated already.
+        TypeError: ``allocator`` is not an NPUPluggableAllocator.
+        RuntimeError: memory was already allocated.
     """
     global _pluggable
     if not isinstance(allocator, NPUPluggableAllocator):

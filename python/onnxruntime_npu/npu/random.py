@@ -1,6 +1,6 @@
 """Random numbers: a seed and a position per device (Philox).
 
-With the torch device they are torch's default generators of npu; without torch they are kept here,
+With the torch device these are torch's default npu generators; without torch they are stored here,
 and states are NumPy arrays instead of tensors.
 """
 
@@ -42,7 +42,7 @@ class _Generator(Protocol):
 
 
 class _PlainGenerator:
-    """A generator's state where there is no torch."""
+    """A generator's state in a process without torch."""
 
     def __init__(self) -> None:
         self._seed, self._offset = _DEFAULT_SEED, 0
@@ -80,7 +80,7 @@ def _generator(index: int) -> _Generator:
 
 
 def _copied(state: Any) -> Any:
-    """A copy that the caller's later writes do not reach."""
+    """Return a copy, unaffected by later writes of the caller."""
     return state.clone() if hasattr(state, "clone") else np.array(state)
 
 
@@ -116,19 +116,19 @@ def set_rng_state(new_state: Any, device: Any = "npu") -> None:
 
 
 def _get_rng_state_offset(device: Any = "npu") -> int:
-    """Return how far a device's generator has come since it was seeded."""
+    """Return the position of a device's generator since it was seeded."""
     return int(_words(get_rng_state(device))[1])
 
 
 def _set_rng_state_offset(offset: int, device: Any = "npu") -> None:
-    """Move a device's generator to a position; its seed stays."""
+    """Move a device's generator to a position; its seed is unchanged."""
     state = get_rng_state(device)
     _words(state)[1] = offset
     set_rng_state(state, device)
 
 
 def _words(state: Any) -> np.ndarray:
-    """The seed and the position in a state, which can be written there."""
+    """Return a writable view of the seed and the position in a state."""
     return np.asarray(state).view("<u8")
 
 
@@ -160,16 +160,16 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> None:
-    """Seed the current device's generator with a number that nobody foresees."""
+    """Seed the current device's generator with a random number."""
     manual_seed(secrets.randbits(63))
 
 
 def seed_all() -> None:
-    """Seed all devices' generators with one number that nobody foresees."""
+    """Seed all devices' generators with one random number."""
     manual_seed_all(secrets.randbits(63))
 
 
 def initial_seed() -> int:
-    """Return the seed that the current device's generator was last given."""
+    """Return the last seed of the current device's generator."""
     init()
     return _generator(_C.current_device()).initial_seed()

@@ -14,9 +14,9 @@ _faulty: dict[int, int] = {}  # address by device
 
 
 def stop_device(device_id: int) -> int:
-    """Drop a device's queued work and refuse new work until restart_device.
+    """Drop a device's queued work and reject new work until restart_device.
 
-    A kernel that runs already ends by itself: the host NPU cannot interrupt a core.
+    A running kernel completes: the host NPU cannot interrupt a core.
 
     Returns:
         0, or 1 when there is no such device.
@@ -32,12 +32,12 @@ def stop_device(device_id: int) -> int:
 def restart_device(
     device_id: int, rebuild_all_resources: bool = False, disable_tensor_unsafe_check: bool = False
 ) -> None:
-    """Let a device work again, stopped or not; errors of dropped work are forgotten.
+    """Let a device accept work again, stopped or not; errors of dropped work are cleared.
 
     Args:
         device_id: index of the device.
         rebuild_all_resources: accepted: the host NPU's streams survive a stop.
-        disable_tensor_unsafe_check: accepted: memory of a stopped host NPU stays sound.
+        disable_tensor_unsafe_check: accepted: memory of a stopped host NPU stays valid.
 
     Raises:
         AssertionError: there is no such device.
@@ -79,7 +79,7 @@ def stress_detect(detect_type: str = "aic") -> int:
 
 
 def inject_uncorrectable_error(device_id: int, address: int | None) -> None:
-    """Pretend that memory at ``address`` failed, for tests of recovery code; None takes it back."""
+    """Pretend that memory at ``address`` failed, for tests of recovery code; None clears it."""
     index = checked_index(device_id)
     if address is None:
         _faulty.pop(index, None)
@@ -88,13 +88,13 @@ def inject_uncorrectable_error(device_id: int, address: int | None) -> None:
 
 
 def check_uce_in_memory(device_id: int) -> int:
-    """Say whether an uncorrectable memory error hit memory of this process.
+    """Return whether an uncorrectable memory error hit memory of this process.
 
-    The host NPU sees only errors that inject_uncorrectable_error() made: the system ends a process
-    whose memory really fails.
+    The host NPU detects only errors from inject_uncorrectable_error(): the system ends a process
+    after a real memory error.
 
     Returns:
-        0 no error, 1 memory of somebody else, 2 memory that is cached and free, 3 memory in use.
+        0 no error, 1 memory of another owner, 2 cached free memory, 3 memory in use.
     """
     index = checked_index(device_id)
     address: Any = _faulty.get(index)

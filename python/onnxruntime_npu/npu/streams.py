@@ -25,15 +25,15 @@ TORCH_CLASSES = ("ExternalStream", "Stream", "SyncLaunchStream")  # that adopt_t
 
 
 class Stream:
-    """A queue of work: its own work runs in order, other streams' beside it.
+    """A queue of work that runs in order, concurrently with other streams.
 
     Args:
         device: whose stream; default the current device.
-        priority: accepted and unused: the host NPU's streams share its cores evenly.
+        priority: accepted and ignored: the host NPU's streams share its cores evenly.
         stream_id: with ``device_index``: an existing stream.
         device_index: see ``stream_id``.
         device_type: accepted.
-        stream_ptr: handle of an existing stream, as ``npu_stream`` gives it.
+        stream_ptr: handle of an existing stream, the value of ``npu_stream``.
         is_sync_launch: whether launches return when their work is done.
 
     Raises:
@@ -74,7 +74,7 @@ class Stream:
 
     @property
     def stream_id(self) -> int:
-        """The stream's id, unique in the process; 0 for default streams, as torch has it."""
+        """The stream's id, unique in the process; 0 for default streams, as in torch."""
         is_default = self.npu_stream == _C.default_stream(self.device_index).handle
         return 0 if is_default else self._stream.id
 
@@ -155,14 +155,14 @@ class Stream:
         )
 
 
-_PlainStream = Stream  # what Stream is until torch is there: see adopt_torch
+_PlainStream = Stream  # Stream until torch is imported: see adopt_torch
 
 
 class ExternalStream(Stream):
-    """A stream that somebody else made, such as one of an onnxruntime session.
+    """A stream created elsewhere, such as one of an onnxruntime session.
 
     Args:
-        stream_ptr: its handle; who made the stream keeps it alive.
+        stream_ptr: its handle; the creator of the stream keeps it alive.
         device: whose stream; default the current device.
 
     Raises:
@@ -178,7 +178,7 @@ class SyncLaunchStream(Stream):
 
     Args:
         device: whose stream; default the current device.
-        priority: accepted and unused.
+        priority: accepted and ignored.
     """
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
@@ -198,13 +198,13 @@ def _device_object(index: int) -> Any:
 
 
 class Event:
-    """A point in a stream's work, to wait for and to measure time between.
+    """A point in a stream's work, to wait for or to measure time with.
 
     Args:
         enable_timing: whether elapsed_time() and recorded_time() work.
         blocking: accepted, no effect.
-        interprocess: whether another process may use it: refused. An event orders work on memory,
-            and memory of the host NPU belongs to one process.
+        interprocess: not supported: an event orders accesses to memory, and memory of the host NPU
+            belongs to one process.
 
     Raises:
         RuntimeError: ``interprocess`` is set.
@@ -224,12 +224,12 @@ class Event:
 
     @property
     def npu_event(self) -> int:
-        """The event's handle; 0 before it was recorded."""
+        """The event's handle; 0 before the first record."""
         return 0 if self._event is None else self._event.handle
 
     @property
     def device(self) -> Any:
-        """The device that it was recorded on; None before."""
+        """The device that it was recorded on; None before the first record."""
         return None if self._device is None else _device_object(self._device)
 
     def record(self, stream: Stream | None = None) -> None:
@@ -255,11 +255,11 @@ class Event:
             (current_stream() if stream is None else stream)._stream.wait(self._event)
 
     def query(self) -> bool:
-        """Return whether what was recorded is done; True if never recorded."""
+        """Return whether the recorded work is done; True if never recorded."""
         return self._event is None or self._event.query()
 
     def synchronize(self) -> None:
-        """Wait until what was recorded is done; no-op if never recorded."""
+        """Wait until the recorded work is done; no-op if never recorded."""
         if self._event is not None:
             self._event.synchronize()
 
@@ -268,7 +268,7 @@ class Event:
 
         Raises:
             RuntimeError: one was never recorded, or was made without enable_timing, or they were
-                recorded on two devices, whose clocks have nothing to do with each other.
+                recorded on two devices, whose clocks are not comparable.
         """
         if self._event is None or end_event._event is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
@@ -282,7 +282,7 @@ class Event:
         return self._event.elapsed_ms(end_event._event)
 
     def recorded_time(self) -> int:
-        """Return the device's clock at the record in microseconds, after waiting for it.
+        """Return the device's clock at the record, in microseconds, after waiting for it.
 
         Raises:
             RuntimeError: it was never recorded, or was made without enable_timing.
@@ -318,24 +318,24 @@ class Event:
 
 
 class ExternalEvent:
-    """An event whose record and wait are work of their streams, inside graph captures too.
+    """An event whose record and wait are work of their streams, also inside graph captures.
 
-    One record pairs with one wait, which takes the record away; the wait may be queued first, on
-    another stream than the record's, which would stand behind it for ever.
-    Inside a capture both become nodes, which every replay runs: what pairs with them is outside.
+    One record pairs with one wait, which clears the record. The wait may be queued first, but not
+    on the record's stream, where it would deadlock.
+    Inside a capture both become nodes, which every replay runs; their counterparts are outside.
     """
 
     def __init__(self) -> None:
         init()
         self._event = _C.ExternalEvent()
-        self._state = ""  # what the last call left: "recorded", "waiting" for a record, "paired"
+        self._state = ""  # after the last call: "recorded", "waiting" for a record, "paired"
         self._captured = False
 
     def record(self, stream: Stream | None = None) -> None:
         """Record the work queued so far on a stream, by default the current one.
 
         Raises:
-            RuntimeError: the last record was not waited for.
+            RuntimeError: the last record has no wait yet.
         """
         chosen = self._chosen(stream)
         if not self._captured:
@@ -351,7 +351,7 @@ class ExternalEvent:
         """Make a stream's later work, by default the current one's, wait for the record.
 
         Raises:
-            RuntimeError: the record before has its wait already, or an earlier wait has no record.
+            RuntimeError: the last record already has its wait, or an earlier wait has no record.
         """
         chosen = self._chosen(stream)
         if not self._captured:
@@ -364,7 +364,7 @@ class ExternalEvent:
         self._event.wait(chosen)
 
     def reset(self, stream: Stream | None = None) -> None:
-        """Take the record away, in the order of a stream, by default the current one.
+        """Clear the record, in the order of a stream, by default the current one.
 
         A wait that was queued first keeps waiting for its record.
         """
@@ -372,7 +372,7 @@ class ExternalEvent:
         if self._captured:
             self._event.reset(chosen)
         elif self._state == "recorded":
-            # As its wait: an earlier pair, whose wait has not run yet, keeps its own record.
+            # Like its wait: an earlier pair, whose wait has not run yet, keeps its own record.
             self._event.wait(chosen)
         if self._state != "waiting":
             self._state = ""
@@ -402,7 +402,7 @@ def _as_torch_class(plain: type[Stream], torch_stream: type) -> type[Stream]:
         return self
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Everything was done when the object was made: torch's numbers cannot change."""
+        """Do nothing: __new__ initialised the object, and torch's ids cannot change."""
 
     members = {"__new__": new, "__init__": init, "__doc__": plain.__doc__}
     return type(plain.__name__, (plain, torch_stream), {**members, "__module__": __name__})
@@ -438,7 +438,7 @@ def set_stream(stream: Stream | None) -> None:
 
 
 class StreamContext:
-    """Context manager: a stream and its device are current within it; None changes nothing."""
+    """Context manager that makes a stream and its device current; None changes nothing."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -465,10 +465,10 @@ class StreamContext:
 
 
 def _sleep(cycles: int) -> None:
-    """Keep the current stream busy, in its turn, for a number of cycles of a nanosecond each.
+    """Enqueue a delay on the current stream, in cycles of one nanosecond.
 
     Raises:
-        RuntimeError: the number is not positive.
+        RuntimeError: ``cycles`` is not positive.
     """
     if cycles <= 0:
         raise RuntimeError(f"torch.npu._sleep(): expected positive cycles, got {cycles}")

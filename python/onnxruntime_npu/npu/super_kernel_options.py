@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# A type; a list stands for a list of that type, a dict for options within the option.
+# A type; a list means a list of that type, a dict means nested options.
 _OPTIMIZE: dict[str, Any] = {
     "preload_code": int,
     "split_mode": int,
@@ -37,7 +37,7 @@ def check(name: str, options: Any) -> None:
     """Check ``optimize_options`` or ``debug_options``, which may be None.
 
     Raises:
-        RuntimeError: no dict, an unknown option, or a value of another type.
+        RuntimeError: not a dict, an unknown option, or a value of another type.
     """
     if options is None:
         return

@@ -1,7 +1,7 @@
-"""``torch.npu.utils``: overflow checks, and the versions that scripts ask for.
+"""``torch.npu.utils``: overflow checks, and the versions that scripts query.
 
-The host NPU computes as IEEE 754 says: overflow gives infinity (INF_NAN mode). It has no
-saturation mode, and no flag to read.
+The host NPU follows IEEE 754: overflow gives infinity (INF_NAN mode). It has no saturation mode
+and no overflow flag.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
     "npu_check_overflow",
 ]
 
-# As torch_npu numbers Ascend's products.
+# torch_npu's numbers of Ascend's products.
 _SOC_VERSIONS = {
     name: first + step
     for first, names in (
@@ -48,7 +48,7 @@ def is_support_inf_nan() -> bool:
 
 
 def npu_check_overflow(grad: Any) -> bool:
-    """Return whether a float, or the float32 sum of a tensor, is infinite or not a number.
+    """Return whether a float, or the float32 sum of a tensor, is infinite or NaN.
 
     Raises:
         RuntimeError: ``grad`` is neither.
@@ -79,10 +79,10 @@ def clear_npu_overflow_flag() -> None:
 
 
 def get_cann_version(module: str = "CANN") -> str:
-    """Return the version of a part of CANN: empty, as for a part that is not installed."""
+    """Return the version of a component of CANN: empty, as for one that is not installed."""
     return ""
 
 
 def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
-    """Return False: no version of CANN is there, so none is recent enough."""
+    """Return False: CANN is not installed."""
     return False

@@ -23,6 +23,7 @@ from .dtypes import (
 from .node_parts import ABSENT, DefinitionError
 from .samples import Maker, Sample, check, check_indices
 from .table import op_table
+from .type_codes import TypeCodes, TypedBy
 
 __all__ = [
     "ABSENT",
@@ -40,6 +41,8 @@ __all__ = [
     "Op",
     "Sample",
     "TypeAlias",
+    "TypeCodes",
+    "TypedBy",
     "all_ops",
     "attach_function_bodies",
     "check",
@@ -53,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Resolve the names that need torch, onnx and onnxscript when they are first asked for."""
+    """Resolve the names that need torch, onnx and onnxscript at their first use."""
     if name == "translation_table":
         from .translation import translation_table
 

@@ -1,4 +1,4 @@
-"""Puts the portable bodies into a model, so that it also runs where no NPU is."""
+"""Adds the portable bodies to a model, so that it also runs without an NPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import onnx_ir as ir
 
 from .definition import Op
 from .discovery import all_ops
+from .empty_inputs import empty_constants, stands_for_absent
 from .function_body import BodyLibrary, TensorType
 from .node_parts import DefinitionError
 from .node_types import node_types
 
 _DOMAIN = "npu"
-# The overload of a node without a body beside nodes of its type that have one: theirs is not its.
+# The overload of a node without a body in a model where other nodes of its type have one.
 _NOT_PORTABLE = "not_portable"
 _OVERLOAD_IR_VERSION = 10  # the first whose functions may have overloads
 
@@ -26,7 +27,7 @@ def attach_function_bodies(model: onnx.ModelProto | ir.Model) -> list[str]:
 
     Run this last: an optimizer that inlines functions would dissolve the nodes. Existing functions
     of the model are kept. Call it on the ``ir.Model`` of an exporter where there is one: element
-    types are known there; in a ModelProto they come from value_info, else from type inference.
+    types are known there; in a ModelProto they come from value_info, otherwise from type inference.
 
     Returns the op types, sorted, that have no portable body: such a model needs the NPU.
     Raises DefinitionError for an unknown ``npu`` op type or an input of unknown element type.
@@ -60,7 +61,7 @@ class _Bodies:
         attrs: dict[str, Any],
         inputs: list[TensorType | None],
     ) -> ir.Function | None:
-        """Return the node's body, whose overload it gets, or None where there is none."""
+        """Return the node's body, whose overload it gets, or None if it has none."""
         function = self._library.body_for(op, node.op_type, attrs, inputs)
         if function is not None:
             node.overload = function.overload
@@ -79,7 +80,12 @@ def _attach_to_ir(model: ir.Model) -> list[str]:
             continue
         op = bodies.op_of(node.op_type, len(node.inputs))
         attrs = {name: _plain(a.value) for name, a in node.attributes.items()}
-        inputs = [None if v is None else _ir_type(node, v) for v in node.inputs]
+        inputs = [
+            None
+            if v is None or (_is_empty_constant(v) and stands_for_absent(op, i))
+            else _ir_type(node, v)
+            for i, v in enumerate(node.inputs)
+        ]
         if (function := bodies.give(node, op, attrs, inputs)) is not None:
             model.functions[function.identifier()] = function
     model.opset_imports[_DOMAIN] = 1
@@ -94,6 +100,7 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
     bodies = _Bodies(opsets.get("", 0), existing)
     functions: dict[str, ir.Function] = {}
     known: dict[str, TensorType] | None = None
+    empty = empty_constants(model.graph)
     for node in _all_nodes(model.graph):
         if node.domain != _DOMAIN or (node.domain, node.op_type, node.overload) in existing:
             continue
@@ -101,7 +108,12 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
         if known is None:
             known = _value_types(model)
         attrs = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
-        inputs = [_proto_type(node, name, known) if name else None for name in node.input]
+        inputs = [
+            None
+            if not name or (name in empty and stands_for_absent(op, i))
+            else _proto_type(node, name, known)
+            for i, name in enumerate(node.input)
+        ]
         if (function := bodies.give(node, op, attrs, inputs)) is not None:
             functions[f"{function.name}:{function.overload}"] = function
     model.functions.extend(ir.to_proto(f) for f in functions.values())
@@ -116,6 +128,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _is_empty_constant(value: ir.Value) -> bool:
+    constant = ir.convenience.get_const_tensor(value)
+    return constant is not None and constant.size == 0
 
 
 def _ir_type(node: ir.Node, value: ir.Value) -> TensorType:
@@ -173,8 +190,7 @@ def _value_types(model: onnx.ModelProto) -> dict[str, TensorType]:
         from .onnx_schema import register_schemas
 
         register_schemas()
-        # A model that inference cannot digest may still have typed what is needed: the caller
-        # looks.
+        # A model that fails inference may still contain the needed types; the caller checks.
         with contextlib.suppress(onnx.shape_inference.InferenceError):
             inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
             _collect(inferred.graph, known)
@@ -195,8 +211,8 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.value_info.extend(model.graph.value_info)
     given = {v.name for v in graph.input}
     for tensor in model.graph.initializer:
-        # Short ones may be shapes and axes, whose values inference reads.
-        if len(tensor.dims) <= 1 and sum(tensor.dims) <= 64:
+        # Short ones may be shapes and axes, whose values inference reads; empty ones absent inputs.
+        if 0 in tensor.dims or (len(tensor.dims) <= 1 and sum(tensor.dims) <= 64):
             graph.initializer.append(tensor)
         elif tensor.name not in given:
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)

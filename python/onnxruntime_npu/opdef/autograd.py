@@ -1,9 +1,9 @@
-"""Gradients: what every ``torch.ops.npu`` operator does on the Autograd key, for any device.
+"""Gradients: the Autograd kernel of every ``torch.ops.npu`` operator, for any device.
 
-An operator with an ``@op.backward`` records a node that runs the formula; another one records a
-node that raises, as torch's own operators without a derivative do. A call that needs no gradient
-goes to the kernel without a detour, on npu tensors without coming here at all
-(csrc/torch/autograd_skip.cc), and in inference mode torch does not even ask.
+An operator with an ``@op.backward`` records a node that runs the formula; any other operator
+records a node that raises, like torch's own operators without a derivative. A call that needs no
+gradient calls the kernel directly, on npu tensors without entering this module
+(csrc/torch/autograd_skip.cc); in inference mode torch skips the Autograd key.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class AutogradKernel:
 
     Args:
         op: the operator.
-        schema: the schema of the name, whose call it is.
-        overload: what is called below autograd: ``redispatch(keys, *args, **kwargs)``.
+        schema: the schema of the called name.
+        overload: the call below autograd: ``redispatch(keys, *args, **kwargs)``.
         kernel: the kernel on plain CPU tensors.
         in_place: which outputs are written over which arguments.
 
@@ -50,12 +50,12 @@ class AutogradKernel:
         self._node = make_node(op, schema, in_place)
 
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the call that the dispatcher hands over with its dispatch keys."""
+        """Run a call that the dispatcher passes with its dispatch keys."""
         below = keys & _BELOW_AUTOGRAD
-        # Plain tensors, no tracing: what is called below autograd is a kernel itself.
+        # Plain tensors, no tracing: the kernel itself is called below autograd.
         reached = below.highestPriorityTypeId()
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs):
-            # The dispatcher's schema has no room for a seed.
+            # The dispatcher's schema has no seed argument.
             seeds = self._seeded and reached in (_CPU, _NPU)
 
             def forward(*args: Any, seed: int = 0, **kwargs: Any) -> Any:
@@ -76,7 +76,7 @@ class AutogradKernel:
 
 @dataclass
 class _Call:
-    """One call that is recorded: what autograd.Function has no place for."""
+    """Data of one recorded call that autograd.Function cannot store."""
 
     forward: Callable[..., Any]
     bound: dict[str, Any]  # every argument by name
@@ -86,9 +86,9 @@ class _Call:
 def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[..., Any]:
     """Return ``node(forward, args, kwargs, seeds)``: it runs ``forward`` and records its gradient.
 
-    With ``seeds`` the node draws the seed of a formula that reads it, and hands it to ``forward``.
-    A tensor that is written in place is recorded as torch's in-place operators record theirs; its
-    old value is kept only where the formula asks for it.
+    With ``seeds`` the node draws the seed for a formula that reads it, and passes it to
+    ``forward``. A tensor that is written in place is recorded as in torch's in-place operators; its
+    old value is saved only if the formula reads it.
     """
     formula = op.backward_formula
     names = [a.name for a in schema.arguments]
@@ -117,7 +117,7 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
         if call.has_list_result:
             results[-1:] = results[-1]
         for i, name in in_place.items():
-            # A dirty tensor must be an output of the node, also where the operator returns none.
+            # A dirty tensor must be an output of the node, even if the operator returns nothing.
             if i < result_count:
                 results[i] = bound[name]
         results += [bound[n] for n in written if not any(bound[n] is r for r in results)]
@@ -198,7 +198,7 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
     def node(
         run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seeds: bool = False
     ) -> Any:
-        # The formula has to see what the host settled, such as a seed.
+        # The formula needs the arguments set on the host, such as a seed.
         bound, _ = op.settle({**defaults, **dict(zip(names, args, strict=False)), **kwargs})
         if reads_seed:
             bound["seed"] = op.draw_seed(bound) if seeds else 0
@@ -228,7 +228,7 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
 
 
 def _check_may_be_written(tensor: torch.Tensor) -> None:
-    """Refuse what torch's in-place operators refuse, before anything is written."""
+    """Raise the errors of torch's in-place operators before any write."""
     base = tensor._base if tensor._is_view() else tensor
     if base is not None and base.is_leaf and base.requires_grad:
         what = "a leaf Variable" if base is tensor else "a view of a leaf Variable"

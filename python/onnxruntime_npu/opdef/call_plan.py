@@ -1,9 +1,8 @@
-"""How calls on npu tensors become calls of the kernel: what the C++ side is told at registration.
+"""Plans by which the C++ side turns calls on npu tensors into kernel calls.
 
-Such a call crosses from Python once. The plan says what the definition does: which arguments are
-inputs, which are attributes, what is written in place, what is returned. Only what a definition
-computes in Python itself, an ``@op.host`` or the number of a variadic operator's outputs, is asked
-for in every call.
+A plan is registered once per name. It describes the definition: which arguments are inputs, which
+are attributes, what is written in place, what is returned. Each call enters Python only for values
+that a definition computes there: an ``@op.host``, or the number of a variadic operator's outputs.
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ from typing import Any
 
 from . import dtypes as dt
 from .definition import Op
+from .node_parts import Attribute
 from .schema import Schema
+from .type_codes import described_numbers
 
 
 def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, Any]:
-    """Return the plan of one torch name of an operator, of plain values.
+    """Return the plan of one torch name of an operator, as plain values.
 
     Args:
         op: the operator.
@@ -45,11 +46,15 @@ def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, 
         "attributes": [
             {
                 "name": a.name,
-                "argument": argument[a.name],
-                "kind": "dtype" if a.argument.type.base == "ScalarType" else a.kind,
+                "argument": argument[a.argument.name],
+                "kind": _kind(a),
+                # Torch's numbers of types with the node's codes; what an error says of others.
+                "codes": a.names_type.numbers() if a.names_type else [],
+                "refusal": a.names_type.refusal if a.names_type else "",
+                "type_names": described_numbers() if a.names_type else [],
             }
             for a in op.attributes
-            if a.name in argument  # the seed of an operator that is seeded is not
+            if a.argument.name in argument  # false for the seed of a seeded operator
         ],
         "in_place": [(output, position[name]) for output, name in in_place.items()],
         "outputs": len(op.outputs),
@@ -58,6 +63,12 @@ def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, 
         "seeded": op.seeded,
         "settle": _settle(op, schema) if op.is_settled_in_python else None,
     }
+
+
+def _kind(attribute: Attribute) -> str:
+    if attribute.names_type:
+        return "type_code"
+    return "dtype" if attribute.argument.type.base == "ScalarType" else attribute.kind
 
 
 def _settle(op: Op, schema: Schema) -> Callable[[list[Any]], tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""What the definition file of an operator states, and what follows from it.
+"""The contents of an operator's definition file, and what is derived from them.
 
 Every other form of an operator (torch.library op, ONNX schema, exporter translation, kernel table,
 documentation, stubs, tests) is derived from an :class:`Op`.
@@ -17,20 +17,24 @@ from . import dtypes as dt
 from .node_parts import (
     SEED,
     Attribute,
+    AttributeTyping,
     DefinitionError,
     Input,
     Output,
+    attribute_typings,
     checked_typings,
     node_outputs,
+    parse_out,
     parse_twin,
     split_arguments,
 )
 from .samples import ErrorCase, Sample, Tolerance, check, default_tolerance
 from .schema import Argument, Schema, parse_schema
+from .type_codes import TypeCodes, TypedBy
 
 
 class _LazyTorch:
-    """Stands for the torch module, so that definitions can be read where torch is absent."""
+    """Stand-in for the torch module, so that definitions can be read without torch."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("torch"), name)
@@ -42,7 +46,7 @@ _seed_sources: dict[str, Callable[[int], int]] = {}
 
 
 def draw_seeds_with(device_type: str, draw: Callable[[int], int]) -> None:
-    """Let ``draw(device_index)`` give the seeds of calls on tensors of that device."""
+    """Let ``draw(device_index)`` provide the seeds of calls on tensors of that device type."""
     _seed_sources[device_type] = draw
 
 
@@ -52,9 +56,9 @@ class NotPortable(Exception):
 
 @dataclass(frozen=True)
 class TypeAlias:
-    """Another ONNX op type under which files carry the operator.
+    """Another ONNX op type of the operator in model files.
 
-    ``inputs`` tells it apart by the number of its inputs where the type is another operator's own.
+    ``inputs`` distinguishes it by the number of inputs if another operator has the same type.
     """
 
     type: str
@@ -66,15 +70,32 @@ class Backward:
     """The gradient formula of an operator."""
 
     function: Callable[..., Any]
-    arguments: tuple[str, ...]  # whose gradients it returns, in this order
-    outputs: tuple[str, ...]  # whose gradients it takes: the differentiable ones
+    arguments: tuple[str, ...]  # arguments whose gradients it returns, in this order
+    outputs: tuple[str, ...]  # outputs whose gradients it takes: the differentiable ones
     saves: tuple[str, ...]  # arguments and outputs that it reads
     takes_needs: bool
 
 
+@dataclass(frozen=True)
+class Partner:
+    """A function that torch_npu has beside an operator, of its shapes or its workspace."""
+
+    schema: Schema
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class StaticSize:
+    """Sizes of an argument that a trace fixes, though a call with others is possible."""
+
+    argument: str
+    axes: tuple[int, ...]
+    reason: str
+
+
 @dataclass(eq=False)
 class Op:
-    """One operator. Made by :func:`npu_op`; its methods are the decorators of a definition."""
+    """One operator, created by :func:`npu_op`; its methods are the decorators of a definition."""
 
     schema: Schema
     onnx_type: str
@@ -82,12 +103,14 @@ class Op:
     attributes: tuple[Attribute, ...]
     outputs: tuple[Output, ...]
     inplace: Schema | None
+    out: Schema | None
     torch_aliases: tuple[Schema, ...]
     type_aliases: tuple[TypeAlias, ...]
     may_alias: tuple[tuple[int, int], ...]
     sample_dtypes: tuple[str, ...]
     seeded: bool = False
     typings: tuple[Mapping[str, str], ...] = ()
+    attribute_typings: tuple[AttributeTyping, ...] = ()
     not_portable: str = ""
     reference_function: Callable[..., Any] | None = None
     body_function: Callable[..., Any] | None = None
@@ -96,6 +119,8 @@ class Op:
     host_function: Callable[..., tuple[dict[str, Any], tuple[int, ...]]] | None = None
     error_cases: list[ErrorCase] = field(default_factory=list)
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
+    partners: list[Partner] = field(default_factory=list)
+    static_sizes: list[StaticSize] = field(default_factory=list)
     source: str = ""  # path of the definition, set by discovery
     doc: str = ""
 
@@ -151,13 +176,12 @@ class Op:
     def backward(self, *arguments: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Set the gradients of the named tensor arguments.
 
-        The parameters of the formula say what it takes: ``grad_<output>`` the gradient of an
-        output (None where none flows; an output without such a parameter is not differentiable),
-        the name of an argument or output its value, which is saved for that, and ``needs`` the set
-        of arguments whose gradients are wanted. ``seed``, of an operator that is ``seeded``, is
-        what the call has drawn, or 0 where it is traced and draws when the trace is run. It returns
-        the gradients in the order of ``arguments``; None stands for zero and for what is not
-        wanted.
+        The parameters of the formula declare its inputs: ``grad_<output>`` is the gradient of an
+        output (None if it has none; an output without such a parameter is not differentiable),
+        the name of an argument or output is its value, which is saved for this, and ``needs`` is
+        the set of arguments whose gradients are required. ``seed``, for a ``seeded`` operator, is
+        the drawn seed, or 0 in a traced call, which draws when the trace runs. It returns the
+        gradients in the order of ``arguments``; None means zero or not required.
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,27 +228,50 @@ class Op:
         return function
 
     def host(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Set what the host settles before a torch call: ``host(draw_seed, **arguments)``.
+        """Set the host computation before a torch call: ``host(draw_seed, **arguments)``.
 
-        It returns the arguments that it changes, by name, and the results that are integers: a
-        node has none of these. ``draw_seed()`` gives a number, not 0, of the device's default
-        generator; in a traced call, which would keep the number, it raises.
+        It returns the arguments that it changes, by name, and the integer results, which a node
+        does not have. ``draw_seed()`` returns a nonzero number from the device's default
+        generator; in a traced call, which would store the number, it raises.
         """
         self.host_function = function
         return function
+
+    def partner(self, schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Add a function of another torch name, in plain torch, that takes what ``schema`` says.
+
+        It has neither a node nor a gradient of its own: a trace sees what it does.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.partners.append(Partner(parse_schema(schema), function))
+            return function
+
+        return register
+
+    def static(self, argument: str, *axes: int, reason: str) -> None:
+        """State that a trace fixes the sizes of these axes, negative ones from the end, and why.
+
+        Without axes: of all of them, or of all entries of a list.
+        """
+        if not reason or argument not in {x.name for x in self.inputs}:
+            raise DefinitionError(
+                f"[{self.name}] expected an input and a reason for static sizes, got {argument!r}"
+            )
+        self.static_sizes.append(StaticSize(argument, axes, reason))
 
     def errors(
         self, make: Callable[..., Sample], match: str, *, needs_values: bool = False, id: str = ""
     ) -> None:
         """Add a call that must fail with a message that matches ``match`` on every path.
 
-        ``needs_values`` marks an error that only tensor values reveal: a fake call cannot raise it.
+        ``needs_values`` marks an error that depends on tensor values: a fake call cannot raise it.
         """
         case_id = id or f"error{len(self.error_cases)}"
         self.error_cases.append(ErrorCase(make, match, needs_values, case_id))
 
     def tolerance(self, dtype: str, *, rtol: float, atol: float, reason: str) -> None:
-        """Set how far results of ``dtype`` calls may be from the float64 reference, and why."""
+        """Set the tolerance of ``dtype`` results against the float64 reference, and the reason."""
         if not reason:
             raise DefinitionError(f"[{self.name}] expected a reason for the {dtype} tolerance")
         self.tolerances[dtype] = Tolerance(rtol, atol, reason)
@@ -233,7 +280,7 @@ class Op:
 
     @property
     def differentiable_twice(self) -> bool:
-        """Whether the formula has a gradient itself: not when it reads an output without one."""
+        """Whether the formula is differentiable: not if it reads a non-differentiable output."""
         formula = self.backward_formula
         return formula is not None and not any(
             output.name in formula.saves and output.name not in formula.outputs
@@ -245,6 +292,13 @@ class Op:
         """Return the stated or the default tolerance for calls in ``dtype``."""
         return self.tolerances.get(dtype) or default_tolerance(dtype)
 
+    def is_static(self, argument: str, axis: int, rank: int) -> bool:
+        """Whether the definition says that a trace fixes this size of an argument."""
+        return any(
+            s.argument == argument and (not s.axes or axis in s.axes or axis - rank in s.axes)
+            for s in self.static_sizes
+        )
+
     def torch_schemas(self) -> tuple[Schema, ...]:
         """Return the schema of every torch name: the operator's, its twin's, its aliases'."""
         twins = (self.inplace,) if self.inplace else ()
@@ -253,7 +307,7 @@ class Op:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Give every argument of the schema its value, defaults included.
 
-        Raises TypeError like a Python call for a missing, unknown or doubly given argument.
+        Raises TypeError like a Python call for a missing, unknown or duplicate argument.
         """
         positional = [a for a in self.schema.arguments if not a.keyword_only]
         if len(args) > len(positional):
@@ -279,11 +333,16 @@ class Op:
         """Run the reference and return its outputs as a tuple."""
         if self.reference_function is None:
             raise DefinitionError(f"[{self.name}] expected an @op.reference in {self.source}")
-        result = self.reference_function(**self.bind(args, kwargs))
+        bound = self.bind(args, kwargs)
+        for attribute in self.attributes:
+            if attribute.names_type:
+                name = attribute.argument.name
+                bound[name] = attribute.names_type.name_of(bound[name])
+        result = self.reference_function(**bound)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     def settle(self, bound: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]]:
-        """Return the arguments as the host settles them, and the results that are integers."""
+        """Return the arguments after the host computation, and the integer results."""
         if self.host_function is None:
             return bound, ()
         changed, integers = self.host_function(partial(self.draw_seed, bound), **bound)
@@ -291,7 +350,7 @@ class Op:
 
     @property
     def is_settled_in_python(self) -> bool:
-        """Whether a call has a part that only Python knows, apart from its kernel."""
+        """Whether a call needs Python in addition to its kernel."""
         return self.host_function is not None or self._has_variadic_output
 
     @property
@@ -306,11 +365,11 @@ class Op:
         return tuple(outputs)
 
     def count_outputs(self, bound: Mapping[str, Any]) -> int:
-        """Return how many outputs the node of a call has."""
+        """Return the number of outputs of a call's node."""
         return len(self.node_results(bound)) if self._has_variadic_output else len(self.outputs)
 
     def draw_seed(self, bound: Mapping[str, Any]) -> int:
-        """Return a number, not 0, of the default generator of the device of a call's tensors.
+        """Return a nonzero number from the default generator of the device of a call's tensors.
 
         Raises:
             ArgumentError: the call is being traced.
@@ -333,7 +392,7 @@ class Op:
 
     def attribute_values(self, bound: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a call, without those whose value is None."""
-        values = ((a.name, a.to_onnx(bound[a.name])) for a in self.attributes)
+        values = ((a.name, a.to_onnx(bound[a.argument.name])) for a in self.attributes)
         return {name: value for name, value in values if value is not None}
 
 
@@ -344,6 +403,7 @@ def npu_op(
     dtypes: Mapping[str, Sequence[str]],
     outputs: Sequence[str] | None = None,
     inplace: str | None = None,
+    out: str | None = None,
     may_alias: Sequence[tuple[str, str]] = (),
     aliases: Sequence[str | TypeAlias] = (),
     torch_aliases: Sequence[str] = (),
@@ -352,41 +412,53 @@ def npu_op(
     sample_dtypes: Sequence[str] | None = None,
     seeded: bool = False,
     typings: Iterable[Mapping[str, str]] = (),
+    type_codes: Mapping[str, TypeCodes] | None = None,
+    typed_by: Mapping[str, TypedBy] | None = None,
     not_portable: str = "",
 ) -> Op:
     """Define an operator.
 
     Args:
-        schema: the torch schema, as torch_npu registers it, the first tensor spelt ``self``.
+        schema: the torch schema, as torch_npu registers it, with the first tensor named ``self``.
         onnx: the ONNX op type in domain ``npu``.
         dtypes: element types of every tensor argument and output, by name.
-        outputs: names of the node outputs: the results, then written arguments that are no results.
+        outputs: names of the node outputs: the results, then other written arguments.
         inplace: schema of the twin that writes the first output into its ``(a!)`` argument.
-        may_alias: pairs (input, output) whose buffers may be one.
-        aliases: other op types that stand for the operator in ONNX files.
+        out: schema of the overload that writes the results into tensors of the caller: the same
+            arguments, optionally ``Tensor? workspace``, which has no effect, and a ``(a!)`` tensor
+            per result or ``Tensor(a!)[] out``.
+        may_alias: pairs (input, output) that may share a buffer.
+        aliases: other op types of the operator in ONNX files.
         torch_aliases: schemas of other torch names with the same arguments and meaning.
         cpu: arguments whose values the kernel reads on the host: tensors, or int lists, which then
             are node inputs instead of attributes.
-        late: arguments in host memory that the kernel can also read in device memory, when it runs:
-            so it does in sessions that replay graphs (provider option ``enable_npu_graph``).
+        late: arguments in host memory that the kernel can also read in device memory when it runs,
+            as in sessions that replay graphs (provider option ``enable_npu_graph``).
         sample_dtypes: dtypes that samples are made for; default: those of the first tensor.
         seeded: whether the operator draws random numbers though the schema has no seed. The node
             and the reference then take ``seed``; a torch call draws it from the default generator.
-        typings: where a result's type is not that of one input: element types of inputs, by name,
-            with those that the results then have; the first that fits a node holds. An input that
-            is not named may be of any type, ABSENT is for one that is not given, and a result of
-            several types that is not named has the type that the model declares.
-        not_portable: which calls standard ONNX operators cannot say, and why: those for which the
-            body raises NotPortable, or all calls of an operator that has no body.
+        typings: if a result's type is not that of one input: combinations of element types of
+            inputs and results, by name; the first that matches a node applies. An unnamed input may
+            have any type, ABSENT means an omitted input, and an unnamed result of several possible
+            types has the type that the model declares.
+        type_codes: arguments that name an element type, by torch's number in a call and by another
+            code in a node. The reference gets the name of the type.
+        typed_by: results whose type such an argument decides; they have the rank of the first
+            tensor.
+        not_portable: which calls standard ONNX operators cannot express, and why: those for which
+            the body raises NotPortable, or all calls of an operator without a body.
 
     """
     parsed = parse_schema(schema)
     op = parsed.name
     known = {a.name for a in parsed.arguments}
-    for name in cpu:
-        if name not in known:
-            raise DefinitionError(f"[{op}] expected 'cpu' to name arguments, got {name!r}")
-    inputs, attributes = split_arguments(parsed, dtypes, frozenset(cpu), frozenset(late))
+    for option, names in (("cpu", cpu), ("type_codes", type_codes or ())):
+        for name in names:
+            if name not in known:
+                raise DefinitionError(f"[{op}] expected '{option}' to name arguments, got {name!r}")
+    inputs, attributes = split_arguments(
+        parsed, dtypes, frozenset(cpu), frozenset(late), type_codes
+    )
     on_host = {x.name for x in inputs if x.cpu}
     if not on_host.issuperset(late):
         raise DefinitionError(
@@ -414,11 +486,13 @@ def npu_op(
         attributes=attributes,
         outputs=results,
         inplace=parse_twin(parsed, inplace) if inplace else None,
+        out=parse_out(parsed, out) if out else None,
         torch_aliases=tuple(parse_twin(parsed, other) for other in torch_aliases),
         type_aliases=tuple(TypeAlias(a) if isinstance(a, str) else a for a in aliases),
         may_alias=tuple((position_in[a], position_out[b]) for a, b in may_alias),
         sample_dtypes=tuple(sample_dtypes or (tensors[0].dtypes if tensors else ("float32",))),
         seeded=seeded,
         typings=checked_typings(op, typings, inputs, results),
+        attribute_typings=attribute_typings(op, typed_by or {}, attributes, results),
         not_portable=not_portable,
     )

@@ -1,7 +1,7 @@
 """Finds the definitions: every ``<root>/<family>/<op>.py``. There is no list of operators.
 
-A file ``_<name>.py``, or a folder ``_<name>``, defines none: it holds what several definitions of
-the family share, and they import it with ``from ._<name> import ...``.
+A file ``_<name>.py`` or a folder ``_<name>`` defines none: it holds code shared by several
+definitions of the family, which import it with ``from ._<name> import ...``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 from .definition import Op
 from .node_parts import DefinitionError
 
-EXTRA_ROOTS_VARIABLE = "ORT_NPU_CONTRIB_OPS"  # more roots, separated like PATH
+EXTRA_ROOTS_VARIABLE = "ORT_NPU_CONTRIB_OPS"  # additional roots, separated like PATH
 _PACKAGE = "onnxruntime_npu.contrib_ops"
 
 
@@ -45,7 +45,7 @@ def load_ops(roots: Iterable[Path]) -> dict[str, Op]:
             if path.name.startswith("_"):
                 continue
             for op in _load_file(path):
-                for schema in op.torch_schemas():
+                for schema in (*op.torch_schemas(), *(p.schema for p in op.partners)):
                     other = torch_names.setdefault(schema.name, str(path))
                     if other != str(path):
                         raise DefinitionError(f"{schema.name} is defined in {other} and {path}")
@@ -63,7 +63,7 @@ def all_ops() -> dict[str, Op]:
 
 
 def _make_importable(folder: Path) -> None:
-    """Give the family a package, for the imports inside it."""
+    """Create a package for the family, for imports within it."""
     for name, place in ((_PACKAGE, folder.parent), (f"{_PACKAGE}.{folder.name}", folder)):
         package = sys.modules.setdefault(name, ModuleType(name))
         places = list(getattr(package, "__path__", []))

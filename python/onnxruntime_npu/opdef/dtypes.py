@@ -1,4 +1,4 @@
-"""Element types by the names that torch and NumPy use, with ONNX's numbers."""
+"""Element types by the names that torch and NumPy use, with ONNX's type numbers."""
 
 from __future__ import annotations
 

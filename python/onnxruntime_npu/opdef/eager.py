@@ -12,12 +12,12 @@ from . import dtypes as dt
 from .definition import Op
 from .node_parts import Input
 
-# Distinct attribute values of one operator whose kernels are kept.
+# Max number of kernels cached per operator, by attribute values.
 _MAX_KERNELS = 256
 
 
 def check_dtypes(op: Op, bound: Mapping[str, Any]) -> None:
-    """Raise ArgumentError for a tensor whose element type the definition does not name."""
+    """Raise ArgumentError for a tensor whose element type the definition does not list."""
     for node_input, value in op.iterate_inputs(bound):
         if node_input.is_list_of_ints or value is None:
             continue
@@ -39,7 +39,7 @@ class EagerKernels:
     def run(
         self, bound: Mapping[str, Any], in_place: Mapping[int, str], output_count: int
     ) -> list[torch.Tensor]:
-        """Run the kernel to its end.
+        """Run the kernel and wait for it.
 
         Args:
             bound: every argument of the schema by name.
@@ -47,11 +47,11 @@ class EagerKernels:
             output_count: number of node outputs.
 
         Returns:
-            The node outputs; one that is written in place is the argument itself.
+            The node outputs; an output written in place is the argument itself.
 
         """
         inputs: list[Any] = []
-        keep_alive: dict[str, torch.Tensor] = {}  # contiguous forms, whose addresses the call uses
+        keep_alive: dict[str, torch.Tensor] = {}  # contiguous copies whose addresses the call uses
         position: dict[str, int] = {}
         for node_input, value in self._op.iterate_inputs(bound):
             position[node_input.name] = len(inputs)
@@ -100,7 +100,7 @@ class EagerKernels:
         return (tensor.data_ptr(), dt.NUMBERS[dt.from_torch(tensor.dtype)], tensor.shape)
 
     def _kernel(self, bound: Mapping[str, Any], input_count: int, output_count: int) -> Any:
-        values = (bound[a.name] for a in self._op.attributes)
+        values = (bound[a.argument.name] for a in self._op.attributes)
         key = (
             input_count,
             output_count,

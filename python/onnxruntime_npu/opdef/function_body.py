@@ -1,8 +1,8 @@
 """Portable bodies: the ONNX functions that make a model with ``npu::`` nodes run anywhere.
 
 A definition's ``@op.function`` is a Python function that builds the body for one *specialisation*:
-given attribute values, presence of optional inputs, element types and, where it asks for them,
-ranks. Every specialisation in a model is one FunctionProto, told apart by its ``overload``; the
+given attribute values, presence of optional inputs, element types and, if it reads them, ranks.
+Every specialisation in a model is one FunctionProto, distinguished by its ``overload``; the
 first of each op type has the empty overload.
 """
 
@@ -23,7 +23,7 @@ from .node_parts import DefinitionError
 
 @dataclass(frozen=True)
 class TensorType:
-    """What is known of a node input: its dtype name and, perhaps, its rank."""
+    """The type of a node input: its dtype name and, if known, its rank."""
 
     dtype: str
     rank: int | None = None
@@ -50,7 +50,7 @@ class Call:
         return self._type(name).dtype
 
     def rank(self, name: str) -> int | None:
-        """Return the rank of input ``name``; None when the model does not tell."""
+        """Return the rank of input ``name``; None if the model does not specify it."""
         rank = self._type(name).rank
         self.used_ranks[name] = rank
         return rank
@@ -73,8 +73,8 @@ class Call:
 class Builder:
     """Builds nodes: ``b.Mul(x, 2.0)``, ``b.Cast(x, to="float32")``, ``b.Split(x, num_outputs=2)``.
 
-    Python numbers and lists among the inputs become constants of the type that the operator's other
-    inputs have. An operator with several results returns them all.
+    Python numbers and lists among the inputs become constants of the type of the operator's other
+    inputs. An operator with several results returns them all.
     """
 
     def __init__(self, op: onnxscript.OpBuilder):
@@ -126,11 +126,11 @@ class BodyLibrary:
         attrs: Mapping[str, Any],
         types: Sequence[TensorType | None],
     ) -> ir.Function | None:
-        """Return the function for a node, or None when there is no portable form of it.
+        """Return the function for a node, or None if it has no portable form.
 
         Args:
-            op: the operator that the node is.
-            op_type: the node's op type, which an alias may have given it.
+            op: the node's operator.
+            op_type: the node's op type, possibly an alias.
             attrs: the node's attributes.
             types: of the node's inputs, None where one is omitted.
 
@@ -192,7 +192,7 @@ class BodyLibrary:
                     f"[{op.name}] expected {len(op.outputs)} outputs of the function body, "
                     f"got {len(results)}"
                 )
-            # An output must be the product of a node of its own.
+            # An output must be the result of its own node.
             seen: set[int] = {id(v) for v in formal}
             for i, value in enumerate(results):
                 if id(value) in seen:
@@ -239,7 +239,7 @@ IR_ATTRIBUTE_TYPES = {
 
 
 def _as_stored(value: Any) -> Any:
-    """Round floats as a file stores them, so that a default equals itself written out."""
+    """Round floats to their stored precision, so that an explicit default equals the default."""
     if isinstance(value, float):
         return float(np.float32(value))
     return [_as_stored(v) for v in value] if isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """Output types and shapes of a node, from the operator's reference on meta tensors.
 
 Dimensions may be unknown or symbolic. The reference then runs twice with different numbers in their
-place: an output dimension that follows one of them is that symbol, one that stays is a constant.
+place: an output dimension that equals one of them is that symbol, an unchanged one is a constant.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import onnx
 
 from . import dtypes as dt
 from .definition import Op
+from .empty_inputs import stands_for_absent
 from .node_types import NodeType
 
 Dim = int | str | None
-# Distinct primes per run, unlike the sizes that models have, so that no two meet by chance.
+# Distinct primes per run, unlike typical model sizes, to avoid accidental equality.
 _FIRST_RUN = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069)
 _SECOND_RUN = (2003, 2011, 2017, 2027, 2029, 2039, 2053, 2063, 2069, 2081, 2083, 2087)
 
@@ -26,11 +27,11 @@ def infer_outputs(
     inputs: Sequence[tuple[str, Sequence[Dim]] | None],
     attrs: Mapping[str, Any],
 ) -> list[tuple[str, list[Dim]]] | None:
-    """Return dtype and dimensions of every output, or None when they cannot be told.
+    """Return dtype and dimensions of every output, or None if they cannot be inferred.
 
     Args:
         op: the operator.
-        inputs: dtype name and dimensions per node input, None where one is absent.
+        inputs: dtype name and dimensions per node input, None if it is absent.
         attrs: the node's attributes.
 
     """
@@ -86,15 +87,11 @@ def _run(
             bound[node_input.name] = tensors[0] if tensors else None
     for attribute in op.attributes:
         value = attrs.get(attribute.name, attribute.default)
-        if attribute.argument.type.base == "ScalarType" and value is not None:
-            value = dt.to_torch(dt.NAMES[value])
-        elif attribute.argument.type.base == "bool" and not attribute.kind.endswith("s"):
-            value = None if value is None else bool(value)
-        bound[attribute.name] = value
+        bound[attribute.argument.name] = attribute.from_onnx(value)
     try:
         results = op.call_reference(**bound)
     except Exception:
-        return None  # the numbers that stand for symbols do not satisfy the operator's conditions
+        return None  # the numbers substituted for symbols violate the operator's conditions
     flat: list[torch.Tensor] = []
     for result in results:
         flat += result if isinstance(result, (list, tuple)) else [result]
@@ -103,10 +100,13 @@ def _run(
 
 def infer_node(node_type: NodeType, context: Any) -> None:
     """Serve as onnx's type and shape inference function of one op type."""
+    op = node_type.op_for(context.get_num_inputs())
     inputs: list[tuple[str, Sequence[Dim]] | None] = []
     for i in range(context.get_num_inputs()):
         type_ = context.get_input_type(i)
-        if type_ is None or not type_.tensor_type.elem_type:
+        value = context.get_input_data(i) if stands_for_absent(op, i) else None
+        empty = value is not None and 0 in value.dims
+        if type_ is None or not type_.tensor_type.elem_type or empty:
             inputs.append(None)
             continue
         tensor = type_.tensor_type
@@ -117,7 +117,6 @@ def infer_node(node_type: NodeType, context: Any) -> None:
             for d in tensor.shape.dim
         ]
         inputs.append((dt.NAMES.get(tensor.elem_type, ""), dims))
-    op = node_type.op_for(len(inputs))
     attrs = {}
     for attribute in op.attributes:
         proto = context.get_attribute(attribute.name)

@@ -1,4 +1,4 @@
-"""The inputs, attributes and outputs of a node, as they follow from a torch schema."""
+"""The inputs, attributes and outputs of a node, derived from a torch schema."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from . import dtypes as dt
 from .schema import Argument, Schema, Type, parse_schema
+from .type_codes import TypeArgument, TypeCodes, TypedBy
 
-# Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType crosses as
-# ONNX's number of the type.
+# Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType becomes
+# ONNX's type number.
 _ATTRIBUTE_KINDS = {
     "int": "int",
     "SymInt": "int",
@@ -20,26 +21,26 @@ _ATTRIBUTE_KINDS = {
     "Scalar": "float",
     "str": "string",
 }
-# Arguments that only steer where torch allocates or draws; kernels get that from the stream.
+# Arguments that only control torch's allocation or generator; kernels get these from the stream.
 _NOT_IN_ONNX = frozenset({"Device", "Layout", "Generator"})
 
 
-# What a node of an operator that draws random numbers has besides the schema's attributes: the
-# seed, 0 for one that whoever runs the node chooses.
+# The additional attribute of an operator that draws random numbers: the seed; 0 lets the runtime
+# choose it.
 SEED = Argument("seed", Type("int"), default=0)
 
 
-# In `typings`, for an optional input that a node must not have.
+# In `typings`: an optional input that must be omitted.
 ABSENT = "absent"
 
 
 class DefinitionError(ValueError):
-    """A definition contradicts itself; the message names the operator and the mend."""
+    """A definition contradicts itself; the message names the operator and the fix."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A node input, made from one argument of the schema."""
+    """A node input, derived from one argument of the schema."""
 
     name: str
     argument: Argument
@@ -47,7 +48,7 @@ class Input:
     optional: bool
     variadic: bool
     cpu: bool  # the kernel reads the values on the host
-    late: bool  # or on the device when it runs, where a session replays graphs
+    late: bool  # or on the device when it runs, in a session that replays graphs
 
     @property
     def is_list_of_ints(self) -> bool:
@@ -57,15 +58,16 @@ class Input:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A node attribute, made from one argument of the schema."""
+    """A node attribute, derived from one argument of the schema."""
 
     name: str
     argument: Argument
     kind: str  # int, float, string, ints, floats, strings
+    names_type: TypeArgument | None = None  # of an argument that names an element type by a code
 
     @property
     def required(self) -> bool:
-        """Whether a node must carry the attribute."""
+        """Whether a node must have the attribute."""
         return self.argument.required and not self.argument.type.optional
 
     @property
@@ -74,15 +76,29 @@ class Attribute:
         return None if self.argument.required else self.to_onnx(self.argument.default)
 
     def to_onnx(self, value: Any) -> Any:
-        """Convert an argument's value to the attribute's kind; None stays None: absent."""
+        """Convert an argument's value to the attribute's kind; None (absent) is unchanged."""
         if value is None:
             return None
+        if self.names_type:
+            return self.names_type.code_of(value)
         if self.argument.type.base == "ScalarType":
             return value if isinstance(value, int) else dt.NUMBERS[dt.from_torch(value)]
         convert = {"int": int, "float": float, "string": str}[self.kind.removesuffix("s")]
         if not self.kind.endswith("s"):
             return convert(value)
         return [convert(v) for v in value] if isinstance(value, Iterable) else [convert(value)]
+
+    def from_onnx(self, value: Any) -> Any:
+        """Return the argument that a node's attribute stands for, as the reference takes it."""
+        if value is None:
+            return None
+        if self.names_type:
+            return self.names_type.from_code(value)
+        if self.argument.type.base == "ScalarType":
+            return dt.to_torch(dt.NAMES[value])
+        if self.argument.type.base == "bool" and not self.kind.endswith("s"):
+            return bool(value)
+        return value
 
 
 @dataclass(frozen=True)
@@ -92,7 +108,43 @@ class Output:
     name: str
     dtypes: tuple[str, ...]
     variadic: bool = False
-    mutates: str | None = None  # the input that this output is the new value of
+    mutates: str | None = None  # the input whose new value this output is
+
+
+@dataclass(frozen=True)
+class AttributeTyping:
+    """The types of an output by the value of an attribute."""
+
+    output: int
+    attribute: str
+    types: tuple[tuple[int, str], ...]  # the node's code, and the type of the output
+    absent: str | None  # the type without the attribute
+
+
+def attribute_typings(
+    op: str,
+    stated: Mapping[str, TypedBy],
+    attributes: Sequence[Attribute],
+    outputs: Sequence[Output],
+) -> tuple[AttributeTyping, ...]:
+    """Return the outputs whose types follow from arguments that name types."""
+    named = {a.argument.name: a for a in attributes if a.names_type}
+    positions = {y.name: i for i, y in enumerate(outputs)}
+    made = []
+    for name, rule in stated.items():
+        if name not in positions or rule.argument not in named:
+            raise DefinitionError(
+                f"[{op}] expected 'typed_by' to name outputs, and arguments of 'type_codes', "
+                f"got {name!r} by {rule.argument!r}"
+            )
+        attribute = named[rule.argument]
+        types = [(attribute.to_onnx(given), type_) for given, type_ in rule.types.items()]
+        made.append(
+            AttributeTyping(
+                positions[name], attribute.name, tuple(types), rule.types.get(rule.default)
+            )
+        )
+    return tuple(made)
 
 
 def checked_typings(
@@ -101,7 +153,7 @@ def checked_typings(
     inputs: Sequence[Input],
     outputs: Sequence[Output],
 ) -> tuple[Mapping[str, str], ...]:
-    """Return the combinations of types as stated, each of which the tensors have to allow."""
+    """Return the combinations of types after checking that the tensors allow them."""
     allowed = {x.name: {*x.dtypes, *([ABSENT] if x.optional else [])} for x in inputs}
     allowed |= {y.name: set(y.dtypes) for y in outputs}
     checked = tuple(stated)
@@ -132,12 +184,14 @@ def split_arguments(
     dtypes: Mapping[str, Sequence[str]],
     cpu: frozenset[str],
     late: frozenset[str] = frozenset(),
+    type_codes: Mapping[str, TypeCodes] | None = None,
 ) -> tuple[tuple[Input, ...], tuple[Attribute, ...]]:
     """Return the arguments of the schema as node inputs and attributes.
 
     ``cpu`` names those whose values the kernel reads on the host, ``late`` those of them that it
-    can also read on the device when it runs.
+    can also read on the device when it runs, ``type_codes`` those that name element types.
     """
+    type_codes = type_codes or {}
     inputs: list[Input] = []
     attributes: list[Attribute] = []
     for argument in schema.arguments:
@@ -171,6 +225,15 @@ def split_arguments(
                     late=argument.name in late,
                 )
             )
+        elif argument.name in type_codes:
+            if type_.is_list or _ATTRIBUTE_KINDS.get(type_.base) != "int":
+                raise DefinitionError(
+                    f"[{schema.name}] expected 'type_codes' to name integers, got {argument}"
+                )
+            types = type_codes[argument.name]
+            name = types.attribute or argument.name
+            type_argument = TypeArgument(schema.name, argument.name, types)
+            attributes.append(Attribute(name, argument, "int", type_argument))
         elif type_.base in _ATTRIBUTE_KINDS:
             kind = _ATTRIBUTE_KINDS[type_.base] + ("s" if type_.is_list else "")
             attributes.append(Attribute(argument.name, argument, kind))
@@ -189,11 +252,11 @@ def node_outputs(
     names: Sequence[str] | None,
     inputs: tuple[Input, ...],
 ) -> tuple[Output, ...]:
-    """Return the results, and behind them the written arguments that are no results."""
+    """Return the results, followed by the written arguments that are not results."""
     written = {x.argument.type.alias: x.name for x in inputs if x.argument.type.mutated}
     results: list[tuple[Argument, str | None]] = []
     tensors = list(schema.returns)
-    while len(tensors) > 1 and str(tensors[-1].type) == "int":  # @op.host gives these
+    while len(tensors) > 1 and str(tensors[-1].type) in ("int", "SymInt"):  # @op.host returns these
         tensors.pop()
     for result in tensors:
         if not result.type.is_tensor:
@@ -220,7 +283,7 @@ def node_outputs(
 
 
 def parse_twin(schema: Schema, text: str) -> Schema:
-    """Parse the schema of a twin and check that it takes what ``schema`` takes."""
+    """Parse the schema of a twin and check that it has the arguments of ``schema``."""
     twin = parse_schema(text)
 
     def signature(s: Schema) -> list[tuple[str, str, bool, Any]]:
@@ -232,3 +295,24 @@ def parse_twin(schema: Schema, text: str) -> Schema:
     if signature(twin) != signature(schema):
         raise DefinitionError(f"expected the arguments of {schema} in its twin, got {twin}")
     return twin
+
+
+def parse_out(schema: Schema, text: str) -> Schema:
+    """Parse the schema of the overload that writes into given tensors, and check it."""
+    out = parse_schema(text)
+    known = {a.name for a in schema.arguments}
+    own = tuple(a for a in out.arguments if a.name in known)
+    written = [a for a in out.arguments if a.type.mutated]
+    others = [a for a in out.arguments if a.name not in known and not a.type.mutated]
+    fits = len(written) == len(schema.returns) or [a.type.is_list for a in written] == [True]
+    if (
+        out.name != schema.name
+        or own != schema.arguments
+        or not fits
+        or [str(a) for a in others] not in ([], ["Tensor? workspace=None"])
+    ):
+        raise DefinitionError(
+            f"expected the arguments of {schema}, perhaps a workspace, and tensors to write to in "
+            f"its overload, got {out}"
+        )
+    return out

@@ -1,8 +1,8 @@
-"""ONNX op types: what a node of a given type may look like.
+"""ONNX op types: the possible forms of a node of a given type.
 
-Usually one operator is one op type. Files of other exporters also carry operators under further
-names (aliases), and upstream uses ``NPURmsNorm`` for two operators, told apart by their number of
-inputs. A :class:`NodeType` is the union of what its operators take.
+Usually one operator has one op type. Files of other exporters also use other names (aliases), and
+upstream uses ``NPURmsNorm`` for two operators, distinguished by their number of inputs. A
+:class:`NodeType` is the union of its operators' signatures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NodeType:
     ops: tuple[tuple[int | None, Op], ...]  # (number of inputs that selects it, operator)
 
     def op_for(self, input_count: int) -> Op:
-        """Return the operator that a node with that many inputs is."""
+        """Return the operator of a node with that many inputs."""
         for count, op in self.ops:
             if count == input_count:
                 return op

@@ -1,8 +1,8 @@
-"""The C++ header of a definition: at which position of a node each input and output stands.
+"""The C++ header of a definition: the position of each input and output of a node.
 
 A kernel includes it under the name of its definition, ``contrib_ops/<family>/<op>.h``, and reads
-``ctx.Input(In::gamma)``: nobody counts arguments, and one that a definition does not have is an
-error of the compiler.
+``ctx.Input(In::gamma)``: no position is written by hand, and an unknown argument is a compile-time
+error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sample calls of an operator and how exact their results must be."""
+"""Sample calls of an operator and the tolerances of their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check(condition: bool, message: str) -> None:
-    """Raise ArgumentError unless the condition holds: how a reference refuses its arguments."""
+    """Raise ArgumentError unless the condition holds: used by references to reject arguments."""
     if not condition:
         raise ArgumentError(message)
 
@@ -29,10 +29,10 @@ def check_indices(
     where: torch.Tensor | None = None,
     note: str = "",
 ) -> None:
-    """Raise ArgumentError for a value outside [low, high); of a traced tensor none are known.
+    """Raise ArgumentError for a value outside [low, high); a traced tensor has no values to check.
 
-    ``low`` None lets negative values pass, ``closed`` lets ``high`` itself, and only values
-    ``where`` it is true are looked at. The message is "<what> in [low, high)<note>, got <value>".
+    ``low`` None allows negative values, ``closed`` allows ``high`` itself, and only values
+    where ``where`` is true are checked. The message is "<what> in [low, high)<note>, got <value>".
     """
     import torch
 
@@ -50,10 +50,10 @@ def check_indices(
 
 
 class Sample:
-    """One call: arguments as torch takes them.
+    """One call with its torch arguments.
 
     ``id`` names it in test output; ``expect`` holds known outputs (nested lists or None where
-    unknown), for facts that come from elsewhere than the reference.
+    unknown), for facts known independently of the reference.
     """
 
     def __init__(self, *args: Any, id: str = "", expect: list[Any] | None = None, **kwargs: Any):
@@ -90,7 +90,7 @@ class Tolerance:
 
 
 def default_tolerance(dtype: str) -> Tolerance:
-    """Return what holds for an operator that computes in float32 and rounds its result once."""
+    """Return the tolerance of an operator that computes in float32 and rounds its result once."""
     if dtype == "float16":
         return Tolerance(1e-3, 1e-3, "one rounding of the result: 2^-11 relative")
     if dtype == "bfloat16":
@@ -101,7 +101,7 @@ def default_tolerance(dtype: str) -> Tolerance:
 
 
 class Maker:
-    """Makes the tensors of samples: seeded, so that a failure can be seen again."""
+    """Makes the tensors of samples: seeded, so that failures are reproducible."""
 
     def __init__(self, dtype: str, seed: int = 0):
         import torch

@@ -70,7 +70,7 @@ class Argument:
 
     @property
     def required(self) -> bool:
-        """Whether a call must give the argument."""
+        """Whether a call must pass the argument."""
         return self.default is REQUIRED
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Schema:
-    """A parsed schema; ``str()`` gives the string that torch accepts."""
+    """A parsed schema; ``str()`` returns the string that torch accepts."""
 
     name: str
     overload: str
@@ -147,7 +147,7 @@ def parse_schema(text: str) -> Schema:
 
 
 def _outside_strings(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
-    """Yield index and character, and how many brackets more were opened than closed up to it."""
+    """Yield index, character and bracket nesting depth."""
     depth, quote = 0, ""
     for i in range(start, len(text)):
         c = text[i]
@@ -162,7 +162,7 @@ def _outside_strings(text: str, start: int = 0) -> Iterator[tuple[int, str, int]
 
 
 def _until_closing(text: str, start: int) -> tuple[str, str]:
-    """Return what stands before the parenthesis that closes ``text[start - 1]``, and the rest."""
+    """Return the text up to the parenthesis that closes ``text[start - 1]``, and the rest."""
     for i, _, depth in _outside_strings(text, start):
         if depth < 0:
             return text[start:i], text[i + 1 :]

@@ -1,4 +1,4 @@
-"""The Python face of a definition: signature, annotations and documentation."""
+"""The Python interface of a definition: signature, annotations and documentation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .schema import Argument, Schema
 
 
 def signature(schema: Schema) -> inspect.Signature:
-    """Return the Python signature, in which ``self`` is called ``input`` as in torch_npu."""
+    """Return the Python signature, in which ``self`` is named ``input`` as in torch_npu."""
     return inspect.Signature(
         [
             inspect.Parameter(
@@ -61,6 +61,9 @@ def return_type(schema: Schema) -> str:
 
 def describe(op: Op, schema: Schema) -> str:
     """Return the documentation of one torch name."""
+    for partner in op.partners:
+        if partner.schema is schema:
+            return f"{inspect.getdoc(partner.function) or ''}\n\nSchema: {schema}"
     lines = [op.doc]
     reference = inspect.getdoc(op.reference_function)
     if reference:

@@ -1,4 +1,4 @@
-"""The operators as data: what ``onnxruntime-npu ops`` prints and the documentation shows."""
+"""The operators as data, for ``onnxruntime-npu ops`` and the documentation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def op_table() -> list[dict[str, Any]]:
             "family": op.family,
             "schema": str(op.schema),
             "inplace": str(op.inplace) if op.inplace else None,
+            "out": str(op.out) if op.out else None,
             "torch_aliases": [s.name for s in op.torch_aliases],
+            "partners": [str(p.schema) for p in op.partners],
             "domain": "npu",
             "onnx_type": op.onnx_type,
             "onnx_aliases": [a.type for a in op.type_aliases],
@@ -39,7 +41,7 @@ def op_table() -> list[dict[str, Any]]:
 
 
 def portability(row: Mapping[str, Any]) -> str:
-    """Return whether a model with the operator of this row runs on other providers, in words."""
+    """Describe whether a model with the operator of this row runs on other providers."""
     if not row["function_body"]:
         return f"no: {row['not_portable']}"
     return f"yes, except {row['not_portable']}" if row["not_portable"] else "yes"

@@ -1,8 +1,8 @@
 """Registers the operators with torch: ``torch.ops.npu.*`` for CPU and npu tensors and for tracing.
 
 The schemas are torch_npu's. On both devices an operator runs its kernel: on the CPU through Python
-(eager.py), on npu in the extension (call_plan.py). Its fake (meta) function is the reference, of
-which only shapes and dtypes are used; gradients are in autograd.py.
+(eager.py), on npu in the extension (call_plan.py). Its fake (meta) function is the reference, used
+only for shapes and dtypes; gradients are in autograd.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .call_plan import call_plan
 from .definition import Op
 from .discovery import all_ops
 from .eager import EagerKernels, check_dtypes
+from .overloads import composites
 from .schema import Argument, Schema, Type
 
 NAMESPACE = "npu"
@@ -33,7 +34,7 @@ _stepped_aside = False
 
 
 def dispatcher_schema(schema: Schema) -> Schema:
-    """Return the schema as torch_npu registers it, which spells ``self`` as ``input``."""
+    """Return the schema as torch_npu registers it, which names ``self`` ``input``."""
     return schema.renamed({"self": "input"})
 
 
@@ -73,7 +74,7 @@ def register_on_npu(register_kernel: Callable[[str, dict[str, Any]], None]) -> N
 
 
 def op_schemas(op: Op) -> tuple[Schema, ...]:
-    """Return the schema of everything that torch has of an operator."""
+    """Return the schemas of all torch names of an operator."""
     functional = functional_schema(op)
     return (*op.torch_schemas(), *((functional,) if functional else ()))
 
@@ -83,7 +84,7 @@ def _qualified(schema: Schema) -> str:
 
 
 def register_op(library: torch.library.Library, op: Op) -> None:
-    """Define one operator, its other names and its in-place twin in ``library``.
+    """Define one operator, its other names, overloads and partners in ``library``.
 
     An operator that writes to arguments gets an overload ``functional`` that returns their new
     values instead, which is what tracing sees.
@@ -91,6 +92,9 @@ def register_op(library: torch.library.Library, op: Op) -> None:
     kernels = EagerKernels(op)
     for schema in op_schemas(op):
         _define(library, op, schema, kernels)
+    for schema, function in composites(op):
+        library.define(str(dispatcher_schema(schema)))
+        library.impl(_qualified(schema), function, "CompositeImplicitAutograd")
     packet = getattr(getattr(torch.ops, NAMESPACE), op.name)
     if op.inplace:
         _make_functionalizable(library, op, op.inplace, packet.default)
@@ -99,7 +103,7 @@ def register_op(library: torch.library.Library, op: Op) -> None:
 
 
 def functional_schema(op: Op) -> Schema | None:
-    """Return the overload without writing of an operator that writes to arguments, else None."""
+    """Return the functional overload of an operator that writes to arguments, otherwise None."""
     if not op.mutable_alias:
         return None
     arguments = (replace(a, type=replace(a.type, alias="")) for a in op.schema.arguments)
@@ -146,7 +150,7 @@ class _Call:
         return self._results(outputs, integers)
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        # The dispatcher has checked the call; it leaves out trailing defaults.
+        # The dispatcher has checked the call; it omits trailing defaults.
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
     def _results(self, outputs: list[torch.Tensor], integers: tuple[int, ...]) -> Any:
@@ -212,6 +216,6 @@ def _make_functionalizable(
             return results[0]
         return tuple(results[:result_count]) if result_count else None
 
-    # The same where torch functionalizes without Python's dispatcher.
+    # The same for functionalization without the Python dispatcher.
     cpp = CppFunctionalizeAPI()
     library.impl(schema.name, functools.partial(functionalize, cpp), "Functionalize")

@@ -1,7 +1,7 @@
-"""How ``torch.onnx.export`` writes the operators: bare nodes of domain ``npu``.
+"""Translation of the operators for ``torch.onnx.export``: bare nodes of domain ``npu``.
 
 Bodies are attached to the finished model (attach.py), because the exporter's optimizer would inline
-functions that are already there.
+existing functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .torch_library import functional_schema, register
 
 
 def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Return what ``torch.onnx.export(..., custom_translation_table=...)`` takes.
+    """Return the table for ``torch.onnx.export(..., custom_translation_table=...)``.
 
     Every torch name of every operator is in it; in-place twins become the functional node.
     """
@@ -57,12 +57,12 @@ def _translator(op: Op, schema: Schema) -> Callable[..., Any]:
             inputs.pop()
         attributes = {}
         for attribute in op.attributes:
-            value = _attribute(attribute, bound[attribute.name])
+            value = _attribute(attribute, bound[attribute.argument.name])
             if value is not None:
                 attributes[attribute.name] = value
         outputs = emit(*inputs, **attributes)
         outputs = [outputs] if isinstance(outputs, ir.Value) else list(outputs)
-        # The op type may have more outputs than the operator: it may stand for others as well.
+        # The op type may have more outputs than the operator if other operators share it.
         outputs[0].producer().resize_outputs(len(op.outputs))
         return outputs[0] if result_count == 1 else tuple(outputs[:result_count])
 
@@ -71,7 +71,7 @@ def _translator(op: Op, schema: Schema) -> Callable[..., Any]:
 
 
 def _attribute(attribute: Attribute, value: Any) -> ir.Attr | None:
-    # The exporter gives -1 for an absent argument that is called dtype.
+    # The exporter passes -1 for an absent argument named dtype.
     if attribute.name == "dtype" and attribute.argument.type.optional and value == -1:
         value = None
     plain = attribute.to_onnx(value)

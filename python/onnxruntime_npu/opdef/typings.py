@@ -1,8 +1,8 @@
-"""The types that the results of a bare node have, told by those of its inputs.
+"""Result types of a bare node, determined by its input types.
 
-onnxruntime types the results of a custom operator by the first declaration of its name whose inputs
-fit, and a declaration gives an input one type or any. So an operator is declared once for every
-combination of input types that tells its results' types apart.
+onnxruntime infers the result types of a custom operator from the first declaration of its name
+whose inputs match, and a declaration gives an input one type or any. So an operator is declared
+once for every combination of input types that yields different result types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .node_types import NodeType
 
 @dataclass(frozen=True)
 class Typing:
-    """One declaration: a type, ABSENT, or None for any; None for a result: what the model says."""
+    """One declaration: a type, ABSENT, or None for any; a None result has the model's type."""
 
     inputs: tuple[str | None, ...]
     outputs: tuple[str | None, ...]
@@ -26,7 +26,7 @@ class Typing:
 def typings(node_type: NodeType) -> list[Typing]:
     """Return the declarations of an op type, in the order in which they are tried.
 
-    The last one takes any types, so that the provider refuses a node and can say why.
+    The last one accepts any types, so that the provider can reject a node with a reason.
     """
     refused = Typing((None,) * len(node_type.inputs), tuple(map(_only, node_type.outputs)))
     return [*_fitting(node_type), refused]
@@ -52,9 +52,16 @@ def _only(argument: Input | Output) -> str | None:
 
 
 def _followed(node_type: NodeType) -> Iterator[Typing]:
-    """Yield the declarations where every result of several possible types has an input's type."""
+    """Yield the declarations in which every result of several types has an input's type.
+
+    The type of a result that an attribute decides comes from the attribute or the model. If neither
+    gives it, onnxruntime would use the type of the last input of several types, so that every such
+    input has one here.
+    """
     sources = [_source(node_type, i) for i in range(len(node_type.outputs))]
     varied = sorted({source for source in sources if source is not None})
+    if any(s is None and not _only(y) for s, y in zip(sources, node_type.outputs, strict=True)):
+        varied = [i for i, x in enumerate(node_type.inputs) if not _only(x)]
     inputs = [_only(x) for x in node_type.inputs]
     for chosen in product(*(node_type.inputs[source].dtypes for source in varied)):
         types = {**dict(enumerate(inputs)), **dict(zip(varied, chosen, strict=True))}
@@ -66,7 +73,7 @@ def _followed(node_type: NodeType) -> Iterator[Typing]:
 
 
 def _source(node_type: NodeType, output: int) -> int | None:
-    """Return the input that an output is the new value of, else the first with the same types."""
+    """Return the input whose new value an output is, else the first with the same types."""
     result = node_type.outputs[output]
     if _only(result):
         return None

@@ -1,4 +1,4 @@
-"""``torch_npu.optim``: optimizers whose steps take all parameters at once."""
+"""``torch_npu.optim``: optimizers whose steps update all parameters together."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ Parameters = Iterable[Any]
 
 
 class NpuFusedOptimizerBase(torch.optim.Optimizer):
-    """What torch_npu's fused optimizers have beside torch's interface."""
+    """The methods of torch_npu's fused optimizers in addition to torch's interface."""
 
     is_fused_optimizer = True
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Set gradients to zero; they stay where they are unless ``set_to_none``."""
+        """Set gradients to zero in place, or to None with ``set_to_none``."""
         super().zero_grad(set_to_none)
 
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> torch.Tensor:

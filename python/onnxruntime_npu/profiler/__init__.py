@@ -1,7 +1,7 @@
 """``torch_npu.profiler``: torch's profiler with the launches of npu in the same trace.
 
-``torch.profiler.profile(activities=[CPU, PrivateUse1])`` sees them, too; this package has the names
-and the options that scripts of torch_npu use.
+``torch.profiler.profile(activities=[CPU, PrivateUse1])`` also records them; this package has the
+names and the options that scripts for torch_npu use.
 """
 
 from __future__ import annotations

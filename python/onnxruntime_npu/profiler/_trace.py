@@ -1,4 +1,4 @@
-"""The last touches to a trace of torch: names of devices, marks, metadata."""
+"""Post-processing of torch's traces: device names, marks, metadata."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _OF_PROCESS = ("process_name", "process_labels")
 
 
 def finish(trace: dict[str, Any], marks: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
-    """Change a trace as torch wrote it; times of ``marks`` are the system's clock in microseconds.
+    """Edit torch's trace in place; times of ``marks`` are the system clock in microseconds.
 
-    torch calls every device a GPU of the process, and lists sixteen of them.
+    torch labels every device as a GPU of the process, and lists sixteen of them.
     """
     events = trace["traceEvents"]
     gpus = {e["pid"] for e in events if _label(e).startswith("GPU ")}

@@ -1,8 +1,8 @@
-"""``dynamic_profile``: profiles that a file asks for while a training runs.
+"""``dynamic_profile``: profiles of a running training, requested by a file.
 
-``init(folder)`` writes ``folder/profiler_config.json`` with all keys where there is none; each
-``step()`` of the training looks whether that file changed, and profiles ``active`` steps, after
-``warmup`` ones, from ``start_step`` on: -1 is the next one, 0 none.
+``init(folder)`` writes ``folder/profiler_config.json`` with all keys if it is missing; each
+``step()`` of the training checks whether that file changed, and profiles ``active`` steps, after
+``warmup`` ones, from ``start_step`` on: -1 is the next step, 0 none.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ _state: _DynamicProfile | None = None
 
 
 def init(path: str | os.PathLike[str]) -> None:
-    """Watch ``path/profiler_config.json`` from here on; a second call only warns.
+    """Watch ``path/profiler_config.json`` from now on; a second call only warns.
 
     Raises:
-        OSError: the folder is not there, or cannot be written.
+        OSError: the folder does not exist, or cannot be written.
     """
     global _state
     if _state is not None:
@@ -115,12 +115,12 @@ def init(path: str | os.PathLike[str]) -> None:
 
 
 def step() -> None:
-    """Say that a step of the training ended."""
+    """Mark the end of a training step."""
     _initialised().step()
 
 
 def start(config_path: str | os.PathLike[str] | None = None) -> None:
-    """Profile from here on, as a file says; that of ``init`` by default."""
+    """Profile from now on, as configured by a file; by default that of ``init``."""
     state = _initialised()
     config = _read(Path(config_path) if config_path else state.file)
     if config is not None:
@@ -142,7 +142,7 @@ def _initialised() -> _DynamicProfile:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """Return the configuration with defaults; None, with a warning, for one that is none."""
+    """Return the configuration with defaults; None, with a warning, if it is invalid."""
     try:
         config = {**_DEFAULTS, **json.loads(file.read_text())}
         for name, least in (("active", 1), ("warmup", 0), ("start_step", -1)):

@@ -1,7 +1,7 @@
-"""The options of torch_npu's profiler for Ascend hardware: checked and kept, few act.
+"""The options of torch_npu's profiler for Ascend hardware: checked and stored, few have effect.
 
-``msprof_tx`` (or ``mstx``) and its domains act: they put the marks of ``torch.npu.mstx`` into the
-trace. The host NPU has no counters of AI cores, caches or links for the others.
+``msprof_tx`` (or ``mstx``) and its domains have effect: they add marks of ``torch.npu.mstx`` to
+the trace. The host NPU has no counters of AI cores, caches or links for the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class ProfilerLevel(Enum):
-    """How much an Ascend device reports."""
+    """The level of detail of an Ascend device's reports."""
 
     Level0 = "Level0"
     Level1 = "Level1"
@@ -22,7 +22,7 @@ class ProfilerLevel(Enum):
 
 
 class AiCMetrics(Enum):
-    """Which counters of its AI cores an Ascend device reports."""
+    """The AI-core counters that an Ascend device reports."""
 
     AiCoreNone = "ACL_AICORE_NONE"
     PipeUtilization = "PipeUtilization"
@@ -36,14 +36,14 @@ class AiCMetrics(Enum):
 
 
 class ExportType(str, Enum):
-    """In which form torch_npu writes its reports."""
+    """The file formats of torch_npu's reports."""
 
     Text = "text"
     Db = "db"
 
 
 class HostSystem(str, Enum):
-    """What of the host torch_npu watches."""
+    """The host metrics that torch_npu records."""
 
     CPU = "cpu"
     MEM = "mem"
@@ -63,7 +63,7 @@ def supported_ai_core_metrics() -> set[AiCMetrics]:
 
 
 def supported_export_type() -> set[ExportType]:
-    """Return the forms that are accepted; the trace is a Chrome trace in each case."""
+    """Return the formats that are accepted; the trace is a Chrome trace in each case."""
     return set(ExportType)
 
 
@@ -109,7 +109,7 @@ def _replaced(name: str, expected: str, got: Any, used: Any) -> None:
 
 
 class _ExperimentalConfig:
-    """Options of a profile; a wrong value is replaced, with a warning, as torch_npu does."""
+    """Options of a profile; an invalid value is replaced, with a warning, as in torch_npu."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _ExperimentalConfig:
         warnings.warn(f"[profiler._ExperimentalConfig] {problem}", stacklevel=4)
 
     def wants_mark(self, domain: str) -> bool:
-        """Say whether a mark of this domain goes into the trace."""
+        """Return whether marks of this domain are added to the trace."""
         if self.mstx_domain_include:
             return domain in self.mstx_domain_include
         return domain not in self.mstx_domain_exclude

@@ -43,7 +43,7 @@ def supported_activities() -> set[Any]:
 
 
 class _NpuTrace:
-    """What the profiles of torch do differently here: marks, names and metadata in the trace."""
+    """Changes to torch's profiles: marks, names and metadata in the trace."""
 
     activities: set[Any]
     use_device: str | None
@@ -92,7 +92,7 @@ class _NpuTrace:
             super().stop_trace()  # type: ignore[misc]
         except (
             DeviceError
-        ):  # a kernel's: torch waits for the device, and only then ends the profile
+        ):  # a kernel's error: torch waits for the device before it ends the profile
             super().stop_trace()  # type: ignore[misc]
             raise
         finally:
@@ -113,7 +113,7 @@ class _NpuTrace:
 
         Args:
             path: the file.
-            use_python_export: that Python writes torch's part; see torch.
+            use_python_export: let Python write torch's part; see torch.
 
         Raises:
             ArgumentError: ``path`` ends neither in .json nor in .json.gz.
@@ -135,7 +135,7 @@ class _NpuTrace:
                 "[profiler.export_chrome_trace] expected a profile that recorded, got one that "
                 "was not started or whose schedule has not come to its active steps"
             )
-        with tempfile.TemporaryDirectory() as folder:  # torch writes a cycle once only
+        with tempfile.TemporaryDirectory() as folder:  # torch can write a cycle only once
             written = os.path.join(folder, "trace.json")
             super().export_chrome_trace(written, use_python_export)  # type: ignore[misc]
             with open(written) as file:
@@ -148,14 +148,14 @@ class _NpuTrace:
         super().export_stacks(path, metric.replace("npu", "cuda"))  # type: ignore[misc]
 
     def add_metadata(self, key: str, value: str) -> None:
-        """Put a text into the trace, under ``key``."""
+        """Add a text to the trace under ``key``."""
         self._metadata[_text("add_metadata", key)] = _text("add_metadata", value)
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Put a value, given as JSON, into the trace, under ``key``.
+        """Add a JSON value to the trace under ``key``.
 
         Raises:
-            ArgumentError: ``value`` is no JSON.
+            ArgumentError: ``value`` is not valid JSON.
         """
         try:
             self._metadata[_text("add_metadata_json", key)] = json.loads(
@@ -172,7 +172,7 @@ class _KinetoProfile(_NpuTrace, torch.profiler._KinetoProfile):
 
 
 class profile(_NpuTrace, torch.profiler.profile):
-    """``torch.profiler.profile`` with the launches of npu beside the CPU's operators.
+    """``torch.profiler.profile`` with the launches of npu alongside the CPU's operators.
 
     Args:
         activities: of ProfilerActivity; both by default.
@@ -182,26 +182,26 @@ class profile(_NpuTrace, torch.profiler.profile):
         experimental_config: a ``torch_npu.profiler._ExperimentalConfig``.
 
     Raises:
-        ArgumentError: activities that are none.
+        ArgumentError: invalid activities.
         TypeError: a schedule, handler or config of another type.
-        RuntimeError: another profile of npu runs.
+        RuntimeError: another profile of npu is running.
     """
 
     _running = False
 
     def start(self) -> None:
-        """Begin, as the schedule says for step 0."""
+        """Start with the schedule's action for step 0."""
         self._running = True
         super().start()
 
     def stop(self) -> None:
-        """End; a kernel's error that nobody asked for yet is raised here."""
+        """Stop; raises a kernel's error that was not reported yet."""
         if self._running:
             self._running = False
             super().stop()
 
     def step(self) -> None:
-        """Say that the next step begins; without effect, but for a warning, when none runs."""
+        """Begin the next step; only warns if the profile is not running."""
         if not self._running:
             warnings.warn("[profiler.step] the profile does not run; no effect", stacklevel=2)
             return
@@ -217,7 +217,7 @@ def tensorboard_trace_handler(
     """Return a handler that writes ``dir_name/<worker>.<time>.pt.trace.json``, a file per cycle.
 
     Args:
-        dir_name: the folder, made when needed; the current one by default.
+        dir_name: the folder, created if needed; the current one by default.
         worker_name: the host's name and the process id by default.
         analyse_flag, async_mode: without effect: there is nothing to analyse afterwards.
     """
@@ -226,10 +226,10 @@ def tensorboard_trace_handler(
 
 
 def analyse(profiler_path: str | os.PathLike[str], max_process_number: int = 1) -> None:
-    """Do nothing but check: a trace of ``tensorboard_trace_handler`` is complete when written.
+    """Only check the folder: a trace of ``tensorboard_trace_handler`` is complete when written.
 
     Raises:
-        ArgumentError: there is no trace in the folder ``profiler_path``.
+        ArgumentError: no trace in the folder ``profiler_path``.
     """
     if not any(Path(profiler_path).rglob("*.pt.trace.json*")):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Which steps of a training loop a profile records."""
+"""Selects the steps of a training loop that a profile records."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Schedule:
     """Skip ``skip_first`` steps; then, ``repeat`` times: wait, warm up, record ``active`` steps.
 
     Args:
-        wait: steps without profile at the begin of each cycle.
+        wait: steps without profile at the start of each cycle.
         active: recorded steps at its end.
-        warmup: steps between them, in which the profiler is ready and keeps nothing.
-        repeat: how many cycles; 0: until the profile ends.
+        warmup: steps between them, in which the profiler runs without recording.
+        repeat: number of cycles; 0: until the profile ends.
         skip_first: steps before the first cycle.
 
-    A wrong value is replaced, with a warning, as torch_npu does.
+    An invalid value is replaced, with a warning, as in torch_npu.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Schedule:
         self.skip_first = _at_least("skip_first", skip_first, 0)
 
     def __call__(self, step: int) -> ProfilerAction:
-        """Say what the profiler does in a step, counted from 0.
+        """Return the profiler's action in a step, counted from 0.
 
         Raises:
             ValueError: ``step`` is negative.

@@ -1,10 +1,10 @@
-"""onnxruntime's side: the provider's registration, its sessions, their nodes and their values.
+"""The onnxruntime side: the provider's registration, its sessions, their nodes and values.
 
-- ``provider_library``: where the library lies and what its own C functions say.
-- ``registration``: makes the provider known to onnxruntime, on import of the package.
-- ``session_hook``: what sessions of the provider need beyond a plugin provider.
-- ``node_assignment``: which node of a session runs where, and why.
+- ``provider_library``: the library's path and its own C functions.
+- ``registration``: registers the provider with onnxruntime, on import of the package.
+- ``session_hook``: session features that a plugin provider cannot implement.
+- ``node_assignment``: the provider of each node of a session, and the reason.
 - ``ortvalue``: values in NPU memory.
 
-The package offers what is public of it: ``onnxruntime_npu.assignment``, ``ortvalue_from_numpy`` ...
+The package re-exports the public names: ``onnxruntime_npu.assignment``, ``ortvalue_from_numpy`` ...
 """

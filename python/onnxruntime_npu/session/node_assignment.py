@@ -1,4 +1,4 @@
-"""Which node of a session runs where, and why."""
+"""The provider of each node of a session, and the reason."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .session_hook import DECISIONS
 
 
 def assignment(session: Any) -> list[dict[str, str]]:
-    """Tells which provider runs each node of a session, and why a node was left to the CPU.
+    """Returns the provider of each node of a session, and why a node was left to the CPU.
 
-    Works for every session made after ``import onnxruntime_npu``, with no option to set.
+    Works for every session created after ``import onnxruntime_npu``, with no option to set.
 
     Args:
         session: an ``onnxruntime.InferenceSession``.
@@ -20,10 +20,10 @@ def assignment(session: Any) -> list[dict[str, str]]:
     Returns:
         One ``{node, op_type, domain, provider, reason}`` per node of the graph as onnxruntime
         partitioned it, after its basic optimizations. ``reason`` is "" for nodes on the NPU. An
-        ``npu`` node refused and replaced by its function body comes first, with the reason.
+        ``npu`` node that was replaced by its function body is listed first, with the reason.
 
     Raises:
-        RuntimeError: the session was not made after the import, or without the provider.
+        RuntimeError: the session was created before the import, or without the provider.
     """
     try:
         subgraphs = session.get_provider_graph_assignment_info()
@@ -70,7 +70,7 @@ def assignment(session: Any) -> list[dict[str, str]]:
 
 
 def _row(decision: dict[str, Any]) -> dict[str, str]:
-    """What the provider decided: a node it did not claim is onnxruntime's own."""
+    """The provider's decision; a node that it did not claim is left to onnxruntime."""
     claimed = decision["claimed"]
     return {
         "node": decision["node"],

@@ -18,10 +18,10 @@ from ..opdef.dtypes import NAMES, NUMBERS
 if TYPE_CHECKING:
     import torch
 
-# What NPU memory holds: every fixed-size element type but the complex ones.
+# Element types in NPU memory: every fixed-size type except the complex ones.
 _ELEMENT_TYPES = {name: n for name, n in NUMBERS.items() if not name.startswith("complex")}
 _BYTES = NUMBERS["uint8"]
-_ALIGNMENT = 512  # as the device's allocator gives it
+_ALIGNMENT = 512  # of the device's allocator
 
 
 def _element_type(name: str) -> int:
@@ -34,7 +34,7 @@ def _element_type(name: str) -> int:
 
 
 def _carrier(name: str) -> np.dtype:
-    """NumPy's own type of that name, or for what it lacks an unsigned one as wide."""
+    """NumPy's type of that name, or an unsigned integer of the same width if it has none."""
     if name.startswith("float8"):
         return np.dtype("uint8")
     return np.dtype("uint16" if name == "bfloat16" else name)
@@ -71,7 +71,7 @@ def ortvalue_from_numpy(a: np.ndarray, device_id: int = 0) -> OrtValue:
     """Copies an array into NPU memory.
 
     Args:
-        a: any shape; float16, bfloat16 and float8 (as ``ml_dtypes`` spells them), float32, float64,
+        a: any shape; float16, bfloat16 and float8 (the types of ``ml_dtypes``), float32, float64,
             integers, bool.
         device_id: index of the logical NPU.
 
@@ -86,12 +86,12 @@ def ortvalue_from_numpy(a: np.ndarray, device_id: int = 0) -> OrtValue:
 
 
 def ortvalue_to_numpy(value: OrtValue) -> np.ndarray:
-    """Copies an OrtValue from wherever it lives into a new array.
+    """Copies an OrtValue from any device into a new array.
 
-    bfloat16 and float8 come as the types of ``ml_dtypes``.
+    bfloat16 and float8 have the types of ``ml_dtypes``.
 
     Raises:
-        TypeError: the value is no tensor, or holds strings.
+        TypeError: the value is not a tensor, or holds strings.
         ImportError: it holds bfloat16 or float8 and ``ml_dtypes`` is not installed.
     """
     carrier, name = _download(value)
@@ -103,16 +103,16 @@ def ortvalue_to_numpy(value: OrtValue) -> np.ndarray:
 
 
 def ortvalue_from_torch(t: torch.Tensor, device_id: int | None = None) -> OrtValue:
-    """Returns an OrtValue in NPU memory: over a tensor's own memory where it lies there densely.
+    """Returns an OrtValue in NPU memory that shares the memory of a dense npu tensor.
 
     Args:
-        t: any shape and strides; any dtype but complex and quantized ones. The memory of a dense
-            npu tensor is shared: both see what either writes, and it lives as long as one of them.
+        t: any shape and strides; any dtype except complex and quantized ones. The memory of a
+            dense npu tensor is shared: writes are visible in both, and it is freed after both.
             Other tensors are copied.
-        device_id: index of the logical NPU; default the tensor's own, for a CPU tensor 0.
+        device_id: index of the logical NPU; default the tensor's own, 0 for a CPU tensor.
 
     Raises:
-        TypeError: the dtype has no form in NPU memory.
+        TypeError: the dtype is not supported in NPU memory.
     """
     import torch
 
@@ -135,7 +135,7 @@ def _share(t: torch.Tensor, element_type: int) -> OrtValue:
 def _over(
     owner: Any, address: int, nbytes: int, shape: list[int], element_type: int, device_id: int
 ) -> OrtValue:
-    """Return a value at an address of the owner's memory, which it keeps."""
+    """Return a value over the owner's memory at an address; the value keeps the owner alive."""
     _C.offer_memory(device_id, address, nbytes, owner)
     try:
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, "npu", device_id, 0)
@@ -146,10 +146,10 @@ def _over(
 def ortvalues_in_one_block(
     shapes: Sequence[Sequence[int]], element_type: int, device_id: int = 0
 ) -> list[OrtValue]:
-    """Return values in NPU memory, none of them empty, their content undefined.
+    """Return values, none of them empty, in one block of NPU memory, with undefined content.
 
-    Memory for small values comes in pieces of 2 MiB, whose ends stay empty when a few values of
-    one size do not fill them: one block has one end.
+    Memory for small values is allocated in segments of 2 MiB, whose ends stay unused when values
+    of one size do not fill them: one block has only one such end.
     """
     itemsize = _carrier(NAMES[element_type]).itemsize
     sizes = [math.prod(shape) * itemsize for shape in shapes]
@@ -163,14 +163,14 @@ def ortvalues_in_one_block(
 
 
 def ortvalue_to_torch(value: OrtValue) -> torch.Tensor:
-    """Returns a tensor of an OrtValue: over its own memory where it lies in NPU memory.
+    """Returns a tensor of an OrtValue, which shares the memory of a value on an NPU.
 
-    The memory of a value on an NPU is shared: the tensor is on that npu, both see what either
-    writes, and it lives as long as one of them. A value on the CPU, or any where torch has no
-    device npu, is copied to a CPU tensor.
+    Shared memory: the tensor is on the same npu, writes are visible in both, and the memory is
+    freed after both. A value on the CPU, or any value if torch has no device npu, is copied to a
+    CPU tensor.
 
     Raises:
-        TypeError: the value is no tensor, or holds strings.
+        TypeError: the value is not a tensor, or holds strings.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The provider library: its name and place, and its own C functions (ep/provider/library.cc)."""
+"""The provider library: its name and path, and its own C functions (ep/provider/library.cc)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def get_library_path() -> str:
 
 
 def get_ep_name() -> str:
-    """Name of the execution provider, as ``InferenceSession(providers=[...])`` takes it."""
+    """Name of the execution provider, for ``InferenceSession(providers=[...])``."""
     return _EP_NAME
 
 
@@ -47,12 +47,12 @@ def _library() -> ctypes.CDLL:
 
 
 def begin_assignment_capture() -> None:
-    """Starts listening, on this thread, for what the provider decides about a session's nodes."""
+    """Starts to record, on this thread, the provider's decisions about a session's nodes."""
     _library().NpuBeginAssignmentCapture()
 
 
 def end_assignment_capture() -> list[dict[str, Any]] | None:
-    """Returns the decisions of the last session made on this thread since the capture began.
+    """Returns the decisions of the last session created on this thread since the capture began.
 
     Each is ``{node, op_type, domain, claimed, reason}``; None when no session used the provider.
     """

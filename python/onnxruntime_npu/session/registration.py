@@ -12,10 +12,10 @@ _lock = threading.Lock()
 
 
 def register() -> None:
-    """Registers the provider with onnxruntime; again is harmless.
+    """Registers the provider with onnxruntime; repeated calls do nothing.
 
     Raises:
-        ImportError: the library is not built, onnxruntime is missing, or it refuses the library.
+        ImportError: the library is not built, onnxruntime is missing, or it rejects the library.
     """
     library = Path(get_library_path())
     if not library.exists():

@@ -1,19 +1,23 @@
-"""What ``InferenceSession(providers=["NPUExecutionProvider"])`` needs beyond a plugin provider.
+"""Session features of ``NPUExecutionProvider`` that a plugin provider cannot implement.
 
-onnxruntime's Python class makes its session in one method, ``_create_inference_session``; this
-module wraps it, for sessions that may use the NPU only, to
+onnxruntime's Python class creates its session in one method, ``_create_inference_session``; this
+module wraps it, only for sessions that may use the NPU, to
 
 - load models whose ``npu::`` nodes carry no function body: onnxruntime resolves a model before it
-  knows the provider, so the provider's schemas must be registered first; done only when needed;
-- keep errors errors: a RuntimeError from the provider would make onnxruntime go on with the CPU;
-- remember which node was placed where, for :func:`onnxruntime_npu.assignment`;
-- tell a run that onnxruntime starts on a thread of its own (``run_async``) which stream was current
-  where it was submitted.
+  knows the provider, so the provider's schemas must be registered first; done only when needed,
+  and then without the inputs that an exporter has written as empty constants: they are absent, but
+  would affect the types of a node's results;
+- preserve errors: after a RuntimeError from the provider onnxruntime would continue with the CPU;
+- record the placement of nodes, for :func:`onnxruntime_npu.assignment`;
+- pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
+  threads (``run_async``).
 """
 
 from __future__ import annotations
 
 import functools
+import io
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -27,6 +31,8 @@ from . import provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+_SCHEMAS_KEY = "npu.schemas_registered"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
 _NO_GRAPH = "cannot use the graph capture feature"
 _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
@@ -64,7 +70,7 @@ def install() -> None:
 
 
 def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
-    """Return it for runs that follow the stream that is current on the submitting thread."""
+    """Wrap it so that runs are ordered after the submitting thread's current stream."""
 
     @functools.wraps(run_async)
     def run(
@@ -81,7 +87,7 @@ def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
         options.add_run_config_entry(_CALLER_KEY, _C.caller_stream(_device_of(self)))
 
         def done(*results: Any) -> None:
-            callback(*results)  # until now onnxruntime reads the options, and does not keep them
+            callback(*results)  # onnxruntime reads the options until now, without a reference
             done.options = None  # type: ignore[attr-defined]
 
         done.options = options  # type: ignore[attr-defined]
@@ -99,7 +105,7 @@ def _name(provider: Any) -> Any:
 
 
 def _device_id(providers: list[Any], provider_options: list[dict[str, Any]]) -> Any:
-    """Return the device that the caller asked for, in either of onnxruntime's two ways."""
+    """Return the device id that the caller passed, in either of onnxruntime's two ways."""
     for i, provider in enumerate(providers):
         if _name(provider) == get_ep_name():
             options = provider[1] if isinstance(provider, tuple) else {}
@@ -119,12 +125,13 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     failure: Exception | None = None
     try:
         try:
-            make()
+            _make_bare(session, make) if _entry(options, _SCHEMAS_KEY) else make()
         except Exception as error:
-            if not _UNKNOWN_OP.search(str(error)):
+            if not _UNKNOWN_OP.search(str(error)) or _entry(options, _SCHEMAS_KEY):
                 raise
             options.register_custom_ops_library(get_library_path())
-            make()
+            options.add_session_config_entry(_SCHEMAS_KEY, "1")
+            _make_bare(session, make)
     except Exception as error:
         failure = error
     decisions = provider_library.end_assignment_capture()
@@ -133,16 +140,55 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     setattr(session, DECISIONS, decisions)
 
 
-def _record_assignment(options: Any) -> None:
+def _make_bare(session: Any, make: Callable[[], None]) -> None:
+    """Make the session of a model that may have nodes without a body."""
+    changed = _without_empty_inputs(session._model_path, session._model_bytes)
+    if changed is None:
+        make()
+        return
+    options, path, given = session._sess_options, session._model_path, session._model_bytes
+    folder = _entry(options, _FOLDER_KEY)
+    if path:  # beside which its weights may lie
+        options.add_session_config_entry(_FOLDER_KEY, os.path.dirname(os.path.abspath(path)))
+    session._model_path, session._model_bytes = None, changed
     try:
-        options.get_session_config_entry(_RECORD_KEY)
+        make()
+    finally:
+        session._model_path, session._model_bytes = path, given
+        if path:
+            options.add_session_config_entry(_FOLDER_KEY, folder)
+
+
+def _without_empty_inputs(path: str | None, data: bytes | None) -> bytes | None:
+    """Return the model without them, None if it has none or is no ONNX model."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from ..opdef.empty_inputs import drop_empty_inputs
+
+    try:
+        source = path or io.BytesIO(data or b"")
+        model = onnx.load(source, load_external_data=False)
+    except (DecodeError, OSError):
+        return None
+    return model.SerializeToString() if drop_empty_inputs(model) else None
+
+
+def _entry(options: Any, key: str) -> str:
+    try:
+        return str(options.get_session_config_entry(key))
     except Exception:  # onnxruntime has no other way to say that the entry is not set
+        return ""
+
+
+def _record_assignment(options: Any) -> None:
+    if not _entry(options, _RECORD_KEY):
         options.add_session_config_entry(_RECORD_KEY, "1")
 
 
 def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any) -> Exception:
-    """The same failure in one line that names the thing, of a type that onnxruntime does not answer
-    by falling back to the CPU.
+    """Return the same failure as one specific line, of a type that does not make onnxruntime fall
+    back to the CPU.
     """
     text = str(error)
     if isinstance(error, UnicodeDecodeError):  # onnxruntime's own message quotes bytes of the model
@@ -175,7 +221,7 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
 
 
 def _why_no_graph(decisions: list[dict[str, Any]]) -> str:
-    """Say which nodes keep onnxruntime from capturing a session's runs."""
+    """Describe the nodes that prevent onnxruntime from capturing a session's runs."""
     left = [
         f"{d['op_type']} '{d['node']}' runs on the CPU: {d['reason']}"
         for d in decisions

@@ -48,7 +48,7 @@ def register() -> None:
         UnsupportedError: this build has no torch device, or one for another version of torch.
 
     """
-    import torch  # the first import registers by itself (torch_hook), so it comes before the lock
+    import torch  # the first import registers the device (torch_hook), so it precedes the lock
 
     with _lock:
         if is_registered():
@@ -76,7 +76,7 @@ def register() -> None:
 
 
 def _name_device_for_dlpack() -> None:
-    """Mend ``Tensor.__dlpack_device__``, which knows a renamed backend by its first name only."""
+    """Fix ``Tensor.__dlpack_device__``, which knows a renamed backend only by its original name."""
     import torch
 
     original = torch.Tensor.__dlpack_device__
@@ -90,7 +90,7 @@ def _name_device_for_dlpack() -> None:
 
 
 def _record_streams_of_npu() -> None:
-    """Let ``Tensor.record_stream`` take ``torch.npu.Stream``, which is no ``torch.Stream``."""
+    """Let ``Tensor.record_stream`` accept ``torch.npu.Stream``, which is not a ``torch.Stream``."""
     import torch
 
     from .. import npu
@@ -110,7 +110,7 @@ def _record_streams_of_npu() -> None:
 
 
 def _move_lazy_parameters() -> None:
-    """Let ``Module.npu`` move lazy modules: their parameters take listed methods only."""
+    """Let ``Module.npu`` move lazy modules: their parameters allow only listed methods."""
     import torch
 
     lazy = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ def _move_lazy_parameters() -> None:
 
 
 def _convert_to_legacy_types() -> None:
-    """Let ``Tensor.type`` take ``torch.npu.FloatTensor``, of which torch knows the name only."""
+    """Let ``Tensor.type`` accept ``torch.npu.FloatTensor``, which torch knows only by name."""
     import torch
 
     original = torch.Tensor.type
@@ -132,10 +132,10 @@ def _convert_to_legacy_types() -> None:
 
 
 def _keep_shared_parameters() -> None:
-    """Let a parameter that modules share be one when they move to or from npu.
+    """Keep a parameter that modules share a single object when they move to or from npu.
 
-    torch puts new tensors into the parameters of its own devices, which stay the same objects; for
-    a renamed backend it makes new parameters, one for every module that has the old one.
+    For its own devices torch replaces the tensor inside the parameter object; for a renamed backend
+    it creates new parameters, one for every module that has the old one.
     """
     import torch
 

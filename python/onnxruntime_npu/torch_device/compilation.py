@@ -1,4 +1,4 @@
-"""``torch.compile`` without a backend's name: inductor writes no code for npu."""
+"""``torch.compile`` without a backend's name: inductor generates no code for npu."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def compile_npu_graphs_without_inductor() -> None:
-    """Let inductor, torch's default backend, leave graphs of npu to "aot_eager"."""
+    """Make inductor, torch's default backend, compile npu graphs with "aot_eager"."""
     import torch
 
     inductor = torch._TorchCompileInductorWrapper

@@ -1,4 +1,4 @@
-"""Gives torch the operators and the device as soon as it is there, without importing it."""
+"""Registers the operators and the device as soon as torch is imported, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 def define_operators_with_torch() -> None:
-    """Define the operators now if torch is loaded, else right after it has been imported."""
+    """Define the operators now if torch is loaded, otherwise right after its import."""
     if "torch" in sys.modules:
         _define()
     elif not any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
@@ -25,7 +25,7 @@ def _define() -> None:
 
         if not register():  # the real torch_npu owns both names
             return
-    except Exception as error:  # an import of torch must not fail for our sake
+    except Exception as error:  # torch's import must not fail because of this package
         warnings.warn(f"onnxruntime_npu could not define torch.ops.npu: {error}", stacklevel=2)
     try:
         from .. import torch_device
@@ -37,7 +37,7 @@ def _define() -> None:
 
 
 class _TorchFinder(MetaPathFinder):
-    """Finds torch as Python would and runs the definitions after its import."""
+    """Finds torch by the normal import path and runs the definitions after its import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,9 +1,9 @@
-"""What scripts of torch_npu find here beside operators and the device API.
+"""Compatibility with torch_npu beyond operators and the device API.
 
-- ``torch_npu_alias``: ``import torch_npu`` gives this package.
-- ``script_runner``: scripts run unmodified, as ``onnxruntime-npu run`` does it.
+- ``torch_npu_alias``: makes ``import torch_npu`` import this package.
+- ``script_runner``: runs scripts unmodified, for ``onnxruntime-npu run``.
 - ``formats``, ``swapped_memory``: functions on tensors and their storage.
 
-The package offers what is public of it: ``onnxruntime_npu.install_as_torch_npu``,
+The package re-exports the public names: ``onnxruntime_npu.install_as_torch_npu``,
 ``npu_format_cast`` ...
 """

@@ -1,7 +1,7 @@
 """Storage formats of npu tensors: ``Format``, ``npu_format_cast``, ``get_npu_format`` and friends.
 
-An Ascend device may keep a matrix in tiles (FRACTAL_NZ and others). The host NPU keeps every tensor
-plainly, whatever its format: the format is a label of the storage that scripts set and read back.
+An Ascend device may store a matrix in tiles (FRACTAL_NZ and others). On the host NPU the format is
+only a label of the storage, which scripts set and read; it never changes the layout.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Format(IntEnum):
         return self.name
 
 
-# What the label may always be; others are private, kept while `allow_internal_format` is on.
+# Formats that are always allowed; others are private and need `allow_internal_format`.
 _PLAIN = {
     Format.NCHW,
     Format.NHWC,
@@ -75,13 +75,13 @@ def npu_format_cast(
     customize_dtype: int | None = None,
     input_dtype: int | None = None,
 ) -> torch.Tensor:
-    """Return the tensor in another format; itself where nothing is to be done.
+    """Return the tensor in another format; or the tensor itself if nothing changes.
 
     Args:
         input: a tensor on an npu, any shape and dtype.
-        acl_format: a Format or its number, or a tensor whose format is taken.
-        customize_dtype: the tiles' dtype, which plain storage does not have; accepted, unused.
-        input_dtype: what the bytes are, for dtypes that torch lacks; accepted, unused.
+        acl_format: a Format or its number, or a tensor with that format.
+        customize_dtype: dtype of tiles; accepted, unused.
+        input_dtype: dtype of the bytes if torch lacks it; accepted, unused.
 
     Raises:
         RuntimeError: the tensor is not on an npu, or there is no such format.
@@ -103,7 +103,7 @@ def npu_format_cast_(
     customize_dtype: int | None = None,
     input_dtype: int | None = None,
 ) -> torch.Tensor:
-    """Change the format of a tensor's storage in place; a tensor as ``acl_format`` is copied from.
+    """Change a storage's format in place; copies the data if ``acl_format`` is a tensor.
 
     Raises:
         RuntimeError: the tensor is not on an npu, or there is no such format.
@@ -139,7 +139,7 @@ def empty_with_format(
 
 
 def get_storage_size(input: torch.Tensor) -> int:
-    """Return how many elements of the tensor's dtype its storage holds.
+    """Return the size of the tensor's storage in elements of its dtype.
 
     Raises:
         RuntimeError: ``input`` is not on an npu.
@@ -161,7 +161,7 @@ def _check_npu(name: str, tensor: torch.Tensor) -> None:
 
 
 def _storable(name: str, acl_format: int | torch.Tensor, dimensions: int) -> Format:
-    """Return the label that a storage gets when ``acl_format`` is asked for."""
+    """Return the label of a storage for a requested ``acl_format``."""
     from ..npu.options import get_option
 
     if isinstance(acl_format, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Runs scripts of torch_npu, or of CUDA, as ``python`` runs them, without a change to them."""
+"""Runs unmodified scripts for torch_npu or CUDA as ``python`` would."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .torch_npu_alias import install_as_torch_npu
 def run_script(
     script: str, arguments: Sequence[str] = (), *, module: bool = False, cuda: bool = False
 ) -> None:
-    """Run a script in this process, where ``import torch_npu`` gives this package.
+    """Run a script in this process, where ``import torch_npu`` imports this package.
 
     Args:
         script: a file, or the name of a module.
-        arguments: what the script finds in ``sys.argv``.
+        arguments: the script's arguments in ``sys.argv``.
         module: ``script`` is a module, as with ``python -m``.
-        cuda: what the script does on CUDA happens on npu: see ``contrib.transfer_to_npu``.
+        cuda: run the script's CUDA work on npu: see ``contrib.transfer_to_npu``.
 
     Raises:
         ArgumentError: there is no such file.
-        SystemExit: the script ended with it, or, 1, with an exception, whose traceback is printed.
+        SystemExit: raised by the script, or 1 after an exception, whose traceback is printed.
     """
     if not module and not os.path.exists(script):
         raise ArgumentError(f"run expected a script, got {script!r}, which does not exist")

@@ -1,4 +1,4 @@
-"""Tensors on the npu in the host's memory."""
+"""npu tensors in host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``install_as_torch_npu()``: scripts that import ``torch_npu`` get this package, unmodified."""
+"""``install_as_torch_npu()``: unmodified scripts that import ``torch_npu`` get this package."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _OBJECTS = {"torch_npu.npu.aclnn"}  # modules of torch_npu that are objects with
 
 
 def install_as_torch_npu() -> None:
-    """Make ``import torch_npu`` give this package, and ``torch_npu.x.y`` its submodules.
+    """Make ``import torch_npu`` import this package, and ``torch_npu.x.y`` its submodules.
 
     Opt-in, for this process, idempotent. Tensors get the device ``npu`` as with ``import torch``.
 
     Raises:
-        UnsupportedError: the real torch_npu is loaded already.
+        UnsupportedError: the real torch_npu is already loaded.
     """
     package = sys.modules[_PACKAGE]
     if sys.modules.get(ALIAS, package) is not package:
@@ -41,7 +41,7 @@ def install_as_torch_npu() -> None:
 
 
 class _AliasDistribution(Distribution):
-    """What ``importlib.metadata.version("torch_npu")`` reads: the version of this package."""
+    """Metadata of ``torch_npu`` for ``importlib.metadata``: the version of this package."""
 
     def read_text(self, filename: str) -> str | None:
         version = sys.modules[_PACKAGE].__version__
@@ -61,7 +61,7 @@ class _AliasFinder(DistributionFinder):
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
     ) -> Iterator[Distribution]:
-        """Yield the alias when it is asked for, as torch_npu or torch-npu, or with all others."""
+        """Yield the alias for the name torch_npu or torch-npu, or in a search for all."""
         name = getattr(context, "name", None)
         if name is None or re.sub(r"[-_.]+", "_", name).lower() == ALIAS:
             yield _AliasDistribution()
@@ -80,7 +80,7 @@ class _AliasFinder(DistributionFinder):
 
 
 class _AliasLoader(Loader):
-    """Puts the package's own module in the place of the one that the import system made."""
+    """Replaces the module created by the import system by the package's own module."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours

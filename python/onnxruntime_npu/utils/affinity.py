@@ -1,4 +1,4 @@
-"""On which cores the calling thread runs. The device's own threads are not touched."""
+"""CPU affinity of the calling thread. The device's own threads are not affected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _is_pair(value: object) -> bool:
 def set_thread_affinity(core_range: Sequence[int] | Sequence[Sequence[int]] | None = None) -> None:
     """Bind the calling thread to cores.
 
-    Unlike on Ascend it works whatever CPU_AFFINITY_CONF says.
+    Unlike on Ascend, it does not depend on CPU_AFFINITY_CONF.
 
     Args:
         core_range: ``[first, last]``, or a list of such ranges; None for every core that the
@@ -26,7 +26,7 @@ def set_thread_affinity(core_range: Sequence[int] | Sequence[Sequence[int]] | No
 
     Raises:
         ValueError: not of this form, or not ``0 <= first <= last``.
-        OSError: none of the cores is there.
+        OSError: none of the cores exists.
     """
     if core_range is None:
         os.sched_setaffinity(0, _at_import)

@@ -1,4 +1,4 @@
-"""Many tensors in one piece of memory, so that one operation reaches them all."""
+"""Combines tensors in one block of memory, so that one operation covers all of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _elements(tensor: torch.Tensor) -> int:
 def npu_combine_tensors(
     list_of_tensor: Sequence[torch.Tensor], require_copy_value: bool = True
 ) -> torch.Tensor | None:
-    """Move npu tensors into one new 1-D tensor, one behind the other, and return that.
+    """Move npu tensors into one new 1-D tensor, one after the other, and return it.
 
     Args:
-        list_of_tensor: contiguous npu tensors of one dtype; each then views its part.
-        require_copy_value: keep their values; otherwise they read zeros.
+        list_of_tensor: contiguous npu tensors of one dtype; each becomes a view of its part.
+        require_copy_value: copy their values; otherwise they become zero.
 
     Returns:
         The combined tensor; None for an empty list or no elements.
@@ -52,7 +52,7 @@ def npu_combine_tensors(
     begin = 0
     with torch.no_grad():
         for tensor, size in zip(list_of_tensor, sizes, strict=True):
-            # Each has a storage of its own, which is its part of the memory.
+            # Each gets its own storage over its part of the memory.
             own = torch.from_dlpack(combined[begin : begin + size])
             part = torch.as_strided(own, tensor.shape, tensor.stride(), tensor.storage_offset())
             if require_copy_value:
@@ -68,7 +68,7 @@ def get_part_combined_tensor(
     """Return ``size`` elements of a combined tensor from ``index`` on, sharing its memory.
 
     Raises:
-        RuntimeError: they reach beyond its storage.
+        RuntimeError: the range exceeds its storage.
     """
     if combined_tensor is None or size == 0:
         return None
@@ -82,7 +82,7 @@ def get_part_combined_tensor(
 def is_combined_tensor_valid(
     combined_tensor: torch.Tensor | None, list_of_tensor: Sequence[torch.Tensor]
 ) -> bool:
-    """Return whether every tensor is contiguous and begins in the combined tensor's memory."""
+    """Return whether every tensor is contiguous and starts in the combined tensor's memory."""
     if not list_of_tensor:
         return True
     if combined_tensor is None:

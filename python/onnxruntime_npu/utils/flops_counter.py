@@ -1,4 +1,4 @@
-"""Counts floating-point operations of matrix products, convolutions and attention."""
+"""Counts floating-point operations of matmuls, convolutions and attention."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 class FlopsCounter:
-    """One counter per process, of the thread that starts it: ``start()``, ``get_flops()``.
+    """One counter per process, for the thread that starts it: ``start()``, ``get_flops()``.
 
-    pause() and resume() leave out recomputation: two totals are kept, without and with it.
+    pause() and resume() exclude recomputation: there are two totals, without and with it.
     """
 
     _instance: FlopsCounter | None = None
@@ -17,7 +17,7 @@ class FlopsCounter:
     _skipped: int
 
     def __new__(cls) -> FlopsCounter:
-        """Return the one counter."""
+        """Return the singleton."""
         if cls._instance is None:
             cls._instance = super().__new__(cls)
             cls._instance._clear()
@@ -30,7 +30,7 @@ class FlopsCounter:
         return 0 if self._mode is None else self._mode.get_total_flops()
 
     def start(self) -> None:
-        """Count from zero."""
+        """Start counting from zero."""
         from torch.utils.flop_counter import FlopCounterMode
 
         if self._mode is None:
@@ -38,18 +38,18 @@ class FlopsCounter:
             self._mode.__enter__()
 
     def stop(self) -> None:
-        """Stop counting and forget both totals."""
+        """Stop counting and reset both totals."""
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
         self._clear()
 
     def pause(self) -> None:
-        """Leave what comes out of the first total."""
+        """Exclude further operations from the first total."""
         if self._paused_at is None:
             self._paused_at = self._total()
 
     def resume(self) -> None:
-        """Take what comes into both totals again."""
+        """Count further operations in both totals again."""
         if self._paused_at is not None:
             self._skipped += self._total() - self._paused_at
             self._paused_at = None

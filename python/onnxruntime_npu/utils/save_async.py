@@ -1,4 +1,4 @@
-"""Saving tensors beside the computation."""
+"""Saves tensors asynchronously."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def save_async(
     _disable_byteorder_record: bool = False,
     model: Any = None,
 ) -> None:
-    """Write what ``torch.save`` would, on a thread; the process should live until it ends.
+    """Write the file of ``torch.save`` on a thread, which must end before the process does.
 
     npu tensors are copied in the order of the current stream before this returns, so that they may
-    change at once; the thread waits for the copies and writes the file.
+    change immediately; the thread waits for the copies and writes the file.
 
     Args:
         obj: to save.
         f: a path or a file object.
         pickle_module: see ``torch.save``.
         pickle_protocol: see ``torch.save``.
-        model: accepted: no later backward has to wait, for the copies are ordered before it.
+        model: accepted: a later backward need not wait, since the copies are ordered before it.
 
     Raises:
         RuntimeError: ``_use_new_zipfile_serialization`` is False.

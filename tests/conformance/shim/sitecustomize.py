@@ -1,6 +1,6 @@
-"""In Python processes that the suites' tests start: ``import torch`` alone brings the device npu.
+"""Makes ``import torch`` alone register the npu device in processes started by the suites' tests.
 
-The real torch_npu does so by an entry point of torch, which the host NPU has no claim to.
+The real torch_npu does so by an entry point of torch, which this package does not install.
 """
 
 import os

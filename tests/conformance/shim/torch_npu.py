@@ -1,8 +1,8 @@
-"""On the path of the suites' own subprocesses, so that they can ``import torch_npu``."""
+"""Lets subprocesses of the suites ``import torch_npu``."""
 
 import sys
 
-del sys.modules[__name__]  # else this module would count as a torch_npu that is loaded already
+del sys.modules[__name__]  # otherwise this module would be taken for the real torch_npu
 
 import torch_npu_testing  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""What the public suites import as ``torch_npu.testing``, written for them and for nothing else."""
+"""The module that the public suites import as ``torch_npu.testing``."""
 
 import importlib
 import sys
@@ -7,7 +7,7 @@ _PARTS = ("common_utils", "testcase", "decorator", "common_distributed")
 
 
 def install():
-    """Makes onnxruntime_npu be torch_npu, with these helpers as its ``testing``."""
+    """Installs onnxruntime_npu as torch_npu, with these helpers as its ``testing``."""
     import onnxruntime_npu
 
     onnxruntime_npu.install_as_torch_npu()

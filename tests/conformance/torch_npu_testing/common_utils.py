@@ -75,12 +75,12 @@ def test_2args_broadcast(fn):
     return results
 
 
-test_2args_broadcast.__test__ = False  # no test in itself, whatever its name
+test_2args_broadcast.__test__ = False  # not a test, despite its name
 
 
 @contextlib.contextmanager
 def freeze_rng_state():
-    """What runs within leaves the CPU generator as it was."""
+    """Restores the state of the CPU generator on exit."""
     state = torch.get_rng_state()
     try:
         yield
@@ -90,7 +90,7 @@ def freeze_rng_state():
 
 @functools.cache
 def get_cycles_per_ms():
-    """How many of the cycles that ``torch.npu._sleep`` counts a millisecond has, as measured."""
+    """Cycles of ``torch.npu._sleep`` per millisecond, as measured."""
 
     def measured(cycles=1_000_000):
         start, end = (torch.npu.Event(enable_timing=True) for _ in range(2))
@@ -119,7 +119,7 @@ def _create_scaling_models_optimizers(
 def _create_scaling_case(
     device="npu", dtype=torch.float, optimizer_ctor=torch.optim.SGD, optimizer_kwargs=None
 ):
-    """The modules and optimizers of above, four batches, a loss, and the batch to be skipped."""
+    """Those modules and optimizers, four batches, a loss, and the batch to be skipped."""
     batches = [tuple(torch.randn(8, 8, dtype=dtype, device=device) for _ in "xy") for _ in range(4)]
     trained = _create_scaling_models_optimizers(device, optimizer_ctor, optimizer_kwargs)
     return *trained, batches, torch.nn.MSELoss().npu(), 2
@@ -150,7 +150,7 @@ class SupportedDevices:
 
 
 class SkipIfNotGteCANNVersion:
-    """Skips a test where a part of CANN is older than it needs, or is not there."""
+    """Skips a test if a part of CANN is missing or older than required."""
 
     def __init__(self, base_version, module="CANN"):
         self.base_version, self.module = base_version, module

@@ -34,7 +34,7 @@ class Formats:
 
 
 def instantiate_tests(cls):
-    """Puts one test per dtype and format in the place of each that asks for them."""
+    """Replaces each decorated test with one test per dtype and format."""
     for name, function in list(vars(cls).items()):
         axes = {
             key: getattr(function, key + "s")
@@ -55,7 +55,7 @@ def _bound(function, name, choice):
     parameters = inspect.getfullargspec(function).args
     arguments = {"device": "npu"} if "device" in parameters else {}
     for key, value in choice.items():
-        # The suites spell the parameter as they like: dtype, npu_format, ...
+        # The suites name the parameter differently: dtype, npu_format, ...
         arguments[next(p for p in parameters if key in p)] = value
 
     @functools.wraps(function)

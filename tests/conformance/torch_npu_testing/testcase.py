@@ -1,7 +1,7 @@
 """The suites' base class: comparisons of tensors, arrays and numbers, within a tolerance.
 
-Its tolerances are the suites': they are part of what is being conformed to, so they are kept as
-they are, odd ones included.
+The tolerances are the suites' own: they are part of what is conformed to, so they are kept
+unchanged, odd ones included.
 """
 
 import numbers
@@ -17,7 +17,7 @@ import torch
 from .common_utils import is_iterable, set_npu_device
 
 try:
-    from expecttest import TestCase as _Base  # assertExpectedInline and its like
+    from expecttest import TestCase as _Base  # assertExpectedInline and similar
 except ImportError:
     _Base = unittest.TestCase
 
@@ -28,7 +28,7 @@ _COMPARABLE = {np.dtype(code) for code in "?bBhHiqefd"}
 
 
 def run_tests():
-    """What a suite's file calls when it is run by itself."""
+    """The entry point of a suite's file that is run as a script."""
     unittest.main()
 
 
@@ -51,9 +51,9 @@ class TestCase(_Base):
     # --- relative comparison of arrays
 
     def assertRtolEqual(self, x, y, prec=1e-4, prec16=1e-3, auto_trans_dtype=False, message=None):
-        """Equal shapes, dtypes and NaNs, and values that are near for all but a few elements.
+        """Equal shapes, dtypes and NaNs, and values that are close except for a few elements.
 
-        An element is near when its absolute or its relative difference is within ``prec``
+        An element is close if its absolute or its relative difference is within ``prec``
         (``prec16`` for 16 bits); a fraction ``prec`` of them may be neither.
         """
         if isinstance(x, Sequence) and isinstance(y, Sequence):
@@ -161,14 +161,14 @@ class TestCase(_Base):
             return
         x, y = x.detach().cpu(), y.detach().cpu()
         if x.dtype == y.dtype and torch.equal(x, y) and (allow_inf or _all_finite(x)):
-            return  # without the copies in double, which large tensors feel
+            return  # without copies in double, which are slow for large tensors
         if (x.dtype == torch.bool) != (y.dtype == torch.bool):
             raise TypeError(f"expected two tensors of bool or none, got {x.dtype} and {y.dtype}")
         difference = self._difference(x, y, message, allow_inf)
         super().assertLessEqual(difference.max().item(), prec, message)
 
     def _difference(self, x, y, message, allow_inf):
-        """Absolute differences on the CPU, exact for integers; NaNs must be at the same places."""
+        """Absolute differences on the CPU, exact for integers; NaNs must be at equal positions."""
         x, y = x.detach().cpu(), y.detach().cpu().to(x.dtype)
         if not (x.is_floating_point() or x.is_complex()):
             return (x.to(torch.int64) - y.to(torch.int64)).abs()
@@ -184,7 +184,7 @@ class TestCase(_Base):
         return difference
 
     def assertAlmostEqual(self, x, y, places=None, msg=None, delta=None, allow_inf=None):
-        """assertEqual within ``delta`` or so many places."""
+        """assertEqual within ``delta`` or a number of decimal places."""
         self.assertEqual(x, y, 10**-places if places else delta, msg or "", bool(allow_inf))
 
     def assertNotEqual(self, x, y, prec=None, message=""):
@@ -210,21 +210,21 @@ class TestCase(_Base):
             self.assertLessEqual(worst, 0 if x.dtype == torch.bool else prec, message)
 
     def assertObjectIn(self, obj, iterable):
-        """That very object is among others."""
+        """The identical object is in the container."""
         if not any(obj is element for element in iterable):
             raise AssertionError("object not found in iterable")
 
     # --- warnings
 
     def assertNotWarn(self, call_fn, msg=""):
-        """The call warns of nothing."""
+        """The call emits no warning."""
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             call_fn()
         self.assertTrue(not seen, msg)
 
     def assertWarns(self, call_fn, *args, **kwargs):
-        """The call warns; as unittest's own where a category is given."""
+        """The call warns; same as unittest's own if a category is given."""
         if isinstance(call_fn, (type, tuple)):
             return super().assertWarns(call_fn, *args, **kwargs)
         with warnings.catch_warnings(record=True) as seen:

@@ -1,10 +1,10 @@
-// The AMX tile instructions in software, for machines without them: a library to preload. It answers the signal that
-// an unknown instruction raises, so the code that runs is the code that a machine with tiles runs, encodings included,
-// and AddressSanitizer sees what tiles read and write. Written from the instructions' published description.
+// Emulates the AMX tile instructions on machines without them; a library to preload. It handles the signal that an
+// unknown instruction raises, so machines without tiles run the same code, encodings included, and AddressSanitizer
+// checks the memory that tiles access. Written from the instructions' published description.
 //
 //   LD_PRELOAD=libnpu_tile_emulator.so ORT_NPU_ISA=amx PROGRAM
 //
-// With NPU_TILE_EMULATOR_REPORT set, a process says at its end how many tile instructions it executed.
+// With NPU_TILE_EMULATOR_REPORT set, a process prints at exit how many tile instructions it executed.
 #include <dlfcn.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// ep/runtime/isa.cc asks.
+// Called by ep/runtime/isa.cc.
 extern "C" __attribute__((visibility("default"))) bool npu_tiles_are_emulated() { return true; }
 
 namespace {
@@ -26,7 +26,7 @@ constexpr int kTiles = 8, kRows = 16, kRowBytes = 64;
 struct Tile {
   uint8_t bytes[kRows][kRowBytes];
 };
-// As ldtilecfg reads it.
+// The memory layout of ldtilecfg.
 struct Configuration {
   uint8_t palette, start_row, reserved[14];
   uint16_t row_bytes[16];
@@ -71,7 +71,7 @@ bool Decode(const uint8_t* code, Instruction& out) {
 
 struct Operand {
   uint8_t* base = nullptr;
-  int64_t stride = 0;  // the scaled index, which for a tile is the step from row to row
+  int64_t stride = 0;  // the scaled index: for a tile, the row stride
   int length = 0;      // of ModRM, SIB and displacement
 };
 
@@ -88,7 +88,7 @@ Operand MemoryOperand(const Instruction& i, const uint8_t* modrm, const greg_t* 
     if (index != 4) operand.stride = general[kOrder[index]] << (sib >> 6);
   }
   int64_t address = 0, displacement_bytes = i.mod == 1 ? 1 : i.mod == 2 ? 4 : 0;
-  const bool without_base = i.mod == 0 && base == 5;  // RIP without SIB, nothing with it
+  const bool without_base = i.mod == 0 && base == 5;  // RIP-relative without SIB, no base with it
   if (without_base) {
     displacement_bytes = 4;
     if (i.rm == 5) address = reinterpret_cast<int64_t>(modrm + operand.length + 4);
@@ -119,7 +119,7 @@ void LoadConfiguration(const uint8_t* memory) {
   registers = {.configuration = c, .tiles = {}};
 }
 
-// Throws nothing and returns only for a tile that is configured, as the processor would.
+// Aborts unless the tile is configured.
 Tile& Configured(int tile) {
   Expect(registers.configuration.palette == 1, "a tile instruction without ldtilecfg before it on this thread");
   Expect(tile < kTiles && registers.configuration.rows[tile] > 0, "a tile that ldtilecfg did not configure");
@@ -141,7 +141,7 @@ void Store(int tile, const Operand& memory) {
     std::memcpy(memory.base + row * memory.stride, t.bytes[row], static_cast<size_t>(BytesOf(tile)));
 }
 
-// Results, and bfloat16 operands, too small for a normal number count as 0; float16 operands are exact.
+// Subnormal results and bfloat16 operands are flushed to zero; float16 operands are exact.
 float Flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
 
 float FromBFloat16(uint16_t bits) {
@@ -191,7 +191,7 @@ void MultiplyBytes(int c, int a, int b, bool signed_a, bool signed_b) {
     }
 }
 
-// c[m][n] += sum over k of a[m][k] * b[k / 2][2 * n + k % 2]; even and odd k are summed apart.
+// c[m][n] += sum over k of a[m][k] * b[k / 2][2 * n + k % 2]; even and odd k are summed separately.
 void Multiply(int c, int a, int b, float (*widen)(uint16_t)) {
   Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
   ExpectShapesThatFit(c, a, b);
@@ -212,7 +212,7 @@ void Multiply(int c, int a, int b, float (*widen)(uint16_t)) {
   }
 }
 
-// The length of the instruction; 0 for one that is not of the tiles.
+// The length of the instruction; 0 if it is not a tile instruction.
 int Execute(const uint8_t* code, const greg_t* general) {
   constexpr int kModRm = 4;
   Instruction i;
@@ -256,7 +256,7 @@ SigactionFunction RealSigaction() {
 void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
   auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
   const int length = Execute(reinterpret_cast<const uint8_t*>(machine.gregs[REG_RIP]), machine.gregs);
-  if (length == 0) {  // not ours: the instruction is met again and ends the process
+  if (length == 0) {  // not a tile instruction: it is executed again and ends the process
     struct sigaction standard = {};
     standard.sa_handler = SIG_DFL;
     RealSigaction()(signal_number, &standard, nullptr);
@@ -278,7 +278,7 @@ void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
 
 }  // namespace
 
-// doctest and Python's faulthandler report crashes by handlers of their own, which would take ours away.
+// doctest and Python's faulthandler install crash handlers of their own, which would replace this one.
 extern "C" __attribute__((visibility("default"))) int sigaction(int number, const struct sigaction* action,
                                                                 struct sigaction* old) {
   return RealSigaction()(number, number == SIGILL ? nullptr : action, old);

@@ -16,8 +16,8 @@ double GeluTanh(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_
 double FastGelu(double x) { return x / (1.0 + std::exp(-1.702 * x)); }
 double Mish(double x) { return x * std::tanh(std::log1p(std::exp(x))); }
 
-// Half an ulp of the dtype and a few of float32; the absolute part is what 1 + erf(x) and 1 + tanh(x) lose to
-// cancellation for negative x.
+// Half an ulp of the dtype and a few of float32; the absolute part covers the cancellation in 1 + erf(x) and
+// 1 + tanh(x) for negative x.
 void CheckClose(double got, double expected, DType dtype) {
   const double half_ulp = dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24;
   if (!(std::fabs(got - expected) <= std::fabs(expected) * (half_ulp + 0x1p-20) + 5e-7))
@@ -30,7 +30,7 @@ struct Case {
   std::map<std::string, npu::Attributes::Value> attributes;
 };
 
-TEST_CASE("pointwise activations equal the double computation over their whole range, also in place") {
+TEST_CASE("pointwise activations match a double reference over their whole range, also in place") {
   const Case cases[] = {{"npu::NPUSilu", Silu, {}},
                         {"npu::NPUFastGelu", FastGelu, {}},
                         {"npu::NPUMish", Mish, {}},
@@ -86,7 +86,7 @@ TEST_CASE("swiglu and geglu combine the halves of any axis") {
   }
 }
 
-TEST_CASE("geglu without its second result, and an axis that cannot be halved") {
+TEST_CASE("geglu with an unused second output, and an axis of odd size") {
   const HostTensor x = HostTensor::Random(DType::kFloat16, {2, 8}, 3);
   const std::vector<HostTensor> both = RunOp("npu::NPUGeGlu", {x}, {.outputs = 2});
   CHECK(RunOp("npu::NPUGeGlu", {x}, {.requested = {true, false}})[0].values() == both[0].values());

@@ -11,7 +11,7 @@ using npu::test::HostTensor;
 using npu::test::RunOp;
 
 constexpr int64_t kRows = 5, kWidth = 577;
-// A float32 sum of n squares is off by at most n roundings, whatever the order; the root halves that.
+// A float32 sum of n squares is off by at most n roundings in any order; the root halves that.
 constexpr double kRstdError = (kWidth + 4) * 0x1p-25;
 
 struct Operands {
@@ -45,7 +45,7 @@ TEST_CASE("npu_add_rms_norm normalises the rounded sum") {
   }
 }
 
-TEST_CASE("npu_add_rms_norm gives the same results whichever buffers are shared and whichever results are wanted") {
+TEST_CASE("npu_add_rms_norm results do not depend on shared buffers or unused outputs") {
   const Operands fresh(DType::kFloat16);
   const std::vector<HostTensor> expected =
       RunOp("npu::NPUAddRmsNorm", {fresh.x1, fresh.x2, fresh.gamma}, {.outputs = 3});

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST_CASE("pairwise distances: every norm, and gradients by differences") {
+TEST_CASE("pairwise distances: every norm, and gradients against finite differences") {
   const HostTensor x = HostTensor::Random(DType::kFloat64, {2, 3, 5}, 1),
                    y = HostTensor::Random(DType::kFloat64, {2, 4, 5}, 2);
   const HostTensor weight = HostTensor::Random(DType::kFloat64, {2, 3, 4}, 3);
@@ -53,7 +53,7 @@ TEST_CASE("pairwise distances: every norm, and gradients by differences") {
   }
 }
 
-TEST_CASE("pairwise distances: shapes and norms that are refused") {
+TEST_CASE("pairwise distances: bad shapes and norms are refused") {
   const auto matrix = [](const Shape& shape) { return HostTensor::Random(DType::kFloat32, shape, 1); };
   const auto run = [](const std::vector<HostTensor>& inputs, double p = 2) {
     return RunOp("npu.aten::PairwiseDistance", inputs, {.attributes = {{"p", p}}});
@@ -73,7 +73,7 @@ HostTensor Histogram(const HostTensor& x, int64_t bins, double low, double high)
                                        HostTensor::Of<double>({}, {high})})[0];
 }
 
-TEST_CASE("histogram: counts between the bounds, and no bin that is not there") {
+TEST_CASE("histogram: counts values within the bounds and never writes past the last bin") {
   const HostTensor x = HostTensor::From(DType::kFloat64, {6}, {0, 1, 2, 4, 5, NAN});
   CHECK(Histogram(x, 2, 0, 4).values() == std::vector<double>{2, 2});
   // The distance between the bounds is infinite.
@@ -95,7 +95,7 @@ TEST_CASE("histogram: counts between the bounds, and no bin that is not there") 
     CHECK_THROWS_WITH_AS(Histogram(x, bins, 0, 1), doctest::Contains("more than 0 bins"), Error);
 }
 
-TEST_CASE("running extremes: the last of equals, and a NaN stays, whether lines lie side by side or not") {
+TEST_CASE("cummax and cummin: ties take the last index and NaN propagates, for contiguous and strided axes") {
   for (const int64_t inner : {1, 3, 300}) {
     CAPTURE(inner);
     const std::vector<double> line = {2, 3, 3, 1, NAN, 9};

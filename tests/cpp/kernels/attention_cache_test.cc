@@ -1,5 +1,5 @@
-// Caches of integers, in blocks, behind prefixes and padding, each against the same call on plain floats; with tensors
-// that end where their data ends, so that a sanitizer sees every access beyond them.
+// Integer caches, paged caches, shared prefixes and left padding, each against the same call on plain floats; tensors
+// end where their data ends, so that a sanitizer sees every access out of bounds.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ void CheckClose(const std::vector<HostTensor>& got, const std::vector<HostTensor
   for (size_t i = 0; i < want.size(); ++i) {
     REQUIRE(got[i].shape() == want[i].shape());
     for (int64_t e = 0; e < want[i].elements(); ++e) {
-      const bool same = got[i][e] == want[i][e];  // infinities, too
+      const bool same = got[i][e] == want[i][e];  // also covers infinities
       CHECK((same || std::abs(got[i][e] - want[i][e]) <= tolerance * (1 + std::abs(want[i][e]))));
     }
   }
@@ -94,10 +94,10 @@ Shape ScaleShape(int64_t mode) {
 }
 
 struct Integers {
-  HostTensor stored, scale, offset, numbers;  // numbers: what they stand for
+  HostTensor stored, scale, offset, numbers;  // numbers: the dequantised values
 };
 
-// In blocks of device order with pieces of `piece` stored elements, or 0.
+// `piece`: elements per piece of a block in device order; 0: plain order.
 Integers MakeIntegers(bool int4, int64_t mode, int64_t piece, uint64_t seed) {
   const Shape pages{kPages, kKeyHeads, kBlock, kSize};
   const double limit = int4 ? 8 : 128;
@@ -134,7 +134,7 @@ Integers MakeIntegers(bool int4, int64_t mode, int64_t piece, uint64_t seed) {
   return made;
 }
 
-TEST_CASE("attention caches: integers are the numbers they stand for, in every mode and order") {
+TEST_CASE("attention caches: quantised caches equal their dequantised values, in every mode and layout") {
   for (bool int4 : {false, true}) {
     for (int64_t mode = 0; mode < 6; ++mode) {
       for (int64_t piece : {0, int4 ? 1 : 8}) {
@@ -160,7 +160,7 @@ TEST_CASE("attention caches: integers are the numbers they stand for, in every m
   }
 }
 
-TEST_CASE("attention caches: a block outside the cache stops every form of it") {
+TEST_CASE("attention caches: a block index outside the cache is an error in every quantisation mode") {
   for (int64_t mode : {0, 1, 4, 5}) {
     for (int32_t entry : {-1, static_cast<int32_t>(kPages), INT32_MIN, INT32_MAX}) {
       const Integers cache = MakeIntegers(false, mode, 8, 10);
@@ -170,13 +170,13 @@ TEST_CASE("attention caches: a block outside the cache stops every form of it") 
       in.table.data<int32_t>()[4] = entry;
       CHECK_THROWS_WITH_AS(RunOp(kType, in.list(), OptionsOf(mode)),
                            doctest::Contains("expected block_table entries in [0, 6), got"), Error);
-      in.key_lengths = List({kKeys, kBlock});  // not looked at
+      in.key_lengths = List({kKeys, kBlock});  // not read
       CHECK_NOTHROW(RunOp(kType, in.list(), OptionsOf(mode)));
     }
   }
 }
 
-TEST_CASE("attention caches: a prefix and padding are rows elsewhere") {
+TEST_CASE("attention caches: a shared prefix and left padding equal shifted rows") {
   const auto random = [](int64_t batch, int64_t rows, uint64_t seed) {
     return HostTensor::Random(DType::kFloat32, {batch, kKeyHeads, rows, kSize}, seed, -2, 2);
   };
@@ -206,7 +206,7 @@ TEST_CASE("attention caches: a prefix and padding are rows elsewhere") {
     in.query_padding = List({padding});
     in.key_padding = List({padding});
     const std::vector<HostTensor> got = RunOp(kType, in.list(), OptionsOf(0));
-    const int64_t row = 2 - std::max<int64_t>(padding, 0);  // the one row that is no padding
+    const int64_t row = 2 - std::max<int64_t>(padding, 0);  // the only row that is not padding
     for (int64_t i = 0; i < got[1].elements(); ++i) {
       const bool sees = i / (kHeads * 3) == 1 && i % 3 == row && padding <= 4;
       CHECK(std::isfinite(got[1][i]) == sees);

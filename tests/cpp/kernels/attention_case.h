@@ -1,4 +1,4 @@
-// Calls of npu_fused_infer_attention_score, and the same in a plain loop in double.
+// Calls of npu_fused_infer_attention_score, and a naive reference in double.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -63,7 +63,7 @@ inline Inputs MakeInputs(const Case& c, uint64_t seed = 1) {
   if (!c.mask_shape.empty()) {
     in.mask = HostTensor(c.mask_dtype, Shape(c.mask_shape));
   }
-  if (!c.mask_shape.empty() && c.mask_shape.back() != 2048) {  // the elements of a compressed mask mean nothing
+  if (!c.mask_shape.empty() && c.mask_shape.back() != 2048) {  // the elements of a compressed mask are ignored
     const HostTensor random = HostTensor::Random(DType::kFloat32, in.mask.shape(), seed + 4, 0, 1);
     for (int64_t i = 0; i < random.elements(); ++i) in.mask.Set(i, random[i] < c.masked_part ? 1 : 0);
   }

@@ -11,7 +11,7 @@
 namespace npu::test::attention {
 namespace {
 
-// They are held to the plain forms, which attention_test.cc holds to the loop in double.
+// They are compared with the plain forms, which attention_test.cc compares with a reference in double.
 
 constexpr size_t kBlockTable = 18, kQueryRope = 24, kKeyRope = 25;
 
@@ -26,7 +26,7 @@ HostTensor Part(const HostTensor& t, int64_t begin, const Shape& shape) {
   return part;
 }
 
-// 32-bit sums may be ordered differently where keys are shared out differently.
+// float32 sums may have another order if keys are split between threads differently.
 void CheckSame(const HostTensor& got, int64_t begin, const HostTensor& want) {
   double worst = 0;
   for (int64_t i = 0; i < want.elements(); ++i) {
@@ -36,7 +36,7 @@ void CheckSame(const HostTensor& got, int64_t begin, const HostTensor& want) {
   CHECK(worst <= (got.dtype() == DType::kFloat32 ? 2e-6 : got.dtype() == DType::kFloat16 ? 1e-3 : 8e-3));
 }
 
-TEST_CASE("attention: packed sequences are as each by itself") {
+TEST_CASE("attention: packed sequences equal separate calls") {
   const int64_t heads = 6, kv = 2, size = 32, queries = 150, keys = 310;
   const std::vector<int64_t> ends = {1, 40, 40, 145}, key_ends = {70, 110, 150, 300};
   for (DType dtype : kDTypes) {
@@ -52,7 +52,7 @@ TEST_CASE("attention: packed sequences are as each by itself") {
       int64_t begin = 0, key_begin = 0;
       for (size_t b = 0; b < ends.size(); ++b) {
         const int64_t n = ends[b] - begin, m = key_ends[b] - key_begin;
-        // A batch of one single query ignores patterns, a packed one does not: two rows, the second unused.
+        // A single query ignores patterns unless it is packed: two rows, the second unused.
         const int64_t rows = std::max<int64_t>(n, 2);
         Case alone = c;
         alone.layout = "BSND";
@@ -82,7 +82,7 @@ TEST_CASE("attention: packed sequences are as each by itself") {
   }
 }
 
-TEST_CASE("attention: head-major packed layouts hold the same numbers") {
+TEST_CASE("attention: head-major packed layouts give the same results") {
   const int64_t heads = 4, size = 16, queries = 9, keys = 20;
   const HostTensor q = HostTensor::Random(DType::kFloat32, Shape{queries, heads, size}, 1);
   const HostTensor k = HostTensor::Random(DType::kFloat32, Shape{keys, heads, size}, 2);
@@ -105,7 +105,7 @@ TEST_CASE("attention: head-major packed layouts hold the same numbers") {
   CHECK(run("NTD_TND", turned(q), turned(k))[1].values() == want[1].values());
 }
 
-// The first lengths[b] rows of [batch, capacity, heads, size], dealt out to the pages of a table; the rest is NaN.
+// The first lengths[b] rows of [batch, capacity, heads, size], copied to the pages of a table; the rest is NaN.
 HostTensor ToPages(const HostTensor& rows, const std::vector<int64_t>& lengths, const HostTensor& table,
                    int64_t page_count, int64_t page_rows, bool flat) {
   const Shape& s = rows.shape();
@@ -127,7 +127,7 @@ HostTensor ToPages(const HostTensor& rows, const std::vector<int64_t>& lengths, 
   return cache;
 }
 
-// Every page but the first, in a scrambled order. Entries behind a sequence's length are never looked at.
+// Every page except the first, in shuffled order. Entries beyond a sequence's length are never read.
 HostTensor ScrambledTable(int64_t width, const std::vector<int64_t>& lengths, int64_t page_rows) {
   const auto batch = static_cast<int64_t>(lengths.size());
   HostTensor table(DType::kInt32, Shape{batch, width});
@@ -139,12 +139,12 @@ HostTensor ScrambledTable(int64_t width, const std::vector<int64_t>& lengths, in
   return table;
 }
 
-TEST_CASE("attention: paged caches, and rope parts apart") {
+TEST_CASE("attention: paged caches, and separate rope inputs") {
   const int64_t capacity = 200;
   const std::vector<int64_t> lengths = {capacity, 77};
   for (DType dtype : kDTypes) {
     for (int64_t page_rows : {1, 16, 40, 128}) {
-      for (int64_t rows : {2, 30}) {  // with rope apart a single query keeps its pattern, without it does not
+      for (int64_t rows : {2, 30}) {  // a single query keeps its pattern only with separate rope inputs
         Case c{.dtype = dtype,
                .layout = "BSND",
                .batch = 2,
@@ -230,7 +230,7 @@ TEST_CASE("attention: paged decode") {
   }
 }
 
-TEST_CASE("attention: a page outside the cache stops the kernel, and only that") {
+TEST_CASE("attention: a page outside the cache fails that launch only") {
   for (int64_t rows : {1, 20}) {
     for (int32_t entry : {-1, 3, INT32_MAX, INT32_MIN}) {
       const Case c{.layout = "BSND", .heads = 2, .kv_heads = 2, .rows = rows, .keys = 40, .kv_lengths = {40}};
@@ -253,7 +253,7 @@ TEST_CASE("attention: a page outside the cache stops the kernel, and only that")
   }
 }
 
-TEST_CASE("attention: packed, paged and rope arguments that are refused") {
+TEST_CASE("attention: bad packed, paged and rope arguments are refused") {
   const auto error = [](const Case& c, std::vector<HostTensor> inputs, int64_t block_size = 0) -> std::string {
     RunOptions options = OptionsOf(c);
     options.attributes["block_size"] = block_size;
@@ -284,10 +284,16 @@ TEST_CASE("attention: packed, paged and rope arguments that are refused") {
   CHECK(Has(error(packed, with_ends(List({4, 6}), List({9}))), "actual_seq_lengths_kv with 2 entries, got 1"));
   std::vector<HostTensor> masked = with_ends(List({2, 6}), List({4, 9}));
   masked[4] = HostTensor(DType::kBool, Shape{6, 9});
-  CHECK(Has(error(packed, masked), "expected atten_mask with sparse_mode 2, 3 or 4 only"));
+  CHECK(error(packed, masked) == "");
+  masked[4] = HostTensor(DType::kBool, Shape{3, 9});
+  CHECK(Has(error(packed, masked), "expected atten_mask of shape [>= 4, >= 5], [1 or 2, >= 4, >= 5] or"));
+  masked[4] = HostTensor(DType::kBool, Shape{0, 9});
+  CHECK(Has(error(packed, masked), "for input_layout TND, got [0, 9]"));
   masked[4] = {};
   masked[3] = random({1, 2, 6, 9});
-  CHECK(Has(error(packed, masked), "expected no pse_shift for input_layout TND"));
+  CHECK(error(packed, masked) == "");
+  masked[3] = random({2, 2, 4, 4});
+  CHECK(Has(error(packed, masked), "expected pse_shift of shape [1 or 2, 2, >= 4, >= 5], got [2, 2, 4, 4]"));
 
   const Case paged{.layout = "BSH", .batch = 2, .heads = 2, .kv_heads = 2, .size = 16, .value_size = 16, .rows = 3};
   const auto pages = [&](const Shape& cache, const Shape& table, HostTensor lengths, DType dtype = DType::kInt32) {

@@ -1,4 +1,4 @@
-// What npu_fused_infer_attention_score must refuse.
+// Arguments that npu_fused_infer_attention_score must refuse.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace npu::test::attention {
 namespace {
 
-TEST_CASE("attention: attributes that are refused") {
+TEST_CASE("attention: bad attributes are refused") {
   CHECK(Has(ErrorOf({.layout = "XYZ"}), "expected input_layout"));
   CHECK(Has(ErrorOf({.heads = 6, .kv_heads = 4}), "to divide num_heads 6, got 4"));
   CHECK(Has(ErrorOf({.heads = 0, .kv_heads = 0}), "expected num_heads in [1, 2147483647], got 0"));
@@ -26,7 +26,7 @@ TEST_CASE("attention: attributes that are refused") {
   CHECK(Has(message, "expected num_key_value_heads >= 0, got -1"));
 }
 
-TEST_CASE("attention: shapes and types that are refused") {
+TEST_CASE("attention: bad shapes and types are refused") {
   const Case c{.batch = 2, .heads = 4, .kv_heads = 2, .size = 16, .value_size = 16, .rows = 3, .keys = 8};
   const auto with = [&](auto&& change) {
     Inputs in = MakeInputs(c);
@@ -68,7 +68,7 @@ TEST_CASE("attention: shapes and types that are refused") {
   CHECK(Has(ErrorOf(bsh, in), "expected the tensors query, key and value"));
 }
 
-TEST_CASE("attention: lengths that are refused") {
+TEST_CASE("attention: bad lengths are refused") {
   const Case base{.batch = 2, .heads = 2, .size = 16, .value_size = 16, .rows = 3, .keys = 8};
   for (const auto& [lengths, message] : std::vector<std::pair<std::vector<int64_t>, std::string>>{
            {{9}, "in [0, 8], got 9"},
@@ -92,14 +92,14 @@ TEST_CASE("attention: lengths that are refused") {
   CHECK(Has(ErrorOf(base, in), "entries, got 0"));
 }
 
-TEST_CASE("attention: a pattern needs the compressed mask") {
+TEST_CASE("attention: sparse modes 2 to 4 require the compressed mask") {
   for (int64_t mode : {2, 3, 4}) {
     CHECK(Has(ErrorOf({.rows = 3, .keys = 4, .mode = mode}), "got none"));
     CHECK(Has(ErrorOf({.rows = 3, .keys = 4, .mode = mode, .mask_shape = {3, 4}}), "got [3, 4]"));
   }
 }
 
-TEST_CASE("attention: what is not implemented is refused before it runs") {
+TEST_CASE("attention: unimplemented options are refused before the launch") {
   const OpDef* def = OpRegistry::Instance().Find("npu", "NPUFusedInferAttentionScore", 1);
   REQUIRE(def != nullptr);
   NodeView node;
@@ -113,7 +113,7 @@ TEST_CASE("attention: what is not implemented is refused before it runs") {
   CHECK(WhyUnsupported(*def, node).find("key_shared_prefix") != std::string::npos);
   node.inputs[21] = node.inputs[22] = DType::kUndefined;
   node.inputs[0] = node.inputs[1] = node.inputs[2] = DType::kInt8;
-  CHECK(WhyUnsupported(*def, node).find("query int8") != std::string::npos);
+  CHECK(WhyUnsupported(*def, node) == "");
 }
 
 }  // namespace

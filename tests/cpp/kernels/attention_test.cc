@@ -1,4 +1,4 @@
-// npu_fused_infer_attention_score against a plain loop in double.
+// npu_fused_infer_attention_score against a naive reference in double.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ TEST_CASE("attention: layouts of input and output") {
   }
 }
 
-TEST_CASE("attention: head sizes that are no multiple of a vector, and large ones") {
+TEST_CASE("attention: large head sizes and ones that are not a multiple of the vector width") {
   const std::pair<int64_t, int64_t> sizes[] = {{1, 1}, {2, 3}, {16, 16}, {33, 17}, {80, 96}, {192, 128}, {512, 512}};
   for (const auto& [size, value_size] : sizes) {
     for (int64_t rows : {1, 3, 40}) {
@@ -75,7 +75,7 @@ TEST_CASE("attention: sparse modes with and without a past") {
         c.kv_lengths = {keys, keys / 2};
         if (rows > 1) c.lengths = {rows - 1, rows / 2};
         Check(c);
-        c.pre = -3;  // the band lies wholly to the right of the diagonal
+        c.pre = -3;  // the band is entirely to the right of the diagonal
         Check(c);
         c.pre = 20;
         c.next = -2;
@@ -156,7 +156,7 @@ TEST_CASE("attention: lengths per batch entry, for all, and longer lists") {
   }
 }
 
-TEST_CASE("attention: keys split between threads give the same rows") {
+TEST_CASE("attention: splitting keys between threads gives the same results") {
   CheckDTypes({.layout = "BSND", .heads = 3, .kv_heads = 1, .rows = 1, .keys = 5000});
   CheckDTypes({.heads = 16,
                .kv_heads = 1,
@@ -176,7 +176,7 @@ TEST_CASE("attention: empty tensors") {
   Check({.batch = 2, .heads = 2, .rows = 1, .keys = 0});
 }
 
-TEST_CASE("attention: without softmax_lse_flag the second result is one zero") {
+TEST_CASE("attention: without softmax_lse_flag the second output is a single zero") {
   Case c{.heads = 2, .rows = 2, .keys = 4};
   RunOptions options = OptionsOf(c);
   options.attributes["softmax_lse_flag"] = int64_t{0};
@@ -187,7 +187,7 @@ TEST_CASE("attention: without softmax_lse_flag the second result is one zero") {
   CHECK(RunOp(kType, MakeInputs(c).list(), options)[0].values() == got[0].values());
 }
 
-TEST_CASE("attention: what lies beyond the lengths is never used") {
+TEST_CASE("attention: keys beyond the actual lengths are never used") {
   for (int64_t rows : {1, 12}) {
     for (DType dtype : kDTypes) {
       Case c{.dtype = dtype, .heads = 4, .kv_heads = 2, .rows = rows, .keys = 101, .kv_lengths = {33}};
@@ -204,11 +204,11 @@ TEST_CASE("attention: what lies beyond the lengths is never used") {
   }
 }
 
-TEST_CASE("attention: NaN reaches the rows that see it, and -inf bias hides a key") {
+TEST_CASE("attention: NaN reaches only the rows that attend to it, and -inf bias masks a key") {
   for (int64_t rows : {1, 3}) {
     Case c{.heads = 2, .kv_heads = 2, .rows = rows, .keys = 40, .bias_shape = {1, 2, rows, 40}};
     Inputs in = MakeInputs(c);
-    for (int64_t j = 0; j < 40; ++j) in.bias.Set(j, -kInfinity);  // head 0, row 0: no key is left
+    for (int64_t j = 0; j < 40; ++j) in.bias.Set(j, -kInfinity);  // head 0, row 0: every key is masked
     std::vector<HostTensor> got = RunOp(kType, in.list(), OptionsOf(c));
     CHECK(got[0][0] == 0.0);
     CHECK(got[1][0] == -kInfinity);
@@ -220,7 +220,7 @@ TEST_CASE("attention: NaN reaches the rows that see it, and -inf bias hides a ke
   }
 }
 
-TEST_CASE("attention: scores far apart neither overflow nor vanish") {
+TEST_CASE("attention: widely spread scores neither overflow nor underflow") {
   Case c{.heads = 1, .rows = 4, .keys = 200, .scale = 1000.0};
   Check(c);
 }

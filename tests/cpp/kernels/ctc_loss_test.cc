@@ -1,4 +1,4 @@
-// The kernels behind torch's ctc_loss: against a sum over all paths, and what must be refused.
+// The kernels behind torch's ctc_loss: against a sum over all paths, and refused arguments.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,13 +15,13 @@ constexpr int64_t kTimes = 4, kBatch = 2, kLabels = 3;
 
 struct CtcOperands {
   HostTensor log_probs = HostTensor::Random(DType::kFloat64, {kTimes, kBatch, kLabels}, 1, -3, 0);
-  HostTensor targets = HostTensor::Of<int64_t>({kBatch, 2}, {1, 1, 2, 7});  // the last is beyond its sequence's length
+  HostTensor targets = HostTensor::Of<int64_t>({kBatch, 2}, {1, 1, 2, 7});  // the last is past its sequence's end
   HostTensor input_lengths = HostTensor::Of<int64_t>({kBatch}, {4, 3});
   HostTensor target_lengths = HostTensor::Of<int64_t>({kBatch}, {2, 1});
   std::vector<HostTensor> list() const { return {log_probs, targets, input_lengths, target_lengths}; }
 };
 
-// The labels of a path without repetitions, then without blanks.
+// The labels of a path: repetitions are merged, then blanks removed.
 std::vector<int64_t> Collapsed(const std::vector<int64_t>& path) {
   std::vector<int64_t> labels;
   for (size_t t = 0; t < path.size(); ++t)
@@ -44,7 +44,7 @@ double LossOf(const std::vector<double>& log_probs, int64_t b, int64_t times, co
   return -std::log(likelihood);
 }
 
-TEST_CASE("ctc: losses are those of all paths") {
+TEST_CASE("ctc: losses equal the sum over all paths") {
   const CtcOperands in;
   const std::vector<double> probs = in.log_probs.values();
   const HostTensor losses = RunOp("npu.aten::CtcLoss", in.list(), {.outputs = 2})[0];
@@ -52,7 +52,7 @@ TEST_CASE("ctc: losses are those of all paths") {
   CHECK(losses[1] == doctest::Approx(LossOf(probs, 1, 3, {2})).epsilon(1e-12));
 }
 
-TEST_CASE("ctc: labels, lengths and shapes that are refused") {
+TEST_CASE("ctc: bad labels, lengths and shapes are refused") {
   const auto refused = [](auto&& change, const std::string& message, int64_t blank = 0) {
     CtcOperands in;
     change(in);
@@ -89,7 +89,7 @@ TEST_CASE("ctc: labels, lengths and shapes that are refused") {
           "log_probs of shape [T, N, C]");
 }
 
-TEST_CASE("ctc: the gradient past a sequence is zero, and foreign operands are refused") {
+TEST_CASE("ctc: the gradient past a sequence is zero, and mismatched operands are refused") {
   const CtcOperands in;
   const std::vector<HostTensor> forward = RunOp("npu.aten::CtcLoss", in.list(), {.outputs = 2});
   const HostTensor ones = HostTensor::From(DType::kFloat64, {kBatch}, {1, 1});
@@ -97,7 +97,7 @@ TEST_CASE("ctc: the gradient past a sequence is zero, and foreign operands are r
     return RunOp("npu.aten::CtcLossGrad",
                  {grad, in.log_probs, in.targets, in.input_lengths, in.target_lengths, alpha})[0];
   };
-  // Past the end of the second sequence nothing has an influence.
+  // Values past the end of the second sequence have no influence.
   const HostTensor slopes = gradient(ones, forward[1]);
   for (int64_t c = 0; c < kLabels; ++c) CHECK(slopes[((kTimes - 1) * kBatch + 1) * kLabels + c] == 0);
   CHECK_THROWS_WITH_AS(gradient(ones, HostTensor::Random(DType::kFloat64, {kBatch, kTimes, 3}, 1)),

@@ -1,7 +1,8 @@
-// What the Python tests cannot reach: in-place calls, errors inside launches, bytes that are odd bools.
+// Cases that the Python tests cannot reach: in-place calls, errors inside launches, bools other than 0 and 1.
 // Values over dtypes and shapes: tests/kernels/test_elementwise.py.
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -50,7 +51,78 @@ TEST_CASE("elementwise: in place over either operand") {
   }
 }
 
-TEST_CASE("elementwise: integer division has no undefined corner") {
+// Rows that are longer than a block, along which any of the inputs stands still: one loop or block for each way.
+TEST_CASE("elementwise: inputs that stand still along a row") {
+  constexpr int64_t kRows = 3, kColumns = 1000;
+  const Shape shape{kRows, kColumns}, column{kRows, 1}, row{kColumns};
+  const auto values = [](DType dtype, const Shape& of, int64_t first) {
+    HostTensor t(dtype, of);
+    // So small that bfloat16 holds every product.
+    for (int64_t i = 0; i < t.elements(); ++i) t.Set(i, static_cast<double>((first + i * 7) % 13 + 1));
+    return t;
+  };
+  const auto at = [&](const HostTensor& t, int64_t r, int64_t c) {
+    return t[(t.shape().rank() == 2 ? r * t.shape()[1] : 0) + (t.shape().back() == 1 ? 0 : c)];
+  };
+  const Shape shapes[] = {shape, column, row};
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64, DType::kInt8}) {
+    CAPTURE(NameOf(dtype));
+    for (const Shape& a_shape : shapes) {
+      for (const Shape& b_shape : shapes) {
+        const HostTensor a = values(dtype, a_shape, 3), b = values(dtype, b_shape, 11);
+        const HostTensor sum = RunOp("Sub", {a, b})[0], less = RunOp("Less", {a, b})[0];
+        int wrong = 0;
+        for (int64_t r = 0; r < sum.shape()[0] && sum.shape().rank() == 2; ++r)
+          for (int64_t c = 0; c < sum.shape()[1]; ++c) {
+            wrong += at(sum, r, c) != at(a, r, c) - at(b, r, c);
+            wrong += at(less, r, c) != (at(a, r, c) < at(b, r, c) ? 1.0 : 0.0);
+          }
+        CHECK(wrong == 0);
+        if (dtype == DType::kInt64 || dtype == DType::kInt8) continue;
+        for (const Shape& w_shape : shapes) {
+          const HostTensor w = values(dtype, w_shape, 5);
+          // a * 2 (b - w) * scale
+          const HostTensor y = RunOp("npu.aten::MseLossGrad", {a, b, w}, {.attributes = {{"scale", 0.5}}})[0];
+          for (int64_t r = 0; r < y.shape()[0] && y.shape().rank() == 2; ++r)
+            for (int64_t c = 0; c < y.shape()[1]; ++c)
+              wrong += at(y, r, c) != at(a, r, c) * (at(b, r, c) - at(w, r, c));
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("elementwise: truth values in place") {
+  HostTensor a(DType::kBool, {600}), b(DType::kBool, {600});
+  for (int64_t i = 0; i < 600; ++i) {
+    a.data<uint8_t>()[i] = static_cast<uint8_t>(i % 3);  // 2 is true
+    b.data<uint8_t>()[i] = static_cast<uint8_t>(i % 2);
+  }
+  const HostTensor both = RunOp("And", {a, b})[0];
+  const HostTensor y = RunOp("And", {a, b}, {.attributes = {}, .alias = {{0, 1}}})[0];
+  CHECK(y.data<void>() == b.data<void>());
+  CHECK(std::memcmp(y.data<void>(), both.data<void>(), 600) == 0);
+  CHECK(RunOp("Not", {y}, {.attributes = {}, .alias = {{0, 0}}})[0].values()[5] == 0);
+}
+
+TEST_CASE("elementwise: a divisor of 0 is found wherever it stands") {
+  for (DType dtype : {DType::kInt32, DType::kUInt8, DType::kInt64}) {
+    CAPTURE(NameOf(dtype));
+    HostTensor divisors = HostTensor::From(dtype, {700}, std::vector<double>(700, 2));
+    const HostTensor scalar = HostTensor::From(dtype, {1}, {6}), zero = HostTensor::From(dtype, {1}, {0});
+    for (const char* op : {"Div", "Mod"}) {
+      CHECK(ErrorOf(op, {divisors, zero}).find("expected a non-zero divisor") != std::string::npos);
+      divisors.Set(699, 0);
+      CHECK(ErrorOf(op, {scalar, divisors}).find("expected a non-zero divisor") != std::string::npos);
+      divisors.Set(699, 2);
+      CHECK(ErrorOf(op, {scalar, divisors}) == "");
+    }
+    CHECK(ErrorOf("npu.aten::FloorDivide", {divisors, zero}).find("ZeroDivisionError") != std::string::npos);
+  }
+}
+
+TEST_CASE("elementwise: integer division by zero is an error, overflow is defined") {
   const auto i32 = [](std::vector<double> v) {
     return HostTensor::From(DType::kInt32, Shape{static_cast<int64_t>(v.size())}, v);
   };
@@ -63,7 +135,7 @@ TEST_CASE("elementwise: integer division has no undefined corner") {
     const std::string error = ErrorOf(op, {i32({1, 2}), i32({1, 0})});
     CHECK(error.find("integer division by zero") != std::string::npos);
   }
-  CHECK(RunOp("Div", {i32({6}), i32({3})})[0].values() == std::vector<double>{2});  // the device is still usable
+  CHECK(RunOp("Div", {i32({6}), i32({3})})[0].values() == std::vector<double>{2});  // the device stays usable
   CHECK(RunOp("Neg", {i32({kMin})})[0].values() == std::vector<double>{kMin});
   CHECK(RunOp("Abs", {i32({kMin})})[0].values() == std::vector<double>{kMin});
 }
@@ -113,7 +185,7 @@ TEST_CASE("elementwise: float to integer is defined for every value") {
   CHECK(cast(DType::kBool).values() == std::vector<double>{1, 1, 1, 1, 1, 1});
 }
 
-TEST_CASE("elementwise: mixed types and shapes that do not fit are refused before anything runs") {
+TEST_CASE("elementwise: mixed types and mismatched shapes are refused before the launch") {
   const HostTensor f(DType::kFloat32, {2}), i(DType::kInt32, {2}), b(DType::kBool, {2});
   CHECK(ErrorOf("Add", {f, i}).find("[Add] expected inputs of one type, got float32 and int32") == 0);
   CHECK(ErrorOf("Max", {f, i}).find("[Max] expected inputs of one type") == 0);

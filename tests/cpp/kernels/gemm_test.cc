@@ -1,4 +1,4 @@
-// The matrix unit through Gemm and npu_linear: every layout and tail against a double loop, at the ISA level in force.
+// Matmul through Gemm and npu_linear: every layout and tail against a naive reference, at the active ISA level.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -76,43 +76,43 @@ void CheckGemm(DType dtype, const GemmCase& g) {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("Gemm equals a double loop for odd shapes, types, transpositions, packed or not") {
+TEST_CASE("Gemm matches a naive loop for odd shapes, types and transpositions, packed or not") {
   int turn = 0;
   for (DType dtype : kFloatTypes)
     for (int64_t m : {1, 2, 3, 6, 11, 12, 13, 17, 33})
       for (int64_t n : {1, 15, 16, 31, 32, 33, 70})
         for (int64_t k : {1, 2, 3, 15, 16, 17, 31, 32, 33, 65}) {
-          // Every combination comes up with every size, not every triple of sizes with every combination.
+          // Every option occurs with every size, but not every triple of sizes with every combination of options.
           ++turn;
           CheckGemm(dtype, {m, n, k, (turn & 1) != 0, (turn & 2) != 0, (turn & 4) != 0});
         }
 }
 
-TEST_CASE("Gemm equals a double loop where K, M and N are cut into blocks") {
+TEST_CASE("Gemm matches a naive loop when K, M and N are split into blocks") {
   for (DType dtype : kFloatTypes) {
     CheckGemm(dtype, {97, 70, 3000, false, true, true});
     CheckGemm(dtype, {40, 33, 2900, true, false, false});
     CheckGemm(dtype, {700, 20, 200, false, false, true});
     CheckGemm(dtype, {1, 900, 1111, false, true, true});
     CheckGemm(dtype, {1, 40, 20001, false, false, true});
-    CheckGemm(dtype, {29, 40, 2048, false, false, true});  // rows whole pages apart are packed, others read in place
+    CheckGemm(dtype, {29, 40, 2048, false, false, true});  // page-aligned row strides are packed, others read in place
     CheckGemm(dtype, {5, 500, 700, false, true, false, Shape{500}, 0.5, 2.0});
-    // More rows than are packed at once: in one block of K, and in several.
+    // More rows than one packed block holds: in one block of K, and in several.
     CheckGemm(dtype, {1100, 5, 1024, true, false, true});
     CheckGemm(dtype, {530, 5, 4096, false, false, true});
   }
 }
 
-TEST_CASE("a long K is summed in blocks, so that rounding does not add up over all of it") {
+TEST_CASE("a long K is summed in blocks, which bounds the rounding error") {
   constexpr int64_t kDepth = 1 << 19;
   const HostTensor a = HostTensor::From(DType::kFloat32, {5, kDepth}, std::vector<double>(5 * kDepth, 0.1));
   const HostTensor b = HostTensor::From(DType::kFloat32, {kDepth, 1}, std::vector<double>(kDepth, 1));
-  // One running float would end 0.4 % too high.
+  // A single float32 accumulator would end 0.4 % too high.
   for (const double sum : RunOp("Gemm", {a, b})[0].values())
     CHECK(sum == doctest::Approx(static_cast<double>(0.1f) * kDepth).epsilon(2e-4));
 }
 
-TEST_CASE("Gemm with empty dimensions: no rows, no columns, and an empty sum, which is zero plus C") {
+TEST_CASE("Gemm with empty dimensions: an empty result, and C alone if K is 0") {
   for (DType dtype : kFloatTypes)
     for (bool packed : {false, true}) {
       CheckGemm(dtype, {0, 5, 3, false, false, packed});
@@ -129,7 +129,7 @@ TEST_CASE("Gemm adds C in every shape that broadcasts to the result") {
       for (bool packed : {false, true}) CheckGemm(dtype, {14, 37, 19, false, false, packed, c, -0.75, 1.5});
 }
 
-TEST_CASE("a packed weight serves any number of rows") {
+TEST_CASE("a packed weight works for any number of rows") {
   for (DType dtype : kFloatTypes) {
     const int64_t n = 75, k = 130;
     const HostTensor weight = HostTensor::Random(dtype, {n, k}, 5);
@@ -145,11 +145,11 @@ TEST_CASE("a packed weight serves any number of rows") {
   }
 }
 
-TEST_CASE("products of float32 with a constant may round their operands to bfloat16") {
+TEST_CASE("float32 matmul with a constant weight may round its operands to bfloat16") {
   for (const char* op : {"npu::NPULinear", "MatMul", "Gemm"})
     for (int64_t m : {1, 3, 16, 33})
       for (int64_t k : {1, 31, 130})
-        for (bool exact : {true, false}) {  // exact: A is in bfloat16 already, so that only B is rounded
+        for (bool exact : {true, false}) {  // exact: A is representable in bfloat16, so that only B is rounded
           const bool linear = op == std::string("npu::NPULinear");
           CAPTURE(op);
           CAPTURE(m);
@@ -176,7 +176,7 @@ TEST_CASE("products of float32 with a constant may round their operands to bfloa
                 magnitudes += std::fabs(x * bv[at]);
               }
               const double got = y[i * n + j];
-              // What the provider option states of the error; where A is exact, only float32's own.
+              // The error bound of the provider option; if A is exact, only float32 roundings.
               if (exact ? !(std::fabs(got - sum) <= Bound(DType::kFloat32, k, magnitudes, sum))
                         : !(std::fabs(got - unrounded) <= 0x1p-7 * magnitudes * (1 + 0x1p-8)))
                 ++wrong;
@@ -187,13 +187,12 @@ TEST_CASE("products of float32 with a constant may round their operands to bfloa
         }
 }
 
-TEST_CASE("without leave, products of float32 round nothing") {
+TEST_CASE("float32 matmul does not round its operands by default") {
   const HostTensor a = HostTensor::Of<float>({1, 1}, {1.0f + 0x1p-20f}), b = HostTensor::Of<float>({1, 1}, {1.0f});
   CHECK(RunOp("MatMul", {a, b}, {.prepack = {1}})[0][0] == 1.0 + 0x1p-20);
 }
 
-TEST_CASE(
-    "a matrix in panels, brought into that order by any of its readers, is the weight of one and the table of others") {
+TEST_CASE("a packed matrix, packed by any of its consumers, serves as weight and as lookup table") {
   for (DType dtype : kFloatTypes)
     for (int first : {0, 1, 2}) {
       CAPTURE(NameOf(dtype));
@@ -217,7 +216,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("panels that take other bytes than rows, or are not a table's rows, are refused") {
+TEST_CASE("packed sharing is refused for partial panels and for operands that are not table rows") {
   const auto accepts = [](const char* type, const RunOptions& options, size_t input, Shape shape) {
     HostTensor matrix = HostTensor::Random(DType::kFloat32, shape, 5);
     return TestNode(type, options, 2).UsePanels(input, matrix, false);
@@ -233,7 +232,7 @@ TEST_CASE("panels that take other bytes than rows, or are not a table's rows, ar
   CHECK_FALSE(accepts("npu::NPULinear", {}, 0, {64, 16}));
 }
 
-TEST_CASE("NaN and infinities reach exactly the rows and columns they belong to") {
+TEST_CASE("NaN and infinities reach exactly their own rows and columns") {
   const double inf = std::numeric_limits<double>::infinity();
   for (DType dtype : kFloatTypes)
     for (int64_t m : {1, 3, 14, 40})
@@ -264,7 +263,7 @@ TEST_CASE("NaN and infinities reach exactly the rows and columns they belong to"
       }
 }
 
-TEST_CASE("Gemm with a beta of 0 does not look at C") {
+TEST_CASE("Gemm with beta = 0 does not read C") {
   const HostTensor a = HostTensor::Random(DType::kFloat32, {2, 3}, 1),
                    b = HostTensor::Random(DType::kFloat32, {3, 4}, 2);
   const HostTensor nans = HostTensor::From(DType::kFloat32, {4}, std::vector<double>(4, NAN));
@@ -272,7 +271,7 @@ TEST_CASE("Gemm with a beta of 0 does not look at C") {
   CHECK(y.values() == RunOp("Gemm", {a, b})[0].values());
 }
 
-TEST_CASE("Gemm of integers wraps; scaled ones are cut toward zero within the type") {
+TEST_CASE("integer Gemm wraps; scaled results truncate toward zero and saturate") {
   const HostTensor a = HostTensor::Of<int32_t>({1, 2}, {1 << 30, 7}),
                    b = HostTensor::Of<int32_t>({2, 2}, {4, 1, 1, -2});
   CHECK(RunOp("Gemm", {a, b})[0].values() == std::vector<double>{7, (1 << 30) - 14});
@@ -284,7 +283,7 @@ TEST_CASE("Gemm of integers wraps; scaled ones are cut toward zero within the ty
         std::vector<double>{7 + 10, (1 << 30) - 14 - 10});
 }
 
-TEST_CASE("Gemm and npu_linear refuse what does not fit, and say why") {
+TEST_CASE("Gemm and npu_linear refuse mismatched operands and report why") {
   const auto tensor = [](const Shape& shape, DType dtype = DType::kFloat32) {
     return HostTensor::Random(dtype, shape, 1);
   };

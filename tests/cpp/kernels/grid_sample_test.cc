@@ -1,4 +1,4 @@
-// The gradients of GridSample: against differences of its results, and what must be refused.
+// The gradients of GridSample: against finite differences, and refused arguments.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 using Named = std::map<std::string, Attributes::Value>;
 
-// The sum over the results, each times its gradient.
+// The sum of the results weighted by y_grad.
 double Loss(const HostTensor& x, const HostTensor& grid, const HostTensor& y_grad, const Named& attributes) {
   const std::vector<double> y = RunOp("GridSample", {x, grid}, {.attributes = attributes})[0].values();
   const std::vector<double> by = y_grad.values();
@@ -39,7 +39,7 @@ void CheckSlopes(const HostTensor& gradient, const HostTensor& at, const auto& l
   }
 }
 
-TEST_CASE("grid sample: gradients are the slopes of the results") {
+TEST_CASE("grid sample: gradients match finite differences") {
   struct Case {
     Shape x, grid, y;
   };
@@ -69,7 +69,7 @@ TEST_CASE("grid sample: gradients are the slopes of the results") {
   }
 }
 
-TEST_CASE("grid sample: no coordinate reaches outside of the input or of its gradient") {
+TEST_CASE("grid sample: no coordinate accesses memory outside the input or its gradient") {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   const std::vector<double> places = {nan, inf, -inf, 1e30, -1e30, 3e38, 9.3e18, -9.3e18, 1 + 1e-7, 0};
   std::vector<double> points;
@@ -87,7 +87,7 @@ TEST_CASE("grid sample: no coordinate reaches outside of the input or of its gra
               {"mode", std::string(mode)}, {"padding_mode", std::string(padding)}, {"align_corners", align}};
           const std::vector<HostTensor> gradients =
               RunOp("npu.aten::GridSampleGrad", {y_grad, x, grid}, {.attributes = attributes, .outputs = 2});
-          if (std::string(mode) == "cubic") continue;  // of an infinite position no weight is known
+          if (std::string(mode) == "cubic") continue;  // the weights of an infinite position are undefined
           for (const HostTensor& gradient : gradients)
             for (const double value : gradient.values()) CHECK(std::isfinite(value));
         }
@@ -96,7 +96,7 @@ TEST_CASE("grid sample: no coordinate reaches outside of the input or of its gra
   }
 }
 
-TEST_CASE("grid sample: foreign operands of the gradient are refused") {
+TEST_CASE("grid sample: mismatched operands of the gradient are refused") {
   const HostTensor x = HostTensor::Random(DType::kFloat32, {2, 3, 4, 5}, 1);
   const HostTensor grid = HostTensor::Random(DType::kFloat32, {2, 6, 7, 2}, 2);
   const HostTensor y_grad = HostTensor::Random(DType::kFloat32, {2, 3, 6, 7}, 3);
@@ -118,7 +118,7 @@ TEST_CASE("grid sample: foreign operands of the gradient are refused") {
   refused({y_grad, x, grid}, "expected padding_mode", {{"padding_mode", std::string("wrap")}});
 }
 
-TEST_CASE("grid sample: the input's gradient is zero without points") {
+TEST_CASE("grid sample: an empty grid gives a zero gradient of the input") {
   const HostTensor x = HostTensor::Random(DType::kFloat16, {1, 2, 3, 4}, 1);
   const HostTensor none = HostTensor::Random(DType::kFloat16, {1, 0, 7, 2}, 2);
   const std::vector<HostTensor> gradients = RunOp(

@@ -10,7 +10,7 @@ using npu::Shape;
 using npu::test::HostTensor;
 using npu::test::RunOp;
 
-TEST_CASE("group norm with SiLU in place equals the double computation for any number of spatial elements") {
+TEST_CASE("group norm with SiLU in place matches a double reference for any number of spatial elements") {
   const int64_t samples = 2, channels = 6, groups = 3;
   for (const Shape& shape :
        {Shape{samples, channels}, Shape{samples, channels, 1, 7}, Shape{samples, channels, 31, 29}}) {
@@ -34,7 +34,7 @@ TEST_CASE("group norm with SiLU in place equals the double computation for any n
         const int64_t channel = (row * n + i) / spatial % channels;
         const double g = (before[row * n + i] - mean) * rstd * weight[channel] + bias[channel];
         const double expected = g / (1.0 + std::exp(-g));
-        // The mean is rounded to float32, and rstd magnifies that.
+        // The mean is rounded to float32, and rstd magnifies the error.
         if (!(std::fabs(out[0][row * n + i] - expected) <= 5e-6 + rstd * 0x1p-22))
           FAIL_CHECK(out[0][row * n + i], " != ", expected);
       }

@@ -1,4 +1,4 @@
-// The kernels behind torch's operators on rows by index: what hostile indices, shapes and attributes meet.
+// The kernels behind torch's operators on indexed rows: hostile indices, shapes and attributes.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ HostTensor Index(DType dtype, const std::vector<double>& values) {
 }
 const HostTensor kHalfFactor = HostTensor::Of<double>({}, {0.5});
 
-TEST_CASE("rows by index: added, copied and filled along any axis, in a copy and in place") {
+TEST_CASE("rows by index: add, copy and fill along any axis, out of place and in place") {
   for (const DType index : {DType::kInt32, DType::kInt64}) {
     const HostTensor self = HostTensor::From(DType::kFloat32, {2, 3}, {1, 2, 3, 4, 5, 6});
     const HostTensor source = HostTensor::From(DType::kFloat32, {2, 2}, {10, 20, 30, 40});
@@ -85,7 +85,7 @@ TEST_CASE("rows by index: an index out of range is refused before the first writ
   Refused("npu.aten::IndexCopy", {self, Int64s({0, -1}), source}, in_place, "index -1 is out of bounds");
 }
 
-TEST_CASE("rows by index: shapes, types and attributes that are refused") {
+TEST_CASE("rows by index: bad shapes, types and attributes are refused") {
   const RunOptions rows = {.attributes = {{"axis", int64_t{0}}}};
   const HostTensor self = HostTensor::Random(DType::kFloat32, {6, 4}, 1), index = Int64s({0, 1});
   const auto source = [](const Shape& shape) { return HostTensor::Random(DType::kFloat32, shape, 2); };
@@ -106,7 +106,7 @@ TEST_CASE("rows by index: shapes, types and attributes that are refused") {
     Refused("npu.aten::IndexFill", {self, index, source({})}, {.attributes = {{"axis", axis}}}, "axis");
 }
 
-TEST_CASE("search in sorted rows: left and right of equals, through an order, behind all for what is no number") {
+TEST_CASE("searchsorted: left and right of ties, with a sorter, NaN after all values") {
   const HostTensor sorted = HostTensor::From(DType::kFloat32, {2, 3}, {1, 3, 3, 0, 2, 5});
   const HostTensor values = HostTensor::From(DType::kFloat32, {2, 2}, {3, NAN, -1, 5});
   const std::string type = "npu.aten::SearchSorted";
@@ -124,7 +124,7 @@ TEST_CASE("search in sorted rows: left and right of equals, through an order, be
   Refused(type, {sorted, HostTensor::Random(DType::kFloat64, {2, 2}, 1)}, {}, "of one dtype");
 }
 
-TEST_CASE("runs of equal rows") {
+TEST_CASE("unique: runs of equal rows") {
   const HostTensor rows = HostTensor::From(DType::kInt32, {4, 2}, {2, 1, 1, 9, 2, 1, 1, 9});
   const std::vector<HostTensor> sorted = RunOp("npu.aten::UniqueRuns", {rows}, {.outputs = 2});
   CHECK(sorted[0].values() == std::vector<double>{1, 3, 0, 2});
@@ -132,7 +132,7 @@ TEST_CASE("runs of equal rows") {
   const std::vector<HostTensor> as_they_are =
       RunOp("npu.aten::UniqueRuns", {rows}, {.attributes = {{"sorted", int64_t{0}}}, .outputs = 2});
   CHECK(as_they_are[1].values() == std::vector<double>{1, 1, 1, 1});
-  // Of single numbers: equals keep their order, and what is no number is last and equals nothing.
+  // Rows of one element: ties keep their order, NaN is last and compares unequal to itself.
   const HostTensor numbers = HostTensor::From(DType::kFloat16, {6, 1}, {NAN, 2, -1, 2, NAN, -0.0});
   const std::vector<HostTensor> runs = RunOp("npu.aten::UniqueRuns", {numbers}, {.outputs = 2});
   CHECK(runs[0].values() == std::vector<double>{2, 5, 1, 3, 0, 4});
@@ -140,7 +140,7 @@ TEST_CASE("runs of equal rows") {
   Refused("npu.aten::UniqueRuns", {HostTensor::Random(DType::kInt32, {4}, 1)}, {.outputs = 2}, "expected a matrix");
 }
 
-TEST_CASE("positions of true elements: a count that is not theirs is refused") {
+TEST_CASE("nonzero: a wrong count is refused") {
   const std::string type = "npu.aten::TruePositions";
   const HostTensor x = HostTensor::From(DType::kBool, {2, 2, 3}, {0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0});
   const auto count = [](int64_t n) { return HostTensor::Of<int64_t>({}, {n}); };
@@ -152,7 +152,7 @@ TEST_CASE("positions of true elements: a count that is not theirs is refused") {
     Refused(type, {x, count(bad)}, {}, "[nonzero] expected a count in [0, 12], got " + std::to_string(bad));
 }
 
-TEST_CASE("bags of rows: offsets and indices that are refused") {
+TEST_CASE("embedding bag: bad offsets and indices are refused") {
   const std::string type = "npu.aten::EmbeddingBag";
   const HostTensor weight = HostTensor::From(DType::kFloat32, {3, 2}, {1, 2, 3, 4, 5, 6});
   const auto run = [&](std::vector<int64_t> indices, std::vector<int64_t> offsets, int64_t closed = 0) {
@@ -164,7 +164,7 @@ TEST_CASE("bags of rows: offsets and indices that are refused") {
   CHECK(open[1].values() == std::vector<double>{0, 0, 1});
   CHECK(open[2].values() == std::vector<double>{2, 1});
   CHECK(open[3].shape() == Shape{0, 2});
-  CHECK(run({0, 2, 1}, {0, 2}, 1)[1].values() == std::vector<double>{0, 0, -1});  // the last belongs to no bag
+  CHECK(run({0, 2, 1}, {0, 2}, 1)[1].values() == std::vector<double>{0, 0, -1});  // the last index belongs to no bag
   const auto refused = [&](std::vector<int64_t> indices, std::vector<int64_t> offsets, const std::string& message) {
     Refused(type, {weight, Int64s(indices), Int64s(offsets)}, {.outputs = 4}, "[embedding_bag] " + message);
   };

@@ -34,7 +34,7 @@ RunOptions Options(bool in_place) {
   return options;
 }
 
-TEST_CASE("the caches are written in place when they are the outputs, and copied when they are not") {
+TEST_CASE("caches are updated in place if they alias the outputs, and copied otherwise") {
   Call apart({7, -1, 2}), together({7, -1, 2});
   const std::vector<double> k_before = apart.k_cache.values();
   const std::vector<HostTensor> a = RunOp(kType, apart.inputs, Options(false));
@@ -42,7 +42,7 @@ TEST_CASE("the caches are written in place when they are the outputs, and copied
   CHECK(apart.k_cache.values() == k_before);
   CHECK(b[0].data<void>() == together.k_cache.data<void>());
   for (size_t i = 0; i < 4; ++i) CHECK(a[i].values() == b[i].values());
-  // Rows 7 and 2 are new, the token with index -1 is nowhere.
+  // Rows 7 and 2 are written, the token with index -1 is skipped.
   for (int64_t row = 0; row < kBlocks * kBlock; ++row) {
     const int64_t token = row == 7 ? 0 : row == 2 ? 2 : -1;
     for (int64_t i = 0; i < kRope; ++i)
@@ -50,7 +50,7 @@ TEST_CASE("the caches are written in place when they are the outputs, and copied
   }
 }
 
-TEST_CASE("a hostile index is refused before either cache is touched") {
+TEST_CASE("an out-of-range index is refused before either cache is written") {
   for (int64_t bad : {int64_t{8}, INT64_MAX}) {
     for (const char* mode : {"PA", "PA_BLK_BNSD"}) {
       Call call({0, 1, bad});

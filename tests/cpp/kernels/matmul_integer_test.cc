@@ -67,7 +67,7 @@ void Check(const Case& c) {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("MatMulInteger equals a double loop for odd shapes, types, zero points, packed or not") {
+TEST_CASE("MatMulInteger matches a naive loop for odd shapes, types and zero points, packed or not") {
   int turn = 0;
   for (int64_t m : {1, 2, 3, 4, 5, 8, 11, 12, 13, 17, 33})
     for (int64_t n : {1, 15, 16, 31, 32, 33, 70})
@@ -78,7 +78,7 @@ TEST_CASE("MatMulInteger equals a double loop for odd shapes, types, zero points
       }
 }
 
-TEST_CASE("MatMulInteger equals a double loop where K, M and N are cut into blocks") {
+TEST_CASE("MatMulInteger matches a naive loop when K, M and N are split into blocks") {
   for (DType a : {DType::kInt8, DType::kUInt8})
     for (DType b : {DType::kInt8, DType::kUInt8})
       for (bool packed : {false, true}) {
@@ -89,7 +89,7 @@ TEST_CASE("MatMulInteger equals a double loop where K, M and N are cut into bloc
       }
 }
 
-TEST_CASE("MatMulInteger of an empty sum is zero, whatever the zero points") {
+TEST_CASE("MatMulInteger of empty operands: zeros if K is 0, for any zero points") {
   for (bool packed : {false, true}) {
     Check({3, 40, 0, DType::kUInt8, DType::kUInt8, packed, 2});
     Check({0, 4, 5, DType::kInt8, DType::kInt8, packed, 1});
@@ -97,7 +97,7 @@ TEST_CASE("MatMulInteger of an empty sum is zero, whatever the zero points") {
   }
 }
 
-TEST_CASE("MatMulInteger takes zero points of its operand's type and of a shape that fits, and nothing else") {
+TEST_CASE("MatMulInteger refuses zero points of another dtype or a wrong shape") {
   const HostTensor a = Bytes(DType::kInt8, {2, 3}, 1), b = Bytes(DType::kUInt8, {3, 4}, 2);
   CHECK_THROWS_WITH(RunOp("MatMulInteger", {a, b, Bytes(DType::kUInt8, {1}, 3)}),
                     "[MatMulInteger] expected a_zero_point of its operand's type int8, got uint8");

@@ -70,7 +70,7 @@ TEST_CASE("MatMul follows numpy's rules for every rank and broadcast") {
       CAPTURE(NameOf(dtype));
       CAPTURE(c.a);
       CAPTURE(c.b);
-      // Small whole numbers: exact sums in every type but the 16-bit floats, which round them once.
+      // Small integers: exact sums in every type except the 16-bit floats, which round them once.
       const double low = dtype == DType::kUInt32 || dtype == DType::kUInt64 ? 0.0 : -4.0;
       HostTensor a = HostTensor::Random(DType::kInt32, c.a, 1, low, 5.0),
                  b = HostTensor::Random(DType::kInt32, c.b, 2, low, 5.0);
@@ -95,12 +95,12 @@ TEST_CASE("MatMul of integers wraps") {
   CHECK(RunOp("MatMul", {a, b})[0].data<int64_t>()[0] == 15);
 }
 
-TEST_CASE("MatMul keeps double precision for doubles") {
+TEST_CASE("MatMul of float64 keeps double precision") {
   const HostTensor a = HostTensor::Of<double>({1, 2}, {1.0, 1e-12}), b = HostTensor::Of<double>({2, 1}, {1.0, 1.0});
   CHECK(RunOp("MatMul", {a, b})[0][0] == 1.0 + 1e-12);
 }
 
-TEST_CASE("MatMul refuses what does not fit, and says why") {
+TEST_CASE("MatMul refuses mismatched operands and reports why") {
   const auto tensor = [](const Shape& shape, DType dtype = DType::kFloat32) {
     return HostTensor::Random(dtype, shape, 1);
   };

@@ -7,7 +7,7 @@
 
 namespace {
 
-TEST_CASE("the moments of a row far from zero keep its spread") {
+TEST_CASE("the variance of a row far from zero stays accurate") {
   // Multiples of 1/64 around 4096 are exact in float32, but their squares are not.
   for (int64_t n : {1, 255, 256, 257, 5000}) {
     CAPTURE(n);
@@ -25,7 +25,7 @@ TEST_CASE("the moments of a row far from zero keep its spread") {
   }
 }
 
-TEST_CASE("absent weights count as one and zero") {
+TEST_CASE("absent weight and bias default to one and zero") {
   const std::vector<float> row{1.0f, 2.0f, 3.0f, 4.0f}, weights{1.0f, 0.5f, 2.0f, 1.0f};
   std::vector<float> y(4);
   const auto load = [&](int64_t begin, int64_t /*count*/) { return row.data() + begin; };

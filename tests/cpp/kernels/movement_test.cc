@@ -1,6 +1,6 @@
-// Strided, mapped and indexed copies against coordinate arithmetic, over random shapes: run under
-// AddressSanitizer they show that nothing is read or written beyond a tensor. Values over dtypes and
-// hostile arguments: tests/kernels/test_movement.py and test_indexing.py.
+// Strided, mapped and indexed copies against coordinate arithmetic, over random shapes; AddressSanitizer checks that no
+// access is out of bounds. Values over dtypes and hostile arguments: tests/kernels/test_movement.py and
+// test_indexing.py.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -31,7 +31,7 @@ Coordinates At(const Shape& shape, int64_t i) {
   return at;
 }
 
-// Every element of `y` is the element of `x` that `source` names, or `fill` where it names none.
+// Every element of `y` is the element of `x` at `source`, or `fill` if there is none.
 void CheckElements(const HostTensor& y, const HostTensor& x,
                    const std::function<bool(const Coordinates&, Coordinates&)>& source, double fill = 0) {
   int wrong = 0;
@@ -203,7 +203,7 @@ TEST_CASE("indexing: gathers of random shapes and indices") {
   }
 }
 
-TEST_CASE("indexing: a bad index writes nothing outside, in place or not") {
+TEST_CASE("indexing: a bad index writes nothing out of bounds, in place or not") {
   for (int64_t bad :
        {int64_t{5}, int64_t{-6}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}) {
     for (const char* op : {"ScatterND", "ScatterElements"}) {

@@ -1,4 +1,4 @@
-// The accuracy of the functions that ep/kernels/elementwise/real.h has of its own.
+// The accuracy of the functions that ep/kernels/elementwise/real.h implements.
 #include "ep/kernels/elementwise/real.h"
 
 #include <doctest/doctest.h>
@@ -13,8 +13,7 @@ namespace {
 
 using namespace npu;
 
-// The largest error, in units in the last place of the result, over floats spread evenly over the bit patterns, NaN
-// and infinities among them.
+// The max error in ulp of the result, over floats spaced evenly over the bit patterns, including NaN and infinities.
 template <class F, class G>
 double LargestError(F f, G exact) {
   double largest = 0;
@@ -35,7 +34,7 @@ double LargestError(F f, G exact) {
   return largest;
 }
 
-TEST_CASE("elementary functions of float: expm1 and log1p are good for every argument") {
+TEST_CASE("elementary functions of float: expm1 and log1p are accurate for every argument") {
   CHECK(LargestError([](float x) { return real::Expm1(x); }, [](double x) { return std::expm1(x); }) <= 1.6);
   CHECK(LargestError([](float x) { return real::Log1p(x); }, [](double x) { return std::log1p(x); }) <= 1.6);
   CHECK(std::signbit(real::Expm1(-0.0f)));

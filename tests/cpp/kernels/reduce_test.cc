@@ -11,7 +11,7 @@ namespace {
 using namespace npu;
 using namespace npu::test;
 
-TEST_CASE("reduce: every choice of axes of random shapes") {
+TEST_CASE("reduce: every subset of axes of random shapes") {
   std::mt19937_64 generator(1);
   for (int round = 0; round < 8; ++round) {
     Shape shape;
@@ -40,7 +40,7 @@ TEST_CASE("reduce: every choice of axes of random shapes") {
       const HostTensor axes_input = HostTensor::Of<int64_t>(Shape{static_cast<int64_t>(axes.size())}, axes);
       const HostTensor y = RunOp("ReduceSum", {x, axes_input})[0];
       CHECK(y.shape() == expected_shape);
-      // One rounding to float16 of sums below 2^7; float32 sums are better still.
+      // One rounding to float16 of sums below 2^7; float32 sums are more accurate.
       for (size_t i = 0; i < sums.size(); ++i) CHECK(std::fabs(y[static_cast<int64_t>(i)] - sums[i]) <= 0x1p-5);
     }
   }
@@ -53,7 +53,7 @@ TEST_CASE("reduce: running sums in place") {
   CHECK(y.values() == std::vector<double>{0, 1, 3, 0, 4, 9});
 }
 
-TEST_CASE("normalization: in place, and rows cut by a scale that varies along them") {
+TEST_CASE("normalization: in place, and with a scale that varies along the row") {
   const HostTensor x = HostTensor::From(DType::kFloat32, {2, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
   const HostTensor scale = HostTensor::From(DType::kFloat32, {2, 1}, {1, 10});
   const RunOptions options{.attributes = {{"axis", int64_t{1}}, {"epsilon", 0.0}}, .alias = {{0, 0}}};

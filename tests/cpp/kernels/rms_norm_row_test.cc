@@ -20,10 +20,10 @@ std::vector<T> Random(int64_t n, double scale, unsigned seed) {
 }
 
 // This file is compiled without vectorisation, so a block of 256 squares is summed in sequence: rounding errors of up
-// to half an ulp that add like a random walk, 16 of them, of which the root keeps half.
+// to half an ulp add like a random walk to 16 of them, which the root halves.
 constexpr double kRstdError = 16 * 0x1p-24;
 
-// The largest |y - expected| allowed: that of rstd, two products, and half an ulp of T at the result.
+// The max |y - expected| allowed: that of rstd, two products, and half an ulp of T at the result.
 template <class T>
 double Tolerance(double expected) {
   const double half_ulp = std::is_same_v<T, Float16> ? 0x1p-11 : std::is_same_v<T, BFloat16> ? 0x1p-8 : 0x1p-24;
@@ -51,7 +51,7 @@ void CheckRow(int64_t n, double scale) {
   }
 }
 
-TEST_CASE("an RMS-normalised row equals the double computation, in place, for every length") {
+TEST_CASE("an RMS-normalised row matches a double reference, in place, for every length") {
   for (int64_t n : {1, 2, 15, 16, 17, 255, 256, 257, 576, 4097, 16384}) {
     for (double scale : {1.0, 1e-3, 300.0}) {
       CheckRow<float, float>(n, scale);
@@ -70,7 +70,7 @@ TEST_CASE("a float16 row whose squares overflow float16 is normalised in float32
   CHECK(npu::ToFloat(y[999]) == 1.0f);
 }
 
-TEST_CASE("NaN and infinity stay visible") {
+TEST_CASE("NaN and infinity propagate") {
   const std::vector<float> gamma(4, 1.0f);
   std::vector<float> y(4);
   CHECK(std::isnan(npu::RmsNormRow(std::vector<float>{1, NAN, 1, 1}.data(), gamma.data(), 1e-6, y.data(), 4)));

@@ -10,7 +10,7 @@ using npu::Shape;
 using npu::test::HostTensor;
 using npu::test::RunOp;
 
-// The value of `table` that broadcasting puts at flat position i of `shape`.
+// The value of `table` at flat position i of `shape` after broadcasting.
 double At(const HostTensor& table, const Shape& shape, int64_t i) {
   int64_t offset = 0, stride = 1;
   for (int axis = shape.rank() - 1, t = table.shape().rank() - 1; t >= 0; --axis, --t) {

@@ -1,5 +1,5 @@
-// The kernels behind torch's scaled_dot_product_attention: gradients against differences of a plain forward pass in
-// double, and what must be refused.
+// The kernels behind torch's scaled_dot_product_attention: gradients against finite differences of a naive forward
+// pass in double, and refused arguments.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr double kScale = 0.4;
 
 using Numbers = std::vector<double>;
 
-// Sum of the weighted outputs; the causal triangle begins at the top left.
+// Sum of the weighted outputs; the causal mask is aligned to the top left.
 double Loss(const Numbers& q, const Numbers& k, const Numbers& v, const Numbers& bias, const Numbers& weight,
             bool causal) {
   double loss = 0;
@@ -63,7 +63,7 @@ RunOptions Options(size_t outputs, bool causal = false, double keep_prob = 1.0) 
   return {.attributes = {{"scale", kScale}, {"causal", int64_t{causal}}, {"keep_prob", keep_prob}}, .outputs = outputs};
 }
 
-TEST_CASE("scaled dot product: gradients are those of the forward pass") {
+TEST_CASE("scaled dot product: gradients match the forward pass") {
   Operands in;
   in.bias.Set(3, -std::numeric_limits<double>::infinity());
   const HostTensor weight = Random({kBatch, kHeads, kRows, kValueSize}, 5);
@@ -108,7 +108,7 @@ std::string ErrorOf(const char* type, const std::vector<HostTensor>& inputs, con
   return "";
 }
 
-TEST_CASE("scaled dot product: operands that are refused") {
+TEST_CASE("scaled dot product: bad operands are refused") {
   const auto refused = [](auto&& change, const std::string& message, double keep_prob = 1.0) {
     Operands in;
     change(in);
@@ -142,7 +142,7 @@ TEST_CASE("scaled dot product: operands that are refused") {
   CHECK(no_seed.find("seed") != std::string::npos);
 }
 
-TEST_CASE("scaled dot product: a gradient needs what the forward pass gave") {
+TEST_CASE("scaled dot product: backward requires the outputs of forward") {
   const Operands in;
   const std::vector<HostTensor> forward = RunOp(kForward, in.list(), Options(2));
   const auto error = [&](const HostTensor& output, const HostTensor& lse, const HostTensor& gradient) {

@@ -22,7 +22,7 @@ std::string ErrorOf(const std::vector<HostTensor>& inputs) {
   return "";
 }
 
-TEST_CASE("slices are written where their tuples say, in a copy and in place, for every dtype and index type") {
+TEST_CASE("slices are written at their index tuples, out of place and in place, for every dtype and index type") {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kBool, DType::kInt64, DType::kInt32,
                       DType::kInt8, DType::kUInt8}) {
     for (DType index : {DType::kInt32, DType::kInt64}) {
@@ -43,7 +43,7 @@ TEST_CASE("slices are written where their tuples say, in a copy and in place, fo
   }
 }
 
-TEST_CASE("a hostile index is refused before the first write") {
+TEST_CASE("an out-of-range index is refused before the first write") {
   const HostTensor self = HostTensor::Random(DType::kFloat32, {6, 4}, 1);
   const HostTensor updates = HostTensor::Random(DType::kFloat32, {3, 4}, 2);
   const std::vector<double> before = self.values();
@@ -54,20 +54,20 @@ TEST_CASE("a hostile index is refused before the first write") {
           std::string::npos);
     CHECK(self.values() == before);
   }
-  // The device is usable afterwards.
+  // The device stays usable.
   RunOp(kType, {self, HostTensor::Of<int64_t>({3, 1}, {0, 1, 5}), updates}, {.alias = {{0, 0}}});
   CHECK(self[23] == updates[11]);
 }
 
-TEST_CASE("indices that lie in the tensor they overwrite cannot redirect a write") {
-  // Every slice is overwritten with numbers that would be wild as indices.
+TEST_CASE("indices that alias the overwritten tensor cannot redirect a write") {
+  // Every slice is overwritten with values that are out of range as indices.
   HostTensor self = HostTensor::Of<int64_t>({4, 1}, {3, 2, 1, 0});
   const HostTensor wild = HostTensor::Of<int64_t>({4, 1}, {1LL << 40, 1LL << 41, 1LL << 42, 1LL << 43});
   RunOp(kType, {self, self, wild}, {.alias = {{0, 0}}});
   CHECK(self.values() == std::vector<double>{0x1p43, 0x1p42, 0x1p41, 0x1p40});
 }
 
-TEST_CASE("of equal tuples the last one wins, whatever the number of threads") {
+TEST_CASE("the last of equal tuples wins, for any number of threads") {
   const int64_t rows = 2000, width = 100;
   std::vector<int64_t> indices(rows);
   for (int64_t i = 0; i < rows; ++i) indices[i] = i % 7;
@@ -80,7 +80,7 @@ TEST_CASE("of equal tuples the last one wins, whatever the number of threads") {
   }
 }
 
-TEST_CASE("large slices and many rows are split over threads without gaps") {
+TEST_CASE("large slices and many rows are split between threads without gaps") {
   for (const int64_t rows : {int64_t{3}, int64_t{3001}}) {
     const int64_t width = rows == 3 ? 100003 : 101;
     std::vector<int64_t> indices(rows);
@@ -94,7 +94,7 @@ TEST_CASE("large slices and many rows are split over threads without gaps") {
   }
 }
 
-TEST_CASE("shapes that do not fit are refused") {
+TEST_CASE("mismatched shapes are refused") {
   const HostTensor self(DType::kFloat32, {4, 6});
   const HostTensor index = HostTensor::Of<int64_t>({1, 1}, {0});
   CHECK(ErrorOf({self, index, HostTensor(DType::kFloat32, {1, 5})}).find("expected updates of shape [1, 6]") !=

@@ -1,4 +1,4 @@
-// Softmax and npu_scaled_masked_softmax against plain loops in double.
+// Softmax and npu_scaled_masked_softmax against a naive reference in double.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// float32: the last bits of a sum; the 16-bit types round a result of at most 1 once.
+// float32: the last bits of a sum; 16-bit types round a result of at most 1 once.
 double ToleranceOf(DType dtype) { return dtype == DType::kFloat32 ? 1e-6 : dtype == DType::kFloat16 ? 5e-4 : 4e-3; }
 
 // Over the middle one of three axes.
@@ -40,7 +40,7 @@ void CheckClose(const HostTensor& got, const std::vector<double>& want) {
   CHECK(worst <= ToleranceOf(got.dtype()));
 }
 
-TEST_CASE("Softmax: one axis from opset 13 on, all from the axis on before") {
+TEST_CASE("Softmax: a single axis since opset 13, all trailing axes before") {
   const Shape shape{3, 5, 7, 300};
   for (DType dtype : kDTypes) {
     const HostTensor x = HostTensor::Random(dtype, shape, 3, -8, 8);
@@ -111,7 +111,7 @@ TEST_CASE("npu_scaled_masked_softmax: masks broadcast over any axis") {
   }
 }
 
-TEST_CASE("npu_scaled_masked_softmax: what is refused") {
+TEST_CASE("npu_scaled_masked_softmax: bad arguments are refused") {
   const auto error = [](const Shape& x, const Shape& mask, int64_t triu = 0) -> std::string {
     try {
       RunOp("npu::NPUScaledMaskedSoftmax", {HostTensor(DType::kFloat32, x), HostTensor(DType::kBool, mask)},

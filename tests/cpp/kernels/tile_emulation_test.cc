@@ -1,5 +1,5 @@
-// What a machine with AMX runs, on one without: the tests of products and attention once more, with the tile
-// instructions in software.
+// Runs the code for AMX machines on one without: the tests of matmul and attention again, with emulated tile
+// instructions.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -19,17 +19,17 @@ std::string FolderOfThisProgram() {
   return program.substr(0, program.rfind('/'));
 }
 
-TEST_CASE("child: tiles are at hand" * doctest::skip()) { CHECK(Features().amx_bf16); }
+TEST_CASE("child: AMX tiles are available" * doctest::skip()) { CHECK(Features().amx_bf16); }
 
-TEST_CASE("products and attention agree through tile instructions") {
+TEST_CASE("matmul and attention agree with AMX tile instructions") {
   if (Features().amx_bf16 || !Features().avx512) return;  // tested without emulation, or not built for tiles
   const std::map<std::string, std::string> environment = {
       {"LD_PRELOAD", FolderOfThisProgram() + "/libnpu_tile_emulator.so"},
-      {"ASAN_OPTIONS", "verify_asan_link_order=0"},  // under AddressSanitizer its library comes second
+      {"ASAN_OPTIONS", "verify_asan_link_order=0"},  // the emulator is loaded before AddressSanitizer's library
       {"NPU_TILE_EMULATOR_REPORT", "1"},
       {"ORT_NPU_ISA", "amx"}};
-  CHECK(test::RunTestCase("child: tiles are at hand", environment).exit_code == 0);
-  for (const char* tests : {"Gemm equals *", "Gemm adds *", "MatMul follows *", "a packed weight *", "MatMulInteger equals *",
+  CHECK(test::RunTestCase("child: AMX tiles are available", environment).exit_code == 0);
+  for (const char* tests : {"Gemm matches *", "Gemm adds *", "MatMul follows *", "MatMulInteger matches *", "a packed weight *",
                             "NaN and infinities reach *", "attention: *"}) {
     CAPTURE(tests);
     const test::ChildResult result = test::RunTestCase(tests, environment, std::chrono::minutes(30));

@@ -13,7 +13,7 @@ namespace {
 
 using namespace npu;
 
-// |got - expected| in units in the last place of a float near `expected`.
+// |got - expected| in ulp of a float near `expected`.
 double UlpError(double expected, float got) {
   if (std::isnan(expected) || std::isnan(got)) return std::isnan(expected) && std::isnan(got) ? 0.0 : HUGE_VAL;
   const float rounded = static_cast<float>(expected);
@@ -23,7 +23,7 @@ double UlpError(double expected, float got) {
   return std::fabs(got - expected) / std::ldexp(1.0, std::max(exponent, -125) - 24);
 }
 
-// The largest error over floats spread evenly over the bit patterns, NaN and infinities among them.
+// The max error over floats spaced evenly over the bit patterns, including NaN and infinities.
 template <class F, class G, class In>
 double LargestError(F f, G exact, In in) {
   double largest = 0;
@@ -41,7 +41,7 @@ double LargestError(F f, G exact, In in) {
 
 bool Any(float) { return true; }
 
-TEST_CASE("vector math: the stated bounds hold") {
+TEST_CASE("vector math: the documented error bounds hold") {
   CHECK(LargestError(math::Exp, [](double x) { return std::exp(x); }, Any) <= 1.1);
   CHECK(LargestError(math::Log, [](double x) { return std::log(x); }, Any) <= 0.9);
   CHECK(LargestError(math::Tanh, [](double x) { return std::tanh(x); }, Any) <= 1.4);
@@ -60,7 +60,7 @@ TEST_CASE("vector math: the stated bounds hold") {
   CHECK(LargestError(math::Cos, [](double x) { return std::cos(x); }, bounded) <= 1.6);
 }
 
-TEST_CASE("vector math: rows of sines take any argument, and may be in place") {
+TEST_CASE("vector math: sine of a row accepts any argument and runs in place") {
   float x[] = {0.5f, -2.0f, 1e9f, 3e38f, -1e30f, std::numeric_limits<float>::infinity()};
   float y[6];
   math::SinRow(x, y, 6);

@@ -1,4 +1,4 @@
-// What PYTORCH_NPU_ALLOC_CONF and the pool, history and plug functions of the allocator promise.
+// PYTORCH_NPU_ALLOC_CONF, private pools, history and pluggable allocators.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -47,36 +47,36 @@ bool Fails(Configured& c, size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("blocks above max_split_size are not cut, and are counted") {
+TEST_CASE("blocks above max_split_size are not split, and are counted") {
   Configured c("max_split_size_mb:64");
   void* big = c.Get(100 * kMiB);
   CHECK(c.a.Stats().oversize_allocations.current == 1);
   CHECK(c.a.Stats().oversize_segments.current == 1);
   c.a.Free(big);
   CHECK(c.a.Stats().oversize_allocations.current == 0);
-  void* small = c.Get(30 * kMiB);  // may not eat into the free block of 100
+  void* small = c.Get(30 * kMiB);  // must not split the free block of 100
   CHECK(c.reserved() == 130 * kMiB);
   CHECK(c.Get(90 * kMiB) == big);  // differs by less than max_non_split_rounding
   c.a.Free(small);
-  CHECK(c.Get(20 * kMiB) == small);  // below the limit blocks are cut as ever
+  CHECK(c.Get(20 * kMiB) == small);  // below the limit blocks are split
   c.a.EmptyCache();
   CHECK(c.a.Stats().oversize_segments.current == 1);
 }
 
-TEST_CASE("garbage collection gives back what was free longest, before the device is asked for more") {
+TEST_CASE("garbage collection frees the oldest cached blocks before allocating from the device") {
   Configured c("garbage_collection_threshold:0.5", 200 * kMiB);
   void* first = c.Get(30 * kMiB);
   void* second = c.Get(32 * kMiB);
   c.a.Free(first);
   c.a.Free(second);
-  void* third = c.Get(60 * kMiB);  // 122 MiB would be above 100: one segment goes
+  void* third = c.Get(60 * kMiB);  // 122 MiB would be above 100: one segment is released
   CHECK(c.reserved() == 92 * kMiB);
   CHECK(c.Get(32 * kMiB) == second);
   CHECK(c.a.Stats().num_alloc_retries == 0);
   c.a.Free(third);
 }
 
-TEST_CASE("a memory fraction refuses what the device could still give") {
+TEST_CASE("a memory fraction refuses requests that the device could still serve") {
   Configured c("per_process_memory_fraction:0.5", 200 * kMiB);
   CHECK(Fails(c, 101 * kMiB));
   CHECK(c.a.Stats().num_oom_rejections == 1);
@@ -89,7 +89,7 @@ TEST_CASE("a memory fraction refuses what the device could still give") {
   CHECK_THROWS_AS(c.a.SetMemoryFraction(-0.1), Error);
 }
 
-TEST_CASE("expandable segments grow in place and give their free end back") {
+TEST_CASE("expandable segments grow in place and release their free tail") {
   Configured c("expandable_segments:True");
   std::vector<char*> blocks;
   for (int i = 0; i < 6; ++i) {
@@ -102,14 +102,14 @@ TEST_CASE("expandable segments grow in place and give their free end back") {
   for (size_t i = 1; i < blocks.size(); ++i) CHECK(blocks[i] == blocks[i - 1] + 30 * kMiB);
   CHECK(c.a.Snapshot().front().expandable);
   for (size_t i = 2; i < blocks.size(); ++i) c.a.Free(blocks[i]);
-  void* joined = c.Get(110 * kMiB);  // no free block of a fixed segment would hold it
+  void* joined = c.Get(110 * kMiB);  // larger than any free block of a fixed segment
   CHECK(joined == blocks[2]);
   c.a.Free(joined);
   c.a.TrimExpandableSegments();
   CHECK(c.reserved() == 60 * kMiB);
   CHECK(test::ReadByte(*c.backend, blocks[1]) == 1);
   CHECK(c.a.Stats().num_device_free == 1);
-  c.a.Free(c.Get(1000));  // small blocks have a segment of their own
+  c.a.Free(c.Get(1000));  // small blocks have a separate segment
   CHECK(c.a.Stats().segment.all.current == 2);
   c.a.Free(blocks[0]);
   c.a.Free(blocks[1]);
@@ -119,12 +119,12 @@ TEST_CASE("expandable segments grow in place and give their free end back") {
   CHECK(Fails(c, TestDevice::kDefaultLimit + 1));
 }
 
-TEST_CASE("trimming without expandable segments says which key is missing") {
+TEST_CASE("trimming without expandable segments names the missing setting") {
   TestDevice t;
   CHECK_THROWS_WITH_AS(t.allocator().TrimExpandableSegments(), doctest::Contains("expandable_segments"), Error);
 }
 
-TEST_CASE("with its last user a private pool gives its memory back, and the cache of others stays") {
+TEST_CASE("a private pool frees its memory with its last user and leaves other caches") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   a.Free(a.Allocate(5 * kMiB, t.stream()));
@@ -143,7 +143,7 @@ TEST_CASE("with its last user a private pool gives its memory back, and the cach
   CHECK(a.Stats().segment.all.current == 1);
 }
 
-TEST_CASE("a private pool keeps its memory apart while it is retained") {
+TEST_CASE("a private pool's memory is separate while the pool is retained") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   const PoolId id{0, 7};
@@ -174,7 +174,7 @@ TEST_CASE("a private pool keeps its memory apart while it is retained") {
   a.Free(outside);
 }
 
-TEST_CASE("a snapshot adds up, and blocks say their state") {
+TEST_CASE("a snapshot is consistent and reports the state of each block") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   void* live = a.Allocate(1000, t.stream());
@@ -213,7 +213,7 @@ TEST_CASE("a snapshot adds up, and blocks say their state") {
   a.Free(live);
 }
 
-TEST_CASE("the history keeps the last events, with the frames that were given") {
+TEST_CASE("the history keeps the latest events with their frames") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   a.RecordHistory(4, [] { return Frames(new std::vector<Frame>{{"model.py", 12, "forward"}}); });
@@ -236,7 +236,7 @@ TEST_CASE("the history keeps the last events, with the frames that were given") 
   CHECK(a.History().empty());
 }
 
-TEST_CASE("totals are reset, settings and what is current stay") {
+TEST_CASE("resetting statistics clears totals and keeps current values and settings") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   void* p = a.Allocate(3 * kMiB, t.stream());
@@ -253,7 +253,7 @@ TEST_CASE("totals are reset, settings and what is current stay") {
   a.Free(p);
 }
 
-TEST_CASE("a pluggable allocator serves every request, frees behind the stream, and comes first") {
+TEST_CASE("a pluggable allocator serves every request, frees in stream order, and must be set first") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   std::vector<std::string> calls;
@@ -274,7 +274,7 @@ TEST_CASE("a pluggable allocator serves every request, frees behind the stream, 
                         p[999] = 1;
                       }));
     a.Free(p);
-    CHECK(calls.size() == 1);  // the write is still to come
+    CHECK(calls.size() == 1);  // the write is still pending
   }
   t.stream().Synchronize();
   CHECK(calls == std::vector<std::string>{"alloc 1000 on 0", "free 1000"});
@@ -285,7 +285,7 @@ TEST_CASE("a pluggable allocator serves every request, frees behind the stream, 
       Error);
 }
 
-TEST_CASE("without caching every block goes back to the device") {
+TEST_CASE("without caching every freed block returns to the device") {
   AllocatorSettings settings;
   settings.caching = false;
   auto backend = MakeHostBackend({1, 64 * kMiB, "test device"});

@@ -1,4 +1,4 @@
-// Freeing never throws, never waits, and loses nothing, whatever the streams do meanwhile.
+// Freeing never throws, waits or leaks, regardless of concurrent work on the streams.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ void LaunchFailing(Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("a deleter's free of what is no live block does no harm") {
+TEST_CASE("freeing a pointer that is not a live block from a deleter is ignored") {
   TestDevice t;
   int local = 0;
   void* p = t.allocator().Allocate(1000, t.stream());
@@ -63,7 +63,7 @@ TEST_CASE("a deleter's free of what is no live block does no harm") {
   CHECK(t.allocator().Stats().allocation.all.freed == 1);
 }
 
-TEST_CASE("a block whose event cannot be recorded when it is freed comes back later") {
+TEST_CASE("a block whose event cannot be recorded at free is reclaimed later") {
   WatchedBackend backend(kLimit);
   Device device(backend, 0, kLimit);
   CachingAllocator& a = device.allocator();
@@ -101,11 +101,11 @@ TEST_CASE("a pluggable block whose free cannot be launched is freed later") {
   gate.Open();
   device.default_stream().Synchronize();
   CHECK(plugged.freed == 0);
-  CHECK(a.Stats().reserved_bytes.all.current == 0);  // who asks tries again
+  CHECK(a.Stats().reserved_bytes.all.current == 0);  // the query retries the free
   CHECK(plugged.freed == 1000);
 }
 
-TEST_CASE("pluggable blocks are freed behind failed work, and a free that throws is not lost on anybody") {
+TEST_CASE("pluggable blocks are freed after failed work, and an exception of the free function is reported") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   Plugged plugged(a);
@@ -129,7 +129,7 @@ TEST_CASE("pluggable blocks are freed behind failed work, and a free that throws
   CHECK(a.Stats().segment.all.current == 0);
 }
 
-TEST_CASE("record_stream of a pluggable block covers what that stream is given afterwards") {
+TEST_CASE("record_stream of a pluggable block covers work enqueued on that stream afterwards") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   Plugged plugged(a);
@@ -151,7 +151,7 @@ TEST_CASE("record_stream of a pluggable block covers what that stream is given a
   CHECK(plugged.freed == 1000);
 }
 
-TEST_CASE("a pluggable function serves a private pool too, whose blocks stay with it until the pool goes") {
+TEST_CASE("a pluggable allocator serves private pools, which hold their blocks until they are destroyed") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   Plugged plugged(a);
@@ -169,7 +169,7 @@ TEST_CASE("a pluggable function serves a private pool too, whose blocks stay wit
   CHECK(plugged.freed == 1024);
 }
 
-TEST_CASE("an allocation looks at a bounded number of pending blocks") {
+TEST_CASE("an allocation checks a bounded number of pending blocks") {
   WatchedBackend backend(kLimit);
   Device device(backend, 0, kLimit);
   CachingAllocator& a = device.allocator();
@@ -198,13 +198,13 @@ TEST_CASE("an allocation looks at a bounded number of pending blocks") {
   CHECK(backend.event_queries == kStreams * kBlocks);
 }
 
-TEST_CASE("a private pool goes without a wait, and its memory when its streams have passed") {
+TEST_CASE("a private pool is destroyed without waiting, its memory once its streams have passed") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   const auto side = t.device.CreateStream();
   Gate gate;
   OpenAtExit open{gate};
-  a.Free(a.Allocate(30 * kMiB, *side));  // a cached block of a blocked stream, which is nobody's concern
+  a.Free(a.Allocate(30 * kMiB, *side));  // a cached block of a blocked stream, unrelated to the pool
   const PoolId id{0, 22};
   a.RetainPool(id);
   a.BeginPool(id, TakesPart);
@@ -212,7 +212,7 @@ TEST_CASE("a private pool goes without a wait, and its memory when its streams h
   void* live = a.Allocate(14 * kMiB, t.stream());
   side->Launch("user", Task([&, used] {
                  gate.Wait();
-                 used[0] = used[12 * kMiB - 1] = 1;  // a fault if the memory went away
+                 used[0] = used[12 * kMiB - 1] = 1;  // faults if the memory was released
                }));
   a.Free(used);
   a.EndPool(id);
@@ -226,7 +226,7 @@ TEST_CASE("a private pool goes without a wait, and its memory when its streams h
   CHECK(a.Stats().segment.all.current == 1);
 }
 
-TEST_CASE("a pool and a stream may go while empty_cache waits for another stream") {
+TEST_CASE("a pool and a stream can be destroyed while empty_cache waits for another stream") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   const auto blocked = t.device.CreateStream();
@@ -258,7 +258,7 @@ TEST_CASE("a pool and a stream may go while empty_cache waits for another stream
   CHECK(a.Stats().reserved_bytes.all.current == 0);
 }
 
-TEST_CASE("two waits for the same cached memory both find it") {
+TEST_CASE("two requests that wait for the same cached memory both succeed") {
   TestDevice t(64 * kMiB);
   CachingAllocator& a = t.allocator();
   const auto owner = t.device.CreateStream();
@@ -282,7 +282,7 @@ TEST_CASE("two waits for the same cached memory both find it") {
   CHECK(failed == 0);
 }
 
-TEST_CASE("in an open private pool a block that another stream uses waits for the pool's closing") {
+TEST_CASE("in an open private pool a block used by another stream is reclaimed when the pool closes") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   const auto side = t.device.CreateStream();
@@ -290,7 +290,7 @@ TEST_CASE("in an open private pool a block that another stream uses waits for th
   a.RetainPool(id);
   a.BeginPool(id, TakesPart);
   void* p = a.Allocate(15 * kMiB, t.stream());
-  a.RecordStream(p, *side);  // both streams are idle, as in a capture: what they will do is only written down
+  a.RecordStream(p, *side);  // both streams are idle, as in a capture, which only records work
   a.Free(p);
   void* q = a.Allocate(15 * kMiB, t.stream());
   CHECK(q != p);
@@ -302,7 +302,7 @@ TEST_CASE("in an open private pool a block that another stream uses waits for th
   CHECK(a.Stats().segment.all.current == 0);
 }
 
-TEST_CASE("in a forked child frees do nothing, and uses say why they fail") {
+TEST_CASE("in a forked child frees do nothing and other calls report why they fail") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   t.stream().Launch("start", Task([] {}));
@@ -310,7 +310,7 @@ TEST_CASE("in a forked child frees do nothing, and uses say why they fail") {
   void* p = a.Allocate(1000, t.stream());
   const auto side = t.device.CreateStream();
   a.RecordStream(p, *side);
-  // A thread that the child does not have holds the allocator's lock.
+  // A thread that does not exist in the child holds the allocator's lock.
   Gate gate;
   OpenAtExit open{gate};
   std::atomic<bool> locked{false};

@@ -30,7 +30,7 @@ std::string OutOfMemoryMessage(CachingAllocator& a, size_t bytes, Stream& stream
 
 }  // namespace
 
-TEST_CASE("out of memory says what was asked for, what there is, and what to do; then the device goes on") {
+TEST_CASE("out of memory reports request, usage and remedy, and the device stays usable") {
   TestDevice t(64 * kMiB);
   CachingAllocator& a = t.allocator();
   void* p = a.Allocate(40 * kMiB, t.stream());
@@ -45,7 +45,7 @@ TEST_CASE("out of memory says what was asked for, what there is, and what to do;
   a.Free(a.Allocate(60 * kMiB, t.stream()));
 }
 
-TEST_CASE("sizes that no machine has are out of memory, not an overflow") {
+TEST_CASE("absurd sizes are out of memory, not an overflow") {
   TestDevice t;
   for (size_t bytes :
        {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX - 511, SIZE_MAX / 2 + 1, size_t{1} << 62, TestDevice::kDefaultLimit + 1}) {
@@ -57,7 +57,7 @@ TEST_CASE("sizes that no machine has are out of memory, not an overflow") {
   CHECK(OutOfMemoryMessage(unlimited, SIZE_MAX / 2, t.stream()) != "");
 }
 
-TEST_CASE("cached memory goes back before a request fails") {
+TEST_CASE("cached memory is released before a request fails") {
   TestDevice t(64 * kMiB);
   CachingAllocator& a = t.allocator();
   for (int i = 0; i < 3; ++i) a.Free(a.Allocate(20 * kMiB, t.stream()));
@@ -72,22 +72,22 @@ TEST_CASE("cached memory goes back before a request fails") {
   a.Free(large);
 }
 
-TEST_CASE("memory cached by another stream is used before a request fails, once that stream is done with it") {
+TEST_CASE("memory cached by another idle stream is used before a request fails") {
   TestDevice t(64 * kMiB);
   CachingAllocator& a = t.allocator();
   const auto other = t.device.CreateStream();
-  // A segment of the other stream of which a part stays in use, so that it cannot go back as a whole.
+  // A segment of the other stream that stays partly in use, so that it cannot be released as a whole.
   void* keep = a.Allocate(11 * kMiB, *other);
   a.Free(a.Allocate(40 * kMiB, *other));
   void* part = a.Allocate(2 * kMiB, *other);
   bool ran = false;
   other->Launch("op", [&] { ran = true; });
   void* mine = a.Allocate(30 * kMiB, t.stream());
-  CHECK(ran);  // it was waited for
+  CHECK(ran);  // the allocation waited for it
   for (void* p : {keep, part, mine}) a.Free(p);
 }
 
-TEST_CASE("a segment smaller than usual serves when the limit leaves no room") {
+TEST_CASE("a smaller segment is allocated when the limit excludes the usual size") {
   TestDevice t(7 * kMiB);
   CachingAllocator& a = t.allocator();
   void* p = a.Allocate(5 * kMiB, t.stream());  // would share 20 MiB
@@ -99,7 +99,7 @@ TEST_CASE("a segment smaller than usual serves when the limit leaves no room") {
   a.Free(small);
 }
 
-TEST_CASE("blocks that wait for an event are waited for before a request fails") {
+TEST_CASE("pending blocks are waited for before a request fails") {
   TestDevice t(64 * kMiB);
   CachingAllocator& a = t.allocator();
   const auto other = t.device.CreateStream();
@@ -114,7 +114,7 @@ TEST_CASE("blocks that wait for an event are waited for before a request fails")
   CHECK(a.Stats().num_ooms == 0);
 }
 
-TEST_CASE("an error of a stream survives that the allocator waits for it") {
+TEST_CASE("a stream's error is not consumed when the allocator waits for the stream") {
   TestDevice t(64 * kMiB);
   CachingAllocator& a = t.allocator();
   a.Free(a.Allocate(40 * kMiB, t.stream()));

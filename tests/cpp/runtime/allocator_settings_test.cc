@@ -25,7 +25,7 @@ bool Has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("settings: every key is read, blanks do not matter") {
+TEST_CASE("settings: every key is parsed, whitespace is ignored") {
   const AllocatorSettings s = ParseAllocatorSettings(
       "CONF",
       " max_split_size_mb: 64, garbage_collection_threshold:0.5,large_segment_size_mb:40, "
@@ -41,7 +41,7 @@ TEST_CASE("settings: every key is read, blanks do not matter") {
   CHECK(ParseAllocatorSettings("CONF", "").max_split_size == SIZE_MAX);
 }
 
-TEST_CASE("settings: what is wrong is named, with what is allowed") {
+TEST_CASE("settings: errors name the wrong value and what is allowed") {
   CHECK(Has(Complaint("max_split_size:64"), "unknown key 'max_split_size'; expected one of"));
   CHECK(Has(Complaint("max_split_size:64"), "max_split_size_mb"));
   CHECK(Has(Complaint("max_split_size_mb:20"), "max_split_size_mb:an integer from 21"));

@@ -22,7 +22,7 @@ using test::TestDevice;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// A block that was freed while its stream, whose queue stands at the gate, still uses it.
+// A block that was freed while its stream, blocked at the gate, still uses it.
 void* FreedInUse(TestDevice& t, Gate& gate) {
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());
   t.stream().Launch("user", [&] { gate.Wait(); });
@@ -32,18 +32,18 @@ void* FreedInUse(TestDevice& t, Gate& gate) {
 
 }  // namespace
 
-TEST_CASE("a block freed while its stream works goes to that stream at once, and to no other") {
+TEST_CASE("a block freed while its stream is busy is reused immediately by that stream only") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   Gate gate;
   OpenAtExit open{gate};
   void* p = FreedInUse(t, gate);
   CHECK(t.allocator().Allocate(15 * kMiB, *other) != p);
-  CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);  // ordered behind its former use
+  CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);  // ordered after its former use
   gate.Open();
 }
 
-TEST_CASE("a block that another stream uses is handed out only after that stream passed") {
+TEST_CASE("a block used by another stream is reused only after that stream has passed") {
   TestDevice t;
   const auto reader = t.device.CreateStream();
   Gate gate;
@@ -51,12 +51,12 @@ TEST_CASE("a block that another stream uses is handed out only after that stream
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());
   reader->Launch("reader", [&] { gate.Wait(); });
   t.allocator().RecordStream(p, *reader);
-  t.allocator().RecordStream(p, *reader);     // twice is once
+  t.allocator().RecordStream(p, *reader);     // has no further effect
   t.allocator().RecordStream(p, t.stream());  // its own stream needs no event
   t.allocator().Free(p);
   AllocatorStats s = t.allocator().Stats();
   CHECK(s.allocated_bytes.all.current == 0);
-  CHECK(s.active_bytes.all.current == 15 * kMiB + kMiB);  // a rest of 1 MiB is not split off a 16 MiB segment
+  CHECK(s.active_bytes.all.current == 15 * kMiB + kMiB);  // a remainder of 1 MiB is not split off a 16 MiB segment
   void* q = t.allocator().Allocate(15 * kMiB, t.stream());
   CHECK(q != p);
   CHECK_THROWS_AS(t.allocator().CheckedFree(p), Error);
@@ -84,7 +84,7 @@ TEST_CASE("a block used by two other streams waits for both") {
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);
 }
 
-TEST_CASE("the blocks of a stream that is gone serve any stream, also those still in use then") {
+TEST_CASE("blocks of a destroyed stream serve any stream, even those in use at its destruction") {
   TestDevice t;
   void *freed = nullptr, *live = nullptr;
   {
@@ -99,7 +99,7 @@ TEST_CASE("the blocks of a stream that is gone serve any stream, also those stil
   CHECK(t.allocator().Allocate(25 * kMiB, *other) == live);
 }
 
-TEST_CASE("free blocks of a stream, once shared, serve any stream after what the stream has queued") {
+TEST_CASE("shared free blocks of a stream serve any stream after its queued work") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   Gate gate;
@@ -120,7 +120,7 @@ TEST_CASE("free blocks of a stream, once shared, serve any stream after what the
   CHECK(t.allocator().Stats().reserved_bytes.all.current == reserved);
 }
 
-TEST_CASE("the blocks of other streams stay theirs when one stream's are shared") {
+TEST_CASE("sharing one stream's blocks leaves those of other streams private") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   Gate gate;
@@ -128,12 +128,12 @@ TEST_CASE("the blocks of other streams stay theirs when one stream's are shared"
   void* p = t.allocator().Allocate(15 * kMiB, *other);
   other->Launch("user", [&] { gate.Wait(); });
   t.allocator().Free(p);
-  t.allocator().ShareFreeBlocks(t.stream());  // does not wait for the other
+  t.allocator().ShareFreeBlocks(t.stream());  // does not wait for the other stream
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) != p);
   gate.Open();
 }
 
-TEST_CASE("a stream may go between record_stream and free") {
+TEST_CASE("a stream can be destroyed between record_stream and free") {
   TestDevice t;
   void* p = t.allocator().Allocate(15 * kMiB, t.stream());
   {
@@ -144,7 +144,7 @@ TEST_CASE("a stream may go between record_stream and free") {
   CHECK(t.allocator().Allocate(15 * kMiB, t.stream()) == p);
 }
 
-TEST_CASE("streams that come and go leave one pool behind, in one piece") {
+TEST_CASE("short-lived streams leave one unfragmented pool") {
   TestDevice t;
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) {
@@ -165,7 +165,7 @@ TEST_CASE("empty_cache waits for the work that still uses freed memory") {
   auto* p = static_cast<char*>(t.allocator().Allocate(30 * kMiB, t.stream()));
   t.stream().Launch("writer", [&] {
     gate.Wait();
-    std::memset(p, 1, 30 * kMiB);  // a fault if the memory went away
+    std::memset(p, 1, 30 * kMiB);  // faults if the memory was released
   });
   t.allocator().Free(p);
   std::thread opener([&] {
@@ -200,7 +200,7 @@ TEST_CASE("a task may free memory while empty_cache waits for it") {
   CHECK(t.allocator().Stats().reserved_bytes.all.current == 0);
 }
 
-TEST_CASE("eight threads on three streams never share a block, and everything comes back") {
+TEST_CASE("eight threads on three streams never share a block, and all memory is freed") {
   constexpr int kThreads = 8, kSteps = 1500;
   TestDevice t(96 * kMiB);
   std::vector<std::unique_ptr<Stream>> streams;
@@ -228,7 +228,7 @@ TEST_CASE("eight threads on three streams never share a block, and everything co
         const auto tag = static_cast<unsigned char>(random());
         try {
           auto* data = static_cast<unsigned char*>(t.allocator().Allocate(bytes, stream));
-          // In stream order: mark both ends, and find the marks again later in the same stream.
+          // In stream order: mark both ends, and check the marks later on the same stream.
           stream.Launch("write", [=] { data[0] = data[bytes - 1] = tag; });
           stream.Launch("check", [=, &torn] { torn += data[0] != tag || data[bytes - 1] != tag; });
           if (random() % 4 == 0) {

@@ -19,7 +19,7 @@ using test::TestDevice;
 constexpr size_t kKiB = size_t{1} << 10;
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What must hold whenever nothing is allocated and no event is pending.
+// Invariants whenever nothing is allocated and no event is pending.
 void CheckIdle(const AllocatorStats& s) {
   for (const PoolCounters* counters : {&s.allocation, &s.active, &s.allocated_bytes, &s.active_bytes,
                                        &s.requested_bytes, &s.inactive_split, &s.inactive_split_bytes}) {
@@ -32,7 +32,7 @@ void CheckIdle(const AllocatorStats& s) {
 
 }  // namespace
 
-TEST_CASE("zero bytes are null, and freeing null is nothing") {
+TEST_CASE("zero bytes give null, and freeing null does nothing") {
   TestDevice t;
   CHECK(t.allocator().Allocate(0, t.stream()) == nullptr);
   t.allocator().Free(nullptr);
@@ -60,7 +60,7 @@ TEST_CASE("blocks are aligned, apart from each other, and writable to their ends
   CheckIdle(t.allocator().Stats());
 }
 
-TEST_CASE("small requests share segments of 2 MiB, medium ones of 20 MiB, large ones have their own") {
+TEST_CASE("small requests share 2 MiB segments, medium ones 20 MiB segments, large ones have their own") {
   TestDevice t;
   const auto reserved = [&] { return t.allocator().Stats().reserved_bytes; };
   t.allocator().Allocate(1, t.stream());
@@ -75,7 +75,7 @@ TEST_CASE("small requests share segments of 2 MiB, medium ones of 20 MiB, large 
   CHECK(t.allocator().Stats().segment.all.current == 3);
 }
 
-TEST_CASE("a freed block is taken again by its stream, the best fit first") {
+TEST_CASE("a freed block is reused by its stream, best fit first") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   std::vector<void*> blocks;
@@ -86,7 +86,7 @@ TEST_CASE("a freed block is taken again by its stream, the best fit first") {
   CHECK(a.Allocate(64 * kKiB, t.stream()) == blocks[0]);
 }
 
-TEST_CASE("neighbours merge, in whatever order they are freed") {
+TEST_CASE("neighbouring blocks merge, in any order of frees") {
   for (const std::vector<size_t>& order :
        std::vector<std::vector<size_t>>{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}}) {
     TestDevice t;
@@ -96,13 +96,13 @@ TEST_CASE("neighbours merge, in whatever order they are freed") {
     CHECK(a.Stats().segment.all.current == 1);
     for (size_t i : order) a.Free(blocks[i]);
     CheckIdle(a.Stats());
-    a.EmptyCache();  // only a segment in one piece can go
+    a.EmptyCache();  // only an unfragmented segment can be released
     CHECK(a.Stats().reserved_bytes.all.current == 0);
     CHECK(a.Stats().segment.all.current == 0);
   }
 }
 
-TEST_CASE("fragments do not stop a segment from being used whole again") {
+TEST_CASE("a fragmented segment can be used whole again after frees") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   std::vector<void*> blocks;
@@ -111,7 +111,7 @@ TEST_CASE("fragments do not stop a segment from being used whole again") {
   for (size_t i = 0; i < blocks.size(); i += 2) a.Free(blocks[i]);
   CHECK(a.Stats().inactive_split.all.current == 2048);
   CHECK(a.Stats().inactive_split_bytes.all.current == kMiB);
-  void* large = a.Allocate(kKiB, t.stream());  // no fragment holds it
+  void* large = a.Allocate(kKiB, t.stream());  // larger than any fragment
   CHECK(a.Stats().segment.all.current == 2);
   for (size_t i = 1; i < blocks.size(); i += 2) a.Free(blocks[i]);
   a.Free(large);
@@ -121,7 +121,7 @@ TEST_CASE("fragments do not stop a segment from being used whole again") {
   CHECK(a.Stats().segment.all.current == 2);
 }
 
-TEST_CASE("empty_cache keeps what is in use") {
+TEST_CASE("empty_cache keeps blocks in use") {
   TestDevice t;
   CachingAllocator& a = t.allocator();
   auto* keep = static_cast<char*>(a.Allocate(3 * kMiB, t.stream()));

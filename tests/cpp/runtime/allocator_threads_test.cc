@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// Takes, writes on a stream, shares, checks and frees blocks; a block that somebody else also got is seen.
+// Allocates, writes on a stream, shares, checks and frees blocks; detects a block that was allocated twice.
 void Hammer(Device& device, Stream& mine, Stream& shared, unsigned seed, std::atomic<int>& wrong) {
   std::mt19937 random(seed);
   struct Held {
@@ -33,7 +33,7 @@ void Hammer(Device& device, Stream& mine, Stream& shared, unsigned seed, std::at
       try {
         h.data = static_cast<uint32_t*>(a.Allocate(bytes, mine));
       } catch (const Error&) {
-        continue;  // out of memory: the device goes on
+        continue;  // out of memory: the device stays usable
       }
       mine.Launch("write", Task([h] { h.data[0] = h.data[h.words - 1] = h.mark; }));
       held.push_back(h);

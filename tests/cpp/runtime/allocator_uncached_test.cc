@@ -1,4 +1,4 @@
-// Without caching: the same counters, limits and order as with it; and blocks by their addresses in both.
+// Without caching: the same counters, limits and order as with it; and look-up of blocks by address in both modes.
 #include <doctest/doctest.h>
 
 #include <stdexcept>
@@ -35,7 +35,7 @@ struct Uncached {
 
 }  // namespace
 
-TEST_CASE("without caching the counters are those of what is allocated") {
+TEST_CASE("without caching the counters reflect the allocated blocks") {
   Uncached u;
   void* small = u.Get(1000);
   void* large = u.Get(5 * kMiB);
@@ -70,7 +70,7 @@ TEST_CASE("without caching the counters are those of what is allocated") {
   CHECK(s.inactive_split.all.allocated == 0);
 }
 
-TEST_CASE("without caching a snapshot and a history tell of every block") {
+TEST_CASE("without caching a snapshot and the history show every block") {
   Uncached u;
   u.a.RecordHistory(100, nullptr);
   void* p = u.Get(3 * kMiB);
@@ -85,7 +85,7 @@ TEST_CASE("without caching a snapshot and a history tell of every block") {
   CHECK(actions == std::vector{kSegmentAlloc, kAlloc, kSnapshot, kFreeRequested, kFreeCompleted, kSegmentFree});
 }
 
-TEST_CASE("without caching the limit and the fraction hold") {
+TEST_CASE("without caching the limit and the fraction are enforced") {
   Uncached u;
   u.a.SetMemoryFraction(0.5);
   void* p = u.Get(30 * kMiB);
@@ -100,7 +100,7 @@ TEST_CASE("without caching the limit and the fraction hold") {
   u.a.Free(p);
 }
 
-TEST_CASE("without caching memory stays until every stream that uses it has passed") {
+TEST_CASE("without caching memory is retained until every stream that uses it has passed") {
   Uncached u;
   const auto side = u.device.CreateStream();
   Gate gate;
@@ -110,13 +110,13 @@ TEST_CASE("without caching memory stays until every stream that uses it has pass
   u.a.RecordStream(p, *side);
   side->Launch("after record_stream", Task([&, p] {
                  gate.Wait();
-                 p[0] = p[20 * kMiB - 1] = 1;  // a fault if the memory went away
+                 p[0] = p[20 * kMiB - 1] = 1;  // faults if the memory was released
                }));
   u.stream.Launch("user", Task([&, q] {
                     gate.Wait();
                     q[0] = q[10 * kMiB - 1] = 1;
                   }));
-  u.a.EraseStream(q, u.stream);  // of its own stream there is nothing to take back
+  u.a.EraseStream(q, u.stream);  // its own stream is never recorded
   u.a.Free(p);
   u.a.Free(q);
   CHECK(u.a.Stats().allocated_bytes.all.current == 0);
@@ -127,7 +127,7 @@ TEST_CASE("without caching memory stays until every stream that uses it has pass
   CHECK(u.a.Stats().reserved_bytes.all.current == 0);
 }
 
-TEST_CASE("without caching memory freed behind failed work comes back") {
+TEST_CASE("without caching memory freed after failed work is reclaimed") {
   Uncached u;
   for (int i = 0; i < 12; ++i) {
     void* p = u.Get(40 * kMiB);
@@ -139,7 +139,7 @@ TEST_CASE("without caching memory freed behind failed work comes back") {
   CHECK(u.a.Stats().reserved_bytes.all.current == 0);
 }
 
-TEST_CASE("without caching a request waits for memory that is freed already, before it fails") {
+TEST_CASE("without caching a request waits for pending frees before it fails") {
   Uncached u;
   Gate gate;
   OpenAtExit open{gate};
@@ -153,7 +153,7 @@ TEST_CASE("without caching a request waits for memory that is freed already, bef
   CHECK(u.a.Stats().num_alloc_retries == 1);
 }
 
-TEST_CASE("without caching a private pool keeps its memory all the same") {
+TEST_CASE("without caching a private pool still keeps its memory") {
   Uncached u;
   const PoolId id{0, 31};
   u.a.RetainPool(id);
@@ -171,7 +171,7 @@ TEST_CASE("without caching a private pool keeps its memory all the same") {
   CHECK(u.a.Stats().reserved_bytes.all.current == 0);
 }
 
-TEST_CASE("blocks are found by any address inside, and looking leaves no trace") {
+TEST_CASE("blocks are found by any address inside, and lookups are not recorded") {
   for (const bool caching : {true, false}) {
     CAPTURE(caching);
     AllocatorSettings settings;

@@ -10,14 +10,14 @@
 
 namespace npu {
 
-TEST_CASE("backends are found by name; an unknown name is told which there are") {
+TEST_CASE("backends are found by name; the error for an unknown name lists them") {
   CHECK(FindBackend("host").kernels == "host");
   CHECK(FindBackend("null").kernels == "host");
   CHECK_THROWS_WITH_AS(FindBackend("ascend9"), "[ORT_NPU_BACKEND] expected one of host, null, got 'ascend9'", Error);
   CHECK_THROWS_AS(FindBackend(""), Error);
 }
 
-TEST_CASE("a name is registered once") {
+TEST_CASE("a backend name can be registered only once") {
   CHECK_THROWS_WITH_AS(RegisterBackend({"host", "host", nullptr}), doctest::Contains("two backends are called host"),
                        Error);
   CHECK((FindBackend("host").make != nullptr));
@@ -32,7 +32,7 @@ TEST_CASE("child: the runtime's backend is host" * doctest::skip()) {
   CHECK(std::string(Runtime::Instance().backend().name()) == "host");
 }
 
-TEST_CASE("ORT_NPU_BACKEND chooses the runtime's backend, by default host") {
+TEST_CASE("ORT_NPU_BACKEND selects the runtime's backend, host by default") {
   for (const auto& [name, child] : {std::pair{"Host", "child: the runtime's backend is unknown"},
                                     std::pair{"", "child: the runtime's backend is host"},
                                     std::pair{"host", "child: the runtime's backend is host"}}) {

@@ -11,7 +11,7 @@
 
 namespace npu {
 
-TEST_CASE("the default stream is current until a thread chooses another, for that thread only") {
+TEST_CASE("the default stream is current until a thread sets another, for that thread only") {
   Device& device = Runtime::Instance().device(0);
   CHECK(&CurrentStream(0) == &device.default_stream());
   Stream& pooled = PooledStream(0, 0);
@@ -30,7 +30,7 @@ TEST_CASE("a device that does not exist never becomes current") {
   CHECK(CurrentDevice() == 0);
 }
 
-TEST_CASE("the pool hands out distinct streams, then the same ones again") {
+TEST_CASE("the pool returns distinct streams, then reuses them") {
   std::set<Stream*> first, second;
   for (int i = 0; i < kStreamsPerPool; ++i) first.insert(&PooledStream(0, 1));
   for (int i = 0; i < kStreamsPerPool; ++i) second.insert(&PooledStream(0, 1));
@@ -45,7 +45,7 @@ TEST_CASE("a launch on a sync launch stream returns when its work is done; its e
   CHECK(ran);
   stream.Launch("fail", Task([] { throw std::runtime_error("no"); }));
   CHECK_THROWS_WITH(stream.Query(), "[fail] no");
-  stream.Synchronize();  // told
+  stream.Synchronize();  // the error was already reported
 }
 
 TEST_CASE("a live stream is found by its address") {
@@ -55,7 +55,7 @@ TEST_CASE("a live stream is found by its address") {
   CHECK(device.FindStream(&local) == nullptr);
 }
 
-TEST_CASE("a live stream is found by its id, a dead one is not") {
+TEST_CASE("a live stream is found by its id, a destroyed one is not") {
   Device& device = Runtime::Instance().device(0);
   auto stream = device.CreateStream();
   const uint64_t id = stream->id();

@@ -18,7 +18,7 @@
 
 namespace npu {
 
-TEST_CASE("a launch trace has every launch with its stream and time, also of one that failed") {
+TEST_CASE("a launch trace has every launch with its stream and time, including failed ones") {
   test::TestDevice t;
   t.stream().Launch("before", Task([] {}));
   t.stream().Synchronize();
@@ -30,7 +30,7 @@ TEST_CASE("a launch trace has every launch with its stream and time, also of one
   LaunchTrace::SetCause(0);
   t.stream().Memset(bytes.data(), 1, 16);
   t.stream().Launch("bad", Task([] { throw std::runtime_error("no"); }));
-  const std::vector<LaunchSpan> spans = LaunchTrace::Stop();  // waits, and leaves the error
+  const std::vector<LaunchSpan> spans = LaunchTrace::Stop();  // waits, but does not consume the error
   CHECK_THROWS_AS(t.stream().Synchronize(), Error);
   REQUIRE(spans.size() == 3);
   CHECK(spans[0].op == "first");
@@ -77,19 +77,19 @@ TEST_CASE("a launch trace has the nodes of a replayed graph as parts of one laun
   }
 }
 
-TEST_CASE("a time of the steady clock and its offset are a time of the system's clock") {
+TEST_CASE("the steady clock plus its offset equals the system clock") {
   const auto ns = [](auto time) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   };
   const int64_t before = ns(std::chrono::system_clock::now());
   const int64_t time = ns(std::chrono::steady_clock::now()) + SteadyToSystemNs();
   const int64_t after = ns(std::chrono::system_clock::now());
-  constexpr int64_t kSlack = 1'000'000;  // an interrupted reading is off by half of what interrupted it
+  constexpr int64_t kSlack = 1'000'000;  // an interrupted reading is off by half of the interruption
   CHECK(time >= before - kSlack);
   CHECK(time <= after + kSlack);
 }
 
-TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators that were asked for") {
+TEST_CASE("a dump writes NumPy files in stream order for the selected operators") {
   namespace fs = std::filesystem;
   const test::TemporaryFolder folder;
   test::TestDevice t;
@@ -110,7 +110,7 @@ TEST_CASE("a dump writes what NumPy reads, in stream order, for the operators th
   CHECK(files[0].filename().string().find("Wanted.") == 0);
   std::ifstream in(files[0], std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  CHECK(text.size() % 64 == 12);  // the data begins aligned
+  CHECK(text.size() % 64 == 12);  // the data is aligned
   CHECK(text.substr(1, 5) == "NUMPY");
   CHECK(text.find("'descr': '<f4', 'fortran_order': False, 'shape': (1,3,)") != std::string::npos);
   CHECK_THROWS_AS(TensorDump::Start({std::string(files[0]) + "/below", true, true, {}}), Error);

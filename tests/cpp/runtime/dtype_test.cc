@@ -37,7 +37,7 @@ TEST_CASE("every float16 converts to its value and back to itself") {
     const double v = Value(h.bits);
     if (std::isnan(v)) {
       wrong_value += !std::isnan(f);
-      wrong_bits += Float16(f).bits != (b | 0x200);  // a NaN stays that NaN, made quiet
+      wrong_bits += Float16(f).bits != (b | 0x200);  // a NaN keeps its payload and becomes quiet
     } else {
       wrong_value += static_cast<double>(f) != v || std::signbit(f) != (b >= 0x8000);
       wrong_bits += Float16(f).bits != b;
@@ -67,7 +67,7 @@ TEST_CASE("float to float16 rounds to nearest, ties to even") {
   CHECK(HalfBits(-std::numeric_limits<double>::infinity()) == 0xfc00);
   CHECK(HalfBits(std::ldexp(1.0, -25)) == 0);  // ties to even: zero
   CHECK(HalfBits(std::ldexp(1.0, -149)) == 0);
-  CHECK(Float16(std::bit_cast<float>(0x7f800001u)).bits == 0x7e00);  // a NaN whose payload does not fit
+  CHECK(Float16(std::bit_cast<float>(0x7f800001u)).bits == 0x7e00);  // a NaN whose payload is lost
 }
 
 TEST_CASE("every bfloat16 round-trips, and floats round to nearest even") {

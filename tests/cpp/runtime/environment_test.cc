@@ -30,7 +30,7 @@ TEST_CASE("byte counts take suffixes") {
   CHECK(ParseBytes("V", "131072G") == size_t{1} << 47);
 }
 
-TEST_CASE("absurd byte counts are refused with one clear line") {
+TEST_CASE("absurd byte counts are refused with a one-line error") {
   for (const char* value : {"banana", "-1", "0", "0G", "", "G", "1.5G", "1 G", " 1G", "+1", "0x10", "4GB", "1T",
                             "131073G", "99999999999999999999", "18446744073709551615", "17179869184G"}) {
     CAPTURE(value);
@@ -41,7 +41,7 @@ TEST_CASE("absurd byte counts are refused with one clear line") {
         "or G (such as 4G), at most 128 TiB, got 'banana'");
 }
 
-TEST_CASE("counts, switches, levels") {
+TEST_CASE("counts, switches and levels are parsed") {
   CHECK(ParseCount("V", "64", 64) == 64);
   for (const char* value : {"0", "65", "-1", "two", "1.0", "99999999999", ""}) {
     CAPTURE(value);
@@ -57,12 +57,12 @@ TEST_CASE("counts, switches, levels") {
         "environment variable ORT_NPU_ISA: expected amx, avx512, avx2 or portable, got 'AVX2'");
 }
 
-TEST_CASE("child: the runtime refuses its environment, every time" * doctest::skip()) {
+TEST_CASE("child: the runtime refuses its environment every time" * doctest::skip()) {
   for (int i = 0; i < 2; ++i)
     CHECK_THROWS_WITH_AS(Runtime::Instance(), doctest::Contains("environment variable ORT_NPU_"), Error);
 }
 
-TEST_CASE("Runtime::Instance names the variable that is wrong") {
+TEST_CASE("Runtime::Instance names the invalid variable") {
   for (const auto& [name, value] : std::map<std::string, std::string>{{"ORT_NPU_DEVICE_COUNT", "0"},
                                                                       {"ORT_NPU_MEMORY_LIMIT", "-1"},
                                                                       {"ORT_NPU_NUM_THREADS", "many"},
@@ -70,7 +70,7 @@ TEST_CASE("Runtime::Instance names the variable that is wrong") {
                                                                       {"ORT_NPU_LAUNCH_BLOCKING", "yes"},
                                                                       {"ORT_NPU_LOG", "loud"}}) {
     CAPTURE(name);
-    const auto child = test::RunTestCase("child: the runtime refuses its environment, every time", {{name, value}});
+    const auto child = test::RunTestCase("child: the runtime refuses its environment every time", {{name, value}});
     CAPTURE(child.output);
     CHECK(child.exit_code == 0);
   }
@@ -93,7 +93,7 @@ TEST_CASE("child: three devices of 48 MiB and one thread" * doctest::skip()) {
   CHECK_THROWS_AS(runtime.device(-1), Error);
 }
 
-TEST_CASE("the environment shapes the devices") {
+TEST_CASE("the environment configures the devices") {
   const auto child =
       test::RunTestCase("child: three devices of 48 MiB and one thread", {{"ORT_NPU_DEVICE_COUNT", "3"},
                                                                           {"ORT_NPU_MEMORY_LIMIT", "48M"},
@@ -110,7 +110,7 @@ TEST_CASE("child: a limit above the machine's memory still fails cleanly" * doct
   device.allocator().Free(device.allocator().Allocate(1000, device.default_stream()));
 }
 
-TEST_CASE("a limit above the machine's memory is allowed; taking it is not") {
+TEST_CASE("a limit above the machine's memory is allowed; allocating it fails") {
   const auto child = test::RunTestCase("child: a limit above the machine's memory still fails cleanly",
                                        {{"ORT_NPU_MEMORY_LIMIT", "65536G"}});
   CAPTURE(child.output);

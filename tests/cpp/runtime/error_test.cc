@@ -7,7 +7,7 @@
 namespace npu {
 namespace {
 
-TEST_CASE("a message is UTF-8 whatever it quotes") {
+TEST_CASE("an error message is valid UTF-8 whatever it quotes") {
   CHECK(Printable("expected 'BSH', got 'größe \xE2\x82\xAC \xF0\x9F\x98\x80'\n") ==
         "expected 'BSH', got 'größe \xE2\x82\xAC \xF0\x9F\x98\x80'\n");
   CHECK(Printable("a\xFFz") == "a\\xffz");

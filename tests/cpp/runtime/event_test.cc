@@ -17,7 +17,7 @@ using test::Gate;
 using test::OpenAtExit;
 using test::TestDevice;
 
-TEST_CASE("an event that was never recorded is complete, and waiting for it is nothing") {
+TEST_CASE("an event that was never recorded is complete, and waiting for it does nothing") {
   TestDevice t;
   const Event event(*t.backend);
   CHECK(event.Query());
@@ -27,7 +27,7 @@ TEST_CASE("an event that was never recorded is complete, and waiting for it is n
   t.stream().Synchronize();
 }
 
-TEST_CASE("an event completes when the work before it has, not before") {
+TEST_CASE("an event completes with the work before it, not earlier") {
   TestDevice t;
   Event event(*t.backend, /*timing=*/true);
   Gate gate;
@@ -68,7 +68,7 @@ TEST_CASE("a stream waits for another stream's event") {
   CHECK(seen == 42);
 }
 
-TEST_CASE("a wait means the record before it, whatever is recorded later") {
+TEST_CASE("a wait refers to the latest record before it, not to later ones") {
   TestDevice t;
   const auto second = t.device.CreateStream(), consumer = t.device.CreateStream();
   Event event(*t.backend);
@@ -80,14 +80,14 @@ TEST_CASE("a wait means the record before it, whatever is recorded later") {
   event.Record(t.stream());
   consumer->Wait(event);
   consumer->Launch("consume", [&] { consumed = true; });
-  event.Record(*second);  // completes at once, and must not release the consumer
+  event.Record(*second);  // completes immediately, and must not release the consumer
   second->Synchronize();
   CHECK(event.Query());
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   CHECK_FALSE(consumed);
 
   second->Launch("second", [&] { second_gate.Wait(); });
-  event.Record(*second);  // does not complete, and must not hold the consumer
+  event.Record(*second);  // does not complete, and must not block the consumer
   first_gate.Open();
   consumer->Synchronize();
   CHECK(consumed);
@@ -148,7 +148,7 @@ TEST_CASE("an idle stream's events have completed, and behind a completed event 
   }
 }
 
-TEST_CASE("an event recorded on a stream that never worked has completed") {
+TEST_CASE("an event recorded on an unused stream has completed") {
   TestDevice t;
   Event event(*t.backend, /*timing=*/true);
   event.Record(t.stream());
@@ -156,7 +156,7 @@ TEST_CASE("an event recorded on a stream that never worked has completed") {
   CHECK(event.TimestampNs() > 0);
 }
 
-TEST_CASE("elapsed time is the device's, and only of timing events that completed") {
+TEST_CASE("elapsed time is device time and requires completed timing events") {
   TestDevice t;
   Event begin(*t.backend, /*timing=*/true), end(*t.backend, /*timing=*/true), untimed(*t.backend);
   CHECK_THROWS_AS(begin.ElapsedMs(end), Error);  // not recorded

@@ -1,5 +1,5 @@
-// Every call of the backend fails once in turn, in everything that the runtime does: an error each time, then the same
-// works again, and nothing is left behind.
+// Every backend call fails once in turn, in scenarios that cover the runtime: each time there is an error, the same
+// scenario then succeeds, and nothing leaks.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -36,19 +36,19 @@ struct FaultyDevice {
   std::unique_ptr<Device> device;
 };
 
-// One pass through a scenario, and whether a failure in it may have gone unnoticed.
+// One pass through a scenario, and whether a failure in it may have stayed unreported.
 class Trial {
  public:
   explicit Trial(FaultyDevice& t) : faults(t.faults), device(*t.device) {}
 
-  // For calls that may do without what failed.
+  // For calls that may tolerate a failure.
   template <class F>
   void Lenient(F&& f) {
     const int64_t before = faults.failed();
     f();
     unnoticed |= faults.failed() != before;
   }
-  // For what has nobody to tell: destructors and frees.
+  // For calls that cannot report a failure: destructors and frees.
   template <class F>
   void Quiet(F&& f) {
     Lenient([&] { CHECK_NOTHROW(f()); });
@@ -81,7 +81,7 @@ void CheckNothingIsLeft(FaultyDevice& t) {
   for (const auto& [kind, count] : t.faults.held()) CHECK_MESSAGE(count == 0, kind);
 }
 
-// An allocation is tried again after memory was set free, so it fails only with a few in a row.
+// An allocation is retried after memory was freed, so it fails only after several consecutive failures.
 int64_t TimesToFail(const std::string& call) {
   return call == "AllocDevice" || call == "AllocPinned" || call == "MapDevice" || call == "ReserveAddresses" ? 4 : 1;
 }
@@ -105,7 +105,7 @@ void FailInTurn(const std::string& call, int64_t nth, const AllocatorSettings& s
   trial.Quiet([&] { FinishRetirements(t.faults); });
   if (t.faults.Disarm() > 0) CHECK((told || trial.unnoticed));
   try {
-    t.device->Synchronize();  // tells of work that failed behind the call that was told of
+    t.device->Synchronize();  // reports work that failed after the reported call
   } catch (const Error&) {
     CHECK(told);
   }
@@ -157,7 +157,7 @@ void UseMemoryOfTwoStreams(Trial& t) {
 
 }  // namespace
 
-TEST_CASE("faults: a device whose streams cannot be made is an error, and the next one works") {
+TEST_CASE("faults: a device whose streams cannot be created is an error, and the next one works") {
   FaultInjection faults(MakeHostBackend({1, kLimit, "test device"}));
   faults.Arm("CreateStream", 1);
   CHECK_THROWS_WITH(Device(faults, 0, kLimit), "[fault] injected failure of CreateStream");
@@ -167,14 +167,14 @@ TEST_CASE("faults: a device whose streams cannot be made is an error, and the ne
   for (const auto& [kind, count] : faults.held()) CHECK_MESSAGE(count == 0, kind);
 }
 
-TEST_CASE("faults: what cannot fail says how it is asked for") {
+TEST_CASE("faults: arming a fault reports what it requires") {
   const auto plain = MakeHostBackend({1, kLimit, "test device"});
   CHECK_THROWS_AS(FaultInjection::Of(*plain), Error);
   FaultInjection faults(MakeHostBackend({1, kLimit, "test device"}));
   CHECK_THROWS_AS(FaultInjection::Of(faults).Arm("Launch", 0), Error);
 }
 
-TEST_CASE("faults: streams and events made, used and destroyed") {
+TEST_CASE("faults: streams and events are created, used and destroyed") {
   FailEachCall([](Trial& t) {
     const auto first = t.Stream(), second = t.Stream(StreamOwner::kOne);
     const auto event = t.Event();
@@ -249,7 +249,7 @@ TEST_CASE("faults: events that order several streams, and a wait for the device"
   });
 }
 
-TEST_CASE("faults: events that are recorded outside") {
+TEST_CASE("faults: external events") {
   FailEachCall([](Trial& t) {
     auto value = std::make_shared<int>(0);
     const auto first = t.Stream(), second = t.Stream();
@@ -266,7 +266,7 @@ TEST_CASE("faults: events that are recorded outside") {
   });
 }
 
-TEST_CASE("faults: graphs captured, replayed, updated and let go") {
+TEST_CASE("faults: graphs are captured, replayed, updated and destroyed") {
   FailEachCall([](Trial& t) {
     const auto side = t.Stream(), branch = t.Stream();
     const auto counter = std::make_shared<std::atomic<int>>(0);
@@ -307,7 +307,7 @@ TEST_CASE("faults: graphs captured, replayed, updated and let go") {
   });
 }
 
-TEST_CASE("faults: work that a thread left on streams of somebody else") {
+TEST_CASE("faults: work that a thread left on another owner's streams") {
   FailEachCall([](Trial& t) {
     const auto value = std::make_shared<std::atomic<int>>(0);
     const auto run = t.Stream(StreamOwner::kOne);
@@ -322,7 +322,7 @@ TEST_CASE("faults: work that a thread left on streams of somebody else") {
   });
 }
 
-TEST_CASE("faults: streams and memory that go while work is in flight") {
+TEST_CASE("faults: streams and memory destroyed while work is in flight") {
   FailEachCall([](Trial& t) {
     const auto ran = std::make_shared<std::atomic<int>>(0);
     auto stream = t.Stream(), user = t.Stream();
@@ -342,7 +342,7 @@ TEST_CASE("faults: streams and memory that go while work is in flight") {
   });
 }
 
-TEST_CASE("faults: what is kept for work in flight goes when it is over, though no event can be had") {
+TEST_CASE("faults: objects kept for work in flight are released afterwards even without events") {
   FailEachCall([](Trial& t) {
     const auto first = t.Stream(), second = t.Stream();
     const auto over = std::make_shared<std::atomic<int>>(0);
@@ -374,7 +374,7 @@ TEST_CASE("faults: a call's scratch memory") {
   });
 }
 
-TEST_CASE("faults: a kernel that nobody keeps but its work") {
+TEST_CASE("faults: a kernel owned only by its launches") {
   struct Slow final : Kernel {
     explicit Slow(std::shared_ptr<std::atomic<int>> work) : in_flight(std::move(work)) {}
     ~Slow() override { CHECK(in_flight->load() == 0); }
@@ -396,7 +396,7 @@ TEST_CASE("faults: a kernel that nobody keeps but its work") {
   });
 }
 
-TEST_CASE("faults: pinned memory that copies use") {
+TEST_CASE("faults: pinned memory used by copies") {
   FailEachCall([](Trial& t) {
     npu::Stream& stream = t.device.default_stream();
     auto pinned = t.Own(std::make_unique<PinnedMemory>(&t.device.backend()));
@@ -429,7 +429,7 @@ TEST_CASE("faults: a device that is stopped and started again") {
     t.device.Stop();
     CHECK_THROWS_AS(stream->Launch("op", [] {}), Error);
     try {
-      t.Lenient([&] { t.device.Restart(); });  // it waits for work that failed, as it was stopped
+      t.Lenient([&] { t.device.Restart(); });  // it waits for work that failed because the device was stopped
     } catch (const Error&) {
       CHECK(t.device.stopped());
       t.device.Restart();

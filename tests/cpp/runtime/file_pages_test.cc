@@ -17,12 +17,12 @@ namespace {
 
 constexpr size_t kPages = 64;
 
-// Memory of so many pages, every byte `content`, all of them resident.
+// Memory of kPages resident pages, filled with `content`.
 class Mapping {
  public:
   explicit Mapping(char content, const std::string& file = {}) {
     const int fd = file.empty() ? -1 : open(file.c_str(), O_RDONLY);
-    // Between pages that nobody may touch, so that smaps has it by itself.
+    // Between inaccessible pages, so that it is a separate entry in smaps.
     void* around = mmap(nullptr, bytes() + 2 * page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(around != MAP_FAILED);
     data_ = static_cast<char*>(around) + page();
@@ -60,7 +60,7 @@ class Mapping {
 
 }  // namespace
 
-TEST_CASE("a mapped file's pages are released, whole ones only, and read again as before") {
+TEST_CASE("only whole pages of a mapped file are released, and they read back unchanged") {
   test::TemporaryFolder folder;
   const std::string path = folder.path() + "/pages";
   std::ofstream(path) << std::string(Mapping::bytes(), 'f');
@@ -80,7 +80,7 @@ TEST_CASE("a mapped file's pages are released, whole ones only, and read again a
   CHECK(file.Holds('f'));
 }
 
-TEST_CASE("what was written over a mapped file's content stays") {
+TEST_CASE("data written over a mapped file's content is kept") {
   test::TemporaryFolder folder;
   const std::string path = folder.path() + "/pages";
   std::ofstream(path) << std::string(Mapping::bytes(), 'f');
@@ -94,7 +94,7 @@ TEST_CASE("what was written over a mapped file's content stays") {
   CHECK(std::string(file.data() + 7 * Mapping::page(), 2 * Mapping::page()) == std::string(2 * Mapping::page(), 'w'));
 }
 
-TEST_CASE("anonymous memory keeps its pages and its content") {
+TEST_CASE("anonymous memory keeps its pages and content") {
   const Mapping memory('m');
   ReleaseFilePages(memory.data(), Mapping::bytes());
   CHECK(memory.ResidentPages() == kPages);

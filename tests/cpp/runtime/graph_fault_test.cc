@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kLimit = size_t{1} << 28;
 
-// Fails one call, counted from when the test says.
+// Fails one call, counted from a point that the test chooses.
 class FailingBackend : public test::WatchedBackend {
  public:
   FailingBackend() : WatchedBackend(kLimit) {}
@@ -33,6 +33,10 @@ class FailingBackend : public test::WatchedBackend {
   void Launch(BackendStream* s, const char* op, Task task, size_t bytes) override {
     MayFail();
     WatchedBackend::Launch(s, op, std::move(task), bytes);
+  }
+  void LaunchHost(BackendStream* s, const char* op, Task task) override {
+    MayFail();
+    WatchedBackend::LaunchHost(s, op, std::move(task));
   }
   void LaunchAlways(BackendStream* s, const char* op, std::function<void(const Status&)> task) override {
     MayFail();
@@ -54,7 +58,7 @@ class FailingBackend : public test::WatchedBackend {
   }
 };
 
-// Captures two branches that use memory of the pool, updates one of them, and replays; what a replay adds up.
+// Captures two branches that use memory of the pool, updates one of them, and replays; returns the sum of both replays.
 int Run(Device& device, Stream& origin, Stream& other, Graph& graph) {
   std::atomic<int> sum{0};
   Event fork(device.backend()), join(device.backend());
@@ -77,7 +81,7 @@ int Run(Device& device, Stream& origin, Stream& other, Graph& graph) {
       graph.Replay(origin);
       origin.Synchronize();
     } catch (...) {
-      device.backend().StreamSynchronize(origin.handle());  // what was launched uses `sum`
+      device.backend().StreamSynchronize(origin.handle());  // pending launches use `sum`
       throw;
     }
   };
@@ -92,7 +96,7 @@ int Run(Device& device, Stream& origin, Stream& other, Graph& graph) {
 
 }  // namespace
 
-TEST_CASE("graph: whichever call of the backend fails, graph and streams work afterwards and nothing is left") {
+TEST_CASE("graph: after any backend call fails, graph and streams are usable and nothing leaks") {
   FailingBackend backend;
   Device device(backend, 0, kLimit);
   auto origin = device.CreateStream(), other = device.CreateStream();
@@ -111,7 +115,7 @@ TEST_CASE("graph: whichever call of the backend fails, graph and streams work af
     const bool reached = backend.calls_until_failure.exchange(FailingBackend::kNever) < 0;
     if (failed) {
       try {
-        Graph::EndUpdate(*other);  // where the update was left open
+        Graph::EndUpdate(*other);  // if the update is still open
       } catch (const Error&) {
       }
       graph.Reset();

@@ -26,7 +26,7 @@ using Setting = test::DeviceWithSideStream;
 
 bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// A task that waits for `flag`, but not for ever.
+// A task that waits for `flag` with a timeout.
 Task Expect(const std::atomic<bool>& flag) {
   return Task([&flag] {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -58,7 +58,7 @@ struct TwoDevices {
 
 }  // namespace
 
-TEST_CASE("graph: a stream that waits for an event of the capture joins it, and must be joined back") {
+TEST_CASE("graph: a stream that waits for a captured event joins the capture and must be joined back") {
   Setting t;
   auto other = t.device.CreateStream();
   std::vector<int> log;
@@ -94,7 +94,7 @@ TEST_CASE("graph: a stream that waits for an event of the capture joins it, and 
   open.CaptureEnd(*t.side);
 }
 
-TEST_CASE("graph: streams that ran beside each other in the capture do so in a replay") {
+TEST_CASE("graph: streams that were concurrent in the capture are concurrent in a replay") {
   Setting t;
   auto other = t.device.CreateStream();
   std::atomic<bool> here{false}, there{false};
@@ -118,7 +118,7 @@ TEST_CASE("graph: streams that ran beside each other in the capture do so in a r
   CHECK(log == std::vector<int>{1, 2, 1, 2, 1, 2});
 }
 
-TEST_CASE("graph: branches of a replay keep the order that events gave them") {
+TEST_CASE("graph: branches of a replay keep their event order") {
   Setting t;
   std::vector<std::unique_ptr<Stream>> others;
   for (int i = 0; i < 3; ++i) others.push_back(t.device.CreateStream());
@@ -150,7 +150,7 @@ TEST_CASE("graph: branches of a replay keep the order that events gave them") {
   }
 }
 
-TEST_CASE("graph: what fails in a branch fails the replay as a whole, and the next one runs") {
+TEST_CASE("graph: a failing branch fails the whole replay, and the next replay runs") {
   Setting t;
   auto other = t.device.CreateStream();
   bool fails = true;
@@ -181,7 +181,7 @@ TEST_CASE("graph: what fails in a branch fails the replay as a whole, and the ne
   CHECK(told[1] == nullptr);
 }
 
-TEST_CASE("graph: signals of a graph are given on a stream that has failed before, as failures") {
+TEST_CASE("graph: a replay on a failed stream signals its events as failures") {
   Setting t;
   auto waiter = t.device.CreateStream();
   ExternalEvent external;
@@ -218,7 +218,7 @@ TEST_CASE("graph: a trace shows the parts of every branch") {
   CHECK((parts == "here there " || parts == "there here "));
 }
 
-TEST_CASE("graph: the pool of a capture is on every device that takes part, and its memory nobody else's") {
+TEST_CASE("graph: a capture has a private pool on every participating device") {
   TwoDevices t;
   auto origin = t.first.CreateStream(), far = t.second.CreateStream();
   std::vector<char> result(64);

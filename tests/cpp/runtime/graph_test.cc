@@ -28,7 +28,7 @@ Task Append(std::vector<int>& log, int value) {
 
 }  // namespace
 
-TEST_CASE("graph: captured launches run at replays only, in order, as often as replayed") {
+TEST_CASE("graph: captured launches run only at replays, in order, once per replay") {
   Setting t;
   std::vector<int> log;
   Graph graph;
@@ -36,7 +36,7 @@ TEST_CASE("graph: captured launches run at replays only, in order, as often as r
   CHECK(Graph::IsCapturing(*t.side));
   CHECK_FALSE(Graph::IsCapturing(t.stream()));
   for (int i = 0; i < 3; ++i) t.side->Launch("append", Append(log, i));
-  t.stream().Launch("outside", Append(log, 100));  // other streams go on as ever
+  t.stream().Launch("outside", Append(log, 100));  // other streams run normally
   t.stream().Synchronize();
   CHECK(log == std::vector<int>{100});
   graph.CaptureEnd(*t.side);
@@ -66,7 +66,7 @@ TEST_CASE("graph: copies and fills are captured with their addresses") {
   CHECK(std::string(to.begin(), to.end()) == std::string(32, 'q') + std::string(32, 'z'));
 }
 
-TEST_CASE("graph: memory of a capture is in its pool; a replay allocates nothing and nobody else gets it") {
+TEST_CASE("graph: captured memory is private to its pool, and a replay allocates nothing") {
   Setting t;
   CachingAllocator& a = t.allocator();
   Graph graph;
@@ -74,7 +74,7 @@ TEST_CASE("graph: memory of a capture is in its pool; a replay allocates nothing
   void* scratch = a.Allocate(3 * kMiB, *t.side);
   a.Free(scratch);
   void* again = a.Allocate(3 * kMiB, *t.side);
-  CHECK(again == scratch);  // in order, as without a capture
+  CHECK(again == scratch);  // reused in stream order, as without a capture
   a.Free(again);
   void* elsewhere = a.Allocate(3 * kMiB, t.stream());
   graph.CaptureEnd(*t.side);
@@ -112,7 +112,7 @@ TEST_CASE("graph: two graphs share a pool") {
   CHECK(t.allocator().PoolUseCount({0, 5}) == 2);
 }
 
-TEST_CASE("graph: what waits for a capturing stream is refused and spoils the capture") {
+TEST_CASE("graph: waiting for a capturing stream is refused and invalidates the capture") {
   Setting t;
   const auto spoil = [&](auto&& illegal) {
     Graph graph;
@@ -141,7 +141,7 @@ TEST_CASE("graph: what waits for a capturing stream is refused and spoils the ca
   t.device.Synchronize();
 }
 
-TEST_CASE("graph: capture modes say whose waits for the device are refused") {
+TEST_CASE("graph: capture modes determine which threads may not synchronise the device") {
   Setting t;
   Graph graph;
   graph.CaptureBegin(*t.side, {}, CaptureMode::kThreadLocal);
@@ -152,7 +152,7 @@ TEST_CASE("graph: capture modes say whose waits for the device are refused") {
   CHECK_THROWS_AS(ParseCaptureMode("strict"), Error);
 }
 
-TEST_CASE("graph: misuse of capture says what is wrong") {
+TEST_CASE("graph: misuse of capture is reported") {
   Setting t;
   Graph graph;
   CHECK_THROWS_WITH_AS(graph.CaptureBegin(t.stream()), doctest::Contains("non-default stream"), Error);
@@ -170,7 +170,7 @@ TEST_CASE("graph: misuse of capture says what is wrong") {
   graph.Reset();
   graph.Reset();
   graph.CaptureBegin(*t.side);
-  graph.Reset();  // in the middle of a capture
+  graph.Reset();  // during a capture
   CHECK_FALSE(Graph::IsCapturing(*t.side));
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("graph: an error of a captured kernel surfaces at the synchronize afte
   CHECK(log.empty());
 }
 
-TEST_CASE("graph: what is kept for a capture lives as long as its graph") {
+TEST_CASE("graph: objects kept for a capture live as long as its graph") {
   Setting t;
   auto object = std::make_shared<int>(7);
   const std::weak_ptr<int> alive = object;

@@ -50,7 +50,7 @@ TEST_CASE("graph: captures on different streams and threads do not mix") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("graph: a launch beside the ends of captures is in one of them whole, or runs") {
+TEST_CASE("graph: a launch concurrent with capture ends is captured whole or runs") {
   Setting t;
   constexpr int64_t kLaunches = 20000;
   std::atomic<bool> done{false};
@@ -71,7 +71,7 @@ TEST_CASE("graph: a launch beside the ends of captures is in one of them whole, 
   CHECK(ran + static_cast<int64_t>(captured) == kLaunches);
 }
 
-TEST_CASE("graph: draws and kept objects beside the ends of captures") {
+TEST_CASE("graph: random draws and kept objects concurrent with capture ends") {
   Setting t;
   const auto source = std::make_shared<RandomSource>(PhiloxState{1, 0});
   std::atomic<bool> done{false};
@@ -92,7 +92,7 @@ TEST_CASE("graph: draws and kept objects beside the ends of captures") {
   CHECK(source.use_count() == 1);
 }
 
-TEST_CASE("graph: streams that come and go take part in captures of other threads") {
+TEST_CASE("graph: short-lived streams take part in captures of other threads") {
   Setting t;
   std::atomic<bool> done{false};
   Event shared(*t.backend);
@@ -123,7 +123,7 @@ TEST_CASE("graph: streams that come and go take part in captures of other thread
   t.side->Synchronize();
 }
 
-TEST_CASE("graph: a graph that goes keeps nobody waiting, and its replay all that it needs") {
+TEST_CASE("graph: destroying a graph does not block, and a running replay keeps what it needs") {
   Setting t;
   Gate gate;
   OpenAtExit open{gate};
@@ -149,7 +149,7 @@ TEST_CASE("graph: a graph that goes keeps nobody waiting, and its replay all tha
   CHECK(t.allocator().PoolUseCount({0, 3}) == 0);
 }
 
-TEST_CASE("graph: one graph's replays on many streams take turns, and it may be reset beside them") {
+TEST_CASE("graph: replays of one graph on many streams are serialised, and a reset may run concurrently") {
   TestDevice t;
   int64_t count = 0, inside = 0, most = 0;
   auto capturing = t.device.CreateStream();

@@ -59,7 +59,7 @@ TEST_CASE("graph: a task group is updated between replays, by the same operators
   CHECK_THROWS_WITH_AS(Graph::BeginUpdate(*t.side, group), doctest::Contains("still there"), Error);
 }
 
-TEST_CASE("graph: an update comes whole or not at all") {
+TEST_CASE("graph: an update is atomic") {
   Setting t;
   std::vector<int> log;
   Graph graph;
@@ -77,7 +77,7 @@ TEST_CASE("graph: an update comes whole or not at all") {
   CHECK(log == std::vector<int>{1, 2});
 }
 
-TEST_CASE("graph: the groups of two streams may be open at once, and hold their own stream's launches") {
+TEST_CASE("graph: task groups of two streams can be open together and record their own launches") {
   Setting t;
   auto other = t.device.CreateStream();
   int mine = 0, its = 0;
@@ -137,7 +137,7 @@ TEST_CASE("graph: a replayed task may launch work while another thread updates i
   CHECK(instead == 1);
 }
 
-TEST_CASE("graph: what an update keeps goes with the next update") {
+TEST_CASE("graph: objects kept by an update are released by the next update") {
   Setting t;
   Graph graph;
   graph.CaptureBegin(*t.side);

@@ -1,4 +1,5 @@
-// Device memory that only the device may touch: the null backend's, and the host backend's with ORT_NPU_GUARD_MEMORY=1.
+// Device memory that only the device may access: the null backend's, and the host backend's with
+// ORT_NPU_GUARD_MEMORY=1.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "ep/runtime/device.h"
+#include "ep/runtime/graph.h"
 #include "ep/runtime/thread_pool.h"
 #include "tests/cpp/support/child_process.h"
 
@@ -38,7 +40,7 @@ TEST_CASE("child: host code reads device memory" * doctest::skip()) {
   std::printf("read %d\n", block[100]);
 }
 
-TEST_CASE("a host access to device memory dies and names itself") {
+TEST_CASE("a host access to device memory crashes and is reported") {
   for (const auto& environment : {kGuarded, kNull, Expandable(kGuarded), Expandable(kNull)}) {
     const auto child = test::RunTestCase("child: host code reads device memory", environment);
     CAPTURE(child.output);
@@ -55,15 +57,52 @@ TEST_CASE("a host access to device memory dies and names itself") {
   CHECK(plain.exit_code == 0);
 }
 
-TEST_CASE("child: host code touches an address of nobody" * doctest::skip()) {
+TEST_CASE("child: a callback reads device memory" * doctest::skip()) {
+  signal(SIGSEGV, SIG_DFL);
+  Device& device = Runtime::Instance().device(0);
+  const auto stream = device.CreateStream();
+  auto* block = static_cast<volatile char*>(device.allocator().Allocate(kBytes, *stream));
+  stream->HostCallback([block] { std::printf("read %d\n", block[0]); });
+  device.Synchronize();
+}
+
+TEST_CASE("child: a callback of a graph reads device memory" * doctest::skip()) {
+  signal(SIGSEGV, SIG_DFL);
+  Device& device = Runtime::Instance().device(0);
+  const auto stream = device.CreateStream();
+  auto* block = static_cast<volatile char*>(device.allocator().Allocate(kBytes, *stream));
+  Graph graph;
+  graph.CaptureBegin(*stream);
+  stream->Launch("write", [block] { block[0] = 1; });
+  stream->HostCallback([] { std::printf("replaying\n"), std::fflush(stdout); });
+  stream->HostCallback([block] { std::printf("read %d\n", block[0]); });
+  graph.CaptureEnd(*stream);
+  graph.Replay(*stream);
+  device.Synchronize();
+}
+
+TEST_CASE("a callback is host code: device memory is closed to it, in a replay too") {
+  for (const char* name : {"child: a callback reads device memory", "child: a callback of a graph reads device memory"})
+    for (const auto& environment : {kGuarded, kNull}) {
+      const auto child = test::RunTestCase(name, environment);
+      CAPTURE(child.output);
+      CHECK(child.exit_code == -1);
+      CHECK(child.output.find("[device memory] host code touched device address ") != std::string::npos);
+      CHECK(child.output.find("read ") == std::string::npos);
+      if (std::string(name).find("graph") != std::string::npos)
+        CHECK(child.output.find("replaying") != std::string::npos);
+    }
+}
+
+TEST_CASE("child: host code touches an unmapped address" * doctest::skip()) {
   signal(SIGSEGV, SIG_DFL);
   Runtime::Instance();
   *reinterpret_cast<volatile char*>(uintptr_t{4096}) = 1;
 }
 
-TEST_CASE("another fault is not called device memory's") {
+TEST_CASE("other faults are not reported as device memory accesses") {
   for (const auto& environment : {kGuarded, kNull}) {
-    const auto child = test::RunTestCase("child: host code touches an address of nobody", environment);
+    const auto child = test::RunTestCase("child: host code touches an unmapped address", environment);
     CAPTURE(child.output);
     CHECK(child.exit_code == -1);
     CHECK(child.output.find("[device memory]") == std::string::npos);

@@ -40,9 +40,9 @@ TEST_CASE("child: the portable level has no features" * doctest::skip()) {
 
 TEST_CASE("child: a level the machine lacks is refused" * doctest::skip()) { CHECK_THROWS_AS(ActiveIsa(), Error); }
 
-TEST_CASE("ORT_NPU_ISA cuts the features down") {
+TEST_CASE("ORT_NPU_ISA restricts the features") {
   CHECK(test::RunTestCase("child: the portable level has no features", {{"ORT_NPU_ISA", "portable"}}).exit_code == 0);
-  // A level that is cut down already says nothing about the machine.
+  // A level that is already restricted does not show what the machine supports.
   if (ActiveIsa() < Isa::kAmx && !IsaFromEnvironment())
     CHECK(test::RunTestCase("child: a level the machine lacks is refused", {{"ORT_NPU_ISA", "amx"}}).exit_code == 0);
 }

@@ -20,7 +20,7 @@ class LibraryFolder : public test::TemporaryFolder {
 
 }  // namespace
 
-TEST_CASE("the widest library that this level may run is taken") {
+TEST_CASE("the library of the highest allowed level is selected") {
   LibraryFolder folder;
   folder.Add("portable");
   CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAmx, /*forced=*/false) == folder.File("portable"));
@@ -32,7 +32,7 @@ TEST_CASE("the widest library that this level may run is taken") {
   CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kPortable, false) == folder.File("portable"));
 }
 
-TEST_CASE("a forced level is served by its own library or not at all") {
+TEST_CASE("a forced level requires its own library") {
   LibraryFolder folder;
   folder.Add("portable");
   folder.Add("avx512");
@@ -44,7 +44,7 @@ TEST_CASE("a forced level is served by its own library or not at all") {
                        Error);
 }
 
-TEST_CASE("a backend has its own libraries, and may have one for every processor") {
+TEST_CASE("a backend has its own libraries, or one for every level") {
   LibraryFolder folder;
   folder.Add("avx2");
   const std::string other = folder.path() + "/libnpu_kernels_other.so";
@@ -55,7 +55,7 @@ TEST_CASE("a backend has its own libraries, and may have one for every processor
   CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, false) == folder.File("avx2"));
 }
 
-TEST_CASE("without any library the message says where they were looked for") {
+TEST_CASE("the error for a missing library lists the searched locations") {
   LibraryFolder folder;
   CHECK_THROWS_WITH_AS(
       ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, /*forced=*/false),

@@ -11,7 +11,7 @@
 namespace npu {
 namespace {
 
-// A tree of files such as the kernel shows.
+// A file tree like the kernel's /proc and /sys.
 class FakeMachine {
  public:
   FakeMachine() { Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"); }
@@ -38,13 +38,13 @@ TEST_CASE("this machine has cores and memory") {
   CHECK(AvailableMemory() <= UsableMemory());
 }
 
-TEST_CASE("without control groups the machine's own figures count") {
+TEST_CASE("without control groups the machine's own limits apply") {
   FakeMachine machine;
   CHECK(UsableMemory(machine.files()) == 16 * kGiB);
   CHECK(AvailableMemory(machine.files()) == 8 * kGiB);
 }
 
-TEST_CASE("version 2 control groups: the tightest limit on the way to the root") {
+TEST_CASE("version 2 control groups: the tightest limit up to the root applies") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "0::/outer/inner\n");
   machine.Write("cgroup/outer/memory.max", "4294967296\n");
@@ -57,7 +57,7 @@ TEST_CASE("version 2 control groups: the tightest limit on the way to the root")
   CHECK(UsableCores(machine.files()) == 1);
 }
 
-TEST_CASE("in a container the limit stands at the root of what is mounted") {
+TEST_CASE("in a container the limit is read at the root of the mount") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "0::/not/visible/here\n");
   machine.Write("cgroup/memory.max", "2147483648\n");
@@ -70,8 +70,8 @@ TEST_CASE("version 1 control groups") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "4:memory:/job\n2:cpuacct,cpu:/job\n1:name=systemd:/\n");
   machine.Write("cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
-  machine.Write("cgroup/memory/job/memory.usage_in_bytes", "2147483648\n");       // already above: nothing is left
-  machine.Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // what "no limit" looks like
+  machine.Write("cgroup/memory/job/memory.usage_in_bytes", "2147483648\n");       // above the limit: no memory is left
+  machine.Write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");  // the kernel's value for "no limit"
   machine.Write("cgroup/cpu/job/cpu.cfs_quota_us", "100000\n");
   machine.Write("cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
   CHECK(UsableMemory(machine.files()) == kGiB);
@@ -79,7 +79,7 @@ TEST_CASE("version 1 control groups") {
   CHECK(UsableCores(machine.files()) == 1);
 }
 
-TEST_CASE("damaged files are as good as none") {
+TEST_CASE("malformed files are ignored") {
   FakeMachine machine;
   machine.Write("proc/self/cgroup", "nonsense\n::\n0::\n");
   machine.Write("cgroup/memory.max", "lots\n");

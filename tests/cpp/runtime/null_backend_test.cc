@@ -1,4 +1,4 @@
-// ORT_NPU_BACKEND=null: everything but the work itself is as on the host backend.
+// ORT_NPU_BACKEND=null: everything except the work itself behaves as on the host backend.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -61,18 +61,21 @@ TEST_CASE("child null: work" * doctest::skip()) {
     ran = true;
   });
   stream.Launch("failing kernel", [] { throw std::runtime_error("runs nowhere"); });
+  bool called = false;
+  stream.HostCallback([&called] { called = true; });
   stream.Copy(host.data(), block, 4096, CopyKind::kDeviceToHost);
   stream.Synchronize();
   CHECK_FALSE(ran);
+  CHECK(called);
   CHECK(kept.use_count() == 1);
   CHECK(host == std::vector<float>(1024, 0.0F));
 }
-TEST_CASE("null: launches and copies take their turn and do nothing") { Expect("child null: work"); }
+TEST_CASE("null: launches and copies complete in order and do nothing") { Expect("child null: work"); }
 
 TEST_CASE("child null: order" * doctest::skip()) {
   Device& device = NullDevice();
   const auto first = device.CreateStream(), second = device.CreateStream();
-  std::vector<int> log;  // callbacks of both, which the events order
+  std::vector<int> log;  // callbacks of both streams, ordered by the events
   Event between(device.backend()), done(device.backend());
   for (int round = 0; round < 50; ++round) {
     first->Launch("kernel", [] {});
@@ -106,6 +109,54 @@ TEST_CASE("child null: graph" * doctest::skip()) {
   CHECK(runs == 0);
 }
 TEST_CASE("null: graphs are captured and replayed") { Expect("child null: graph"); }
+
+TEST_CASE("child null: callbacks of a graph" * doctest::skip()) {
+  Device& device = NullDevice();
+  const auto stream = device.CreateStream(), side = device.CreateStream();
+  Graph graph;
+  std::vector<int> log;
+  std::vector<char> host(4096, 7);
+  Event fork(device.backend()), join(device.backend());
+  graph.CaptureBegin(*stream);
+  auto* block = static_cast<char*>(device.allocator().Allocate(host.size(), *stream));
+  stream->HostCallback([&log] { log.push_back(1); });
+  stream->Launch("kernel", [block] { *block = 1; });
+  fork.Record(*stream);
+  side->Wait(fork);
+  side->LaunchAlways("signal", [&log](const Status& status) { log.push_back(status == nullptr ? 2 : -1); });
+  join.Record(*side);
+  stream->Wait(join);
+  stream->Copy(host.data(), block, host.size(), CopyKind::kDeviceToHost);
+  stream->HostCallback([&] { log.push_back(host[0] == 0 ? 3 : -1); });
+  graph.CaptureEnd(*stream);
+  CHECK(log.empty());
+  for (int i = 0; i < 3; ++i) {
+    host.assign(host.size(), 7);
+    graph.Replay(*stream);
+    stream->Synchronize();
+  }
+  CHECK(log == std::vector<int>{1, 2, 3, 1, 2, 3, 1, 2, 3});
+}
+TEST_CASE("null: callbacks that a graph captured run in their order at each replay") {
+  Expect("child null: callbacks of a graph");
+}
+
+TEST_CASE("child null: a failing callback of a graph" * doctest::skip()) {
+  Device& device = NullDevice();
+  const auto stream = device.CreateStream();
+  Graph graph;
+  bool behind = false;
+  graph.CaptureBegin(*stream);
+  stream->HostCallback([] { throw std::runtime_error("no"); });
+  stream->HostCallback([&behind] { behind = true; });
+  graph.CaptureEnd(*stream);
+  graph.Replay(*stream);
+  CHECK_THROWS_WITH_AS(stream->Synchronize(), "[graph] [host_callback] no", Error);
+  CHECK_FALSE(behind);
+}
+TEST_CASE("null: a callback that fails at a replay fails the replay") {
+  Expect("child null: a failing callback of a graph");
+}
 
 TEST_CASE("child null: stop" * doctest::skip()) {
   Device& device = NullDevice();

@@ -33,7 +33,7 @@ OpDef WithKernel(OpDef def) {
   return def;
 }
 
-// What the first look-up says about these registrations.
+// The error of the first look-up after these registrations.
 std::string Problem(void (*registrations)(OpRegistry&)) {
   OpRegistry registry([] {});
   registrations(registry);
@@ -87,7 +87,7 @@ TEST_CASE("a kernel joins its schema in either order, and a schema without a ker
   }
 }
 
-TEST_CASE("contradictions are told at the first look-up") {
+TEST_CASE("contradictory registrations are reported at the first look-up") {
   CHECK(Problem([](OpRegistry&) {}) == "");
   CHECK(Problem([](OpRegistry& r) { r.AddKernel("npu", "Op", &MakeKernel<NoKernel>); }) ==
         "operator npu::Op has a kernel but no definition; add contrib_ops/<family>/<op>.py beside it");

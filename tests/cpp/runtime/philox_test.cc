@@ -23,7 +23,7 @@ constexpr KnownAnswer kKnown[] = {
 
 }  // namespace
 
-TEST_CASE("Philox gives the published numbers") {
+TEST_CASE("Philox matches the published values") {
   for (const KnownAnswer& known : kKnown) {
     uint32_t words[4];
     Philox{known.seed, known.offset}.Fill(known.counter, 1, words);
@@ -31,7 +31,7 @@ TEST_CASE("Philox gives the published numbers") {
   }
 }
 
-TEST_CASE("Philox gives the same numbers in one piece and in many") {
+TEST_CASE("Philox gives the same numbers whole and in pieces") {
   const Philox generator{12345, 678};
   std::vector<uint32_t> whole(4 * 37), part(4);
   generator.Fill(1000, 37, whole.data());

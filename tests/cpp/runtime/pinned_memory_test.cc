@@ -35,7 +35,7 @@ struct Pinned : TestDevice {
 
 }  // namespace
 
-TEST_CASE("freed pinned memory serves again, the last freed first, and by powers of two") {
+TEST_CASE("freed pinned memory is reused, last freed first, by powers of two") {
   Pinned t;
   char* a = t.Allocate(1000);
   char* b = t.Allocate(1000);
@@ -69,12 +69,12 @@ TEST_CASE("freed pinned memory serves again, the last freed first, and by powers
   CHECK(s.free_time.total == 0);
 }
 
-TEST_CASE("what is kept for reuse is bounded: the longest kept goes, a greater block goes at once") {
+TEST_CASE("the pinned cache is bounded: the oldest block is evicted, an oversized one is freed immediately") {
   Pinned t(4 * kMiB);
   char* small = t.Allocate(kMiB);
   char* large = t.Allocate(4 * kMiB);
   char* huge = t.Allocate(4 * kMiB + 1);
-  CHECK(t.memory.Stats().bytes.current == static_cast<int64_t>(9 * kMiB + 1));  // the greatest is not rounded
+  CHECK(t.memory.Stats().bytes.current == static_cast<int64_t>(9 * kMiB + 1));  // the oversized block is not rounded up
   t.memory.Free(huge);
   CHECK(t.memory.Stats().bytes.current == static_cast<int64_t>(5 * kMiB));
   t.memory.Free(small);
@@ -85,7 +85,7 @@ TEST_CASE("what is kept for reuse is bounded: the longest kept goes, a greater b
   t.memory.Free(large);
 }
 
-TEST_CASE("an address anywhere within pinned memory is found, and no other") {
+TEST_CASE("any address within pinned memory is found, and no other") {
   Pinned t;
   char* p = t.Allocate(4096);
   int elsewhere = 0;
@@ -95,14 +95,14 @@ TEST_CASE("an address anywhere within pinned memory is found, and no other") {
   CHECK_FALSE(t.memory.Contains(p - 1));
   CHECK_FALSE(t.memory.Contains(&elsewhere));
   CHECK_FALSE(t.memory.RecordUse(&elsewhere, t.stream()));
-  t.memory.Free(&elsewhere);  // not ours: left alone
+  t.memory.Free(&elsewhere);  // not a pinned block: ignored
   t.memory.Free(nullptr);
   t.memory.Free(p);
   CHECK_FALSE(t.memory.Contains(p));
   CHECK(t.memory.Allocate(0) == nullptr);
 }
 
-TEST_CASE("pinned memory that cannot be had is an error, and what was kept goes before") {
+TEST_CASE("a failed pinned allocation is an error, after the cache is released") {
   Pinned t;
   t.memory.Free(t.memory.Allocate(4096));
   CHECK_THROWS_AS(t.memory.Allocate(SIZE_MAX), Error);
@@ -112,7 +112,7 @@ TEST_CASE("pinned memory that cannot be had is an error, and what was kept goes 
   t.memory.Free(p);
 }
 
-TEST_CASE("pinned memory in use serves again when every stream that uses it has passed, and nobody waits") {
+TEST_CASE("pinned memory is reused after every stream that uses it has passed, without waiting") {
   Pinned t;
   const auto side = t.device.CreateStream();
   Gate first, second;
@@ -139,14 +139,14 @@ TEST_CASE("pinned memory in use serves again when every stream that uses it has 
   for (char* block : {p, q, r}) t.memory.Free(block);
 }
 
-TEST_CASE("a later use of the same stream counts, and a stream that stands still holds back its own blocks only") {
+TEST_CASE("a later use on the same stream counts, and a blocked stream delays only its own blocks") {
   Pinned t;
   const auto side = t.device.CreateStream();
   Gate gate;
   OpenAtExit open{gate};
   char* held = t.Allocate(kMiB);
   char* other = t.Allocate(kMiB);
-  CHECK(t.memory.RecordUse(held, *side));  // passed at once
+  CHECK(t.memory.RecordUse(held, *side));  // already passed
   side->Synchronize();
   side->Launch("user", [&] { gate.Wait(); });
   CHECK(t.memory.RecordUse(held, *side));
@@ -159,7 +159,7 @@ TEST_CASE("a later use of the same stream counts, and a stream that stands still
   gate.Open();
 }
 
-TEST_CASE("in a capture pinned memory is freed, taken and used again; what the graph uses it keeps until it goes") {
+TEST_CASE("a capture can reuse pinned memory; a graph keeps what it uses until it is destroyed") {
   Pinned t;
   const auto side = t.device.CreateStream();
   std::vector<char> to(2 * 1024);
@@ -196,7 +196,7 @@ TEST_CASE("in a capture pinned memory is freed, taken and used again; what the g
   CHECK((r == p || r == q));
 }
 
-TEST_CASE("a capture that was given up keeps no pinned memory") {
+TEST_CASE("an abandoned capture keeps no pinned memory") {
   Pinned t;
   const auto side = t.device.CreateStream();
   char* p = t.Allocate(1024);
@@ -212,7 +212,7 @@ TEST_CASE("a capture that was given up keeps no pinned memory") {
   t.memory.Free(p);
 }
 
-TEST_CASE("pinned memory of a failed stream comes back") {
+TEST_CASE("pinned memory of a failed stream is reclaimed") {
   Pinned t;
   const auto side = t.device.CreateStream();
   char* p = t.Allocate(1024);
@@ -224,7 +224,7 @@ TEST_CASE("pinned memory of a failed stream comes back") {
   t.memory.Free(p);
 }
 
-TEST_CASE("busy streams of a device keep pinned memory that is said to be theirs") {
+TEST_CASE("busy streams keep pinned memory recorded for their device") {
   TestDevice t;
   const auto side = t.device.CreateStream();
   Gate gate;
@@ -242,7 +242,7 @@ TEST_CASE("busy streams of a device keep pinned memory that is said to be theirs
   memory.EmptyCache();
 }
 
-TEST_CASE("pinned memory in a forked child: an allocation is an error that says so, a free does nothing") {
+TEST_CASE("pinned memory in a forked child: an allocation is an error, a free does nothing") {
   Pinned t;
   char* p = t.Allocate(1024);
   Gate gate;

@@ -1,4 +1,4 @@
-// Who is told of a failure, and what runs again when: docs/decisions/0012.
+// Which call reports a failure, and when a stream runs again: docs/decisions/0012.
 #include "ep/runtime/status.h"
 
 #include <doctest/doctest.h>
@@ -35,7 +35,7 @@ void OnAnotherThread(F&& f) {
 
 }  // namespace
 
-TEST_CASE("status: an event behind a failure tells everybody who asks, as often as they ask") {
+TEST_CASE("status: an event after a failure reports it to every caller, every time") {
   TestDevice t;
   Event event(*t.backend);
   Break(t.stream());
@@ -43,8 +43,8 @@ TEST_CASE("status: an event behind a failure tells everybody who asks, as often 
   CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");
   OnAnotherThread([&] { CHECK_THROWS_WITH(event.Synchronize(), "[bad] no"); });
   CHECK_THROWS_WITH(event.Query(), "[bad] no");
-  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");  // it stays for the stream
-  CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");       // and for the record, whatever came after
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");  // still pending on the stream
+  CHECK_THROWS_WITH(event.Synchronize(), "[bad] no");       // and for this record, regardless of later work
   event.Record(t.stream());
   event.Synchronize();
 }
@@ -82,7 +82,7 @@ TEST_CASE("status: an event that passed before the wait was enqueued carries its
   CHECK_THROWS_AS(t.stream().Synchronize(), Error);
 }
 
-TEST_CASE("status: a wait of a thread that launched nothing takes nothing from the thread that did") {
+TEST_CASE("status: a wait by a thread that launched nothing does not clear the error for the thread that did") {
   TestDevice t;
   bool ran = false;
   Break(t.stream());
@@ -93,11 +93,11 @@ TEST_CASE("status: a wait of a thread that launched nothing takes nothing from t
   t.stream().Launch("op", [&] { ran = true; });
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
   CHECK_FALSE(ran);
-  OnAnotherThread([&] { t.stream().Synchronize(); });  // told, so there is nothing left
+  OnAnotherThread([&] { t.stream().Synchronize(); });  // already reported
   t.stream().Synchronize();
 }
 
-TEST_CASE("status: of threads that share a stream one lets it run again, and the others are told at their next call") {
+TEST_CASE("status: one of the threads sharing a stream resumes it, the others get the error at their next call") {
   TestDevice t;
   std::atomic<int> step{0};
   const auto reach = [&](int n) {
@@ -128,7 +128,7 @@ TEST_CASE("status: of threads that share a stream one lets it run again, and the
   other.join();
 }
 
-TEST_CASE("status: a wait of the device leaves a failure with the thread whose stream only waited for it so far") {
+TEST_CASE("status: a device wait leaves a failure pending for a thread whose stream has only waited for it") {
   TestDevice t;
   const auto shared = t.device.CreateStream();
   ExternalEvent external;
@@ -151,7 +151,7 @@ TEST_CASE("status: a wait of the device leaves a failure with the thread whose s
   }
 }
 
-TEST_CASE("status: an event of a thread whose work was skipped before it does not pass for well") {
+TEST_CASE("status: an event recorded after skipped work does not report success") {
   TestDevice t;
   bool ran = false;
   const auto launch_behind_a_failure = [&] {
@@ -180,14 +180,14 @@ TEST_CASE("status: an event of a thread whose work was skipped before it does no
   CHECK_FALSE(ran);
 }
 
-TEST_CASE("status: what is left of a thread that ended can be told to anybody") {
+TEST_CASE("status: the error of a thread that ended is reported to any thread") {
   TestDevice t;
   OnAnotherThread([&] { Break(t.stream()); });
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
   t.stream().Synchronize();
 }
 
-TEST_CASE("status: work of a thread that launches for others is told to whom it works for") {
+TEST_CASE("status: errors of a thread that launches for others are reported to the thread it works for") {
   TestDevice t;
   t.stream().Launch("op", [] {});
   t.stream().Synchronize();
@@ -199,7 +199,7 @@ TEST_CASE("status: work of a thread that launches for others is told to whom it 
     step.notify_all();
     step.wait(1);
     bool ran = false;
-    t.stream().Launch("op", [&] { ran = true; });  // it is not told itself
+    t.stream().Launch("op", [&] { ran = true; });  // does not get the error itself
     t.stream().Synchronize();
     CHECK(ran);
   });
@@ -211,7 +211,7 @@ TEST_CASE("status: work of a thread that launches for others is told to whom it 
   backward.join();
 }
 
-TEST_CASE("status: only the owner of a stream of one owner lets it run again") {
+TEST_CASE("status: only the owner resumes a stream with a single owner") {
   TestDevice t;
   const auto run = t.device.CreateStream(0, StreamOwner::kOne);
   Break(*run);
@@ -222,7 +222,7 @@ TEST_CASE("status: only the owner of a stream of one owner lets it run again") {
   run->Synchronize();
 }
 
-TEST_CASE("status: a wait for the device tells of each failure") {
+TEST_CASE("status: a wait for the device reports each failure") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   Break(t.stream());
@@ -231,7 +231,7 @@ TEST_CASE("status: a wait for the device tells of each failure") {
   t.device.Synchronize();
 }
 
-TEST_CASE("status: what must not be lost runs behind a failure, and is told of it") {
+TEST_CASE("status: LaunchAlways work runs after a failure and receives its status") {
   TestDevice t;
   std::string told;
   Break(t.stream());
@@ -244,7 +244,7 @@ TEST_CASE("status: what must not be lost runs behind a failure, and is told of i
   CHECK(fine);
 }
 
-TEST_CASE("status: an external event recorded behind a failure fails its waiter instead of leaving it to wait") {
+TEST_CASE("status: an external event recorded after a failure fails its waiter instead of blocking it") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   ExternalEvent event;
@@ -253,7 +253,7 @@ TEST_CASE("status: an external event recorded behind a failure fails its waiter 
   event.Wait(*other);
   CHECK_THROWS_WITH(other->Synchronize(), "[bad] no");
   CHECK_THROWS_AS(t.stream().Synchronize(), Error);
-  event.Wait(*other);  // the record was taken by the wait that failed
+  event.Wait(*other);  // the failed wait has consumed the record
   Event passed(*t.backend);
   passed.Record(*other);
   CHECK_FALSE(passed.Query());
@@ -279,7 +279,7 @@ TEST_CASE("status: a graph whose node failed still signals what it was captured 
   CHECK_FALSE(ran);
 }
 
-TEST_CASE("status: what a thread enqueues comes behind work that it left on other streams, with its failure") {
+TEST_CASE("status: a thread's next work follows, and inherits failures of, work it left on other streams") {
   TestDevice t;
   const auto run = t.device.CreateStream(0, StreamOwner::kOne);
   Gate gate;
@@ -292,7 +292,7 @@ TEST_CASE("status: what a thread enqueues comes behind work that it left on othe
   Outstanding::Add(t.device, end);
   bool behind = false;
   t.stream().Launch("op", [&] { behind = done; });
-  OnAnotherThread([&] {  // nobody else is held up
+  OnAnotherThread([&] {  // other threads are not blocked
     bool ran = false;
     const auto free = t.device.CreateStream();
     free->Launch("op", [&] { ran = true; });
@@ -313,7 +313,7 @@ TEST_CASE("status: what a thread enqueues comes behind work that it left on othe
   CHECK_THROWS_AS(run->Synchronize(), Error);
 }
 
-TEST_CASE("status: an event of a stream that comes behind a failed run leaves its later work skipped") {
+TEST_CASE("status: work after an event that follows a failed run is skipped") {
   TestDevice t;
   const auto run = t.device.CreateStream(0, StreamOwner::kOne);
   const auto end = std::make_shared<Event>(*t.backend);
@@ -333,7 +333,7 @@ TEST_CASE("status: an event of a stream that comes behind a failed run leaves it
   CHECK_THROWS_AS(run->Synchronize(), Error);
 }
 
-TEST_CASE("status: who tells late of a failure does not touch what came after it") {
+TEST_CASE("status: a late report of a failure does not affect later work") {
   StreamUsers users(/*stream_id=*/0);
   const Status status = MakeFailure("[bad] no");
   int resumed = 0;
@@ -341,16 +341,16 @@ TEST_CASE("status: who tells late of a failure does not touch what came after it
   users.BeforeWork();
   users.AfterFailure(status, resume);
   CHECK(resumed == 1);
-  OnAnotherThread([&] { users.AfterFailure(status, resume); });  // it saw the failure before, and was slow
+  OnAnotherThread([&] { users.AfterFailure(status, resume); });  // a late report of the same failure
   CHECK(resumed == 1);
 
-  const Status again = Arrival(*status);  // the same failure can come to a stream twice
+  const Status again = Arrival(*status);  // the same failure can reach a stream twice
   users.BeforeWork();
   users.AfterFailure(again, resume);
   CHECK(resumed == 2);
 }
 
-TEST_CASE("status: a wait tells of its stream and of work that the thread left elsewhere") {
+TEST_CASE("status: a wait reports failures of its stream and of work the thread left on other streams") {
   TestDevice t;
   std::vector<std::unique_ptr<Stream>> runs;
   std::vector<std::shared_ptr<Event>> ends;
@@ -361,14 +361,14 @@ TEST_CASE("status: a wait tells of its stream and of work that the thread left e
     t.backend->EventRecord(ends.back()->handle(), runs.back()->handle());
     t.backend->StreamResume(runs.back()->handle(), nullptr);
   }
-  Break(t.stream());  // before the thread has left anything: later work would come behind it
+  Break(t.stream());  // before Outstanding::Add: later work would wait for those runs
   for (const auto& end : ends) Outstanding::Add(t.device, end);
   CHECK_THROWS_WITH(t.stream().Synchronize(),
                     "[bad] no; and on another stream: [run a] no; and on another stream: [run b] no");
   t.stream().Synchronize();
 }
 
-TEST_CASE("a stream that goes while its work is blocked is retired, not waited for") {
+TEST_CASE("destroying a stream with blocked work does not wait") {
   TestDevice t;
   Gate gate;
   OpenAtExit open{gate};
@@ -405,7 +405,7 @@ TEST_CASE("a wait for the device covers streams that were destroyed while they w
   opens.join();
 }
 
-TEST_CASE("a producer of copies that hold memory waits before they hold much of it") {
+TEST_CASE("a producer of copies that hold host memory waits at a bound") {
   TestDevice t;
   constexpr size_t kHeld = size_t{1} << 20;
   Gate gate;

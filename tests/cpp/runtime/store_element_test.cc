@@ -14,7 +14,7 @@ using test::Gate;
 using test::OpenAtExit;
 using test::TestDevice;
 
-TEST_CASE("an element is read at the call, written in stream order, and no byte more") {
+TEST_CASE("an element is read at the call and written in stream order, without extra bytes") {
   TestDevice t;
   std::array<uint32_t, 3> to{1, 2, 3};
   Gate gate;
@@ -29,7 +29,7 @@ TEST_CASE("an element is read at the call, written in stream order, and no byte 
   CHECK(to == std::array<uint32_t, 3>{1, 7, 3});
 }
 
-TEST_CASE("an element that is larger than any is refused") {
+TEST_CASE("an oversized element is refused") {
   TestDevice t;
   std::array<unsigned char, kMaxElementBytes + 1> element{}, to{};
   CHECK_THROWS_AS(StoreElement(t.stream(), to.data(), element.data(), element.size()), Error);

@@ -17,7 +17,7 @@ using test::TestDevice;
 
 TEST_CASE("a failed task surfaces once, at the next synchronize, under its operator's name") {
   TestDevice t;
-  t.stream().Launch("npu_rms_norm", [] { throw std::runtime_error("expected 3, got 4"); });  // the launch is silent
+  t.stream().Launch("npu_rms_norm", [] { throw std::runtime_error("expected 3, got 4"); });  // does not throw
   try {
     t.stream().Synchronize();
     FAIL("expected the error of the task");
@@ -25,14 +25,14 @@ TEST_CASE("a failed task surfaces once, at the next synchronize, under its opera
     CHECK(e.code() == ErrorCode::kDeviceError);
     CHECK(e.what() == std::string("[npu_rms_norm] expected 3, got 4"));
   }
-  t.stream().Synchronize();  // silent: the error was told
+  t.stream().Synchronize();  // does not throw: the error was reported
   bool ran = false;
   t.stream().Launch("op", [&] { ran = true; });
   t.stream().Synchronize();
   CHECK(ran);  // the stream is usable again
 }
 
-TEST_CASE("work behind a failed task is skipped until the error was told") {
+TEST_CASE("work after a failed task is skipped until the error is reported") {
   TestDevice t;
   int runs = 0;
   char target[4] = "abc";
@@ -49,13 +49,13 @@ TEST_CASE("work behind a failed task is skipped until the error was told") {
   CHECK(target == std::string("abc"));
 }
 
-TEST_CASE("an operator's name is not said twice") {
+TEST_CASE("an operator's name is not repeated in an error") {
   TestDevice t;
   t.stream().Launch("Add", [] { Fail(ErrorCode::kInvalidArgument, "[Add] expected equal shapes"); });
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[Add] expected equal shapes");
 }
 
-TEST_CASE("whatever a task throws is caught") {
+TEST_CASE("any exception of a task is caught") {
   TestDevice t;
   t.stream().Launch("op", [] { throw std::bad_alloc(); });
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[op] out of host memory");
@@ -80,7 +80,7 @@ TEST_CASE("a failed stream still waits for events, so that order holds") {
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[bad] no");
 }
 
-TEST_CASE("Device::Synchronize tells the error of any stream and leaves none behind") {
+TEST_CASE("Device::Synchronize reports the error of any stream and clears all errors") {
   TestDevice t;
   const auto other = t.device.CreateStream();
   other->Launch("bad", [] { throw std::runtime_error("no"); });
@@ -89,7 +89,7 @@ TEST_CASE("Device::Synchronize tells the error of any stream and leaves none beh
   other->Synchronize();
 }
 
-TEST_CASE("a task that synchronizes its own stream is told so instead of waiting for ever") {
+TEST_CASE("a task that synchronizes its own stream gets an error instead of a deadlock") {
   TestDevice t;
   t.stream().Launch("self", [&] { t.stream().Synchronize(); });
   CHECK_THROWS_WITH(t.stream().Synchronize(),

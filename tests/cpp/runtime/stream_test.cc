@@ -42,7 +42,7 @@ TEST_CASE("a launch returns before its task has run") {
   CHECK(t.stream().Query());
 }
 
-TEST_CASE("the work of one stream runs in order, also across the queue's chunks and while it is drained") {
+TEST_CASE("a stream's work runs in order, also across queue chunks and during a drain") {
   TestDevice t;
   std::vector<int> order;
   for (int i = 0; i < 50000; ++i) t.stream().Launch("op", [&order, i] { order.push_back(i); });
@@ -52,7 +52,7 @@ TEST_CASE("the work of one stream runs in order, also across the queue's chunks 
   CHECK(order == expected);
 }
 
-TEST_CASE("several threads launch on one stream: each one's order holds and nothing is lost") {
+TEST_CASE("several threads launch on one stream: each thread's order holds and no launch is lost") {
   constexpr int kThreads = 4, kEach = 5000;
   TestDevice t;
   std::array<int, kThreads> next{};
@@ -79,13 +79,13 @@ TEST_CASE("streams run concurrently") {
   OpenAtExit open{gate};
   t.stream().Launch("waits", [&] { gate.Wait(); });
   other->Launch("opens", [&] { gate.Open(); });
-  t.stream().Synchronize();  // would never return if the second stream waited for the first
+  t.stream().Synchronize();  // would deadlock if the second stream waited for the first
   other->Synchronize();
 }
 
 TEST_CASE("copies and fills run in stream order") {
   TestDevice t;
-  constexpr size_t kBytes = size_t{3} << 20;  // large enough to be split over the pool
+  constexpr size_t kBytes = size_t{3} << 20;  // large enough to be split between the pool's threads
   std::vector<unsigned char> source(kBytes), back(kBytes), middle(kBytes);
   for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<unsigned char>(i * 7 + i / 251);
   auto* device = static_cast<unsigned char*>(t.allocator().Allocate(kBytes, t.stream()));
@@ -98,7 +98,7 @@ TEST_CASE("copies and fills run in stream order") {
   t.stream().Memset(twin + 5, 0xab, 1000);
   t.stream().Copy(middle.data(), twin, kBytes, CopyKind::kDeviceToHost);
   t.stream().Copy(back.data(), middle.data(), kBytes, CopyKind::kHostToHost);
-  CHECK(back == std::vector<unsigned char>(kBytes));  // nothing may have happened yet
+  CHECK(back == std::vector<unsigned char>(kBytes));  // no copy may have run yet
   gate.Open();
   t.stream().Synchronize();
   std::memset(source.data() + 5, 0xab, 1000);
@@ -107,7 +107,7 @@ TEST_CASE("copies and fills run in stream order") {
   t.allocator().Free(twin);
 }
 
-TEST_CASE("empty copies are nothing, null addresses are errors") {
+TEST_CASE("empty copies do nothing, null addresses are errors") {
   TestDevice t;
   char byte = 0;
   t.stream().Copy(nullptr, nullptr, 0, CopyKind::kDeviceToDevice);
@@ -118,7 +118,7 @@ TEST_CASE("empty copies are nothing, null addresses are errors") {
   CHECK_THROWS_AS(t.stream().Launch("op", Task()), Error);
 }
 
-TEST_CASE("pinned memory is aligned, and refuses what cannot be") {
+TEST_CASE("pinned memory is aligned, and impossible sizes are refused") {
   TestDevice t;
   void* p = t.backend->AllocPinned(1000);
   REQUIRE(p != nullptr);
@@ -128,7 +128,7 @@ TEST_CASE("pinned memory is aligned, and refuses what cannot be") {
   CHECK(t.backend->AllocPinned(SIZE_MAX) == nullptr);
 }
 
-TEST_CASE("a host callback runs behind the work before it") {
+TEST_CASE("a host callback runs after the work before it") {
   TestDevice t;
   std::vector<int> order;
   t.stream().Launch("op", [&] {
@@ -153,7 +153,7 @@ TEST_CASE("a task may launch more work on its own stream") {
   CHECK(depth == 100);
 }
 
-TEST_CASE("the work of a stream that is destroyed is finished") {
+TEST_CASE("destroying a stream finishes its work") {
   TestDevice t;
   int runs = 0;
   {
@@ -164,7 +164,7 @@ TEST_CASE("the work of a stream that is destroyed is finished") {
   CHECK(runs == 1000);
 }
 
-TEST_CASE("what a task holds is released by the time the stream is idle, whether it ran or was skipped") {
+TEST_CASE("a task's captures are released by the time the stream is idle, whether it ran or was skipped") {
   TestDevice t;
   const auto token = std::make_shared<int>(1);
   t.stream().Launch("op", [token] {});
@@ -176,12 +176,12 @@ TEST_CASE("what a task holds is released by the time the stream is idle, whether
   CHECK(token.use_count() == 1);
 }
 
-TEST_CASE("a producer far ahead of a stream waits for it") {
+TEST_CASE("a producer waits when the stream's queue is full") {
   TestDevice t;
   Gate gate;
   OpenAtExit open{gate};
   std::atomic<int> launched{0};
-  constexpr int kMany = 20000;  // more than may be pending
+  constexpr int kMany = 20000;  // exceeds the queue's capacity
   t.stream().Launch("gate", [&] { gate.Wait(); });
   std::thread producer([&] {
     for (int i = 0; i < kMany; ++i) {
@@ -211,7 +211,7 @@ TEST_CASE("stream identities are never reused") {
   }
 }
 
-TEST_CASE("Device::Synchronize waits for every stream while streams come and go") {
+TEST_CASE("Device::Synchronize waits for every stream while streams are created and destroyed") {
   TestDevice t;
   std::atomic<bool> stop{false};
   std::atomic<int> runs{0};
@@ -233,7 +233,7 @@ TEST_CASE("Device::Synchronize waits for every stream while streams come and go"
   churn.join();
 }
 
-TEST_CASE("child: a blocking launch has run, and throws, on return" * doctest::skip()) {
+TEST_CASE("child: a blocking launch has run and throws on return" * doctest::skip()) {
   Stream& stream = Runtime::Instance().device(0).default_stream();
   bool ran = false;
   stream.Launch("op", [&] { ran = true; });
@@ -246,28 +246,28 @@ TEST_CASE("child: a blocking launch has run, and throws, on return" * doctest::s
 
 TEST_CASE("ORT_NPU_LAUNCH_BLOCKING=1 makes launches synchronous") {
   const auto child =
-      test::RunTestCase("child: a blocking launch has run, and throws, on return", {{"ORT_NPU_LAUNCH_BLOCKING", "1"}});
+      test::RunTestCase("child: a blocking launch has run and throws on return", {{"ORT_NPU_LAUNCH_BLOCKING", "1"}});
   CAPTURE(child.output);
   CHECK(child.exit_code == 0);
 }
 
-TEST_CASE("child: leaves work running" * doctest::skip()) {
+TEST_CASE("child: exits with work running" * doctest::skip()) {
   Device& device = Runtime::Instance().device(0);
   static Gate never;
-  static const auto stream = device.CreateStream().release();  // as a session that is never closed
+  static const auto stream = device.CreateStream().release();  // like a session that is never closed
   device.default_stream().Launch("stuck", [] { never.Wait(); });
   stream->Launch("busy", [] { std::this_thread::sleep_for(std::chrono::hours(1)); });
   CHECK_FALSE(device.default_stream().Query());
 }
 
-TEST_CASE("a process ends at once although work is still running") {
-  const auto child = test::RunTestCase("child: leaves work running", {}, std::chrono::seconds(20));
+TEST_CASE("a process exits immediately while work is running") {
+  const auto child = test::RunTestCase("child: exits with work running", {}, std::chrono::seconds(20));
   CAPTURE(child.output);
   CHECK_FALSE(child.timed_out);
   CHECK(child.exit_code == 0);
 }
 
-TEST_CASE("child: a forked process is told that it has no NPU, and ends" * doctest::skip()) {
+TEST_CASE("child: a forked process gets an error and exits" * doctest::skip()) {
   Device& device = Runtime::Instance().device(0);
   auto stream = device.CreateStream();
   stream->Launch("op", [] {});
@@ -282,7 +282,7 @@ TEST_CASE("child: a forked process is told that it has no NPU, and ends" * docte
     }
     std::atomic<int> sum{0};
     ParallelFor(10, 1, [&](int64_t begin, int64_t end) { sum += static_cast<int>(end - begin); });
-    delete stream.release();  // must not wait for a thread that is not here
+    delete stream.release();  // must not wait for a thread that does not exist in the child
     _exit(refused && sum == 10 ? 0 : 1);
   }
   int status = 0;
@@ -291,8 +291,7 @@ TEST_CASE("child: a forked process is told that it has no NPU, and ends" * docte
 }
 
 TEST_CASE("a process forked from one that uses the NPU gets an error, not a hang") {
-  const auto child =
-      test::RunTestCase("child: a forked process is told that it has no NPU, and ends", {}, std::chrono::seconds(20));
+  const auto child = test::RunTestCase("child: a forked process gets an error and exits", {}, std::chrono::seconds(20));
   CAPTURE(child.output);
   CHECK_FALSE(child.timed_out);
   CHECK(child.exit_code == 0);

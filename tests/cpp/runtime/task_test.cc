@@ -9,7 +9,7 @@
 namespace npu {
 namespace {
 
-// Counts how many copies of itself live.
+// Counts the live copies of itself.
 struct Counted {
   explicit Counted(int& live) : live_(&live) { ++*live_; }
   Counted(const Counted& o) : live_(o.live_) { ++*live_; }
@@ -44,11 +44,11 @@ void CheckLifetime() {
 
 }  // namespace
 
-TEST_CASE("a small closure lives in the task") { CheckLifetime<64>(); }
+TEST_CASE("a small closure is stored inside the task") { CheckLifetime<64>(); }
 
-TEST_CASE("a closure too large for the task lives on the heap") { CheckLifetime<Task::kInlineBytes + 1>(); }
+TEST_CASE("a closure too large for the task is stored on the heap") { CheckLifetime<Task::kInlineBytes + 1>(); }
 
-TEST_CASE("a task carries what can only be moved, and Reset destroys it") {
+TEST_CASE("a task can hold a move-only closure, and Reset destroys it") {
   auto value = std::make_unique<int>(7);
   int seen = 0;
   Task task([value = std::move(value), &seen] { seen = *value; });

@@ -6,7 +6,7 @@
 
 namespace npu {
 
-TEST_CASE("a shape counts its elements and refuses what overflows") {
+TEST_CASE("a shape counts its elements and refuses overflow") {
   CHECK(Shape{}.Elements() == 1);
   CHECK(Shape{2, 3, 4}.Elements() == 24);
   CHECK(Shape{2, 3, 4}.Elements(1, 3) == 12);
@@ -18,7 +18,7 @@ TEST_CASE("a shape counts its elements and refuses what overflows") {
   CHECK(Shape{2, 3}.ToString() == "[2, 3]");
 }
 
-TEST_CASE("a shape holds twelve dimensions and no more") {
+TEST_CASE("a shape holds at most twelve dimensions") {
   Shape shape(std::vector<int64_t>(12, 1));
   CHECK_THROWS_AS(shape.push_back(1), Error);
   CHECK_THROWS_WITH(Shape(std::vector<int64_t>(13, 1)), "expected a tensor of rank <= 12, got rank 13");
@@ -32,7 +32,7 @@ TEST_CASE("axes are normalised within the rank") {
   CHECK_THROWS_AS(NormalizeAxis("Op", 0, 0), Error);
 }
 
-TEST_CASE("shapes broadcast as NumPy's do") {
+TEST_CASE("shapes broadcast as in NumPy") {
   CHECK(BroadcastShapes("Op", {2, 1, 4}, {3, 1}) == Shape{2, 3, 4});
   CHECK(BroadcastShapes("Op", {}, {5}) == Shape{5});
   CHECK(BroadcastShapes("Op", {1}, {0}) == Shape{0});

@@ -1,5 +1,5 @@
-// Kernels that run at once share the pool's threads. Each case runs in a process of its own with as many threads as
-// it needs, whatever this machine has.
+// Concurrent kernels share the pool's threads. Each case runs in a separate process with the number of threads that it
+// needs, regardless of the machine.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ namespace {
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
-// For what must come to pass at some time; reached only where it never does.
+// Waits for a condition; the deadline is reached only on failure.
 bool Eventually(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (!condition()) {
@@ -36,7 +36,7 @@ bool Eventually(const std::function<bool()>& condition) {
 
 void Pause() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
 
-// Threads that each start kernels of their own; `run` is told which of them it is.
+// Threads that each start their own kernels; `run` gets the thread's number.
 class Callers {
  public:
   Callers(int count, const std::function<void(int)>& run) {
@@ -52,7 +52,7 @@ class Callers {
   std::vector<std::thread> threads_;
 };
 
-// Kernels that each keep their own caller at work, and no other thread, until they are released.
+// Kernels that each occupy their calling thread, and no other, until they are released.
 class BusyCallers {
  public:
   explicit BusyCallers(int count)
@@ -96,7 +96,7 @@ void CheckInChild(const char* test_case, const char* threads) {
 
 }  // namespace
 
-TEST_CASE("child: two kernels at once" * doctest::skip()) {
+TEST_CASE("child: two concurrent kernels" * doctest::skip()) {
   std::atomic<int> at_work[2] = {0, 0};
   std::atomic<bool> both{false};
   Callers callers(2, [&](int self) {
@@ -113,9 +113,11 @@ TEST_CASE("child: two kernels at once" * doctest::skip()) {
   callers.Join();
   CHECK(both);
 }
-TEST_CASE("two kernels at once have two of four threads each") { CheckInChild("child: two kernels at once", "4"); }
+TEST_CASE("two concurrent kernels have two of four threads each") {
+  CheckInChild("child: two concurrent kernels", "4");
+}
 
-TEST_CASE("child: a kernel begun beside another" * doctest::skip()) {
+TEST_CASE("child: a kernel started during another" * doctest::skip()) {
   std::atomic<int> most{0};
   CHECK(Eventually([&] {
     std::atomic<bool> first_began{false}, second_began{false};
@@ -137,8 +139,8 @@ TEST_CASE("child: a kernel begun beside another" * doctest::skip()) {
     return most == 4;
   }));
 }
-TEST_CASE("a kernel begun beside another has all threads once the other is done") {
-  CheckInChild("child: a kernel begun beside another", "4");
+TEST_CASE("a kernel started during another gets all threads once the other is done") {
+  CheckInChild("child: a kernel started during another", "4");
 }
 
 TEST_CASE("child: as many kernels as threads" * doctest::skip()) {
@@ -154,9 +156,7 @@ TEST_CASE("child: as many kernels as threads" * doctest::skip()) {
     CHECK(threads == std::set{std::this_thread::get_id()});
   }
 }
-TEST_CASE("as many kernels as threads have one each: more threads would only delay one another") {
-  CheckInChild("child: as many kernels as threads", "4");
-}
+TEST_CASE("as many kernels as threads get one thread each") { CheckInChild("child: as many kernels as threads", "4"); }
 
 TEST_CASE("child: two devices" * doctest::skip()) {
   const BusyCallers others(3);
@@ -175,16 +175,16 @@ TEST_CASE("child: two devices" * doctest::skip()) {
   });
   CHECK(two);
 }
-TEST_CASE("a device has its half of the threads, however many kernels the other one runs") {
+TEST_CASE("a device has its half of the threads regardless of the other device's kernels") {
   CheckInChild("child: two devices", "4");
 }
 
-TEST_CASE("a device is one of those that there can be") {
+TEST_CASE("a device index outside the limit is refused") {
   CHECK_THROWS_WITH_AS(SetPoolDevice(-1), "expected a device below 64, got -1", std::exception);
   CHECK_THROWS_WITH_AS(SetPoolDevice(64), "expected a device below 64, got 64", std::exception);
 }
 
-TEST_CASE("child: eight callers" * doctest::skip()) {
+TEST_CASE("child: eight concurrent callers" * doctest::skip()) {
   constexpr int64_t kLength = 1000;
   const Ranges alone = RangesOf(kLength);
   std::atomic<int> wrong_counts{0}, other_ranges{0}, wrong_errors{0};
@@ -192,7 +192,7 @@ TEST_CASE("child: eight callers" * doctest::skip()) {
     SetPoolDevice(self % 2);
     for (int round = 0; round < 1000; ++round) {
       std::vector<int> counts(kLength);
-      const int64_t length = 2 + (self * 131 + round * 17) % (kLength - 1);  // one alone would not nest
+      const int64_t length = 2 + (self * 131 + round * 17) % (kLength - 1);  // a single range would not nest
       const auto count = [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
           ParallelFor(2, 1, [&](int64_t b, int64_t e) { counts[static_cast<size_t>(i)] += static_cast<int>(e - b); });
@@ -218,11 +218,11 @@ TEST_CASE("child: eight callers" * doctest::skip()) {
   CHECK(other_ranges == 0);
   CHECK(wrong_errors == 0);
 }
-TEST_CASE("eight callers at once: every index once, the ranges of a caller alone, each its own exceptions") {
-  for (const char* threads : {"2", "4", "7", "16"}) CheckInChild("child: eight callers", threads);
+TEST_CASE("eight concurrent callers: every index once, unchanged ranges, separate exceptions") {
+  for (const char* threads : {"2", "4", "7", "16"}) CheckInChild("child: eight concurrent callers", threads);
 }
 
-TEST_CASE("child: more kernels than places" * doctest::skip()) {
+TEST_CASE("child: more kernels than slots" * doctest::skip()) {
   constexpr int kCallers = 40;
   const Ranges alone = RangesOf(1000);
   std::atomic<int> began{0}, other_ranges{0};
@@ -245,11 +245,11 @@ TEST_CASE("child: more kernels than places" * doctest::skip()) {
   CHECK(began == kCallers);
   CHECK(other_ranges == 0);
 }
-TEST_CASE("more kernels at once than the pool has places for still run, in the same ranges") {
-  CheckInChild("child: more kernels than places", "4");
+TEST_CASE("more concurrent kernels than the pool has slots still run, in the same ranges") {
+  CheckInChild("child: more kernels than slots", "4");
 }
 
-TEST_CASE("child: a fork amid kernels" * doctest::skip()) {
+TEST_CASE("child: a fork during kernels" * doctest::skip()) {
   const BusyCallers others(3);
   for (int i = 0; i < 10; ++i) {
     const pid_t pid = fork();
@@ -259,7 +259,7 @@ TEST_CASE("child: a fork amid kernels" * doctest::skip()) {
       for (int round = 0; round < 100; ++round) {
         ParallelFor(100, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
         PoolHelper helper;
-        if (helper.Help()) _exit(2);  // a range of the parent's
+        if (helper.Help()) _exit(2);  // a range of the parent process
       }
       _exit(sum == 10000 ? 0 : 1);
     }
@@ -268,8 +268,8 @@ TEST_CASE("child: a fork amid kernels" * doctest::skip()) {
     CHECK(status == 0);
   }
 }
-TEST_CASE("a child forked amid kernels runs its own, on the thread that it has") {
-  CheckInChild("child: a fork amid kernels", "4");
+TEST_CASE("a child forked during kernels runs its own kernels on its only thread") {
+  CheckInChild("child: a fork during kernels", "4");
 }
 
 }  // namespace npu

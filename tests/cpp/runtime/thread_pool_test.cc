@@ -43,7 +43,7 @@ void Spin(std::chrono::nanoseconds limit, const std::function<bool()>& until = [
 
 }  // namespace
 
-TEST_CASE("ranges cover [0, n) once, in order, none below the grain") {
+TEST_CASE("ranges cover [0, n) exactly once, in order, none smaller than the grain") {
   for (int64_t n : {1, 2, 7, 64, 1000, 12345})
     for (int64_t grain : {0, 1, 3, 100, 1 << 20}) {
       CAPTURE(n);
@@ -73,7 +73,7 @@ TEST_CASE("the largest n does not overflow") {
 TEST_CASE("two threads take part when the pool has them") {
   if (NumThreads() < 2) return;
   std::atomic<int> arrived{0};
-  // Every range waits for a second thread: only a pool that really forks gets past.
+  // Every range waits for a second thread, so this passes only if the pool uses one.
   std::atomic<bool> both{false};
   ParallelFor(2, 1, [&](int64_t, int64_t) {
     ++arrived;
@@ -113,7 +113,7 @@ TEST_CASE("a nested call runs on its own thread") {
   CHECK(strangers == 0);
 }
 
-TEST_CASE("workers that fell asleep wake up again") {
+TEST_CASE("sleeping workers wake up again") {
   std::atomic<int64_t> sum{0};
   for (int i = 0; i < 20; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -122,14 +122,14 @@ TEST_CASE("workers that fell asleep wake up again") {
   CHECK(sum == 2000);
 }
 
-TEST_CASE("who waits for a kernel takes ranges of it while workers sleep, in the default floating-point environment") {
-  if (NumThreads() < 2 || UsableCores() < 2) return;  // on one core nobody is there in time
+TEST_CASE("a thread waiting for a kernel runs ranges of it in the default floating-point environment") {
+  if (NumThreads() < 2 || UsableCores() < 2) return;  // on one core the waiting thread is never in time
   test::TestDevice t;
   std::fesetround(FE_UPWARD);
   std::atomic<bool> helped{false};
   std::atomic<int> other_roundings{0};
   const auto waiter = std::this_thread::get_id();
-  // Whether the waiting thread is there in time is the scheduler's choice: now and then it must be.
+  // Whether the waiting thread is in time depends on the scheduler: it must be at least once.
   for (int i = 0; i < 50000 && !helped; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the workers fall asleep
     std::atomic<bool> waits{false};
@@ -153,7 +153,7 @@ TEST_CASE("who waits for a kernel takes ranges of it while workers sleep, in the
   std::fesetround(FE_TONEAREST);
 }
 
-TEST_CASE("an exception in a range that the waiting thread took stays the stream's error") {
+TEST_CASE("an exception in a range run by the waiting thread becomes the stream's error") {
   test::TestDevice t;
   for (int i = 0; i < 50; ++i) {
     t.stream().Launch("op", [] { ParallelFor(100, 1, [](int64_t, int64_t) { throw std::runtime_error("range"); }); });
@@ -178,7 +178,7 @@ TEST_CASE("an exception in a kernel's range becomes the stream's error") {
   CHECK_THROWS_WITH(t.stream().Synchronize(), "[op] range");
 }
 
-TEST_CASE("child: nothing leaves the calling thread" * doctest::skip()) {
+TEST_CASE("child: everything runs on the calling thread" * doctest::skip()) {
   CHECK(NumThreads() == 1);
   CHECK(RangesOf(1000, 1) == Ranges{{0, 1000}});
 }
@@ -191,7 +191,8 @@ TEST_CASE("child: seven threads" * doctest::skip()) {
 }
 
 TEST_CASE("ORT_NPU_NUM_THREADS sets the number of threads") {
-  CHECK(test::RunTestCase("child: nothing leaves the calling thread", {{"ORT_NPU_NUM_THREADS", "1"}}).exit_code == 0);
+  CHECK(test::RunTestCase("child: everything runs on the calling thread", {{"ORT_NPU_NUM_THREADS", "1"}}).exit_code ==
+        0);
   const auto child = test::RunTestCase("child: seven threads", {{"ORT_NPU_NUM_THREADS", "7"}});
   CAPTURE(child.output);
   CHECK(child.exit_code == 0);

@@ -18,15 +18,15 @@ cpu_set_t Affinity() {
   return set;
 }
 
-TEST_CASE("A sleeper is woken on another CPU than its waker's, and may use all of them again") {
+TEST_CASE("a sleeping thread is woken on another CPU than its waker's, and its affinity is restored") {
   const cpu_set_t before = Affinity();
-  if (CPU_COUNT(&before) < 2) return;  // nowhere else to go
+  if (CPU_COUNT(&before) < 2) return;  // there is no other CPU
 
   WakePlacement placement;
   std::atomic<int> slept_on{-1}, woken{0}, woke_on{-1};
   cpu_set_t after;
   std::thread sleeper([&] {
-    // Stays where it is until it sleeps.
+    // Pinned to its CPU until it sleeps.
     cpu_set_t here;
     CPU_ZERO(&here);
     const int cpu = sched_getcpu();
@@ -54,10 +54,10 @@ TEST_CASE("A sleeper is woken on another CPU than its waker's, and may use all o
   CHECK(CPU_EQUAL(&after, &before) != 0);
 }
 
-TEST_CASE("A sleeper on another CPU than its waker's, or awake, is left alone") {
+TEST_CASE("a thread that is awake or sleeps on another CPU is not moved") {
   const cpu_set_t before = Affinity();
   WakePlacement placement;
-  placement.BeforeWake();  // nobody slept
+  placement.BeforeWake();  // no thread sleeps
   placement.BeforeSleep();
   placement.AfterWake();
   placement.BeforeWake();

@@ -1,5 +1,5 @@
-// Runs one test case of this executable in a process of its own, with environment variables set: for what is
-// read once per process, and for how a process ends.
+// Runs one test case of this executable in a separate process, with environment variables set: for settings that are
+// read once per process, and to check how a process ends.
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// A byte of device memory, as a copy sees it: a test is host code, which may not touch a device address.
+// Reads a byte of device memory by a copy: a test is host code, which must not touch a device address.
 #pragma once
 
 #include "ep/runtime/backend.h"

@@ -1,5 +1,5 @@
 // Tensors of the C++ tests: host memory that ends where the data ends, so that AddressSanitizer sees every access
-// beyond it.
+// out of bounds.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace npu::test {
 
-// Calls f(T{}) with the C++ type of any dtype that tests hold elements of.
+// Calls f(T{}) with the C++ type of a dtype.
 template <class F>
 decltype(auto) DispatchElement(DType dtype, F&& f) {
   switch (dtype) {
@@ -51,7 +51,7 @@ decltype(auto) DispatchElement(DType dtype, F&& f) {
   }
 }
 
-// Shares its buffer when copied, as a tensor of a framework does.
+// Copies share the buffer, as a framework's tensors do.
 class HostTensor {
  public:
   HostTensor() = default;  // an absent optional input
@@ -60,7 +60,7 @@ class HostTensor {
     if (bytes == 0) return;
     void* memory = nullptr;
     if (posix_memalign(&memory, 64, bytes) != 0) throw std::bad_alloc();
-    std::memset(memory, 0xCD, bytes);  // an element that a kernel forgets to write is seen
+    std::memset(memory, 0xCD, bytes);  // exposes elements that a kernel does not write
     data_ = std::shared_ptr<void>(memory, std::free);
   }
 
@@ -80,7 +80,7 @@ class HostTensor {
     for (size_t i = 0; i < values.size(); ++i) t.Set(static_cast<int64_t>(i), values[i]);
     return t;
   }
-  // Uniform in [low, high); whole numbers for the integer types.
+  // Uniform in [low, high); integers for the integer types.
   static HostTensor Random(DType dtype, const Shape& shape, uint64_t seed, double low = -1.0, double high = 1.0) {
     HostTensor t(dtype, shape);
     std::mt19937_64 generator(seed);

@@ -8,7 +8,7 @@
 
 namespace npu::test {
 
-// A folder that goes with its owner.
+// A folder that is removed with its owner.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

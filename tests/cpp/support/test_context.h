@@ -39,7 +39,7 @@ class TestContext final : public OpContext {
   }
   Stream& stream() override { return stream_; }
 
-  // Output i gets the buffer of `input`, as an in-place call gives it.
+  // Output i gets the buffer of `input`, as in an in-place call.
   void Alias(size_t output, size_t input) { aliases_[output] = input; }
   const std::vector<HostTensor>& outputs() const { return outputs_; }
 
@@ -52,16 +52,16 @@ class TestContext final : public OpContext {
 
 struct RunOptions {
   std::map<std::string, Attributes::Value> attributes = {};
-  std::vector<bool> requested = {};  // which outputs the caller asks for; empty: the first `outputs` of them
+  std::vector<bool> requested = {};  // which outputs are used; empty: the first `outputs`
   size_t outputs = 1;
-  int since_version = 0;                     // 0: the newest that the registry has
-  DType float32_products = DType::kFloat32;  // as KernelInfo has it
-  std::vector<std::optional<Shape>> input_shapes = {};  // as KernelInfo has them
-  std::vector<size_t> prepack = {};          // inputs offered as constants; one that the kernel keeps is then absent
+  int since_version = 0;                                // 0: the newest in the registry
+  DType float32_products = DType::kFloat32;             // as in KernelInfo
+  std::vector<std::optional<Shape>> input_shapes = {};  // as in KernelInfo
+  std::vector<size_t> prepack = {};                     // inputs offered as constants; absent if the kernel keeps them
   std::map<size_t, size_t> alias = {};       // output -> input
 };
 
-// A kernel that can run many times, as a node of a session does.
+// A kernel that can run repeatedly, like a node of a session.
 class TestNode {
  public:
   // `type` is "MatMul" or "npu::NPULinear".
@@ -88,11 +88,11 @@ class TestNode {
     kernel_ = def->make(info);
   }
 
-  // Offers a constant as a session does; true when the kernel keeps its own form of it.
+  // Offers a constant as a session does; true if the kernel keeps its own form of it.
   bool PrePack(size_t input, const HostTensor& constant) { return kernel_->PrePack(input, constant.view(), stream_); }
 
-  // Brings a matrix into the order that several kernels share, or says that it is; false when the kernel cannot read
-  // it.
+  // Reorders a matrix into the panels that several kernels share, or declares that it is; false if the kernel cannot
+  // read them.
   bool UsePanels(size_t input, HostTensor& matrix, bool reorder) {
     auto* reader = dynamic_cast<SharedMatrixReader*>(kernel_.get());
     if (reader == nullptr || reader->PanelsOf(input, matrix.view()) == SharedMatrixReader::Panels::kNo) return false;

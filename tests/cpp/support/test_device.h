@@ -1,4 +1,4 @@
-// A device of a test's own: its limit, streams and statistics are not the process's.
+// A device for one test, with its own limit, streams and statistics.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct TestDevice {
   Device device;
 };
 
-// What a task waits at until the test lets it pass.
+// Blocks a task until the test opens the gate.
 class Gate {
  public:
   void Open() {
@@ -43,7 +43,7 @@ struct OpenAtExit {
   ~OpenAtExit() { gate.Open(); }
 };
 
-// A device with a stream beside its default one.
+// A device with a stream in addition to its default one.
 struct DeviceWithSideStream : TestDevice {
   std::unique_ptr<Stream> side = device.CreateStream();
 };

@@ -1,4 +1,4 @@
-// The host backend, with calls counted and made to fail as a test says.
+// The host backend with calls that a test can count and make fail.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ class WatchedBackend : public Backend {
  public:
   explicit WatchedBackend(size_t limit) : host_(MakeHostBackend({1, limit, "test device"})) {}
 
-  // So many calls from now on throw.
+  // The number of following calls that throw.
   std::atomic<int> failing_records{0}, failing_always{0};
   std::atomic<int> event_queries{0};
 
@@ -33,6 +33,8 @@ class WatchedBackend : public Backend {
   void Launch(BackendStream* s, const char* op, Task task, size_t bytes) override {
     host_->Launch(s, op, std::move(task), bytes);
   }
+  void LaunchHost(BackendStream* s, const char* op, Task task) override { host_->LaunchHost(s, op, std::move(task)); }
+  void RunCaptured(Task& task) override { host_->RunCaptured(task); }
   void LaunchAlways(BackendStream* s, const char* op, std::function<void(const Status&)> task) override {
     FailIf(failing_always);
     host_->LaunchAlways(s, op, std::move(task));

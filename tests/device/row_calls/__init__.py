@@ -1,4 +1,4 @@
-"""The call of each row of the device API's table, and what it must have done."""
+"""A call of each row of the device API's table, with checks of its effect."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ CALLS: dict[str, Callable[[Any, str], None]] = {}
 
 
 def calls(*names):
-    """Registers a function as the call of these rows; it gets the row's name."""
+    """Registers a function as the call of these rows; it receives the row's name."""
 
     def register(function):
         for name in names:
@@ -21,7 +21,7 @@ def calls(*names):
 
 
 class Context:
-    """What a call may need: a temporary folder, memory, and torch on demand."""
+    """Resources of a call: a temporary folder, memory, and torch on demand."""
 
     def __init__(self, folder, request, run_python):
         self.folder = folder

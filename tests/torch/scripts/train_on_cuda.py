@@ -1,6 +1,6 @@
-"""A training script as written for CUDA, which falls back to the CPU; it knows nothing of npu.
+"""A training script for CUDA, or else the CPU, that does not mention npu.
 
-Prints what it saw as one line of JSON: test_transfer_to_npu.py runs it on both.
+Prints its results as one line of JSON: test_transfer_to_npu.py runs it on both.
 """
 
 import json

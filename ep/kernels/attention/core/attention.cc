@@ -12,18 +12,18 @@ namespace npu::attention {
 
 namespace {
 
-// Queries and sums of an item stay in the second-level cache beside a block of keys and values.
+// The queries and sums of an item stay in the L2 cache together with a block of keys and values.
 constexpr int64_t kItemBytes = 256 * 1024;
-constexpr int64_t kMaxItemRows = 256;  // beyond, reading a block of keys is amortised well enough
+constexpr int64_t kMaxItemRows = 256;  // beyond this, reading a block of keys is already amortised
 constexpr int64_t kRowStep = 2 * kLanes;
-constexpr int64_t kItemsPerThread = 4;  // so that uneven items even out
+constexpr int64_t kItemsPerThread = 4;  // balances items of uneven cost
 constexpr int64_t kMinKeysPerPart = 256;
 
 Engine ChooseEngine(const Problem& p) {
   const DType dtype = p.query_dtype;
-  // Engines for halves take rows in one piece, as they lie.
+  // The engines for 16-bit floats read contiguous rows without conversion.
   if (p.key.dtype == dtype && p.value.dtype == dtype && p.value.chunk == 0) {
-    // A weight that dropout scales may be beyond float16.
+    // A weight scaled by dropout may exceed float16's range.
     const bool fits = dtype == DType::kBFloat16 || !p.dropout.active();
     if (const Engine engine = TileEngine(dtype); engine.panel != nullptr && fits) return engine;
     if (const Engine engine = BFloat16Engine(); engine.panel != nullptr && dtype == DType::kBFloat16) return engine;
@@ -58,7 +58,7 @@ void Attention::Plan() {
     const Sequence& s = p.sequences[i];
     const int64_t rows = s.query_rows * group;
     for (int64_t head = 0; head < p.key_heads && rows > 0; ++head) {
-      // Under a causal mask the last rows see most: threads that take items in order end together.
+      // Under a causal mask the last rows see the most keys: taking them first lets the threads finish together.
       for (int64_t begin = (rows - 1) / item_rows * item_rows; begin >= 0; begin -= item_rows) {
         Item item;
         item.sequence = static_cast<int32_t>(i);
@@ -86,8 +86,8 @@ void Attention::Plan() {
   workspace_bytes_ = partials_bytes_ + static_cast<size_t>(threads_) * scratch_bytes_;
 }
 
-// The parts of all items are at most twice as many as SplitKeys wants: an item has at most its share of them, and the
-// work of a share is rounded down, which no more than halves it.
+// The items have at most twice as many parts as SplitKeys aims for: an item has at most its share of them, and rounding
+// down the work of a share at most halves it.
 size_t Attention::MostWorkspaceBytes(const Problem& p, int64_t query_rows) {
   const auto threads = static_cast<int64_t>(NumThreads());
   const int64_t rows = std::min(MostItemRows(p), query_rows * (p.heads / p.key_heads));
@@ -98,8 +98,8 @@ size_t Attention::MostWorkspaceBytes(const Problem& p, int64_t query_rows) {
   return PartialBytes(p, parts * rows) + static_cast<size_t>(threads) * scratch;
 }
 
-// Where there are fewer items than keep the threads busy, their keys are shared out too. Returns the rows of partial
-// results that this takes.
+// Splits the keys of items too when there are too few items to keep the threads busy. Returns the number of rows of
+// partial results.
 int64_t Attention::SplitKeys() {
   const int64_t wanted = threads_ * kItemsPerThread;
   const auto count = static_cast<int64_t>(items_.size());
@@ -137,7 +137,7 @@ void Attention::Run(void* workspace) const {
   auto* partials = static_cast<float*>(workspace);
   char* scratch = static_cast<char*>(workspace) + partials_bytes_;
   std::atomic<size_t> next{0};
-  // One call per thread, each with scratch of its own, that takes items until none is left.
+  // One call per thread, each with its own scratch, takes items until none is left.
   ParallelFor(threads_, 1, [&](int64_t thread, int64_t) {
     for (size_t i = next++; i < items_.size(); i = next++) {
       const Item& item = items_[i];
@@ -153,7 +153,7 @@ void Attention::Run(void* workspace) const {
   });
 }
 
-// Brings the parts of a split item together. Their partial rows follow each other.
+// Merges the parts of a split item, whose partial rows are consecutive.
 void Attention::Merge(const Item& first, float* partials) const {
   const int64_t stride = PartialStride(problem_);
   for (int64_t r = 0; r < first.rows; ++r) {

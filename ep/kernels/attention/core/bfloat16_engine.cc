@@ -1,5 +1,5 @@
 // The bfloat16 engine on vdpbf16ps. The whole file is compiled for that instruction, so that the shared templates
-// inline it; nothing here runs unless Features() has it.
+// inline it; nothing here runs unless Features() reports it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Which attention weights are kept, as a function of their number: nothing of the size of queries times keys is stored,
-// and the backward pass finds the same again.
+// Which attention weights are kept, as a function of their index: no mask of queries times keys is stored, and the
+// backward pass recomputes the same decisions.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,17 @@ namespace npu::attention {
 class Dropout {
  public:
   Dropout() = default;  // keeps all
-  // Weight number i is kept if word i of the generator is below keep_prob * 2^32.
+  // Weight i is kept if word i of the generator is below keep_prob * 2^32.
   Dropout(double keep_prob, DrawnSeed seed, uint64_t offset) : Dropout(keep_prob) {
     seed_ = std::move(seed);
     offset_ = offset;
   }
-  // Weight number i is kept if bit i % 8 of byte i / 8 is set.
+  // Weight i is kept if bit i % 8 of byte i / 8 is set.
   Dropout(double keep_prob, const uint8_t* bits) : Dropout(keep_prob) { bits_ = bits; }
 
   bool active() const { return active_; }
 
-  // to[i] = 1 / keep_prob if weight number first + i is kept, else 0.
+  // to[i] = 1 / keep_prob if weight first + i is kept, else 0.
   void Fill(int64_t first, int64_t n, float* to) const {
     if (bits_ != nullptr) {
       for (int64_t i = 0; i < n; ++i) {

@@ -1,4 +1,4 @@
-// The instruction choices for computing Items of one element type.
+// The choice of instructions for computing Items of one element type.
 #pragma once
 
 #include "ep/kernels/attention/core/attention.h"
@@ -12,11 +12,12 @@ struct Engine {
   size_t (*panel_scratch_bytes)(const Problem&, int64_t rows) = nullptr;
 };
 
-// Products in float, for caches of every element type; floats are read where they lie.
+// Multiplies in float, for caches of every element type; float rows are read in place.
 Engine FloatEngine(DType cache);
-// Products of bfloat16 pairs; without functions where this machine or the kernel library's level lacks the instruction.
+// Multiplies pairs of bfloat16; its functions are null if the machine or the kernel library's level lacks the
+// instruction.
 Engine BFloat16Engine();
-// Products in tile registers where there are many rows; without functions where they cannot take the type.
+// Multiplies in tile registers when there are many rows; its functions are null if they do not support the type.
 Engine TileEngine(DType dtype);
 
 }  // namespace npu::attention

@@ -19,7 +19,7 @@ void RoundTo(float* x, int64_t n) {
   ToFloat(rounded, x, n);
 }
 
-// (x + offset) * scale for the rows of a stretch. Scales of columns are read once, scales of rows as they come.
+// (x + offset) * scale for the rows of a stretch. Column scales are read once, row scales row by row.
 class Dequantiser {
  public:
   Dequantiser(const AntiQuant& quant, int64_t first, int64_t columns) : quant_(quant), columns_(columns) {

@@ -8,20 +8,20 @@
 
 namespace npu::attention {
 
-// The largest head size of inference operators, whose caches may be quantised.
+// The maximum head size of inference operators, whose caches may be quantised.
 inline constexpr int64_t kMaxCacheHeadSize = 512;
 
-// One of the three operands with one row per key, as seen from a sequence.
+// One of the three operands that have a row per key, as a sequence reads it.
 struct KeyOperand {
   const CacheRows& rows;
-  int64_t offset;        // elements before row 0 of head 0
+  int64_t offset;        // of row 0 of head 0, in elements
   int64_t quant_offset;  // likewise, of the scales
 };
 inline KeyOperand Keys(const Problem& p, const Sequence& s) { return {p.key, s.key, s.key_quant}; }
 inline KeyOperand Values(const Problem& p, const Sequence& s) { return {p.value, s.value, s.value_quant}; }
 inline KeyOperand KeyRopes(const Problem& p, const Sequence& s) { return {p.key_rope, s.key_rope, 0}; }
 
-// Rows [first, first + count) of one head, that lie row_stride elements apart.
+// Rows [first, first + count) of one head, row_stride elements apart.
 struct Stretch {
   int64_t first = 0, count = 0;
   const char* data = nullptr;
@@ -34,7 +34,7 @@ struct Stretch {
   }
 };
 
-// The longest stretch from row `begin` on, up to `end`. Checks the entry of the page table.
+// The longest stretch that starts at row `begin` and ends by `end`. Checks the entry of the page table.
 inline Stretch StretchFrom(const Problem& p, const Sequence& s, const KeyOperand& operand, int64_t head, int64_t begin,
                            int64_t end) {
   const CacheRows& rows = operand.rows;
@@ -81,7 +81,7 @@ void ForEachStretch(const Problem& p, const Sequence& s, const KeyOperand& opera
   }
 }
 
-// One row as it lies, `columns` elements of it, brought together where it is in pieces.
+// Copies `columns` elements of a row without conversion, joining its pieces if it is chunked.
 template <class T>
 void GatherRow(const CacheRows& rows, const T* from, T* to, int64_t columns) {
   if (rows.chunk == 0) {
@@ -94,10 +94,11 @@ void GatherRow(const CacheRows& rows, const T* from, T* to, int64_t columns) {
   }
 }
 
-// The rows of a stretch as floats, integers with their scales applied; `stride` floats apart in `to`.
+// Loads the rows of a stretch as floats, dequantising integers; rows of `to` are `stride` floats apart.
 void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, float* to, int64_t stride);
 
-// Rows [begin, end) of an operand, as floats or, if they are of type U, as they are; `stride` elements apart in `to`.
+// Copies rows [begin, end) of an operand, as floats or, if their type is U, unconverted; rows of `to` are `stride`
+// elements apart.
 template <class U>
 void CopyRows(const Problem& p, const Sequence& s, const KeyOperand& operand, int64_t head, int64_t begin, int64_t end,
               int64_t columns, U* to, int64_t stride) {
@@ -117,7 +118,7 @@ void ClearTails(U* rows, int64_t count, int64_t columns, int64_t stride) {
   for (int64_t j = 0; j < count; ++j) std::fill(rows + j * stride + columns, rows + (j + 1) * stride, U{});
 }
 
-// The same for keys, rope columns behind the others, zeros behind both.
+// The same for keys, followed by their rope columns, then zeros.
 template <class U>
 void CopyKeys(const Problem& p, const Sequence& s, int64_t head, int64_t begin, int64_t end, U* to, int64_t stride) {
   CopyRows(p, s, Keys(p, s), head, begin, end, p.head_size, to, stride);

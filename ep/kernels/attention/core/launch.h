@@ -1,4 +1,4 @@
-// The launch of attention's work: an Attention or a Gradient.
+// Launches an Attention or a Gradient.
 #pragma once
 
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace npu::attention {
 
-// Launches `before()`, then the work in a workspace of the size that it asks for.
+// Launches `before()`, then the work with a workspace of the size that it reports.
 template <class Work, class Before>
 void LaunchWork(OpContext& ctx, const char* op, Work work, Before before) {
   void* workspace = work.WorkspaceBytes() > 0 ? ctx.Workspace(work.WorkspaceBytes()) : nullptr;

@@ -1,5 +1,5 @@
-// The way to compute an Item of few rows: decode. Vectors lie along the head size, every key and value is read once and
-// for all rows, straight from the cache where its storage is what the arithmetic wants.
+// Computes an Item of few rows: decode. Vectors run along the head size; each key and value is read once for all rows,
+// directly from the cache if its storage type is the one computed with.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,7 @@ struct NarrowFloat {
 template <class Math>
 struct NarrowBuffers {
   static constexpr int64_t kKeyBlock = 128;
-  static constexpr int64_t kScoreStride = kKeyBlock + kLanes;  // groups of keys may reach beyond a block
+  static constexpr int64_t kScoreStride = kKeyBlock + kLanes;  // groups of keys may extend past the end of a block
 
   NarrowBuffers(const Problem& p, void* scratch) : carver(scratch) {
     key_stride = RoundUp(p.head_size + p.rope_size, Math::kStep);
@@ -38,18 +38,18 @@ struct NarrowBuffers {
     sums = carver.Take<float>(kNarrowRows * value_stride);
   }
   Carver carver;
-  int64_t key_stride, value_stride;  // of the padded copies, which queries and sums share
+  int64_t key_stride, value_stride;  // of the padded copies; queries and sums have the same
   typename Math::Query* queries;
   typename Math::Storage *keys, *values;
   float *scores, *bias, *sums;
 };
 
-// Rows that are read next, asked for one by one while others are multiplied: memory is never idle. Into the
-// second-level cache: lines on their way to the first would take the places there that loads wait for.
+// Rows that are read next, prefetched one by one during the multiplications so that memory is never idle. Into the L2
+// cache: lines on their way to L1 would occupy the L1 fill buffers that loads need.
 class RowsAhead {
  public:
   RowsAhead() = default;
-  // Null rows: none.
+  // Null rows: prefetches nothing.
   template <class T>
   RowsAhead(const T* rows, int64_t row_stride, int64_t columns)
       : data_(reinterpret_cast<const char*>(rows)),
@@ -88,7 +88,8 @@ class NarrowItem {
   }
 
  private:
-  // Nothing else is there to do before they come. A page table need not have pages for keys that nobody sees.
+  // There is no other work to overlap with until the first keys arrive. Under a mask nothing is prefetched: a page
+  // table need not have pages for keys that no row sees.
   void AskForFirstKeys() const {
     const int64_t n = std::min(kKeyBlock, item_.key_end - item_.key_begin);
     if (n <= 0 || p_.mask != nullptr) return;
@@ -110,12 +111,12 @@ class NarrowItem {
   }
 
   void Step(int64_t begin, int64_t n) {
-    if (p_.mask != nullptr && p_.mask_head_stride == 0) {
+    if (p_.mask != nullptr && p_.mask_head_stride == 0 && s_.column_gap == 0) {
       const int64_t first = PlaceOf(p_, item_, 0).query;
       const int64_t last = PlaceOf(p_, item_, item_.rows - 1).query;
       const uint8_t* mask = p_.mask + s_.mask + first * p_.mask_row_stride + begin;
       if (CoverOf(mask, p_.mask_row_stride, last - first + 1, n) == Cover::kAll) return;
-      // What a cache holds beside its sequence may be anything, and is not worth reading.
+      // Cache entries outside the sequence may hold anything, and need not be read.
       const KeyRange seen = SeenKeys(mask, p_.mask_row_stride, last - first + 1, n);
       begin += seen.begin;
       n = seen.end - seen.begin;
@@ -159,7 +160,7 @@ class NarrowItem {
     return RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, n, stride);
   }
 
-  // Rows [begin, begin + n) as they lie, when they are whole registers at one distance; else null, and the stride of
+  // Rows [begin, begin + n) in place, if they are whole registers and evenly spaced; else null, and `stride` is that of
   // the copy.
   const T* RowsInPlace(int64_t columns, int64_t padded, const KeyOperand& operand, int64_t begin, int64_t n,
                        int64_t* stride) const {
@@ -171,7 +172,7 @@ class NarrowItem {
     return at.row<T>(0);
   }
 
-  // Rows in groups of at most four.
+  // Calls f for groups of up to four rows.
   template <class F>
   NPU_SIMD_INLINE void ForRows(F&& f) const {
     int64_t r = 0;
@@ -182,7 +183,7 @@ class NarrowItem {
     if (rest == 1) f(std::integral_constant<int, 1>{}, r);
   }
 
-  // Up to kLanes products at a time, kRows rows by kLanes / kRows keys, whose sums end in one vector.
+  // Up to kLanes dot products at a time, kRows rows by kLanes / kRows keys, whose sums end up in one vector.
   template <int kRows>
   NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t n, RowsAhead ahead) {
     constexpr int kKeys = kLanes / kRows;
@@ -215,7 +216,7 @@ class NarrowItem {
     }
   }
 
-  // Scores of row r to weights against the new maximum; earlier sums are rescaled.
+  // Turns the scores of row r into weights relative to the new maximum and rescales earlier sums.
   void Normalise(int64_t r, int64_t begin, int64_t n) {
     float* scores = b_.scores + r * kScoreStride;
     if (p_.mask != nullptr || p_.bias.data != nullptr) {

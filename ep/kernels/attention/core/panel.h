@@ -1,10 +1,10 @@
-// The wide way to compute an Item: prefill. Queries lie across the lanes of vectors, kPanel vectors side by side, so
-// that keys and values are only ever broadcast from row-major blocks, and maximum, sum and rescaling stay within a
-// lane. Scores are kept transposed, [key][query]: exactly the operand that the second product wants.
+// Computes an Item of many rows: prefill. Queries run across the lanes of kVectors vectors side by side, so that keys
+// and values are only broadcast from row-major blocks, and maximum, sum and rescaling stay within a lane. Scores are
+// stored transposed, [key][query]: exactly the operand that the second matmul reads.
 //
-// `Math` says how products are taken: it defines a 32-bit word of the operands (one float, or a pair of bfloat16 along
-// the summed axis) and the instruction that multiplies a broadcast word with a vector of them, or, with kTiles, that
-// tile registers take them (tile_products.h).
+// `Math` selects the arithmetic of the matmuls: a 32-bit word of the operands (one float, or a pair of bfloat16 along
+// the summed axis), and either the instruction that multiplies a broadcast word with a vector of them or, with kTiles,
+// tile registers (tile_products.h).
 #pragma once
 
 #include <cmath>
@@ -31,7 +31,7 @@ struct PanelBuffers {
   PanelBuffers(const Problem& p, int64_t max_rows, void* scratch) : carver(scratch) {
     words = (p.head_size + p.rope_size + Math::kElements - 1) / Math::kElements;
     padded_words = RoundUp(words, kLanes);
-    // A stride off the powers of two: the rows of a tile must not fight for the same cache sets.
+    // Not a power of two, so that the rows of a tile do not map to the same cache sets.
     key_stride = padded_words + kLanes;
     value_stride = RoundUp(p.value_size, kLanes);
     key_block = p.head_size + p.rope_size + p.value_size <= 256 ? 128 : 64;
@@ -63,7 +63,7 @@ struct PanelBuffers {
   int32_t *first_key, *last_key;  // per panel [kWidth]: the keys [first, last) that the row of this lane sees
 };
 
-// The largest tile that fits `n`, a multiple of 4; 16 is better done as 8 + 8 than as 12 + 4.
+// Uses the largest tile that fits `n`, a multiple of 4; 16 is faster as 8 + 8 than as 12 + 4.
 template <class F>
 NPU_SIMD_INLINE void ForEachTile(int64_t begin, int64_t end, F&& f) {
   while (begin < end) {
@@ -85,7 +85,7 @@ template <class Math, int kVectors>
 class PanelItem {
   using Element = typename Math::Element;
   static constexpr int kWidth = kVectors * kLanes;
-  static constexpr int kKeyStep = Math::kTiles ? kTileKeys : 4;  // keys are taken in groups of these
+  static constexpr int kKeyStep = Math::kTiles ? kTileKeys : 4;  // keys are processed in groups of this size
 
  public:
   PanelItem(const Problem& p, const Item& item, void* scratch)
@@ -96,7 +96,7 @@ class PanelItem {
     for (int64_t panel = 0; panel < panels; ++panel) Begin(panel);
     for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += b_.key_block) {
       const int64_t n = std::min(b_.key_block, item_.key_end - begin);
-      bool loaded = false;  // a block that every panel masks is never read
+      bool loaded = false;  // a block that is masked for every panel is never read
       for (int64_t panel = 0; panel < panels; ++panel) loaded = Step(panel, begin, n, loaded);
     }
     for (int64_t panel = 0; panel < panels; ++panel) End(panel, partials);
@@ -188,12 +188,12 @@ class PanelItem {
     }
   }
 
-  // One panel against one block of keys. Returns whether the block is loaded now.
+  // Processes one panel against one block of keys. Returns whether the block is loaded now.
   bool Step(int64_t panel, int64_t begin, int64_t n, bool loaded) {
     const int32_t* first_key = b_.first_key + panel * kWidth;
     const int32_t* last_key = b_.last_key + panel * kWidth;
     const int64_t rows = RowsOf(panel);
-    // Rows see ranges whose ends grow: the first row begins first, the last row that sees anything ends last.
+    // The ends of the rows' ranges increase: the first row begins first, the last row that sees any key ends last.
     int64_t lowest = INT32_MAX, highest_begin = 0, highest = 0, lowest_end = INT32_MAX;
     for (int64_t lane = 0; lane < rows; ++lane) {
       if (first_key[lane] >= last_key[lane]) {
@@ -224,7 +224,7 @@ class PanelItem {
     Vec max[kVectors];
     for (int v = 0; v < kVectors; ++v) max[v] = Broadcast(kNegativeInfinity);
     const float* queries = b_.queries + panel * b_.padded_words * kWidth;
-    const auto position = [&](int64_t key, int size) {  // of the first of some keys where not every lane sees them all
+    const auto position = [&](int64_t key, int size) {  // the first key's, if some lane does not see them all; else -1
       const bool edge = begin + key < highest_begin || begin + key + size > lowest_end;
       return edge ? static_cast<int32_t>(begin + key) : -1;
     };
@@ -241,7 +241,7 @@ class PanelItem {
       });
     }
     const float* factors = nullptr;
-    if (p_.dropout.active()) {  // the bias has done its work: its buffer is free
+    if (p_.dropout.active()) {  // the bias buffer is no longer needed
       FillLanes(panel, from, to,
                 [&](int64_t r, float* row) { FillDropout(p_, item_, r, begin + from, to - from, row); });
       factors = b_.bias;
@@ -274,13 +274,14 @@ class PanelItem {
 
   Cover MaskCover(int64_t panel, int64_t key, int64_t keys) const {
     if (p_.mask == nullptr) return Cover::kNone;
-    if (p_.mask_head_stride != 0) return Cover::kSome;  // the panel's rows have masks of several heads
+    // The panel's rows have masks of several heads, or the keys lie apart in the mask.
+    if (p_.mask_head_stride != 0 || s_.column_gap != 0) return Cover::kSome;
     const int64_t first = PlaceOf(p_, item_, panel * kWidth).query;
     const int64_t last = PlaceOf(p_, item_, panel * kWidth + RowsOf(panel) - 1).query;
     return CoverOf(p_.mask + s_.mask + first * p_.mask_row_stride + key, p_.mask_row_stride, last - first + 1, keys);
   }
 
-  // Brings what fill(row of the item, to) says of keys [from, to) of the block into the bias buffer.
+  // Calls fill(row of the item, to) for keys [from, to) of the block and transposes the rows into the bias buffer.
   template <class F>
   void FillLanes(int64_t panel, int64_t from, int64_t to, F&& fill) {
     const int64_t rows = RowsOf(panel);
@@ -302,8 +303,8 @@ class PanelItem {
     }
   }
 
-  // Scores of kKeys keys from `key` on, to their place in the buffer, and their maximum. With `position` >= 0 (that of
-  // the first key) some lane does not see all of them.
+  // Stores the scores of kKeys keys from `key` on in the buffer, and updates their maximum. With `position` >= 0 (that
+  // of the first key), some lane does not see all of them.
   template <int kKeys>
   NPU_SIMD_INLINE void ScoreTile(const float* queries, int64_t key, int32_t position, const float* bias,
                                  const int32_t* first_key, const int32_t* last_key, Vec (&max)[kVectors]) {
@@ -326,7 +327,7 @@ class PanelItem {
                         [&](int j, int v) NPU_SIMD_INLINE_LAMBDA { return sum[j][v]; });
   }
 
-  // The products of kKeys keys from `key` on become scores in their place, and part of the maximum.
+  // Turns the dot products of kKeys keys from `key` on into stored scores and updates the maximum.
   template <int kKeys, class Product>
   NPU_SIMD_INLINE void FinishScores(int64_t key, int32_t position, const float* bias, const int32_t* first_key,
                                     const int32_t* last_key, Vec (&max)[kVectors], Product&& product) {
@@ -355,8 +356,8 @@ class PanelItem {
     return factors == nullptr ? weight : weight * Load(factors + key * kWidth + v * kLanes);
   }
 
-  // Turns scores into weights against the new maximum; `scale` is what earlier sums have to be multiplied with.
-  // `factors` are dropout's, or null.
+  // Turns scores into weights relative to the new maximum; `scale` is the factor for earlier sums. `factors` are those
+  // of dropout, or null.
   void Normalise(int64_t panel, int64_t from, int64_t to, const Vec (&block_max)[kVectors], const float* factors,
                  Vec (&scale)[kVectors]) {
 #pragma GCC unroll 4
@@ -365,7 +366,7 @@ class PanelItem {
       float* sum_at = b_.sum + panel * kWidth + v * kLanes;
       const Vec old_max = Load(max_at);
       const Vec max = Max(old_max, block_max[v]);
-      // Nothing seen yet: any finite reference keeps -inf - reference away from NaN.
+      // No key seen yet: any finite reference keeps -inf - reference from becoming NaN.
       const Vec reference = max == kNegativeInfinity ? Vec{} : max;
       scale[v] = Exp2(old_max - reference);
       Vec sum = Load(sum_at) * scale[v];
@@ -439,7 +440,7 @@ class PanelItem {
   const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
 };
 
-// An item of few rows fills one vector rather than half of two.
+// An item of few rows fills one vector instead of half of two.
 template <class Math>
 void RunPanelItem(const Problem& p, const Item& item, float* partials, void* scratch) {
   [[maybe_unused]] const std::conditional_t<Math::kTiles, TileScope, int> tiles{};

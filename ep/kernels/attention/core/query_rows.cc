@@ -19,7 +19,7 @@ float Read(const DeviceScalar& scalar, float absent) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits));
 }
 
-// clamp(round(x * scale + offset)); NaN becomes the smallest.
+// clamp(round(x * scale + offset)); NaN becomes the minimum.
 void WriteInt8(const Problem& p, int64_t head, const float* x, int8_t* to) {
   const int64_t n = p.value_size, first = p.output_scale_per_column ? head * n : 0;
   DispatchFloats(p.op, p.output_scale_dtype, [&](auto type) {
@@ -39,17 +39,19 @@ void WriteInt8(const Problem& p, int64_t head, const float* x, int8_t* to) {
 
 }  // namespace
 
-void QueryAsFloats(const Problem& p, const Rows& rows, int64_t offset, int64_t columns, float* to) {
-  if (p.query_dtype == DType::kInt8) {
+void QueryAsFloats(const Problem& p, const Rows& rows, DType dtype, int64_t offset, int64_t columns, float* to) {
+  if (dtype == DType::kInt8) {
     const int8_t* from = static_cast<const int8_t*>(rows.data) + offset;
-    for (int64_t d = 0; d < columns; ++d) to[d] = static_cast<float>(from[d]);
+    // Beside a rope part, which is none of integers, the scale of scores is that of these columns.
+    const float scale = p.rope_size > 0 ? Read(p.score_scale, 1.0f) : 1.0f;
+    for (int64_t d = 0; d < columns; ++d) to[d] = static_cast<float>(from[d]) * scale;
     return;
   }
-  DispatchFloats(p.op, p.query_dtype,
+  DispatchFloats(p.op, dtype,
                  [&](auto type) { ToFloat(static_cast<const decltype(type)*>(rows.data) + offset, to, columns); });
 }
 
-float ScoreScale(const Problem& p) { return p.scale * Read(p.score_scale, 1.0f); }
+float ScoreScale(const Problem& p) { return p.rope_size > 0 ? p.scale : p.scale * Read(p.score_scale, 1.0f); }
 float WeightScale(const Problem& p) { return Read(p.weight_scale, 0.0f); }
 
 void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
@@ -75,7 +77,7 @@ void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state) {
     p.lse[place] = state.sum == 0.0f ? kNegativeInfinity : (state.max + std::log2(state.sum)) * kLn2;
   }
   if (p.row_max != nullptr) {
-    // Vector maxima may lose a NaN, sums do not; that of a row with a score of +inf is NaN, too.
+    // The vector maximum may lose a NaN, the sum does not; the sum of a row with a score of +inf is NaN, too.
     const bool lost = std::isnan(state.sum) && !(state.max == -kNegativeInfinity);
     std::fill_n(p.row_max + place, kStatisticsWidth, lost ? state.sum : state.max * kLn2);
   }
@@ -91,12 +93,13 @@ bool HasNaN(const Problem& p, const RowState& state) {
   return any != 0;
 }
 
-// Whether some keys of the item are not for this row.
+// Whether this row does not see some keys of the item.
 bool HidesKeys(const Problem& p, const Item& item, int64_t r) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
   const KeyRange keys = KeysOfRow(s, at.query);
   if (keys.begin > item.key_begin || keys.end < item.key_end) return true;
+  if (p.mask != nullptr && s.column_gap != 0) return true;  // perhaps, and it is only a matter of speed
   return p.mask != nullptr &&
          CoverOf(MaskOf(p, s, at) + item.key_begin, 0, 1, item.key_end - item.key_begin) != Cover::kNone;
 }
@@ -104,7 +107,7 @@ bool HidesKeys(const Problem& p, const Item& item, int64_t r) {
 }  // namespace
 
 void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, float* partials) {
-  // Products run over whole blocks, where a key that is not for this row has weight 0: times NaN or infinity, NaN.
+  // The matmuls cover whole blocks: a hidden key has weight 0, and 0 times NaN or infinity is NaN.
   if (HasNaN(p, state) && HidesKeys(p, item, r)) RecomputeRow(p, item, r, state);
   if (item.partial < 0) return FinishRow(p, item, r, state);
   float* to = partials + (item.partial + r) * PartialStride(p);
@@ -116,9 +119,15 @@ void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, floa
 void FillBias(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
+  if (s.column_gap != 0 && begin < p.prefix_rows && begin + n > p.prefix_rows) {
+    const int64_t front = p.prefix_rows - begin;
+    FillBias(p, item, r, begin, front, to);
+    return FillBias(p, item, r, p.prefix_rows, n - front, to + front);
+  }
+  const int64_t column = ColumnOf(p, s, begin);
   if (p.bias.data != nullptr) {
     const BiasPlace from = BiasOf(p, s, at.query);
-    const int64_t offset = s.bias + at.head * p.bias.head_stride + from.offset + begin;
+    const int64_t offset = s.bias + at.head * p.bias.head_stride + from.offset + column;
     const int64_t held = std::clamp<int64_t>(from.keys - begin, 0, n);
     DispatchFloats(p.op, p.bias_dtype,
                    [&](auto type) { ToFloat(static_cast<const decltype(type)*>(p.bias.data) + offset, to, held); });
@@ -129,7 +138,7 @@ void FillBias(const Problem& p, const Item& item, int64_t r, int64_t begin, int6
     std::fill_n(to, n, 0.0f);
   }
   if (p.mask != nullptr) {
-    const uint8_t* mask = MaskOf(p, s, at) + begin;
+    const uint8_t* mask = MaskOf(p, s, at) + column;
     for (int64_t j = 0; j < n; ++j) to[j] = mask[j] != 0 ? kNegativeInfinity : to[j];
   }
 }

@@ -1,4 +1,4 @@
-// Where rows lie and which keys they see: shared by the two ways of computing an Item.
+// Where rows are stored and which keys they see: shared by both ways of computing an Item.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace npu::attention {
 inline constexpr float kLog2E = 0x1.715476p+0f;
 inline constexpr float kLn2 = 0x1.62e430p-1f;
 
-// Up to this many rows, an item is cheaper with vectors along the head size (narrow.h) than across rows (panel.h).
+// Items of up to this many rows are cheaper with vectors along the head size (narrow.h) than across rows (panel.h).
 inline constexpr int64_t kNarrowRows = kLanes / 2;
 
 inline int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -22,14 +22,14 @@ struct KeyRange {
   int64_t begin = 0, end = 0;
 };
 
-// Both ends grow with the row.
+// Both ends increase with the row.
 inline KeyRange KeysOfRow(const Sequence& s, int64_t row) {
   if (row >= s.query_len) return {};
   const int64_t begin = std::clamp<int64_t>(row + s.left, 0, s.key_len);
   return {begin, std::max(std::clamp<int64_t>(row + s.right + 1, begin, s.key_len), s.prefix)};
 }
 
-// The keys that rows [first, last] see together.
+// The union of the keys that rows [first, last] see.
 inline KeyRange KeysOfRows(const Sequence& s, int64_t first, int64_t last) {
   if (first >= s.query_len) return {};
   return {KeysOfRow(s, first).begin, KeysOfRow(s, std::min(last, s.query_len - 1)).end};
@@ -44,27 +44,27 @@ inline RowPlace PlaceOf(const Problem& p, const Item& item, int64_t r) {
   return {(item.row_begin + r) / group, item.key_head * group + (item.row_begin + r) % group};
 }
 
-void QueryAsFloats(const Problem& p, const Rows& rows, int64_t offset, int64_t columns, float* to);
+void QueryAsFloats(const Problem& p, const Rows& rows, DType dtype, int64_t offset, int64_t columns, float* to);
 
-// Query r, rope columns behind the others, as floats or, if it is of type U, as it is.
+// Copies query r, followed by its rope columns, as floats or, if its type is U, unconverted.
 template <class U>
 void CopyQuery(const Problem& p, const Item& item, int64_t r, U* to) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);
-  const auto copy = [&](const Rows& rows, int64_t offset, int64_t columns, U* first) {
+  const auto copy = [&](const Rows& rows, DType dtype, int64_t offset, int64_t columns, U* first) {
     offset += at.head * rows.head_stride + at.query * rows.row_stride;
     if constexpr (std::is_same_v<U, float>) {
-      QueryAsFloats(p, rows, offset, columns, first);
+      QueryAsFloats(p, rows, dtype, offset, columns, first);
     } else {
       std::memcpy(first, static_cast<const U*>(rows.data) + offset, static_cast<size_t>(columns) * sizeof(U));
     }
   };
-  copy(p.query, s.query, p.head_size, to);
-  if (p.rope_size > 0) copy(p.query_rope, s.query_rope, p.rope_size, to + p.head_size);
+  copy(p.query, p.query_dtype, s.query, p.head_size, to);
+  if (p.rope_size > 0) copy(p.query_rope, p.key_rope.dtype, s.query_rope, p.rope_size, to + p.head_size);
 }
 
-// The state of a row after some of its keys: maximum of the scores (in units of log 2), sum of 2^(score - maximum), and
-// the values summed with the same weights.
+// The state of a row after some of its keys: the maximum score (in units of log 2), the sum of 2^(score - maximum), and
+// the sum of the values with the same weights.
 struct RowState {
   float max, sum;
   float* values;
@@ -72,7 +72,7 @@ struct RowState {
 
 inline int64_t PartialStride(const Problem& p) { return p.value_size + 2; }
 
-// One more score, without a value.
+// Adds a score that has no value.
 inline void AddSink(float score, int64_t value_size, RowState& state) {
   const float max = std::max(state.max, score);
   if (max == kNegativeInfinity) return;
@@ -85,25 +85,25 @@ inline void AddSink(float score, int64_t value_size, RowState& state) {
 // Writes a finished row. `values` is overwritten.
 void FinishRow(const Problem& p, const Item& item, int64_t r, RowState state);
 
-// Computes a row of an item by itself, from the keys that it sees alone.
+// Computes a row of an item separately, from only the keys that it sees.
 void RecomputeRow(const Problem& p, const Item& item, int64_t r, RowState& state);
 
 // Writes a row of an item: finished, or as a partial result where the keys are split. `values` is overwritten.
 void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, float* partials);
 
-// What scores and int8 weights are multiplied with; the latter 0 where weights stay floats.
+// The factors of scores and of int8 weights; the latter is 0 if weights stay floats.
 float ScoreScale(const Problem& p);
 float WeightScale(const Problem& p);
-// Weights 2^x as the second product takes them.
+// Weights 2^x as the second matmul reads them.
 NPU_SIMD_INLINE Vec QuantiseWeight(Vec weight, float scale) {
   constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
   weight *= scale;
-  weight = weight > 127.0f ? Broadcast(127.0f) : weight;  // NaN stays, of a scale as of a score
+  weight = weight > 127.0f ? Broadcast(127.0f) : weight;  // keeps NaN, of a scale or of a score
   weight = weight < -128.0f ? Broadcast(-128.0f) : weight;
   return (weight + kRound) - kRound;
 }
 
-// What the mask says of rows and keys together.
+// How much of a block of rows and keys the mask hides.
 enum class Cover { kNone, kSome, kAll };
 
 inline Cover CoverOf(const uint8_t* mask, int64_t stride, int64_t rows, int64_t keys) {
@@ -121,7 +121,7 @@ inline Cover CoverOf(const uint8_t* mask, int64_t stride, int64_t rows, int64_t 
   return none ? Cover::kNone : all ? Cover::kAll : Cover::kSome;
 }
 
-// The part [begin, end) of `keys` keys that is left without those at both ends that the mask hides from all rows.
+// The range that remains of `keys` keys without those at both ends that the mask hides from all rows.
 inline KeyRange SeenKeys(const uint8_t* mask, int64_t stride, int64_t rows, int64_t keys) {
   const auto hidden = [&](int64_t j) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -135,7 +135,7 @@ inline KeyRange SeenKeys(const uint8_t* mask, int64_t stride, int64_t rows, int6
   return seen;
 }
 
-// Where a row's bias begins, and for how many keys it is held; beyond, it is 0.
+// The offset of a row's bias, and for how many keys it is stored; it is 0 for the others.
 struct BiasPlace {
   int64_t offset, keys;
 };
@@ -145,7 +145,12 @@ inline BiasPlace BiasOf(const Problem& p, const Sequence& s, int64_t row) {
   return {(last - p.bias_first_row) * p.bias.row_stride + shift, s.key_len - shift};
 }
 
-// The mask of a row, from key 0 on.
+// The column of a mask or bias that speaks of a key.
+inline int64_t ColumnOf(const Problem& p, const Sequence& s, int64_t key) {
+  return key < p.prefix_rows ? key : key + s.column_gap;
+}
+
+// The mask of a row, from column 0 on.
 inline const uint8_t* MaskOf(const Problem& p, const Sequence& s, const RowPlace& at) {
   return p.mask + s.mask + at.head * p.mask_head_stride + at.query * p.mask_row_stride;
 }
@@ -153,7 +158,7 @@ inline const uint8_t* MaskOf(const Problem& p, const Sequence& s, const RowPlace
 // What is added to the scores of row r for keys [begin, begin + n), in units of log 2: the bias, or -inf if masked.
 void FillBias(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to);
 
-// The factors that dropout gives the weights of row r for keys [begin, begin + n).
+// The dropout factors of the weights of row r for keys [begin, begin + n).
 inline void FillDropout(const Problem& p, const Item& item, int64_t r, int64_t begin, int64_t n, float* to) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   const RowPlace at = PlaceOf(p, item, r);

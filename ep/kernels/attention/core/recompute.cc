@@ -1,5 +1,5 @@
-// One row by itself: what the engines fall back to where their blocks hold keys that are not for the row, and NaN or
-// infinity has come of these. A masked key adds nothing, whatever its score and its value are.
+// Computes one row separately: the engines' fallback when their blocks contain keys that the row does not see and the
+// result is NaN. A masked key contributes nothing, whatever its score and value are.
 #include <cmath>
 #include <vector>
 
@@ -37,7 +37,7 @@ class RowRecomputation {
   }
 
  private:
-  bool Hidden(int64_t key) const { return p_.mask != nullptr && MaskOf(p_, s_, at_)[key] != 0; }
+  bool Hidden(int64_t key) const { return p_.mask != nullptr && MaskOf(p_, s_, at_)[ColumnOf(p_, s_, key)] != 0; }
 
   void Score() {
     const int64_t size = p_.head_size + p_.rope_size;
@@ -63,7 +63,7 @@ class RowRecomputation {
     }
   }
 
-  // Scores to weights.
+  // Turns scores into weights.
   void Weigh(RowState& state) {
     float factors[kKeyStep];
     const float weight_scale = WeightScale(p_);
@@ -103,7 +103,7 @@ class RowRecomputation {
   const RowPlace at_;
   int64_t begin_ = 0, end_ = 0;
   std::vector<float> scores_;  // of the keys [begin_, end_), in units of log 2; later their weights
-  bool saw_nan_ = false;       // it settles the row: no more keys need be looked at
+  bool saw_nan_ = false;       // decides the row's result: the remaining keys are skipped
 };
 
 }  // namespace

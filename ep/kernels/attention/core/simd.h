@@ -1,5 +1,5 @@
-// The float vector of this instruction-set level, as the compiler's generic vectors: one source gives zmm, ymm
-// and xmm code. Intrinsics stand only where the generic form costs an instruction in the inner loops.
+// The float vector of this instruction-set level, as the compiler's generic vectors: one source compiles to zmm, ymm
+// and xmm code. Intrinsics are used only where the generic form costs an instruction in the inner loops.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline constexpr int kLanes = 4;
 inline constexpr int kTile = 4;
 #endif
 
-// Helpers are always inlined: a copy compiled for a wider target must not be shared with other code.
+// Helpers are always inlined, so that a copy compiled for a wider target is not shared with other code.
 #define NPU_SIMD_INLINE [[gnu::always_inline]] inline
 #define NPU_SIMD_INLINE_LAMBDA __attribute__((always_inline))
 
@@ -49,7 +49,7 @@ NPU_SIMD_INLINE void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 NPU_SIMD_INLINE Vec Broadcast(float x) { return Vec{} + x; }
 NPU_SIMD_INLINE IntVec Broadcast(int32_t x) { return IntVec{} + x; }
 
-// A NaN in `a` may be lost, one in `b` is returned.
+// A NaN in `a` may be lost; a NaN in `b` is returned.
 NPU_SIMD_INLINE Vec Max(Vec a, Vec b) {
 #if defined(__AVX512F__)
   return _mm512_max_ps(a, b);
@@ -60,8 +60,7 @@ NPU_SIMD_INLINE Vec Max(Vec a, Vec b) {
 #endif
 }
 
-// 2^x for x <= 0, within 2 ulp down to 2^-126; 0 at the latest below 2^-200, so that 2^-inf is exactly 0. NaN stays
-// NaN.
+// 2^x for x <= 0, within 2 ulp down to 2^-126; 0 for x <= -200, so that 2^-inf is exactly 0. NaN stays NaN.
 NPU_SIMD_INLINE Vec Exp2(Vec x) {
   x = Max(Broadcast(-200.0f), x);
 #if defined(__AVX512F__)
@@ -107,7 +106,7 @@ NPU_SIMD_INLINE Vec LoadFloats(const Float16* p) {
 }
 
 #if defined(__AVX512F__)
-// Lane by lane, so that no lane moves: 16 bits of `odd` above those of `even`.
+// Each lane: 16 bits of `odd` above those of `even`.
 NPU_SIMD_INLINE Vec InterleaveHalves(__m256i even, __m256i odd) {
   return (Vec)_mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
 }
@@ -141,7 +140,8 @@ using LaneSequence = std::make_integer_sequence<int, kLanes>;
 
 // Transposes kLanes x kLanes values of 32 bits.
 NPU_SIMD_INLINE void Transpose(Vec (&rows)[kLanes]) {
-  // Interleaving row i with row i + kLanes / 2 rotates the bits of (row, lane) by one; log2(kLanes) times swaps them.
+  // Interleaving row i with row i + kLanes / 2 rotates the bits of (row, lane) by one; log2(kLanes) rotations swap row
+  // and lane.
 #pragma GCC unroll 8
   for (int step = kLanes; step > 1; step /= 2) {
     Vec next[kLanes];

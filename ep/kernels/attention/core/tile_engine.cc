@@ -1,5 +1,5 @@
-// Prefill through tile registers (AMX), for bfloat16 and float16. Compiled for the conversion to bfloat16 that every
-// machine with tiles has; nothing here runs unless Features() has both.
+// Prefill through tile registers (AMX), for bfloat16 and float16. Compiled with the bfloat16 conversion that every
+// machine with tiles has; nothing here runs unless Features() reports both.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,8 +40,8 @@ struct Float16Tiles {
   }
 };
 
-// A few rows go in float: they wait for memory, and the instruction for pairs of bfloat16 runs at half the rate of
-// products in float on machines with tiles.
+// Few rows are computed in float: they are bound by memory, and on machines with tiles the bfloat16 dot product runs at
+// half the rate of float multiplications.
 template <class Tiles>
 Engine EngineOf(DType dtype) {
   Engine engine = FloatEngine(dtype);

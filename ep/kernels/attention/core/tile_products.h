@@ -1,7 +1,7 @@
-// The two products of attention in tile registers (AMX), for panel.h: pairs of 16-bit floats, sums in float32.
+// The two matmuls of attention in tile registers (AMX), for panel.h: pairs of 16-bit floats, sums in float32.
 //
-// Both have the panel's queries along the rows of 16 floats of a result, so that scores come out as [key][query] and
-// sums as [column][query]: what the vector code between the products works on.
+// In both, the panel's queries run along the rows of 16 floats of a result, so that scores are [key][query] and sums
+// [column][query]: the layouts that the vector code between the matmuls uses.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace npu::attention {
 
-inline constexpr int kTileKeys = 32;  // of one step along the keys, which is 16 pairs
+inline constexpr int kTileKeys = 32;  // per step along the keys, i.e. 16 pairs
 
 #if defined(__AVX512F__)
 

@@ -58,7 +58,8 @@ void InferenceCall::CheckTypes() {
     NPU_INFERENCE_CHECK(!integers || !x.tensor, "expected no ", x.name, " with query int8, got ", x.tensor.shape);
   }
   p_.query_dtype = query;
-  p_.bias_dtype = p_.output_dtype = integers ? DType::kFloat16 : query;
+  const DType floats = in_.query_rope ? in_.query_rope.dtype : DType::kFloat16;
+  p_.bias_dtype = p_.output_dtype = integers ? floats : query;
   if (integers) {
     p_.score_scale = Scalar(a_.score_scale_name, in_.dequant_scale1);
     p_.weight_scale = Scalar("quant_scale1", in_.quant_scale1);
@@ -71,11 +72,9 @@ void InferenceCall::CheckCombination() const {
   if (packed()) parts.layout = layout_.name;
   parts.rope = in_.query_rope || in_.key_rope;
   parts.prefix = in_.key_shared_prefix || in_.value_shared_prefix;
-  parts.integer_query = p_.query_dtype == DType::kInt8;
   parts.token_scales = in_.antiquant_scale ? ScalesTokens(a_.antiquant_mode)
                                            : quantised() && (ScalesTokens(a_.key_antiquant_mode) ||
                                                              ScalesTokens(a_.value_antiquant_mode));
-  parts.kv_padding = in_.kv_padding_size.present;
   parts.cache_in_pieces = paged() && (in_.key.shape.rank() == 5 || in_.value.shape.rank() == 5);
   const std::string conflict = parts.Conflict();
   NPU_INFERENCE_CHECK(conflict.empty(), conflict);

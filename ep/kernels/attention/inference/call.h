@@ -1,4 +1,4 @@
-// One call of an inference operator on its way from arguments to a Problem.
+// Turns the arguments of one call of an inference operator into a Problem.
 #pragma once
 
 #include <utility>
@@ -17,17 +17,16 @@ class InferenceCall {
   InferenceCall(const InferenceAttributes& attributes, const Layout& layout, InferenceInputs inputs)
       : a_(attributes), layout_(layout), in_(std::move(inputs)) {}
 
-  // Everything but the sequences and the outputs.
+  // Sets everything but the sequences and the outputs.
   Problem MakeProblem();
-  // What lengths and paddings say now. After MakeProblem.
+  // From the current lengths and paddings. Call after MakeProblem.
   std::vector<Sequence> MakeSequences();
   int64_t query_rows() const { return q_.batch * q_.rows; }
   Shape OutputShape() const { return attention::OutputShape(layout_.output, q_, p_.value_size); }
   Shape LseShape() const;
 
  private:
-  // A key or value operand, in a tensor of rows or in pages. Strides are in stored elements, of which int4 has eight in
-  // one.
+  // A key or value operand, in a tensor of rows or in pages. Strides are in stored elements, one per eight int4.
   struct Cache : Axes {
     int64_t pages = 0;
     int64_t quant_batch_stride = 0;
@@ -52,6 +51,7 @@ class InferenceCall {
   // sequences.cc
   void SetMask();
   void SetBias();
+  void CheckSides(const std::vector<int64_t>& lengths, const std::vector<int64_t>& key_lengths) const;
   void AddSequence(int64_t entry, int64_t row, int64_t rows, int64_t len, int64_t key_row, int64_t key_len);
   void AddPadded(int64_t entry, int64_t len, int64_t key_len);
   std::vector<int64_t> Lengths(const char* name, const TensorView& list, int64_t batch, int64_t limit) const;
@@ -62,7 +62,7 @@ class InferenceCall {
   bool packed() const { return IsPacked(layout_.input); }
   bool paged() const { return in_.block_table.present; }
   bool quantised() const { return in_.antiquant_scale || in_.key_antiquant_scale || in_.value_antiquant_scale; }
-  // Keys that a row may be compared with, the prefix included.
+  // The number of keys that a row may attend to, including the prefix.
   int64_t keys() const { return p_.prefix_rows + k_.rows; }
 
   const InferenceAttributes& a_;
@@ -73,6 +73,7 @@ class InferenceCall {
   Axes q_, query_rope_, o_;
   Cache k_, v_, key_rope_;
   bool decode_ = false;
+  bool full_mask_ = false;  // atten_mask says of every row and key whether they go together
   int64_t mask_batch_stride_ = 0, bias_batch_stride_ = 0;
 };
 

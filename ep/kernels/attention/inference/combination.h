@@ -1,4 +1,5 @@
-// Which parts of an inference call go together. torch_npu leaves undefined, or forbids, what is refused here.
+// Which options of an inference call can be combined. What is refused here has no defined meaning:
+// _inference/combinations.py gives the reasons.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +8,16 @@
 namespace npu::attention {
 
 struct Combination {
-  std::string layout;  // of a T form; else empty
+  std::string layout;  // if it is a T form; else empty
   bool rope = false, prefix = false;
-  bool integer_query = false;
-  bool token_scales = false;  // antiquant scales of tokens
-  bool kv_padding = false;
+  bool token_scales = false;     // one antiquant scale per token
   bool cache_in_pieces = false;  // of rank 5
 
-  // What is expected instead; empty where the parts go together.
+  // What is expected instead; empty if the combination is valid.
   std::string Conflict() const {
-    if (rope && integer_query) return "expected no query_rope and key_rope with query int8, got both";
     if (!prefix) return "";
     if (rope) return "expected no query_rope and key_rope with key_shared_prefix, which has no rope part, got both";
     if (!layout.empty()) return "expected no key_shared_prefix for input_layout " + layout + ", got one";
-    if (kv_padding) return "expected no kv_padding_size with key_shared_prefix, got both";
     if (cache_in_pieces) return "expected no key_shared_prefix with a cache of rank 5, got both";
     if (token_scales) {
       return "expected antiquant scales of tensors, channels or heads with key_shared_prefix, got scales of tokens";
@@ -29,7 +26,7 @@ struct Combination {
   }
 };
 
-// Whether an antiquant mode has scales of tokens.
+// Whether an antiquant mode has one scale per token.
 inline bool ScalesTokens(int64_t mode) { return mode != 0 && mode != 2; }
 
 }  // namespace npu::attention

@@ -51,7 +51,7 @@ void InferenceKernel::Compute(OpContext& ctx) const {
   if (late_) {
     const size_t room = output ? Attention::MostWorkspaceBytes(problem, call.query_rows()) : 0;
     void* workspace = room > 0 ? ctx.Workspace(room) : nullptr;
-    // What is captured once has other lengths at each replay.
+    // Lengths are read in the launch: each replay of a captured graph may have others.
     ctx.Launch(attributes_.op, [call = std::move(call), problem = std::move(problem), workspace, room, no_lse,
                                 wanted = bool(output)]() mutable {
       if (no_lse != nullptr) *no_lse = 0.0f;

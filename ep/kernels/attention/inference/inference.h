@@ -1,5 +1,5 @@
-// What the inference operators have in common: arguments that are checked and turned into a Problem. Each operator
-// says which of them it has, and what it calls them.
+// What the inference operators share: arguments are checked and turned into a Problem. Each operator says which of them
+// it has, and what it calls them.
 #pragma once
 
 #include <string>
@@ -12,38 +12,38 @@ namespace npu::attention {
 
 struct InferenceAttributes {
   InferenceAttributes() = default;
-  // What every operator has, under these names; `scale_name` differs.
+  // Reads the attributes that every operator has under the same name; `scale_name` differs.
   InferenceAttributes(const char* op, const Attributes& given, const char* scale_name);
 
   const char* op = "";
   std::string layout;
-  std::vector<const char*> layouts;  // those that the operator takes
+  std::vector<const char*> layouts;  // those that the operator accepts
   int64_t heads = 1, key_heads = 0;
   float scale = 1.0f;
   int64_t pre_tokens = 0, next_tokens = 0;
   int64_t sparse_mode = 0, block_size = 0;
   int64_t antiquant_mode = 0, key_antiquant_mode = 0, value_antiquant_mode = 0;
   bool return_lse = false;
-  // When a query row takes every key that lengths and atten_mask leave: patterns and query lengths say nothing then.
+  // When a query row sees every key that lengths and atten_mask allow; patterns and query lengths are ignored then.
   enum class Decode { kNever, kSingleRow, kAlways } decode = Decode::kNever;
   const char* key_lengths_name = "actual_seq_lengths_kv";
   const char* score_scale_name = "dequant_scale1";
   const char* value_scale_name = "dequant_scale2";
 };
 
-// Not present: absent; padding_mask must be. The second half of a joint pair of scales is value's.
+// An absent input is not present; padding_mask must be absent. The second half of a joint pair of scales is value's.
 struct InferenceInputs {
   TensorView query, key, value, padding_mask;
   TensorView pse_shift, atten_mask, lengths, key_lengths;
   TensorView dequant_scale1, quant_scale1, dequant_scale2, quant_scale2, quant_offset2;
   TensorView antiquant_scale, antiquant_offset;
   TensorView key_antiquant_scale, key_antiquant_offset, value_antiquant_scale, value_antiquant_offset;
-  TensorView block_table, query_padding_size, kv_padding_size;  // the sizes in host memory, as are all lengths
+  TensorView block_table, query_padding_size, kv_padding_size;  // sizes are in host memory, like all lengths
   TensorView key_shared_prefix, value_shared_prefix, prefix_length;
   TensorView query_rope, key_rope;
 };
 
-// The inputs that every operator calls alike; `In` is where they stand in its nodes.
+// Reads the inputs that all operators name alike; `In` holds their indices in the node.
 template <class In>
 InferenceInputs ReadCommonInputs(OpContext& ctx) {
   InferenceInputs in;
@@ -58,11 +58,11 @@ InferenceInputs ReadCommonInputs(OpContext& ctx) {
   return in;
 }
 
-// The kernel of an operator: what its attributes say, and what each input of its node is.
+// The kernel of an operator, given its attributes and a function that reads its inputs.
 class InferenceKernel : public Kernel {
  public:
   using InputReader = InferenceInputs (*)(OpContext& ctx);
-  // Checks what attributes alone can tell.
+  // Checks what can be checked from attributes alone.
   InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, InputReader read);
   // Checks the inputs, allocates the outputs (attention and, where the operator has it, log-sum-exp) and launches.
   void Compute(OpContext& ctx) const override;
@@ -71,7 +71,7 @@ class InferenceKernel : public Kernel {
   InferenceAttributes attributes_;
   InputReader read_;
   const Layout* layout_ = nullptr;
-  const bool late_;  // lengths and paddings are read by the launch
+  const bool late_;  // whether the launch reads lengths and paddings
 };
 
 }  // namespace npu::attention

@@ -64,7 +64,7 @@ InferenceCall::Cache InferenceCall::CacheOperand(const char* name, const TensorV
   return c;
 }
 
-// The pages are what AxesOf calls the batch.
+// The pages are the batch in the sense of AxesOf.
 Axes InferenceCall::PagesOperand(const char* name, const TensorView& t, CacheRows& rows) const {
   const TensorView& table = in_.block_table;
   NPU_INFERENCE_CHECK(
@@ -84,7 +84,7 @@ Axes InferenceCall::PagesOperand(const char* name, const TensorView& t, CacheRow
                       " heads in ", name, ", got shape ", shape);
   if (rank == 3) return AxesOf(shape, Form::kBSH, a_.key_heads);
   if (rank == 4) return AxesOf(shape, Form::kBNSD, a_.key_heads);
-  // The device's order of a matrix: the head size in pieces, each with all rows of the block.
+  // The device's matrix layout: the head size in pieces, each with all rows of the block.
   rows.chunk = shape[4];
   rows.chunk_stride = shape.Elements(3, 5);
   return {
@@ -97,9 +97,14 @@ void InferenceCall::SetRope() {
   NPU_INFERENCE_CHECK(bool(query) == bool(key), "expected query_rope and key_rope together, got only ",
                       query ? "query_rope" : "key_rope");
   if (!query) return;
-  NPU_INFERENCE_CHECK(query.dtype == p_.query_dtype && key.dtype == p_.query_dtype,
-                      "expected query_rope and key_rope of query's dtype ", NameOf(p_.query_dtype), ", got ",
-                      NameOf(query.dtype), " and ", NameOf(key.dtype));
+  if (p_.query_dtype == DType::kInt8) {
+    NPU_INFERENCE_CHECK(query.dtype == key.dtype, "expected query_rope and key_rope of one dtype, got ",
+                        NameOf(query.dtype), " and ", NameOf(key.dtype));
+  } else {
+    NPU_INFERENCE_CHECK(query.dtype == p_.query_dtype && key.dtype == p_.query_dtype,
+                        "expected query_rope and key_rope of query's dtype ", NameOf(p_.query_dtype), ", got ",
+                        NameOf(query.dtype), " and ", NameOf(key.dtype));
+  }
   query_rope_ = Operand("query_rope", query, a_.heads);
   key_rope_ = CacheOperand("key_rope", key, p_.key_rope);
   p_.rope_size = HeadSize("query_rope", query, query_rope_);
@@ -138,7 +143,7 @@ void InferenceCall::SetPrefix() {
 
 namespace {
 
-// What the modes of antiquant scales are called in messages.
+// How messages describe the modes of antiquant scales.
 constexpr const char* kScaleForms[] = {"1 or N*D elements",
                                        "shape [B, S]",
                                        "N elements",

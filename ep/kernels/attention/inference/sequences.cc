@@ -1,4 +1,4 @@
-// Lengths, padding, masks and bias: which rows there are and which keys they see.
+// Lengths, padding, masks and bias: which rows exist and which keys they see.
 #include <algorithm>
 #include <utility>
 
@@ -29,18 +29,19 @@ std::vector<Sequence> InferenceCall::MakeSequences() {
   const std::vector<int64_t> key_lengths = paged()
                                                ? Lengths(a_.key_lengths_name, in_.key_lengths, count, k_.rows)
                                                : PackedLengths(a_.key_lengths_name, in_.key_lengths, count, k_.rows);
+  CheckSides(lengths, key_lengths);
   int64_t row = 0, key_row = 0;
   for (size_t b = 0; b < lengths.size(); ++b) {
     AddSequence(static_cast<int64_t>(b), row, lengths[b], lengths[b], paged() ? 0 : key_row, key_lengths[b]);
     row += lengths[b];
     key_row += key_lengths[b];
   }
-  if (row < q_.rows) AddSequence(0, row, q_.rows - row, 0, 0, 0);  // rows of no sequence
+  if (row < q_.rows) AddSequence(0, row, q_.rows - row, 0, 0, 0);  // rows that belong to no sequence
   return std::exchange(sequences_, {});
 }
 
-// With padding, the rows of a batch entry end `padding` rows before the end of the axis. An entry whose rows would
-// begin before the axis does sees nothing.
+// With padding, the rows of a batch entry end `padding` rows before the end of the axis. An entry whose first row would
+// be before the axis sees no keys.
 void InferenceCall::AddPadded(int64_t entry, int64_t len, int64_t key_len) {
   int64_t row = 0, key_row = 0;
   if (in_.query_padding_size && !decode_) {
@@ -58,7 +59,7 @@ int64_t InferenceCall::PaddingSize(const char* name, const TensorView& t) const 
   return std::clamp<int64_t>(*t.as<int64_t>(), 0, INT32_MAX);
 }
 
-// `rows` rows from `row` on, of which the first `len` see keys from `key_row` on.
+// Adds `rows` rows from `row` on, of which the first `len` see keys from `key_row` on.
 void InferenceCall::AddSequence(int64_t entry, int64_t row, int64_t rows, int64_t len, int64_t key_row,
                                 int64_t key_len) {
   Sequence s;
@@ -80,8 +81,12 @@ void InferenceCall::AddSequence(int64_t entry, int64_t row, int64_t rows, int64_
   };
   s.key_quant = first_scale(k_, p_.key);
   s.value_quant = first_scale(v_, p_.value);
-  s.mask = batch * mask_batch_stride_ + row * p_.mask_row_stride + key_row;
-  s.bias = batch * bias_batch_stride_ + row * p_.bias.row_stride + key_row;
+  // A mask or bias of packed sequences begins anew for each of them, and need not hold rows of none.
+  const int64_t first_row = packed() ? 0 : row, first_column = packed() || in_.key_shared_prefix ? 0 : key_row;
+  const int64_t plane = len > 0 ? entry : 0;
+  s.mask = plane * mask_batch_stride_ + first_row * p_.mask_row_stride + first_column;
+  s.bias = plane * bias_batch_stride_ + first_row * p_.bias.row_stride + first_column;
+  if (in_.key_shared_prefix) s.column_gap = key_row;
 
   const int64_t delta = key_len - len;
   s.left = -kUnbounded;
@@ -105,7 +110,7 @@ void InferenceCall::CheckList(const char* name, const TensorView& list) const {
                       " as a list of integers, got ", NameOf(list.dtype), " ", list.shape);
 }
 
-// One length per batch entry; `limit` where the list is absent.
+// One length per batch entry; `limit` if the list is absent.
 std::vector<int64_t> InferenceCall::Lengths(const char* name, const TensorView& list, int64_t batch,
                                             int64_t limit) const {
   std::vector<int64_t> lengths(static_cast<size_t>(batch), limit);
@@ -122,7 +127,7 @@ std::vector<int64_t> InferenceCall::Lengths(const char* name, const TensorView& 
   return lengths;
 }
 
-// The list gives the ends of the sequences in a packed axis of `limit` rows. `count` -1: any number of them.
+// The list holds the ends of the sequences in a packed axis of `limit` rows. `count` -1: any number of them.
 std::vector<int64_t> InferenceCall::PackedLengths(const char* name, const TensorView& list, int64_t count,
                                                   int64_t limit) const {
   CheckList(name, list);
@@ -142,7 +147,7 @@ std::vector<int64_t> InferenceCall::PackedLengths(const char* name, const Tensor
 
 namespace {
 
-// The mask that only names a pattern.
+// Whether the mask only stands for a pattern.
 bool IsCompressed(const Shape& shape) {
   const int rank = shape.rank();
   if (rank < 2 || rank > 4 || shape[rank - 1] != 2048 || shape[rank - 2] != 2048) return false;
@@ -161,10 +166,16 @@ void InferenceCall::SetMask() {
                       a_.sparse_mode, ", got ", mask ? mask.shape.ToString() : "none");
   if (!mask || (pattern && compressed)) return;
 
-  NPU_INFERENCE_CHECK(!packed(), "expected atten_mask with sparse_mode 2, 3 or 4 only for input_layout ", layout_.name,
-                      ", got sparse_mode ", a_.sparse_mode);
   const Shape& shape = mask.shape;
   const int rank = shape.rank();
+  p_.mask = mask.as<const uint8_t>();
+  full_mask_ = true;
+  if (packed()) {  // CheckSides looks at the shape
+    if (rank < 2) return;
+    p_.mask_row_stride = shape.back();
+    mask_batch_stride_ = rank > 2 && shape[0] > 1 ? shape[rank - 2] * shape.back() : 0;
+    return;
+  }
   const bool per_batch = rank >= 2 && (rank > 2 || decode_) && shape[0] == q_.batch;
   const bool fits = rank >= 2 && rank <= 4 && (shape.back() == keys() || (paged() && shape.back() > keys())) &&
                     (rank == 2 ? shape[0] == q_.rows || per_batch : shape[rank - 2] == q_.rows) &&
@@ -172,7 +183,6 @@ void InferenceCall::SetMask() {
   NPU_INFERENCE_CHECK(fits, "expected atten_mask of shape [", q_.rows, ", ", keys(), "], [1 or ", q_.batch, ", ",
                       q_.rows, ", ", keys(), "] or [1 or ", q_.batch, ", 1, ", q_.rows, ", ", keys(), "]",
                       decode_ ? " or [B, Skv]" : "", ", got ", shape);
-  p_.mask = mask.as<const uint8_t>();
   p_.mask_row_stride = shape.back();
   mask_batch_stride_ = per_batch && shape[0] > 1 ? q_.rows * shape.back() : 0;
 }
@@ -181,15 +191,41 @@ void InferenceCall::SetBias() {
   const TensorView& bias = in_.pse_shift;
   if (!bias) return;
   const Shape& shape = bias.shape;
-  NPU_INFERENCE_CHECK(!packed(), "expected no pse_shift for input_layout ", layout_.name, ", got ", shape);
   NPU_INFERENCE_CHECK(bias.dtype == p_.bias_dtype, "expected pse_shift of ", NameOf(p_.bias_dtype), " with query ",
                       NameOf(p_.query_dtype), ", got ", NameOf(bias.dtype));
-  NPU_INFERENCE_CHECK(shape.rank() == 4 && (shape[0] == 1 || shape[0] == q_.batch) && shape[1] == a_.heads &&
-                          shape[2] >= q_.rows && shape[3] >= keys(),
+  NPU_INFERENCE_CHECK(packed() || (shape.rank() == 4 && (shape[0] == 1 || shape[0] == q_.batch) &&
+                                   shape[1] == a_.heads && shape[2] >= q_.rows && shape[3] >= keys()),
                       "expected pse_shift of shape [1 or ", q_.batch, ", ", a_.heads, ", >= ", q_.rows, ", >= ", keys(),
                       "], got ", shape);
+  if (shape.rank() != 4) return;  // CheckSides says what is expected
   p_.bias = {bias.data, shape.Elements(2, 4), shape[3]};
   bias_batch_stride_ = shape[0] > 1 ? shape.Elements(1, 4) : 0;
+}
+
+// A mask or bias of packed sequences has the rows and keys of the longest that has queries.
+void InferenceCall::CheckSides(const std::vector<int64_t>& lengths, const std::vector<int64_t>& key_lengths) const {
+  int64_t rows = 0, keys = 0;
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    rows = std::max(rows, lengths[b]);
+    if (lengths[b] > 0) keys = std::max(keys, key_lengths[b]);
+  }
+  const auto batch = static_cast<int64_t>(lengths.size());
+  if (full_mask_) {  // which may be empty
+    const Shape& shape = in_.atten_mask.shape;
+    const int rank = shape.rank();
+    const bool fits = rank >= 2 && rank <= 4 && shape[rank - 2] >= rows && shape[rank - 1] >= keys &&
+                      (rank == 2 || shape[0] == 1 || shape[0] == batch) && (rank < 4 || shape[1] == 1);
+    NPU_INFERENCE_CHECK(fits, "expected atten_mask of shape [>= ", rows, ", >= ", keys, "], [1 or ", batch,
+                        ", >= ", rows, ", >= ", keys, "] or [1 or ", batch, ", 1, >= ", rows, ", >= ", keys,
+                        "] for input_layout ", layout_.name, ", got ", shape);
+  }
+  if (in_.pse_shift) {
+    const Shape& shape = in_.pse_shift.shape;
+    const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == batch) && shape[1] == a_.heads &&
+                      shape[2] >= rows && shape[3] >= keys;
+    NPU_INFERENCE_CHECK(fits, "expected pse_shift of shape [1 or ", batch, ", ", a_.heads, ", >= ", rows, ", >= ", keys,
+                        "], got ", shape);
+  }
 }
 
 }  // namespace npu::attention

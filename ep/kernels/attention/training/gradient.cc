@@ -11,9 +11,9 @@ namespace npu::attention {
 
 namespace {
 
-constexpr int64_t kBlock = 64;  // queries and keys of a block: all that belongs to one stays in the second-level cache
+constexpr int64_t kBlock = 64;  // queries and keys of a block, whose data stays in the L2 cache
 
-// C[m][n] (+)= sum over k of A[m * a_row + k * a_step] * B[k][n], columns being whole vectors and rows a multiple of 4.
+// C[m][n] (+)= sum over k of A[m * a_row + k * a_step] * B[k][n]; columns are whole vectors and rows a multiple of 4.
 template <int kRows, int kVectors>
 NPU_SIMD_INLINE void ProductTile(int64_t depth, const float* a, int64_t a_row, int64_t a_step, const float* b,
                                  int64_t b_row, float* c, int64_t c_row, bool accumulate) {
@@ -52,7 +52,7 @@ void Product(int64_t rows, int64_t columns, int64_t depth, const float* a, int64
   });
 }
 
-// What one thread works with.
+// The buffers of one thread.
 struct Scratch {
   Scratch(const Problem& p, void* base) : carver(base) {
     size = RoundUp(p.head_size, kLanes);
@@ -93,8 +93,8 @@ bool IsFinite(const float* row, int64_t size) {
   return probe == 0.0f;
 }
 
-// Rows with NaN or infinity become 0. Their scores have said so already: a pair that sees them has a gradient of NaN,
-// or of 0 for a score of -inf, and one that does not would get NaN from a product with 0.
+// Zeroes rows that contain NaN or infinity, after their scores were computed. A pair that sees such a row already has
+// gradient NaN (0 for a score of -inf); for a pair that does not, 0 times the row would be NaN.
 void ClearInfinite(float* rows, int64_t count, int64_t size) {
   for (int64_t i = 0; i < count; ++i) {
     if (!IsFinite(rows + i * size, size)) std::fill_n(rows + i * size, size, 0.0f);
@@ -110,7 +110,7 @@ int64_t StatisticsPlace(const Problem& p, const Sequence& s, const RowPlace& at)
   return s.lse + at.head * p.lse_head_stride + at.query * p.lse_row_stride;
 }
 
-// A weight is factor * 2^(score - base), scores being in units of log 2.
+// A weight is factor * 2^(score - base), with scores in units of log 2.
 struct Normalisation {
   float base, factor;  // factor 0: a row without weights
 };
@@ -134,7 +134,7 @@ struct Gradient::Buffers {
   }
   Carver carver;
   float* query_sums;    // [part][row][row_size_]
-  float* row_products;  // output · its gradient
+  float* row_products;  // dot product of the output and its gradient
   float* bias_sums;
   char* scratch;
 };
@@ -149,8 +149,8 @@ Gradient::Gradient(GradientProblem problem) : problem_(std::move(problem)), thre
     most_keys = std::max(most_keys, s.key_len);
   }
   const auto units = static_cast<int64_t>(p.sequences.size()) * p.key_heads;
-  // Where too few key heads would keep the threads busy, their key blocks are shared out. The bias's gradient is summed
-  // by the one thread that has its heads.
+  // With too few key heads to keep the threads busy, their key blocks are divided among threads. Each head's bias
+  // gradient is summed by a single thread.
   if (problem_.bias == nullptr && units < 2 * threads_) {
     parts_ = std::clamp<int64_t>(most_keys / (4 * kBlock), 1, threads_);
   }
@@ -202,7 +202,7 @@ void Gradient::RunAs(void* workspace) const {
   if (problem_.sink != nullptr) SumSinks(buffers);
 }
 
-// The part of a weight's gradient that its row has in common: sum over keys of weight times gradient.
+// The term that all weight gradients of a row share: sum over keys of weight times gradient.
 template <class T>
 void Gradient::SumRows(const Buffers& buffers) const {
   const Problem& p = problem_.forward;
@@ -246,7 +246,7 @@ class KeyHeadGradient {
         row_products_(row_products),
         bias_sums_(bias_sums) {}
 
-  // The block of keys from `begin` on.
+  // Processes the block of keys from `begin` on.
   void Run(int64_t begin) {
     const int64_t keys = std::min(kBlock, s_.key_len - begin);
     LoadKeys(begin, keys);
@@ -260,7 +260,7 @@ class KeyHeadGradient {
   }
 
  private:
-  // Rows behind the last are zeros, and so are columns: products run over whole tiles.
+  // Rows and columns beyond the last are zero: the matmuls run over whole tiles.
   void LoadKeys(int64_t begin, int64_t keys) {
     CopyKeys(p_, s_, item_.key_head, begin, begin + keys, b_.keys, b_.size);
     CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + keys, p_.value_size, b_.values, b_.value_size);
@@ -304,7 +304,7 @@ class KeyHeadGradient {
     Product(key_rows, b_.value_size, rows, b_.weights, 1, kBlock, b_.outputs, b_.value_size, b_.value_sums,
             b_.value_size, true);
     Product(key_rows, b_.size, rows, b_.scores, 1, kBlock, b_.queries, b_.size, b_.key_sums, b_.size, true);
-    // The rows of the last block end with the buffer: what is beyond is added up apart and dropped.
+    // query_sums_ ends with the last row: padded rows are summed in a separate buffer and dropped.
     if (padded == rows) {
       Product(rows, b_.size, keys, b_.scores, kBlock, 1, b_.keys, b_.size, query_sums_ + row * b_.size, b_.size, true);
     } else {
@@ -314,8 +314,8 @@ class KeyHeadGradient {
     }
   }
 
-  // Rows of NaN or infinity among the outputs' gradients reach the keys that they weigh, one by one, and then become 0:
-  // a weight of 0 would make NaN of them.
+  // Adds rows with NaN or infinity in the output gradients to the keys that they weigh, one by one, then zeroes them: 0
+  // times such a row would be NaN.
   void ScatterInfinite(int64_t rows, int64_t keys) {
     for (int64_t i = 0; i < rows; ++i) {
       float* row = b_.outputs + i * b_.value_size;
@@ -330,7 +330,7 @@ class KeyHeadGradient {
     }
   }
 
-  // Turns the products of row `row + i` into its weights after dropout and the gradients of its scores.
+  // Turns the dot products of row `row + i` into its weights after dropout and the gradients of its scores.
   void Weigh(int64_t row, int64_t i, int64_t begin, int64_t keys) {
     float *weights = b_.weights + i * kBlock, *scores = b_.scores + i * kBlock;
     const RowPlace at = PlaceOf(p_, item_, row + i);
@@ -380,8 +380,8 @@ class KeyHeadGradient {
   const Sequence& s_;
   Scratch b_;
   int64_t group_;
-  float* query_sums_;          // of the key head's rows
-  const float* row_products_;  // of the same
+  float* query_sums_;          // of the rows of this key head
+  const float* row_products_;  // likewise
   float* bias_sums_;
 };
 
@@ -397,7 +397,7 @@ void Gradient::ForKeyHead(const Buffers& buffers, size_t sequence, int64_t key_h
   KeyHeadGradient<T> work(problem_, item, buffers.query_sums + (part * rows_ + first) * row_size_,
                           buffers.row_products + first, problem_.bias == nullptr ? nullptr : buffers.bias_sums,
                           scratch);
-  // Dealt out in turn: under a causal mask the first blocks are seen by most queries.
+  // Blocks are assigned round-robin: under a causal mask the first ones are seen by most queries.
   const int64_t keys = problem_.forward.sequences[sequence].key_len;
   for (int64_t begin = part * kBlock; begin < keys; begin += parts_ * kBlock) work.Run(begin);
 }

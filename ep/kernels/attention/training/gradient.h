@@ -1,8 +1,8 @@
 // The backward pass of attention.h: gradients of queries, keys, values, bias and sinks.
 //
-// Keys are walked in blocks, and for each the queries that see it. Weights and dropout are computed again from the
-// forward pass's statistics and generator, so that memory beyond the operands is linear in the sequence lengths: the
-// queries' gradients in float32, and a number per row.
+// Keys are processed in blocks, each with the queries that see it. Weights and dropout are recomputed from the forward
+// pass's statistics and generator, so that memory beyond the operands is linear in the sequence lengths: the queries'
+// gradients in float32, and one float per row.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@
 namespace npu::attention {
 
 struct GradientProblem {
-  // As in the forward pass. Its output names the forward pass's; lse, or row_max and row_sum, are read (a sink needs
-  // the latter); no pages or rope parts.
+  // The forward pass's problem, its output included. lse, or row_max and row_sum, are read (a sink needs the latter);
+  // no pages or rope parts.
   Problem forward;
-  Rows output_gradient;  // lies as the output
-  // Lie as query, key and value; `keys` and `values` also say how many elements there are to write.
+  Rows output_gradient;  // laid out like the output
+  // Laid out like query, key and value; key_elements and value_elements are the numbers of elements to write.
   Rows query, key, value;
   int64_t key_elements = 0, value_elements = 0;
   void* bias = nullptr;  // like the bias, or null
@@ -31,7 +31,7 @@ class Gradient {
   explicit Gradient(GradientProblem problem);
 
   size_t WorkspaceBytes() const { return workspace_bytes_; }
-  // Inside the launch. `workspace` is 64-byte aligned.
+  // Called inside the launch. `workspace` is 64-byte aligned.
   void Run(void* workspace) const;
 
  private:
@@ -46,13 +46,13 @@ class Gradient {
   template <class T>
   void WriteQueries(const Buffers& buffers) const;
   void SumSinks(const Buffers& buffers) const;
-  // Rows of all heads before those of the sequence's head; rows of a group follow each other as in an Item.
+  // Rows of all heads before those of the sequence's key head; rows of a group are ordered as in an Item.
   int64_t FirstRow(size_t sequence, int64_t key_head) const;
 
   GradientProblem problem_;
   std::vector<int64_t> first_rows_;  // per sequence
   int64_t rows_ = 0, row_size_ = 0;  // of all queries' gradients; row_size_ is padded to whole vectors
-  int64_t threads_ = 1, parts_ = 1;  // parts share out the key blocks of a key head
+  int64_t threads_ = 1, parts_ = 1;  // parts divide the key blocks of a key head
   size_t scratch_bytes_ = 0, workspace_bytes_ = 0;
 };
 

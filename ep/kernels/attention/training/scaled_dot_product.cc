@@ -1,6 +1,6 @@
 // torch's scaled_dot_product_attention and its gradient, as torch's bridge calls them: softmax(scale * Q K^T + bias) V
-// with a log-sum-exp per row, from which the backward pass computes the weights again. Operators of a domain of their
-// own: they are no part of any model.
+// with a log-sum-exp per row, from which the backward pass recomputes the weights. These operators have a domain of
+// their own: no model contains them.
 #include <utility>
 
 #include "ep/kernels/attention/core/launch.h"
@@ -24,7 +24,7 @@ constexpr int64_t kMaxHeadSize = 768;
 struct Operands {
   TensorView query, key, value;  // [B, N, Sq, D], [B, Nkv, Skv, D], [B, Nkv, Skv, Dv]
   TensorView bias;               // [1 or B, 1 or N, 1 or Sq, Skv]
-  TensorView seed;               // of the dropout, on the host
+  TensorView seed;               // of the dropout, in host memory
 };
 
 Axes AxesOf(const TensorView& t) { return attention::AxesOf(t.shape, attention::Form::kBNSD, 0); }
@@ -43,12 +43,12 @@ class ScaledDotProductKernel : public Kernel {
     SDPA_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
   }
 
-  // Without output and log-sum-exp.
+  // Sets everything but output and log-sum-exp.
   Problem MakeProblem(const Operands& in) const {
     CheckOperands(in);
     const Axes q = AxesOf(in.query), k = AxesOf(in.key), v = AxesOf(in.value);
     const int64_t weights = Shape{q.heads, q.rows, k.rows}.Elements();  // of one batch entry
-    Shape{q.batch, weights}.Elements();                                 // throws where their numbers would overflow
+    Shape{q.batch, weights}.Elements();                                 // throws if weight indices would overflow
     Problem p;
     p.op = op_;
     p.query_dtype = p.output_dtype = p.key.dtype = p.value.dtype = in.query.dtype;
@@ -112,7 +112,7 @@ class ScaledDotProductKernel : public Kernel {
                " and ", NameOf(in.value.dtype));
   }
 
-  // Returns how far apart the biases of two batch entries are.
+  // Returns the stride between the biases of two batch entries.
   int64_t SetBias(const TensorView& bias, const Axes& q, const Axes& k, Problem& p) const {
     if (!bias) return 0;
     const Shape& shape = bias.shape;

@@ -10,7 +10,7 @@ namespace {
 #define TRAINING_CHECK(condition, ...) NPU_CHECK(condition, "[", op_, "] ", __VA_ARGS__)
 
 constexpr int64_t kMaxHeadSize = 768;
-constexpr int64_t kCompressedBias = 1024;  // rows that stand for all rows of a bias that depends on j - i alone
+constexpr int64_t kCompressedBias = 1024;  // rows that represent all rows of a bias that depends on j - i alone
 
 struct LayoutName {
   const char* name;
@@ -19,7 +19,7 @@ struct LayoutName {
 constexpr LayoutName kLayouts[] = {
     {"BSH", Form::kBSH}, {"SBH", Form::kSBH}, {"BSND", Form::kBSND}, {"BNSD", Form::kBNSD}, {"TND", Form::kTND}};
 
-// Modes whose atten_mask only names a pattern, with its rows; 0 for the others.
+// The number of mask rows in modes whose atten_mask only stands for a pattern; 0 for the others.
 int64_t PatternRows(int64_t sparse_mode) {
   switch (sparse_mode) {
     case 2:
@@ -43,7 +43,7 @@ Training::Training(const char* op, const char* scale, const Attributes& a)
     : op_(op), layout_(a.String("input_layout")) {
   heads_ = a.Int("head_num");
   scale_ = static_cast<float>(a.Float(scale));
-  keep_prob_ = static_cast<float>(a.Float("keep_prob"));  // as a node holds it
+  keep_prob_ = static_cast<float>(a.Float("keep_prob"));  // rounded as a node stores it
   pre_tokens_ = std::clamp(a.Int("pre_tockens"), -kUnbounded, kUnbounded);
   next_tokens_ = std::clamp(a.Int("next_tockens"), -kUnbounded, kUnbounded);
   sparse_mode_ = a.Int("sparse_mode");
@@ -93,7 +93,7 @@ TrainingProblem Training::MakeProblem(const TrainingInputs& in) const {
   const Axes q = Operand("query", in.query, heads_);
   TRAINING_CHECK(q.heads == heads_, "expected ", heads_, " heads in query, got ", q.heads, " in shape ",
                  in.query.shape);
-  // Where heads are joined with their size, the size of query's tells how many key has.
+  // When heads and head size share an axis, query's head size determines the number of key heads.
   int64_t key_heads = heads_;
   TRAINING_CHECK(in.key.shape.rank() == RankOf(form_), "expected key of shape ", AxesText(form_), " for input_layout ",
                  layout_, ", got ", in.key.shape);
@@ -136,10 +136,10 @@ TrainingProblem Training::MakeProblem(const TrainingInputs& in) const {
   p.lse_row_stride = kStatisticsWidth * (IsPacked(form_) ? heads_ : 1);
   SetSequences(in, q, k, p);
   const Axes o = AxesOf(made.output_shape, form_, heads_);
-  int64_t rows = q.rows, keys = k.rows;  // that a mask has to have
+  int64_t rows = q.rows, keys = k.rows;  // the required size of a mask
   if (IsPacked(form_)) rows = keys = 0;
   for (Sequence& s : p.sequences) {
-    // Until here a sequence says which batch entry and row it begins with.
+    // Until here a sequence holds its batch entry and its first rows instead of offsets.
     const int64_t entry = IsPacked(form_) ? 0 : s.page_row, row = s.query, key_row = s.key;
     s.query = entry * q.batch_stride + row * q.row_stride;
     s.key = entry * k.batch_stride + key_row * k.row_stride;
@@ -184,7 +184,7 @@ std::vector<int64_t> Training::Ends(const char* name, const TensorView& list, in
   return ends;
 }
 
-// `query` and `key` hold rows, `page_row` the batch entry.
+// Stores row indices in `query` and `key`, and the batch entry in `page_row`.
 void Training::SetSequences(const TrainingInputs& in, const Axes& q, const Axes& k, Problem& problem) const {
   if (!IsPacked(form_)) {
     for (int64_t b = 0; b < q.batch; ++b) {
@@ -213,7 +213,7 @@ void Training::SetSequences(const TrainingInputs& in, const Axes& q, const Axes&
     key_row = key_ends[b];
     problem.sequences.push_back(s);
   }
-  if (row < q.rows) {  // rows of no sequence
+  if (row < q.rows) {  // rows that belong to no sequence
     Sequence rest;
     rest.page_row = static_cast<int64_t>(query_ends.size());
     rest.query = row;
@@ -319,7 +319,7 @@ void Training::SetBias(const TensorView& pse, int64_t batch, int64_t rows, int64
   TRAINING_CHECK(fits, "expected pse of shape [1 or ", batch, ", ", heads_, ", 1 or ", least, rows, ", ", least, keys,
                  "], got ", shape);
   problem.bias = {pse.data, shape.Elements(2, 4), shape[2] == 1 ? 0 : shape[3]};
-  problem.bias_scale = problem.scale;  // the bias is part of what is scaled
+  problem.bias_scale = problem.scale;  // the bias is scaled, too
   if (compressed) problem.bias_first_row = rows - kCompressedBias;
   const int64_t batch_stride = shape[0] > 1 ? shape.Elements(1, 4) : 0;
   for (Sequence& s : problem.sequences) s.bias = s.query_len > 0 ? s.page_row * batch_stride : 0;

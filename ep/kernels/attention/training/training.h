@@ -15,7 +15,7 @@ struct TrainingInputs {
 };
 
 struct TrainingProblem {
-  Problem problem;  // without output and statistics; sequences carry their places in both
+  Problem problem;  // without output and statistics; sequences hold the offsets into both
   Shape output_shape, statistics_shape;
   int64_t weights = 0;  // heads * query length * key length, over all sequences
 };
@@ -27,7 +27,7 @@ class Training {
 
   TrainingProblem MakeProblem(const TrainingInputs& inputs) const;
 
-  // The strides of something with the output's shape.
+  // The strides of a tensor with the output's shape.
   Rows OutputRows(const TensorView& t) const;
   double keep_prob() const { return keep_prob_; }
 

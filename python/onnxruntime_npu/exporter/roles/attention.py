@@ -76,7 +76,7 @@ class Attention(nn.Module):
 class AttentionParts(NamedTuple):
     """The projections of attention, its heads and the norms of queries and keys."""
 
-    qkv: tuple[nn.Linear, ...]  # one already, or three
+    qkv: tuple[nn.Linear, ...]  # one joint projection, or three
     out: nn.Linear
     head_size: int
     heads: int
@@ -86,7 +86,7 @@ class AttentionParts(NamedTuple):
 
 
 class AttentionRole(Role[AttentionParts, Attention]):
-    """Attention of one layer: without a way out, since the cache hangs on it."""
+    """Attention of one layer; it must be proven, since the cache interface depends on it."""
 
     def __init__(self, rotary: nn.Module | None, window: int | None) -> None:
         """Take the original's rotary embedding, if it has one, and the layer's window."""
@@ -94,7 +94,7 @@ class AttentionRole(Role[AttentionParts, Attention]):
         self._window = window
 
     def match(self, original: nn.Module) -> AttentionParts:
-        """Find the projections, and how many heads they are of."""
+        """Find the projections and their number of heads."""
         head_size = int(part(original, "attention", "head_dim"))
         out = part(original, "attention", "o_proj")
         joined = getattr(original, "qkv_proj", None)
@@ -118,7 +118,7 @@ class AttentionRole(Role[AttentionParts, Attention]):
         )
 
     def build(self, parts: AttentionParts) -> Iterator[Attention]:
-        """Yield attention with each way to rotate; the last leaves positions out."""
+        """Yield attention with each form of rotation; the last one ignores positions."""
         qkv, out = Linear.joined(*parts.qkv), Linear.joined(parts.out)
         norms: list[RmsNorm | KeptNorm | None] = [NormRole().proven(n)[0] for n in parts.norms]
         q_norm, k_norm = norms if norms else (None, None)
@@ -150,7 +150,7 @@ class AttentionRole(Role[AttentionParts, Attention]):
         )
 
     def report(self, findings: Findings, site: str, built: Attention, difference: float) -> None:
-        """Note the nodes of rotation, of norms of queries and keys, and of attention."""
+        """Record the nodes of rotation, of norms of queries and keys, and of attention."""
         if built.rotary_mode is not None:
             findings.replaced("npu_rotary_mul", difference, nodes=2)
         if built.q_norm is not None:
@@ -159,5 +159,5 @@ class AttentionRole(Role[AttentionParts, Attention]):
 
 
 def layer_index(attention: nn.Module) -> int:
-    """Return which layer's cache an original attention uses."""
+    """Return the index of the layer whose cache an original attention uses."""
     return int(getattr(attention, "layer_idx", 0))

@@ -1,4 +1,4 @@
-"""The role of the whole: embedding, final norm, logits, and the layers in between."""
+"""The role of the whole decoder: embedding, layers, final norm, logits."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Parameter(embedding, requires_grad=False)  # [V, H]
-        # None: tied. One parameter then serves both ends, and the file holds one copy.
+        # None: tied. One parameter is then used for both, and the file holds one copy.
         self.head = None if head is None else nn.Parameter(head, requires_grad=False)
         self.rotary = rotary
         self.layers = nn.ModuleList(layers)
         self.norm = norm
 
     def convert(self, dtype: torch.dtype) -> None:
-        """Convert the weights; rotary angles need float32 whatever the weights are."""
+        """Convert the weights; rotary angles always need float32."""
         rotary, self.rotary = self.rotary, None
         self.to(dtype)
         self.rotary = rotary
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Look input_ids [B, S] up: [B, S, H]."""
+        """Look up input_ids [B, S]; return [B, S, H]."""
         return nn.functional.embedding(input_ids, self.embedding)
 
     def tables(self, positions: torch.Tensor) -> tuple[Any, Any]:
@@ -53,7 +53,7 @@ class Decoder(nn.Module):
         return self.rotary(positions, self.embedding.dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Score hidden [rows, H] against the vocabulary: [rows, V], float32 for whoever samples."""
+        """Score hidden [rows, H] against the vocabulary: [rows, V], float32 for sampling."""
         head = self.embedding if self.head is None else self.head
         return nn.functional.linear(hidden, head).float()
 
@@ -75,7 +75,7 @@ class Decoder(nn.Module):
 
 
 class DecoderParts(NamedTuple):
-    """The parts of a model; ``head`` is the embedding where both are tied."""
+    """The parts of a model; ``head`` is the embedding if both are tied."""
 
     embedding: torch.Tensor
     head: torch.Tensor
@@ -100,7 +100,7 @@ def parts_of(model: nn.Module) -> DecoderParts:
 
 
 class DecoderRole(Role[DecoderParts, Decoder]):
-    """A model without its layers: the decoder is built with none, and is given them one by one."""
+    """A model without its layers: the decoder is built empty, and layers are added one by one."""
 
     def __init__(self, cut_out: CutOut, findings: Findings) -> None:
         self._cut_out = cut_out
@@ -111,7 +111,7 @@ class DecoderRole(Role[DecoderParts, Decoder]):
         return parts_of(original)
 
     def build(self, parts: DecoderParts) -> Iterator[Decoder]:
-        """Yield a decoder of the ends; a head that is the embedding is kept once."""
+        """Yield a decoder without layers; a tied head is stored once."""
         tied = parts.head.data_ptr() == parts.embedding.data_ptr()
         rotary = None
         if parts.rotary is not None:
@@ -120,7 +120,7 @@ class DecoderRole(Role[DecoderParts, Decoder]):
         yield Decoder(parts.embedding, None if tied else parts.head, rotary, [], norm)
 
     def prove(self, original: nn.Module, built: Decoder) -> float:
-        """Compare what goes into the first layer, and what is made of the last one's result."""
+        """Compare the inputs of the first layer, and the logits of a given last hidden state."""
         run = self._cut_out
         logits = built.logits(built.norm(run.hidden).flatten(0, 1))
         return max(

@@ -1,4 +1,4 @@
-"""The role of a routed MLP: its router stays, its experts become one product for all."""
+"""The role of a routed MLP: its router is kept, its experts become one batched matmul."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .role import Role, part
 class DenseExperts(nn.Module):
     """The experts of a routed MLP, each computed for every token and weighted by the router.
 
-    Tokens sorted by expert would have sizes that depend on their values, which no graph of fixed
-    operators has; weights gathered per token would outgrow memory with the length of the prompt.
+    Sorting tokens by expert needs data-dependent sizes, which a static graph cannot have; gathering
+    weights per token would need memory in proportion to the length of the prompt.
     """
 
     def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, activation: nn.Module) -> None:
-        """Take gate_up [E, 2 I, H] and down [E, H, I] of E experts of inner size I."""
+        """Take gate_up [E, 2 I, H] and down [E, H, I] of E experts with inner size I."""
         super().__init__()
         self.gate_up, self.down = (
             nn.Parameter(w.transpose(1, 2).contiguous(), requires_grad=False)
@@ -35,7 +35,7 @@ class DenseExperts(nn.Module):
     ) -> torch.Tensor:
         """Transform x [tokens, H] by the experts [tokens, k] with weights [tokens, k]."""
         shares = torch.zeros(x.shape[0], self.down.shape[0], dtype=weights.dtype)
-        # A router chooses no expert twice; onnxruntime's CPU provider adds no float16 here.
+        # No expert is chosen twice, and onnxruntime's CPU provider cannot add float16 here.
         shares = shares.scatter(1, experts, weights).to(x.dtype)
         gate, up = torch.matmul(x, self.gate_up).chunk(2, dim=-1)
         y = torch.matmul(self.activation(gate) * up, self.down)
@@ -56,7 +56,7 @@ class ExpertsRole(Role[RoutedMlp, nn.Module]):
     """An MLP of experts, of which a router chooses a few for every token."""
 
     def match(self, original: nn.Module) -> RoutedMlp:
-        """Find the experts and what they are made of."""
+        """Find the experts and their weights."""
         experts = part(original, "the MLP", "experts")
         return RoutedMlp(
             original,
@@ -67,12 +67,12 @@ class ExpertsRole(Role[RoutedMlp, nn.Module]):
         )
 
     def build(self, parts: RoutedMlp) -> Iterator[nn.Module]:
-        """Yield the routed MLP with other experts."""
+        """Yield the routed MLP with its experts replaced."""
         dense = DenseExperts(parts.gate_up, parts.down, parts.activation)
         yield copy.deepcopy(parts.original, {id(parts.experts): dense})
 
     def prove(self, original: nn.Module, built: nn.Module) -> float:
-        """Compare the experts, with tokens dealt out to half of them at random."""
+        """Compare the experts, with tokens routed to a random half of them."""
         dense = part(built, "the MLP", "experts")
         count, size = dense.gate_up.shape[:2]
         x = torch.randn(BATCH * NEW, size)
@@ -83,11 +83,11 @@ class ExpertsRole(Role[RoutedMlp, nn.Module]):
         return compare(experts(x, chosen, weights), dense(x, chosen, weights), "output")
 
     def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:
-        """Say what the router's choice does not save: no ``npu::`` operator takes it."""
+        """Record that all experts are computed: no ``npu::`` operator takes a router's choice."""
         findings.keep(site, "mlp", "routed: every expert is computed for every token")
 
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven
     ) -> nn.Module:
-        """Refuse: tokens sorted by expert cannot be traced."""
+        """Raise: sorting tokens by expert cannot be traced."""
         raise NotProven(f"{site}.experts: {reason}") from reason

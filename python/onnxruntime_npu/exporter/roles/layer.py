@@ -1,4 +1,4 @@
-"""The role of a decoder layer: how norms, attention, MLP and residuals are put together."""
+"""The role of a decoder layer: the combination of norms, attention, MLP and residuals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .role import Role, part
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm decoder layer. The residual is carried unadded, for the next norm to add it."""
+    """Pre-norm decoder layer. The next norm adds the residual, which is passed separately."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class DecoderLayer(nn.Module):
         step: Step,
         past: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """Return what is still to be added, the residual [B, S, H] and the layer's cache."""
+        """Return the output not yet added, the residual [B, S, H] and the layer's cache."""
         if residual is None:
             normed, residual = self.input_norm(x), x
         else:
@@ -52,7 +52,7 @@ class DecoderLayer(nn.Module):
 
 
 class LayerParts(NamedTuple):
-    """The parts of a layer; each has a role of its own."""
+    """The parts of a layer; each has its own role."""
 
     input_norm: nn.Module
     attention: nn.Module
@@ -61,7 +61,7 @@ class LayerParts(NamedTuple):
 
 
 class LayerRole(Role[LayerParts, DecoderLayer]):
-    """A layer, built of what takes the place of its parts."""
+    """A layer, built from the replacements of its parts."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class LayerRole(Role[LayerParts, DecoderLayer]):
         )
 
     def prove(self, original: nn.Module, built: DecoderLayer) -> float:
-        """Compare the sum of what is still to be added and the residual, with and without one."""
+        """Compare the output plus residual, with and without an incoming residual."""
         attention = built.attention
         x = torch.randn(BATCH, NEW, attention.qkv.weight.shape[0])
         probe = StepProbe(self._rotary, self._window, attention.kv_heads, attention.head_size)
@@ -114,5 +114,5 @@ class LayerRole(Role[LayerParts, DecoderLayer]):
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven
     ) -> DecoderLayer:
-        """Refuse; the reason names its place, which may be a part's."""
+        """Raise; the reason names the site, which may be that of a part."""
         raise reason

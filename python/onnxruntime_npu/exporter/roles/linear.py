@@ -1,4 +1,4 @@
-"""A projection as exported; no role of its own, but what several are built from."""
+"""The exported form of a projection, which several roles use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Linear(nn.Module):
 
     @staticmethod
     def joined(*layers: nn.Linear) -> Linear:
-        """Return one projection that computes those of ``layers`` side by side."""
+        """Return one projection that computes those of ``layers``, concatenated."""
         weight = torch.cat([layer.weight.detach() for layer in layers]).t().contiguous()
         if all(layer.bias is None for layer in layers):
             return Linear(weight, None)

@@ -14,31 +14,31 @@ from .role import Role
 
 
 class Masking(NamedTuple):
-    """Which tokens before it a token sees: all, or those of a window."""
+    """The past tokens that a token attends to: all, or those of a window."""
 
     window: int | None
 
 
 class MaskingRole(Role[torch.Tensor, Masking]):
-    """The mask that the model makes for one layer, of which the layer is told by its window."""
+    """The mask that the model creates for one layer, exported as the layer's window."""
 
     def __init__(self, cut_out: CutOut) -> None:
         self._cut_out = cut_out
 
     def match(self, original: dict[str, Any]) -> torch.Tensor:
-        """Find the mask among what the layer is given."""
+        """Find the mask among the layer's arguments."""
         mask = original["attention_mask"]
         if mask is None:
             raise NotProven("attention mask: expected a 4-D mask for a padded batch, got none")
         return mask
 
     def build(self, parts: torch.Tensor) -> Iterator[Masking]:
-        """Yield both forms; the mask was made with a window of the probe's size."""
+        """Yield both forms; the mask was created with the probe's window size."""
         yield Masking(None)
         yield Masking(self._cut_out.window)
 
     def prove(self, original: dict[str, Any], built: Masking) -> float:
-        """Compare what is hidden from the rows that are no padding."""
+        """Compare the masks of the rows that are not padding."""
         theirs = original["attention_mask"]
         hidden = ~theirs if theirs.dtype == torch.bool else theirs < 0
         attention_mask = self._cut_out.attention_mask

@@ -1,4 +1,4 @@
-"""The role of an MLP: gate and up projections, SiLU and down projection, or what it was."""
+"""The role of an MLP: gate and up projections, SiLU and down projection, or the original."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class SwigluMlp(nn.Module):
 
 
 class MlpParts(NamedTuple):
-    """The projections of an MLP; gate and up are one already, or two."""
+    """The projections of an MLP; gate and up are joint or separate."""
 
     gate_up: tuple[nn.Linear, ...]
     down: nn.Linear
 
 
 class MlpRole(Role[MlpParts, nn.Module]):
-    """An MLP that every token passes."""
+    """An MLP that processes every token."""
 
     def match(self, original: nn.Module) -> MlpParts:
         """Find the projections."""
@@ -52,19 +52,19 @@ class MlpRole(Role[MlpParts, nn.Module]):
         yield SwigluMlp(Linear.joined(*parts.gate_up), Linear.joined(parts.down))
 
     def prove(self, original: nn.Module, built: nn.Module) -> float:
-        """Compare where the activation is nearly linear, and where it is not."""
+        """Compare in the range where the activation is nearly linear and where it is not."""
         gate_up = part(built, "the MLP", "gate_up")
         x = torch.randn(BATCH, NEW, gate_up.weight.shape[0])
         inputs = [spread_to(x, gate_up(x), spread) for spread in (0.1, 3.0)]
         return max(compare(original(x), built(x), "MLP output") for x in inputs)
 
     def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:
-        """Note the activation's node."""
+        """Record the activation's node."""
         findings.replaced("npu_swiglu", difference)
 
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven
     ) -> nn.Module:
-        """Return the MLP as it was."""
+        """Return the original MLP."""
         findings.keep(site, "mlp", str(reason))
         return copy.deepcopy(original)

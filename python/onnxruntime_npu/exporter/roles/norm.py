@@ -1,4 +1,4 @@
-"""The role of a norm: RMSNorm, or what it was."""
+"""The role of a norm: RMSNorm, or the original."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RmsNorm(nn.Module):
 
 
 class KeptNorm(nn.Module):
-    """A norm that is no RMSNorm, left as it was."""
+    """A norm other than RMSNorm, kept unchanged."""
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class NormParts(NamedTuple):
 
 
 class NormRole(Role[NormParts, RmsNorm | KeptNorm]):
-    """A norm of its input, or, but for a decoder's first, of its input and the residual."""
+    """A norm of its input or, except for a decoder's first, of its input plus the residual."""
 
     def __init__(self, *, adds_residual: bool = True) -> None:
         self._operator = "npu_add_rms_norm" if adds_residual else "npu_rms_norm"
 
     def match(self, original: nn.Module) -> NormParts:
-        """Find the weight and the epsilon, whatever the epsilon is called."""
+        """Find the weight and the epsilon, which has different names."""
         weight = getattr(original, "weight", None)
         names = [n for n in ("variance_epsilon", "eps") if hasattr(original, n)]
         epsilon = getattr(original, names[0]) if names else None
@@ -72,12 +72,12 @@ class NormRole(Role[NormParts, RmsNorm | KeptNorm]):
         return NormParts(weight.detach(), epsilon)
 
     def build(self, parts: NormParts) -> Iterator[RmsNorm]:
-        """Yield norms by the weight and, for Gemma stores it so, by its difference from one."""
+        """Yield norms with the weight and, as stored by Gemma, with one plus the weight."""
         for gamma in (parts.weight.clone(), 1.0 + parts.weight):
             yield RmsNorm(gamma, parts.epsilon)
 
     def prove(self, original: nn.Module, built: RmsNorm | KeptNorm) -> float:
-        """Compare over inputs of several sizes: the small one makes a wrong epsilon show."""
+        """Compare inputs of several magnitudes: a small one reveals a wrong epsilon."""
         size = self.match(original).weight.shape[-1]
         inputs = [torch.randn(BATCH, NEW, size) * scale for scale in (1e-3, 1.0, 30.0)]
         return max(compare(original(x), built(x), "norm output") for x in inputs)
@@ -85,12 +85,12 @@ class NormRole(Role[NormParts, RmsNorm | KeptNorm]):
     def report(
         self, findings: Findings, site: str, built: RmsNorm | KeptNorm, difference: float
     ) -> None:
-        """Note the norm's node."""
+        """Record the norm's node."""
         findings.replaced(self._operator, difference)
 
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven
     ) -> KeptNorm:
-        """Return the norm as it was."""
+        """Return the original norm."""
         findings.keep(site, "norm", str(reason))
         return KeptNorm(copy.deepcopy(original))

@@ -1,4 +1,4 @@
-"""What proofs feed to the original and to its replacement."""
+"""Inputs of proofs for the original and its replacement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from ..caches import DynamicStep, Step
 
 BATCH, PAST, NEW, PADDING = 2, 3, 4, 2
-PROBE_WINDOW = 3  # stands for the real window while masks are compared
+PROBE_WINDOW = 3  # replaces the real window while masks are compared
 
 
 def left_padded(length: int) -> torch.Tensor:
@@ -24,11 +24,11 @@ def left_padded(length: int) -> torch.Tensor:
 
 
 class CutOut:
-    """A run of a model whose layers are cut out: what each was given, and what came of ``hidden``.
+    """A run of a model without its layers: the arguments of each, and the logits of ``hidden``.
 
-    Every layer returns ``hidden`` [B, S, H], so that the logits are those of the ends alone. The
-    model runs when a proof first asks, after its parts have been read: a rotary embedding of
-    dynamic frequencies changes them as it runs.
+    Every layer returns ``hidden`` [B, S, H], so that the logits depend only on the final norm and
+    the head. The model runs at the first use in a proof, after its parts have been read: a rotary
+    embedding with dynamic frequencies changes them during a run.
     """
 
     def __init__(self, model: Any, layers: nn.ModuleList, embedding: torch.Tensor) -> None:
@@ -40,7 +40,7 @@ class CutOut:
         self.window: int | None = getattr(self._config, "sliding_window", None)
         self.input_ids = torch.randint(0, vocabulary, (BATCH, length))
         self.attention_mask = left_padded(length)
-        # Positions beyond the trained ones, where frequencies that change with length would show.
+        # Positions beyond the trained ones reveal frequencies that depend on the length.
         far = 2 * int(getattr(self._config, "max_position_embeddings", None) or length)
         self.position_ids = torch.stack([torch.arange(length), torch.arange(far, far + length)])
         self.hidden = torch.randn(BATCH, length, hidden_size)
@@ -83,7 +83,7 @@ def _probe_window(config: Any, window: int | None) -> Iterator[None]:
 
 @contextmanager
 def _stand_ins(layers: nn.ModuleList, result: torch.Tensor) -> Iterator[list[dict[str, Any]]]:
-    """Make every layer return ``result``; yields the arguments that each was given."""
+    """Make every layer return ``result``; yields the arguments of each."""
     given: list[dict[str, Any]] = []
 
     def stand_in(hidden_states: torch.Tensor, *_: Any, **kwargs: Any) -> torch.Tensor:
@@ -109,7 +109,7 @@ class StepProbe:
         total = PAST + NEW
         self._mask = left_padded(total)
         self._position_ids = torch.arange(PAST, total)[None].expand(BATCH, -1)
-        # The rotary module looks at its first argument for device and dtype only.
+        # The rotary module uses only device and dtype of its first argument.
         self._tables = None if rotary is None else rotary(torch.zeros(1), self._position_ids)
         cos, sin = (None, None) if self._tables is None else (t[:, None] for t in self._tables)
         step = DynamicStep(cos, sin, self._mask, NEW)
@@ -138,5 +138,5 @@ class StepProbe:
         return result[0] if isinstance(result, tuple) else result, (layer.keys, layer.values)
 
     def real(self, y: torch.Tensor) -> torch.Tensor:
-        """Return the rows of y [B, S, ..] that are no padding; what padding yields is free."""
+        """Return the rows of y [B, S, ..] that are not padding, whose results do not matter."""
         return y[self._mask[:, -NEW:].bool()]

@@ -1,4 +1,4 @@
-"""What every role has: match, build, prove and report, in this order."""
+"""The interface of all roles: match, build, prove and report, in this order."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ Built = TypeVar("Built")
 
 
 class Role(ABC, Generic[Parts, Built]):
-    """One role of a decoder's parts, with what takes the place of whoever has it."""
+    """One role of a decoder's parts, and its replacement."""
 
     @abstractmethod
     def match(self, original: Any) -> Parts:
-        """Return what the original is made of; raises NotProven that names what is missing."""
+        """Return the original's parts; raises NotProven that names a missing one."""
 
     @abstractmethod
     def build(self, parts: Parts) -> Iterator[Built]:
-        """Yield what may take its place, the likeliest first."""
+        """Yield candidate replacements, the likeliest first."""
 
     @abstractmethod
     def prove(self, original: Any, built: Built) -> float:
-        """Return the worst relative difference between both; raises NotProven beyond tolerance."""
+        """Return the max relative difference between both; raises NotProven beyond tolerance."""
 
     def report(self, findings: Findings, site: str, built: Built, difference: float) -> None:
-        """Note what was replaced: nothing, for roles that become no node of their own."""
+        """Record the replacement; by default nothing, for roles without nodes of their own."""
 
     def keep(self, original: Any, findings: Findings, site: str, reason: NotProven) -> Built:
-        """Return what stays where nothing was proven: by default there is no way out."""
+        """Return the kept form if no candidate was proven; by default raise."""
         raise NotProven(f"{site}: {reason}" if site else str(reason)) from reason
 
     def proven(self, original: Any) -> tuple[Built, float]:
-        """Return the first that is proven and its worst difference.
+        """Return the first proven candidate and its max difference.
 
-        Raises NotProven with what was wrong with the likeliest.
+        Raises NotProven with the reason for the likeliest candidate.
         """
         candidates = self.build(attempt(self.match, original))
         first: NotProven | None = None
@@ -49,7 +49,7 @@ class Role(ABC, Generic[Parts, Built]):
         raise first or NotProven(f"expected something to take {type(original).__name__}'s place")
 
     def replace(self, original: Any, findings: Findings, site: str = "") -> Built:
-        """Return what takes the original's place, and note it."""
+        """Return the original's replacement, and record it."""
         try:
             built, difference = self.proven(original)
         except NotProven as error:

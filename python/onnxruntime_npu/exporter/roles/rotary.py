@@ -16,14 +16,14 @@ from .role import Role
 class RotaryTables(nn.Module):
     """Cosine and sine of the rotary angles of each position, computed in float32.
 
-    Computed rather than looked up: a table for 131072 positions would outweigh a small model.
+    Computed rather than looked up: a table for 131072 positions would be larger than a small model.
     """
 
     frequencies: torch.Tensor
 
     def __init__(self, frequencies: torch.Tensor, scaling: float) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies)  # [D], each angle as wide as the head
+        self.register_buffer("frequencies", frequencies)  # [D], the size of a head
         self.scaling = scaling
 
     def forward(
@@ -63,7 +63,7 @@ class RotaryRole(Role[RotaryParts, RotaryTables]):
         yield RotaryTables(parts.frequencies.repeat(2), parts.scaling)
 
     def prove(self, original: nn.Module, built: RotaryTables) -> float:
-        """Compare with what the model gives to its layers, at near and at far positions."""
+        """Compare with the tables that the model passes to its layers, near and far."""
         positions = self._cut_out.position_ids[:, None, :, None]
         theirs = self._cut_out.given[0]["position_embeddings"]
         ours = built(positions, torch.float32)

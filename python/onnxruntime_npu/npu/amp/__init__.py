@@ -15,7 +15,7 @@ __all__ = [
 
 
 def device_type() -> str:
-    """How this process's torch calls the npu: the torch bridge renames PrivateUse1."""
+    """Return torch's name of the npu device: the torch bridge renames PrivateUse1."""
     import torch
 
     return torch._C._get_privateuse1_backend_name()
@@ -39,7 +39,7 @@ def set_autocast_enabled(enable: bool) -> None:
     """Switch autocast for npu on or off in this thread.
 
     Raises:
-        TypeError: ``enable`` is no bool.
+        TypeError: ``enable`` is not a bool.
     """
     import torch
 
@@ -49,7 +49,7 @@ def set_autocast_enabled(enable: bool) -> None:
 
 
 def get_autocast_dtype() -> Any:
-    """Return the dtype that autocast uses on npu in this thread; float16 at first."""
+    """Return the dtype that autocast uses on npu in this thread; initially float16."""
     import torch
 
     return torch.get_autocast_dtype(device_type())
@@ -59,7 +59,7 @@ def set_autocast_dtype(dtype: Any) -> None:
     """Choose the dtype that autocast uses on npu in this thread.
 
     Raises:
-        TypeError: ``dtype`` is no torch dtype.
+        TypeError: ``dtype`` is not a torch dtype.
     """
     import torch
 

@@ -12,7 +12,7 @@ __all__ = ["autocast"]
 
 
 class autocast(torch.autocast):
-    """``torch.autocast`` of the npu device."""
+    """``torch.autocast`` for the npu device."""
 
     def __init__(
         self, enabled: bool = True, dtype: Any = torch.float16, cache_enabled: bool = True

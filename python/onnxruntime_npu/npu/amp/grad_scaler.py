@@ -29,6 +29,6 @@ class GradScaler(torch.amp.GradScaler):
         self._dynamic = dynamic
 
     def update(self, new_scale: Any = None) -> None:
-        """Adapt the scale to what step() found; a fixed scale stays."""
+        """Adapt the scale to the result of step(); a fixed scale is unchanged."""
         if self._dynamic or new_scale is not None:
             super().update(new_scale)

@@ -1,0 +1,102 @@
+"""Floats to integers and back: how every operator of the family rounds, saturates and packs.
+
+Values are computed in float32, rounded half to even, and saturate. NaN becomes 0; with a scale of 0
+so does 0 / 0, while other values saturate as infinities do.
+"""
+
+from onnxruntime_npu.opdef import NotPortable, check, torch
+
+# Codes of the graph engine, which torch_npu's exporter writes.
+INT8, INT32, UINT8, INT4, FLOAT16, BFLOAT16 = 2, 3, 4, 29, 1, 27
+_RANGES = {
+    "int8": (-128, 127),
+    "uint8": (0, 255),
+    "int32": (-(2**31), 2**31 - 1),
+    "int4": (-8, 7),
+}
+_WORD = 8  # int4 values to an int32
+
+
+def storage(name):
+    """Return the dtype of the tensor that holds values of a type."""
+    return "int32" if name == "int4" else name
+
+
+def check_packable(op, argument, shape):
+    """Refuse a shape whose values do not fill whole words of int4."""
+    check(
+        len(shape) >= 1 and shape[-1] % _WORD == 0,
+        f"[{op}] expected {argument} whose last axis is a multiple of 8 for int4, "
+        f"got {list(shape)}",
+    )
+
+
+def saturated(values, name):
+    """Return float32 values rounded and saturated to a type; int4 is packed."""
+    low, high = _RANGES[name]
+    # In float64, which has the ends of int32.
+    wide = torch.where(values.isnan(), 0.0, values).double().round().clamp(low, high)
+    if name == "int4":
+        return pack(wide.to(torch.int32))
+    return wide.to(getattr(torch, name))
+
+
+def pack(values):
+    """Return int32 [.., n / 8] with the low four bits of eight values each, the first lowest."""
+    grouped = values.reshape(*values.shape[:-1], values.shape[-1] // _WORD, _WORD)
+    shifts = torch.arange(0, 32, 4, device=values.device)
+    words = ((grouped.to(torch.int64) & 15) << shifts).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+
+
+def unpack(words):
+    """Return the int4 values of int32 words, [.., 8 n]."""
+    shifts = torch.arange(28, -4, -4, device=words.device)
+    nibbles = ((words.to(torch.int64)[..., None] << shifts) & (2**32 - 1)) >> 28
+    values = torch.where(nibbles > 7, nibbles - 16, nibbles)
+    return values.reshape(*words.shape[:-1], words.shape[-1] * _WORD)
+
+
+def body_saturated(b, values, name):
+    """Build saturated."""
+    low, high = _RANGES[name]
+    numbers = b.Where(b.IsNaN(values), b.const(0.0, "float32"), values)
+    if name == "int32":
+        wide = b.Clip(b.Round(b.Cast(numbers, to="float64")), float(low), float(high))
+        return b.Cast(wide, to="int32")
+    clipped = b.Clip(b.Round(numbers), float(low), float(high))
+    if name == "int4":
+        return body_pack(b, b.Cast(clipped, to="int64"))
+    return b.Cast(clipped, to=name)
+
+
+def body_pack(b, values):
+    """Build pack, of int64 values."""
+    words = None
+    for i in range(_WORD):
+        nibble = b.Slice(values, [i], [2**62], [-1], [_WORD])
+        if i < _WORD - 1:
+            nibble = b.Mod(nibble, b.const(16, "int64"))
+        else:  # the highest nibble is the word's sign
+            nibble = b.Sub(b.Mod(b.Add(nibble, b.const(8, "int64")), b.const(16, "int64")), 8)
+        part = b.Mul(nibble, b.const(16**i, "int64"))
+        words = part if words is None else b.Add(words, part)
+    return b.Cast(words, to="int32")
+
+
+def body_unpack(b, words):
+    """Build unpack, to int64 values."""
+    unsigned = b.Mod(b.Cast(words, to="int64"), b.const(2**32, "int64"))
+    shifted = b.Div(b.Unsqueeze(unsigned, [-1]), b.const([16**i for i in range(_WORD)], "int64"))
+    nibbles = b.Sub(b.Mod(b.Add(shifted, b.const(8, "int64")), b.const(16, "int64")), 8)
+    shape = b.Shape(words)
+    lead, last = b.Slice(shape, [0], [-1]), b.Slice(shape, [-1], [2**62])
+    return b.Reshape(nibbles, b.Concat(lead, b.Mul(last, [_WORD]), axis=0), allowzero=1)
+
+
+def type_named(code, codes, default):
+    """Return the name of the type of a node's code."""
+    names = {known: name for name, known in codes.items()} | {None: default}
+    if code not in names:
+        raise NotPortable
+    return names[code]

@@ -1,0 +1,66 @@
+// DynamicQuantizeLinear (ai.onnx 11): uint8 over the range of the values and 0.
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/quantization/extremes.h"
+#include "ep/kernels/quantization/quantize.h"
+#include "ep/kernels/quantization/rounding.h"
+
+namespace npu {
+namespace {
+
+struct ScaleAndPoint {
+  float scale;
+  uint8_t point;
+};
+
+ScaleAndPoint ScaleOf(const Extremes& range) {
+  if (range.magnitude > 0x7f800000u) return {std::numeric_limits<float>::quiet_NaN(), 0};
+  const float low = std::min(range.low, 0.0f), high = std::max(range.high, 0.0f);
+  // Of zeros alone, or of nothing, any scale will do: 1 is onnxruntime's.
+  const float scale = high == low ? 1.0f : (high - low) / 255.0f;
+  return {scale, static_cast<uint8_t>(RoundSaturated(-low / scale, 0.0f, 255.0f))};
+}
+
+class DynamicQuantizeLinearKernel final : public Kernel {
+ public:
+  explicit DynamicQuantizeLinearKernel(const KernelInfo&) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const TensorView y = ctx.Output(0, DType::kUInt8, x.shape);
+    const TensorView y_scale = ctx.Output(1, DType::kFloat32, {}), y_point = ctx.Output(2, DType::kUInt8, {});
+    const int64_t count = x.elements(), pieces = PiecesOf(count);
+    auto* partial = static_cast<Extremes*>(ctx.Workspace(static_cast<size_t>(pieces) * sizeof(Extremes)));
+    ctx.Launch("DynamicQuantizeLinear", [x, count, pieces, partial, out = y.as<uint8_t>(), scale = y_scale.as<float>(),
+                                         point = y_point.as<uint8_t>()] {
+      ForEachPiece(1, count, [&](int64_t, int64_t begin, int64_t n) {
+        Extremes range;
+        range.Add(x.as<const float>() + begin, n);
+        partial[begin / kPiece] = range;
+      });
+      Extremes range;
+      for (int64_t i = 0; i < pieces; ++i) range.Add(partial[i]);
+      const ScaleAndPoint made = ScaleOf(range);
+      if (scale) *scale = made.scale;
+      if (point) *point = made.point;
+      if (out == nullptr) return;
+      const float offset = made.point;
+      ForEachPiece(1, count, [&](int64_t row, int64_t begin, int64_t n) {
+        QuantizePiece(QuantizeBy::kDivision, QuantizedType::kUInt8, x, row, count, begin, n, {&made.scale, false},
+                      {&offset, false}, out);
+      });
+    });
+  }
+};
+
+NPU_ONNX_KERNEL({
+    .type = "DynamicQuantizeLinear",
+    .since = 11,
+    .until = 11,
+    .inputs = {Input("x", {DType::kFloat32})},
+    .outputs = {Output("y", {DType::kUInt8}), Output("y_scale", {DType::kFloat32}),
+                Output("y_zero_point", {DType::kUInt8})},
+    .make = MakeKernel<DynamicQuantizeLinearKernel>,
+});
+
+}  // namespace
+}  // namespace npu
