@@ -23,7 +23,9 @@ def pack_words(values):
 
 def weight_matrix(op, name, weight, k, check):
     """Return `weight` [.., K, N] as int8; words hold elements of a row, or of a column."""
-    check(weight.dim() >= 2, f"[{op}] expected {name} of two axes or more, got {list(weight.shape)}")
+    check(
+        weight.dim() >= 2, f"[{op}] expected {name} of two axes or more, got {list(weight.shape)}"
+    )
     rows = weight.shape[-2]
     if weight.dtype == torch.int8:
         check(rows == k, f"[{op}] expected {name} [.., {k}, N], got {list(weight.shape)}")

@@ -81,32 +81,34 @@ class WeightQuantKernel final : public Kernel {
     const TensorView y = ctx.Output(Out::y, quant_scale ? DType::kInt8 : x.dtype, s.output);
     if (!y || y.elements() == 0) return;
     const bool one_weight = s.b_batches == 1;  // the batch is but more rows
-    ctx.Launch(kOp, [this, x, weight, y, s, layout, dequantization, epilogue, unpack_weight, unpack_result, one_weight] {
-      unpack_weight.Run();
-      unpack_result.Run();
-      if (one_weight) {
-        const gemm::Matrix rows = MatrixAt(x, 0, s.a_batches * s.m, s.k), right = layout.At(weight.data, 0);
-        const gemm::Result c{y.data, y.dtype, s.n};
-        if (packed_) {
-          gemm::Multiply(rows, packed_.quantized(right, x.dtype, dequantization), c, epilogue);
-        } else {
-          gemm::Multiply(x.dtype, rows, layout.dtype, right, c, epilogue, dequantization);
-        }
-        return;
-      }
-      ForEachEntry(s, [&](int64_t i) {
-        const gemm::Result c{y.as<char>() + BytesFor(y.dtype, i * s.m * s.n), y.dtype, s.n};
-        gemm::Multiply(x.dtype, MatrixAt(x, s.AIndex(i), s.m, s.k), layout.dtype, layout.At(weight.data, s.BIndex(i)),
-                       c, epilogue, dequantization);
-      });
-    });
+    ctx.Launch(kOp,
+               [this, x, weight, y, s, layout, dequantization, epilogue, unpack_weight, unpack_result, one_weight] {
+                 unpack_weight.Run();
+                 unpack_result.Run();
+                 if (one_weight) {
+                   const gemm::Matrix rows = MatrixAt(x, 0, s.a_batches * s.m, s.k), right = layout.At(weight.data, 0);
+                   const gemm::Result c{y.data, y.dtype, s.n};
+                   if (packed_) {
+                     gemm::Multiply(rows, packed_.quantized(right, x.dtype, dequantization), c, epilogue);
+                   } else {
+                     gemm::Multiply(x.dtype, rows, layout.dtype, right, c, epilogue, dequantization);
+                   }
+                   return;
+                 }
+                 ForEachEntry(s, [&](int64_t i) {
+                   const gemm::Result c{y.as<char>() + BytesFor(y.dtype, i * s.m * s.n), y.dtype, s.n};
+                   gemm::Multiply(x.dtype, MatrixAt(x, s.AIndex(i), s.m, s.k), layout.dtype,
+                                  layout.At(weight.data, s.BIndex(i)), c, epilogue, dequantization);
+                 });
+               });
   }
 
  private:
   static void CheckPerColumn(const char* name, const TensorView& values, int64_t n) {
     if (!values) return;
     const Shape& shape = values.shape;
-    const bool fits = (shape.rank() == 1 || (shape.rank() == 2 && shape[0] == 1)) && (shape.back() == 1 || shape.back() == n);
+    const bool fits =
+        (shape.rank() == 1 || (shape.rank() == 2 && shape[0] == 1)) && (shape.back() == 1 || shape.back() == n);
     NPU_CHECK(fits, "[", kOp, "] expected ", name, " of shape [1], [", n, "] or [1, ", n, "], got ", shape);
   }
 
@@ -121,8 +123,8 @@ class WeightQuantKernel final : public Kernel {
       NPU_CHECK(scale.shape == Shape({groups, layout.n}), "[", kOp, "] expected antiquant_scale of shape [", groups,
                 ", ", layout.n, "], groups of ", group_, " rows, got ", scale.shape);
     }
-    NPU_CHECK(!offset || offset.shape == scale.shape, "[", kOp, "] expected antiquant_offset of antiquant_scale's shape ",
-              scale.shape, ", got ", offset.shape);
+    NPU_CHECK(!offset || offset.shape == scale.shape, "[", kOp,
+              "] expected antiquant_offset of antiquant_scale's shape ", scale.shape, ", got ", offset.shape);
     const bool packed = IsPacked(scale);
     NPU_CHECK(packed || scale.dtype == dtype, "[", kOp, "] expected antiquant_scale of x's dtype ", NameOf(dtype),
               ", or int64, got ", NameOf(scale.dtype));

@@ -108,9 +108,13 @@ def reference(
     """
     _check(
         x.dim() >= 2 and weight.dim() >= 2,
-        f"expected x [.., M, K] and weight [.., K, N], got {list(x.shape)} and {list(weight.shape)}",
+        f"expected x [.., M, K] and weight [.., K, N], "
+        f"got {list(x.shape)} and {list(weight.shape)}",
     )
-    _check(antiquant_group_size >= 0, f"expected antiquant_group_size of 0 or more, got {antiquant_group_size}")
+    _check(
+        antiquant_group_size >= 0,
+        f"expected antiquant_group_size of 0 or more, got {antiquant_group_size}",
+    )
     _check(weight_dtype is None, f"expected no weight_dtype on this device, got {weight_dtype}")
     k = x.shape[-1]
     matrix = weight_matrix(_OP, "weight", weight, k, check)
@@ -187,7 +191,9 @@ def body(b, call, x, weight, antiquant_scale, antiquant_offset, quant_scale, qua
     y = b.Mul(y, quant_scale)
     if quant_offset is not None:
         y = b.Add(y, quant_offset)
-    return b.Cast(b.Clip(b.Round(y), b.const(-128.0, "float32"), b.const(127.0, "float32")), to="int8")
+    return b.Cast(
+        b.Clip(b.Round(y), b.const(-128.0, "float32"), b.const(127.0, "float32")), to="int8"
+    )
 
 
 def _integers(make, *shape, low=-128, high=127):
@@ -222,7 +228,9 @@ def samples(make):
     )
     yield Sample(make(1, 576), weight(576, 192), scale(192), offset(192), id="decode")
     yield Sample(make(3, 70), weight(70, 33), scale(1), id="per_tensor")
-    yield Sample(make(37, 65), weight(65, 33), scale(1, 33), offset(1, 33), bias=make(33), id="odd_tails")
+    yield Sample(
+        make(37, 65), weight(65, 33), scale(1, 33), offset(1, 33), bias=make(33), id="odd_tails"
+    )
     yield Sample(
         make(130, 200), weight(200, 257), scale(7, 257), offset(7, 257),
         antiquant_group_size=32, id="groups",
@@ -235,9 +243,7 @@ def samples(make):
         antiquant_group_size=32, id="int4",
     )  # fmt: skip
     yield Sample(make(40, 66), words(66, 40), scale(40), id="int4_odd_depth")
-    yield Sample(
-        make(40, 64), words(40, 64).t(), scale(40), offset(40), id="int4_along_columns"
-    )
+    yield Sample(make(40, 64), words(40, 64).t(), scale(40), offset(40), id="int4_along_columns")
     yield Sample(make(2, 3, 5, 8), weight(8, 4), scale(4), id="leading_axes")
     yield Sample(make(2, 3, 5, 8), weight(3, 8, 4), scale(1, 4), id="batch_of_weights")
     yield Sample(make(0, 8), weight(8, 4), scale(4), id="no_rows")

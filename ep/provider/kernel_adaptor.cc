@@ -160,7 +160,8 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
 }
 
 // As far as the model tells; see KernelInfo.
-std::vector<std::optional<Shape>> ReadInputShapes(const Api& api, const Signature& signature, const OrtKernelInfo* info) {
+std::vector<std::optional<Shape>> ReadInputShapes(const Api& api, const Signature& signature,
+                                                  const OrtKernelInfo* info) {
   std::vector<std::optional<Shape>> shapes(signature.input_count);
   for (size_t i = 0; i < signature.input_count; ++i) {
     if (signature.input_names[i].empty()) continue;

@@ -25,7 +25,8 @@ int64_t SliverBudget() {
 
 // Sums that are kept between blocks of K, per thread.
 constexpr int64_t kSumBytes = 256 << 10;
-// A panel that is packed or expanded on the fly, per thread: it is read from the L2 cache, or by a single sliver from L1.
+// A panel that is packed or expanded on the fly, per thread: it is read from the L2 cache, or by a single sliver from
+// L1.
 constexpr int64_t kPanelScratch = 256 << 10;
 constexpr int64_t kSmallPanelScratch = 16 << 10;
 // Bytes of A that are packed at a time, for all threads: far less than the last-level cache, and so many rows that
@@ -62,7 +63,8 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   int64_t most = SliverBudget() / (rows * element);
   const bool expand_for_one = right == RightSide::kQuantized && out.slivers == 1;
   if (!constant_b)
-    most = std::min(most, (expand_for_one ? kSmallPanelScratch : kPanelScratch) / (kPanelColumns * ElementBytes(format)));
+    most =
+        std::min(most, (expand_for_one ? kSmallPanelScratch : kPanelScratch) / (kPanelColumns * ElementBytes(format)));
   most = std::max(depth_multiple, most / depth_multiple * depth_multiple);
   out.depth_blocks = CeilDiv(k, most);
   out.depth = out.depth_blocks == 1 ? k : CeilDiv(CeilDiv(k, out.depth_blocks), depth_multiple) * depth_multiple;

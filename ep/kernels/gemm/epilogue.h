@@ -17,7 +17,7 @@ struct Tile {
 
 // The differences between the multiplied integers and the operands.
 struct StoredIntegers {
-  int32_t a_shift = 0, b_shift = 0;   // added to A, subtracted from B
+  int32_t a_shift = 0, b_shift = 0;  // added to A, subtracted from B
   int64_t depth = 0;
   const int32_t* row_sums = nullptr;  // of the operand A; null if B has neither zero point nor shift
 };

@@ -1,13 +1,12 @@
 // Each operation is rounded by itself, as in the reference of an operator that quantises: where a result is near the
 // middle of two integers, a contracted multiply-add would choose another one.
-#include "ep/kernels/gemm/epilogue.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/gemm/epilogue.h"
 
 namespace npu::gemm {
 

@@ -1,6 +1,6 @@
 // The matrix unit: C = alpha * A * B + addend, for float32, bfloat16 and float16, accumulated in float32; for matrices
-// of 8- and 4-bit integers, accumulated exactly in int32 (which wraps) and then scaled; and for float A with quantised B,
-// which is dequantised panel by panel.
+// of 8- and 4-bit integers, accumulated exactly in int32 (which wraps) and then scaled; and for float A with quantised
+// B, which is dequantised panel by panel.
 //
 // B is packed into panels: once if it is a constant, otherwise panel by panel. The same packed form serves every number
 // of rows, from a decode step (one row: B is read once, at memory bandwidth) to a prefill.
@@ -114,8 +114,9 @@ void PackInPlace(DType dtype, void* rows, int64_t k, int64_t n);
 // Copies column `column` of B: K elements of its type.
 void CopyColumn(const PackedMatrix& b, int64_t column, void* out);
 
-// A has the element type of B, except that both may be any of kIntegerOperands, or A is float and B is int8 or int4 with
-// a `dequantization`. `dtype` is A's type and, without `b_dtype`, also B's. All use the pool; C must not overlap A or B.
+// A has the element type of B, except that both may be any of kIntegerOperands, or A is float and B is int8 or int4
+// with a `dequantization`. `dtype` is A's type and, without `b_dtype`, also B's. All use the pool; C must not overlap A
+// or B.
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const Result& c,

@@ -13,7 +13,7 @@ namespace npu::gemm {
 namespace {
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kRowBytes = kPanelColumns * 4;        // of a stored row of B and of a row of C
+constexpr int64_t kRowBytes = kPanelColumns * 4;       // of a stored row of B and of a row of C
 constexpr int64_t kStepBytes = kTileRows * kRowBytes;  // of B per tile instruction
 
 template <int kRowTiles, class Dot>

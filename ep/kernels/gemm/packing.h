@@ -2,9 +2,9 @@
 //
 // B: panels of kPanelColumns columns; within a panel, row after row of K. 16-bit types that are multiplied in pairs
 // (bfloat16, and float16 on a machine with AMX-FP16) interleave two rows: [K/2][columns][2]. 8-bit integers interleave
-// four, [K/4][columns][4], and are stored signed: 128 is subtracted from unsigned ones. They are preceded by the sums of
-// the panel's columns in int32, which the zero points of A are multiplied with. Panels are padded with zero columns and
-// rows.
+// four, [K/4][columns][4], and are stored signed: 128 is subtracted from unsigned ones. They are preceded by the sums
+// of the panel's columns in int32, which the zero points of A are multiplied with. Panels are padded with zero columns
+// and rows.
 //
 // A: slivers of a few rows, cut along K into chunks of one cache line (64 bytes) per row: [K/chunk][rows][64 bytes].
 // Packing is a copy, not a transposition; a tile register reads the same chunks.

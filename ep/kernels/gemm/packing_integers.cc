@@ -30,7 +30,8 @@ void FillQuads(const Elements& b, const Matrix& m, int32_t shift, int64_t column
 template <class Elements>
 void FillRow(Elements a, int64_t stride, int64_t depth, int64_t stored_rows, uint8_t shift, uint8_t* out) {
   for (; depth >= kChunkBytes; depth -= kChunkBytes, out += stored_rows * kChunkBytes) {
-    for (int64_t i = 0; i < kChunkBytes; ++i) out[i] = static_cast<uint8_t>(static_cast<uint8_t>(a[i * stride]) + shift);
+    for (int64_t i = 0; i < kChunkBytes; ++i)
+      out[i] = static_cast<uint8_t>(static_cast<uint8_t>(a[i * stride]) + shift);
     a = a + kChunkBytes * stride;
   }
   if (depth == 0) return;
@@ -51,9 +52,8 @@ void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t 
     const int64_t whole = depth / 4 * 4;
     std::memset(quads + whole * kPanelColumns, 0, static_cast<size_t>((stored - whole) * kPanelColumns));
   }
-  WithElements(dtype, b, b.Offset(k0, j0), [&](auto elements) {
-    FillQuads(elements, b, StoredShift(dtype), columns, depth, quads);
-  });
+  WithElements(dtype, b, b.Offset(k0, j0),
+               [&](auto elements) { FillQuads(elements, b, StoredShift(dtype), columns, depth, quads); });
   // Sums wrap, as those of the products do.
   uint32_t* sums = static_cast<uint32_t*>(out);
   std::fill(sums, sums + kPanelColumns, 0u);

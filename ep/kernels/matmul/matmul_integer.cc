@@ -30,8 +30,8 @@ class ZeroPoints {
                 columns ? " columns" : " rows", ", got ", given.shape);
     } else {
       Shape wanted = operand.shape;
-      NPU_CHECK(wanted.rank() >= 2, "[", kOp, "] expected ", name, " of one axis at most for an operand of one axis, got ",
-                given.shape);
+      NPU_CHECK(wanted.rank() >= 2, "[", kOp, "] expected ", name,
+                " of one axis at most for an operand of one axis, got ", given.shape);
       wanted[wanted.rank() - (columns ? 2 : 1)] = 1;
       NPU_CHECK(given.shape == wanted, "[", kOp, "] expected ", name, " to be a scalar, [", lines, "] or ", wanted,
                 ", got ", given.shape);
@@ -64,8 +64,7 @@ class MatMulIntegerKernel final : public Kernel {
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     const Shape& shape = constant.shape;
-    if (input != 1 || !kBytes.Contains(constant.dtype) || shape.rank() < 2 ||
-        shape.Elements(0, shape.rank() - 2) != 1)
+    if (input != 1 || !kBytes.Contains(constant.dtype) || shape.rank() < 2 || shape.Elements(0, shape.rank() - 2) != 1)
       return false;
     weight_.Pack(kOp, constant.dtype, MatrixAt(constant, 0, shape[shape.rank() - 2], shape.back()), stream);
     weight_view_ = constant;
@@ -89,8 +88,7 @@ class MatMulIntegerKernel final : public Kernel {
         const int64_t left = s.AIndex(i), right = s.BIndex(i);
         const gemm::Matrix rows = MatrixAt(a, left, s.m, s.k), columns = MatrixAt(b, right, s.k, s.n);
         const gemm::Result c{y.as<int32_t>() + i * s.m * s.n, DType::kInt32, s.n};
-        const gemm::Epilogue epilogue{
-            .integers = {.a_zero_point = a_zero.At(left), .b_zero_point = b_zero.At(right)}};
+        const gemm::Epilogue epilogue{.integers = {.a_zero_point = a_zero.At(left), .b_zero_point = b_zero.At(right)}};
         if (weight_) {
           gemm::PackedMatrix packed = weight_.matrix(columns);
           packed.dtype = a.dtype;

@@ -1,5 +1,5 @@
-// Weights of int8, or of int4 in words of int32: eight to a word, the first in the lowest bits, along a row, [K, N / 8],
-// or along a column, [K / 8, N].
+// Weights of int8, or of int4 in words of int32: eight to a word, the first in the lowest bits, along a row, [K, N /
+// 8], or along a column, [K / 8, N].
 #pragma once
 
 #include "ep/kernels/gemm/gemm.h"

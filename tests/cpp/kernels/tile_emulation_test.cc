@@ -29,8 +29,8 @@ TEST_CASE("matmul and attention agree with AMX tile instructions") {
       {"NPU_TILE_EMULATOR_REPORT", "1"},
       {"ORT_NPU_ISA", "amx"}};
   CHECK(test::RunTestCase("child: AMX tiles are available", environment).exit_code == 0);
-  for (const char* tests : {"Gemm matches *", "Gemm adds *", "MatMul follows *", "MatMulInteger matches *", "a packed weight *",
-                            "NaN and infinities reach *", "attention: *"}) {
+  for (const char* tests : {"Gemm matches *", "Gemm adds *", "MatMul follows *", "MatMulInteger matches *",
+                            "a packed weight *", "NaN and infinities reach *", "attention: *"}) {
     CAPTURE(tests);
     const test::ChildResult result = test::RunTestCase(tests, environment, std::chrono::minutes(30));
     INFO(result.output);

@@ -58,7 +58,7 @@ struct RunOptions {
   DType float32_products = DType::kFloat32;             // as in KernelInfo
   std::vector<std::optional<Shape>> input_shapes = {};  // as in KernelInfo
   std::vector<size_t> prepack = {};                     // inputs offered as constants; absent if the kernel keeps them
-  std::map<size_t, size_t> alias = {};       // output -> input
+  std::map<size_t, size_t> alias = {};                  // output -> input
 };
 
 // A kernel that can run repeatedly, like a node of a session.
