@@ -44,15 +44,16 @@ def saturated(values, name):
 def pack(values):
     """Return int32 [.., n / 8] with the low four bits of eight values each, the first lowest."""
     grouped = values.reshape(*values.shape[:-1], values.shape[-1] // _WORD, _WORD)
-    shifts = torch.arange(0, 32, 4, device=values.device)
-    words = ((grouped.to(torch.int64) & 15) << shifts).sum(-1)
+    # Shifts by numbers: torch cannot trace a shift by a tensor with symbolic sizes.
+    nibbles = grouped.to(torch.int64) & 15
+    words = torch.stack([nibbles[..., t] * 16**t for t in range(_WORD)]).sum(0)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
 def unpack(words):
     """Return the int4 values of int32 words, [.., 8 n]."""
-    shifts = torch.arange(28, -4, -4, device=words.device)
-    nibbles = ((words.to(torch.int64)[..., None] << shifts) & (2**32 - 1)) >> 28
+    wide = words.to(torch.int64)
+    nibbles = torch.stack([(wide >> 4 * t) & 15 for t in range(_WORD)], -1)
     values = torch.where(nibbles > 7, nibbles - 16, nibbles)
     return values.reshape(*words.shape[:-1], words.shape[-1] * _WORD)
 
