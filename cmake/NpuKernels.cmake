@@ -51,17 +51,17 @@ elseif(NPU_ISAS STREQUAL "native")
 endif()
 set(NPU_ISA_FLAGS_portable "")
 set(NPU_ISA_FLAGS_avx2 -march=x86-64-v3)
-# Every processor with AVX-512 has PREFETCHW, which the level's name does not say. gcc warns of its own AVX-512 headers
-# (its bug 105593).
+# Every processor with AVX-512 has PREFETCHW, which x86-64-v4 does not include. gcc warns about its own AVX-512 headers
+# (gcc bug 105593).
 set(NPU_ISA_FLAGS_avx512 -march=x86-64-v4 -mprfchw -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
 
-# Of these, every processor makes the same numbers: a product and a sum that were contracted would round once, not twice.
+# These must give the same results on every processor: a contracted product and sum would round once, not twice.
 file(GLOB_RECURSE exact_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ep/kernels/random/*.cc"
      "${PROJECT_SOURCE_DIR}/ep/kernels/generator/linspace.cc" "${PROJECT_SOURCE_DIR}/ep/kernels/quantization/*.cc"
      "${PROJECT_SOURCE_DIR}/ep/kernels/*_exact.cc")
 set_source_files_properties(${exact_sources} PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
 
-# Sanitizers look at the same accesses at any level; at -O3 they take several times as long to build.
+# Sanitizers check the same accesses at any optimization level; at -O3 they take several times as long to build.
 set(kernel_optimization -O3)
 if(NPU_SANITIZE)
   set(kernel_optimization -O1)
@@ -69,7 +69,8 @@ endif()
 foreach(isa IN LISTS isas)
   set(optimization ${kernel_optimization})
   if(isa STREQUAL portable AND NOT NPU_SANITIZE)
-    # The level that must run anywhere, not fast: a third of its build time for loops without vectors to gain from.
+    # The portable level must run anywhere, not fast: -O3 takes a third of its build time and gains little without
+    # vectors.
     set(optimization -O2)
   endif()
   add_library(npu_kernels_${isa} SHARED ${kernel_sources} "${op_table}")
@@ -78,7 +79,7 @@ foreach(isa IN LISTS isas)
   target_include_directories(npu_kernels_${isa} PRIVATE "${PROJECT_BINARY_DIR}/generated")
   target_compile_options(npu_kernels_${isa} PRIVATE ${optimization} -fopenmp-simd -ffp-contract=fast ${NPU_ISA_FLAGS_${isa}})
   target_compile_definitions(npu_kernels_${isa} PRIVATE NPU_KERNEL_ISA_${isa}=1)
-  # What every kernel includes, parsed once per level and not once per source: a quarter of the build.
+  # Headers that every kernel includes, parsed once per level and not once per source: a quarter of the build.
   target_precompile_headers(npu_kernels_${isa} PRIVATE <algorithm> <cmath> <functional> <string> <vector>
                             "${PROJECT_SOURCE_DIR}/ep/runtime/kernel_api.h")
 endforeach()

@@ -5,12 +5,12 @@ file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cp
 add_executable(npu_tests "${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" ${test_sources})
 target_include_directories(npu_tests SYSTEM PRIVATE "${Doctest_INCLUDE_DIR}")
 target_link_libraries(npu_tests PRIVATE npu_runtime)
-target_compile_options(npu_tests PRIVATE -fopenmp-simd)  # headers of kernels are written for it
+target_compile_options(npu_tests PRIVATE -fopenmp-simd)  # kernel headers are written for it
 set_target_properties(npu_tests PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
 target_precompile_headers(npu_tests PRIVATE <algorithm> <cmath> <string> <vector> <doctest/doctest.h>
                           "${PROJECT_SOURCE_DIR}/ep/runtime/kernel_api.h")
 set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" PROPERTIES
-  SKIP_PRECOMPILE_HEADERS ON)  # asks doctest for its implementation before it includes it
+  SKIP_PRECOMPILE_HEADERS ON)  # requests doctest's implementation before it includes it
 foreach(isa IN LISTS isas)
   add_dependencies(npu_tests npu_kernels_${isa})
 endforeach()
@@ -25,14 +25,14 @@ list(FILTER stress_sources EXCLUDE REGEX "runtime_stress\\.cc$")
 target_sources(npu_tests PRIVATE ${stress_sources})
 
 # Tile instructions in software, to preload (tests/cpp/emulation/tile_emulator.cc). Its registers are thread-local
-# memory that a signal handler uses: they must not be made at first use.
+# memory that a signal handler uses, so they must not be allocated at first use.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   add_library(npu_tile_emulator SHARED "${PROJECT_SOURCE_DIR}/tests/cpp/emulation/tile_emulator.cc")
   target_compile_options(npu_tile_emulator PRIVATE -O3 -ftls-model=initial-exec)
   set_target_properties(npu_tile_emulator PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
   add_dependencies(npu_tests npu_tile_emulator)
 endif()
-# The kernels once more at each level that was built: what older machines run.
+# The kernel tests again at each level that was built, as older machines run them.
 foreach(isa IN LISTS isas)
   add_test(NAME npu_kernel_tests_${isa} COMMAND npu_tests --source-file=*/tests/cpp/kernels/*)
   set_tests_properties(npu_kernel_tests_${isa} PROPERTIES

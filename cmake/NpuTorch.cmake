@@ -1,4 +1,4 @@
-# _torch: the device `npu` for the torch that is installed for this Python. Built only where there is one; its
+# _torch: the device `npu` for the torch that is installed for this Python. Built only if torch is installed; its
 # headers and libraries are found in its package, without importing it.
 execute_process(
   COMMAND "${Python3_EXECUTABLE}" -c
@@ -21,23 +21,23 @@ target_compile_definitions(_torch PRIVATE AT_PER_OPERATOR_HEADERS)
 target_precompile_headers(_torch PRIVATE <ATen/core/Tensor.h> <torch/library.h>)
 target_include_directories(_torch SYSTEM PRIVATE "${torch_home}/include"
                            "${torch_home}/include/torch/csrc/api/include")
-# torch's profiler takes events of a device through Kineto, whose headers need {fmt} but not its library.
+# torch's profiler receives a device's events through Kineto, whose headers need {fmt} but not its library.
 set_source_files_properties("${PROJECT_SOURCE_DIR}/python/csrc/torch/profiler.cc" PROPERTIES
   SKIP_PRECOMPILE_HEADERS ON COMPILE_DEFINITIONS "USE_KINETO;FMT_HEADER_ONLY"
   INCLUDE_DIRECTORIES "${torch_home}/include/kineto")
-# Most of a source's compilation are torch's headers and templates: several sources share one. So the names of their
-# unnamed namespaces are unique in the folder.
+# Most of a source's compilation is torch's headers and templates, so several sources share one translation unit. The
+# names in their unnamed namespaces must therefore be unique in the folder.
 set_target_properties(_torch PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-# No path to torch is kept: Python imports torch first, and the loader knows these libraries by name then.
+# No path to torch is stored: Python imports torch first, and the loader then finds these libraries by name.
 foreach(name torch_python torch_cpu c10)
   target_link_libraries(_torch PRIVATE "${torch_home}/lib/lib${name}.so")
 endforeach()
 target_link_libraries(_torch PRIVATE npu_runtime)
-# The kernels do the work: at -O3 these templates of calls take a third more of the build's longest part.
-target_compile_options(_torch PRIVATE -O1 -fopenmp-simd)  # headers of kernels are written for it
+# The kernels do the work: at -O3 these call templates take a third more of the build's longest part.
+target_compile_options(_torch PRIVATE -O1 -fopenmp-simd)  # kernel headers are written for it
 set_target_properties(_torch PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN"
                       INSTALL_RPATH_USE_LINK_PATH OFF LINK_OPTIONS "LINKER:--allow-shlib-undefined")
-# What Python compares with the torch it finds, before it loads the library.
+# Python compares this version with the installed torch before it loads the library.
 file(CONFIGURE OUTPUT "${NPU_LIBRARY_DIR}/_torch_build.py" CONTENT
 "\"\"\"Written by the build: the torch that _torch was built for.\"\"\"
 

@@ -1,5 +1,5 @@
 // Prints the widest level of kernels that this machine runs, by the runtime's own rule: configuring with
-// -DNPU_ISAS=native builds and runs it. One source, since CMake before 3.25 tries no more than that.
+// -DNPU_ISAS=native builds and runs it. A single source, since CMake before 3.25 supports no more in try_run.
 #include <cstdio>
 
 #include "ep/runtime/environment.cc"
@@ -8,5 +8,5 @@
 
 int main() {
   const npu::Isa isa = npu::ActiveIsa();
-  std::puts(npu::NameOf(isa == npu::Isa::kAmx ? npu::Isa::kAvx512 : isa));  // tiles are a part of that library
+  std::puts(npu::NameOf(isa == npu::Isa::kAmx ? npu::Isa::kAvx512 : isa));  // AMX is used inside that library
 }

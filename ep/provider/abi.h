@@ -1,5 +1,5 @@
-// The border to ORT's C ABI: statuses become exceptions on the way in, exceptions become statuses on the way out, and
-// whatever ORT hands over for release has an owner.
+// The boundary to ORT's C ABI: incoming statuses become exceptions, outgoing exceptions become statuses, and every
+// object that ORT hands over for release gets an owner.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -19,7 +19,7 @@ struct Api {
   const OrtApi& ort;
   const OrtEpApi& ep;
 
-  // Throws what ORT reports, and releases the status.
+  // Throws the error that ORT reports, and releases the status.
   void Check(OrtStatus* status) const {
     if (status == nullptr) [[likely]]
       return;
@@ -34,7 +34,7 @@ struct Api {
   }
 };
 
-// Anything but ORT_EP_FAIL: ORT's Python binding answers that one by quietly rebuilding the session on the CPU.
+// Never ORT_EP_FAIL: on that code ORT's Python binding silently rebuilds the session on the CPU.
 inline OrtErrorCode StatusCodeOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -82,7 +82,7 @@ std::string ReadString(const Api& api, F&& read) {
   return text;
 }
 
-// The element type as the runtime knows it; kUndefined for what the runtime has no name for.
+// The runtime's dtype for an element type; kUndefined if it has none.
 inline DType DTypeOfElement(ONNXTensorElementDataType type) {
   const int number = static_cast<int>(type);
   return number > static_cast<int>(DType::kInt4) ? DType::kUndefined : static_cast<DType>(number);

@@ -13,7 +13,7 @@ namespace {
 
 thread_local std::string allocation_error;
 
-// What both kinds share: the function table, and null plus a log line where C++ would throw.
+// Common to both kinds: the function table, and null plus a log line instead of a C++ exception.
 class AllocatorBase : public OrtAllocator {
  public:
   AllocatorBase(const Api& api, DeviceState& device, const OrtMemoryInfo* info, const OrtLogger* logger)
@@ -92,7 +92,7 @@ class DeviceMemory final : public AllocatorBase {
   }
 
  private:
-  // The keys ORT documents for OrtAllocator::GetStats; they describe the whole device, which one pool serves.
+  // The keys that ORT documents for OrtAllocator::GetStats; they describe the whole device, which has one pool.
   OrtKeyValuePairs* Stats() const {
     const CachingAllocator& allocator = device_.device().allocator();
     const AllocatorStats stats = allocator.Stats();
@@ -112,7 +112,7 @@ class DeviceMemory final : public AllocatorBase {
   std::atomic<int64_t> reserves_{0};
 };
 
-// The process's pinned memory, which torch takes from, too.
+// The process's pinned memory, from which torch allocates, too.
 class PinnedHostMemory final : public AllocatorBase {
  public:
   PinnedHostMemory(const Api& api, DeviceState& device, const OrtMemoryInfo* info, const OrtLogger* logger)

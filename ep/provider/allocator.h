@@ -1,4 +1,4 @@
-// ORT's allocators over the caching allocator of the process and over pinned host memory.
+// ORT's allocators on top of the process's caching allocator and of pinned host memory.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace npu::provider {
 
-// Device memory. `info` stays the caller's and must outlive the allocator.
+// Device memory. `info` belongs to the caller and must outlive the allocator.
 OrtAllocator* NewDeviceAllocator(const Api& api, DeviceState& device, const OrtMemoryInfo* info,
                                  const OrtLogger* logger);
 // Host memory that copies to and from the device need not stage.
@@ -16,7 +16,7 @@ OrtAllocator* NewPinnedAllocator(const Api& api, DeviceState& device, const OrtM
                                  const OrtLogger* logger);
 void DeleteAllocator(OrtAllocator* allocator) noexcept;
 
-// Why the last allocation of this thread gave null; ORT's C ABI has no way to say it. Cleared by reading.
+// Why the last allocation of this thread returned null, which ORT's C ABI cannot express. Cleared by reading.
 std::string TakeAllocationError();
 
 }  // namespace npu::provider

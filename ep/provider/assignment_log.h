@@ -1,4 +1,4 @@
-// What the provider decided about every node it was offered, for onnxruntime_npu.assignment().
+// The provider's decision about every node offered to it, for onnxruntime_npu.assignment().
 #pragma once
 
 #include <map>
@@ -13,15 +13,15 @@ struct Decision {
   bool claimed = false;
   bool shape_arithmetic = false;  // implemented, but left to the CPU on purpose
   std::string reason;             // why not claimed
-  std::string frozen_input;       // what a replayed graph would keep the first value of (see replayable.h)
+  std::string frozen_input;       // the input whose first value a replay would keep (see replayable.h)
 };
 
-// The decisions of one session. ORT asks again after it transformed the graph; the last answer counts.
+// The decisions of one session. ORT queries again after it transformed the graph; the last decision counts.
 class AssignmentLog {
  public:
   void Record(const std::string& identity, Decision decision);
   void Fail(const std::string& error);
-  // What went wrong while deciding; ORT itself only logs it and goes on with the CPU.
+  // The error raised while deciding; ORT itself only logs it and continues with the CPU.
   std::string error() const;
   std::vector<Decision> decisions() const;
   std::string ToJson() const;

@@ -13,13 +13,13 @@
 namespace npu::provider {
 namespace {
 
-// Up to here a private copy of the source is cheaper than waiting for the stream.
+// Up to this size, a private copy of the source is cheaper than waiting for the stream.
 constexpr size_t kStagedBytes = 64 * 1024;
-// A source that is a mapped file is resident up to here.
+// At most this much of a source that is a mapped file is resident.
 constexpr size_t kResidentBytes = size_t{16} << 20;
 
-// An initializer lies in a mapped file, and an embedding table may be a quarter of the model: without this it would be
-// in memory twice while it is copied.
+// An initializer is stored in a mapped file, and an embedding table may be a quarter of the model: without this it
+// would be in memory twice while it is copied.
 void UploadReleasing(Device& device, void* dst, const void* src, size_t bytes) {
   auto* to = static_cast<char*>(dst);
   const auto* from = static_cast<const char*>(src);
@@ -33,7 +33,7 @@ void UploadReleasing(Device& device, void* dst, const void* src, size_t bytes) {
   device.backend().CopyNow(device.index(), to, from, bytes, CopyKind::kHostToDevice);
 }
 
-// True: the copy is the stream's, and the memory of the host, which is pinned, is kept for it.
+// If the host memory `pinned` is pinned, enqueues the copy, keeps that memory until the copy is done and returns true.
 bool CopyPinned(Stream& stream, const void* pinned, void* dst, const void* src, size_t bytes, CopyKind kind) {
   PinnedMemory& memory = PinnedMemory::Instance();
   if (!memory.Contains(pinned)) return false;
@@ -42,7 +42,7 @@ bool CopyPinned(Stream& stream, const void* pinned, void* dst, const void* src, 
   return true;
 }
 
-// ORT may hand pageable memory to the next CPU kernel as soon as this returns.
+// ORT may pass pageable memory to the next CPU kernel as soon as this returns.
 void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   if (CopyPinned(stream, src, dst, src, bytes, CopyKind::kHostToDevice)) return;
   Graph::RefuseInCapture(stream, "a copy from host memory that is not pinned");
@@ -57,7 +57,7 @@ void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   auto copy = [=, &extensions, staged = std::move(staging)] {
     extensions.CopyInTask(dst, staged.get(), bytes, CopyKind::kHostToDevice);
   };
-  stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);  // one task: it keeps what it reads
+  stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);  // one task, which owns its source
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
   }
   const bool to_host = to != Place::kDevice;
   if (to_host && from != Place::kDevice) {
-    // Copies under way may still write the source or read the target.
+    // Copies in flight may still write the source or read the target.
     if (stream == nullptr) {
       device.WaitForCaller();
     } else if (!device.CapturesHere()) {
@@ -80,7 +80,7 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
     std::memcpy(dst, src, bytes);
     return;
   }
-  // Onnxruntime makes these copies around a run, and a replay would not.
+  // Onnxruntime makes these copies around a run, and a replay would not repeat them.
   NPU_CHECK(
       !device.CapturesHere(), "[graph] expected inputs and outputs bound in NPU memory, got one in host memory: ",
       "with enable_npu_graph, bind OrtValues on 'npu' through IOBinding and update their content in place, or run ",
@@ -89,7 +89,7 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
                         : from == Place::kDevice ? CopyKind::kDeviceToDevice
                                                  : CopyKind::kHostToDevice;
   if (stream == nullptr) {
-    // To wake a stream's thread for a few bytes, and to wait for it, takes longer than the copy.
+    // Waking a stream's thread for a few bytes, and waiting for it, takes longer than the copy.
     device.WaitForCaller();
     if (kind == CopyKind::kHostToDevice) {
       UploadReleasing(device.device(), dst, src, bytes);

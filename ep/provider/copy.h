@@ -1,6 +1,6 @@
-// Copies between host and device as ORT means them: when a copy towards the device returns, ORT may reuse pageable host
-// memory; when a copy towards pageable memory returns, ORT may read it. Copies from and to pinned memory are work of
-// their stream.
+// Copies between host and device with ORT's semantics: when a copy to the device returns, ORT may reuse pageable host
+// memory; when a copy to pageable memory returns, ORT may read it. Copies from and to pinned memory are work of their
+// stream.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +13,18 @@ namespace npu::provider {
 
 enum class Place { kHost, kPinned, kDevice };
 
-// `stream` null: the copy waits for what this thread has enqueued on the device and is done when this returns.
+// `stream` null: the copy waits for the work that this thread has enqueued on the device and is done when this returns.
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes);
 
 struct TensorType {
   ONNXTensorElementDataType element;
-  const int64_t* dims = nullptr;  // the value's own
+  const int64_t* dims = nullptr;  // owned by the value
   size_t rank = 0;
 };
-// Of a value that is to be copied; refuses one that is no tensor.
+// The type of a value to be copied; throws if it is not a tensor.
 TensorType CopiedType(const Api& api, const OrtValue* value);
 
-// Copies one tensor; refuses strings, which have no device form.
+// Copies one tensor; throws for strings, which have no device form.
 void CopyTensor(const Api& api, DeviceState& device, Stream* stream, const OrtValue* src, Place from, OrtValue* dst,
                 Place to);
 

@@ -12,7 +12,7 @@ OrtCustomOpInputOutputCharacteristic SchemaPresence(const ArgDef& arg) {
   return arg.optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
 }
 
-// The type that the attribute of a node gives a result; kUndefined: none.
+// The output dtype that the node's attribute selects; kUndefined: none.
 DType TypeByAttribute(const OrtApi& api, const OrtShapeInferContext* context, const AttributeTyping& typing) {
   const OrtOpAttr* attribute = nullptr;
   if (OrtStatus* absent = api.ShapeInferContext_GetAttribute(context, typing.attribute.c_str(), &attribute)) {
@@ -30,11 +30,12 @@ DType TypeByAttribute(const OrtApi& api, const OrtShapeInferContext* context, co
   return DType::kUndefined;
 }
 
-// ORT takes a type only together with a shape: dimensions that nothing else is called, as many as the first input has.
-// Where it has none, or its rank is not known, which ORT does not tell apart, the model has to declare the type.
+// ORT accepts a type only together with a shape, so the output gets unique symbolic dimensions, as many as the first
+// input has. If the input is a scalar or its rank is unknown, which ORT does not distinguish, the model must declare
+// the type.
 void InferByAttribute(const Api& api, OrtShapeInferContext* context, const AttributeTyping& typing) {
   static std::atomic<uint64_t> next_symbol{0};
-  OrtTensorTypeAndShapeInfo* input = nullptr;  // the context's
+  OrtTensorTypeAndShapeInfo* input = nullptr;  // owned by the context
   api.Check(api.ort.ShapeInferContext_GetInputTypeShape(context, 0, &input));
   size_t rank = 0;
   if (input != nullptr) api.Check(api.ort.GetDimensionsCount(input, &rank));
@@ -57,7 +58,8 @@ void InferByAttribute(const Api& api, OrtShapeInferContext* context, const Attri
 
 }  // namespace
 
-// ORT types an output by the first operator of a name whose inputs fit. So one operator is declared per typing.
+// ORT infers an output's type from the first operator of that name whose inputs match, so one operator is declared per
+// typing.
 struct CustomOpDomain::Op : OrtCustomOp {
   const OpDef& def;
   const Typing& typing;
@@ -67,7 +69,7 @@ struct CustomOpDomain::Op : OrtCustomOp {
       : OrtCustomOp{}, def(definition), typing(types), api(apis) {
     version = ORT_API_VERSION;
     GetName = [](const OrtCustomOp* self) noexcept { return Of(self).def.type.c_str(); };
-    // The CPU provider's: naming ours would put this operator's own kernel before the registry's.
+    // The CPU provider: naming this one would prefer this operator's own kernel to the registry's.
     GetExecutionProviderType = [](const OrtCustomOp*) noexcept -> const char* { return nullptr; };
     GetInputTypeCount = [](const OrtCustomOp* self) noexcept { return Of(self).def.inputs.size(); };
     GetInputType = [](const OrtCustomOp* self, size_t i) noexcept { return Number(Of(self).typing.inputs[i]); };
@@ -78,7 +80,7 @@ struct CustomOpDomain::Op : OrtCustomOp {
     GetOutputTypeCount = [](const OrtCustomOp* self) noexcept { return Of(self).def.outputs.size(); };
     GetOutputType = [](const OrtCustomOp* self, size_t i) noexcept { return Number(Of(self).typing.outputs[i]); };
     GetOutputCharacteristic = [](const OrtCustomOp* self, size_t i) noexcept {
-      // A caller may leave any output unnamed, but not all of them.
+      // A model may leave any output unnamed, but not all of them.
       const OrtCustomOpInputOutputCharacteristic presence = SchemaPresence(Of(self).def.outputs[i]);
       return i > 0 && presence == INPUT_OUTPUT_REQUIRED ? INPUT_OUTPUT_OPTIONAL : presence;
     };

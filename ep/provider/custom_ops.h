@@ -1,5 +1,5 @@
-// The npu:: operators as ORT custom operators: they give a model without function bodies its schemas. The kernels run
-// through the kernel registry; a node that stays on the CPU has none and says so.
+// The npu:: operators as ORT custom operators: they provide the schemas for a model without function bodies. The
+// kernels run through the kernel registry; a node that stays on the CPU has no kernel and reports that.
 #pragma once
 
 #include <onnxruntime_c_api.h>

@@ -36,7 +36,7 @@ class DataTransfer final : public OrtDataTransferImpl {
   }
 
  private:
-  // Empty for memory of another provider. Our memory carries vendor id 0 (see docs/decisions/0002).
+  // nullopt for memory of another provider. This provider's memory has vendor id 0 (see docs/decisions/0002).
   std::optional<Place> PlaceOf(const OrtMemoryDevice* memory) const noexcept {
     switch (api_.ep.MemoryDevice_GetDeviceType(memory)) {
       case OrtMemoryInfoDeviceType_CPU:
@@ -56,13 +56,13 @@ class DataTransfer final : public OrtDataTransferImpl {
     const OrtMemoryDevice* dst_memory = api_.ep.Value_GetMemoryDevice(dst);
     const auto from = PlaceOf(src_memory), to = PlaceOf(dst_memory);
     NPU_CHECK(from && to, "[Memcpy] expected host or NPU memory on both sides");
-    // One side at least is ours; pinned memory is its device's.
+    // At least one side is this provider's; pinned memory belongs to its device.
     DeviceState& device = *devices_[api_.ep.MemoryDevice_GetDeviceId(
         *from == Place::kDevice || *to == Place::kHost ? src_memory : dst_memory)];
     Stream* stream = StreamOf(api_, ort_stream);
     const bool across = *from == Place::kDevice && *to == Place::kDevice &&
                         api_.ep.MemoryDevice_GetDeviceId(src_memory) != api_.ep.MemoryDevice_GetDeviceId(dst_memory);
-    // The given stream orders the work of one device only.
+    // The stream orders the work of one device only.
     if (across) {
       if (stream != nullptr) stream->Synchronize();
       devices_[api_.ep.MemoryDevice_GetDeviceId(dst_memory)]->WaitForCaller();

@@ -10,7 +10,7 @@
 
 namespace npu::provider {
 
-// `on_release` is called once it has gone.
+// `on_release` is called once it is destroyed.
 OrtDataTransferImpl* NewDataTransfer(const Api& api, const std::vector<std::unique_ptr<DeviceState>>& devices,
                                      std::function<void()> on_release);
 

@@ -18,7 +18,7 @@ void* DeviceState::Allocate(size_t bytes, Stream* stream) {
   if (stream == nullptr) {
     if (void* lent = LentMemory::Take(device_.index(), bytes)) return lent;
   }
-  // Replays use it again, so it belongs to the graph's pool.
+  // Replays use this memory again, so it belongs to the graph's pool.
   if (CapturesHere() && (stream == nullptr || stream == captured_stream)) {
     void* ptr = device_.allocator().Allocate(bytes, *captured_stream);
     std::lock_guard lock(mutex_);
@@ -35,7 +35,7 @@ void* DeviceState::Allocate(size_t bytes, Stream* stream) {
 }
 
 void DeviceState::Free(void* ptr) {
-  if (ptr == nullptr || InForkedChild()) return;  // a thread that is not there may hold a lock
+  if (ptr == nullptr || InForkedChild()) return;  // a lock may be held by a thread that exists only in the parent
   if (const auto owner = LentMemory::Return(ptr)) {
     device_.RecordBusyStreams(ptr);
     return;  // releases the owner

@@ -68,7 +68,7 @@ class Ep final : public OrtEp {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] {
         me.CheckDecisions();
-        // What was packed has left memory behind, which runs can use.
+        // Packing has left free memory behind, which runs can use.
         me.device_.device().allocator().ShareFreeBlocks(me.device_.host_stream());
       });
     };
@@ -82,7 +82,7 @@ class Ep final : public OrtEp {
   const std::shared_ptr<SessionGraphs>& graphs() const { return graphs_; }
 
  private:
-  // Calls `work` of this thread's run, which is over then, whatever fails. No destructor: the end may fail, too.
+  // Calls `work` and ends this thread's run, even if `work` throws. Not a destructor, because the end may throw, too.
   template <class F>
   void ThenEnd(F&& work) {
     try {
@@ -94,7 +94,7 @@ class Ep final : public OrtEp {
     runs_->End();
   }
 
-  // Somebody is told already of what failed first.
+  // The first failure is already being reported.
   void CancelRun() noexcept {
     try {
       runs_->End();
@@ -114,7 +114,7 @@ class Ep final : public OrtEp {
     ReplayGraph = [](OrtEp* self, int id) noexcept {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] {
-        // Onnxruntime calls nothing else for such a run.
+        // Onnxruntime calls no other function for such a run.
         me.runs_->Begin();
         me.ThenEnd([&] { me.graphs_->Replay(id); });
       });
@@ -146,7 +146,7 @@ class Ep final : public OrtEp {
     try {
       graphs_->BeginRun(GraphOf(run));
     } catch (...) {
-      CancelRun();  // onnxruntime does not end what it could not begin
+      CancelRun();  // onnxruntime does not end a run that failed to begin
       throw;
     }
   }
@@ -157,7 +157,7 @@ class Ep final : public OrtEp {
     });
   }
 
-  // Onnxruntime itself reads this key too, and takes 0 where it is not given.
+  // Onnxruntime itself reads this key, too, and defaults to 0.
   int GraphOf(const OrtRunOptions* run) const {
     const char* text = run == nullptr ? nullptr : api_.ort.GetRunConfigEntry(run, "gpu_graph_id");
     int id = 0;
@@ -178,7 +178,7 @@ class Ep final : public OrtEp {
     });
   }
 
-  // Fails the session where it would otherwise move to the CPU unasked.
+  // Fails a session that would otherwise silently move to the CPU.
   void CheckDecisions() const {
     if (const std::string error = log_->error(); !error.empty()) {
       Fail(ErrorCode::kInternal, "NPUExecutionProvider could not examine the model: ", error);

@@ -20,13 +20,13 @@ void DeleteEp(OrtEp* ep) noexcept;
 
 DeviceState& DeviceOf(const OrtEp* ep);
 const Options& OptionsOf(const OrtEp* ep);
-// The kernels of the session keep it: they may outlive the provider.
+// Shared with the session's kernels, which may outlive the provider.
 std::shared_ptr<SharedConstants> ConstantsOf(const OrtEp* ep);
 std::shared_ptr<SessionRuns> RunsOf(const OrtEp* ep);
 std::shared_ptr<SessionGraphs> GraphsOf(const OrtEp* ep);  // null in a session without graphs
 
-// Sessions are created on the caller's thread. Between the two calls the log of the last provider made on this thread
-// is kept, which is how Python learns what was decided for the session it just created.
+// Sessions are created on the caller's thread. Between the two calls, the log of the last provider created on this
+// thread is kept, from which Python reads the decisions for the session it just created.
 void BeginAssignmentCapture();
 std::shared_ptr<const AssignmentLog> EndAssignmentCapture();
 

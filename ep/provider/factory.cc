@@ -16,7 +16,7 @@ namespace npu::provider {
 namespace {
 
 constexpr uint32_t kVendorId = 0x19E5;
-// Memory carries no vendor: only then does binding by device name, bind_input("npu", 0, ...), find it.
+// Memory has no vendor: otherwise binding by device name, bind_input("npu", 0, ...), does not find it.
 constexpr uint32_t kMemoryVendorId = 0;
 constexpr char kDeviceIndexKey[] = "npu_index";
 constexpr char kVersion[] = NPU_VERSION;
@@ -119,7 +119,7 @@ CustomOpDomain& Factory::custom_ops() {
 const OrtMemoryInfo* Factory::AddMemoryInfo(const char* name, int device, OrtDeviceMemoryType memory,
                                             OrtAllocatorType type) {
   OrtMemoryInfo* raw = nullptr;
-  // Alignment 0, ORT's default: it is part of a memory's identity, and every pointer we hand out is aligned anyway.
+  // Alignment 0, ORT's default: it is part of a memory's identity, and every pointer is aligned anyway.
   api_.Check(
       api_.ort.CreateMemoryInfo_V2(name, OrtMemoryInfoDeviceType_NPU, kMemoryVendorId, device, memory, 0, type, &raw));
   memory_infos_.push_back(Own(raw, api_.ort.ReleaseMemoryInfo));
@@ -167,13 +167,13 @@ OrtEp* Factory::MakeEp(const OrtKeyValuePairs* const* metadata, size_t count, co
   if (text != nullptr) std::from_chars(text, text + std::strlen(text), index);
   const Options options = ReadOptions(api_, session_options, index);
   device(options.device_id);
-  // ORT places the session's memory on the device it chose, so another one cannot serve it.
+  // ORT places the session's memory on the device it chose, so no other device can serve it.
   NPU_CHECK(options.device_id == index, "NPUExecutionProvider: provider option 'device_id' expected ", index,
             ", the device that onnxruntime chose; got '", options.device_id, "'");
   try {
     return NewEp(*this, options, logger);
   } catch (const Error& error) {
-    // The name says whose error it is to session_hook.py: onnxruntime itself would go on with the CPU.
+    // By the name, session_hook.py recognises the provider's error: onnxruntime itself would continue with the CPU.
     throw Error(error.code(), Concat(kEpName, ": ", error.what()));
   }
 }

@@ -1,4 +1,5 @@
-// What ORT creates once when the library is registered: devices, memory, streams, copies, and providers for sessions.
+// The object that ORT creates when the library is registered: devices, memory, streams, copies, and providers for
+// sessions.
 #pragma once
 
 #include <atomic>
@@ -19,8 +20,8 @@ class Factory final : public OrtEpFactory {
  public:
   Factory(const Api& api, const OrtLogger* logger);
 
-  // The registration, each provider, allocator, data transfer and stream of a user are users. The last one takes the
-  // factory along: a library may be unregistered while sessions and values are still there.
+  // The registration and each provider, allocator, data transfer and user stream are users. The last one deletes the
+  // factory: a library may be unregistered while sessions and values still exist.
   void AddUser() { users_.fetch_add(1, std::memory_order_relaxed); }
   void RemoveUser() noexcept {
     if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
@@ -28,7 +29,7 @@ class Factory final : public OrtEpFactory {
 
   const Api& api() const { return api_; }
   DeviceState& device(int index);
-  // Built when the first session asks; sessions share it. `late_inputs`: see KernelInfo.
+  // Built for the first session and shared by all. `late_inputs`: see KernelInfo.
   const OrtKernelRegistry* kernel_registry(bool late_inputs);
 
  private:

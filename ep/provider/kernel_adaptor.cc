@@ -13,13 +13,13 @@
 namespace npu::provider {
 namespace {
 
-// What is known of a node's arguments when its kernel is made; Compute only reads it.
+// A node's arguments as known when its kernel is created; Compute only reads it.
 struct Signature {
   std::string op;  // "Add": what error messages start with
   size_t input_count = 0, output_count = 0;
   std::vector<std::string> input_names;
-  std::vector<bool> input_absent;      // an empty constant given to an optional input
-  std::vector<bool> input_packed;      // the kernel keeps its own form
+  std::vector<bool> input_absent;      // an empty constant for an optional input
+  std::vector<bool> input_packed;      // the kernel keeps its own packed form
   std::vector<bool> output_requested;  // the node names the output
 };
 
@@ -38,7 +38,7 @@ class Context final : public OpContext {
     api_.Check(api_.ort.KernelContext_GetGPUComputeStream(context_, &handle));
     run_stream_ = static_cast<Stream*>(handle);
   }
-  // The blocks go back in the stream's order, behind the work that was launched with them.
+  // The blocks are freed in the stream's order, behind the work that was launched with them.
   ~Context() override {
     for (void* block : workspaces_) device_.device().allocator().Free(block);
   }
@@ -57,7 +57,7 @@ class Context final : public OpContext {
     ONNXTensorElementDataType type;
     const int64_t* dims = nullptr;
     size_t rank = 0;
-    // Python's None, fed as an input, comes as a value without content.
+    // Python's None, fed as an input, arrives as a value without content.
     NPU_CHECK(api_.Succeeded(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank)), "[",
               signature_.op, "] expected a tensor as input ", i, " ('", signature_.input_names[i], "'), got none");
     view.present = true;
@@ -93,7 +93,7 @@ class Context final : public OpContext {
     const int64_t* dims = nullptr;
     size_t rank = 0;
     api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
-    // The graph declares the type and ORT sized the buffer by it: writing another one would run past its end.
+    // ORT sized the buffer by the type that the graph declares: writing another type could overrun it.
     const DType declared = CheckedDType(signature_, type);
     NPU_CHECK(declared == dtype, "[", signature_.op, "] output ", i, ": expected ", NameOf(dtype),
               ", the model declares ", NameOf(declared));
@@ -118,7 +118,7 @@ class Context final : public OpContext {
 
   Stream& stream() override { return run_stream_ != nullptr ? *run_stream_ : device_.host_stream(); }
   Stream* run_stream() const { return run_stream_; }
-  // ORT gave no stream, so it expects the results when Compute returns.
+  // Without a stream, ORT expects the results when Compute returns.
   bool must_wait() const { return run_stream_ == nullptr; }
 
  private:
@@ -215,7 +215,7 @@ class KernelAdaptor final : public OrtKernelImpl {
   }
 
  private:
-  // Work of a run that nobody waited for may still hold the kernel.
+  // Work of a run that was not waited for may still use the kernel.
   ~KernelAdaptor() {
     if (graphs_ != nullptr) graphs_->RemoveKernel();
     constants_->RemoveReader(*kernel_);
@@ -271,7 +271,7 @@ class KernelAdaptor final : public OrtKernelImpl {
     return packed;
   }
 
-  // Every message starts with the operator; kernels write it themselves, the runtime below them does not know it.
+  // Every message starts with the operator; kernels write it themselves, but the runtime does not know it.
   template <class F>
   void Named(F&& f) const {
     try {

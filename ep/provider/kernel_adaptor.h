@@ -13,7 +13,7 @@
 
 namespace npu::provider {
 
-// Makes the kernel of one node; ORT releases it through its Release function.
+// Creates the kernel of one node; ORT releases it through its Release function.
 OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options,
                          std::shared_ptr<SharedConstants> constants, std::shared_ptr<SessionRuns> runs,
                          std::shared_ptr<SessionGraphs> graphs, const OpDef& def, const OrtKernelInfo* info);

@@ -24,15 +24,15 @@ void DeclareAliases(const Api& api, OrtKernelDefBuilder* builder, AddAliases add
 void DeclareOperator(const Api& api, OrtKernelDefBuilder* builder, const OpDef& def, bool late_inputs) {
   for (size_t i = 0; i < def.inputs.size(); ++i) {
     if (!ReadOnHost(def.inputs[i], late_inputs)) continue;
-    // ORT places inputs one by one, and a variadic list has no end.
+    // ORT places inputs individually, and a variadic list has no fixed length.
     NPU_CHECK(!def.inputs[i].variadic, "[", def.type, "] expected variadic inputs in device memory");
     api.Check(api.ep.KernelDefBuilder_SetInputMemType(builder, i, OrtMemTypeCPUInput));
   }
   for (size_t i = 0; i < def.outputs.size(); ++i) {
     if (def.outputs[i].cpu) api.Check(api.ep.KernelDefBuilder_SetOutputMemType(builder, i, OrtMemTypeCPUOutput));
   }
-  // An updated input is offered in place but never forced: ORT's unconditional alias would also hand out a buffer that
-  // other nodes still read.
+  // Updating an input in place is offered to ORT but not forced: ORT's unconditional alias would also pass a buffer
+  // that other nodes still read.
   std::vector<std::pair<int, int>> in_place = def.may_alias;
   in_place.insert(in_place.end(), def.mutable_alias.begin(), def.mutable_alias.end());
   DeclareAliases(api, builder, api.ep.KernelDefBuilder_AddInputOutputMutableAliases, in_place);
@@ -63,7 +63,7 @@ void KernelRegistry::Register(const char* domain, const char* type, int since, i
   api_.Check(api_.ep.KernelDefBuilder_SetSinceVersion(builder.get(), since, until));
   api_.Check(api_.ep.KernelDefBuilder_SetExecutionProvider(builder.get(), ep_name_));
   if (def != nullptr) {
-    // No type constraints: they are looked up by the schema's names, which differ between a model-local function, a
+    // No type constraints: ORT looks them up by the schema's names, which differ between a model-local function, a
     // custom operator and an ONNX schema. Types are checked when a node is claimed.
     DeclareOperator(api_, builder.get(), *def, late_inputs_);
   } else if (to_host) {

@@ -1,4 +1,4 @@
-// The provider's kernels in ORT's form: one definition per operator of the runtime's registry, and the two copies.
+// The provider's kernels as ORT kernel definitions: one per operator of the runtime's registry, and the two copies.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class KernelRegistry {
   const OrtKernelRegistry* get() const { return registry_.get(); }
 
  private:
-  // What ORT hands back when it makes a kernel.
+  // The state that ORT passes back when it creates a kernel.
   struct Entry {
     const Api* api;
     const OpDef* def;  // null: one of the copies

@@ -25,8 +25,8 @@ OrtStatus* TooOld(const OrtApiBase* base) {
   return nullptr;
 }
 
-// Sessions hold the domain for as long as they like, and ORT may be gone before static destructors run: never freed.
-// One per ORT image.
+// Sessions hold the domain for any length of time, and ORT may be unloaded before static destructors run, so domains
+// are never freed. One per ORT image.
 OrtCustomOpDomain* DomainFor(const OrtApi& ort) {
   static auto& mutex = *new std::mutex;
   static auto& domains = *new std::map<const OrtApi*, std::unique_ptr<npu::provider::CustomOpDomain>>;
@@ -69,7 +69,7 @@ NPU_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApi
 // For onnxruntime_npu.assignment: see ep.h.
 NPU_EXPORT void NpuBeginAssignmentCapture() noexcept { npu::provider::BeginAssignmentCapture(); }
 
-// JSON, valid until the next call on this thread; "" when no provider of ours was made meanwhile.
+// JSON, valid until the next call on this thread; "" when no NPU provider was created meanwhile.
 NPU_EXPORT const char* NpuEndAssignmentCapture() noexcept {
   static thread_local std::string json;
   try {

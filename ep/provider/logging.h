@@ -1,4 +1,4 @@
-// Messages through the logger ORT hands over; its severity filter decides.
+// Messages through ORT's logger, subject to its severity filter.
 #pragma once
 
 #include <source_location>

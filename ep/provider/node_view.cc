@@ -55,7 +55,7 @@ std::vector<ValueView> ReadValues(const Api& api, const OrtNode* node, decltype(
   return out;
 }
 
-// ReadOpAttr answers a too small buffer with an error and the size it needs.
+// For a buffer that is too small, ReadOpAttr returns an error and the required size.
 std::vector<char> ReadRaw(const Api& api, const OrtOpAttr* attr, OrtOpAttrType type) {
   size_t bytes = 0;
   if (api.Succeeded(api.ort.ReadOpAttr(attr, type, nullptr, 0, &bytes))) return {};
@@ -73,7 +73,7 @@ std::vector<Wide> ReadArray(const Api& api, const OrtOpAttr* attr, OrtOpAttrType
   return std::vector<Wide>(values.begin(), values.end());
 }
 
-// Strings come one after another, each with its terminating zero.
+// Strings are concatenated, each with its terminating zero.
 std::vector<std::string> SplitStrings(const std::vector<char>& raw) {
   std::vector<std::string> out;
   for (size_t at = 0; at < raw.size();) {
@@ -261,7 +261,7 @@ Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef
   for (const AttrDef& attr : def.attributes) {
     const char* name = attr.name.c_str();
     size_t size = 0;
-    // A failing read means that the node does not carry the attribute: its kind was checked when the node was claimed.
+    // A failing read means that the node lacks the attribute: its kind was checked when the node was claimed.
     switch (attr.kind) {
       case AttrDef::Kind::kInt: {
         int64_t value = 0;

@@ -1,4 +1,4 @@
-// Reads a node of ORT's graph into the runtime's own terms.
+// Reads a node of ORT's graph into the runtime's types.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace npu::provider {
 
-// What the partitioner asks about one value of the graph.
+// What the partitioner needs to know about one value of the graph.
 struct ValueView {
   const OrtValueInfo* info = nullptr;  // null: an omitted input or output
   std::string name;
@@ -30,22 +30,22 @@ struct GraphNode {
   std::string name, domain;
   std::vector<ValueView> inputs, outputs;
   NodeView view;
-  std::string unreadable;  // why the runtime cannot express the node (an attribute it has no kind for), else empty
+  std::string unreadable;  // why the runtime cannot express the node (an attribute of an unsupported kind), else empty
 };
 
 GraphNode ReadNode(const Api& api, const OrtNode* node);
 std::vector<const OrtNode*> NodesOf(const Api& api, const OrtGraph* graph);
 
-// Why the node's attributes do not fit the definition, else empty.
+// Why the node's attributes do not match the definition, else empty.
 std::string WhyAttributesUnsupported(const OpDef& def, const Attributes& attributes);
 
-// The attributes that `def` lists, as the kernel will see them.
+// The attributes that `def` lists, as passed to the kernel.
 Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef& def);
 
 // The definition of argument i: the last one repeats when it is variadic; null beyond the end.
 const ArgDef* ArgAt(const std::vector<ArgDef>& args, size_t i);
 
-// Whether the kernel reads the argument while it is computed; `late_inputs`: see KernelInfo.
+// Whether the kernel reads the argument on the host; `late_inputs`: see KernelInfo.
 inline bool ReadOnHost(const ArgDef& arg, bool late_inputs) { return arg.cpu && !(arg.late && late_inputs); }
 
 }  // namespace npu::provider

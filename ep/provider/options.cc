@@ -6,7 +6,7 @@
 namespace npu::provider {
 namespace {
 
-// ORT hands provider options over as session configuration under the lower-cased provider name.
+// ORT passes provider options as session configuration under the lower-cased provider name.
 constexpr std::string_view kPrefix = "ep.npuexecutionprovider.";
 
 bool ParseIndex(const std::string& text, int& out) {

@@ -1,4 +1,4 @@
-// Provider options: one table of names, meanings and allowed values, from which parsing and the documentation come.
+// Provider options: one table of names, meanings and allowed values, which parsing and the documentation use.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Options {
 
 struct OptionSpec {
   const char* name;
-  const char* values;    // what is allowed, for error messages and docs/provider_options.md
+  const char* values;    // allowed values, for error messages and docs/provider_options.md
   const char* fallback;  // the default
   const char* help;
   // False when the value is not allowed.
@@ -29,11 +29,11 @@ struct OptionSpec {
 
 const std::vector<OptionSpec>& OptionSpecs();
 
-// The handle of a stream, as torch.npu.Stream.npu_stream gives it; false when `text` is no such number.
+// The handle of a stream, as in torch.npu.Stream.npu_stream; false when `text` is not such a number.
 bool ParseStreamHandle(const std::string& text, uintptr_t& out);
 
-// Reads the options of this provider from a session's options. `device_id` is the logical device the session was given.
-// Throws an error that names the key and the allowed values.
+// Reads the options of this provider from a session's options. `device_id` is the logical device of the session. Throws
+// an error that names the key and the allowed values.
 Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, int device_id);
 
 }  // namespace npu::provider

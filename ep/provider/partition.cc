@@ -12,7 +12,7 @@
 namespace npu::provider {
 namespace {
 
-// An optional input of an npu:: operator given as an empty constant counts as absent: exporters write it that way.
+// An empty constant for an optional input of an npu:: operator counts as absent, because exporters write it that way.
 void DropEmptyOptionals(const OpDef& def, GraphNode& node) {
   if (def.domain != "npu") return;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -23,7 +23,7 @@ void DropEmptyOptionals(const OpDef& def, GraphNode& node) {
   }
 }
 
-// A rank that is only known when the model runs may still be too large; the kernel says so then.
+// A rank that is only known when the model runs may still be too large; the kernel reports it then.
 std::string WhyRankUnsupported(const std::vector<ValueView>& values) {
   for (const ValueView& value : values)
     if (value.rank_known && value.shape.size() > static_cast<size_t>(Shape::kMaxRank))

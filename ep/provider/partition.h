@@ -1,4 +1,4 @@
-// Which nodes of a graph the provider takes.
+// Selects the nodes of a graph that the provider claims.
 #pragma once
 
 #include "ep/provider/abi.h"
@@ -8,7 +8,7 @@
 
 namespace npu::provider {
 
-// Claims every node that is really implemented, except shape arithmetic, and records each decision with its reason, and
+// Claims every node that is fully implemented, except shape arithmetic, and records each decision with its reason, and
 // which constants have several readers.
 void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
                 AssignmentLog& log, SharedConstants& constants);

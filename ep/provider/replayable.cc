@@ -6,7 +6,7 @@
 namespace npu::provider {
 namespace {
 
-// Results that follow from shapes, whatever the tensor holds.
+// True if the outputs depend only on shapes, not on the tensor's content.
 bool ReadsShapesOnly(const GraphNode& node) {
   return node.domain.empty() && (node.view.op_type == "Shape" || node.view.op_type == "Size");
 }
@@ -14,7 +14,7 @@ bool ReadsShapesOnly(const GraphNode& node) {
 }  // namespace
 
 std::vector<std::string> FindFrozenInputs(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs) {
-  std::unordered_set<std::string_view> varying;  // made from what a graph input holds
+  std::unordered_set<std::string_view> varying;  // values that depend on the content of a graph input
   std::vector<std::string> frozen(nodes.size());
   for (size_t n = 0; n < nodes.size(); ++n) {
     const GraphNode& node = nodes[n];

@@ -26,7 +26,7 @@ void SessionGraphs::EndRun() {
   if (!capturing()) return;
   auto graph = std::exchange(run_, nullptr);
   if (parts_ != kernels_) {
-    // The run failed, and onnxruntime knows why.
+    // The run failed, and onnxruntime has the error.
     device_.AbandonCapture(std::move(graph));
     return;
   }

@@ -1,8 +1,8 @@
 // Whole runs of a session, captured once and replayed (provider option enable_npu_graph; docs/decisions/0011).
 //
-// Onnxruntime asks Captured() before each run. If not, it runs the session between BeginRun and EndRun, where launches
-// are kept instead of run, and EndRun replays them; else it calls Replay() and nothing else. It runs such a session
-// once at a time.
+// Onnxruntime calls Captured() before each run. If it is false, it runs the session between BeginRun and EndRun, where
+// launches are kept instead of run, and EndRun replays them; else it calls Replay() and nothing else. It does not run
+// such a session concurrently.
 #pragma once
 
 #include <cstddef>
@@ -23,28 +23,29 @@ class SessionGraphs {
  public:
   // A run with this number is neither captured nor replayed.
   static constexpr int kNoGraph = -1;
-  // For callers who never release one: beyond this many the graph that was not used for longest makes room.
+  // For callers that never release a graph: beyond this many, the least recently used graph is destroyed.
   static constexpr size_t kMostGraphs = 64;
 
   SessionGraphs(DeviceState& device, std::shared_ptr<SessionRuns> runs)
       : device_(device), runs_(std::move(runs)), stream_(runs_->TakeStream()) {}
   ~SessionGraphs();
 
-  // All runs of the session go through it, so that a graph is of one stream.
+  // All runs of the session use this stream, so that a graph belongs to one stream.
   Stream& stream() const { return stream_; }
 
   void BeginRun(int id);
   void EndRun();
   bool capturing() const { return run_ != nullptr; }
   bool Captured(int id) const;
-  // Waits, and throws what a launch threw.
+  // Waits, and throws the failure of a launch.
   void Replay(int id);
-  void Release(int id);  // a graph of that number, if there is one
+  void Release(int id);  // no effect without a graph of that number
 
-  // Kernels of the session come, and go, and with the first that goes all graphs go.
+  // Count the session's kernels; removing one destroys all graphs.
   void AddKernel();
   void RemoveKernel();
-  // A kernel begins its part of a run, and has launched it. A capture without a part of each is of a run that failed.
+  // Called when a kernel begins its part of a run, and when it has launched it. A capture that lacks a part belongs to
+  // a run that failed.
   void BeginPart() const;
   void EndPart();
 
@@ -52,16 +53,16 @@ class SessionGraphs {
   DeviceState& device_;
   const std::shared_ptr<SessionRuns> runs_;
   Stream& stream_;
-  // Of all graphs of the session: they run one at a time, so that each may use what the others use between runs.
+  // Shared by all graphs of the session: they run one at a time, so that each may use the others' memory between runs.
   const PoolId pool_ = NewPoolId();
-  mutable std::mutex mutex_;  // onnxruntime asks Captured() at any time
+  mutable std::mutex mutex_;  // onnxruntime may call Captured() at any time
   struct Kept {
     std::unique_ptr<Graph> graph;
     uint64_t last_used = 0;
   };
   std::map<int, Kept> graphs_;
   uint64_t uses_ = 0;
-  std::unique_ptr<Graph> run_;  // being captured
+  std::unique_ptr<Graph> run_;  // the graph being captured
   int run_id_ = kNoGraph;
   size_t kernels_ = 0, parts_ = 0;
 };

@@ -51,7 +51,7 @@ Stream& SessionRuns::CallerOf(uintptr_t compute_stream, const std::string& calle
   const char* end = caller.data() + caller.size();
   const auto first = std::from_chars(caller.data(), end, id);
   if (first.ptr != end) std::from_chars(first.ptr + 1, end, thread);
-  // Run options are used again: an entry that this thread made is of an earlier call.
+  // Run options may be reused: an entry created by this thread belongs to an earlier call.
   if (id != 0 && thread != ThisThreadNumber()) {
     elsewhere = true;
     if (Stream* stream = device.FindStream(id)) return *stream;
@@ -67,7 +67,7 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
                          "option enable_npu_graph");
   auto run = std::make_unique<Run>(Run{.owner = this});
   Backend& backend = device_.device().backend();
-  // What this thread left in other runs is no business of the caller's stream, which other threads may share.
+  // This thread's work in other runs must not delay the caller's stream, which other threads may share.
   if (!elsewhere && Outstanding::Any()) run->after = Outstanding::Of(device_.device());
   const bool idle = backend.StreamQuery(stream.handle());
   if (!idle || backend.StreamSynchronize(stream.handle()) != nullptr) {
@@ -96,7 +96,7 @@ void SessionRuns::Enter(Stream& stream) {
     current->entered = &stream;
     return;
   }
-  // One of onnxruntime's own threads: which run it works for is not known, so the stream follows every caller.
+  // One of onnxruntime's own threads: its run is unknown, so the stream follows every caller.
   std::lock_guard lock(mutex_);
   for (const auto& run : runs_) Join(*run, stream);
 }
@@ -113,7 +113,7 @@ void SessionRuns::End() {
     const auto found = std::find_if(runs_.begin(), runs_.end(), [](const auto& r) { return r.get() == current; });
     run = std::move(*found);
     runs_.erase(found);
-    // This run came after what this thread left before, and has told of it.
+    // This run was ordered behind the work that this thread left before, and has reported its failures.
     std::erase_if(unawaited_, [this](const Unawaited& work) {
       return work.told == ThisThreadNumber() ||
              (work.told == 0 && device_.device().backend().EventQuery(work.done->handle()));
@@ -141,14 +141,14 @@ void SessionRuns::Leave(const Run& run, Stream& stream) {
     backend.EventRecord(done->handle(), stream.handle());
     if (run.caller != nullptr) backend.StreamWaitEvent(run.caller->handle(), done->handle());
   } catch (...) {
-    // What nothing else can order any more is over when this returns.
+    // Work that can no longer be ordered by an event must be over when this returns.
     const MayBlock scope;
     const Status status = backend.StreamSynchronize(stream.handle());
     backend.StreamResume(stream.handle(), nullptr);
     ThrowIfFailed(status);
     throw;
   }
-  backend.StreamResume(stream.handle(), nullptr);  // the next run on this stream has its own errors
+  backend.StreamResume(stream.handle(), nullptr);  // errors do not carry over to the next run on this stream
   if (run.caller == nullptr) Outstanding::Add(device_.device(), done);
   std::lock_guard lock(mutex_);
   unawaited_.push_back({run.caller == nullptr ? 0 : ThisThreadNumber(), std::move(done)});

@@ -1,5 +1,5 @@
-// The runs of one session: the streams they go through, and their order. A run comes after what its caller has
-// enqueued, and what the caller enqueues next comes after the run, whether it was waited for or not
+// The runs of one session: their streams and their order. A run is ordered behind the work that its caller has
+// enqueued, and the caller's next work is ordered behind the run, whether the run was waited for or not
 // (docs/decisions/0013).
 #pragma once
 
@@ -22,38 +22,38 @@ class SessionRuns {
   SessionRuns(const SessionRuns&) = delete;
   SessionRuns& operator=(const SessionRuns&) = delete;
 
-  // For one of onnxruntime's streams; kept until the session has gone.
+  // For one of onnxruntime's streams; kept as long as the session.
   Stream& TakeStream();
   void GiveStream(Stream& stream);
 
-  // A run begins on this thread. `compute_stream` as above; 0: the session's. `caller`: what
-  // CallerStream() said where the run was submitted; empty: this thread submitted it.
+  // Begins a run on this thread. `compute_stream` as above; 0: the session's. `caller`: what CallerStream() returned on
+  // the thread that submitted the run; empty: this thread submitted it.
   void Begin(uintptr_t compute_stream = 0, const std::string& caller = {});
-  // Before work of the run is enqueued on `stream`.
+  // To be called before work of the run is enqueued on `stream`.
   void Enter(Stream& stream);
-  // Likewise, for the run of this thread, of whichever session.
+  // The same for this thread's run of any session.
   static void EnterCurrent(Stream& stream);
-  // The run of this thread is over; its work is, too, if it was waited for. Throws when what comes next cannot be
-  // ordered behind work in flight, which is waited for then.
+  // Ends this thread's run; its work may still be in flight unless it was waited for. Throws if later work cannot be
+  // ordered behind that work, and then waits for it.
   void End();
 
-  // Waits for this thread's current stream and for runs that nobody waited for; throws what failed of this thread's.
+  // Waits for this thread's current stream and for all unawaited runs; throws the failures of this thread's.
   void Wait();
-  // Calls `release` when what this session has enqueued so far is done.
+  // Calls `release` when the work that this session has enqueued so far is done.
   void ReleaseAfterRuns(std::function<void()> release);
 
  private:
   struct Run {
     SessionRuns* owner;
-    std::vector<std::shared_ptr<const Event>> after = {};  // of the caller's stream, and of runs that it left
-    Stream* caller = nullptr;  // that a run which is not waited for is joined to; null: this thread's next work
-    std::vector<Stream*> streams = {};  // that work of the run was enqueued on
-    const Stream* entered = nullptr;    // the last of them that this thread entered
+    std::vector<std::shared_ptr<const Event>> after = {};  // of the caller's stream, and of its unawaited runs
+    Stream* caller = nullptr;           // stream to be ordered behind the run; null: this thread's next work
+    std::vector<Stream*> streams = {};  // streams with work of the run
+    const Stream* entered = nullptr;    // the last stream that this thread entered
   };
   static thread_local Run* current;
-  // The end of work that nobody waited for, until it is over.
+  // The end of unawaited work, until it is over.
   struct Unawaited {
-    uint64_t told;  // the thread that Wait() tells of a failure; 0: Outstanding tells its thread
+    uint64_t told;  // the thread to which Wait() reports a failure; 0: Outstanding reports it to its thread
     std::shared_ptr<const Event> done;
   };
 

@@ -8,9 +8,9 @@
 namespace npu::provider {
 namespace {
 
-// A value of more elements is data: it is worth a kernel on the device.
+// A value with more elements is data, which is worth a kernel on the device.
 constexpr int64_t kMaxElements = 64;
-// What a graph input of rank 1 and unknown length is taken to hold (lengths, offsets, one per sequence).
+// The assumed length of a graph input of rank 1 and unknown length (lengths, offsets, one per sequence).
 constexpr int64_t kAssumedLength = 16;
 // Types in which the CPU provider implements all the operators below.
 constexpr DTypeSet kHostTypes{DType::kInt32, DType::kInt64, DType::kBool, DType::kFloat32};
@@ -30,7 +30,7 @@ class Finder {
   }
 
  private:
-  // Elements of a value that may sit on the host without harm, empty for everything else.
+  // Number of elements of a value that may be on the host without harm; nullopt for all others.
   std::optional<int64_t> HostBound(const ValueView& value) const {
     if (!value.is_tensor || !kHostTypes.Contains(value.dtype)) return std::nullopt;
     if (auto found = bound_.find(value.name); found != bound_.end()) return found->second;
@@ -44,9 +44,9 @@ class Finder {
     return std::nullopt;
   }
 
-  // Bound of what the node makes; empty when the node is no shape arithmetic.
+  // Bound on the node's output elements; nullopt when the node is not shape arithmetic.
   std::optional<int64_t> OutputBound(const GraphNode& node) const {
-    // Of any version: a node that the device does not take is on the CPU, too.
+    // Any version: a node that the device does not support runs on the CPU, too.
     const OpDef* op = OpRegistry::Instance().FindNewest(node.domain, node.view.op_type);
     if (op == nullptr || op->shape_arithmetic == ShapeArithmetic::kNone) return std::nullopt;
     int64_t first = 1, second = 1, sum = 0, product = 1;
@@ -96,7 +96,7 @@ class Finder {
     return defs_[node] == nullptr || (arg != nullptr && arg->cpu);
   }
 
-  // Forward: nodes that could run on the host, and the sizes of what could be there.
+  // Forward pass: finds nodes that could run on the host, and the sizes of values that could be there.
   void FindFeasible() {
     feasible_.assign(nodes_.size(), false);
     for (size_t n = 0; n < nodes_.size(); ++n) {
@@ -117,7 +117,7 @@ class Finder {
     }
   }
 
-  // Backward: nodes whose result is wanted on the host, directly or through other such nodes.
+  // Backward pass: finds nodes whose output is needed on the host, directly or through other such nodes.
   void FindDemanded() {
     std::unordered_map<std::string_view, bool> wanted;
     demanded_.assign(nodes_.size(), false);
@@ -135,7 +135,7 @@ class Finder {
     }
   }
 
-  // Forward again, with what really is on the host.
+  // Second forward pass, with the values that actually are on the host.
   std::vector<bool> Choose() const {
     std::unordered_map<std::string_view, bool> on_host;
     std::vector<bool> keep(nodes_.size(), false);

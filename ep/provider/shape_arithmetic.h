@@ -1,4 +1,4 @@
-// Which implemented nodes stay on the CPU because they compute shapes, not data (docs/decisions/0002).
+// Finds the implemented nodes that stay on the CPU because they compute shapes, not data (docs/decisions/0002).
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace npu::provider {
 
-// `defs[i]` implements `nodes[i]`, or is null when the NPU does not. Nodes come in topological order.
-// `graphs`: the session captures graphs, so its inputs are in NPU memory.
-// Returns, per node, whether it should be left to the CPU although it is implemented.
+// `defs[i]` implements `nodes[i]`, or is null when the NPU does not. Nodes are in topological order.  `graphs`: the
+// session captures graphs, so its inputs are in NPU memory.  Returns, per node, whether it should be left to the CPU
+// although it is implemented.
 std::vector<bool> FindShapeArithmetic(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs,
                                       bool graphs);
 

@@ -9,7 +9,7 @@ namespace npu::provider {
 
 void SharedConstants::Expect(const std::string& name, size_t readers) {
   Constant& constant = constants_[name];
-  // A graph may be examined twice; another number of readers is another graph's constant.
+  // A graph may be examined twice; a different number of readers means a constant of another graph.
   constant.ambiguous |= constant.expected != 0 && constant.expected != readers;
   constant.expected = readers;
 }
@@ -24,7 +24,7 @@ void SharedConstants::RemoveReader(const Kernel& kernel) {
     std::erase_if(constant.readers, [&](const Reader& reader) { return reader.kernel == &kernel; });
 }
 
-// Kernels are made before constants are offered, so the readers are all known by then.
+// Kernels are created before constants are offered, so all readers are known by then.
 bool SharedConstants::CanShare(const Constant& constant, const TensorView& view) const {
   using Panels = SharedMatrixReader::Panels;
   if (constant.ambiguous || constant.readers.size() != constant.expected) return false;
@@ -45,7 +45,7 @@ bool SharedConstants::Share(const std::string& name, const Kernel& kernel, size_
   std::vector<Reader>& readers = found->second.readers;
   for (Reader& reader : readers)
     if (reader.kernel == &kernel && reader.input == input) reader.data = view.data;
-  // Names of inner graphs may hide those of outer ones: only who was offered this memory reads it.
+  // Names of inner graphs may shadow those of outer ones: only kernels that were offered this memory read it.
   const auto offered = [&](const Reader& reader) { return reader.data == view.data; };
   if (std::all_of(readers.begin(), readers.end(), offered)) {
     bool reorder = true;

@@ -49,7 +49,7 @@ class SyncStream : public OrtSyncStreamImpl {
       return Guard(me.api_.ort, [&] { *out = new Notification(me.api_, me.stream_); });
     };
     Flush = &Synchronize;
-    // ORT fails the run with this status, so this is where the error of an asynchronous kernel reaches the caller.
+    // ORT fails the run with this status, which is how the error of an asynchronous kernel reaches the caller.
     OnSessionRunEnd = &Synchronize;
   }
   virtual ~SyncStream() = default;
@@ -60,7 +60,7 @@ class SyncStream : public OrtSyncStreamImpl {
  private:
   static OrtStatus* ORT_API_CALL Synchronize(OrtSyncStreamImpl* self) noexcept {
     auto& me = *static_cast<SyncStream*>(self);
-    if (me.capturing()) return nullptr;  // nothing runs before the capture is whole
+    if (me.capturing()) return nullptr;  // nothing runs before the capture is complete
     return Guard(me.api_.ort, [&] { me.stream_.Synchronize(); });
   }
 
@@ -82,7 +82,7 @@ class SessionStream final : public SyncStream {
  private:
   bool capturing() const override { return graphs_ != nullptr && graphs_->capturing(); }
 
-  Stream* taken_;  // null: the graphs'
+  Stream* taken_;  // null: the stream belongs to the graphs
   std::shared_ptr<SessionRuns> runs_;
   std::shared_ptr<SessionGraphs> graphs_;
 };

@@ -1,4 +1,4 @@
-// ORT's streams and notifications over the runtime's streams and events.
+// ORT's streams and notifications on top of the runtime's streams and events.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@
 
 namespace npu::provider {
 
-// Both are released by ORT through their Release function.
-// A stream of a session: one of `runs`, or, where `graphs` is not null, theirs.
+// ORT releases both through their Release function.  A stream of a session: one of `runs`, or that of `graphs` if not
+// null.
 OrtSyncStreamImpl* NewSessionStream(const Api& api, std::shared_ptr<SessionRuns> runs,
                                     std::shared_ptr<SessionGraphs> graphs);
-// A user's own. `on_release` is called once it has gone.
+// A user's own stream. `on_release` is called once it is destroyed.
 OrtSyncStreamImpl* NewUserStream(const Api& api, DeviceState& device, std::function<void()> on_release);
 
 // The runtime's stream behind ORT's; null for ORT's own placeholder streams.

@@ -15,7 +15,7 @@ namespace npu {
 namespace {
 
 constexpr size_t kLargestSmall = 1 << 20;  // requests up to here come from small segments
-// What an allocation does for blocks that others freed: more than a free can leave behind for it.
+// Deferred frees that an allocation processes: more than one free adds, so that no backlog builds up.
 constexpr size_t kStepsPerAllocation = 8;
 
 std::string Readable(size_t bytes) {
@@ -70,7 +70,7 @@ void CachingAllocator::Impl::CountLive(const Block& block) {
   if (block.size >= settings.max_split_size) stats.oversize_allocations.Add(1);
 }
 
-// Active it stays until it is put back.
+// The block counts as active until PutBack().
 void CachingAllocator::Impl::DiscountLive(const Block& block) {
   const bool small = block.segment->small;
   Discount(stats.allocation, small, 1);
@@ -84,7 +84,7 @@ void CachingAllocator::Impl::Trace(Action action, const void* address, size_t si
   if (!history.recording()) return;
   try {
     history.Add({action, reinterpret_cast<uint64_t>(address), size, stream, id, 0, std::move(frames)});
-  } catch (const std::bad_alloc&) {  // an entry is missing: a free must not fail for it
+  } catch (const std::bad_alloc&) {  // the entry is dropped: a free must not fail because of it
   }
 }
 
@@ -119,7 +119,7 @@ CachingAllocator::~CachingAllocator() {
   for (const StreamUse& use : a.uses) a.backend.DestroyEvent(use.event);
   a.ForEachPool([&](BlockPool& pool) {
     pool.ForEachSegment([&](const Segment& s) {
-      if (s.plugged) return;  // what its user has not freed is the user's
+      if (s.plugged) return;  // left to the pluggable allocator, which owns it
       if (s.address_space == 0) {
         a.backend.FreeDevice(a.device, s.base, s.bytes);
       } else {
@@ -146,11 +146,11 @@ void* CachingAllocator::Allocate(size_t bytes, Stream& stream) {
   a.Collect(kStepsPerAllocation);
   BlockPool& pool = a.scopes.empty() ? a.pool : a.PoolOf(stream);
   const bool caches = a.Caches(pool);
-  const size_t size = a.plugged() && !caches ? bytes : a.settings.RoundSize(bytes);  // its function is told the truth
+  const size_t size = a.plugged() && !caches ? bytes : a.settings.RoundSize(bytes);  // pluggable: the requested size
   const bool small = size <= kLargestSmall;
   StreamState& state = a.Known(stream);
   const auto put_use = [&](StreamUse* use) { a.PutUse(use); };
-  // A block that does not stay with its stream's pool waits for its stream like for any other that uses it.
+  // A block that is not cached must wait for its own stream too, as for any other stream that uses it.
   std::unique_ptr<StreamUse, decltype(put_use)> own(caches ? nullptr : a.TakeUse(state), put_use);
 
   Block* block = caches ? pool.Take(size, small, stream.id()) : nullptr;
@@ -175,7 +175,7 @@ bool CachingAllocator::Impl::Free(void* ptr) noexcept {
   DiscountLive(*block);
   Trace(Action::kFreeRequested, ptr, block->requested, block->owner, block->segment->pool->id());
   block->state = Block::State::kPending;
-  block->pending_uses = 1;  // this function
+  block->pending_uses = 1;  // held by this function until every use is recorded
   for (StreamUse* use = std::exchange(block->uses, nullptr); use != nullptr;) {
     StreamUse* next = use->next;
     ++block->pending_uses;
@@ -209,7 +209,7 @@ void CachingAllocator::RecordStream(void* ptr, Stream& stream) {
   if (ptr == nullptr) return;
   CheckProcess();
   Impl& a = *impl_;
-  if (a.plug.record_stream) a.plug.record_stream(ptr, stream);  // a user's function: not under the lock
+  if (a.plug.record_stream) a.plug.record_stream(ptr, stream);  // user code: called without the lock
   std::lock_guard lock(a.mutex);
   Block* block = a.LiveAt(ptr);
   NPU_CHECK(block != nullptr, "record_stream: expected a live allocation of NPU ", a.device, ", got ", ptr);
@@ -298,7 +298,7 @@ size_t CachingAllocator::limit() const { return impl_->limit; }
 void CachingAllocator::ReadEnvironmentAtFirstUse() {
   CheckProcess();
   std::lock_guard lock(impl_->mutex);
-  impl_->environment_pending = impl_->settings.caching;  // without caching, it is as it was made
+  impl_->environment_pending = impl_->settings.caching;  // without caching, the settings stay as constructed
 }
 
 AllocatorSettings CachingAllocator::settings() const {
@@ -340,7 +340,7 @@ void CachingAllocator::Impl::Release(PoolId id) {
   const auto it = private_pools.find(id);
   NPU_CHECK(it != private_pools.end() && it->second.use_count > 0, "no private pool (", id.first, ", ", id.second,
             ") is in use on NPU ", device);
-  // No allocation will be served from it any more: kept as a cache it would only grow with every graph that goes.
+  // Nothing allocates from the pool any more: a cache of it would only grow with every destroyed graph.
   if (--it->second.use_count == 0) ReturnReleasedPools();
 }
 
@@ -369,7 +369,7 @@ void CachingAllocator::BeginPool(PoolId id, std::function<bool(const Stream&)> t
 void CachingAllocator::EndPool(PoolId id) {
   if (InForkedChild()) return;
   Impl& a = *impl_;
-  Impl::PoolScope ended;  // goes without the lock: it may be the last to keep what frees memory
+  Impl::PoolScope ended;  // destroyed after the lock is released: its closure may own what frees memory
   Impl::Locked locked(a);
   const auto last = std::find_if(a.scopes.rbegin(), a.scopes.rend(), [&](const auto& s) { return s.id == id; });
   NPU_CHECK(last != a.scopes.rend(), "no allocation to the private pool (", id.first, ", ", id.second, ") was begun");

@@ -1,4 +1,4 @@
-// The caching allocator: what every tensor of the process on one device comes from.
+// The caching allocator, which serves every tensor of the process on one device.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +45,8 @@ struct AllocatorStats {
 // Functions that take the allocator's place: every block comes from `alloc` and goes to `free`, in stream order.
 struct PluggableFunctions {
   std::function<void*(size_t bytes, int device, Stream& stream)> alloc;
-  std::function<void(void* ptr, size_t bytes, int device, Stream* stream)> free;  // null: the stream is gone
-  // Told of RecordStream and EraseStream, where set. The allocator orders the free behind the stream all the same.
+  std::function<void(void* ptr, size_t bytes, int device, Stream* stream)> free;  // null: it was destroyed
+  // Called by RecordStream and EraseStream, if set; the allocator orders the free behind the stream either way.
   std::function<void(void* ptr, Stream& stream)> record_stream{}, erase_stream{};
 };
 
@@ -63,22 +63,23 @@ class CachingAllocator {
   // Memory whose first use is ordered on `stream`. 0 bytes gives null. Throws Error(kOutOfMemory)
   // that states requested, allocated, active, reserved and limit.
   void* Allocate(size_t bytes, Stream& stream);
-  // Returns the block to its stream's pool: later work on that stream may get it at once, since it
-  // is ordered behind. For deleters: it never waits or throws, and logs a pointer that is no live allocation. Nothing
-  // happens in a forked child.
+  // Returns the block to its stream's pool: later work on that stream may reuse it immediately, since it is ordered
+  // behind the earlier use. For deleters: never waits or throws, and logs a pointer that is not a live allocation. A
+  // no-op in a forked child.
   void Free(void* ptr) noexcept;
   // For users: throws Error(kInvalidArgument) for a pointer that is not a live allocation.
   void CheckedFree(void* ptr);
-  // Says that `stream` uses the block too: it is handed out only after that stream passed this point.
+  // Declares that `stream` uses the block too: once freed, it is reused only after the work queued on `stream` until
+  // then.
   void RecordStream(void* ptr, Stream& stream);
-  // Takes that back: the caller has ordered the stream's use itself.
+  // Undoes RecordStream: the caller has ordered the stream's use itself.
   void EraseStream(void* ptr, Stream& stream);
   void EmptyCache();
-  // Gives back the free ends of expandable segments; throws Error(kInvalidArgument) when they are off.
+  // Unmaps the free tails of expandable segments; throws Error(kInvalidArgument) when they are off.
   void TrimExpandableSegments();
-  // The stream of that id is gone, its work done: its free blocks move to where any stream may take them.
+  // The stream with this id was destroyed and its work is done: any stream may now take its free blocks.
   void ReleaseStream(uint64_t stream);
-  // Waits for what `stream` has queued, where it owns free blocks: they move likewise.
+  // If `stream` owns free blocks, waits for its queued work; any stream may then take them.
   void ShareFreeBlocks(Stream& stream);
 
   AllocatorStats Stats() const;
@@ -86,19 +87,19 @@ class CachingAllocator {
   void ResetAccumulatedStats();
   size_t limit() const;
   AllocatorSettings settings() const;
-  // The environment's settings count as they are at the first allocation, unless settings were made before.
+  // Defers reading the environment's settings to the first allocation, unless settings are changed before it.
   void ReadEnvironmentAtFirstUse();
   void SetExpandableSegments(bool on);
-  // Of the limit that may be reserved, 0 to 1. Memory reserved already stays.
+  // Share of the limit that may be reserved, 0 to 1. Memory already reserved is kept.
   void SetMemoryFraction(double fraction);
 
-  // Private pools. A pool lives while somebody retains it; memory that it holds then serves only itself, and is cached
-  // whatever the settings say: a graph replays into it. Its last user waits for nothing: the memory goes back when the
-  // streams that own it have passed. Work on other streams is the caller's to wait for, before.
+  // Private pools. A pool exists while it is retained; its memory serves no other pool and is cached whatever the
+  // settings say, because a graph replays into it. The last release does not wait: memory is returned when the streams
+  // that own it have passed. The caller must first wait for work on other streams.
   void RetainPool(PoolId pool);
   void ReleasePool(PoolId pool);
-  // Until EndPool, what is allocated for a stream that `takes_part` accepts comes from the pool. `takes_part` is
-  // called with the allocator locked.
+  // Until EndPool, allocations for streams that `takes_part` accepts come from the pool. `takes_part` is called with
+  // the allocator locked.
   void BeginPool(PoolId pool, std::function<bool(const Stream&)> takes_part);
   void EndPool(PoolId pool);
   int PoolUseCount(PoolId pool) const;
@@ -108,9 +109,9 @@ class CachingAllocator {
   std::vector<TraceEntry> History() const;
   // Size of the live block that starts at `ptr`, 0 for any other address.
   size_t SizeOf(const void* ptr) const;
-  // Where the live block begins that holds an address; null for any other address.
+  // Start of the live block that contains an address; null if there is none.
   void* LiveBlockAround(const void* address) const;
-  // The block that holds an address, live or cached; false when no segment does.
+  // The block that contains an address, live or cached; false when no segment does.
   bool FindBlock(const void* address, BlockInfo& out) const;
 
   // Throws Error(kInvalidArgument) once anything was allocated.

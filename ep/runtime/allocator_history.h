@@ -9,17 +9,17 @@
 
 namespace npu {
 
-// Not thread-safe but for recording(): the allocator's lock guards it.
+// Guarded by the allocator's lock, except for recording() and FramesNowOrNull().
 class AllocatorHistory {
  public:
   using FramesNow = Frames (*)();
 
-  // Keeps the last `max_entries` events; 0 stops and forgets. `frames_now` may be null; it is called without the
-  // allocator's lock, on the thread that allocates.
+  // Keeps the last `max_entries` events; 0 stops recording and clears them. `frames_now` may be null; it is called
+  // without the allocator's lock, on the thread that allocates.
   void Record(size_t max_entries, FramesNow frames_now);
   bool recording() const { return recording_.load(std::memory_order_relaxed); }
   Frames FramesNowOrNull() const;
-  void Add(TraceEntry entry);               // stamps it
+  void Add(TraceEntry entry);               // sets its time
   std::vector<TraceEntry> Entries() const;  // oldest first
 
  private:

@@ -1,4 +1,4 @@
-// What the parts of the caching allocator share; nobody else includes it.
+// Shared by the source files of the caching allocator; not for inclusion elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +20,25 @@ namespace npu {
 
 struct StreamState;
 
-// That a stream uses a block. When the block is freed, its turn comes in the stream's order; it has passed when the
-// stream's work of before is done. Made when the use is said, so that to free needs no memory.
+// The use of a block by a stream. When the block is freed, an event marks the use in the stream's order; the use has
+// passed when the work before the event is done. Created when the use is declared, so that freeing needs no memory.
 struct StreamUse {
-  StreamState* stream = nullptr;  // null: the stream is gone, its work done
+  StreamState* stream = nullptr;  // null: the stream was destroyed, its work is done
   BackendEvent* event = nullptr;
   Block* block = nullptr;  // or a chain of held blocks
   StreamUse* next = nullptr;
 };
 
-// A stream that ever allocated or used a block, until its work is done and it is gone.
+// A stream that has allocated or used a block; kept until it is destroyed and its work is done.
 struct StreamState {
   uint64_t id;
   BackendStream* handle;
   Device* device;
-  // Uses whose events are recorded. They pass in this order, so that only the first is ever asked.
+  // Uses whose events are recorded. They pass in this order, so only the first needs a query.
   StreamUse *first = nullptr, *last = nullptr;
 };
 
-// Throws Error(kUnsupported) in a forked child, where threads that held a lock are not there to let it go.
+// Throws Error(kUnsupported) in a forked child, where the threads that held a lock do not exist to release it.
 void CheckProcess();
 
 struct CachingAllocator::Impl {
@@ -49,7 +49,7 @@ struct CachingAllocator::Impl {
     std::unique_ptr<BlockPool> blocks;
     int use_count = 0;
     int scopes = 0;                 // open ones
-    int pins = 0;                   // threads that allocate from it and have let the lock go
+    int pins = 0;                   // threads that allocate from it and have released the lock
     StreamUse* deferred = nullptr;  // of blocks that were freed while a scope was open
   };
   struct PoolScope {
@@ -58,12 +58,12 @@ struct CachingAllocator::Impl {
   };
   using Action = TraceEntry::Action;
 
-  // Holds `mutex`. The user's functions are called at the end, without it.
+  // Holds `mutex`. The destructor calls the user's free functions, without the lock.
   class Locked {
    public:
     explicit Locked(Impl& impl) : impl_(impl), lock_(impl.mutex) {}
     ~Locked() {
-      if (!lock_.owns_lock()) lock_.lock();  // thrown by what was called without it
+      if (!lock_.owns_lock()) lock_.lock();  // a call made without the lock threw
       if (impl_.to_user != nullptr) impl_.FreeToUser(lock_);
     }
     Locked(const Locked&) = delete;
@@ -87,18 +87,18 @@ struct CachingAllocator::Impl {
   BlockIndex index;
   BlockPool pool;
   std::map<PoolId, PrivatePool> private_pools;
-  bool released_pools = false;  // one that nobody retains may have memory to give back
+  bool released_pools = false;  // an unretained pool may have memory to return
   std::vector<PoolScope> scopes;
   std::unordered_map<uint64_t, StreamState> streams;
 
-  std::deque<StreamUse> uses;       // all that were ever made
+  std::deque<StreamUse> uses;       // all that were ever created
   StreamUse* spare_uses = nullptr;  // those that are free
   StreamUse* resting = nullptr;     // likewise, but their events may still be waited for
   int waiting = 0;                  // threads that wait for events
-  StreamUse* unrecorded = nullptr;  // whose event or signal failed: tried again
-  std::vector<StreamState*> busy;   // with uses that may not have passed; has room for every stream
-  size_t turn = 0;                  // in `busy`
-  Segment* to_user = nullptr;       // that go back to a pluggable function without the lock
+  StreamUse* unrecorded = nullptr;  // whose event or signal failed; retried
+  std::vector<StreamState*> busy;   // with uses that may not have passed; capacity is reserved for every stream
+  size_t turn = 0;                  // round-robin position in `busy`
+  Segment* to_user = nullptr;       // segments to return to a pluggable function, without the lock
 
   PluggableFunctions plug;  // empty: memory comes from the device
   bool used = false;
@@ -106,8 +106,8 @@ struct CachingAllocator::Impl {
   size_t cap() const { return static_cast<size_t>(static_cast<double>(limit) * settings.memory_fraction); }
   size_t reserved() const { return static_cast<size_t>(stats.reserved_bytes.all.current); }
   bool plugged() const { return static_cast<bool>(plug.alloc); }
-  // False for the pool whose every block comes from its source and goes back there. A private pool keeps its memory
-  // in any case: a graph replays into it.
+  // False for a pool whose blocks return to their source when freed. A private pool always caches, because a graph
+  // replays into it.
   bool Caches(const BlockPool& p) const { return &p != &pool || (settings.caching && !plugged()); }
 
   void Trace(Action action, const void* address, size_t size, uint64_t stream, PoolId id,
@@ -123,7 +123,7 @@ struct CachingAllocator::Impl {
   StreamState& Known(Stream& stream);
   Block* LiveAt(const void* ptr) const;
 
-  // Memory from the device, or a pluggable function, and back: allocator_segments.cc.
+  // Getting memory from the device or a pluggable function, and returning it: allocator_segments.cc.
   size_t PreferredSegment(const BlockPool& from, size_t size, bool small) const;
   bool Allowed(size_t bytes) const { return bytes <= cap() && reserved() <= cap() - bytes; }
   Block* TakeFromNewSegment(BlockPool& from, size_t bytes, size_t size, bool small, uint64_t owner);
@@ -131,33 +131,34 @@ struct CachingAllocator::Impl {
   Block* TakeFromPlug(std::unique_lock<std::mutex>& lock, BlockPool& from, size_t size, bool small, Stream& stream);
   void GiveBack(std::unique_ptr<Segment> segment, PoolId id);
   void TrimTails(BlockPool& from);
-  // The segments of a pool that no queued work touches go back.
+  // Returns the segments of a pool that no queued work touches.
   void ReleaseIdleSegments(BlockPool& from);
-  // What nobody retains goes back as far as no work touches it; the rest when that work has passed.
+  // Returns the memory of unretained pools that no queued work touches; the rest follows when that work has passed.
   void ReturnReleasedPools() noexcept;
-  // Above the threshold the segments that were free longest go, before the device is asked for more.
+  // Above the threshold, returns the segments that were free longest before more is requested from the device.
   void CollectGarbage(std::unique_lock<std::mutex>& lock, size_t request);
-  // Nothing that is free fits.
+  // The slow path, when no free block fits.
   Block* TakeMore(std::unique_lock<std::mutex>& lock, BlockPool& from, size_t size, bool small, Stream& stream);
 
   // Blocks that a stream may still use: allocator_uses.cc.
   StreamUse* TakeUse(StreamState& stream);
   void PutUse(StreamUse* use);
-  // The block's turn in the order of the stream that uses it. It passes at once if nothing is queued there.
+  // Marks the use in the order of its stream. It passes immediately if nothing is queued there.
   void Record(StreamUse* use) noexcept;
   void Append(StreamUse* use);
   void Pass(StreamUse* use);
   void PutBack(Block* block);
-  // Blocks whose uses have passed come back to their pools. Asks and passes at most `steps` times.
+  // Returns blocks whose uses have passed to their pools, in at most `steps` steps.
   void Collect(size_t steps = SIZE_MAX) noexcept;
-  // The free blocks of one owner, or of all for kAnyStream, may serve any stream once what is queued now has passed.
+  // Any stream may take the free blocks of `owner` (kAnyStream: of all owners) once the work queued now has passed.
   void HoldFreeBlocks(BlockPool& from, uint64_t owner);
   void HoldFreeBlocks(uint64_t owner);
-  // Waits for what is queued on the streams that freed blocks wait for, or on one of them.
+  // Waits for the recorded uses of freed blocks, on all streams or on one.
   void WaitForUses(std::unique_lock<std::mutex>& lock, const StreamState* only = nullptr);
-  // Waits until no queued work touches any free block; those may then serve any stream, and go back to the device.
+  // Waits until no queued work touches any free block, so that any stream may take it and idle segments may be
+  // returned.
   void Reclaim(std::unique_lock<std::mutex>& lock);
-  // Blocks of streams that are gone serve any stream, but in a pool whose capture is still open.
+  // Any stream may take the blocks of destroyed streams, except in a pool whose capture is still open.
   void DisownGoneStreams();
   void FreeToUser(std::unique_lock<std::mutex>& lock) noexcept;
 

@@ -1,4 +1,4 @@
-// What can be asked of the caching allocator: counters, the snapshot, the history, blocks by address.
+// Queries of the caching allocator: counters, the snapshot, the history, blocks by address.
 #include <algorithm>
 
 #include "ep/runtime/allocator_impl.h"
@@ -28,7 +28,7 @@ void ForEachCounter(AllocatorStats& s, F&& f) {
 AllocatorStats CachingAllocator::Stats() const {
   CheckProcess();
   Impl::Locked locked(*impl_);
-  impl_->Collect();  // what has passed is free
+  impl_->Collect();  // counts blocks whose uses have passed as free
   return impl_->stats;
 }
 

@@ -1,4 +1,4 @@
-// Memory from the device to the pools and back: segments, and what to do when the device gives no more.
+// Moves memory between the device and the pools, in segments, and handles a device that is out of memory.
 #include <algorithm>
 #include <iterator>
 
@@ -14,7 +14,7 @@ constexpr size_t kSegmentRounding = 2 << 20;
 
 size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-// When the limit leaves no room for the preferred segment.
+// Used when the limit does not allow the preferred segment.
 size_t SmallestSegment(size_t size, bool small) { return RoundUp(size, small ? 4096 : kSegmentRounding); }
 
 }  // namespace
@@ -134,7 +134,7 @@ void CachingAllocator::Impl::ReturnReleasedPools() noexcept {
       it = !needed && p.blocks->empty() ? private_pools.erase(it) : std::next(it);
     }
   } catch (...) {
-    released_pools = true;  // tried again at the next allocation
+    released_pools = true;  // retried at the next allocation
   }
 }
 
@@ -148,7 +148,7 @@ void CachingAllocator::Impl::CollectGarbage(std::unique_lock<std::mutex>& lock, 
 
 Block* CachingAllocator::Impl::TakeMore(std::unique_lock<std::mutex>& lock, BlockPool& from, size_t size, bool small,
                                         Stream& stream) {
-  // The pool stays while the lock is let go, also if its last user goes.
+  // Keeps the pool while the lock is released, even if its last user releases the pool.
   struct Pin {
     Impl& a;
     std::unique_lock<std::mutex>& lock;

@@ -20,7 +20,7 @@ constexpr size_t kRounding = 512;
 constexpr uint64_t kMaxMegabytes = uint64_t{1} << 27;   // 128 TiB
 constexpr int kFirstDivisionBit = 20, kDivisions = 16;  // of 1 MiB, 2 MiB, … 32 GiB and above
 
-// One "key:value" of the variable; every parser of a value is a method, so that its complaint names both.
+// One "key:value" of the variable; the value parsers are methods, so that their errors name both.
 class Option {
  public:
   Option(const std::string& variable, std::string key, std::string value)
@@ -98,7 +98,7 @@ class Option {
   }
 
  private:
-  static int64_t ParseInteger(const std::string& text) {  // -1: none
+  static int64_t ParseInteger(const std::string& text) {  // -1: not a valid integer
     int64_t number = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     return !text.empty() && error == std::errc() && stop == text.data() + text.size() ? number : -1;
@@ -116,8 +116,8 @@ void SayThatPinnedBlocksDoNotExpand() {
 
 using Setter = void (*)(const Option&, AllocatorSettings&);
 
-// Every key that torch_npu knows. Those about Ascend's pages, pinned memory and driver locks have nothing to set on
-// a host NPU: they are checked, so that a configuration is right or wrong on both.
+// Every key that torch_npu accepts. Those about Ascend's pages, pinned memory and driver locks have no effect on a host
+// NPU; they are validated, so that a configuration is valid on both or on neither.
 const std::map<std::string, Setter>& Setters() {
   static constexpr Setter check_bool = [](const Option& o, AllocatorSettings&) { o.Bool(); };
   static constexpr Setter check_megabytes = [](const Option& o, AllocatorSettings&) { o.Integer(0, kMaxMegabytes); };

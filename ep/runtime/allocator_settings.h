@@ -9,14 +9,14 @@
 namespace npu {
 
 struct AllocatorSettings {
-  size_t max_split_size = SIZE_MAX;                  // larger blocks are never cut
+  size_t max_split_size = SIZE_MAX;                  // larger blocks are never split
   size_t max_non_split_rounding = size_t{20} << 20;  // by how much such a block may exceed a request
-  double garbage_collection_threshold = 0;           // share of the cap above which old free segments go; 0: never
+  double garbage_collection_threshold = 0;           // share of the cap above which idle segments are freed; 0: never
   bool expandable_segments = false;                  // segments grow in place
   size_t large_segment_size = size_t{20} << 20;      // shared by requests of 1 to 10 MiB
   double memory_fraction = 1;                        // of the device's memory
   std::vector<uint64_t> roundup_power2_divisions;    // by power of two from 1 MiB on; empty: sizes stay as they are
-  bool caching = true;                               // false: every block comes from the device and goes back to it
+  bool caching = true;                               // false: every block is allocated from and freed to the device
 
   // The size that a request of `bytes` takes: a multiple of 512.
   size_t RoundSize(size_t bytes) const;

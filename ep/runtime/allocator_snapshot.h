@@ -1,4 +1,4 @@
-// What the caching allocator tells about itself: its segments and blocks now, and its history.
+// State of the caching allocator: its segments and blocks now, and its history.
 #pragma once
 
 #include <compare>
@@ -10,13 +10,13 @@
 
 namespace npu {
 
-// {0, 0} is the pool of all allocations that nobody put into a pool of their own.
+// {0, 0} is the default pool.
 struct PoolId {
   uint64_t first = 0, second = 0;
   auto operator<=>(const PoolId&) const = default;
 };
 
-// A place in the host program, as a front end names it.
+// A source location in the host program, as the front end reports it.
 struct Frame {
   std::string file;
   int line = 0;

@@ -1,5 +1,5 @@
-// Freed blocks that a stream may still use: their turn in the streams' order, and how they come back. Nothing here
-// waits but WaitForUses, and what is on a free's way neither throws nor takes memory.
+// Freed blocks that a stream may still use: marks the uses in the streams' order and returns the blocks afterwards.
+// Only WaitForUses waits; the path of a free neither throws nor allocates.
 #include <exception>
 
 #include "ep/runtime/allocator_impl.h"
@@ -29,7 +29,7 @@ StreamUse* CachingAllocator::Impl::TakeUse(StreamState& stream) {
 }
 
 void CachingAllocator::Impl::PutUse(StreamUse* use) {
-  // An event that somebody waits for is not recorded again meanwhile: the wait would be for other work.
+  // An event is not recorded again while a thread waits for it: the wait would then cover other work.
   StreamUse*& list = waiting > 0 ? resting : spare_uses;
   use->next = std::exchange(list, use);
 }
@@ -37,7 +37,7 @@ void CachingAllocator::Impl::PutUse(StreamUse* use) {
 void CachingAllocator::Impl::Record(StreamUse* use) noexcept {
   StreamState* stream = use->stream;
   bool passed = stream == nullptr;
-  // A pluggable function is to be called when its turn has come. For the rest it is enough that somebody looks.
+  // A pluggable free function must be called as soon as the use has passed; for other blocks, polling is enough.
   const bool signal = plugged() && !Caches(*use->block->segment->pool);
   try {
     passed = passed || backend.StreamQuery(stream->handle);
@@ -98,7 +98,7 @@ void CachingAllocator::Impl::PutBack(Block* block) {
 
 void CachingAllocator::Impl::Collect(size_t steps) noexcept {
   StreamUse* again = std::exchange(unrecorded, nullptr);
-  while (again != nullptr && unrecorded == nullptr && steps > 0) {  // one that fails again: so would the others
+  while (again != nullptr && unrecorded == nullptr && steps > 0) {  // stop at the first that fails again
     --steps;
     Record(std::exchange(again, again->next));
   }
@@ -139,7 +139,7 @@ void CachingAllocator::Impl::HoldFreeBlocks(BlockPool& from, uint64_t owner) {
 
 void CachingAllocator::Impl::HoldFreeBlocks(uint64_t owner) {
   ForEachPool([&](BlockPool& from) {
-    // In a capture the streams that take part have queued nothing, and their order is that of the replays.
+    // During a capture the participating streams have queued nothing; their order is that of the replays.
     if (const PrivatePool* p = PrivateOf(from); p != nullptr && p->scopes > 0) return;
     for (const uint64_t one : from.Owners())
       if (owner == BlockPool::kAnyStream || one == owner) HoldFreeBlocks(from, one);
@@ -156,7 +156,7 @@ void CachingAllocator::Impl::WaitForUses(std::unique_lock<std::mutex>& lock, con
   std::exception_ptr failed;
   try {
     const MayBlock scope;
-    // Events, not StreamSynchronize: what a stream has to report is its owner's.
+    // Events, not StreamSynchronize: a failure of the stream concerns its owner, not this wait.
     for (BackendEvent* event : last) backend.EventSynchronize(event);
   } catch (...) {
     failed = std::current_exception();
@@ -170,7 +170,7 @@ void CachingAllocator::Impl::WaitForUses(std::unique_lock<std::mutex>& lock, con
 
 void CachingAllocator::Impl::Reclaim(std::unique_lock<std::mutex>& lock) {
   ++stats.num_sync_all_streams;
-  WaitForUses(lock);  // what comes back by that belongs to its stream again, which is waited for next
+  WaitForUses(lock);  // blocks returned by this belong to their streams again, which are waited for next
   HoldFreeBlocks(BlockPool::kAnyStream);
   WaitForUses(lock);
 }

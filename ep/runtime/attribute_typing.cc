@@ -8,11 +8,11 @@ namespace {
 
 struct Typings {
   std::mutex mutex;
-  std::map<std::string, std::vector<AttributeTyping>> by_type;  // its nodes stay where they are
+  std::map<std::string, std::vector<AttributeTyping>> by_type;  // a map, so that references stay valid
 };
 
 Typings& All() {
-  static auto* typings = new Typings;  // outlives every library that asks
+  static auto* typings = new Typings;  // outlives every library that uses it
   return *typings;
 }
 

@@ -1,4 +1,4 @@
-// Results of npu:: operators whose type an integer attribute decides.
+// Outputs of npu:: operators whose dtype depends on an integer attribute.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@
 
 namespace npu {
 
-// Such a result has the rank of the first input.
+// Such an output has the rank of the first input.
 struct AttributeTyping {
   size_t output;
   std::string attribute;
   std::vector<std::pair<int64_t, DType>> types;  // by the attribute's value
-  DType absent;                                  // the result's type without the attribute
+  DType absent;                                  // the output's dtype without the attribute
 };
 
 // Called by the generated table of operators, while the kernel library is loaded.
 void AddAttributeTyping(const std::string& op_type, AttributeTyping typing);
-// Of an op type that the registry has been asked for.
+// `op_type` must have been looked up in the registry, which loads the kernel library.
 const std::vector<AttributeTyping>& AttributeTypingsOf(const std::string& op_type);
 
 }  // namespace npu

@@ -27,13 +27,12 @@ class Attributes {
 
   void Set(const std::string& name, Value value) { values_[name] = std::move(value); }
   bool Has(const std::string& name) const { return values_.count(name) != 0; }
-  // Of an npu:: operator: its definition says which attributes a node must have and what the others are where it has
-  // them not, so that they are always there.
+  // For npu:: operators: their definition makes each attribute required or gives its default, so it is always present.
   int64_t Int(const std::string& name) const { return Get<int64_t>(Present(name), 0); }
   double Float(const std::string& name) const { return Float(Present(name), 0.0); }
   bool Bool(const std::string& name) const { return Int(name) != 0; }
   std::string String(const std::string& name) const { return Get<std::string>(Present(name), {}); }
-  // Value, or `fallback` when absent; the wrong kind throws and names the attribute.
+  // The value, or `fallback` if absent; throws for the wrong kind, naming the attribute.
   int64_t Int(const std::string& name, int64_t fallback) const { return Get<int64_t>(name, fallback); }
   double Float(const std::string& name, double fallback) const {
     auto it = values_.find(name);

@@ -14,7 +14,7 @@
 namespace npu {
 
 struct DeviceProperties {
-  std::string name;         // what get_device_name() answers
+  std::string name;         // what get_device_name() returns
   size_t total_memory = 0;  // bytes
   int compute_units = 0;    // cores used by the intra-op pool
   std::string isa;          // "amx", "avx512", "avx2", "portable"
@@ -33,12 +33,13 @@ class BackendEvent {
 };
 
 // Every call is thread-safe. Functions that enqueue return before the work is done; the work of one stream runs in FIFO
-// order, streams run concurrently. What makes, enqueues, records or copies may throw, before it has done anything;
-// frees, destroys, queries and StreamResume never fail, a wait only by its status (or where it would wait for itself).
+// order, streams run concurrently. Functions that create, enqueue, record or copy may throw, and then have no effect;
+// frees, destroys, queries and StreamResume never fail, and a wait fails only through its status (or if it would wait
+// for itself).
 //
-// Work that fails stops its stream: what is behind it is skipped, and so is what waits for an event recorded behind it,
-// on any stream. A status says so to everybody who waits; only StreamResume lets a stream run again. Queries tell
-// whether work is over, however it ended, and never throw.
+// Work that fails stops its stream: work behind it is skipped, and so is work on any stream that waits for an event
+// recorded behind it. Every waiter receives the failure as a status; only StreamResume lets a stream run again. Queries
+// report whether work has ended, in success or failure, and never throw.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -56,24 +57,25 @@ class Backend {
   virtual void FreePinned(void* ptr) = 0;
 
   virtual BackendStream* CreateStream(int device, int priority) = 0;
-  virtual void DestroyStream(BackendStream* stream) = 0;  // which is idle
-  // `op` is a string with static storage or one the op registry owns: the name an error carries. `held_bytes` of host
-  // memory belong to the task: what is queued is bounded in bytes, too.
+  virtual void DestroyStream(BackendStream* stream) = 0;  // must be idle
+  // `op` names the launch in errors: a string with static storage, or one that the op registry owns. `held_bytes` of
+  // host memory are owned by the task: the queue is bounded in bytes, too.
   virtual void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes = 0) = 0;
-  // Host code in the stream's order, as callbacks and replays are: it reaches device memory by copies only.
+  // Host code in the stream's order, such as callbacks and replays: it accesses device memory only through copies.
   virtual void LaunchHost(BackendStream* stream, const char* op, Task task) = 0;
-  // What Launch would do in its turn, at once: called by replays, for each launch of their graph.
+  // Runs immediately what Launch would enqueue; replays call it for each launch of their graph.
   virtual void RunCaptured(Task& task) = 0;
-  // Runs in its turn even behind what failed, and is told of it: for what must not be lost, as frees and signals are.
+  // Runs in its turn even behind failed work and receives the failure: for tasks that must not be lost, such as frees
+  // and signals.
   virtual void LaunchAlways(BackendStream* stream, const char* op, std::function<void(const Status&)> task) = 0;
   virtual void Copy(BackendStream* stream, void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
-  // Done when it returns, and in no stream's order: the caller has waited for whoever uses either side.
+  // Done when it returns, and not ordered on any stream: the caller has waited for the users of both sides.
   virtual void CopyNow(int device, void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
   virtual void Memset(BackendStream* stream, void* dst, int value, size_t bytes) = 0;
   virtual bool StreamQuery(BackendStream* stream) = 0;
-  // Blocks until what was enqueued before is over. Clears nothing: everybody who waits is told.
+  // Blocks until the work enqueued before has ended. Does not clear a failure: every waiter receives it.
   virtual Status StreamSynchronize(BackendStream* stream) = 0;
-  // Work enqueued from here on runs again, if the stream has stopped for `failure`; null: whatever it stopped for.
+  // If the stream stopped for `failure` (null: for any failure), work enqueued from here on runs again.
   virtual void StreamResume(BackendStream* stream, Status failure) = 0;
 
   virtual BackendEvent* CreateEvent(bool timing) = 0;
@@ -81,7 +83,7 @@ class Backend {
   virtual void EventRecord(BackendEvent* event, BackendStream* stream) = 0;
   virtual void StreamWaitEvent(BackendStream* stream, BackendEvent* event) = 0;
   virtual bool EventQuery(BackendEvent* event) = 0;
-  // What was enqueued before the record, as it ended. Null when never recorded.
+  // Blocks until the work enqueued before the record has ended and returns how; null when never recorded.
   virtual Status EventSynchronize(BackendEvent* event) = 0;
   virtual Status EventStatus(BackendEvent* event) = 0;        // null before it completed
   virtual int64_t EventTimestampNs(BackendEvent* event) = 0;  // device clock; -1 before it completed

@@ -1,5 +1,5 @@
-// What a backend may offer beyond Backend. A separate interface, so that kernels and front ends which need only
-// the basics do not depend on it.
+// Optional features of a backend. A separate interface, so that kernels and front ends which need only the basics do
+// not depend on it.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@ class BackendExtensions {
   // Address space without memory, for segments that grow; null when there is none.
   virtual void* ReserveAddresses(int device, size_t bytes) = 0;
   virtual void ReleaseAddresses(void* ptr, size_t bytes) = 0;
-  // Puts memory behind a range of it; false when the device has no more.
+  // Maps memory to a range of it; false when the device has no more.
   virtual bool MapDevice(int device, void* ptr, size_t bytes) = 0;
   virtual void UnmapDevice(int device, void* ptr, size_t bytes) = 0;
 
-  // Copies and fills at once: what a captured copy does when its turn comes. Called by tasks.
+  // Synchronous copies and fills, called by tasks: a captured copy uses them in a replay.
   virtual void CopyInTask(void* dst, const void* src, size_t bytes, CopyKind kind) = 0;
   virtual void FillInTask(void* dst, int value, size_t bytes) = 0;
-  // Launches on it return when their work is done. Said before its first use.
+  // Launches on the stream return when their work is done. To be called before its first use.
   virtual void MakeBlocking(BackendStream* stream) = 0;
-  // What is queued on it is dropped; the next synchronize reports `reason`.
+  // Drops the work queued on the stream; the next synchronize reports `reason`.
   virtual void AbortStream(BackendStream* stream, const std::string& reason) = 0;
 
   // Throws Error(kUnsupported) when the backend has none.

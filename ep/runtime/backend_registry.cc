@@ -10,7 +10,7 @@ namespace npu {
 namespace {
 
 std::map<std::string, BackendEntry>& Backends() {
-  static auto& backends = *new std::map<std::string, BackendEntry>;  // made by the first static initialiser that asks
+  static auto& backends = *new std::map<std::string, BackendEntry>;  // static initialisers use it in any order
   return backends;
 }
 

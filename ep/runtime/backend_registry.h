@@ -1,4 +1,4 @@
-// Backends by name. Each registers itself beside its own code; nobody keeps a list.
+// Backends by name. Each registers itself in its own source file; there is no central list.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ struct BackendEntry {
 // To be called by a static initialiser of libnpu_runtime.so. Throws when the name is taken.
 bool RegisterBackend(BackendEntry entry);
 
-// Throws Error(kInvalidArgument) with the names there are.
+// Throws Error(kInvalidArgument) that lists the known names.
 const BackendEntry& FindBackend(const std::string& name);
 
-// What ORT_NPU_BACKEND names; without it, host.
+// The backend that ORT_NPU_BACKEND names, or host if unset.
 const BackendEntry& BackendFromEnvironment();
 
 }  // namespace npu

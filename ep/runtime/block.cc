@@ -7,7 +7,7 @@
 namespace npu {
 namespace {
 
-// Blocks are cut and joined all the time; of a burst of small ones not all are kept.
+// Block objects are recycled, because splits and merges are frequent; this bounds what a burst leaves behind.
 constexpr size_t kMaxSpares = 4096;
 
 }  // namespace

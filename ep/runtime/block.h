@@ -13,7 +13,7 @@ struct Block;
 struct Segment;
 struct StreamUse;
 
-// What a request looks for in a list of free blocks.
+// A search key for lists of free blocks.
 struct Fit {
   uint64_t owner;
   size_t size;
@@ -40,7 +40,7 @@ struct Block {
 
   char* ptr = nullptr;
   size_t size = 0;
-  size_t requested = 0;  // what the caller asked for
+  size_t requested = 0;  // bytes that the caller requested
   uint64_t owner = 0;    // stream that last used it; 0: no queued work touches it
   State state = State::kLive;
   bool counted_as_split = false;
@@ -51,14 +51,14 @@ struct Block {
   StreamUse* uses = nullptr;  // by the streams that a free must wait for
   int pending_uses = 0;       // since the free
   Block* held_next = nullptr;
-  // Its places in the index and in a list of free blocks are made with it: to free a block needs no memory.
+  // Its nodes in the index and in a list of free blocks are allocated with it, so that freeing a block needs no memory.
   BlocksByAddress::node_type index_node;  // while it is not in the index
   BlocksByAddress::iterator indexed;      // while it is
   FreeList::node_type list_node;
   FreeList::iterator listed;
 };
 
-// Every block of an allocator, in whichever pool and state. Makes them, too: those that go are kept for the next.
+// All blocks of an allocator, in any pool and state. Also creates blocks, and recycles dropped ones.
 class BlockIndex {
  public:
   BlockIndex() = default;
@@ -66,7 +66,7 @@ class BlockIndex {
   BlockIndex(const BlockIndex&) = delete;
   BlockIndex& operator=(const BlockIndex&) = delete;
 
-  // `before` is the block whose end the new one takes, where there is one.
+  // `before` is the block that the new one was split from, if any.
   Block* Make(Segment* segment, char* ptr, size_t size, uint64_t owner, const Block* before = nullptr);
   void Drop(Block* block);
 

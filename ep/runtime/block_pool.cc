@@ -6,7 +6,7 @@
 namespace npu {
 namespace {
 
-// A rest below these stays with its block: it would fit nothing, only cut the segment into crumbs.
+// A remainder below these is not split off: it would fit no request and only fragment the segment.
 constexpr size_t kMinSmallRest = 512;
 constexpr size_t kMinLargeRest = (size_t{1} << 20) + 1;
 
@@ -27,7 +27,7 @@ Block* BlockPool::TakeFrom(FreeList& list, size_t size, uint64_t list_owner, uin
   const auto it = list.lower_bound(Fit{list_owner, size});
   if (it == list.end() || (*it)->owner != list_owner) return nullptr;
   Block* block = *it;
-  // A block that must not be cut serves requests of about its own size only.
+  // A block that must not be split serves only requests of about its own size.
   if (!block->segment->small && Oversize(block->size)) {
     const bool fits = Oversize(size) && block->size - size < settings_.max_non_split_rounding;
     if (!fits) return nullptr;
@@ -165,7 +165,8 @@ std::vector<std::unique_ptr<Segment>> BlockPool::RemoveUnmappedSegments() {
 }
 
 void BlockPool::Put(Block* block) {
-  // Idle neighbours join an owned block, never the other way round: idle memory is idle as a whole.
+  // Idle neighbours are merged into an owned block, never an owned one into an idle block: all of an idle block is
+  // idle.
   const auto joins = [&](const Block* n) {
     return n != nullptr && n->state == Block::State::kFree && (n->owner == block->owner || n->owner == kAnyStream);
   };
@@ -241,7 +242,7 @@ void BlockPool::PutIdle(Block* held) {
   while (held != nullptr) {
     Block* block = std::exchange(held, std::exchange(held->held_next, nullptr));
     block->owner = kAnyStream;
-    const uint64_t freed = block->segment->last_freed;  // which it was before
+    const uint64_t freed = block->segment->last_freed;  // it was free before: keep the order
     Put(block);
     block->segment->last_freed = freed;
   }

@@ -1,5 +1,5 @@
-// Segments cut into blocks: best fit, splitting and merging. It knows streams only as numbers and
-// waits for nothing; CachingAllocator decides when a block may come back.
+// Segments split into blocks: best fit, splitting and merging. Knows streams only by id and never waits;
+// CachingAllocator decides when a block may return.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct Segment {
   size_t address_space = 0;  // of an expandable segment, whose `bytes` grow; 0: fixed
   bool small = false;
   bool plugged = false;     // made by a pluggable allocator's function
-  uint64_t stream = 0;      // that it was made for
+  uint64_t stream = 0;      // stream that it was made for
   uint64_t last_freed = 0;  // order in which segments became free, for garbage collection
   BlockPool* pool = nullptr;
   Block* first = nullptr;
@@ -42,17 +42,18 @@ class BlockPool {
   PoolId id() const { return id_; }
   bool empty() const { return segments_.empty(); }
 
-  // The best-fitting free block of `owner`, else of any stream, cut to `size`; null when there is none.
+  // The best-fitting free block of `owner`, else of any stream, split to `size`; null when there is none.
   Block* Take(size_t size, bool small, uint64_t owner);
   // Adds a segment and takes `size` bytes of it.
   Block* TakeFromNewSegment(void* base, size_t bytes, size_t size, bool small, uint64_t owner);
-  // An expandable segment without memory yet; Grow() puts memory at the end of one.
+  // An expandable segment without memory yet; Grow() appends memory.
   Segment* AddExpandable(void* base, size_t address_space, bool small, uint64_t owner);
   Segment* FindExpandable(bool small, uint64_t owner) const;
   // Bytes at the segment's end that `owner` could take if the segment grew.
   size_t FreeTail(const Segment& segment, uint64_t owner) const;
   void Grow(Segment* segment, size_t bytes, uint64_t owner);
-  // Takes whole granules off the idle ends of expandable segments; segments without memory leave the pool.
+  // TrimTails() cuts whole granules off the idle tails of expandable segments; RemoveUnmappedSegments() removes the
+  // segments without memory.
   struct Trimmed {
     void* ptr;
     size_t bytes;
@@ -60,21 +61,21 @@ class BlockPool {
   std::vector<Trimmed> TrimTails(size_t granule);
   std::vector<std::unique_ptr<Segment>> RemoveUnmappedSegments();
 
-  // The block is free: merges it with its neighbours.
+  // Adds a free block, merged with its neighbours.
   void Put(Block* block);
 
   // The streams that own free blocks.
   std::vector<uint64_t> Owners() const;
-  // Takes the free blocks of `owner` out of the lists, until PutIdle() says that no queued work touches one of them
-  // any more. A chain by `held_next`.
+  // Takes the free blocks of `owner` out of the lists until PutIdle() is called, when no queued work touches them any
+  // more. Returns a chain by `held_next`.
   Block* Hold(uint64_t owner);
   void PutIdle(Block* held);
-  // The streams that `gone` accepts are gone, their work is done: their blocks belong to any stream.
+  // Any stream may take the blocks of the streams that `gone` accepts: destroyed ones whose work is done.
   void Disown(const std::function<bool(uint64_t owner)>& gone);
-  // The segment of a block that fills it; it leaves the pool, and the block goes.
+  // Removes the segment that `block` fills from the pool, and drops the block.
   std::unique_ptr<Segment> RemoveSegmentOf(Block* block);
-  // Segments that are one free block which no queued work touches; they leave the pool.
-  // The longest free first, and no more of them than `enough` bytes need.
+  // Removes segments that are one free block which no queued work touches: the longest free first, and no more of them
+  // than `enough` bytes need.
   std::vector<std::unique_ptr<Segment>> RemoveIdleSegments(size_t enough = SIZE_MAX);
 
   template <class F>
@@ -102,7 +103,7 @@ class BlockPool {
   std::unordered_map<Segment*, std::unique_ptr<Segment>> segments_;
 };
 
-// Adds to, or takes from, the counters of a pool and of both together.
+// Adds to, or subtracts from, the counters of one pool size and of all.
 inline void Count(PoolCounters& counters, bool small, int64_t n) {
   counters.all.Add(n);
   (small ? counters.small_pool : counters.large_pool).Add(n);

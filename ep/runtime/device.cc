@@ -71,7 +71,7 @@ void Device::Synchronize() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
   const MayBlock scope;
   Failures failures;
-  // Events are recorded first and waited for then, so that no stream is held while another is waited for.
+  // Records all events before it waits for any, so that no stream is locked during a wait.
   std::vector<std::pair<uint64_t, std::unique_ptr<Event>>> passed;
   const auto record = [&](uint64_t id, BackendStream* stream) {
     passed.emplace_back(id, std::make_unique<Event>(backend_));
@@ -83,7 +83,7 @@ void Device::Synchronize() {
     record(stream.id(), stream.handle());
   });
   streams_->VisitLeaving([&](BackendStream* stream) {
-    if (!backend_.StreamQuery(stream)) record(/*id: of nobody*/ 0, stream);
+    if (!backend_.StreamQuery(stream)) record(/*id: of no live stream*/ 0, stream);
   });
   for (const auto& [id, event] : passed) {
     Status status = backend_.EventSynchronize(event->handle());
@@ -126,7 +126,7 @@ void Device::Restart() {
 
 Runtime& Runtime::Instance() {
   // Never destroyed: streams may still run when static destructors do, and a process must not wait for
-  // them at its exit.
+  // them at exit.
   static std::atomic<Runtime*> instance{nullptr};
   static std::mutex mutex;
   if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
@@ -136,7 +136,7 @@ Runtime& Runtime::Instance() {
 }
 
 Runtime::Runtime() {
-  // Those that are read later and elsewhere: a wrong one is reported here, before any work.
+  // Variables that are read again later: an invalid value is reported here, before any work.
   LogLevelFromEnvironment();
   LaunchBlockingFromEnvironment();
   const AllocatorSettings settings = AllocatorSettingsFromEnvironment();

@@ -29,9 +29,9 @@ class Device {
   // The live stream of that id, or at that address; null when there is none.
   Stream* FindStream(uint64_t id) const;
   Stream* FindStream(const void* address) const;
-  // Says that every stream which is not idle may use the memory at `address`: see CachingAllocator::RecordStream.
+  // Records that every busy stream may use the memory at `address`: see CachingAllocator::RecordStream.
   void RecordBusyStreams(const void* address);
-  // Waits for every stream of the device; throws Error(kDeviceError) with what failed on any of them.
+  // Waits for every stream of the device; throws Error(kDeviceError) with the failures of all of them.
   void Synchronize();
   // Drops what is queued on every stream and refuses new work until Restart().
   void Stop();
@@ -41,7 +41,7 @@ class Device {
  private:
   friend class Stream;
   struct StreamSet;  // the live streams, for Synchronize
-  // The stream of that id is gone: any device of its backend may have lent memory to it.
+  // To be called when the stream with this id is destroyed: any device of its backend may have lent memory to it.
   static void ForgetStream(const Backend& backend, uint64_t id);
   Backend& backend_;
   int index_;
@@ -54,8 +54,8 @@ class Device {
 
 class Runtime {
  public:
-  // Built at first use from the environment (CONTRACT: ORT_NPU_*). Throws Error(kInvalidArgument)
-  // naming the variable when one of them is absurd; a later call tries again.
+  // Built at first use from the environment (ORT_NPU_*). Throws Error(kInvalidArgument) naming the variable when one of
+  // them is invalid; a later call tries again.
   static Runtime& Instance();
 
   int device_count() const { return static_cast<int>(devices_.size()); }

@@ -10,7 +10,7 @@ struct DTypeInfo {
   int bits;
 };
 
-// Indexed by the number of the type.
+// Indexed by the value of the DType.
 constexpr std::array<DTypeInfo, 23> kTypes{
     {{"undefined", 0},      {"float32", 32},  {"uint8", 8},        {"int8", 8},           {"uint16", 16},
      {"int16", 16},         {"int32", 32},    {"int64", 64},       {"string", 0},         {"bool", 8},

@@ -1,5 +1,5 @@
-// Element types. The numbers are ONNX TensorProto.DataType's, so that they cross the ORT and the
-// Python boundary unchanged.
+// Element types, with the values of ONNX TensorProto.DataType, so that they cross the onnxruntime and Python boundaries
+// unchanged.
 #pragma once
 
 #include <bit>
@@ -58,7 +58,7 @@ inline bool IsFloating(DType d) {
   return d == DType::kFloat32 || d == DType::kFloat16 || d == DType::kBFloat16 || d == DType::kFloat64;
 }
 
-// A set of element types, as a bit mask over the numbers above.
+// A set of element types, as a bit mask over the values above.
 class DTypeSet {
  public:
   constexpr DTypeSet() = default;
@@ -87,7 +87,7 @@ inline constexpr DTypeSet kSignedInts{DType::kInt8, DType::kInt16, DType::kInt32
 inline constexpr DTypeSet kUnsignedInts{DType::kUInt8, DType::kUInt16, DType::kUInt32, DType::kUInt64};
 inline constexpr DTypeSet kIntegers = kSignedInts | kUnsignedInts;
 inline constexpr DTypeSet kNumeric = kFloats | kIntegers | DTypeSet{DType::kFloat64};
-inline constexpr DTypeSet kFixedWidth = kNumeric | DTypeSet{DType::kBool};  // every byte-sized type kernels move
+inline constexpr DTypeSet kFixedWidth = kNumeric | DTypeSet{DType::kBool};  // every type that kernels move by the byte
 
 // 16-bit floats: storage types. Arithmetic is done in float.
 struct BFloat16 {
@@ -130,7 +130,7 @@ struct Float16 {
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
     const uint32_t normal = magnitude + (112u << 23);
     const uint32_t special = magnitude | 0x7f800000u | (magnitude > (0x7c00u << 13) ? 0x400000u : 0u);
-    // 0.5 + m·2^-24 is exact, and so is taking the 0.5 away again.
+    // 0.5 + m·2^-24 is exact, and so is subtracting the 0.5.
     const uint32_t tiny = std::bit_cast<uint32_t>(std::bit_cast<float>((126u << 23) | (magnitude >> 13)) - 0.5f);
     uint32_t wide = magnitude < (0x0400u << 13) ? tiny : normal;
     wide = magnitude >= (0x7c00u << 13) ? special : wide;

@@ -12,7 +12,7 @@ EagerContext::EagerContext(Stream& stream, std::vector<TensorView> inputs, size_
     : stream_(stream), inputs_(std::move(inputs)), outputs_(output_count), allocate_(std::move(allocate)) {}
 
 EagerContext::~EagerContext() {
-  // Freed in stream order: whoever gets the block next runs behind the work that was launched here.
+  // Freed in stream order: the next user of the block runs behind the work that was launched here.
   for (void* workspace : workspaces_) stream_.device().allocator().Free(workspace);
 }
 
@@ -37,7 +37,7 @@ void EagerContext::RunKept(std::shared_ptr<const Kernel> kernel, const std::stri
     Run(*kernel, op);
     stream_.Launch("release", [kernel] {});
   } catch (...) {
-    // What was launched before has nothing else that keeps it.
+    // Nothing else keeps the kernel for the work launched so far.
     const MayBlock scope;
     stream_.device().backend().StreamSynchronize(stream_.handle());
     throw;

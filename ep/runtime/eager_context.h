@@ -1,4 +1,4 @@
-// OpContext of a call that belongs to no graph: the caller's tensors, outputs from the caller's allocator.
+// OpContext of an eager call: the caller's tensors, outputs from the caller's allocator.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ class EagerContext final : public OpContext {
   EagerContext(Stream& stream, std::vector<TensorView> inputs, size_t output_count, AllocateOutput allocate);
   ~EagerContext() override;
 
-  // Output `output` shall be written over input `input`.
+  // Makes `output` share the buffer of `input`.
   void WriteInPlace(size_t output, size_t input);
 
-  // Computes; writes inputs and outputs to files where a dump asks for `op`.
+  // Runs the kernel; writes inputs and outputs to files if a dump of `op` is enabled.
   void Run(const Kernel& kernel, const std::string& op);
-  // The same with a kernel that the caller may drop at once: the stream's work keeps it.
+  // The same with a kernel that the caller may release immediately: the queued work keeps it.
   void RunKept(std::shared_ptr<const Kernel> kernel, const std::string& op);
 
   size_t input_count() const override { return inputs_.size(); }

@@ -9,7 +9,7 @@
 namespace npu {
 namespace {
 
-// User space of a 64-bit machine: a limit beyond it can only be a slip of the keyboard.
+// User space of a 64-bit machine: a larger limit can only be a typo.
 constexpr size_t kAddressableBytes = sizeof(void*) == 8 ? size_t{1} << 47 : SIZE_MAX;
 
 [[noreturn]] void Reject(const char* name, const std::string& value, const std::string& expected) {

@@ -17,8 +17,8 @@ enum class ErrorCode {
   kInternal,
 };
 
-// The text with bytes that are no UTF-8, and control characters, as \xNN. Messages quote names and
-// attributes of models, which may hold any bytes; Python refuses to read a message that is not UTF-8.
+// The text with control characters, and bytes that are not valid UTF-8, escaped as \xNN. Messages quote names and
+// attributes of models, which may contain any bytes; Python rejects a message that is not UTF-8.
 std::string Printable(const std::string& text);
 
 // Printable(text) as a JSON string, with its quotes.

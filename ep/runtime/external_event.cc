@@ -17,7 +17,7 @@ const char* const ExternalEvent::kWaitOp = "external_event_wait";
 struct ExternalEvent::State {
   std::mutex mutex;
   std::condition_variable changed;
-  // One status each: streams run as they like, so a second record may come before the wait of the first has run.
+  // One status per record: streams are concurrent, so a second record may run before the wait for the first.
   std::deque<Status> records;
 
   void Add(const Status& status) {
@@ -29,8 +29,8 @@ struct ExternalEvent::State {
     std::lock_guard lock(mutex);
     records.clear();
   }
-  // What was recorded behind a failure fails the waiting stream, too. A stream that has failed takes its record without
-  // waiting for it: nothing behind the wait will run. A stopped device drops what a wait may be waiting for.
+  // A record behind a failure fails the waiting stream, too. A failed stream takes a record without waiting for it:
+  // nothing behind the wait will run. A stopped device may have dropped the record that a wait needs.
   void Take(const Device& device, const Status& status) {
     constexpr std::chrono::milliseconds kLookForStop{20};
     std::unique_lock lock(mutex);
@@ -50,7 +50,7 @@ void ExternalEvent::Record(Stream& stream) {
 }
 
 void ExternalEvent::Wait(Stream& stream) {
-  if (!Graph::IsCapturing(stream)) stream.BeforeWork();  // what the record tells of is this thread's to hear
+  if (!Graph::IsCapturing(stream)) stream.BeforeWork();  // a failure that it carries is reported to this thread
   stream.LaunchAlways(kWaitOp, [state = state_, &device = std::as_const(stream.device())](const Status& status) {
     state->Take(device, status);
   });

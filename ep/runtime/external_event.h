@@ -1,5 +1,5 @@
-// An event whose record and wait are work of their streams, also inside a graph: so it orders a replay against work
-// that is not in the graph, in either direction, and the wait may be enqueued before the record.
+// An event whose record and wait run as work of their streams, also inside a graph: it orders a replay against work
+// outside the graph, in either direction, and the wait may be enqueued before the record.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,18 @@ namespace npu {
 
 class ExternalEvent {
  public:
-  // The name under which its waits are launched: a replay that is held up there lets the nodes behind it be updated.
+  // The op name of its waits: while a replay blocks in one, the nodes behind it can be updated.
   static const char* const kWaitOp;
 
   void Record(Stream& stream);
-  void Wait(Stream& stream);   // and take one record away, so that the next wait needs the next one
-  void Reset(Stream& stream);  // take every record away
+  void Wait(Stream& stream);   // consumes one record: each wait needs its own
+  void Reset(Stream& stream);  // discards all records
 
  private:
   struct State;
   static std::shared_ptr<State> NewState();
 
-  std::shared_ptr<State> state_ = NewState();  // work in flight keeps it
+  std::shared_ptr<State> state_ = NewState();  // queued work keeps it
 };
 
 }  // namespace npu

@@ -1,5 +1,6 @@
-// A backend in front of another that makes a chosen call fail: for tests of what a failure leaves behind. Allocations
-// give null, waits give a status after they have waited, and everything else throws before it has done anything.
+// Wraps another backend and makes chosen calls fail, to test the state that a failure leaves. Failing allocations
+// return null, failing waits return a status after they have waited, and all other calls throw before they have any
+// effect.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +18,17 @@ namespace npu {
 class FaultInjection final : public Backend, public BackendExtensions {
  public:
   explicit FaultInjection(std::unique_ptr<Backend> backend);
-  // Throws Error(kUnsupported) when nothing can be made to fail: see ORT_NPU_FAULT_INJECTION.
+  // Throws Error(kUnsupported) unless ORT_NPU_FAULT_INJECTION was set.
   static FaultInjection& Of(Backend& backend);
 
-  // From now on the `nth` call of a function of that name ("EventRecord") fails, and `times` - 1 more behind it.
+  // From now on, the `nth` call of the function named `call` ("EventRecord") fails, and the `times` - 1 calls after it.
   void Arm(const std::string& call, int64_t nth, int64_t times = 1);
-  // Nothing fails any more. Returns how many calls did since Arm().
+  // Stops injecting. Returns the number of calls that failed since Arm().
   int64_t Disarm();
   int64_t failed() const;
-  // How often each function was called that may fail.
+  // Number of calls of each function that can fail.
   std::map<std::string, int64_t> calls() const;
-  // What was made and not destroyed: "streams", "events", "device" and "pinned" memory, "addresses".
+  // Number of live objects: "streams", "events", "device" and "pinned" memory, "addresses".
   std::map<std::string, int64_t> held() const;
 
   const char* name() const override { return backend_->name(); }
@@ -72,7 +73,7 @@ class FaultInjection final : public Backend, public BackendExtensions {
   void AbortStream(BackendStream* stream, const std::string& reason) override;
 
  private:
-  bool Fails(const char* call);  // counts it
+  bool Fails(const char* call);  // counts the call
   void ThrowIfFails(const char* call);
   Status WithFault(const char* call, Status status);
   template <class T>

@@ -25,7 +25,7 @@ void ReleaseFilePages(const void* address, size_t bytes) {
   const uintptr_t first = (begin + page - 1) / page, last = (begin + bytes) / page;
   if (first >= last) return;
   const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-  if (file < 0) return;  // without it nobody can tell whose pages these are
+  if (file < 0) return;  // without it, file pages are indistinguishable from private ones
   std::array<uint64_t, 4096> entries;
   for (uintptr_t at = first; at < last;) {
     const size_t wanted = std::min(entries.size(), last - at);

@@ -20,7 +20,7 @@ constexpr const char* kOwnsAlready =
 
 void LaunchReplay(const std::shared_ptr<GraphNodes>& nodes, Stream& stream) {
   if (nodes->any_always) {
-    // For a stream that has failed before, and skips the replay.
+    // For a stream that failed before and so skips the replay.
     stream.LaunchAlways("graph", [nodes](const Status& status) {
       if (status != nullptr) SkipReplay(*nodes, status);
     });
@@ -96,7 +96,7 @@ void Graph::Replay(Stream& stream) {
     LaunchReplay(nodes, stream);
     backend.EventRecord(passed, stream.handle());
     std::lock_guard lock(mutex_);
-    // Of streams that have come and gone.
+    // Destroys the events of finished replays, whose streams may no longer exist.
     if (replayed_.count(stream.id()) == 0)
       std::erase_if(replayed_, [&](const auto& entry) {
         if (!backend.EventQuery(entry.second)) return false;
@@ -108,8 +108,8 @@ void Graph::Replay(Stream& stream) {
     backend.DestroyEvent(passed);
     throw;
   }
-  backend.DestroyEvent(
-      passed);  // reset meanwhile, or replayed on the stream by two threads: the launch keeps the nodes
+  // The graph was reset meanwhile, or two threads replay it on this stream; the launch keeps the nodes.
+  backend.DestroyEvent(passed);
 }
 
 void Graph::Reset() {
@@ -123,7 +123,7 @@ void Graph::Reset() {
     for (const auto& [stream, event] : replayed_) replayed.push_back(event);
     replayed_.clear();
   }
-  if (InForkedChild()) {  // what locks and threads the nodes need stayed with the parent
+  if (InForkedChild()) {  // the locks and threads that the nodes need exist only in the parent
     [[maybe_unused]] auto* leaked = new std::pair(std::move(recording), std::move(nodes));
     return;
   }

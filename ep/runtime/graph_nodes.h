@@ -1,4 +1,4 @@
-// What a capture leaves behind: its launches, and all that they need as long as somebody may replay them.
+// The result of a capture: its launches, and everything they need for as long as they may be replayed.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class Device;
 
 PoolId NewPoolId();
 
-// A hold on a private pool, on each device whose streams take memory from it.
+// Retains a private pool, on each device whose streams allocate from it.
 class PoolHold {
  public:
   explicit PoolHold(PoolId id) : id_(id) {}
@@ -33,7 +33,7 @@ class PoolHold {
   PoolHold& operator=(const PoolHold&) = delete;
 
   PoolId id() const { return id_; }
-  void Retain(Device& device);  // once a device
+  void Retain(Device& device);  // once per device
 
  private:
   const PoolId id_;
@@ -44,21 +44,20 @@ using KeptObjects = std::vector<std::shared_ptr<const void>>;
 
 struct GraphNode {
   const char* op = "";
-  Task task{};                                  // empty: `always`, or a task group has it
+  Task task{};                                  // empty: `always` is set, or a task group holds it
   bool of_host = false;                         // the task runs as host code, not as a launch
-  std::function<void(const Status&)> always{};  // runs behind a node that failed, too
+  std::function<void(const Status&)> always{};  // runs even behind a failed node
   uint64_t stream = 0;
   int device = 0;
   std::vector<size_t> after{};  // nodes that come before it in stream or event order
-  std::ptrdiff_t group = -1;    // its task group, and its place there
+  std::ptrdiff_t group = -1;    // its task group (-1: none), and its position there
   size_t place = 0;
 };
 
-// Launches of one stream that updates replace, all at once: a replay that runs meanwhile goes on with those it has
-// begun with.
+// Launches of one stream that updates replace as a whole: a replay in flight continues with those it began with.
 struct TaskGroup {
   struct Tasks {
-    KeptObjects kept;  // what they use
+    KeptObjects kept;  // objects that they use
     std::vector<Task> tasks;
   };
 
@@ -68,7 +67,7 @@ struct TaskGroup {
   std::shared_ptr<Tasks> tasks;  // guarded by the graph's groups_mutex
 };
 
-// What a graph draws from one generator at each replay.
+// Draws of a graph from one generator at each replay.
 struct GraphDraws {
   std::shared_ptr<RandomSource> source;
   std::shared_ptr<ReplayOrigin> origin;
@@ -78,7 +77,7 @@ struct GraphDraws {
 // The nodes of one captured stream, in its order: see graph_replay.h.
 struct GraphBranch {
   struct Need {
-    size_t branch, steps;  // how many steps of that branch come before
+    size_t branch, steps;  // number of steps of that branch that come before
   };
   struct Step {
     size_t node = 0;
@@ -89,16 +88,16 @@ struct GraphBranch {
   std::vector<Step> steps{};
 };
 
-// Shared by the graph and its replays in flight. Members go in reverse order: tasks first, then what they use, and the
-// memory at last.
+// Shared by the graph and its replays in flight. Members are destroyed in reverse order: tasks, then the objects that
+// they use, then the memory.
 struct GraphNodes {
   GraphNodes(Backend& b, PoolId id) : backend(b), pool(id) {}
   ~GraphNodes();
   GraphNodes(const GraphNodes&) = delete;
   GraphNodes& operator=(const GraphNodes&) = delete;
 
-  // Where updates of a group take memory from: what the capture's own nodes, and groups that may run beside it, use
-  // meanwhile is not theirs.
+  // The pool from which updates of a group allocate. It is separate, because the capture's own nodes and groups that
+  // may run concurrently use their memory meanwhile.
   PoolHold& UpdatePool(const TaskGroup& group);
   std::shared_ptr<TaskGroup::Tasks> TasksOf(size_t group);
 
@@ -108,17 +107,17 @@ struct GraphNodes {
   KeptObjects kept;
   std::vector<GraphNode> nodes;
 
-  std::mutex groups_mutex;  // held for a moment, never while a task runs
+  std::mutex groups_mutex;  // never held while a task runs
   std::deque<TaskGroup> groups;
 
   std::mutex draws_mutex;
   std::vector<GraphDraws> draws;
 
-  std::mutex replay_mutex;  // held while a replay runs them
+  std::mutex replay_mutex;  // held during a replay
   bool any_always = false;
   std::vector<GraphBranch> branches;  // empty: the nodes run in order
   std::mutex helpers_mutex;
-  std::vector<BackendStream*> helpers;  // of every branch but the first, once it was replayed
+  std::vector<BackendStream*> helpers;  // for every branch but the first; created by the first replay
 };
 
 }  // namespace npu

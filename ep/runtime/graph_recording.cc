@@ -11,14 +11,14 @@
 namespace npu {
 namespace {
 
-// Guards every recording: captures are rare and short, and their calls come from few threads. Allocators ask
-// recordings with their own lock held, so neither they nor the backend are called with this one.
+// Guards every recording: captures are rare and short, and their calls come from few threads. Allocators query
+// recordings with their own lock held, so neither they nor the backend may be called with this one held.
 std::mutex& Mutex() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
 }
 
-// By id of a stream that takes part.
+// By id of each participating stream.
 std::map<uint64_t, std::shared_ptr<Recording>>& OpenRecordings() {
   static auto& open = *new std::map<uint64_t, std::shared_ptr<Recording>>;
   return open;
@@ -95,7 +95,7 @@ bool Recording::KeepWait(const Stream& stream, const Event& event) {
       Recording* mine = Find(stream);
       Recording* recording = FindRecorded(event);
       if (recording == nullptr) {
-        // An event from outside says that earlier work must be done first, which a replay could not see.
+        // An event from outside orders the stream behind earlier work, which a replay could not observe.
         if (mine != nullptr && mine->update_ == nullptr)
           mine->Refuse("it waited for an event that was recorded outside of the capture");
         return false;
@@ -265,7 +265,7 @@ void Recording::EndUpdate(const Stream& stream) {
   const auto nodes = recording->End(stream);
   Update& update = *recording->update_;
   std::lock_guard lock(nodes->groups_mutex);
-  std::swap(nodes->groups[update.group].tasks, update.tasks);  // the old ones go with the recording, without the lock
+  std::swap(nodes->groups[update.group].tasks, update.tasks);  // the old ones end with the recording, without the lock
 }
 
 std::shared_ptr<GraphNodes> Recording::End(const Stream& current) {

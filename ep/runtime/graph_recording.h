@@ -1,8 +1,8 @@
-// What keeps launches instead of running them, while a graph is captured or updated. Stream and Event ask it before
-// they ask the backend; without a capture in the process that is one relaxed load.
+// Keeps launches instead of running them while a graph is captured or updated. Stream and Event consult it before the
+// backend; without a capture in the process, that is one relaxed load.
 //
-// Whether a stream is captured, and what its capture holds, is one state under one lock: a launch from another thread
-// beside the begin or the end of a capture is in it whole, or runs.
+// One lock guards both whether a stream is captured and what its capture holds: a launch from another thread that races
+// with the begin or the end of a capture is either captured or run.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   static bool Any() { return open_count_.load(std::memory_order_relaxed) > 0; }
   static bool Captures(const Stream& stream);
 
-  // What Stream and Event do while Any(). True: handled here.
+  // Called by Stream and Event while Any(). True: handled here, not by the backend.
   static bool KeepLaunch(const Stream& stream, const char* op, Task& task, bool of_host);
   static bool KeepLaunchAlways(const Stream& stream, const char* op, std::function<void(const Status&)>& task);
   static bool KeepRecord(const Event& event, const Stream& stream);
@@ -34,13 +34,13 @@ class Recording : public std::enable_shared_from_this<Recording> {
   static void Forget(const Event& event);
   // Keeps `object` alive with the graph that is being captured on `stream`; false when none is.
   static bool Keep(const Stream& stream, std::shared_ptr<const void> object);
-  // A position relative to where the generator stands when a replay begins; false when `stream` is not captured.
+  // Sets `position` relative to the generator's state when a replay begins; false when `stream` is not captured.
   static bool KeepDraw(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters,
                        RandomPosition& position);
-  // What a replay draws from `source`, as far as it is captured; the next draw comes behind it. False: not captured.
+  // Counters that a replay draws from `source`, as captured so far; the next draw follows them. False: not captured.
   static bool Drawn(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t& counters);
   static bool SetDrawn(const Stream& stream, const std::shared_ptr<RandomSource>& source, uint64_t counters);
-  // Throw when a capture makes the call illegal, and spoil the capture.
+  // Throw if a capture makes the call illegal, and then invalidate the capture.
   static void Check(const Stream& stream, const char* what);
   static void CheckWaitFor(const Stream& stream, const char* what);
   static void CheckWaitFor(const Event& event, const char* what);
@@ -51,28 +51,28 @@ class Recording : public std::enable_shared_from_this<Recording> {
   static GraphTaskGroup EndGroup(const Stream& stream);
   static void BeginUpdate(Stream& stream, const GraphTaskGroup& group);
   static void EndUpdate(const Stream& stream);
-  // Closes it, unless `current` is another stream than it was begun on; throws what made it invalid.
+  // Closes the recording, unless `current` is not the stream it began on; throws what made it invalid.
   std::shared_ptr<GraphNodes> End(const Stream& current);
   void Abandon();
   bool closed() const;
 
  private:
-  // How many launches of each stream are known to come before.
+  // Number of launches of each stream that are known to come before.
   using Clock = std::map<uint64_t, size_t>;
   struct Update {
     size_t group, next = 0;
-    std::shared_ptr<TaskGroup::Tasks> tasks;  // those that come instead
+    std::shared_ptr<TaskGroup::Tasks> tasks;  // the replacements
   };
 
   Recording(Stream& origin, std::shared_ptr<GraphNodes> nodes, PoolId pool);
 
-  // With the lock held, as all that follow but Cover, Uncover and Open.
+  // Called with the lock held, like all below except Cover, Uncover and Open.
   static Recording* Find(const Stream& stream);
   static Recording* FindCapture(const Stream& stream);
   static bool VisitDraws(const Stream& stream, const std::shared_ptr<RandomSource>& source,
                          const std::function<void(GraphDraws&)>& visit);
   static Recording* FindRecorded(const Event& event);
-  // From now on what is allocated for streams of `device` that take part comes from the pool.
+  // From now on, allocations for participating streams of `device` come from the pool.
   void Cover(Device& device);
   void Uncover();
   void Open(const char* expectation);
@@ -94,14 +94,14 @@ class Recording : public std::enable_shared_from_this<Recording> {
   std::shared_ptr<GraphNodes> nodes_;
   bool closed_ = false;
   std::string spoiled_;
-  std::map<uint64_t, Clock> clocks_;                       // by stream that takes part
+  std::map<uint64_t, Clock> clocks_;                       // by participating stream
   std::unordered_map<const Event*, Clock> events_;         // recorded in this capture
-  std::map<uint64_t, std::vector<size_t>> pending_after_;  // by stream: what its next node comes after
+  std::map<uint64_t, std::vector<size_t>> pending_after_;  // by stream: nodes that its next node comes after
   std::map<uint64_t, size_t> last_node_;                   // by stream
   std::map<uint64_t, std::vector<size_t>> open_groups_;    // by stream
 
   const PoolId pool_;
-  std::mutex cover_mutex_;        // taken before the allocators' locks and the one of all recordings
+  std::mutex cover_mutex_;        // taken before the allocators' locks and the recordings' lock
   std::vector<Device*> covered_;  // written with both locks held
 };
 

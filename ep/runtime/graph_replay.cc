@@ -27,7 +27,7 @@ Status NodeFailure(const char* op, const std::string& message) {
   return MakeFailure("[graph] " + (message.starts_with(prefix) ? message : prefix + message));
 }
 
-// What failed in a replay: of several branches, the node that was captured first.
+// The failure of a replay; if several branches fail, that of the node that was captured first.
 class Outcome {
  public:
   Status status() const {
@@ -51,7 +51,7 @@ class Outcome {
   Status status_;
 };
 
-// Runs nodes of one stream's order, one after the other.
+// Runs nodes one after the other.
 class NodeRunner {
  public:
   NodeRunner(GraphNodes& graph, Outcome& outcome) : graph_(graph), outcome_(outcome) {}
@@ -81,7 +81,7 @@ class NodeRunner {
   }
 
  private:
-  // A group's tasks as they are when its first one runs: a replay that is held up before it lets them be updated.
+  // A group's tasks are read when the first of them runs: while a replay blocks before that, they can be updated.
   Task& TaskOf(GraphNode& node) {
     if (node.group < 0) return node.task;
     if (node.group != group_) {
@@ -97,13 +97,13 @@ class NodeRunner {
   std::shared_ptr<TaskGroup::Tasks> group_tasks_;
 };
 
-// One replay whose branches run at once. Helpers share it; the graph itself is there until the last has left.
+// One replay whose branches run concurrently. Helpers share it; the graph outlives the last of them.
 class BranchesRun {
  public:
   explicit BranchesRun(GraphNodes& graph)
       : graph_(graph), trace_(LaunchTrace::Running()), done_(graph.branches.size()), left_(graph.branches.size() - 1) {}
 
-  // The replaying stream's part. False when the helpers could not be had: nothing has run then.
+  // The replaying stream's part. False if the helpers could not be launched; then nothing has run.
   static bool Run(GraphNodes& graph, Outcome& outcome) {
     const auto run = std::make_shared<BranchesRun>(graph);
     try {
@@ -136,7 +136,7 @@ class BranchesRun {
     Wake();
   }
 
-  // Goes through all steps, whatever fails: others wait for them.
+  // Goes through all steps even after a failure, because other branches wait for them.
   void RunBranch(size_t branch) {
     NodeRunner runner(graph_, outcome_);
     const std::vector<GraphBranch::Step>& steps = graph_.branches[branch].steps;
@@ -148,8 +148,8 @@ class BranchesRun {
     }
   }
 
-  // Waiters announce themselves before they look for the last time, and whoever changes a value looks for waiters after
-  // it: in the one order of all these accesses, one of the two sees the other.
+  // A waiter increments `waiters_` before its last check, and a writer reads `waiters_` after changing a value: these
+  // accesses are sequentially consistent, so one of the two sees the other.
   template <class Ready>
   void WaitUntil(Ready ready) {
     if (SpinUntil(ready, kBranchSpin)) return;
@@ -172,7 +172,7 @@ class BranchesRun {
   LaunchSpan* const trace_;
   Outcome outcome_;
   std::atomic<size_t> start_{kNotYet};
-  std::vector<std::atomic<size_t>> done_;  // steps of each branch, as far as they are awaited
+  std::vector<std::atomic<size_t>> done_;  // completed steps of each branch, updated at awaited steps
   std::atomic<size_t> left_;
   std::mutex mutex_;
   std::condition_variable changed_;

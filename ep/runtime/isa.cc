@@ -25,7 +25,7 @@ struct CpuidLeaf {
 
 CpuidLeaf Cpuid(uint32_t leaf, uint32_t subleaf) {
   CpuidLeaf r;
-  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // leaves zeros for a leaf that is not there
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);  // zeros if the leaf does not exist
   return r;
 }
 
@@ -35,7 +35,7 @@ uint64_t EnabledStates() {
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-// Linux gives tile registers only to a process that asked; threads started later inherit the grant.
+// Linux grants tile registers only on request; threads started later inherit the grant.
 bool RequestTileState() {
   constexpr long kArchReqXcompPerm = 0x1023;
   constexpr long kTileData = 18;
@@ -48,7 +48,7 @@ constexpr bool AllBits(uint64_t word, uint64_t mask) { return (word & mask) == m
 CpuFeatures Detect() {
   CpuFeatures f;
   const CpuidLeaf basic = Cpuid(1, 0), extended = Cpuid(7, 0), extended1 = Cpuid(7, 1), amd = Cpuid(0x80000001u, 0);
-  if (!Bit(basic.ecx, 27)) return f;  // OSXSAVE: else XGETBV may not be executed
+  if (!Bit(basic.ecx, 27)) return f;  // OSXSAVE: without it XGETBV must not be executed
   const uint64_t states = EnabledStates();
   constexpr uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
 

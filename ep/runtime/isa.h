@@ -1,4 +1,4 @@
-// Which instruction sets this machine runs, decided from feature bits, never from the model name.
+// The instruction sets of this machine, detected from feature bits, never from the model name.
 #pragma once
 
 namespace npu {
@@ -12,8 +12,8 @@ struct CpuFeatures {
   bool amx_tile = false, amx_bf16 = false, amx_int8 = false, amx_fp16 = false;  // usable: the kernel granted tile state
 };
 
-// The features after ORT_NPU_ISA has cut them down. Throws Error(kInvalidArgument) when it names an
-// unknown level or one this machine lacks.
+// The features, limited by ORT_NPU_ISA. Throws Error(kInvalidArgument) when it names an unknown level or one that this
+// machine lacks.
 const CpuFeatures& Features();
 Isa ActiveIsa();
 const char* NameOf(Isa isa);

@@ -1,5 +1,5 @@
-// What a kernel is and what it sees. The ORT adaptor and the eager adaptor implement OpContext; a
-// kernel is written once.
+// The kernel interface. The onnxruntime adaptor and the eager adaptor implement OpContext, so that a kernel is written
+// once.
 #pragma once
 
 #include <functional>
@@ -14,19 +14,19 @@
 
 namespace npu {
 
-// Given once, when a session makes the node's kernel or an eager call first uses these attributes.
+// Passed once, when a session creates the node's kernel or an eager call first uses these attributes.
 struct KernelInfo {
   std::string op_type;
   std::string node_name;  // "" in eager calls
   int since_version = 1;  // of the node's operator
   size_t input_count = 0, output_count = 0;
   Attributes attributes;
-  // What the model tells of the inputs' shapes, with -1 for dimensions that it does not; empty in eager calls.
+  // The shapes of the inputs as the model declares them, with -1 for unknown dimensions; empty in eager calls.
   std::vector<std::optional<Shape>> input_shapes;
-  // What products of float32 with a constant matrix may round their operands to; sums stay float32.
+  // The dtype to which a float32 matmul with a constant matrix may round its operands; sums stay float32.
   DType float32_products = DType::kFloat32;
-  // Inputs that the operator's definition calls late lie in device memory and are read by the launch, so that one that
-  // was captured sees what they hold when it is replayed.
+  // If set, inputs that the operator's definition calls late are in device memory and read by the launch, so that a
+  // replay sees their current values.
   bool late_inputs = false;
 };
 
@@ -36,13 +36,13 @@ class OpContext {
 
   virtual size_t input_count() const = 0;
   virtual size_t output_count() const = 0;
-  // Not present: beyond input_count(), omitted, or given as an empty constant for an optional input.
+  // Not present: beyond input_count(), omitted, or passed as an empty constant for an optional input.
   virtual TensorView Input(size_t i) = 0;
-  // False when the caller did not ask for output i; Output(i, …) then returns a view that is not present.
+  // False when the caller did not request output i; Output(i, …) then returns a view that is not present.
   virtual bool OutputRequested(size_t i) const = 0;
   // Allocates output i. For an in-place output the view may alias its input: compare the pointers.
   virtual TensorView Output(size_t i, DType dtype, const Shape& shape) = 0;
-  // Scratch that lives until the launched work is done. 64-byte aligned.
+  // Scratch memory that is kept until the launched work is done. 64-byte aligned.
   virtual void* Workspace(size_t bytes) = 0;
   virtual Stream& stream() = 0;
 

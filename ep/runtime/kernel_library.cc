@@ -45,7 +45,7 @@ std::string ChooseKernelLibrary(const std::string& directory, const std::string&
       NPU_LOG(kInfo, "kernels for ", levels.front(), " were not built; using those for ", level);
     return path;
   }
-  // Its kernels run elsewhere: this processor's levels mean nothing to them.
+  // This backend's kernels do not run on this CPU, so its ISA levels do not apply.
   const std::string without_levels = PathOf(directory, backend);
   if (Readable(without_levels)) return without_levels;
   std::string expected;

@@ -12,10 +12,10 @@ namespace npu {
 // The levels whose library serves `isa`, best first. A forced level is served by its own library only.
 std::vector<std::string> KernelLibraryLevels(Isa isa, bool forced);
 
-// The path of the library to load out of `directory`; throws when there is none.
+// The path of the library to load from `directory`; throws when there is none.
 std::string ChooseKernelLibrary(const std::string& directory, const std::string& backend, Isa isa, bool forced);
 
-// Loads the library of the backend that runs, beside libnpu_runtime.so; its static registrations run meanwhile.
+// Loads the active backend's library from the directory of libnpu_runtime.so, which runs its static registrations.
 void LoadKernelLibrary();
 
 }  // namespace npu

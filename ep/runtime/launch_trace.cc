@@ -44,7 +44,7 @@ int ThisThread() {
   return id;
 }
 
-// Notes the end of a launch, also of one that threw, or that was dropped and never began.
+// Records the end of a launch, including one that threw or that was dropped before it began.
 struct NoteEnd {
   void operator()(LaunchSpan* span) const {
     const std::unique_ptr<LaunchSpan> owned(span);
@@ -61,7 +61,7 @@ struct NoteEnd {
 int64_t SteadyToSystemNs() {
   int64_t offset = 0;
   int64_t shortest = std::numeric_limits<int64_t>::max();
-  for (int i = 0; i < 16; ++i) {  // the one that nothing interrupted counts
+  for (int i = 0; i < 16; ++i) {  // the shortest measurement is the most accurate
     const int64_t before = NowNs();
     const int64_t system = NowNs<std::chrono::system_clock>();
     const int64_t after = NowNs();
@@ -113,7 +113,7 @@ Task LaunchTrace::Timed(const char* op, int device, uint64_t stream, Task task) 
 }
 
 LaunchSpan* LaunchTrace::Running() {
-  if (running_launch != nullptr) running_launch->has_parts = true;  // now: sharing threads only read it
+  if (running_launch != nullptr) running_launch->has_parts = true;  // set here: sharing threads only read it
   return running_launch;
 }
 

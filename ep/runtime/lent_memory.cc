@@ -48,7 +48,7 @@ void* LentMemory::Take(int device, size_t bytes) {
 }
 
 std::shared_ptr<void> LentMemory::Return(void* address) {
-  if (InForkedChild()) return nullptr;  // frees do nothing there, and the lock may be held by nobody
+  if (InForkedChild()) return nullptr;  // frees do nothing there, and the lock may be held forever
   Lent& lent = GetLent();
   if (lent.count.load(std::memory_order_relaxed) == 0) return nullptr;
   std::lock_guard lock(lent.mutex);

@@ -25,7 +25,7 @@ bool LogEnabled(LogLevel level) { return level <= Threshold(); }
 void Log(LogLevel level, const std::string& message) {
   static constexpr const char* kNames[] = {"error", "warning", "info", "debug"};
   const std::string line = Concat("[onnxruntime-npu ", kNames[static_cast<int>(level)], "] ", message, "\n");
-  std::fwrite(line.data(), 1, line.size(), stderr);  // one write, so that lines of several threads stay whole
+  std::fwrite(line.data(), 1, line.size(), stderr);  // one write, so that lines of several threads do not mix
 }
 
 }  // namespace npu

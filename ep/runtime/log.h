@@ -14,7 +14,7 @@ void Log(LogLevel level, const std::string& message);
 
 }  // namespace npu
 
-// NPU_LOG(kWarning, "stream ", id, " …"): the message is built only when it will be shown.
+// NPU_LOG(kWarning, "stream ", id, " …"): the message is built only when it is shown.
 #define NPU_LOG(level, ...)                                                                                        \
   do {                                                                                                             \
     if (::npu::LogEnabled(::npu::LogLevel::level)) ::npu::Log(::npu::LogLevel::level, ::npu::Concat(__VA_ARGS__)); \

@@ -15,7 +15,7 @@
 namespace npu {
 namespace {
 
-// The first word of a file as a number; "max" (no limit) and unreadable files give nothing.
+// The first word of a file as a number; nullopt for "max" (no limit) and unreadable files.
 std::optional<double> ReadNumber(const std::string& path) {
   std::ifstream in(path);
   double value = 0;
@@ -23,8 +23,8 @@ std::optional<double> ReadNumber(const std::string& path) {
   return value;
 }
 
-// The folders that may hold a limit for `controller`: our group and every one above it, of version 2
-// (one tree) and version 1 (one tree per controller).
+// The folders that may contain a limit for `controller`: this process's group and all its ancestors, of version 2 (one
+// tree) and version 1 (one tree per controller).
 std::vector<std::string> GroupFolders(const MachineFiles& files, const std::string& controller) {
   std::vector<std::string> folders;
   std::ifstream in(files.proc_root + "/self/cgroup");

@@ -1,4 +1,4 @@
-// What this process may use of the machine: cores and memory, cut down by affinity and control groups.
+// What this process may use of the machine: cores and memory, limited by affinity and control groups.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace npu {
 
-// Where the kernel's files are read from; tests point it at a tree of their own.
+// Where the kernel's files are read from; tests use a tree of their own.
 struct MachineFiles {
   std::string cgroup_root = "/sys/fs/cgroup";
   std::string proc_root = "/proc";

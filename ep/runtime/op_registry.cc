@@ -14,7 +14,7 @@ using Key = std::pair<std::string, std::string>;  // domain, type
 
 Key KeyOf(const std::string& domain, const std::string& type) { return {domain == "ai.onnx" ? "" : domain, type}; }
 
-// What a node leaves out is as the definition says, so that no kernel says it again.
+// Fills in the definition's defaults, so that no kernel repeats them.
 Attributes WithDefaults(Attributes given, const std::vector<AttrDef>& definitions) {
   for (const AttrDef& attribute : definitions)
     if (attribute.fallback && !given.Has(attribute.name)) given.Set(attribute.name, *attribute.fallback);
@@ -42,17 +42,17 @@ std::string QualifiedName(const Key& key) { return key.first.empty() ? key.secon
 
 }  // namespace
 
-// Registrations come from static initializers in any order, and an exception there would end the
-// process; so a contradiction is kept and thrown at the first look-up.
+// Registrations come from static initializers in any order, and an exception there would end the process; so the first
+// contradiction is stored and thrown at the first look-up.
 struct OpRegistry::Impl {
   struct Entry {
     std::vector<std::unique_ptr<OpDef>> versions;  // the pointers handed out stay valid
     bool has_schema = false;
     KernelFactory make = nullptr;  // of a schema, possibly before it
     std::function<std::string(const NodeView&)> unsupported;
-    std::vector<std::pair<size_t, Key>> aliases;  // nodes with so many inputs (0: any) are that operator
+    std::vector<std::pair<size_t, Key>> aliases;  // by input count (0: any): the operator that such nodes run
   };
-  // One of the operators that an op type stands for.
+  // One of the operators that an aliased op type stands for.
   struct Meaning {
     size_t input_count;
     KernelFactory make;
@@ -66,7 +66,7 @@ struct OpRegistry::Impl {
   std::atomic<bool> loaded{false};
   std::mutex mutex;
   std::map<Key, Entry> entries;
-  bool joined = false;  // false again when more was registered
+  bool joined = false;  // reset by every registration
   std::string problem;
 
   void Report(const std::string& text) {
@@ -78,11 +78,11 @@ struct OpRegistry::Impl {
     return entries[key];
   }
 
-  // What every look-up starts with: returns with everything registered and the kernels at their schemas.
+  // Called first by every look-up: returns when everything is registered and kernels are joined to their schemas.
   std::unique_lock<std::mutex> Ready() {
     if (!loaded.load(std::memory_order_acquire)) {
       std::lock_guard lock(load_mutex);
-      if (!loaded.load(std::memory_order_relaxed)) load();  // a failed one is tried again
+      if (!loaded.load(std::memory_order_relaxed)) load();  // retried after a failure
       loaded.store(true, std::memory_order_release);
     }
     std::unique_lock lock(mutex);
@@ -241,7 +241,7 @@ const ArgDef* ArgAt(const std::vector<ArgDef>& args, size_t i) {
   return !args.empty() && args.back().variadic ? &args.back() : nullptr;
 }
 
-// `min_inputs`, where given, counts the required ones; else every input that is neither optional nor variadic is.
+// If `min_inputs` is set, only the inputs below it can be required; optional and variadic ones never are.
 bool Required(const OpDef& def, size_t i) {
   const bool counted = def.min_inputs == 0 || i < def.min_inputs;
   return counted && i < def.inputs.size() && !def.inputs[i].optional && !def.inputs[i].variadic;

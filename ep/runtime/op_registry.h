@@ -1,5 +1,5 @@
-// The registry of operators: what each takes and how its kernel is made. Filled by static
-// registration beside each kernel; npu:: operators get their signature from the generated table.
+// The registry of operators: their signatures and how their kernels are created. Filled by static registration next to
+// each kernel; npu:: operators get their signature from the generated table.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ struct ArgDef {
   DTypeSet dtypes;
   bool optional = false;
   bool variadic = false;
-  bool cpu = false;  // the value lives in host memory (shapes, axes, sequence lengths)
-  // Of a cpu argument: the kernel can also read it when it runs, in device memory. See KernelInfo::late_inputs.
+  bool cpu = false;  // the value is in host memory (shapes, axes, sequence lengths)
+  // For a cpu argument: the kernel can also read it in device memory when it runs. See KernelInfo::late_inputs.
   bool late = false;
 };
 
@@ -43,22 +43,22 @@ struct NodeView {
   Attributes attributes;
 };
 
-// What the results of a node are whose inputs have these types. kUndefined: an input of any type, a result of the type
-// that the model declares.
+// Output types of nodes with these input types. kUndefined: an input of any type; an output of the type that the model
+// declares.
 struct Typing {
   std::vector<DType> inputs, outputs;
 };
 
-// How many elements an operator makes of those it gets, where models use it to compute shapes: such a node may stay on
-// the CPU, which computes the few values sooner than a launch would (docs/decisions/0002).
+// The number of elements that an operator computes, if models use it to compute shapes: such a node may stay on the
+// CPU, which computes a few values faster than a launch would (docs/decisions/0002).
 enum class ShapeArithmetic {
   kNone,         // it computes data
   kShape,        // one per dimension of the input
-  kFirst,        // at most those of the first input
+  kFirst,        // at most as many as the first input has
   kElementwise,  // broadcasting
-  kSum,          // those of all inputs
-  kProduct,      // indexing: those of the first times those of the second
-  kStated,       // decided by a value: only when the model states the shape
+  kSum,          // the total of all inputs
+  kProduct,      // indexing: the first input's count times the second's
+  kStated,       // depends on a value: known only when the model states the shape
 };
 
 struct OpDef {
@@ -66,18 +66,19 @@ struct OpDef {
   std::string type = {};
   int since = 1, until = 1;  // inclusive range of since-versions whose semantics are implemented
   std::vector<ArgDef> inputs = {}, outputs = {};
-  size_t min_inputs = 0;  // 0: as many as are not optional, a variadic one counted once
+  size_t min_inputs = 0;  // 0: the number of non-optional inputs, a variadic one counted once
   std::vector<AttrDef> attributes = {};
-  std::vector<std::pair<int, int>> may_alias = {};  // (input, output): the kernel works in place when handed one buffer
+  std::vector<std::pair<int, int>> may_alias = {};  // (input, output): the kernel works in place if both are one buffer
   std::vector<std::pair<int, int>> mutable_alias = {};  // (input, output): the output IS the updated input
   // (input, output): the output is the input's bytes under another shape (Reshape, Squeeze, Identity). The framework
-  // may hand both one buffer although the input has other readers, so the kernel only copies between two buffers.
+  // may pass one buffer for both although the input has other readers, so the kernel copies only between different
+  // buffers.
   std::vector<std::pair<int, int>> view_alias = {};
   ShapeArithmetic shape_arithmetic = ShapeArithmetic::kNone;
-  std::vector<Typing> typings = {};  // of an npu:: operator; the first that fits a node holds
+  std::vector<Typing> typings = {};  // of an npu:: operator; the first that matches a node applies
   KernelFactory make = nullptr;
-  // Empty when the node is fully implemented, else why not, for the user's eyes. dtypes and arity
-  // have been checked against the ArgDefs already.
+  // Returns "" when the node is fully implemented, else the reason, as shown to users. dtypes and arity have already
+  // been checked against the ArgDefs.
   std::function<std::string(const NodeView&)> unsupported = {};
 };
 
@@ -85,7 +86,7 @@ class OpRegistry {
  public:
   // The process's registry; its first look-up loads the kernel library.
   static OpRegistry& Instance();
-  // `load` is called once, at the first look-up, and registers what there is to find.
+  // `load` is called at the first look-up and registers the operators.
   explicit OpRegistry(std::function<void()> load);
   ~OpRegistry();
   OpRegistry(const OpRegistry&) = delete;
@@ -93,17 +94,17 @@ class OpRegistry {
 
   void Add(OpDef def);        // standard ONNX operators
   void AddSchema(OpDef def);  // generated: npu:: signatures
-  void AddKernel(const std::string& domain, const std::string& type, KernelFactory make);  // joins its schema
-  // Nodes of type `alias` with `input_count` inputs (0: any number) run the kernel of `type`. The schema of
-  // `alias` is added by itself.
+  void AddKernel(const std::string& domain, const std::string& type, KernelFactory make);  // joined to its schema
+  // Nodes of type `alias` with `input_count` inputs (0: any number) run the kernel of `type`. The schema of `alias` is
+  // added separately.
   void AddAlias(const std::string& domain, const std::string& alias, size_t input_count, const std::string& type);
   void AddUnsupported(const std::string& domain, const std::string& type,
                       std::function<std::string(const NodeView&)> unsupported);
 
-  // Null when there is no such operator, or none of it for this version, or no kernel for it. Throws
-  // Error(kInternal) when registrations contradict each other.
+  // Null when no such operator, version or kernel exists. Throws Error(kInternal) when registrations contradict each
+  // other.
   const OpDef* Find(const std::string& domain, const std::string& type, int since_version) const;
-  // As Find, of the newest version that has a kernel.
+  // Like Find, for the newest version that has a kernel.
   const OpDef* FindNewest(const std::string& domain, const std::string& type) const;
   // Only operators that have a kernel.
   std::vector<const OpDef*> All() const;
@@ -133,8 +134,8 @@ std::unique_ptr<Kernel> MakeKernel(const KernelInfo& info) {
 #define NPU_CONCAT_INNER(a, b) a##b
 #define NPU_CONCAT(a, b) NPU_CONCAT_INNER(a, b)
 
-// NPU_KERNEL(NPURmsNorm, RmsNormKernel): the kernel of an npu:: operator, whose signature comes from
-// the definition beside it.
+// NPU_KERNEL(NPURmsNorm, RmsNormKernel): the kernel of an npu:: operator, whose signature comes from its definition
+// (.py).
 #define NPU_KERNEL(type, Class)                                          \
   static const ::npu::Registrar NPU_CONCAT(npu_registrar_, __COUNTER__)( \
       [](::npu::OpRegistry& registry) { registry.AddKernel("npu", #type, &::npu::MakeKernel<Class>); })

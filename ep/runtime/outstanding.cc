@@ -19,7 +19,7 @@ struct Work {
   Status status() const { return device->backend().EventStatus(done->handle()); }
 };
 
-// Of all threads, for waits that cover a whole device.
+// Work of all threads, for waits that cover a whole device.
 struct Everybodys {
   std::mutex mutex;
   std::vector<std::pair<const Device*, std::weak_ptr<const Event>>> work;
@@ -36,7 +36,7 @@ thread_local std::vector<Work> mine;
 thread_local bool Outstanding::any_ = false;
 
 void Outstanding::Add(const Device& device, std::shared_ptr<const Event> done) {
-  // Work that ended well needs no order any more.
+  // Work that succeeded needs no ordering any more.
   std::erase_if(mine, [](const Work& work) { return work.Over() && work.status() == nullptr; });
   {
     std::lock_guard lock(Everybody().mutex);

@@ -1,5 +1,5 @@
-// Work that a thread started on streams of somebody else and did not wait for, as an inference session's run that is
-// not synchronised: whatever the thread enqueues or waits for next comes behind it.
+// Work that a thread started on streams it does not own and did not wait for, such as a session run without
+// synchronisation: everything that the thread enqueues or waits for next is ordered behind it.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ class Stream;
 
 class Outstanding {
  public:
-  // Whether this thread has any. One thread-local load.
+  // Whether this thread has such work. One thread-local load.
   static bool Any() { return any_; }
-  // `done`, recorded behind the work, is on a stream of `device`.
+  // `done`, recorded behind the work, belongs to a stream of `device`.
   static void Add(const Device& device, std::shared_ptr<const Event> done);
-  // `stream` goes on behind this thread's work on its device.
+  // Orders `stream` behind this thread's work on its device.
   static void Join(Stream& stream);
-  // The ends of this thread's work on the device, but for what is over and well.
+  // The end events of this thread's work on the device, except work that has succeeded.
   static std::vector<std::shared_ptr<const Event>> Of(const Device& device);
-  // Waits for this thread's work on the device; it has been seen then, with its failures.
+  // Waits for this thread's work on the device and forgets it, collecting its failures.
   static void Wait(const Device& device, Failures& failures);
-  // The same for every thread's work, which its thread still has to see.
+  // The same for the work of every thread, without forgetting it.
   static void WaitForAll(const Device& device, Failures& failures);
 
  private:

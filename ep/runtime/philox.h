@@ -1,5 +1,5 @@
-// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011): random words that
-// are a function of their number, so that whoever needs one again, in any order and on any thread, computes it again.
+// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011): each random word is
+// a function of its index, so that it can be computed again, in any order and on any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Philox {
 #pragma omp simd
     for (int64_t i = 0; i < blocks; ++i) {
       const uint64_t counter = first + static_cast<uint64_t>(i);
-      // Halves in words of 64 bits: the products need them.
+      // 32-bit halves in 64-bit words: the multiplications need the width.
       uint64_t c0 = counter & kLow, c1 = counter >> 32, c2 = offset & kLow, c3 = offset >> 32;
       uint64_t k0 = seed & kLow, k1 = seed >> 32;
 #pragma GCC unroll 10

@@ -38,9 +38,9 @@ struct PinnedMemory::Use {
 struct PinnedMemory::Block {
   char* address = nullptr;
   size_t bytes = 0;
-  uint64_t freed = 0;     // the number of its free
-  std::vector<Use> uses;  // by work under way
-  uint64_t records = 0;   // of uses so far
+  uint64_t freed = 0;     // sequence number of its free
+  std::vector<Use> uses;  // by work in flight
+  uint64_t records = 0;   // number of uses so far
 };
 
 void DurationCounter::Add(int64_t us) {
@@ -65,7 +65,7 @@ PinnedMemory::~PinnedMemory() {
   EmptyCache();
 }
 
-// Only what was allocated needs it, so that to ask for an address does not start a runtime.
+// Called only for allocated memory, so that an address query does not start a runtime.
 Backend& PinnedMemory::backend() const {
   return given_backend_ != nullptr ? *given_backend_ : Runtime::Instance().backend();
 }
@@ -76,7 +76,7 @@ void* PinnedMemory::Allocate(size_t bytes) {
          "[pinned_memory] expected the process that started the device, got a fork of it: start processes with the "
          "method 'spawn', or allocate before the device is used");
   if (bytes == 0) return nullptr;
-  // What is too large to be kept is no larger than asked for.
+  // A block that is too large to be cached is not rounded up.
   const size_t size = bytes > cache_limit_ ? bytes : std::bit_ceil(bytes);
   Gone gone;
   Block* block = nullptr;
@@ -121,7 +121,7 @@ void PinnedMemory::CountActive(size_t bytes) {
 
 void PinnedMemory::Free(void* address) noexcept {
   if (address == nullptr || InForkedChild()) return;
-  std::shared_ptr<Block> block;  // let go without the lock, which Release takes
+  std::shared_ptr<Block> block;  // released without the lock, which Release takes
   std::lock_guard lock(mutex_);
   const auto found = live_.find(reinterpret_cast<uintptr_t>(address));
   if (found == live_.end()) return;
@@ -132,7 +132,7 @@ void PinnedMemory::Free(void* address) noexcept {
 bool PinnedMemory::Contains(const void* address) { return FindLive(address) != nullptr; }
 
 std::shared_ptr<PinnedMemory::Block> PinnedMemory::FindLive(const void* address) {
-  if (InForkedChild()) return nullptr;  // whoever held the lock when the process was forked is not there
+  if (InForkedChild()) return nullptr;  // the thread that may hold the lock exists only in the parent
   const auto at = reinterpret_cast<uintptr_t>(address);
   std::lock_guard lock(mutex_);
   auto next = live_.upper_bound(at);
@@ -145,7 +145,7 @@ bool PinnedMemory::RecordUse(const void* address, Stream& stream) {
   const std::shared_ptr<Block> block = FindLive(address);
   if (block == nullptr) return false;
   if (Recording::Any() && Recording::Keep(stream, block)) return true;
-  // The events are the backend's own: Event and Stream would ask whether a capture permits it.
+  // Uses the backend's events: Event and Stream would check whether a capture permits it.
   Backend& b = stream.device().backend();
   BackendEvent* event = nullptr;
   try {
@@ -155,10 +155,10 @@ bool PinnedMemory::RecordUse(const void* address, Stream& stream) {
       before = block->records;
     }
     event = b.CreateEvent(/*timing=*/false);
-    b.EventRecord(event, stream.handle());  // may wait for room in the queue
+    b.EventRecord(event, stream.handle());  // may wait for space in the queue
     AddUse(*block, b, {stream.id(), event, 0}, before);
   } catch (const std::exception& e) {
-    // Nobody could tell when the stream is through with the memory, so it has to be now.
+    // Without an event the end of the stream's use would remain unknown, so it is awaited here.
     NPU_LOG(kWarning, "[pinned_memory] waits for a stream, whose use of it could not be recorded: ", e.what());
     if (event != nullptr) b.DestroyEvent(event);
     const MayBlock scope;
@@ -167,10 +167,10 @@ bool PinnedMemory::RecordUse(const void* address, Stream& stream) {
   return true;
 }
 
-// Keeps the last event of each stream, and others only where threads record at once and nobody knows their order.
+// Keeps the last event of each stream, and others only if threads record concurrently, when their order is unknown.
 void PinnedMemory::AddUse(Block& block, Backend& backend, Use use, uint64_t before) {
   std::lock_guard lock(mutex_);
-  block.uses.push_back(use);  // before any goes: this may throw
+  block.uses.push_back(use);  // before any is erased: this may throw
   block.uses.back().number = ++block.records;
   std::erase_if(block.uses, [&](const Use& other) {
     const bool replaced = other.stream == use.stream && other.number <= before;
@@ -210,7 +210,7 @@ void PinnedMemory::Settle(Block* block, Gone& gone) {
   Cache(block, gone);
 }
 
-// Looks at the first of each stream only: what is behind it in the stream's order has not passed either.
+// Checks only the first block of each stream: those behind it in the stream's order have not passed either.
 void PinnedMemory::SettleWaiting(Gone& gone) {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     auto& blocks = it->second;

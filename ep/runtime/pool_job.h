@@ -1,4 +1,4 @@
-// A kernel that the pool runs: ranges to claim, and a caller that waits for the last of them.
+// A kernel that runs on the pool: ranges to claim, and a caller that waits for the last of them.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,18 @@
 
 namespace npu {
 
-// Range `index` of [0, n) in `ranges` parts, of which the first take one more where n does not divide.
+// Range `index` of [0, n) split into `ranges` parts; the first n % ranges parts are longer by one.
 inline void RunRange(int64_t n, int64_t ranges, int64_t index, const RangeFunction& f) {
   const int64_t each = n / ranges, longer = n % ranges;
   const int64_t begin = index * each + std::min(index, longer);
   f(begin, begin + each + (index < longer ? 1 : 0));
 }
 
-// A place for one job after another. All of it lies in one cache line: who claims a range needs the description next,
-// and who looks for work reads one line a job.
+// A slot for one job after another. It fits one cache line: a thread that claims a range reads the description next,
+// and a thread that looks for work reads one line per job.
 class alignas(64) PoolJob {
  public:
-  // The owner's side: Begin, ClaimAndRun until it is false, Finish.
+  // The owner's side: Begin, ClaimAndRun until it returns false, Finish.
   void Begin(int device, int64_t n, uint32_t ranges, const RangeFunction& f) {
     n_ = n;
     ranges_ = ranges;
@@ -36,7 +36,7 @@ class alignas(64) PoolJob {
     ticket_.store(static_cast<uint64_t>(generation) << 32 | ranges);
   }
 
-  // Waits for ranges that others run; returns the first exception and keeps none.
+  // Waits for ranges that other threads run; returns the first exception and clears it.
   std::exception_ptr Finish() {
     if (!SpinUntil([&] { return unfinished_.load(std::memory_order_acquire) == 0; }, kOwnerSpin)) {
       owner_sleeps_.store(1);
@@ -46,8 +46,8 @@ class alignas(64) PoolJob {
     return std::exchange(error_, nullptr);
   }
 
-  // False when there was no range to claim. The generation in the ticket's upper half makes a claim that is late by
-  // a whole job fail; a job whose range is claimed cannot end, so its description may be read then.
+  // False when there was no range to claim. The generation in the ticket's upper half makes a claim on an earlier job
+  // fail; a job with a claimed range cannot end, so its description can then be read.
   bool ClaimAndRun() {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     do {
@@ -65,7 +65,7 @@ class alignas(64) PoolJob {
   }
 
   uint32_t unclaimed() const { return Unclaimed(ticket_.load()); }
-  // Threads at work on it: those with a range, and its owner, which is about to take one.
+  // Number of threads working on it: those with a range, and its owner, which is about to take one.
   uint32_t running() const {
     const uint32_t unclaimed = Unclaimed(ticket_.load(std::memory_order_relaxed));
     const uint32_t unfinished = unfinished_.load(std::memory_order_relaxed);
@@ -86,7 +86,7 @@ class alignas(64) PoolJob {
   int64_t n_ = 0;
   const RangeFunction* function_ = nullptr;
   uint32_t ranges_ = 0;
-  std::atomic<int> device_{0};  // read by who looks for work
+  std::atomic<int> device_{0};  // read by threads that look for work
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;
 };

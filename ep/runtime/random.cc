@@ -16,7 +16,7 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Fits int64, in which torch and ONNX keep seeds, and is not 0, which they take for none.
+// Fits int64, the type of seeds in torch and ONNX, and is not 0, which they treat as no seed.
 uint64_t SeedAt(PhiloxState state) {
   constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
   const uint64_t seed = Mix(Mix(state.seed + kGolden) + (state.offset + 1) * kGolden) >> 1;
@@ -28,7 +28,7 @@ PhiloxState Unpredictable() {
   return {static_cast<uint64_t>(device()) << 32 | device(), 0};
 }
 
-// Positions of captures by the number that names them, as long as somebody may launch work with it: their graph.
+// Captured positions by the number that names them, as long as their graph may launch work with it.
 class CapturedPositions {
  public:
   uint64_t Add(const std::shared_ptr<const RandomPosition>& position) {
@@ -49,7 +49,7 @@ class CapturedPositions {
  private:
   std::mutex mutex_;
   std::atomic<bool> any_{false};
-  RandomSource names_{Unpredictable()};  // unlike any seed that a generator gives
+  RandomSource names_{Unpredictable()};  // unlike any generator's seeds
   std::unordered_map<uint64_t, std::weak_ptr<const RandomPosition>> positions_;
 };
 
@@ -58,7 +58,7 @@ CapturedPositions& Captured() {
   return captured;
 }
 
-// The number means something as long as the graph is there, or, should the capture have just ended, to nobody.
+// The number is valid while the graph exists; if the capture has just ended, it names nothing.
 uint64_t NameOf(const RandomPosition& position, const Stream& stream) {
   const auto named = std::make_shared<const RandomPosition>(position);
   Recording::Keep(stream, named);

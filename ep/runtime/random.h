@@ -1,5 +1,5 @@
-// Random numbers as positions in a Philox generator. What a capture draws is kept relative to where the generator
-// stands when a replay begins, so that a replay draws what the work itself would have drawn, and each replay anew.
+// Random numbers as positions in a Philox generator. Captured draws are stored relative to the generator's state when a
+// replay begins, so that a replay draws what the work itself would have drawn, and each replay draws anew.
 #pragma once
 
 #include <atomic>
@@ -17,20 +17,20 @@ struct PhiloxState {
   uint64_t offset = 0;
 };
 
-// A generator's state; graphs that draw from it share it.
+// A generator's state, shared with the graphs that draw from it.
 class RandomSource {
  public:
   explicit RandomSource(PhiloxState state) : state_(state) {}
   PhiloxState state() const;
   void Set(PhiloxState state);
-  PhiloxState Take(uint64_t counters);  // returns the state before
+  PhiloxState Take(uint64_t counters);  // returns the previous state
 
  private:
   mutable std::mutex mutex_;
   PhiloxState state_;
 };
 
-// Where a generator stood when the last replay of a graph began. Written by the replay, in stream order with the work
+// The state of a generator when the last replay of a graph began. Written by the replay, in stream order with the work
 // that reads it.
 class ReplayOrigin {
  public:
@@ -51,7 +51,7 @@ class RandomPosition {
   RandomPosition(std::shared_ptr<const ReplayOrigin> origin, uint64_t counters)
       : state_{0, counters}, origin_(std::move(origin)) {}
 
-  // Call it inside the launch: only there does captured work know its replay.
+  // To be called inside the launch: only there is the current replay known.
   PhiloxState Now() const;
 
  private:
@@ -59,23 +59,23 @@ class RandomPosition {
   std::shared_ptr<const ReplayOrigin> origin_;
 };
 
-// Takes `counters` blocks of four 32-bit words for work on `stream`. Where they begin is what the host passes on to the
-// kernel. In a capture the seed only names the position: see DrawnPosition.
+// Takes `counters` blocks of four 32-bit words for work on `stream` and returns where they begin, which the host passes
+// to the kernel. In a capture the seed only names the position: see DrawnPosition.
 PhiloxState DrawPosition(const std::shared_ptr<RandomSource>& source, const Stream& stream, uint64_t counters);
 
-// Where work that is launched on `stream` from now on begins to draw; in a capture, were it to be replayed where the
-// generator stands now. There, a state can be set that has the generator's seed and is not before where it stands:
-// else SetRandomState throws.
+// The state from which work launched on `stream` from now on draws; in a capture, as if it were replayed from the
+// generator's current state. In a capture, SetRandomState throws unless the new state has the generator's seed and is
+// not before its current state.
 PhiloxState RandomState(const std::shared_ptr<RandomSource>& source, const Stream& stream);
 void SetRandomState(const std::shared_ptr<RandomSource>& source, const Stream& stream, PhiloxState state);
 
-// A seed that the host passes on as a number, never 0, for work on `stream`. In a capture the number only names the
-// seed: see DrawnSeed.
+// A seed for work on `stream` that the host passes as a number, never 0. In a capture the number only names the seed:
+// see DrawnSeed.
 uint64_t DrawSeed(const std::shared_ptr<RandomSource>& source, const Stream& stream);
-// The same from a generator that nobody can seed: a node of an inference session has no other to ask.
+// The same from a generator that cannot be seeded, for nodes of an inference session, which have no other.
 uint64_t DrawSeed(const Stream& stream);
 
-// A position that a kernel was given: numbers of the caller's, or those of DrawPosition, where every replay draws anew.
+// A position passed to a kernel: the caller's own numbers, or those of DrawPosition, for which every replay draws anew.
 class DrawnPosition {
  public:
   explicit DrawnPosition(PhiloxState state);
@@ -83,10 +83,10 @@ class DrawnPosition {
 
  private:
   PhiloxState state_;
-  std::shared_ptr<const RandomPosition> position_;  // where the seed only names it
+  std::shared_ptr<const RandomPosition> position_;  // set if the seed only names it
 };
 
-// A seed that a kernel was given: a number of the caller's, or one of DrawSeed, which every replay draws anew.
+// A seed passed to a kernel: the caller's own number, or one of DrawSeed, for which every replay draws anew.
 class DrawnSeed {
  public:
   DrawnSeed() = default;
@@ -95,7 +95,7 @@ class DrawnSeed {
 
  private:
   uint64_t number_ = 0;
-  std::shared_ptr<const RandomPosition> position_;  // where the number only names the seed
+  std::shared_ptr<const RandomPosition> position_;  // set if the number only names the seed
 };
 
 }  // namespace npu

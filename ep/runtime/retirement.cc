@@ -17,7 +17,7 @@
 namespace npu {
 namespace {
 
-// How often the thread looks: what is retired is memory, which nobody waits for.
+// Polling intervals of the thread: only memory is retired, for which no caller waits.
 constexpr std::chrono::milliseconds kShortestPause{1}, kLongestPause{20};
 
 struct Retired {
@@ -47,7 +47,7 @@ struct Retired {
 
 class Reaper {
  public:
-  // Takes it, or throws and leaves it as it is.
+  // Takes `retired`, or throws and leaves it unchanged.
   void Add(Retired& retired) {
     std::lock_guard lock(mutex_);
     if (!started_) {
@@ -112,8 +112,8 @@ Reaper& GetReaper() {
   return reaper;
 }
 
-// Instead of the thread, which cannot be had. False where this would wait for itself, as a task of the very stream:
-// what was to be released then stays, which is better than to take it from work in flight.
+// Used if the thread cannot be started. False if the wait fails, as it does in a task of the awaited stream: the
+// objects are then leaked, which is better than releasing them under work in flight.
 template <class F>
 bool WaitHere(const std::exception& why, F&& wait) noexcept {
   NPU_LOG(kWarning, "retirement: waits, since ", why.what());

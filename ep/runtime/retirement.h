@@ -1,4 +1,4 @@
-// What goes while work in flight still needs it: kept until that work is over, and nobody waits.
+// Releases objects when the work in flight that needs them is over, without waiting for it.
 #pragma once
 
 #include <functional>
@@ -8,15 +8,15 @@
 
 namespace npu {
 
-// Calls `release` once, when all of `events` have passed, which it takes and destroys: at once if they have, else on a
-// thread of the runtime's own. `release` must not throw or wait for the device. In a forked child nothing is done.
-// Made for destructors: where no thread can be had, it waits itself.
+// Calls `release` once, when all of `events` have passed: immediately if they have, else on a thread of the runtime's
+// own. Takes and destroys the events. `release` must not throw or wait for the device. A no-op in a forked child. Made
+// for destructors: if no thread can be started, it waits itself.
 void Retire(Backend& backend, std::vector<BackendEvent*> events, std::function<void()> release) noexcept;
 
-// The same behind what `streams` have queued. Where no event can be had, it waits itself.
+// The same behind the work queued on `streams`. If no event can be created, it waits itself.
 void RetireAfter(Backend& backend, const std::vector<BackendStream*>& streams, std::function<void()> release) noexcept;
 
-// Waits until nothing of this backend is left to release: before the backend goes.
+// Waits until nothing of this backend is left to release; to be called before the backend is destroyed.
 void FinishRetirements(const Backend& backend);
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// Work that is over when the call returns, whichever way it returns.
+// Runs work to its end before the call returns, also when it throws.
 #pragma once
 
 #include <exception>
@@ -8,8 +8,8 @@
 
 namespace npu {
 
-// Calls `launch` and waits for `stream`, which this thread has to itself meanwhile. Where `launch` throws halfway, what
-// it has launched is waited for, too: it uses memory that the caller lets go of.
+// Calls `launch` and waits for `stream`, which no other thread uses meanwhile. If `launch` throws halfway, waits for
+// what it has launched, too, because that uses memory which the caller is about to release.
 template <class F>
 void RunToEnd(Stream& stream, F&& launch) {
   try {
@@ -18,7 +18,7 @@ void RunToEnd(Stream& stream, F&& launch) {
     try {
       stream.Synchronize();
     } catch (const std::exception&) {
-      // The failure that the caller is told of came first.
+      // The caller receives the first failure.
     }
     throw;
   }

@@ -1,4 +1,4 @@
-// A launch that only takes time: torch.npu._sleep, for tests of what is ordered behind it.
+// A launch that only takes time: torch.npu._sleep, for tests of ordering.
 #pragma once
 
 #include <chrono>

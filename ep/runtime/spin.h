@@ -1,4 +1,4 @@
-// Waiting without a system call for what is about to happen: a futex wake costs several microseconds,
+// Spins instead of making a system call when a wait is expected to be short: a futex wake costs several microseconds,
 // more than most of the waits of this runtime.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Copies of few bytes of host memory, which the caller may free at once.
+// Copies of a few bytes of host memory, which the caller may free immediately.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace npu {
 
-// The bytes go along with the launch, so that nobody waits.
+// The launch holds the bytes, so that the caller does not wait.
 void LaunchStagedCopy(Stream& stream, void* to, const void* from, size_t bytes);
 
 }  // namespace npu

@@ -1,5 +1,5 @@
-// Why work of a stream did not run to its end. Whatever came behind the failed work, on its stream and on those that
-// waited for it, was skipped and carries the same failure: docs/decisions/0012.
+// Why work of a stream failed. Everything behind the failed work, on its stream and on those that waited for it, was
+// skipped and carries the same failure: docs/decisions/0012.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,19 @@ struct Failure {
   Failure(std::string what, uint64_t which) : message(std::move(what)), number(which) {}
 
   const std::string message;  // "[npu_rms_norm] expected …"
-  const uint64_t number;      // of what failed; the same on every stream that it reaches
+  const uint64_t number;      // identifies the failure, on every stream that it reaches
 
-  // Whether the stream that this came to was let run again since. Who saw it and tells late must not take the failure
-  // for a new one. Guarded by the stream's users.
+  // Whether the stream that this failure reached was resumed since. A thread that saw it before must not treat it as a
+  // new failure. Guarded by the stream's users.
   mutable bool resumed = false;
 };
 using Status = std::shared_ptr<const Failure>;  // null: nothing failed
 
 Status MakeFailure(const std::string& message);
-// The same failure as it comes to another stream, or once more to the same one.
+// The same failure as it reaches another stream, or the same one again.
 Status Arrival(const Failure& failure);
 
-// Thrown by a task whose work depends on what failed elsewhere: its stream carries the same failure on.
+// Thrown by a task whose work depends on work that failed elsewhere: its stream propagates the same failure.
 class FailedBefore : public Error {
  public:
   explicit FailedBefore(Status status) : Error(ErrorCode::kDeviceError, status->message), status_(std::move(status)) {}
@@ -44,7 +44,7 @@ inline void ThrowIfFailed(const Status& status) {
     throw FailedBefore(status);
 }
 
-// What a wait for several things has to tell: each failure once.
+// The failures that a wait for several streams or events reports, each once.
 class Failures {
  public:
   void Add(Status status) {

@@ -61,7 +61,7 @@ Stream::~Stream() {
   });
 }
 
-// What comes before anything that this thread enqueues.
+// Called before this thread enqueues anything.
 void Stream::BeforeWork() {
   CheckRunning(device_);
   if (users_ != nullptr) users_->BeforeWork();
@@ -69,7 +69,7 @@ void Stream::BeforeWork() {
     Outstanding::Join(*this);
 }
 
-// For what is enqueued whether or not this thread has something to be told.
+// For work that is enqueued even if this thread has an unreported failure.
 void Stream::JoinOutstanding() {
   if (!Outstanding::Any()) [[likely]]
     return;
@@ -131,7 +131,7 @@ void Stream::Memset(void* dst, int value, size_t bytes) {
 
 void Stream::Wait(const Event& event) {
   if (Recording::Any() && Recording::KeepWait(*this, event)) return;
-  if (users_ != nullptr) users_->BeforeWork();  // what the event tells of is this thread's to hear
+  if (users_ != nullptr) users_->BeforeWork();  // a failure that the event carries is reported to this thread
   device_.backend().StreamWaitEvent(handle_, event.handle());
 }
 
@@ -176,7 +176,7 @@ void Event::Record(Stream& stream) {
   if (Recording::Any() && Recording::KeepRecord(*this, stream)) return;
   stream.JoinOutstanding();
   backend_.EventRecord(handle_, stream.handle());
-  stream.TellNews();  // the record may be behind what let the stream run again
+  stream.TellNews();  // the record may be behind the resume of the stream
 }
 
 bool Event::Query() const {

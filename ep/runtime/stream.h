@@ -14,14 +14,14 @@ namespace npu {
 class Device;
 class Event;
 
-// Whose a stream is: of the threads that launch on it, who are told of its failures one by one, or of one owner, who
-// alone lets it run again by Synchronize(): docs/decisions/0012.
+// Who owns a stream: the threads that launch on it, each of which receives its failures, or one owner, whose
+// Synchronize() alone resumes it: docs/decisions/0012.
 enum class StreamOwner { kThreads, kOne };
 
 class Stream {
  public:
   Stream(Device& device, int priority, StreamOwner owner = StreamOwner::kThreads);
-  // Does not wait: what is queued still runs. An error that nobody asked for is logged.
+  // Does not wait: queued work still runs. An error that was never reported is logged.
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -32,34 +32,35 @@ class Stream {
   BackendStream* handle() const { return handle_; }
 
   // Enqueues and returns. With ORT_NPU_LAUNCH_BLOCKING=1, waits and throws the kernel's error. `held_bytes` of host
-  // memory belong to the task. Throws what others who share the stream were told of before it ran again.
+  // memory are owned by the task. Throws a failure that another thread sharing the stream received before it was
+  // resumed.
   void Launch(const char* op, Task task, size_t held_bytes = 0);
   void Copy(void* dst, const void* src, size_t bytes, CopyKind kind);
   void Memset(void* dst, int value, size_t bytes);
-  // Host code in the stream's order: it reaches device memory by copies only.
+  // Host code in the stream's order: it accesses device memory only through copies.
   void LaunchHost(const char* op, Task task);
   void HostCallback(Task callback) { LaunchHost("host_callback", std::move(callback)); }
-  // Runs in its turn even behind what failed, and is told of it.
+  // Runs in its turn even behind failed work, and receives the failure.
   void LaunchAlways(const char* op, std::function<void(const Status&)> task);
   // A failure before the event's record becomes this stream's. Throws as Launch does.
   void Wait(const Event& event);
   // Both throw Error(kDeviceError), "[npu_rms_norm] …", when work of the stream failed or was skipped.
   bool Query();
   void Synchronize();
-  // Throws what others who share the stream were told of before it ran again, when it may have cost this thread's work:
-  // for whoever relies on that work without a wait for the stream.
+  // Throws a failure that another thread sharing the stream received before it was resumed, if this thread's work may
+  // have been skipped: for callers that rely on that work without waiting for the stream.
   void TellNews();
 
  private:
   friend class Device;
   friend class Event;
   friend class ExternalEvent;
-  // True when a capture keeps the launch: it is not to be enqueued.
+  // True when a capture keeps the launch, which must then not be enqueued.
   bool BeforeLaunch(const char* op, Task& task, bool of_host);
   void BeforeWork();
   void JoinOutstanding();
-  // This thread waited and the stream's status was `status`. Lets a shared stream run again where this thread may do
-  // so; returns what the thread has to be told.
+  // Called after this thread waited, with the stream's status. Resumes a shared stream if this thread may do so;
+  // returns the failure to report to this thread.
   Status Told(Status status);
 
   Device& device_;
@@ -77,8 +78,8 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void Record(Stream& stream);  // throws as Stream::Launch does
-  // Both throw Error(kDeviceError) when work before the record failed or was skipped, to everybody who asks; the
-  // stream itself stays as it is.
+  // Both throw Error(kDeviceError) to every caller when work before the record failed or was skipped; the stream's
+  // state does not change.
   bool Query() const;  // true when never recorded
   void Synchronize() const;
   int64_t TimestampNs() const;               // -1 unless recorded and completed

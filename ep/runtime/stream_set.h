@@ -1,4 +1,4 @@
-// The streams of a device: those that live, and those that were let go with work still queued.
+// The streams of a device: live ones, and those that were released with work still queued.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Device::StreamSet {
     std::erase(streams, stream);
     leaving.push_back(stream->handle());
   }
-  // Before the stream's handle is destroyed.
+  // To be called before the stream's handle is destroyed.
   void Forget(BackendStream* stream) {
     std::lock_guard lock(mutex);
     std::erase(leaving, stream);
@@ -31,7 +31,7 @@ struct Device::StreamSet {
     const auto found = std::find_if(streams.begin(), streams.end(), [&](Stream* s) { return f(*s); });
     return found == streams.end() ? nullptr : *found;
   }
-  // Streams are not destroyed meanwhile, so `f` must not wait, nor make streams or let them go.
+  // Streams are not destroyed meanwhile, so `f` must neither wait nor create or release streams.
   template <class F>
   void Visit(F&& f) {
     std::lock_guard lock(mutex);

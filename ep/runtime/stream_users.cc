@@ -7,7 +7,7 @@
 namespace npu {
 namespace {
 
-// What each launch looks at, apart from what has a destructor and costs a guard.
+// The thread-local state that each launch reads; trivial, because a destructor would cost a guard at each access.
 struct Fast {
   bool works_for_others = false;
   uint64_t last_id = 0;  // the stream of the last call, and this thread as its user
@@ -73,7 +73,7 @@ void StreamUsers::BeforeWork() {
     ThrowIfFailed(TakeNews(user));
   }
   if (last_.load(std::memory_order_relaxed) != &user) {
-    std::lock_guard lock(mutex_);  // a dead user is dropped under the same lock, unless it is the last
+    std::lock_guard lock(mutex_);  // a dead user is dropped under the same lock, except the last
     last_.store(&user);
   }
 }
@@ -87,8 +87,8 @@ void StreamUsers::BeforeSilentWork() {
   }
 }
 
-// The user has work on the stream from here on; false: as it had before. In one order with telling_: whoever lets the
-// stream run again now sees that it is in use, or this thread goes on behind that.
+// Marks that the user has work on the stream; false: it had before. Sequentially consistent with telling_: a thread
+// that resumes the stream now either sees the mark, or this thread continues behind the resume.
 bool StreamUsers::Claim(User& user) {
   if (user.unconfirmed.load(std::memory_order_relaxed)) return false;
   user.unconfirmed.store(true);
@@ -96,7 +96,7 @@ bool StreamUsers::Claim(User& user) {
   return true;
 }
 
-// Whoever found the stream running again finds the news of it, too.
+// A thread that finds the stream resumed must also find the news of it.
 void StreamUsers::AwaitTelling() {
   if (!telling_.load()) [[likely]]
     return;
@@ -129,7 +129,7 @@ void StreamUsers::AfterFailure(const Status& status, const std::function<void()>
   if (!status->resumed && (mine || !owners)) {
     resume();
     status->resumed = true;
-    // Behind it: what was launched before it, and is skipped, is marked by now.
+    // After the resume: launches before it, which are skipped, are marked by now.
     for (const auto& user : users_) {
       if (user.get() == me || !user->alive.load() || !user->unconfirmed.exchange(false)) continue;
       user->news = status;

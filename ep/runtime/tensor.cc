@@ -10,7 +10,7 @@ int64_t Shape::Elements(int from, int to) const {
     NPU_CHECK(dims_[i] >= 0, "expected dimensions >= 0, got shape ", ToString());
     empty |= dims_[i] == 0;
   }
-  if (empty) return 0;  // whatever the others are: 0 × 2^62 × 2^62 is no overflow
+  if (empty) return 0;  // whatever the other dimensions: 0 × 2^62 × 2^62 does not overflow
   int64_t product = 1;
   for (int i = from; i < to; ++i)
     NPU_CHECK(!__builtin_mul_overflow(product, dims_[i], &product),

@@ -25,7 +25,8 @@ TensorDump::Options& Current() {
 
 std::atomic<uint64_t> calls{0};
 
-// NumPy's name of the elements; what NumPy lacks (bfloat16, float8) goes as unsigned integers as wide.
+// NumPy's name of the dtype; dtypes that NumPy lacks (bfloat16, float8) are written as unsigned integers of their
+// width.
 std::string NumpyType(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:

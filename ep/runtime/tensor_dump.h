@@ -1,4 +1,4 @@
-// Writes the inputs and outputs of operators to files, for the search of where two runs part.
+// Writes the inputs and outputs of operators to files, to find where two runs diverge.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace npu {
 class TensorDump {
  public:
   struct Options {
-    std::string path;  // a folder, made when it is not there
+    std::string path;  // a folder, created if missing
     bool inputs = true, outputs = true;
     std::vector<std::string> ops;  // empty: all
   };
@@ -32,7 +32,7 @@ class TensorDump {
 
   static std::atomic<bool> on_;
   Options options_;
-  std::string prefix_;  // empty: not asked for
+  std::string prefix_;  // empty: not selected
 };
 
 }  // namespace npu

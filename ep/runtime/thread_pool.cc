@@ -22,9 +22,9 @@
 namespace npu {
 namespace {
 
-constexpr std::chrono::microseconds kWorkerSpin{20};  // how long an idle worker watches for work before it sleeps
+constexpr std::chrono::microseconds kWorkerSpin{20};  // how long an idle worker polls for work before it sleeps
 // How long a core must have been free before a worker that found none is woken: the pause between two kernels of
-// another stream is shorter, and a worker that wakes in it only gets in the way.
+// another stream is shorter, and a worker that wakes in it only competes for the core.
 constexpr std::chrono::microseconds kCoreIsFree{50};
 // More ranges than threads even out cores that other processes slow down.
 constexpr int64_t kRangesPerThread = 4;
@@ -33,7 +33,7 @@ constexpr int kMostJobs = 32;
 thread_local bool inside_parallel = false;
 thread_local int pool_device = 0;
 
-// Whatever a range calls in turn runs on its own thread alone.
+// In scope, a nested ParallelFor runs on this thread alone.
 class InsideParallel {
  public:
   InsideParallel() { inside_parallel = true; }
@@ -42,9 +42,9 @@ class InsideParallel {
   InsideParallel& operator=(const InsideParallel&) = delete;
 };
 
-// Kernels in flight, a job each. Its caller works on its own job only; workers and helpers go wherever the fewest
-// threads are, the fewest of the device first, from one range to the next. They leave alone what would put more
-// threads to work than threads(): a range whose thread waits for a core delays the whole kernel by a time slice.
+// Kernels in flight, one job each. A caller works on its own job only; for each range, workers and helpers choose the
+// job with the fewest threads, comparing devices first. They skip a job if that would put more than threads() threads
+// to work: a range whose thread waits for a core delays the whole kernel by a time slice.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) : threads_(threads), placements_(static_cast<size_t>(threads - 1)) {
@@ -69,7 +69,7 @@ class ThreadPool {
     {
       const InsideParallel inside;
       while (job.ClaimAndRun()) {
-        // Workers that found no core sleep although there are ranges left.
+        // Workers that found no free core sleep although ranges are left.
         if (free_since_.load(std::memory_order_relaxed) != kNotCrowded) WakeSleepersFor(job.device(), job.unclaimed());
       }
     }
@@ -78,7 +78,7 @@ class ThreadPool {
     if (error) std::rethrow_exception(error);
   }
 
-  // True while fewer threads help than workers sleep, so that never more than threads() work.
+  // True while fewer threads help than workers sleep, so that at most threads() threads work.
   bool Enrol() {
     uint32_t helpers = helpers_.load();
     do {
@@ -87,7 +87,7 @@ class ThreadPool {
     return true;
   }
 
-  // A kernel that counted on this helper may have begun since it looked last. One of the two sees the other.
+  // A kernel that counted on this helper may have begun since the last call of Help(). One of the two sees the other.
   void Leave() {
     helpers_.fetch_sub(1);
     if (const PoolJob* job = Choose()) WakeSleepersFor(job->device(), 1);
@@ -96,7 +96,7 @@ class ThreadPool {
   bool Help() {
     PoolJob* const job = Choose();
     if (job == nullptr) return false;
-    // The host program may have set roundings or denormals as it likes.
+    // The host program may have changed the rounding mode or the handling of denormals.
     std::fenv_t environment;
     std::fegetenv(&environment);
     std::fesetenv(FE_DFL_ENV);
@@ -110,13 +110,13 @@ class ThreadPool {
   }
 
  private:
-  // Threads at work now, as far as it can be told while they come and go.
+  // Threads at work now; approximate, since they start and stop meanwhile.
   struct Load {
     uint32_t running = 0, devices = 0;
     std::array<uint32_t, kMaxDevices> running_of{};
   };
 
-  // The lowest free place for a job, so that few are ever used; -1 when there is none.
+  // The lowest free slot for a job, so that few are ever used; -1 when there is none.
   int TakePlace() {
     uint32_t owned = owned_.load(std::memory_order_relaxed);
     int place;
@@ -146,8 +146,8 @@ class ThreadPool {
     return load;
   }
 
-  // How many more threads may work for a device: up to all cores together, and up to its share of them whatever
-  // the other devices do.
+  // Number of additional threads that may work for a device: up to all cores together, and up to its share of them
+  // regardless of the other devices.
   uint32_t FreeCores(const Load& load, int device) const {
     const uint32_t of_device = load.running_of[static_cast<size_t>(device)];
     const uint32_t share = threads_ / std::max(load.devices, 1u);
@@ -162,7 +162,7 @@ class ThreadPool {
     return std::popcount(places) > 1 && LoadOf(places).running >= threads_;
   }
 
-  // The job that a thread should take its next range of; null when none has a range and a core left for it.
+  // The job from which a thread should take its next range; null when none has a range and a core left for it.
   PoolJob* Choose() {
     const uint32_t places = used_.load();
     if (places == 0) return nullptr;
@@ -189,7 +189,7 @@ class ThreadPool {
     return chosen;
   }
 
-  // Helpers take ranges as awake workers do.
+  // Helpers count as awake workers.
   void WakeSleepersFor(int device, uint32_t ranges) {
     const uint32_t sleepers = sleepers_.load();
     const uint32_t helpers = helpers_.load();
@@ -206,7 +206,8 @@ class ThreadPool {
     }
   }
 
-  // Whether to wake workers for `free` cores, at once as long as there were cores for all of them. `all`: there are.
+  // Whether to wake workers for `free` cores: immediately, unless cores have recently been short. `all`: there are
+  // cores for all of them.
   bool MayWake(uint32_t free, bool all) {
     const int64_t since = free_since_.load(std::memory_order_relaxed);
     if (free == 0) {
@@ -231,7 +232,7 @@ class ThreadPool {
         job->ClaimAndRun();
         continue;
       }
-      // The caller publishes its job and then looks for sleepers; this thread announces itself and then looks for
+      // The caller publishes its job and then looks for sleepers; this thread registers as a sleeper and then looks for
       // jobs: one of the two sees the other.
       free_since_.store(AllCoresBusy() ? kCrowded : kNotCrowded, std::memory_order_relaxed);
       placement.BeforeSleep();
@@ -244,18 +245,18 @@ class ThreadPool {
   }
 
   const uint32_t threads_;
-  // Bit i: jobs_[i] has an owner; and: has ever had one. Idle workers read the second all the time, and it must
-  // not be written for every kernel.
+  // Bit i of owned_: jobs_[i] has an owner; of used_: it has ever had one. Idle workers poll used_, so it must not be
+  // written for every kernel.
   alignas(64) std::atomic<uint32_t> owned_{0};
   alignas(64) std::atomic<uint32_t> used_{0};
   alignas(64) std::atomic<uint32_t> sleepers_{0};
   std::atomic<uint32_t> helpers_{0};
   std::atomic<uint32_t> epoch_{0};
-  // Nanoseconds of the clock since when a core has been free that a worker did not find, or one of these.
+  // Clock time in nanoseconds since which a core that a worker lacked has been free, or one of these.
   static constexpr int64_t kNotCrowded = -1, kCrowded = 0;
   std::atomic<int64_t> free_since_{kNotCrowded};
   std::array<PoolJob, kMostJobs> jobs_;
-  std::vector<WakePlacement> placements_;  // a worker's each
+  std::vector<WakePlacement> placements_;  // one per worker
   std::vector<std::thread> workers_;
 };
 
@@ -267,7 +268,7 @@ ThreadPool& Pool() {
 
 }  // namespace
 
-// A forked child has the parent's jobs, but not the threads that they belong to.
+// A forked child has the parent's jobs, but not their threads.
 PoolHelper::PoolHelper() : enrolled_(!inside_parallel && !InForkedChild() && Pool().Enrol()) {}
 PoolHelper::~PoolHelper() {
   if (enrolled_) Pool().Leave();

@@ -18,17 +18,17 @@ class RangeFunction {
   void (*call_)(const void*, int64_t, int64_t);
 };
 
-// Splits [0, n) into ranges of at least `grain` and runs them on the pool, the caller included.
-// Returns when all are done; rethrows the first exception. Kernels that run at once share the threads. A nested
-// call runs on its own thread. The ranges depend on n, grain and NumThreads() only, never on what else runs.
+// Splits [0, n) into ranges of at least `grain` and runs them on the pool, the caller included. Returns when all are
+// done; rethrows the first exception. Concurrent kernels share the threads. A nested call runs on its own thread. The
+// ranges depend on n, grain and NumThreads() only, never on other work.
 void ParallelFor(int64_t n, int64_t grain, RangeFunction f);
 
-// From now on the kernels that this thread starts belong to a logical device (0 until then): devices with work at
-// once share the threads evenly, whatever number of kernels each of them runs.
+// The kernels that this thread starts from now on belong to a logical device (0 until then): devices that work
+// concurrently share the threads evenly, regardless of how many kernels each runs.
 void SetPoolDevice(int device);
 
-// A thread that only waits for kernels lends itself to the pool meanwhile, in place of a worker that sleeps: to wake
-// one takes longer than many a kernel does. Results do not depend on it: it takes ranges as a worker would.
+// Lets a thread that only waits for kernels work for the pool meanwhile, in place of a sleeping worker: waking one
+// takes longer than many kernels do. Results do not depend on it: it takes ranges as a worker would.
 class PoolHelper {
  public:
   PoolHelper();

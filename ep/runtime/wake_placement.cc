@@ -14,7 +14,7 @@ void WakePlacement::BeforeSleep() {
 
 void WakePlacement::AfterWake() {
   cpu_.store(-1);
-  // A bar that is only being set, since the sleeper woke by itself, is lifted after the next sleep.
+  // If the sleeper woke by itself while its affinity is being changed, it restores the affinity after its next sleep.
   if (state_.load(std::memory_order_acquire) != kBarred) return;
   sched_setaffinity(0, sizeof(allowed_), &allowed_);
   state_.store(kFree, std::memory_order_release);
@@ -27,7 +27,7 @@ void WakePlacement::BeforeWake() {
   if (!state_.compare_exchange_strong(free, kBarring, std::memory_order_acquire)) return;
   bool barred = false;
   const int thread = thread_.load();
-  // Fails, and leaves things as they are, on more CPUs than the set can hold.
+  // Fails without effect on more CPUs than the set can hold.
   if (sched_getaffinity(thread, sizeof(allowed_), &allowed_) == 0 && CPU_COUNT(&allowed_) > 1) {
     cpu_set_t others = allowed_;
     CPU_CLR(static_cast<size_t>(cpu), &others);

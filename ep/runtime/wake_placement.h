@@ -1,4 +1,4 @@
-// Where a thread runs that is woken while its waker goes on working.
+// Chooses the CPU of a thread that is woken while its waker keeps working.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,15 @@
 namespace npu {
 
 // Linux wakes a thread on the CPU that it last ran on unless it sees an idle one that shares a cache, and a virtual
-// machine may hide that any do: woken on its waker's CPU, a thread waits until the waker's time slice ends, 3 ms. The
-// waker therefore bars its own CPU to the sleeper, which lifts the bar once awake. One object belongs to one sleeper.
+// machine may hide shared caches: woken on its waker's CPU, a thread waits until the waker's time slice ends, 3 ms. The
+// waker therefore removes its own CPU from the sleeper's affinity, which the sleeper restores once awake. One object
+// belongs to one sleeper.
 class WakePlacement {
  public:
   // The sleeper's side, around its sleep.
   void BeforeSleep();
   void AfterWake();
-  // The waker's side; free unless both have the same CPU.
+  // The waker's side; cheap unless both have the same CPU.
   void BeforeWake();
 
  private:
@@ -26,7 +27,7 @@ class WakePlacement {
   std::atomic<int> cpu_{-1};  // where it fell asleep; -1: awake
   std::atomic<int> thread_{0};
   std::atomic<int> state_{kFree};
-  cpu_set_t allowed_;  // without the bar
+  cpu_set_t allowed_;  // the sleeper's own affinity
 #endif
 };
 

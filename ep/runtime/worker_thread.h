@@ -11,7 +11,7 @@ namespace npu {
 // own threads. `name` shows in debuggers and in top (at most 15 characters).
 std::thread StartWorkerThread(const std::string& name, std::function<void()> body);
 
-// True in a process that was forked after the first worker thread started: the threads are not there.
+// True in a process that was forked after the first worker thread started: the child has none of the threads.
 bool InForkedChild();
 
 }  // namespace npu

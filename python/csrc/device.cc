@@ -29,7 +29,7 @@ py::dict CpuFeatureDict() {
                   "amx_fp16"_a = f.amx_fp16);
 }
 
-// What is waited for may need the interpreter: a callback, a thread that opens a gate.
+// The awaited work may need the interpreter: a callback, a thread that opens a gate.
 void* ReleaseGil() { return Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr; }
 void RestoreGil(void* thread) { PyEval_RestoreThread(static_cast<PyThreadState*>(thread)); }
 

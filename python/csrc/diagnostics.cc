@@ -11,13 +11,13 @@ namespace py = pybind11;
 using namespace py::literals;
 
 void BindDiagnostics(py::module_& m) {
-  m.def("start_launch_trace", &LaunchTrace::Start);  // False: one runs already
+  m.def("start_launch_trace", &LaunchTrace::Start);  // False: one is already running
   m.def("launch_trace_runs", &LaunchTrace::On);
   m.def("steady_to_system_ns", &SteadyToSystemNs);
   m.def("stop_launch_trace", [] {
     std::vector<LaunchSpan> spans;
     {
-      py::gil_scoped_release no_gil;  // a launch that is waited for may be a Python function
+      py::gil_scoped_release no_gil;  // an awaited launch may be a Python function
       spans = LaunchTrace::Stop();
     }
     py::list out;

@@ -1,4 +1,4 @@
-// npu::Error becomes the Python exception of onnxruntime_npu.errors that says the same.
+// Translates npu::Error to the corresponding exception of onnxruntime_npu.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,7 +7,7 @@
 
 namespace npu::python {
 
-// Sets Python's error, whose interpreter lock the caller holds.
+// Sets Python's error. The caller holds the GIL.
 void SetPythonError(const Error& error);
 
 void RegisterErrors(pybind11::module_& m);

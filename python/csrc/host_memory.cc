@@ -15,7 +15,7 @@ py::dict Duration(const DurationCounter& d) {
                   "avg"_a = average);
 }
 
-// What torch.npu.host_memory_stats() flattens.
+// The nested form of torch.npu.host_memory_stats().
 py::dict NestedHostMemoryStats() {
   const PinnedMemoryStats s = PinnedMemory::Instance().Stats();
   return py::dict("allocations"_a = Counter(s.blocks), "allocated_bytes"_a = Counter(s.bytes),

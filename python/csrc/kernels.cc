@@ -1,4 +1,4 @@
-// Eager calls on the host: a kernel made once per operator and attributes, run on tensors in host memory.
+// Eager calls on the host: a kernel created once per operator and attributes, run on tensors in host memory.
 #include <pybind11/stl.h>
 
 #include "ep/runtime/device.h"
@@ -28,7 +28,7 @@ Attributes::Value ToAttribute(const std::string& name, const py::handle& value) 
   return items.cast<std::vector<int64_t>>();
 }
 
-// The tensors of one call, and the host memory of inputs that came as lists of integers.
+// The tensors of one call, and the host memory of inputs passed as lists of integers.
 struct CallInputs {
   std::vector<TensorView> views;
   std::vector<std::vector<int64_t>> lists;

@@ -22,7 +22,7 @@ namespace {
 
 CachingAllocator& AllocatorOf(int device) { return Runtime::Instance().device(device).allocator(); }
 
-// What torch.npu.memory_stats() flattens.
+// The nested form of torch.npu.memory_stats().
 py::dict NestedMemoryStats(int device) {
   const AllocatorStats s = AllocatorOf(device).Stats();
   const size_t split = AllocatorOf(device).settings().max_split_size;
@@ -79,7 +79,7 @@ const char* NameOf(TraceEntry::Action action) {
   return kNames[static_cast<int>(action)];
 }
 
-// The handle by which Python knows a stream; 0 when it is gone.
+// The stream's handle in Python; 0 when it was destroyed.
 uint64_t HandleOf(int device, uint64_t stream_id) {
   return reinterpret_cast<uint64_t>(Runtime::Instance().device(device).FindStream(stream_id));
 }
@@ -131,7 +131,7 @@ uintptr_t Allocate(size_t bytes, int device, uintptr_t stream) {
   return reinterpret_cast<uintptr_t>(AllocatorOf(device).Allocate(bytes, StreamArgument(device, stream)));
 }
 
-// The device is not part of the call: an address belongs to one.
+// Finds the device of a block, which the call does not name: an address belongs to one device.
 int DeviceOfBlock(uintptr_t address) {
   Runtime& runtime = Runtime::Instance();
   for (int i = 0; i < runtime.device_count(); ++i) {
@@ -146,7 +146,7 @@ void Free(uintptr_t address) {
   AllocatorOf(DeviceOfBlock(address)).CheckedFree(reinterpret_cast<void*>(address));
 }
 
-// Within one live block, so that Python cannot touch what is not the device's.
+// Checks that the range is inside one live block, so that Python cannot touch other memory.
 void CheckRange(int device, uintptr_t address, size_t bytes) {
   BlockInfo block;
   NPU_CHECK(AllocatorOf(device).FindBlock(reinterpret_cast<void*>(address), block) &&
@@ -180,21 +180,21 @@ void Fill(int device, uintptr_t dst, int value, size_t bytes, uintptr_t stream) 
   StreamArgument(device, stream).Memset(reinterpret_cast<void*>(dst), value, bytes);
 }
 
-// 1: memory of nobody here; 2: a block in use; 3: memory that the allocator holds (check_uce_in_memory's codes).
-// -1: the memory of none.
+// The device whose memory holds the address; -1: none.
 int DeviceOfAddress(uintptr_t address) {
   for (int i = 0; i < Runtime::Instance().device_count(); ++i)
     if (AllocatorOf(i).LiveBlockAround(reinterpret_cast<void*>(address)) != nullptr) return i;
   return -1;
 }
 
+// 1: not this allocator's memory; 2: a free block; 3: a block in use (check_uce_in_memory's codes).
 int Classify(int device, uintptr_t address) {
   BlockInfo block;
   if (!AllocatorOf(device).FindBlock(reinterpret_cast<void*>(address), block)) return 1;
   return block.state == BlockInfo::State::kInactive ? 2 : 3;
 }
 
-// `record` and `erase` may be 0: void (void* ptr, void* stream).
+// `record` and `erase`, void (void* ptr, void* stream), may be 0.
 void UsePluggable(uintptr_t alloc, uintptr_t free, uintptr_t record, uintptr_t erase) {
   NPU_CHECK(alloc != 0 && free != 0, "expected the addresses of an alloc and a free function, got null");
   const auto alloc_fn = reinterpret_cast<void* (*)(size_t, int, void*)>(alloc);

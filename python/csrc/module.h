@@ -8,10 +8,10 @@ namespace npu::python {
 void BindDevice(pybind11::module_& m);       // devices, ISA
 void BindMemory(pybind11::module_& m);       // the caching allocator
 void BindHostMemory(pybind11::module_& m);   // pinned memory
-void BindStreams(pybind11::module_& m);      // streams, events, what the thread works on
+void BindStreams(pybind11::module_& m);      // streams, events, the thread's device and stream
 void BindGraphs(pybind11::module_& m);       // capture and replay
 void BindDiagnostics(pybind11::module_& m);  // launch traces, dumps of tensors
 void BindKernels(pybind11::module_& m);      // eager calls
-void BindOpTable(pybind11::module_& m);      // what the registry holds
+void BindOpTable(pybind11::module_& m);      // the operator registry
 
 }  // namespace npu::python

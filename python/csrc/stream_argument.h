@@ -1,4 +1,4 @@
-// A stream as Python hands it over: its address, checked against the streams that exist.
+// A stream as Python passes it: its address, checked against the live streams.
 #pragma once
 
 #include <cstdint>

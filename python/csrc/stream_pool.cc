@@ -12,7 +12,7 @@ struct Pool {
   std::map<int, std::vector<std::unique_ptr<Stream>>> idle;
 };
 
-// Never destroyed: at exit the runtime may be gone before this library's statics.
+// Never destroyed: at exit the runtime may be unloaded before this library's statics are destroyed.
 Pool& GetPool() {
   static Pool* pool = new Pool;
   return *pool;

@@ -1,5 +1,5 @@
-// Streams for calls that wait for their own result. Each call has one to itself, so that a thread
-// neither waits for another's kernels nor is handed another's error.
+// Streams for calls that wait for their own result. Each call has its own, so that a thread neither waits for another
+// thread's kernels nor receives its error.
 #pragma once
 
 #include <memory>

@@ -147,7 +147,15 @@ def result_typings(queries, ropes=()):
 
     ropes: those that query_rope may have where query is int8, and attention_out then has.
     """
+    # onnxruntime matches an omitted input with any type, so that calls without ropes come first.
+    plain = {
+        "query": "int8",
+        "query_rope": ABSENT,
+        "quant_scale2": ABSENT,
+        "attention_out": "float16",
+    }
     return [
+        *([plain] if ropes else []),
         *(
             {
                 "query": "int8",

@@ -8,8 +8,8 @@
 namespace npu {
 namespace {
 
-// Long enough to bridge the gap between two launches of an eager loop, short enough to give the core
-// back between two tokens.
+// Long enough to bridge the gap between two launches of an eager loop, short enough to release the core between two
+// tokens.
 constexpr std::chrono::microseconds kConsumerSpin{20};
 
 }  // namespace
@@ -38,7 +38,7 @@ void CommandQueue::Push(Command command) {
     if (command.marker != nullptr) command.marker->set_number(index + 1);
     if (command.held_bytes != 0) held_bytes_.fetch_add(command.held_bytes, std::memory_order_relaxed);
     tail_->slots[index % kChunkSlots] = std::move(command);
-    pushed_.store(index + 1);  // sequentially consistent, as is the load in WakeConsumer: see Front()
+    pushed_.store(index + 1);  // sequentially consistent, like the load in WakeConsumer: see Front()
   }
   WakeConsumer();
 }

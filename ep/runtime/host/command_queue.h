@@ -17,13 +17,13 @@ namespace npu {
 struct Command {
   Task task{};
   const char* op = "";
-  bool survives_errors = false;          // runs even behind a failed task, so that order holds
+  bool survives_errors = false;          // runs even behind a failed task, to keep the order
   size_t held_bytes = 0;                 // of host memory, until the task is done
-  std::shared_ptr<HostMarker> marker{};  // instead of a task: its number is the command's
+  std::shared_ptr<HostMarker> marker{};  // instead of a task: it gets the command's number
 };
 
-// Any number of producers, one consumer. Slots live in chunks: the queue has no bound of its own, yet in
-// the steady state two chunks go round and nothing is allocated.
+// Any number of producers, one consumer. Slots are allocated in chunks: the queue has no bound of its own, yet in the
+// steady state two chunks alternate and nothing is allocated.
 class CommandQueue {
  public:
   CommandQueue();
@@ -34,14 +34,14 @@ class CommandQueue {
   void Push(Command command);
   // Consumer: the oldest command, or null when Close() was called and all are done. Sleeps when empty.
   Command* Front();
-  // Consumer: Front() is done; its closure is destroyed before the command counts as completed.
+  // Consumer: completes Front(); its closure is destroyed before the command counts as completed.
   void Pop();
   // Makes Front() return null once the queue has drained.
   void Close();
 
   // Commands not yet completed.
   uint64_t pending() const {
-    const uint64_t completed = completed_->load(std::memory_order_acquire);  // first: it must not overtake
+    const uint64_t completed = completed_->load(std::memory_order_acquire);  // loaded first: it must not exceed pushed_
     return pushed_.load(std::memory_order_acquire) - completed;
   }
   size_t pending_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }

@@ -14,8 +14,8 @@
 namespace npu {
 namespace {
 
-// What the handler of faults reads. A handler may not wait for a mutex: whoever changes a table holds this flag for a
-// moment, and touches no device memory meanwhile.
+// Guards the tables, which the fault handler reads. A signal handler must not wait for a mutex, so a thread that
+// changes a table holds this flag for a moment and touches no device memory meanwhile.
 std::atomic_flag tables_change = ATOMIC_FLAG_INIT;
 std::vector<const std::map<uintptr_t, size_t>*>& Tables() {
   static auto& tables = *new std::vector<const std::map<uintptr_t, size_t>*>;
@@ -35,7 +35,7 @@ class TablesChange {
 
 struct sigaction before;  // the program's own handler
 
-// The size of the allocation around the address; 0: no device memory. Gives up when the tables change all the time.
+// The size of the allocation that contains the address; 0: not device memory. Gives up if the flag stays taken.
 size_t AllocationAround(uintptr_t address) {
   constexpr int kTries = 1 << 20;
   for (int i = 0; tables_change.test_and_set(std::memory_order_acquire); ++i)
@@ -68,7 +68,7 @@ void Say(uintptr_t address, size_t bytes) {
 void DevicePages::OnFault(int signal, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (const size_t bytes = AllocationAround(address)) Say(address, bytes);
-  sigaction(signal, &before, nullptr);  // on return the access is repeated, and faults there
+  sigaction(signal, &before, nullptr);  // on return the access is repeated and faults into that handler
 }
 
 DevicePages::DevicePages() {
@@ -76,7 +76,7 @@ DevicePages::DevicePages() {
   Tables().push_back(&ranges_);
   struct sigaction current = {};
   if (sigaction(SIGSEGV, nullptr, &current) != 0 || current.sa_sigaction == &OnFault) return;
-  before = current;  // the first of a process, or the program has set its own since
+  before = current;  // the first instance, or the program has set its own handler since
   struct sigaction action = {};
   action.sa_sigaction = &OnFault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;

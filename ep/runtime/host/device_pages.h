@@ -1,4 +1,4 @@
-// Pages of device memory that host code may not touch: closed, except while the device works.
+// Pages of device memory that host code must not touch: inaccessible, except while the device works.
 #pragma once
 
 #include <signal.h>
@@ -10,8 +10,8 @@
 
 namespace npu {
 
-// From the first of them on, a fault on such a page says so on stderr before the program's own handler, or the default
-// action, gets it: "[device memory] host code touched device address 0x… of an allocation of N bytes".
+// From the first instance on, a fault on such a page is reported on stderr before the program's own handler, or the
+// default action, runs: "[device memory] host code touched device address 0x… of an allocation of N bytes".
 class DevicePages {
  public:
   DevicePages();
@@ -21,10 +21,10 @@ class DevicePages {
 
   // Whole pages. False when the system cannot protect them.
   bool Add(void* ptr, size_t bytes);
-  // Before they are given back: a part of what was added, or several parts.
+  // To be called before pages are freed: for part of an added range, or for several.
   void Remove(void* ptr, size_t bytes);
 
-  // The pages of all threads are open while any work holds an Access.
+  // The pages are accessible to all threads while any work holds an Access.
   class Access {
    public:
     explicit Access(DevicePages& pages) : pages_(pages) { pages_.Open(); }
@@ -43,7 +43,7 @@ class DevicePages {
   void Protect(int protection);
 
   std::mutex mutex_;
-  int work_ = 0;  // that runs now
+  int work_ = 0;  // number of Access objects
   std::map<uintptr_t, size_t> ranges_;
 };
 

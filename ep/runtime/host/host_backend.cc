@@ -16,7 +16,7 @@
 namespace npu {
 namespace {
 
-// One core moves about half of what the memory can deliver; below this a fork costs more than it gives.
+// One core reaches about half of the memory bandwidth; below this size a fork costs more than it gains.
 constexpr int64_t kCopyGrain = 256 << 10;
 
 HostStream* Host(BackendStream* stream) { return static_cast<HostStream*>(stream); }
@@ -124,7 +124,7 @@ void HostBackend::AbortStream(BackendStream* stream, const std::string& reason) 
 HostOptions HostOptionsFromEnvironment(const std::string& default_name) {
   HostOptions options;
   options.device_count = DeviceCountFromEnvironment();
-  // A quarter is left to the host program, whose memory this is too.
+  // A quarter is left to the host program, which shares this memory.
   const size_t share = UsableMemory() / 4 * 3 / static_cast<size_t>(options.device_count);
   options.memory_limit = MemoryLimitFromEnvironment().value_or(share);
   options.device_name = DeviceNameFromEnvironment().value_or(default_name);

@@ -17,14 +17,14 @@ struct HostOptions {
   std::string device_name;
 };
 
-// The options that ORT_NPU_* and this machine give; a device is called `default_name` unless the environment says more.
+// The options from ORT_NPU_* and this machine; devices are called `default_name` unless the environment names them.
 HostOptions HostOptionsFromEnvironment(const std::string& default_name);
 
-// Guarded when ORT_NPU_GUARD_MEMORY says so.
+// A guarded backend if ORT_NPU_GUARD_MEMORY is set.
 std::unique_ptr<Backend> MakeHostBackend(const HostOptions& options);
 
 // Streams are worker threads. All work on device memory goes through Launch, RunCaptured, CopyInTask and FillInTask: a
-// backend that derives from this one changes what work does there, and keeps its order.
+// derived backend overrides these to change what the work does, and keeps its order.
 class HostBackend : public Backend, public BackendExtensions {
  public:
   explicit HostBackend(const HostOptions& options);

@@ -10,8 +10,8 @@
 namespace npu {
 namespace {
 
-// How long a waiting thread watches before it sleeps: longer where its core would idle meanwhile, since to be woken
-// takes tens of microseconds on a virtual machine.
+// How long a waiting thread spins before it sleeps: longer where its core would idle meanwhile, since waking up takes
+// tens of microseconds on a virtual machine.
 constexpr std::chrono::microseconds kSpin{20};
 constexpr std::chrono::microseconds kHelperSpin{100};
 

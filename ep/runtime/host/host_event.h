@@ -11,27 +11,27 @@
 
 namespace npu {
 
-// How many commands of a stream are done. Shared with its markers, which may outlive the stream. The worker writes it
-// after each command while others watch it: nothing else may lie in its cache line.
+// Number of completed commands of a stream. Shared with its markers, which may outlive the stream. The worker writes it
+// after each command while other threads poll it, so it has a cache line of its own.
 struct alignas(64) StreamProgress : std::atomic<uint64_t> {
   using std::atomic<uint64_t>::atomic;
 };
 
-// A point in a stream's order: the end of its command `number`. Whoever waits holds a reference, so the event
-// that recorded it may be recorded again or destroyed at any time.
+// A point in a stream's order: the end of its command `number`. Every waiter holds a reference, so the event that
+// recorded it may be recorded again or destroyed at any time.
 class HostMarker {
  public:
   explicit HostMarker(std::shared_ptr<const StreamProgress> progress) : progress_(std::move(progress)) { Stamp(); }
 
   void set_number(uint64_t number) { number_ = number; }
-  // The stream's own count decides, so that a stream that is idle and an event that is not never meet.
+  // Reads the stream's own count, so that a stream is never idle before its events have passed.
   bool passed() const { return progress_->load(std::memory_order_acquire) >= number_; }
   // Throws when called by a task of the marker's own stream, which would wait for itself.
   void Wait() const;
   int64_t timestamp_ns() const { return timestamp_ns_; }  // once passed
   const Status& status() const { return status_; }        // once passed: of the stream at that point
 
-  // Whose tasks this thread runs from here on.
+  // Sets the stream whose tasks this thread runs from now on.
   static void SetWorkerOf(const StreamProgress* progress);
 
   // The worker's side: Stamp() before the command counts as done, Wake() after.

@@ -11,7 +11,7 @@ namespace npu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// From here on asking the kernel what is left costs nothing next to touching the memory.
+// From this size on, a query of the available memory costs little compared with touching the memory.
 constexpr size_t kWorthAsking = size_t{64} << 20;
 
 bool Take(std::atomic<size_t>& used, size_t bytes, size_t capacity) {
@@ -27,7 +27,7 @@ void* Map(size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? nullptr : p;
   }
-  // Only an aligned mapping gets huge pages; so one more is mapped and both ends are given back.
+  // Only an aligned mapping gets huge pages, so one more page is mapped and both ends are unmapped.
   if (bytes > SIZE_MAX - kHugePage) return nullptr;
   void* raw = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
@@ -47,7 +47,7 @@ HostMemory::HostMemory(int devices, size_t capacity, size_t machine)
     : capacity_(capacity), machine_(machine), used_(static_cast<size_t>(devices)) {}
 
 bool HostMemory::Charge(int device, size_t bytes) {
-  // Linux promises more memory than it has and kills who touches it; a device says no instead.
+  // Linux overcommits memory and kills the process that touches too much; a device fails the allocation instead.
   if (bytes >= kWorthAsking && bytes > AvailableMemory()) return false;
   std::atomic<size_t>& used = used_[static_cast<size_t>(device)];
   if (!Take(used, bytes, capacity_)) return false;
@@ -88,7 +88,7 @@ bool HostMemory::MapDevice(int device, void* ptr, size_t bytes) {
 }
 
 void HostMemory::UnmapDevice(int device, void* ptr, size_t bytes) {
-  // Mapped anew: the pages go, and a stray access faults.
+  // Mapped anew: this frees the pages, and a stray access faults.
   mmap(ptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   Discharge(device, bytes);
 }

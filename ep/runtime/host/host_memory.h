@@ -1,4 +1,4 @@
-// Memory of the host backend: what a logical device may hold, and host memory for transfers.
+// Memory of the host backend: device memory within the limits of each logical device, and pinned host memory.
 #pragma once
 
 #include <atomic>
@@ -9,12 +9,12 @@ namespace npu {
 
 class HostMemory {
  public:
-  // `capacity` bytes per device; `machine` bytes for all of them, whatever the capacities say.
+  // At most `capacity` bytes per device, and `machine` bytes for all of them together.
   HostMemory(int devices, size_t capacity, size_t machine);
 
   void* AllocDevice(int device, size_t bytes);  // null when the device or the machine has no more
   void FreeDevice(int device, void* ptr, size_t bytes);
-  // Address space of its own, without memory until it is mapped; granules of the page size.
+  // Address space without memory until it is mapped, in granules of the page size.
   static void* Reserve(size_t bytes);
   static void Release(void* ptr, size_t bytes);
   bool MapDevice(int device, void* ptr, size_t bytes);

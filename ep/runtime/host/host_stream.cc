@@ -13,11 +13,11 @@ namespace npu {
 namespace {
 
 // A producer this far ahead waits for the stream, so that an endless loop of launches has a bounded queue (about 8 MB),
-// and an endless loop of copies bounded memory.
+// and an endless loop of copies has bounded memory.
 constexpr uint64_t kMaxPending = 16384;
 constexpr size_t kMaxPendingBytes = size_t{64} << 20;
 
-thread_local const HostStream* current_stream = nullptr;  // on a worker: whose
+thread_local const HostStream* current_stream = nullptr;  // set on worker threads
 
 Status FailureOf(const char* op, const char* what) {
   const std::string prefix = Concat("[", op, "] ");
@@ -30,7 +30,7 @@ Status FailureOf(const char* op, const char* what) {
 HostStream::HostStream(std::string thread_name, int device) : thread_name_(std::move(thread_name)), device_(device) {}
 
 HostStream::~HostStream() {
-  if (InForkedChild()) {  // the worker stayed with the parent
+  if (InForkedChild()) {  // the worker exists only in the parent
     if (worker_.joinable()) worker_.detach();
     return;
   }
@@ -53,7 +53,7 @@ void HostStream::LaunchAlways(const char* op, std::function<void(const Status&)>
 
 std::shared_ptr<HostMarker> HostStream::Mark() {
   auto marker = std::make_shared<HostMarker>(queue_.progress());
-  if (!queue_.never_used()) Enqueue({.marker = marker});  // else it has passed, and needs no thread
+  if (!queue_.never_used()) Enqueue({.marker = marker});  // else it has passed and needs no thread
   return marker;
 }
 
@@ -93,7 +93,7 @@ void HostStream::Enqueue(Command command) {
   queue_.Push(std::move(command));
 }
 
-// The thread starts at the first use: streams are made freely and many never run anything.
+// The thread starts at first use: streams are created freely and many never run anything.
 void HostStream::EnsureWorker() {
   if (started_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(start_mutex_);
@@ -105,7 +105,7 @@ void HostStream::EnsureWorker() {
 void HostStream::Throttle() {
   if (queue_.pending() < kMaxPending && queue_.pending_bytes() < kMaxPendingBytes) [[likely]]
     return;
-  if (current_stream != nullptr) return;  // a worker is never held back: the stream it waits for may wait for it
+  if (current_stream != nullptr) return;  // workers are not throttled: the awaited stream may wait for theirs
   const MayBlock scope;
   Mark()->Wait();
 }

@@ -1,4 +1,4 @@
-// A FIFO stream of the host backend: one worker thread that runs what was launched.
+// A FIFO stream of the host backend: one worker thread that runs the launches.
 #pragma once
 
 #include <atomic>
@@ -23,17 +23,17 @@ class HostStream final : public BackendStream {
 
   void Launch(const char* op, Task task, size_t held_bytes = 0);
   void LaunchAlways(const char* op, std::function<void(const Status&)> task);
-  // From now on Launch() returns when the work is done.
+  // From now on, Launch() returns when the work is done.
   void MakeBlocking() { blocking_ = true; }
-  // Skips what is queued; whoever waits is told the reason.
+  // Skips the queued work; every waiter receives the reason.
   void Abort(const std::string& reason) { Stop(MakeFailure("[stop_device] " + reason)); }
-  // A marker that passes when all earlier work is over, and has its status.
+  // A marker that passes when all earlier work has ended, and has its status.
   std::shared_ptr<HostMarker> Mark();
   void WaitFor(std::shared_ptr<HostMarker> marker);
   bool Idle() const { return queue_.pending() == 0; }
   // Waits for everything launched before.
   Status Synchronize();
-  // What is launched from here on runs again, if the stream has stopped for `failure`; null: whatever it stopped for.
+  // If the stream stopped for `failure` (null: for any failure), work launched from here on runs again.
   void Resume(Status failure);
 
  private:

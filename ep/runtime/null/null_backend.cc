@@ -1,6 +1,6 @@
-// A backend for tests, ORT_NPU_BACKEND=null: device memory is addresses only, and launches and copies do nothing when
-// their turn comes. Order, events, streams, callbacks and replays are the host backend's; so are the kernel libraries,
-// which check, infer and allocate.
+// A backend for tests, ORT_NPU_BACKEND=null: device memory is address space only, and launches and copies do nothing.
+// Order, events, streams, callbacks and replays are the host backend's; so are the kernel libraries, which check, infer
+// and allocate.
 #include <cstring>
 #include <utility>
 
@@ -16,12 +16,12 @@ class NullBackend final : public GuardedBackend {
 
   const char* name() const override { return "null"; }
 
-  // The closure lives until its turn, with all that it keeps.
+  // The closure, and everything it keeps, exists until its turn.
   void Launch(BackendStream* stream, const char* op, Task task, size_t held_bytes) override {
     HostBackend::Launch(stream, op, Task([kept = std::move(task)] {}), held_bytes);
   }
   void RunCaptured(Task&) override {}
-  // The host gets zeros, so that a program which reads what it copied does the same in every run.
+  // The host gets zeros, so that a program which reads copied data behaves the same in every run.
   void CopyInTask(void* dst, const void*, size_t bytes, CopyKind kind) override {
     if (kind == CopyKind::kDeviceToHost) std::memset(dst, 0, bytes);
   }

@@ -85,7 +85,7 @@ at::Tensor HardswishBackward(const at::Tensor& grad, const at::Tensor& self) {
   return FunctionOf("hardswish_backward", Aten("HardSwishGrad"), self, {grad, self});
 }
 
-// A limit in self's own type, so that clamp promotes nothing: of integers, limits lose their fractions.
+// The limit in self's dtype, so that clamp does not promote; for integers, it loses its fraction.
 c10::Scalar HardtanhLimit(const at::Tensor& self, const c10::Scalar& limit) {
   TORCH_CHECK(self.scalar_type() != at::kBool, "Bool inputs not supported for hardtanh");
   if (!at::isIntegralType(self.scalar_type(), false)) return limit;
@@ -106,7 +106,7 @@ at::Tensor HardtanhBackward(const at::Tensor& grad, const at::Tensor& self, cons
                     {grad, self});
 }
 
-// The buffer is for the CPU's gradient only.
+// The second output is a buffer that only the CPU's gradient uses.
 std::tuple<at::Tensor, at::Tensor> LogSigmoid(const at::Tensor& self) {
   return {FunctionOf("log_sigmoid", Aten("LogSigmoid"), self, {self}), Empty({0}, self.scalar_type(), self)};
 }

@@ -7,7 +7,8 @@
 
 namespace npu::aten {
 
-// What the C++ function at `address`, c10::CachingDeviceAllocator::DeviceStats (c10::DeviceIndex), says of a device.
+// A device's statistics as returned by the C++ function at `address`, c10::CachingDeviceAllocator::DeviceStats
+// (c10::DeviceIndex).
 pybind11::dict AllocatorStatistics(uintptr_t address, int device);
 
 }  // namespace npu::aten

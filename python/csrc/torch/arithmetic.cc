@@ -1,4 +1,4 @@
-// Arithmetic of two tensors or more, and its like for bits.
+// Arithmetic and bitwise operators on two or more tensors.
 #include <ATen/ops/add_meta.h>
 #include <ATen/ops/addcdiv_meta.h>
 #include <ATen/ops/addcmul_meta.h>
@@ -26,7 +26,7 @@
 namespace npu::aten {
 namespace {
 
-// What an arithmetic kernel is for truth values.
+// An arithmetic kernel and its counterpart for bool.
 struct Arithmetic {
   const char* type;
   const char* logical;  // null: none
@@ -72,7 +72,7 @@ at::Tensor& PowScalarOut(const at::Tensor& self, const c10::Scalar& exponent, at
   const at::ScalarType common = InferElementwise<at::meta::structured_pow_Tensor_Scalar>(out, self, exponent);
   const at::ScalarType dtype = AccumulateType(common);
   if (out.numel() == 0) return out;
-  // The powers that models use are exact and cheaper than a general one.
+  // A square is exact and cheaper as a multiplication.
   if (exponent.equal(2) && KernelCall("Mul").Takes(0, dtype)) {
     const at::Tensor base = Dense(self, common);
     KernelCall("Mul").In(base).In(base).Into(out);
@@ -87,7 +87,7 @@ at::Tensor& Bitwise(const Arithmetic& kernel, const at::Tensor& a, const at::Ten
   return Compute<Op>(kernel, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
 }
 
-// Of integers the divisor's sign, of floats too, made from the dividend's.
+// The result has the divisor's sign. For floats it is derived from fmod, whose result has the dividend's.
 at::Tensor& RemainderOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_remainder_Tensor>(out, a, b);
   if (out.numel() == 0) return out;
@@ -123,7 +123,7 @@ at::Tensor& PowOfScalarOut(const c10::Scalar& base, const at::Tensor& exponent, 
   return BinaryInto("Pow", dtype, ScalarTensor(base, dtype, out), exponent, out);
 }
 
-// self + value * (a * b) or self + value * (a / b): what optimizers do to every parameter.
+// self + value * (a * b) or self + value * (a / b), as optimizers compute for every parameter.
 template <class Meta, class Op>
 at::Tensor& AddProduct(const char* type, const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                        const c10::Scalar& value, at::Tensor& out) {
@@ -150,7 +150,7 @@ at::Tensor& LerpOut(const at::Tensor& self, const at::Tensor& end, const c10::Sc
   if (!KernelCall("Mul").Takes(0, dtype)) return FallBack<at::_ops::lerp_Scalar_out>(self, end, weight, out);
   const at::Tensor from = Dense(self, dtype), to = Dense(end, dtype);
   const at::Tensor way = KernelCall("Sub").In(to).In(from).One();
-  // From the nearer end, so that a weight of 1 gives exactly `end`.
+  // Starts from the nearer end, so that a weight of 1 gives exactly `end`.
   const double w = weight.toDouble();
   const bool near_end = w >= 0.5;
   const at::Tensor step = KernelCall("Mul").In(way).In(ScalarTensor(near_end ? 1.0 - w : w, dtype, out)).One();

@@ -30,18 +30,18 @@ constexpr int64_t kMaxHeadSize = 768;
 
 using MaybeScale = std::optional<double>;
 
-// Whether vmap or forward derivatives work on the tensor, for which torch has no rule here. Under torch.func both may
-// hide within its wrappers.
+// Whether vmap or forward-mode derivatives apply to the tensor, for which torch has no rule here. Under torch.func both
+// may be hidden inside its wrappers.
 bool Transformed(const at::Tensor& t) {
   constexpr c10::DispatchKeySet kWrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
   return t._fw_grad(/*level=*/0).defined() || t.key_set().has_any(kWrappers);
 }
 
-// What the engine takes; everything else is composed of other operators.
+// Whether the engine supports the call; every other call is composed of other operators.
 bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask,
                  bool causal, bool groups) {
   const auto symbolic = [](const at::Tensor& t) { return t.unsafeGetTensorImpl()->has_symbolic_sizes_strides(); };
-  if (symbolic(query) || symbolic(key) || symbolic(value)) return false;  // sizes that a compiler leaves open
+  if (symbolic(query) || symbolic(key) || symbolic(value)) return false;  // sizes that a compiler leaves unknown
   if (Transformed(query) || Transformed(key) || Transformed(value)) return false;
   const at::ScalarType dtype = query.scalar_type();
   const bool known = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
@@ -54,7 +54,7 @@ bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tenso
   for (const int64_t size : {query.size(3), value.size(3)})
     if (size < 1 || size > kMaxHeadSize) return false;
   if (!Has(mask)) return true;
-  // Where the mask wants a gradient, that is as large as the scores.
+  // A gradient of the mask would be as large as the scores.
   const bool wants_gradient = c10::GradMode::is_enabled() && mask->requires_grad();
   return !causal && !wants_gradient && !Transformed(*mask) &&
          at::is_expandable_to(mask->sizes(), {batch, heads, query.size(2), key.size(2)});
@@ -63,7 +63,7 @@ bool EngineTakes(const at::Tensor& query, const at::Tensor& key, const at::Tenso
 int64_t Choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& mask, double,
                bool causal, MaybeScale, bool groups) {
   const at::Context& context = at::globalContext();
-  // Scripts ask for flash attention by the names of other devices' backends.
+  // Scripts select flash attention by the names of other devices' backends.
   const bool fused = context.userEnabledOverrideableSDP() || context.userEnabledFlashSDP() ||
                      context.userEnabledMemEfficientSDP() || context.userEnabledCuDNNSDP();
   if (fused && EngineTakes(query, key, value, mask, causal, groups))
@@ -71,7 +71,8 @@ int64_t Choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   return static_cast<int64_t>(context.userEnabledMathSDP() ? at::SDPBackend::math : at::SDPBackend::error);
 }
 
-// Strides of a result of `sizes` as torch's meta function for this operator says them: the query's order of dimensions.
+// Strides of an output of `sizes` as torch's meta function for this operator computes them: the query's order of
+// dimensions.
 std::vector<int64_t> StridesLike(const at::Tensor& query, at::IntArrayRef sizes) {
   if (query.sizes() == sizes && query.is_non_overlapping_and_dense()) return query.strides().vec();
   if (query.sizes() == sizes) return at::infer_dense_strides(query.sizes(), query.strides());
@@ -86,8 +87,8 @@ std::vector<int64_t> StridesLike(const at::Tensor& query, at::IntArrayRef sizes)
   return strides;
 }
 
-// What a model does next, transpose(1, 2).contiguous(), is compiled to nothing where the strides say so: they must
-// be what they say. The copy is the one that would have come there.
+// A compiler removes the transpose(1, 2).contiguous() that models call next if the promised strides make it a no-op, so
+// the actual strides must match. The copy here takes the place of that one.
 at::Tensor InLayoutOf(const at::Tensor& query, const at::Tensor& result) {
   const std::vector<int64_t> strides = StridesLike(query, result.sizes());
   bool same = true;
@@ -96,14 +97,14 @@ at::Tensor InLayoutOf(const at::Tensor& query, const at::Tensor& result) {
   return at::empty_strided(result.sizes(), strides, result.options()).copy_(result);
 }
 
-// [1 or B, 1 or N, 1 or Sq, Skv]: what broadcasts stays as small as it is, but for the keys.
+// [1 or B, 1 or N, 1 or Sq, Skv]: broadcast dimensions are not expanded, except the keys.
 at::Tensor DenseBias(const at::Tensor& bias, int64_t keys) {
   at::Tensor whole = bias;
   while (whole.dim() < 4) whole = whole.unsqueeze(0);
   return Dense(whole.size(3) == keys ? whole : whole.expand({-1, -1, -1, keys}));
 }
 
-// What both passes take: `seed` is the dropout's.
+// The arguments common to both passes; `seed` is that of the dropout.
 KernelCall Call(const char* type, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                 const MaybeTensor& bias, double dropout, bool causal, MaybeScale scale, const at::Tensor& seed) {
   KernelCall call(type, "npu.aten");
@@ -123,7 +124,8 @@ KernelCall Call(const char* type, const at::Tensor& query, const at::Tensor& key
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
 Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const MaybeTensor& bias,
           double dropout, bool causal, bool, MaybeScale scale) {
-  // The seed stays on the host, which passes it to the backward pass; a capture's is a name for what replays draw.
+  // The seed stays on the host, which passes it to the backward pass; in a capture, it names the seed that replays
+  // draw.
   const uint64_t drawn = dropout > 0 ? DrawSeed(SourceOf({}, query.device().index()), StreamOf(query)) : 0;
   const at::Tensor seed = at::scalar_tensor(static_cast<int64_t>(drawn), at::kLong);
   std::vector<at::Tensor> results =

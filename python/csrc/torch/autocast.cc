@@ -1,4 +1,4 @@
-// Autocast: torch's own lists of which operators run in the lower precision, which in float32.
+// Autocast: torch's own lists of the operators that run in the lower precision or in float32.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 

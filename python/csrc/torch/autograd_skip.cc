@@ -26,7 +26,7 @@ bool AnyRequiresGrad(const c10::OperatorHandle& op, const torch::jit::Stack& sta
 void SkipAutograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys & c10::after_autograd_keyset;
   if (c10::GradMode::is_enabled() && AnyRequiresGrad(op, *stack)) {
-    // Of the autograd keys, this one has the kernel for every device that brings none of its own.
+    // This autograd key has the kernel for every device without one of its own.
     op.redispatchBoxed(below.add(c10::DispatchKey::AutogradOther), stack);
     return;
   }

@@ -1,5 +1,5 @@
-// Gradients that torch asks for by an operator of their own, composed of the device's kernels. 16-bit tensors are
-// computed in float and rounded once.
+// Gradients that are operators of their own in torch, composed of the device's kernels. 16-bit tensors are computed in
+// float and rounded once.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax_backward_data_meta.h>

@@ -1,5 +1,5 @@
-// Batch normalisation, composed of the device's kernels: 16-bit floats in float, rounded once. torch's schemas do not
-// say that the running statistics are written, so that a fallback to the CPU would lose them.
+// Batch normalisation, composed of the device's kernels; 16-bit floats are computed in float and rounded once. torch's
+// schemas do not mark the running statistics as written, so a fallback to the CPU would lose them.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -16,10 +16,10 @@ namespace {
 
 using Two = std::tuple<at::Tensor, at::Tensor>;
 
-// Everything but the channels, which are dimension 1.
+// The dimensions of an input whose channels are dimension 1.
 struct Channels {
-  std::vector<int64_t> shape;   // of one number per channel, to go with the input
-  std::vector<int64_t> others;  // dimensions that the statistics go over
+  std::vector<int64_t> shape;   // of one value per channel, broadcastable to the input
+  std::vector<int64_t> others;  // dimensions over which the statistics are computed
   int64_t count;                // elements per channel
 
   explicit Channels(const at::Tensor& input) : shape(static_cast<size_t>(input.dim()), 1) {
@@ -73,7 +73,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(const at::Tensor& input
   return {Normalize(input, weight, bias, mean, inverse_deviation), mean, inverse_deviation};
 }
 
-// As tracers write it.
+// The form that tracers emit.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNormLegit(const at::Tensor& input, const MaybeTensor& weight,
                                                               const MaybeTensor& bias, at::Tensor& running_mean,
                                                               at::Tensor& running_var, bool training, double momentum,
@@ -103,7 +103,7 @@ at::Tensor& ElemtOut(const at::Tensor& input, const MaybeTensor& weight, const M
   return out.resize_(input.sizes()).copy_(Normalize(input, weight, bias, mean, inverse_deviation));
 }
 
-// Statistics of all from those of each: rows are processes, which had `counts` elements per channel.
+// Combines the statistics of several processes: one row per process, which had `counts` elements per channel.
 Two GatherWithCounts(const at::Tensor&, const at::Tensor& means, const at::Tensor& inverse_deviations,
                      const MaybeTensor& running_mean, const MaybeTensor& running_var, double momentum, double epsilon,
                      const at::Tensor& counts) {

@@ -25,7 +25,7 @@ PlannedInput MakeInput(const py::handle& fields) {
   input.dtype_names = Field<std::string>(fields, "dtype_names");
   for (const int number : Field<std::vector<int>>(fields, "dtypes")) {
     const auto dtype = static_cast<DType>(number);
-    ToScalarType(dtype);  // throws where torch tensors that kernels take cannot be of it
+    ToScalarType(dtype);  // throws for a dtype that kernels take but torch tensors cannot have
     input.dtypes = input.dtypes | DTypeSet{dtype};
   }
   return input;

@@ -1,4 +1,4 @@
-// How a call of torch.ops.npu becomes one of a kernel: made once from the operator's definition.
+// How a call of torch.ops.npu maps to a kernel call: built once from the operator's definition.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -26,7 +26,7 @@ struct PlannedAttribute {
   std::string name;
   size_t argument;
   std::string kind;  // int, float, string, ints, floats, strings, dtype, type_code
-  // Of a type_code: (torch's number of a type, the node's code of it); what an error says of another one.
+  // For a type_code: (torch's number of a dtype, the node's code of it), and the error for any other dtype.
   std::vector<std::pair<int64_t, int64_t>> codes;
   std::string refusal;
   std::vector<std::pair<int64_t, std::string>> type_names;
@@ -42,14 +42,14 @@ struct CallPlan {
   std::vector<std::pair<size_t, size_t>> in_place;  // (output, input)
   size_t outputs;
   size_t results;    // of the schema
-  bool list_result;  // the last one is a list
-  bool seeded;       // the node has a seed, which the schema has not
-  // settle(arguments) -> (changes by position, outputs, results that are integers), in Python; null: nothing to settle.
-  // It is kept for the life of the process, as the registration is.
+  bool list_result;  // the last result is a list
+  bool seeded;       // the node has a seed, the schema has none
+  // settle(arguments) -> (changes by position, outputs, results that are integers), in Python; null: not needed. Kept
+  // for the life of the process, like the registration.
   pybind11::handle settle;
 };
 
-// The attribute's value of a call; nullopt: absent.
+// The attribute's value in a call; nullopt: absent.
 std::optional<Attributes::Value> ValueOf(const PlannedAttribute& attribute, const c10::IValue& argument);
 std::vector<int64_t> IntegersOf(const c10::IValue& list);
 

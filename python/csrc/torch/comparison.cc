@@ -1,4 +1,4 @@
-// Comparisons, and what joins their truth values.
+// Comparisons and logical operators.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/eq_meta.h>
 #include <ATen/ops/ge_meta.h>
@@ -16,7 +16,7 @@
 namespace npu::aten {
 namespace {
 
-// Comparisons. Truth values are compared as the numbers 0 and 1.
+// Bools are compared as the numbers 0 and 1.
 template <class Op, class... Args>
 at::Tensor& Compare(const char* type, bool negate, at::ScalarType common, const at::Tensor& a, const at::Tensor& b,
                     at::Tensor& out, const Args&... args) {
@@ -38,7 +38,7 @@ at::Tensor& CompareTensors(const char* type, bool negate, const at::Tensor& a, c
   return Compare<Op>(type, negate, InferElementwise<Meta>(out, a, b), a, b, out, a, b);
 }
 
-// As torch's comparisons take it: what an integer type cannot hold wraps around.
+// As in torch's comparisons, a number that an integer type cannot hold wraps around.
 c10::Scalar Wrapped(const c10::Scalar& number, at::ScalarType dtype) {
   if (!number.isIntegral(/*includeBool=*/false)) return number;
   const int64_t n = number.toLong();

@@ -1,5 +1,5 @@
-// Convolutions of any number of dimensions as products: the windows that the kernel sees are a strided view of the
-// padded input, and what flows back through it is added up window by window.
+// Convolutions of any number of dimensions as matmuls: the windows that the kernel covers are a strided view of the
+// padded input, through which gradients are accumulated.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/matmul.h>
@@ -23,7 +23,7 @@ using Sizes = std::vector<int64_t>;
 Sizes Spatial(const at::Tensor& t) { return t.sizes().slice(2).vec(); }
 
 // A convolution from [N, C, input...] to [N, M, output...] with a weight [M, C / groups, kernel...]; a transposed one
-// is its gradient, and goes the other way.
+// is its gradient, in the opposite direction.
 struct Convolution {
   at::IntArrayRef stride, padding, dilation;
   int64_t groups;
@@ -37,7 +37,7 @@ struct Convolution {
     return sizes;
   }
 
-  // Of a dense padded input [N, C, ...]: [N, groups, C / groups, kernel..., output...].
+  // The windows of a dense padded input [N, C, ...]: [N, groups, C / groups, kernel..., output...].
   at::Tensor Windows(const at::Tensor& padded) const {
     const int64_t channels = padded.size(1) / groups;
     Sizes sizes{padded.size(0), groups, channels};
@@ -81,7 +81,7 @@ struct Convolution {
     Sizes sizes{dy.size(0), channels};
     const Sizes padded = PaddedInput();
     sizes.insert(sizes.end(), padded.begin(), padded.end());
-    const at::ScalarType dtype = AccumulateType(dy.scalar_type());  // windows that overlap are rounded once, together
+    const at::ScalarType dtype = AccumulateType(dy.scalar_type());  // sums of overlapping windows are rounded once
     at::Tensor gradient = at::zeros(sizes, dy.options().dtype(dtype));
     const at::Tensor windows = Windows(gradient);
     const at::Tensor columns =
@@ -92,14 +92,15 @@ struct Convolution {
   }
 
   at::Tensor WeightGradient(const at::Tensor& x, const at::Tensor& dy, at::IntArrayRef sizes) const {
-    // The batch beside the output's positions: one product for each group.
+    // The batch and the output's positions form one dimension: one matmul for each group.
     const at::Tensor rows = Rows(dy).permute({1, 2, 0, 3}).reshape({groups, dy.size(1) / groups, -1});
     const at::Tensor columns = Columns(x).permute({1, 0, 3, 2}).reshape({groups, rows.size(2), -1});
     return at::matmul(rows, columns).reshape(sizes);
   }
 
  private:
-  // Windows that do not overlap are written at once; else those of one place in the kernel are, and are added in turn.
+  // Windows that do not overlap are written by one copy; else those of one position in the kernel do not, and the
+  // positions are added in turn.
   void AddWindows(const at::Tensor& windows, const at::Tensor& columns) const {
     bool apart = true;
     for (size_t d = 0; d < rank(); ++d) apart &= stride[d] >= (kernel[d] - 1) * dilation[d] + 1;

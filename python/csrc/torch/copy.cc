@@ -18,7 +18,7 @@
 namespace npu::aten {
 namespace {
 
-// From pageable memory up to here is taken along with the launch, so that nobody waits.
+// Copies from pageable memory up to this size are held by the launch, so that the host does not wait.
 constexpr size_t kStagedBytes = 64 << 10;
 
 bool SameLayout(const at::Tensor& a, const at::Tensor& b) {
@@ -36,7 +36,7 @@ void CopyElements(const at::Tensor& to, const at::Tensor& from, Stream& stream) 
   }
 }
 
-// `tensor` in another type, dense, on its own side. Complex numbers have no kernels: the host, which reaches the
+// `tensor` in another dtype, dense, on its own device. Complex types have no kernels: the host, which can access the
 // memory, converts them.
 at::Tensor Convert(const at::Tensor& tensor, at::ScalarType dtype) {
   if (ToDType(dtype) != DType::kUndefined && ToDType(tensor.scalar_type()) != DType::kUndefined)
@@ -48,7 +48,7 @@ void BetweenDevices(const at::Tensor& to, const at::Tensor& from) {
   Stream& sender = StreamOf(from);
   Stream& receiver = StreamOf(to);
   if (&sender == &receiver) return CopyElements(to, from, sender);
-  // The target's earlier work, then the copy, then the target's later work.
+  // Order: the target's earlier work, the copy, the target's later work.
   Event ready(Runtime::Instance().backend()), done(Runtime::Instance().backend());
   ready.Record(receiver);
   sender.Wait(ready);
@@ -72,7 +72,8 @@ void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     PinnedMemory::Instance().RecordUse(from.const_data_ptr(), stream);
     return;
   }
-  // A number is an argument, as it is of a kernel. A replay could not read other memory again, which may be gone.
+  // A 0-dimensional tensor is passed by value, like a kernel's argument. Other memory may no longer exist when a replay
+  // reads it.
   if (from.dim() > 0)
     Graph::RefuseInCapture(stream,
                            "a copy from host memory that is not pinned, or that waits; make the tensor with "
@@ -128,13 +129,13 @@ at::Tensor CopyFrom(const at::Tensor& from, const at::Tensor& to, bool non_block
   const at::Tensor source = from.sizes() == to.sizes() ? from : from.expand(to.sizes());
   const at::ScalarType dtype = to.scalar_type();
   if (source.is_conj() != to.is_conj() || source.is_neg() != to.is_neg()) {
-    // The bits say what the numbers stand for; where they differ, the numbers are changed on the host.
+    // The bits are part of the value; if they differ, the elements are converted on the host.
     const at::Tensor host = SameBits(source, to);
     CopyFrom(host, to, non_blocking);
     return to;
   }
   if (source.scalar_type() != dtype) {
-    // Converted on the side that has less to do: the device, unless the host would send the same bytes anyway.
+    // Converted on the source's side.
     at::Tensor same = source.is_cpu() ? source.to(dtype) : Convert(source, dtype);
     CopyFrom(same, to, non_blocking);
     return to;
@@ -152,7 +153,7 @@ at::Tensor CopyFrom(const at::Tensor& from, const at::Tensor& to, bool non_block
 }
 
 at::Tensor CopyFromAndResize(const at::Tensor& from, const at::Tensor& to) {
-  if (to.sizes() != from.sizes()) to.resize_(from.sizes());  // a view of that size stays one
+  if (to.sizes() != from.sizes()) to.resize_(from.sizes());  // a view of the right size stays a view
   return CopyFrom(from, to, false);
 }
 
@@ -193,7 +194,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("zero_", &Zero);
 }
 
-// Else torch would resolve the bits by a copy, which comes here again.
+// Otherwise torch would resolve the bits by a copy, which ends up here again.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 

@@ -17,10 +17,10 @@ namespace {
 
 using torch::jit::Stack;
 
-// Their result depends on the very type, so that no other type can stand in.
+// Operators whose result depends on the exact dtype, so that upcasting would change it.
 constexpr std::array<std::string_view, 4> kTypeMatters = {"aten::nextafter", "aten::frexp", "aten::view",
                                                           "aten::result_type"};
-// They take some tensors from the CPU, whatever the others' device.
+// Operators that accept some CPU tensors, whatever the device of the others.
 constexpr std::array<std::string_view, 9> kMixDevices = {"aten::index",
                                                          "aten::index_put",
                                                          "aten::index_put_",
@@ -59,7 +59,7 @@ void ForEachTensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
   }
 }
 
-// The value with `change` made of every tensor in it.
+// The value with `change` applied to every tensor in it.
 template <class Change>
 c10::IValue Changed(const c10::IValue& value, const Change& change) {
   const auto changed = [&](const at::Tensor& t) { return t.defined() ? change(t) : t; };
@@ -103,7 +103,7 @@ std::vector<std::optional<at::ScalarType>> DtypesOf(c10::ArrayRef<c10::IValue> r
   return dtypes;
 }
 
-// The results' types, in the order of their tensors, by torch's meta function; nullopt where it has none.
+// The results' dtypes, in the order of their tensors, from torch's meta function; nullopt if it has none.
 std::optional<std::vector<std::optional<at::ScalarType>>> ResultTypes(const c10::OperatorHandle& op,
                                                                       c10::ArrayRef<c10::IValue> arguments) {
   try {
@@ -116,7 +116,7 @@ std::optional<std::vector<std::optional<at::ScalarType>>> ResultTypes(const c10:
   }
 }
 
-// The argument that a result is, where the operator returns what it wrote to.
+// The argument that a result aliases, if the operator returns what it wrote to.
 const c10::IValue* WrittenArgument(const c10::OperatorHandle& op, size_t result, c10::ArrayRef<c10::IValue> arguments) {
   const c10::AliasInfo* alias = op.schema().returns()[result].alias_info();
   if (alias == nullptr) return nullptr;
@@ -127,7 +127,7 @@ const c10::IValue* WrittenArgument(const c10::OperatorHandle& op, size_t result,
   return nullptr;
 }
 
-// What was computed goes over what the caller passed to be written.
+// Copies the results over the tensors that the caller passed to be written.
 void WriteBack(const c10::IValue& to, const c10::IValue& from) {
   std::vector<at::Tensor> sources;
   ForEachTensor(from, [&](const at::Tensor& t) { sources.push_back(t); });
@@ -158,7 +158,7 @@ bool WidensHalves(const c10::OperatorHandle& op, const Stack& stack) {
   for (const c10::Argument& result : op.schema().returns())
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;  // a view
   for (const c10::Argument& argument : op.schema().arguments())
-    if (argument.name() == "generator") return false;  // numbers drawn are those of the type
+    if (argument.name() == "generator") return false;  // random numbers depend on the dtype
   bool halves = false;
   ForEachTensor(Arguments(op, stack), [&](const at::Tensor& t) { halves = halves || IsHalf(t.scalar_type()); });
   return halves;

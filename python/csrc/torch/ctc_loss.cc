@@ -17,7 +17,7 @@ void CheckLengths(const char* name, at::IntArrayRef lengths, size_t i, int64_t m
               ", but got value ", lengths[i], " (while checking arguments for ctc_loss)");
 }
 
-// In torch's words.
+// Uses torch's messages where it has them.
 void CheckArguments(const at::Tensor& log_probs, const at::Tensor& targets, at::IntArrayRef inputs,
                     at::IntArrayRef lengths, int64_t blank) {
   TORCH_CHECK(log_probs.dim() == 3 && KernelCall("CtcLoss", "npu.aten").Takes(0, log_probs.scalar_type()),

@@ -14,14 +14,14 @@ namespace {
 
 CachingAllocator& AllocatorOf(int device) { return Runtime::Instance().device(device).allocator(); }
 
-// For profiles with profile_memory: `bytes` less than 0 are those of a block that goes.
+// For profiles with profile_memory: negative `bytes` are those of a freed block.
 void ReportToProfiler(void* address, int64_t bytes, int device) {
   const AllocatorStats stats = AllocatorOf(device).Stats();
   c10::reportMemoryUsageToProfiler(address, bytes, static_cast<size_t>(stats.allocated_bytes.all.current),
                                    static_cast<size_t>(stats.reserved_bytes.all.current), DeviceAt(device));
 }
 
-// A deleter gets an address only: there is one per device. It is called by destructors, so it never throws.
+// A deleter receives only an address, so there is one per device. It is called by destructors, so it never throws.
 template <size_t device>
 void Free(void* address) noexcept {
   try {

@@ -28,8 +28,8 @@ namespace {
 
 Event& ToEvent(void* event) { return *static_cast<Event*>(event); }
 
-// torch's threads of the backward pass choose their device first of all. They launch for the thread that called
-// backward(), and never wait for what they launched.
+// torch's threads of the backward pass set their device first. They launch on behalf of the thread that called
+// backward(), and never wait for their launches.
 void NoteThreadOfBackward() {
   thread_local const bool noted = [] {
     const bool backward = c10::getThreadName().starts_with("pt_autograd_");

@@ -14,7 +14,7 @@ namespace {
 
 bool IsCdistType(at::ScalarType dtype) { return KernelCall("PairwiseDistance", "npu.aten").Takes(0, dtype); }
 
-// Batches of both, brought to one shape: [count, rows, width] each, dense.
+// The batches of both inputs, broadcast to one shape: [count, rows, width] each, dense.
 struct RowPairs {
   std::vector<int64_t> batch;
   at::Tensor first, second;
@@ -55,7 +55,7 @@ at::Tensor Cdist(const at::Tensor& x1, const at::Tensor& x2, double p, std::opti
   return out;
 }
 
-// The gradient by x1, of the shape that its batches are spread to.
+// The gradient with respect to x1, of the shape to which its batches are broadcast.
 at::Tensor CdistBackward(const at::Tensor& given_grad, const at::Tensor& x1, const at::Tensor& x2, double p,
                          const at::Tensor& given_distances) {
   const RowPairs pairs(x1, x2);

@@ -11,7 +11,7 @@ at::Tensor& BinaryInto(const char* type, at::ScalarType dtype, const at::Tensor&
 
 inline bool IsHalf(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 inline at::ScalarType AccumulateType(at::ScalarType dtype) { return IsHalf(dtype) ? at::kFloat : dtype; }
-// A number beside 16-bit floats keeps its precision: the operator computes in float, as torch does.
+// A scalar operand keeps its precision next to 16-bit floats: the operator computes in float, as torch does.
 inline at::ScalarType ComputeType(at::ScalarType common, const at::Tensor& a, const at::Tensor& b) {
   return IsHostScalar(a) || IsHostScalar(b) ? AccumulateType(common) : common;
 }

@@ -1,5 +1,4 @@
-// Sums, means and maxima over bags of an embedding's rows. What a model says about bags and rows is checked when the
-// kernel runs.
+// Sums, means and max over bags of an embedding's rows. Bags and row indices are checked when the kernel runs.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_embedding_bag_backward_ops.h>
@@ -55,7 +54,7 @@ Four EmbeddingBag(const at::Tensor& weight, const at::Tensor& given_indices, con
   return {results[0], results[1], results[2], results[3]};
 }
 
-// The rows of `grad` that the indices' bags have, in float.
+// For each index, its bag's row of `grad`, in float.
 at::Tensor OfBags(const at::Tensor& grad, const at::Tensor& bag_of) {
   return Wide(grad).index_select(0, bag_of.clamp_min(0));
 }

@@ -1,4 +1,4 @@
-// Tensors made of numbers alone.
+// Tensors created from scalars alone.
 #include <ATen/ops/linspace_ops.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tril_indices.h>
@@ -22,7 +22,7 @@ at::Tensor& EyeOut(int64_t n, int64_t m, at::Tensor& out) {
 }
 at::Tensor& EyeSquareOut(int64_t n, at::Tensor& out) { return EyeOut(n, n, out); }
 
-// `value` as numbers of `dtype` are: rounded, or refused where they cannot hold it.
+// `value` rounded to `dtype`; throws if `dtype` cannot hold it.
 double Held(const c10::Scalar& value, at::ScalarType dtype) {
   return at::scalar_tensor(value, at::TensorOptions(dtype)).item<double>();
 }
@@ -43,7 +43,7 @@ at::Tensor& LinspaceOut(const c10::Scalar& start, const c10::Scalar& end, int64_
   return out;
 }
 
-// Few numbers, reckoned on the host. Pinned, so that a capture can keep them.
+// A few numbers, computed on the host. Pinned, so that a capture can keep them.
 template <auto make>
 at::Tensor TriangleIndices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
                            std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {

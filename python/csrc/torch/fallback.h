@@ -12,7 +12,7 @@ namespace npu::aten {
 
 void FallBackToCpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-// For a kernel that does not take these arguments after all.
+// Called by an operator that has no kernel for these arguments.
 template <class Op, class... Args>
 decltype(auto) FallBack(Args&&... args) {
   return at::native::call_fallback_fn<&FallBackToCpu, Op>::call(std::forward<Args>(args)...);

@@ -1,4 +1,4 @@
-// Elements by their position in the flattened tensor, and by their order among those that a mask picks.
+// Elements by their position in the flattened tensor, and by their order among those that a mask selects.
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -36,8 +36,8 @@ at::Tensor& Put(at::Tensor& self, const at::Tensor& given_index, const at::Tenso
   return flat.is_alias_of(self) ? self : self.copy_(flat.view(self.sizes()));
 }
 
-// The picked elements become the source's, in order. Their number is known on the device only: a source that has fewer
-// is a device error at the next synchronisation.
+// The selected elements become the source's, in order. Their number is known only on the device: a source with fewer
+// elements is a device error at the next synchronisation.
 at::Tensor& MaskedScatter(at::Tensor& self, const at::Tensor& mask, const at::Tensor& source) {
   TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_scatter_ only supports boolean masks, but got mask with dtype ",
               mask.scalar_type());

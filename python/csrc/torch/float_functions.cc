@@ -67,7 +67,7 @@
 namespace npu::aten {
 namespace {
 
-// Integers are whole already.
+// Integers are copied.
 at::Tensor& TruncOut(const at::Tensor& self, at::Tensor& out) {
   if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false))
     return Elementwise<at::meta::structured_trunc, at::_ops::trunc_out>(Aten("Trunc"), {self}, out, self);

@@ -11,7 +11,7 @@
 
 namespace npu::aten {
 
-// An operator with its numbers, which are attributes of the node.
+// An operator with its scalar attributes.
 struct Function {
   using Numbers = std::vector<std::pair<const char*, double>>;
 
@@ -26,7 +26,7 @@ inline Function Aten(const char* type, Function::Numbers numbers = {}) {
   return {type, "npu.aten", std::move(numbers)};
 }
 
-// out = function(inputs), converted to `dtype`, which the function takes.
+// out = function(inputs), with the inputs converted to `dtype`, which the function supports.
 at::Tensor& FunctionInto(KernelCall call, const Function::Numbers& numbers, at::ScalarType dtype,
                          std::initializer_list<at::Tensor> inputs, at::Tensor& out);
 inline at::Tensor& FunctionInto(const Function& function, at::ScalarType dtype,
@@ -34,7 +34,7 @@ inline at::Tensor& FunctionInto(const Function& function, at::ScalarType dtype,
   return FunctionInto(KernelCall(function.type, function.domain), function.numbers, dtype, inputs, out);
 }
 
-// The same, shaped and typed as torch's `Meta` says for `args`. What the function does not take falls back.
+// The same, with shape and dtype from torch's `Meta` for `args`. A dtype that the function does not support falls back.
 template <class Meta, class Op, class... Args>
 at::Tensor& Elementwise(const Function& function, std::initializer_list<at::Tensor> inputs, at::Tensor& out,
                         const Args&... args) {
@@ -44,7 +44,7 @@ at::Tensor& Elementwise(const Function& function, std::initializer_list<at::Tens
   return FunctionInto(std::move(call), function.numbers, dtype, inputs, out);
 }
 
-// New memory of the shape and type of `like`, which must be of real floats.
+// The same into a new tensor of the shape and dtype of `like`, which must be of real floats.
 at::Tensor FunctionOf(const char* op, const Function& function, const at::Tensor& like,
                       std::initializer_list<at::Tensor> inputs);
 

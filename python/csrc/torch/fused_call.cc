@@ -41,7 +41,7 @@ std::string TorchNameOf(at::ScalarType dtype) {
   return reinterpret_cast<const THPDtype*>(torch::getTHPDtype(dtype))->name;
 }
 
-// The host's part of a call that its definition leaves to Python.
+// The host's part of a call, which its definition leaves to Python.
 struct Settled {
   size_t outputs;
   std::vector<int64_t> integers;  // results
@@ -151,10 +151,10 @@ class FusedCall {
     return false;
   }
 
-  // The dense tensor that the kernel writes over, which is kept: Written() looks at them in this order.
+  // The dense tensor that the kernel writes over, also stored in `written_`, which Written() reads in this order.
   const at::Tensor& Writable(const at::Tensor& tensor) {
     at::Tensor dense = Dense(tensor);
-    dense.mutable_data_ptr();  // a copy that is still to be made is made now
+    dense.mutable_data_ptr();  // a pending lazy copy is made now
     return written_.emplace_back(std::move(dense));
   }
 
@@ -188,7 +188,7 @@ class FusedCall {
     }
   }
 
-  // The argument of pair `i` holds the new value, and is the output.
+  // Stores the new value in the argument of pair `i`, which becomes the output.
   void Written(at::Tensor& output, size_t i) {
     const size_t position = plan_.in_place[i].second;
     const at::Tensor& target = Argument(plan_.inputs[position].argument).toTensor();
@@ -197,7 +197,7 @@ class FusedCall {
     output = target;
   }
 
-  // Which of the tensors that are written over input `position` is: they are kept in the order of the inputs.
+  // The index of input `position` in `written_`, which has the order of the inputs.
   size_t Rank(size_t position) const {
     size_t rank = 0;
     for (size_t before = 0; before < position; ++before) rank += InPlaceTarget(plan_.inputs[before]) ? 1 : 0;

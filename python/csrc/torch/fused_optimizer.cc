@@ -10,7 +10,7 @@
 namespace npu::aten {
 namespace {
 
-// A number that the host knows, or one on the device, where the step reads it.
+// A number on the host or on the device; the step reads it on the device.
 class Number {
  public:
   Number(double value) : value_(value) {}
@@ -37,7 +37,7 @@ class Number {
   at::Tensor on_device_;
 };
 
-// What GradScaler hands on: gradients are divided by the scale, and nothing happens where an infinity was found.
+// GradScaler's inputs: gradients are divided by the scale, and the step is skipped if an infinity was found.
 struct Scaling {
   Number scale, found_inf;
 
@@ -45,13 +45,13 @@ struct Scaling {
       : scale(op, "grad_scale", grad_scale), found_inf(op, "found_inf", found) {}
 };
 
-// The elements of what is updated, in order: a copy that goes back at the end where the tensor is not dense.
+// An updated tensor in dense form: if it is not dense, a copy that is written back at the end.
 class Updated {
  public:
   explicit Updated(const at::Tensor& tensor) : tensor_(tensor), dense_(tensor.contiguous()) {}
 
   void Give(KernelCall& call) const {
-    dense_.mutable_data_ptr();  // no longer what another tensor shares until it is written
+    dense_.mutable_data_ptr();  // a pending lazy copy is made before the write
     call.In(dense_);
   }
   void Store() const {
@@ -77,7 +77,7 @@ void CheckParameter(const char* op, const KernelCall& call, const at::Tensor& pa
               "] expected parameters of real floats on an npu, got ", param.scalar_type(), " on ", param.device());
 }
 
-template <bool decoupled>  // AdamW: the weight decays beside the gradient
+template <bool decoupled>  // AdamW: weight decay is separate from the gradient
 void Adam(const char* op, at::TensorList params, at::TensorList grads, at::TensorList averages, at::TensorList squares,
           at::TensorList max_squares, at::TensorList steps, Number lr, double beta1, double beta2, double weight_decay,
           double epsilon, bool amsgrad, bool maximize, Scaling scaling) {

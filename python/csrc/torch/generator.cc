@@ -22,7 +22,8 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   static c10::DeviceType device_type() { return kNpu; }
 
   void set_current_seed(uint64_t seed) override {
-    // As the capture begins at its replay, only the same seed changes nothing.
+    // Captured positions are relative to the start of a replay, so only the same seed is allowed, which changes
+    // nothing.
     SetState(Graph::IsCapturing(Stream()) ? PhiloxState{seed, State().offset} : PhiloxState{seed, 0});
   }
   uint64_t current_seed() const override { return State().seed; }
@@ -50,7 +51,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     std::memcpy(&given.offset, bytes + sizeof(uint64_t), sizeof(uint64_t));
     SetState(given);
   }
-  // A generator that shares the state, and whose state this one shall share.
+  // A generator that shares this one's state, for graphsafe_set_state.
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
     auto twin = c10::make_intrusive<PhiloxGenerator>(device().index());
     twin->source_ = source_;
@@ -95,7 +96,7 @@ const at::Generator& DefaultGenerator(int device) {
 }
 
 const std::shared_ptr<RandomSource>& SourceOf(const std::optional<at::Generator>& generator, int device) {
-  // torch calls npu's operator for npu's generator, too.
+  // torch also calls the npu operator if only the generator is on the npu.
   TORCH_CHECK(device >= 0, "Expected a 'cpu' device type for generator but found 'npu'");
   return at::get_generator_or_default<PhiloxGenerator>(generator, DefaultGenerator(device))->source();
 }

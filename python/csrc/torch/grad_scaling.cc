@@ -1,4 +1,4 @@
-// What torch.amp.GradScaler does to gradients and to its scale, without a wait of the host.
+// The updates of torch.amp.GradScaler to gradients and to its scale, without a wait on the host.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -13,7 +13,7 @@ void CheckNumber(const char* op, const char* name, const at::Tensor& t, at::Scal
               " to be one ", dtype, " on an npu, got ", t.numel(), " of ", t.scalar_type(), " on ", t.device());
 }
 
-// grads *= inv_scale; found_inf = 1 where one of them was infinite or NaN.
+// grads *= inv_scale; found_inf = 1 if one of them was infinite or NaN.
 void UnscaleAndCheck(at::TensorList grads, at::Tensor& found_inf, const at::Tensor& inv_scale) {
   constexpr const char* kOp = "_amp_foreach_non_finite_check_and_unscale_";
   CheckNumber(kOp, "found_inf", found_inf, at::kFloat);
@@ -26,7 +26,7 @@ void UnscaleAndCheck(at::TensorList grads, at::Tensor& found_inf, const at::Tens
                 "] expected gradients, found_inf and inv_scale on one device, got ", grad.device(), ", ",
                 found_inf.device(), " and ", inv_scale.device());
     if (grad.numel() == 0) continue;
-    // Any order of the elements will do, as long as each is met once.
+    // The order of the elements does not matter, as long as each is visited once.
     const at::Tensor dense = grad.is_non_overlapping_and_dense() ? grad : grad.contiguous();
     KernelCall("Unscale", "npu.aten").In(dense, {dense.numel()}).In(found_inf).In(inv_scale).Run(0);
     if (!dense.is_same(grad)) grad.copy_(dense);

@@ -1,4 +1,4 @@
-// Images and volumes read at positions that a grid names, and their gradients.
+// Images and volumes sampled at positions given by a grid, and their gradients.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/GridSamplerUtils.h>
 #include <torch/library.h>

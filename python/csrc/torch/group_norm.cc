@@ -1,4 +1,4 @@
-// Normalisation of groups of channels, and its gradients of torch's own operators.
+// Group normalisation, and its gradients composed of torch's own operators.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>

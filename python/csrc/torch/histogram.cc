@@ -1,4 +1,4 @@
-// Counts of numbers by range, as routers of experts ask for.
+// Counts of values by range, as routers of experts use them.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/histc_ops.h>
 #include <ATen/ops/ones_like.h>
@@ -26,8 +26,8 @@ at::Tensor Histc(const at::Tensor& self, int64_t bins, const c10::Scalar& min, c
   return call.In(Dense(self)).HostScalar(bins).HostScalar(low).HostScalar(high).One();
 }
 
-// How often each number from 0 on occurs, or the sum of its weights. The greatest number is the result's size, so the
-// host waits for it.
+// How often each number from 0 on occurs, or the sum of its weights. The max determines the result's size, so the host
+// waits for it.
 at::Tensor Bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights, int64_t least) {
   TORCH_CHECK(at::isIntegralType(self.scalar_type(), /*includeBool=*/false), "bincount expected integers, got ",
               self.scalar_type());

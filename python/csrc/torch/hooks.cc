@@ -1,4 +1,4 @@
-// What torch asks of an accelerator.
+// The hooks that torch requires of an accelerator.
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <torch/library.h>
 
@@ -40,7 +40,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return previous;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
-  // Pinned memory serves every device, so it is the current one's.
+  // Pinned memory serves every device, so it is reported as the current one's.
   at::Device getDeviceFromPtr(void* address) const override {
     if (PinnedMemory::Instance().Contains(address)) return DeviceAt(CurrentDevice());
     for (int i = 0; i < Runtime::Instance().device_count(); ++i)
@@ -66,7 +66,7 @@ struct HooksRegistration {
   HooksRegistration() { at::RegisterPrivateUse1HooksInterface(new Hooks); }
 } hooks_registration;
 
-// A tensor of either device may take the place of one of the other: `parameter.data = tensor.npu()`.
+// A tensor may replace one of the other device: `parameter.data = tensor.npu()`.
 bool MayReplace(const at::Tensor& self, const at::Tensor& from) {
   const auto plain = [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_quantized(); };
   return plain(self) && plain(from);

@@ -1,4 +1,4 @@
-// Operators that pick and place elements. The kernels check every index when they run; one that is out of range is a
+// Operators that gather and scatter elements. The kernels check every index when they run; an index out of range is a
 // device error at the next synchronisation.
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
@@ -65,7 +65,7 @@ at::Tensor& GatherOut(const at::Tensor& self, int64_t dim, const at::Tensor& ind
   if (out.numel() == 0) return out;
   if (!KernelsKnow(self)) return FallBack<at::_ops::gather_out>(self, dim, index, sparse_grad, out);
   KernelCall("GatherElements")
-      .In(Dense(at::atleast_1d(self)))  // the kernels want a dimension even of a scalar
+      .In(Dense(at::atleast_1d(self)))  // the kernels need at least one dimension
       .In(Indices(at::atleast_1d(index)))
       .Set("axis", at::maybe_wrap_dim(dim, self.dim()))
       .Into(out);
@@ -117,7 +117,7 @@ at::Tensor& ScatterAddOut(const at::Tensor& self, int64_t dim, const at::Tensor&
   return out;
 }
 
-// The positions of the true elements, row by row. Their number is the result's shape, so the host waits for it.
+// The positions of the true elements, row by row. Their number determines the result's shape, so the host waits for it.
 at::Tensor Nonzero(const at::Tensor& self) {
   const at::Tensor truth = Dense(self, at::kBool);
   const auto count = KernelCall("CountTrue", "npu.aten").In(truth).One().item<int64_t>();
@@ -131,14 +131,14 @@ void CheckMask(const at::Tensor& mask, const at::Tensor& masked, int64_t dim) {
                       " at index ", dim + d);
 }
 
-// Indices of an advanced-indexing call, brought to one form: the indexed dimensions come first, each with an int64
-// tensor of one shape.
+// The indices of an advanced-indexing call in one form: the indexed dimensions come first, each with an int64 tensor,
+// all of one shape.
 struct Advanced {
   at::Tensor self;             // with the indexed dimensions in front
-  std::vector<int64_t> order;  // of the dimensions of the original
+  std::vector<int64_t> order;  // the original's dimensions in this order
   at::Tensor positions;        // [...shape, indexed dimensions]
   int64_t indexed = 0;
-  int64_t result_at = 0;  // where the index's dimensions stand in the result
+  int64_t result_at = 0;  // position of the index's dimensions in the result
 
   Advanced(const at::Tensor& original, const c10::List<std::optional<at::Tensor>>& indices) {
     std::vector<at::Tensor> tensors;
@@ -167,7 +167,7 @@ struct Advanced {
     TORCH_CHECK_INDEX(dim <= original.dim(), "too many indices for tensor of dimension ", original.dim(), " (got ", dim,
                       ")");
     indexed = static_cast<int64_t>(dims.size());
-    // Neighbours stay where they were, others move to the front, as in NumPy.
+    // Adjacent indexed dimensions stay in place, others move to the front, as in NumPy.
     const bool adjacent = indexed == 0 || dims.back() - dims.front() + 1 == indexed;
     result_at = adjacent && indexed > 0 ? dims.front() : 0;
     order = dims;
@@ -196,7 +196,7 @@ struct Advanced {
     }
   }
 
-  // From [index shape, rest] to where the index's dimensions belong, and back.
+  // Permutes [index shape, rest] to the result's order of dimensions, and back.
   at::Tensor ToResult(const at::Tensor& gathered) const { return gathered.permute(Permutation()); }
   at::Tensor FromResult(const at::Tensor& result) const {
     const std::vector<int64_t> forward = Permutation();
@@ -245,7 +245,7 @@ at::Tensor MaskedSelect(const at::Tensor& self, const at::Tensor& mask) {
   return Index(self.expand(shape).reshape({-1}), indices);
 }
 
-// The mask that is the only index, in a shape that spreads over `self`; undefined where there is another one.
+// The mask, if it is the only index, in a shape that broadcasts over `self`; else undefined.
 at::Tensor OnlyMask(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices) {
   at::Tensor mask;
   int64_t dim = 0;
@@ -270,7 +270,7 @@ at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>
                      bool accumulate, bool unsafe) {
   if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))
     return FallBack<at::_ops::_index_put_impl_>(self, indices, values, accumulate, unsafe);
-  // As in torch, a number of any type; and the host need not wait to count what the mask picks.
+  // As in torch, the value may have any dtype; and the host need not wait for the number of selected elements.
   if (!accumulate && values.numel() == 1)
     if (const at::Tensor mask = OnlyMask(self, indices); mask.defined())
       return self.masked_fill_(mask, values.reshape({}));
@@ -304,14 +304,14 @@ at::Tensor& CatOut(const at::ITensorListRef& tensors, int64_t dim, at::Tensor& o
   if (out.numel() == 0) return out;
   if (!KernelsKnow(out)) return FallBack<at::_ops::cat_out>(tensors, dim, out);
   KernelCall call("Concat");
-  for (const at::Tensor& t : tensors)  // torch lets an empty vector stand beside anything
+  for (const at::Tensor& t : tensors)  // torch accepts an empty vector among any shapes
     if (t.numel() > 0) call.In(Dense(t, out.scalar_type()));
   call.Set("axis", axis).Into(out);
   return out;
 }
 
 at::Tensor& ArangeOut(const c10::Scalar& start, const c10::Scalar& end, const c10::Scalar& step, at::Tensor& out) {
-  // As in torch, a range of int64 truncates its bounds and its step before it counts.
+  // As in torch, a range of int64 truncates its bounds and its step before it is counted.
   const bool integral =
       out.scalar_type() == at::kLong || (start.isIntegral(false) && end.isIntegral(false) && step.isIntegral(false));
   const double first = start.toDouble(), last = end.toDouble(), by = step.toDouble();
@@ -324,7 +324,7 @@ at::Tensor& ArangeOut(const c10::Scalar& start, const c10::Scalar& end, const c1
   if (out.numel() != count) out.resize_({count});
   if (count == 0) return out;
   KernelCall call("Range");
-  // The kernel counts its elements by itself: half a step before the next one leaves no doubt about the last.
+  // The kernel computes the count itself: an end half a step behind the last element makes it unambiguous.
   if (integral) {
     call.HostScalar(start.toLong()).HostScalar(end.toLong()).HostScalar(step.toLong()).Into(out);
   } else {
@@ -372,7 +372,7 @@ std::tuple<at::Tensor&, at::Tensor&> TopKOut(const at::Tensor& self, int64_t k, 
   TopK(self, k, dim, largest, sorted, values, indices);
   return {values, indices};
 }
-// Sorting is taking all; equal elements keep their order.
+// A sort is a TopK of all elements; equal elements keep their order.
 std::tuple<at::Tensor&, at::Tensor&> SortOut(const at::Tensor& self, std::optional<bool> stable, int64_t dim,
                                              bool descending, at::Tensor& values, at::Tensor& indices) {
   InferTwo<at::meta::structured_sort_stable>(values, indices, self, stable, dim, descending);

@@ -30,7 +30,7 @@ at::Tensor DenseIndex(const char* op, const at::Tensor& index) {
 // A scalar has one row of one element.
 std::vector<int64_t> RowShape(const at::Tensor& t) { return t.dim() == 0 ? std::vector<int64_t>{1} : t.sizes().vec(); }
 
-// The call of a kernel that changes rows of `self`: add the inputs behind self and index, then Deliver().
+// The call of a kernel that changes rows of `self`: add the inputs after self and index, then Deliver().
 struct RowsCall {
   KernelCall call;
   at::Tensor self;  // dense
@@ -43,7 +43,7 @@ struct RowsCall {
     source[static_cast<size_t>(dim)] = index.numel();
     call.In(self, RowShape(given)).In(index).Set("axis", dim);
   }
-  // Rows for `source`, of which a vector or scalar may hold more than there are indices.
+  // Adds the rows of the source; a vector or scalar may hold more than there are indices.
   void Source(const char* op, const at::Tensor& rows) {
     TORCH_CHECK(rows.numel() >= c10::multiply_integers(source), op, "(): expected a source of shape ", source, ", got ",
                 rows.sizes());
@@ -56,7 +56,7 @@ struct RowsCall {
   }
 };
 
-// The number that the kernel takes: int64 or double.
+// Passes alpha in the type that the kernel expects: int64 or double.
 void PassAlpha(KernelCall& call, const c10::Scalar& alpha, at::ScalarType dtype) {
   if (at::isFloatingType(dtype)) {
     call.HostScalar(alpha.to<double>());
@@ -79,7 +79,7 @@ at::Tensor& IndexAddOut(const at::Tensor& self, int64_t dim, const at::Tensor& i
   return rows.Deliver(out);
 }
 
-// Elements as integers of their size, of which a type without kernels is moved as well; a complex number as a pair.
+// Elements as integers of their size, so that types without kernels can be moved, too; a complex number as a pair.
 at::Tensor Bits(const at::Tensor& t) {
   if (ToDType(t.scalar_type()) != DType::kUndefined) return t;
   constexpr at::ScalarType kIntegers[] = {at::kByte, at::kShort, at::kInt, at::kLong, at::kLong};

@@ -1,4 +1,4 @@
-// Operators whose indices or classes an NPU takes as int32, too: torch's own take int64 only.
+// Operators that also accept int32 indices or classes on an NPU; torch's own accept int64 only.
 #include "python/csrc/torch/integer_indices.h"
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@
 
 namespace npu::aten {
 
-// `indices` as int64 where they are int32; else as they are, for torch to judge.
+// Converts int32 indices to int64; leaves other types for torch to check.
 inline at::Tensor Int64Indices(const at::Tensor& indices) {
   return indices.scalar_type() == at::kInt ? indices.to(at::kLong) : indices;
 }

@@ -95,7 +95,7 @@ at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype) {
               "Expected all tensors to be on the same device, but found at least two "
               "devices, npu:",
               CurrentDevice(), " and ", tensor.device(), "!");
-  if (dtype != tensor.scalar_type() && tensor.is_complex()) return tensor.to(dtype).contiguous();  // no kernel's type
+  if (dtype != tensor.scalar_type() && tensor.is_complex()) return tensor.to(dtype).contiguous();  // no kernel has it
   const at::Tensor dense = tensor.is_contiguous() ? tensor : MakeDense(tensor);
   if (dtype == tensor.scalar_type()) return dense;
   return KernelCall("Cast").In(dense).Set("to", static_cast<int64_t>(ToDType(dtype))).One();
@@ -171,7 +171,7 @@ void KernelCall::Run(size_t outputs, int device, const EagerContext::AllocateOut
   lasting ? context.Run(*kernel, type) : context.RunKept(kernel, type);
 }
 
-// Whether writing `out`, which is output `output`, while the inputs are read would be wrong for this kernel.
+// Whether output `output` must not be written to `out`, because `out` overlaps an input of this kernel.
 bool KernelCall::Overlaps(const at::Tensor& out, size_t output) const {
   for (size_t i = 0, t = 0; i < inputs_.size(); ++i) {
     const bool in_tensor = t < tensors_.size() && inputs_[i].present && inputs_[i].data == tensors_[t].const_data_ptr();

@@ -1,4 +1,4 @@
-// Runs the project's kernels on npu tensors: checked and enqueued on the current stream, never waited for.
+// Runs the project's kernels on npu tensors: checked and enqueued on the current stream, without a wait.
 #pragma once
 
 #include <ATen/core/ATen_fwd.h>
@@ -17,13 +17,13 @@
 
 namespace npu::aten {
 
-DType ToDType(at::ScalarType dtype);  // kUndefined: kernels do not know it
+DType ToDType(at::ScalarType dtype);  // kUndefined: kernels do not support it
 at::ScalarType ToScalarType(DType dtype);
 
-// `tensor` dense and of `dtype` on the device; itself when it is that already. A 0-dimensional CPU tensor is sent.
+// `tensor` dense and of `dtype` on the device; itself if it already is. A 0-dimensional CPU tensor is copied there.
 at::Tensor Dense(const at::Tensor& tensor, at::ScalarType dtype);
 inline at::Tensor Dense(const at::Tensor& tensor) { return Dense(tensor, tensor.scalar_type()); }
-// A number beside npu tensors, which any operator takes.
+// A scalar on the CPU, which any operator accepts next to npu tensors.
 inline bool IsHostScalar(const at::Tensor& t) { return t.is_cpu() && t.dim() == 0; }
 using MaybeTensor = std::optional<at::Tensor>;
 inline bool Has(const MaybeTensor& t) { return t && t->defined(); }
@@ -33,7 +33,7 @@ at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at
 // One call. Inputs are dense npu tensors.
 class KernelCall {
  public:
-  // The newest form of the operator `type` of ai.onnx, or of another domain.
+  // The newest version of the operator `type` of ai.onnx, or of another domain.
   KernelCall(const char* type, const char* domain = "") : KernelCall(OperatorKernels::Of(type, domain)) {}
   explicit KernelCall(OperatorKernels& kernels) : kernels_(kernels) {}
 
@@ -46,15 +46,15 @@ class KernelCall {
   KernelCall& Host(std::vector<int64_t> values);  // a list that the kernel reads on the host
   KernelCall& HostScalar(int64_t value);
   KernelCall& HostScalar(double value);
-  KernelCall& Set(const char* name, Attributes::Value value);  // `name` outlives the call
+  KernelCall& Set(const char* name, Attributes::Value value);  // `name` must outlive the call
   KernelCall& WriteOver(size_t output, size_t input);          // the output is the input, updated
 
-  // Writes the outputs over `outs`, one or several, whatever their layouts and dtypes.
+  // Writes the outputs to `outs`, one or several, of any layout and dtype.
   void Into(at::TensorList outs);
-  // Returns new tensors on the device of the first input, or of `beside` where there is none.
+  // Returns new tensors on the device of the first input, or of `beside` if there is none.
   std::vector<at::Tensor> Run(size_t outputs = 1, const at::Tensor* beside = nullptr);
   at::Tensor One() { return Run()[0]; }
-  // Runs on `device` and writes to what `allocate` gives for the outputs that are not written over inputs.
+  // Runs on `device`; `allocate` provides the memory of the outputs that are not written over inputs.
   void Run(size_t outputs, int device, const EagerContext::AllocateOutput& allocate);
 
  private:

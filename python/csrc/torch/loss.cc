@@ -1,4 +1,4 @@
-// The loss of classification and its gradient, composed of the device's kernels.
+// Negative log likelihood and its gradient, composed of the device's kernels.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
@@ -46,7 +46,7 @@ std::tuple<at::Tensor&, at::Tensor&> NllLoss(const at::Tensor& self, const at::T
                                                   ignore_index);
   const at::Tensor scores = self.dim() == 1 ? self.unsqueeze(0) : self;
   const Targets targets(self, target, weight, ignore_index);
-  // What is ignored may be infinite: it is replaced, not multiplied by 0.
+  // Ignored losses may be infinite, so they are replaced, not multiplied by 0.
   const at::Tensor losses =
       (-scores.gather(1, targets.classes).squeeze(1) * targets.weights).masked_fill(targets.ignored, 0);
   const at::Tensor sum_of_weights = targets.weights.sum();
@@ -74,7 +74,7 @@ at::Tensor& NllLossBackward(const at::Tensor& grad, const at::Tensor& self, cons
   return out;
 }
 
-// torch's own functional forms would refuse int32 targets before they came here.
+// torch's own functional forms would reject int32 targets before this is called.
 std::tuple<at::Tensor, at::Tensor> NewNllLoss(const at::Tensor& self, const at::Tensor& target,
                                               const std::optional<at::Tensor>& weight, int64_t reduction,
                                               int64_t ignore_index) {
@@ -89,7 +89,7 @@ at::Tensor NewNllLossBackward(const at::Tensor& grad, const at::Tensor& self, co
   return NllLossBackward(grad, self, target, weight, reduction, ignore_index, total_weight, out);
 }
 
-// --- One class for each place of an image: [N, classes, H, W] as rows of classes
+// --- One class per pixel: [N, classes, H, W] as rows of classes
 
 at::Tensor Rows(const at::Tensor& scores) {
   TORCH_CHECK(scores.dim() == 4, "nll_loss2d expected scores of shape [N, classes, H, W], got ", scores.sizes());

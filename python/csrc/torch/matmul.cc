@@ -1,4 +1,4 @@
-// Matrix products through the matrix unit. A transposed operand is read in place.
+// Matmuls on the matrix unit. A transposed operand is read in place.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addmm_meta.h>
 #include <ATen/ops/addmv_meta.h>
@@ -55,7 +55,7 @@ at::Tensor& MmOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   return out;
 }
 
-// beta * self + alpha * a b. What is added with a beta of 0 counts for nothing, NaN included.
+// beta * self + alpha * (a @ b). With a beta of 0, self is ignored, NaN included.
 at::Tensor& AddmmOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& beta,
                      const c10::Scalar& alpha, at::Tensor& out) {
   Infer<at::meta::structured_addmm>(out, self, a, b, beta, alpha);
@@ -74,7 +74,7 @@ at::Tensor& AddmvOut(const at::Tensor& self, const at::Tensor& matrix, const at:
   if (!Takes(matrix) || beta.isComplex() || alpha.isComplex())
     return FallBack<at::_ops::addmv_out>(self, matrix, vector, beta, alpha, out);
   const at::Tensor addend = Dense(self).expand(out.sizes()).contiguous().unsqueeze(1);
-  // As in torch, factors of integers lose their fractions.
+  // As in torch, the factors of integer tensors are truncated.
   const auto factor = [&](const c10::Scalar& s) {
     return at::isIntegralType(out.scalar_type(), false) ? static_cast<double>(s.toLong()) : s.toDouble();
   };

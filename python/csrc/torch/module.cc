@@ -25,7 +25,7 @@ namespace py = pybind11;
 
 namespace {
 
-// A tensor over memory of `device` that `owner` keeps.
+// A tensor over memory of `device` that `owner` owns.
 at::Tensor TensorOver(uintptr_t address, const std::vector<int64_t>& shape, at::ScalarType dtype, int index,
                       py::object owner) {
   Device& device = Runtime::Instance().device(index);
@@ -34,7 +34,7 @@ at::Tensor TensorOver(uintptr_t address, const std::vector<int64_t>& shape, at::
   const auto release = [&device, kept](void* memory) {
     if (!Py_IsInitialized()) return;
     try {
-      if (!InForkedChild()) device.RecordBusyStreams(memory);  // the owner may not know of them
+      if (!InForkedChild()) device.RecordBusyStreams(memory);  // the owner may not know these streams
     } catch (const std::exception& e) {
       NPU_LOG(kError, "shared memory is kept, since nobody can tell who uses it: ", e.what());
       return;

@@ -1,4 +1,4 @@
-// Loops over numbers for operators that have no kernel yet.
+// Dispatch by the type of numbers, and dense output tensors.
 #pragma once
 
 #include <ATen/Dispatch.h>
@@ -11,7 +11,7 @@
 
 namespace npu::aten {
 
-// Calls f with a number of the C++ type of `dtype`; false: f takes no such type.
+// Calls f with a number of the C++ type of `dtype`; false: `dtype` is not a type of numbers.
 template <class F>
 bool DispatchNumbers(at::ScalarType dtype, F&& f) {
   switch (dtype) {
@@ -43,11 +43,11 @@ inline bool IsNumber(at::ScalarType dtype) {
   return DispatchNumbers(dtype, [](auto) {});
 }
 
-// What numbers of type T are computed in.
+// The type in which numbers of type T are computed.
 template <class T>
 using Real = std::conditional_t<std::is_integral_v<T> || std::is_same_v<T, double>, T, float>;
 
-// `out` itself where it is dense and of `dtype`, else memory for what is to be copied into it.
+// `out` itself if it is dense and of `dtype`, else new memory to be copied into it.
 inline at::Tensor DenseTarget(const at::Tensor& out, at::ScalarType dtype) {
   return out.is_contiguous() && out.scalar_type() == dtype ? out : Empty(out.sizes(), dtype, out);
 }

@@ -48,7 +48,7 @@ size_t HashOf(const std::vector<T>& values) {
   return hash;
 }
 
-// Numbers by their bits: every NaN is itself, and -0 is not 0.
+// Floats are compared by their bits: NaN equals itself, and -0 differs from 0.
 template <class T>
 bool Same(const T& a, const T& b) {
   return a == b;

@@ -1,4 +1,4 @@
-// The kernels of one operator, made once for every combination of attribute values that calls use, within bounds.
+// The kernels of one operator, created once for every combination of attribute values that calls use, up to a limit.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -19,8 +19,8 @@ using NamedValues = c10::SmallVector<std::pair<const char*, Attributes::Value>, 
 
 class OperatorKernels {
  public:
-  // The first ones are never destroyed, so that launched work and captured graphs just use them. Of more, the oldest
-  // makes room; whoever launches such a kernel lets the work keep it.
+  // The first kernels are never destroyed, so that launched work and captured graphs can use them directly. Beyond
+  // those, the oldest is replaced; the work that launches such a kernel must keep it.
   static constexpr size_t kLasting = 64, kReplaced = 64;
 
   struct Found {
@@ -28,7 +28,8 @@ class OperatorKernels {
     bool lasting;
   };
 
-  // Of the newest form of the operator `type`; takes no lock. Throws Error(kUnsupported) where there is none.
+  // The kernels of the newest version of the operator `type`; takes no lock. Throws Error(kUnsupported) if there is
+  // none.
   static OperatorKernels& Of(const char* type, const char* domain);
 
   explicit OperatorKernels(const OpDef& def) : def_(def) {}
@@ -49,9 +50,9 @@ class OperatorKernels {
 
   const OpDef& def_;
   std::mutex mutex_;
-  std::vector<size_t> hashes_;  // of the entries, apart from them: a search touches little memory
+  std::vector<size_t> hashes_;  // of the entries; separate, so that a search touches little memory
   std::vector<Entry> entries_;
-  size_t last_ = 0;  // the entry that was found last, which the next call most often wants
+  size_t last_ = 0;  // the entry found last, usually that of the next call, too
   size_t oldest_ = kLasting;
 };
 

@@ -31,7 +31,7 @@ inline void FindDevice(const c10::List<std::optional<at::Tensor>>& tensors, std:
 template <class T>
 void FindDevice(const T&, std::optional<int>&) {}  // holds no tensor
 
-// While it lives, the device of the first npu tensor among the arguments is current.
+// In scope, the device of the first npu tensor among the arguments is current.
 class DeviceOfArguments {
  public:
   template <class... Args>
@@ -52,7 +52,7 @@ class DeviceOfArguments {
   std::optional<int> before_;
 };
 
-// Each operator runs with its tensors' device current, so that a number on the host beside them is sent there.
+// Each operator runs with its tensors' device current, so that scalar operands on the host are copied there.
 class Operators {
  public:
   explicit Operators(torch::Library& library) : library_(library) {}

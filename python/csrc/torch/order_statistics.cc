@@ -1,4 +1,4 @@
-// Elements by their rank along one dimension, from a stable sort, which puts what is no number last.
+// Elements by their rank along one dimension, from a stable sort, which puts NaN last.
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ namespace {
 
 using ValuesAndIndices = std::tuple<at::Tensor&, at::Tensor&>;
 
-// Delivers what stands at `place`, of one element per row, in the sorted rows and where it came from.
+// Delivers the element at `place` of each sorted row, and its original position. `place` has one element per row.
 ValuesAndIndices Pick(const at::Tensor& self, int64_t dim, const at::Tensor& place, bool keepdim, at::Tensor& values,
                       at::Tensor& indices) {
   const auto [sorted, from] = self.sort(/*stable=*/true, dim, /*descending=*/false);
@@ -45,7 +45,7 @@ ValuesAndIndices KthValue(const at::Tensor& self, int64_t k, int64_t given_dim, 
   return Pick(self, dim, at::full_like(self.narrow(dim, 0, 1), k - 1, at::kLong), keepdim, values, indices);
 }
 
-// The lower of two in the middle; the first that is no number, where there is one.
+// The lower of the two middle elements; the first NaN, if there is one.
 ValuesAndIndices Median(const at::Tensor& self, int64_t given_dim, bool keepdim, at::Tensor& values,
                         at::Tensor& indices) {
   const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());

@@ -1,5 +1,4 @@
-// Images with borders of their own content: mirrored at the edge, or the edge repeated. torch pads with a constant by
-// filling and copying.
+// Reflection and replication padding. torch itself pads with a constant by filling and copying.
 #include <ATen/ops/reflection_pad1d_backward_ops.h>
 #include <ATen/ops/reflection_pad1d_meta.h>
 #include <ATen/ops/reflection_pad1d_ops.h>
@@ -41,7 +40,7 @@ std::vector<int64_t> PaddedSizes(const at::Tensor& self, at::IntArrayRef padding
   return sizes;
 }
 
-// The operators' pads: those before each dimension, then those after.
+// Pads in the operators' order: those before each dimension, then those after.
 std::vector<int64_t> PadsOf(int64_t rank, at::IntArrayRef padding) {
   std::vector<int64_t> pads(static_cast<size_t>(2 * rank));
   for (size_t d = 0; d < padding.size() / 2; ++d) {
@@ -65,7 +64,7 @@ at::Tensor& Pad(const at::Tensor& self, at::IntArrayRef padding, at::Tensor& out
   return out;
 }
 
-// The one without a meta function.
+// The only one without a meta function.
 at::Tensor& ReflectionPad2dOut(const at::Tensor& self, at::IntArrayRef padding, at::Tensor& out) {
   TORCH_CHECK(padding.size() == 4, "padding size is expected to be 4");
   TORCH_CHECK((self.dim() == 3 || self.dim() == 4) && self.size(-3) > 0 && self.size(-2) > 0 && self.size(-1) > 0,

@@ -1,4 +1,4 @@
-// Losses that compare element with element, and their gradients.
+// Elementwise losses and their gradients.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/native/Resize.h>
@@ -13,14 +13,14 @@
 namespace npu::aten {
 namespace {
 
-// New memory in which to compute an operator of `self` and `target`: of float, to be rounded once.
+// A new output for an operator of `self` and `target`; 16-bit floats are computed in float, to be rounded once.
 at::Tensor Room(const char* op, const Function& function, const at::Tensor& self, const at::Tensor& target) {
   const at::ScalarType dtype = at::result_type(self, target);
   TORCH_CHECK(function.Takes(dtype), op, " expected real floats, got ", dtype);
   return Empty(at::infer_size(self.sizes(), target.sizes()), AccumulateType(dtype), self);
 }
 
-// The mean or the sum of function(inputs), or all of it. The first inputs are self and target.
+// The mean or the sum of function(inputs), or all its elements. The first inputs are self and target.
 at::Tensor Loss(const char* op, const Function& function, std::initializer_list<at::Tensor> inputs, int64_t reduction,
                 const MaybeTensor& weight = {}) {
   const at::Tensor &self = inputs.begin()[0], &target = inputs.begin()[1];
@@ -32,7 +32,7 @@ at::Tensor Loss(const char* op, const Function& function, std::initializer_list<
   return losses.to(at::result_type(self, target));
 }
 
-// function(grad, self, target), the gradient of a loss; divided by the number of elements if that is a mean.
+// function(grad, self, target), the gradient of a loss; divided by the number of elements if the loss is a mean.
 at::Tensor Gradient(const char* op, Function function, const at::Tensor& grad, const at::Tensor& self,
                     const at::Tensor& target, int64_t reduction, const MaybeTensor& weight = {}) {
   at::Tensor gradient = Room(op, function, self, target);
@@ -102,7 +102,7 @@ at::Tensor& BinaryCrossEntropyBackwardOut(const at::Tensor& grad, const at::Tens
   return Into(out, BinaryCrossEntropyBackward(grad, self, target, weight, reduction));
 }
 
-// torch composes it of operators that each round.
+// One kernel: torch's composition rounds in each of its operators.
 at::Tensor BinaryCrossEntropyWithLogits(const at::Tensor& self, const at::Tensor& target, const MaybeTensor& weight,
                                         const MaybeTensor& pos_weight, int64_t reduction) {
   constexpr const char* kOp = "binary_cross_entropy_with_logits";

@@ -50,8 +50,8 @@ KernelCall& Slide(KernelCall& call, at::IntArrayRef kernel, at::IntArrayRef stri
       .Set("ceil_mode", static_cast<int64_t>(ceil_mode));
 }
 
-// Each gradient to where its maximum stands. Windows overlap: the sums are made in float and rounded once. An index
-// beyond the plane is refused there.
+// Adds each gradient at the position of its max. Windows overlap, so sums are computed in float and rounded once.
+// scatter_add_ rejects an index beyond the plane.
 at::Tensor& ToPlaces(const at::Tensor& grad, const at::Tensor& self, const at::Tensor& indices, at::Tensor& out) {
   const int64_t inputs = self.size(-2) * self.size(-1);
   if (out.numel() == 0) return out;

@@ -1,5 +1,5 @@
-// The launches of npu in torch's own profiler: Kineto asks this session for them and puts them beside the operators
-// that made them, on one clock.
+// npu launches in torch's own profiler: Kineto requests them from this session and links them to the operators that
+// issued them, on one clock.
 #include <IActivityProfiler.h>
 #include <libkineto.h>
 #include <output_base.h>
@@ -36,7 +36,7 @@ class Session final : public libkineto::IActivityProfilerSession {
 
   void stop() override {
     if (status_ != libkineto::TraceStatus::RECORDING) return;
-    std::optional<pybind11::gil_scoped_release> no_gil;  // a launch that is waited for may be a Python function
+    std::optional<pybind11::gil_scoped_release> no_gil;  // an awaited launch may be a Python function
     if (PyGILState_Check()) no_gil.emplace();
     spans_ = LaunchTrace::Stop();
     status_ = libkineto::TraceStatus::PROCESSING;
@@ -89,7 +89,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
  private:
-  // Those that this thread is in, the innermost last.
+  // The operators that this thread is executing, the innermost last.
   static std::vector<uint64_t>& Operators() {
     thread_local std::vector<uint64_t> operators;
     return operators;
@@ -107,7 +107,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     return activity;
   }
 
-  // The moment on the host from which the trace draws an arrow to the kernel.
+  // The launch on the host, from which the trace draws an arrow to the kernel.
   void AddLaunch(const LaunchSpan& span, int32_t number, int64_t offset, const libkineto::ITraceActivity* cause) {
     libkineto::GenericTraceActivity& launch = Add(ActivityType::PRIVATEUSE1_RUNTIME, "npuLaunchKernel", number, cause);
     launch.startTime = launch.endTime = span.issued_ns + offset;
@@ -117,10 +117,10 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
   void AddKernel(const LaunchSpan& span, int32_t number, int64_t offset, const libkineto::ITraceActivity* cause) {
-    // A graph is a frame around its kernels: their times would count twice in sums.
+    // A graph is an annotation around its kernels: as a kernel, it would count their times twice in sums.
     const ActivityType type = span.has_parts ? ActivityType::GPU_USER_ANNOTATION : ActivityType::CONCURRENT_KERNEL;
     libkineto::GenericTraceActivity& kernel = Add(type, span.op, number, cause);
-    if (span.is_part) kernel.flow.id = 0;  // the arrow goes to the graph
+    if (span.is_part) kernel.flow.id = 0;  // the arrow points to the graph
     kernel.startTime = span.begin_ns + offset;
     kernel.endTime = span.end_ns + offset;
     kernel.device = span.device;
@@ -142,7 +142,7 @@ class NpuProfiler final : public libkineto::IActivityProfiler {
 
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(const std::set<ActivityType>& wanted,
                                                                  const libkineto::Config&) override {
-    // A profile of the CPU alone asks for the launches on the host, too, but not for kernels.
+    // A profile of the CPU alone requests launches on the host, too, but no kernels.
     if (wanted.count(ActivityType::CONCURRENT_KERNEL) == 0) return nullptr;
     return std::make_unique<Session>();
   }

@@ -21,12 +21,12 @@ namespace {
 
 using MaybeGenerator = std::optional<at::Generator>;
 
-// Fills `self` by one of the library's distributions. One counter of the generator makes two elements.
+// Fills `self` from one of the library's distributions. One counter of the generator yields two elements.
 template <class... Parameters>
 at::Tensor& Fill(at::Tensor& self, const char* distribution, const MaybeGenerator& generator,
                  Parameters... parameters) {
   if (self.numel() == 0) return self;
-  const auto& source = SourceOf(generator, self.device().index());  // refuses tensors that are elsewhere
+  const auto& source = SourceOf(generator, self.device().index());  // throws for tensors on another device
   const PhiloxState position = DrawPosition(source, StreamOf(self), (static_cast<uint64_t>(self.numel()) + 1) / 2);
   KernelCall call(distribution, "npu.aten");
   call.Host({self.numel()})
@@ -55,12 +55,12 @@ at::Tensor& Exponential(at::Tensor& self, double rate, MaybeGenerator generator)
               self.scalar_type());
   return Fill(self, "RandomExponential", generator, rate);
 }
-// first + [0, range), all 64 bits where range is 0.
+// Integers in first + [0, range); all 64 bits if range is 0.
 at::Tensor& Integers(at::Tensor& self, int64_t first, uint64_t range, const MaybeGenerator& generator) {
   return Fill(self, "RandomIntegers", generator, first, static_cast<int64_t>(range));
 }
 
-// torch's rules for bounds (what a dtype holds, how they round, what None means) over the device's fill.
+// torch's rules for bounds (range of the dtype, rounding, None) with the device's fill.
 template <typename>
 struct IntegerFill {
   void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t first, const MaybeGenerator& generator) const {
@@ -78,7 +78,7 @@ at::Tensor& RandomFromTo(at::Tensor& self, int64_t from, std::optional<int64_t> 
 at::Tensor& RandomTo(at::Tensor& self, int64_t to, MaybeGenerator generator) {
   return RandomFromTo(self, 0, to, std::move(generator));
 }
-// From 0 to the greatest number up to which the type holds every integer.
+// The number of integers from 0 to the max up to which the dtype represents every integer.
 uint64_t WholeNumbers(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBool:
@@ -144,7 +144,8 @@ at::Tensor DropoutBackward(const at::Tensor& grad, const at::Tensor& mask, doubl
   return grad.mul(mask).mul_(scale);
 }
 
-// Each category wins with its probability when all divide it by an exponential of their own.
+// With every probability divided by an exponential random number of its own, each category is the max with its
+// probability.
 at::Tensor Multinomial(const at::Tensor& weights, int64_t count, bool replacement, MaybeGenerator generator) {
   TORCH_CHECK(weights.is_floating_point(),
               "multinomial only supports floating-point dtypes for input, got: ", weights.scalar_type());

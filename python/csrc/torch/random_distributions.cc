@@ -1,4 +1,4 @@
-// Distributions made of uniform and normal numbers of the device's generator.
+// Distributions derived from uniform and normal numbers of the device's generator.
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -47,7 +47,7 @@ at::Tensor& NormalDeviationsOut(double mean, const at::Tensor& deviation, MaybeG
   return out.resize_(deviation.sizes()).copy_(NormalDeviations(mean, deviation, std::move(generator)));
 }
 
-// Numbers in [0, 1) to make others of: float for 16-bit floats and integers.
+// Uniform numbers in [0, 1) to be transformed: float for 16-bit floats and integers.
 at::Tensor UniformLike(const at::Tensor& self, MaybeGenerator generator) {
   const at::ScalarType type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return at::empty(self.sizes(), self.options().dtype(type)).uniform_(0, 1, std::move(generator));
@@ -64,7 +64,7 @@ at::Tensor& LogNormal(at::Tensor& self, double mean, double deviation, MaybeGene
   const at::TensorOptions wide = self.options().dtype(AccumulateType(self.scalar_type()));
   return self.copy_(at::empty(self.sizes(), wide).normal_(mean, deviation, std::move(generator)).exp());
 }
-// How many trials of probability p it takes, the successful one included.
+// The number of trials of probability p, up to and including the first success.
 at::Tensor& Geometric(at::Tensor& self, double p, MaybeGenerator generator) {
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
   const at::Tensor log_of_failing = (1 - UniformLike(self, std::move(generator))).log();  // of a number in (0, 1]

@@ -1,4 +1,4 @@
-// The steps of LSTM and GRU behind their matrix products, which torch asks a device for in one call.
+// The elementwise part of LSTM and GRU cells after their matmuls, which torch calls as one operator.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -17,7 +17,7 @@ at::Tensor Plus(const at::Tensor& gates, const MaybeTensor& bias) { return Has(b
 
 std::vector<at::Tensor> Parts(const at::Tensor& gates, int64_t n) { return gates.chunk(n, 1); }
 
-// The slope of a sigmoid, and of a hyperbolic tangent, whose value is y.
+// The derivative of a sigmoid, and of a tanh, in terms of its value y.
 at::Tensor SigmoidSlope(const at::Tensor& y) { return y * (1 - y); }
 at::Tensor TanhSlope(const at::Tensor& y) { return 1 - y * y; }
 

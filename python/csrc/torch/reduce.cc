@@ -1,4 +1,4 @@
-// Reductions, searches for extremes, running sums, softmax and normalisation.
+// Reductions, argmax and argmin, cumulative sums, softmax and normalisation.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax_meta.h>
@@ -48,8 +48,8 @@ std::vector<int64_t> Axes(at::OptionalIntArrayRef dim, int64_t rank) {
   return axes;
 }
 
-// Reduces `self`, taken as `dtype`, over `axes` into `out`, whose elements are `empty` where nothing is reduced.
-// False when the kernel does not take the type.
+// Reduces `self`, converted to `dtype`, over `axes` into `out`, which is filled with `empty` if `self` has no elements.
+// False when the kernel does not support the dtype.
 bool Reduce(const char* type, at::ScalarType dtype, const at::Tensor& self, const std::vector<int64_t>& axes,
             const std::optional<c10::Scalar>& empty, at::Tensor& out) {
   if (out.numel() == 0) return true;
@@ -63,7 +63,7 @@ bool Reduce(const char* type, at::ScalarType dtype, const at::Tensor& self, cons
     out.copy_(Dense(self, dtype));  // one element is its own sum, product and extreme
     return true;
   }
-  // Dimensions are always kept here: the kernel's output has the elements of `out` in their order either way.
+  // Always with keepdims: the kernel's output has the elements of `out` in their order either way.
   call.In(Dense(self, dtype)).Host(axes).Set("keepdims", int64_t{1}).Into(out);
   return true;
 }
@@ -87,7 +87,7 @@ at::Tensor& ProdOut(const at::Tensor& self, int64_t dim, bool keepdim, std::opti
   return FallBack<at::_ops::prod_int_out>(self, dim, keepdim, dtype, out);
 }
 
-// The type in which extremes are sought: the same order, and kernels take it.
+// The dtype in which max and min are computed: of the same order, and supported by kernels.
 at::ScalarType Comparable(const at::Tensor& self) {
   switch (self.scalar_type()) {
     case at::kBool:
@@ -111,7 +111,7 @@ at::Tensor& AminOut(const at::Tensor& self, at::IntArrayRef dim, bool keepdim, a
   return FallBack<at::_ops::amin_out>(self, dim, keepdim, out);
 }
 
-// The length of a vector, or of each row of a tensor: what clipping gradients asks for.
+// The norm of a vector, or of each row of a tensor, as used for clipping gradients.
 at::Tensor& VectorNormOut(const at::Tensor& self, const c10::Scalar& ord, at::OptionalIntArrayRef dim, bool keepdim,
                           std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_linalg_vector_norm>(out, self, ord, dim, keepdim, dtype);
@@ -158,7 +158,7 @@ at::Tensor Min(const at::Tensor& self) {
   return out.defined() ? out : FallBack<at::_ops::min>(self);
 }
 
-// Truth values as the bytes 0 and 1: the greatest says whether any is true, the least whether all are.
+// Bools as the bytes 0 and 1: their max is any(), their min is all().
 at::Tensor& Truth(const char* type, bool empty, const at::Tensor& self, at::OptionalIntArrayRef dim, at::Tensor& out) {
   const at::Tensor truth = self.scalar_type() == at::kBool ? self : Dense(self, at::kBool);
   Reduce(type, at::kByte, truth, Axes(dim, self.dim()), empty, out);
@@ -185,7 +185,7 @@ at::Tensor& AllDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Ten
   return Truth("ReduceMin", true, self, {{dim}}, out);
 }
 
-// Positions of the extremes along one dimension, dense; of the whole tensor without one.
+// Positions of the max or min along one dimension, dense; of the whole tensor without one.
 at::Tensor Positions(const char* type, const at::Tensor& self, std::optional<int64_t> dim) {
   const at::Tensor dense = Dense(self, Comparable(self));
   KernelCall call(type);
@@ -208,7 +208,7 @@ at::Tensor& ArgminOut(const at::Tensor& self, std::optional<int64_t> dim, bool k
   return out;
 }
 
-// Extremes with their positions.
+// Max or min with its positions.
 void Extremes(const char* type, const at::Tensor& self, int64_t dim, at::Tensor& values, at::Tensor& indices) {
   if (values.numel() == 0) return;
   const at::Tensor positions = Positions(type, self, dim);
@@ -274,7 +274,7 @@ std::tuple<at::Tensor, at::Tensor> StdMean(const at::Tensor& self, at::OptionalI
   return {self.std(dim, correction, keepdim), self.mean(dim, keepdim)};
 }
 
-// --- Reductions that are others of something else
+// --- Reductions composed of other reductions
 
 at::Tensor ProdOfAll(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
   return self.reshape({-1}).prod(0, /*keepdim=*/false, dtype);

@@ -1,4 +1,4 @@
-// Divisions whose quotient is rounded: Python's //, and C's.
+// Divisions that round the quotient: down, like Python's //, or toward zero, like C's /.
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/div_ops.h>
 #include <torch/library.h>
@@ -15,7 +15,7 @@ at::Tensor& DivModeOut(const at::Tensor& a, const at::Tensor& b, std::optional<c
   if (!mode) return at::_ops::div_out::call(a, b, out);
   const at::ScalarType dtype = InferElementwise<at::meta::structured_div_Tensor_mode>(out, a, b, mode);
   const Function divide = Aten(*mode == "floor" ? "FloorDivide" : "TruncateDivide");
-  // 72.1875 / 72.2 is less than 1, though 72.2 is 72.1875 in float16.
+  // A scalar keeps its precision: 72.1875 / 72.2 is less than 1, although 72.2 is 72.1875 in float16.
   const at::ScalarType computed = ComputeType(dtype, a, b);
   if (!divide.Takes(computed)) return FallBack<at::_ops::div_out_mode>(a, b, mode, out);
   return FunctionInto(divide, computed, {a, b}, out);

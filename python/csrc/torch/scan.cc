@@ -1,4 +1,4 @@
-// Running products and extremes along one dimension.
+// Cumulative products, max and min along one dimension.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_cummax_helper_ops.h>
@@ -24,7 +24,7 @@ at::Tensor& CumprodOut(const at::Tensor& self, int64_t dim, std::optional<at::Sc
   if (out.numel() == 0) return out;
   KernelCall call("CumProd");
   at::ScalarType type = out.scalar_type();
-  // ONNX knows no CumProd of small integers. Those of int64 are the same in their low bits.
+  // ONNX has no CumProd of small integers. Products in int64 have the same low bits.
   if (!call.Takes(0, type) && at::isIntegralType(type, /*includeBool=*/false)) type = at::kLong;
   if (!call.Takes(0, type)) return FallBack<at::_ops::cumprod_out>(self, dim, dtype, out);
   if (self.dim() == 0) return out.copy_(self);
@@ -32,7 +32,7 @@ at::Tensor& CumprodOut(const at::Tensor& self, int64_t dim, std::optional<at::Sc
   return out;
 }
 
-// Each element's extreme so far with its position; nothing where the kernel does not take the type.
+// The cumulative max or min with its positions; nullopt if the kernel does not support the dtype.
 template <bool maximum>
 std::optional<std::tuple<at::Tensor, at::Tensor>> RunningExtremes(const at::Tensor& self, int64_t dim) {
   KernelCall call(maximum ? "CumMax" : "CumMin", "npu.aten");
@@ -52,7 +52,7 @@ void RunningExtremesInto(const at::Tensor& self, at::Tensor& values, at::Tensor&
   indices.copy_(std::get<1>(*results));
 }
 
-// torch's own form makes two tensors for the helper to write; here they are the kernel's.
+// torch's own form allocates two tensors for the helper to write; here they are the kernel's outputs.
 template <class Op, bool maximum>
 std::tuple<at::Tensor, at::Tensor> NewRunningExtremes(const at::Tensor& self, int64_t dim) {
   dim = at::maybe_wrap_dim(dim, self.dim());

@@ -1,4 +1,4 @@
-// Elements reduced into the places that an index names.
+// Elements reduced into the positions that an index gives.
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@ at::Tensor Reduced(const at::Tensor& self, int64_t dim, const at::Tensor& index,
   return out;
 }
 
-// What leaves the other operand of a reduction as it is.
+// The neutral element of a reduction.
 c10::Scalar Neutral(c10::string_view reduce, at::ScalarType dtype) {
   if (reduce == "sum" || reduce == "mean") return 0;
   if (reduce == "prod") return 1;

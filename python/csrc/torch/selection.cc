@@ -1,4 +1,4 @@
-// Choices between elements: where, masks, bounds.
+// Selection of elements: where, masks, clamp.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/clamp_max_meta.h>
 #include <ATen/ops/clamp_meta.h>
@@ -48,7 +48,7 @@ at::Tensor& MaskedFillScalar(at::Tensor& self, const at::Tensor& mask, const c10
   return MaskedFill(self, mask, ScalarTensor(value, self.scalar_type(), self));
 }
 
-// max(x, low), then min(…, high): NaN stays, and high wins where the bounds cross.
+// max(x, low), then min(…, high): NaN is kept, and high wins if the bounds cross.
 template <class Op, class... Args>
 at::Tensor& Clamp(at::ScalarType dtype, const at::Tensor& self, const std::optional<at::Tensor>& low,
                   const std::optional<at::Tensor>& high, at::Tensor& out, const Args&... args) {

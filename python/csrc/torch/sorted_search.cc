@@ -1,4 +1,4 @@
-// Where numbers stand in sorted ones: searchsorted and bucketize.
+// Positions of values in sorted ones: searchsorted and bucketize.
 #include <ATen/core/Tensor.h>
 #include <ATen/native/BucketizationUtils.h>
 #include <ATen/native/Resize.h>
@@ -27,7 +27,7 @@ at::Tensor& SearchOut(const at::Tensor& sorted, const at::Tensor& self, bool out
   KernelCall call("SearchSorted", "npu.aten");
   if (!call.Takes(0, dtype))
     return FallBack<at::_ops::searchsorted_Tensor_out>(sorted, self, out_int32, given_right, side, sorter, out);
-  at::Tensor x = self, rows = sorted, order = given_order;  // warns once of what is not contiguous
+  at::Tensor x = self, rows = sorted, order = given_order;  // warns once if not contiguous
   at::native::searchsorted_maybe_trim_input_tensors(x, rows, order, self, sorted, given_order);
   const int64_t per_row = sorted.dim() == 1 ? self.numel() : self.size(-1), count = out.numel() / per_row;
   call.In(Dense(rows, dtype), {count, sorted.size(-1)}).In(Dense(x, dtype), {count, per_row});
@@ -41,7 +41,7 @@ at::Tensor Search(const at::Tensor& sorted, const at::Tensor& self, bool out_int
   return SearchOut(sorted, self, out_int32, right, side, sorter, out);
 }
 
-// A number has the type of what it is sought in, but where that cannot hold it.
+// The scalar gets the dtype of `sorted`, unless that cannot hold it.
 at::Tensor Sought(const c10::Scalar& value, const at::Tensor& sorted) {
   return ScalarTensor(value, at::result_type(sorted, value), sorted);
 }

@@ -55,7 +55,7 @@ void CheckOptions(std::optional<at::Layout> layout, std::optional<bool> pin_memo
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
-// With torch.utils.deterministic.fill_uninitialized_memory, new memory holds NaNs or the greatest integers.
+// With torch.utils.deterministic.fill_uninitialized_memory, new memory is filled with NaN or the max integer.
 bool FillsNewMemory() {
   return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory();
 }
@@ -88,7 +88,7 @@ void CheckNotNegative(const char* what, at::IntArrayRef values) {
 const at::Tensor& Resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
   CheckNotNegative("dimension", size);
   TORCH_CHECK(format != at::MemoryFormat::Preserve, "Unsupported memory format ", at::MemoryFormat::Preserve);
-  // The memory comes first: a tensor whose memory could not be had keeps its shape.
+  // Memory is allocated first, so that the tensor keeps its shape if that fails.
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(),
                                                                   static_cast<size_t>(self.storage_offset()));
   const auto old_bytes = static_cast<int64_t>(self.storage().nbytes());
@@ -139,7 +139,7 @@ at::Tensor& SetEmpty(at::Tensor& self) {
 
 void RecordStream(at::Tensor& self, at::Stream stream) { RecordUse(self.storage().data(), self.device(), stream); }
 
-// Streams may have used the memory without saying so, and a graph that is being captured may.
+// Streams may have used the memory without a record, and so may a graph that is being captured.
 void FreeSwappedMemory(void* address, int device) noexcept {
   if (InForkedChild()) return;
   PinnedMemory& memory = PinnedMemory::Instance();
@@ -152,8 +152,8 @@ void FreeSwappedMemory(void* address, int device) noexcept {
   }
 }
 
-// Memory of the host that the device reaches, and that does not count against the device's: the host NPU has one
-// memory for both, so that it is no slower here.
+// Host memory that the device can access and that does not count against the device's limit: on the host NPU both are
+// one memory, so it is not slower.
 at::Tensor EmptyWithSwappedMemory(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                                   std::optional<c10::Device> device) {
   CheckNotNegative("dimension", size);
@@ -165,7 +165,7 @@ at::Tensor EmptyWithSwappedMemory(at::IntArrayRef size, std::optional<at::Scalar
       memory.Allocate(std::max<size_t>(at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type)), 1));
   Stream& stream = CurrentStream(here.index());
   if (Graph::IsCapturing(stream))
-    memory.RecordUse(address, stream);  // as what is allocated in a capture is its graph's
+    memory.RecordUse(address, stream);  // like all memory allocated in a capture, it is the graph's
   return Filled(at::for_blob(address, size)
                     .deleter([device = here.index()](void* memory) { FreeSwappedMemory(memory, device); })
                     .options(at::TensorOptions(type).device(here))

@@ -6,7 +6,7 @@
 
 namespace npu::aten {
 
-// New memory of `bytes` with what fits of the old content, in order of the current stream.
+// Allocates new memory of `bytes` and copies the content that fits, in order of the current stream.
 void ResizeStorage(c10::StorageImpl& storage, size_t bytes);
 
 at::Tensor Empty(at::IntArrayRef size, at::ScalarType dtype, const at::Tensor& beside);  // dense, on its device

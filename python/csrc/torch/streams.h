@@ -21,11 +21,11 @@ inline c10::Stream ToTorch(const Stream& stream) {
 
 Stream& FromTorch(const c10::Stream& stream);
 
-// Says that the stream uses the memory around `address`, which a tensor of `device` holds: device memory from its
-// beginning or within, or pinned memory.
+// Records that the stream uses the memory around `address`, which a tensor of `device` holds: device memory, at its
+// start or inside, or pinned memory.
 void RecordUse(const void* address, c10::Device device, const c10::Stream& stream);
 
-// What work on `tensor` is enqueued on.
+// The stream on which work on `tensor` is enqueued.
 inline Stream& StreamOf(const at::TensorBase& tensor) { return CurrentStream(tensor.device().index()); }
 
 }  // namespace npu::aten

@@ -54,7 +54,7 @@ void InferTwo(at::Tensor& first, at::Tensor& second, const Args&... args) {
   OutputMeta<Meta, 2>(first, second).meta(args...);
 }
 
-// The same for an elementwise operator; returns the type it computes in.
+// The same for an elementwise operator; returns the dtype in which it computes.
 template <class Meta, class... Args>
 at::ScalarType InferElementwise(at::Tensor& out, const Args&... args) {
   OutputMeta<Meta> meta(out);

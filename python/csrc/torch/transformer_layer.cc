@@ -1,4 +1,4 @@
-// What torch.nn calls whole when it infers with attention or an encoder layer: here, from their parts.
+// The operators that torch.nn calls for attention or a whole encoder layer in inference, composed of their parts.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/gelu.h>
@@ -18,8 +18,8 @@
 namespace npu::aten {
 namespace {
 
-// Where scores [batch, heads, queries, keys] do not count, from a mask of torch.nn: of queries and keys, of a batch's
-// keys, or of all four; one of floats blocks what is not 0, as torch's own kernels take it.
+// Which scores [batch, heads, queries, keys] a mask of torch.nn blocks. The mask is over queries and keys, over a
+// batch's keys, or over all four dimensions; one of floats blocks where it is not 0, as in torch's own kernels.
 at::Tensor Blocked(const at::Tensor& mask, std::optional<int64_t> type) {
   enum { kSource = 0, kPadding = 1, kBoth = 2 };
   TORCH_CHECK(type && *type >= kSource && *type <= kBoth, "expected mask_type to be 0, 1 or 2 where there is a mask");
@@ -96,7 +96,7 @@ at::Tensor EncoderLayer(const at::Tensor& source, int64_t width, int64_t heads, 
   return second_norm(x + feed(x));
 }
 
-// npu has no nested tensors: torch.nn pads where this says that a mask makes none.
+// npu has no nested tensors: torch.nn pads if this returns false.
 bool MakesNestedTensor(const at::Tensor&, const at::Tensor&) { return false; }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

@@ -1,4 +1,4 @@
-// Functions of one number.
+// Unary functions.
 #include <ATen/ops/bitwise_not_meta.h>
 #include <ATen/ops/ceil_meta.h>
 #include <ATen/ops/cos_meta.h>
@@ -50,7 +50,7 @@ at::Tensor& BitwiseNotOut(const at::Tensor& self, at::Tensor& out) {
   return out;
 }
 
-// Infinities of one sign. No integer is one.
+// Infinities of one sign; integers have none.
 at::Tensor& IsInfinite(const at::Tensor& self, bool negative, at::Tensor& out) {
   at::native::resize_output(out, self.sizes());
   if (out.numel() == 0) return out;
@@ -73,7 +73,7 @@ at::Tensor& LogicalNotOut(const at::Tensor& self, at::Tensor& out) {
 
 at::Tensor Isnan(const at::Tensor& self) {
   if (KernelCall("IsNaN").Takes(0, self.scalar_type())) return KernelCall("IsNaN").In(Dense(self)).One();
-  return self.ne(self);  // no number but NaN differs from itself
+  return self.ne(self);  // only NaN compares unequal to itself
 }
 
 at::Tensor& RsqrtOut(const at::Tensor& self, at::Tensor& out) {

@@ -1,5 +1,5 @@
-// The distinct elements of a tensor, or slices along a dimension. Their number is the result's shape, so the host waits
-// for it.
+// The distinct elements of a tensor, or slices along a dimension. Their number determines the result's shape, so the
+// host waits for it.
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
@@ -23,14 +23,14 @@
 namespace npu::aten {
 namespace {
 
-using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // distinct, where each went, how often each was there
+using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // values, inverse indices, counts
 
 bool Known(const at::Tensor& self) {
   return self.scalar_type() == at::kBool || KernelCall("UniqueRuns", "npu.aten").Takes(0, self.scalar_type());
 }
 
-// The distinct rows of [n, width]; what is not asked for is empty. The kernel orders the rows and marks those that
-// differ from the one before.
+// The distinct rows of [n, width]; outputs that were not requested are empty. The kernel orders the rows and marks
+// those that differ from the previous one.
 Three Distinct(const at::Tensor& rows, bool sort, bool inverse, bool counts) {
   const at::Tensor numbers = Dense(rows.scalar_type() == at::kBool ? rows.view(at::kByte) : rows);
   const std::vector<at::Tensor> runs =

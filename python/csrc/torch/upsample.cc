@@ -1,4 +1,4 @@
-// Images made larger or smaller: each position's nearest neighbour, or a weighted sum of the neighbours.
+// Resized images: each position's nearest neighbour, or a weighted sum of the neighbours.
 #include <ATen/ops/_upsample_nearest_exact1d_backward_meta.h>
 #include <ATen/ops/_upsample_nearest_exact1d_backward_ops.h>
 #include <ATen/ops/_upsample_nearest_exact1d_meta.h>
@@ -72,7 +72,7 @@ const char* NameOf(UpsampleMode mode) {
   return "";
 }
 
-// The sizes of the last dimensions, one for each scale; a scale of zero is that of the sizes.
+// Passes the sizes of the last dimensions, one for each scale; a scale of 0 is derived from the sizes.
 template <class... Scales>
 KernelCall& Sample(KernelCall& call, UpsampleMode mode, const at::Tensor& from, at::IntArrayRef sizes,
                    bool align_corners, Scales... given) {
@@ -93,7 +93,7 @@ bool CanUpsample(UpsampleMode mode, const at::Tensor& t) {
   return IsRealFloat(t.scalar_type()) || (copies && IsNumber(t.scalar_type()));
 }
 
-// `Args`: whether corners are aligned, where the mode has it, and a scale per dimension.
+// `Args`: whether corners are aligned, if the mode has that, and a scale per dimension.
 template <class Meta, class Op, UpsampleMode mode, class... Args>
 struct UpsampleForward {
   static at::Tensor& Into(const at::Tensor& self, at::IntArrayRef size, Args... args, at::Tensor& out) {

@@ -1,4 +1,4 @@
-// Windows that slide over images, as columns, and the sums of columns in their windows' places.
+// Sliding windows of images as columns (im2col), and columns summed at their windows' positions (col2im).
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
@@ -40,7 +40,7 @@ struct Slide {
     return pair[pair.size() == 1 ? 0 : d];
   }
   int64_t padded() const { return size + 2 * padding; }
-  // What the kernel's element `k` sees along dimension `dim` of a padded image.
+  // The elements that the kernel's element `k` covers along dimension `dim` of a padded image.
   at::Tensor Seen(const at::Tensor& image, int64_t dim, int64_t k) const {
     const int64_t begin = k * dilation;
     return image.slice(dim, begin, begin + (count - 1) * stride + 1, stride);
@@ -83,7 +83,7 @@ at::Tensor Col2Im(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef 
   return self.dim() == 2 ? result.squeeze(0) : result;
 }
 
-// The gradient of Tensor.unfold: as few sums as there are windows, or elements in one.
+// The gradient of Tensor.unfold: one sum per window, or per element of a window, whichever are fewer.
 at::Tensor UnfoldBackward(const at::Tensor& grad, at::IntArrayRef sizes, int64_t given_dim, int64_t size,
                           int64_t step) {
   const int64_t dim = at::maybe_wrap_dim(given_dim, static_cast<int64_t>(sizes.size()));
