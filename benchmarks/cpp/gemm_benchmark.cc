@@ -1,6 +1,10 @@
-// npu_linear with packed weights: GFLOP/s and GB/s of weights, each beside the machine's own limit in the same run.
+// Matmuls with packed weights: GFLOP/s and GB/s of weights, each beside the machine's own limit in the same run.
 //
-//   gemm_benchmark [--dtype float32,bfloat16,float16] [--m 1,2,4,8,16,128,512] [--shape KxN,...] [--rounds 15] [--hot]
+//   gemm_benchmark [--dtype float32,bfloat16,float16,int8,int4] [--m 1,2,4,8,16,128,512] [--shape KxN,...]
+//                  [--rounds 15] [--hot]
+//
+// Floats are npu_linear; int8 and int4 are weights of npu_weight_quant_batchmatmul with bfloat16 activations, one scale
+// per column and, for int4, per 128 rows.
 //
 // Cold, the default: the weights cycle through more memory than the caches hold, as a model's layers do; --hot repeats
 // one weight. A sample launches as many layers as read 40 MB of weights and waits for the last, as a model does.
@@ -100,42 +104,74 @@ class DeviceTensor {
   TensorView view_;
 };
 
+// The dtype of the activations for weights of `dtype`.
+DType ActivationOf(DType dtype) { return dtype == DType::kInt8 || dtype == DType::kInt4 ? DType::kBFloat16 : dtype; }
+
+// A weight as its operator takes it, and its scales if it is quantised.
+class Weight {
+ public:
+  Weight(Device& device, DType dtype, int64_t k, int64_t n)
+      : dtype_(dtype),
+        values_(device, dtype == DType::kInt4 ? DType::kInt32 : dtype,
+                dtype == DType::kInt8   ? Shape{k, n}
+                : dtype == DType::kInt4 ? Shape{k, n / 8}
+                                        : Shape{n, k}),
+        scales_(device, DType::kBFloat16, dtype == DType::kInt4 ? Shape{(k + kGroup - 1) / kGroup, n} : Shape{n}) {}
+  static constexpr int64_t kGroup = 128;  // rows that share a scale, of int4
+  DType dtype() const { return dtype_; }
+  bool quantised() const { return ActivationOf(dtype_) != dtype_; }
+  const TensorView& values() const { return values_.view(); }
+  const TensorView& scales() const { return scales_.view(); }
+
+ private:
+  DType dtype_;
+  DeviceTensor values_, scales_;
+};
+
 class Layer {
  public:
-  Layer(Device& device, const TensorView& weight) : stream_(device.default_stream()) {
+  Layer(Device& device, const Weight& weight) : stream_(device.default_stream()), weight_(weight) {
     KernelInfo info;
-    info.op_type = "NPULinear";
-    kernel_ = OpRegistry::Instance().Find("npu", "NPULinear", 1)->make(info);
-    kernel_->PrePack(1, weight, stream_);
+    info.op_type = weight.quantised() ? "NPUWeightQuantBatchMatmulV2" : "NPULinear";
+    if (weight.quantised()) {
+      info.input_shapes = {Shape{-1, weight.values().shape[0]}};
+      info.attributes.Set("antiquant_group_size", weight.dtype() == DType::kInt4 ? Weight::kGroup : 0);
+    }
+    kernel_ = OpRegistry::Instance().Find("npu", info.op_type.c_str(), 1)->make(info);
+    kernel_->PrePack(1, weight.values(), stream_);
   }
   void Launch(const TensorView& x, const TensorView& y) const {
-    EagerContext context(stream_, {x, TensorView{}}, 1, [&](size_t, DType, const Shape&) { return y.data; });
+    std::vector<TensorView> inputs{x, {}};
+    if (weight_.quantised()) inputs.insert(inputs.end(), {weight_.scales(), {}, {}, {}, {}});
+    EagerContext context(stream_, inputs, 1, [&](size_t, DType, const Shape&) { return y.data; });
     kernel_->Compute(context);
   }
 
  private:
   Stream& stream_;
+  const Weight& weight_;
   std::unique_ptr<Kernel> kernel_;
 };
 
 void Run(const Options& options, Device& device, DType dtype, int64_t k, int64_t n) {
-  const DeviceTensor weight(device, dtype, {n, k});
-  const size_t bytes = weight.view().bytes();
+  const Weight weight(device, dtype, k, n);
+  const size_t bytes = weight.values().bytes();
   const size_t copies = options.hot ? 1 : std::clamp<size_t>(kColdBytes / bytes, 2, 1000);
   std::vector<std::unique_ptr<Layer>> layers;
-  for (size_t i = 0; i < copies; ++i) layers.push_back(std::make_unique<Layer>(device, weight.view()));
+  for (size_t i = 0; i < copies; ++i) layers.push_back(std::make_unique<Layer>(device, weight));
   const DeviceTensor reference(device, DType::kUInt8, {static_cast<int64_t>(kColdBytes)});
 
   size_t next_layer = 0, next_part = 0;
   for (const std::string& rows : options.rows) {
     const int64_t m = std::max(1, std::atoi(rows.c_str()));
-    const DeviceTensor x(device, dtype, {m, k}), y(device, dtype, {m, n});
+    const DType activation = ActivationOf(dtype);
+    const DeviceTensor x(device, activation, {m, k}), y(device, activation, {m, n});
     const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     const int in_sample = static_cast<int>(std::max(1.0, kSampleBytes / static_cast<double>(bytes)));
     const int samples = std::clamp(static_cast<int>(2e9 / flops / in_sample), 1, 10);
     std::vector<double> times, peaks, reads, of_peak, of_read;
     for (int round = 0; round < options.rounds; ++round) {
-      const double peak = bench::PeakGflops(dtype);
+      const double peak = bench::PeakGflops(activation);
       double read = 0, time = std::numeric_limits<double>::infinity();
       for (size_t loop = 0; loop < bench::kReadLoopCount; ++loop) {
         const size_t part = next_part++ % kReadParts * (kColdBytes / kReadParts);

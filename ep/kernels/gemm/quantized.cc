@@ -7,6 +7,10 @@
 #include "ep/kernels/gemm/elements.h"
 #include "ep/kernels/gemm/epilogue.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace npu::gemm {
 
 namespace {
@@ -38,23 +42,56 @@ void FillStoredRows(const Elements& b, const Matrix& m, int bits, int64_t column
       for (int64_t k = begin; k < std::min(depth, begin + kTransposeRows); ++k) put(k, j);
 }
 
-// The elements of stored row `row`, plus 8 if they have 4 bits, as floats.
-void LoadStoredRow(const uint8_t* stored, int bits, int64_t row, float* out) {
-  if (bits == 8) {
-    const int8_t* from = reinterpret_cast<const int8_t*>(stored) + row * kStoredElements;
-    for (int64_t i = 0; i < kStoredElements; ++i) out[i] = from[i];
-    return;
-  }
-  const uint8_t* from = stored + row / 2 * kStoredElements;
-  if (row % 2 == 0) {
-    for (int64_t i = 0; i < kStoredElements; ++i) out[i] = static_cast<float>(from[i] & 15);
+// kLanes bytes as integers. The compiler's own conversion of vectors of bytes takes them apart one by one.
+template <bool is_signed>
+VecI32 Widened(const uint8_t* bytes) {
+#if defined(__AVX512F__)
+  const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+  return (VecI32)(is_signed ? _mm512_cvtepi8_epi32(loaded) : _mm512_cvtepu8_epi32(loaded));
+#elif defined(__AVX2__)
+  const __m128i loaded = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
+  return (VecI32)(is_signed ? _mm256_cvtepi8_epi32(loaded) : _mm256_cvtepu8_epi32(loaded));
+#else
+  VecI32 out;
+  for (int i = 0; i < kLanes; ++i) out[i] = is_signed ? static_cast<int8_t>(bytes[i]) : bytes[i];
+  return out;
+#endif
+}
+
+// The elements of a vector of a stored row, as floats.
+template <int bits>
+Vec LoadStored(const uint8_t* stored, int64_t row, int64_t at) {
+  if constexpr (bits == 8) {
+    return __builtin_convertvector(Widened<true>(stored + row * kStoredElements + at), Vec);
   } else {
-    for (int64_t i = 0; i < kStoredElements; ++i) out[i] = static_cast<float>(from[i] >> 4);
+    const VecI32 words = Widened<false>(stored + row / 2 * kStoredElements + at);
+    return __builtin_convertvector((row % 2 == 0 ? words & 15 : words >> 4) - 8, Vec);
+  }
+}
+
+// values = element + offset of `rows` stored rows, and times the scale unless it is null.
+template <int bits, bool has_offset>
+void DequantizeRows(const uint8_t* stored, int64_t begin, int64_t rows, const float* offset, const float* scale,
+                    float* values) {
+  constexpr int kVectors = kStoredElements / kLanes;
+  Vec offsets[kVectors], scales[kVectors];
+  std::memcpy(offsets, offset, sizeof(offsets));
+  if (scale) std::memcpy(scales, scale, sizeof(scales));
+  for (int64_t row = begin; row < begin + rows; ++row) {
+    __builtin_prefetch(stored + row * kStoredElements * bits / 8 + kPrefetchBytes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) {
+      // The element itself first: then the sum with the offset is rounded but once.
+      Vec value = LoadStored<bits>(stored, row, i * kLanes);
+      if constexpr (has_offset) value += offsets[i];
+      if (scale) value *= scales[i];
+      std::memcpy(values + (row - begin) * kStoredElements + i * kLanes, &value, sizeof(value));
+    }
   }
 }
 
 void RoundToHalf(float* values, int64_t n) {
-  Float16 halves[kStoredElements];
+  alignas(64) Float16 halves[kBlockRows * kStoredElements];
   FromFloat(values, halves, n);
   ToFloat(halves, values, n);
 }
@@ -82,20 +119,43 @@ PanelFormat ExpandedFormat(DType dtype) {
 
 void PanelExpander::LoadScales(int64_t n0, int64_t columns, int64_t first_group, int64_t second_group) {
   const int64_t groups[2] = {first_group, second_group};
-  std::fill(scale_, scale_ + kStoredElements, 0.0f);
-  std::fill(offset_, offset_ + kStoredElements, 0.0f);
   DispatchFloats("Gemm", from_.dtype, [&](auto type) {
     using T = decltype(type);
-    for (int64_t r = 0; r < 2; ++r) {
-      const int64_t at = groups[r] * from_.group_stride + n0 * from_.column_stride;
-      const T* scale = static_cast<const T*>(from_.scale) + at;
-      const T* offset = from_.offset ? static_cast<const T*>(from_.offset) + at : nullptr;
-      for (int64_t j = 0; j < columns; ++j) {
-        scale_[2 * j + r] = ToFloat(scale[j * from_.column_stride]);
-        if (offset) offset_[2 * j + r] = ToFloat(offset[j * from_.column_stride]);
+    const auto load = [&](const void* data, int64_t row, float* out) {
+      if (!data) return;
+      const T* from = static_cast<const T*>(data) + groups[row] * from_.group_stride + n0 * from_.column_stride;
+      float values[kPanelColumns] = {};
+      if (from_.column_stride == 1) {
+        ToFloat(from, values, columns);
+      } else {
+        for (int64_t j = 0; j < columns; ++j) values[j] = ToFloat(from[j * from_.column_stride]);
       }
+      for (int64_t j = 0; j < kPanelColumns; ++j) out[2 * j + row] = values[j];
+    };
+    for (int64_t row = 0; row < 2; ++row) {
+      load(from_.scale, row, scale_);
+      load(from_.offset, row, offset_);
     }
   });
+}
+
+// Rows of one pair of groups into floats, rounded where float16 rounds the sum and the product.
+void PanelExpander::Dequantize(const uint8_t* stored, int64_t begin, int64_t rows, float* values) const {
+  const bool halves = dtype_ == DType::kFloat16;
+  const auto dequantize = [&](auto function) {
+    function(stored, begin, rows, offset_, halves ? nullptr : scale_, values);
+  };
+  if (bits_ == 8) {
+    from_.offset ? dequantize(DequantizeRows<8, true>) : dequantize(DequantizeRows<8, false>);
+  } else {
+    from_.offset ? dequantize(DequantizeRows<4, true>) : dequantize(DequantizeRows<4, false>);
+  }
+  if (!halves) return;
+  const int64_t elements = rows * kStoredElements;
+  if (from_.offset) RoundToHalf(values, elements);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < kStoredElements; ++i) values[r * kStoredElements + i] *= scale_[i];
+  RoundToHalf(values, elements);
 }
 
 void PanelExpander::Expand(const void* stored, int64_t n0, int64_t columns, int64_t k0, int64_t depth, void* out) {
@@ -104,32 +164,23 @@ void PanelExpander::Expand(const void* stored, int64_t n0, int64_t columns, int6
   const int64_t rows = (depth + 1) / 2;
   const int64_t last = k0 + depth - 1;
   const int64_t group = from_.group == 0 ? last + 1 : from_.group;
-  const float bias = bits_ == 4 ? 8.0f : 0.0f;
   int64_t first_group = -1, second_group = -1;
   alignas(64) float block[kBlockRows * kStoredElements];
   auto* pairs = static_cast<uint16_t*>(out);
   auto* floats = static_cast<float*>(out);
-  for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
-    const int64_t count = std::min(kBlockRows, rows - begin);
-    for (int64_t r = 0; r < count; ++r) {
-      const int64_t row = begin + r, k = k0 + 2 * row;
-      __builtin_prefetch(bytes + row * kStoredElements * bits_ / 8 + kPrefetchBytes);
-      if (k / group != first_group || std::min(k + 1, last) / group != second_group) {
-        first_group = k / group;
-        second_group = std::min(k + 1, last) / group;
-        LoadScales(n0, columns, first_group, second_group);
-      }
-      float* values = block + r * kStoredElements;
-      LoadStoredRow(bytes, bits_, row, values);
-      // The element itself first: then the sum with the offset is rounded but once.
-      for (int64_t i = 0; i < kStoredElements; ++i) values[i] = (values[i] - bias) + offset_[i];
-      if (dtype_ == DType::kFloat16) RoundToHalf(values, kStoredElements);
-      for (int64_t i = 0; i < kStoredElements; ++i) values[i] *= scale_[i];
-      if (k + 1 > last)
-        for (int64_t j = 0; j < kPanelColumns; ++j) values[2 * j + 1] = 0.0f;
-      if (dtype_ == DType::kFloat16) RoundToHalf(values, kStoredElements);
-      if (format == PanelFormat::kFloat32)
-        Deinterleave(values, std::min<int64_t>(2, last + 1 - k), floats + 2 * row * kPanelColumns);
+  for (int64_t begin = 0; begin < rows;) {
+    const int64_t k = k0 + 2 * begin;
+    const int64_t first = k / group, second = std::min(k + 1, last) / group;
+    if (first != first_group || second != second_group) LoadScales(n0, columns, first, second);
+    first_group = first;
+    second_group = second;
+    // A row of two groups stands alone; else all up to the end of the group, in which the last may have one row of B.
+    const int64_t in_group = first == second ? std::max<int64_t>(1, ((first + 1) * group - k) / 2) : 1;
+    const int64_t count = std::min({kBlockRows, rows - begin, in_group});
+    Dequantize(bytes, begin, count, block);
+    if (begin + count == rows && depth % 2 != 0) {
+      float* values = block + (count - 1) * kStoredElements;
+      for (int64_t j = 0; j < kPanelColumns; ++j) values[2 * j + 1] = 0.0f;
     }
     const int64_t elements = count * kStoredElements;
     if (format == PanelFormat::kPairs) {
@@ -137,7 +188,14 @@ void PanelExpander::Expand(const void* stored, int64_t n0, int64_t columns, int6
       if (!RoundRowsToBf16(block, 2 * count, to, kPanelColumns)) FromFloat(block, to, elements);
     } else if (format == PanelFormat::kPairsFloat16) {
       FromFloat(block, reinterpret_cast<Float16*>(pairs + begin * kStoredElements), elements);
+    } else {
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t row = begin + r;
+        Deinterleave(block + r * kStoredElements, std::min<int64_t>(2, depth - 2 * row),
+                     floats + 2 * row * kPanelColumns);
+      }
     }
+    begin += count;
   }
   if (format != PanelFormat::kFloat32) {
     const int64_t stored_rows = PaddedDepth(format, depth) / 2;

@@ -37,13 +37,14 @@ class PanelExpander {
 
  private:
   void LoadScales(int64_t n0, int64_t columns, int64_t first_group, int64_t second_group);
+  void Dequantize(const uint8_t* stored, int64_t begin, int64_t rows, float* values) const;
 
   DType dtype_;
   int bits_;
   Dequantization from_;
   // Of the elements of one stored row.
-  alignas(64) float scale_[kStoredElements];
-  alignas(64) float offset_[kStoredElements];
+  alignas(64) float scale_[kStoredElements] = {};
+  alignas(64) float offset_[kStoredElements] = {};
 };
 
 }  // namespace npu::gemm
