@@ -1,0 +1,106 @@
+"""What takes the place of torch.nn.Linear: quantised weights and the fused operator of a scheme."""
+
+from __future__ import annotations
+
+import torch
+
+from .rounding import quantized_columns
+from .schemes import Scheme
+
+_WORD = 8  # int4 values to an int32
+
+
+class WeightOnlyLinear(torch.nn.Module):
+    """A linear layer whose int8 or int4 weight is multiplied as floats.
+
+    Buffers: ``weight`` int8 [in, out], or int4 packed in int32, [in, out / 8] or [in / 8, out];
+    ``scale`` [1, out], or [groups, out], of the activations' dtype; ``bias`` as the operator takes
+    it.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, scheme: Scheme, group_size: int) -> None:
+        super().__init__()
+        dtype = linear.weight.dtype
+        if dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"[quantize_weights] expected a model of float16 or bfloat16 for {scheme.name}, "
+                f"got {dtype}; convert it first, model.to(torch.bfloat16)"
+            )
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        # The operator's groups are shorter than the depth; one group is a scale per column.
+        self.group_size = group_size if scheme.grouped and group_size < linear.in_features else 0
+        weight, scale = quantized_columns(
+            linear.weight, scheme.weight_bits, self.group_size, dtype
+        )
+        self.register_buffer("weight", _packed(weight) if scheme.weight_bits == 4 else weight)
+        self.register_buffer("scale", scale)
+        bias = linear.bias
+        if bias is not None and dtype == torch.bfloat16:
+            bias = bias.float()
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x @ W + bias; x: [.., in_features]."""
+        rows = x.reshape(-1, self.in_features)
+        y = torch.ops.npu.npu_weight_quant_batchmatmul(
+            rows, self.weight, self.scale, bias=self.bias, antiquant_group_size=self.group_size
+        )
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+
+class IntegerLinear(torch.nn.Module):
+    """A linear layer that multiplies int8 activations and int8 weights exactly in int32.
+
+    Buffers: ``weight`` int8 [in, out]; ``scale`` float32 [out]; ``bias``; and ``input_scale``
+    float32 [1] if the scale of activations is static.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, largest_input: float | None) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight, scale = quantized_columns(linear.weight, 8, 0, torch.float32)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale[0])
+        bias = linear.bias
+        self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+        step = None
+        if largest_input is not None:
+            # A layer that saw only zeros keeps a scale of 1.
+            step = torch.tensor([largest_input / 127 or 1.0], device=weight.device)
+        self.register_buffer("input_scale", step)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x @ W + bias of x's dtype; x: [.., in_features]."""
+        rows = x.reshape(-1, self.in_features)
+        if self.input_scale is None:
+            integers, scale = torch.ops.npu.npu_dynamic_quant(rows)
+        else:
+            integers = torch.ops.npu.npu_quantize(rows, self.input_scale, None, torch.qint8, -1)
+            scale = self.input_scale.expand(rows.shape[0])
+        if x.dtype in (torch.float16, torch.bfloat16):
+            y = torch.ops.npu.npu_quant_matmul(
+                integers, self.weight, self.scale, pertoken_scale=scale, bias=self.bias,
+                output_dtype=x.dtype,
+            )  # fmt: skip
+        else:  # the operator has no float32 results
+            sums = torch.ops.npu.npu_quant_matmul(
+                integers, self.weight, self.scale, output_dtype=torch.int32
+            )
+            y = sums.to(x.dtype) * self.scale * scale[:, None]
+            if self.bias is not None:
+                y = y + self.bias
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+
+def _packed(weight: torch.Tensor) -> torch.Tensor:
+    """Pack int4 values [in, out] along the outputs, or along the inputs if only these fill words."""
+    rows, columns = weight.shape
+    pack = torch.ops.npu.npu_convert_weight_to_int4pack
+    if columns % _WORD == 0:
+        return pack(weight.to(torch.int32).contiguous())
+    if rows % _WORD == 0:
+        return pack(weight.t().to(torch.int32).contiguous()).t()
+    raise ValueError(
+        f"[quantize_weights] expected in_features or out_features to be a multiple of 8 for int4, "
+        f"got {rows} and {columns}; leave the layer out with skip="
+    )

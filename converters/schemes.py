@@ -1,0 +1,40 @@
+"""The schemes by name: how many bits weights and activations have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Bits of weights and activations, and how activations get their scales.
+
+    ``activation`` is ``"float"``, ``"dynamic"`` (a scale per token, computed in the model) or
+    ``"static"`` (one scale per layer, from calibration). ``grouped`` weights have a scale for each
+    group of rows of a column, others one per column.
+    """
+
+    name: str
+    weight_bits: int
+    activation: str
+    grouped: bool = False
+
+
+SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("w8a16", weight_bits=8, activation="float"),
+        Scheme("w4a16", weight_bits=4, activation="float", grouped=True),
+        Scheme("w8a8", weight_bits=8, activation="static"),
+        Scheme("w8a8_dynamic", weight_bits=8, activation="dynamic"),
+    )
+}
+
+
+def scheme_named(name: str) -> Scheme:
+    """Return the scheme of a name, or refuse it with those that exist."""
+    if name not in SCHEMES:
+        raise ValueError(
+            f"[quantize_weights] expected a scheme of {', '.join(SCHEMES)}, got {name!r}"
+        )
+    return SCHEMES[name]
