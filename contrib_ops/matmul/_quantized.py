@@ -1,28 +1,37 @@
-"""Weights of int8, or of int4 in words of int32: eight to a word, the first in the lowest bits."""
+"""What the matmuls with quantised weights share: weights, scales and the checks of both.
 
-from onnxruntime_npu.opdef import torch
+A weight is int8, or int4 in words of int32, eight to a word, along a row or along a column.
+"""
 
-_IN_WORD = 8
+from onnxruntime_npu.opdef import check, torch
 
+from ..quant._integers import unpack
+from ..quant._packed_scale import body_unpack_scale, unpack_scale
 
-def unpack_words(words, axis=-1):
-    """Return the int4 values of int32 `words` as int8, `axis` eight times as long."""
-    shifts = torch.arange(0, 4 * _IN_WORD, 4, dtype=torch.int32, device=words.device)
-    values = words.movedim(axis, -1).unsqueeze(-1) >> shifts & 15
-    signed = (values ^ 8) - 8
-    return signed.flatten(-2).movedim(-1, axis).to(torch.int8)
+_WORD = 8
 
 
-def pack_words(values):
-    """Return int4 `values` as int32, the last axis an eighth as long."""
-    shifts = torch.arange(0, 4 * _IN_WORD, 4, dtype=torch.int64, device=values.device)
-    nibbles = values.to(torch.int64).unflatten(-1, (-1, _IN_WORD)) & 15
-    words = (nibbles << shifts).sum(-1)
-    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+def check_batches(op, a, b):
+    """Refuse batch axes of two operands that do not broadcast."""
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    check(
+        all(m == n or m == 1 or n == 1 for m, n in pairs),
+        f"[{op}] expected broadcastable shapes, got {list(a)} and {list(b)}",
+    )
 
 
-def weight_matrix(op, name, weight, k, check):
-    """Return `weight` [.., K, N] as int8; words hold elements of a row, or of a column."""
+def check_per_column(op, name, values, n):
+    """Refuse values that are not one for all columns or one for each of them."""
+    check(
+        values.dim() in (1, 2)
+        and (values.dim() == 1 or values.shape[0] == 1)
+        and values.shape[-1] in (1, n),
+        f"[{op}] expected {name} of shape [1], [{n}] or [1, {n}], got {list(values.shape)}",
+    )
+
+
+def weight_matrix(op, name, weight, k):
+    """Return `weight` [.., K, N] as integers, one to an element."""
     check(
         weight.dim() >= 2, f"[{op}] expected {name} of two axes or more, got {list(weight.shape)}"
     )
@@ -32,24 +41,42 @@ def weight_matrix(op, name, weight, k, check):
         return weight
     along_rows = rows == k
     check(
-        along_rows or (k % _IN_WORD == 0 and rows == k // _IN_WORD),
+        along_rows or (k % _WORD == 0 and rows == k // _WORD),
         f"[{op}] expected {name} of packed int4 [.., {k}, N / 8] or [.., {k} / 8, N], "
         f"got {list(weight.shape)}",
     )
-    return unpack_words(weight, -1 if along_rows else -2)
+    return unpack(weight) if along_rows else unpack(weight.transpose(-1, -2)).transpose(-1, -2)
 
 
-def scale_of(words):
-    """Return the float32 that npu_trans_quant_param packed into 64 bits."""
-    return (words.to(torch.int64) & 0xFFFFE000).to(torch.int32).view(torch.float32)
+def body_weight_matrix(b, call, name, weight, k):
+    """Build weight_matrix for depth `k`, int64 [1], to int64 if the weight has words."""
+    if call.dtype(name) == "int8":
+        return weight
+    shape = b.Shape(weight)
+    words = [b.Slice(shape, [axis], [2**62 if axis == -1 else -1]) for axis in (-2, -1)]
+    # Of the 8 values of a word, as many belong to a column, and the others to a row.
+    in_column = b.Max(b.Div(k, b.Max(words[0], 1)), 1)
+    nibbles = []
+    for axis, count, span in zip(
+        (-2, -1), words, (in_column, b.Div(_WORD, in_column)), strict=True
+    ):
+        size = b.Squeeze(b.Mul(count, span), [0])
+        places = b.Range(b.const(0, "int64"), size, b.const(1, "int64"))
+        weight = b.Gather(weight, b.Div(places, span), axis=axis)
+        nibbles.append(b.Mod(places, span))
+    nibble = b.Add(b.Unsqueeze(nibbles[0], [1]), nibbles[1])
+    power = b.Gather(b.const([16**i for i in range(_WORD)], "int64"), nibble)
+    unsigned = b.Mod(b.Cast(weight, to="int64"), b.const(2**32, "int64"))
+    shifted = b.Add(b.Div(unsigned, power), 8)
+    return b.Sub(b.Mod(shifted, b.const(16, "int64")), 8)
 
 
-def offset_of(words):
-    """Return the offset that npu_trans_quant_param packed into 64 bits, as float32."""
-    bits = words.to(torch.int64) >> 37 & 0x1FF
-    return ((bits ^ 0x100) - 0x100).to(torch.float32)
+def scales(values):
+    """Return scales of any float type, or packed into 64 bits, as float32."""
+    return unpack_scale(values) if values.dtype == torch.int64 else values.float()
 
 
-def quantized(values):
-    """Return float32 `values` rounded half to even and saturated to int8; NaN becomes -128."""
-    return torch.nan_to_num(values, nan=-128.0).round().clamp(-128, 127).to(torch.int8)
+def body_scales(b, call, name, values):
+    """Build scales."""
+    packed = call.dtype(name) == "int64"
+    return body_unpack_scale(b, values) if packed else b.Cast(values, to="float32")

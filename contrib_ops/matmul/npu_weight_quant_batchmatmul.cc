@@ -4,8 +4,8 @@
 
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
-#include "ep/kernels/quantization/packed_scale.h"
 #include "ep/kernels/quantization/quantized_weight.h"
+#include "ep/kernels/quantization/scale_values.h"
 
 namespace npu {
 namespace {
@@ -15,21 +15,11 @@ using Out = nodes::NPUWeightQuantBatchMatmulV2::Out;
 
 constexpr const char* kOp = "npu_weight_quant_batchmatmul";
 
-bool IsPacked(const TensorView& scale) { return scale.dtype == DType::kInt64; }
-
-// Values of 64 bits, and offsets of int32, become `count` floats in a workspace, written by the launch.
-struct Unpacked {
-  const int64_t* words = nullptr;
-  const int32_t* integers = nullptr;  // null: the offsets are in the words
-  int64_t count = 0;
-  float* scales = nullptr;
-  float* offsets = nullptr;
-
-  void Run() const {
-    for (int64_t i = 0; words && i < count; ++i) {
-      scales[i] = UnpackScale(words[i]);
-      if (offsets) offsets[i] = static_cast<float>(integers ? integers[i] : UnpackOffset(words[i]));
-    }
+// What the launch converts to floats.
+struct Values {
+  ScaleValues scale, offset, quant_scale, quant_offset;
+  void Load() const {
+    for (const ScaleValues* each : {&scale, &offset, &quant_scale, &quant_offset}) each->Load();
   }
 };
 
@@ -39,6 +29,8 @@ class WeightQuantKernel final : public Kernel {
     if (!info.input_shapes.empty() && info.input_shapes[In::x] && info.input_shapes[In::x]->rank() > 0)
       depth_ = info.input_shapes[In::x]->back();
     NPU_CHECK(group_ >= 0, "[", kOp, "] expected antiquant_group_size of 0 or more, got ", group_);
+    NPU_CHECK(!info.attributes.Has("weight_dtype"), "[", kOp, "] expected no weight_dtype on this device, got ",
+              info.attributes.Int("weight_dtype"));
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
@@ -46,8 +38,8 @@ class WeightQuantKernel final : public Kernel {
     // Along which axis words hold elements is known when x's depth is.
     if (constant.dtype != DType::kInt8 && depth_ < 0) return false;
     const int64_t depth = constant.dtype == DType::kInt8 ? constant.shape[0] : depth_;
-    const QuantizedWeight layout = QuantizedWeight::Of(kOp, "weight", constant, depth);
-    packed_.PackQuantized(kOp, layout.dtype, layout.At(constant.data, 0), stream);
+    packed_layout_ = QuantizedWeight::Of(kOp, "weight", constant, depth);
+    packed_.PackQuantized(kOp, packed_layout_.dtype, packed_layout_.At(constant.data, 0), stream);
     weight_view_ = constant;
     weight_view_.data = nullptr;
     return true;
@@ -55,9 +47,11 @@ class WeightQuantKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), weight = packed_ ? weight_view_ : ctx.Input(In::weight);
-    NPU_CHECK(x && weight && x.shape.rank() >= 2, "[", kOp, "] expected x [.., M, K] and weight [.., K, N], got ",
-              x.shape, " and ", weight.shape);
+    NPU_CHECK(x && weight && x.shape.rank() >= 2 && weight.shape.rank() >= 2, "[", kOp,
+              "] expected x [.., M, K] and weight [.., K, N], got ", x.shape, " and ", weight.shape);
     const QuantizedWeight layout = QuantizedWeight::Of(kOp, "weight", weight, x.shape.back());
+    NPU_CHECK(!packed_ || layout == packed_layout_, "[", kOp, "] expected x [.., ", packed_layout_.k,
+              "] as the model declares it, got ", x.shape);
     Shape matrices = weight.shape;
     matrices[matrices.rank() - 2] = layout.k;
     matrices[matrices.rank() - 1] = layout.n;
@@ -67,103 +61,84 @@ class WeightQuantKernel final : public Kernel {
     NPU_CHECK(!bias || bias.shape == Shape{layout.n} || bias.shape == Shape({1, layout.n}), "[", kOp,
               "] expected a bias of shape [", layout.n, "] or [1, ", layout.n, "], got ", bias.shape);
     const TensorView quant_scale = ctx.Input(In::quant_scale), quant_offset = ctx.Input(In::quant_offset);
-    CheckPerColumn("quant_scale", quant_scale, layout.n);
+    CheckPerColumn(kOp, "quant_scale", quant_scale, layout.n);
     NPU_CHECK(!quant_offset || quant_scale, "[", kOp, "] expected quant_scale with quant_offset, got none");
     NPU_CHECK(!quant_offset || quant_offset.shape == quant_scale.shape, "[", kOp,
               "] expected quant_offset of quant_scale's shape ", quant_scale.shape, ", got ", quant_offset.shape);
-    Unpacked unpack_weight, unpack_result;
-    const gemm::Dequantization dequantization = DequantizationOf(ctx, x.dtype, layout, unpack_weight);
-    NPU_CHECK(!quant_scale || !unpack_weight.words, "[", kOp,
+    const TensorView scale = ctx.Input(In::antiquant_scale), offset = ctx.Input(In::antiquant_offset);
+    CheckScales(x.dtype, layout, scale, offset);
+    NPU_CHECK(!quant_scale || scale.dtype != DType::kInt64, "[", kOp,
               "] expected no quant_scale with an antiquant_scale of 64 bits, got one of ", NameOf(quant_scale.dtype));
 
+    Values values;
+    gemm::Dequantization dequantization{
+        .scale = scale.data, .offset = offset.data, .dtype = scale.dtype, .group = group_};
+    dequantization.column_stride = scale.elements() == 1 ? 0 : 1;
+    dequantization.group_stride = group_ == 0 ? 0 : layout.n;
+    if (scale.dtype == DType::kInt64) {
+      values.scale = ScaleValues(ctx, scale);
+      values.offset = ScaleValues(ctx, offset);
+      dequantization.scale = values.scale.data();
+      dequantization.offset = offset ? values.offset.data() : nullptr;
+      dequantization.dtype = DType::kFloat32;
+    }
     gemm::Epilogue epilogue{.addend = {bias.data, bias.dtype, 0, 1}};
-    if (quant_scale) epilogue = WithQuantization(ctx, epilogue, quant_scale, quant_offset, unpack_result);
+    if (quant_scale) {
+      values.quant_scale = ScaleValues(ctx, quant_scale);
+      epilogue.output_scale = {values.quant_scale.data(), values.quant_scale.stride()};
+      if (quant_offset || quant_scale.dtype == DType::kInt64) {
+        values.quant_offset = ScaleValues(ctx, quant_offset ? quant_offset : quant_scale, PackedPart::kOffset);
+        epilogue.output_offset = {values.quant_offset.data(), values.quant_offset.stride()};
+      }
+    }
     const TensorView y = ctx.Output(Out::y, quant_scale ? DType::kInt8 : x.dtype, s.output);
     if (!y || y.elements() == 0) return;
     const bool one_weight = s.b_batches == 1;  // the batch is but more rows
-    ctx.Launch(kOp,
-               [this, x, weight, y, s, layout, dequantization, epilogue, unpack_weight, unpack_result, one_weight] {
-                 unpack_weight.Run();
-                 unpack_result.Run();
-                 if (one_weight) {
-                   const gemm::Matrix rows = MatrixAt(x, 0, s.a_batches * s.m, s.k), right = layout.At(weight.data, 0);
-                   const gemm::Result c{y.data, y.dtype, s.n};
-                   if (packed_) {
-                     gemm::Multiply(rows, packed_.quantized(right, x.dtype, dequantization), c, epilogue);
-                   } else {
-                     gemm::Multiply(x.dtype, rows, layout.dtype, right, c, epilogue, dequantization);
-                   }
-                   return;
-                 }
-                 ForEachEntry(s, [&](int64_t i) {
-                   const gemm::Result c{y.as<char>() + BytesFor(y.dtype, i * s.m * s.n), y.dtype, s.n};
-                   gemm::Multiply(x.dtype, MatrixAt(x, s.AIndex(i), s.m, s.k), layout.dtype,
-                                  layout.At(weight.data, s.BIndex(i)), c, epilogue, dequantization);
-                 });
-               });
+    ctx.Launch(kOp, [this, x, weight, y, s, layout, dequantization, epilogue, values, one_weight] {
+      values.Load();
+      if (one_weight) {
+        const gemm::Matrix rows = MatrixAt(x, 0, s.a_batches * s.m, s.k), right = layout.At(weight.data, 0);
+        const gemm::Result c{y.data, y.dtype, s.n};
+        if (packed_) {
+          gemm::Multiply(rows, packed_.quantized(right, x.dtype, dequantization), c, epilogue);
+        } else {
+          gemm::Multiply(x.dtype, rows, layout.dtype, right, c, epilogue, dequantization);
+        }
+        return;
+      }
+      ForEachEntry(s, [&](int64_t i) {
+        const gemm::Result c{y.as<char>() + BytesFor(y.dtype, i * s.m * s.n), y.dtype, s.n};
+        gemm::Multiply(x.dtype, MatrixAt(x, s.AIndex(i), s.m, s.k), layout.dtype, layout.At(weight.data, s.BIndex(i)),
+                       c, epilogue, dequantization);
+      });
+    });
   }
 
  private:
-  static void CheckPerColumn(const char* name, const TensorView& values, int64_t n) {
-    if (!values) return;
-    const Shape& shape = values.shape;
-    const bool fits =
-        (shape.rank() == 1 || (shape.rank() == 2 && shape[0] == 1)) && (shape.back() == 1 || shape.back() == n);
-    NPU_CHECK(fits, "[", kOp, "] expected ", name, " of shape [1], [", n, "] or [1, ", n, "], got ", shape);
-  }
-
-  gemm::Dequantization DequantizationOf(OpContext& ctx, DType dtype, const QuantizedWeight& layout,
-                                        Unpacked& unpack) const {
-    const TensorView scale = ctx.Input(In::antiquant_scale), offset = ctx.Input(In::antiquant_offset);
+  void CheckScales(DType dtype, const QuantizedWeight& layout, const TensorView& scale,
+                   const TensorView& offset) const {
     NPU_CHECK(scale, "[", kOp, "] expected the tensor antiquant_scale");
     if (group_ == 0) {
-      CheckPerColumn("antiquant_scale", scale, layout.n);
+      CheckPerColumn(kOp, "antiquant_scale", scale, layout.n);
     } else {
-      const int64_t groups = (layout.k + group_ - 1) / group_;
+      const int64_t groups = layout.k == 0 ? 0 : (layout.k - 1) / group_ + 1;
       NPU_CHECK(scale.shape == Shape({groups, layout.n}), "[", kOp, "] expected antiquant_scale of shape [", groups,
                 ", ", layout.n, "], groups of ", group_, " rows, got ", scale.shape);
     }
     NPU_CHECK(!offset || offset.shape == scale.shape, "[", kOp,
               "] expected antiquant_offset of antiquant_scale's shape ", scale.shape, ", got ", offset.shape);
-    const bool packed = IsPacked(scale);
+    const bool packed = scale.dtype == DType::kInt64;
     NPU_CHECK(packed || scale.dtype == dtype, "[", kOp, "] expected antiquant_scale of x's dtype ", NameOf(dtype),
               ", or int64, got ", NameOf(scale.dtype));
     const DType offset_dtype = packed ? DType::kInt32 : dtype;
     NPU_CHECK(!offset || offset.dtype == offset_dtype, "[", kOp, "] expected antiquant_offset of ",
               NameOf(offset_dtype), ", got ", NameOf(offset.dtype));
-    gemm::Dequantization out{.scale = scale.data, .offset = offset.data, .dtype = scale.dtype, .group = group_};
-    out.column_stride = scale.elements() > 1 || layout.n == 1 ? 1 : 0;
-    out.group_stride = group_ == 0 ? 0 : layout.n;
-    if (packed) {
-      const int64_t count = scale.elements();
-      unpack = {scale.as<int64_t>(), offset.as<int32_t>(), count, FloatsOf(ctx, count),
-                offset ? FloatsOf(ctx, count) : nullptr};
-      out.scale = unpack.scales;
-      out.offset = unpack.offsets;
-      out.dtype = DType::kFloat32;
-    }
-    return out;
-  }
-
-  static gemm::Epilogue WithQuantization(OpContext& ctx, gemm::Epilogue epilogue, const TensorView& scale,
-                                         const TensorView& offset, Unpacked& unpack) {
-    const int64_t stride = scale.elements() > 1 ? 1 : 0;
-    if (IsPacked(scale)) {
-      const int64_t n = scale.elements();
-      unpack = {scale.as<int64_t>(), nullptr, n, FloatsOf(ctx, n), offset ? nullptr : FloatsOf(ctx, n)};
-    }
-    epilogue.output_scale = {unpack.scales ? unpack.scales : scale.as<float>(), stride};
-    if (offset || unpack.offsets) epilogue.output_offset = {offset ? offset.as<float>() : unpack.offsets, stride};
-    return epilogue;
-  }
-
-  static float* FloatsOf(OpContext& ctx, int64_t count) {
-    return static_cast<float*>(ctx.Workspace(count * static_cast<int64_t>(sizeof(float))));
   }
 
   int64_t group_;
   int64_t depth_ = -1;  // of x, when the model tells
   gemm::PackedWeight packed_;
+  QuantizedWeight packed_layout_;
   TensorView weight_view_;  // type and shape
 };
 

@@ -3,12 +3,20 @@
 Source: torch_npu.npu_weight_quant_batchmatmul.
 """
 
-from onnxruntime_npu.opdef import NotPortable, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import ABSENT, HALVES, Sample, check, npu_op, torch
 
-from ._quantized import offset_of, pack_words, quantized, scale_of, weight_matrix
+from ..quant._integers import body_saturated, pack, saturated
+from ..quant._packed_scale import body_unpack_offset, pack_scale, unpack_offset
+from ._quantized import (
+    body_scales,
+    body_weight_matrix,
+    check_batches,
+    check_per_column,
+    scales,
+    weight_matrix,
+)
 
 _OP = "npu_weight_quant_batchmatmul"
-_HALVES = ["float16", "bfloat16"]
 
 op = npu_op(
     "npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale,"
@@ -17,21 +25,21 @@ op = npu_op(
     " int? weight_dtype=None) -> Tensor",
     onnx="NPUWeightQuantBatchMatmulV2",
     dtypes={
-        "x": _HALVES,
+        "x": HALVES,
         "weight": ["int8", "int32"],
-        "antiquant_scale": [*_HALVES, "int64"],
-        "antiquant_offset": [*_HALVES, "int32"],
+        "antiquant_scale": [*HALVES, "int64"],
+        "antiquant_offset": [*HALVES, "int32"],
         "quant_scale": ["float32", "int64"],
         "quant_offset": ["float32"],
-        "bias": [*_HALVES, "float32"],
-        "y": [*_HALVES, "int8"],
+        "bias": [*HALVES, "float32"],
+        "y": [*HALVES, "int8"],
     },
     typings=[
+        *({"x": dtype, "quant_scale": ABSENT, "y": dtype} for dtype in HALVES),
         {"quant_scale": "float32", "y": "int8"},
         {"quant_scale": "int64", "y": "int8"},
-        *({"x": dtype, "y": dtype} for dtype in _HALVES),
     ],
-    not_portable="with int4 weights or scales of 64 bits, whose bits ONNX cannot take apart",
+    ignored_attributes=["dtype"],
 )
 
 
@@ -39,18 +47,9 @@ def _check(condition, message):
     check(condition, f"[{_OP}] {message}")
 
 
-def _check_per_column(name, values, n):
-    _check(
-        values.dim() in (1, 2)
-        and (values.dim() == 1 or values.shape[0] == 1)
-        and values.shape[-1] in (1, n),
-        f"expected {name} of shape [1], [{n}] or [1, {n}], got {list(values.shape)}",
-    )
-
-
 def _check_scales(x, scale, offset, k, n, group):
     if group == 0:
-        _check_per_column("antiquant_scale", scale, n)
+        check_per_column(_OP, "antiquant_scale", scale, n)
     else:
         groups = -(-k // group)
         _check(
@@ -117,15 +116,16 @@ def reference(
     )
     _check(weight_dtype is None, f"expected no weight_dtype on this device, got {weight_dtype}")
     k = x.shape[-1]
-    matrix = weight_matrix(_OP, "weight", weight, k, check)
+    matrix = weight_matrix(_OP, "weight", weight, k)
     n = matrix.shape[-1]
+    check_batches(_OP, x.shape[:-2], weight.shape[:-2])
     if bias is not None:
         _check(
             list(bias.shape) in ([n], [1, n]),
             f"expected a bias of shape [{n}] or [1, {n}], got {list(bias.shape)}",
         )
     if quant_scale is not None:
-        _check_per_column("quant_scale", quant_scale, n)
+        check_per_column(_OP, "quant_scale", quant_scale, n)
     if quant_offset is not None:
         _check(quant_scale is not None, "expected quant_scale with quant_offset, got none")
         _check(
@@ -140,7 +140,7 @@ def reference(
         "expected no quant_scale with an antiquant_scale of 64 bits, got one of "
         f"{None if quant_scale is None else str(quant_scale.dtype).removeprefix('torch.')}",
     )
-    scale = scale_of(antiquant_scale) if packed else antiquant_scale.float()
+    scale = scales(antiquant_scale)
     summed = matrix.float()
     if antiquant_offset is not None:
         summed = summed + _rows(antiquant_offset.float(), k, antiquant_group_size)
@@ -152,53 +152,43 @@ def reference(
         y = y + bias.float()
     if quant_scale is None:
         return y.to(x.dtype)
-    wide = quant_scale.dtype == torch.int64
-    y = y * (scale_of(quant_scale) if wide else quant_scale)
+    y = y * scales(quant_scale)
     if quant_offset is not None:
         y = y + quant_offset
-    elif wide:
-        y = y + offset_of(quant_scale)
-    return quantized(y)
+    elif quant_scale.dtype == torch.int64:
+        y = y + unpack_offset(quant_scale)
+    return saturated(y, "int8")
 
 
 @op.function
 def body(b, call, x, weight, antiquant_scale, antiquant_offset, quant_scale, quant_offset, bias):
-    if call.dtype("weight") != "int8" or call.dtype("antiquant_scale") == "int64":
-        raise NotPortable
-    if quant_scale is not None and call.dtype("quant_scale") == "int64":
-        raise NotPortable
     dtype, group = call.dtype("x"), call.attrs["antiquant_group_size"]
+    k = b.Slice(b.Shape(x), [-1], [2**62])
 
     def rows(values):
-        values = b.Cast(values, to="float32")
         if group == 0:
             return values
-        k = b.Gather(b.Shape(x), b.const(-1, "int64"), axis=0)
-        numbers = b.Range(b.const(0, "int64"), k, b.const(1, "int64"))
+        numbers = b.Range(b.const(0, "int64"), b.Squeeze(k, [0]), b.const(1, "int64"))
         return b.Gather(values, b.Div(numbers, b.const(group, "int64")), axis=0)
 
-    matrix = b.Cast(weight, to="float32")
+    matrix = b.Cast(body_weight_matrix(b, call, "weight", weight, k), to="float32")
     if antiquant_offset is not None:
-        matrix = b.Add(matrix, rows(antiquant_offset))
+        matrix = b.Add(matrix, rows(b.Cast(antiquant_offset, to="float32")))
     if dtype == "float16":
         matrix = b.Cast(b.Cast(matrix, to="float16"), to="float32")
-    matrix = b.Cast(b.Mul(matrix, rows(antiquant_scale)), to=dtype)
+    scale = body_scales(b, call, "antiquant_scale", antiquant_scale)
+    matrix = b.Cast(b.Mul(matrix, rows(scale)), to=dtype)
     y = b.MatMul(b.Cast(x, to="float32"), b.Cast(matrix, to="float32"))
     if bias is not None:
         y = b.Add(y, b.Cast(bias, to="float32"))
     if quant_scale is None:
         return b.Cast(y, to=dtype)
-    y = b.Mul(y, quant_scale)
+    y = b.Mul(y, body_scales(b, call, "quant_scale", quant_scale))
     if quant_offset is not None:
         y = b.Add(y, quant_offset)
-    return b.Cast(
-        b.Clip(b.Round(y), b.const(-128.0, "float32"), b.const(127.0, "float32")), to="int8"
-    )
-
-
-def _integers(make, *shape, low=-128, high=127):
-    numbers = make(*shape, dtype="float32", scale=(high - low) / 4)
-    return numbers.round().clamp(low, high)
+    elif call.dtype("quant_scale") == "int64":
+        y = b.Add(y, body_unpack_offset(b, quant_scale))
+    return body_saturated(b, y, "int8")
 
 
 @op.samples
@@ -206,10 +196,10 @@ def samples(make):
     dtype = make.dtype
 
     def weight(*shape):
-        return _integers(make, *shape).to(torch.int8)
+        return make.ints(*shape, low=-128, high=128, dtype="int8")
 
     def words(*shape):
-        return pack_words(_integers(make, *shape, low=-8, high=7))
+        return pack(make.ints(*shape, low=-8, high=8))
 
     def scale(*shape):
         return make(*shape, scale=0.002) + 0.01
@@ -258,16 +248,19 @@ def samples(make):
         make(9, 64), weight(64, 40), scale(40),
         quant_scale=make(1, dtype=wide, scale=5.0), id="quantised_per_tensor",
     )  # fmt: skip
-    packed = torch.tensor([0x3DCCC000 | 1 << 46, 0x40200000 | 1 << 46], dtype=torch.int64)
-    with_offset = packed.clone()
-    with_offset[1] = 0x7FA040200000
+    packed = pack_scale(make.tensor([0.1, 2.5], wide))
+    with_offset = pack_scale(make.tensor([0.1, 2.5], wide), make.tensor([0.0, -3.0], wide))
     yield Sample(
         make(4, 16), weight(16, 2), scale(2), quant_scale=with_offset, id="quantised_64_bits"
     )
     if dtype == "float16":
         yield Sample(
             make(4, 16, scale=0.01), weight(16, 2), packed,
-            torch.tensor([3, -4], dtype=torch.int32), id="scales_of_64_bits",
+            make.tensor([3, -4], "int32"), id="scales_of_64_bits",
+        )  # fmt: skip
+        yield Sample(
+            make(4, 64), words(64, 16), pack_scale(scale(2, 16).float()),
+            antiquant_group_size=32, id="groups_of_64_bits",
         )  # fmt: skip
 
 
@@ -309,4 +302,32 @@ op.errors(
     ),
     match=r"\[npu_weight_quant_batchmatmul\] expected quant_scale with quant_offset, got none",
     id="offset_alone",
+)
+op.errors(
+    lambda make: Sample(
+        make(2, 8), torch.zeros(8, 4, dtype=torch.int8), make(4), antiquant_group_size=-1
+    ),
+    match=r"\[npu_weight_quant_batchmatmul\] expected antiquant_group_size of 0 or more, got -1",
+    id="negative_group",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), torch.zeros(8, 4, dtype=torch.int8), make(4), weight_dtype=290),
+    match=r"\[npu_weight_quant_batchmatmul\] expected no weight_dtype on this device, got 290",
+    id="weight_dtype",
+)
+op.errors(
+    lambda make: Sample(make(2, 2, 8), torch.zeros(3, 8, 4, dtype=torch.int8), make(4)),
+    match=r"\[npu_weight_quant_batchmatmul\] expected broadcastable shapes, got \[2\] and \[3\]",
+    id="batches",
+)
+op.errors(
+    lambda make: Sample(
+        make(2, 8, dtype="float16"),
+        torch.zeros(8, 4, dtype=torch.int8),
+        torch.zeros(4, dtype=torch.int64),
+        quant_scale=make(4, dtype="float32"),
+    ),
+    match=r"\[npu_weight_quant_batchmatmul\] expected no quant_scale with an antiquant_scale of 64 "
+    r"bits, got one of float32",
+    id="both_scales",
 )

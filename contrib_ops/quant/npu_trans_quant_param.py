@@ -1,6 +1,8 @@
 """Scales in the 64-bit form that integer matmuls take. Source: torch_npu.npu_trans_quant_param."""
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, npu_op
+
+from ._packed_scale import pack_scale
 
 op = npu_op(
     "npu_trans_quant_param(Tensor scale, Tensor? offset=None, int? round_mode=0) -> Tensor",
@@ -32,13 +34,7 @@ def reference(scale, offset=None, round_mode=0):
             f"[npu_trans_quant_param] expected offset of scale's shape {list(scale.shape)}, or "
             f"one of both [1], got {list(offset.shape)}",
         )
-    bits = scale.contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
-    cut = bits + 0xFFF + ((bits >> 13) & 1) if mode == 1 else bits
-    packed = torch.where(scale.isnan(), bits | 0x400000, cut) & 0xFFFFE000 | 1 << 46
-    if offset is None:
-        return packed
-    rounded = torch.where(offset.isnan(), 0.0, offset).round().clamp(-256, 255).to(torch.int64)
-    return packed | (rounded & 0x1FF) << 37
+    return pack_scale(scale, offset, rounds=mode == 1)
 
 
 @op.samples

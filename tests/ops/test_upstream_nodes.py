@@ -208,6 +208,9 @@ def _rows() -> list[Row]:
             },
             {"dst_type": 2},
         ),
+        _weight_quant("channels", _half(16) / 64),
+        _weight_quant("groups", _half(2, 16) / 64, {"antiquant_offset": _half(2, 16)}, group=32),
+        _weight_quant("quantised", _half(16) / 64, {"quant_scale": _float(16)}, dtype=2),
         _block(_half(32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=0),
@@ -238,6 +241,26 @@ def _dynamic_quant(
         "NPUDynamicQuantV2": ("npu_dynamic_quant_asymmetric", 3),
     }[op_type]
     return Row(op_type, op, inputs, {"dst_type": dst_type}, outputs, id)
+
+
+def _weight_quant(
+    id: str,
+    scale: torch.Tensor,
+    given: Mapping[str, torch.Tensor] | None = None,
+    group: int = 0,
+    dtype: int = 1,
+) -> Row:
+    """Return a row whose attribute dtype says what the inputs tell, and is not the operator's."""
+    optional = ("antiquant_offset", "quant_scale", "quant_offset", "bias")
+    absent = {name: np.zeros(0, np.float32) for name in optional}
+    inputs = {"x": _half(5, 64), "weight": _int8(64, 16), "antiquant_scale": scale}
+    return Row(
+        "NPUWeightQuantBatchMatmulV2",
+        "npu_weight_quant_batchmatmul",
+        {**inputs, **absent, **(given or {})},
+        {"antiquant_group_size": group, "dtype": dtype},
+        id=id,
+    )
 
 
 def _block(bias: torch.Tensor | np.ndarray, softmax_use_float: int) -> Row:
@@ -278,6 +301,7 @@ def _bound(op: Op, row: Row) -> dict[str, Any]:
     arguments = {
         attributes[name].argument.name: attributes[name].from_onnx(value)
         for name, value in row.attributes.items()
+        if name in attributes
     }
     return op.bind((), {**arguments, **dict(zip(names, tensors, strict=False))})
 

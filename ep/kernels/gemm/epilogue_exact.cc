@@ -7,6 +7,7 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/epilogue.h"
+#include "ep/kernels/quantization/rounding.h"
 
 namespace npu::gemm {
 
@@ -42,6 +43,16 @@ void ToFloats(const Tile& tile) {
   }
 }
 
+// The share of zero points that are no integers: the row's sum times that of the column.
+void SubtractFloatZeros(const Tile& tile, const PerLine<float>& zeros, const int32_t* row_sums) {
+  if (!zeros.data || !row_sums) return;
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    const float row_sum = static_cast<float>(row_sums[tile.m0 + r]);
+    float* sums = tile.sums + r * kPanelColumns;
+    for (int64_t j = 0; j < tile.columns; ++j) sums[j] -= row_sum * zeros.data[(tile.n0 + j) * zeros.stride];
+  }
+}
+
 // row[j] = f(row[j], line's value for column j)
 template <class F>
 void WithColumns(const Tile& tile, const PerLine<float>& line, const F& f) {
@@ -52,16 +63,19 @@ void WithColumns(const Tile& tile, const PerLine<float>& line, const F& f) {
       tile.sums[r * kPanelColumns + j] = f(tile.sums[r * kPanelColumns + j], values[j]);
 }
 
+void ScaleRows(const Tile& tile, const PerLine<float>& rows) {
+  for (int64_t r = 0; rows.data && r < tile.rows; ++r) {
+    const float scale = rows.data[(tile.m0 + r) * rows.stride];
+    for (int64_t j = 0; j < kPanelColumns; ++j) tile.sums[r * kPanelColumns + j] *= scale;
+  }
+}
+
 void Scale(const Tile& tile, const Epilogue& epilogue) {
   if (epilogue.alpha != 1.0f)
     for (int64_t i = 0; i < tile.rows * kPanelColumns; ++i) tile.sums[i] *= epilogue.alpha;
   if (epilogue.column_scale.data)
     WithColumns(tile, epilogue.column_scale, [](float sum, float scale) { return sum * scale; });
-  const PerLine<float>& rows = epilogue.row_scale;
-  for (int64_t r = 0; rows.data && r < tile.rows; ++r) {
-    const float scale = rows.data[(tile.m0 + r) * rows.stride];
-    for (int64_t j = 0; j < kPanelColumns; ++j) tile.sums[r * kPanelColumns + j] *= scale;
-  }
+  ScaleRows(tile, epilogue.row_scale);
 }
 
 // sums[j] += scale * addend[j * stride]
@@ -109,12 +123,8 @@ void StoreInt8(const Tile& tile, const Result& c, const Epilogue& epilogue) {
   int8_t* out = static_cast<int8_t*>(c.data) + tile.m0 * c.row_stride + tile.n0;
   for (int64_t r = 0; r < tile.rows; ++r, out += c.row_stride) {
     int8_t rounded[kPanelColumns];
-    for (int64_t j = 0; j < kPanelColumns; ++j) {
-      const float value = tile.sums[r * kPanelColumns + j];
-      // The comparisons make -128 of NaN.
-      const float least = value > -128.0f ? value : -128.0f;
-      rounded[j] = static_cast<int8_t>(static_cast<int32_t>(std::nearbyint(least < 127.0f ? least : 127.0f)));
-    }
+    for (int64_t j = 0; j < kPanelColumns; ++j)
+      rounded[j] = static_cast<int8_t>(RoundSaturated(tile.sums[r * kPanelColumns + j], -128.0f, 127.0f));
     std::memcpy(out, rounded, static_cast<size_t>(tile.columns));
   }
 }
@@ -131,9 +141,11 @@ void StoreTile(const Tile& tile, const Result& c, const Epilogue& epilogue, cons
       return;
     }
     ToFloats(tile);
+    SubtractFloatZeros(tile, epilogue.integers.b_float_zero_point, integers->row_sums);
   }
   Scale(tile, epilogue);
   Add(tile, epilogue.addend);
+  ScaleRows(tile, epilogue.total_scale);
   if (c.dtype == DType::kInt8) return StoreInt8(tile, c, epilogue);
   DispatchFloats("Gemm", c.dtype, [&](auto type) { StoreRows<decltype(type)>(tile, c); });
 }

@@ -174,7 +174,8 @@ class Product {
 
   // The row sums of A, which are multiplied by B's zero points; null if B has none.
   const int32_t* SumsOfRows() const {
-    if (StoredShift(b_dtype_) == 0 && !epilogue_.integers.b_zero_point.data) return nullptr;
+    const IntegerTerms& terms = epilogue_.integers;
+    if (StoredShift(b_dtype_) == 0 && !terms.b_zero_point.data && !terms.b_float_zero_point.data) return nullptr;
     int32_t* sums = static_cast<int32_t*>(scratch.row_sums.Reserve(a_.rows * static_cast<int64_t>(sizeof(int32_t))));
     ParallelFor(a_.rows, std::max<int64_t>(1, kPackGrainBytes / a_.columns),
                 [&](int64_t begin, int64_t end) { SumRows(dtype_, a_, begin, end - begin, sums + begin); });

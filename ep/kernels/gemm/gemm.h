@@ -61,14 +61,18 @@ struct PerLine {
 struct IntegerTerms {
   PerLine<int32_t> a_zero_point = {}, b_zero_point = {};  // per row of A, per column of B; subtracted
   PerLine<int32_t> bias = {};                             // per column, added to the sums
+  // Per column of B; the sum of A's row times it is subtracted from the sum, both as floats. Not of an int32 result.
+  PerLine<float> b_float_zero_point = {};
 };
 
-// value = alpha * sum * column_scale * row_scale + addend, each operation rounded to float32. A result of int8 is
-// value * output_scale + output_offset, rounded half to even and saturated; an int32 result is the sum itself.
+// value = (alpha * sum * column_scale * row_scale + addend) * total_scale, each operation rounded to float32. A result
+// of int8 is value * output_scale + output_offset, rounded half to even and saturated, NaN as 0; an int32 result is the
+// sum itself. The addend may be the result's own memory.
 struct Epilogue {
   float alpha = 1.0f;
   Addend addend = {};
   PerLine<float> column_scale = {}, row_scale = {};
+  PerLine<float> total_scale = {};                       // per row
   PerLine<float> output_scale = {}, output_offset = {};  // per column
   IntegerTerms integers = {};
 };

@@ -30,7 +30,8 @@ inline int64_t PackScale(float scale, bool round, int32_t offset) {
   return PackScale(scale, round) | static_cast<int64_t>(offset & 0x1ff) << kPackedOffsetShift;
 }
 
-inline float UnpackScale(int64_t packed) { return std::bit_cast<float>(static_cast<uint32_t>(packed)); }
+// Ignores bits that packing clears.
+inline float UnpackScale(int64_t packed) { return std::bit_cast<float>(static_cast<uint32_t>(packed) & 0xffffe000u); }
 
 inline int32_t UnpackOffset(int64_t packed) {
   return static_cast<int32_t>(((packed >> kPackedOffsetShift) & 0x1ff) ^ 0x100) - 0x100;

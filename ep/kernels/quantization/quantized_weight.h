@@ -39,6 +39,15 @@ struct QuantizedWeight {
     return matrix;
   }
 
+  // Rows [begin, begin + count) of such a matrix; begin is a multiple of 8.
+  gemm::Matrix Rows(gemm::Matrix matrix, int64_t begin, int64_t count) const {
+    if (matrix.data) matrix.data = static_cast<const char*>(matrix.data) + BytesFor(dtype, matrix.Offset(begin, 0));
+    matrix.rows = count;
+    return matrix;
+  }
+
+  bool operator==(const QuantizedWeight&) const = default;
+
  private:
   static constexpr int64_t kInWord = 8;
 };

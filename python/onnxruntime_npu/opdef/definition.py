@@ -112,6 +112,7 @@ class Op:
     typings: tuple[Mapping[str, str], ...] = ()
     attribute_typings: tuple[AttributeTyping, ...] = ()
     not_portable: str = ""
+    ignored_attributes: tuple[str, ...] = ()
     reference_function: Callable[..., Any] | None = None
     body_function: Callable[..., Any] | None = None
     backward_formula: Backward | None = None
@@ -415,6 +416,7 @@ def npu_op(
     type_codes: Mapping[str, TypeCodes] | None = None,
     typed_by: Mapping[str, TypedBy] | None = None,
     not_portable: str = "",
+    ignored_attributes: Sequence[str] = (),
 ) -> Op:
     """Define an operator.
 
@@ -447,6 +449,8 @@ def npu_op(
             tensor.
         not_portable: which calls standard ONNX operators cannot express, and why: those for which
             the body raises NotPortable, or all calls of an operator without a body.
+        ignored_attributes: integers that nodes of other exporters have, and that say only what the
+            tensors tell.
 
     """
     parsed = parse_schema(schema)
@@ -495,4 +499,5 @@ def npu_op(
         typings=checked_typings(op, typings, inputs, results),
         attribute_typings=attribute_typings(op, typed_by or {}, attributes, results),
         not_portable=not_portable,
+        ignored_attributes=tuple(ignored_attributes),
     )

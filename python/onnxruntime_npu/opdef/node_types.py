@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 from .definition import Op
 from .node_parts import Attribute, DefinitionError, Input, Output
+from .schema import Argument, Type
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,11 @@ def _union(type_: str, variants: tuple[tuple[int | None, Op], ...]) -> NodeType:
         _union_output([y for y in column if y is not None])
         for column in zip_longest(*(op.outputs for op in ops))
     ]
-    attributes = {a.name: a for op in ops for a in op.attributes}
+    attributes = {
+        name: Attribute(name, Argument(name, Type("int", optional=True), default=None), "int")
+        for op in ops
+        for name in op.ignored_attributes
+    } | {a.name: a for op in ops for a in op.attributes}
     if any(op.mutable_alias != ops[0].mutable_alias for op in ops):
         raise DefinitionError(f"{type_}: expected its operators to write to the same inputs")
     return NodeType(

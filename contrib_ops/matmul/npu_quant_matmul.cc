@@ -1,0 +1,279 @@
+// npu_quant_matmul(x1, x2, scale, offset?, pertoken_scale?, bias?; output_dtype, x1_dtype, x2_dtype, group_sizes) -> y.
+// The semantics are in npu_quant_matmul.py.
+#include "contrib_ops/matmul/npu_quant_matmul.h"
+
+#include <deque>
+#include <optional>
+
+#include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/matmul/batches.h"
+#include "ep/kernels/quantization/quantized_weight.h"
+#include "ep/kernels/quantization/scale_values.h"
+#include "ep/kernels/quantization/type_code.h"
+
+namespace npu {
+namespace {
+
+using In = nodes::NPUQuantMatmul::In;
+using Out = nodes::NPUQuantMatmul::Out;
+
+constexpr const char* kOp = "npu_quant_matmul";
+// Subtracted from x1 of int8 in products with int4.
+constexpr int32_t kShift = 8;
+
+DType ResultOf(const Attributes& attributes) {
+  const int64_t code = attributes.Int("output_dtype", static_cast<int64_t>(TypeCode::kInt8));
+  if (code == static_cast<int64_t>(TypeCode::kInt8)) return DType::kInt8;
+  if (code == static_cast<int64_t>(TypeCode::kFloat16)) return DType::kFloat16;
+  if (code == static_cast<int64_t>(TypeCode::kBFloat16)) return DType::kBFloat16;
+  if (code == static_cast<int64_t>(TypeCode::kInt32)) return DType::kInt32;
+  Fail(ErrorCode::kInvalidArgument, "[", kOp,
+       "] expected output_dtype to be the type code 2 (int8), 1 (float16), 27 (bfloat16) or 3 (int32), got ", code);
+}
+
+std::optional<QuantizedType> OperandOf(const Attributes& attributes, const char* name) {
+  if (!attributes.Has(name)) return std::nullopt;
+  return QuantizedTypeOf(kOp, name, attributes.Int(name),
+                         {{TypeCode::kInt8, QuantizedType::kInt8}, {TypeCode::kInt4, QuantizedType::kInt4}});
+}
+
+int64_t GroupLengthOf(const Attributes& attributes) {
+  const std::vector<int64_t> sizes = attributes.Ints("group_sizes");
+  if (sizes.empty()) return 0;
+  const bool known = sizes.size() == 3 && sizes[0] >= 0 && sizes[0] <= 1 && sizes[1] >= 0 && sizes[1] <= 1 &&
+                     sizes[2] >= 0 && sizes[2] % 8 == 0;
+  NPU_CHECK(known, "[", kOp, "] expected group_sizes [0, 0, G] with G a multiple of 8 or 0, got ", Shape(sizes));
+  return sizes[2];
+}
+
+// `view` with its last axis in int4, of which a word has eight.
+Shape Unpacked(const TensorView& view) {
+  Shape shape = view.shape;
+  NPU_CHECK(view.dtype != DType::kInt32 || !__builtin_mul_overflow(shape.back(), 8, &shape[shape.rank() - 1]), "[", kOp,
+            "] expected a shape whose number of elements fits int64, got ", view.shape);
+  return shape;
+}
+
+// A call after its checks: what the launch needs.
+struct Call {
+  TensorView x1, x2, bias, y;
+  MatMulShape s;
+  DType left = DType::kInt8;  // of x1's elements
+  QuantizedWeight layout;
+  ScaleValues scale, offset;
+  gemm::PerLine<float> tokens;
+  float* sums_of_groups = nullptr;  // like y, in float32
+  bool has_offset = false, bias_per_entry = false;
+};
+
+class QuantMatmulKernel final : public Kernel {
+ public:
+  explicit QuantMatmulKernel(const KernelInfo& info)
+      : result_(ResultOf(info.attributes)),
+        left_(OperandOf(info.attributes, "x1_dtype")),
+        right_(OperandOf(info.attributes, "x2_dtype")) {
+    for (const char* name : {"pertoken_scale_dtype", "scale_dtype"})
+      NPU_CHECK(!info.attributes.Has(name), "[", kOp, "] expected no ", name, " on this device, got ",
+                info.attributes.Int(name));
+    group_ = GroupLengthOf(info.attributes);
+    const auto size = [&](size_t input, bool last) -> int64_t {
+      if (input >= info.input_shapes.size() || !info.input_shapes[input] || info.input_shapes[input]->rank() == 0)
+        return -1;
+      const Shape& shape = *info.input_shapes[input];
+      return last ? shape.back() : shape[0];
+    };
+    const int64_t declared = group_ == 0 ? size(In::x1, true) : size(In::scale, false);
+    if (declared >= 0 && declared < INT32_MAX) words_depth_ = declared * (group_ == 0 ? 8 : group_);
+  }
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input != In::x2 || constant.shape.rank() != 2) return false;
+    const int64_t rows = constant.shape[0];
+    const bool of_int8 = constant.dtype == DType::kInt8;
+    // Along which axis words hold elements is known when the depth is.
+    if (of_int8 ? group_ != 0 : words_depth_ < 0 || (rows != words_depth_ && rows * 8 != words_depth_)) return false;
+    packed_layout_ = QuantizedWeight::Of(kOp, "x2", constant, of_int8 ? rows : words_depth_);
+    const gemm::Matrix matrix = packed_layout_.At(constant.data, 0);
+    if (group_ == 0) packed_.emplace_back().Pack(kOp, packed_layout_.dtype, matrix, stream);
+    for (int64_t k = 0; group_ != 0 && k < packed_layout_.k; k += group_)
+      packed_.emplace_back().Pack(kOp, packed_layout_.dtype, packed_layout_.Rows(matrix, k, group_), stream);
+    if (packed_.empty()) return false;
+    x2_view_ = constant;
+    x2_view_.data = nullptr;
+    return true;
+  }
+
+  void Compute(OpContext& ctx) const override {
+    Call call;
+    call.x1 = ctx.Input(In::x1);
+    call.x2 = packed_.empty() ? ctx.Input(In::x2) : x2_view_;
+    CheckOperands(ctx, call.x1, call.x2);
+    call.left = call.x1.dtype == DType::kInt32 ? DType::kInt4 : DType::kInt8;
+    const Shape rows = Unpacked(call.x1);
+    call.layout = QuantizedWeight::Of(kOp, "x2", call.x2, rows.back());
+    NPU_CHECK(packed_.empty() || call.layout == packed_layout_, "[", kOp, "] expected x1 and x2 with K of ",
+              packed_layout_.k, " as the model declares it, got ", call.x1.shape, " and ", call.x2.shape);
+    Shape columns = call.x2.shape;
+    columns[columns.rank() - 2] = call.layout.k;
+    columns[columns.rank() - 1] = call.layout.n;
+    const MatMulShape& s = call.s = InferMatMul(kOp, rows, columns);
+
+    const TensorView scale = ctx.Input(In::scale), offset = ctx.Input(In::offset);
+    CheckScaleAndOffset(call, scale, offset);
+    const TensorView tokens = ctx.Input(In::pertoken_scale);
+    NPU_CHECK(!tokens || tokens.shape == Shape{s.m} || tokens.shape == Shape({s.m, 1}), "[", kOp,
+              "] expected pertoken_scale of shape [", s.m, "] or [", s.m, ", 1], got ", tokens.shape);
+    NPU_CHECK(!tokens || result_ != DType::kInt32, "[", kOp,
+              "] expected no pertoken_scale with a result of int32, got one");
+    call.bias = ctx.Input(In::bias);
+    CheckBias(call);
+
+    call.y = ctx.Output(Out::y, result_, s.output);
+    if (!call.y || call.y.elements() == 0) return;
+    call.scale = ScaleValues(ctx, scale);
+    call.has_offset = offset || (result_ == DType::kInt8 && scale.dtype == DType::kInt64);
+    if (call.has_offset) call.offset = ScaleValues(ctx, offset ? offset : scale, PackedPart::kOffset);
+    call.tokens = {tokens.as<float>(), 1};
+    call.bias_per_entry = call.bias.shape.rank() == 3;
+    if (group_ != 0)
+      call.sums_of_groups = static_cast<float*>(ctx.Workspace(static_cast<size_t>(call.y.elements()) * sizeof(float)));
+    ctx.Launch(kOp, [this, call] { Run(call); });
+  }
+
+ private:
+  void CheckOperands(OpContext& ctx, const TensorView& x1, const TensorView& x2) const {
+    NPU_CHECK(!ctx.Input(In::y_scale), "[", kOp, "] expected no y_scale on this device, got one");
+    NPU_CHECK(x1 && x2 && x1.shape.rank() >= 2 && x2.shape.rank() >= 2, "[", kOp,
+              "] expected x1 [.., M, K] and x2 [.., K, N], got ", x1.shape, " and ", x2.shape);
+    CheckNamed("x1", x1, left_);
+    CheckNamed("x2", x2, right_);
+    const DType wanted = x1.dtype == DType::kInt32 || group_ != 0 ? DType::kInt32 : DType::kInt8;
+    NPU_CHECK(x2.dtype == wanted, "[", kOp, "] expected x2 of ", NameOf(wanted), " with x1 of ", NameOf(x1.dtype),
+              " and groups of ", group_, " rows, got ", NameOf(x2.dtype));
+  }
+
+  static void CheckNamed(const char* name, const TensorView& x, std::optional<QuantizedType> named) {
+    NPU_CHECK(!named || x.dtype == StorageOf(*named), "[", kOp, "] expected ", name, " of ", NameOf(StorageOf(*named)),
+              " for ", name, "_dtype ", NameOf(*named), ", got ", NameOf(x.dtype));
+  }
+
+  void CheckScaleAndOffset(const Call& call, const TensorView& scale, const TensorView& offset) const {
+    const int64_t k = call.layout.k, n = call.layout.n;
+    NPU_CHECK(scale, "[", kOp, "] expected the tensor scale");
+    if (group_ == 0) {
+      CheckPerColumn(kOp, "scale", scale, n);
+      NPU_CHECK(!offset || result_ == DType::kInt8, "[", kOp,
+                "] expected offset only with a result of int8 or groups, got ", NameOf(result_));
+      return CheckPerColumn(kOp, "offset", offset, n);
+    }
+    NPU_CHECK(k % group_ == 0 && scale.shape == Shape({k / group_, n}), "[", kOp, "] expected scale of shape [", k,
+              " / ", group_, ", ", n, "], groups of ", group_, " rows, got ", scale.shape);
+    NPU_CHECK(result_ == DType::kFloat16 || result_ == DType::kBFloat16, "[", kOp,
+              "] expected a result of float16 or bfloat16 with groups, got ", NameOf(result_));
+    if (call.left == DType::kInt8) {
+      NPU_CHECK(offset && offset.shape == Shape{n}, "[", kOp, "] expected offset of shape [", n,
+                "] with x1 of int8 and groups, got ", offset ? Concat(offset.shape) : "none");
+    } else {
+      NPU_CHECK(!offset || offset.shape == scale.shape, "[", kOp, "] expected offset of scale's shape ", scale.shape,
+                ", got ", offset.shape);
+    }
+  }
+
+  void CheckBias(const Call& call) const {
+    const TensorView& bias = call.bias;
+    if (!bias) return;
+    const int64_t n = call.s.n;
+    const bool may_vary = call.s.batch.rank() == 1;
+    const Shape each = may_vary ? Shape({call.s.batch[0], 1, n}) : Shape{n};
+    NPU_CHECK(bias.shape == Shape{n} || bias.shape == each, "[", kOp, "] expected bias of shape ", Shape{n},
+              may_vary ? Concat(" or ", each) : "", ", got ", bias.shape);
+    NPU_CHECK(group_ == 0, "[", kOp, "] expected no bias with groups, got one");
+    NPU_CHECK(result_ != DType::kInt32 || bias.dtype == DType::kInt32, "[", kOp,
+              "] expected bias of int32 with a result of int32, got ", NameOf(bias.dtype));
+  }
+
+  void Run(const Call& call) const {
+    call.scale.Load();
+    if (call.has_offset) call.offset.Load();
+    const MatMulShape& s = call.s;
+    // With one weight the batch is but more rows, unless something differs from matrix to matrix.
+    const bool repeats = s.a_batches > 1 && (call.tokens.data || call.bias_per_entry);
+    if (s.b_batches == 1 && !repeats && !(call.bias_per_entry && s.batches > 1))
+      return RunEntry(call, MatrixAt(AsOperand(call), 0, s.a_batches * s.m, s.k), 0, 0);
+    ForEachEntry(s,
+                 [&](int64_t i) { RunEntry(call, MatrixAt(AsOperand(call), s.AIndex(i), s.m, s.k), s.BIndex(i), i); });
+  }
+
+  // x1 as elements of its type.
+  static TensorView AsOperand(const Call& call) {
+    TensorView view = call.x1;
+    view.dtype = call.left;
+    return view;
+  }
+
+  // Matrix `entry` of the result: rows * weight.
+  void RunEntry(const Call& call, const gemm::Matrix& rows, int64_t weight, int64_t entry) const {
+    const int64_t first = entry * call.s.m * call.s.n;
+    const gemm::Matrix right = call.layout.At(call.x2.data, weight);
+    const gemm::Result y{call.y.as<char>() + BytesFor(result_, first), result_, call.s.n};
+    if (group_ != 0 && call.s.k > 0) return RunGroups(call, rows, right, call.sums_of_groups + first, y);
+    gemm::Epilogue epilogue;
+    if (call.bias) {
+      const char* bias = call.bias.as<const char>();
+      if (call.bias_per_entry) bias += BytesFor(call.bias.dtype, entry * call.s.n);
+      if (call.bias.dtype == DType::kInt32) {
+        epilogue.integers.bias = {reinterpret_cast<const int32_t*>(bias), 1};
+      } else {
+        epilogue.addend = {bias, call.bias.dtype, 0, 1};
+      }
+    }
+    epilogue.column_scale = {call.scale.data(), call.scale.stride()};
+    epilogue.row_scale = call.tokens;
+    if (call.has_offset) epilogue.output_offset = {call.offset.data(), call.offset.stride()};
+    Multiply(call, rows, right, 0, y, epilogue);
+  }
+
+  // Group by group, the sum so far being the addend: one product has one scale for all of K.
+  void RunGroups(const Call& call, const gemm::Matrix& rows, const gemm::Matrix& right, float* sums,
+                 const gemm::Result& y) const {
+    const int64_t n = call.s.n, groups = call.s.k / group_;
+    for (int64_t g = 0; g < groups; ++g) {
+      gemm::Matrix left = rows;
+      left.data = static_cast<const char*>(rows.data) + BytesFor(call.left, g * group_);
+      left.columns = group_;
+      gemm::Epilogue epilogue{.column_scale = {call.scale.data() + g * n, 1}};
+      if (g > 0) epilogue.addend = {sums, DType::kFloat32, n, 1};
+      if (call.left == DType::kInt8) {
+        epilogue.integers.a_zero_point = {&kShift, 0};
+        if (g == 0) epilogue.addend = {call.offset.data(), DType::kFloat32, 0, 1};
+      } else if (call.has_offset) {
+        epilogue.integers.b_float_zero_point = {call.offset.data() + g * n, 1};
+      }
+      const bool last = g + 1 == groups;
+      if (last) epilogue.total_scale = call.tokens;
+      const gemm::Result result = last ? y : gemm::Result{sums, DType::kFloat32, n};
+      Multiply(call, left, call.layout.Rows(right, g * group_, group_), g, result, epilogue);
+    }
+  }
+
+  void Multiply(const Call& call, const gemm::Matrix& left, const gemm::Matrix& right, int64_t group,
+                const gemm::Result& y, const gemm::Epilogue& epilogue) const {
+    if (packed_.empty()) return gemm::Multiply(call.left, left, call.layout.dtype, right, y, epilogue);
+    gemm::PackedMatrix packed = packed_[static_cast<size_t>(group)].matrix(right);
+    packed.dtype = call.left;
+    gemm::Multiply(left, packed, y, epilogue);
+  }
+
+  DType result_;
+  std::optional<QuantizedType> left_, right_;  // as x1_dtype and x2_dtype name them
+  int64_t group_ = 0;                          // rows of x2 that share scales; 0: all
+  int64_t words_depth_ = -1;                   // K, if x2 has words and the model tells
+  std::deque<gemm::PackedWeight> packed_;      // of each group
+  QuantizedWeight packed_layout_;
+  TensorView x2_view_;  // type and shape
+};
+
+NPU_KERNEL(NPUQuantMatmul, QuantMatmulKernel);
+
+}  // namespace
+}  // namespace npu
