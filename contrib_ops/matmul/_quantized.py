@@ -11,15 +11,6 @@ from ..quant._packed_scale import body_unpack_scale, unpack_scale
 _WORD = 8
 
 
-def check_batches(op, a, b):
-    """Refuse batch axes of two operands that do not broadcast."""
-    pairs = zip(reversed(a), reversed(b), strict=False)
-    check(
-        all(m == n or m == 1 or n == 1 for m, n in pairs),
-        f"[{op}] expected broadcastable shapes, got {list(a)} and {list(b)}",
-    )
-
-
 def check_per_column(op, name, values, n):
     """Refuse values that are not one for all columns or one for each of them."""
     check(
@@ -73,10 +64,11 @@ def body_weight_matrix(b, call, name, weight, k):
 
 def scales(values):
     """Return scales of any float type, or packed into 64 bits, as float32."""
-    return unpack_scale(values) if values.dtype == torch.int64 else values.float()
+    packed = values.dtype in (torch.int64, torch.uint64)
+    return unpack_scale(values) if packed else values.float()
 
 
 def body_scales(b, call, name, values):
     """Build scales."""
-    packed = call.dtype(name) == "int64"
+    packed = call.dtype(name) in ("int64", "uint64")
     return body_unpack_scale(b, values) if packed else b.Cast(values, to="float32")

@@ -19,11 +19,11 @@ from ..quant._integers import (
     unpack,
 )
 from ..quant._packed_scale import body_unpack_offset, unpack_offset
+from ._batches import batch_of_result, check_batches
 from ._quant_matmul_calls import refusals, samples_of_int4, samples_of_int8
 from ._quantized import (
     body_scales,
     body_weight_matrix,
-    check_batches,
     check_per_column,
     scales,
     weight_matrix,
@@ -153,16 +153,6 @@ def _check_bias(bias, batch, n, group, dtype):
     )
 
 
-def _batch(a, b):
-    """Return the batch axes of the result."""
-    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
-    rest = len(longer) - len(shorter)
-    return [
-        *longer[:rest],
-        *(n if m == 1 else m for m, n in zip(longer[rest:], shorter, strict=True)),
-    ]
-
-
 def _product_of_groups(left, right, scale, offset, group, of_int8, batch):
     """Return the sum over the groups, each scaled, in float32 and one after the other."""
     total = scale.new_zeros([*batch, left.shape[-2], right.shape[-1]])
@@ -232,7 +222,7 @@ def reference(
     check_batches(_OP, x1.shape[:-2], x2.shape[:-2])
     _check_scale_and_offset(scale, offset, k, n, group, of_int8, dtype)
     _check_pertoken_scale(pertoken_scale, m, dtype)
-    batch = _batch(x1.shape[:-2], x2.shape[:-2])
+    batch = batch_of_result(x1.shape[:-2], x2.shape[:-2])
     _check_bias(bias, batch, n, group, dtype)
 
     left, right = left.to(torch.int32), right.to(torch.int32)

@@ -7,10 +7,10 @@ from onnxruntime_npu.opdef import ABSENT, HALVES, Sample, check, npu_op, torch
 
 from ..quant._integers import body_saturated, pack, saturated
 from ..quant._packed_scale import body_unpack_offset, pack_scale, unpack_offset
+from ._batches import check_batches
 from ._quantized import (
     body_scales,
     body_weight_matrix,
-    check_batches,
     check_per_column,
     scales,
     weight_matrix,

@@ -38,7 +38,7 @@ def unpack_offset(words):
 
 def body_unpack_scale(b, words):
     """Build unpack_scale, except that a NaN scale becomes infinite."""
-    bits = b.Mod(words, b.const(2**32, "int64"))
+    bits = b.Mod(b.Cast(words, to="int64"), b.const(2**32, "int64"))
     exponent = b.Mod(b.Div(bits, 2**23), b.const(256, "int64"))
     mantissa = b.Mod(b.Div(bits, 2**13), b.const(1024, "int64"))
     # Exponent 0 has no leading one; its mantissa counts as that of exponent 1 does.

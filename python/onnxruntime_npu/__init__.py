@@ -30,6 +30,7 @@ _HOMES = {
     "empty_with_swapped_memory": "torch_npu_compat.swapped_memory",
     "get_npu_format": "torch_npu_compat.formats",
     "get_storage_size": "torch_npu_compat.formats",
+    "matmul_checksum": "torch_npu_compat.checksum",
     "npu_format_cast": "torch_npu_compat.formats",
     "npu_format_cast_": "torch_npu_compat.formats",
 }

@@ -92,6 +92,7 @@ def _op(schema: str = "npu_t(Tensor self, float a=1.0) -> Tensor", **changes: ob
         ({"inplace": "npu_t_(Tensor(a!) self) -> Tensor(a!)"}, "twin"),
         ({"type_codes": {"b": TypeCodes({})}}, "'type_codes' to name arguments, got 'b'"),
         ({"type_codes": {"a": TypeCodes({"int8": 2})}}, "'type_codes' to name integers"),
+        ({"dtype_notes": {"b": "note"}}, "'dtype_notes' to name arguments, got 'b'"),
         ({"typed_by": {"y": TypedBy("a", {})}}, "'typed_by' to name outputs, .*'y' by 'a'"),
         ({"schema": "npu_t(Tensor self) -> int"}, "result of int"),
         ({"schema": "npu_t(Tensor[] self, Tensor a) -> Tensor"}, "'a'|tensor list"),
@@ -178,6 +179,13 @@ def test_op_type_can_be_shared_by_operators_of_different_arity() -> None:
     clash = _op("npu_v(Tensor self) -> Tensor", onnx="NPUV", aliases=["NPUT"])
     with pytest.raises(DefinitionError, match="NPUT means npu_t, npu_v"):
         node_types([one, clash])
+
+
+def test_node_may_have_attributes_that_the_operator_ignores() -> None:
+    op = _op(ignored_attributes=["dtype"])
+    assert "dtype" not in {a.name for a in op.attributes}
+    attribute = {a.name: a for a in node_types([op])["NPUT"].attributes}["dtype"]
+    assert attribute.kind == "int" and not attribute.required and attribute.default is None
 
 
 def _model(nodes: list[onnx.NodeProto], **dtypes: int) -> onnx.ModelProto:

@@ -25,7 +25,10 @@ struct QuantizedWeight {
     NPU_CHECK(rows == k || (k % 8 == 0 && rows == k / 8), "[", op, "] expected ", name, " of packed int4 [.., ", k,
               ", N / 8] or [.., ", k, " / 8, N], got ", shape);
     const bool along_columns = rows != k;
-    return {DType::kInt4, k, along_columns ? columns : columns * kInWord, along_columns};
+    int64_t n = columns;
+    NPU_CHECK(along_columns || !__builtin_mul_overflow(columns, kInWord, &n), "[", op,
+              "] expected a shape whose number of elements fits int64, got ", shape);
+    return {DType::kInt4, k, n, along_columns};
   }
 
   // Matrix `index` of those that begin at `data`.

@@ -23,7 +23,7 @@ class ScaleValues {
   // In the launch, before the values are read.
   void Load() const {
     if (!converted_) return;
-    if (given_.dtype != DType::kInt64) return ConvertToFloats(given_, converted_);
+    if (given_.dtype != DType::kInt64 && given_.dtype != DType::kUInt64) return ConvertToFloats(given_, converted_);
     const int64_t* words = given_.as<const int64_t>();
     for (int64_t i = 0; i < given_.elements(); ++i)
       converted_[i] = part_ == PackedPart::kScale ? UnpackScale(words[i]) : static_cast<float>(UnpackOffset(words[i]));

@@ -23,6 +23,7 @@ PlannedInput MakeInput(const py::handle& fields) {
   input.integers = Field<bool>(fields, "integers");
   input.on_host = Field<bool>(fields, "on_host");
   input.dtype_names = Field<std::string>(fields, "dtype_names");
+  input.dtype_note = Field<std::string>(fields, "dtype_note");
   for (const int number : Field<std::vector<int>>(fields, "dtypes")) {
     const auto dtype = static_cast<DType>(number);
     ToScalarType(dtype);  // throws for a dtype that kernels take but torch tensors cannot have

@@ -19,7 +19,7 @@ struct PlannedInput {
   size_t argument;  // position in the schema
   bool variadic, integers, on_host;
   DTypeSet dtypes;
-  std::string dtype_names;
+  std::string dtype_names, dtype_note;
 };
 
 struct PlannedAttribute {

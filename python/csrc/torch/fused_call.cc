@@ -112,7 +112,8 @@ class FusedCall {
       ForEachTensor(input, [&](const at::Tensor& tensor) {
         const DType dtype = ToDType(tensor.scalar_type());
         NPU_CHECK(dtype != DType::kUndefined && input.dtypes.Contains(dtype), "[", plan_.name, "] expected ",
-                  input.name, " of dtype ", input.dtype_names, ", got ", TorchNameOf(tensor.scalar_type()));
+                  input.name, " of dtype ", input.dtype_names, ", got ", TorchNameOf(tensor.scalar_type()),
+                  input.dtype_note);
       });
   }
 

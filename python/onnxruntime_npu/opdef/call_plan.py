@@ -40,6 +40,7 @@ def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, 
                 "on_host": x.cpu,
                 "dtypes": [dt.NUMBERS[name] for name in x.dtypes],
                 "dtype_names": ", ".join(x.dtypes),
+                "dtype_note": f": {x.dtype_note}" if x.dtype_note else "",
             }
             for x in op.inputs
         ],

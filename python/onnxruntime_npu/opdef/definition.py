@@ -417,6 +417,7 @@ def npu_op(
     typed_by: Mapping[str, TypedBy] | None = None,
     not_portable: str = "",
     ignored_attributes: Sequence[str] = (),
+    dtype_notes: Mapping[str, str] | None = None,
 ) -> Op:
     """Define an operator.
 
@@ -451,17 +452,20 @@ def npu_op(
             the body raises NotPortable, or all calls of an operator without a body.
         ignored_attributes: integers that nodes of other exporters have, and that say only what the
             tensors tell.
+        dtype_notes: what errors say, after a type that a tensor may not have, by tensor: words of
+            upstream that scripts look for.
 
     """
     parsed = parse_schema(schema)
     op = parsed.name
     known = {a.name for a in parsed.arguments}
-    for option, names in (("cpu", cpu), ("type_codes", type_codes or ())):
+    named = (("cpu", cpu), ("type_codes", type_codes or ()), ("dtype_notes", dtype_notes or ()))
+    for option, names in named:
         for name in names:
             if name not in known:
                 raise DefinitionError(f"[{op}] expected '{option}' to name arguments, got {name!r}")
     inputs, attributes = split_arguments(
-        parsed, dtypes, frozenset(cpu), frozenset(late), type_codes
+        parsed, dtypes, frozenset(cpu), frozenset(late), type_codes, dtype_notes
     )
     on_host = {x.name for x in inputs if x.cpu}
     if not on_host.issuperset(late):

@@ -23,9 +23,10 @@ def check_dtypes(op: Op, bound: Mapping[str, Any]) -> None:
             continue
         for tensor in value if node_input.variadic else (value,):
             if dt.from_torch(tensor.dtype) not in node_input.dtypes:
+                note = f": {node_input.dtype_note}" if node_input.dtype_note else ""
                 raise ArgumentError(
                     f"[{op.name}] expected {node_input.name} of dtype "
-                    f"{', '.join(node_input.dtypes)}, got {dt.from_torch(tensor.dtype)}"
+                    f"{', '.join(node_input.dtypes)}, got {dt.from_torch(tensor.dtype)}{note}"
                 )
 
 

@@ -49,6 +49,7 @@ class Input:
     variadic: bool
     cpu: bool  # the kernel reads the values on the host
     late: bool  # or on the device when it runs, in a session that replays graphs
+    dtype_note: str = ""  # what an error says after a type that is not among them
 
     @property
     def is_list_of_ints(self) -> bool:
@@ -185,13 +186,15 @@ def split_arguments(
     cpu: frozenset[str],
     late: frozenset[str] = frozenset(),
     type_codes: Mapping[str, TypeCodes] | None = None,
+    dtype_notes: Mapping[str, str] | None = None,
 ) -> tuple[tuple[Input, ...], tuple[Attribute, ...]]:
     """Return the arguments of the schema as node inputs and attributes.
 
     ``cpu`` names those whose values the kernel reads on the host, ``late`` those of them that it
-    can also read on the device when it runs, ``type_codes`` those that name element types.
+    can also read on the device when it runs, ``type_codes`` those that name element types, and
+    ``dtype_notes`` has what errors say of other element types.
     """
-    type_codes = type_codes or {}
+    type_codes, dtype_notes = type_codes or {}, dtype_notes or {}
     inputs: list[Input] = []
     attributes: list[Attribute] = []
     for argument in schema.arguments:
@@ -207,6 +210,7 @@ def split_arguments(
                     type_.is_list,
                     argument.name in cpu,
                     argument.name in late,
+                    dtype_notes.get(argument.name, ""),
                 )
             )
         elif type_.is_list and (type_.base == "SymInt" or argument.name in cpu):
