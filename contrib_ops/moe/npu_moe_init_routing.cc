@@ -29,9 +29,7 @@ struct Task {
   int64_t tokens, rows, kept, row_bytes;
 
   void Run() const {
-    for (int64_t i = 0; i < rows; ++i)
-      NPU_CHECK(row_idx[i] >= 0 && row_idx[i] < rows, "[", kOp, "] expected row_idx in [0, ", rows, "), got ",
-                row_idx[i]);
+    CheckNumbers(kOp, "row_idx", row_idx, rows, 0, rows);
     OrderRows(keys, rows, KeysOfExperts(experts, rows, keys), order, scratch);
     std::fill_n(places, rows, -1);
     ParallelFor(rows, kSerialElements, [this](int64_t begin, int64_t end) {
