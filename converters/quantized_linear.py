@@ -29,9 +29,7 @@ class WeightOnlyLinear(torch.nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         # The operator's groups are shorter than the depth; one group is a scale per column.
         self.group_size = group_size if scheme.grouped and group_size < linear.in_features else 0
-        weight, scale = quantized_columns(
-            linear.weight, scheme.weight_bits, self.group_size, dtype
-        )
+        weight, scale = quantized_columns(linear.weight, scheme.weight_bits, self.group_size, dtype)
         self.register_buffer("weight", _packed(weight) if scheme.weight_bits == 4 else weight)
         self.register_buffer("scale", scale)
         bias = linear.bias

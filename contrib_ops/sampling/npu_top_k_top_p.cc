@@ -2,10 +2,10 @@
 #include "contrib_ops/sampling/npu_top_k_top_p.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "ep/kernels/ordered_key.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
 #include "ep/runtime/kernel_api.h"
@@ -17,16 +17,6 @@ using In = nodes::NPUTopKTopP::In;
 using Out = nodes::NPUTopKTopP::Out;
 
 constexpr const char* kOp = "npu_top_k_top_p";
-
-constexpr int32_t kNanKey = std::numeric_limits<int32_t>::max();
-
-// Maps a logit to an integer of the same order, in which NaN is the maximum and both zeros are equal, so that selection
-// has a total order.
-int32_t KeyOf(float logit) {
-  if (std::isnan(logit)) return kNanKey;
-  const int32_t bits = std::bit_cast<int32_t>(logit + 0.0f);
-  return bits < 0 ? bits ^ 0x7fffffff : bits;
-}
 
 struct Candidate {
   int32_t key;
@@ -96,7 +86,7 @@ struct Task {
   void Row(int64_t b, Candidate* candidates) const {
     const T* row = logits + b * vocabulary;
     Candidate* end = candidates + vocabulary;
-    for (int64_t i = 0; i < vocabulary; ++i) candidates[i].key = KeyOf(ToFloat(row[i]));
+    for (int64_t i = 0; i < vocabulary; ++i) candidates[i].key = OrderedKey(ToFloat(row[i]));
     Cut cut;
     if (k != nullptr && k[b] < vocabulary) {
       const auto less = [](const Candidate& x, const Candidate& y) { return x.key < y.key; };
@@ -121,7 +111,7 @@ struct Task {
     const T removed = FromFloat<T>(-std::numeric_limits<float>::infinity());
     int64_t equal = cut.equal;
     for (int64_t i = 0; i < vocabulary; ++i) {
-      const int32_t key = KeyOf(ToFloat(row[i]));
+      const int32_t key = OrderedKey(ToFloat(row[i]));
       const bool remove = key < cut.key || (key == cut.key && equal-- > 0);
       out[i] = remove ? removed : row[i];
     }
@@ -129,13 +119,12 @@ struct Task {
 
   // Fills the weights; returns their sum, which is NaN where softmax is.
   static double Weigh(Candidate* begin, Candidate* end) {
-    const auto logit = [](int32_t key) { return std::bit_cast<float>(key < 0 ? key ^ 0x7fffffff : key); };
     int32_t largest = std::numeric_limits<int32_t>::min();
     for (const Candidate* c = begin; c < end; ++c) largest = std::max(largest, c->key);
-    const float center = logit(largest);
+    const float center = FloatOfKey(largest);
     double total = 0.0;
     for (Candidate* c = begin; c < end; ++c) {
-      c->weight = math::Exp(logit(c->key) - center);
+      c->weight = math::Exp(FloatOfKey(c->key) - center);
       total += c->weight;
     }
     return total;

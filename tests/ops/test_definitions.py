@@ -188,6 +188,38 @@ def test_node_may_have_attributes_that_the_operator_ignores() -> None:
     assert attribute.kind == "int" and not attribute.required and attribute.default is None
 
 
+def test_op_type_may_take_the_inputs_in_another_order() -> None:
+    op = npu_op(
+        "npu_t(Tensor x, Tensor? bias, Tensor scale) -> Tensor",
+        onnx="NPUT",
+        dtypes={name: FLOATS for name in ("x", "bias", "scale", "y")},
+        may_alias=[("bias", "y")],
+        aliases=[TypeAlias("NPUTV2", order=("x", "scale", "bias"))],
+    )
+    op.function(lambda b, call, x, bias, scale: (x, bias, scale))
+    types = node_types([op])
+    assert types["NPUT"].op_for(3) is op
+    other = types["NPUTV2"]
+    assert [(x.name, x.optional) for x in other.inputs] == [
+        ("x", False),
+        ("scale", False),
+        ("bias", True),
+    ]
+    assert (other.min_inputs, other.may_alias) == (2, ((2, 0),))
+    body = other.op_for(3).body_function
+    assert body and body(None, None, "x", "scale", "bias") == ("x", "bias", "scale")
+    with pytest.raises(DefinitionError, match="expected the order of NPUA to name every input"):
+        _op(aliases=[TypeAlias("NPUA", order=("self", "other"))])
+
+
+def test_node_may_call_an_attribute_otherwise() -> None:
+    op = _op(attribute_names={"a": "alpha"})
+    assert [(a.name, a.argument.name) for a in op.attributes] == [("alpha", "a")]
+    assert op.attribute_values(op.bind((1, 2.0), {})) == {"alpha": 2.0}
+    with pytest.raises(DefinitionError, match="expected 'attribute_names' to name arguments"):
+        _op(attribute_names={"b": "beta"})
+
+
 def _model(nodes: list[onnx.NodeProto], **dtypes: int) -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info(n, t, None) for n, t in dtypes.items()]
     outputs = [helper.make_tensor_value_info(n.output[0], 1, None) for n in nodes[-1:]]

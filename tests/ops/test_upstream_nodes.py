@@ -211,6 +211,38 @@ def _rows() -> list[Row]:
         _weight_quant("channels", _half(16) / 64),
         _weight_quant("groups", _half(2, 16) / 64, {"antiquant_offset": _half(2, 16)}, group=32),
         _weight_quant("quantised", _half(16) / 64, {"quant_scale": _float(16)}, dtype=2),
+        Row(
+            "NPUMoeComputeExpertTokens",
+            "npu_moe_compute_expert_tokens",
+            {"sorted_experts": _experts(40).sort().values},
+            {"num_experts": 7},
+        ),
+        _finalize("NPUMoeFinalizeRouting", _FINALIZE, {}, id="v1"),
+        _finalize(
+            "NPUMoeFinalizeRouting", _FINALIZE, {"skip2": np.zeros(0, np.float32)}, id="no_skip2"
+        ),
+        *(
+            _finalize(
+                "NPUMoeFinalizeRoutingV2",
+                _FINALIZE_V2,
+                {},
+                {"drop_pad_mode": mode},
+                id=f"v2_mode{mode}",
+            )
+            for mode in range(4)
+        ),
+        _finalize(
+            "NPUMoeFinalizeRoutingV2",
+            _FINALIZE_V2,
+            {
+                "skip1": np.zeros((10, 12), np.float32),
+                "skip2": np.zeros((10, 12), np.float32),
+                "bias": np.zeros((1, 12), np.float32),
+                "export_for_source_row": np.zeros((10, 4), np.int32),
+            },
+            {"drop_pad_mode": 0},
+            id="v2_absent_tensors",
+        ),
         _block(_half(32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=1),
         _block(np.zeros(0, np.float32), softmax_use_float=0),
@@ -219,6 +251,46 @@ def _rows() -> list[Row]:
 
 def _int8(*shape: int) -> torch.Tensor:
     return torch.randint(-128, 128, shape, generator=_GENERATOR).to(torch.int8)
+
+
+_FINALIZE = (
+    "expanded_permuted_rows",
+    "skip1",
+    "skip2",
+    "bias",
+    "scales",
+    "expanded_src_to_dst_row",
+    "export_for_source_row",
+)
+_FINALIZE_V2 = (_FINALIZE[0], _FINALIZE[5], *_FINALIZE[1:5], _FINALIZE[6])
+
+
+def _finalize(
+    op_type: str,
+    order: tuple[str, ...],
+    absent: Mapping[str, np.ndarray],
+    attributes: Mapping[str, int] | None = None,
+    id: str = "",
+) -> Row:
+    """Return a row whose inputs come in the order of its op type."""
+    tokens, slots, width = 10, 4, 12
+    pads = (attributes or {}).get("drop_pad_mode", 0) % 2
+    rows = (8, 5, width) if pads else (tokens * slots, width)
+    given = {
+        "expanded_permuted_rows": _float(*rows),
+        "skip1": _float(tokens, width),
+        "skip2": _float(tokens, width),
+        "bias": _float(8, width),
+        "scales": _float(tokens, slots),
+        "expanded_src_to_dst_row": torch.randperm(40, generator=_GENERATOR).int(),
+        "export_for_source_row": _experts(tokens, slots),
+    }
+    inputs = {name: absent.get(name, given[name]) for name in order}
+    return Row(op_type, "npu_moe_finalize_routing", inputs, attributes or {}, id=id)
+
+
+def _experts(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 8, shape, generator=_GENERATOR).to(torch.int32)
 
 
 def _scales(n: int) -> torch.Tensor:
@@ -294,9 +366,10 @@ rows = pytest.mark.parametrize("row", ROWS, ids=lambda r: "-".join(filter(None, 
 
 
 def _bound(op: Op, row: Row) -> dict[str, Any]:
-    """Return the call's arguments: upstream's inputs come in the schema's order."""
+    """Return the call's arguments: upstream's inputs come in the order of the op type."""
     tensors = [None if isinstance(v, np.ndarray) else v for v in row.inputs.values()]
-    names = [x.name for x in op.inputs]
+    orders = {alias.type: alias.order for alias in op.type_aliases}
+    names = orders.get(row.op_type) or [x.name for x in op.inputs]
     attributes = {a.name: a for a in op.attributes}
     arguments = {
         attributes[name].argument.name: attributes[name].from_onnx(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -58,11 +58,13 @@ class NotPortable(Exception):
 class TypeAlias:
     """Another ONNX op type of the operator in model files.
 
-    ``inputs`` distinguishes it by the number of inputs if another operator has the same type.
+    ``inputs`` distinguishes it by the number of inputs if another operator has the same type;
+    ``order`` names the inputs as this type takes them where that is not the schema's order.
     """
 
     type: str
     inputs: int | None = None
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,23 @@ class Op:
     def node_arguments(self) -> tuple[Argument, ...]:
         """The arguments of the schema, and the seed of an operator that draws random numbers."""
         return (*self.schema.arguments, SEED) if self.seeded else self.schema.arguments
+
+    def taking(self, order: Sequence[str]) -> Op:
+        """Return the operator as a node type has it whose inputs come in another order."""
+        names = [x.name for x in self.inputs]
+        moved = [names.index(name) for name in order]
+        body = self.body_function
+
+        def reordered(b: Any, call: Any, *given: Any) -> Any:
+            assert body is not None
+            return body(b, call, *(given[moved.index(i)] for i in range(len(moved))))
+
+        return replace(
+            self,
+            inputs=tuple(self.inputs[i] for i in moved),
+            may_alias=tuple((moved.index(i), j) for i, j in self.may_alias),
+            body_function=body and reordered,
+        )
 
     # ---- decorators ---------------------------------------------------------------------------
 
@@ -415,6 +434,7 @@ def npu_op(
     typings: Iterable[Mapping[str, str]] = (),
     type_codes: Mapping[str, TypeCodes] | None = None,
     typed_by: Mapping[str, TypedBy] | None = None,
+    attribute_names: Mapping[str, str] | None = None,
     not_portable: str = "",
     ignored_attributes: Sequence[str] = (),
     dtype_notes: Mapping[str, str] | None = None,
@@ -448,6 +468,7 @@ def npu_op(
             code in a node. The reference gets the name of the type.
         typed_by: results whose type such an argument decides; they have the rank of the first
             tensor.
+        attribute_names: what a node calls its attributes where that is not the argument's name.
         not_portable: which calls standard ONNX operators cannot express, and why: those for which
             the body raises NotPortable, or all calls of an operator without a body.
         ignored_attributes: integers that nodes of other exporters have, and that say only what the
@@ -459,8 +480,13 @@ def npu_op(
     parsed = parse_schema(schema)
     op = parsed.name
     known = {a.name for a in parsed.arguments}
-    named = (("cpu", cpu), ("type_codes", type_codes or ()), ("dtype_notes", dtype_notes or ()))
-    for option, names in named:
+    attribute_names = attribute_names or {}
+    for option, names in (
+        ("cpu", cpu),
+        ("type_codes", type_codes or ()),
+        ("attribute_names", attribute_names),
+        ("dtype_notes", dtype_notes or ()),
+    ):
         for name in names:
             if name not in known:
                 raise DefinitionError(f"[{op}] expected '{option}' to name arguments, got {name!r}")
@@ -473,6 +499,7 @@ def npu_op(
             f"[{op}] expected 'late' to name arguments in host memory, {sorted(on_host)}, "
             f"got {list(late)}"
         )
+    attributes = tuple(replace(a, name=attribute_names.get(a.name, a.name)) for a in attributes)
     if seeded:
         attributes = (*attributes, Attribute(SEED.name, SEED, "int"))
     results = node_outputs(parsed, dtypes, outputs, inputs)
@@ -487,6 +514,13 @@ def npu_op(
     for a, b in may_alias:
         if a not in position_in or b not in position_out:
             raise DefinitionError(f"[{op}] expected 'may_alias' (input, output), got {(a, b)}")
+    others = tuple(TypeAlias(a) if isinstance(a, str) else a for a in aliases)
+    for alias in others:
+        if alias.order and sorted(alias.order) != sorted(position_in):
+            raise DefinitionError(
+                f"[{op}] expected the order of {alias.type} to name every input once, "
+                f"got {list(alias.order)}"
+            )
     return Op(
         schema=parsed,
         onnx_type=onnx,
@@ -496,7 +530,7 @@ def npu_op(
         inplace=parse_twin(parsed, inplace) if inplace else None,
         out=parse_out(parsed, out) if out else None,
         torch_aliases=tuple(parse_twin(parsed, other) for other in torch_aliases),
-        type_aliases=tuple(TypeAlias(a) if isinstance(a, str) else a for a in aliases),
+        type_aliases=others,
         may_alias=tuple((position_in[a], position_out[b]) for a, b in may_alias),
         sample_dtypes=tuple(sample_dtypes or (tensors[0].dtypes if tensors else ("float32",))),
         seeded=seeded,

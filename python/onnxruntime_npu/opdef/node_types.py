@@ -47,7 +47,8 @@ def node_types(ops: Iterable[Op]) -> dict[str, NodeType]:
     for op in ops:
         variants.setdefault(op.onnx_type, []).insert(0, (None, op))
         for alias in op.type_aliases:
-            variants.setdefault(alias.type, []).append((alias.inputs, op))
+            meaning = op.taking(alias.order) if alias.order else op
+            variants.setdefault(alias.type, []).append((alias.inputs, meaning))
     return {type_: _union(type_, tuple(found)) for type_, found in sorted(variants.items())}
 
 

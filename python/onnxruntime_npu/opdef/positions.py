@@ -31,10 +31,13 @@ def _header(path: str, ops: list[Op]) -> str:
         "namespace npu::nodes {",
         "",
     ]
-    for op in ops:
+    orders = [(op, op.onnx_type, [x.name for x in op.inputs]) for op in ops]
+    # A kernel tells from its node's type in which order the inputs come.
+    orders += [(op, a.type, list(a.order)) for op in ops for a in op.type_aliases if a.order]
+    for op, type_, inputs in orders:
         lines += [
-            f"struct {op.onnx_type} {{",
-            *_positions("In", [x.name for x in op.inputs]),
+            f"struct {type_} {{",
+            *_positions("In", inputs),
             *_positions("Out", [y.name for y in op.outputs]),
             "};",
             "",
