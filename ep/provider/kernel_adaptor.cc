@@ -160,9 +160,9 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
 }
 
 // As far as the model tells; see KernelInfo.
-std::vector<std::optional<Shape>> ReadInputShapes(const Api& api, const Signature& signature,
-                                                  const OrtKernelInfo* info) {
-  std::vector<std::optional<Shape>> shapes(signature.input_count);
+void ReadInputTypes(const Api& api, const Signature& signature, const OrtKernelInfo* info, KernelInfo* out) {
+  out->input_shapes.resize(signature.input_count);
+  out->input_dtypes.resize(signature.input_count, DType::kUndefined);
   for (size_t i = 0; i < signature.input_count; ++i) {
     if (signature.input_names[i].empty()) continue;
     OrtTypeInfo* type = nullptr;
@@ -171,14 +171,17 @@ std::vector<std::optional<Shape>> ReadInputShapes(const Api& api, const Signatur
     const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(type, release);
     const OrtTensorTypeAndShapeInfo* tensor = nullptr;
     api.Check(api.ort.CastTypeInfoToTensorInfo(type, &tensor));
-    if (tensor == nullptr || !api.ort.TensorTypeAndShape_HasShape(tensor)) continue;
+    if (tensor == nullptr) continue;
+    ONNXTensorElementDataType element;
+    api.Check(api.ort.GetTensorElementType(tensor, &element));
+    if (!signature.input_absent[i]) out->input_dtypes[i] = DTypeOfElement(element);
+    if (!api.ort.TensorTypeAndShape_HasShape(tensor)) continue;
     size_t rank = 0;
     api.Check(api.ort.GetDimensionsCount(tensor, &rank));
     std::vector<int64_t> dims(rank);
     api.Check(api.ort.GetDimensions(tensor, dims.data(), rank));
-    if (rank <= Shape::kMaxRank) shapes[i] = Shape(dims);
+    if (rank <= Shape::kMaxRank) out->input_shapes[i] = Shape(dims);
   }
-  return shapes;
 }
 
 class KernelAdaptor final : public OrtKernelImpl {
@@ -206,7 +209,7 @@ class KernelAdaptor final : public OrtKernelImpl {
     kernel_info.input_count = signature_.input_count;
     kernel_info.output_count = signature_.output_count;
     kernel_info.attributes = ReadAttributes(api, info, def);
-    kernel_info.input_shapes = ReadInputShapes(api, signature_, info);
+    ReadInputTypes(api, signature_, info, &kernel_info);
     kernel_info.float32_products = options.float32_products;
     kernel_info.late_inputs = options.graphs;
     kernel_ = def.make(kernel_info);

@@ -23,6 +23,7 @@ struct KernelInfo {
   Attributes attributes;
   // The shapes of the inputs as the model declares them, with -1 for unknown dimensions; empty in eager calls.
   std::vector<std::optional<Shape>> input_shapes;
+  std::vector<DType> input_dtypes;  // idem; kUndefined for an omitted input
   // The dtype to which a float32 matmul with a constant matrix may round its operands; sums stay float32.
   DType float32_products = DType::kFloat32;
   // If set, inputs that the operator's definition calls late are in device memory and read by the launch, so that a

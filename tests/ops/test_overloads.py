@@ -28,7 +28,10 @@ def _name(schema: Any) -> str:
 def _operator(name: str) -> str:
     """Return the operator that a name of torch_npu belongs to: twin, or partner of an overload."""
     partner = re.fullmatch(r"_(npu_\w+)_(?:get_max_workspace|infer_output)", name)
-    return partner[1] if partner else name.removesuffix("_")
+    if partner:
+        return partner[1]
+    # What a function of lists of tensors calls has its name behind an underscore.
+    return f"_{name}" if f"_{name}" in all_ops() else name.removesuffix("_")
 
 
 OURS = [schema for schema in SCHEMAS if _operator(_name(schema)) in all_ops()]
@@ -56,7 +59,8 @@ def test_every_overload_of_torch_npu_is_there(schema: Any) -> None:
 
 
 def test_the_schemas_cover_every_operator() -> None:
-    assert set(all_ops()) <= {_name(schema) for schema in OURS}
+    names = {_name(schema) for schema in OURS}
+    assert {name.removeprefix("_") for name in all_ops()} <= names
 
 
 WRITING = [op for op in all_ops().values() if op.out is not None]

@@ -146,6 +146,7 @@ void StoreTile(const Tile& tile, const Result& c, const Epilogue& epilogue, cons
   Scale(tile, epilogue);
   Add(tile, epilogue.addend);
   ScaleRows(tile, epilogue.total_scale);
+  if (epilogue.activation) epilogue.activation(tile.sums, tile.rows * kPanelColumns);
   if (c.dtype == DType::kInt8) return StoreInt8(tile, c, epilogue);
   DispatchFloats("Gemm", c.dtype, [&](auto type) { StoreRows<decltype(type)>(tile, c); });
 }

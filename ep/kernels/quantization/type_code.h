@@ -10,7 +10,15 @@
 
 namespace npu {
 
-enum class TypeCode : int64_t { kFloat16 = 1, kInt8 = 2, kInt32 = 3, kUInt8 = 4, kBFloat16 = 27, kInt4 = 29 };
+enum class TypeCode : int64_t {
+  kFloat32 = 0,
+  kFloat16 = 1,
+  kInt8 = 2,
+  kInt32 = 3,
+  kUInt8 = 4,
+  kBFloat16 = 27,
+  kInt4 = 29
+};
 
 struct QuantizedCode {
   TypeCode code;

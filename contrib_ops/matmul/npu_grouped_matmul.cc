@@ -1,0 +1,448 @@
+// _npu_grouped_matmul(x, weight, bias?, scale?, antiquant_scale?, antiquant_offset?, per_token_scale?, group_list?;
+// group_type, group_list_type, act_type, output_dtype) -> y. The semantics are in npu_grouped_matmul.py.
+#include "contrib_ops/matmul/npu_grouped_matmul.h"
+
+#include <cstring>
+
+#include "ep/kernels/activation/activations.h"
+#include "ep/kernels/matmul/group_list.h"
+#include "ep/kernels/matmul/grouped_weight.h"
+#include "ep/kernels/quantization/scale_values.h"
+#include "ep/kernels/quantization/type_code.h"
+
+namespace npu {
+namespace {
+
+using In = nodes::NPUGroupedMatmul::In;
+using Out = nodes::NPUGroupedMatmul::Out;
+
+constexpr const char* kOp = "npu_grouped_matmul";
+// Subtracted from x of int8 in products with int4.
+constexpr int32_t kShift = 8;
+constexpr int64_t kNone = -1, kRows = 0, kDepth = 2;  // what group_type divides
+
+template <float (*f)(float)>
+void Apply(float* values, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) values[i] = f(values[i]);
+}
+inline float Relu(float x) { return x < 0 ? 0.0f : x; }
+
+using Activation = void (*)(float*, int64_t);
+Activation ActivationOf(int64_t act_type) {
+  switch (act_type) {
+    case 0:
+      return nullptr;
+    case 1:
+      return &Apply<Relu>;
+    case 2:
+      return &Apply<GeluTanh>;
+    case 4:
+      return &Apply<FastGelu>;
+    case 5:
+      return &Apply<Silu>;
+    default:
+      Fail(ErrorCode::kInvalidArgument, "[", kOp, "] expected act_type 0, 1, 2, 4 or 5, got ", act_type);
+  }
+}
+
+DType ResultOf(const Attributes& attributes) {
+  if (!attributes.Has("output_dtype")) return DType::kUndefined;
+  switch (static_cast<TypeCode>(attributes.Int("output_dtype"))) {
+    case TypeCode::kFloat32:
+      return DType::kFloat32;
+    case TypeCode::kFloat16:
+      return DType::kFloat16;
+    case TypeCode::kBFloat16:
+      return DType::kBFloat16;
+    case TypeCode::kInt8:
+      return DType::kInt8;
+    case TypeCode::kInt32:
+      return DType::kInt32;
+    default:
+      Fail(ErrorCode::kInvalidArgument, "[", kOp,
+           "] expected output_dtype to be the type code 0 (float32), 1 (float16), 27 (bfloat16), 2 (int8) or 3 "
+           "(int32), got ",
+           attributes.Int("output_dtype"));
+  }
+}
+
+// How x and weight are multiplied.
+enum class Scheme { kFloats, kWeightOnly, kInt8, kInt4, kInt8ByInt4 };
+
+const char* TitleOf(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kFloats:
+      return "x and weight of floats";
+    case Scheme::kWeightOnly:
+      return "x of floats and weight of integers";
+    case Scheme::kInt8:
+      return "x and weight of int8";
+    case Scheme::kInt4:
+      return "x and weight of int4";
+    case Scheme::kInt8ByInt4:
+      return "x of int8 and weight of int4";
+  }
+  return "";
+}
+
+Scheme SchemeOf(DType x, DType weight) {
+  const bool words = weight == DType::kInt32;
+  if (gemm::Supports(x) && weight == x) return Scheme::kFloats;
+  if (gemm::Supports(x) && (weight == DType::kInt8 || words)) return Scheme::kWeightOnly;
+  if (x == DType::kInt8 && weight == DType::kInt8) return Scheme::kInt8;
+  if (x == DType::kInt32 && words) return Scheme::kInt4;
+  NPU_CHECK(x == DType::kInt8 && words, "[", kOp,
+            "] expected x and weight of one type of floats, x of floats and weight of int8 or int32, or both of int8 "
+            "or int32, got ",
+            NameOf(x), " and ", NameOf(weight));
+  return Scheme::kInt8ByInt4;
+}
+
+// The tensors that a scheme takes beside x and weight: a bit each.
+struct Tensors {
+  TensorView bias, scale, antiquant_scale, antiquant_offset, per_token_scale;
+
+  void RefuseOther(const char* scheme, unsigned taken, unsigned needed) const {
+    const std::pair<const char*, const TensorView*> all[] = {{"bias", &bias},
+                                                             {"scale", &scale},
+                                                             {"antiquant_scale", &antiquant_scale},
+                                                             {"antiquant_offset", &antiquant_offset},
+                                                             {"per_token_scale", &per_token_scale}};
+    for (unsigned i = 0; i < std::size(all); ++i) {
+      const bool present = static_cast<bool>(*all[i].second);
+      NPU_CHECK(!present || ((taken | needed) >> i & 1) != 0, "[", kOp, "] expected no ", all[i].first, " with ",
+                scheme, ", got one");
+      NPU_CHECK(present || (needed >> i & 1) == 0, "[", kOp, "] expected ", all[i].first, " with ", scheme,
+                ", got none");
+    }
+  }
+};
+constexpr unsigned kBias = 1, kScale = 2, kAntiquantScale = 4, kAntiquantOffset = 8, kPerToken = 16;
+
+void CheckTensors(Scheme scheme, const Tensors& tensors) {
+  const char* title = TitleOf(scheme);
+  switch (scheme) {
+    case Scheme::kFloats:
+      return tensors.RefuseOther(title, kBias, 0);
+    case Scheme::kWeightOnly:
+      return tensors.RefuseOther(title, kBias | kAntiquantOffset, kAntiquantScale);
+    case Scheme::kInt8:
+      return tensors.RefuseOther(title, kBias | kPerToken, kScale);
+    case Scheme::kInt4:
+      return tensors.RefuseOther(title, kPerToken, kScale);
+    case Scheme::kInt8ByInt4:
+      return tensors.RefuseOther(title, kPerToken, kBias | kScale);
+  }
+}
+
+// The number of blocks of K that have scales of their own.
+int64_t BlocksOf(const char* name, const TensorView& values, bool one_matrix, int64_t groups, int64_t k, int64_t n) {
+  const Shape& shape = values.shape;
+  const size_t rank = shape.rank();
+  if (one_matrix) {
+    NPU_CHECK(shape == Shape{n} || (rank == 2 && shape[1] == n), "[", kOp, "] expected ", name, " of shape [", n,
+              "] or [blocks, ", n, "], got ", shape);
+  } else {
+    NPU_CHECK(shape == Shape({groups, n}) || (rank == 3 && shape[0] == groups && shape[2] == n), "[", kOp,
+              "] expected ", name, " of shape [", groups, ", ", n, "] or [", groups, ", blocks, ", n, "], got ", shape);
+  }
+  const int64_t blocks = rank == (one_matrix ? 2u : 3u) ? shape[rank - 2] : 1;
+  NPU_CHECK(blocks >= 1 && k % blocks == 0, "[", kOp, "] expected ", name, " with a number of blocks that divides ", k,
+            ", got ", blocks);
+  return blocks;
+}
+
+// A call after its checks: what the launch needs.
+struct Call {
+  Scheme scheme = Scheme::kFloats;
+  Tensors tensors;
+  TensorView x, weight, group_list, y;
+  GroupedWeight::Layout layout;
+  int64_t m = 0;
+  ScaleValues scale, offset;
+  float* sums_of_blocks = nullptr;  // like y, in float32
+  bool has_offset = false;
+};
+
+class GroupedMatmulKernel final : public Kernel {
+ public:
+  explicit GroupedMatmulKernel(const KernelInfo& info)
+      : group_type_(info.attributes.Int("group_type")),
+        list_type_(info.attributes.Int("group_list_type")),
+        act_type_(info.attributes.Int("act_type")),
+        activation_(ActivationOf(act_type_)),
+        result_(ResultOf(info.attributes)) {
+    NPU_CHECK(group_type_ == kNone || group_type_ == kRows || group_type_ == kDepth, "[", kOp,
+              "] The group type must be -1, 0 or 2, got ", group_type_);
+    if (info.input_dtypes.empty()) return;
+    x_dtype_ = info.input_dtypes[In::x];
+    const auto shape = [&](size_t i) { return i < info.input_shapes.size() ? info.input_shapes[i] : std::nullopt; };
+    if (const auto x = shape(In::x); x && x->rank() > 0 && x->back() >= 0 && x->back() < INT32_MAX)
+      depth_ = x->back() * (x_dtype_ == DType::kInt32 ? 8 : 1);
+    const auto scale = shape(In::scale);
+    const size_t rank = group_type_ == kRows ? 3 : 2;
+    blocks_ = !scale ? -1 : scale->rank() == rank ? (*scale)[rank - 2] : 1;
+  }
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    const size_t rank = group_type_ == kRows ? 3 : 2;
+    if (input != In::weight || group_type_ == kDepth || x_dtype_ == DType::kUndefined || constant.shape.rank() != rank)
+      return false;
+    const bool of_integers = !gemm::Supports(x_dtype_);
+    // Along which axis words hold elements, and how many blocks there are, is known if the model tells.
+    const int64_t rows = constant.shape[rank - 2];
+    if (constant.dtype == DType::kInt32 && (depth_ < 0 || (rows != depth_ && rows * 8 != depth_))) return false;
+    const bool blocks = of_integers && constant.dtype == DType::kInt32;
+    if (blocks && (blocks_ < 1 || depth_ % blocks_ != 0 || (blocks_ > 1 && depth_ / blocks_ % 8 != 0))) return false;
+    if (of_integers && !blocks && constant.dtype != DType::kInt8) return false;
+    const int64_t k = constant.dtype == DType::kInt32 ? depth_ : rows;
+    if (!of_integers && constant.dtype != x_dtype_ && constant.dtype != DType::kInt8 && constant.dtype != DType::kInt32)
+      return false;
+    weight_.Pack(kOp, constant, GroupedWeight::LayoutOf(kOp, constant, LeftOf(x_dtype_), k, blocks ? blocks_ : 1),
+                 stream);
+    weight_view_ = constant;
+    weight_view_.data = nullptr;
+    return true;
+  }
+
+  void Compute(OpContext& ctx) const override {
+    Call call;
+    call.x = ctx.Input(In::x);
+    call.weight = weight_ ? weight_view_ : ctx.Input(In::weight);
+    call.group_list = ctx.Input(In::group_list);
+    NPU_CHECK(call.x && call.weight, "[", kOp, "] expected the tensors x and weight");
+    call.tensors = {ctx.Input(In::bias), ctx.Input(In::scale), ctx.Input(In::antiquant_scale),
+                    ctx.Input(In::antiquant_offset), ctx.Input(In::per_token_scale)};
+    NPU_CHECK(result_ != DType::kUndefined || call.x.dtype != DType::kInt32, "[", kOp,
+              "] expected output_dtype with x of int4 in int32, got none");
+    const DType dtype = result_ == DType::kUndefined ? call.x.dtype : result_;
+    const size_t rank = group_type_ == kRows ? 3 : 2;
+    NPU_CHECK(call.weight.shape.rank() == rank &&
+                  (call.x.shape.rank() == 2 || (group_type_ == kNone && call.x.shape.rank() > 2)),
+              "[", kOp, "] expected x of rank ", group_type_ == kNone ? "2 or more" : "2", " and weight of rank ", rank,
+              " with group_type ", group_type_, ", got ", call.x.shape, " and ", call.weight.shape);
+    CheckGroupList(call.group_list, group_type_ == kRows ? call.weight.shape[0] : -1);
+    if (group_type_ == kDepth) return ComputeGroupsOfDepth(ctx, call, dtype);
+    CheckOperands(call, dtype);
+
+    Shape shape = call.x.shape;
+    shape[shape.rank() - 1] = call.layout.n;
+    call.y = ctx.Output(Out::y, dtype, shape);
+    if (!call.y || call.y.elements() == 0) return CheckGroupsOnly(ctx, call);
+    const TensorView& scale = call.tensors.scale;
+    if (scale) call.scale = ScaleValues(ctx, scale);
+    call.has_offset = dtype == DType::kInt8 && (scale.dtype == DType::kInt64 || scale.dtype == DType::kUInt64);
+    if (call.has_offset) call.offset = ScaleValues(ctx, scale, PackedPart::kOffset);
+    if (GroupedWeight::Parts(call.layout) > 1)
+      call.sums_of_blocks = static_cast<float*>(ctx.Workspace(static_cast<size_t>(call.y.elements()) * sizeof(float)));
+    ctx.Launch(kOp, [this, call] { Run(call); });
+  }
+
+ private:
+  static DType LeftOf(DType x) { return x == DType::kInt32 ? DType::kInt4 : x; }
+  GroupListType list_type() const { return static_cast<GroupListType>(list_type_); }
+
+  void CheckGroupList(const TensorView& list, int64_t groups) const {
+    NPU_CHECK(list_type_ >= 0 && list_type_ <= 2, "[", kOp, "] expected group_list_type 0, 1 or 2, got ", list_type_);
+    if (group_type_ == kNone) {
+      NPU_CHECK(!list, "[", kOp, "] expected no group_list with group_type -1, got one");
+      return;
+    }
+    NPU_CHECK(list, "[", kOp, "] expected group_list with group_type ", group_type_, ", got none");
+    if (list_type() == GroupListType::kPairs) {
+      NPU_CHECK(group_type_ == kRows, "[", kOp, "] expected group_list_type 0 or 1 with group_type 2, got 2");
+      NPU_CHECK(list.shape.rank() == 2 && list.shape[1] == 2, "[", kOp,
+                "] expected group_list of shape [groups, 2], got ", list.shape);
+      return;
+    }
+    NPU_CHECK(list.shape.rank() == 1 && (groups < 0 || list.shape[0] == groups), "[", kOp,
+              "] expected group_list of shape [", groups < 0 ? "groups" : Concat(groups), "], got ", list.shape);
+  }
+
+  void CheckOperands(Call& call, DType dtype) const {
+    const bool one_matrix = group_type_ == kNone;
+    const Tensors& tensors = call.tensors;
+    const Scheme scheme = call.scheme = SchemeOf(call.x.dtype, call.weight.dtype);
+    const char* title = TitleOf(scheme);
+    CheckTensors(scheme, tensors);
+    int64_t k = call.x.shape.back();
+    NPU_CHECK(scheme != Scheme::kInt4 || !__builtin_mul_overflow(k, 8, &k), "[", kOp,
+              "] expected a shape whose number of elements fits int64, got ", call.x.shape);
+    call.m = call.x.shape.Elements(0, call.x.shape.rank() - 1);
+    call.layout = GroupedWeight::LayoutOf(kOp, call.weight, LeftOf(call.x.dtype), k, 1);
+    const int64_t groups = call.layout.groups, n = call.layout.n;
+    if (tensors.bias) {
+      const Shape wanted = one_matrix ? Shape{n} : Shape({groups, n});
+      NPU_CHECK(tensors.bias.shape == wanted || (one_matrix && tensors.bias.shape == Shape({1, n})), "[", kOp,
+                "] expected bias of shape ", wanted, ", got ", tensors.bias.shape);
+      NPU_CHECK(tensors.bias.dtype != DType::kInt32 || scheme == Scheme::kInt8, "[", kOp,
+                "] expected bias of floats with ", title, ", got int32");
+    }
+    if (tensors.per_token_scale) {
+      const Shape& shape = tensors.per_token_scale.shape;
+      NPU_CHECK(shape == Shape{call.m} || shape == Shape({call.m, 1}), "[", kOp,
+                "] expected per_token_scale of shape [", call.m, "] or [", call.m, ", 1], got ", shape);
+    }
+    NPU_CHECK(
+        dtype != DType::kInt32 || (scheme == Scheme::kInt8 && !tensors.per_token_scale && activation_ == nullptr), "[",
+        kOp,
+        "] expected a result of int32 with x and weight of int8, no per_token_scale and no activation, got it with ",
+        title);
+    NPU_CHECK(dtype != DType::kInt8 || scheme == Scheme::kInt8, "[", kOp,
+              "] expected a result of int8 with x and weight of int8, got it with ", title);
+    if (scheme == Scheme::kWeightOnly) {
+      call.layout.blocks = BlocksOf("antiquant_scale", tensors.antiquant_scale, one_matrix, groups, k, n);
+      NPU_CHECK(!tensors.antiquant_offset || tensors.antiquant_offset.shape == tensors.antiquant_scale.shape, "[", kOp,
+                "] expected antiquant_offset of antiquant_scale's shape ", tensors.antiquant_scale.shape, ", got ",
+                tensors.antiquant_offset.shape);
+      NPU_CHECK(!tensors.antiquant_offset || tensors.antiquant_offset.dtype == tensors.antiquant_scale.dtype, "[", kOp,
+                "] expected antiquant_offset of antiquant_scale's dtype ", NameOf(tensors.antiquant_scale.dtype),
+                ", got ", NameOf(tensors.antiquant_offset.dtype));
+    } else if (scheme == Scheme::kInt8) {
+      CheckScale(tensors.scale, one_matrix, groups, n);
+      NPU_CHECK(dtype != DType::kInt32 || !tensors.bias || tensors.bias.dtype == DType::kInt32, "[", kOp,
+                "] expected bias of int32 with a result of int32, got floats");
+    } else if (scheme != Scheme::kFloats) {
+      call.layout.blocks = BlocksOf("scale", tensors.scale, one_matrix, groups, k, n);
+      NPU_CHECK(call.layout.blocks == 1 || k / call.layout.blocks % 8 == 0, "[", kOp,
+                "] expected blocks of a multiple of 8 rows of int4, got ", k / call.layout.blocks);
+    }
+    // Blocks of a dequantised weight are no products of their own: they may differ from those at packing.
+    GroupedWeight::Layout packed = weight_.layout();
+    if (scheme == Scheme::kWeightOnly) packed.blocks = call.layout.blocks;
+    NPU_CHECK(!weight_ || call.layout == packed, "[", kOp, "] expected x and scales as the model declares them, got ",
+              call.x.shape, " and ", tensors.scale.shape);
+  }
+
+  static void CheckScale(const TensorView& scale, bool one_matrix, int64_t groups, int64_t n) {
+    const Shape& shape = scale.shape;
+    if (one_matrix) {
+      NPU_CHECK(shape == Shape{n} || shape == Shape{1} || shape == Shape({1, n}), "[", kOp,
+                "] expected scale of shape [", n, "] or [1], got ", shape);
+      return;
+    }
+    NPU_CHECK(shape == Shape({groups, n}) || shape == Shape({groups, 1}) || shape == Shape{groups}, "[", kOp,
+              "] expected scale of shape [", groups, ", ", n, "], [", groups, ", 1] or [", groups, "], got ", shape);
+  }
+
+  // Without results the values of group_list are refused all the same.
+  void CheckGroupsOnly(OpContext& ctx, const Call& call) const {
+    if (group_type_ == kNone) return;
+    const int64_t rows = group_type_ == kRows ? call.m : call.x.shape[1];
+    const int64_t groups = group_type_ == kRows ? call.layout.groups : 0;
+    ctx.Launch(kOp, [list = call.group_list, type = list_type(), rows, groups] {
+      ForEachGroup(kOp, list, type, rows, groups, [](int64_t, int64_t, int64_t) {});
+    });
+  }
+
+  void ComputeGroupsOfDepth(OpContext& ctx, Call& call, DType dtype) const {
+    const TensorView &x = call.x, &weight = call.weight;
+    NPU_CHECK(gemm::Supports(x.dtype) && weight.dtype == x.dtype && gemm::Supports(dtype), "[", kOp,
+              "] expected x, weight and y of floats with group_type 2, got ", NameOf(x.dtype), ", ",
+              NameOf(weight.dtype), " and ", NameOf(dtype));
+    call.tensors.RefuseOther("group_type 2", 0, 0);
+    NPU_CHECK(activation_ == nullptr, "[", kOp, "] expected act_type 0 with group_type 2, got ", act_type_);
+    const int64_t m = x.shape[0], k = x.shape[1], n = weight.shape[1];
+    NPU_CHECK(weight.shape[0] == k, "[", kOp, "] expected weight [", k, ", N], got ", weight.shape);
+    const TensorView y = ctx.Output(Out::y, dtype, {call.group_list.shape[0], m, n});
+    if (!y || y.elements() == 0) return CheckGroupsOnly(ctx, call);
+    ctx.Launch(kOp, [x, weight, y, list = call.group_list, type = list_type(), m, k, n] {
+      int64_t group = 0;
+      ForEachGroup(kOp, list, type, k, 0, [&](int64_t, int64_t begin, int64_t count) {
+        const gemm::Matrix a{x.as<char>() + BytesFor(x.dtype, begin), m, count, k, 1};
+        const gemm::Matrix b = gemm::Matrix::RowMajor(weight.as<char>() + BytesFor(x.dtype, begin * n), count, n);
+        gemm::Multiply(x.dtype, a, b, {y.as<char>() + BytesFor(y.dtype, group++ * m * n), y.dtype, n});
+      });
+    });
+  }
+
+  void Run(const Call& call) const {
+    call.scale.Load();
+    if (call.has_offset) call.offset.Load();
+    if (group_type_ == kNone) return RunGroup(call, 0, 0, call.m);
+    const int64_t end = ForEachGroup(kOp, call.group_list, list_type(), call.m, call.layout.groups,
+                                     [&](int64_t group, int64_t begin, int64_t count) {
+                                       if (count > 0) RunGroup(call, group, begin, count);
+                                     });
+    const int64_t row_bytes = static_cast<int64_t>(BytesFor(call.y.dtype, call.layout.n));
+    std::memset(call.y.as<char>() + end * row_bytes, 0, static_cast<size_t>((call.m - end) * row_bytes));
+  }
+
+  // Rows [begin, begin + count) of y: those of x times matrix `group`.
+  void RunGroup(const Call& call, int64_t group, int64_t begin, int64_t count) const {
+    const Tensors& tensors = call.tensors;
+    const int64_t k = call.layout.k, n = call.layout.n, blocks = call.layout.blocks;
+    const char* x = call.x.as<char>();
+    const gemm::Matrix a = gemm::Matrix::RowMajor(x + BytesFor(call.layout.left, begin * k), count, k);
+    const gemm::Result y{call.y.as<char>() + BytesFor(call.y.dtype, begin * n), call.y.dtype, n};
+    const gemm::PerLine<float> tokens{
+        tensors.per_token_scale ? tensors.per_token_scale.as<const float>() + begin : nullptr, 1};
+    gemm::Epilogue epilogue{.activation = activation_};
+    if (tensors.bias) {
+      const char* bias = tensors.bias.as<char>() + BytesFor(tensors.bias.dtype, group * n);
+      if (tensors.bias.dtype == DType::kInt32) {
+        epilogue.integers.bias = {reinterpret_cast<const int32_t*>(bias), 1};
+      } else {
+        epilogue.addend = {bias, tensors.bias.dtype, 0, 1};
+      }
+    }
+    if (call.scheme == Scheme::kFloats)
+      return weight_.Multiply(call.layout, call.weight.data, group, 0, a, y, epilogue);
+    if (call.scheme == Scheme::kWeightOnly) {
+      const TensorView &scale = tensors.antiquant_scale, &offset = tensors.antiquant_offset;
+      const auto at = [&](const TensorView& values) -> const void* {
+        return values ? values.as<char>() + BytesFor(values.dtype, group * blocks * n) : nullptr;
+      };
+      const gemm::Dequantization dequantization{.scale = at(scale),
+                                                .offset = at(offset),
+                                                .dtype = scale.dtype,
+                                                .group = blocks == 1 ? 0 : k / blocks,
+                                                .group_stride = n,
+                                                .column_stride = 1};
+      return weight_.Multiply(call.layout, call.weight.data, group, 0, a, y, epilogue, dequantization);
+    }
+    const int64_t scales = tensors.scale.elements() / call.layout.groups;  // of a group
+    if (call.scheme == Scheme::kInt8) {
+      const int64_t stride = scales == 1 ? 0 : 1;
+      epilogue.column_scale = {call.scale.data() + group * scales, stride};
+      epilogue.row_scale = tokens;
+      if (call.has_offset) epilogue.output_offset = {call.offset.data() + group * scales, stride};
+      return weight_.Multiply(call.layout, call.weight.data, group, 0, a, y, epilogue);
+    }
+    RunBlocks(call, group, a, call.scale.data() + group * scales, epilogue, tokens, call.sums_of_blocks + begin * n, y);
+  }
+
+  // Block by block, the sum so far being the addend: one product has one scale for all of K.
+  void RunBlocks(const Call& call, int64_t group, const gemm::Matrix& a, const float* scale, gemm::Epilogue epilogue,
+                 const gemm::PerLine<float>& tokens, float* sums, const gemm::Result& y) const {
+    const int64_t n = call.layout.n, blocks = call.layout.blocks, rows = call.layout.k / blocks;
+    const Activation activation = epilogue.activation;
+    for (int64_t block = 0; block < blocks; ++block) {
+      gemm::Matrix left = a;
+      left.data = static_cast<const char*>(a.data) + BytesFor(call.layout.left, block * rows);
+      left.columns = rows;
+      epilogue.column_scale = {scale + block * n, 1};
+      if (block > 0) epilogue.addend = {sums, DType::kFloat32, n, 1};
+      if (call.scheme == Scheme::kInt8ByInt4) epilogue.integers.a_zero_point = {&kShift, 0};
+      const bool last = block + 1 == blocks;
+      epilogue.total_scale = last ? tokens : gemm::PerLine<float>{};
+      epilogue.activation = last ? activation : nullptr;
+      const gemm::Result result = last ? y : gemm::Result{sums, DType::kFloat32, n};
+      weight_.Multiply(call.layout, call.weight.data, group, block, left, result, epilogue);
+    }
+  }
+
+  int64_t group_type_, list_type_, act_type_;
+  Activation activation_;
+  DType result_;                       // kUndefined: that of x
+  DType x_dtype_ = DType::kUndefined;  // when the model tells, as the next two
+  int64_t depth_ = -1, blocks_ = -1;
+  GroupedWeight weight_;
+  TensorView weight_view_;  // type and shape
+};
+
+NPU_KERNEL(NPUGroupedMatmul, GroupedMatmulKernel);
+
+}  // namespace
+}  // namespace npu
