@@ -1,6 +1,6 @@
 """What both gatings share: the choice of the best experts of a row."""
 
-from onnxruntime_npu.opdef import check, torch
+from onnxruntime_npu.opdef import check
 
 
 def best(keys, k):

@@ -100,9 +100,7 @@ def reference(
             f"{name} [{tokens}, {width}], got {_shape(skip)}",
         )
     if bias is not None:
-        _check(
-            bias.dim() == 2 and bias.shape[1] == width, f"bias [E, {width}], got {_shape(bias)}"
-        )
+        _check(bias.dim() == 2 and bias.shape[1] == width, f"bias [E, {width}], got {_shape(bias)}")
         _check(experts is not None, "export_for_source_row with bias")
         _check(
             _shape(experts) == [tokens, slots],

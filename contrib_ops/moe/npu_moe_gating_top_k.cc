@@ -191,7 +191,7 @@ class MoeGatingTopKKernel final : public Kernel {
     auto* wide_bias = static_cast<float*>(bias ? ctx.Workspace(BytesFor(DType::kFloat32, experts)) : nullptr);
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);
-      const Task<T> task{gating_,    x,         bias,   ids,    table, y.as<T>(), expert_idx, norm_out.as<float>(),
+      const Task<T> task{gating_,   x,      bias,   ids, table, y.as<T>(), expert_idx, norm_out.as<float>(),
                          wide_bias, tokens, experts};
       ctx.Launch(kOp, [task] { task.Run(); });
     });

@@ -114,6 +114,4 @@ def _refuse(id, match, make_sample):
 _refuse("k_zero", r"k in \[1, 8\], got 0", lambda make: Sample(make(3, 8), k=0))
 _refuse("k_too_large", r"k in \[1, 8\], got 9", lambda make: Sample(make(3, 8), k=9))
 _refuse("rank", r"x of rank 2 or 3, got \[8\]", lambda make: Sample(make(8)))
-_refuse(
-    "finished", r"finished \[3\], got \[2\]", lambda make: Sample(make(3, 8), make.bools(2))
-)
+_refuse("finished", r"finished \[3\], got \[2\]", lambda make: Sample(make(3, 8), make.bools(2)))

@@ -113,7 +113,11 @@ def samples(make):
         id="any_permutation_of_any_experts",
     )
     yield Sample(
-        make(40, 6), _by_columns(40, 3), make.ints(40, 3, high=1, dtype="int32"), 40, id="one_expert"
+        make(40, 6),
+        _by_columns(40, 3),
+        make.ints(40, 3, high=1, dtype="int32"),
+        40,
+        id="one_expert",
     )
     yield Sample(
         make(3000, 24),

@@ -275,8 +275,8 @@ class MoeInitRoutingV2Kernel final : public Kernel {
               row_idx_type_);
     NPU_CHECK((quant_mode_ >= -1 && quant_mode_ <= 1) || quant_mode_ == 13, "[", kOp,
               "] expected quant_mode -1, 0, 1 or 13, got ", quant_mode_);
-    NPU_CHECK(!is_int4_ || quant_mode_ == 13, "[", kOp, "] expected quant_mode=13 for x_dtype int4, got quant_mode=",
-              quant_mode_);
+    NPU_CHECK(!is_int4_ || quant_mode_ == 13, "[", kOp,
+              "] expected quant_mode=13 for x_dtype int4, got quant_mode=", quant_mode_);
     NPU_CHECK(x.dtype != DType::kInt8 || quant_mode_ == -1, "[", kOp, "] expected quant_mode -1 for x of int8, got ",
               quant_mode_);
     NPU_CHECK(active_num_ >= -1, "[", kOp, "] expected active_num >= -1, got ", active_num_);
@@ -303,8 +303,7 @@ class MoeInitRoutingV2Kernel final : public Kernel {
   void CheckQuantisation(const Task& task) const {
     const TensorView &x = task.x, &scale = task.scale, &offset = task.offset;
     const int64_t tokens = x.shape[0], width = task.width;
-    NPU_CHECK(quant_mode_ < 1 || width > 0, "[", kOp, "] expected x with features to take a scale from, got ",
-              x.shape);
+    NPU_CHECK(quant_mode_ < 1 || width > 0, "[", kOp, "] expected x with features to take a scale from, got ", x.shape);
     NPU_CHECK(quant_mode_ != 13 || width % 2 == 0, "[", kOp,
               "] expected x with an even number of features for int4, got ", x.shape);
     NPU_CHECK(quant_mode_ != 0 || scale, "[", kOp, "] expected scale with quant_mode 0");
@@ -314,8 +313,8 @@ class MoeInitRoutingV2Kernel final : public Kernel {
       const Shape of_experts{task.count, width};
       const bool takes_experts = quant_mode_ == 1;
       NPU_CHECK(scale.shape == shape || (takes_experts && scale.shape == of_experts), "[", kOp, "] expected scale ",
-                shape, takes_experts ? " or " + of_experts.ToString() : std::string(), " with quant_mode ",
-                quant_mode_, ", got ", scale.shape);
+                shape, takes_experts ? " or " + of_experts.ToString() : std::string(), " with quant_mode ", quant_mode_,
+                ", got ", scale.shape);
     }
     NPU_CHECK(!offset || quant_mode_ == 0, "[", kOp, "] expected no offset with quant_mode ", quant_mode_, ", got one");
     NPU_CHECK(!offset || offset.shape == Shape{1} || none(offset), "[", kOp, "] expected offset [1], got ",

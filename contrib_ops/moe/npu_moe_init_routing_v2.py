@@ -164,7 +164,7 @@ def reference(
     quantised. Rounding is half to even, saturating. For T = 0 scale and offset may be [0].
     """
     _check(x.dim() == 2, f"x [T, H], got {list(x.shape)}")
-    tokens, width = x.shape
+    tokens = x.shape[0]
     _check(
         expert_idx.dim() == 2 and expert_idx.shape[0] == tokens and expert_idx.shape[1] >= 1,
         f"expert_idx [{tokens}, K] with K >= 1, got {list(expert_idx.shape)}",
@@ -464,9 +464,7 @@ def samples(make):
     if make.dtype == "int8":
         return
     scale, offset = make.tensor([20.0], "float32"), make.tensor([3.3], "float32")
-    yield Sample(
-        wide, many, expert_num=8, scale=scale, offset=offset, quant_mode=0, id="static"
-    )
+    yield Sample(wide, many, expert_num=8, scale=scale, offset=offset, quant_mode=0, id="static")
     yield Sample(
         wide * 3000,
         many,
@@ -528,7 +526,9 @@ def samples(make):
         quant_mode=13,
         id="int4_one_scale",
     )
-    yield Sample(make(300, 700), many[:1].repeat(300, 1), expert_num=8, quant_mode=1, id="quant_threads")
+    yield Sample(
+        make(300, 700), many[:1].repeat(300, 1), expert_num=8, quant_mode=1, id="quant_threads"
+    )
     inf, nan = float("inf"), float("nan")
     yield Sample(
         make.tensor([[1.0, inf], [nan, 2.0], [-inf, 0.0], [0.0, 0.0]]),
@@ -573,9 +573,7 @@ _refuse("drop_pad_mode", "drop_pad_mode 0 or 1, got 2", drop_pad_mode=2)
 _refuse("histogram", "expert_tokens_num_type 0, 1 or 2, got 3", expert_tokens_num_type=3)
 _refuse("row_idx_type", "row_idx_type 0 or 1, got 2", row_idx_type=2)
 _refuse("quant_mode", "quant_mode -1, 0, 1 or 13, got 2", quant_mode=2)
-_refuse(
-    "int4_mode", "quant_mode=13 for x_dtype int4, got quant_mode=1", quant_mode=1, x_dtype=285
-)
+_refuse("int4_mode", "quant_mode=13 for x_dtype int4, got quant_mode=1", quant_mode=1, x_dtype=285)
 _refuse("x_dtype", "x_dtype to name int4, got int8", quant_mode=1, x_dtype=1)
 _refuse("int8", "quant_mode -1 for x of int8, got 1", dtype="int8", quant_mode=1)
 _refuse("active_num", "active_num >= -1, got -2", active_num=-2)

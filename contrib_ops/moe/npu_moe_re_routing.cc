@@ -105,9 +105,8 @@ class MoeReRoutingKernel final : public Kernel {
     task.source = task.gathers && task.idx != nullptr
                       ? task.idx
                       : static_cast<int32_t*>(ctx.Workspace(BytesFor(DType::kInt32, total)));
-    ctx.Launch(kOp, [task] {
-      DispatchIndices(kOp, task.counts, [&task](auto index) { task.Run<decltype(index)>(); });
-    });
+    ctx.Launch(kOp,
+               [task] { DispatchIndices(kOp, task.counts, [&task](auto index) { task.Run<decltype(index)>(); }); });
   }
 
  private:

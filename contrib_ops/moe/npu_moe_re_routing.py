@@ -76,18 +76,14 @@ def reference(
     """
     counts, scales = expert_token_num_per_rank, per_token_scales
     _check(tokens.dim() == 2, f"tokens [A, H], got {list(tokens.shape)}")
-    _check(
-        counts.dim() == 2, f"expert_token_num_per_rank [N, E], got {list(counts.shape)}"
-    )
+    _check(counts.dim() == 2, f"expert_token_num_per_rank [N, E], got {list(counts.shape)}")
     total = tokens.shape[0]
     check_rows("npu_moe_re_routing", total)
     _check(
         scales is None or list(scales.shape) == [total],
         f"per_token_scales [{total}], got {scales is not None and list(scales.shape)}",
     )
-    _check(
-        expert_token_num_type == 1, f"expert_token_num_type 1, got {expert_token_num_type}"
-    )
+    _check(expert_token_num_type == 1, f"expert_token_num_type 1, got {expert_token_num_type}")
     _check(idx_type in (0, 1), f"idx_type 0 or 1, got {idx_type}")
     _check(
         tokens_dtype is None or tokens.dtype == torch.uint8,
@@ -125,9 +121,7 @@ def body(b, call, tokens, counts, scales):
     ends = b.CumSum(b.Reshape(wide, [-1]), integer(0))
     numbers = body_numbers(b, total)
     # One end more, which no token passes: the CPU provider's reductions keep an empty shape.
-    passed = b.GreaterOrEqual(
-        b.Unsqueeze(numbers, [1]), b.Concat(ends, integer([2**62]), axis=0)
-    )
+    passed = b.GreaterOrEqual(b.Unsqueeze(numbers, [1]), b.Concat(ends, integer([2**62]), axis=0))
     block = b.Reshape(b.ReduceSum(b.Cast(passed, to="int64"), [1], keepdims=0), [-1])
     is_routed = b.Less(block, body_size(b, ends, 0))
     keys = b.Where(is_routed, b.Mod(block, b.Max(experts, integer(1))), experts)
@@ -150,8 +144,15 @@ def body(b, call, tokens, counts, scales):
     # A row of no tokens more, for a sum without ranks.
     row = b.ConstantOfShape(b.Concat(integer([1]), b.Slice(b.Shape(counts), [1], [2]), axis=0))
     ranks = b.Concat(wide, b.Cast(row, to="int64"), axis=0)
-    sums = b.Reshape(b.ReduceSum(ranks, [0], keepdims=0), b.Slice(b.Shape(counts), [1], [2]), allowzero=1)
-    return moved, moved_scales, b.Cast(idx, to="int32"), b.Cast(sums, to=call.dtype("expert_token_num_per_rank"))
+    sums = b.Reshape(
+        b.ReduceSum(ranks, [0], keepdims=0), b.Slice(b.Shape(counts), [1], [2]), allowzero=1
+    )
+    return (
+        moved,
+        moved_scales,
+        b.Cast(idx, to="int32"),
+        b.Cast(sums, to=call.dtype("expert_token_num_per_rank")),
+    )
 
 
 @op.samples

@@ -35,8 +35,8 @@ DType TypeByAttribute(const OrtApi& api, const OrtShapeInferContext* context, co
 }
 
 // ORT accepts a type only together with a shape, so the output gets unique symbolic dimensions, as many as the first
-// input has and as the node's attribute adds. If the input is a scalar or its rank is unknown, which ORT does not distinguish, the model must declare
-// the type.
+// input has and as the node's attribute adds. If the input is a scalar or its rank is unknown, which ORT does not
+// distinguish, the model must declare the type.
 void InferByAttribute(const Api& api, OrtShapeInferContext* context, const AttributeTyping& typing) {
   static std::atomic<uint64_t> next_symbol{0};
   OrtTensorTypeAndShapeInfo* input = nullptr;  // owned by the context

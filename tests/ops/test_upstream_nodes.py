@@ -215,10 +215,16 @@ def _rows() -> list[Row]:
             {"num_experts": 7},
         ),
         _finalize("NPUMoeFinalizeRouting", _FINALIZE, {}, id="v1"),
-        _finalize("NPUMoeFinalizeRouting", _FINALIZE, {"skip2": np.zeros(0, np.float32)}, id="no_skip2"),
+        _finalize(
+            "NPUMoeFinalizeRouting", _FINALIZE, {"skip2": np.zeros(0, np.float32)}, id="no_skip2"
+        ),
         *(
             _finalize(
-                "NPUMoeFinalizeRoutingV2", _FINALIZE_V2, {}, {"drop_pad_mode": mode}, id=f"v2_mode{mode}"
+                "NPUMoeFinalizeRoutingV2",
+                _FINALIZE_V2,
+                {},
+                {"drop_pad_mode": mode},
+                id=f"v2_mode{mode}",
             )
             for mode in range(4)
         ),
