@@ -39,8 +39,7 @@ struct Task {
 
   void Run() const {
     CheckNumbers(kOp, "expanded_src_to_dst_row", a.index.as<int32_t>(), tokens * slots, -1, row_count);
-    if (a.bias)
-      CheckNumbers(kOp, "export_for_source_row", a.experts.as<int32_t>(), tokens * slots, 0, a.bias.shape[0]);
+    if (a.bias) CheckNumbers(kOp, "export_for_source_row", a.experts.as<int32_t>(), tokens * slots, 0, a.bias.shape[0]);
     const int64_t pieces = (width + kColumns - 1) / kColumns;
     ParallelFor(tokens * pieces, RowGrain(std::min(width, kColumns) * (slots + 1)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -43,8 +43,7 @@ struct Task {
       const bool inactive = finished != nullptr && finished[row];
       for (int64_t j = 0; expert_idx != nullptr && j < k; ++j)
         expert_idx[row * k + j] = inactive ? static_cast<int32_t>(experts) : chosen[j];
-      for (int64_t j = 0; row_idx != nullptr && j < k; ++j)
-        row_idx[row * k + j] = static_cast<int32_t>(j * rows + row);
+      for (int64_t j = 0; row_idx != nullptr && j < k; ++j) row_idx[row * k + j] = static_cast<int32_t>(j * rows + row);
     }
   }
 };
@@ -72,8 +71,9 @@ class MoeGatingTopKSoftmaxKernel final : public Kernel {
     if (rows == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);
-      const Task<T> task{x.as<T>(),         finished.as<bool>(), y.as<T>(), expert_idx.as<int32_t>(),
-                         row_idx.as<int32_t>(), rows,            experts,   k_};
+      const Task<T> task{
+          x.as<T>(), finished.as<bool>(), y.as<T>(), expert_idx.as<int32_t>(), row_idx.as<int32_t>(), rows, experts,
+          k_};
       ctx.Launch(kOp, [task] {
         ParallelFor(task.rows, RowGrain(task.experts), [&task](int64_t begin, int64_t end) { task.Run(begin, end); });
       });

@@ -31,11 +31,15 @@ def check_packable(op, argument, shape):
     )
 
 
+def rounded(values, name):
+    """Return float32 values rounded and saturated to a type, as float64, which has all of them."""
+    low, high = _RANGES[name]
+    return torch.where(values.isnan(), 0.0, values).double().round().clamp(low, high)
+
+
 def saturated(values, name):
     """Return float32 values rounded and saturated to a type; int4 is packed."""
-    low, high = _RANGES[name]
-    # In float64, which has the ends of int32.
-    wide = torch.where(values.isnan(), 0.0, values).double().round().clamp(low, high)
+    wide = rounded(values, name)
     if name == "int4":
         return pack(wide.to(torch.int32))
     return wide.to(getattr(torch, name))
@@ -50,6 +54,12 @@ def pack(values):
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
+def pack_bytes(values):
+    """Return uint8 [.., n / 2] with the low four bits of two values each, the first lowest."""
+    pairs = values.reshape(*values.shape[:-1], values.shape[-1] // 2, 2).to(torch.int64) & 15
+    return (pairs[..., 0] + 16 * pairs[..., 1]).to(torch.uint8)
+
+
 def unpack(words):
     """Return the int4 values of int32 words, [.., 8 n]."""
     wide = words.to(torch.int64)
@@ -60,15 +70,17 @@ def unpack(words):
 
 def body_saturated(b, values, name):
     """Build saturated."""
+    wide = body_rounded(b, values, name)
+    return body_pack(b, b.Cast(wide, to="int64")) if name == "int4" else b.Cast(wide, to=name)
+
+
+def body_rounded(b, values, name):
+    """Build rounded, as float32 but for int32."""
     low, high = _RANGES[name]
     numbers = b.Where(b.IsNaN(values), b.const(0.0, "float32"), values)
     if name == "int32":
-        wide = b.Clip(b.Round(b.Cast(numbers, to="float64")), float(low), float(high))
-        return b.Cast(wide, to="int32")
-    clipped = b.Clip(b.Round(numbers), float(low), float(high))
-    if name == "int4":
-        return body_pack(b, b.Cast(clipped, to="int64"))
-    return b.Cast(clipped, to=name)
+        numbers = b.Cast(numbers, to="float64")
+    return b.Clip(b.Round(numbers), float(low), float(high))
 
 
 def body_pack(b, values):
@@ -83,6 +95,14 @@ def body_pack(b, values):
         part = b.Mul(nibble, b.const(16**i, "int64"))
         words = part if words is None else b.Add(words, part)
     return b.Cast(words, to="int32")
+
+
+def body_pack_bytes(b, values):
+    """Build pack_bytes, of int64 values."""
+    low, high = (
+        b.Mod(b.Slice(values, [i], [2**62], [-1], [2]), b.const(16, "int64")) for i in range(2)
+    )
+    return b.Cast(b.Add(low, b.Mul(high, b.const(16, "int64"))), to="uint8")
 
 
 def body_unpack(b, words):

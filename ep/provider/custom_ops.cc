@@ -1,6 +1,7 @@
 #include "ep/provider/custom_ops.h"
 
 #include <atomic>
+#include <optional>
 
 #include "ep/runtime/attribute_typing.h"
 
@@ -12,35 +13,49 @@ OrtCustomOpInputOutputCharacteristic SchemaPresence(const ArgDef& arg) {
   return arg.optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
 }
 
-// The output dtype that the node's attribute selects; kUndefined: none.
-DType TypeByAttribute(const OrtApi& api, const OrtShapeInferContext* context, const AttributeTyping& typing) {
+// The node's integer attribute; none if it is absent or of another kind.
+std::optional<int64_t> IntAttribute(const OrtApi& api, const OrtShapeInferContext* context, const std::string& name) {
   const OrtOpAttr* attribute = nullptr;
-  if (OrtStatus* absent = api.ShapeInferContext_GetAttribute(context, typing.attribute.c_str(), &attribute)) {
-    api.ReleaseStatus(absent);
-    return typing.absent;
-  }
   int64_t value = 0;
   size_t size = 0;
-  if (OrtStatus* wrong = api.ReadOpAttr(attribute, ORT_OP_ATTR_INT, &value, sizeof value, &size)) {
-    api.ReleaseStatus(wrong);
-    return DType::kUndefined;
-  }
+  OrtStatus* status = api.ShapeInferContext_GetAttribute(context, name.c_str(), &attribute);
+  if (status == nullptr) status = api.ReadOpAttr(attribute, ORT_OP_ATTR_INT, &value, sizeof value, &size);
+  if (status == nullptr) return value;
+  api.ReleaseStatus(status);
+  return std::nullopt;
+}
+
+// The output dtype that the node's attribute selects; kUndefined: none.
+DType TypeByAttribute(const OrtApi& api, const OrtShapeInferContext* context, const AttributeTyping& typing) {
+  const std::optional<int64_t> value = IntAttribute(api, context, typing.attribute);
+  if (!value) return typing.absent;
   for (const auto& [code, type] : typing.types)
-    if (code == value) return type;
+    if (code == *value) return type;
   return DType::kUndefined;
 }
 
 // ORT accepts a type only together with a shape, so the output gets unique symbolic dimensions, as many as the first
-// input has. If the input is a scalar or its rank is unknown, which ORT does not distinguish, the model must declare
-// the type.
+// input has and as the node's attribute adds. If the input is a scalar or its rank is unknown, which ORT does not
+// distinguish, the model must declare the type.
 void InferByAttribute(const Api& api, OrtShapeInferContext* context, const AttributeTyping& typing) {
   static std::atomic<uint64_t> next_symbol{0};
   OrtTensorTypeAndShapeInfo* input = nullptr;  // owned by the context
   api.Check(api.ort.ShapeInferContext_GetInputTypeShape(context, 0, &input));
   size_t rank = 0;
   if (input != nullptr) api.Check(api.ort.GetDimensionsCount(input, &rank));
-  const DType type = TypeByAttribute(api.ort, context, typing);
-  if (rank == 0 || type == DType::kUndefined) return;
+  if (rank == 0) return;
+  DType type = TypeByAttribute(api.ort, context, typing);
+  if (type == DType::kUndefined && typing.otherwise_input) {
+    ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+    api.Check(api.ort.GetTensorElementType(input, &element));
+    type = static_cast<DType>(element);
+  }
+  if (type == DType::kUndefined) return;
+  if (!typing.added_axes.empty()) {
+    const int64_t added = IntAttribute(api.ort, context, typing.added_axes).value_or(0);
+    if (added < 0 || added > Shape::kMaxRank) return;  // the kernel refuses such a node
+    rank += static_cast<size_t>(added);
+  }
   std::vector<std::string> names;
   std::vector<const char*> symbols;
   for (size_t i = 0; i < rank; ++i) names.push_back(Concat("npu_dimension_", next_symbol++));

@@ -11,12 +11,13 @@
 
 namespace npu {
 
-// Such an output has the rank of the first input.
 struct AttributeTyping {
   size_t output;
   std::string attribute;
   std::vector<std::pair<int64_t, DType>> types;  // by the attribute's value
   DType absent;                                  // the output's dtype without the attribute
+  bool otherwise_input;                          // the first input's dtype where none of these is given
+  std::string added_axes;  // the attribute that says how many axes more than the first input the output has, or ""
 };
 
 // Called by the generated table of operators, while the kernel library is loaded.

@@ -29,8 +29,7 @@ void SortByDigit(const uint32_t* keys, const int32_t* from, int64_t rows, int sh
   });
   uint32_t next = 0;
   for (uint32_t digit = 0; digit < digits; ++digit)
-    for (int64_t chunk = 0; chunk < chunks; ++chunk)
-      next += std::exchange(places[chunk * kDigits + digit], next);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) next += std::exchange(places[chunk * kDigits + digit], next);
   ForRowsOfThreads(rows, chunks, [&](int64_t chunk, int64_t begin, int64_t end) {
     uint32_t* place = places + chunk * kDigits;
     for (int64_t i = begin; i < end; ++i) {
@@ -55,7 +54,7 @@ void OrderRows(const uint32_t* keys, int64_t rows, uint32_t largest, int32_t* or
   int32_t* to = passes % 2 == 1 ? order : other;  // the last pass writes to `order`
   for (int pass = 0; pass < passes; ++pass) {
     const int shift = pass * kDigitBits;
-    SortByDigit(keys, from, rows, shift, std::min(kDigits, (largest >> shift) + 1), to, places);
+    SortByDigit(keys, from, rows, shift, std::min(kDigits - 1, largest >> shift) + 1, to, places);
     from = to;
     to = to == order ? other : order;
   }

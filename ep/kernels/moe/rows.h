@@ -18,9 +18,9 @@ inline void CheckRowCount(const char* op, int64_t rows) {
 }
 
 // Refuses numbers, which are data and may be anything, outside of [low, high).
-inline void CheckNumbers(const char* op, const char* what, const int32_t* numbers, int64_t count, int64_t low,
-                         int64_t high) {
-  const auto outside = [low, high](int32_t number) { return number < low || number >= high; };
+template <class Index>
+void CheckNumbers(const char* op, const char* what, const Index* numbers, int64_t count, int64_t low, int64_t high) {
+  const auto outside = [low, high](Index number) { return number < low || number >= high; };
   int32_t refused = 0;
 #pragma omp simd reduction(| : refused)
   for (int64_t i = 0; i < count; ++i) refused |= outside(numbers[i]) ? 1 : 0;

@@ -2,6 +2,7 @@
 
 #include "ep/kernels/quantization/extremes.h"
 #include "ep/kernels/quantization/groups.h"
+#include "ep/kernels/quantization/smooth_rows.h"
 #include "ep/kernels/quantization/type_code.h"
 
 namespace npu {
@@ -42,27 +43,7 @@ ScaleAndOffset ScaleOf(const Problem& p, const Extremes& range) {
   return ScaleOf(p, range.low, range.high, range.magnitude);
 }
 
-// The values of rows times their smooth scales.
-class SmoothRows {
- public:
-  SmoothRows(const Problem& p, int64_t group) : p_(p), at_(group * p.columns) {}
-  const float* Load(int64_t row, int64_t column, int64_t count) {
-    const float* x = values_.Load(p_.input, row * p_.columns + column, count);
-    if (!p_.smooth) return x;
-    const float* s = scales_.Load(p_.smooth, at_ + column, count);
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) product_[i] = x[i] * s[i];
-    return product_;
-  }
-
- private:
-  const Problem& p_;
-  int64_t at_;
-  FloatBlock values_, scales_;
-  alignas(64) float product_[kRowBlock];
-};
-
-// The same where every row of a matrix has one smooth scale.
+// The values of rows of a matrix times their smooth scales, where every row has one smooth scale.
 class SmoothMatrixRows {
  public:
   explicit SmoothMatrixRows(const Problem& p) : p_(p) {}
@@ -81,8 +62,9 @@ class SmoothMatrixRows {
   alignas(64) float product_[kRowBlock];
 };
 
-int64_t SmoothRowOf(const Problem& p, int64_t row) {
-  return p.ends == nullptr ? 0 : GroupOf(p.ends, p.smooth.shape[0], row);
+// The values of a row times the smooth scales of its group.
+SmoothRows RowsOf(const Problem& p, int64_t row) {
+  return {p.input, p.smooth, p.columns, p.ends == nullptr ? 0 : GroupOf(p.ends, p.smooth.shape[0], row)};
 }
 
 void StoreScale(const Problem& p, int64_t at, ScaleAndOffset made) {
@@ -97,7 +79,7 @@ void Quantize(const Problem& p, const float* x, RowParameter scale, RowParameter
 void PerToken(const Problem& p) {
   ParallelFor(p.outer * p.rows, RowGrain(p.columns), [&p](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      SmoothRows rows(p, SmoothRowOf(p, row));
+      SmoothRows rows = RowsOf(p, row);
       Extremes range;
       ForEachBlock(p.columns, [&](int64_t at, int64_t n) { range.Add(rows.Load(row, at, n), n); });
       const ScaleAndOffset made = ScaleOf(p, range);
@@ -113,7 +95,7 @@ void PerToken(const Problem& p) {
 void PerTensor(const Problem& p, Extremes* partial) {
   const int64_t rows = p.outer * p.rows, pieces = PiecesOf(p.columns);
   ForEachPiece(rows, p.columns, [&](int64_t row, int64_t begin, int64_t count) {
-    SmoothRows values(p, SmoothRowOf(p, row));
+    SmoothRows values = RowsOf(p, row);
     Extremes range;
     ForEachBlock(count, [&](int64_t at, int64_t n) { range.Add(values.Load(row, begin + at, n), n); });
     partial[row * pieces + begin / kPiece] = range;
@@ -124,7 +106,7 @@ void PerTensor(const Problem& p, Extremes* partial) {
   StoreScale(p, 0, made);
   if (p.y == nullptr) return;
   ForEachPiece(rows, p.columns, [&](int64_t row, int64_t begin, int64_t count) {
-    SmoothRows values(p, SmoothRowOf(p, row));
+    SmoothRows values = RowsOf(p, row);
     ForEachBlock(count, [&](int64_t at, int64_t n) {
       const int64_t column = begin + at;
       Quantize(p, values.Load(row, column, n), {&made.scale, false}, {&made.offset, false}, row * p.columns + column,

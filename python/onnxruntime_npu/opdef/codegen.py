@@ -75,7 +75,14 @@ def _registration(node_type: NodeType) -> str:
         lines.append(f"  def.typings.push_back({fields});")
     for rule in (rule for _, op in node_type.ops for rule in op.attribute_typings):
         types = _fields(*(_fields(_int(code), _type(name)) for code, name in rule.types))
-        fields = _fields(rule.output, _string(rule.attribute), types, _type(rule.absent))
+        fields = _fields(
+            rule.output,
+            _string(rule.attribute),
+            types,
+            _type(rule.absent),
+            rule.otherwise_input,
+            _string(rule.added_axes),
+        )
         lines.append(f"  AddAttributeTyping({_string(node_type.type)}, {fields});")
     lines.append("  registry.AddSchema(std::move(def));")
     for count, op in node_type.ops:

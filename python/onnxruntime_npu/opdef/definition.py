@@ -466,8 +466,7 @@ def npu_op(
             types has the type that the model declares.
         type_codes: arguments that name an element type, by torch's number in a call and by another
             code in a node. The reference gets the name of the type.
-        typed_by: results whose type such an argument decides; they have the rank of the first
-            tensor.
+        typed_by: results whose type such an argument, or another integer, decides.
         attribute_names: what a node calls its attributes where that is not the argument's name.
         not_portable: which calls standard ONNX operators cannot express, and why: those for which
             the body raises NotPortable, or all calls of an operator without a body.

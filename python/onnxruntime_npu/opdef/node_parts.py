@@ -120,6 +120,8 @@ class AttributeTyping:
     attribute: str
     types: tuple[tuple[int, str], ...]  # the node's code, and the type of the output
     absent: str | None  # the type without the attribute
+    otherwise_input: bool  # whether it has the first input's type where no other is given
+    added_axes: str  # the attribute that says how many axes more than that input it has, if any
 
 
 def attribute_typings(
@@ -128,21 +130,27 @@ def attribute_typings(
     attributes: Sequence[Attribute],
     outputs: Sequence[Output],
 ) -> tuple[AttributeTyping, ...]:
-    """Return the outputs whose types follow from arguments that name types."""
-    named = {a.argument.name: a for a in attributes if a.names_type}
+    """Return the outputs whose types follow from arguments that name types, or number modes."""
+    named = {a.argument.name: a for a in attributes if a.kind == "int"}
     positions = {y.name: i for i, y in enumerate(outputs)}
     made = []
     for name, rule in stated.items():
-        if name not in positions or rule.argument not in named:
+        deciding = {rule.argument, rule.added_axes or rule.argument}
+        if name not in positions or not deciding.issubset(named):
             raise DefinitionError(
-                f"[{op}] expected 'typed_by' to name outputs, and arguments of 'type_codes', "
+                f"[{op}] expected 'typed_by' to name outputs, and integer arguments, "
                 f"got {name!r} by {rule.argument!r}"
             )
         attribute = named[rule.argument]
         types = [(attribute.to_onnx(given), type_) for given, type_ in rule.types.items()]
         made.append(
             AttributeTyping(
-                positions[name], attribute.name, tuple(types), rule.types.get(rule.default)
+                positions[name],
+                attribute.name,
+                tuple(types),
+                rule.types.get(rule.default),
+                rule.otherwise_input,
+                rule.added_axes and named[rule.added_axes].name,
             )
         )
     return tuple(made)

@@ -71,12 +71,17 @@ class TypeCodes:
 class TypedBy:
     """The type of a result by the type that ``argument`` names, and the one that it has by default.
 
-    ``types`` has the result's type for each name: int4 is held in int32.
+    ``types`` has the result's type for each name: int4 is held in int32. Any other integer argument
+    may decide as well, by its values; ``otherwise_input`` gives the result the first tensor's type
+    where no other is listed. The result has as many axes more than that tensor as the integer
+    argument ``added_axes`` says, if any is named.
     """
 
     argument: str
-    types: Mapping[str, str]
+    types: Mapping[Any, str]
     default: str = ""
+    otherwise_input: bool = False
+    added_axes: str = ""
 
 
 class TypeArgument:
