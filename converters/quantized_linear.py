@@ -91,7 +91,7 @@ class IntegerLinear(torch.nn.Module):
 
 
 def _packed(weight: torch.Tensor) -> torch.Tensor:
-    """Pack int4 values [in, out] along the outputs, or along the inputs if only these fill words."""
+    """Pack int4 values [in, out] along the outputs, or the inputs if only these fill words."""
     rows, columns = weight.shape
     pack = torch.ops.npu.npu_convert_weight_to_int4pack
     if columns % _WORD == 0:

@@ -49,7 +49,7 @@ def _best(
     best_scale = torch.ones_like(largest)
     for factor in torch.linspace(1.0, _SMALLEST, _CANDIDATES).tolist():
         # As it is stored; a group of zeros, or one whose scale underflows, keeps a scale of 1.
-        scale = (largest * (factor / high)).to(scale_dtype).float()
+        scale = (largest / high * factor).to(scale_dtype).float()
         scale = torch.where(scale > 0, scale, 1.0)
         restored = _rounded(values, scale, low, high) * scale.unsqueeze(-1)
         error = (restored - values).square().sum(-1)

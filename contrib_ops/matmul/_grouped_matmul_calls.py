@@ -68,10 +68,6 @@ def _floats(make):
     yield Sample(
         make(0, 8), make(2, 8, 4), group_list=_list(make, 0, 0), group_type=0, id="no_rows"
     )
-    yield Sample(
-        make(3, 0), make(2, 0, 4), make(2, 4), group_list=_list(make, 1, 3), group_type=0,
-        id="no_depth",
-    )  # fmt: skip
 
 
 def _weight_only(make):

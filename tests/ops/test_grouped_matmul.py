@@ -124,6 +124,17 @@ def test_lists_of_weights_and_of_results(device: str) -> None:
     _close(independent[1], x[:2, :8].double() @ weight[1, :8, :4].double())
 
 
+# Not a sample: onnxruntime's MatMul of a batch without depth does not write its result.
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_depth_the_bias_remains(device: str) -> None:
+    bias = _random(2, 4, seed=1)
+    (y,) = _call(
+        device, [torch.zeros(3, 0)], [torch.zeros(2, 0, 4)], bias=[bias],
+        group_list=torch.tensor([1, 3]), group_type=0, split_item=3,
+    )  # fmt: skip
+    assert torch.equal(y, bias[[0, 1, 1]])
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_overload_with_numbers(device: str) -> None:
     x, weight = _random(8, 16, seed=1), _random(2, 16, 24, seed=2)

@@ -1,0 +1,161 @@
+"""Quantised linear layers: schemes, errors, and what they leave alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from onnxruntime_npu.converters import SCHEMES, quantize_weights
+from onnxruntime_npu.converters.rounding import quantized_columns
+
+
+class Model(torch.nn.Module):
+    """Three layers, of which a head stays as it is."""
+
+    def __init__(self, dtype: torch.dtype, bias: bool = True):
+        super().__init__()
+        torch.manual_seed(1)
+        self.up = torch.nn.Linear(256, 320, bias=bias)
+        self.down = torch.nn.Linear(320, 256, bias=bias)
+        self.lm_head = torch.nn.Linear(256, 64, bias=False)
+        self.to(dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(x + self.down(torch.nn.functional.silu(self.up(x))))
+
+
+def _x(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(2)).to(dtype)
+
+
+def _quantised(scheme: str, dtype: torch.dtype, bias: bool = True, **options: Any) -> Model:
+    if scheme == "w8a8":
+        options["calibration"] = [(_x(dtype, 4, 16, 256),)]
+    model = quantize_weights(Model(dtype, bias).eval(), scheme, **options)
+    assert isinstance(model, Model)
+    return model
+
+
+def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    actual, expected = actual.double(), expected.double()
+    return float((actual - expected).norm() / expected.norm())
+
+
+# Rounding to b bits errs by about 1 / (sqrt(12) * 2^(b-1) / 3) of normal values: 0.7 % for 8 bits
+# and 11 % for 4; half of the model's result passes through two such layers.
+BOUNDS = {"w8a16": 0.01, "w4a16": 0.12, "w8a8": 0.02, "w8a8_dynamic": 0.02}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_quantised_model_is_near_the_float_one(scheme: str, device: str, bias: bool) -> None:
+    dtype = torch.bfloat16
+    x = _x(dtype, 2, 9, 256)
+    with torch.no_grad():
+        expected = Model(torch.float64, bias)(x.double())
+        actual = _quantised(scheme, dtype, bias).to(device)(x.to(device)).cpu()
+    # bfloat16 itself errs by half a per cent here.
+    assert _error(actual, expected) < BOUNDS[scheme] + 0.01
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w8a8_dynamic"])
+def test_float32_models_have_integer_products(scheme: str) -> None:
+    x = _x(torch.float32, 5, 256)
+    with torch.no_grad():
+        actual = _quantised(scheme, torch.float32)(x)
+        expected = Model(torch.float64)(x.double())
+    assert actual.dtype == torch.float32
+    assert _error(actual, expected) < BOUNDS[scheme]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_quantised_model_is_exported(scheme: str, tmp_path: Path) -> None:
+    dtype = torch.float16
+    model, x = _quantised(scheme, dtype), _x(dtype, 3, 256)
+    path = tmp_path / "model.onnx"
+    shapes = {"x": {0: torch.export.Dim("rows")}}
+    report = onnxruntime_npu.export(model, (x,), path, dynamic_shapes=shapes)
+    product = "NPUQuantMatmul" if "a8" in scheme else "NPUWeightQuantBatchMatmulV2"
+    assert report.nodes[f"npu::{product}"] == 2
+    session = ort.InferenceSession(path, providers=["NPUExecutionProvider"])
+    for rows in (1, 3, 20):
+        given_x = _x(dtype, rows, 256)
+        with torch.no_grad():
+            expected = model(given_x).float().numpy()
+        (actual,) = session.run(None, {"x": given_x.numpy()})
+        # Sums in another order, rounded to float16 three times on the way.
+        np.testing.assert_allclose(actual.astype(np.float32), expected, rtol=4e-3, atol=4e-3)
+
+
+def test_a_head_is_left_alone_and_skip_names_others() -> None:
+    model = _quantised("w8a16", torch.bfloat16, skip=("down",))
+    assert isinstance(model.down, torch.nn.Linear)
+    assert not isinstance(model.up, torch.nn.Linear)
+    assert not isinstance(model.lm_head, torch.nn.Linear)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([4, 8]),
+    st.sampled_from([0, 32]),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_the_chosen_scale_is_no_worse_than_the_largest_value_s(
+    seed: int, bits: int, group: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(3, 80, generator=generator)
+    integers, scales = quantized_columns(weight, bits, group, dtype)
+    high = 2 ** (bits - 1) - 1
+    length = group or 80
+    for begin in range(0, 80, length):
+        part = weight[:, begin : begin + length]
+        plain = (part.abs().amax(1) / high).to(dtype).float()[:, None]
+        rounded = (part / plain).round().clamp(-high - 1, high) * plain
+        chosen = (
+            integers[begin : begin + length].t().float() * scales[begin // length].float()[:, None]
+        )
+        ours, theirs = ((r - part).square().sum(1) for r in (chosen, rounded))
+        assert bool((ours <= theirs * (1 + 1e-6)).all())
+
+
+def test_zeros_stay_zeros() -> None:
+    integers, scales = quantized_columns(torch.zeros(4, 32), 4, 0, torch.float16)
+    assert not integers.any()
+    assert bool((scales == 1).all())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("w2a16",), {}, "expected a scheme of w8a16, w4a16, w8a8, w8a8_dynamic, got 'w2a16'"),
+        (("w4a16",), {"group_size": 48}, "multiple of 32, got 48"),
+        (("w8a8",), {}, "expected calibration inputs for w8a8, got none"),
+        (("w8a16",), {"calibration": []}, "calibration with w8a8 only, got it with w8a16"),
+        (("w8a8",), {"calibration": []}, "reach every layer, got none for up, down"),
+        (("w8a16",), {"skip": ("up", "down", "lm_head")}, "to quantise, got none"),
+    ],
+)
+def test_refusals(arguments: tuple[str], options: dict[str, Any], message: str) -> None:
+    model = Model(torch.bfloat16)
+    with pytest.raises(ValueError, match=message):
+        quantize_weights(model, *arguments, **options)
+    assert isinstance(model.up, torch.nn.Linear)
+
+
+def test_float32_needs_a_16_bit_model_for_float_products() -> None:
+    with pytest.raises(ValueError, match="expected a model of float16 or bfloat16 for w4a16"):
+        quantize_weights(Model(torch.float32), "w4a16")
+
+
+def test_text_has_to_be_tokenised() -> None:
+    with pytest.raises(TypeError, match="pass text through the tokenizer"):
+        quantize_weights(Model(torch.bfloat16), "w8a8", calibration=["text"])
