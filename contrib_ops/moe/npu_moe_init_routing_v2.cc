@@ -244,6 +244,7 @@ class MoeInitRoutingV2Kernel final : public Kernel {
     SetExperts(task);
     NPU_CHECK(pad_mode_ == 0 || (capacity_ >= 1 && capacity_ <= tokens), "[", kOp, "] expected expert_capacity in [1, ",
               tokens, "] with drop_pad_mode 1, got ", capacity_);
+    if (pad_mode_ == 1) CheckRowCount(kOp, task.count * capacity_);
     task.x = x;
     task.scale = ctx.Input(In::scale);
     task.offset = ctx.Input(In::offset);

@@ -180,6 +180,8 @@ def reference(
         drop_pad_mode == 0 or 1 <= expert_capacity <= tokens,
         f"expert_capacity in [1, {tokens}] with drop_pad_mode 1, got {expert_capacity}",
     )
+    if drop_pad_mode == 1:
+        check_rows("npu_moe_init_routing_v2", experts * expert_capacity)
     _check_quantisation(x, scale, offset, quant_mode, experts)
 
     numbers = expert_idx.reshape(-1).to(torch.int64)

@@ -348,3 +348,12 @@ def test_refused_numbers_write_nothing_wild(device: str) -> None:
         counts = torch.tensor([[1, wild]], device=device)
         with pytest.raises(RuntimeError, match=r"\[npu_moe_re_routing\] expected expert_token_num"):
             npu.npu_moe_re_routing(x, counts)[0].cpu()
+
+
+def test_more_places_than_int32_numbers_are_refused() -> None:
+    tokens = 210_000
+    x, experts = torch.empty(tokens, 0), torch.zeros(tokens, 1, dtype=torch.int32)
+    options = {"expert_num": 10240, "drop_pad_mode": 1, "expert_capacity": tokens}
+    for device in ("cpu", "meta"):
+        with pytest.raises(RuntimeError, match=r"expected at most 2147483647 rows, got 2150400000"):
+            npu.npu_moe_init_routing_v2(x.to(device), experts.to(device), **options)
