@@ -59,7 +59,7 @@ def check_clang_format(fix: bool, files: list[Path]) -> bool:
 
 
 def check_types(_fix: bool, _: list[Path]) -> bool:
-    return run(BIN / "mypy", "python/onnxruntime_npu", "--exclude", "contrib_ops")
+    return run(BIN / "mypy", "python/onnxruntime_npu", "converters", "--exclude", "contrib_ops")
 
 
 def check_machine_names(_fix: bool, files: list[Path]) -> bool:

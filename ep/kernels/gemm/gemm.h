@@ -66,13 +66,13 @@ struct IntegerTerms {
 };
 
 // value = activation((alpha * sum * column_scale * row_scale + addend) * total_scale), each operation rounded to
-// float32. A result of int8 is value * output_scale + output_offset, rounded half to even and saturated, NaN as 0; an int32 result is the
-// sum itself. The addend may be the result's own memory.
+// float32. A result of int8 is value * output_scale + output_offset, rounded half to even and saturated, NaN as 0; an
+// int32 result is the sum itself. The addend may be the result's own memory.
 struct Epilogue {
   float alpha = 1.0f;
   Addend addend = {};
   PerLine<float> column_scale = {}, row_scale = {};
-  PerLine<float> total_scale = {};                       // per row
+  PerLine<float> total_scale = {};  // per row
   void (*activation)(float* values, int64_t count) = nullptr;
   PerLine<float> output_scale = {}, output_offset = {};  // per column
   IntegerTerms integers = {};

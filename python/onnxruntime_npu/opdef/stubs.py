@@ -19,7 +19,9 @@ def generate(ops: Iterable[Op]) -> str:
         "import torch",
     ]
     for op in ops:
-        for schema in (*op.torch_schemas(), *(p.schema for p in op.partners)):
+        # Other overloads of a name have the arguments of the first, of other types.
+        partners = [p.schema for p in op.partners if not p.schema.overload]
+        for schema in (*op.torch_schemas(), *partners):
             lines += ["", f"def {schema.name}({_parameters(schema)}) -> {_returns(schema)}:"]
             doc = describe(op, schema).replace("\\", "\\\\").replace('"""', "'''")
             lines += [f"    {line}".rstrip() for line in f'"""{doc}\n"""'.split("\n")]
