@@ -52,7 +52,7 @@ def quantize_weights(
         raise ValueError(
             f"[quantize_weights] expected a group_size that is a multiple of 32, got {group_size}"
         )
-    layers = {
+    layers: dict[str, torch.nn.Module] = {
         name: layer
         for name, layer in model.named_modules()
         if isinstance(layer, torch.nn.Linear) and not _skipped(name, skip)

@@ -18,6 +18,10 @@ class WeightOnlyLinear(torch.nn.Module):
     it.
     """
 
+    weight: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None
+
     def __init__(self, linear: torch.nn.Linear, scheme: Scheme, group_size: int) -> None:
         super().__init__()
         dtype = linear.weight.dtype
@@ -32,7 +36,7 @@ class WeightOnlyLinear(torch.nn.Module):
         weight, scale = quantized_columns(linear.weight, scheme.weight_bits, self.group_size, dtype)
         self.register_buffer("weight", _packed(weight) if scheme.weight_bits == 4 else weight)
         self.register_buffer("scale", scale)
-        bias = linear.bias
+        bias: torch.Tensor | None = linear.bias
         if bias is not None and dtype == torch.bfloat16:
             bias = bias.float()
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
@@ -52,6 +56,11 @@ class IntegerLinear(torch.nn.Module):
     Buffers: ``weight`` int8 [in, out]; ``scale`` float32 [out]; ``bias``; and ``input_scale``
     float32 [1] if the scale of activations is static.
     """
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None
+    input_scale: torch.Tensor | None
 
     def __init__(self, linear: torch.nn.Linear, largest_input: float | None) -> None:
         super().__init__()
