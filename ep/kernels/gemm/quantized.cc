@@ -6,6 +6,7 @@
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/elements.h"
 #include "ep/kernels/gemm/epilogue.h"
+#include "ep/runtime/isa.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -90,6 +91,32 @@ void DequantizeRows(const uint8_t* stored, int64_t begin, int64_t rows, const fl
   }
 }
 
+#if defined(__AVX512F__)
+// The same, times the scale and rounded to bfloat16: a stored row is a row of pairs as it stands.
+template <int bits, bool has_offset>
+__attribute__((target("avx512bf16"))) void DequantizeRowsToBf16(const uint8_t* stored, int64_t begin, int64_t rows,
+                                                                const float* offset, const float* scale,
+                                                                BFloat16* out) {
+  constexpr int kVectors = kStoredElements / kLanes;
+  __m512 offsets[kVectors], scales[kVectors];
+  std::memcpy(offsets, offset, sizeof(offsets));
+  std::memcpy(scales, scale, sizeof(scales));
+  for (int64_t row = begin; row < begin + rows; ++row, out += kStoredElements) {
+    __builtin_prefetch(stored + row * kStoredElements * bits / 8 + kPrefetchBytes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; i += 2) {
+      __m512 low = (__m512)LoadStored<bits>(stored, row, i * kLanes);
+      __m512 high = (__m512)LoadStored<bits>(stored, row, (i + 1) * kLanes);
+      if constexpr (has_offset) {
+        low += offsets[i];
+        high += offsets[i + 1];
+      }
+      _mm512_storeu_si512(out + i * kLanes, (__m512i)_mm512_cvtne2ps_pbh(high * scales[i + 1], low * scales[i]));
+    }
+  }
+}
+#endif
+
 void RoundToHalf(float* values, int64_t n) {
   alignas(64) Float16 halves[kBlockRows * kStoredElements];
   FromFloat(values, halves, n);
@@ -158,6 +185,24 @@ void PanelExpander::Dequantize(const uint8_t* stored, int64_t begin, int64_t row
   RoundToHalf(values, elements);
 }
 
+// The same into rows of pairs of bfloat16, by the native instruction; false if there is none.
+bool PanelExpander::DequantizeToBf16(const uint8_t* stored, int64_t begin, int64_t rows, BFloat16* out) const {
+#if defined(__AVX512F__)
+  static const bool available = Features().avx512_bf16;
+  if (!available) return false;
+  const auto dequantize = [&](auto function) { function(stored, begin, rows, offset_, scale_, out); };
+  if (bits_ == 8) {
+    from_.offset ? dequantize(DequantizeRowsToBf16<8, true>) : dequantize(DequantizeRowsToBf16<8, false>);
+  } else {
+    from_.offset ? dequantize(DequantizeRowsToBf16<4, true>) : dequantize(DequantizeRowsToBf16<4, false>);
+  }
+  return true;
+#else
+  static_cast<void>(stored), static_cast<void>(begin), static_cast<void>(rows), static_cast<void>(out);
+  return false;
+#endif
+}
+
 void PanelExpander::Expand(const void* stored, int64_t n0, int64_t columns, int64_t k0, int64_t depth, void* out) {
   const auto* bytes = static_cast<const uint8_t*>(stored);
   const PanelFormat format = ExpandedFormat(dtype_);
@@ -176,6 +221,15 @@ void PanelExpander::Expand(const void* stored, int64_t n0, int64_t columns, int6
     second_group = second;
     // A row of two groups stands alone; else all up to the end of the group, in which the last may have one row of B.
     const int64_t in_group = first == second ? std::max<int64_t>(1, ((first + 1) * group - k) / 2) : 1;
+    // The last row of B may be half of a stored row; the other half becomes zeros.
+    const bool half = begin + in_group >= rows && depth % 2 != 0;
+    if (format == PanelFormat::kPairs && first == second && !half) {
+      const int64_t whole = std::min(rows - begin, in_group);
+      if (DequantizeToBf16(bytes, begin, whole, reinterpret_cast<BFloat16*>(pairs + begin * kStoredElements))) {
+        begin += whole;
+        continue;
+      }
+    }
     const int64_t count = std::min({kBlockRows, rows - begin, in_group});
     Dequantize(bytes, begin, count, block);
     if (begin + count == rows && depth % 2 != 0) {

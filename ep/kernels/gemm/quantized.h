@@ -37,6 +37,7 @@ class PanelExpander {
 
  private:
   void LoadScales(int64_t n0, int64_t columns, int64_t first_group, int64_t second_group);
+  bool DequantizeToBf16(const uint8_t* stored, int64_t begin, int64_t rows, BFloat16* out) const;
   void Dequantize(const uint8_t* stored, int64_t begin, int64_t rows, float* values) const;
 
   DType dtype_;
