@@ -72,6 +72,8 @@ class Product {
                                                  : RightSide::kPackedOnTheFly,
                                  a.rows, b.columns, a.columns, NumThreads())),
         widen_(format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
+        multiplies_stored_(quantized_bits_ && packed_b && kernel_.sliver_format == SliverFormat::kHalves &&
+                           PanelExpander::Multiplies(dtype, quantized_bits_, dequantization, a.rows, a.columns)),
         tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_) {}
 
   void Run() {
@@ -136,13 +138,18 @@ class Product {
       const bool last = kb + 1 == blocking_.depth_blocks;
       float* tile = sums;
       for (int64_t p = panel_begin; p < panel_end; ++p) {
-        const void* b = PanelOf(p, k0, depth);
+        const void* b = multiplies_stored_ ? StoredPanelOf(p, k0) : PanelOf(p, k0, depth);
         const int32_t* column_sums = integers_ ? ColumnSums(p, p - panel_begin, panel_end - panel_begin, kb) : nullptr;
         Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
         for (int64_t s = sliver_begin; s < sliver_end; ++s) {
           const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
           if (last) AskForResult(prefetch, m0, rows, p * kPanelColumns);
-          tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, kb), b, prefetch, depth, tile, kb > 0);
+          if (multiplies_stored_) {
+            if (kb == 0) std::fill_n(tile, rows * kPanelColumns, 0.0f);
+            MultiplyStored(SliverAt(s, kb), rows, b, p, k0, depth, tile);
+          } else {
+            tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, kb), b, prefetch, depth, tile, kb > 0);
+          }
           prefetch.data += depth / RowDepth(format_) * prefetch.step;
 
           if (last) {
@@ -241,11 +248,24 @@ class Product {
     return wide;
   }
 
+  const void* StoredPanelOf(int64_t panel, int64_t k0) const {
+    return packed_b_ + panel * QuantizedPanelBytes(quantized_bits_, a_.columns) +
+           QuantizedPanelBytes(quantized_bits_, k0);
+  }
+
+  int64_t ColumnsAt(int64_t n0) const { return std::min<int64_t>(kPanelColumns, b_.columns - n0); }
+
+  void MultiplyStored(const Sliver& sliver, int64_t rows, const void* stored, int64_t panel, int64_t k0, int64_t depth,
+                      float* tile) const {
+    const int64_t n0 = panel * kPanelColumns;
+    PanelExpander(dtype_, quantized_bits_, dequantization_)
+        .Multiply(sliver, rows, stored, n0, ColumnsAt(n0), k0, depth, tile);
+  }
+
   const void* ExpandedPanelOf(int64_t panel, int64_t k0, int64_t depth) {
     const void* stored = nullptr;
     if (packed_b_) {
-      stored = packed_b_ + panel * QuantizedPanelBytes(quantized_bits_, a_.columns) +
-               QuantizedPanelBytes(quantized_bits_, k0);
+      stored = StoredPanelOf(panel, k0);
     } else {
       void* out = scratch.b.Reserve(QuantizedPanelBytes(quantized_bits_, depth));
       PackQuantizedPanel(b_dtype_, b_, panel, k0, depth, out);
@@ -253,8 +273,7 @@ class Product {
     }
     void* expanded = scratch.wide_b.Reserve(PanelBytes(format_, depth));
     const int64_t n0 = panel * kPanelColumns;
-    PanelExpander(dtype_, quantized_bits_, dequantization_)
-        .Expand(stored, n0, std::min<int64_t>(kPanelColumns, b_.columns - n0), k0, depth, expanded);
+    PanelExpander(dtype_, quantized_bits_, dequantization_).Expand(stored, n0, ColumnsAt(n0), k0, depth, expanded);
     return expanded;
   }
 
@@ -303,6 +322,7 @@ class Product {
   std::optional<StoredIntegers> integers_;
   // float16 panels that are used by many slivers are upcast to float once, not once per sliver.
   bool widen_;
+  bool multiplies_stored_;  // a packed quantised B, without expanding its panels
   const MicroKernel& tile_kernel_;
 };
 

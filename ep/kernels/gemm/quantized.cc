@@ -6,11 +6,8 @@
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/elements.h"
 #include "ep/kernels/gemm/epilogue.h"
+#include "ep/kernels/gemm/stored_row.h"
 #include "ep/runtime/isa.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
 
 namespace npu::gemm {
 
@@ -18,7 +15,6 @@ namespace {
 
 // Stored rows that are computed before they are rounded: they stay in the first-level cache.
 constexpr int64_t kBlockRows = 8;
-constexpr int64_t kPrefetchBytes = 2048;
 
 template <class Elements>
 void FillStoredRows(const Elements& b, const Matrix& m, int bits, int64_t columns, int64_t depth, uint8_t* out) {
@@ -43,33 +39,6 @@ void FillStoredRows(const Elements& b, const Matrix& m, int bits, int64_t column
       for (int64_t k = begin; k < std::min(depth, begin + kTransposeRows); ++k) put(k, j);
 }
 
-// kLanes bytes as integers. The compiler's own conversion of vectors of bytes takes them apart one by one.
-template <bool is_signed>
-VecI32 Widened(const uint8_t* bytes) {
-#if defined(__AVX512F__)
-  const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
-  return (VecI32)(is_signed ? _mm512_cvtepi8_epi32(loaded) : _mm512_cvtepu8_epi32(loaded));
-#elif defined(__AVX2__)
-  const __m128i loaded = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
-  return (VecI32)(is_signed ? _mm256_cvtepi8_epi32(loaded) : _mm256_cvtepu8_epi32(loaded));
-#else
-  VecI32 out;
-  for (int i = 0; i < kLanes; ++i) out[i] = is_signed ? static_cast<int8_t>(bytes[i]) : bytes[i];
-  return out;
-#endif
-}
-
-// The elements of a vector of a stored row, as floats.
-template <int bits>
-Vec LoadStored(const uint8_t* stored, int64_t row, int64_t at) {
-  if constexpr (bits == 8) {
-    return __builtin_convertvector(Widened<true>(stored + row * kStoredElements + at), Vec);
-  } else {
-    const VecI32 words = Widened<false>(stored + row / 2 * kStoredElements + at);
-    return __builtin_convertvector((row % 2 == 0 ? words & 15 : words >> 4) - 8, Vec);
-  }
-}
-
 // values = element + offset of `rows` stored rows, and times the scale unless it is null.
 template <int bits, bool has_offset>
 void DequantizeRows(const uint8_t* stored, int64_t begin, int64_t rows, const float* offset, const float* scale,
@@ -79,7 +48,7 @@ void DequantizeRows(const uint8_t* stored, int64_t begin, int64_t rows, const fl
   std::memcpy(offsets, offset, sizeof(offsets));
   if (scale) std::memcpy(scales, scale, sizeof(scales));
   for (int64_t row = begin; row < begin + rows; ++row) {
-    __builtin_prefetch(stored + row * kStoredElements * bits / 8 + kPrefetchBytes);
+    __builtin_prefetch(stored + row * kStoredElements * bits / 8 + kStoredPrefetchBytes);
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; ++i) {
       // The element itself first: then the sum with the offset is rounded but once.
@@ -102,7 +71,7 @@ __attribute__((target("avx512bf16"))) void DequantizeRowsToBf16(const uint8_t* s
   std::memcpy(offsets, offset, sizeof(offsets));
   std::memcpy(scales, scale, sizeof(scales));
   for (int64_t row = begin; row < begin + rows; ++row, out += kStoredElements) {
-    __builtin_prefetch(stored + row * kStoredElements * bits / 8 + kPrefetchBytes);
+    __builtin_prefetch(stored + row * kStoredElements * bits / 8 + kStoredPrefetchBytes);
 #pragma GCC unroll 8
     for (int i = 0; i < kVectors; i += 2) {
       __m512 low = (__m512)LoadStored<bits>(stored, row, i * kLanes);
@@ -145,25 +114,47 @@ PanelFormat ExpandedFormat(DType dtype) {
 }
 
 void PanelExpander::LoadScales(int64_t n0, int64_t columns, int64_t first_group, int64_t second_group) {
-  const int64_t groups[2] = {first_group, second_group};
   DispatchFloats("Gemm", from_.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto load = [&](const void* data, int64_t row, float* out) {
-      if (!data) return;
-      const T* from = static_cast<const T*>(data) + groups[row] * from_.group_stride + n0 * from_.column_stride;
-      float values[kPanelColumns] = {};
+    const auto load = [&](const void* data, int64_t group, float (&values)[kPanelColumns]) {
+      const T* from = static_cast<const T*>(data) + group * from_.group_stride + n0 * from_.column_stride;
       if (from_.column_stride == 1) {
         ToFloat(from, values, columns);
       } else {
         for (int64_t j = 0; j < columns; ++j) values[j] = ToFloat(from[j * from_.column_stride]);
       }
-      for (int64_t j = 0; j < kPanelColumns; ++j) out[2 * j + row] = values[j];
     };
-    for (int64_t row = 0; row < 2; ++row) {
-      load(from_.scale, row, scale_);
-      load(from_.offset, row, offset_);
-    }
+    const auto load_pairs = [&](const void* data, float* out) {
+      if (!data) return;
+      float first[kPanelColumns] = {}, second[kPanelColumns] = {};
+      load(data, first_group, first);
+      if (second_group != first_group) load(data, second_group, second);
+      const float* other = second_group == first_group ? first : second;
+      for (int64_t j = 0; j < kPanelColumns; ++j) {
+        out[2 * j] = first[j];
+        out[2 * j + 1] = other[j];
+      }
+    };
+    load_pairs(from_.scale, scale_);
+    load_pairs(from_.offset, offset_);
   });
+}
+
+bool PanelExpander::Multiplies(DType dtype, int bits, const Dequantization& from, int64_t rows, int64_t depth) {
+  return dtype == DType::kBFloat16 && depth % 2 == 0 && from.group % 2 == 0 &&
+         SelectStoredDot(bits, from.offset != nullptr, rows) != nullptr;
+}
+
+void PanelExpander::Multiply(const Sliver& a, int64_t rows, const void* stored, int64_t n0, int64_t columns, int64_t k0,
+                             int64_t depth, float* tile) {
+  const StoredDotFunction dot = SelectStoredDot(bits_, from_.offset != nullptr, rows);
+  const int64_t group = from_.group == 0 ? k0 + depth : from_.group;
+  for (int64_t k = k0; k < k0 + depth;) {
+    const int64_t end = std::min(k0 + depth, (k / group + 1) * group);
+    LoadScales(n0, columns, k / group, k / group);
+    dot(a, static_cast<const uint8_t*>(stored), (k - k0) / 2, (end - k0) / 2, offset_, scale_, tile);
+    k = end;
+  }
 }
 
 // Rows of one pair of groups into floats, rounded where float16 rounds the sum and the product.

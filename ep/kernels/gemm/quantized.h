@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/gemm/packing.h"
 
 namespace npu::gemm {
@@ -25,7 +26,14 @@ void PackQuantizedPanel(DType dtype, const Matrix& b, int64_t panel, int64_t k0,
 // The format of panels that an A of `dtype` is multiplied with.
 PanelFormat ExpandedFormat(DType dtype);
 
-// Turns stored rows into panels of ExpandedFormat(dtype).
+// tile[rows][kPanelColumns] += rows of bfloat16 times stored rows [begin, end) of one group, dequantised in registers:
+// for few rows, where a panel would be written only to be read once. Stored row 0 is where the sliver begins.
+using StoredDotFunction = void (*)(const Sliver& a, const uint8_t* stored, int64_t begin, int64_t end,
+                                   const float* offset, const float* scale, float* tile);
+// Null if there is none for so many rows, or none on this machine.
+StoredDotFunction SelectStoredDot(int bits, bool has_offset, int64_t rows);
+
+// Turns stored rows into panels of ExpandedFormat(dtype), or multiplies them as they are.
 class PanelExpander {
  public:
   PanelExpander(DType dtype, int bits, const Dequantization& dequantization)
@@ -34,6 +42,12 @@ class PanelExpander {
   // Rows [k0, k0 + depth) of a panel whose columns are [n0, n0 + columns) of B; `stored` is where they begin. Writes
   // PanelBytes(ExpandedFormat(dtype), depth).
   void Expand(const void* stored, int64_t n0, int64_t columns, int64_t k0, int64_t depth, void* out);
+
+  // Whether Multiply serves these operands; `depth` is all of K.
+  static bool Multiplies(DType dtype, int bits, const Dequantization& from, int64_t rows, int64_t depth);
+  // Adds the product of a sliver and such rows to a tile; k0 is even.
+  void Multiply(const Sliver& a, int64_t rows, const void* stored, int64_t n0, int64_t columns, int64_t k0,
+                int64_t depth, float* tile);
 
  private:
   void LoadScales(int64_t n0, int64_t columns, int64_t first_group, int64_t second_group);

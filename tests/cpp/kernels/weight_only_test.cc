@@ -1,0 +1,118 @@
+// Floats by int8 and int4 weights: few rows, whose product dequantises in registers, and more, which expand panels.
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "doctest/doctest.h"
+#include "tests/cpp/support/test_context.h"
+
+namespace {
+
+using npu::DType;
+using npu::Shape;
+using npu::test::HostTensor;
+using npu::test::RunOp;
+using npu::test::RunOptions;
+
+struct Case {
+  int64_t m, n, k, group = 0;
+  bool int4 = false, offset = false, packed = true;
+};
+
+// Rounded half to even to the 8 bits of bfloat16.
+double Bf16(double value) {
+  uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
+  return std::bit_cast<float>(bits);
+}
+
+class Numbers {
+ public:
+  explicit Numbers(int64_t seed) : state_(static_cast<uint64_t>(seed)) {}
+  double Integer(int64_t low, int64_t high) {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<double>(low + static_cast<int64_t>((state_ >> 33) % static_cast<uint64_t>(high - low)));
+  }
+
+ private:
+  uint64_t state_;
+};
+
+void Check(const Case& c) {
+  CAPTURE(c.m);
+  CAPTURE(c.n);
+  CAPTURE(c.k);
+  CAPTURE(c.group);
+  CAPTURE(c.int4);
+  CAPTURE(c.offset);
+  CAPTURE(c.packed);
+  Numbers numbers(c.m + 31 * c.n + 1009 * c.k + c.group);
+  const int64_t groups = c.group ? (c.k + c.group - 1) / c.group : 1;
+  std::vector<double> x, weight, scale, offset;
+  for (int64_t i = 0; i < c.m * c.k; ++i) x.push_back(numbers.Integer(-64, 64) / 32);
+  for (int64_t i = 0; i < c.k * c.n; ++i) weight.push_back(numbers.Integer(c.int4 ? -8 : -128, c.int4 ? 8 : 128));
+  for (int64_t i = 0; i < groups * c.n; ++i) {
+    scale.push_back(Bf16(0.001 * numbers.Integer(5, 20)));
+    offset.push_back(numbers.Integer(-9, 9));
+  }
+  HostTensor stored = HostTensor::From(DType::kInt8, {c.k, c.n}, weight);
+  if (c.int4) {
+    std::vector<double> words;
+    for (int64_t i = 0; i < c.k * c.n; i += 8) {
+      uint32_t word = 0;
+      for (int64_t t = 0; t < 8; ++t)
+        word |= (static_cast<uint32_t>(static_cast<int32_t>(weight[static_cast<size_t>(i + t)])) & 15u) << (4 * t);
+      words.push_back(static_cast<int32_t>(word));
+    }
+    stored = HostTensor::From(DType::kInt32, {c.k, c.n / 8}, words);
+  }
+  const Shape scales = c.group ? Shape({groups, c.n}) : Shape{c.n};
+  RunOptions options;
+  options.attributes = {{"antiquant_group_size", c.group}};
+  options.input_shapes = {Shape({c.m, c.k})};
+  if (c.packed) options.prepack = {1};
+  const HostTensor y = RunOp(
+      "npu::NPUWeightQuantBatchMatmulV2",
+      {HostTensor::From(DType::kBFloat16, {c.m, c.k}, x), stored, HostTensor::From(DType::kBFloat16, scales, scale),
+       c.offset ? HostTensor::From(DType::kBFloat16, scales, offset) : HostTensor(), HostTensor(), HostTensor(),
+       HostTensor()},
+      options)[0];
+  const std::vector<double> values = y.values();
+  int wrong = 0;
+  for (int64_t i = 0; i < c.m; ++i)
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = 0, magnitude = 0;
+      for (int64_t k = 0; k < c.k; ++k) {
+        const auto at = static_cast<size_t>((c.group ? k / c.group : 0) * c.n + j);
+        const double w = weight[static_cast<size_t>(k * c.n + j)] + (c.offset ? offset[at] : 0);
+        const double product = x[static_cast<size_t>(i * c.k + k)] * Bf16(w * scale[at]);
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      // The result is rounded to bfloat16 once; sums of float32 err by the size of what they add.
+      const double allowed = std::fabs(sum) * 0x1p-8 + magnitude * 1e-6;
+      wrong += !(std::fabs(values[static_cast<size_t>(i * c.n + j)] - sum) <= allowed);
+    }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("weight-only matmul: every number of rows, constant weights and others") {
+  for (const bool int4 : {false, true})
+    for (const int64_t m : {1, 2, 3, 4, 5, 13})
+      for (const bool packed : {true, false})
+        Check({.m = m, .n = 72, .k = 320, .int4 = int4, .offset = m % 2 == 0, .packed = packed});
+}
+
+TEST_CASE("weight-only matmul: groups, also of odd length, and depths that end within one") {
+  for (const bool int4 : {false, true})
+    for (const int64_t group : {32, 7, 2, 130})
+      for (const int64_t k : {64, 600, 77})
+        Check({.m = 2, .n = 40, .k = k, .group = group, .int4 = int4, .offset = true});
+}
+
+TEST_CASE("weight-only matmul: columns that end within a panel") {
+  for (const int64_t n : {8, 16, 32, 56}) Check({.m = 1, .n = n, .k = 96, .group = 32, .int4 = true, .offset = true});
+}
