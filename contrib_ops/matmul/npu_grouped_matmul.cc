@@ -139,7 +139,7 @@ void CheckTensors(Scheme scheme, const Tensors& tensors) {
 // The number of blocks of K that have scales of their own.
 int64_t BlocksOf(const char* name, const TensorView& values, bool one_matrix, int64_t groups, int64_t k, int64_t n) {
   const Shape& shape = values.shape;
-  const size_t rank = shape.rank();
+  const int rank = shape.rank();
   if (one_matrix) {
     NPU_CHECK(shape == Shape{n} || (rank == 2 && shape[1] == n), "[", kOp, "] expected ", name, " of shape [", n,
               "] or [blocks, ", n, "], got ", shape);
@@ -147,7 +147,7 @@ int64_t BlocksOf(const char* name, const TensorView& values, bool one_matrix, in
     NPU_CHECK(shape == Shape({groups, n}) || (rank == 3 && shape[0] == groups && shape[2] == n), "[", kOp,
               "] expected ", name, " of shape [", groups, ", ", n, "] or [", groups, ", blocks, ", n, "], got ", shape);
   }
-  const int64_t blocks = rank == (one_matrix ? 2u : 3u) ? shape[rank - 2] : 1;
+  const int64_t blocks = rank == (one_matrix ? 2 : 3) ? shape[rank - 2] : 1;
   NPU_CHECK(blocks >= 1 && k % blocks == 0, "[", kOp, "] expected ", name, " with a number of blocks that divides ", k,
             ", got ", blocks);
   return blocks;
@@ -181,12 +181,12 @@ class GroupedMatmulKernel final : public Kernel {
     if (const auto x = shape(In::x); x && x->rank() > 0 && x->back() >= 0 && x->back() < INT32_MAX)
       depth_ = x->back() * (x_dtype_ == DType::kInt32 ? 8 : 1);
     const auto scale = shape(In::scale);
-    const size_t rank = group_type_ == kRows ? 3 : 2;
+    const int rank = group_type_ == kRows ? 3 : 2;
     blocks_ = !scale ? -1 : scale->rank() == rank ? (*scale)[rank - 2] : 1;
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    const size_t rank = group_type_ == kRows ? 3 : 2;
+    const int rank = group_type_ == kRows ? 3 : 2;
     if (input != In::weight || group_type_ == kDepth || x_dtype_ == DType::kUndefined || constant.shape.rank() != rank)
       return false;
     const bool of_integers = !gemm::Supports(x_dtype_);
@@ -217,7 +217,7 @@ class GroupedMatmulKernel final : public Kernel {
     NPU_CHECK(result_ != DType::kUndefined || call.x.dtype != DType::kInt32, "[", kOp,
               "] expected output_dtype with x of int4 in int32, got none");
     const DType dtype = result_ == DType::kUndefined ? call.x.dtype : result_;
-    const size_t rank = group_type_ == kRows ? 3 : 2;
+    const int rank = group_type_ == kRows ? 3 : 2;
     NPU_CHECK(call.weight.shape.rank() == rank &&
                   (call.x.shape.rank() == 2 || (group_type_ == kNone && call.x.shape.rank() > 2)),
               "[", kOp, "] expected x of rank ", group_type_ == kNone ? "2 or more" : "2", " and weight of rank ", rank,
