@@ -19,7 +19,7 @@ TARGETS = {
 LENGTHS = [128, 512, 2048]
 # Parts of a model and the C++ benchmarks, by file name.
 PARTS = {
-    "matmul": "Products, weights from memory",
+    "matmul": "Matmuls, weights from memory",
     "attention": "Attention",
     "calls": "Calls of fused operators, the host's time, beside torch's add on the same device",
 }
@@ -29,7 +29,7 @@ PRODUCTS = (1.0, 1.0)  # float32, and every dtype on a machine without AMX
 PREFILL_ATTENTION = (2.0, 2.0)  # bfloat16
 CALLS = (0.77, 0.77)  # a call may cost 1.3 of add's
 LIMITS = {
-    "gemm": "Products beside the machine's multiply-add rate (/peak) and read rate (/read)",
+    "gemm": "Matmuls beside the machine's multiply-add rate (/peak) and read rate (/read)",
     "launch": "Launches, in nanoseconds, beside a bare futex",
 }
 MEMORY_TARGET = 1.15  # peak resident memory over packed weights and cache

@@ -55,7 +55,7 @@ Stream::~Stream() {
   RetireAfter(device_.backend(), {handle_}, [&device = device_, id = id_, handle = handle_] {
     device.streams_->Forget(handle);
     if (const Status status = device.backend().StreamSynchronize(handle))
-      NPU_LOG(kError, "stream ", id, " was destroyed with an error nobody asked for: ", status->message);
+      NPU_LOG(kError, "stream ", id, " was destroyed with an error that was never reported: ", status->message);
     Device::ForgetStream(device.backend(), id);
     device.backend().DestroyStream(handle);
   });

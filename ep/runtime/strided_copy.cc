@@ -50,7 +50,7 @@ StridedPair MakeStridedPair(const Shape& shape, const std::array<int64_t, Shape:
 
 std::array<int64_t, Shape::kMaxRank> DenseStrides(const Shape& shape) {
   std::array<int64_t, Shape::kMaxRank> strides{};
-  // Unsigned: an empty tensor may have other dimensions whose product does not fit, and nobody uses its strides.
+  // Unsigned: an empty tensor may have other dimensions whose product does not fit, and its strides are not used.
   uint64_t stride = 1;
   for (int d = shape.rank() - 1; d >= 0; --d) {
     strides[d] = static_cast<int64_t>(stride);

@@ -36,7 +36,7 @@ at::Tensor TensorOver(uintptr_t address, const std::vector<int64_t>& shape, at::
     try {
       if (!InForkedChild()) device.RecordBusyStreams(memory);  // the owner may not know these streams
     } catch (const std::exception& e) {
-      NPU_LOG(kError, "shared memory is kept, since nobody can tell who uses it: ", e.what());
+      NPU_LOG(kError, "shared memory is kept, because its users are unknown: ", e.what());
       return;
     }
     py::gil_scoped_acquire gil;

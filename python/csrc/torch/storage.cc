@@ -148,7 +148,7 @@ void FreeSwappedMemory(void* address, int device) noexcept {
     Runtime::Instance().device(device).RecordBusyStreams(address);
     memory.Free(address);
   } catch (const std::exception& e) {
-    NPU_LOG(kError, "swapped memory is kept, since nobody can tell who uses it: ", e.what());
+    NPU_LOG(kError, "swapped memory is kept, because its users are unknown: ", e.what());
   }
 }
 

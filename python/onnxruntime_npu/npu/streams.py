@@ -341,7 +341,7 @@ class ExternalEvent:
         if not self._captured:
             if self._state == "recorded":
                 raise RuntimeError(
-                    "External event: it was recorded before and nobody has waited for it; wait or "
+                    "External event: it was recorded before and has not been waited for; wait or "
                     "reset"
                 )
             self._state = "" if self._state == "waiting" else "recorded"
