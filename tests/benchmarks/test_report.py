@@ -59,7 +59,7 @@ def test_lower_isa_results_have_their_own_section_and_target(tmp_path, monkeypat
     results.save(PRODUCTS, tmp_path / "matmul-bfloat16.json")
     results.save(PRODUCTS, tmp_path / "matmul-bfloat16-avx2.json")
     text = report.text(tmp_path, {})
-    title = "### Products, weights from memory, bfloat16"
+    title = "### Matmuls, weights from memory, bfloat16"
     whole, limited = text.split(f"{title} with `ORT_NPU_ISA=avx2`\n")
     assert f"{title}\n" in whole and "≥ 1.3, 1.1" in whole
     assert "| bfloat16 M=512 | 1.25 | 1.25 | ≥ 1.0, 1.0 | met (+25%) |" in limited
