@@ -42,7 +42,9 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'Release')}",
             f"-DPython3_EXECUTABLE={sys.executable}",
             f"-DNPU_LIBRARY_DIR={library_dir}",
-            "-DNPU_ISAS=all",  # overrides the setting of an earlier build in the same tree
+            # These override the settings of an earlier build in the same tree.
+            "-DNPU_ISAS=all",
+            "-DNPU_BUILD_TORCH=ON",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]  # fmt: skip
         if not (build_dir / "CMakeCache.txt").exists() and shutil.which("ninja"):
