@@ -1,4 +1,4 @@
-"""Groups of rows, given by the row at which each of them ends."""
+"""Groups of rows, given by the row at which each of them ends, or by their numbers of rows."""
 
 from onnxruntime_npu.opdef import check, torch
 
@@ -32,3 +32,17 @@ def body_rows_of_groups(b, table, ends, rows):
     numbers = b.Range(b.const(0, "int64"), rows, b.const(1, "int64"))
     passed = b.GreaterOrEqual(b.Unsqueeze(numbers, [1]), b.Cast(ends, to="int64"))
     return b.Gather(table, b.ReduceSum(b.Cast(passed, to="int64"), [1], keepdims=0), axis=0)
+
+
+def check_counts(op, counts, rows):
+    """Refuse counts that are negative or more than the rows; of a traced tensor none are known."""
+    if type(counts) is not torch.Tensor or counts.device.type == "meta":
+        return
+    left = rows
+    for i, count in enumerate(counts.tolist()):
+        check(
+            0 <= count <= left,
+            f"[{op}] expected group_index to count up to the {rows} rows, "
+            f"entry {i} in [0, {left}], got {count}",
+        )
+        left -= count

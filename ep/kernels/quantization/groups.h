@@ -1,4 +1,4 @@
-// Groups of rows, given by the row at which each of them ends.
+// Groups of rows, given by the row at which each of them ends, or by their numbers of rows.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +24,18 @@ void CheckGroups(const char* op, const Index* ends, int64_t groups, int64_t rows
 inline void CheckGroups(const char* op, const TensorView& ends, int64_t rows, int64_t* checked) {
   if (ends.dtype == DType::kInt32) return CheckGroups(op, ends.as<const int32_t>(), ends.elements(), rows, checked);
   CheckGroups(op, ends.as<const int64_t>(), ends.elements(), rows, checked);
+}
+
+// Checks the numbers of rows, which are data and may be anything, and keeps the ends that they give in `ends`. Rows may
+// be left over.
+inline void CheckCounts(const char* op, const int64_t* counts, int64_t groups, int64_t rows, int64_t* ends) {
+  int64_t end = 0;
+  for (int64_t e = 0; e < groups; ++e) {
+    const int64_t count = counts[e];
+    NPU_CHECK(count >= 0 && count <= rows - end, "[", op, "] expected group_index to count up to the ", rows,
+              " rows, entry ", e, " in [0, ", rows - end, "], got ", count);
+    ends[e] = end += count;
+  }
 }
 
 // The group that a row below the last end is in; empty groups have none.
