@@ -70,28 +70,36 @@ Stream* Device::FindStream(uint64_t id) const {
 void Device::Synchronize() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "synchronize");
   const MayBlock scope;
-  Failures failures;
+  // Reported in the order of the streams, whichever of them is done first.
+  std::vector<Status> statuses;
   // Records all events before it waits for any, so that no stream is locked during a wait.
-  std::vector<std::pair<uint64_t, std::unique_ptr<Event>>> passed;
+  struct Passed {
+    size_t position;  // in statuses
+    uint64_t stream;
+    std::unique_ptr<Event> event;
+  };
+  std::vector<Passed> passed;
   const auto record = [&](uint64_t id, BackendStream* stream) {
-    passed.emplace_back(id, std::make_unique<Event>(backend_));
-    backend_.EventRecord(passed.back().second->handle(), stream);
+    passed.push_back({statuses.size(), id, std::make_unique<Event>(backend_)});
+    backend_.EventRecord(passed.back().event->handle(), stream);
+    statuses.emplace_back();
   };
   streams_->Visit([&](Stream& stream) {
-    if (backend_.StreamQuery(stream.handle()))
-      return failures.Add(stream.Told(backend_.StreamSynchronize(stream.handle())));
-    record(stream.id(), stream.handle());
+    if (!backend_.StreamQuery(stream.handle())) return record(stream.id(), stream.handle());
+    statuses.push_back(stream.Told(backend_.StreamSynchronize(stream.handle())));
   });
   streams_->VisitLeaving([&](BackendStream* stream) {
     if (!backend_.StreamQuery(stream)) record(/*id: of no live stream*/ 0, stream);
   });
-  for (const auto& [id, event] : passed) {
-    Status status = backend_.EventSynchronize(event->handle());
+  for (const Passed& each : passed) {
+    Status& status = statuses[each.position];
+    status = backend_.EventSynchronize(each.event->handle());
     streams_->Visit([&](Stream& stream) {
-      if (stream.id() == id) status = stream.Told(std::move(status));
+      if (stream.id() == each.stream) status = stream.Told(std::move(status));
     });
-    failures.Add(std::move(status));
   }
+  Failures failures;
+  for (Status& status : statuses) failures.Add(std::move(status));
   Outstanding::WaitForAll(*this, failures);
   Outstanding::Wait(*this, failures);
   failures.ThrowIfAny();

@@ -222,11 +222,15 @@ TEST_CASE("status: only the owner resumes a stream with a single owner") {
   run->Synchronize();
 }
 
-TEST_CASE("status: a wait for the device reports each failure") {
+TEST_CASE("status: a wait for the device reports each failure, in the order of the streams") {
   TestDevice t;
   const auto other = t.device.CreateStream();
-  Break(t.stream());
+  t.stream().Launch("bad", [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // fails last
+    throw std::runtime_error("no");
+  });
   other->Launch("worse", [] { throw std::runtime_error("never"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
   CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no; and on another stream: [worse] never");
   t.device.Synchronize();
 }
