@@ -61,17 +61,17 @@ file(GLOB_RECURSE exact_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ep/kern
      "${PROJECT_SOURCE_DIR}/ep/kernels/*_exact.cc")
 set_source_files_properties(${exact_sources} PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
 
-# Sanitizers check the same accesses at any optimization level; at -O3 they take several times as long to build.
-set(kernel_optimization -O3)
-if(NPU_SANITIZE)
-  set(kernel_optimization -O1)
-endif()
+# A table of constants.
+set_source_files_properties("${op_table}" PROPERTIES COMPILE_OPTIONS -O0 SKIP_PRECOMPILE_HEADERS ON)
+
+# With the vectorizer's full cost model -O2 gives kernels as fast as -O3 (129 elementwise and reduction cases: 0.99 of its
+# time on geometric average) in four fifths of the build time. Sanitizers check the same accesses at any level, and the
+# portable kernels must run anywhere, not fast: -O1 halves their build time.
+set(vectorized -O2 -ftree-vectorize -fvect-cost-model=dynamic)
 foreach(isa IN LISTS isas)
-  set(optimization ${kernel_optimization})
-  if(isa STREQUAL portable AND NOT NPU_SANITIZE)
-    # The portable level must run anywhere, not fast: -O3 takes a third of its build time and gains little without
-    # vectors.
-    set(optimization -O2)
+  set(optimization ${vectorized})
+  if(isa STREQUAL portable OR NPU_SANITIZE)
+    set(optimization -O1)
   endif()
   add_library(npu_kernels_${isa} SHARED ${kernel_sources} "${op_table}")
   set_target_properties(npu_kernels_${isa} PROPERTIES OUTPUT_NAME npu_kernels_host_${isa})

@@ -5,7 +5,7 @@ file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cp
 add_executable(npu_tests "${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" ${test_sources})
 target_include_directories(npu_tests SYSTEM PRIVATE "${Doctest_INCLUDE_DIR}")
 target_link_libraries(npu_tests PRIVATE npu_runtime)
-target_compile_options(npu_tests PRIVATE -fopenmp-simd)  # kernel headers are written for it
+target_compile_options(npu_tests PRIVATE -O1 -fopenmp-simd)  # kernel headers are written for it
 set_target_properties(npu_tests PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
 target_precompile_headers(npu_tests PRIVATE <algorithm> <cmath> <string> <vector> <doctest/doctest.h>
                           "${PROJECT_SOURCE_DIR}/ep/runtime/kernel_api.h")
@@ -20,6 +20,7 @@ add_test(NAME npu_tests COMMAND npu_tests)
 file(GLOB stress_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/stress/*.cc")
 add_executable(npu_stress ${stress_sources})
 target_link_libraries(npu_stress PRIVATE npu_runtime)
+target_compile_options(npu_stress PRIVATE -O1)
 set_target_properties(npu_stress PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
 list(FILTER stress_sources EXCLUDE REGEX "runtime_stress\\.cc$")
 target_sources(npu_tests PRIVATE ${stress_sources})

@@ -27,7 +27,7 @@ set_source_files_properties("${PROJECT_SOURCE_DIR}/python/csrc/torch/profiler.cc
   INCLUDE_DIRECTORIES "${torch_home}/include/kineto")
 # Most of a source's compilation is torch's headers and templates, so several sources share one translation unit. The
 # names in their unnamed namespaces must therefore be unique in the folder.
-set_target_properties(_torch PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+set_target_properties(_torch PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
 # No path to torch is stored: Python imports torch first, and the loader then finds these libraries by name.
 foreach(name torch_python torch_cpu c10)
   target_link_libraries(_torch PRIVATE "${torch_home}/lib/lib${name}.so")

@@ -1,10 +1,10 @@
 // Matmuls with packed weights: GFLOP/s and GB/s of weights, each beside the machine's own limit in the same run.
 //
 //   gemm_benchmark [--dtype float32,bfloat16,float16,int8,int4] [--m 1,2,4,8,16,128,512] [--shape KxN,...]
-//                  [--rounds 15] [--hot]
+//                  [--rounds 15] [--hot] [--round-a]
 //
 // Floats are npu_linear; int8 and int4 are weights of npu_weight_quant_batchmatmul with bfloat16 activations, one scale
-// per column and, for int4, per 128 rows.
+// per column and, for int4, per 128 rows. With --round-a it rounds the activations to int8 (inner_precise 1).
 //
 // Cold, the default: the weights cycle through more memory than the caches hold, as a model's layers do; --hot repeats
 // one weight. A sample launches as many layers as read 40 MB of weights and waits for the last, as a model does.
@@ -42,7 +42,7 @@ struct Options {
   std::vector<std::string> shapes{"576x576",   "576x192",  "576x1536", "1536x576",
                                   "576x49152", "896x4864", "4864x896", "4096x4096"};
   int rounds = 15;
-  bool hot = false;
+  bool hot = false, round_a = false;
 };
 
 std::vector<std::string> Split(const std::string& text) {
@@ -56,8 +56,8 @@ Options Parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--hot") {
-      options.hot = true;
+    if (name == "--hot" || name == "--round-a") {
+      (name == "--hot" ? options.hot : options.round_a) = true;
       continue;
     }
     const std::string value = i + 1 < argc ? argv[++i] : "";
@@ -70,7 +70,7 @@ Options Parse(int argc, char** argv) {
     } else if (name == "--rounds" && std::atoi(value.c_str()) > 0) {
       options.rounds = std::atoi(value.c_str());
     } else {
-      std::fprintf(stderr, "expected --dtype, --m, --shape, --rounds N or --hot, got %s %s\n", name.c_str(),
+      std::fprintf(stderr, "expected --dtype, --m, --shape, --rounds N, --hot or --round-a, got %s %s\n", name.c_str(),
                    value.c_str());
       std::exit(2);
     }
@@ -130,12 +130,13 @@ class Weight {
 
 class Layer {
  public:
-  Layer(Device& device, const Weight& weight) : stream_(device.default_stream()), weight_(weight) {
+  Layer(Device& device, const Weight& weight, bool round_a) : stream_(device.default_stream()), weight_(weight) {
     KernelInfo info;
     info.op_type = weight.quantised() ? "NPUWeightQuantBatchMatmulV2" : "NPULinear";
     if (weight.quantised()) {
       info.input_shapes = {Shape{-1, weight.values().shape[0]}};
       info.attributes.Set("antiquant_group_size", weight.dtype() == DType::kInt4 ? Weight::kGroup : 0);
+      info.attributes.Set("inner_precise", static_cast<int64_t>(round_a));
     }
     kernel_ = OpRegistry::Instance().Find("npu", info.op_type.c_str(), 1)->make(info);
     kernel_->PrePack(1, weight.values(), stream_);
@@ -158,7 +159,7 @@ void Run(const Options& options, Device& device, DType dtype, int64_t k, int64_t
   const size_t bytes = weight.values().bytes();
   const size_t copies = options.hot ? 1 : std::clamp<size_t>(kColdBytes / bytes, 2, 1000);
   std::vector<std::unique_ptr<Layer>> layers;
-  for (size_t i = 0; i < copies; ++i) layers.push_back(std::make_unique<Layer>(device, weight));
+  for (size_t i = 0; i < copies; ++i) layers.push_back(std::make_unique<Layer>(device, weight, options.round_a));
   const DeviceTensor reference(device, DType::kUInt8, {static_cast<int64_t>(kColdBytes)});
 
   size_t next_layer = 0, next_part = 0;

@@ -82,7 +82,7 @@ std::string Unsupported(const NodeView& node) {
                        scales_tokens(In::value_antiquant_scale, "value_antiquant_mode");
   parts.cache_in_pieces = given(In::block_table) && (in_pieces(In::key) || in_pieces(In::value));
   const std::string conflict = parts.Conflict();
-  return conflict.empty() ? "" : std::string("[") + kOp + "] " + conflict;
+  return conflict.empty() ? "" : Concat("[", kOp, "] ", conflict);
 }
 
 NPU_KERNEL(NPUFusedInferAttentionScore, FusedInferAttentionScoreKernel);

@@ -100,13 +100,17 @@ def _of_lists(x, weight, group_list, lists, options, one_result):
 
 def _of_rows(x, weight, group_list, numbers, lists, options, one_result):
     """Rows of one x, or an x for each group, by the weights of their groups."""
+    if len(x) > 1 and len(x) == len(weight):  # of any sizes; group_list can only repeat these
+        options = {**options, "group_type": NONE, "group_list_type": ENDS}
+        return _of_lists(x, weight, None, lists, options, one_result)
+    given = {name: lists[name] for name in _PER_WEIGHT if lists[name]}
     if len(weight) == 1:
-        matrices, tensors = weight[0], {name: given[0] for name, given in lists.items() if given}
+        matrices, tensors = weight[0], {name: each[0] for name, each in given.items()}
     else:
         matrices = _stacked("weight", weight)
-        tensors = {name: _stacked(name, given) for name, given in lists.items() if given}
-        if lists["per_token_scale"]:
-            tensors["per_token_scale"] = torch.cat(lists["per_token_scale"])
+        tensors = {name: _stacked(name, each) for name, each in given.items()}
+    if tokens := lists["per_token_scale"]:
+        tensors["per_token_scale"] = tokens[0] if len(tokens) == 1 else torch.cat(tokens)
     if len(x) > 1:
         refuse_unless(
             matrices.dim() == 3 and len(x) == matrices.shape[0],
@@ -114,8 +118,6 @@ def _of_rows(x, weight, group_list, numbers, lists, options, one_result):
         )
         sizes = [left.shape[0] for left in x]
         counts = torch.tensor(sizes, dtype=torch.int64, device=x[0].device)
-        if lists["per_token_scale"]:
-            tensors["per_token_scale"] = torch.cat(lists["per_token_scale"])
         y = _call(torch.cat(x), matrices, tensors, counts, {**options, "group_list_type": COUNTS})
         return [y] if one_result else list(y.split(sizes))
     y = _call(x[0], matrices, tensors, group_list, options)

@@ -4,51 +4,33 @@ from onnxruntime_npu.opdef import torch
 
 from ..quant._integers import body_saturated, body_unpack, saturated, unpack
 from ..quant._packed_scale import body_unpack_offset, unpack_offset
+from ._activations import activated, body_activated
 from ._grouped_scheme import (
     OP,
     TENSORS_OF,
     TITLES,
     check_result,
-    dtype_name,
     per_block,
     per_column,
-    refuse_other,
     refuse_unless,
     row_bias,
     scheme_of,
     token_scale,
 )
-from ._quantized import body_scales, body_weight_matrix, scales, weight_matrix
+from ._quantized import (
+    body_dequantized,
+    body_scales,
+    body_weight_matrix,
+    dequantized,
+    dtype_name,
+    refuse_other,
+    scales,
+    weight_matrix,
+)
 
 ACTIVATIONS = {0: None, 1: "relu", 2: "gelu_tanh", 4: "fast_gelu", 5: "silu"}
 # Subtracted from int8 in products with int4, as the device does.
 SHIFT = 8
-
-
-def activated(values, act_type):
-    """Return the activation of float32 values."""
-    name = ACTIVATIONS[act_type]
-    if name == "relu":
-        return torch.relu(values)
-    if name == "gelu_tanh":
-        return torch.nn.functional.gelu(values, approximate="tanh")
-    if name == "fast_gelu":
-        return values * torch.sigmoid(1.702 * values)
-    return torch.nn.functional.silu(values) if name == "silu" else values
-
-
-def body_activated(b, values, act_type):
-    """Build activated."""
-    name = ACTIVATIONS[act_type]
-    if name == "relu":
-        return b.Relu(values)
-    if name == "gelu_tanh":
-        cubed = b.Mul(b.Mul(b.Mul(values, values), values), 0.044715)
-        inner = b.Mul(b.Add(values, cubed), 0.7978845608028654)
-        return b.Mul(b.Mul(values, 0.5), b.Add(b.Tanh(inner), 1.0))
-    if name == "fast_gelu":
-        return b.Mul(values, b.Sigmoid(b.Mul(values, 1.702)))
-    return b.Mul(values, b.Sigmoid(values)) if name == "silu" else values
 
 
 def sum_of_blocks(left, right, scale, bias):
@@ -83,36 +65,12 @@ def body_sum_of_blocks(b, left, right, scale, bias):
     return b.ReduceSum(parts, [-2], keepdims=0)
 
 
-def dequantized(weight, scale, offset, dtype):
-    """Return (weight + offset) * scale of `dtype`; float16 rounds the sum, too."""
-    length = weight.shape[1] // scale.shape[1]
-
-    def rows(values):
-        return values.float().repeat_interleave(length, 1)
-
-    summed = weight.float()
-    if offset is not None:
-        summed = summed + rows(offset)
-    if dtype == torch.float16:
-        summed = summed.half().float()
-    return (summed * rows(scale)).to(dtype)
-
-
-def body_dequantized(b, weight, scale, offset, dtype):
-    """Build dequantized; weight [groups, K, N], scale and offset [groups, blocks, N]."""
+def body_rows_of_blocks(b, weight, values):
+    """Build float32 values [groups, K, N] of values [groups, blocks, N]."""
     k = b.Gather(b.Shape(weight), b.const(1, "int64"), axis=0)
-    length = b.Div(k, b.Gather(b.Shape(scale), b.const(1, "int64"), axis=0))
+    length = b.Div(k, b.Gather(b.Shape(values), b.const(1, "int64"), axis=0))
     numbers = b.Div(b.Range(b.const(0, "int64"), k, b.const(1, "int64")), b.Max(length, 1))
-
-    def rows(values):
-        return b.Gather(b.Cast(values, to="float32"), numbers, axis=1)
-
-    summed = b.Cast(weight, to="float32")
-    if offset is not None:
-        summed = b.Add(summed, rows(offset))
-    if dtype == "float16":
-        summed = b.Cast(b.Cast(summed, to="float16"), to="float32")
-    return b.Cast(b.Mul(summed, rows(scale)), to=dtype)
+    return b.Gather(b.Cast(values, to="float32"), numbers, axis=1)
 
 
 def _weight_only(left, right, given, groups, one_matrix):
@@ -130,7 +88,8 @@ def _weight_only(left, right, given, groups, one_matrix):
             f"expected antiquant_offset of antiquant_scale's dtype {dtype_name(scale)}, "
             f"got {dtype_name(offset)}",
         )
-        offset = offset.reshape(scale.shape)
+        offset = offset.reshape(scale.shape).repeat_interleave(k // scale.shape[1], 1)
+    scale = scale.repeat_interleave(k // scale.shape[1], 1)
     return torch.matmul(left.float(), dequantized(right, scale, offset, left.dtype).float())
 
 
@@ -150,7 +109,7 @@ def _of_blocks(scheme, left, right, given, bias, one_matrix):
 def product(x, weight, given, act_type, dtype, one_matrix):
     """Return x [M, K] times every matrix of weight [groups, K, N], as [groups, M, N] of `dtype`."""
     scheme = scheme_of(dtype_name(x), dtype_name(weight))
-    refuse_other(TITLES[scheme], given, TENSORS_OF[scheme])
+    refuse_other(OP, TITLES[scheme], given, TENSORS_OF[scheme])
     left = unpack(x) if scheme == "int4" else x
     m, k = left.shape
     right = weight if scheme == "float" else weight_matrix(OP, "weight", weight, k)
@@ -178,7 +137,7 @@ def product(x, weight, given, act_type, dtype, one_matrix):
         y = y * tokens
     if bias is not None:
         y = y + bias.float()
-    y = activated(y, act_type)
+    y = activated(y, ACTIVATIONS[act_type])
     if dtype != "int8":
         return y.to(getattr(torch, dtype))
     if given["scale"].dtype in (torch.int64, torch.uint64):
@@ -200,7 +159,10 @@ def body_product(b, call, x, weight, given, act_type, dtype):
         k = b.Slice(b.Shape(left), [-1], [2**62])
         right = body_weight_matrix(b, call, "weight", weight, k)
     if scheme == "weight_only":
-        scale, offset = given["antiquant_scale"], given["antiquant_offset"]
+        scale, offset = (
+            None if given[name] is None else body_rows_of_blocks(b, right, given[name])
+            for name in ("antiquant_scale", "antiquant_offset")
+        )
         right = body_dequantized(b, right, scale, offset, call.dtype("x"))
         y = b.MatMul(b.Cast(left, to="float32"), b.Cast(right, to="float32"))
     elif scheme == "int8":
@@ -221,7 +183,7 @@ def body_product(b, call, x, weight, given, act_type, dtype):
         y = b.Mul(y, b.Reshape(tokens, [-1, 1]))
     if added is not None:
         y = b.Add(y, added)
-    y = body_activated(b, y, act_type)
+    y = body_activated(b, y, ACTIVATIONS[act_type])
     if dtype != "int8":
         return b.Cast(y, to=dtype)
     if call.dtype("scale") in ("int64", "uint64"):

@@ -11,11 +11,6 @@ def refuse_unless(condition, message):
     check(condition, f"[{OP}] {message}")
 
 
-def dtype_name(tensor):
-    """Return "float16" for a tensor of torch.float16."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 # The tensors that a scheme takes; "!" marks those that it needs.
 TENSORS_OF = {
     "float": ("bias",),
@@ -46,17 +41,6 @@ def scheme_of(x, weight):
         f"both of int8 or int32, got {x} and {weight}",
     )
     return schemes[x, weight]
-
-
-def refuse_other(scheme, given, allowed):
-    """Refuse tensors that a scheme does not take, and miss those that it needs."""
-    names = {name.rstrip("!") for name in allowed}
-    for name, tensor in given.items():
-        refuse_unless(tensor is None or name in names, f"expected no {name} with {scheme}, got one")
-        refuse_unless(
-            tensor is not None or f"{name}!" not in allowed,
-            f"expected {name} with {scheme}, got none",
-        )
 
 
 def check_result(scheme, dtype, per_token_scale, act_type):

@@ -11,6 +11,22 @@ from ..quant._packed_scale import body_unpack_scale, unpack_scale
 _WORD = 8
 
 
+def dtype_name(tensor):
+    """Return "float16" for a tensor of torch.float16."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def refuse_other(op, scheme, given, allowed):
+    """Refuse tensors that a scheme does not take, and miss those that it needs, marked by "!"."""
+    names = {name.rstrip("!") for name in allowed}
+    for name, tensor in given.items():
+        check(tensor is None or name in names, f"[{op}] expected no {name} with {scheme}, got one")
+        check(
+            tensor is not None or f"{name}!" not in allowed,
+            f"[{op}] expected {name} with {scheme}, got none",
+        )
+
+
 def check_per_column(op, name, values, n):
     """Refuse values that are not one for all columns or one for each of them."""
     check(
@@ -72,3 +88,52 @@ def body_scales(b, call, name, values):
     """Build scales."""
     packed = call.dtype(name) in ("int64", "uint64")
     return body_unpack_scale(b, values) if packed else b.Cast(values, to="float32")
+
+
+def dequantized(weight, scale, offset, dtype):
+    """Return (weight + offset) * scale of `dtype`, which broadcast; float16 rounds the sum, too."""
+    summed = weight.float()
+    if offset is not None:
+        summed = summed + offset.float()
+    if dtype == torch.float16:
+        summed = summed.half().float()
+    return (summed * scale.float()).to(dtype)
+
+
+def body_dequantized(b, weight, scale, offset, dtype):
+    """Build dequantized, of float32 scales and offsets."""
+    summed = b.Cast(weight, to="float32")
+    if offset is not None:
+        summed = b.Add(summed, offset)
+    if dtype == "float16":
+        summed = b.Cast(b.Cast(summed, to="float16"), to="float32")
+    return b.Cast(b.Mul(summed, scale), to=dtype)
+
+
+def rounded_rows(x, group):
+    """Return float32 x with every row rounded to int8, a scale for each group of elements."""
+    k = x.shape[-1]
+    groups = -(-k // group)
+    padded = torch.nn.functional.pad(x, (0, groups * group - k))
+    parts = padded.reshape([*x.shape[:-1], groups, group])
+    most = parts.abs().amax(-1, keepdim=True)
+    # Not 127 / most, which torch computes by the reciprocal: that rounds twice.
+    factor = torch.where(most == 0, 0.0, torch.full_like(most, 127.0) / most)
+    rounded = torch.round(parts * factor) * (most / 127)
+    return rounded.reshape(padded.shape)[..., :k]
+
+
+def body_rounded_rows(b, x, group):
+    """Build rounded_rows."""
+    shape = b.Shape(x)
+    k, lead = b.Slice(shape, [-1], [2**62]), b.Slice(shape, [0], [-1])
+    missing = b.Mod(b.Neg(k), b.const([group], "int64"))
+    padded = b.Pad(x, b.Concat([0], missing, axis=0), b.const(0.0, "float32"), [-1])
+    groups = b.Div(b.Add(k, missing), b.const([group], "int64"))
+    parts = b.Reshape(padded, b.Concat(lead, groups, [group], axis=0), allowzero=1)
+    most = b.ReduceMax(b.Abs(parts), [-1], keepdims=1)
+    zero = b.const(0.0, "float32")
+    factor = b.Where(b.Equal(most, 0.0), zero, b.Div(b.const(127.0, "float32"), most))
+    rounded = b.Mul(b.Round(b.Mul(parts, factor)), b.Div(most, 127.0))
+    whole = b.Reshape(rounded, b.Shape(padded), allowzero=1)
+    return b.Slice(whole, [0], k, [-1])

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "ep/kernels/activation/activations.h"
+#include "ep/kernels/activation/row_activation.h"
 #include "ep/kernels/matmul/group_list.h"
 #include "ep/kernels/matmul/grouped_weight.h"
 #include "ep/kernels/quantization/scale_values.h"
@@ -21,26 +21,18 @@ constexpr const char* kOp = "npu_grouped_matmul";
 constexpr int32_t kShift = 8;
 constexpr int64_t kNone = -1, kRows = 0, kDepth = 2;  // what group_type divides
 
-template <float (*f)(float)>
-void Apply(float* values, int64_t count) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) values[i] = f(values[i]);
-}
-inline float Relu(float x) { return x < 0 ? 0.0f : x; }
-
-using Activation = void (*)(float*, int64_t);
-Activation ActivationOf(int64_t act_type) {
+RowActivation ActivationOf(int64_t act_type) {
   switch (act_type) {
     case 0:
       return nullptr;
     case 1:
-      return &Apply<Relu>;
+      return &ActivateRow<Relu>;
     case 2:
-      return &Apply<GeluTanh>;
+      return &ActivateRow<GeluTanh>;
     case 4:
-      return &Apply<FastGelu>;
+      return &ActivateRow<FastGelu>;
     case 5:
-      return &Apply<Silu>;
+      return &ActivateRow<Silu>;
     default:
       Fail(ErrorCode::kInvalidArgument, "[", kOp, "] expected act_type 0, 1, 2, 4 or 5, got ", act_type);
   }
@@ -48,23 +40,9 @@ Activation ActivationOf(int64_t act_type) {
 
 DType ResultOf(const Attributes& attributes) {
   if (!attributes.Has("output_dtype")) return DType::kUndefined;
-  switch (static_cast<TypeCode>(attributes.Int("output_dtype"))) {
-    case TypeCode::kFloat32:
-      return DType::kFloat32;
-    case TypeCode::kFloat16:
-      return DType::kFloat16;
-    case TypeCode::kBFloat16:
-      return DType::kBFloat16;
-    case TypeCode::kInt8:
-      return DType::kInt8;
-    case TypeCode::kInt32:
-      return DType::kInt32;
-    default:
-      Fail(ErrorCode::kInvalidArgument, "[", kOp,
-           "] expected output_dtype to be the type code 0 (float32), 1 (float16), 27 (bfloat16), 2 (int8) or 3 "
-           "(int32), got ",
-           attributes.Int("output_dtype"));
-  }
+  return ElementTypeOf(
+      kOp, "output_dtype", attributes.Int("output_dtype"),
+      {TypeCode::kFloat32, TypeCode::kFloat16, TypeCode::kBFloat16, TypeCode::kInt8, TypeCode::kInt32});
 }
 
 // How x and weight are multiplied.
@@ -159,9 +137,8 @@ struct Call {
   Tensors tensors;
   TensorView x, weight, group_list, y;
   GroupedWeight::Layout layout;
-  int64_t m = 0;
+  int64_t m = 0, blocks = 1;  // of K, with scales of their own
   ScaleValues scale, offset;
-  float* sums_of_blocks = nullptr;  // like y, in float32
   bool has_offset = false;
 };
 
@@ -180,27 +157,20 @@ class GroupedMatmulKernel final : public Kernel {
     const auto shape = [&](size_t i) { return i < info.input_shapes.size() ? info.input_shapes[i] : std::nullopt; };
     if (const auto x = shape(In::x); x && x->rank() > 0 && x->back() >= 0 && x->back() < INT32_MAX)
       depth_ = x->back() * (x_dtype_ == DType::kInt32 ? 8 : 1);
-    const auto scale = shape(In::scale);
-    const int rank = group_type_ == kRows ? 3 : 2;
-    blocks_ = !scale ? -1 : scale->rank() == rank ? (*scale)[rank - 2] : 1;
+    scales_ = shape(In::scale) ? shape(In::scale) : shape(In::antiquant_scale);
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     const int rank = group_type_ == kRows ? 3 : 2;
     if (input != In::weight || group_type_ == kDepth || x_dtype_ == DType::kUndefined || constant.shape.rank() != rank)
       return false;
-    const bool of_integers = !gemm::Supports(x_dtype_);
-    // Along which axis words hold elements, and how many blocks there are, is known if the model tells.
-    const int64_t rows = constant.shape[rank - 2];
-    if (constant.dtype == DType::kInt32 && (depth_ < 0 || (rows != depth_ && rows * 8 != depth_))) return false;
-    const bool blocks = of_integers && constant.dtype == DType::kInt32;
-    if (blocks && (blocks_ < 1 || depth_ % blocks_ != 0 || (blocks_ > 1 && depth_ / blocks_ % 8 != 0))) return false;
-    if (of_integers && !blocks && constant.dtype != DType::kInt8) return false;
-    const int64_t k = constant.dtype == DType::kInt32 ? depth_ : rows;
-    if (!of_integers && constant.dtype != x_dtype_ && constant.dtype != DType::kInt8 && constant.dtype != DType::kInt32)
-      return false;
-    weight_.Pack(kOp, constant, GroupedWeight::LayoutOf(kOp, constant, LeftOf(x_dtype_), k, blocks ? blocks_ : 1),
-                 stream);
+    const bool words = constant.dtype == DType::kInt32;
+    const bool fits =
+        constant.dtype == x_dtype_ || words || (constant.dtype == DType::kInt8 && gemm::Supports(x_dtype_));
+    const int64_t k =
+        words ? QuantizedWeight::DeclaredDepth(constant.shape, depth_, scales_) : constant.shape[rank - 2];
+    if (!fits || k < 0) return false;
+    weight_.Pack(kOp, constant, GroupedWeight::LayoutOf(kOp, constant, LeftOf(x_dtype_), k), stream);
     weight_view_ = constant;
     weight_view_.data = nullptr;
     return true;
@@ -234,8 +204,6 @@ class GroupedMatmulKernel final : public Kernel {
     if (scale) call.scale = ScaleValues(ctx, scale);
     call.has_offset = dtype == DType::kInt8 && (scale.dtype == DType::kInt64 || scale.dtype == DType::kUInt64);
     if (call.has_offset) call.offset = ScaleValues(ctx, scale, PackedPart::kOffset);
-    if (GroupedWeight::Parts(call.layout) > 1)
-      call.sums_of_blocks = static_cast<float*>(ctx.Workspace(static_cast<size_t>(call.y.elements()) * sizeof(float)));
     ctx.Launch(kOp, [this, call] { Run(call); });
   }
 
@@ -270,7 +238,7 @@ class GroupedMatmulKernel final : public Kernel {
     NPU_CHECK(scheme != Scheme::kInt4 || !__builtin_mul_overflow(k, 8, &k), "[", kOp,
               "] expected a shape whose number of elements fits int64, got ", call.x.shape);
     call.m = call.x.shape.Elements(0, call.x.shape.rank() - 1);
-    call.layout = GroupedWeight::LayoutOf(kOp, call.weight, LeftOf(call.x.dtype), k, 1);
+    call.layout = GroupedWeight::LayoutOf(kOp, call.weight, LeftOf(call.x.dtype), k);
     const int64_t groups = call.layout.groups, n = call.layout.n;
     if (tensors.bias) {
       const Shape wanted = one_matrix ? Shape{n} : Shape({groups, n});
@@ -292,7 +260,7 @@ class GroupedMatmulKernel final : public Kernel {
     NPU_CHECK(dtype != DType::kInt8 || scheme == Scheme::kInt8, "[", kOp,
               "] expected a result of int8 with x and weight of int8, got it with ", title);
     if (scheme == Scheme::kWeightOnly) {
-      call.layout.blocks = BlocksOf("antiquant_scale", tensors.antiquant_scale, one_matrix, groups, k, n);
+      call.blocks = BlocksOf("antiquant_scale", tensors.antiquant_scale, one_matrix, groups, k, n);
       NPU_CHECK(!tensors.antiquant_offset || tensors.antiquant_offset.shape == tensors.antiquant_scale.shape, "[", kOp,
                 "] expected antiquant_offset of antiquant_scale's shape ", tensors.antiquant_scale.shape, ", got ",
                 tensors.antiquant_offset.shape);
@@ -304,15 +272,12 @@ class GroupedMatmulKernel final : public Kernel {
       NPU_CHECK(dtype != DType::kInt32 || !tensors.bias || tensors.bias.dtype == DType::kInt32, "[", kOp,
                 "] expected bias of int32 with a result of int32, got floats");
     } else if (scheme != Scheme::kFloats) {
-      call.layout.blocks = BlocksOf("scale", tensors.scale, one_matrix, groups, k, n);
-      NPU_CHECK(call.layout.blocks == 1 || k / call.layout.blocks % 8 == 0, "[", kOp,
-                "] expected blocks of a multiple of 8 rows of int4, got ", k / call.layout.blocks);
+      call.blocks = BlocksOf("scale", tensors.scale, one_matrix, groups, k, n);
+      NPU_CHECK(call.blocks == 1 || k / call.blocks % 8 == 0, "[", kOp,
+                "] expected blocks of a multiple of 8 rows of int4, got ", k / call.blocks);
     }
-    // Blocks of a dequantised weight are no products of their own: they may differ from those at packing.
-    GroupedWeight::Layout packed = weight_.layout();
-    if (scheme == Scheme::kWeightOnly) packed.blocks = call.layout.blocks;
-    NPU_CHECK(!weight_ || call.layout == packed, "[", kOp, "] expected x and scales as the model declares them, got ",
-              call.x.shape, " and ", tensors.scale.shape);
+    NPU_CHECK(!weight_ || call.layout == weight_.layout(), "[", kOp, "] expected x as the model declares it, got ",
+              call.x.shape);
   }
 
   static void CheckScale(const TensorView& scale, bool one_matrix, int64_t groups, int64_t n) {
@@ -372,35 +337,25 @@ class GroupedMatmulKernel final : public Kernel {
   // Rows [begin, begin + count) of y: those of x times matrix `group`.
   void RunGroup(const Call& call, int64_t group, int64_t begin, int64_t count) const {
     const Tensors& tensors = call.tensors;
-    const int64_t k = call.layout.k, n = call.layout.n, blocks = call.layout.blocks;
+    const int64_t k = call.layout.k, n = call.layout.n, blocks = call.blocks;
     const char* x = call.x.as<char>();
     const gemm::Matrix a = gemm::Matrix::RowMajor(x + BytesFor(call.layout.left, begin * k), count, k);
     const gemm::Result y{call.y.as<char>() + BytesFor(call.y.dtype, begin * n), call.y.dtype, n};
     const gemm::PerLine<float> tokens{
         tensors.per_token_scale ? tensors.per_token_scale.as<const float>() + begin : nullptr, 1};
     gemm::Epilogue epilogue{.activation = activation_};
-    if (tensors.bias) {
-      const char* bias = tensors.bias.as<char>() + BytesFor(tensors.bias.dtype, group * n);
-      if (tensors.bias.dtype == DType::kInt32) {
-        epilogue.integers.bias = {reinterpret_cast<const int32_t*>(bias), 1};
-      } else {
-        epilogue.addend = {bias, tensors.bias.dtype, 0, 1};
-      }
-    }
-    if (call.scheme == Scheme::kFloats)
-      return weight_.Multiply(call.layout, call.weight.data, group, 0, a, y, epilogue);
+    if (tensors.bias) epilogue.AddBias(tensors.bias, group * n);
+    if (call.scheme == Scheme::kFloats) return weight_.Multiply(call.layout, call.weight.data, group, a, y, epilogue);
+    gemm::Dequantization dequantization{.group = blocks == 1 ? 0 : k / blocks, .group_stride = n, .column_stride = 1};
     if (call.scheme == Scheme::kWeightOnly) {
       const TensorView &scale = tensors.antiquant_scale, &offset = tensors.antiquant_offset;
       const auto at = [&](const TensorView& values) -> const void* {
         return values ? values.as<char>() + BytesFor(values.dtype, group * blocks * n) : nullptr;
       };
-      const gemm::Dequantization dequantization{.scale = at(scale),
-                                                .offset = at(offset),
-                                                .dtype = scale.dtype,
-                                                .group = blocks == 1 ? 0 : k / blocks,
-                                                .group_stride = n,
-                                                .column_stride = 1};
-      return weight_.Multiply(call.layout, call.weight.data, group, 0, a, y, epilogue, dequantization);
+      dequantization.scale = at(scale);
+      dequantization.offset = at(offset);
+      dequantization.dtype = scale.dtype;
+      return weight_.Multiply(call.layout, call.weight.data, group, a, y, epilogue, dequantization);
     }
     const int64_t scales = tensors.scale.elements() / call.layout.groups;  // of a group
     if (call.scheme == Scheme::kInt8) {
@@ -408,36 +363,21 @@ class GroupedMatmulKernel final : public Kernel {
       epilogue.column_scale = {call.scale.data() + group * scales, stride};
       epilogue.row_scale = tokens;
       if (call.has_offset) epilogue.output_offset = {call.offset.data() + group * scales, stride};
-      return weight_.Multiply(call.layout, call.weight.data, group, 0, a, y, epilogue);
+      return weight_.Multiply(call.layout, call.weight.data, group, a, y, epilogue);
     }
-    RunBlocks(call, group, a, call.scale.data() + group * scales, epilogue, tokens, call.sums_of_blocks + begin * n, y);
-  }
-
-  // Block by block, the sum so far being the addend: one product has one scale for all of K.
-  void RunBlocks(const Call& call, int64_t group, const gemm::Matrix& a, const float* scale, gemm::Epilogue epilogue,
-                 const gemm::PerLine<float>& tokens, float* sums, const gemm::Result& y) const {
-    const int64_t n = call.layout.n, blocks = call.layout.blocks, rows = call.layout.k / blocks;
-    const Activation activation = epilogue.activation;
-    for (int64_t block = 0; block < blocks; ++block) {
-      gemm::Matrix left = a;
-      left.data = static_cast<const char*>(a.data) + BytesFor(call.layout.left, block * rows);
-      left.columns = rows;
-      epilogue.column_scale = {scale + block * n, 1};
-      if (block > 0) epilogue.addend = {sums, DType::kFloat32, n, 1};
-      if (call.scheme == Scheme::kInt8ByInt4) epilogue.integers.a_zero_point = {&kShift, 0};
-      const bool last = block + 1 == blocks;
-      epilogue.total_scale = last ? tokens : gemm::PerLine<float>{};
-      epilogue.activation = last ? activation : nullptr;
-      const gemm::Result result = last ? y : gemm::Result{sums, DType::kFloat32, n};
-      weight_.Multiply(call.layout, call.weight.data, group, block, left, result, epilogue);
-    }
+    dequantization.scale = call.scale.data() + group * scales;
+    dequantization.dtype = DType::kFloat32;
+    if (call.scheme == Scheme::kInt8ByInt4) dequantization.a_zero_point = kShift;
+    epilogue.total_scale = tokens;
+    weight_.Multiply(call.layout, call.weight.data, group, a, y, epilogue, dequantization);
   }
 
   int64_t group_type_, list_type_, act_type_;
-  Activation activation_;
+  RowActivation activation_;
   DType result_;                       // kUndefined: that of x
   DType x_dtype_ = DType::kUndefined;  // when the model tells, as the next two
-  int64_t depth_ = -1, blocks_ = -1;
+  int64_t depth_ = -1;
+  std::optional<Shape> scales_;
   GroupedWeight weight_;
   TensorView weight_view_;  // type and shape
 };

@@ -21,7 +21,8 @@ from ._group_list import (
 from ._grouped_lists import grouped_matmul
 from ._grouped_matmul import ACTIVATIONS, body_product, product
 from ._grouped_matmul_calls import refusals, samples_of
-from ._grouped_scheme import FLOAT_NAMES, OP, dtype_name, refuse_unless
+from ._grouped_scheme import FLOAT_NAMES, OP, refuse_unless
+from ._quantized import dtype_name
 
 _RESULTS = {"float32": 0, "float16": FLOAT16, "bfloat16": BFLOAT16, "int8": INT8, "int32": INT32}
 _OPERANDS = [*FLOATS, "int8", "int32"]

@@ -2,7 +2,8 @@
 // The semantics are in npu_quant_matmul.py.
 #include "contrib_ops/matmul/npu_quant_matmul.h"
 
-#include <deque>
+#include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "ep/kernels/gemm/packed_weight.h"
@@ -22,13 +23,8 @@ constexpr const char* kOp = "npu_quant_matmul";
 constexpr int32_t kShift = 8;
 
 DType ResultOf(const Attributes& attributes) {
-  const int64_t code = attributes.Int("output_dtype", static_cast<int64_t>(TypeCode::kInt8));
-  if (code == static_cast<int64_t>(TypeCode::kInt8)) return DType::kInt8;
-  if (code == static_cast<int64_t>(TypeCode::kFloat16)) return DType::kFloat16;
-  if (code == static_cast<int64_t>(TypeCode::kBFloat16)) return DType::kBFloat16;
-  if (code == static_cast<int64_t>(TypeCode::kInt32)) return DType::kInt32;
-  Fail(ErrorCode::kInvalidArgument, "[", kOp,
-       "] expected output_dtype to be the type code 2 (int8), 1 (float16), 27 (bfloat16) or 3 (int32), got ", code);
+  return ElementTypeOf(kOp, "output_dtype", attributes.Int("output_dtype", static_cast<int64_t>(TypeCode::kInt8)),
+                       {TypeCode::kInt8, TypeCode::kFloat16, TypeCode::kBFloat16, TypeCode::kInt32});
 }
 
 std::optional<QuantizedType> OperandOf(const Attributes& attributes, const char* name) {
@@ -62,7 +58,7 @@ struct Call {
   QuantizedWeight layout;
   ScaleValues scale, offset;
   gemm::PerLine<float> tokens;
-  float* sums_of_groups = nullptr;  // like y, in float32
+  float* negated = nullptr;  // the offset of groups, of which a sum with x2 is taken
   bool has_offset = false, bias_per_entry = false;
 };
 
@@ -76,28 +72,25 @@ class QuantMatmulKernel final : public Kernel {
       NPU_CHECK(!info.attributes.Has(name), "[", kOp, "] expected no ", name, " on this device, got ",
                 info.attributes.Int(name));
     group_ = GroupLengthOf(info.attributes);
-    const auto size = [&](size_t input, bool last) -> int64_t {
-      if (input >= info.input_shapes.size() || !info.input_shapes[input] || info.input_shapes[input]->rank() == 0)
-        return -1;
-      const Shape& shape = *info.input_shapes[input];
-      return last ? shape.back() : shape[0];
-    };
-    const int64_t declared = group_ == 0 ? size(In::x1, true) : size(In::scale, false);
+    if (info.input_shapes.empty()) return;
+    const std::optional<Shape>&x1 = info.input_shapes[In::x1], &scale = info.input_shapes[In::scale];
+    int64_t declared = -1;
+    if (group_ == 0 && x1 && x1->rank() > 0) declared = x1->back();
+    if (group_ != 0 && scale && scale->rank() > 0) declared = (*scale)[0];
     if (declared >= 0 && declared < INT32_MAX) words_depth_ = declared * (group_ == 0 ? 8 : group_);
+    scales_ = scale;
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input != In::x2 || constant.shape.rank() != 2) return false;
-    const int64_t rows = constant.shape[0];
     const bool of_int8 = constant.dtype == DType::kInt8;
-    // Along which axis words hold elements is known when the depth is.
-    if (of_int8 ? group_ != 0 : words_depth_ < 0 || (rows != words_depth_ && rows * 8 != words_depth_)) return false;
-    packed_layout_ = QuantizedWeight::Of(kOp, "x2", constant, of_int8 ? rows : words_depth_);
+    const int64_t depth =
+        of_int8 ? constant.shape[0] : QuantizedWeight::DeclaredDepth(constant.shape, words_depth_, scales_);
+    if (depth < 0 || (of_int8 && group_ != 0)) return false;
+    packed_layout_ = QuantizedWeight::Of(kOp, "x2", constant, depth);
     const gemm::Matrix matrix = packed_layout_.At(constant.data, 0);
-    if (group_ == 0) packed_.emplace_back().Pack(kOp, packed_layout_.dtype, matrix, stream);
-    for (int64_t k = 0; group_ != 0 && k < packed_layout_.k; k += group_)
-      packed_.emplace_back().Pack(kOp, packed_layout_.dtype, packed_layout_.Rows(matrix, k, group_), stream);
-    if (packed_.empty()) return false;
+    group_ == 0 ? packed_.Pack(kOp, packed_layout_.dtype, matrix, stream)
+                : packed_.PackQuantized(kOp, packed_layout_.dtype, matrix, stream);
     x2_view_ = constant;
     x2_view_.data = nullptr;
     return true;
@@ -106,13 +99,13 @@ class QuantMatmulKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     Call call;
     call.x1 = ctx.Input(In::x1);
-    call.x2 = packed_.empty() ? ctx.Input(In::x2) : x2_view_;
+    call.x2 = packed_ ? x2_view_ : ctx.Input(In::x2);
     CheckOperands(ctx, call.x1, call.x2);
     call.left = call.x1.dtype == DType::kInt32 ? DType::kInt4 : DType::kInt8;
     const Shape rows = Unpacked(call.x1);
     call.layout = QuantizedWeight::Of(kOp, "x2", call.x2, rows.back());
-    NPU_CHECK(packed_.empty() || call.layout == packed_layout_, "[", kOp, "] expected x1 and x2 with K of ",
-              packed_layout_.k, " as the model declares it, got ", call.x1.shape, " and ", call.x2.shape);
+    NPU_CHECK(!packed_ || call.layout == packed_layout_, "[", kOp, "] expected x1 and x2 with K of ", packed_layout_.k,
+              " as the model declares it, got ", call.x1.shape, " and ", call.x2.shape);
     Shape columns = call.x2.shape;
     columns[columns.rank() - 2] = call.layout.k;
     columns[columns.rank() - 1] = call.layout.n;
@@ -135,8 +128,8 @@ class QuantMatmulKernel final : public Kernel {
     if (call.has_offset) call.offset = ScaleValues(ctx, offset ? offset : scale, PackedPart::kOffset);
     call.tokens = {tokens.as<float>(), 1};
     call.bias_per_entry = call.bias.shape.rank() == 3;
-    if (group_ != 0)
-      call.sums_of_groups = static_cast<float*>(ctx.Workspace(static_cast<size_t>(call.y.elements()) * sizeof(float)));
+    if (group_ != 0 && call.left == DType::kInt4 && offset)
+      call.negated = static_cast<float*>(ctx.Workspace(static_cast<size_t>(offset.elements()) * sizeof(float)));
     ctx.Launch(kOp, [this, call] { Run(call); });
   }
 
@@ -195,6 +188,8 @@ class QuantMatmulKernel final : public Kernel {
   void Run(const Call& call) const {
     call.scale.Load();
     if (call.has_offset) call.offset.Load();
+    if (call.negated)
+      std::transform(call.offset.data(), call.offset.data() + call.offset.elements(), call.negated, std::negate());
     const MatMulShape& s = call.s;
     // With one weight the batch is but more rows, unless something differs from matrix to matrix.
     const bool repeats = s.a_batches > 1 && (call.tokens.data || call.bias_per_entry);
@@ -216,59 +211,46 @@ class QuantMatmulKernel final : public Kernel {
     const int64_t first = entry * call.s.m * call.s.n;
     const gemm::Matrix right = call.layout.At(call.x2.data, weight);
     const gemm::Result y{call.y.as<char>() + BytesFor(result_, first), result_, call.s.n};
-    if (group_ != 0 && call.s.k > 0) return RunGroups(call, rows, right, call.sums_of_groups + first, y);
+    if (group_ != 0) return MultiplyGroups(call, rows, right, y);
     gemm::Epilogue epilogue;
-    if (call.bias) {
-      const char* bias = call.bias.as<const char>();
-      if (call.bias_per_entry) bias += BytesFor(call.bias.dtype, entry * call.s.n);
-      if (call.bias.dtype == DType::kInt32) {
-        epilogue.integers.bias = {reinterpret_cast<const int32_t*>(bias), 1};
-      } else {
-        epilogue.addend = {bias, call.bias.dtype, 0, 1};
-      }
-    }
+    if (call.bias) epilogue.AddBias(call.bias, call.bias_per_entry ? entry * call.s.n : 0);
     epilogue.column_scale = {call.scale.data(), call.scale.stride()};
     epilogue.row_scale = call.tokens;
     if (call.has_offset) epilogue.output_offset = {call.offset.data(), call.offset.stride()};
-    Multiply(call, rows, right, 0, y, epilogue);
+    Multiply(call, rows, right, y, epilogue);
   }
 
-  // Group by group, the sum so far being the addend: one product has one scale for all of K.
-  void RunGroups(const Call& call, const gemm::Matrix& rows, const gemm::Matrix& right, float* sums,
-                 const gemm::Result& y) const {
-    const int64_t n = call.s.n, groups = call.s.k / group_;
-    for (int64_t g = 0; g < groups; ++g) {
-      gemm::Matrix left = rows;
-      left.data = static_cast<const char*>(rows.data) + BytesFor(call.left, g * group_);
-      left.columns = group_;
-      gemm::Epilogue epilogue{.column_scale = {call.scale.data() + g * n, 1}};
-      if (g > 0) epilogue.addend = {sums, DType::kFloat32, n, 1};
-      if (call.left == DType::kInt8) {
-        epilogue.integers.a_zero_point = {&kShift, 0};
-        if (g == 0) epilogue.addend = {call.offset.data(), DType::kFloat32, 0, 1};
-      } else if (call.has_offset) {
-        epilogue.integers.b_float_zero_point = {call.offset.data() + g * n, 1};
-      }
-      const bool last = g + 1 == groups;
-      if (last) epilogue.total_scale = call.tokens;
-      const gemm::Result result = last ? y : gemm::Result{sums, DType::kFloat32, n};
-      Multiply(call, left, call.layout.Rows(right, g * group_, group_), g, result, epilogue);
+  void MultiplyGroups(const Call& call, const gemm::Matrix& rows, const gemm::Matrix& right,
+                      const gemm::Result& y) const {
+    gemm::Epilogue epilogue{.total_scale = call.tokens};
+    gemm::Dequantization dequantization{.scale = call.scale.data(),
+                                        .offset = call.negated,
+                                        .dtype = DType::kFloat32,
+                                        .group = group_,
+                                        .group_stride = call.s.n,
+                                        .column_stride = 1};
+    if (call.left == DType::kInt8) {
+      dequantization.a_zero_point = kShift;
+      epilogue.addend = {call.offset.data(), DType::kFloat32, 0, 1};
     }
+    Multiply(call, rows, right, y, epilogue, dequantization);
   }
 
-  void Multiply(const Call& call, const gemm::Matrix& left, const gemm::Matrix& right, int64_t group,
-                const gemm::Result& y, const gemm::Epilogue& epilogue) const {
-    if (packed_.empty()) return gemm::Multiply(call.left, left, call.layout.dtype, right, y, epilogue);
-    gemm::PackedMatrix packed = packed_[static_cast<size_t>(group)].matrix(right);
+  void Multiply(const Call& call, const gemm::Matrix& left, const gemm::Matrix& right, const gemm::Result& y,
+                const gemm::Epilogue& epilogue, const gemm::Dequantization& dequantization = {}) const {
+    if (!packed_) return gemm::Multiply(call.left, left, call.layout.dtype, right, y, epilogue, dequantization);
+    gemm::PackedMatrix packed = packed_.matrix(right);
     packed.dtype = call.left;
+    packed.dequantization = dequantization;
     gemm::Multiply(left, packed, y, epilogue);
   }
 
   DType result_;
   std::optional<QuantizedType> left_, right_;  // as x1_dtype and x2_dtype name them
   int64_t group_ = 0;                          // rows of x2 that share scales; 0: all
-  int64_t words_depth_ = -1;                   // K, if x2 has words and the model tells
-  std::deque<gemm::PackedWeight> packed_;      // of each group
+  int64_t words_depth_ = -1;                   // K, if x2 has words and the model tells, as the next
+  std::optional<Shape> scales_;
+  gemm::PackedWeight packed_;
   QuantizedWeight packed_layout_;
   TensorView x2_view_;  // type and shape
 };

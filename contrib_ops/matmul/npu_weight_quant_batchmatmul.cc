@@ -1,5 +1,5 @@
 // npu_weight_quant_batchmatmul(x, weight, antiquant_scale, antiquant_offset?, quant_scale?, quant_offset?, bias?;
-// antiquant_group_size) -> y. The semantics are in npu_weight_quant_batchmatmul.py.
+// antiquant_group_size, inner_precise) -> y. The semantics are in npu_weight_quant_batchmatmul.py.
 #include "contrib_ops/matmul/npu_weight_quant_batchmatmul.h"
 
 #include "ep/kernels/gemm/packed_weight.h"
@@ -25,19 +25,25 @@ struct Values {
 
 class WeightQuantKernel final : public Kernel {
  public:
-  explicit WeightQuantKernel(const KernelInfo& info) : group_(info.attributes.Int("antiquant_group_size")) {
-    if (!info.input_shapes.empty() && info.input_shapes[In::x] && info.input_shapes[In::x]->rank() > 0)
-      depth_ = info.input_shapes[In::x]->back();
+  explicit WeightQuantKernel(const KernelInfo& info)
+      : group_(info.attributes.Int("antiquant_group_size")), inner_precise_(info.attributes.Int("inner_precise")) {
+    if (!info.input_shapes.empty()) {
+      if (info.input_shapes[In::x] && info.input_shapes[In::x]->rank() > 0) depth_ = info.input_shapes[In::x]->back();
+      scales_ = info.input_shapes[In::antiquant_scale];
+    }
     NPU_CHECK(group_ >= 0, "[", kOp, "] expected antiquant_group_size of 0 or more, got ", group_);
+    NPU_CHECK(inner_precise_ == 0 || inner_precise_ == 1, "[", kOp, "] expected inner_precise 0 or 1, got ",
+              inner_precise_);
     NPU_CHECK(!info.attributes.Has("weight_dtype"), "[", kOp, "] expected no weight_dtype on this device, got ",
               info.attributes.Int("weight_dtype"));
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input != In::weight || constant.shape.rank() != 2) return false;
-    // Along which axis words hold elements is known when x's depth is.
-    if (constant.dtype != DType::kInt8 && depth_ < 0) return false;
-    const int64_t depth = constant.dtype == DType::kInt8 ? constant.shape[0] : depth_;
+    const int64_t depth = constant.dtype == DType::kInt8
+                              ? constant.shape[0]
+                              : QuantizedWeight::DeclaredDepth(constant.shape, depth_, scales_);
+    if (depth < 0) return false;
     packed_layout_ = QuantizedWeight::Of(kOp, "weight", constant, depth);
     packed_.PackQuantized(kOp, packed_layout_.dtype, packed_layout_.At(constant.data, 0), stream);
     weight_view_ = constant;
@@ -75,6 +81,7 @@ class WeightQuantKernel final : public Kernel {
         .scale = scale.data, .offset = offset.data, .dtype = scale.dtype, .group = group_};
     dequantization.column_stride = scale.elements() == 1 ? 0 : 1;
     dequantization.group_stride = group_ == 0 ? 0 : layout.n;
+    dequantization.round_a = inner_precise_ == 1;
     if (scale.dtype == DType::kInt64) {
       values.scale = ScaleValues(ctx, scale);
       values.offset = ScaleValues(ctx, offset);
@@ -135,8 +142,9 @@ class WeightQuantKernel final : public Kernel {
               NameOf(offset_dtype), ", got ", NameOf(offset.dtype));
   }
 
-  int64_t group_;
-  int64_t depth_ = -1;  // of x, when the model tells
+  int64_t group_, inner_precise_;
+  int64_t depth_ = -1;  // of x, when the model tells, as the next
+  std::optional<Shape> scales_;
   gemm::PackedWeight packed_;
   QuantizedWeight packed_layout_;
   TensorView weight_view_;  // type and shape

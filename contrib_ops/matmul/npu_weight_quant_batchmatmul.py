@@ -9,14 +9,20 @@ from ..quant._integers import body_saturated, pack, saturated
 from ..quant._packed_scale import body_unpack_offset, pack_scale, unpack_offset
 from ._batches import check_batches
 from ._quantized import (
+    body_dequantized,
+    body_rounded_rows,
     body_scales,
     body_weight_matrix,
     check_per_column,
+    dequantized,
+    rounded_rows,
     scales,
     weight_matrix,
 )
 
 _OP = "npu_weight_quant_batchmatmul"
+# Elements of x that are rounded together where the weight has no groups.
+_GROUP = 128
 
 op = npu_op(
     "npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale,"
@@ -80,6 +86,10 @@ def _rows(values, k, group):
     return values.index_select(0, torch.arange(k, device=values.device) // group)
 
 
+def _rounds_x(inner_precise, group):
+    return inner_precise == 1 and group % 4 == 0
+
+
 @op.reference
 def reference(
     x,
@@ -102,8 +112,11 @@ def reference(
     [N] or [1, N]; quant_offset: of its shape; bias: [N] or [1, N]; y: [.., M, N] of x's dtype, or
     int8 with quant_scale: round(y * quant_scale + quant_offset), half to even, saturated.
 
-    W is rounded to x's dtype (in float16 the sum is rounded, too), the products are summed in
-    float32 and rounded once. inner_precise only steers other devices.
+    inner_precise 0: W is rounded to x's dtype (in float16 the sum is rounded, too), the products
+    are summed in float32 and rounded once. 1, for speed: products of integers. Every row of x is
+    rounded to int8, round(x * (127 / max|x|)) * (max|x| / 127) with the max of each group of G
+    elements, 128 if G is 0, and W is not rounded; the error of an element of x is at most
+    max|x| / 254. A G that is no multiple of 4 is computed as with 0.
     """
     _check(
         x.dim() >= 2 and weight.dim() >= 2,
@@ -114,6 +127,7 @@ def reference(
         antiquant_group_size >= 0,
         f"expected antiquant_group_size of 0 or more, got {antiquant_group_size}",
     )
+    _check(inner_precise in (0, 1), f"expected inner_precise 0 or 1, got {inner_precise}")
     _check(weight_dtype is None, f"expected no weight_dtype on this device, got {weight_dtype}")
     k = x.shape[-1]
     matrix = weight_matrix(_OP, "weight", weight, k)
@@ -140,14 +154,14 @@ def reference(
         "expected no quant_scale with an antiquant_scale of 64 bits, got one of "
         f"{None if quant_scale is None else str(quant_scale.dtype).removeprefix('torch.')}",
     )
-    scale = scales(antiquant_scale)
-    summed = matrix.float()
-    if antiquant_offset is not None:
-        summed = summed + _rows(antiquant_offset.float(), k, antiquant_group_size)
-    if x.dtype == torch.float16:
-        summed = summed.half().float()
-    dequantized = (summed * _rows(scale, k, antiquant_group_size)).to(x.dtype)
-    y = torch.matmul(x.float(), dequantized.float())
+    factors, offsets = (
+        None if values is None else _rows(values, k, antiquant_group_size)
+        for values in (scales(antiquant_scale), antiquant_offset)
+    )
+    rounds = _rounds_x(inner_precise, antiquant_group_size)
+    left = rounded_rows(x.float(), antiquant_group_size or _GROUP) if rounds else x.float()
+    right = dequantized(matrix, factors, offsets, torch.float32 if rounds else x.dtype)
+    y = torch.matmul(left, right.float())
     if bias is not None:
         y = y + bias.float()
     if quant_scale is None:
@@ -171,14 +185,15 @@ def body(b, call, x, weight, antiquant_scale, antiquant_offset, quant_scale, qua
         numbers = b.Range(b.const(0, "int64"), b.Squeeze(k, [0]), b.const(1, "int64"))
         return b.Gather(values, b.Div(numbers, b.const(group, "int64")), axis=0)
 
-    matrix = b.Cast(body_weight_matrix(b, call, "weight", weight, k), to="float32")
-    if antiquant_offset is not None:
-        matrix = b.Add(matrix, rows(b.Cast(antiquant_offset, to="float32")))
-    if dtype == "float16":
-        matrix = b.Cast(b.Cast(matrix, to="float16"), to="float32")
-    scale = body_scales(b, call, "antiquant_scale", antiquant_scale)
-    matrix = b.Cast(b.Mul(matrix, rows(scale)), to=dtype)
-    y = b.MatMul(b.Cast(x, to="float32"), b.Cast(matrix, to="float32"))
+    matrix = body_weight_matrix(b, call, "weight", weight, k)
+    offsets = None if antiquant_offset is None else rows(b.Cast(antiquant_offset, to="float32"))
+    factors = rows(body_scales(b, call, "antiquant_scale", antiquant_scale))
+    left = b.Cast(x, to="float32")
+    rounds = _rounds_x(call.attrs["inner_precise"], group)
+    if rounds:
+        left = body_rounded_rows(b, left, group or _GROUP)
+    matrix = body_dequantized(b, matrix, factors, offsets, "float32" if rounds else dtype)
+    y = b.MatMul(left, b.Cast(matrix, to="float32"))
     if bias is not None:
         y = b.Add(y, b.Cast(bias, to="float32"))
     if quant_scale is None:
@@ -238,6 +253,21 @@ def samples(make):
     yield Sample(make(2, 3, 5, 8), weight(3, 8, 4), scale(1, 4), id="batch_of_weights")
     yield Sample(make(0, 8), weight(8, 4), scale(4), id="no_rows")
     yield Sample(make(3, 0), weight(0, 4), scale(4), bias=make(4), id="no_depth")
+    fast = {"inner_precise": 1}
+    yield Sample(make(1, 300), weight(300, 72), scale(72), offset(72), **fast, id="rounded")
+    yield Sample(
+        make(19, 256), words(256, 64), scale(8, 64), offset(8, 64),
+        antiquant_group_size=32, **fast, id="rounded_int4",
+    )  # fmt: skip
+    yield Sample(
+        make(131, 70), weight(70, 33), scale(4, 33), bias=make(33),
+        antiquant_group_size=20, **fast, id="rounded_odd_tails",
+    )  # fmt: skip
+    yield Sample(
+        make(5, 70), weight(70, 40), scale(3, 40),
+        antiquant_group_size=29, **fast, id="rounded_odd_groups",
+    )  # fmt: skip
+    yield Sample(make(5, 66, scale=0), words(66, 40), scale(40), **fast, id="rounded_zeros")
     wide = "float32"
     yield Sample(
         make(9, 64), weight(64, 40), scale(40),
@@ -309,6 +339,11 @@ op.errors(
     ),
     match=r"\[npu_weight_quant_batchmatmul\] expected antiquant_group_size of 0 or more, got -1",
     id="negative_group",
+)
+op.errors(
+    lambda make: Sample(make(2, 8), torch.zeros(8, 4, dtype=torch.int8), make(4), inner_precise=2),
+    match=r"\[npu_weight_quant_batchmatmul\] expected inner_precise 0 or 1, got 2",
+    id="inner_precise",
 )
 op.errors(
     lambda make: Sample(make(2, 8), torch.zeros(8, 4, dtype=torch.int8), make(4), weight_dtype=290),

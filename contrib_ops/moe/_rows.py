@@ -11,7 +11,9 @@ _MAX_ROWS = 2**31 - 1
 
 def check_rows(op, rows):
     """Refuse more rows than int32 can number."""
-    check(rows <= _MAX_ROWS, f"[{op}] expected at most {_MAX_ROWS} rows, got {rows}")
+    # While tracing, the number may be a symbol; a comparison would bound it in the exported model.
+    few = not isinstance(rows, int) or rows <= _MAX_ROWS
+    check(few, f"[{op}] expected at most {_MAX_ROWS} rows, got {rows}")
 
 
 def order_of(experts):

@@ -136,6 +136,34 @@ def test_without_depth_the_bias_remains(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_lists_of_tensors_of_different_sizes(device: str) -> None:
+    sizes = [(5, 16), (9, 16), (3, 40)]
+    x = [_random(m, k, seed=i) for i, (m, k) in enumerate(sizes)]
+    weight = [_random(k, 24, seed=i + 9) for i, (_, k) in enumerate(sizes)]
+    bias = [_random(24, seed=i + 20) for i in range(3)]
+    (y,) = _call(device, x, weight, bias=bias, group_type=0, split_item=2)
+    products = [
+        a.double() @ w.double() + b.double() for a, w, b in zip(x, weight, bias, strict=True)
+    ]
+    _close(y, torch.cat(products))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_x_of_integers_and_a_list_of_weights(device: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(-128, 128, (8, 16), generator=generator).to(torch.int8)
+    weight = torch.randint(-128, 128, (2, 16, 24), generator=generator).to(torch.int8)
+    tokens = torch.rand(8, generator=generator)
+    (y,) = _call(
+        device, [x], list(weight), scale=[torch.full((24,), 0.5)] * 2, per_token_scale=[tokens],
+        group_list=torch.tensor([3, 8]), group_type=0, split_item=3, output_dtype=torch.float32,
+    )  # fmt: skip
+    expert = torch.tensor([0] * 3 + [1] * 5)
+    exact = torch.einsum("mk,mkn->mn", x.double(), weight.double()[expert])
+    _close(y, exact * 0.5 * tokens[:, None])
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_overload_with_numbers(device: str) -> None:
     x, weight = _random(8, 16, seed=1), _random(2, 16, 24, seed=2)
     overload = torch.ops.npu.npu_grouped_matmul.List

@@ -1,45 +1,21 @@
 #include "ep/kernels/gemm/gemm.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <optional>
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/gemm/blocking.h"
 #include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/gemm/packing.h"
 #include "ep/kernels/gemm/quantized.h"
+#include "ep/kernels/gemm/rounded.h"
 
 namespace npu::gemm {
 
 namespace {
-
-// Grows and is reused: a thread computes many GEMMs.
-class AlignedBuffer {
- public:
-  void* Reserve(int64_t bytes) {
-    if (bytes > size_) {
-      // Rounded up to whole cache lines, as aligned_alloc requires.
-      const size_t rounded = (static_cast<size_t>(bytes) + 63) / 64 * 64;
-      size_ = 0;
-      memory_.reset(std::aligned_alloc(64, rounded));
-      if (!memory_) throw std::bad_alloc();
-      size_ = static_cast<int64_t>(rounded);
-    }
-    return memory_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  std::unique_ptr<void, Free> memory_;
-  int64_t size_ = 0;
-};
 
 struct ThreadScratch {
   AlignedBuffer a, b, wide_b, sums, column_sums, row_sums;
@@ -342,9 +318,10 @@ void StoreEmptySum(const Result& c, int64_t m, int64_t n, const Epilogue& epilog
 constexpr DTypeSet kQuantized{DType::kInt8, DType::kInt4};
 
 void Check(DType dtype, const Matrix& a, DType b_dtype, int64_t b_rows, const Dequantization& dequantization) {
-  const bool fit = kIntegerOperands.Contains(dtype) ? kIntegerOperands.Contains(b_dtype)
-                   : dequantization.scale           ? Supports(dtype) && kQuantized.Contains(b_dtype)
-                                                    : Supports(dtype) && b_dtype == dtype;
+  const bool fit = dequantization.scale
+                       ? (Supports(dtype) || kQuantized.Contains(dtype)) && kQuantized.Contains(b_dtype)
+                   : Supports(dtype) ? b_dtype == dtype
+                                     : kIntegerOperands.Contains(dtype) && kIntegerOperands.Contains(b_dtype);
   NPU_CHECK(fit, "[gemm] expected two matrices of float32, float16 or bfloat16, or of 8- or 4-bit integers, got ",
             NameOf(dtype), " and ", NameOf(b_dtype));
   NPU_CHECK(a.columns == b_rows, "[gemm] expected as many columns of A as rows of B, got ", a.columns, " and ", b_rows);
@@ -354,7 +331,10 @@ void MultiplyAny(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, c
                  const Result& c, const Epilogue& epilogue, const Dequantization& dequantization) {
   Check(dtype, a, b_dtype, b.rows, dequantization);
   if (a.rows == 0 || b.columns == 0) return;
-  if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue, kIntegerOperands.Contains(dtype));
+  const bool integers = kIntegerOperands.Contains(dtype);
+  if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue, integers && !dequantization.scale);
+  if (MultipliesIntegers(dtype, dequantization))
+    return MultiplyRounded(dtype, a, b_dtype, b, packed_b, c, epilogue, dequantization);
   Product(dtype, a, b_dtype, b, packed_b, stored_b, c, epilogue, dequantization).Run();
 }
 

@@ -7,6 +7,7 @@
 //
 //   packing.h       the layouts of A and B
 //   quantized.h     the layout of a quantised B for float A
+//   rounded.h       the same B times A of integers, or rounded to them
 //   microkernel.h   sliver of A × panel of B → tile, one set of functions per instruction set
 //   blocking.h      how a GEMM is partitioned for the caches and the threads
 //   epilogue.h      tile → C
@@ -76,17 +77,33 @@ struct Epilogue {
   void (*activation)(float* values, int64_t count) = nullptr;
   PerLine<float> output_scale = {}, output_offset = {};  // per column
   IntegerTerms integers = {};
+
+  // Adds the values of `bias` from element `first` on to the columns: int32 to the sums of integers, floats as the
+  // addend.
+  void AddBias(const TensorView& bias, int64_t first) {
+    const char* data = bias.as<const char>() + BytesFor(bias.dtype, first);
+    if (bias.dtype == DType::kInt32) {
+      integers.bias = {reinterpret_cast<const int32_t*>(data), 1};
+    } else {
+      addend = {data, bias.dtype, 0, 1};
+    }
+  }
 };
 
 // The values of a quantised B for float A: (element + offset) * scale, computed in float32 and rounded to A's type; for
 // float16 the sum is rounded, too. Scale and offset of element (k, n) are at [k / group * group_stride +
-// n * column_stride].
+// n * column_stride]. With an A of integers, the sums of every group are exact and then scaled; groups have a number of
+// rows that 4 divides.
 struct Dequantization {
   const void* scale = nullptr;
   const void* offset = nullptr;     // null: none
   DType dtype = DType::kUndefined;  // of both: float32, float16 or bfloat16
   int64_t group = 0;                // rows of B that share them; 0: all
   int64_t group_stride = 0, column_stride = 0;
+  // Products of integers: each row of A is rounded to int8 with a scale of max|a| / 127 for every `group` elements, or
+  // 128 with group 0, and no value of B is rounded. Groups of a number that 4 does not divide are computed as without.
+  bool round_a = false;
+  int32_t a_zero_point = 0;  // subtracted from an A of integers
 };
 
 // B in panel order, as Pack writes it.
@@ -119,9 +136,9 @@ void PackInPlace(DType dtype, void* rows, int64_t k, int64_t n);
 // Copies column `column` of B: K elements of its type.
 void CopyColumn(const PackedMatrix& b, int64_t column, void* out);
 
-// A has the element type of B, except that both may be any of kIntegerOperands, or A is float and B is int8 or int4
-// with a `dequantization`. `dtype` is A's type and, without `b_dtype`, also B's. All use the pool; C must not overlap A
-// or B.
+// A has the element type of B, except that both may be any of kIntegerOperands, or B is int8 or int4 with a
+// `dequantization` and A is of floats, int8 or int4. `dtype` is A's type and, without `b_dtype`, also B's. All use the
+// pool; C must not overlap A or B.
 void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue = {});
 void Multiply(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const Result& c,

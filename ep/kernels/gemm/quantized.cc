@@ -4,9 +4,11 @@
 #include <cstring>
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/float16_rounding.h"
 #include "ep/kernels/gemm/elements.h"
 #include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/stored_row.h"
+#include "ep/kernels/gemm/strided_floats.h"
 #include "ep/runtime/isa.h"
 
 namespace npu::gemm {
@@ -86,12 +88,6 @@ __attribute__((target("avx512bf16"))) void DequantizeRowsToBf16(const uint8_t* s
 }
 #endif
 
-void RoundToHalf(float* values, int64_t n) {
-  alignas(64) Float16 halves[kBlockRows * kStoredElements];
-  FromFloat(values, halves, n);
-  ToFloat(halves, values, n);
-}
-
 // Stored rows of floats, interleaved, as rows of a float32 panel.
 void Deinterleave(const float* values, int64_t rows, float* out) {
   for (int64_t r = 0; r < rows; ++r)
@@ -118,11 +114,7 @@ void PanelExpander::LoadScales(int64_t n0, int64_t columns, int64_t first_group,
     using T = decltype(type);
     const auto load = [&](const void* data, int64_t group, float (&values)[kPanelColumns]) {
       const T* from = static_cast<const T*>(data) + group * from_.group_stride + n0 * from_.column_stride;
-      if (from_.column_stride == 1) {
-        ToFloat(from, values, columns);
-      } else {
-        for (int64_t j = 0; j < columns; ++j) values[j] = ToFloat(from[j * from_.column_stride]);
-      }
+      LoadFloats(from, from_.column_stride, columns, values);
     };
     const auto load_pairs = [&](const void* data, float* out) {
       if (!data) return;
@@ -170,10 +162,10 @@ void PanelExpander::Dequantize(const uint8_t* stored, int64_t begin, int64_t row
   }
   if (!halves) return;
   const int64_t elements = rows * kStoredElements;
-  if (from_.offset) RoundToHalf(values, elements);
+  if (from_.offset) RoundToFloat16<kBlockRows * kStoredElements>(values, elements);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t i = 0; i < kStoredElements; ++i) values[r * kStoredElements + i] *= scale_[i];
-  RoundToHalf(values, elements);
+  RoundToFloat16<kBlockRows * kStoredElements>(values, elements);
 }
 
 // The same into rows of pairs of bfloat16, by the native instruction; false if there is none.

@@ -2,6 +2,8 @@
 // 8], or along a column, [K / 8, N].
 #pragma once
 
+#include <optional>
+
 #include "ep/kernels/gemm/gemm.h"
 
 namespace npu {
@@ -31,6 +33,16 @@ struct QuantizedWeight {
     return {DType::kInt4, k, n, along_columns};
   }
 
+  // K of a constant weight of words, from what the model declares: the depth of the left operand, or the scales, one
+  // for each column. -1 if neither tells along which axis words hold elements.
+  static int64_t DeclaredDepth(const Shape& words, int64_t depth, const std::optional<Shape>& scales) {
+    const int64_t rows = words[words.rank() - 2], columns = words.back();
+    if (depth == rows || (rows <= INT32_MAX && depth == rows * kInWord)) return depth;
+    if (depth >= 0 || !scales || scales->rank() == 0 || scales->back() <= 1 || rows > INT32_MAX) return -1;
+    if (scales->back() == columns) return rows * kInWord;
+    return scales->back() / kInWord == columns && scales->back() % kInWord == 0 ? rows : -1;
+  }
+
   // Matrix `index` of those that begin at `data`.
   gemm::Matrix At(const void* data, int64_t index) const {
     const void* at = data ? static_cast<const char*>(data) + BytesFor(dtype, index * k * n) : nullptr;
@@ -39,13 +51,6 @@ struct QuantizedWeight {
       matrix.row_stride = n * kInWord;
       matrix.column_stride = matrix.row_block = kInWord;
     }
-    return matrix;
-  }
-
-  // Rows [begin, begin + count) of such a matrix; begin is a multiple of 8.
-  gemm::Matrix Rows(gemm::Matrix matrix, int64_t begin, int64_t count) const {
-    if (matrix.data) matrix.data = static_cast<const char*>(matrix.data) + BytesFor(dtype, matrix.Offset(begin, 0));
-    matrix.rows = count;
     return matrix;
   }
 

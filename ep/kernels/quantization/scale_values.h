@@ -30,6 +30,7 @@ class ScaleValues {
   }
 
   const float* data() const { return converted_ ? converted_ : given_.as<const float>(); }
+  int64_t elements() const { return given_.elements(); }
   // Between columns: 0 of a single value.
   int64_t stride() const { return given_.elements() == 1 ? 0 : 1; }
 

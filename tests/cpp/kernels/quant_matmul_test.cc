@@ -167,6 +167,15 @@ TEST_CASE("npu_quant_matmul makes 0 of NaN and saturates infinities") {
   CHECK(sums.values() == std::vector<double>{1, 1, 1, 1});
 }
 
+TEST_CASE("an output_dtype that the operator has not is refused with those that it has") {
+  const HostTensor x1 = HostTensor::From(DType::kInt8, {1, 2}, {1, 1});
+  const HostTensor x2 = HostTensor::From(DType::kInt8, {2, 1}, {1, 1});
+  const HostTensor scale = HostTensor::From(DType::kFloat32, {1}, {1});
+  CHECK_THROWS_WITH(RunOp("npu::NPUQuantMatmul", {x1, x2, scale}, {.attributes = {{"output_dtype", int64_t{29}}}}),
+                    "[npu_quant_matmul] expected output_dtype to be the type code 2 (int8), 1 (float16), "
+                    "27 (bfloat16) or 3 (int32), got 29");
+}
+
 TEST_CASE("a constant weight of words is read only at the depth that the model declares") {
   const Case c{.m = 2, .n = 8, .k = 64};
   Numbers numbers(7);

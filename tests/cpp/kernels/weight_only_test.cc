@@ -1,10 +1,14 @@
-// Floats by int8 and int4 weights: few rows, whose product dequantises in registers, and more, which expand panels.
+// Floats by int8 and int4 weights: few rows, whose product dequantises in registers, more, which expand panels, and
+// rows that are rounded to int8.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "ep/kernels/quantization/quantized_weight.h"
 #include "tests/cpp/support/test_context.h"
 
 namespace {
@@ -17,7 +21,7 @@ using npu::test::RunOptions;
 
 struct Case {
   int64_t m, n, k, group = 0;
-  bool int4 = false, offset = false, packed = true;
+  bool int4 = false, offset = false, packed = true, rounded = false;
 };
 
 // Rounded half to even to the 8 bits of bfloat16.
@@ -39,6 +43,18 @@ class Numbers {
   uint64_t state_;
 };
 
+// Rows of K values as multiples of max / 127 of each group.
+void RoundRows(std::vector<double>& x, int64_t k, int64_t group) {
+  for (size_t row = 0; row < x.size(); row += static_cast<size_t>(k))
+    for (int64_t begin = 0; begin < k; begin += group) {
+      const auto first = x.begin() + static_cast<int64_t>(row) + begin, last = first + std::min(group, k - begin);
+      float most = 0;
+      for (auto at = first; at != last; ++at) most = std::max(most, std::fabs(static_cast<float>(*at)));
+      for (auto at = first; at != last && most > 0; ++at)
+        *at = std::nearbyint(static_cast<double>(static_cast<float>(*at) * (127 / most))) * (most / 127.0);
+    }
+}
+
 void Check(const Case& c) {
   CAPTURE(c.m);
   CAPTURE(c.n);
@@ -47,6 +63,7 @@ void Check(const Case& c) {
   CAPTURE(c.int4);
   CAPTURE(c.offset);
   CAPTURE(c.packed);
+  CAPTURE(c.rounded);
   Numbers numbers(c.m + 31 * c.n + 1009 * c.k + c.group);
   const int64_t groups = c.group ? (c.k + c.group - 1) / c.group : 1;
   std::vector<double> x, weight, scale, offset;
@@ -69,7 +86,7 @@ void Check(const Case& c) {
   }
   const Shape scales = c.group ? Shape({groups, c.n}) : Shape{c.n};
   RunOptions options;
-  options.attributes = {{"antiquant_group_size", c.group}};
+  options.attributes = {{"antiquant_group_size", c.group}, {"inner_precise", static_cast<int64_t>(c.rounded)}};
   options.input_shapes = {Shape({c.m, c.k})};
   if (c.packed) options.prepack = {1};
   const HostTensor y = RunOp(
@@ -79,6 +96,7 @@ void Check(const Case& c) {
        HostTensor()},
       options)[0];
   const std::vector<double> values = y.values();
+  if (c.rounded) RoundRows(x, c.k, c.group ? c.group : 128);
   int wrong = 0;
   for (int64_t i = 0; i < c.m; ++i)
     for (int64_t j = 0; j < c.n; ++j) {
@@ -86,7 +104,8 @@ void Check(const Case& c) {
       for (int64_t k = 0; k < c.k; ++k) {
         const auto at = static_cast<size_t>((c.group ? k / c.group : 0) * c.n + j);
         const double w = weight[static_cast<size_t>(k * c.n + j)] + (c.offset ? offset[at] : 0);
-        const double product = x[static_cast<size_t>(i * c.k + k)] * Bf16(w * scale[at]);
+        const double exact = w * scale[at];
+        const double product = x[static_cast<size_t>(i * c.k + k)] * (c.rounded ? exact : Bf16(exact));
         sum += product;
         magnitude += std::fabs(product);
       }
@@ -115,4 +134,34 @@ TEST_CASE("weight-only matmul: groups, also of odd length, and depths that end w
 
 TEST_CASE("weight-only matmul: columns that end within a panel") {
   for (const int64_t n : {8, 16, 32, 56}) Check({.m = 1, .n = n, .k = 96, .group = 32, .int4 = true, .offset = true});
+}
+
+TEST_CASE("weight-only matmul: rows rounded to int8, every number of rows") {
+  for (const bool int4 : {false, true})
+    for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 131})
+      for (const bool packed : {true, false})
+        Check({.m = m, .n = 72, .k = 300, .int4 = int4, .offset = m % 2 == 0, .packed = packed, .rounded = true});
+}
+
+TEST_CASE("weight-only matmul: rows rounded to int8 in groups, and depths that end within one") {
+  for (const bool int4 : {false, true})
+    for (const int64_t group : {32, 4, 132, 1000})
+      for (const int64_t k : {64, 600, 77})
+        Check({.m = 3, .n = 40, .k = k, .group = group, .int4 = int4, .offset = true, .rounded = true});
+}
+
+TEST_CASE("weight-only: the model's shapes tell along which axis constant words hold elements") {
+  const Shape words{16, 24};  // [16, 192] or [128, 24]
+  const auto depth = [&](int64_t given, const std::optional<Shape>& scales) {
+    return npu::QuantizedWeight::DeclaredDepth(words, given, scales);
+  };
+  CHECK(depth(16, std::nullopt) == 16);
+  CHECK(depth(128, std::nullopt) == 128);
+  CHECK(depth(17, Shape{24}) == -1);
+  CHECK(depth(-1, std::nullopt) == -1);
+  CHECK(depth(-1, Shape{192}) == 16);
+  CHECK(depth(-1, Shape{4, 24}) == 128);
+  CHECK(depth(-1, Shape{1}) == -1);
+  CHECK(depth(-1, Shape{-1}) == -1);
+  CHECK(depth(-1, Shape{200}) == -1);
 }
