@@ -1,4 +1,4 @@
-"""Replaces the linear layers of a float model by quantised ones."""
+"""Replaces the linear layers and experts of a float model by quantised ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from tqdm import tqdm
 
 from .calibration import largest_inputs
-from .quantized_linear import IntegerLinear, WeightOnlyLinear
+from .quantized_experts import QuantizedExperts, is_experts
+from .quantized_linear import GroupedIntegerLinear, IntegerLinear, WeightOnlyLinear
 from .schemes import Scheme, scheme_named
 
 _SMALLEST_GROUP = 32
@@ -20,27 +21,38 @@ def quantize_weights(
     scheme: str,
     *,
     group_size: int = 128,
+    inner_precise: int = 0,
     calibration: Iterable[Any] | None = None,
     skip: Collection[str] = ("lm_head",),
 ) -> torch.nn.Module:
-    """Quantise the weights of a model's linear layers, in place.
+    """Quantise the weights of a model's linear layers and experts, in place.
 
     Weights are rounded to nearest, symmetrically, with the scale of each column (or group) that has
     the smallest squared error.
 
     Args:
-        model: A float model: every ``torch.nn.Linear`` in it is replaced.
+        model: A float model: every ``torch.nn.Linear`` in it is replaced, and every block of
+            experts that has their weights in three axes, ``gate_up_proj`` (or ``up_proj``) and
+            ``down_proj``, as in transformers.
         scheme: ``"w8a16"`` or ``"w4a16"``, integer weights multiplied as floats, for models of
             float16 and bfloat16; ``"w8a8_dynamic"`` or ``"w8a8"``, integer products with a scale
-            per token, or one per layer from calibration.
-        group_size: Input features that share a scale in ``"w4a16"``: a multiple of 32.
+            per token, or one per layer from calibration; ``"w4a8"``, integer products of int4
+            weights with a scale per token, for models of float16 and bfloat16. Experts have a
+            scale per token in ``"w8a8"``, too.
+        group_size: Input features that share a scale in ``"w4a16"`` and ``"w4a8"``: a multiple of
+            32. A layer whose input features they do not divide has one scale per column where the
+            operator needs equal groups: in ``"w4a8"`` and in experts.
+        inner_precise: 1 multiplies integers in the linear layers of ``"w8a16"`` and ``"w4a16"``,
+            for speed: activations are rounded to int8, with a scale for each group of a row.
         calibration: Batches of inputs, for ``"w8a8"``: token ids, or tuples or mappings of the
             model's arguments.
         skip: Names of layers to leave as they are: a layer's whole name, or its last parts.
 
     Returns:
-        The model itself. Its layers call ``npu_weight_quant_batchmatmul``, or ``npu_quant_matmul``
-        after ``npu_quantize`` or ``npu_dynamic_quant``, eagerly on every device and in exports.
+        The model itself, or what replaces it if it is one layer. Layers call
+        ``npu_weight_quant_batchmatmul``, or ``npu_quant_matmul`` after ``npu_quantize`` or
+        ``npu_dynamic_quant``, experts ``npu_grouped_matmul``, eagerly on every device and in
+        exports.
 
     Raises:
         ValueError: for an unknown scheme, a group size, a dtype or a layer that it cannot take,
@@ -52,20 +64,28 @@ def quantize_weights(
         raise ValueError(
             f"[quantize_weights] expected a group_size that is a multiple of 32, got {group_size}"
         )
-    layers: dict[str, torch.nn.Module] = {
-        name: layer
-        for name, layer in model.named_modules()
-        if isinstance(layer, torch.nn.Linear) and not _skipped(name, skip)
+    if inner_precise not in (0, 1) or (inner_precise and chosen.activation != "float"):
+        raise ValueError(
+            f"[quantize_weights] expected inner_precise 0, or 1 with w8a16 or w4a16, got "
+            f"{inner_precise} with {scheme}"
+        )
+    named = [(name, layer) for name, layer in model.named_modules() if not _skipped(name, skip)]
+    linear: dict[str, torch.nn.Module] = {
+        name: layer for name, layer in named if isinstance(layer, torch.nn.Linear)
     }
+    layers = linear | {name: layer for name, layer in named if is_experts(layer)}
     if not layers:
         raise ValueError(
-            "[quantize_weights] expected a model with torch.nn.Linear layers to quantise, got none"
+            "[quantize_weights] expected a model with torch.nn.Linear layers or experts to "
+            "quantise, got none"
         )
-    largest = _calibrated(model, layers, chosen, calibration)
+    largest = _calibrated(model, linear, chosen, calibration)
     replaced = {
-        name: _quantized(layer, chosen, group_size, largest.get(name))
+        name: _quantized(layer, chosen, group_size, inner_precise, largest.get(name))
         for name, layer in tqdm(layers.items(), desc=f"Quantising to {scheme}", unit="layer")
     }
+    if "" in replaced:
+        return replaced[""]
     for name, layer in replaced.items():
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, layer)
@@ -97,11 +117,19 @@ def _calibrated(
 
 
 def _quantized(
-    layer: torch.nn.Module, scheme: Scheme, group_size: int, largest_input: float | None
+    layer: torch.nn.Module,
+    scheme: Scheme,
+    group_size: int,
+    inner_precise: int,
+    largest_input: float | None,
 ) -> torch.nn.Module:
-    assert isinstance(layer, torch.nn.Linear)
-    if scheme.activation == "float":
-        quantized: torch.nn.Module = WeightOnlyLinear(layer, scheme, group_size)
+    quantized: torch.nn.Module
+    if not isinstance(layer, torch.nn.Linear):
+        quantized = QuantizedExperts(layer, scheme, group_size)
+    elif scheme.activation == "float":
+        quantized = WeightOnlyLinear(layer, scheme, group_size, inner_precise)
+    elif scheme.weight_bits == 4:
+        quantized = GroupedIntegerLinear(layer, scheme, group_size)
     else:
         quantized = IntegerLinear(layer, largest_input)
     return quantized.train(layer.training)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from .packing import WORD, packed_columns
 from .rounding import quantized_columns
 from .schemes import Scheme
-
-_WORD = 8  # int4 values to an int32
 
 
 class WeightOnlyLinear(torch.nn.Module):
@@ -22,19 +21,20 @@ class WeightOnlyLinear(torch.nn.Module):
     scale: torch.Tensor
     bias: torch.Tensor | None
 
-    def __init__(self, linear: torch.nn.Linear, scheme: Scheme, group_size: int) -> None:
+    def __init__(
+        self, linear: torch.nn.Linear, scheme: Scheme, group_size: int, inner_precise: int
+    ) -> None:
         super().__init__()
         dtype = linear.weight.dtype
-        if dtype not in (torch.float16, torch.bfloat16):
-            raise ValueError(
-                f"[quantize_weights] expected a model of float16 or bfloat16 for {scheme.name}, "
-                f"got {dtype}; convert it first, model.to(torch.bfloat16)"
-            )
+        scheme.check_dtype(dtype)
         self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.inner_precise = inner_precise
         # The operator's groups are shorter than the depth; one group is a scale per column.
         self.group_size = group_size if scheme.grouped and group_size < linear.in_features else 0
         weight, scale = quantized_columns(linear.weight, scheme.weight_bits, self.group_size, dtype)
-        self.register_buffer("weight", _packed(weight) if scheme.weight_bits == 4 else weight)
+        self.register_buffer(
+            "weight", packed_columns(weight) if scheme.weight_bits == 4 else weight
+        )
         self.register_buffer("scale", scale)
         bias: torch.Tensor | None = linear.bias
         if bias is not None and dtype == torch.bfloat16:
@@ -45,8 +45,9 @@ class WeightOnlyLinear(torch.nn.Module):
         """Return x @ W + bias; x: [.., in_features]."""
         rows = x.reshape(-1, self.in_features)
         y = torch.ops.npu.npu_weight_quant_batchmatmul(
-            rows, self.weight, self.scale, bias=self.bias, antiquant_group_size=self.group_size
-        )
+            rows, self.weight, self.scale, bias=self.bias, antiquant_group_size=self.group_size,
+            inner_precise=self.inner_precise,
+        )  # fmt: skip
         return y.reshape(*x.shape[:-1], self.out_features)
 
 
@@ -99,15 +100,62 @@ class IntegerLinear(torch.nn.Module):
         return y.reshape(*x.shape[:-1], self.out_features)
 
 
-def _packed(weight: torch.Tensor) -> torch.Tensor:
-    """Pack int4 values [in, out] along the outputs, or the inputs if only these fill words."""
-    rows, columns = weight.shape
-    pack = torch.ops.npu.npu_convert_weight_to_int4pack
-    if columns % _WORD == 0:
-        return pack(weight.to(torch.int32).contiguous())
-    if rows % _WORD == 0:
-        return pack(weight.t().to(torch.int32).contiguous()).t()
-    raise ValueError(
-        f"[quantize_weights] expected in_features or out_features to be a multiple of 8 for int4, "
-        f"got {rows} and {columns}; leave the layer out with skip="
-    )
+class GroupedIntegerLinear(torch.nn.Module):
+    """A linear layer that multiplies int8 activations, with a scale per token, and int4 weights.
+
+    Buffers: ``weight`` int4 packed in int32, [in, out / 8] or [in / 8, out]; ``scale`` float32
+    [groups, out]; ``offset`` float32 [out], which the operator needs for its way to multiply; and
+    ``bias``.
+    """
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+    offset: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: torch.nn.Linear, scheme: Scheme, group_size: int) -> None:
+        super().__init__()
+        scheme.check_dtype(linear.weight.dtype)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        if self.in_features % WORD:
+            raise ValueError(
+                f"[quantize_weights] expected in_features to be a multiple of 8 for {scheme.name}, "
+                f"got {self.in_features}; leave the layer out with skip="
+            )
+        # Groups of the operator divide the depth; one group is a scale per column.
+        fits = self.in_features % group_size == 0
+        self.group_size = group_size if fits else self.in_features
+        weight, scale = quantized_columns(linear.weight, 4, self.group_size, torch.float32)
+        self.register_buffer("weight", packed_columns(weight))
+        self.register_buffer("scale", scale)
+        self.register_buffer("offset", shifted_back(weight, scale))
+        bias = linear.bias
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x @ W + bias of x's dtype; x: [.., in_features]."""
+        integers, scale = torch.ops.npu.npu_dynamic_quant(x.reshape(-1, self.in_features))
+        y = torch.ops.npu.npu_quant_matmul(
+            integers, self.weight, self.scale, offset=self.offset, pertoken_scale=scale,
+            group_sizes=[0, 0, self.group_size], output_dtype=x.dtype,
+        )  # fmt: skip
+        if self.bias is not None:
+            y = y + self.bias
+        return y.reshape(*x.shape[:-1], self.out_features)
+
+
+def shifted_back(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return 8 times the sums of the columns of a weight.
+
+    The device subtracts 8 from int8 activations in products with int4, and has this added.
+
+    Args:
+        weight: integers [.., in, out].
+        scale: float32 [.., groups, out]; groups divide the rows.
+
+    Returns:
+        float32 [.., out].
+
+    """
+    length = weight.shape[-2] // scale.shape[-2]
+    return 8 * (weight.float() * scale.repeat_interleave(length, -2)).sum(-2)

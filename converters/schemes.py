@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -19,12 +21,22 @@ class Scheme:
     activation: str
     grouped: bool = False
 
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Refuse weights of a dtype for which the scheme's operators have no results."""
+        only_16_bits = self.activation == "float" or self.weight_bits == 4
+        if only_16_bits and dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"[quantize_weights] expected a model of float16 or bfloat16 for {self.name}, "
+                f"got {dtype}; convert it first, model.to(torch.bfloat16)"
+            )
+
 
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
         Scheme("w8a16", weight_bits=8, activation="float"),
         Scheme("w4a16", weight_bits=4, activation="float", grouped=True),
+        Scheme("w4a8", weight_bits=4, activation="dynamic", grouped=True),
         Scheme("w8a8", weight_bits=8, activation="static"),
         Scheme("w8a8_dynamic", weight_bits=8, activation="dynamic"),
     )

@@ -50,7 +50,7 @@ def _error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 # Rounding to b bits errs by about 1 / (sqrt(12) * 2^(b-1) / 3) of normal values: 0.7 % for 8 bits
 # and 11 % for 4; half of the model's result passes through two such layers.
-BOUNDS = {"w8a16": 0.01, "w4a16": 0.12, "w8a8": 0.02, "w8a8_dynamic": 0.02}
+BOUNDS = {"w8a16": 0.01, "w4a16": 0.12, "w4a8": 0.12, "w8a8": 0.02, "w8a8_dynamic": 0.02}
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -64,6 +64,19 @@ def test_a_quantised_model_is_near_the_float_one(scheme: str, device: str, bias:
         actual = _quantised(scheme, dtype, bias).to(device)(x.to(device)).cpu()
     # bfloat16 itself errs by half a per cent here.
     assert _error(actual, expected) < BOUNDS[scheme] + 0.01
+
+
+@pytest.mark.parametrize("scheme", ["w8a16", "w4a16"])
+def test_activations_are_rounded_on_request(scheme: str) -> None:
+    x = _x(torch.bfloat16, 2, 9, 256)
+    with torch.no_grad():
+        expected = Model(torch.float64)(x.double())
+        exact, rounded = (
+            _quantised(scheme, torch.bfloat16, inner_precise=n).to("npu")(x.to("npu")).cpu()
+            for n in (0, 1)
+        )
+    assert not torch.equal(exact, rounded)
+    assert _error(rounded, expected) < BOUNDS[scheme] + 0.02  # of activations, too
 
 
 @pytest.mark.parametrize("scheme", ["w8a8", "w8a8_dynamic"])
@@ -136,12 +149,18 @@ def test_zeros_stay_zeros() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("w2a16",), {}, "expected a scheme of w8a16, w4a16, w8a8, w8a8_dynamic, got 'w2a16'"),
+        (
+            ("w2a16",),
+            {},
+            "expected a scheme of w8a16, w4a16, w4a8, w8a8, w8a8_dynamic, got 'w2a16'",
+        ),
         (("w4a16",), {"group_size": 48}, "multiple of 32, got 48"),
         (("w8a8",), {}, "expected calibration inputs for w8a8, got none"),
         (("w8a16",), {"calibration": []}, "calibration with w8a8 only, got it with w8a16"),
         (("w8a8",), {"calibration": []}, "reach every layer, got none for up, down"),
         (("w8a16",), {"skip": ("up", "down", "lm_head")}, "to quantise, got none"),
+        (("w8a8_dynamic",), {"inner_precise": 1}, "0, or 1 with w8a16 or w4a16, got 1 with w8a8"),
+        (("w4a16",), {"inner_precise": 2}, "0, or 1 with w8a16 or w4a16, got 2 with w4a16"),
     ],
 )
 def test_refusals(arguments: tuple[str], options: dict[str, Any], message: str) -> None:

@@ -1,0 +1,34 @@
+"""int4 weights as the operators take them: eight to an int32, along the outputs or the inputs."""
+
+from __future__ import annotations
+
+import torch
+
+WORD = 8  # int4 values to an int32
+
+
+def packed_columns(weight: torch.Tensor) -> torch.Tensor:
+    """Pack int4 values [.., in, out] along the outputs, or the inputs if only these fill words.
+
+    Returns:
+        int32 [.., in, out / 8] or [.., in / 8, out].
+
+    Raises:
+        ValueError: neither size is a multiple of 8.
+
+    """
+    rows, columns = weight.shape[-2:]
+    if columns % WORD == 0:
+        return _packed_rows(weight)
+    if rows % WORD == 0:
+        return _packed_rows(weight.transpose(-1, -2)).transpose(-1, -2)
+    raise ValueError(
+        f"[quantize_weights] expected in_features or out_features to be a multiple of 8 for int4, "
+        f"got {rows} and {columns}; leave the layer out with skip="
+    )
+
+
+def _packed_rows(values: torch.Tensor) -> torch.Tensor:
+    wide = values.to(torch.int32).contiguous()
+    words = torch.ops.npu.npu_convert_weight_to_int4pack(wide.flatten(0, -2))
+    return words.unflatten(0, values.shape[:-1])

@@ -1,0 +1,158 @@
+"""What takes the place of a block of experts: quantised weights, grouped matmuls and routing."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from .packing import packed_columns
+from .quantized_linear import shifted_back
+from .rounding import quantized_columns
+from .schemes import Scheme
+
+
+def is_experts(module: torch.nn.Module) -> bool:
+    """Whether a module has the weights of experts as transformers stores them.
+
+    That is ``down_proj`` and ``gate_up_proj``, or ``up_proj`` without a gate, [experts, ., .] each,
+    for a call with tokens, the experts of each and their weights.
+    """
+    weights = [getattr(module, name, None) for name in (_first_name(module), "down_proj")]
+    return all(isinstance(w, torch.nn.Parameter) and w.dim() == 3 for w in weights)
+
+
+def _first_name(experts: torch.nn.Module) -> str:
+    return "gate_up_proj" if getattr(experts, "has_gate", True) else "up_proj"
+
+
+class QuantizedExperts(torch.nn.Module):
+    """A block of experts whose weights are integers; its gate or activation stays as it was.
+
+    Every token is computed by the experts it is routed to: ``npu_moe_init_routing_v2`` sorts the
+    tokens, ``npu_grouped_matmul`` multiplies the rows of all experts in one call, and
+    ``npu_moe_finalize_routing`` adds up what belongs to a token. Integer activations have a scale
+    per token, which ``npu_dynamic_quant`` computes.
+    """
+
+    def __init__(self, experts: torch.nn.Module, scheme: Scheme, group_size: int) -> None:
+        super().__init__()
+        up, down = getattr(experts, _first_name(experts)), experts.down_proj
+        assert isinstance(up, torch.nn.Parameter) and isinstance(down, torch.nn.Parameter)
+        scheme.check_dtype(up.dtype)
+        self.experts = up.shape[0]
+        has_bias = getattr(experts, "has_bias", False)
+        self.up, self.down = (
+            _GroupedLinear(
+                weight if getattr(experts, "is_transposed", False) else weight.transpose(1, 2),
+                getattr(experts, f"{name}_bias") if has_bias else None,
+                scheme,
+                group_size,
+            )
+            for name, weight in ((_first_name(experts), up), ("down_proj", down))
+        )
+        self.rest = _without_parameters(experts)
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Return [tokens, H] for tokens [tokens, H] and experts and weights [tokens, k]."""
+        ops, slots = torch.ops.npu, top_k_index.shape[1]
+        rows, places, counts, _ = ops.npu_moe_init_routing_v2(
+            hidden_states,
+            top_k_index.to(torch.int32),
+            expert_num=self.experts,
+            expert_tokens_num_type=1,
+            expert_tokens_num_flag=True,
+        )
+        rest: Any = self.rest
+        rows = self.down(self._activated(self.up(rows, counts)), counts)
+        if getattr(rest, "has_post_expert_norm", False):
+            rows = rest.post_expert_norm(rows)
+        weights = top_k_weights.to(rows.dtype)
+        return ops.npu_moe_finalize_routing(
+            rows, None, None, None, weights, places, None, 2, slots
+        ).to(hidden_states.dtype)
+
+    def _activated(self, rows: torch.Tensor) -> torch.Tensor:
+        rest: Any = self.rest
+        if not getattr(rest, "has_gate", True):
+            return rest.act_fn(rows)
+        if hasattr(rest, "_apply_gate"):
+            return rest._apply_gate(rows)
+        gate, up = rows.chunk(2, dim=-1)
+        return rest.act_fn(gate) * up
+
+
+class _GroupedLinear(torch.nn.Module):
+    """A linear layer of every expert.
+
+    Buffers: ``weight`` int8 [experts, in, out], or int4 packed in int32; ``scale``
+    [experts, out], or [experts, groups, out]; ``bias`` [experts, out].
+    """
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, scheme: Scheme, group_size: int
+    ) -> None:
+        super().__init__()
+        depth = weight.shape[1]
+        self.scheme = scheme
+        group = group_size if scheme.grouped and depth % group_size == 0 else 0
+        floats = scheme.activation == "float"
+        scale_dtype = weight.dtype if floats else torch.float32
+        parts = [
+            quantized_columns(matrix.t(), scheme.weight_bits, group, scale_dtype)
+            for matrix in weight
+        ]
+        integers = torch.stack([part[0] for part in parts])
+        scales = torch.stack([part[1] for part in parts])
+        if scheme.weight_bits == 4 and not floats:
+            if bias is not None:
+                raise ValueError(
+                    f"[quantize_weights] expected experts without bias for {scheme.name}, got one; "
+                    f"leave them out with skip=, or use w8a8_dynamic"
+                )
+            bias = shifted_back(integers, scales)
+        self.register_buffer(
+            "weight", packed_columns(integers) if scheme.weight_bits == 4 else integers
+        )
+        self.register_buffer("scale", scales if group else scales[:, 0])
+        self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+
+    def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Return rows [R, in], sorted by expert, times the weights of their experts."""
+        given: dict[str, Any] = {
+            "bias": None if self.bias is None else [self.bias],
+            "group_list": counts,
+            "group_list_type": 1,
+            "group_type": 0,
+            "split_item": 3,
+        }
+        if self.scheme.activation == "float":
+            return _grouped([rows], [self.weight], antiquant_scale=[self.scale], **given)
+        integers, scale = torch.ops.npu.npu_dynamic_quant(rows)
+        return _grouped(
+            [integers],
+            [self.weight],
+            scale=[self.scale],
+            per_token_scale=[scale],
+            output_dtype=rows.dtype,
+            **given,
+        )
+
+
+def _grouped(rows: list[torch.Tensor], weights: list[torch.Tensor], **given: Any) -> torch.Tensor:
+    (y,) = torch.ops.npu.npu_grouped_matmul(rows, weights, **given)
+    return y
+
+
+def _without_parameters(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy that keeps the gate, the activation and settings, but no weights."""
+    rest = copy.copy(module)
+    rest._parameters = {}
+    return rest
