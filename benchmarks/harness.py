@@ -173,6 +173,16 @@ def compare(
                 sys.exit(f"results disagree, nothing is timed: {what}, expected <= {tolerance:g}")
 
 
+def check_errors(engines: list[Engine], tolerance: float, calls: Iterable[tuple[Any, ...]]) -> None:
+    """Exit if an engine's `error`, an array of one relative error, exceeds the tolerance."""
+    for arguments in calls:
+        for engine in engines:
+            error = float(engine.call("error", *arguments)[0])
+            if not error <= tolerance:
+                what = f"{engine.name}: {arguments} differs by {error:.1e}"
+                sys.exit(f"wrong result, nothing is timed: {what}, expected <= {tolerance:g}")
+
+
 def interleave(cases: list[Case], engines: list[Engine], rounds: int) -> list[Measurement]:
     """Time every case on every engine, `rounds` times, in turn."""
     measured = []

@@ -1,12 +1,19 @@
 #!/usr/bin/env python3
-"""Matmul with int8 and int4 weights against onnxruntime's CPU operators, interleaved in one run.
+"""Matmul with int8 and int4 weights against peers on this machine, interleaved in one run.
 
 As matmul.py: every sample multiplies one activation by enough weights to exceed the caches, in one
-session. Ours: npu_weight_quant_batchmatmul with bfloat16 activations (w8a16 and w4a16, groups of
-128), and npu_dynamic_quant with npu_quant_matmul (w8a8). Peers, with float32 activations:
-MatMulNBits with blocks of 128, whose accuracy level 4 quantises activations to int8, and
-DynamicQuantizeMatMul. Bandwidth counts the bytes of the packed weights.
-Results are compared with float64 before anything is timed.
+session. Ours: npu_weight_quant_batchmatmul with bfloat16 activations (w8a16, and w4a16 with groups
+of 128, or 64 where the depth needs it), as it is and with inner_precise 1, which rounds activations
+to int8 ("npu-int8"); npu_dynamic_quant with npu_quant_matmul (w8a8). Peers, from the same integers:
+
+- ort-nbits-float, ort-nbits-int8: onnxruntime's MatMulNBits, accuracy levels 0 and 4, float32
+- ort-dynamic: its DynamicQuantizeMatMul, float32
+- torch: its int8 and int4 by bfloat16, or dynamically quantised linear layers
+- openvino, openvino-int8: compressed weights by bfloat16, or by dynamically quantised activations
+- llama.cpp: ggml's q4_0 and q8_0, blocks of 32, which quantise activations to int8
+
+Bandwidth counts the bytes of the packed weights. Results are compared with float64 before anything
+is timed.
 """
 
 from __future__ import annotations
@@ -16,37 +23,29 @@ from typing import Any
 
 import harness
 import numpy as np
-from matmul import COLD_BYTES, MOST_LAYERS, OUTPUT_BYTES, ROWS, SEED, SHAPES, OrtMatMul, rows_of
+import quantized_peers
+from matmul import OUTPUT_BYTES, ROWS, SHAPES, OrtMatMul
+from peers import Peers
+from quantized_weights import (
+    BITS,
+    group_of,
+    integers_of,
+    layers_of,
+    nibbles,
+    relative_error,
+    scales_of,
+    words,
+)
 
-GROUP = 128
-BITS = {"w8a16": 8, "w4a16": 4, "w8a8": 8}
 # Activations are rounded to bfloat16, or quantised to int8 for each row or block of a row.
 TOLERANCES = {"w8a16": 1.2e-2, "w4a16": 1.2e-2, "w8a8": 1.5e-2}
-
-
-def layers_of(scheme: str, k: int, n: int) -> int:
-    """The number of weights of this shape that exceeds the caches."""
-    return max(2, min(MOST_LAYERS, COLD_BYTES * 8 // (k * n * BITS[scheme])))
-
-
-def integers_of(scheme: str, k: int, n: int, layers: int) -> np.ndarray:
-    """Weights [layers, k, n] in int8, each with different values."""
-    most = 2 ** (BITS[scheme] - 1)
-    numbers = np.random.default_rng(SEED)
-    return numbers.integers(-most, most, (layers, k, n), np.int8, endpoint=False)
-
-
-def scales_of(scheme: str, k: int, n: int) -> np.ndarray:
-    """Scales [groups, n] in float32, of values that bfloat16 has."""
-    groups = -(-k // GROUP) if scheme == "w4a16" else 1
-    return np.random.default_rng(SEED + 2).integers(16, 32, (groups, n)).astype(np.float32) / 1024
 
 
 class Quantised(OrtMatMul):
     """A session of one scheme; `kind` selects the operators."""
 
     def __init__(self, provider: str, scheme: str, kind: str, threads: int) -> None:
-        super().__init__(provider, "bfloat16" if kind == "npu" else "float32", threads)
+        super().__init__(provider, "bfloat16" if kind.startswith("npu") else "float32", threads)
         self.scheme, self.kind = scheme, kind
 
     def set_shape(self, k: int, n: int) -> None:
@@ -79,7 +78,12 @@ class Quantised(OrtMatMul):
         self.session = session_of(graph, self.provider, self.threads, options)
         self.layers, self.k, self.n, self.bound_rows = names, k, n, 0
 
-    def _npu(self, name: str, values: np.ndarray, scales: np.ndarray) -> Any:
+    def _npu_rounded(self, *arguments: Any) -> Any:
+        return self._npu(*arguments, inner_precise=1)
+
+    def _npu(
+        self, name: str, values: np.ndarray, scales: np.ndarray, inner_precise: int = 0
+    ) -> Any:
         from onnx import helper
 
         node = functools.partial(helper.make_node, domain="npu")
@@ -93,25 +97,28 @@ class Quantised(OrtMatMul):
                 ),
             ]  # fmt: skip
             return nodes, {name: values, "scale": scales[0]}
-        words = values if BITS[self.scheme] == 8 else _words(values)
-        attributes = {"antiquant_group_size": GROUP} if self.scheme == "w4a16" else {}
+        stored = values if BITS[self.scheme] == 8 else words(values)
         nodes = [
-            node("NPUWeightQuantBatchMatmulV2", ["x", name, "scale"], [f"y_{name}"], **attributes)
-        ]
-        return nodes, {name: words, "scale": scales.astype(self.numpy_type)}
+            node(
+                "NPUWeightQuantBatchMatmulV2", ["x", name, "scale"], [f"y_{name}"],
+                antiquant_group_size=group_of(values.shape[0]) if self.scheme == "w4a16" else 0,
+                inner_precise=inner_precise,
+            )
+        ]  # fmt: skip
+        return nodes, {name: stored, "scale": scales.astype(self.numpy_type)}
 
     def _blocks(self, name: str, values: np.ndarray, scales: np.ndarray, level: int) -> Any:
         from onnx import helper
 
         k, n = values.shape
-        bits, blocks = BITS[self.scheme], -(-k // GROUP)
-        unsigned = np.zeros((n, blocks * GROUP), np.uint8) + 2 ** (bits - 1)
-        unsigned[:, :k] = values.T.astype(np.int16) + 2 ** (bits - 1)
+        bits, group = BITS[self.scheme], group_of(k)
+        blocks = k // group
+        unsigned = (values.T.astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8)
         if bits == 4:
-            unsigned = unsigned[:, ::2] | unsigned[:, 1::2] << 4
+            unsigned = nibbles(unsigned)
         node = helper.make_node(
             "MatMulNBits", ["x", name, f"s_{name}"], [f"y_{name}"], domain="com.microsoft",
-            K=k, N=n, bits=bits, block_size=GROUP, accuracy_level=level,
+            K=k, N=n, bits=bits, block_size=group, accuracy_level=level,
         )  # fmt: skip
         of_blocks = np.broadcast_to(scales, (blocks, n)).T
         tensors = {
@@ -138,45 +145,35 @@ class Quantised(OrtMatMul):
         """The relative error of the last product against float64."""
         self.set_shape(k, n)
         self.once(m)
-        values = integers_of(self.scheme, k, n, len(self.layers))[-1].astype(np.float64)
-        scales = np.repeat(scales_of(self.scheme, k, n), GROUP, 0)[:k]
-        exact = rows_of(m, k).astype(np.float64) @ (
-            values * (scales if len(scales) == k else scales[0])
-        )
-        difference = np.linalg.norm(self.last_product() - exact) / np.linalg.norm(exact)
-        return np.array([difference], np.float32)
-
-
-def _words(values: np.ndarray) -> np.ndarray:
-    """int4 values [k, n] as int32 [k, n / 8], the first in the lowest bits."""
-    nibbles = values.reshape(values.shape[0], -1, 8).astype(np.uint32) & 15
-    return np.bitwise_or.reduce(nibbles << np.arange(0, 32, 4, dtype=np.uint32), -1).view(np.int32)
-
-
-def _check(engines: list[harness.Engine], scheme: str, rows: list[int]) -> None:
-    for m in rows:
-        for engine in engines:
-            error = float(engine.call("error", *SHAPES[0], m)[0])
-            if not error <= TOLERANCES[scheme]:
-                raise SystemExit(f"{engine.name}: {scheme} M={m} differs by {error:.1e}")
+        return relative_error(self.scheme, k, n, m, self.last_product())
 
 
 def main() -> None:
     parser = harness.arguments_parser(__doc__ or "", list(BITS), rounds=7)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
     arguments = harness.parse_arguments(parser)
+    peers_there = Peers(harness.FOLDER)
     for scheme in arguments.dtypes:
         make = functools.partial(Quantised, scheme=scheme, threads=arguments.threads)
+        ours = {"npu": "npu"} if scheme == "w8a8" else {"npu": "npu", "npu-int8": "npu_rounded"}
         specs = {
-            "npu": harness.Spec(
-                functools.partial(make, "NPUExecutionProvider", kind="npu"), ours=True
+            name: harness.Spec(
+                functools.partial(make, "NPUExecutionProvider", kind=kind), ours=True
             )
+            for name, kind in ours.items()
         }
         peers = {"ort-nbits-float": "float_blocks", "ort-nbits-int8": "int8_blocks"}
         if scheme == "w8a8":
             peers = {"ort-dynamic": "dynamic", "ort-nbits-int8": "int8_blocks"}
         for name, kind in peers.items():
             specs[name] = harness.Spec(functools.partial(make, "CPUExecutionProvider", kind=kind))
+        missing: dict[str, str] = {}
+        for name, kind in quantized_peers.ENGINES.items():
+            if reason := peers_there.unavailable.get(name.removesuffix("-int8")):
+                missing[name] = reason
+                continue
+            peer = functools.partial(kind, scheme=scheme, threads=arguments.threads)
+            specs[name] = harness.Spec(peer, python=peers_there.python)
         cases = []
         for k, n in SHAPES:
             layers = layers_of(scheme, k, n)
@@ -185,8 +182,14 @@ def main() -> None:
                     gflop = 2e-9 * layers * m * n * k
                     title = f"{scheme} {k}x{n} M={m}"
                     cases.append(harness.Case(title, gflop, "GFLOP", "time", (k, n, m)))
-        check = functools.partial(_check, scheme=scheme, rows=arguments.rows)
-        harness.measure(arguments, f"quantized-{scheme}", specs, cases, check)
+        check = functools.partial(
+            harness.check_errors,
+            tolerance=TOLERANCES[scheme],
+            calls=[(*SHAPES[0], m) for m in arguments.rows],
+        )
+        harness.measure(arguments, f"quantized-{scheme}", specs, cases, check, missing)
+        for engine, why in missing.items():
+            print(f"{scheme} not measured: {engine}: {why}", flush=True)
 
 
 if __name__ == "__main__":
