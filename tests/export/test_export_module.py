@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -85,3 +86,34 @@ def test_bad_arguments(tmp_path, change, message):
     call = {"model": Gated(), "args": (torch.ones(2, 16),), "path": tmp_path / "m.onnx", **change}
     with pytest.raises(ArgumentError, match=message):
         onnxruntime_npu.export(call.pop("model"), call.pop("args"), call.pop("path"), **call)
+
+
+class Largest(torch.nn.Module):
+    def forward(self, x):
+        values, indices = torch.topk(x, 3)
+        return values, indices, values.round() * 2
+
+
+def test_operators_that_onnx_has_not_for_bfloat16_run_in_float32(tmp_path):
+    x = (torch.randn(4, 32) * 5).bfloat16()
+    onnxruntime_npu.export(Largest(), (x,), tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    assert [node.op_type for node in model.graph.node if node.op_type in ("TopK", "Round")] == [
+        "TopK",
+        "Round",
+    ]
+    session = ort.InferenceSession(tmp_path / "model.onnx", providers=["NPUExecutionProvider"])
+    assert [output.type for output in session.get_outputs()] == [
+        "tensor(bfloat16)",
+        "tensor(int64)",
+        "tensor(bfloat16)",
+    ]
+    binding = session.io_binding()
+    given = onnxruntime_npu.ortvalue_from_numpy(x.float().numpy().astype(ml_dtypes.bfloat16))
+    binding.bind_ortvalue_input(session.get_inputs()[0].name, given)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, "npu")
+    session.run_with_iobinding(binding)
+    got = [onnxruntime_npu.ortvalue_to_numpy(value) for value in binding.get_outputs()]
+    for actual, expected in zip(got, Largest()(x), strict=True):
+        np.testing.assert_array_equal(actual.astype(np.float32), expected.float().numpy())

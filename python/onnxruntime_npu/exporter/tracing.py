@@ -17,6 +17,7 @@ import torch
 from ..errors import ArgumentError, ExportError
 from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
+from .bfloat16 import widen
 from .graph_passes import count_nodes
 from .proof import Findings
 from .report import ExportReport
@@ -81,6 +82,7 @@ def to_onnx(
             onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
     except Exception as error:
         raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
+    widen(exported.model.graph, opset)
     return exported.model
 
 

@@ -1,0 +1,78 @@
+"""Operators that ONNX defines for float32 but not for bfloat16 are computed in float32.
+
+torch has TopK, Round and others for bfloat16; ONNX got them in later opsets, or not at all.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import onnx
+import onnx_ir as ir
+
+_TYPE = "tensor(bfloat16)"
+
+
+def widen(graph: ir.Graph, opset: int) -> None:
+    """Put casts around the nodes that are not defined for their bfloat16 operands."""
+    for node in list(graph):
+        if node.domain:
+            continue
+        widened = [
+            i
+            for i, value in enumerate(node.inputs)
+            if value is not None
+            and value.dtype == ir.DataType.BFLOAT16
+            and _lacks(node.op_type, opset, True, i)
+        ]
+        if not widened:
+            continue
+        for i in widened:
+            wide = _cast(node.inputs[i], ir.DataType.FLOAT)
+            graph.insert_before(node, wide)
+            node.replace_input_with(i, wide.outputs[0])
+        for i, output in enumerate(node.outputs):
+            if output.dtype == ir.DataType.BFLOAT16 and _lacks(node.op_type, opset, False, i):
+                _narrow(graph, node, output)
+
+
+def _narrow(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
+    """Cast an output back for those that use it."""
+    uses = list(output.uses())
+    output.dtype = ir.DataType.FLOAT
+    narrow = _cast(output, ir.DataType.BFLOAT16)
+    graph.insert_after(node, narrow)
+    result = narrow.outputs[0]
+    for user, index in uses:
+        user.replace_input_with(index, result)
+    for i, value in enumerate(graph.outputs):
+        if value is output:
+            result.name, output.name = output.name, f"{output.name}_float32"
+            graph.outputs[i] = result
+
+
+def _cast(value: ir.Value | None, dtype: ir.DataType) -> ir.Node:
+    assert value is not None
+    output = ir.Value(
+        name=f"{value.name}_{dtype.name.lower()}", shape=value.shape, type=ir.TensorType(dtype)
+    )
+    return ir.Node(
+        "", "Cast", [value], [ir.AttrInt64("to", int(dtype))], outputs=[output],
+        name=f"cast_{output.name}",
+    )  # fmt: skip
+
+
+@functools.cache
+def _lacks(op_type: str, opset: int, is_input: bool, index: int) -> bool:
+    """Whether a parameter of an operator has no bfloat16."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    formal = list(schema.inputs if is_input else schema.outputs)
+    if not formal:
+        return False
+    name = formal[min(index, len(formal) - 1)].type_str
+    allowed = next((c.allowed_type_strs for c in schema.type_constraints
+                    if c.type_param_str == name), [name])  # fmt: skip
+    return "tensor(float)" in allowed and _TYPE not in allowed
