@@ -74,8 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser(
         "export",
         help="a Hugging Face model directory to ONNX with npu:: operators",
-        description=f"Export a Llama-family model ({supported()}) to OUT_DIR/model.onnx with its "
-        "tokenizer and export_report.json.",
+        description="Export a causal language model to OUT_DIR/model.onnx with its tokenizer and "
+        f"export_report.json. Rebuilt from fused operators are {supported()}; others are "
+        "exported by their own forward pass, with attention and proven modules replaced.",
     )
     export.add_argument(
         "model_dir", metavar="MODEL_DIR", help="directory with safetensors or GGUF, or a GGUF file"

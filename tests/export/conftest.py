@@ -20,6 +20,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def caches_of(kind: str) -> tuple[str, ...]:
+    """Return the caches of an architecture: static ones need a rebuilt decoder."""
+    original = {a.model_type for a in ARCHITECTURES if not a.rebuilt}
+    return ("dynamic",) if kind in original else ("dynamic", "static")
+
+
 def tiny_model(kind: str, **changes: Any) -> Any:
     """Return a random model whose activations are large enough for mistakes to show."""
     model_type, special = CONFIGS[kind]

@@ -15,7 +15,15 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.generation import CausalLM
 
-from .conftest import CONFIGS, CONTINUATIONS, PROMPTS, Forced, expected_logits, tiny_model
+from .conftest import (
+    CONFIGS,
+    CONTINUATIONS,
+    PROMPTS,
+    Forced,
+    caches_of,
+    expected_logits,
+    tiny_model,
+)
 
 PROVIDERS = ["NPUExecutionProvider", "CPUExecutionProvider"]
 CACHES = ["dynamic", "static"]
@@ -31,9 +39,11 @@ def forced_logits(directory, provider, prompts, continuations):
     return np.stack(sampler.logits, axis=1)
 
 
+FORMS = [(kind, cache) for kind in CONFIGS for cache in caches_of(kind)]
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(("kind", "cache"), FORMS)
 def test_ragged_prefill_and_decode_match_transformers(exported, kind, cache, provider):
     model, directory, _ = exported(kind, cache=cache)
     actual = forced_logits(directory, provider, PROMPTS, CONTINUATIONS)

@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 import transformers
-from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter.proof import NotProven, attempt, compare
 from onnxruntime_npu.exporter.roles.norm import KeptNorm
 from onnxruntime_npu.exporter.substitution import substitute
@@ -39,7 +38,7 @@ def test_every_part_of_llama_is_replaced():
 
 
 def test_mlp_with_other_activation_is_kept():
-    decoder, findings = substitute(tiny_model("llama", hidden_act="gelu"), consume=False)
+    decoder, findings = substitute(tiny_model("llama", hidden_act="relu"), consume=False)
     assert "npu_swiglu" not in findings.expected_nodes
     assert [k["site"] for k in findings.kept] == ["layers.0.mlp", "layers.1.mlp"]
     assert all("differs" in k["reason"] for k in findings.kept)
@@ -63,11 +62,11 @@ def test_experts_with_different_results_are_refused():
     model = tiny_model("qwen2_moe")
     model.model.layers[1].mlp.experts.act_fn = torch.nn.Tanh()
     _, findings = substitute(model, consume=False)
-    assert {k["reason"] for k in findings.kept} == {
-        "routed: every expert is computed for every token"
-    }
-    model.model.layers[1].mlp.experts._apply_gate = lambda gate_up: gate_up.chunk(2, dim=-1)[0]
-    with pytest.raises(ExportError, match=r"layers.1.mlp.experts: output: differs"):
+    assert findings.kept == [] and findings.expected_nodes["_npu_grouped_matmul"] == 4
+    experts = model.model.layers[1].mlp.experts
+    once = experts.forward
+    experts.forward = lambda *args: once(*args) * 1.01
+    with pytest.raises(NotProven, match=r"layers.1.mlp.experts: output: differs"):
         substitute(model, consume=False)
 
 
@@ -93,30 +92,33 @@ def test_wrong_epsilon_is_detected():
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (transformers.GemmaConfig(**SMALL, head_dim=16), "GemmaForCausalLM.*token embedding"),
+        (transformers.GemmaConfig(**SMALL, head_dim=16), "token embedding"),
         (
             transformers.GraniteConfig(**SMALL, residual_multiplier=0.5),
-            "GraniteForCausalLM.*layers.0: layer output: differs",
+            "layers.0: layer output: differs",
         ),
         (
             transformers.GraniteConfig(**SMALL, logits_scaling=2.0),
-            "GraniteForCausalLM.*final norm and logits: differs",
+            "final norm and logits: differs",
         ),
         (
             transformers.LlamaConfig(
                 **SMALL,
                 rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 8.0},
             ),
-            "LlamaForCausalLM.*rotary cosines: differs",
+            "rotary cosines: differs",
         ),
-        (transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=97), "GPT2LMHeadModel"),
+        (
+            transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=97),
+            "expected 'model' in the model .GPT2LMHeadModel",
+        ),
     ],
     ids=["gemma", "granite residual", "granite logits", "dynamic rope", "gpt2"],
 )
-def test_architectures_with_different_results_are_refused(config, reason):
+def test_architectures_with_different_results_are_not_rebuilt(config, reason):
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    with pytest.raises(ExportError, match=reason):
+    with pytest.raises(NotProven, match=reason):
         substitute(model, consume=False)
 
 

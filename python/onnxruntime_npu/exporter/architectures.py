@@ -1,4 +1,4 @@
-"""The list of supported architectures, which are exported and compared with transformers.
+"""The list of tested architectures, which are exported and compared with transformers.
 
 The command's help, the errors and docs/export.md are generated from it, and tests/export runs a
 model of each; ``python -m onnxruntime_npu.exporter.architectures docs/export.md`` writes its table.
@@ -19,45 +19,93 @@ class Architecture:
     model_type: str
     particulars: str  # of its decoder, or of the models that users know
     tested: dict[str, Any] = field(default_factory=dict)  # settings of the tested configuration
+    rebuilt: bool = True  # from fused operators; else exported by its own forward pass
 
 
 _ROUTED = "routed MLP"
-ARCHITECTURES = (
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_TOKENS = {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}
+_LATENT = {
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
+_GROUPED = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+REBUILT = (
     Architecture(
         "llama", "Llama, SmolLM2; any fixed rotary frequencies, embedding and head tied or not"
     ),
     Architecture("mistral", "sliding window", {"sliding_window": 4}),
     Architecture("mixtral", _ROUTED, {"num_local_experts": 4}),
-    Architecture(
-        "phi3", "joint projections", {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}
-    ),
+    Architecture("phi3", "joint projections", _TOKENS),
     Architecture("qwen2", "bias of query, key and value; sliding window of some layers"),
     Architecture(
         "qwen2_moe",
         f"{_ROUTED} and a shared expert",
-        {
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 48,
-            "shared_expert_intermediate_size": 48,
-        },
+        {**_EXPERTS, "shared_expert_intermediate_size": 48},
     ),
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
 )
+ORIGINAL = tuple(
+    Architecture(model_type, particulars, tested, rebuilt=False)
+    for model_type, particulars, tested in (
+        ("bloom", "ALiBi; attention is not fused", {"n_layer": 2, "n_head": 4}),
+        ("cohere", "interleaved rotation, LayerNorm, scaled logits", _TOKENS),
+        ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}),
+        ("gemma2", "capped scores and logits, four norms a layer", {"head_dim": 16}),
+        (
+            "gemma3_text",
+            "rotary tables of two kinds of layers, sliding window",
+            {
+                "head_dim": 16,
+                "sliding_window": 4,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+        ),
+        ("glm4", "partial rotation in pairs", {"head_dim": 16, "pad_token_id": 0}),
+        ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
+        (
+            "gpt_oss",
+            "sinks, routed MLP with biases, sliding window",
+            {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+        ),
+        (
+            "granite",
+            "factors of embedding, residual and logits",
+            {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
+        ),
+        ("olmo2", "norms after attention and MLP", _TOKENS),
+        ("phi", "partial rotation, a parallel block", {}),
+    )
+)
+ARCHITECTURES = (*REBUILT, *ORIGINAL)
 
 _BEGIN, _END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
 
 
 def supported() -> str:
-    """Return the architectures in one phrase."""
-    names = ", ".join(architecture.model_type for architecture in ARCHITECTURES)
+    """Return the architectures that are rebuilt from fused operators, in one phrase."""
+    names = ", ".join(architecture.model_type for architecture in REBUILT)
     return f"{names} and what computes the same"
 
 
 def table() -> str:
     """Return the table of docs/export.md."""
-    lines = ["| `model_type` | what is particular to it |", "|---|---|"]
-    lines += [f"| `{a.model_type}` | {a.particulars} |" for a in ARCHITECTURES]
+    lines = ["| `model_type` | what is particular to it | form |", "|---|---|---|"]
+    for each in ARCHITECTURES:
+        form = "rebuilt" if each.rebuilt else "original"
+        lines.append(f"| `{each.model_type}` | {each.particulars} | {form} |")
     return "\n".join(lines)
 
 

@@ -20,6 +20,14 @@ def compressed_causal_mask() -> torch.Tensor:
     return torch.ones(2048, 2048, dtype=torch.bool).triu(1)
 
 
+class CacheSizes(NamedTuple):
+    """Of one layer: the number of key/value heads, and the sizes of a key and a value."""
+
+    heads: int
+    key: int
+    value: int
+
+
 class Visibility(NamedTuple):
     """The arguments of fused attention that select the visible keys of a query token."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from ..opdef import torch_library
 from . import graph_passes
 from .checkpoint import Checkpoint, load_checkpoint
 from .genai import write_genai_config
-from .interfaces import CACHES, INTERFACES, LOGITS, Interface
+from .interfaces import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
+from .original import keep_original
 from .proof import Findings, NotProven, attempt
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
-from .substitution import substitute, unsupported
+from .substitution import substitute
 from .tracing import check_opset, finish, to_onnx, trace
 from .whole_model import WholeModelProbe
 
@@ -41,11 +44,12 @@ def export_causal_lm(
     opset: int | None = None,
     tokenizer: Any | None = None,
 ) -> ExportReport:
-    """Export a Llama-family model with fused ``npu::`` operators.
+    """Export a causal language model with fused ``npu::`` operators.
 
     Writes ``model.onnx`` with ``model.onnx.data``, ``sampler.onnx``, the tokenizer,
     ``genai_config.json`` and ``export_report.json``. Every replacement is first proven on
-    the given model.
+    the given model. Decoders of the Llama family are rebuilt from fused operators; any other is
+    exported by its own forward pass, in which attention and proven modules are replaced.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, a GGUF file or a directory with
@@ -54,7 +58,8 @@ def export_causal_lm(
         dtype: float32, float16 or bfloat16, of weights, activations and cache.
         quant: none.
         cache: dynamic (past in, grown present out; the interface of onnxruntime-genai) or static (a
-            preallocated buffer, updated in place when bound as input and output).
+            preallocated buffer, updated in place when bound as input and output; for rebuilt
+            decoders).
         logits: last (only each row's last token, [B, 1, V]) or all ([B, S, V]).
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer to write with a loaded model.
@@ -82,7 +87,8 @@ def export_causal_lm(
         logits=logits,
         quant=quant,
     )
-    interface, findings = _interface(checkpoint.model, cache, logits, consume=owned)
+    reload = functools.partial(load_checkpoint, model_or_dir) if owned else None
+    interface, findings = _interface(checkpoint, cache, logits, reload)
     interface.decoder.convert(DTYPES[dtype])
     model = _onnx_model(interface, opset)
     out.mkdir(parents=True, exist_ok=True)
@@ -109,27 +115,54 @@ def _loaded_model(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
 
 
 def _interface(
-    model: nn.Module, cache: str, logits: str, *, consume: bool
+    checkpoint: Checkpoint, cache: str, logits: str, reload: Callable[[], Checkpoint] | None
 ) -> tuple[Interface, Findings]:
-    """Return the proven float32 model with the requested inputs and outputs."""
-    architecture = type(model).__name__
+    """Return the proven float32 model with the requested inputs and outputs.
+
+    ``reload`` reads the model again, which proving takes apart; None: it is the caller's.
+    """
+    model = checkpoint.model
     if not hasattr(getattr(model, "config", None), "model_type"):
         raise ExportError(
-            f"cannot export {architecture}: expected a transformers causal language model"
+            f"cannot export {type(model).__name__}: expected a transformers causal language model"
         )
     torch_library.register()
     try:
         probe = attempt(WholeModelProbe, model)
     except NotProven as error:
-        raise unsupported(model, f"expected logits from input_ids alone: {error}") from error
-    decoder, findings = substitute(model, consume=consume)
+        raise _unsupported(model, f"expected logits from input_ids alone: {error}") from error
     try:
-        probe.check(INTERFACES[cache](decoder, "all"))
+        return _rebuilt(model, cache, logits, probe, consume=reload is not None)
     except NotProven as error:
-        raise unsupported(model, error) from error
+        reason = error
+    if cache != "dynamic":
+        raise _unsupported(
+            model,
+            f"{reason}. Such a model has no {cache} cache: pass cache='dynamic', which exports its "
+            f"own forward pass",
+        )
+    model = copy.deepcopy(model) if reload is None else reload().model
+    try:
+        decoder, findings = keep_original(model, reason)
+        probe.check(OriginalInterface(decoder, "all"))
+    except NotProven as error:
+        raise _unsupported(model, f"{reason}; nor by its own forward pass: {error}") from error
+    return OriginalInterface(decoder, logits).eval(), findings
+
+
+def _rebuilt(
+    model: nn.Module, cache: str, logits: str, probe: WholeModelProbe, *, consume: bool
+) -> tuple[Interface, Findings]:
+    decoder, findings = substitute(model, consume=consume)
+    probe.check(INTERFACES[cache](decoder, "all"))
     if cache == "static":
         findings.replaced("npu_scatter_nd_update", 0.0, nodes=2 * len(decoder.layers))
     return INTERFACES[cache](decoder, logits).eval(), findings
+
+
+def _unsupported(model: nn.Module, reason: object) -> ExportError:
+    config: Any = model.config
+    return ExportError(f"cannot export {type(model).__name__} ({config.model_type}): {reason}")
 
 
 def _onnx_model(interface: Interface, opset: int) -> ir.Model:
@@ -162,7 +195,12 @@ def _save_companions(
         report.warnings.append("no tokenizer: none was found, so none is written")
     else:
         checkpoint.tokenizer.save_pretrained(out)
-    if interface.cache == "dynamic":
+    sizes = set(interface.decoder.cache_sizes)
+    if len(sizes) > 1 or any(each.key != each.value for each in sizes):
+        report.warnings.append(
+            "no genai_config.json: onnxruntime-genai expects keys and values of one size"
+        )
+    elif interface.cache == "dynamic":
         write_genai_config(out / "genai_config.json", model.config, generation, interface)
     else:
         report.warnings.append(

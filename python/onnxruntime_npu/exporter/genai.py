@@ -18,14 +18,15 @@ def write_genai_config(path: Path, config: Any, generation: Any, interface: Inte
     eos = _token(config, generation, "eos_token_id")
     first_eos = eos[0] if isinstance(eos, list) else eos
     pad = _token(config, generation, "pad_token_id")
+    sizes = interface.decoder.cache_sizes[0]
     context = int(getattr(config, "max_position_embeddings", 2048))
     decoder = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": "model.onnx",
-        "head_size": interface.head_size,
+        "head_size": sizes.key,
         "hidden_size": int(config.hidden_size),
-        "num_attention_heads": interface.attention.heads,
-        "num_key_value_heads": interface.attention.kv_heads,
+        "num_attention_heads": interface.decoder.heads,
+        "num_key_value_heads": sizes.heads,
         "num_hidden_layers": interface.layer_count,
         "inputs": {
             **{name: name for name in interface.leading_inputs},
@@ -40,7 +41,7 @@ def write_genai_config(path: Path, config: Any, generation: Any, interface: Inte
     }
     model = {
         "type": config.model_type,
-        "vocab_size": int(interface.decoder.embedding.shape[0]),
+        "vocab_size": int(interface.decoder.vocabulary),
         "context_length": context,
         "bos_token_id": _token(config, generation, "bos_token_id"),
         "eos_token_id": eos,

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from .caches import DynamicStep, StaticStep, compressed_causal_mask
-from .roles.decoder import Decoder
 
 CACHES = ("dynamic", "static")
 LOGITS = ("last", "all")
@@ -29,25 +28,15 @@ class Interface(nn.Module):
     cache_dimension: str  # the token axis of past_key_values.*
     present_dimension: str  # the token axis of present.*
 
-    def __init__(self, decoder: Decoder, logits: str) -> None:
+    def __init__(self, decoder: Any, logits: str) -> None:
         super().__init__()
-        self.decoder = decoder
+        self.decoder = decoder  # Decoder or OriginalDecoder
         self.last_only = logits == "last"
-
-    @property
-    def attention(self) -> Any:
-        """Attention of the first layer: all layers have the same head counts."""
-        return self.decoder.layers[0].attention
-
-    @property
-    def head_size(self) -> int:
-        """D, the size of a cached vector."""
-        return self.attention.head_size
 
     @property
     def layer_count(self) -> int:
         """Number of decoder layers."""
-        return len(self.decoder.layers)
+        return len(self.decoder.cache_sizes)
 
     def _cache_names(self, prefix: str) -> list[str]:
         return [
@@ -66,9 +55,12 @@ class Interface(nn.Module):
 
     def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
         """Return zeroed keys and values of every layer, [batch, Nkv, length, D]."""
-        dtype = self.decoder.embedding.dtype
-        shape = (batch, self.attention.kv_heads, length, self.head_size)
-        return [torch.zeros(shape, dtype=dtype) for _ in range(2 * self.layer_count)]
+        dtype = self.decoder.dtype
+        return [
+            torch.zeros((batch, sizes.heads, length, size), dtype=dtype)
+            for sizes in self.decoder.cache_sizes
+            for size in (sizes.key, sizes.value)
+        ]
 
     def example(self) -> tuple[Any, ...]:
         """Return arguments to trace with."""
@@ -79,18 +71,16 @@ class Interface(nn.Module):
         raise NotImplementedError
 
     def _cache_shapes(self) -> dict[str, tuple[str | int, ...]]:
-        heads, size = self.attention.kv_heads, self.head_size
-        past = ("batch", heads, self.cache_dimension, size)
-        present = ("batch", heads, self.present_dimension, size)
-        return {
-            **dict.fromkeys(self._cache_names("past_key_values"), past),
-            **dict.fromkeys(self._cache_names("present"), present),
-            "logits": (
-                "batch",
-                1 if self.last_only else "sequence",
-                self.decoder.embedding.shape[0],
-            ),
-        }
+        shapes: dict[str, tuple[str | int, ...]] = {}
+        for i, sizes in enumerate(self.decoder.cache_sizes):
+            for kind, size in (("key", sizes.key), ("value", sizes.value)):
+                for prefix, tokens in (
+                    ("past_key_values", self.cache_dimension),
+                    ("present", self.present_dimension),
+                ):
+                    shapes[f"{prefix}.{i}.{kind}"] = ("batch", sizes.heads, tokens, size)
+        scored = 1 if self.last_only else "sequence"
+        return {**shapes, "logits": ("batch", scored, self.decoder.vocabulary)}
 
     def _outputs(
         self, logits: torch.Tensor, present: list[tuple[torch.Tensor, torch.Tensor]]
@@ -148,6 +138,21 @@ class DynamicInterface(Interface):
         }
 
 
+class OriginalInterface(DynamicInterface):
+    """The same for a decoder that is transformers' own forward pass (original.py)."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
+        given = (input_ids, attention_mask, position_ids, _pairs(past))
+        return self._outputs(*self.decoder(*given, last_only=self.last_only))
+
+
 class StaticInterface(Interface):
     """The cache is a preallocated buffer, bound as input and as output of the same step.
 
@@ -162,7 +167,7 @@ class StaticInterface(Interface):
     present_dimension = "capacity"
     causal_mask: torch.Tensor
 
-    def __init__(self, decoder: Decoder, logits: str) -> None:
+    def __init__(self, decoder: Any, logits: str) -> None:
         super().__init__(decoder, logits)
         self.register_buffer("causal_mask", compressed_causal_mask())
 
@@ -184,7 +189,7 @@ class StaticInterface(Interface):
             positions,
             sequence_lengths,
             total_lengths,
-            self.attention.kv_heads,
+            self.decoder.cache_sizes[0].heads,
             self.causal_mask,
         )
         hidden, present = self.decoder(input_ids, step, _pairs(past))

@@ -2,7 +2,7 @@
 
 Norms and MLPs that cannot be proven equal to an ``npu::`` operator are kept. Embedding, positions,
 masks, attention and the residual structure cannot be kept, since the cache interface depends on
-them: if one of them is not proven, the architecture is not supported.
+them: if one of them is not proven, the model is exported by its own forward pass (original.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from ..errors import ExportError
-from .architectures import supported
-from .proof import Findings, NotProven, attempt
+from .proof import Findings, attempt
 from .roles.decoder import Decoder, DecoderRole, parts_of
 from .roles.layer import LayerRole
 from .roles.masking import MaskingRole
@@ -29,26 +27,11 @@ def substitute(model: nn.Module, *, consume: bool) -> tuple[Decoder, Findings]:
         model: a transformers causal language model in float32.
         consume: release the original's layers one by one, so that memory holds the weights once.
 
-    Raises ExportError that names the architecture and the part that is not supported.
+    Raises NotProven that names the part that differs.
     """
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_SEED)
-            return _proven(model, consume)
-    except NotProven as error:
-        raise unsupported(model, error) from error
-
-
-def unsupported(model: nn.Module, reason: object) -> ExportError:
-    """Return the error that names the architecture, the reason, and what is supported."""
-    return ExportError(
-        f"cannot export {type(model).__name__} ({_model_type(model)}): {reason}. Supported are "
-        f"decoders of the Llama family: {supported()}"
-    )
-
-
-def _model_type(model: nn.Module) -> str:
-    return getattr(getattr(model, "config", None), "model_type", "no transformers model")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        return _proven(model, consume)
 
 
 def _proven(model: nn.Module, consume: bool) -> tuple[Decoder, Findings]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..caches import Step
+from ..caches import CacheSizes, Step
 from ..proof import Findings, NotProven, compare
 from .layer import DecoderLayer
 from .norm import KeptNorm, NormRole, RmsNorm
@@ -35,6 +35,28 @@ class Decoder(nn.Module):
         self.rotary = rotary
         self.layers = nn.ModuleList(layers)
         self.norm = norm
+
+    @property
+    def cache_sizes(self) -> list[CacheSizes]:
+        """What each layer caches of a token."""
+        attentions: list[Any] = [layer.attention for layer in self.layers]
+        return [CacheSizes(a.kv_heads, a.head_size, a.head_size) for a in attentions]
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        first: Any = self.layers[0]
+        return first.attention.heads
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the number of tokens."""
+        return self.embedding.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of activations and caches."""
+        return self.embedding.dtype
 
     def convert(self, dtype: torch.dtype) -> None:
         """Convert the weights; rotary angles always need float32."""

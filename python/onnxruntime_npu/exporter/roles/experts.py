@@ -1,93 +1,173 @@
-"""The role of a routed MLP: its router is kept, its experts become one batched matmul."""
+"""The role of a routed MLP's experts: tokens sorted by expert, and grouped matmuls."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ..proof import Findings, NotProven, compare, spread_to
 from .probes import BATCH, NEW
-from .role import Role, part
+from .role import Role
 
 
-class DenseExperts(nn.Module):
-    """The experts of a routed MLP, each computed for every token and weighted by the router.
+class RoutedExperts(nn.Module):
+    """Experts of which each token is computed by those that its router chose.
 
-    Sorting tokens by expert needs data-dependent sizes, which a static graph cannot have; gathering
-    weights per token would need memory in proportion to the length of the prompt.
+    ``npu_moe_init_routing_v2`` sorts the tokens by expert, ``_npu_grouped_matmul`` multiplies the
+    rows of all experts in one call, and ``npu_moe_finalize_routing`` sums what belongs to a token.
     """
 
-    def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, activation: nn.Module) -> None:
-        """Take gate_up [E, 2 I, H] and down [E, H, I] of E experts with inner size I."""
+    def __init__(self, parts: ExpertsParts) -> None:
         super().__init__()
-        self.gate_up, self.down = (
-            nn.Parameter(w.transpose(1, 2).contiguous(), requires_grad=False)
-            for w in (gate_up, down)
+        self.up = nn.Parameter(parts.up, requires_grad=False)  # [E, H, I], or 2 I with a gate
+        self.down = nn.Parameter(parts.down, requires_grad=False)  # [E, I, H]
+        biases = (parts.up_bias, parts.down_bias)
+        self.up_bias, self.down_bias = (
+            None if bias is None else nn.Parameter(bias, requires_grad=False) for bias in biases
         )
-        self.activation = activation
+        self.rest = parts.rest  # the gate or the activation, without weights
 
     def forward(
-        self, x: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """Transform x [tokens, H] by the experts [tokens, k] with weights [tokens, k]."""
-        shares = torch.zeros(x.shape[0], self.down.shape[0], dtype=weights.dtype)
-        # No expert is chosen twice, and onnxruntime's CPU provider cannot add float16 here.
-        shares = shares.scatter(1, experts, weights).to(x.dtype)
-        gate, up = torch.matmul(x, self.gate_up).chunk(2, dim=-1)
-        y = torch.matmul(self.activation(gate) * up, self.down)
-        return (y * shares.t()[..., None]).sum(0)
-
-
-class RoutedMlp(NamedTuple):
-    """A routed MLP and its experts' weights."""
-
-    original: nn.Module
-    experts: nn.Module
-    gate_up: torch.Tensor
-    down: torch.Tensor
-    activation: nn.Module
-
-
-class ExpertsRole(Role[RoutedMlp, nn.Module]):
-    """An MLP of experts, of which a router chooses a few for every token."""
-
-    def match(self, original: nn.Module) -> RoutedMlp:
-        """Find the experts and their weights."""
-        experts = part(original, "the MLP", "experts")
-        return RoutedMlp(
-            original,
-            experts,
-            gate_up=part(experts, "the experts", "gate_up_proj").detach(),
-            down=part(experts, "the experts", "down_proj").detach(),
-            activation=part(experts, "the experts", "act_fn"),
+        """Transform hidden_states [tokens, H] by experts [tokens, k] with weights [tokens, k]."""
+        ops = torch.ops.npu
+        rows, places, counts, _ = ops.npu_moe_init_routing_v2(
+            hidden_states,
+            top_k_index.to(torch.int32),
+            expert_num=self.up.shape[0],
+            expert_tokens_num_type=1,
+            expert_tokens_num_flag=True,
+        )
+        rows = self._activated(self._grouped(rows, self.up, self.up_bias, counts))
+        rows = self._grouped(rows, self.down, self.down_bias, counts)
+        weights = top_k_weights.to(rows.dtype)
+        return ops.npu_moe_finalize_routing(
+            rows, None, None, None, weights, places, None, drop_pad_mode=2
         )
 
-    def build(self, parts: RoutedMlp) -> Iterator[nn.Module]:
-        """Yield the routed MLP with its experts replaced."""
-        dense = DenseExperts(parts.gate_up, parts.down, parts.activation)
-        yield copy.deepcopy(parts.original, {id(parts.experts): dense})
+    def _grouped(
+        self, rows: torch.Tensor, weight: torch.Tensor, bias: Any, counts: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.ops.npu._npu_grouped_matmul(
+            rows, weight, bias, group_list=counts, group_type=0, group_list_type=1
+        )
 
-    def prove(self, original: nn.Module, built: nn.Module) -> float:
-        """Compare the experts, with tokens routed to a random half of them."""
-        dense = part(built, "the MLP", "experts")
-        count, size = dense.gate_up.shape[:2]
+    def _activated(self, rows: torch.Tensor) -> torch.Tensor:
+        rest: Any = self.rest
+        if not getattr(rest, "has_gate", True):
+            return rest.act_fn(rows)
+        if hasattr(rest, "_apply_gate"):
+            return rest._apply_gate(rows)
+        gate, up = rows.chunk(2, dim=-1)
+        return rest.act_fn(gate) * up
+
+
+class ExpertsParts(NamedTuple):
+    """The weights of experts as [E, in, out], their biases, and the module without them."""
+
+    up: torch.Tensor
+    down: torch.Tensor
+    up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+    rest: nn.Module
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Whether a module has the stacked weights of experts, as transformers stores them."""
+    weights = (getattr(module, name, None) for name in (_first_name(module), "down_proj"))
+    return all(isinstance(weight, nn.Parameter) and weight.dim() == 3 for weight in weights)
+
+
+def _first_name(experts: nn.Module) -> str:
+    return "gate_up_proj" if getattr(experts, "has_gate", True) else "up_proj"
+
+
+class ExpertsRole(Role[ExpertsParts, RoutedExperts]):
+    """Experts, of which a router chooses a few for every token."""
+
+    def match(self, original: nn.Module) -> ExpertsParts:
+        """Find the weights of the experts."""
+        if not is_experts(original):
+            raise NotProven(
+                f"expected 'gate_up_proj' and 'down_proj' of experts in {type(original).__name__}"
+            )
+        if getattr(original, "has_post_expert_norm", False):
+            raise NotProven("expected experts without a norm of their own")
+        first = _first_name(original)
+        transposed = getattr(original, "is_transposed", False)
+
+        def weight(name: str) -> torch.Tensor:
+            found = getattr(original, name).detach()
+            return found if transposed else found.transpose(1, 2).contiguous()
+
+        def bias(name: str) -> torch.Tensor | None:
+            found = getattr(original, f"{name}_bias", None)
+            return None if found is None else found.detach()
+
+        without = {id(parameter): None for parameter in original.parameters()}
+        rest = copy.deepcopy(original, without)
+        return ExpertsParts(
+            weight(first), weight("down_proj"), bias(first), bias("down_proj"), rest
+        )
+
+    def build(self, parts: ExpertsParts) -> Iterator[RoutedExperts]:
+        """Yield the experts as grouped matmuls."""
+        yield RoutedExperts(parts)
+
+    def prove(self, original: Any, built: RoutedExperts) -> float:
+        """Compare with tokens that are routed to a random half of the experts."""
+        count, size = built.up.shape[:2]
         x = torch.randn(BATCH * NEW, size)
-        x = spread_to(x, torch.matmul(x, dense.gate_up), 2.0)
+        x = spread_to(x, torch.matmul(x, built.up), 2.0)
         chosen = torch.rand(len(x), count).argsort(dim=-1)[:, : max(1, count // 2)]
         weights = torch.rand(chosen.shape)
-        experts = part(original, "the MLP", "experts")
-        return compare(experts(x, chosen, weights), dense(x, chosen, weights), "output")
+        return compare(original(x, chosen, weights), built(x, chosen, weights), "output")
+
+    def report(
+        self, findings: Findings, site: str, built: RoutedExperts, difference: float
+    ) -> None:
+        """Record the nodes of routing and of the grouped matmuls."""
+        findings.replaced("npu_moe_init_routing_v2", difference)
+        findings.replaced("_npu_grouped_matmul", difference, nodes=2)
+        findings.replaced("npu_moe_finalize_routing", difference)
+
+
+class RoutedMlpRole(Role[nn.Module, nn.Module]):
+    """A routed MLP: its router and its shared experts are kept, its experts are replaced."""
+
+    def match(self, original: nn.Module) -> nn.Module:
+        """Find the experts."""
+        return original
+
+    def build(self, parts: nn.Module) -> Iterator[nn.Module]:
+        """Yield the MLP with its experts replaced."""
+        experts: Any = parts.experts
+        routed, self._difference = ExpertsRole().proven(experts)
+        yield copy.deepcopy(parts, {id(experts): routed})
+
+    def prove(self, original: nn.Module, built: nn.Module) -> float:
+        """Compare through the router."""
+        experts: Any = built.experts
+        x = torch.randn(BATCH, NEW, experts.up.shape[1])
+        expected, actual = (_tensor(mlp(x)) for mlp in (original, built))
+        return max(self._difference, compare(expected, actual, "output"))
 
     def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:
-        """Record that all experts are computed: no ``npu::`` operator takes a router's choice."""
-        findings.keep(site, "mlp", "routed: every expert is computed for every token")
+        """Record the nodes of the experts."""
+        experts: Any = built.experts
+        ExpertsRole().report(findings, f"{site}.experts", experts, difference)
 
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven
     ) -> nn.Module:
-        """Raise: sorting tokens by expert cannot be traced."""
+        """Raise: sorting tokens by expert as torch does it cannot be traced."""
         raise NotProven(f"{site}.experts: {reason}") from reason
+
+
+def _tensor(result: Any) -> torch.Tensor:
+    return result[0] if isinstance(result, tuple) else result

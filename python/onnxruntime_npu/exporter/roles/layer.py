@@ -11,7 +11,7 @@ from torch import nn
 from ..caches import Step
 from ..proof import Findings, NotProven, compare
 from .attention import Attention, AttentionRole, layer_index
-from .experts import ExpertsRole
+from .experts import RoutedMlpRole
 from .mlp import MlpRole
 from .norm import KeptNorm, NormRole, RmsNorm
 from .probes import BATCH, NEW, StepProbe
@@ -88,7 +88,7 @@ class LayerRole(Role[LayerParts, DecoderLayer]):
         findings, site = self._findings, self._site
         first_norm = NormRole(adds_residual=not self._first)
         attention = AttentionRole(self._rotary, self._window)
-        mlp = ExpertsRole() if hasattr(parts.mlp, "experts") else MlpRole()
+        mlp = RoutedMlpRole() if hasattr(parts.mlp, "experts") else MlpRole()
         yield DecoderLayer(
             first_norm.replace(parts.input_norm, findings, f"{site}.input_layernorm"),
             attention.replace(parts.attention, findings, f"{site}.self_attn"),

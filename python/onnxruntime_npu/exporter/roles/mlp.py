@@ -1,4 +1,4 @@
-"""The role of an MLP: gate and up projections, SiLU and down projection, or the original."""
+"""The role of an MLP: gate and up projections, activation and down projection, or the original."""
 
 from __future__ import annotations
 
@@ -15,17 +15,28 @@ from .probes import BATCH, NEW
 from .role import Role, part
 
 
-class SwigluMlp(nn.Module):
-    """``down(silu(gate(x)) * up(x))`` with one MatMul for gate and up, then ``npu_swiglu``."""
+class GatedMlp(nn.Module):
+    """``down(activation(gate(x)) * up(x))`` with one MatMul for gate and up, and a fused gate."""
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    def __init__(self, gate_up: Linear, down: Linear, activation: str) -> None:
         super().__init__()
         self.gate_up = gate_up
         self.down = down
+        self.activation = activation
+
+    @property
+    def operator(self) -> str:
+        """The operator of the gate."""
+        return "npu_swiglu" if self.activation == "silu" else "npu_geglu"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transform x [B, S, H]."""
-        return self.down(torch.ops.npu.npu_swiglu(self.gate_up(x), -1))
+        hidden = self.gate_up(x)
+        if self.activation == "silu":
+            return self.down(torch.ops.npu.npu_swiglu(hidden, -1))
+        approximate = int(self.activation == "gelu_tanh")
+        gated, _ = torch.ops.npu.npu_geglu(hidden, -1, approximate, activate_left=True)
+        return self.down(gated)
 
 
 class MlpParts(NamedTuple):
@@ -47,9 +58,11 @@ class MlpRole(Role[MlpParts, nn.Module]):
         gate_up = tuple(part(original, "the MLP", name) for name in ("gate_proj", "up_proj"))
         return MlpParts(gate_up, down)
 
-    def build(self, parts: MlpParts) -> Iterator[SwigluMlp]:
-        """Yield the MLP with SiLU."""
-        yield SwigluMlp(Linear.joined(*parts.gate_up), Linear.joined(parts.down))
+    def build(self, parts: MlpParts) -> Iterator[GatedMlp]:
+        """Yield the MLP with each activation."""
+        gate_up, down = Linear.joined(*parts.gate_up), Linear.joined(parts.down)
+        for activation in ("silu", "gelu_tanh", "gelu"):
+            yield GatedMlp(gate_up, down, activation)
 
     def prove(self, original: nn.Module, built: nn.Module) -> float:
         """Compare in the range where the activation is nearly linear and where it is not."""
@@ -60,7 +73,7 @@ class MlpRole(Role[MlpParts, nn.Module]):
 
     def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:
         """Record the activation's node."""
-        findings.replaced("npu_swiglu", difference)
+        findings.replaced(part(built, "the MLP", "operator"), difference)
 
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven

@@ -1,0 +1,129 @@
+"""Fused attention for models that call transformers' attention interface, which most do.
+
+Under the name ``ATTENTION`` a function and a mask are registered: attention becomes
+``npu_fused_infer_attention_score``, and each layer's own masking (causal, sliding, chunked) is a
+boolean mask [B, 1, S, T] that the model computes once for each kind of layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import traced_ops
+
+ATTENTION = "onnxruntime_npu_export"
+# What a model passes for scores that the fused operator does not compute.
+_SPECIAL = {
+    "softcap": "its scores are capped",
+    "s_aux": "it has sinks",
+    "position_bias": "its scores have a bias of positions",
+}
+
+
+@dataclass
+class Calls:
+    """How often attention was called, and the reasons of the calls that are not fused."""
+
+    fused: int = 0
+    unfused: list[str] = field(default_factory=list)
+
+
+_recording: list[Calls] = []
+
+
+@contextmanager
+def recorded_calls() -> Iterator[Calls]:
+    """Yield the calls of attention that are made inside."""
+    calls = Calls()
+    _recording.append(calls)
+    try:
+        yield calls
+    finally:
+        _recording.remove(calls)
+
+
+def register() -> None:
+    """Make the attention and its mask known to transformers."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, _attention)
+    AttentionMaskInterface.register(ATTENTION, _mask)
+
+
+def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+    """Return the mask [B, 1, S, T] of visible keys, also where a sample would need none."""
+    from transformers.masking_utils import sdpa_mask
+
+    kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return sdpa_mask(*args, **kwargs)
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D]."""
+    special = [why for name, why in _SPECIAL.items() if options.get(name) is not None]
+    if attention_mask is None:
+        special.append("it has no mask")
+    for calls in _recording:
+        if special:
+            calls.unfused.append(" and ".join(special))
+        else:
+            calls.fused += 1
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if special:
+        return _plain(query, key, value, attention_mask, scale, options), None
+    assert attention_mask is not None
+    attended = traced_ops.fused_infer_attention(
+        query,
+        key,
+        value,
+        ~attention_mask,
+        None,
+        None,
+        num_heads=query.shape[1],
+        num_key_value_heads=key.shape[1],
+        scale=scale,
+        sparse_mode=1,
+    )
+    return attended, None
+
+
+def _plain(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """Attention in standard operators: softmax(cap(query @ key * scale) + bias, sinks) @ value."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = torch.matmul(query, key.transpose(2, 3)) * scale
+    cap, bias, sinks = (options.get(name) for name in ("softcap", "position_bias", "s_aux"))
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    scores = scores.float()
+    if sinks is not None:
+        column = sinks.float().reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+        shares = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+    else:
+        shares = scores.softmax(-1)
+    return torch.matmul(shares.to(value.dtype), value).transpose(1, 2)

@@ -1,0 +1,192 @@
+"""The decoder of any transformers model: its own forward pass, with proven modules replaced.
+
+For models that the roles of roles/decoder.py cannot rebuild. Attention is fused through
+transformers' attention interface; norms, MLPs and experts are replaced one by one where they are
+proven; everything else is exported as torch runs it, in standard ONNX, and is listed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from .attention_interface import ATTENTION, recorded_calls, register
+from .caches import CacheSizes
+from .proof import Findings, NotProven, attempt
+from .roles.experts import ExpertsRole, is_experts
+from .roles.mlp import MlpRole
+from .roles.norm import NormRole
+from .roles.role import Role
+from .rotary_function import RotaryFunctions, replace_rotary
+
+_PROBE_TOKENS = 5
+
+
+class OriginalDecoder(nn.Module):
+    """Token ids to logits over a cache, by the model itself."""
+
+    def __init__(self, model: Any, cache_sizes: list[CacheSizes], rotary: RotaryFunctions) -> None:
+        super().__init__()
+        self.model = model
+        self.rotary = rotary
+        self.cache_sizes = cache_sizes
+        self.heads = int(getattr(model.config, "num_attention_heads", cache_sizes[0].heads))
+        self._arguments = set(inspect.signature(model.forward).parameters)
+
+    @property
+    def vocabulary(self) -> int:
+        """V, the number of tokens that are scored."""
+        return self.model.get_output_embeddings().weight.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of activations and caches."""
+        return self.model.get_input_embeddings().weight.dtype
+
+    def convert(self, dtype: torch.dtype) -> None:
+        """Convert the weights but those that the model keeps in float32; buffers stay, too."""
+        names = set(getattr(self.model, "_keep_in_fp32_modules_strict", None) or ())
+        if dtype == torch.float16:
+            names |= set(getattr(self.model, "_keep_in_fp32_modules", None) or ())
+        for name, parameter in self.model.named_parameters():
+            if parameter.is_floating_point() and not names.intersection(name.split(".")):
+                parameter.data = parameter.data.to(dtype)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        past: list[tuple[torch.Tensor, torch.Tensor]],
+        *,
+        last_only: bool,
+    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        """Return logits [B, S, V], or [B, 1, V], in float32 and the cache of every layer."""
+        cache = _cache(len(past))
+        for layer, (keys, values) in zip(cache.layers, past, strict=True):
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = keys, values
+        options: dict[str, Any] = {}
+        if "position_ids" in self._arguments:
+            options["position_ids"] = position_ids
+        if "logits_to_keep" in self._arguments:
+            options["logits_to_keep"] = 1 if last_only else 0
+        with self.rotary.replaced():
+            logits = self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                past_key_values=cache,
+                use_cache=True,
+                **options,
+            ).logits
+        if last_only and "logits_to_keep" not in options:
+            logits = logits[:, -1:]
+        return logits.float(), [(layer.keys, layer.values) for layer in cache.layers]
+
+
+def keep_original(model: Any, reason: object) -> tuple[OriginalDecoder, Findings]:
+    """Return the model with proven modules replaced in place, and the findings.
+
+    Args:
+        model: a transformers causal language model in float32, which is changed.
+        reason: why the decoder was not rebuilt.
+
+    Raises NotProven if the model has no cache of keys and values.
+    """
+    findings = Findings()
+    findings.keep("", "decoder", str(reason))
+    _fuse_attention(model, findings)
+    _replace_modules(model, findings)
+    rotary = replace_rotary(model, _probe, findings)
+    return OriginalDecoder(model, attempt(_cache_sizes, model), rotary).eval(), findings
+
+
+def _cache(layers: int) -> Any:
+    """Return a cache of plain layers: masks see to windows, and every layer grows alike."""
+    from transformers.cache_utils import Cache, DynamicLayer
+
+    return Cache(layers=[DynamicLayer() for _ in range(layers)])
+
+
+def _probe(model: Any) -> Any:
+    cache = _cache(int(model.config.num_hidden_layers))
+    model(
+        input_ids=torch.arange(_PROBE_TOKENS)[None],
+        attention_mask=torch.ones(1, _PROBE_TOKENS, dtype=torch.int64),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return cache
+
+
+def _cache_sizes(model: Any) -> list[CacheSizes]:
+    sizes = []
+    for index, layer in enumerate(_probe(model).layers):
+        keys, values = layer.keys, layer.values
+        if keys is None or keys.dim() != 4 or keys.shape[2] != _PROBE_TOKENS:
+            raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
+        sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3]))
+    return sizes
+
+
+def _fuse_attention(model: Any, findings: Findings) -> None:
+    register()
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(ATTENTION)
+    except Exception as error:  # of various types, where a model's attention is its own
+        findings.keep("", "attention", f"not fused: {str(error).strip().splitlines()[0]}")
+        return
+    with recorded_calls() as calls:
+        attempt(_probe, model)
+    if calls.fused:
+        # Proven with the whole model; a call is the fused operator itself.
+        findings.replaced("npu_fused_infer_attention_score", 0.0, nodes=calls.fused)
+    for why, count in Counter(calls.unfused).items():
+        findings.keep("", "attention", f"not fused in {count} layers: {why}")
+    if not calls.fused and not calls.unfused:
+        model.set_attn_implementation(before)  # whose masks its own attention takes
+        findings.keep("", "attention", "not fused: the model does not call attention's interface")
+
+
+def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
+    """Return the role that a module may have by its parts."""
+    if is_experts(module):
+        return "experts", ExpertsRole()
+    if hasattr(module, "down_proj"):
+        return "mlp", MlpRole()
+    weight = getattr(module, "weight", None)
+    is_vector = isinstance(weight, torch.Tensor) and weight.dim() == 1
+    if (
+        is_vector
+        and not isinstance(module, nn.LayerNorm)
+        and "norm" in type(module).__name__.lower()
+    ):
+        return "norm", NormRole(adds_residual=False)
+    return None
+
+
+def _replace_modules(model: Any, findings: Findings) -> None:
+    found = [(name, module, _role_of(module)) for name, module in model.named_modules()]
+    sites = [(name, module, role) for name, module, role in found if role is not None]
+    for name, module, (title, role) in tqdm(sites, desc="Proving modules", unit="module"):
+        try:
+            built, difference = role.proven(module)
+        except NotProven as error:
+            findings.keep(name, title, str(error))
+            if title == "experts":
+                _gather_weights(model, findings)
+            continue
+        role.report(findings, name, built, difference)
+        model.set_submodule(name, built)
+
+
+def _gather_weights(model: Any, findings: Findings) -> None:
+    """Let experts that are not replaced gather weights per token: loops cannot be traced."""
+    model.set_experts_implementation("batched_mm")
+    findings.keep("", "experts", "not replaced: every token copies the weights of its experts")

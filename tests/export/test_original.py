@@ -1,0 +1,159 @@
+"""Models that are not rebuilt: their own forward pass, with attention and proven modules fused."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.attention_interface import ATTENTION
+from onnxruntime_npu.exporter.original import keep_original
+from onnxruntime_npu.opdef import torch_library
+
+from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
+from .test_causal_lm import PROVIDERS, forced_logits
+
+ATTENDED = {"npu_fused_infer_attention_score": 2}
+ROTATED = {"npu_rotary_mul": 4}
+ROUTED = {"npu_moe_init_routing_v2": 1, "_npu_grouped_matmul": 2, "npu_moe_finalize_routing": 1}
+# What each tiny model of two layers gets; and the roles of what stays as it is.
+FUSED = {
+    "bloom": ({}, {"attention"}),
+    "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2}, {"norm"}),
+    "deepseek_v3": (
+        # One of the layers is dense, the other has a shared expert; queries and keys are rotated in
+        # parts, and each layer has norms of latent queries and keys.
+        {**ATTENDED, **ROUTED, "npu_swiglu": 2, "npu_rms_norm": 9, **ROTATED},
+        set(),
+    ),
+    "gemma2": ({**ROTATED, "npu_geglu": 2, "npu_rms_norm": 9}, {"attention"}),
+    "gemma3_text": ({**ATTENDED, **ROTATED, "npu_geglu": 2, "npu_rms_norm": 13}, set()),
+    "glm4": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 9}, set()),
+    "gpt2": (ATTENDED, set()),
+    "gpt_oss": (
+        {**ROTATED, **{op: 2 * n for op, n in ROUTED.items()}, "npu_rms_norm": 5},
+        {"attention"},
+    ),
+    "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 5}, set()),
+    "olmo2": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 9}, set()),
+    "phi": ({**ATTENDED, **ROTATED}, set()),
+}
+
+
+@pytest.mark.parametrize("kind", FUSED)
+def test_proven_parts_are_fused_and_the_rest_is_listed(exported, kind):
+    _, _, report = exported(kind, cache="dynamic")
+    fused, kept = FUSED[kind]
+    assert {op: counts["emitted"] for op, counts in report.replaced.items()} == fused
+    assert {entry["role"] for entry in report.kept} == {"decoder", *kept}
+    assert report.gaps == [] and report.without_body == []
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "gemma2"])
+def test_bfloat16_error_is_within_that_of_transformers(exported, kind):
+    model, directory, report = exported(kind, cache="dynamic", dtype="bfloat16")
+    assert report.gaps == []
+    halved = tiny_model(kind).to(torch.bfloat16)
+    actual = forced_logits(directory, PROVIDERS[0], PROMPTS, CONTINUATIONS)
+    for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+        exact = expected_logits(model, prompt, continuation)
+        theirs = np.abs(expected_logits(halved, prompt, continuation) - exact)
+        ours = np.abs(actual[row] - exact)
+        # Both round at every step; the rounding errors are of similar size, not equal.
+        assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
+
+
+def test_export_leaves_the_callers_model_and_transformers_as_they_were(tmp_path):
+    model = tiny_model("glm4")
+    before = copy.deepcopy(model.state_dict())
+    module = sys.modules[type(model).__module__]
+    rotate, attention = module.apply_rotary_pos_emb, model.config._attn_implementation
+    export_causal_lm(model, tmp_path)
+    assert module.apply_rotary_pos_emb is rotate
+    assert model.config._attn_implementation == attention != ATTENTION
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_model_of_a_directory_is_read_again_after_it_was_taken_apart(tmp_path):
+    # Its embedding is proven; its first layer differs where it is added up.
+    model = tiny_model("granite", embedding_multiplier=1.0, logits_scaling=1.0)
+    model.save_pretrained(tmp_path / "in")
+    report = export_causal_lm(tmp_path / "in", tmp_path / "out")
+    assert "layer output: differs" in report.kept[0]["reason"]
+    actual = forced_logits(tmp_path / "out", PROVIDERS[0], PROMPTS, CONTINUATIONS)
+    expected = expected_logits(model, PROMPTS[0], CONTINUATIONS[0])
+    np.testing.assert_allclose(actual[0], expected, rtol=0, atol=1e-4)
+
+
+def test_static_cache_needs_a_rebuilt_decoder(tmp_path):
+    message = r"cannot export GPT2LMHeadModel \(gpt2\): expected 'model' .* pass cache='dynamic'"
+    with pytest.raises(ExportError, match=message):
+        export_causal_lm(tiny_model("gpt2"), tmp_path, cache="static")
+    assert not list(tmp_path.iterdir())
+
+
+def test_model_without_a_cache_of_keys_is_refused_with_both_reasons(tmp_path):
+    config = transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1)
+    model = transformers.MambaForCausalLM(config).eval()
+    with pytest.raises(ExportError, match=r"cannot export MambaForCausalLM \(mamba\): .*; nor by"):
+        export_causal_lm(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_model_that_refuses_other_attention_keeps_its_own(monkeypatch):
+    torch_library.register()
+    model = tiny_model("granite")
+
+    def refuse(_):
+        raise ValueError("only flash_attention_3")
+
+    monkeypatch.setattr(model, "set_attn_implementation", refuse)
+    _, findings = keep_original(model, "for a test")
+    reasons = [k["reason"] for k in findings.kept if k["role"] == "attention"]
+    assert reasons == ["not fused: only flash_attention_3"]
+    assert "npu_fused_infer_attention_score" not in findings.expected_nodes
+
+
+def test_rotation_that_is_not_proven_is_kept(monkeypatch):
+    torch_library.register()
+    model = tiny_model("granite")
+    module = sys.modules[type(model).__module__]
+    original = module.apply_rotary_pos_emb
+
+    def stretched(q, k, cos, sin, unsqueeze_dim=1):
+        return original(q, k, cos * 1.01, sin, unsqueeze_dim)
+
+    monkeypatch.setattr(module, "apply_rotary_pos_emb", stretched)
+    _, findings = keep_original(model, "for a test")
+    assert "npu_rotary_mul" not in findings.expected_nodes
+    assert next(k["reason"] for k in findings.kept if k["role"] == "rotary").startswith(
+        "rotary query"
+    )
+    assert module.apply_rotary_pos_emb is stretched
+
+
+def test_experts_that_are_not_proven_gather_their_weights():
+    torch_library.register()
+    model = tiny_model("gpt_oss")
+    experts = model.model.layers[1].mlp.experts
+    gate = experts._apply_gate
+    experts.register_buffer("calls", torch.zeros(1))
+
+    def counting(gate_up):
+        experts.calls += 1
+        return gate(gate_up) * (1 + 0.01 * experts.calls)
+
+    experts._apply_gate = counting  # differs from call to call
+    _, findings = keep_original(model, "for a test")
+    assert [k["site"] for k in findings.kept if k["role"] == "experts"] == [
+        "model.layers.1.mlp.experts",
+        "",
+    ]
+    assert findings.expected_nodes["_npu_grouped_matmul"] == 2
