@@ -112,7 +112,7 @@ MicroKernel MakeFloatKernel(std::integer_sequence<int, kRows...>) {
   return {.sliver_format = SliverFormat::kFloat32,
           .sliver_rows = kSliverRows,
           .row_multiple = 1,
-          .depth_multiple = 1,
+          .depth_multiple = Panel::kDepth,
           .rows_per_panel = 48,
           .functions = {nullptr, &FloatTile<Panel, kRows + 1>...}};
 }

@@ -187,6 +187,21 @@ TEST_CASE("float32 matmul with a constant weight may round its operands to bfloa
         }
 }
 
+TEST_CASE("a row of odd length does not read the first element of the next one") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (int64_t k : {1, 3, 17, 31}) {
+    CAPTURE(k);
+    std::vector<double> rows(static_cast<size_t>(2 * k), 1.0);
+    rows[static_cast<size_t>(k)] = nan;
+    const HostTensor a = HostTensor::From(DType::kFloat32, {2, k}, rows);
+    const HostTensor b = HostTensor::From(DType::kFloat32, {k, 2}, std::vector<double>(static_cast<size_t>(2 * k), 1));
+    const HostTensor y = RunOp("MatMul", {a, b}, {.float32_products = DType::kBFloat16, .prepack = {1}})[0];
+    CHECK(y[0] == static_cast<double>(k));
+    CHECK(y[1] == static_cast<double>(k));
+    CHECK(std::isnan(y[2]));
+  }
+}
+
 TEST_CASE("float32 matmul does not round its operands by default") {
   const HostTensor a = HostTensor::Of<float>({1, 1}, {1.0f + 0x1p-20f}), b = HostTensor::Of<float>({1, 1}, {1.0f});
   CHECK(RunOp("MatMul", {a, b}, {.prepack = {1}})[0][0] == 1.0 + 0x1p-20);
