@@ -36,8 +36,13 @@ FUSED = {
     "glm4": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 9}, set()),
     "gpt2": (ATTENDED, set()),
     "gpt_oss": (
-        {**ROTATED, **{op: 2 * n for op, n in ROUTED.items()}, "npu_rms_norm": 5},
-        {"attention"},
+        {
+            "npu_fusion_attention": 2,
+            **ROTATED,
+            **{op: 2 * n for op, n in ROUTED.items()},
+            "npu_rms_norm": 5,
+        },
+        set(),
     ),
     "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 5}, set()),
     "olmo2": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 9}, set()),

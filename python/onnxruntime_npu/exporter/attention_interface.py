@@ -1,8 +1,9 @@
 """Fused attention for models that call transformers' attention interface, which most do.
 
 Under the name ``ATTENTION`` a function and a mask are registered: attention becomes
-``npu_fused_infer_attention_score``, and each layer's own masking (causal, sliding, chunked) is a
-boolean mask [B, 1, S, T] that the model computes once for each kind of layer.
+``npu_fused_infer_attention_score``, or ``npu_fusion_attention`` with sinks, and each layer's own
+masking (causal, sliding, chunked) is a boolean mask [B, 1, S, T] that the model computes once for
+each kind of layer.
 """
 
 from __future__ import annotations
@@ -17,19 +18,18 @@ import torch
 from . import traced_ops
 
 ATTENTION = "onnxruntime_npu_export"
-# What a model passes for scores that the fused operator does not compute.
+# What a model passes for scores that no fused operator computes.
 _SPECIAL = {
     "softcap": "its scores are capped",
-    "s_aux": "it has sinks",
     "position_bias": "its scores have a bias of positions",
 }
 
 
 @dataclass
 class Calls:
-    """How often attention was called, and the reasons of the calls that are not fused."""
+    """The operators of the calls of attention, and the reasons of those that are not fused."""
 
-    fused: int = 0
+    fused: list[str] = field(default_factory=list)
     unfused: list[str] = field(default_factory=list)
 
 
@@ -77,15 +77,31 @@ def _attention(
     special = [why for name, why in _SPECIAL.items() if options.get(name) is not None]
     if attention_mask is None:
         special.append("it has no mask")
+    sinks = options.get("s_aux")
     for calls in _recording:
         if special:
             calls.unfused.append(" and ".join(special))
         else:
-            calls.fused += 1
+            calls.fused.append(
+                "npu_fused_infer_attention_score" if sinks is None else "npu_fusion_attention"
+            )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if special:
         return _plain(query, key, value, attention_mask, scale, options), None
     assert attention_mask is not None
+    if sinks is not None:
+        attended = torch.ops.npu.npu_fusion_attention(
+            query,
+            key,
+            value,
+            query.shape[1],
+            "BNSD",
+            atten_mask=~attention_mask,
+            scale=scale,
+            sparse_mode=1,
+            sink=sinks.float(),
+        )[0]
+        return attended.transpose(1, 2), None
     attended = traced_ops.fused_infer_attention(
         query,
         key,
