@@ -154,10 +154,10 @@ class GroupedMatmulKernel final : public Kernel {
               "] The group type must be -1, 0 or 2, got ", group_type_);
     if (info.input_dtypes.empty()) return;
     x_dtype_ = info.input_dtypes[In::x];
-    const auto shape = [&](size_t i) { return i < info.input_shapes.size() ? info.input_shapes[i] : std::nullopt; };
-    if (const auto x = shape(In::x); x && x->rank() > 0 && x->back() >= 0 && x->back() < INT32_MAX)
+    if (const auto x = DeclaredShape(info, In::x); x && x->rank() > 0 && x->back() >= 0 && x->back() < INT32_MAX)
       depth_ = x->back() * (x_dtype_ == DType::kInt32 ? 8 : 1);
-    scales_ = shape(In::scale) ? shape(In::scale) : shape(In::antiquant_scale);
+    scales_ = DeclaredShape(info, In::scale);
+    if (!scales_) scales_ = DeclaredShape(info, In::antiquant_scale);
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {

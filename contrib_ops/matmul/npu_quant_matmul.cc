@@ -72,8 +72,7 @@ class QuantMatmulKernel final : public Kernel {
       NPU_CHECK(!info.attributes.Has(name), "[", kOp, "] expected no ", name, " on this device, got ",
                 info.attributes.Int(name));
     group_ = GroupLengthOf(info.attributes);
-    if (info.input_shapes.empty()) return;
-    const std::optional<Shape>&x1 = info.input_shapes[In::x1], &scale = info.input_shapes[In::scale];
+    const std::optional<Shape> x1 = DeclaredShape(info, In::x1), scale = DeclaredShape(info, In::scale);
     int64_t declared = -1;
     if (group_ == 0 && x1 && x1->rank() > 0) declared = x1->back();
     if (group_ != 0 && scale && scale->rank() > 0) declared = (*scale)[0];

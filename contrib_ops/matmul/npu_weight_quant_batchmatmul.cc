@@ -27,10 +27,8 @@ class WeightQuantKernel final : public Kernel {
  public:
   explicit WeightQuantKernel(const KernelInfo& info)
       : group_(info.attributes.Int("antiquant_group_size")), inner_precise_(info.attributes.Int("inner_precise")) {
-    if (!info.input_shapes.empty()) {
-      if (info.input_shapes[In::x] && info.input_shapes[In::x]->rank() > 0) depth_ = info.input_shapes[In::x]->back();
-      scales_ = info.input_shapes[In::antiquant_scale];
-    }
+    if (const auto x = DeclaredShape(info, In::x); x && x->rank() > 0) depth_ = x->back();
+    scales_ = DeclaredShape(info, In::antiquant_scale);
     NPU_CHECK(group_ >= 0, "[", kOp, "] expected antiquant_group_size of 0 or more, got ", group_);
     NPU_CHECK(inner_precise_ == 0 || inner_precise_ == 1, "[", kOp, "] expected inner_precise 0 or 1, got ",
               inner_precise_);

@@ -8,6 +8,11 @@
 
 namespace npu {
 
+// The shape of an input as the model declares it, if it has that input and does.
+inline std::optional<Shape> DeclaredShape(const KernelInfo& info, size_t input) {
+  return input < info.input_shapes.size() ? info.input_shapes[input] : std::nullopt;
+}
+
 struct QuantizedWeight {
   DType dtype = DType::kUndefined;  // of the elements: int8 or int4
   int64_t k = 0, n = 0;             // of one matrix
