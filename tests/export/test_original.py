@@ -20,6 +20,8 @@ from .test_causal_lm import PROVIDERS, forced_logits
 
 ATTENDED = {"npu_fused_infer_attention_score": 2}
 ROTATED = {"npu_rotary_mul": 4}
+# Norms of the sum with a residual: all but the first of a layer's two, and the last.
+ADDED = {"npu_add_rms_norm": 4}
 ROUTED = {"npu_moe_init_routing_v2": 1, "_npu_grouped_matmul": 2, "npu_moe_finalize_routing": 1}
 # What each tiny model of two layers gets; and the roles of what stays as it is.
 FUSED = {
@@ -28,24 +30,28 @@ FUSED = {
     "deepseek_v3": (
         # One of the layers is dense, the other has a shared expert; queries and keys are rotated in
         # parts, and each layer has norms of latent queries and keys.
-        {**ATTENDED, **ROUTED, "npu_swiglu": 2, "npu_rms_norm": 9, **ROTATED},
+        {**ATTENDED, **ROUTED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
         set(),
     ),
-    "gemma2": ({**ROTATED, "npu_geglu": 2, "npu_rms_norm": 9}, {"attention"}),
-    "gemma3_text": ({**ATTENDED, **ROTATED, "npu_geglu": 2, "npu_rms_norm": 13}, set()),
-    "glm4": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 9}, set()),
+    "gemma2": ({**ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 5}, {"attention"}),
+    "gemma3_text": ({**ATTENDED, **ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 9}, set()),
+    "glm4": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5}, set()),
     "gpt2": (ATTENDED, set()),
     "gpt_oss": (
         {
             "npu_fusion_attention": 2,
             **ROTATED,
             **{op: 2 * n for op, n in ROUTED.items()},
-            "npu_rms_norm": 5,
+            **ADDED,
+            "npu_rms_norm": 1,
         },
         set(),
     ),
-    "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 5}, set()),
-    "olmo2": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_rms_norm": 9}, set()),
+    "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1}, set()),
+    "olmo2": (
+        {**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_add_rms_norm": 1, "npu_rms_norm": 8},
+        set(),
+    ),
     "phi": ({**ATTENDED, **ROTATED}, set()),
 }
 

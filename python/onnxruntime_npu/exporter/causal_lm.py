@@ -17,6 +17,7 @@ from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
 from . import graph_passes
 from .checkpoint import Checkpoint, load_checkpoint
+from .fuse_added_norms import fuse_added_norms
 from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
 from .original import keep_original
@@ -91,6 +92,7 @@ def export_causal_lm(
     interface, findings = _interface(checkpoint, cache, logits, reload)
     interface.decoder.convert(DTYPES[dtype])
     model = _onnx_model(interface, opset)
+    findings.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
     out.mkdir(parents=True, exist_ok=True)
     _save_companions(out, checkpoint, interface, report)
     write_sampler(out / SAMPLER_FILE)

@@ -73,6 +73,14 @@ class Findings:
         self.expected_nodes[op] = self.expected_nodes.get(op, 0) + nodes
         self.worst_difference[op] = max(self.worst_difference.get(op, 0.0), difference)
 
+    def joined(self, count: int, op: str, into: str) -> None:
+        """Record that ``count`` nodes of ``op`` became part of as many nodes of ``into``."""
+        if count:
+            self.replaced(into, self.worst_difference[op], nodes=count)
+            self.expected_nodes[op] -= count
+            if self.expected_nodes[op] == 0:
+                del self.expected_nodes[op]
+
     def keep(self, site: str, role: str, reason: str) -> None:
         """Record that a module is kept unchanged."""
         self.kept.append({"site": site, "role": role, "reason": reason})
