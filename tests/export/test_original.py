@@ -35,6 +35,10 @@ FUSED = {
     ),
     "gemma2": ({**ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 5}, {"attention"}),
     "gemma3_text": ({**ATTENDED, **ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 9}, set()),
+    "glm4_moe": (
+        {**ATTENDED, **ROUTED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1, **ROTATED},
+        set(),
+    ),
     "glm4": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5}, set()),
     "gpt2": (ATTENDED, set()),
     "gpt_oss": (

@@ -46,8 +46,11 @@ REBUILT = (
     Architecture(
         "llama", "Llama, SmolLM2; any fixed rotary frequencies, embedding and head tied or not"
     ),
+    Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
+    Architecture("ministral3", "scaled queries", {"head_dim": 16}),
     Architecture("mistral", "sliding window", {"sliding_window": 4}),
     Architecture("mixtral", _ROUTED, {"num_local_experts": 4}),
+    Architecture("olmo", "norms without weights, kept", _TOKENS),
     Architecture("phi3", "joint projections", _TOKENS),
     Architecture("qwen2", "bias of query, key and value; sliding window of some layers"),
     Architecture(
@@ -56,13 +59,21 @@ REBUILT = (
         {**_EXPERTS, "shared_expert_intermediate_size": 48},
     ),
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
+    Architecture("qwen3_moe", f"{_ROUTED}, norms of queries and keys", _EXPERTS),
+    Architecture("smollm3", "layers without rotation", _TOKENS),
+    Architecture("starcoder2", "LayerNorm and an MLP without gate, kept", _TOKENS),
 )
 ORIGINAL = tuple(
     Architecture(model_type, particulars, tested, rebuilt=False)
     for model_type, particulars, tested in (
         ("bloom", "ALiBi; attention is not fused", {"n_layer": 2, "n_head": 4}),
         ("cohere", "interleaved rotation, LayerNorm, scaled logits", _TOKENS),
+        ("cohere2", "sliding window, layers without rotation", {**_TOKENS, "sliding_window": 4}),
         ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}),
+        ("ernie4_5", "interleaved rotation", _TOKENS),
+        ("exaone4", "norms after attention and MLP, sliding window", {"sliding_window": 4}),
+        ("falcon", "one key/value head; attention is not fused", {}),
+        ("gemma", "scaled embedding, GeGLU", {"head_dim": 16}),
         ("gemma2", "capped scores and logits, four norms a layer", {"head_dim": 16}),
         (
             "gemma3_text",
@@ -73,20 +84,35 @@ ORIGINAL = tuple(
                 "layer_types": ["sliding_attention", "full_attention"],
             },
         ),
-        ("glm4", "partial rotation in pairs", {"head_dim": 16, "pad_token_id": 0}),
+        ("glm", "partial rotation in pairs", {"head_dim": 16, "pad_token_id": 0}),
+        ("glm4", "partial rotation in pairs, four norms", {"head_dim": 16, "pad_token_id": 0}),
+        ("glm4_moe", "partial rotation, grouped routing", {**_GROUPED, "head_dim": 16}),
         ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
+        ("gpt_neox", "partial rotation, parallel residual", {}),
         (
             "gpt_oss",
             "sinks, routed MLP with biases, sliding window",
             {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
         ),
+        ("gptj", "attention and rotation of its own, not fused", {"rotary_dim": 8}),
         (
             "granite",
             "factors of embedding, residual and logits",
             {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
         ),
+        ("granitemoe", _ROUTED, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+        ("hunyuan_v1_dense", "norms after rotation", {"head_dim": 16, **_TOKENS}),
+        (
+            "hunyuan_v1_moe",
+            f"{_ROUTED} and a shared expert",
+            {"head_dim": 16, "num_experts": 4, "moe_topk": 2, **_TOKENS},
+        ),
         ("olmo2", "norms after attention and MLP", _TOKENS),
+        ("olmo3", "the same with a sliding window", {**_TOKENS, "sliding_window": 4}),
+        ("olmoe", f"{_ROUTED}, norms of queries and keys", {**_TOKENS, **_EXPERTS}),
+        ("opt", "learned positions", {"ffn_dim": 112, "word_embed_proj_dim": 64}),
         ("phi", "partial rotation, a parallel block", {}),
+        ("stablelm", "partial rotation, LayerNorm", {}),
     )
 )
 ARCHITECTURES = (*REBUILT, *ORIGINAL)

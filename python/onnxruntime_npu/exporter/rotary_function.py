@@ -25,6 +25,7 @@ class _Form(NamedTuple):
     mode: str  # of npu_rotary_mul
     spread: bool = False  # each column of the first half of a table is for two neighbours
     sort: bool = False  # of pairs, the first ones become the first half
+    narrow: bool = False  # a table has one column for each pair
 
 
 _FORMS = (
@@ -32,6 +33,7 @@ _FORMS = (
     _Form("interleave"),
     _Form("interleave", spread=True),
     _Form("half", sort=True),
+    _Form("half", narrow=True),
 )
 
 
@@ -124,7 +126,7 @@ def _fused(form: _Form) -> _Rotate:
         size = cos.shape[-1]
         if form.spread:
             cos, sin = (table[..., : size // 2].repeat_interleave(2, -1) for table in (cos, sin))
-        elif 2 * size == q.shape[-1]:  # one column for each pair
+        elif form.narrow:
             cos, sin = (torch.cat([table, table], -1) for table in (cos, sin))
             size *= 2
 
