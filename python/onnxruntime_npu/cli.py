@@ -208,6 +208,8 @@ def _export(arguments: argparse.Namespace) -> None:
         f"{arguments.out_dir}: {report.architecture}, {report.dtype}, cache {report.cache}, "
         f"{report.node_count} nodes ({fused} npu::), {size:.0f} MiB, {report.seconds:.0f} s"
     )
+    for line in report.kept_by_role():
+        print(f"kept as it is: {line}")
     for warning in [*report.gaps, *report.warnings]:
         print(f"warning: {warning}", file=sys.stderr)
 

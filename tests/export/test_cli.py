@@ -10,6 +10,7 @@ import sys
 import pytest
 from onnxruntime_npu import cli
 
+from .conftest import tiny_model
 from .test_checkpoint import write_gguf
 
 
@@ -51,6 +52,16 @@ def test_unreadable_model_exits_with_1(capsys, tmp_path):
     error = capsys.readouterr().err
     assert "model.gguf is damaged or cut short" in error
     assert error.count("\n") == 1
+
+
+def test_export_tells_what_is_kept(capsys, tmp_path):
+    tiny_model("starcoder2").save_pretrained(tmp_path / "in")
+    capsys.readouterr()
+    assert run("export", tmp_path / "in", tmp_path / "out") == 0
+    first, *kept = capsys.readouterr().out.splitlines()
+    assert "Starcoder2ForCausalLM, float32, cache dynamic" in first
+    assert [line.split(":")[1] for line in kept] == [" norm (5 times)", " mlp (2 times)"]
+    assert "norm output: differs by" in kept[0] and "expected 'down_proj'" in kept[1]
 
 
 def test_info(capsys):

@@ -69,6 +69,16 @@ class ExportReport:
             if emitted != count:
                 self.gaps.append(f"{op}: {count} replaced, but {emitted} nodes emitted")
 
+    def kept_by_role(self) -> list[str]:
+        """Return a line for each role of kept parts: how many, and the first one's reason."""
+        roles: dict[str, list[str]] = {}
+        for part in self.kept:
+            roles.setdefault(part["role"], []).append(part["reason"])
+        return [
+            f"{role}{f' ({len(reasons)} times)' if len(reasons) > 1 else ''}: {reasons[0]}"
+            for role, reasons in roles.items()
+        ]
+
     def write(self, path: Path) -> None:
         """Write the report as JSON."""
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")
