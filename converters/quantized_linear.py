@@ -41,6 +41,11 @@ class WeightOnlyLinear(torch.nn.Module):
             bias = bias.float()
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
+    @property
+    def operators(self) -> dict[str, int]:
+        """The operators of a call and how many."""
+        return {"npu_weight_quant_batchmatmul": 1}
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x @ W + bias; x: [.., in_features]."""
         rows = x.reshape(-1, self.in_features)
@@ -76,6 +81,12 @@ class IntegerLinear(torch.nn.Module):
             # A layer that saw only zeros keeps a scale of 1.
             step = torch.tensor([largest_input / 127 or 1.0], device=weight.device)
         self.register_buffer("input_scale", step)
+
+    @property
+    def operators(self) -> dict[str, int]:
+        """The operators of a call and how many."""
+        rounding = "npu_dynamic_quant" if self.input_scale is None else "npu_quantize"
+        return {rounding: 1, "npu_quant_matmul": 1}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x @ W + bias of x's dtype; x: [.., in_features]."""
@@ -131,6 +142,11 @@ class GroupedIntegerLinear(torch.nn.Module):
         self.register_buffer("offset", shifted_back(weight, scale))
         bias = linear.bias
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    @property
+    def operators(self) -> dict[str, int]:
+        """The operators of a call and how many."""
+        return {"npu_dynamic_quant": 1, "npu_quant_matmul": 1}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x @ W + bias of x's dtype; x: [.., in_features]."""

@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import ArgumentError, ExportError, UnsupportedError
@@ -18,7 +19,7 @@ from .exporter.architectures import supported
 
 _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
-_QUANTS = ("none",)
+_QUANTS = ("none", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
 _CACHES = ("dynamic", "static")
 # For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
@@ -83,7 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
     _choice(export, "--dtype", _DTYPES, "of weights, activations and cache")
-    _choice(export, "--quant", _QUANTS, "quantization of weights")
+    _choice(export, "--quant", _QUANTS, "quantization of weights, a for that of activations")
+    export.add_argument(
+        "--calibration", metavar="FILE", help="texts for --quant w8a8, one on each line"
+    )
     _choice(export, "--cache", _CACHES, "dynamic: grows; static: preallocated, updated in place")
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
@@ -198,6 +202,7 @@ def _export(arguments: argparse.Namespace) -> None:
         arguments.out_dir,
         dtype=arguments.dtype,
         quant=arguments.quant,
+        calibration=_lines(arguments.calibration),
         cache=arguments.cache,
         logits=arguments.logits,
         opset=arguments.opset,
@@ -212,6 +217,14 @@ def _export(arguments: argparse.Namespace) -> None:
         print(f"kept as it is: {line}")
     for warning in [*report.gaps, *report.warnings]:
         print(f"warning: {warning}", file=sys.stderr)
+
+
+def _lines(path: str | None) -> list[str] | None:
+    """Return the lines of a file that have text."""
+    if path is None:
+        return None
+    lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line]
 
 
 def _generate(arguments: argparse.Namespace) -> None:

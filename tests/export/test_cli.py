@@ -27,7 +27,7 @@ def run(*arguments):
     [
         (["export", "nowhere", "out"], "no such model directory: nowhere"),
         (["export", "nowhere"], "required: OUT_DIR"),
-        (["export", "a", "b", "--quant", "w8a8"], "argument --quant: invalid choice: 'w8a8'"),
+        (["export", "a", "b", "--quant", "int3"], "argument --quant: invalid choice: 'int3'"),
         (["export", "a", "b", "--cache", "paged"], "argument --cache: invalid choice: 'paged'"),
         (["export", "a", "b", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
         (["export", "a", "b", "--opset", "7"], "expected an opset from 18 to 23, got 7"),
@@ -62,6 +62,18 @@ def test_export_tells_what_is_kept(capsys, tmp_path):
     assert "Starcoder2ForCausalLM, float32, cache dynamic" in first
     assert [line.split(":")[1] for line in kept] == [" norm (5 times)", " mlp (2 times)"]
     assert "norm output: differs by" in kept[0] and "expected 'down_proj'" in kept[1]
+
+
+def test_calibration_reads_lines_of_text(capsys, tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "in")
+    (tmp_path / "texts").write_text("one line\n\nand another\n")
+    arguments = ("export", tmp_path / "in", tmp_path / "out", "--dtype", "bfloat16")
+    quantised = ("--quant", "w8a8", "--calibration", tmp_path / "texts")
+    assert cli._lines(str(tmp_path / "texts")) == ["one line", "and another"]
+    assert run(*arguments, *quantised) == 2
+    assert "calibration of token ids for a model without a tokenizer" in capsys.readouterr().err
+    assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "missing") == 1
+    assert "missing" in capsys.readouterr().err
 
 
 def test_info(capsys):

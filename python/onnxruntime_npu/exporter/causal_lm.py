@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
 from .original import keep_original
 from .proof import Findings, NotProven, attempt
+from .quantization import NONE, check_scheme, quantize, schemes
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .substitution import substitute
@@ -29,7 +30,6 @@ from .tracing import check_opset, finish, to_onnx, trace
 from .whole_model import WholeModelProbe
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-QUANTS = ("none",)
 MODEL_FILE = "model.onnx"
 REPORT_FILE = "export_report.json"
 
@@ -44,6 +44,7 @@ def export_causal_lm(
     logits: str = "last",
     opset: int | None = None,
     tokenizer: Any | None = None,
+    calibration: Iterable[str | Sequence[int]] | None = None,
 ) -> ExportReport:
     """Export a causal language model with fused ``npu::`` operators.
 
@@ -57,20 +58,24 @@ def export_causal_lm(
             one, or a loaded transformers model (which is left unchanged).
         out_dir: directory to write to; created if it does not exist.
         dtype: float32, float16 or bfloat16, of weights, activations and cache.
-        quant: none.
+        quant: none, or a scheme of ``onnxruntime_npu.converters.quantize_weights``: w8a16, w4a16,
+            w4a8, w8a8 or w8a8_dynamic, of projections and experts; the head stays as it is. All but
+            the last two are for float16 and bfloat16.
         cache: dynamic (past in, grown present out; the interface of onnxruntime-genai) or static (a
             preallocated buffer, updated in place when bound as input and output; for rebuilt
             decoders).
         logits: last (only each row's last token, [B, 1, V]) or all ([B, S, V]).
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer to write with a loaded model.
+        calibration: texts, or rows of token ids, from which w8a8 takes the scales of activations.
 
     Returns the report; ``report.gaps`` is empty if every replacement was exported as a node.
     Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
     """
     started = time.monotonic()
     _check_choice("dtype", dtype, tuple(DTYPES))
-    _check_choice("quant", quant, QUANTS)
+    _check_choice("quant", quant, schemes())
+    check_scheme(quant, DTYPES[dtype], calibration)
     _check_choice("cache", cache, CACHES)
     _check_choice("logits", logits, LOGITS)
     opset = check_opset(opset)
@@ -91,6 +96,9 @@ def export_causal_lm(
     reload = functools.partial(load_checkpoint, model_or_dir) if owned else None
     interface, findings = _interface(checkpoint, cache, logits, reload)
     interface.decoder.convert(DTYPES[dtype])
+    if quant != NONE:
+        batches = _batches(interface, checkpoint.tokenizer, calibration)
+        quantize(interface, quant, batches, findings)
     model = _onnx_model(interface, opset)
     findings.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
     out.mkdir(parents=True, exist_ok=True)
@@ -165,6 +173,22 @@ def _rebuilt(
 def _unsupported(model: nn.Module, reason: object) -> ExportError:
     config: Any = model.config
     return ExportError(f"cannot export {type(model).__name__} ({config.model_type}): {reason}")
+
+
+def _batches(
+    interface: Interface, tokenizer: Any, calibration: Iterable[str | Sequence[int]] | None
+) -> list[tuple[Any, ...]] | None:
+    """Return the interface's arguments for each text or row of token ids."""
+    if calibration is None:
+        return None
+    batches = []
+    for sample in calibration:
+        if isinstance(sample, str) and tokenizer is None:
+            raise ArgumentError("expected calibration of token ids for a model without a tokenizer")
+        ids = tokenizer(sample)["input_ids"] if isinstance(sample, str) else list(sample)
+        if ids:
+            batches.append(interface.prompt(torch.tensor([ids], dtype=torch.int64)))
+    return batches
 
 
 def _onnx_model(interface: Interface, opset: int) -> ir.Model:

@@ -66,6 +66,10 @@ class Interface(nn.Module):
         """Return arguments to trace with."""
         raise NotImplementedError
 
+    def prompt(self, input_ids: torch.Tensor) -> tuple[Any, ...]:
+        """Return the arguments for input_ids [1, S] without a past."""
+        raise NotImplementedError
+
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""
         raise NotImplementedError
@@ -127,6 +131,11 @@ class DynamicInterface(Interface):
         attention_mask = torch.ones(_BATCH, total, dtype=torch.int64)
         position_ids = torch.arange(_PAST, total)[None].repeat(_BATCH, 1)
         return input_ids, attention_mask, position_ids, self.empty_caches(_BATCH, _PAST)
+
+    def prompt(self, input_ids: torch.Tensor) -> tuple[Any, ...]:
+        """Return the arguments for input_ids [1, S] without a past."""
+        positions = torch.arange(input_ids.shape[1])[None]
+        return input_ids, torch.ones_like(input_ids), positions, self.empty_caches(1, 0)
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""
@@ -206,6 +215,11 @@ class StaticInterface(Interface):
         sequence_lengths = torch.tensor([_NEW, _NEW - 1])
         total_lengths = torch.tensor([_PAST + _NEW, _PAST + _NEW])
         return input_ids, sequence_lengths, total_lengths, self.empty_caches(_BATCH, _CAPACITY)
+
+    def prompt(self, input_ids: torch.Tensor) -> tuple[Any, ...]:
+        """Return the arguments for input_ids [1, S] without a past."""
+        length = torch.tensor([input_ids.shape[1]])
+        return input_ids, length, length, self.empty_caches(1, input_ids.shape[1])
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""

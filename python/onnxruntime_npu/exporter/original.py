@@ -39,6 +39,11 @@ class OriginalDecoder(nn.Module):
         self._arguments = set(inspect.signature(model.forward).parameters)
 
     @property
+    def head_weight(self) -> torch.Tensor | None:
+        """The weight of the head."""
+        return self.model.get_output_embeddings().weight
+
+    @property
     def vocabulary(self) -> int:
         """V, the number of tokens that are scored."""
         return self.model.get_output_embeddings().weight.shape[0]

@@ -73,6 +73,10 @@ class Findings:
         self.expected_nodes[op] = self.expected_nodes.get(op, 0) + nodes
         self.worst_difference[op] = max(self.worst_difference.get(op, 0.0), difference)
 
+    def quantized(self, op: str, nodes: int) -> None:
+        """Record ``nodes`` more nodes of ``op``, which rounds weights: it proves no equality."""
+        self.expected_nodes[op] = self.expected_nodes.get(op, 0) + nodes
+
     def joined(self, count: int, op: str, into: str) -> None:
         """Record that ``count`` nodes of ``op`` became part of as many nodes of ``into``."""
         if count:

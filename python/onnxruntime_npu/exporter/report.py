@@ -64,7 +64,7 @@ class ExportReport:
             self.replaced[op] = {
                 "replaced": count,
                 "emitted": emitted,
-                "worst_relative_difference": findings.worst_difference[op],
+                "worst_relative_difference": findings.worst_difference.get(op),
             }
             if emitted != count:
                 self.gaps.append(f"{op}: {count} replaced, but {emitted} nodes emitted")

@@ -39,14 +39,10 @@ class Attention(nn.Module):
         self.k_norm = k_norm
         self.heads = heads
         self.kv_heads = kv_heads
+        self.head_size = qkv.weight.shape[1] // (heads + 2 * kv_heads)
         self.scale = scale
         self.window = window
         self.rotary_mode = rotary_mode
-
-    @property
-    def head_size(self) -> int:
-        """D, the size of a query, key or value vector."""
-        return self.qkv.weight.shape[1] // (self.heads + 2 * self.kv_heads)
 
     def forward(
         self, x: torch.Tensor, step: Step, past: tuple[torch.Tensor, torch.Tensor]

@@ -43,6 +43,11 @@ class Decoder(nn.Module):
         return [CacheSizes(a.kv_heads, a.head_size, a.head_size) for a in attentions]
 
     @property
+    def head_weight(self) -> torch.Tensor | None:
+        """The weight of a head that is a layer: none, it is a parameter here."""
+        return None
+
+    @property
     def heads(self) -> int:
         """Number of query heads."""
         first: Any = self.layers[0]

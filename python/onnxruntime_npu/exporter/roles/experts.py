@@ -23,13 +23,25 @@ class RoutedExperts(nn.Module):
 
     def __init__(self, parts: ExpertsParts) -> None:
         super().__init__()
-        self.up = nn.Parameter(parts.up, requires_grad=False)  # [E, H, I], or 2 I with a gate
-        self.down = nn.Parameter(parts.down, requires_grad=False)  # [E, I, H]
-        biases = (parts.up_bias, parts.down_bias)
-        self.up_bias, self.down_bias = (
-            None if bias is None else nn.Parameter(bias, requires_grad=False) for bias in biases
-        )
         self.rest = parts.rest  # the gate or the activation, without weights
+        # Named as transformers names them, so that they can be quantised like others.
+        self.has_gate = bool(getattr(parts.rest, "has_gate", True))
+        self.has_bias = parts.up_bias is not None
+        self.is_transposed = True
+        self.up_name = "gate_up_proj" if self.has_gate else "up_proj"
+        for name, tensor in (
+            (self.up_name, parts.up),  # [E, H, I], or 2 I with a gate
+            ("down_proj", parts.down),  # [E, I, H]
+            (f"{self.up_name}_bias", parts.up_bias),
+            ("down_proj_bias", parts.down_bias),
+        ):
+            found = None if tensor is None else nn.Parameter(tensor, requires_grad=False)
+            self.register_parameter(name, found)
+
+    @property
+    def up(self) -> torch.Tensor:
+        """The weights before the activation, [E, in, out]."""
+        return self.get_parameter(self.up_name)
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
@@ -43,23 +55,22 @@ class RoutedExperts(nn.Module):
             expert_tokens_num_type=1,
             expert_tokens_num_flag=True,
         )
-        rows = self._activated(self._grouped(rows, self.up, self.up_bias, counts))
-        rows = self._grouped(rows, self.down, self.down_bias, counts)
+        rows = self._apply_gate(self._grouped(rows, self.up_name, counts))
+        rows = self._grouped(rows, "down_proj", counts)
         weights = top_k_weights.to(rows.dtype)
         return ops.npu_moe_finalize_routing(
             rows, None, None, None, weights, places, None, drop_pad_mode=2
         )
 
-    def _grouped(
-        self, rows: torch.Tensor, weight: torch.Tensor, bias: Any, counts: torch.Tensor
-    ) -> torch.Tensor:
+    def _grouped(self, rows: torch.Tensor, name: str, counts: torch.Tensor) -> torch.Tensor:
+        weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         return torch.ops.npu._npu_grouped_matmul(
             rows, weight, bias, group_list=counts, group_type=0, group_list_type=1
         )
 
-    def _activated(self, rows: torch.Tensor) -> torch.Tensor:
+    def _apply_gate(self, rows: torch.Tensor) -> torch.Tensor:
         rest: Any = self.rest
-        if not getattr(rest, "has_gate", True):
+        if not self.has_gate:
             return rest.act_fn(rows)
         if hasattr(rest, "_apply_gate"):
             return rest._apply_gate(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -25,6 +27,15 @@ class Linear(nn.Module):
             for layer in layers
         ]
         return Linear(weight, torch.cat(biases))
+
+    def as_torch(self) -> nn.Linear:
+        """Return the same projection as torch has it, for what looks for torch's layers."""
+        size_in, size_out = self.weight.shape
+        layer = nn.Linear(size_in, size_out, bias=self.bias is not None, device="meta")
+        layer.weight = nn.Parameter(self.weight.detach().t(), requires_grad=False)
+        bias: Any = self.bias
+        layer.bias = bias
+        return layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Project x [.., in] to [.., out]."""

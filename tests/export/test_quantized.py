@@ -1,0 +1,137 @@
+"""Exports with quantised weights, against transformers with weights rounded by hand."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from onnxruntime_npu.errors import ArgumentError
+from onnxruntime_npu.exporter import export_causal_lm
+
+from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
+from .test_causal_lm import PROVIDERS, forced_logits
+
+# Joint query, key and value; output; joint gate and up; down. Experts are not among them.
+PROJECTIONS = {"llama": 4 * 2, "mixtral": 2 * 2}
+
+
+def grid(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    """Weights [out, in] on a grid of `bits` for each output: any rounding of these is exact."""
+    most = 2 ** (bits - 1) - 1
+    scale = weight.abs().amax(-1, keepdim=True) / most
+    # Scales that float16 has, of which the whole number `most` is reached in every row.
+    scale = torch.exp2(torch.ceil(torch.log2(scale)))
+    integers = torch.round(weight / scale).clamp(-most, most)
+    integers[..., 0] = most
+    return integers * scale
+
+
+def on_grid(kind: str, bits: int) -> torch.nn.Module:
+    """A tiny model whose projections and experts are integers times a scale."""
+    model = tiny_model(kind)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            quantised = parameter.dim() >= 2 and not any(
+                part in name for part in ("embed", "lm_head", "gate.weight")
+            )
+            if quantised:
+                parameter.copy_(grid(parameter, bits))
+    return model
+
+
+def errors(model, directory, provider):
+    """The differences from the model's logits in float32."""
+    actual = forced_logits(directory, provider, PROMPTS, CONTINUATIONS)
+    exact = [expected_logits(model, *pair) for pair in zip(PROMPTS, CONTINUATIONS, strict=True)]
+    return np.concatenate([a - e for a, e in zip(actual, exact, strict=True)])
+
+
+def halved_errors(model):
+    """Those of the model in float16."""
+    halved = copy.deepcopy(model).half()
+    pairs = list(zip(PROMPTS, CONTINUATIONS, strict=True))
+    return np.concatenate([expected_logits(halved, *p) - expected_logits(model, *p) for p in pairs])
+
+
+def rms(values):
+    return float(np.sqrt((values**2).mean()))
+
+
+@pytest.mark.parametrize("scheme", ["w8a16", "w4a16"])
+@pytest.mark.parametrize(("kind", "cache"), [("llama", "static"), ("mixtral", "dynamic")])
+def test_weights_on_the_grid_stay_what_they_are(tmp_path, kind, cache, scheme):
+    model = on_grid(kind, int(scheme[1]))
+    report = export_causal_lm(model, tmp_path, dtype="float16", quant=scheme, cache=cache)
+    assert report.quant == scheme and report.gaps == []
+    replaced = report.replaced["npu_weight_quant_batchmatmul"]
+    assert replaced["emitted"] == PROJECTIONS[kind]
+    assert replaced["worst_relative_difference"] is None  # rounding is no proof of equality
+    for provider in PROVIDERS:
+        # Only float16 rounds, as it does in transformers.
+        assert rms(errors(model, tmp_path, provider)) <= 2 * rms(halved_errors(model))
+
+
+@pytest.mark.parametrize("scheme", ["w8a8_dynamic", "w8a8", "w4a8"])
+def test_integer_activations_add_their_rounding(tmp_path, scheme):
+    model = on_grid("llama", int(scheme[1]))
+    calibration = [p + c for p, c in zip(PROMPTS, CONTINUATIONS, strict=True)]
+    options = {"calibration": calibration} if scheme == "w8a8" else {}
+    report = export_causal_lm(model, tmp_path, dtype="float16", quant=scheme, **options)
+    assert report.gaps == []
+    rounding = "npu_quantize" if scheme == "w8a8" else "npu_dynamic_quant"
+    assert report.replaced[rounding]["emitted"] == PROJECTIONS["llama"]
+    rounded = copy.deepcopy(model)
+
+    def as_integers(module, inputs):
+        """Round each row to 127 steps of its max."""
+        step = inputs[0].abs().amax(-1, keepdim=True) / 127
+        return (torch.round(inputs[0] / step) * step,)
+
+    for name, layer in rounded.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            layer.register_forward_pre_hook(as_integers)
+    pairs = list(zip(PROMPTS, CONTINUATIONS, strict=True))
+    by_hand = [expected_logits(rounded, *p) - expected_logits(model, *p) for p in pairs]
+    allowed = rms(np.concatenate(by_hand)) + rms(halved_errors(model))
+    for provider in PROVIDERS:
+        # A scale of all rows, from calibration, is coarser than one for each row.
+        factor = 4 if scheme == "w8a8" else 2
+        assert 0 < rms(errors(model, tmp_path, provider)) <= factor * allowed
+
+
+def test_original_form_quantises_its_linear_layers(tmp_path):
+    model = tiny_model("granite")
+    report = export_causal_lm(model, tmp_path, dtype="bfloat16", quant="w8a16")
+    assert report.gaps == []
+    # Query, key, value and output projections are torch's, gate and up are joined.
+    assert report.replaced["npu_weight_quant_batchmatmul"]["emitted"] == 6 * 2
+    differences = errors(model, tmp_path, PROVIDERS[0])
+    scale = max(np.abs(expected_logits(model, PROMPTS[0], CONTINUATIONS[0])).max(), 1e-9)
+    assert rms(differences) <= 0.05 * scale
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quant": "w8a16"}, "expected dtype float16 or bfloat16 with quant='w8a16'"),
+        ({"quant": "w8a8", "dtype": "bfloat16"}, "expected calibration with quant='w8a8'"),
+        ({"calibration": [[1, 2]]}, "expected calibration with quant='w8a8' and only then"),
+        (
+            {"quant": "w8a8", "calibration": ["text"], "dtype": "bfloat16"},
+            "expected calibration of token ids for a model without a tokenizer",
+        ),
+    ],
+)
+def test_wrong_combinations_are_refused(tmp_path, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        export_causal_lm(tiny_model("llama"), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_layers_that_do_not_fill_words_stay_floats(tmp_path):
+    model = tiny_model("llama", intermediate_size=113)
+    report = export_causal_lm(model, tmp_path, dtype="bfloat16", quant="w4a8")
+    assert {entry["site"].rsplit(".", 1)[1] for entry in report.kept} == {"down"}
+    assert all("113 x 64" in entry["reason"] for entry in report.kept)
