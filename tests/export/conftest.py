@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,16 +57,28 @@ def tiny_model(kind: str, **changes: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Path, Any]]:
-    """Return a function that gives (model, directory, report) of an export, made once."""
-    made: dict[tuple[Any, ...], tuple[Any, Path, Any]] = {}
+    """Return a function that gives (model, directory, report) of an export.
+
+    It is made once for all workers: what one has exported is renamed into a common folder.
+    """
+    base = tmp_path_factory.getbasetemp()
+    common = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exported"
+    made: dict[str, tuple[Any, Path, Any]] = {}
 
     def get(kind: str, **options: Any) -> tuple[Any, Path, Any]:
-        key = (kind, *sorted(options.items()))
-        if key not in made:
-            model = tiny_model(kind)
-            out = tmp_path_factory.mktemp("export") / "model"
-            made[key] = (model, out, export_causal_lm(model, out, **options))
-        return made[key]
+        name = "_".join([kind, *(f"{key}-{value}" for key, value in sorted(options.items()))])
+        if name not in made:
+            model, place = tiny_model(kind), common / name
+            if not place.exists():
+                own = tmp_path_factory.mktemp("export")
+                report = export_causal_lm(model, own / "model", **options)
+                (own / "report").write_bytes(pickle.dumps(report))
+                common.mkdir(exist_ok=True)
+                with contextlib.suppress(OSError):  # another worker was faster
+                    own.rename(place)
+            report = pickle.loads((place / "report").read_bytes())
+            made[name] = (model, place / "model", report)
+        return made[name]
 
     return get
 
