@@ -18,12 +18,15 @@ add_test(NAME npu_tests COMMAND npu_tests)
 
 # The stress program (tests/stress), of which npu_tests runs a short form.
 file(GLOB stress_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/stress/*.cc")
-add_executable(npu_stress ${stress_sources})
-target_link_libraries(npu_stress PRIVATE npu_runtime)
+list(FILTER stress_sources EXCLUDE REGEX "runtime_stress\\.cc$")
+add_library(npu_stress_work OBJECT ${stress_sources})
+target_link_libraries(npu_stress_work PRIVATE npu_runtime)
+target_compile_options(npu_stress_work PRIVATE -O1)
+add_executable(npu_stress "${PROJECT_SOURCE_DIR}/tests/stress/runtime_stress.cc")
+target_link_libraries(npu_stress PRIVATE npu_stress_work npu_runtime)
 target_compile_options(npu_stress PRIVATE -O1)
 set_target_properties(npu_stress PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
-list(FILTER stress_sources EXCLUDE REGEX "runtime_stress\\.cc$")
-target_sources(npu_tests PRIVATE ${stress_sources})
+target_link_libraries(npu_tests PRIVATE npu_stress_work)
 
 # Tile instructions in software, to preload (tests/cpp/emulation/tile_emulator.cc). Its registers are thread-local
 # memory that a signal handler uses, so they must not be allocated at first use.
@@ -43,7 +46,7 @@ endforeach()
 file(GLOB bench_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/benchmarks/cpp/*.cc")
 foreach(source IN LISTS bench_sources)
   get_filename_component(name "${source}" NAME_WE)
-  add_executable(${name} "${source}")
+  add_executable(${name} EXCLUDE_FROM_ALL "${source}")  # cmake --build build/cmake --target <name>
   target_link_libraries(${name} PRIVATE npu_runtime)
   set_target_properties(${name} PROPERTIES BUILD_RPATH "${NPU_LIBRARY_DIR}")
 endforeach()

@@ -87,6 +87,22 @@ void LaunchFunction(OpContext& ctx, const std::array<TensorView, inputs>& in,
   });
 }
 
+// The same where there is nothing to broadcast.
+template <size_t numbers>
+void LaunchFunction(OpContext& ctx, const std::array<TensorView, 1>& in, const FunctionCall<1, numbers>& call) {
+  const TensorView out = ctx.Output(0, call.out_dtype, in[0].shape);
+  const int64_t total = out.elements();
+  if (total == 0) return;
+  const auto size = static_cast<int64_t>(BytesFor(in[0].dtype, 1));
+  const auto out_size = static_cast<int64_t>(BytesFor(call.out_dtype, 1));
+  ctx.Launch(call.op, [row = call.row, values = call.values, grain = call.grain, from = in[0].as<const char>(),
+                       to = out.as<char>(), size, out_size, total] {
+    ParallelFor(total, grain, [&](int64_t begin, int64_t end) {
+      row({from + begin * size}, {1}, values.data(), to + begin * out_size, end - begin);
+    });
+  });
+}
+
 template <Text name, class List, int64_t grain, class F, size_t inputs, size_t numbers>
 class FunctionKernel final : public Kernel {
  public:
@@ -111,23 +127,9 @@ class FunctionKernel final : public Kernel {
     const DType dtype = in[0].dtype;
     DispatchTypes(name.characters, dtype, List{}, [&](auto type) {
       using T = decltype(type);
-      using Out = typename Loop::template Out<T>;
       constexpr FunctionRow<inputs> kRow = &Loop::template Row<T, (grain >= kCheapGrain)>;
       const DType out_dtype = Loop::template kPredicate<T> ? DType::kBool : dtype;
-      if constexpr (inputs > 1) {
-        LaunchFunction<inputs, numbers>(ctx, in, {name.characters, kRow, values_, out_dtype, grain});
-      } else {
-        // Nothing to broadcast: a launch that knows its loop.
-        const TensorView out = ctx.Output(0, out_dtype, in[0].shape);
-        const int64_t total = out.elements();
-        if (total == 0) return;
-        ctx.Launch(name.characters, [values = values_, from = in[0].template as<const T>(), to = out.as<Out>(), total] {
-          ParallelFor(total, grain, [&](int64_t begin, int64_t end) {
-            kRow({reinterpret_cast<const char*>(from + begin)}, {1}, values.data(), reinterpret_cast<char*>(to + begin),
-                 end - begin);
-          });
-        });
-      }
+      LaunchFunction(ctx, in, FunctionCall<inputs, numbers>{name.characters, kRow, values_, out_dtype, grain});
     });
   }
 
