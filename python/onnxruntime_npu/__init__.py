@@ -23,6 +23,7 @@ _HOMES = {
     "ortvalue_to_torch": "session.ortvalue",
     "export": "exporter",
     "export_causal_lm": "exporter",
+    "export_encoder": "exporter",
     "op_table": "opdef",
     "install_as_torch_npu": "torch_npu_compat.torch_npu_alias",
     "Format": "torch_npu_compat.formats",

@@ -12,15 +12,19 @@ import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .errors import ArgumentError, ExportError, UnsupportedError
 from .exporter.architectures import supported
+
+if TYPE_CHECKING:
+    from .exporter.report import ExportReport
 
 _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
 _QUANTS = ("none", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
 _CACHES = ("dynamic", "static")
+_POOLINGS = ("auto", "none", "mean", "cls", "max", "lasttoken", "pooler")
 # For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
 
@@ -92,6 +96,30 @@ def _parser() -> argparse.ArgumentParser:
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     export.set_defaults(run=_export)
+
+    encoder = commands.add_parser(
+        "export-encoder",
+        help="an encoder of text, images or sound to ONNX with npu:: operators",
+        description="Export an encoder such as BERT, MiniLM or CLIP's vision tower to "
+        "OUT_DIR/model.onnx with its tokenizer and export_report.json.",
+    )
+    encoder.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
+    encoder.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    _choice(encoder, "--dtype", _DTYPES, "of weights and activations")
+    _choice(
+        encoder,
+        "--pooling",
+        _POOLINGS,
+        "of a text's tokens to one vector; auto: as the directory's sentence-transformers files "
+        "ask, else mean",
+    )
+    encoder.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="give vectors length 1 (default: as the directory asks)",
+    )
+    encoder.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    encoder.set_defaults(run=_export_encoder)
 
     generate = commands.add_parser(
         "generate",
@@ -207,10 +235,28 @@ def _export(arguments: argparse.Namespace) -> None:
         logits=arguments.logits,
         opset=arguments.opset,
     )
+    _print_report(arguments.out_dir, report, f"cache {report.cache}")
+
+
+def _export_encoder(arguments: argparse.Namespace) -> None:
+    from .exporter import export_encoder
+
+    report = export_encoder(
+        arguments.model_dir,
+        arguments.out_dir,
+        dtype=arguments.dtype,
+        pooling=arguments.pooling,
+        normalize=arguments.normalize,
+        opset=arguments.opset,
+    )
+    _print_report(arguments.out_dir, report, f"pooling {report.pooling}")
+
+
+def _print_report(out_dir: str, report: ExportReport, form: str) -> None:
     fused = sum(count for name, count in report.nodes.items() if name.startswith("npu::"))
     size = sum(report.files.values()) / 2**20
     print(
-        f"{arguments.out_dir}: {report.architecture}, {report.dtype}, cache {report.cache}, "
+        f"{out_dir}: {report.architecture}, {report.dtype}, {form}, "
         f"{report.node_count} nodes ({fused} npu::), {size:.0f} MiB, {report.seconds:.0f} s"
     )
     for line in report.kept_by_role():

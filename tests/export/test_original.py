@@ -25,7 +25,7 @@ ADDED = {"npu_add_rms_norm": 4}
 ROUTED = {"npu_moe_init_routing_v2": 1, "_npu_grouped_matmul": 2, "npu_moe_finalize_routing": 1}
 # What each tiny model of two layers gets; and the roles of what stays as it is.
 FUSED = {
-    "bloom": ({}, {"attention"}),
+    "bloom": ({"npu_gelu": 2}, {"attention"}),
     "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2}, {"norm"}),
     "deepseek_v3": (
         # One of the layers is dense, the other has a shared expert; queries and keys are rotated in
@@ -40,7 +40,7 @@ FUSED = {
         set(),
     ),
     "glm4": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5}, set()),
-    "gpt2": (ATTENDED, set()),
+    "gpt2": ({**ATTENDED, "npu_gelu": 2}, set()),
     "gpt_oss": (
         {
             "npu_fusion_attention": 2,
@@ -56,7 +56,7 @@ FUSED = {
         {**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_add_rms_norm": 1, "npu_rms_norm": 8},
         set(),
     ),
-    "phi": ({**ATTENDED, **ROTATED}, set()),
+    "phi": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
 }
 
 

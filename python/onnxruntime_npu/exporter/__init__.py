@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .causal_lm import export_causal_lm
+    from .encoder import export_encoder
     from .export_module import export
     from .report import ExportReport
 
-__all__ = ["ExportReport", "export", "export_causal_lm"]
-
-_HOMES = {"ExportReport": "report", "export": "export_module", "export_causal_lm": "causal_lm"}
+_HOMES = {
+    "ExportReport": "report",
+    "export": "export_module",
+    "export_causal_lm": "causal_lm",
+    "export_encoder": "encoder",
+}
+__all__ = ["ExportReport", "export", "export_causal_lm", "export_encoder"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,16 @@
 """Fused attention for models that call transformers' attention interface, which most do.
 
 Under the name ``ATTENTION`` a function and a mask are registered: attention becomes
-``npu_fused_infer_attention_score``, or ``npu_fusion_attention`` with sinks, and each layer's own
-masking (causal, sliding, chunked) is a boolean mask [B, 1, S, T] that the model computes once for
-each kind of layer.
+``npu_fused_infer_attention_score``, or ``npu_fusion_attention`` with sinks, with a bias of
+positions and where every token sees those after it. Each layer's own masking (padding, causal,
+sliding, chunked) is a boolean mask [B, 1, S, T] that the model computes once for each kind of
+layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +18,11 @@ from typing import Any
 import torch
 
 from . import traced_ops
+from .proof import Findings, attempt
 
 ATTENTION = "onnxruntime_npu_export"
 # What a model passes for scores that no fused operator computes.
-_SPECIAL = {
-    "softcap": "its scores are capped",
-    "position_bias": "its scores have a bias of positions",
-}
+_SPECIAL = {"softcap": "its scores are capped"}
 
 
 @dataclass
@@ -55,6 +55,26 @@ def register() -> None:
     AttentionMaskInterface.register(ATTENTION, _mask)
 
 
+def fuse_attention(model: Any, probe: Callable[[Any], object], findings: Findings) -> None:
+    """Let the model call ``ATTENTION``, and record what ``probe(model)`` calls of it."""
+    register()
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(ATTENTION)
+    except Exception as error:  # of various types, where a model's attention is its own
+        findings.keep("", "attention", f"not fused: {str(error).strip().splitlines()[0]}")
+        return
+    with recorded_calls() as calls:
+        attempt(probe, model)
+    for op in calls.fused:  # proven with the whole model; a call is the operator itself
+        findings.replaced(op, 0.0)
+    for why, count in Counter(calls.unfused).items():
+        findings.keep("", "attention", f"not fused in {count} layers: {why}")
+    if not calls.fused and not calls.unfused:
+        model.set_attn_implementation(before)  # whose masks its own attention takes
+        findings.keep("", "attention", "not fused: the model does not call attention's interface")
+
+
 def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """Return the mask [B, 1, S, T] of visible keys, also where a sample would need none."""
     from transformers.masking_utils import sdpa_mask
@@ -75,33 +95,37 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D]."""
     special = [why for name, why in _SPECIAL.items() if options.get(name) is not None]
-    if attention_mask is None:
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    if attention_mask is None and causal:
         special.append("it has no mask")
-    sinks = options.get("s_aux")
+    sinks, bias = options.get("s_aux"), options.get("position_bias")
+    forward_only = causal and sinks is None and bias is None
     for calls in _recording:
         if special:
             calls.unfused.append(" and ".join(special))
         else:
             calls.fused.append(
-                "npu_fused_infer_attention_score" if sinks is None else "npu_fusion_attention"
+                "npu_fused_infer_attention_score" if forward_only else "npu_fusion_attention"
             )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if special:
         return _plain(query, key, value, attention_mask, scale, options), None
-    assert attention_mask is not None
-    if sinks is not None:
+    if not forward_only:
         attended = torch.ops.npu.npu_fusion_attention(
-            query,
-            key,
-            value,
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
             query.shape[1],
-            "BNSD",
-            atten_mask=~attention_mask,
+            "BSND",
+            pse=None if bias is None else (bias / scale).to(query.dtype),  # added before scaling
+            atten_mask=None if attention_mask is None else ~attention_mask,
             scale=scale,
-            sparse_mode=1,
-            sink=sinks.float(),
+            sparse_mode=0 if attention_mask is None else 1,
+            sink=None if sinks is None else sinks.float(),
         )[0]
-        return attended.transpose(1, 2), None
+        return attended, None
+    assert attention_mask is not None
     attended = traced_ops.fused_infer_attention(
         query,
         key,

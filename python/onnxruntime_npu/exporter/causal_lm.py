@@ -16,7 +16,8 @@ from torch import nn
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
 from . import graph_passes
-from .checkpoint import Checkpoint, load_checkpoint
+from .arguments import DTYPES, check_choice, check_directory, check_opset
+from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .fuse_added_norms import fuse_added_norms
 from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
@@ -26,10 +27,9 @@ from .quantization import NONE, check_scheme, quantize, schemes
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .substitution import substitute
-from .tracing import check_opset, finish, to_onnx, trace
+from .tracing import finish, to_onnx, trace
 from .whole_model import WholeModelProbe
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 MODEL_FILE = "model.onnx"
 REPORT_FILE = "export_report.json"
 
@@ -73,17 +73,15 @@ def export_causal_lm(
     Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
     """
     started = time.monotonic()
-    _check_choice("dtype", dtype, tuple(DTYPES))
-    _check_choice("quant", quant, schemes())
+    check_choice("dtype", dtype, tuple(DTYPES))
+    check_choice("quant", quant, schemes())
     check_scheme(quant, DTYPES[dtype], calibration)
-    _check_choice("cache", cache, CACHES)
-    _check_choice("logits", logits, LOGITS)
+    check_choice("cache", cache, CACHES)
+    check_choice("logits", logits, LOGITS)
     opset = check_opset(opset)
-    out = Path(out_dir)
-    if out.exists() and not out.is_dir():
-        raise ArgumentError(f"expected a directory to write to, got the file {out}")
+    out = check_directory(out_dir)
     owned = not isinstance(model_or_dir, nn.Module)
-    checkpoint = load_checkpoint(model_or_dir) if owned else _loaded_model(model_or_dir, tokenizer)
+    checkpoint = load_checkpoint(model_or_dir) if owned else wrap(model_or_dir, tokenizer)
     report = ExportReport(
         model=checkpoint.source,
         architecture=type(checkpoint.model).__name__,
@@ -108,20 +106,6 @@ def export_causal_lm(
     report.seconds = round(time.monotonic() - started, 1)
     report.write(out / REPORT_FILE)
     return report
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ArgumentError(f"expected {name} to be one of {', '.join(choices)}, got {value!r}")
-
-
-def _loaded_model(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
-    """Wrap the caller's model unchanged: it is copied unless it is float32 on the CPU."""
-    parameters = list(model.parameters())
-    plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
-    if not plain or model.training:
-        model = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    return Checkpoint(model, tokenizer, type(model).__name__)
 
 
 def _interface(

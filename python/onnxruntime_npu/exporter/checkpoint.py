@@ -1,4 +1,4 @@
-"""Reads a causal language model from a Hugging Face directory: safetensors or GGUF weights.
+"""Reads a model from a Hugging Face directory: safetensors or, of a language model, GGUF weights.
 
 Any defect of the files raises a one-line error that names the file.
 """
@@ -6,6 +6,7 @@ Any defect of the files raises a one-line error that names the file.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 from collections.abc import Iterator
@@ -15,10 +16,13 @@ from typing import Any
 
 import gguf
 import torch
+from torch import nn
 
 from ..errors import ArgumentError, ExportError
 
 _GGUF_MAGIC = b"GGUF"
+_CAUSAL_LM = "AutoModelForCausalLM"
+_POOLER = "pooler."
 
 
 @dataclass
@@ -53,10 +57,31 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     return _load_gguf(files[0])
 
 
-def _load_directory(path: Path) -> Checkpoint:
+def wrap(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
+    """Wrap the caller's model unchanged: it is copied unless it is float32 on the CPU."""
+    parameters = list(model.parameters())
+    plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
+    if not plain or model.training:
+        model = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    return Checkpoint(model, tokenizer, type(model).__name__)
+
+
+def load_encoder(path: str | Path) -> Checkpoint:
+    """Load an encoder from a directory with config.json and safetensors.
+
+    Raises ArgumentError for a path without a model, ExportError for one that cannot be read.
+    """
+    path = Path(path)
+    if not (path / "config.json").is_file():
+        what = "holds no config.json" if path.is_dir() else "is no model directory"
+        raise ArgumentError(f"{path} {what}")
+    return _load_directory(path, "AutoModel", optional_pooler=True)
+
+
+def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Checkpoint:
     if not any(path.glob("*.safetensors")):
         raise ExportError(f"{path} holds no *.safetensors file: convert the weights to safetensors")
-    model = _load_model(path, str(path))
+    model = _load_model(path, str(path), loader, **options)
     return Checkpoint(model, _load_tokenizer(path), str(path))
 
 
@@ -106,12 +131,20 @@ def _check_gguf(path: Path) -> None:
         )
 
 
-def _load_model(directory: Path, source: str, **options: Any) -> Any:
-    from transformers import AutoModelForCausalLM
+def _load_model(
+    directory: Path,
+    source: str,
+    loader: str = _CAUSAL_LM,
+    *,
+    optional_pooler: bool = False,
+    **options: Any,
+) -> Any:
+    """Load a model by a class of transformers, ``optional_pooler`` also without its pooler."""
+    import transformers
 
     try:
         with _quiet_transformers():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = getattr(transformers, loader).from_pretrained(
                 directory,
                 dtype=torch.float32,
                 local_files_only=True,
@@ -123,6 +156,9 @@ def _load_model(directory: Path, source: str, **options: Any) -> Any:
         raise ExportError(f"cannot load {source}: {_first_line(error)}") from error
     model, info = loaded
     missing = sorted(info.get("missing_keys") or [])
+    if any(key.startswith(_POOLER) for key in missing) and optional_pooler:
+        loaded[0].pooler = None  # many encoders are stored without it; never a random one
+        missing = [key for key in missing if not key.startswith(_POOLER)]
     mismatched = sorted(key for key, *_ in info.get("mismatched_keys") or [])
     if missing or mismatched:
         names = ", ".join((missing or mismatched)[:3])

@@ -12,11 +12,10 @@ import torch
 from ..errors import ArgumentError
 from ..opdef import torch_library
 from . import graph_passes
+from .arguments import DTYPES, check_opset
 from .proof import Findings
 from .report import ExportReport
-from .tracing import check_opset, finish, to_onnx, trace
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+from .tracing import finish, to_onnx, trace
 
 
 def export(
@@ -79,7 +78,7 @@ def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None:
         return None
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if named not in _DTYPES:
+    if named not in DTYPES.values():
         raise ArgumentError(f"expected dtype float32, float16 or bfloat16, got {dtype!r}")
     return named
 

@@ -14,6 +14,7 @@ DOMAIN = "npu"
 def tidy(graph: ir.Graph) -> None:
     """Remove leftovers of tracing."""
     make_reshapes_constant(graph)
+    drop_inverse_transposes(graph)
     drop_unused_outputs(graph)
     drop_unused_nodes(graph)
 
@@ -90,6 +91,22 @@ def _constant_target(source: ir.Value, result: ir.Value) -> list[int] | None:
         else:
             target.append(-1)
     return target if target.count(-1) <= 1 else None
+
+
+def drop_inverse_transposes(graph: ir.Graph) -> None:
+    """Read past two Transposes of which the second undoes the first."""
+    for node in graph:
+        first = node.inputs[0].producer() if _is_transpose(node) and node.inputs[0] else None
+        if first is None or not _is_transpose(first) or first.inputs[0] is None:
+            continue
+        inner, outer = (n.attributes["perm"].as_ints() for n in (first, node))
+        restored = [inner[axis] for axis in outer] == list(range(len(inner)))
+        if restored and node.outputs[0] not in graph.outputs:
+            ir.convenience.replace_all_uses_with(node.outputs[0], first.inputs[0])
+
+
+def _is_transpose(node: ir.Node) -> bool:
+    return node.op_type == "Transpose" and not node.domain and "perm" in node.attributes
 
 
 def drop_unused_outputs(graph: ir.Graph) -> None:

@@ -8,16 +8,16 @@ proven; everything else is exported as torch runs it, in standard ONNX, and is l
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
-from .attention_interface import ATTENTION, recorded_calls, register
+from .attention_interface import fuse_attention
 from .caches import CacheSizes
+from .module_replacement import convert_weights, replace_modules
 from .proof import Findings, NotProven, attempt
+from .roles.activation import ActivationRole, is_activation
 from .roles.experts import ExpertsRole, is_experts
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
@@ -55,12 +55,7 @@ class OriginalDecoder(nn.Module):
 
     def convert(self, dtype: torch.dtype) -> None:
         """Convert the weights but those that the model keeps in float32; buffers stay, too."""
-        names = set(getattr(self.model, "_keep_in_fp32_modules_strict", None) or ())
-        if dtype == torch.float16:
-            names |= set(getattr(self.model, "_keep_in_fp32_modules", None) or ())
-        for name, parameter in self.model.named_parameters():
-            if parameter.is_floating_point() and not names.intersection(name.split(".")):
-                parameter.data = parameter.data.to(dtype)
+        convert_weights(self.model, dtype)
 
     def forward(
         self,
@@ -105,10 +100,35 @@ def keep_original(model: Any, reason: object) -> tuple[OriginalDecoder, Findings
     """
     findings = Findings()
     findings.keep("", "decoder", str(reason))
-    _fuse_attention(model, findings)
-    _replace_modules(model, findings)
+    for name in replace_modules(model, _role_of, _logits, findings):
+        if is_experts(model.get_submodule(name)):
+            # Loops over experts cannot be traced: every token gathers the weights of its own.
+            model.set_experts_implementation("batched_mm")
+            findings.keep(
+                "", "experts", "not replaced: every token copies the weights of its experts"
+            )
+    fuse_attention(model, _probe, findings)
     rotary = replace_rotary(model, _probe, findings)
     return OriginalDecoder(model, attempt(_cache_sizes, model), rotary).eval(), findings
+
+
+def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
+    """Return the role that a module may have by its parts."""
+    if is_experts(module):
+        return "experts", ExpertsRole()
+    if hasattr(module, "down_proj"):
+        return "mlp", MlpRole()
+    if is_activation(module):
+        return "activation", ActivationRole()
+    weight = getattr(module, "weight", None)
+    is_vector = isinstance(weight, torch.Tensor) and weight.dim() == 1
+    if (
+        is_vector
+        and not isinstance(module, nn.LayerNorm)
+        and "norm" in type(module).__name__.lower()
+    ):
+        return "norm", NormRole(adds_residual=False)
+    return None
 
 
 def _cache(layers: int) -> Any:
@@ -129,6 +149,10 @@ def _probe(model: Any) -> Any:
     return cache
 
 
+def _logits(model: Any) -> tuple[torch.Tensor]:
+    return (model(input_ids=torch.arange(_PROBE_TOKENS)[None], use_cache=False).logits,)
+
+
 def _cache_sizes(model: Any) -> list[CacheSizes]:
     sizes = []
     for index, layer in enumerate(_probe(model).layers):
@@ -137,60 +161,3 @@ def _cache_sizes(model: Any) -> list[CacheSizes]:
             raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
         sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3]))
     return sizes
-
-
-def _fuse_attention(model: Any, findings: Findings) -> None:
-    register()
-    before = model.config._attn_implementation
-    try:
-        model.set_attn_implementation(ATTENTION)
-    except Exception as error:  # of various types, where a model's attention is its own
-        findings.keep("", "attention", f"not fused: {str(error).strip().splitlines()[0]}")
-        return
-    with recorded_calls() as calls:
-        attempt(_probe, model)
-    for op in calls.fused:  # proven with the whole model; a call is the operator itself
-        findings.replaced(op, 0.0)
-    for why, count in Counter(calls.unfused).items():
-        findings.keep("", "attention", f"not fused in {count} layers: {why}")
-    if not calls.fused and not calls.unfused:
-        model.set_attn_implementation(before)  # whose masks its own attention takes
-        findings.keep("", "attention", "not fused: the model does not call attention's interface")
-
-
-def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
-    """Return the role that a module may have by its parts."""
-    if is_experts(module):
-        return "experts", ExpertsRole()
-    if hasattr(module, "down_proj"):
-        return "mlp", MlpRole()
-    weight = getattr(module, "weight", None)
-    is_vector = isinstance(weight, torch.Tensor) and weight.dim() == 1
-    if (
-        is_vector
-        and not isinstance(module, nn.LayerNorm)
-        and "norm" in type(module).__name__.lower()
-    ):
-        return "norm", NormRole(adds_residual=False)
-    return None
-
-
-def _replace_modules(model: Any, findings: Findings) -> None:
-    found = [(name, module, _role_of(module)) for name, module in model.named_modules()]
-    sites = [(name, module, role) for name, module, role in found if role is not None]
-    for name, module, (title, role) in tqdm(sites, desc="Proving modules", unit="module"):
-        try:
-            built, difference = role.proven(module)
-        except NotProven as error:
-            findings.keep(name, title, str(error))
-            if title == "experts":
-                _gather_weights(model, findings)
-            continue
-        role.report(findings, name, built, difference)
-        model.set_submodule(name, built)
-
-
-def _gather_weights(model: Any, findings: Findings) -> None:
-    """Let experts that are not replaced gather weights per token: loops cannot be traced."""
-    model.set_experts_implementation("batched_mm")
-    findings.keep("", "experts", "not replaced: every token copies the weights of its experts")

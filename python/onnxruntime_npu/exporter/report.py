@@ -38,6 +38,7 @@ class ExportReport:
     cache: str | None = None
     logits: str | None = None
     quant: str | None = None
+    pooling: str | None = None
     inputs: list[dict[str, Any]] = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)

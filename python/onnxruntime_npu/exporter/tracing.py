@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnxscript.optimizer
 import torch
 
-from ..errors import ArgumentError, ExportError
+from ..errors import ExportError
 from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
 from .bfloat16 import widen
@@ -23,21 +23,7 @@ from .proof import Findings
 from .report import ExportReport
 from .traced_ops import traced_translations
 
-# The opset of torch's translations: others are reached through a version converter.
-DEFAULT_OPSET = 18
-_OPSETS = range(18, 24)
 _INLINE_BYTES = 1024  # smaller tensors are stored in the model: shape inference reads some of them
-
-
-def check_opset(opset: int | None) -> int:
-    """Return the opset to export to; raises ArgumentError for one that torch cannot target."""
-    if opset is None:
-        return DEFAULT_OPSET
-    if isinstance(opset, bool) or not isinstance(opset, int) or opset not in _OPSETS:
-        raise ArgumentError(
-            f"expected an opset from {_OPSETS.start} to {_OPSETS.stop - 1}, got {opset!r}"
-        )
-    return opset
 
 
 def trace(

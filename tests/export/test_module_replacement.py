@@ -1,0 +1,93 @@
+"""Modules are replaced where outputs depend on them, and told apart by what they compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from onnxruntime_npu.exporter.module_replacement import replace_modules
+from onnxruntime_npu.exporter.proof import Findings, NotProven
+from onnxruntime_npu.exporter.roles.activation import ActivationRole, is_activation
+from onnxruntime_npu.opdef import torch_library
+from torch import nn
+from transformers.activations import ACT2FN
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "approximate"),
+    [
+        ("gelu", "npu_gelu", "none"),
+        ("gelu_new", "npu_gelu", "tanh"),
+        ("gelu_pytorch_tanh", "npu_gelu", "tanh"),
+        ("quick_gelu", "npu_fast_gelu", None),
+    ],
+)
+def test_every_form_of_gelu_gets_its_own_operator(name, operator, approximate):
+    torch_library.register()
+    assert is_activation(ACT2FN[name])
+    built, _ = ActivationRole().proven(ACT2FN[name])
+    assert built.operator == operator
+    assert getattr(built, "approximate", None) == approximate
+
+
+def test_clipped_gelu_is_no_gelu():
+    torch_library.register()
+    with pytest.raises(NotProven, match="activation: differs"):
+        ActivationRole().proven(ACT2FN["gelu_10"])
+
+
+class Model(nn.Module):
+    """Calls one activation by two names, another for a result nobody uses, and a third never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.unused, self.never = nn.GELU(), nn.GELU(), nn.GELU()
+        self.again = self.twice
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.unused(x)
+        return self.again(self.twice(x) + x)
+
+
+def test_modules_are_recorded_for_each_call_that_outputs_depend_on():
+    torch_library.register()
+    model, findings = Model(), Findings()
+
+    def role_of(module):
+        return ("activation", ActivationRole()) if is_activation(module) else None
+
+    x = torch.randn(3, 4)
+    expected = model(x)
+    assert replace_modules(model, role_of, lambda m: (m(x),), findings) == []
+    assert findings.expected_nodes == {"npu_gelu": 2} and findings.kept == []
+    assert isinstance(model.unused, nn.GELU) and isinstance(model.never, nn.GELU)
+    assert model.twice is model.again and not isinstance(model.twice, nn.GELU)
+    torch.testing.assert_close(model(x), expected)
+
+
+class Feedforward(nn.Module):
+    """A replaced whole with a replaceable part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act_fn = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act_fn(x)
+
+
+def test_parts_of_a_replaced_module_are_not_recorded():
+    torch_library.register()
+
+    class Whole(ActivationRole):
+        def report(self, findings, site, built, difference):
+            findings.replaced("npu_fast_gelu", difference)
+
+    def role_of(module):
+        if isinstance(module, Feedforward):
+            return "mlp", Whole()
+        return ("activation", ActivationRole()) if is_activation(module) else None
+
+    model, findings = nn.Sequential(Feedforward()), Findings()
+    x = torch.randn(3, 4)
+    assert replace_modules(model, role_of, lambda m: (m(x),), findings) == []
+    assert findings.expected_nodes == {"npu_fast_gelu": 1}
