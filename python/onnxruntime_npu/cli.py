@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -120,6 +121,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     encoder.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     encoder.set_defaults(run=_export_encoder)
+
+    convert = commands.add_parser(
+        "convert",
+        help="an ONNX file of another exporter to npu:: operators",
+        description="Rewrite norms, rotary embeddings, attention, gated MLPs, GELU and 4-bit "
+        "matmuls of an ONNX file (of torch.onnx, transformers, optimum or onnxruntime-genai) into "
+        "npu:: operators with function bodies.",
+    )
+    convert.add_argument("source", metavar="IN", help="ONNX file")
+    convert.add_argument("target", metavar="OUT", help="file to write; weights go to OUT.data")
+    convert.set_defaults(run=_convert)
+
+    inline = commands.add_parser(
+        "inline",
+        help="an ONNX file with npu:: operators to plain ONNX",
+        description="Replace every npu:: node by its function body, for any other runtime.",
+    )
+    inline.add_argument("source", metavar="IN", help="ONNX file")
+    inline.add_argument("target", metavar="OUT", help="file to write; weights go to OUT.data")
+    inline.set_defaults(run=_inline)
 
     generate = commands.add_parser(
         "generate",
@@ -250,6 +271,26 @@ def _export_encoder(arguments: argparse.Namespace) -> None:
         opset=arguments.opset,
     )
     _print_report(arguments.out_dir, report, f"pooling {report.pooling}")
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    from .converters import convert
+
+    report = convert(arguments.source, arguments.target)
+    fused = sum(count for name, count in report.nodes.items() if name.startswith("npu::"))
+    size = sum(report.files.values()) / 2**20
+    print(f"{arguments.target}: {sum(report.nodes.values())} nodes ({fused} npu::), {size:.0f} MiB")
+    for rule, count in report.converted.items():
+        print(f"converted: {rule}{f' ({count} times)' if count > 1 else ''}")
+    for reason, count in Counter(report.left.values()).items():
+        print(f"left as it is: {reason}{f' ({count} times)' if count > 1 else ''}")
+
+
+def _inline(arguments: argparse.Namespace) -> None:
+    from .converters import inline
+
+    nodes = inline(arguments.source, arguments.target)
+    print(f"{arguments.target}: {sum(nodes.values())} nodes")
 
 
 def _print_report(out_dir: str, report: ExportReport, form: str) -> None:

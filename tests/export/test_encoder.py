@@ -124,7 +124,17 @@ def run(session, sample):
     return session.run(None, {name: tensor.numpy() for name, tensor in sample.items()})
 
 
-@pytest.mark.parametrize("kind", ENCODERS)
+# Kinds that share their layers with another one above: --exhaustive runs them.
+REPEATED = ("distilbert", "dinov2", "electra", "siglip_vision_model", "vit")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED else ())
+        for kind in ENCODERS
+    ],
+)
 def test_outputs_equal_those_of_transformers(tmp_path, kind):
     model = tiny_encoder(kind)
     report = export_encoder(model, tmp_path)

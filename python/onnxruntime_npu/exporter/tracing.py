@@ -113,11 +113,11 @@ def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings
         report.versions["onnxruntime_npu"],
     )
     data = f"{path.name}.data"
-    _save(model, path, data)
+    save(model, path, data)
     report.files = {p.name: p.stat().st_size for p in (path, path.with_name(data)) if p.exists()}
 
 
-def _save(model: ir.Model, path: Path, data: str) -> None:
+def save(model: ir.Model, path: Path, data: str) -> None:
     """Write the model, its weights in ``data`` in the same folder."""
     path.with_name(data).unlink(missing_ok=True)
     unloaded = ir.external_data.unload_from_model(

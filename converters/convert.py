@@ -1,0 +1,96 @@
+"""ONNX files of other exporters: their operators become ``npu::`` ones with function bodies."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnxscript.optimizer
+from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+from onnxruntime_npu.exporter.fuse_added_norms import fuse_added_norms
+from onnxruntime_npu.exporter.graph_passes import count_nodes, tidy
+from onnxruntime_npu.opdef.onnx_schema import register_schemas
+from onnxscript.rewriter import pattern
+from tqdm import tqdm
+
+from .attach_bodies import attach_bodies
+from .model_file import read, write
+from .rules import all_rules
+
+
+@dataclass
+class ConversionReport:
+    """What a conversion did.
+
+    ``converted`` counts the applications of each rule; ``left`` gives a reason for the nodes, by
+    name, that a rule matched and left; ``nodes`` counts the written nodes by type; ``without_body``
+    lists the op types that need the NPU; ``files`` are the written sizes in bytes.
+    """
+
+    converted: dict[str, int] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
+    without_body: list[str] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
+
+
+def convert(
+    path_or_model: str | Path | onnx.ModelProto | ir.Model, out: str | Path
+) -> ConversionReport:
+    """Rewrite an ONNX model from elsewhere into ``npu::`` operators with function bodies.
+
+    Converted are norms, rotary embeddings, attention, gated MLPs, GELU and 4-bit matmuls, as
+    written out by torch.onnx, as ONNX 23 has them, and as onnxruntime's own operators
+    (com.microsoft) have them. What no rule takes stays as it is. Inputs and outputs keep their
+    names, types and order.
+
+    Args:
+        path_or_model: the file or model; a given model is left unchanged.
+        out: file to write; weights go to ``<out>.data``.
+
+    Returns:
+        The report.
+
+    Raises:
+        ArgumentError: the file is missing, or ``out`` cannot be written.
+        ExportError: the file is no ONNX model, or of an opset that cannot be raised to 18.
+
+    """
+    model = read(path_or_model).clone()
+    register_schemas()
+    _infer_shapes(model)
+    rules = all_rules()
+    for rule in tqdm(rules, desc="Converting", unit="rule"):
+        pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)
+        RemoveUnusedNodesPass()(model)  # of which another rule need not convert any
+    _infer_shapes(model)
+    onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
+    joined = fuse_added_norms(model.graph)
+    tidy(model.graph)
+    report = ConversionReport(without_body=attach_bodies(model), nodes=count_nodes(model.graph))
+    for rule in rules:
+        if rule.count:
+            report.converted[rule.name] = report.converted.get(rule.name, 0) + rule.count
+    if joined:
+        report.converted["addition before an RMSNorm"] = joined
+    present = set(model.graph.all_nodes())
+    for rule in rules:
+        for node, reason in rule.refusals.items():
+            if node in present:
+                report.left[node.name or str(node.outputs[0].name)] = f"{node.op_type}: {reason}"
+    report.files = write(model, out, path_or_model)
+    return report
+
+
+def _infer_shapes(model: ir.Model) -> None:
+    """Add the shapes and types that onnx infers; what it cannot infer stays unknown."""
+    logger = logging.getLogger("onnx_ir.passes.common")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # contradicting annotations of a file are no fault of ours
+    try:
+        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,46 @@
+"""The way back: plain ONNX, for any runtime, of a model with ``npu::`` nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnxscript.optimizer
+from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
+from onnxruntime_npu.errors import UnsupportedError
+from onnxruntime_npu.exporter.graph_passes import count_nodes
+
+from .attach_bodies import attach_bodies
+from .model_file import read, write
+
+
+def inline(
+    path_or_model: str | Path | onnx.ModelProto | ir.Model, out: str | Path
+) -> dict[str, int]:
+    """Write a model in which every ``npu::`` node is replaced by the nodes of its body.
+
+    Args:
+        path_or_model: the file or model; a given model is left unchanged.
+        out: file to write; weights go to ``<out>.data``.
+
+    Returns:
+        The number of nodes of the written graph by type.
+
+    Raises:
+        ArgumentError: the file is missing, or ``out`` cannot be written.
+        UnsupportedError: a node has no portable body; nothing is written.
+
+    """
+    model = read(path_or_model).clone()
+    missing = attach_bodies(model)
+    if missing:
+        raise UnsupportedError(
+            f"cannot write {', '.join(missing)} in ONNX: no portable body computes the same"
+        )
+    InlinePass()(model)
+    onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
+    model.opset_imports.pop("npu", None)
+    RemoveUnusedOpsetsPass()(model)
+    write(model, out, path_or_model)
+    return count_nodes(model.graph)

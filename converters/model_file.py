@@ -1,0 +1,72 @@
+"""Reading and writing ONNX files, whose weights stay on disk until they are written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.exporter.tracing import save
+
+OPSET = 18  # the oldest that function bodies are written for
+
+
+def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
+    """Return the model, at opset 18 or later, with functions of other domains inlined.
+
+    Raises ArgumentError for a missing file, ExportError for one that is no ONNX model.
+    """
+    from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+    from onnxscript import version_converter
+
+    model = _load(path_or_model)
+    version = model.opset_imports.get("", 0)
+    if not version:
+        raise ExportError("expected a model that imports ONNX's operators, got none")
+    InlinePass(criteria=lambda function: function.domain != "npu")(model)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    if version < OPSET:
+        version_converter.convert_version(model, OPSET, fallback=True)
+        if model.opset_imports[""] < OPSET:
+            raise ExportError(
+                f"cannot convert the model from opset {version} to {OPSET}: export it anew"
+            )
+    return model
+
+
+def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
+    if isinstance(path_or_model, ir.Model):
+        return path_or_model
+    if isinstance(path_or_model, onnx.ModelProto):
+        return ir.from_proto(path_or_model)
+    path = Path(path_or_model)
+    if not path.is_file():
+        raise ArgumentError(f"no such file: {path}")
+    try:
+        return ir.load(path)
+    except OSError:
+        raise
+    except Exception as error:  # of protobuf and onnx_ir
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ExportError(f"{path} is no ONNX model: {reason[0]}") from error
+
+
+def write(model: ir.Model, out: str | Path, source: object) -> dict[str, int]:
+    """Write the model and its weights in ``<out>.data``; return the sizes of both by name."""
+    out = Path(out)
+    if not out.parent.is_dir():
+        raise ArgumentError(f"no such directory to write to: {out.parent}")
+    if isinstance(source, (str, Path)) and out.exists() and os.path.samefile(source, out):
+        raise ArgumentError(f"expected another file to write to than the one read, {out}")
+    data = out.with_name(f"{out.name}.data")
+    if any(
+        isinstance(value.const_value, ir.ExternalTensor)
+        and data.exists()
+        and os.path.samefile(value.const_value.path, data)
+        for value in model.graph.initializers.values()
+    ):
+        raise ArgumentError(f"expected another name to write to: weights are read from {data}")
+    save(model, out, data.name)
+    return {path.name: path.stat().st_size for path in (out, data) if path.exists()}

@@ -1,0 +1,135 @@
+"""onnxruntime's MatMulNBits: weights of 4 or 8 bits with a scale for each block of inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from ..packing import packed_columns
+from .rule import MICROSOFT, Nodes, Rule, attribute, given, require
+
+
+class MatMulNBits(Rule):
+    """A matmul with blocks of integers becomes ``npu_weight_quant_batchmatmul``.
+
+    It has no float32 form: activations are rounded to bfloat16 there, and scales with them. That is
+    finer than accuracy_level 4, which lets onnxruntime round activations to int8.
+    """
+
+    def pattern(self, op: Any, x: Any, weight: Any, scales: Any) -> Any:
+        """Match one node."""
+        return op.MatMulNBits(
+            x,
+            weight,
+            scales,
+            _domain=MICROSOFT,
+            _allow_other_inputs=True,
+            _allow_other_attributes=True,
+            _outputs=["y"],
+        )
+
+    def build(
+        self, nodes: Nodes, x: ir.Value, weight: ir.Value, scales: ir.Value, y: ir.Value
+    ) -> Any:
+        """Multiply by the repacked weight, and add the bias."""
+        node = y.producer()
+        assert node is not None
+        bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 0)
+        depth, columns = attribute(node, "K", 0), attribute(node, "N", 0)
+        zeros, bias = given(node, 3), given(node, 5)
+        require(bits == 4, f"its weight has {bits} bits")
+        require(given(node, 4) is None, "its inputs are permuted")
+        require(columns % 8 == 0 or depth % 8 == 0, "its sizes are no multiples of 8")
+        require(x.dtype is not None, "its type is unknown")
+        constants = [weight, scales] if zeros is None else [weight, scales, zeros]
+        require(all(v.const_value is not None for v in constants), "its weight is no initializer")
+        require(
+            zeros is None or zeros.dtype == ir.DataType.UINT8, "its zero points are no integers"
+        )
+        wide = x.dtype == ir.DataType.FLOAT
+        dtype = ir.DataType.BFLOAT16 if wide else x.dtype
+        assert dtype is not None
+        require(block >= 16 and depth > 0 and columns > 0, "its sizes are no positive numbers")
+        blocks = -(-depth // block)
+        sizes = (columns * blocks * block // 2, columns * blocks, columns * ((blocks + 1) // 2))
+        held = [0 if v.const_value is None else v.const_value.size for v in constants]
+        require(held == list(sizes[: len(held)]), "its weight has not the size that it tells")
+        integers = _integers(weight.const_value, blocks, block, bits)[:, :depth]
+        packed = packed_columns(torch.from_numpy(np.ascontiguousarray(integers.T - 8)))
+        scale = _numbers(scales.const_value).reshape(columns, blocks).T
+        given_offset = None
+        if zeros is not None:
+            points = _integers(zeros.const_value, 1, blocks, bits)[:, :blocks].T
+            given_offset = nodes.weight(_tensor(8 - points, dtype), f"{zeros.name}.offset")
+        rows = nodes.onnx("Reshape", nodes.cast(x, dtype), [-1, depth])
+        product = nodes.npu(
+            "npu_weight_quant_batchmatmul",
+            rows,
+            nodes.weight(ir.tensor(packed.contiguous().numpy()), f"{weight.name}.packed"),
+            nodes.weight(_tensor(scale, dtype), f"{scales.name}.rows"),
+            antiquant_offset=given_offset,
+            antiquant_group_size=block if blocks > 1 else 0,
+        )[0]
+        lead = nodes.onnx("Shape", x, dtype=ir.DataType.INT64, start=0, end=-1)
+        target = nodes.joined_sizes(lead, columns)
+        assert x.dtype is not None
+        result = nodes.cast(nodes.onnx("Reshape", product, target), x.dtype)
+        return result if bias is None else nodes.onnx("Add", result, bias)
+
+
+def joined_blocks(nodes: Nodes, first: ir.Node, second: ir.Node) -> ir.Value:
+    """Return both results of two MatMulNBits nodes of one input, side by side, by one node."""
+    alike = ("bits", "block_size", "K", "accuracy_level")
+    require(
+        all(attribute(first, name, 0) == attribute(second, name, 0) for name in alike),
+        "its projections' weights are of other forms",
+    )
+    inputs = [first.inputs[0]]
+    for i in range(1, 4):
+        left, right = given(first, i), given(second, i)
+        require((left is None) == (right is None), "its projections' weights are of other forms")
+        if left is None or right is None:
+            inputs.append(None)
+            continue
+        tensors = (left.const_value, right.const_value)
+        require(None not in tensors, "its weights are no initializers")
+        together = np.concatenate([t.numpy() for t in tensors if t is not None])
+        inputs.append(nodes.weight(ir.tensor(together), f"{left.name}.gate_up"))
+    require(
+        all(given(node, i) is None for node in (first, second) for i in (4, 5)),
+        "its projections have biases or permuted inputs",
+    )
+    while inputs[-1] is None:
+        inputs.pop()
+    numbers = {name: attribute(first, name, 0) for name in alike}
+    numbers["N"] = attribute(first, "N", 0) + attribute(second, "N", 0)
+    made: ir.Value = nodes.onnx("MatMulNBits", *inputs, _domain=MICROSOFT, **numbers)
+    return made
+
+
+def _integers(
+    tensor: ir.TensorProtocol | None, blocks: int, length: int, bits: int
+) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return [N, blocks * length] of bytes that hold two integers each, the lower one first."""
+    assert tensor is not None
+    held = tensor.numpy().astype(np.int32)
+    row = blocks * -(-length * bits // 8)
+    held = held.reshape(-1, row)
+    return np.stack([held & 15, held >> 4], axis=-1).reshape(held.shape[0], -1)
+
+
+def _numbers(tensor: ir.TensorProtocol | None) -> np.ndarray[Any, np.dtype[np.float32]]:
+    assert tensor is not None
+    return tensor.numpy().astype(np.float32)
+
+
+def _tensor(values: np.ndarray[Any, Any], dtype: ir.DataType) -> ir.TensorProtocol:
+    return ir.tensor(values.astype(np.float32).astype(dtype.numpy()), dtype=dtype)
+
+
+def rules() -> list[Rule]:
+    """Return the rules of this file."""
+    return [MatMulNBits()]
