@@ -47,7 +47,7 @@ class Rule(pattern.RewriteRuleClassBase):
     def rewrite(self, op: Any, **matched: Any) -> Any:
         """Replace a match, unless ``build`` refuses."""
         try:
-            results = self.build(Nodes(op), **matched)
+            results = self.build(Nodes(op, self.count), **matched)
         except Refused as refusal:
             self._left(matched, str(refusal))
             return None
@@ -70,8 +70,9 @@ class Rule(pattern.RewriteRuleClassBase):
 class Nodes:
     """Builds the replacing nodes, of known element types: bodies are chosen by them."""
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: Any, number: int) -> None:
         self._op = op
+        self._number = number  # of the match: nodes may share a weight, initializers have own names
 
     def npu(self, operator: str, *inputs: Any, **named: Any) -> tuple[ir.Value, ...]:
         """Add a fused operator's node; ``named`` are its attributes and its later inputs by name.
@@ -129,7 +130,7 @@ class Nodes:
 
     def weight(self, tensor: ir.TensorProtocol, name: str) -> ir.Value:
         """Return a new initializer."""
-        made: ir.Value = self._op.initializer(tensor, name=name)
+        made: ir.Value = self._op.initializer(tensor, name=f"{name}.{self._number}")
         return made
 
     def size(self, value: ir.Value, axis: int) -> ir.Value:

@@ -475,6 +475,24 @@ def test_matmul_of_4_bits(tmp_path, depth, columns, block, level, zeros, dtype):
         assert np.linalg.norm(actual - expected) <= bound * size, provider
 
 
+def test_nodes_that_share_a_weight_are_all_converted(tmp_path):
+    weights, exact = blocks_of(32, 32, 16, True, np.float16)
+    numbers = {"K": 32, "N": 32, "bits": 4, "block_size": 16}
+    nodes = [
+        helper.make_node("MatMulNBits", [x, *weights], [y], domain=MICROSOFT, **numbers)
+        for x, y in (("x", "h"), ("h", "y"))
+    ]
+    inputs = {"x": normal(3, 32, dtype=np.float16)}
+    report, path = converted(model_of(nodes, inputs, {"y": np.float16}, weights), tmp_path)
+    assert report.nodes["npu::NPUWeightQuantBatchMatmulV2"] == 2
+    assert report.converted["MatMulNBits"] == 2
+    expected = inputs["x"].astype(np.float64) @ exact @ exact
+    for provider in PROVIDERS:
+        (actual,) = run(path, provider, inputs)
+        # Two products, of four roundings each.
+        assert np.linalg.norm(actual - expected) <= 8 * 2**-11 * np.linalg.norm(expected)
+
+
 def test_gated_mlp_of_4_bits_is_joined(tmp_path):
     weights, exact = {}, []
     for i, name in enumerate("gu"):
