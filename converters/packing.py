@@ -28,6 +28,19 @@ def packed_columns(weight: torch.Tensor) -> torch.Tensor:
     )
 
 
+def unpacked_columns(words: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Return the int8 values [rows, columns] that packed_columns has put into words."""
+    if words.shape == (rows, columns // WORD):
+        return _unpacked_rows(words)
+    return _unpacked_rows(words.t()).t().contiguous()
+
+
+def _unpacked_rows(words: torch.Tensor) -> torch.Tensor:
+    # Shifted left, then right with the sign: a nibble is its own two's complement.
+    nibbles = [(words << (28 - 4 * i)) >> 28 for i in range(WORD)]
+    return torch.stack(nibbles, -1).flatten(-2).to(torch.int8)
+
+
 def _packed_rows(values: torch.Tensor) -> torch.Tensor:
     wide = values.to(torch.int32).contiguous()
     words = torch.ops.npu.npu_convert_weight_to_int4pack(wide.flatten(0, -2))

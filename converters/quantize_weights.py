@@ -127,9 +127,9 @@ def _quantized(
     if not isinstance(layer, torch.nn.Linear):
         quantized = QuantizedExperts(layer, scheme, group_size)
     elif scheme.activation == "float":
-        quantized = WeightOnlyLinear(layer, scheme, group_size, inner_precise)
+        quantized = WeightOnlyLinear.rounded(layer, scheme, group_size, inner_precise)
     elif scheme.weight_bits == 4:
-        quantized = GroupedIntegerLinear(layer, scheme, group_size)
+        quantized = GroupedIntegerLinear.rounded(layer, scheme, group_size)
     else:
-        quantized = IntegerLinear(layer, largest_input)
+        quantized = IntegerLinear.rounded(layer, largest_input)
     return quantized.train(layer.training)

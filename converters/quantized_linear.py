@@ -13,33 +13,54 @@ class WeightOnlyLinear(torch.nn.Module):
     """A linear layer whose int8 or int4 weight is multiplied as floats.
 
     Buffers: ``weight`` int8 [in, out], or int4 packed in int32, [in, out / 8] or [in / 8, out];
-    ``scale`` [1, out], or [groups, out], of the activations' dtype; ``bias`` as the operator takes
-    it.
+    ``scale`` [1, out], or [groups, out], of the activations' dtype, ``offset`` of the same shape or
+    None; ``bias`` as the operator takes it.
     """
 
     weight: torch.Tensor
     scale: torch.Tensor
+    offset: torch.Tensor | None
     bias: torch.Tensor | None
 
     def __init__(
-        self, linear: torch.nn.Linear, scheme: Scheme, group_size: int, inner_precise: int
+        self,
+        weight: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        in_features: int,
+        offset: torch.Tensor | None = None,
+        group_size: int = 0,
+        inner_precise: int = 0,
     ) -> None:
         super().__init__()
-        dtype = linear.weight.dtype
-        scheme.check_dtype(dtype)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.inner_precise = inner_precise
-        # The operator's groups are shorter than the depth; one group is a scale per column.
-        self.group_size = group_size if scheme.grouped and group_size < linear.in_features else 0
-        weight, scale = quantized_columns(linear.weight, scheme.weight_bits, self.group_size, dtype)
-        self.register_buffer(
-            "weight", packed_columns(weight) if scheme.weight_bits == 4 else weight
-        )
+        self.in_features, self.out_features = in_features, scale.shape[-1]
+        self.group_size, self.inner_precise = group_size, inner_precise
+        self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
-        bias: torch.Tensor | None = linear.bias
-        if bias is not None and dtype == torch.bfloat16:
+        self.register_buffer("offset", offset)
+        if bias is not None and scale.dtype == torch.bfloat16:
             bias = bias.float()
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    @staticmethod
+    def rounded(
+        linear: torch.nn.Linear, scheme: Scheme, group_size: int, inner_precise: int
+    ) -> WeightOnlyLinear:
+        """Return the layer with its weight rounded by a scheme."""
+        dtype, size = linear.weight.dtype, linear.in_features
+        scheme.check_dtype(dtype)
+        # The operator's groups are shorter than the depth; one group is a scale per column.
+        group_size = group_size if scheme.grouped and group_size < size else 0
+        weight, scale = quantized_columns(linear.weight, scheme.weight_bits, group_size, dtype)
+        return WeightOnlyLinear(
+            packed_columns(weight) if scheme.weight_bits == 4 else weight,
+            scale,
+            linear.bias,
+            in_features=size,
+            group_size=group_size,
+            inner_precise=inner_precise,
+        )
 
     @property
     def operators(self) -> dict[str, int]:
@@ -50,8 +71,8 @@ class WeightOnlyLinear(torch.nn.Module):
         """Return x @ W + bias; x: [.., in_features]."""
         rows = x.reshape(-1, self.in_features)
         y = torch.ops.npu.npu_weight_quant_batchmatmul(
-            rows, self.weight, self.scale, bias=self.bias, antiquant_group_size=self.group_size,
-            inner_precise=self.inner_precise,
+            rows, self.weight, self.scale, self.offset, bias=self.bias,
+            antiquant_group_size=self.group_size, inner_precise=self.inner_precise,
         )  # fmt: skip
         return y.reshape(*x.shape[:-1], self.out_features)
 
@@ -68,19 +89,29 @@ class IntegerLinear(torch.nn.Module):
     bias: torch.Tensor | None
     input_scale: torch.Tensor | None
 
-    def __init__(self, linear: torch.nn.Linear, largest_input: float | None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None,
+        input_scale: torch.Tensor | None,
+    ) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        weight, scale = quantized_columns(linear.weight, 8, 0, torch.float32)
+        self.in_features, self.out_features = weight.shape
         self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale[0])
-        bias = linear.bias
+        self.register_buffer("scale", scale)
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+        self.register_buffer("input_scale", input_scale)
+
+    @staticmethod
+    def rounded(linear: torch.nn.Linear, largest_input: float | None) -> IntegerLinear:
+        """Return the layer with its weight rounded; its input's scale is static if it is known."""
+        weight, scale = quantized_columns(linear.weight, 8, 0, torch.float32)
         step = None
         if largest_input is not None:
             # A layer that saw only zeros keeps a scale of 1.
             step = torch.tensor([largest_input / 127 or 1.0], device=weight.device)
-        self.register_buffer("input_scale", step)
+        return IntegerLinear(weight, scale[0], linear.bias, step)
 
     @property
     def operators(self) -> dict[str, int]:
@@ -124,24 +155,36 @@ class GroupedIntegerLinear(torch.nn.Module):
     offset: torch.Tensor
     bias: torch.Tensor | None
 
-    def __init__(self, linear: torch.nn.Linear, scheme: Scheme, group_size: int) -> None:
+    def __init__(
+        self,
+        values: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None,
+        group_size: int,
+    ) -> None:
+        """Take int4 values [in, out], not yet packed, in groups that divide the inputs."""
         super().__init__()
+        self.in_features, self.out_features = values.shape
+        self.group_size = group_size
+        self.register_buffer("weight", packed_columns(values))
+        self.register_buffer("scale", scale)
+        self.register_buffer("offset", shifted_back(values, scale))
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    @staticmethod
+    def rounded(linear: torch.nn.Linear, scheme: Scheme, group_size: int) -> GroupedIntegerLinear:
+        """Return the layer with its weight rounded."""
         scheme.check_dtype(linear.weight.dtype)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        if self.in_features % WORD:
+        size = linear.in_features
+        if size % WORD:
             raise ValueError(
                 f"[quantize_weights] expected in_features to be a multiple of 8 for {scheme.name}, "
-                f"got {self.in_features}; leave the layer out with skip="
+                f"got {size}; leave the layer out with skip="
             )
         # Groups of the operator divide the depth; one group is a scale per column.
-        fits = self.in_features % group_size == 0
-        self.group_size = group_size if fits else self.in_features
-        weight, scale = quantized_columns(linear.weight, 4, self.group_size, torch.float32)
-        self.register_buffer("weight", packed_columns(weight))
-        self.register_buffer("scale", scale)
-        self.register_buffer("offset", shifted_back(weight, scale))
-        bias = linear.bias
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        group_size = group_size if size % group_size == 0 else size
+        values, scale = quantized_columns(linear.weight, 4, group_size, torch.float32)
+        return GroupedIntegerLinear(values, scale, linear.bias, group_size)
 
     @property
     def operators(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
-_QUANTS = ("none", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
+_QUANTS = ("none", "keep", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
 _CACHES = ("dynamic", "static")
 _POOLINGS = ("auto", "none", "mean", "cls", "max", "lasttoken", "pooler")
 # For models whose generation_config.json has no sampling parameters.
@@ -89,7 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
     _choice(export, "--dtype", _DTYPES, "of weights, activations and cache")
-    _choice(export, "--quant", _QUANTS, "quantization of weights, a for that of activations")
+    _choice(
+        export,
+        "--quant",
+        _QUANTS,
+        "bits of weights and activations; keep: the integers of a GPTQ, AWQ, compressed-tensors or "
+        "GGUF checkpoint as they are",
+    )
     export.add_argument(
         "--calibration", metavar="FILE", help="texts for --quant w8a8, one on each line"
     )
@@ -300,6 +306,8 @@ def _print_report(out_dir: str, report: ExportReport, form: str) -> None:
         f"{out_dir}: {report.architecture}, {report.dtype}, {form}, "
         f"{report.node_count} nodes ({fused} npu::), {size:.0f} MiB, {report.seconds:.0f} s"
     )
+    for layout, count in report.integers.items():
+        print(f"integers of the checkpoint: {layout} ({count} projections)")
     for line in report.kept_by_role():
         print(f"kept as it is: {line}")
     for warning in [*report.gaps, *report.warnings]:

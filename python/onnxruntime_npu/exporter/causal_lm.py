@@ -23,7 +23,7 @@ from .genai import write_genai_config
 from .interfaces import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
 from .original import keep_original
 from .proof import Findings, NotProven, attempt
-from .quantization import NONE, check_scheme, quantize, schemes
+from .quantization import KEEP, NONE, check_scheme, keep_integers, quantize, restore_floats, schemes
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .substitution import substitute
@@ -58,9 +58,10 @@ def export_causal_lm(
             one, or a loaded transformers model (which is left unchanged).
         out_dir: directory to write to; created if it does not exist.
         dtype: float32, float16 or bfloat16, of weights, activations and cache.
-        quant: none, or a scheme of ``onnxruntime_npu.converters.quantize_weights``: w8a16, w4a16,
-            w4a8, w8a8 or w8a8_dynamic, of projections and experts; the head stays as it is. All but
-            the last two are for float16 and bfloat16.
+        quant: none; keep, the integers of a quantised checkpoint (GPTQ, AWQ, compressed-tensors,
+            GGUF) as they are; or a scheme of ``onnxruntime_npu.converters.quantize_weights``:
+            w8a16, w4a16, w4a8, w8a8 or w8a8_dynamic, of projections and experts; the head stays as
+            it is. Weights that are multiplied as floats need float16 or bfloat16.
         cache: dynamic (past in, grown present out; the interface of onnxruntime-genai) or static (a
             preallocated buffer, updated in place when bound as input and output; for rebuilt
             decoders).
@@ -81,7 +82,8 @@ def export_causal_lm(
     opset = check_opset(opset)
     out = check_directory(out_dir)
     owned = not isinstance(model_or_dir, nn.Module)
-    checkpoint = load_checkpoint(model_or_dir) if owned else wrap(model_or_dir, tokenizer)
+    load = functools.partial(load_checkpoint, model_or_dir, integers=quant == KEEP)
+    checkpoint = load() if owned else wrap(model_or_dir, tokenizer)
     report = ExportReport(
         model=checkpoint.source,
         architecture=type(checkpoint.model).__name__,
@@ -91,10 +93,17 @@ def export_causal_lm(
         logits=logits,
         quant=quant,
     )
-    reload = functools.partial(load_checkpoint, model_or_dir) if owned else None
-    interface, findings = _interface(checkpoint, cache, logits, reload)
+    interface, findings = _interface(checkpoint, cache, logits, load if owned else None)
     interface.decoder.convert(DTYPES[dtype])
-    if quant != NONE:
+    if quant == KEEP:
+        report.integers = keep_integers(interface, checkpoint.left, findings)
+    elif quant == NONE:
+        if restore_floats(interface) and checkpoint.quantization:
+            report.warnings.append(
+                f"the {checkpoint.quantization} checkpoint's integers are exported as {dtype}: "
+                f"quant='keep' exports them as they are"
+            )
+    else:
         batches = _batches(interface, checkpoint.tokenizer, calibration)
         quantize(interface, quant, batches, findings)
     model = _onnx_model(interface, opset)

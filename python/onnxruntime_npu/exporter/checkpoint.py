@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from .integers.gguf_weights import restore_integers
+from .integers.loading import loaded_as_integers
 
 _GGUF_MAGIC = b"GGUF"
 _CAUSAL_LM = "AutoModelForCausalLM"
@@ -27,16 +30,23 @@ _POOLER = "pooler."
 
 @dataclass
 class Checkpoint:
-    """A model in float32 on the CPU, its tokenizer if it has one, and its source."""
+    """A model in float32 on the CPU, its tokenizer if it has one, and its source.
+
+    Linear layers of a quantised checkpoint are StoredLinear. ``quantization`` names its format;
+    ``left`` has the linear layers that could have been integers and are floats, and why.
+    """
 
     model: Any
     tokenizer: Any | None
     source: str
+    quantization: str | None = None
+    left: dict[str, str] = field(default_factory=dict)
 
 
-def load_checkpoint(path: str | Path) -> Checkpoint:
+def load_checkpoint(path: str | Path, *, integers: bool = False) -> Checkpoint:
     """Load a directory with config.json and safetensors, or a GGUF file or a directory with one.
 
+    ``integers``: find the integers of a GGUF file, too; others always are what the file has.
     Raises ArgumentError for a path without a model, ExportError for one that cannot be read.
     """
     path = Path(path)
@@ -45,7 +55,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise ArgumentError(f"expected a model directory or a .gguf file, got {path}")
-        return _load_gguf(path)
+        return _load_gguf(path, integers)
     if (path / "config.json").is_file():
         return _load_directory(path)
     files = sorted(path.glob("*.gguf"))
@@ -54,7 +64,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise ArgumentError(f"{path} holds several GGUF files ({names}): name one of them")
     if not files:
         raise ArgumentError(f"{path} holds neither config.json nor a .gguf file")
-    return _load_gguf(files[0])
+    return _load_gguf(files[0], integers)
 
 
 def wrap(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
@@ -81,18 +91,31 @@ def load_encoder(path: str | Path) -> Checkpoint:
 def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Checkpoint:
     if not any(path.glob("*.safetensors")):
         raise ExportError(f"{path} holds no *.safetensors file: convert the weights to safetensors")
-    model = _load_model(path, str(path), loader, **options)
-    return Checkpoint(model, _load_tokenizer(path), str(path))
+    method = _quantization(path)
+    with loaded_as_integers(method) if method else contextlib.nullcontext():
+        model = _load_model(path, str(path), loader, **options)
+    return Checkpoint(model, _load_tokenizer(path), str(path), method)
 
 
-def _load_gguf(path: Path) -> Checkpoint:
+def _quantization(path: Path) -> str | None:
+    """Return the ``quant_method`` of a directory's config.json."""
+    try:
+        config = json.loads((path / "config.json").read_text())
+        method = (config.get("quantization_config") or {}).get("quant_method")
+    except (ValueError, AttributeError):
+        return None  # transformers says what is wrong with it
+    return method if isinstance(method, str) else None
+
+
+def _load_gguf(path: Path, integers: bool) -> Checkpoint:
     with _one_gguf_reader():
         _check_gguf(path)
         model = _load_model(path.parent, str(path), gguf_file=path.name)
         tokenizer = _load_tokenizer(path.parent, gguf_file=path.name)
+        left = restore_integers(model, path) if integers else {}
     # The weights are plain float32 now; a saved config must not ask to dequantize them again.
     model.config.__dict__.pop("quantization_config", None)
-    return Checkpoint(model, tokenizer, str(path))
+    return Checkpoint(model, tokenizer, str(path), "gguf", left)
 
 
 @contextlib.contextmanager

@@ -1,19 +1,23 @@
-"""Quantised weights of a proven decoder, by ``onnxruntime_npu.converters.quantize_weights``."""
+"""Quantised weights of a proven decoder: rounded by a scheme, or as the checkpoint has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from .integers.integer_weight import FLOAT
+from .integers.stored_linear import StoredLinear
 from .interfaces import Interface
 from .proof import Findings
 from .roles.linear import Linear
 
 NONE = "none"
+KEEP = "keep"
 # Integers of 4 bits are packed in words of eight, along the inputs or the outputs.
 _IN_WORD = 8
 
@@ -22,7 +26,7 @@ def schemes() -> tuple[str, ...]:
     """Return the names of the choices."""
     from ..converters import SCHEMES
 
-    return (NONE, *SCHEMES)
+    return (NONE, KEEP, *SCHEMES)
 
 
 def check_scheme(name: str, dtype: torch.dtype, calibration: Any) -> None:
@@ -58,6 +62,7 @@ def quantize(
     """
     from ..converters import quantize_weights
 
+    restore_floats(interface)
     for name, module in list(interface.named_modules()):
         if isinstance(module, Linear):
             interface.set_submodule(name, module.as_torch())
@@ -66,6 +71,56 @@ def quantize(
         quantize_weights(interface, scheme, calibration=calibration, skip=skip)
     except ValueError as error:
         raise ExportError(str(error)) from error
+    _record_operators(interface, findings)
+
+
+def restore_floats(interface: Interface) -> int:
+    """Replace the integers of a checkpoint by the floats that they stand for; return how many."""
+    layers = {n: m for n, m in interface.named_modules() if isinstance(m, StoredLinear)}
+    for name, layer in layers.items():
+        weight = layer.weight.to(interface.decoder.dtype)
+        interface.set_submodule(name, Linear(weight.t().contiguous(), layer.bias))
+    return len(layers)
+
+
+def keep_integers(
+    interface: Interface, left: Mapping[str, str], findings: Findings
+) -> dict[str, int]:
+    """Multiply the integers of a checkpoint by fused operators, in place.
+
+    ``left``: layers of the checkpoint that have no integers, and why. Returns how many projections
+    have integers, by their layout. Raises ArgumentError for a checkpoint without any, and for a
+    dtype that the operators do not take.
+    """
+    layers = {n: m for n, m in interface.named_modules() if isinstance(m, StoredLinear)}
+    if not layers:
+        raise ArgumentError(
+            "expected quant='keep' with a checkpoint whose linear layers are stored as integers "
+            "(GPTQ, AWQ, compressed-tensors, GGUF), got floats"
+        )
+    for name, reason in left.items():
+        findings.keep(name, "linear", f"not integers: {reason}")
+    dtype = interface.decoder.dtype
+    layouts: Counter[str] = Counter()
+    for name, module in layers.items():
+        floats = module.stored.activation == FLOAT
+        if floats and dtype not in (torch.float16, torch.bfloat16):
+            raise ArgumentError(
+                f"expected dtype float16 or bfloat16 with quant='keep' and weights of "
+                f"{module.stored.layout}, got {dtype}"
+            )
+        try:
+            interface.set_submodule(name, module.as_operator(dtype))
+        except ValueError as error:
+            findings.keep(name, "linear", f"taken as floats: {error}")
+        else:
+            layouts[module.stored.layout] += 1
+    restore_floats(interface)
+    _record_operators(interface, findings)
+    return dict(layouts)
+
+
+def _record_operators(interface: Interface, findings: Findings) -> None:
     for module in interface.modules():
         operators: dict[str, int] = getattr(module, "operators", {})
         for op, count in operators.items():

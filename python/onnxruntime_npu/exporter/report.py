@@ -38,6 +38,9 @@ class ExportReport:
     cache: str | None = None
     logits: str | None = None
     quant: str | None = None
+    integers: dict[str, int] = field(
+        default_factory=dict
+    )  # layers of a checkpoint, by their layout
     pooling: str | None = None
     inputs: list[dict[str, Any]] = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..caches import Step
 from ..proof import Findings, NotProven, compare, spread_to
-from .linear import Linear
+from .linear import Linear, Projection
 from .norm import KeptNorm, NormRole, RmsNorm
 from .probes import BATCH, NEW, StepProbe
 from .role import Role, part
@@ -21,8 +21,8 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        qkv: Linear,
-        out: Linear,
+        qkv: Projection,
+        out: Projection,
         *,
         heads: int,
         kv_heads: int,
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         self.k_norm = k_norm
         self.heads = heads
         self.kv_heads = kv_heads
-        self.head_size = qkv.weight.shape[1] // (heads + 2 * kv_heads)
+        self.head_size = qkv.out_features // (heads + 2 * kv_heads)
         self.scale = scale
         self.window = window
         self.rotary_mode = rotary_mode
@@ -134,7 +134,7 @@ class AttentionRole(Role[AttentionParts, Attention]):
 
     def prove(self, original: nn.Module, built: Attention) -> float:
         """Compare outputs and caches, over a filled cache and a padded row."""
-        x = torch.randn(BATCH, NEW, built.qkv.weight.shape[0])
+        x = torch.randn(BATCH, NEW, built.qkv.in_features)
         x = spread_to(x, built.qkv(x), 2.0)
         probe = StepProbe(self._rotary, self._window, built.kv_heads, built.head_size)
         expected, cache = probe.run(original, layer_index(original), x)

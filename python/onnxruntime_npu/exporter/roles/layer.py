@@ -99,7 +99,7 @@ class LayerRole(Role[LayerParts, DecoderLayer]):
     def prove(self, original: nn.Module, built: DecoderLayer) -> float:
         """Compare the output plus residual, with and without an incoming residual."""
         attention = built.attention
-        x = torch.randn(BATCH, NEW, attention.qkv.weight.shape[0])
+        x = torch.randn(BATCH, NEW, attention.qkv.in_features)
         probe = StepProbe(self._rotary, self._window, attention.kv_heads, attention.head_size)
         index = layer_index(part(original, self._site, "self_attn"))
         expected, _ = probe.run(original, index, x)

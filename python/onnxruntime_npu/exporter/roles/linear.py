@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+
+from ..integers.stored_linear import Concatenated, StoredLinear, joined_stored
 
 
 class Linear(nn.Module):
@@ -16,9 +19,36 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
+    @property
+    def in_features(self) -> int:
+        """Size of the input's last axis."""
+        return self.weight.shape[0]
+
+    @property
+    def out_features(self) -> int:
+        """Size of the output's last axis."""
+        return self.weight.shape[1]
+
     @staticmethod
-    def joined(*layers: nn.Linear) -> Linear:
-        """Return one projection that computes those of ``layers``, concatenated."""
+    def joined(*layers: nn.Linear | StoredLinear) -> Projection:
+        """Return one projection that computes those of ``layers``, concatenated.
+
+        Integers of a checkpoint stay what they are; the layers with integers that do not share
+        their groups stay several.
+        """
+        floats = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        if len(floats) == len(layers):
+            return Linear._joined(floats)
+        stored = [layer for layer in layers if isinstance(layer, StoredLinear)]
+        together = None if floats else joined_stored(stored)
+        if together is not None:
+            return together
+        return Concatenated(
+            [each if isinstance(each, StoredLinear) else Linear._joined([each]) for each in layers]
+        )
+
+    @staticmethod
+    def _joined(layers: Sequence[nn.Linear]) -> Linear:
         weight = torch.cat([layer.weight.detach() for layer in layers]).t().contiguous()
         if all(layer.bias is None for layer in layers):
             return Linear(weight, None)
@@ -41,3 +71,7 @@ class Linear(nn.Module):
         """Project x [.., in] to [.., out]."""
         y = torch.matmul(x, self.weight)
         return y if self.bias is None else y + self.bias
+
+
+# What joins projections: floats, integers of a checkpoint, or several of these.
+Projection = Linear | StoredLinear | Concatenated

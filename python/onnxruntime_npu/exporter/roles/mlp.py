@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..proof import Findings, NotProven, compare, spread_to
-from .linear import Linear
+from .linear import Linear, Projection
 from .probes import BATCH, NEW
 from .role import Role, part
 
@@ -18,7 +18,7 @@ from .role import Role, part
 class GatedMlp(nn.Module):
     """``down(activation(gate(x)) * up(x))`` with one MatMul for gate and up, and a fused gate."""
 
-    def __init__(self, gate_up: Linear, down: Linear, activation: str) -> None:
+    def __init__(self, gate_up: Projection, down: Projection, activation: str) -> None:
         super().__init__()
         self.gate_up = gate_up
         self.down = down
@@ -67,7 +67,7 @@ class MlpRole(Role[MlpParts, nn.Module]):
     def prove(self, original: nn.Module, built: nn.Module) -> float:
         """Compare in the range where the activation is nearly linear and where it is not."""
         gate_up = part(built, "the MLP", "gate_up")
-        x = torch.randn(BATCH, NEW, gate_up.weight.shape[0])
+        x = torch.randn(BATCH, NEW, gate_up.in_features)
         inputs = [spread_to(x, gate_up(x), spread) for spread in (0.1, 3.0)]
         return max(compare(original(x), built(x), "MLP output") for x in inputs)
 

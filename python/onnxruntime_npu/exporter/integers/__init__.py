@@ -1,0 +1,1 @@
+"""Checkpoints whose weights are integers: GPTQ, AWQ, compressed-tensors, GGUF."""

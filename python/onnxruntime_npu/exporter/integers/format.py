@@ -1,0 +1,76 @@
+"""What every format of quantised checkpoints has to say about itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from .integer_weight import IntegerWeight
+
+
+class Format(ABC):
+    """One ``quant_method`` of config.json: how a linear layer's tensors make up its weight."""
+
+    method: ClassVar[str]
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Take ``quantization_config`` of config.json; ValueError for what is not supported."""
+        self.config = config
+
+    @abstractmethod
+    def stores(self, tensors: Mapping[str, str]) -> bool:
+        """Return whether a layer's tensors, dtype by name, are a quantised weight."""
+
+    @abstractmethod
+    def read(
+        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
+    ) -> IntegerWeight:
+        """Return the weight of a layer.
+
+        Args:
+            name: the layer's name in the model.
+            tensors: by the last part of their names; floats are float32.
+            sizes: in_features and out_features.
+
+        Raises:
+            ValueError: tensors are missing, or their shapes or values do not fit.
+
+        """
+
+
+def taken(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """Return a tensor that a layer must have."""
+    if name not in tensors:
+        raise ValueError(f"expected a tensor {name}, got {', '.join(sorted(tensors))}")
+    return tensors[name]
+
+
+def group_size(rows: int, groups: int, declared: Any) -> int:
+    """Return how many of ``rows`` input features share a scale, if there are ``groups`` of them.
+
+    ``declared``: the size that config.json gives, which matters only if the last group is smaller.
+    """
+    if groups >= 1 and rows % groups == 0:
+        return rows // groups
+    if isinstance(declared, int) and declared > 0 and -(-rows // declared) == groups:
+        return declared
+    raise ValueError(f"expected groups of {declared} for {rows} input features, got {groups}")
+
+
+def check_shape(name: str, tensor: torch.Tensor, *shape: int) -> None:
+    """Refuse a tensor of another shape."""
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"expected {name} of shape {list(shape)}, got {list(tensor.shape)}")
+
+
+def bits_of(name: str, words: int, size: int) -> int:
+    """Return how many bits each of ``size`` integers has in so many words of 32 bits."""
+    for bits in (2, 3, 4, 8):
+        if size > 0 and -(-size * bits // 32) == words:
+            return bits
+    raise ValueError(
+        f"expected {name} with 2, 3, 4 or 8 bits for {size} integers, got {words} words"
+    )

@@ -1,0 +1,111 @@
+"""Gives a model that transformers loaded from GGUF, in floats, the integers of the file back.
+
+A tensor is found by what it holds, not by its name: transformers renames tensors, and reorders the
+rows of some, differently for every architecture.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from .gguf_blocks import Blocks, blocks_of
+from .integer_weight import IntegerWeight
+from .stored_linear import StoredLinear
+
+# Both sides restore the same blocks in float32, perhaps in another order of operations.
+_TOLERANCE = 1e-5
+
+
+def restore_integers(model: Any, path: Path) -> dict[str, str]:
+    """Replace linear layers by StoredLinear where the file has their weight as integers, in place.
+
+    Returns a reason for each linear layer but the head that stays in floats.
+    """
+    head = model.get_output_embeddings()
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    marks = {name: _mark(layer.weight.detach()) for name, layer in layers.items()}
+    waiting = dict.fromkeys(layers)
+    floats: dict[tuple[int, ...], set[str]] = {}
+    tensors = [t for t in gguf.GGUFReader(str(path)).tensors if len(t.shape) == 2]
+    for tensor in tqdm(tensors, desc="Reading blocks", unit="tensor"):
+        shape = tuple(int(size) for size in reversed(tensor.shape))
+        candidates = [name for name in waiting if layers[name].weight.shape == shape]
+        if not candidates:
+            continue
+        data = np.asarray(tensor.data)
+        blocks = blocks_of(tensor.tensor_type, data)
+        if blocks is None:
+            floats.setdefault(shape, set()).add(tensor.tensor_type.name)
+            continue
+        restored = torch.from_numpy(gguf.dequantize(data, tensor.tensor_type).reshape(shape))
+        mark = _mark(restored)
+        for name in candidates:
+            layer = layers[name]
+            rows = _rows(restored, mark, layer.weight.detach(), marks[name])
+            if rows is not None:
+                bias = layer.bias
+                stored = StoredLinear(
+                    _weight(blocks, rows), None if bias is None else bias.detach()
+                )
+                model.set_submodule(name, stored)
+                del waiting[name]
+    reasons = {}
+    for name in waiting:
+        kinds = sorted(floats.get(tuple(layers[name].weight.shape), ()))
+        reasons[name] = (
+            f"the file has weights of this shape as {', '.join(kinds)}"
+            if kinds
+            else "no tensor of the file holds this weight alone"
+        )
+    return reasons
+
+
+def _mark(weight: torch.Tensor) -> torch.Tensor:
+    """Return a number for each row that depends on all of it, float64 [rows]."""
+    generator = torch.Generator().manual_seed(7)
+    direction = torch.randn(weight.shape[1], generator=generator, dtype=torch.float64)
+    parts = [part.double() @ direction for part in weight.split(4096)]
+    return torch.cat(parts)
+
+
+def _rows(
+    restored: torch.Tensor, mark: torch.Tensor, weight: torch.Tensor, wanted: torch.Tensor
+) -> torch.Tensor | None:
+    """Return which row of the file's tensor each row of the weight is; None if it is another."""
+    scale = float(wanted.abs().max()) or 1.0
+    if not torch.allclose(
+        mark.sort().values, wanted.sort().values, rtol=0, atol=_TOLERANCE * scale
+    ):
+        return None
+    rows = torch.empty_like(wanted, dtype=torch.int64)
+    rows[wanted.argsort(stable=True)] = mark.argsort(stable=True)
+    most = float(weight.abs().max())
+    same = torch.allclose(restored[rows], weight, rtol=0, atol=_TOLERANCE * most)
+    return rows if same else None
+
+
+def _weight(blocks: Blocks, rows: torch.Tensor) -> IntegerWeight:
+    """Return the integers [in, out] of the given rows."""
+    q, d = torch.from_numpy(blocks.q)[rows], torch.from_numpy(blocks.d)[rows]
+    group = q.shape[2]
+    offset = None
+    if blocks.m is not None:
+        m = torch.from_numpy(blocks.m)[rows]
+        # A group of one value has no step: it becomes one times that value.
+        constant = (d == 0) & (m != 0)
+        q = torch.where(constant[..., None], 1, q)
+        d = torch.where(constant, m, d)
+        offset = torch.where(constant | (d == 0), 0.0, m / torch.where(d == 0, 1.0, d)).t()
+    values = q.to(torch.int8).flatten(1).t()
+    return IntegerWeight.packed(values, blocks.bits, d.t(), offset, group)

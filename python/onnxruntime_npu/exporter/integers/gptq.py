@@ -1,0 +1,69 @@
+"""GPTQ: words along the inputs, a zero point for each group, input features perhaps by importance.
+
+Layout as AutoGPTQ and GPTQModel write it: ``qweight`` int32 [in * bits / 32, out], ``qzeros`` int32
+[groups, out * bits / 32], ``scales`` [groups, out], ``g_idx`` int32 [in].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .bits import unpacked
+from .format import Format, bits_of, check_shape, group_size, taken
+from .integer_weight import IntegerWeight
+
+
+class Gptq(Format):
+    """``W[i, o] = (q[i, o] - zero[g_idx[i], o]) * scale[g_idx[i], o]``."""
+
+    method = "gptq"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        layout = config.get("checkpoint_format", "gptq")
+        if layout not in ("gptq", "gptq_v2"):
+            raise ValueError(f"expected checkpoint_format gptq or gptq_v2, got {layout!r}")
+        # The first version of the layout stores zero points less one.
+        self._missing = 1 if layout == "gptq" else 0
+
+    def stores(self, tensors: Mapping[str, str]) -> bool:
+        """Return whether a layer has packed weights."""
+        return "qweight" in tensors
+
+    def read(
+        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
+    ) -> IntegerWeight:
+        """Return the weight of a layer."""
+        rows, columns = sizes
+        words, scale = taken(tensors, "qweight"), taken(tensors, "scales")
+        bits = bits_of("qweight", words.shape[0], rows)
+        check_shape("qweight", words, words.shape[0], columns)
+        groups = scale.shape[0]
+        check_shape("scales", scale, groups, columns)
+        size = group_size(rows, groups, self.config.get("group_size"))
+        middle = 2 ** (bits - 1)
+        values = unpacked(words, bits, rows) - middle
+        zeros = unpacked(taken(tensors, "qzeros").t().contiguous(), bits, columns).t()
+        check_shape("qzeros", zeros, groups, columns)
+        zeros = (zeros + self._missing) & (2**bits - 1)
+        order = _order(tensors.get("g_idx"), rows, groups, size)
+        if order is not None:
+            values = values[order]
+        return IntegerWeight.packed(
+            values.to(torch.int8), bits, scale, (middle - zeros).float(), size, order
+        )
+
+
+def _order(of_row: torch.Tensor | None, rows: int, groups: int, size: int) -> torch.Tensor | None:
+    """Return the input features sorted by their group; None if they are."""
+    in_order = torch.arange(rows) // size
+    if of_row is None or torch.equal(of_row.long(), in_order):
+        return None
+    check_shape("g_idx", of_row, rows)
+    order = torch.argsort(of_row.long(), stable=True)
+    if not torch.equal(of_row.long()[order], in_order):
+        raise ValueError(f"expected g_idx with {size} rows in each of {groups} groups")
+    return order

@@ -1,0 +1,154 @@
+"""Makes transformers load a quantised checkpoint's integers, without the packages it asks for.
+
+transformers knows these formats, but has kernels for them in packages for other devices only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+from unittest import mock
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers.quantizers import auto
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from .format import Format
+from .stored_linear import StoredLinear
+
+
+def formats() -> dict[str, type[Format]]:
+    """Return the formats of this folder's files by their ``quant_method``."""
+    for module in iter_modules([*import_module(__package__).__path__]):
+        import_module(f"{__package__}.{module.name}")
+    return {each.method: each for each in Format.__subclasses__()}
+
+
+@contextlib.contextmanager
+def loaded_as_integers(method: str) -> Iterator[None]:
+    """Let transformers load checkpoints of a method into StoredLinear, if it is one of these."""
+    known = formats()
+    if method not in known:
+        yield
+        return
+
+    class Quantizer(_Quantizer):
+        format = known[method]
+
+    with (
+        mock.patch.dict(auto.AUTO_QUANTIZATION_CONFIG_MAPPING, {method: _Config}),
+        mock.patch.dict(auto.AUTO_QUANTIZER_MAPPING, {method: Quantizer}),
+    ):
+        yield
+
+
+class _Config(QuantizationConfigMixin):
+    """``quantization_config`` of config.json, unchanged."""
+
+    # What is loaded is torch's model again, as far as transformers is concerned.
+    dequantize = True
+
+    def __init__(self, **values: Any) -> None:
+        self.quant_method = values["quant_method"]
+        self.values = values
+
+
+class _Pending(nn.Module):
+    """The tensors of a layer as the file has them, to be loaded."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, layer: nn.Linear, tensors: Mapping[str, tuple[Any, str]]) -> None:
+        super().__init__()
+        self.sizes = layer.in_features, layer.out_features
+        self.register_parameter("bias", layer.bias)
+        self.names = [name for name in tensors if name != "bias"]
+        for name in self.names:
+            shape, dtype = tensors[name]
+            self.register_buffer(name, torch.empty(shape, dtype=_DTYPES[dtype], device="meta"))
+
+
+# Of safetensors; floats are loaded as float32.
+_DTYPES = {
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float32,
+    "BF16": torch.float32,
+    "F32": torch.float32,
+}
+
+
+class _Quantizer(HfQuantizer):
+    """Puts a place for the file's tensors where the model has linear layers."""
+
+    format: type[Format]
+
+    def _process_model_before_weight_loading(
+        self, model: Any, *, checkpoint_files: Sequence[str] = (), **_options: Any
+    ) -> None:
+        config: Any = self.quantization_config
+        self._reader = self.format(config.values)
+        layers = _headers(checkpoint_files)
+        stored = {
+            name: tensors
+            for name, tensors in layers.items()
+            if self._reader.stores({key: dtype for key, (_, dtype) in tensors.items()})
+        }
+        for name, tensors in stored.items():
+            layer = _submodule(model, name)
+            if not isinstance(layer, nn.Linear):
+                raise ValueError(
+                    f"expected quantised weights of linear layers only, got {name}, which is "
+                    f"{'not in the model' if layer is None else type(layer).__name__}"
+                )
+            unknown = sorted({dtype for _, dtype in tensors.values()} - set(_DTYPES))
+            if unknown:
+                raise ValueError(f"{name}: expected integers and floats, got {', '.join(unknown)}")
+            model.set_submodule(name, _Pending(layer, tensors))
+
+    def _process_model_after_weight_loading(self, model: Any, **_options: Any) -> None:
+        for name, pending in list(model.named_modules()):
+            if isinstance(pending, _Pending):
+                tensors = {key: getattr(pending, key) for key in pending.names}
+                try:
+                    weight = self._reader.read(name, tensors, pending.sizes)
+                except (ValueError, IndexError) as error:
+                    raise ValueError(f"{name}: {error}") from error
+                bias: torch.Tensor | None = pending.bias
+                model.set_submodule(
+                    name, StoredLinear(weight, None if bias is None else bias.detach())
+                )
+
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None
+
+
+def _headers(files: Sequence[str]) -> dict[str, dict[str, tuple[Any, str]]]:
+    """Return shape and dtype of the tensors of each layer, by the last part of their names."""
+    layers: dict[str, dict[str, tuple[Any, str]]] = defaultdict(dict)
+    for path in files:
+        with safe_open(path, "pt") as file:
+            for key in file.keys():  # noqa: SIM118 - it is no mapping
+                layer, _, name = key.rpartition(".")
+                tensor = file.get_slice(key)
+                layers[layer][name] = (tensor.get_shape(), tensor.get_dtype())
+    return layers

@@ -1,0 +1,113 @@
+"""A projection whose weight is a checkpoint's integers, in place of torch.nn.Linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...converters.quantized_linear import GroupedIntegerLinear, IntegerLinear, WeightOnlyLinear
+from .integer_weight import FLOAT, IntegerWeight, joined
+
+
+class StoredLinear(nn.Module):
+    """Computes in floats, which every call restores from the integers; for proofs."""
+
+    def __init__(self, stored: IntegerWeight, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.stored = stored
+        self.in_features, self.out_features = stored.in_features, stored.out_features
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight as floats, float32 [out, in]."""
+        return self.stored.floats()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project x [.., in] to [.., out]."""
+        return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
+
+    def as_operator(self, dtype: torch.dtype) -> nn.Module:
+        """Return the layer that multiplies the integers by fused operators, in dtype.
+
+        Weights of float activations need float16 or bfloat16. Raises ValueError if no operator
+        multiplies integers that are stored so.
+        """
+        stored, bias = self.stored, self.bias
+        rows = stored.in_features
+        layer: nn.Module
+        if stored.activation == FLOAT:
+            grouped = stored.scale.shape[0] > 1
+            layer = WeightOnlyLinear(
+                stored.integers,
+                stored.scale.to(dtype),
+                bias,
+                offset=None if stored.offset is None else stored.offset.to(dtype),
+                group_size=stored.group_size if grouped else 0,
+                in_features=rows,
+            )
+        elif stored.offset is not None or stored.order is not None:
+            raise ValueError(f"no operator multiplies asymmetric or reordered {stored.layout}")
+        elif stored.bits == 4 and rows % stored.group_size == 0:
+            layer = GroupedIntegerLinear(stored.values(), stored.scale, bias, stored.group_size)
+        elif stored.bits == 4 or stored.scale.shape[0] > 1:
+            raise ValueError(f"no operator multiplies {stored.layout} of {rows} input features")
+        else:
+            layer = IntegerLinear(stored.integers, stored.scale[0], bias, stored.input_scale)
+        return layer if stored.order is None else Reordered(stored.order, layer)
+
+
+class Concatenated(nn.Module):
+    """Projections of one input whose weights are stored differently, side by side."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    @property
+    def in_features(self) -> int:
+        """Size of the input's last axis."""
+        first: Any = self.layers[0]
+        return int(first.in_features)
+
+    @property
+    def out_features(self) -> int:
+        """Size of the output's last axis."""
+        layers: list[Any] = list(self.layers)
+        return sum(layer.out_features for layer in layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project x [.., in] to [.., out]."""
+        return torch.cat([layer(x) for layer in self.layers], -1)
+
+
+class Reordered(nn.Module):
+    """A layer that takes its input features in another order."""
+
+    order: torch.Tensor
+
+    def __init__(self, order: torch.Tensor, layer: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("order", order)
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project x [.., in] to [.., out]."""
+        return self.layer(x.index_select(-1, self.order))
+
+
+def joined_stored(layers: Sequence[StoredLinear]) -> StoredLinear | None:
+    """Return one projection that computes all, or None if their weights are stored differently."""
+    stored = joined([layer.stored for layer in layers])
+    if stored is None:
+        return None
+    if all(layer.bias is None for layer in layers):
+        return StoredLinear(stored, None)
+    biases = [
+        torch.zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
+        for layer in layers
+    ]
+    return StoredLinear(stored, torch.cat(biases))

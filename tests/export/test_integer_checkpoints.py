@@ -1,0 +1,379 @@
+"""Quantised checkpoints of other tools, exported with the integers that they hold.
+
+The packers here follow the tools' own documents, bit by bit, and share no code with the readers.
+"""
+
+from __future__ import annotations
+
+import json
+
+import gguf
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from onnxruntime_npu.exporter.integers.bits import unpacked
+from onnxruntime_npu.exporter.integers.gguf_blocks import blocks_of
+from onnxruntime_npu.exporter.integers.integer_weight import IntegerWeight, joined
+from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
+from safetensors.torch import load_file, save_file
+
+from .conftest import tiny_model
+from .test_causal_lm import PROVIDERS
+from .test_quantized import errors, halved_errors, rms
+
+GROUP = 16
+
+
+def words_along_rows(values: np.ndarray, bits: int) -> np.ndarray:
+    """Unsigned values [rows, columns] in a stream of bits down each column, lowest bits first."""
+    rows, columns = values.shape
+    words = np.zeros((-(-rows * bits // 32), columns), np.uint64)
+    for row in range(rows):
+        for bit in range(bits):
+            at = row * bits + bit
+            words[at // 32] |= ((values[row].astype(np.uint64) >> bit) & 1) << (at % 32)
+    return words.astype(np.uint32).view(np.int32)
+
+
+def tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+class Quantised:
+    """A weight [out, in] on a grid: integers q of `bits`, zero points and scales of its groups."""
+
+    def __init__(self, out_features, in_features, bits, rng, *, group=GROUP, symmetric=False):
+        groups = in_features // group
+        self.bits, self.group = bits, group
+        self.q = rng.integers(0, 2**bits, (out_features, in_features))
+        middle = np.full((out_features, groups), 2 ** (bits - 1))
+        self.zero = middle if symmetric else rng.integers(1, 2**bits, (out_features, groups))
+        # Powers of two, which float16 has, of about the size that the weight had.
+        self.scale = np.exp2(rng.integers(-2, 0, (out_features, groups)) - bits - 1.0)
+        self.of_input = np.arange(in_features) // group
+
+    @property
+    def weight(self) -> torch.Tensor:
+        spread = (self.q - self.zero[:, self.of_input]) * self.scale[:, self.of_input]
+        return torch.tensor(spread, dtype=torch.float32)
+
+
+def as_gptq(w: Quantised, *, version=1, act_order=False, rng=None):
+    if act_order:
+        w.of_input = rng.permutation(w.of_input)
+    return {
+        "qweight": tensor(words_along_rows(w.q.T, w.bits)),
+        "qzeros": tensor(words_along_rows(w.zero - (version == 1), w.bits).T),
+        "scales": tensor(w.scale.T).half(),
+        "g_idx": torch.tensor(w.of_input, dtype=torch.int32),
+    }
+
+
+def as_awq(w: Quantised):
+    def words(values):
+        """[rows, columns] to [rows, columns / 8]: nibble n of a word is its output order[n]."""
+        order = [0, 2, 4, 6, 1, 3, 5, 7]
+        eights = values.reshape(values.shape[0], -1, 8).astype(np.uint32)
+        packed = sum(eights[..., order[n]] << np.uint32(4 * n) for n in range(8))
+        return tensor(packed.astype(np.uint32).view(np.int32))
+
+    return {
+        "qweight": words(w.q.T),
+        "qzeros": words(w.zero.T),
+        "scales": tensor(w.scale.T).half(),
+    }
+
+
+def as_packed_tensors(w: Quantised):
+    return {
+        "weight_packed": tensor(words_along_rows(w.q.T, w.bits).T),
+        "weight_scale": tensor(w.scale).half(),
+        "weight_zero_point": tensor(words_along_rows(w.zero, w.bits)),
+        "weight_shape": torch.tensor(w.q.shape),
+    }
+
+
+def as_int8_tensors(w: Quantised):
+    return {
+        "weight": tensor((w.q - 128).astype(np.int8)),
+        "weight_scale": tensor(w.scale).float(),
+    }
+
+
+GPTQ = {"quant_method": "gptq", "group_size": GROUP, "sym": False}
+
+
+def tensors_config(format_name, **weights):
+    group = {"targets": ["Linear"], "weights": {"type": "int", "group_size": GROUP, **weights}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": format_name,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }
+
+
+FORMATS = {
+    "gptq": ({**GPTQ, "bits": 4}, 4, as_gptq),
+    "gptq-act-order": (
+        {**GPTQ, "bits": 4, "desc_act": True},
+        4,
+        lambda w: as_gptq(w, act_order=True, rng=np.random.default_rng(5)),
+    ),
+    "gptq-8-bits": ({**GPTQ, "bits": 8}, 8, as_gptq),
+    "gptq-3-bits": ({**GPTQ, "bits": 3}, 3, as_gptq),
+    "gptq-v2": (
+        {**GPTQ, "bits": 4, "checkpoint_format": "gptq_v2"},
+        4,
+        lambda w: as_gptq(w, version=2),
+    ),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, 4, as_awq),
+    "pack-quantized": (tensors_config("pack-quantized", num_bits=4), 4, as_packed_tensors),
+}
+
+
+def checkpoint(path, kind, name, **quantised):
+    """Save a tiny model in a format; return it in floats."""
+    config, bits, pack = FORMATS[name]
+    rng = np.random.default_rng(3)
+    model = tiny_model(kind)
+    stored = {}
+    for layer_name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and layer_name != "lm_head":
+            w = Quantised(layer.out_features, layer.in_features, bits, rng, **quantised)
+            stored |= {f"{layer_name}.{key}": value for key, value in pack(w).items()}
+            with torch.no_grad():
+                layer.weight.copy_(w.weight)
+    return save(path, model, stored, config)
+
+
+def save(path, model, stored, config):
+    model.save_pretrained(path)
+    tensors = load_file(path / "model.safetensors")
+    for key in stored:
+        tensors.pop(f"{key.rpartition('.')[0]}.weight", None)
+    save_file(tensors | stored, path / "model.safetensors", {"format": "pt"})
+    settings = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**settings, "quantization_config": config}))
+    return model
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_floats_of_a_checkpoint_are_what_its_integers_stand_for(tmp_path, name):
+    model = checkpoint(tmp_path, "llama", name)
+    loaded = load_checkpoint(tmp_path)
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    for layer_name, layer in layers.items():
+        actual = loaded.model.get_submodule(layer_name)
+        assert isinstance(actual, StoredLinear) == (layer_name != "lm_head")
+        assert torch.equal(actual.weight, layer.weight)
+    assert not hasattr(loaded.model.config, "quantization_config")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("llama", "gptq"),
+        ("llama", "gptq-act-order"),
+        ("qwen2", "gptq-8-bits"),
+        ("phi3", "awq"),
+        ("granite", "pack-quantized"),
+    ],
+)
+def test_integers_are_exported_as_they_are(tmp_path, kind, name):
+    model = checkpoint(tmp_path / "source", kind, name)
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", dtype="float16", quant="keep")
+    assert report.gaps == [] and report.quant == "keep"
+    assert sum(report.integers.values()) > 0
+    emitted = report.replaced["npu_weight_quant_batchmatmul"]["emitted"]
+    assert emitted == sum(report.integers.values())
+    graph = onnx.load(tmp_path / "out" / "model.onnx").graph
+    kept = {each.name: each for each in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type == "NPUWeightQuantBatchMatmulV2"]
+    wanted = onnx.TensorProto.INT8 if name == "gptq-8-bits" else onnx.TensorProto.INT32
+    assert {kept[node.input[1]].data_type for node in nodes} == {wanted}
+    assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    for provider in PROVIDERS:
+        # Only float16 rounds, as it does in transformers.
+        assert rms(errors(model, tmp_path / "out", provider)) <= 2 * rms(halved_errors(model))
+
+
+def test_projections_stored_differently_stay_several(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = [
+        IntegerWeight.packed(
+            torch.tensor(rng.integers(-8, 8, (32, 8)), dtype=torch.int8),
+            bits, torch.rand(32 // group, 8), None, group,
+        )
+        for bits, group in ((4, 16), (4, 32), (8, 16))
+    ]  # fmt: skip
+    assert joined(weights[:2]) is None and joined([weights[0], weights[2]]) is None
+    both = joined([weights[0], weights[0]])
+    assert torch.equal(both.floats(), weights[0].floats().repeat(2, 1))
+
+
+@pytest.mark.parametrize("activation", ["dynamic", "static"])
+def test_integer_activations_of_compressed_tensors(tmp_path, activation):
+    rng = np.random.default_rng(3)
+    model = tiny_model("llama")
+    config = tensors_config("int-quantized", num_bits=8, strategy="channel", group_size=None)
+    inputs = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": activation == "dynamic"}
+    config["config_groups"]["group_0"]["input_activations"] = inputs
+    stored = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            size = layer.in_features
+            w = Quantised(layer.out_features, size, 8, rng, group=size, symmetric=True)
+            stored |= {f"{name}.{key}": value for key, value in as_int8_tensors(w).items()}
+            if activation == "static":
+                stored[f"{name}.input_scale"] = torch.tensor([0.05])
+            with torch.no_grad():
+                layer.weight.copy_(w.weight)
+    save(tmp_path / "source", model, stored, config)
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", quant="keep")
+    assert report.gaps == [] and report.integers == {f"int8, {activation} int8 activations": 8}
+    rounding = "npu_dynamic_quant" if activation == "dynamic" else "npu_quantize"
+    assert report.replaced[rounding]["emitted"] == 8
+
+    def as_integers(module, given):
+        x = given[0]
+        if activation == "static":
+            return ((x / 0.05).round().clamp(-128, 127) * 0.05,)
+        step = x.abs().amax(-1, keepdim=True) / 127
+        return ((x / step).round() * step,)
+
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            layer.register_forward_pre_hook(as_integers)
+    for provider in PROVIDERS:
+        # The same integers; a value next to a half may round the other way, one step of 127.
+        assert rms(errors(model, tmp_path / "out", provider)) <= 0.01
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+def test_blocks_of_gguf_are_restored_by_scale_and_offset(kind):
+    kind = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(1)
+    data = rng.integers(0, 256, (6, 3 * size), dtype=np.uint8)
+    for start in range(0, 3 * size, size):  # halves of random bits may be NaN
+        scales = {"Q6_K": [208]}.get(
+            kind.name, [0, 2] if "_1" in kind.name or "_K" in kind.name else [0]
+        )
+        for at in scales:
+            half = rng.uniform(0.01, 0.1, (6, 1)).astype(np.float16)
+            data[:, start + at : start + at + 2] = half.view(np.uint8)
+    blocks = blocks_of(kind, data)
+    expected = gguf.dequantize(data, kind)
+    actual = blocks.q * blocks.d[..., None]
+    if blocks.m is not None:
+        actual = actual + blocks.m[..., None]
+    assert np.abs(blocks.q).max() <= 2 ** (blocks.bits - 1)
+    assert expected.shape == (6, 3 * values)
+    # Another order of operations in float32.
+    np.testing.assert_allclose(
+        actual.reshape(6, -1), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+    )
+
+
+def test_unknown_blocks_of_gguf_have_no_integers():
+    assert blocks_of(gguf.GGMLQuantizationType.IQ4_NL, np.zeros((1, 18), np.uint8)) is None
+
+
+def test_words_must_hold_all_integers():
+    with pytest.raises(
+        ValueError, match=r"expected int32 words \[3, columns\] for 32 integers of 3"
+    ):
+        unpacked(torch.zeros(2, 4, dtype=torch.int32), 3, 32)
+
+
+def test_integers_need_a_dtype_of_16_bits(tmp_path):
+    checkpoint(tmp_path / "source", "llama", "gptq")
+    with pytest.raises(
+        ArgumentError, match=r"expected dtype float16 or bfloat16 with quant='keep'"
+    ):
+        export_causal_lm(tmp_path / "source", tmp_path / "out", quant="keep")
+    assert not (tmp_path / "out").exists()
+
+
+def test_floats_have_no_integers_to_keep(tmp_path):
+    with pytest.raises(
+        ArgumentError, match=r"expected quant='keep' with a checkpoint whose linear"
+    ):
+        export_causal_lm(tiny_model("llama"), tmp_path, dtype="float16", quant="keep")
+
+
+def test_without_keep_floats_are_exported_and_a_warning_says_so(tmp_path):
+    checkpoint(tmp_path / "source", "llama", "gptq")
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out")
+    assert "npu_weight_quant_batchmatmul" not in report.replaced
+    assert report.warnings[0].startswith("the gptq checkpoint's integers are exported as float32")
+
+
+def corrupt(path, change):
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file({k: v.contiguous() for k, v in tensors.items()}, file, {"format": "pt"})
+
+
+LAYER = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop(f"{LAYER}.scales"), rf"{LAYER}: expected a tensor scales, got g_idx, qw"),
+        (
+            lambda t: t.update({f"{LAYER}.scales": torch.ones(4, 63)}),
+            rf"{LAYER}: expected scales of shape \[4, 64\], got \[4, 63\]",
+        ),
+        (
+            lambda t: t.update({f"{LAYER}.qweight": t[f"{LAYER}.qweight"][:7]}),
+            rf"{LAYER}: expected qweight with 2, 3, 4 or 8 bits for 64 integers, got 7 words",
+        ),
+        (
+            lambda t: t.update({f"{LAYER}.qzeros": t[f"{LAYER}.qzeros"][:3]}),
+            rf"{LAYER}: expected qzeros of shape \[4, 64\], got \[3, 64\]",
+        ),
+        (
+            lambda t: t.update({f"{LAYER}.scales": torch.ones(5, 64)}),
+            rf"{LAYER}: expected groups of 16 for 64 input features, got 5",
+        ),
+        (
+            lambda t: t.update({f"{LAYER}.g_idx": torch.full((64,), 99, dtype=torch.int32)}),
+            rf"{LAYER}: expected g_idx with 16 rows in each of 4 groups",
+        ),
+        (
+            lambda t: t.update({"model.layers.0.mlp.experts.0.up.qweight": torch.zeros(1)}),
+            r"expected quantised weights of linear layers only, got .*experts.0.up, which is not",
+        ),
+    ],
+    ids=["missing", "columns", "words", "zeros", "groups", "order", "experts"],
+)
+def test_damaged_checkpoints_are_refused(tmp_path, change, message):
+    checkpoint(tmp_path / "source", "llama", "gptq")
+    corrupt(tmp_path / "source", change)
+    with pytest.raises(ExportError, match=message):
+        load_checkpoint(tmp_path / "source")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gptq", {"checkpoint_format": "marlin"}, r"expected checkpoint_format gptq or gptq_v2"),
+        ("awq", {"version": "gemv"}, r"expected the AWQ version gemm, got 'gemv'"),
+        ("pack-quantized", {"config_groups": {}}, r"expected a group in config_groups"),
+    ],
+)
+def test_layouts_that_are_not_read_are_refused(tmp_path, name, change, message):
+    checkpoint(tmp_path, "llama", name)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] |= change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExportError, match=message):
+        load_checkpoint(tmp_path)
