@@ -54,9 +54,9 @@ class Ep final : public OrtEp {
       auto& me = *static_cast<Ep*>(self);
       return Guard(me.api_.ort, [&] { me.BeginRun(run); });
     };
-    OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool) noexcept {
+    OnRunEnd = [](OrtEp* self, const OrtRunOptions*, bool synchronize) noexcept {
       auto& me = *static_cast<Ep*>(self);
-      return Guard(me.api_.ort, [&] { me.EndRun(); });
+      return Guard(me.api_.ort, [&] { me.EndRun(synchronize); });
     };
     CreateSyncStreamForDevice = [](OrtEp* self, const OrtMemoryDevice*, OrtSyncStreamImpl** out) noexcept {
       auto& me = *static_cast<Ep*>(self);
@@ -151,9 +151,12 @@ class Ep final : public OrtEp {
     }
   }
 
-  void EndRun() {
+  void EndRun(bool synchronize) {
     ThenEnd([&] {
       if (graphs_ != nullptr) graphs_->EndRun();
+      // Onnxruntime flushes the streams of a run that succeeded only: what one that failed on the host has enqueued
+      // must not fail the next one. Onnxruntime keeps the first failure.
+      if (synchronize) runs_->Settle();
     });
   }
 

@@ -105,6 +105,24 @@ void SessionRuns::EnterCurrent(Stream& stream) {
   if (current != nullptr && &current->owner->device_.device() == &stream.device()) current->owner->Enter(stream);
 }
 
+void SessionRuns::Settle() {
+  if (current == nullptr || current->owner != this) return;
+  std::vector<Stream*> streams;
+  {
+    std::lock_guard lock(mutex_);
+    streams = current->streams;
+  }
+  Backend& backend = device_.device().backend();
+  const MayBlock scope;
+  Status failed;
+  for (Stream* stream : streams) {
+    const Status status = backend.StreamSynchronize(stream->handle());
+    if (status != nullptr) backend.StreamResume(stream->handle(), nullptr);
+    if (failed == nullptr) failed = status;
+  }
+  ThrowIfFailed(failed);
+}
+
 void SessionRuns::End() {
   if (current == nullptr || current->owner != this) return;
   std::unique_ptr<Run> run;

@@ -33,6 +33,8 @@ class SessionRuns {
   void Enter(Stream& stream);
   // The same for this thread's run of any session.
   static void EnterCurrent(Stream& stream);
+  // Waits for the work of this thread's run and throws its failure, which no later run then sees.
+  void Settle();
   // Ends this thread's run; its work may still be in flight unless it was waited for. Throws if later work cannot be
   // ordered behind that work, and then waits for it.
   void End();

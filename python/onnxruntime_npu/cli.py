@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
 _QUANTS = ("none", "keep", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
-_CACHES = ("dynamic", "static")
+_CACHES = ("dynamic", "static", "paged")
 _POOLINGS = ("auto", "none", "mean", "cls", "max", "lasttoken", "pooler")
 # For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
@@ -99,7 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--calibration", metavar="FILE", help="texts for --quant w8a8, one on each line"
     )
-    _choice(export, "--cache", _CACHES, "dynamic: grows; static: preallocated, updated in place")
+    _choice(
+        export,
+        "--cache",
+        _CACHES,
+        "dynamic: grows; static: preallocated, updated in place; paged: blocks, for continuous "
+        "batching",
+    )
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     export.set_defaults(run=_export)

@@ -28,7 +28,7 @@ def run(*arguments):
         (["export", "nowhere", "out"], "no such model directory: nowhere"),
         (["export", "nowhere"], "required: OUT_DIR"),
         (["export", "a", "b", "--quant", "int3"], "argument --quant: invalid choice: 'int3'"),
-        (["export", "a", "b", "--cache", "paged"], "argument --cache: invalid choice: 'paged'"),
+        (["export", "a", "b", "--cache", "ring"], "argument --cache: invalid choice: 'ring'"),
         (["export", "a", "b", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
         (["export", "a", "b", "--opset", "7"], "expected an opset from 18 to 23, got 7"),
         (["generate", "nowhere", "--prompt", "x"], "nowhere holds no model.onnx"),

@@ -93,6 +93,25 @@ def test_runs_on_several_threads_raise_their_own_errors():
     assert wrong == []
 
 
+def test_run_that_fails_on_the_host_leaves_no_device_error_to_the_next_run():
+    nodes = [
+        helper.make_node("Gather", ["table", "i"], ["row"]),  # fails on the device
+        helper.make_node("Add", ["row", "other"], ["sum"]),  # its shapes are refused on the host
+    ]
+    model = make_model(
+        nodes,
+        [("table", FLOAT, [ROWS, 8]), ("i", INT64, [1]), ("other", FLOAT, ["n"])],
+        [("sum", FLOAT, None)],
+    )
+    session = npu_session(model)
+    fits = {**feeds(1), "other": np.ones(8, np.float32)}
+    session.run(None, fits)
+    for n in range(30):
+        with pytest.raises(Exception, match=r"expected broadcastable shapes"):
+            session.run(None, {**feeds(ROWS + n), "other": np.ones(3, np.float32)})
+        np.testing.assert_array_equal(session.run(None, fits)[0], np.full((1, 8), 2, np.float32))
+
+
 def test_unsynchronised_failure_is_raised_by_synchronize_outputs():
     session, output = gather_session()
     bad, good = bound(session, output, ROWS + 1), bound(session, output, 1)

@@ -17,10 +17,10 @@ from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
 from . import graph_passes
 from .arguments import DTYPES, check_choice, check_directory, check_opset
+from .caches import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .fuse_added_norms import fuse_added_norms
 from .genai import write_genai_config
-from .interfaces import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
 from .original import keep_original
 from .proof import Findings, NotProven, attempt
 from .quantization import KEEP, NONE, check_scheme, keep_integers, quantize, restore_floats, schemes
@@ -62,10 +62,12 @@ def export_causal_lm(
             GGUF) as they are; or a scheme of ``onnxruntime_npu.converters.quantize_weights``:
             w8a16, w4a16, w4a8, w8a8 or w8a8_dynamic, of projections and experts; the head stays as
             it is. Weights that are multiplied as floats need float16 or bfloat16.
-        cache: dynamic (past in, grown present out; the interface of onnxruntime-genai) or static (a
-            preallocated buffer, updated in place when bound as input and output; for rebuilt
-            decoders).
-        logits: last (only each row's last token, [B, 1, V]) or all ([B, S, V]).
+        cache: dynamic (past in, grown present out; the interface of onnxruntime-genai's generator);
+            static (a preallocated buffer, updated in place when bound as input and output); or
+            paged (blocks and a table of those of each sequence, also updated in place; the
+            interface of onnxruntime-genai's engine). The last two are for rebuilt decoders.
+        logits: last (only each row's last token, [B, 1, V]) or all ([B, S, V]). With a paged cache,
+            last means the tokens that the input logits_indices names, [n, V].
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer to write with a loaded model.
         calibration: texts, or rows of token ids, from which w8a8 takes the scales of activations.
@@ -79,6 +81,11 @@ def export_causal_lm(
     check_scheme(quant, DTYPES[dtype], calibration)
     check_choice("cache", cache, CACHES)
     check_choice("logits", logits, LOGITS)
+    if cache == "paged" and logits == "all":
+        raise ArgumentError(
+            "expected logits='last' with cache='paged', got 'all': name all tokens in the input "
+            "logits_indices"
+        )
     opset = check_opset(opset)
     out = check_directory(out_dir)
     owned = not isinstance(model_or_dir, nn.Module)
@@ -158,7 +165,7 @@ def _rebuilt(
 ) -> tuple[Interface, Findings]:
     decoder, findings = substitute(model, consume=consume)
     probe.check(INTERFACES[cache](decoder, "all"))
-    if cache == "static":
+    if cache != "dynamic":
         findings.replaced("npu_scatter_nd_update", 0.0, nodes=2 * len(decoder.layers))
     return INTERFACES[cache](decoder, logits).eval(), findings
 
@@ -219,7 +226,7 @@ def _save_companions(
         report.warnings.append(
             "no genai_config.json: onnxruntime-genai expects keys and values of one size"
         )
-    elif interface.cache == "dynamic":
+    elif interface.cache != "static":
         write_genai_config(out / "genai_config.json", model.config, generation, interface)
     else:
         report.warnings.append(

@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .interfaces import Interface
+from .caches import Interface
+from .caches.paged import BLOCK_SIZE
+
+# Defaults of the engine's section, for the user to change: requests in a batch, memory of a cache.
+_MAX_BATCH = 64
+_CACHE_BYTES = 256 * 2**20
 
 
 def write_genai_config(path: Path, config: Any, generation: Any, interface: Interface) -> None:
@@ -62,7 +67,24 @@ def write_genai_config(path: Path, config: Any, generation: Any, interface: Inte
         "length_penalty": 1.0,
     }
     model = {name: value for name, value in model.items() if value is not None}
-    path.write_text(json.dumps({"model": model, "search": search}, indent=2) + "\n")
+    described: dict[str, Any] = {"model": model, "search": search}
+    if interface.cache == "paged":
+        layers = list(range(interface.layer_count))
+        decoder["state_groups"] = [{"kind": "paged_kv", "layer_ids": layers}]
+        described["engine"] = {
+            "dynamic_batching": {
+                "block_size": BLOCK_SIZE,
+                "num_blocks": _blocks(interface, context),
+                "max_batch_size": _MAX_BATCH,
+            }
+        }
+    path.write_text(json.dumps(described, indent=2) + "\n")
+
+
+def _blocks(interface: Interface, context: int) -> int:
+    """Return how many blocks the engine's cache gets: one full context, or what fits the limit."""
+    of_one = sum(tensor.nbytes for tensor in interface.empty_caches(1, 1))
+    return max(-(-context // BLOCK_SIZE), _CACHE_BYTES // of_one)
 
 
 def _token(config: Any, generation: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from .attention_interface import fuse_attention
-from .caches import CacheSizes
+from .caches.step import CacheSizes
 from .module_replacement import convert_weights, replace_modules
 from .proof import Findings, NotProven, attempt
 from .roles.activation import ActivationRole, is_activation

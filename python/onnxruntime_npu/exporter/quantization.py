@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from .caches import Interface
 from .integers.integer_weight import FLOAT
 from .integers.stored_linear import StoredLinear
-from .interfaces import Interface
 from .proof import Findings
 from .roles.linear import Linear
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 _NAMESPACE = "npu_traced"
-_LAYOUT = "BNSD_BSND"
+_BATCHES = "BNSD_BSND"
+_ALL = 2147483647  # no limit of a sparse mode
 
 
 @torch.library.custom_op(f"{_NAMESPACE}::fused_infer_attention", mutates_args=())
@@ -22,15 +23,21 @@ def fused_infer_attention(
     atten_mask: torch.Tensor,
     query_lengths: torch.Tensor | None,
     kv_lengths: torch.Tensor | None,
+    block_table: torch.Tensor | None = None,
     *,
     num_heads: int,
     num_key_value_heads: int,
     scale: float,
     sparse_mode: int,
+    input_layout: str = _BATCHES,
+    block_size: int = 0,
+    pre_tokens: int = _ALL,
+    next_tokens: int = _ALL,
 ) -> torch.Tensor:
     """``npu_fused_infer_attention_score`` with the lengths [B] as int64 tensors.
 
-    query [B, Nq, S, D], key and value [B, Nkv, C, D]; returns [B, S, Nq, D].
+    query [B, Nq, S, D], key and value [B, Nkv, C, D]; returns [B, S, Nq, D]. Layout TND: query and
+    result [T, Nq, D], key and value in blocks.
     """
     return torch.ops.npu.npu_fused_infer_attention_score(
         query,
@@ -39,18 +46,30 @@ def fused_infer_attention(
         atten_mask=atten_mask,
         actual_seq_lengths=None if query_lengths is None else query_lengths.tolist(),
         actual_seq_lengths_kv=None if kv_lengths is None else kv_lengths.tolist(),
+        block_table=block_table,
         num_heads=num_heads,
         num_key_value_heads=num_key_value_heads,
         scale=scale,
-        input_layout=_LAYOUT,
+        input_layout=input_layout,
         sparse_mode=sparse_mode,
+        block_size=block_size,
+        pre_tokens=pre_tokens,
+        next_tokens=next_tokens,
     )[0]
 
 
 @fused_infer_attention.register_fake
 def _fake(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_args: object, **_kwargs: object
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_args: object,
+    num_key_value_heads: int,
+    input_layout: str = _BATCHES,
+    **_kwargs: object,
 ) -> torch.Tensor:
+    if input_layout != _BATCHES:
+        return query.new_empty(*query.shape[:2], value.shape[2] // num_key_value_heads)
     batch, heads, sequence = query.shape[:3]
     return query.new_empty(batch, sequence, heads, value.shape[3])
 
@@ -66,10 +85,8 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
         atten_mask: Any,
         query_lengths: Any,
         kv_lengths: Any,
-        num_heads: int,
-        num_key_value_heads: int,
-        scale: float,
-        sparse_mode: int,
+        block_table: Any = None,
+        **attributes: Any,
     ) -> Any:
         return attention(
             query,
@@ -78,11 +95,8 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
             atten_mask=atten_mask,
             actual_seq_lengths=query_lengths,
             actual_seq_lengths_kv=kv_lengths,
-            num_heads=num_heads,
-            num_key_value_heads=num_key_value_heads,
-            scale=scale,
-            input_layout=_LAYOUT,
-            sparse_mode=sparse_mode,
+            block_table=block_table,
+            **{"input_layout": _BATCHES, **attributes},
         )[0]
 
     return {torch.ops.npu_traced.fused_infer_attention.default: translate}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .interfaces import Interface
+from .caches import Interface
 from .proof import attempt, compare
 
 _LENGTHS = (7, 9)  # rows of different lengths, so that one is padded
@@ -33,7 +33,11 @@ class WholeModelProbe:
 
     def check(self, interface: Interface) -> None:
         """Compare with an interface that gives all logits; raises NotProven."""
-        run = {"dynamic": self._dynamic, "static": self._static}[interface.cache]
+        run = {
+            "dynamic": self._dynamic,
+            "static": self._static,
+            "paged": self._paged,
+        }[interface.cache]
         for row, (expected, actual) in enumerate(
             zip(self._expected, attempt(run, interface), strict=True)
         ):
@@ -76,4 +80,22 @@ class WholeModelProbe:
             result, *past = interface(ids, torch.ones_like(lengths), lengths + 1, past)
             for row, collected in enumerate(logits):
                 collected.append(result[row])
+        return [torch.cat(collected) for collected in logits]
+
+    def _paged(self, interface: Any) -> list[torch.Tensor]:
+        """Prefill one row while the other waits, then chunks and single tokens, side by side."""
+        blocks = [1, 0]  # not in order
+        table = torch.tensor([[block, 0] for block in blocks], dtype=torch.int32)
+        past = interface.empty_caches(len(_LENGTHS) + 1, 1)
+        logits: list[list[torch.Tensor]] = [[] for _ in self._rows]
+        done = [0] * len(self._rows)
+        for chunks in ((5, 3), (1, 4), (1, 1), (0, 1)):
+            rows = [
+                row[n : n + size] for row, n, size in zip(self._rows, done, chunks, strict=True)
+            ]
+            result, *past = interface(*interface.arguments(rows, done, table, past))
+            for collected, part in zip(logits, result.split(list(chunks)), strict=True):
+                collected.append(part)
+            done = [n + size for n, size in zip(done, chunks, strict=True)]
+        assert tuple(done) == _LENGTHS
         return [torch.cat(collected) for collected in logits]

@@ -81,12 +81,16 @@ class StepModel:
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
         """Return cache buffers [batch, Nkv, length, D] on the device, with undefined content."""
-        shapes = []
-        for name in self.past:
-            _, heads, _, size = self.inputs[name].shape
-            shapes.append([batch, heads, length, size])
+        sizes = [self.inputs[name].shape for name in self.past]
+        return self._buffers([[batch, heads, length, size] for _, heads, _, size in sizes])
+
+    def new_blocks(self, count: int) -> list[ort.OrtValue]:
+        """Return buffers of paged caches [count, block size, Nkv, D], with undefined content."""
+        return self._buffers([[count, *self.inputs[name].shape[1:]] for name in self.past])
+
+    def _buffers(self, shapes: list[list[int]]) -> list[ort.OrtValue]:
         element_type = _ELEMENT_TYPES[self.inputs[self.past[0]].type]
-        if self.device == "npu" and length:  # an empty tensor needs no device memory
+        if self.device == "npu" and 0 not in shapes[0]:  # an empty tensor needs no device memory
             return ortvalues_in_one_block(shapes, element_type, self.device_id)
         make = ort.OrtValue.ortvalue_from_shape_and_type
         return [make(shape, element_type, "cpu", 0) for shape in shapes]
@@ -247,7 +251,53 @@ class _StaticStepper:
         return self._steps.step(np.ascontiguousarray(ids), lengths, self._total_lengths)
 
 
+class _PagedStepper:
+    """Sequences side by side, each in blocks of its own; the cache is written in place."""
+
+    def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
+        self._model = model
+        self._rows = rows
+        self._past = np.zeros(len(rows), np.int32)
+        block_size = int(model.inputs[model.past[0]].shape[1])
+        of_each = -(-length // block_size)
+        blocks = np.arange(len(rows) * of_each, dtype=np.int32)
+        self._table = blocks.reshape(len(rows), of_each)
+        self._caches = model.new_blocks(len(blocks))
+
+    def prefill(self) -> ort.OrtValue:
+        return self._step([np.array(row, np.int64) for row in self._rows])
+
+    def decode(self, tokens: np.ndarray) -> ort.OrtValue:
+        return self._step(list(tokens[:, None]))
+
+    def close(self) -> None:
+        self._caches = []
+
+    def _step(self, new: list[np.ndarray]) -> ort.OrtValue:
+        model = self._model
+        borders = np.cumsum([0, *map(len, new)]).astype(np.int32)
+        inputs = {
+            "input_ids": np.concatenate(new),
+            "cumulative_sequence_lengths": borders,
+            "past_sequence_lengths": self._past,
+            "block_table": self._table,
+            "logits_indices": borders[1:] - 1,
+        }
+        binding = model.session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_cpu_input(name, value)
+        for past, present, cache in zip(model.past, model.present, self._caches, strict=True):
+            binding.bind_ortvalue_input(past, cache)
+            binding.bind_ortvalue_output(present, cache)
+        binding.bind_output("logits", "cpu")
+        model.session.run_with_iobinding(binding)
+        self._past = self._past + np.diff(borders)
+        logits = binding.get_outputs()[-1].numpy()
+        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(logits[:, None]))
+
+
 _STEPPERS: dict[str, Callable[[StepModel, list[list[int]], int], Stepper]] = {
     "dynamic": _DynamicStepper,
     "static": _StaticStepper,
+    "paged": _PagedStepper,
 }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..caches import Step
+from ..caches.step import Step
 from ..proof import Findings, NotProven, compare, spread_to
 from .linear import Linear, Projection
 from .norm import KeptNorm, NormRole, RmsNorm

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..caches import CacheSizes, Step
+from ..caches.step import CacheSizes, Step
 from ..proof import Findings, NotProven, compare
 from .layer import DecoderLayer
 from .norm import KeptNorm, NormRole, RmsNorm

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..caches import Step
+from ..caches.step import Step
 from ..proof import Findings, NotProven, compare
 from .attention import Attention, AttentionRole, layer_index
 from .experts import RoutedMlpRole

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..caches import DynamicStep
+from ..caches.dynamic import DynamicStep
 from ..proof import NotProven
 from .probes import PROBE_WINDOW, CutOut
 from .role import Role

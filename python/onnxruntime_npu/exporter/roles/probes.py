@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..caches import DynamicStep, Step
+from ..caches.dynamic import DynamicStep
+from ..caches.step import Step
 
 BATCH, PAST, NEW, PADDING = 2, 3, 4, 2
 PROBE_WINDOW = 3  # replaces the real window while masks are compared

@@ -1,0 +1,107 @@
+"""A cache that grows by concatenation; the interface of onnxruntime-genai's decoder models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .interface import BATCH, NEW, PAST, Interface, pairs
+from .step import Step, Visibility
+
+
+class DynamicStep(Step):
+    """A cache that grows: past [B, Nkv, T - S, D] in, past and new [B, Nkv, T, D] out.
+
+    ``attention_mask`` [B, T] applies to each token, so padding may be on either side. A padding
+    token may have no visible key: attention then yields zeros.
+    """
+
+    def __init__(self, cos: Any, sin: Any, attention_mask: torch.Tensor, sequence: int) -> None:
+        super().__init__(cos, sin)
+        self._attention_mask = attention_mask
+        self._sequence = sequence
+        self._masks: dict[int | None, torch.Tensor] = {}
+
+    def update(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Concatenate along the token axis."""
+        return torch.cat([past, new], dim=2)
+
+    def mask(self, window: int | None) -> torch.Tensor:
+        """Return the mask of keys hidden from each new token, [B, 1, S, T] bool."""
+        if window not in self._masks:
+            padding = (self._attention_mask == 0)[:, None, None, :]
+            total = self._attention_mask.shape[1]
+            key = torch.arange(total)
+            query = torch.arange(total - self._sequence, total)[:, None]
+            hidden = key > query
+            if window is not None:
+                hidden = hidden | (key <= query - window)
+            self._masks[window] = hidden | padding
+        return self._masks[window]
+
+    def visibility(self, capacity: int, window: int | None) -> Visibility:
+        """Return the mask of the step."""
+        return Visibility(self.mask(window), sparse_mode=1)
+
+
+class DynamicInterface(Interface):
+    """The cache grows by concatenation; the interface of onnxruntime-genai's decoder models."""
+
+    cache = "dynamic"
+    leading_inputs = ("input_ids", "attention_mask", "position_ids")
+    cache_dimension = "past"
+    present_dimension = "total"
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
+        batch, sequence = input_ids.shape
+        cos, sin = self.decoder.tables(position_ids.view(batch, 1, sequence, 1))
+        step = DynamicStep(cos, sin, attention_mask, sequence)
+        hidden, present = self.decoder(input_ids, step, pairs(past))
+        if self.last_only:
+            return self._outputs(self.decoder.logits(hidden[:, -1])[:, None], present)
+        return self._outputs(self._all_logits(hidden), present)
+
+    def example(self) -> tuple[Any, ...]:
+        """Return arguments to trace with."""
+        total = PAST + NEW
+        input_ids = torch.zeros(BATCH, NEW, dtype=torch.int64)
+        attention_mask = torch.ones(BATCH, total, dtype=torch.int64)
+        position_ids = torch.arange(PAST, total)[None].repeat(BATCH, 1)
+        return input_ids, attention_mask, position_ids, self.empty_caches(BATCH, PAST)
+
+    def prompt(self, input_ids: torch.Tensor) -> tuple[Any, ...]:
+        """Return the arguments for input_ids [1, S] without a past."""
+        positions = torch.arange(input_ids.shape[1])[None]
+        return input_ids, torch.ones_like(input_ids), positions, self.empty_caches(1, 0)
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        return {
+            "input_ids": ("batch", "sequence"),
+            "attention_mask": ("batch", "total"),
+            "position_ids": ("batch", "sequence"),
+            **self._cache_shapes(),
+        }
+
+
+class OriginalInterface(DynamicInterface):
+    """The same for a decoder that is transformers' own forward pass (original.py)."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position_ids: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
+        given = (input_ids, attention_mask, position_ids, pairs(past))
+        return self._outputs(*self.decoder(*given, last_only=self.last_only))

@@ -1,0 +1,185 @@
+"""A cache of blocks that sequences share, for continuous batching.
+
+The interface of onnxruntime-genai's engine: the new tokens of all sequences lie side by side, and a
+table names the blocks of each sequence. One graph serves prefill, chunks of it and decode, in
+any mixture. Shape symbols: T new tokens of all sequences, B sequences, M blocks of the longest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import traced_ops
+from .interface import Interface, pairs
+from .step import Step, Visibility, compressed_causal_mask
+
+BLOCK_SIZE = 32  # tokens; the engine takes powers of two from 16
+_CAUSAL, _BAND = 3, 4
+
+
+class PagedStep(Step):
+    """Blocks [blocks, BLOCK_SIZE, Nkv, D], updated in place where new tokens belong."""
+
+    def __init__(
+        self,
+        cos: Any,
+        sin: Any,
+        slots: torch.Tensor,
+        ends: torch.Tensor,
+        kv_lengths: torch.Tensor,
+        block_table: torch.Tensor,
+        causal_mask: torch.Tensor,
+    ) -> None:
+        super().__init__(cos, sin)
+        self._slots = slots  # [T, 2]: block, and place in it
+        self._ends = ends
+        self._kv_lengths = kv_lengths
+        self._block_table = block_table
+        self._causal_mask = causal_mask
+
+    def update(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Write new [1, Nkv, T, D] into their slots."""
+        return torch.ops.npu.npu_scatter_nd_update(past, self._slots, new[0].transpose(0, 1))
+
+    def visibility(self, capacity: int, window: int | None) -> Visibility:
+        """Return a causal pattern, aligned to the right end of each sequence's tokens."""
+        mode = _CAUSAL if window is None else _BAND
+        return Visibility(self._causal_mask, mode, self._ends, self._kv_lengths)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        num_heads: int,
+        num_key_value_heads: int,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        """Attend from query [1, Nq, T, D] over blocks of keys and values; return [1, T, Nq, D]."""
+        seen = self.visibility(0, window)
+        return traced_ops.fused_infer_attention(
+            query[0].transpose(0, 1),
+            key.flatten(2),
+            value.flatten(2),
+            seen.mask,
+            seen.query_lengths,
+            seen.kv_lengths,
+            self._block_table,
+            num_heads=num_heads,
+            num_key_value_heads=num_key_value_heads,
+            scale=scale,
+            sparse_mode=seen.sparse_mode,
+            input_layout="TND",
+            block_size=BLOCK_SIZE,
+            **({} if window is None else {"pre_tokens": window - 1, "next_tokens": 0}),
+        )[None]
+
+
+class PagedInterface(Interface):
+    """Sequence b has tokens input_ids[c[b] : c[b + 1]], after past_sequence_lengths[b] others.
+
+    c is cumulative_sequence_lengths [B + 1]. Token i of sequence b lies in block
+    block_table[b, i // BLOCK_SIZE]. logits_indices [n] are the tokens of input_ids to score.
+    """
+
+    cache = "paged"
+    leading_inputs = (
+        "input_ids",
+        "cumulative_sequence_lengths",
+        "past_sequence_lengths",
+        "block_table",
+        "logits_indices",
+    )
+    cache_dimension = "blocks"
+    present_dimension = "blocks"
+    causal_mask: torch.Tensor
+
+    def __init__(self, decoder: Any, logits: str) -> None:
+        super().__init__(decoder, logits)
+        self.register_buffer("causal_mask", compressed_causal_mask())
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        cumulative_sequence_lengths: torch.Tensor,
+        past_sequence_lengths: torch.Tensor,
+        block_table: torch.Tensor,
+        logits_indices: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Decode input_ids [T] into blocks [blocks, BLOCK_SIZE, Nkv, D]; return logits [n, V]."""
+        borders, lengths = cumulative_sequence_lengths.long(), past_sequence_lengths.long()
+        starts, ends = borders[:-1], borders[1:]
+        token = torch.arange(input_ids.shape[0])
+        sequence = (token[:, None] >= ends).sum(1)
+        position = token - starts[sequence] + lengths[sequence]
+        # Of the sequence's own blocks: a position beyond them is an error, not a neighbour's.
+        own = block_table.long()[sequence]
+        block = own.gather(1, (position // BLOCK_SIZE)[:, None])
+        slots = torch.cat([block, (position % BLOCK_SIZE)[:, None]], 1)
+        cos, sin = self.decoder.tables(position.view(1, 1, -1, 1))
+        step = PagedStep(
+            cos, sin, slots, ends, lengths + ends - starts, block_table, self.causal_mask
+        )
+        hidden, present = self.decoder(input_ids[None], step, pairs(past))
+        scored = hidden[0].index_select(0, logits_indices)
+        return self._outputs(self.decoder.logits(scored), present)
+
+    def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
+        """Return zeroed blocks of every layer, enough for ``batch`` sequences of ``length``."""
+        blocks = batch * -(-length // BLOCK_SIZE)
+        dtype = self.decoder.dtype
+        return [
+            torch.zeros((blocks, BLOCK_SIZE, sizes.heads, size), dtype=dtype)
+            for sizes in self.decoder.cache_sizes
+            for size in (sizes.key, sizes.value)
+        ]
+
+    def arguments(
+        self,
+        rows: list[torch.Tensor],
+        past_lengths: list[int],
+        block_table: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[Any, ...]:
+        """Return the arguments for new tokens of each sequence, all of them scored."""
+        ids = torch.cat(rows)
+        ends = torch.tensor([len(row) for row in rows]).cumsum(0)
+        borders = torch.nn.functional.pad(ends, (1, 0)).int()
+        lengths = torch.tensor(past_lengths, dtype=torch.int32)
+        return ids, borders, lengths, block_table, torch.arange(len(ids), dtype=torch.int32), past
+
+    def example(self) -> tuple[Any, ...]:
+        """Return arguments to trace with."""
+        rows = [torch.zeros(n, dtype=torch.int64) for n in (2, 3, 2)]
+        table = torch.arange(3 * 5, dtype=torch.int32).view(3, 5)
+        *given, indices, past = self.arguments(
+            rows, [3, 1, 4], table, self.empty_caches(3, 6 * BLOCK_SIZE)
+        )
+        return *given, indices[:6], past
+
+    def prompt(self, input_ids: torch.Tensor) -> tuple[Any, ...]:
+        """Return the arguments for input_ids [1, S] without a past."""
+        length = input_ids.shape[1]
+        table = torch.arange(-(-length // BLOCK_SIZE), dtype=torch.int32)[None]
+        return self.arguments([input_ids[0]], [0], table, self.empty_caches(1, length))
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        shapes: dict[str, tuple[str | int, ...]] = {
+            "input_ids": ("tokens",),
+            "cumulative_sequence_lengths": ("sequences_plus_one",),
+            "past_sequence_lengths": ("sequences",),
+            "block_table": ("sequences", "blocks_of_longest"),
+            "logits_indices": ("scored",),
+            "logits": ("scored", self.decoder.vocabulary),
+        }
+        for i, sizes in enumerate(self.decoder.cache_sizes):
+            for kind, size in (("key", sizes.key), ("value", sizes.value)):
+                for prefix in ("past_key_values", "present"):
+                    shapes[f"{prefix}.{i}.{kind}"] = ("blocks", BLOCK_SIZE, sizes.heads, size)
+        return shapes

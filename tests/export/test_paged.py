@@ -1,0 +1,174 @@
+"""Exports with a paged cache: sequences in blocks, in any mixture of prefill and decode."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnxruntime as ort
+import onnxruntime_genai as og
+import onnxruntime_npu
+import pytest
+import torch
+from onnxruntime_npu.errors import ArgumentError
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.caches.paged import BLOCK_SIZE
+
+from .conftest import expected_logits, tiny_model
+from .test_causal_lm import PROVIDERS, TOLERANCE, forced_logits
+
+RANDOM = np.random.default_rng(2)
+# One within a block, one that decoding takes into the next, one of several blocks.
+PROMPTS = [RANDOM.integers(0, 97, n).tolist() for n in (5, BLOCK_SIZE - 2, 3 * BLOCK_SIZE + 1)]
+CONTINUATIONS = [RANDOM.integers(0, 97, 6).tolist() for _ in PROMPTS]
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "mixtral", "qwen3"])
+def test_ragged_prefill_and_decode_match_transformers(exported, kind):
+    model, directory, report = exported(kind, cache="paged")
+    assert report.gaps == [] and report.cache == "paged"
+    assert report.replaced["npu_scatter_nd_update"]["emitted"] == 4
+    for provider in PROVIDERS:
+        actual = forced_logits(directory, provider, PROMPTS, CONTINUATIONS)
+        for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+            expected = expected_logits(model, prompt, continuation)
+            np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
+
+
+def test_bfloat16_matches_transformers_as_closely_as_the_growing_cache(exported):
+    model, paged, _ = exported("llama", cache="paged", dtype="bfloat16")
+    _, growing, _ = exported("llama", cache="dynamic", dtype="bfloat16")
+    errors = {}
+    for directory in (paged, growing):
+        actual = forced_logits(directory, PROVIDERS[0], PROMPTS, CONTINUATIONS)
+        differences = [
+            actual[row] - expected_logits(model, *pair)
+            for row, pair in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True))
+        ]
+        errors[directory] = np.sqrt(np.mean(np.square(differences)))
+    # The same operations on the same values, in another layout.
+    assert errors[paged] <= 1.1 * errors[growing]
+
+
+def step_inputs(session, *, blocks=4, **changes):
+    """Two sequences: 3 new tokens of one, 1 new token after 33 of another."""
+    inputs = {
+        "input_ids": np.array([3, 14, 15, 92], np.int64),
+        "cumulative_sequence_lengths": np.array([0, 3, 4], np.int32),
+        "past_sequence_lengths": np.array([0, BLOCK_SIZE + 1], np.int32),
+        "block_table": np.array([[2, 7], [3, 0]], np.int32),
+        "logits_indices": np.array([2, 3], np.int32),
+        **changes,
+    }
+    caches = {
+        each.name: np.full((blocks, *each.shape[1:]), 0.5, np.float32)
+        for each in session.get_inputs()
+        if each.name.startswith("past_key_values")
+    }
+    return {**inputs, **caches}
+
+
+@pytest.fixture(scope="module", params=PROVIDERS)
+def session(exported, request):
+    _, directory, _ = exported("llama", cache="paged")
+    return ort.InferenceSession(directory / "model.onnx", providers=[request.param])
+
+
+def test_a_step_writes_its_own_slots_only(session):
+    logits, *caches = session.run(None, step_inputs(session))
+    assert logits.shape == (2, 97)
+    for cache in caches:
+        written = (cache != 0.5).any(axis=(2, 3))
+        expected = np.zeros((4, BLOCK_SIZE), bool)
+        expected[2, :3] = True
+        expected[0, 1] = True  # token 33 of the second sequence lies in its second block
+        np.testing.assert_array_equal(written, expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block_table": np.array([[4, 7], [3, 0]], np.int32)},
+        {"block_table": np.array([[2, 7], [3, -5]], np.int32)},
+        {"past_sequence_lengths": np.array([0, 2 * BLOCK_SIZE], np.int32)},
+        {"cumulative_sequence_lengths": np.array([0, 3, 3], np.int32)},
+        {"cumulative_sequence_lengths": np.array([0, 3, 9], np.int32)},
+        {"logits_indices": np.array([2, 4], np.int32)},
+    ],
+    ids=["block", "negative_block", "past_the_table", "too_few", "too_many", "scored"],
+)
+def test_wrong_tables_are_errors_and_the_session_goes_on(exported, changes):
+    _, directory, _ = exported("llama", cache="paged")
+    session = ort.InferenceSession(directory / "model.onnx", providers=PROVIDERS[:1])
+    expected = session.run(None, step_inputs(session))[0]
+    with pytest.raises(Exception, match=r"expected|must be|out of|indices"):
+        session.run(None, step_inputs(session, **changes))
+    np.testing.assert_array_equal(session.run(None, step_inputs(session))[0], expected)
+
+
+def test_all_logits_are_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"expected logits='last' with cache='paged'"):
+        export_causal_lm(tiny_model("llama"), tmp_path, cache="paged", logits="all")
+
+
+@pytest.fixture(scope="module")
+def genai():
+    """onnxruntime-genai brings an onnxruntime of its own, which has to know the provider, too."""
+    og.register_execution_provider_library(PROVIDERS[0], onnxruntime_npu.get_library_path())
+
+
+def open_in_genai(directory, provider):
+    config = og.Config(str(directory))
+    config.clear_providers()
+    if provider == PROVIDERS[0]:
+        config.append_provider(provider)
+    return og.Model(config)
+
+
+def greedy(model, prompt, count):
+    """Return transformers' tokens."""
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        grown = model.generate(ids, max_new_tokens=count, do_sample=False, eos_token_id=None)
+    return grown[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_engine_of_genai_serves_ragged_requests_together(genai, exported, provider):
+    model, directory, _ = exported("mistral", cache="paged")
+    settings = json.loads((directory / "genai_config.json").read_text())
+    assert settings["engine"]["dynamic_batching"]["block_size"] == BLOCK_SIZE
+    engine = og.Engine(open_in_genai(directory, provider))
+    requests = []
+    for prompt in PROMPTS:
+        request = engine.create_request()
+        turn = og.TurnOptions(request)
+        turn.set_do_sample(False)
+        turn.set_max_generated_tokens(12)
+        request.begin_turn(np.array(prompt, np.int32), turn)
+        requests.append(request)
+    tokens = {id(request): [] for request in requests}
+    events, runs = engine.create_event_buffer(64), 0
+    while engine.has_pending_requests():
+        runs += 1
+        for event in engine.run(events):
+            assert not event.flags & og.EngineEventFlags.FAILED
+            if event.flags & og.EngineEventFlags.TOKEN:
+                owner = next(r for r in requests if r == event.request)
+                tokens[id(owner)].append(event.token)
+    assert runs < 2 * 12  # not one after the other
+    for request, prompt in zip(requests, PROMPTS, strict=True):
+        assert tokens[id(request)] == greedy(model, prompt, 12)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_generator_of_genai_runs_the_growing_cache(genai, exported, provider):
+    model, directory, _ = exported("llama", cache="dynamic")
+    opened = open_in_genai(directory, provider)
+    parameters = og.GeneratorParams(opened)
+    parameters.set_search_options(do_sample=False, max_length=len(PROMPTS[1]) + 12)
+    generator = og.Generator(opened, parameters)
+    generator.append_tokens(np.array([PROMPTS[1]], np.int32))
+    while not generator.is_done():
+        generator.generate_next_token()
+    assert list(generator.get_sequence(0))[len(PROMPTS[1]) :] == greedy(model, PROMPTS[1], 12)
