@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.exporter.staging import staged
 from onnxruntime_npu.exporter.tracing import save
 
 OPSET = 18  # the oldest that function bodies are written for
@@ -68,5 +69,6 @@ def write(model: ir.Model, out: str | Path, source: object) -> dict[str, int]:
         for value in model.graph.initializers.values()
     ):
         raise ArgumentError(f"expected another name to write to: weights are read from {data}")
-    save(model, out, data.name)
+    with staged(out.parent, out.name) as folder:
+        save(model, folder / out.name, data.name)
     return {path.name: path.stat().st_size for path in (out, data) if path.exists()}

@@ -237,8 +237,8 @@ def test_other_opsets(tmp_path, opset):
     ("options", "message"),
     [
         ({"dtype": "int8"}, "expected dtype to be one of float32, float16, bfloat16, got 'int8'"),
-        ({"quant": "int3"}, "expected quant to be one of none, w8a16, w4a16, .*, got 'int3'"),
-        ({"cache": "paged"}, "expected cache to be one of dynamic, static, got 'paged'"),
+        ({"quant": "int3"}, "expected quant to be one of none, keep, w8a16, .*, got 'int3'"),
+        ({"cache": "ring"}, "expected cache to be one of dynamic, static, paged, got 'ring'"),
         ({"logits": "first"}, "expected logits to be one of last, all, got 'first'"),
         ({"opset": 11}, "expected an opset from 18 to 23, got 11"),
     ],

@@ -26,6 +26,7 @@ from .proof import Findings, NotProven, attempt
 from .quantization import KEEP, NONE, check_scheme, keep_integers, quantize, restore_floats, schemes
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
+from .staging import staged
 from .substitution import substitute
 from .tracing import finish, to_onnx, trace
 from .whole_model import WholeModelProbe
@@ -115,12 +116,12 @@ def export_causal_lm(
         quantize(interface, quant, batches, findings)
     model = _onnx_model(interface, opset)
     findings.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
-    out.mkdir(parents=True, exist_ok=True)
-    _save_companions(out, checkpoint, interface, report)
-    write_sampler(out / SAMPLER_FILE)
-    finish(model, out / MODEL_FILE, report, findings)
-    report.seconds = round(time.monotonic() - started, 1)
-    report.write(out / REPORT_FILE)
+    with staged(out, MODEL_FILE) as folder:
+        _save_companions(folder, checkpoint, interface, report)
+        write_sampler(folder / SAMPLER_FILE)
+        finish(model, folder / MODEL_FILE, report, findings)
+        report.seconds = round(time.monotonic() - started, 1)
+        report.write(folder / REPORT_FILE)
     return report
 
 

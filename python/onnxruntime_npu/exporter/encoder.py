@@ -27,6 +27,7 @@ from .roles.layer_norm import LayerNormRole
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
 from .roles.role import Role
+from .staging import staged
 from .tracing import finish, to_onnx, trace
 
 MODEL_FILE = "model.onnx"
@@ -107,11 +108,11 @@ def export_encoder(
     onnx_model = to_onnx(program, opset, encoder.input_names, encoder.output_names)
     graph_passes.name_dimensions(onnx_model.graph, encoder.dimensions())
     graph_passes.tidy(onnx_model.graph)
-    out.mkdir(parents=True, exist_ok=True)
-    _save_companions(out, model, checkpoint.tokenizer, source, report)
-    finish(onnx_model, out / MODEL_FILE, report, findings)
-    report.seconds = round(time.monotonic() - started, 1)
-    report.write(out / REPORT_FILE)
+    with staged(out, MODEL_FILE) as folder:
+        _save_companions(folder, model, checkpoint.tokenizer, source, report)
+        finish(onnx_model, folder / MODEL_FILE, report, findings)
+        report.seconds = round(time.monotonic() - started, 1)
+        report.write(folder / REPORT_FILE)
     return report
 
 

@@ -15,6 +15,7 @@ from . import graph_passes
 from .arguments import DTYPES, check_opset
 from .proof import Findings
 from .report import ExportReport
+from .staging import staged
 from .tracing import finish, to_onnx, trace
 
 
@@ -68,9 +69,10 @@ def export(
         trace(model, args, kwargs, dynamic_shapes), opset, dynamic_shapes=dynamic_shapes
     )
     graph_passes.tidy(onnx_model.graph)
-    finish(onnx_model, path, report, Findings())
-    report.seconds = round(time.monotonic() - started, 1)
-    report.write(path.with_name(f"{path.name}.report.json"))
+    with staged(path.parent, path.name) as folder:
+        finish(onnx_model, folder / path.name, report, Findings())
+        report.seconds = round(time.monotonic() - started, 1)
+        report.write(folder / f"{path.name}.report.json")
     return report
 
 

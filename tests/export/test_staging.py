@@ -1,0 +1,71 @@
+"""Exports that fail or are interrupted leave nothing behind, and do not touch what was there."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.exporter import causal_lm, export, export_causal_lm, tracing
+from onnxruntime_npu.exporter.staging import staged
+
+from .conftest import tiny_model
+
+
+def full_disk(*_args, **_kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def interrupted(*_args, **_kwargs):
+    raise KeyboardInterrupt
+
+
+FAILURES = [(full_disk, ExportError), (interrupted, KeyboardInterrupt)]
+
+
+@pytest.mark.parametrize(("fail", "error"), FAILURES)
+def test_failed_export_leaves_an_earlier_one_as_it_was(tmp_path, monkeypatch, fail, error):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("model.onnx", "model.onnx.data", "notes.txt"):
+        (out / name).write_text("earlier")
+    monkeypatch.setattr(causal_lm, "write_sampler", fail)  # after the configuration is written
+    with pytest.raises(error) as raised:
+        export_causal_lm(tiny_model("llama"), out)
+    if error is ExportError:
+        assert str(raised.value) == f"cannot write {out}: No space left on device"
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        "model.onnx": "earlier", "model.onnx.data": "earlier", "notes.txt": "earlier",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("fail", "error"), FAILURES)
+def test_failed_export_makes_no_directory(tmp_path, monkeypatch, fail, error):
+    monkeypatch.setattr(tracing, "save", fail)
+    with pytest.raises(error):
+        export_causal_lm(tiny_model("llama"), tmp_path / "out")
+    with pytest.raises(error):
+        export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_model_file_is_moved_last_and_others_stay(tmp_path):
+    out = tmp_path / "new" / "out"
+    with staged(out, "a") as folder:
+        for name in ("a", "b"):
+            (folder / name).write_text("new")
+        assert not out.exists()
+    (out / "c").write_text("other")
+    with staged(out, "a") as folder:
+        (folder / "a").write_text("newer")
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        "a": "newer", "b": "new", "c": "other",
+    }  # fmt: skip
+
+
+def test_folder_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    refused = pytest.raises(ExportError, match=r"cannot write .*out: (File exists|Not a directory)")
+    with refused, staged(tmp_path / "file" / "out", "a"):
+        pass
