@@ -1,4 +1,4 @@
-"""Max and average pooling against one window at a time."""
+"""Max, average and Lp pooling against one window at a time."""
 
 from __future__ import annotations
 
@@ -95,6 +95,27 @@ def test_average_pool(spatial, attributes, dtype, padded) -> None:
     )
     got = run_npu("AveragePool", [x], opset=22, count_include_pad=padded, **attributes)[0]
     assert_close(got, expected, dtype, factor=4)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("spatial, attributes", WINDOWS, ids=str)
+def test_lp_pool(spatial, attributes, dtype, p) -> None:
+    x = random(np.random.default_rng(4), dtype, 2, 3, *spatial, low=-2, high=2)
+    wide = np.abs(x.astype(np.float64))
+    expected = pool(wide, attributes, lambda e, *_: (e**p).sum(-1) ** (1 / p))
+    got = run_npu("LpPool", [x], opset=22, p=p, **attributes)[0]
+    assert_close(got, expected, dtype, factor=16)  # powers and roots of a sum of up to 130 terms
+    if p == 2:
+        axes = tuple(range(2, x.ndim))
+        expected = np.sqrt((wide**2).sum(axes, keepdims=True))
+        assert_close(run_npu("GlobalLpPool", [x], opset=22)[0], expected, dtype, factor=16)
+
+
+def test_lp_pool_takes_positive_exponents_only() -> None:
+    x = np.ones((1, 1, 4), np.float32)
+    with pytest.raises(Exception, match=r"\[LpPool\] expected p of 1 or more, got 0"):
+        run_npu("LpPool", [x], opset=22, kernel_shape=[2], p=0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -253,3 +253,31 @@ def test_unsupported_options_are_left_to_the_cpu(dtype, options, reason) -> None
     session = make_session(make_model("Resize", inputs, opset=19, constant=[1, 2], **options))
     assert npu_nodes(session) == []
     assert any(reason in n["reason"] for n in onnxruntime_npu.assignment(session))
+
+
+# Upsample, and Resize before version 11, take whole elements at `position / scale`.
+OLD_FORMS = [("Upsample", 8), ("Upsample", 9), ("Resize", 10)]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("op_type, opset", OLD_FORMS)
+def test_forms_before_version_11(op_type, opset, mode) -> None:
+    x = random(np.random.default_rng(7), "float32", 2, 3, 5, 8)
+    for scales in ([1, 1, 2, 3], [1, 1, 2.5, 1.0], [1, 1, 0.5, 0.6]):
+        given = np.array(scales, np.float32)
+        if op_type == "Upsample" and min(scales) < 1:
+            continue  # onnx defines it for factors of at least 1
+        if opset == 8:
+            got = run_npu(op_type, [x], opset=opset, mode=mode, scales=given.tolist())[0]
+        else:
+            got = run_npu(op_type, [x, given], opset=opset, constant=[1], mode=mode)[0]
+        options = dict(coordinate_transformation_mode="asymmetric", nearest_mode="floor", mode=mode)
+        expected = reference(x, [None, given], **options)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=4e-6)
+
+
+def test_forms_before_version_11_check_their_scales() -> None:
+    x = np.ones((1, 1, 2, 2), np.float32)
+    for scales in ([1, 1, 2], [1, 1, 0, 1], [1, 1, np.nan, 1], [1, 1, 1e30, 1e30]):
+        with pytest.raises(Exception, match=r"\[(Upsample|Resize)\] |calar|scale|ize"):
+            run_npu("Resize", [x, np.array(scales, np.float32)], opset=10)

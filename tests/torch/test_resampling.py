@@ -32,6 +32,19 @@ def test_resampling(mode, rank, dtype):
             check(lambda t, s=target: F.interpolate(t, s, mode=mode, align_corners=True), x)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "lanczos"])
+def test_antialiased_resampling(mode, dtype):
+    x = make(dtype, 2, 3, 9, 14)
+    for target in ((4, 5), (20, 9), (9, 14), (1, 1)):
+        check(lambda t, size=target: F.interpolate(t, size, mode=mode, antialias=True), x)
+    for scale in (0.3, 1.6):
+        check(lambda t, by=scale: F.interpolate(t, None, by, mode, antialias=True), x)
+    if mode != "lanczos":
+        size = (4, 20)
+        check(lambda t: F.interpolate(t, size, None, mode, align_corners=True, antialias=True), x)
+
+
 def test_resampling_of_various_layouts_and_integers():
     image = make(torch.float32, 2, 3, 5, 7).detach()
     for x in (image.to(memory_format=torch.channels_last), image.transpose(2, 3), image[:, :, ::2]):

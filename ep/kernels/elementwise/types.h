@@ -15,6 +15,9 @@ inline constexpr DTypeSet kBool{DType::kBool};
 inline constexpr DTypeSet kInt64{DType::kInt64};
 inline constexpr DTypeSet kAllFloats = kFloats | kFloat64;
 inline constexpr DTypeSet kSigned = kAllFloats | kSignedInts;
+// Of operators that ONNX has not extended to bfloat16.
+inline constexpr DTypeSet kWithoutBFloat16 =
+    kIntegers | DTypeSet{DType::kFloat32, DType::kFloat16, DType::kFloat64, DType::kBool};
 
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;

@@ -5,6 +5,9 @@
 
 namespace npu {
 
+using FixedWidthTypes = Types<float, Float16, BFloat16, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t,
+                              uint32_t, uint64_t, Truth>;
+
 template <class T>
 ComputeType<T> Widened(T value) {
   if constexpr (kIsHalf<T>) {

@@ -6,6 +6,7 @@
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/pooling/definition.h"
 #include "ep/kernels/pooling/rows.h"
+#include "ep/kernels/pooling/window_sums.h"
 #include "ep/kernels/pooling/windows.h"
 
 namespace npu {
@@ -44,31 +45,6 @@ class Averages {
   std::vector<C> counts_;  // per column
 };
 
-template <class C>
-void AddRow(const Plan& plan, const C* x, C* __restrict sums) {
-  if (plan.by_tap()) {
-    plan.ForEachTap([&](int64_t first, int64_t count, int64_t position, auto stride) {
-      const C* from = x + position;
-      C* to = sums + first;
-      for (int64_t i = 0; i < count; ++i) to[i] += from[i * stride];
-    });
-    return;
-  }
-  for (int64_t o = 0; o < plan.columns(); ++o) {
-    const Window& window = plan.windows()[o];
-    const C* from = x + window.begin;
-    const int64_t step = plan.step();
-    C sum = 0;
-    if (step == 1 && window.count >= 32) {
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < window.count; ++i) sum += from[i];
-    } else {
-      for (int64_t i = 0; i < window.count; ++i) sum += from[i * step];
-    }
-    sums[o] += sum;
-  }
-}
-
 // The backward pass: adds each column's share to every position in its window.
 template <class C>
 void SpreadRow(const Plan& plan, const C* shares, C* __restrict sums) {
@@ -98,29 +74,11 @@ struct AverageTask {
   void Rows(int64_t begin, int64_t end) const {
     using C = ComputeType<T>;
     const Averages<C> averages(plan, divisor);
-    pooling::RowReader<T> reader(plan.width());
+    pooling::WindowSums<T> window_sums(plan);
     pooling::RowWriter<T> writer(plan.columns());
-    std::vector<C> column_sums(static_cast<size_t>(plan.width()));
     for (int64_t row = begin; row < end; ++row) {
-      const T* image = x + row / plan.rows_out() * plan.inputs();
       C* sums = writer.Values(y + row * plan.columns());
-      std::fill(sums, sums + plan.columns(), C{0});
-      // Rows are first added to each other, which is a dense loop; then the windows are summed once.
-      const C* total = nullptr;
-      plan.ForEachInputRow(row % plan.rows_out(), [&](int64_t input_row, int64_t) {
-        const C* values = reader(image + input_row * plan.width(), plan.width());
-        if (plan.rows_in() == 1) {
-          total = values;
-        } else if (total == nullptr) {
-          std::copy(values, values + plan.width(), column_sums.data());
-          total = column_sums.data();
-        } else {
-          C* to = column_sums.data();
-#pragma omp simd
-          for (int64_t i = 0; i < plan.width(); ++i) to[i] += values[i];
-        }
-      });
-      if (total != nullptr) AddRow(plan, total, sums);
+      window_sums.Row(x, row, pooling::Unchanged{}, sums);
       averages.Divide(plan, row % plan.rows_out(), sums, sums);
       writer.Commit(y + row * plan.columns(), plan.columns());
     }

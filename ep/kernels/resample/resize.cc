@@ -1,4 +1,4 @@
-// Resize (ai.onnx 11 to 19).
+// Resize (ai.onnx 10 to 19) and its predecessor Upsample (7, 9).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -143,23 +143,20 @@ int64_t SizeOf(double size) {
   return static_cast<int64_t>(size);
 }
 
-class ResizeKernel final : public Kernel {
- public:
-  explicit ResizeKernel(const KernelInfo& info) {
-    const std::string why = WhyNot(info.attributes, DType::kFloat32);
-    NPU_CHECK(why.empty(), "[Resize] ", why);
-    mode_ = *Named(info.attributes, "mode", kModes);
-    transformation_ = *Named(info.attributes, "coordinate_transformation_mode", kTransformations);
-    rounding_ = *Named(info.attributes, "nearest_mode", kRoundings);
-    policy_ = *Named(info.attributes, "keep_aspect_ratio_policy", kPolicies);
-    antialias_ = info.attributes.Bool("antialias");
-    exclude_outside_ = info.attributes.Bool("exclude_outside");
-    extrapolation_ = info.attributes.Float("extrapolation_value");
-    if (info.attributes.Has("axes")) axes_ = info.attributes.Ints("axes");
-    filter_ = {mode_ == Mode::kCubic ? Filter::Kind::kCubic : Filter::Kind::kLinear,
-               info.attributes.Float("cubic_coeff_a")};
-  }
+// How elements are found and weighted; the defaults are those of the forms before Resize 11.
+struct Settings {
+  Mode mode;
+  Transformation transformation = Transformation::kAsymmetric;
+  Rounding rounding = Rounding::kFloor;
+  Policy policy = Policy::kStretch;
+  bool antialias = false, exclude_outside = false;
+  double extrapolation = 0;
+  std::optional<std::vector<int64_t>> axes = {};
+  Filter filter = {};
+};
 
+class ResizingKernel : public Kernel {
+ public:
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     std::vector<Axis> axes = AxesOf(x.shape);
@@ -169,14 +166,35 @@ class ResizeKernel final : public Kernel {
     for (const Axis& axis : axes) shape[axis.axis] = axis.out;
     const TensorView y = ctx.Output(0, x.dtype, shape);  // an excessive size fails here, before taps are made
     if (y.elements() == 0) return;
-    if (transformation_ != Transformation::kCropAndResize)
+    if (how_.transformation != Transformation::kCropAndResize)
       std::erase_if(axes, [](const Axis& axis) { return axis.scale == 1 && axis.in == axis.out; });
-    if (mode_ == Mode::kNearest) {
-      LaunchMappedCopy(ctx, "Resize", x, y, MapsOf(x.shape, axes), nullptr);
+    if (how_.mode == Mode::kNearest) {
+      LaunchMappedCopy(ctx, op_, x, y, MapsOf(x.shape, axes), nullptr);
     } else {
-      LaunchTaps(ctx, "Resize", x, y, TapsOf(axes));
+      LaunchTaps(ctx, op_, x, y, TapsOf(axes));
     }
   }
+
+ protected:
+  ResizingKernel(const char* op, Settings settings) : op_(op), how_(std::move(settings)) {}
+  // Sets the output size and the scale of each axis.
+  virtual void SetSizes(OpContext& ctx, std::vector<Axis>& axes) const = 0;
+  virtual void SetCrop(OpContext& /*ctx*/, std::vector<Axis>& /*axes*/) const {}
+
+  void SetByScales(const std::vector<double>& scales, std::vector<Axis>& axes) const {
+    NPU_CHECK(scales.size() == axes.size(), "[", op_, "] expected a scale for each of ", axes.size(), " axes, got ",
+              scales.size());
+    for (size_t i = 0; i < axes.size(); ++i) {
+      NPU_CHECK(std::isfinite(scales[i]) && scales[i] > 0, "[", op_, "] expected positive finite scales, got ",
+                scales[i]);
+      axes[i].scale = scales[i];
+      // In float, as in ONNX's shape inference.
+      axes[i].out = SizeOf(std::floor(static_cast<float>(axes[i].in) * static_cast<float>(scales[i])));
+    }
+  }
+
+  const char* op_;
+  Settings how_;
 
  private:
   std::vector<Axis> AxesOf(const Shape& shape) const {
@@ -187,15 +205,78 @@ class ResizeKernel final : public Kernel {
       seen |= 1u << axis;
       axes.push_back({axis, shape[axis], shape[axis], 1, 0, 1});
     };
-    if (axes_) {
-      for (const int64_t axis : *axes_) add(NormalizeAxis("Resize", axis, shape.rank()));
+    if (how_.axes) {
+      for (const int64_t axis : *how_.axes) add(NormalizeAxis("Resize", axis, shape.rank()));
     } else {
       for (int d = 0; d < shape.rank(); ++d) add(d);
     }
     return axes;
   }
 
-  void SetSizes(OpContext& ctx, std::vector<Axis>& axes) const {
+  bool Extrapolates(const Axis& axis, double position) const {
+    return how_.transformation == Transformation::kCropAndResize && !axis.Inside(position);
+  }
+
+  std::vector<AxisMap> MapsOf(const Shape& in, const std::vector<Axis>& axes) const {
+    std::vector<AxisMap> maps;
+    for (int d = 0; d < in.rank(); ++d) {
+      maps.emplace_back(static_cast<size_t>(in[d]));
+      std::iota(maps.back().begin(), maps.back().end(), int64_t{0});
+    }
+    for (const Axis& axis : axes) {
+      AxisMap& map = maps[static_cast<size_t>(axis.axis)];
+      map.clear();
+      for (int64_t o = 0; o < axis.out; ++o) {
+        const double position = axis.Position(how_.transformation, o);
+        map.push_back(Extrapolates(axis, position) ? -1 : Nearest(position, how_.rounding, axis.in));
+      }
+    }
+    return maps;
+  }
+
+  std::vector<AxisTaps> TapsOf(const std::vector<Axis>& axes) const {
+    std::vector<AxisTaps> all;
+    for (const Axis& axis : axes) {
+      Taps taps(axis.in);
+      const double stretched = how_.antialias ? std::max(1.0, 1 / axis.scale) : 1;
+      for (int64_t o = 0; o < axis.out; ++o) {
+        const double position = axis.Position(how_.transformation, o);
+        if (Extrapolates(axis, position)) {
+          taps.AddConstant(how_.extrapolation);
+        } else {
+          taps.Add(position, how_.filter, stretched, how_.exclude_outside);
+        }
+      }
+      all.push_back({axis.axis, std::move(taps)});
+    }
+    return all;
+  }
+};
+
+class ResizeKernel final : public ResizingKernel {
+ public:
+  explicit ResizeKernel(const KernelInfo& info) : ResizingKernel("Resize", SettingsOf(info.attributes)) {}
+
+ private:
+  static Settings SettingsOf(const Attributes& attributes) {
+    const std::string why = WhyNot(attributes, DType::kFloat32);
+    NPU_CHECK(why.empty(), "[Resize] ", why);
+    const Mode mode = *Named(attributes, "mode", kModes);
+    return {
+        .mode = mode,
+        .transformation = *Named(attributes, "coordinate_transformation_mode", kTransformations),
+        .rounding = *Named(attributes, "nearest_mode", kRoundings),
+        .policy = *Named(attributes, "keep_aspect_ratio_policy", kPolicies),
+        .antialias = attributes.Bool("antialias"),
+        .exclude_outside = attributes.Bool("exclude_outside"),
+        .extrapolation = attributes.Float("extrapolation_value"),
+        .axes = attributes.Has("axes") ? std::optional(attributes.Ints("axes")) : std::nullopt,
+        .filter = {mode == Mode::kCubic ? Filter::Kind::kCubic : Filter::Kind::kLinear,
+                   attributes.Float("cubic_coeff_a")},
+    };
+  }
+
+  void SetSizes(OpContext& ctx, std::vector<Axis>& axes) const override {
     const TensorView scales = ctx.Input(2), sizes = ctx.Input(3);
     const bool by_scales = scales && scales.elements() > 0, by_sizes = sizes && sizes.elements() > 0;
     NPU_CHECK(axes.empty() || by_scales != by_sizes, "[Resize] expected either scales or sizes, got ",
@@ -207,14 +288,16 @@ class ResizeKernel final : public Kernel {
     }
   }
 
-  static void SetByScales(const std::vector<double>& scales, std::vector<Axis>& axes) {
-    NPU_CHECK(scales.size() == axes.size(), "[Resize] expected a scale for each of ", axes.size(), " axes, got ",
-              scales.size());
+  void SetCrop(OpContext& ctx, std::vector<Axis>& axes) const override {
+    if (how_.transformation != Transformation::kCropAndResize) return;
+    const TensorView roi = ctx.Input(1);
+    NPU_CHECK(roi, "[Resize] expected a roi for tf_crop_and_resize, got none");
+    const std::vector<double> bounds = ReadReals("roi", roi);
+    NPU_CHECK(bounds.size() == 2 * axes.size(), "[Resize] expected two bounds of roi for each of ", axes.size(),
+              " axes, got ", bounds.size());
     for (size_t i = 0; i < axes.size(); ++i) {
-      NPU_CHECK(std::isfinite(scales[i]) && scales[i] > 0, "[Resize] expected positive finite scales, got ", scales[i]);
-      axes[i].scale = scales[i];
-      // In float, as in ONNX's shape inference.
-      axes[i].out = SizeOf(std::floor(static_cast<float>(axes[i].in) * static_cast<float>(scales[i])));
+      axes[i].begin = bounds[i];
+      axes[i].end = bounds[i + axes.size()];
     }
   }
 
@@ -228,76 +311,44 @@ class ResizeKernel final : public Kernel {
       axis.out = sizes[i];
       if (axis.in > 0) axis.scale = static_cast<double>(axis.out) / static_cast<double>(axis.in);
     }
-    if (policy_ == Policy::kStretch) return;
+    if (how_.policy == Policy::kStretch) return;
     double scale = axes[0].scale;
     for (const Axis& axis : axes)
-      scale = policy_ == Policy::kNotLarger ? std::min(scale, axis.scale) : std::max(scale, axis.scale);
+      scale = how_.policy == Policy::kNotLarger ? std::min(scale, axis.scale) : std::max(scale, axis.scale);
     for (Axis& axis : axes) {
       axis.scale = scale;
       axis.out = SizeOf(std::floor(axis.width() + 0.5));
     }
   }
+};
 
-  void SetCrop(OpContext& ctx, std::vector<Axis>& axes) const {
-    if (transformation_ != Transformation::kCropAndResize) return;
-    const TensorView roi = ctx.Input(1);
-    NPU_CHECK(roi, "[Resize] expected a roi for tf_crop_and_resize, got none");
-    const std::vector<double> bounds = ReadReals("roi", roi);
-    NPU_CHECK(bounds.size() == 2 * axes.size(), "[Resize] expected two bounds of roi for each of ", axes.size(),
-              " axes, got ", bounds.size());
-    for (size_t i = 0; i < axes.size(); ++i) {
-      axes[i].begin = bounds[i];
-      axes[i].end = bounds[i + axes.size()];
-    }
+// Upsample, and Resize before version 11: modes nearest and linear.
+std::string WhyNotScaled(const Attributes& attributes, DType dtype) {
+  const auto mode = Named(attributes, "mode", kModes);
+  if (!mode || *mode == Mode::kCubic) return "mode \"" + attributes.String("mode") + "\" is not implemented";
+  if (*mode == Mode::kLinear && !IsFloating(dtype)) return "other than floats are resized with mode nearest only";
+  return "";
+}
+
+class ScaleKernel final : public ResizingKernel {
+ public:
+  explicit ScaleKernel(const KernelInfo& info)
+      : ResizingKernel(info.op_type == "Resize" ? "Resize" : "Upsample", SettingsOf(info)) {
+    if (info.attributes.Has("scales")) scales_ = info.attributes.Floats("scales");
   }
 
-  bool Extrapolates(const Axis& axis, double position) const {
-    return transformation_ == Transformation::kCropAndResize && !axis.Inside(position);
+ private:
+  static Settings SettingsOf(const KernelInfo& info) {
+    const std::string why = WhyNotScaled(info.attributes, DType::kFloat32);
+    NPU_CHECK(why.empty(), "[", info.op_type, "] ", why);
+    return {.mode = *Named(info.attributes, "mode", kModes)};
   }
 
-  std::vector<AxisMap> MapsOf(const Shape& in, const std::vector<Axis>& axes) const {
-    std::vector<AxisMap> maps;
-    for (int d = 0; d < in.rank(); ++d) {
-      maps.emplace_back(static_cast<size_t>(in[d]));
-      std::iota(maps.back().begin(), maps.back().end(), int64_t{0});
-    }
-    for (const Axis& axis : axes) {
-      AxisMap& map = maps[static_cast<size_t>(axis.axis)];
-      map.clear();
-      for (int64_t o = 0; o < axis.out; ++o) {
-        const double position = axis.Position(transformation_, o);
-        map.push_back(Extrapolates(axis, position) ? -1 : Nearest(position, rounding_, axis.in));
-      }
-    }
-    return maps;
+  void SetSizes(OpContext& ctx, std::vector<Axis>& axes) const override {
+    SetByScales(scales_ ? *scales_ : ReadReals("scales", ctx.Input(1)), axes);
   }
 
-  std::vector<AxisTaps> TapsOf(const std::vector<Axis>& axes) const {
-    std::vector<AxisTaps> all;
-    for (const Axis& axis : axes) {
-      Taps taps(axis.in);
-      const double stretched = antialias_ ? std::max(1.0, 1 / axis.scale) : 1;
-      for (int64_t o = 0; o < axis.out; ++o) {
-        const double position = axis.Position(transformation_, o);
-        if (Extrapolates(axis, position)) {
-          taps.AddConstant(extrapolation_);
-        } else {
-          taps.Add(position, filter_, stretched, exclude_outside_);
-        }
-      }
-      all.push_back({axis.axis, std::move(taps)});
-    }
-    return all;
-  }
-
-  Mode mode_;
-  Transformation transformation_;
-  Rounding rounding_;
-  Policy policy_;
-  bool antialias_, exclude_outside_;
-  double extrapolation_;
-  std::optional<std::vector<int64_t>> axes_;
-  Filter filter_;
+  std::optional<std::vector<double>> scales_;  // of the form that has them as an attribute
 };
 
 NPU_ONNX_KERNEL({
@@ -315,6 +366,31 @@ NPU_ONNX_KERNEL({
     .make = MakeKernel<ResizeKernel>,
     .unsupported = [](const NodeView& node) { return WhyNot(node.attributes, node.inputs[0]); },
 });
+
+// The forms that have only scales.
+OpDef ScaledDefinition(const char* type, DTypeSet dtypes, int version, std::vector<ArgDef> scales_input,
+                       std::vector<AttrDef> scales_attribute) {
+  std::vector<ArgDef> inputs = {Input("X", dtypes)};
+  inputs.insert(inputs.end(), scales_input.begin(), scales_input.end());
+  std::vector<AttrDef> attributes = {StringAttribute("mode", "nearest")};
+  attributes.insert(attributes.end(), scales_attribute.begin(), scales_attribute.end());
+  return {
+      .type = type,
+      .since = version,
+      .until = version,
+      .inputs = std::move(inputs),
+      .outputs = {Output("Y", dtypes)},
+      .attributes = std::move(attributes),
+      .make = MakeKernel<ScaleKernel>,
+      .unsupported = [](const NodeView& node) { return WhyNotScaled(node.attributes, node.inputs[0]); },
+  };
+}
+
+const ArgDef kScalesInput = HostInput("scales", {DType::kFloat32});
+NPU_ONNX_KERNEL(ScaledDefinition("Resize", kFixedWidth, 10, {kScalesInput}, {}));
+NPU_ONNX_KERNEL(ScaledDefinition("Upsample", kWithoutBFloat16, 9, {kScalesInput}, {}));
+NPU_ONNX_KERNEL(ScaledDefinition("Upsample", kWithoutBFloat16, 7, {},
+                                 {{.name = "scales", .kind = AttrDef::Kind::kFloats, .required = true}}));
 
 }  // namespace
 }  // namespace npu

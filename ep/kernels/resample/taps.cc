@@ -14,6 +14,10 @@ double Filter::At(double distance) const {
   const double d = std::fabs(distance);
   if (d >= support()) return 0;
   if (kind == Kind::kLinear) return 1 - d;
+  if (kind == Kind::kLanczos) {
+    const auto sinc = [](double x) { return x == 0 ? 1 : std::sin(M_PI * x) / (M_PI * x); };
+    return sinc(d) * sinc(d / support());
+  }
   return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
 }
 

@@ -12,10 +12,10 @@ namespace npu::resample {
 
 // A function of the distance from a position, zero at and beyond `support`.
 struct Filter {
-  enum class Kind { kLinear, kCubic } kind = Kind::kLinear;
+  enum class Kind { kLinear, kCubic, kLanczos } kind = Kind::kLinear;
   double a = -0.75;  // of a cubic filter
 
-  double support() const { return kind == Kind::kLinear ? 1 : 2; }
+  double support() const { return kind == Kind::kLinear ? 1 : kind == Kind::kCubic ? 2 : 3; }
   double At(double distance) const;
 };
 

@@ -18,15 +18,17 @@ using resample::AxisTaps;
 using resample::Filter;
 using resample::Taps;
 
-enum class Mode { kNearest, kNearestExact, kLinear, kCubic };
+enum class Mode { kNearest, kNearestExact, kLinear, kCubic, kLanczos };
 
 Mode ModeOf(const std::string& name) {
   const std::pair<const char*, Mode> modes[] = {{"nearest", Mode::kNearest},
                                                 {"nearest-exact", Mode::kNearestExact},
                                                 {"linear", Mode::kLinear},
-                                                {"cubic", Mode::kCubic}};
+                                                {"cubic", Mode::kCubic},
+                                                {"lanczos", Mode::kLanczos}};
   const auto* mode = std::find_if(std::begin(modes), std::end(modes), [&](const auto& m) { return name == m.first; });
-  NPU_CHECK(mode != std::end(modes), "[Upsample] expected mode nearest, nearest-exact, linear or cubic, got ", name);
+  NPU_CHECK(mode != std::end(modes), "[Upsample] expected mode nearest, nearest-exact, linear, cubic or lanczos, got ",
+            name);
   return mode->second;
 }
 
@@ -70,13 +72,34 @@ Taps FilteredTaps(const Filter& filter, const Axis& axis, bool align_corners) {
   return taps;
 }
 
+// Where an axis shrinks, the filter is as wide as an output element, and its weights sum to one.
+template <class R>
+Taps AntialiasedTaps(const Filter& filter, const Axis& axis, bool align_corners) {
+  Taps taps(axis.in);
+  const R step = axis.Step<R>(align_corners);
+  for (int64_t o = 0; o < axis.out; ++o) {
+    const R position = step * (static_cast<R>(o) + R(0.5)) - R(0.5);
+    taps.Add(static_cast<double>(position), filter, std::max(static_cast<double>(step), 1.0), true);
+  }
+  return taps;
+}
+
+Filter FilterOf(Mode mode, bool antialias) {
+  if (mode == Mode::kLanczos) return {Filter::Kind::kLanczos};
+  if (mode == Mode::kCubic) return {Filter::Kind::kCubic, antialias ? -0.5 : -0.75};  // torch has two cubics
+  return {Filter::Kind::kLinear};
+}
+
 class Upsampling {
  public:
   explicit Upsampling(const KernelInfo& info)
       : mode_(ModeOf(info.attributes.String("mode"))),
         align_corners_(info.attributes.Bool("align_corners")),
-        scales_(info.attributes.Floats("scales")) {
-    filter_.kind = mode_ == Mode::kCubic ? Filter::Kind::kCubic : Filter::Kind::kLinear;
+        antialias_(info.attributes.Bool("antialias")),
+        scales_(info.attributes.Floats("scales")),
+        filter_(FilterOf(mode_, antialias_)) {
+    NPU_CHECK(antialias_ ? !copies() : mode_ != Mode::kLanczos, "[Upsample] expected antialias with mode lanczos, and ",
+              "not with modes nearest and nearest-exact");
   }
 
   bool copies() const { return mode_ == Mode::kNearest || mode_ == Mode::kNearestExact; }
@@ -118,8 +141,10 @@ class Upsampling {
       const Axis axis = AxisOf(in, out, d, count);
       if (copies()) {
         axes.push_back({d, Taps(axis.in, NearestMap(mode_ == Mode::kNearestExact, axis))});
-      } else if (mode_ == Mode::kCubic || axis.in != axis.out) {  // linear to the same size is the identity
-        const auto make = dtype == DType::kFloat64 ? &FilteredTaps<double> : &FilteredTaps<float>;
+      } else if (mode_ != Mode::kLinear || axis.in != axis.out || antialias_) {  // else it is the identity
+        const bool wide = dtype == DType::kFloat64;
+        const auto make = antialias_ ? (wide ? &AntialiasedTaps<double> : &AntialiasedTaps<float>)
+                                     : (wide ? &FilteredTaps<double> : &FilteredTaps<float>);
         axes.push_back({d, make(filter_, axis, align_corners_)});
       }
     }
@@ -128,7 +153,7 @@ class Upsampling {
 
  private:
   Mode mode_;
-  bool align_corners_;
+  bool align_corners_, antialias_;
   std::vector<double> scales_;
   Filter filter_;
 };
@@ -176,7 +201,8 @@ OpDef Definition(const char* type, const char* from, const char* to, DTypeSet dt
       .type = type,
       .inputs = {Input(from, dtypes), HostInput("sizes", kInt64)},
       .outputs = {Output(to, dtypes)},
-      .attributes = {StringAttribute("mode", "nearest"), IntAttribute("align_corners", 0), FloatsAttribute("scales")},
+      .attributes = {StringAttribute("mode", "nearest"), IntAttribute("align_corners", 0), IntAttribute("antialias", 0),
+                     FloatsAttribute("scales")},
       .make = std::move(make),
   };
 }

@@ -1,4 +1,16 @@
 // Resized images: each position's nearest neighbour, or a weighted sum of the neighbours.
+#include <ATen/ops/_upsample_bicubic2d_aa_backward_meta.h>
+#include <ATen/ops/_upsample_bicubic2d_aa_backward_ops.h>
+#include <ATen/ops/_upsample_bicubic2d_aa_meta.h>
+#include <ATen/ops/_upsample_bicubic2d_aa_ops.h>
+#include <ATen/ops/_upsample_bilinear2d_aa_backward_meta.h>
+#include <ATen/ops/_upsample_bilinear2d_aa_backward_ops.h>
+#include <ATen/ops/_upsample_bilinear2d_aa_meta.h>
+#include <ATen/ops/_upsample_bilinear2d_aa_ops.h>
+#include <ATen/ops/_upsample_lanczos2d_aa_backward_meta.h>
+#include <ATen/ops/_upsample_lanczos2d_aa_backward_ops.h>
+#include <ATen/ops/_upsample_lanczos2d_aa_meta.h>
+#include <ATen/ops/_upsample_lanczos2d_aa_ops.h>
 #include <ATen/ops/_upsample_nearest_exact1d_backward_meta.h>
 #include <ATen/ops/_upsample_nearest_exact1d_backward_ops.h>
 #include <ATen/ops/_upsample_nearest_exact1d_meta.h>
@@ -56,7 +68,8 @@ namespace {
 
 using Scale = std::optional<double>;
 
-enum class UpsampleMode { kNearest, kNearestExact, kLinear, kCubic };
+// Smooth: antialiased.
+enum class UpsampleMode { kNearest, kNearestExact, kLinear, kCubic, kSmoothLinear, kSmoothCubic, kSmoothLanczos };
 
 const char* NameOf(UpsampleMode mode) {
   switch (mode) {
@@ -65,9 +78,13 @@ const char* NameOf(UpsampleMode mode) {
     case UpsampleMode::kNearestExact:
       return "nearest-exact";
     case UpsampleMode::kLinear:
+    case UpsampleMode::kSmoothLinear:
       return "linear";
     case UpsampleMode::kCubic:
+    case UpsampleMode::kSmoothCubic:
       return "cubic";
+    case UpsampleMode::kSmoothLanczos:
+      return "lanczos";
   }
   return "";
 }
@@ -79,6 +96,7 @@ KernelCall& Sample(KernelCall& call, UpsampleMode mode, const at::Tensor& from, 
   return call.In(Dense(from))
       .Host(sizes.slice(sizes.size() - sizeof...(given)).vec())
       .Set("mode", std::string(NameOf(mode)))
+      .Set("antialias", static_cast<int64_t>(mode >= UpsampleMode::kSmoothLinear))
       .Set("align_corners", static_cast<int64_t>(align_corners))
       .Set("scales", std::vector<double>{(given && *given > 0 ? *given : 0.0)...});
 }
@@ -136,6 +154,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   NPU_UPSAMPLE(upsample_bilinear2d, UpsampleMode::kLinear, bool, Scale, Scale);
   NPU_UPSAMPLE(upsample_trilinear3d, UpsampleMode::kLinear, bool, Scale, Scale, Scale);
   NPU_UPSAMPLE(upsample_bicubic2d, UpsampleMode::kCubic, bool, Scale, Scale);
+  NPU_UPSAMPLE(_upsample_bilinear2d_aa, UpsampleMode::kSmoothLinear, bool, Scale, Scale);
+  NPU_UPSAMPLE(_upsample_bicubic2d_aa, UpsampleMode::kSmoothCubic, bool, Scale, Scale);
+  NPU_UPSAMPLE(_upsample_lanczos2d_aa, UpsampleMode::kSmoothLanczos, bool, Scale, Scale);
 }
 
 #undef NPU_UPSAMPLE

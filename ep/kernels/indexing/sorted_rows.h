@@ -1,0 +1,70 @@
+// The order of the slices of a tensor along one axis, for the operators that find distinct ones.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "ep/kernels/elementwise/widen.h"
+
+namespace npu {
+
+// Row i of a dense tensor [outer, count, inner]: all elements whose middle coordinate is i.
+template <class T>
+struct Rows {
+  const T* x;
+  int64_t outer, count, inner;
+
+  bool single() const { return outer == 1 && inner == 1; }
+  // Negative, 0 or positive: row a sorts before, like or after row b. NaN sorts last, all NaN alike.
+  int Compare(int64_t a, int64_t b) const {
+    for (int64_t o = 0; o < outer; ++o) {
+      const T* left = x + (o * count + a) * inner;
+      const T* right = x + (o * count + b) * inner;
+      for (int64_t k = 0; k < inner; ++k) {
+        const ComputeType<T> l = Widened(left[k]), r = Widened(right[k]);
+        if (l < r) return -1;
+        if (r < l) return 1;
+        if ((l != l) != (r != r)) return l != l ? 1 : -1;
+      }
+    }
+    return 0;
+  }
+};
+
+// An element with its position: rows of one element are sorted without reading the tensor again.
+template <class T>
+struct PlacedNumber {
+  ComputeType<T> value;
+  int64_t place;
+
+  bool operator<(const PlacedNumber& other) const {
+    if (value < other.value) return true;
+    if (other.value < value) return false;
+    const bool nan = value != value, other_nan = other.value != other.value;
+    return nan != other_nan ? other_nan : place < other.place;
+  }
+};
+
+// The bytes of scratch memory that SortRows needs.
+template <class T>
+size_t SortScratch(const Rows<T>& rows) {
+  if (!rows.single()) return 0;
+  return static_cast<size_t>(Shape{rows.count, static_cast<int64_t>(sizeof(PlacedNumber<T>))}.Elements());
+}
+
+// Writes the rows' numbers in their order; equal rows keep theirs.
+template <class T>
+void SortRows(const Rows<T>& rows, void* scratch, int64_t* order) {
+  if (rows.single()) {
+    auto* numbers = static_cast<PlacedNumber<T>*>(scratch);
+    for (int64_t i = 0; i < rows.count; ++i) numbers[i] = {Widened(rows.x[i]), i};
+    std::sort(numbers, numbers + rows.count);
+    for (int64_t i = 0; i < rows.count; ++i) order[i] = numbers[i].place;
+  } else {
+    std::iota(order, order + rows.count, int64_t{0});
+    std::stable_sort(order, order + rows.count, [&](int64_t a, int64_t b) { return rows.Compare(a, b) < 0; });
+  }
+}
+
+}  // namespace npu
