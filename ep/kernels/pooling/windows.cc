@@ -43,7 +43,16 @@ Window Axis::At(int64_t o) const {
 }
 
 Sliding::Sliding(const char* op, const Attributes& attributes)
-    : op_(op), kernel_(attributes.Ints("kernel_shape")), ceil_(attributes.Bool("ceil_mode")) {
+    : Sliding(op, attributes, attributes.Ints("kernel_shape")) {
+  const size_t spatial = kernel_.size();
+  for (size_t d = 0; auto_pad_ == AutoPad::kNotSet && d < 2 * spatial; ++d) {
+    NPU_CHECK(pads_[d] < kernel_[d % spatial], "[", op, "] expected pads smaller than the kernel of ",
+              kernel_[d % spatial], ", got ", pads_[d]);
+  }
+}
+
+Sliding::Sliding(const char* op, const Attributes& attributes, std::vector<int64_t> kernel)
+    : op_(op), kernel_(std::move(kernel)), ceil_(attributes.Bool("ceil_mode", false)) {
   const size_t spatial = kernel_.size();
   CheckRange(op, "kernel_shape", kernel_, spatial, 1);
   strides_ = attributes.Ints("strides", std::vector<int64_t>(spatial, 1));
@@ -61,10 +70,6 @@ Sliding::Sliding(const char* op, const Attributes& attributes)
   NPU_CHECK(mode != std::end(modes), "[", op, "] expected auto_pad NOTSET, SAME_UPPER, SAME_LOWER or VALID, got ",
             name);
   auto_pad_ = mode->second;
-  for (size_t d = 0; auto_pad_ == AutoPad::kNotSet && d < 2 * spatial; ++d) {
-    NPU_CHECK(pads_[d] < kernel_[d % spatial], "[", op, "] expected pads smaller than the kernel of ",
-              kernel_[d % spatial], ", got ", pads_[d]);
-  }
 }
 
 Axis Sliding::AxisOf(size_t d, int64_t in) const {

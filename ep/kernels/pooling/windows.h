@@ -33,6 +33,8 @@ struct Axis {
 class Sliding {
  public:
   Sliding(const char* op, const Attributes& attributes);
+  // A window of this size, which may be smaller than the padding.
+  Sliding(const char* op, const Attributes& attributes, std::vector<int64_t> kernel);
 
   // The spatial axes of an input [N, C, …].
   std::vector<Axis> AxesOf(const Shape& input) const;

@@ -1,5 +1,5 @@
-// Convolutions of any number of dimensions as matmuls: the windows that the kernel covers are a strided view of the
-// padded input, through which gradients are accumulated.
+// Convolutions of any number of dimensions: those of floats by the kernel of ONNX's Conv; gradients, transposed ones
+// and integers as matmuls, in which the windows that the kernel covers are a strided view of the padded input.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/matmul.h>
@@ -9,9 +9,11 @@
 
 #include <array>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
 
 namespace npu::aten {
@@ -70,10 +72,29 @@ struct Convolution {
     return y.reshape({y.size(0), groups, y.size(1) / groups, multiply_integers(output)});
   }
 
-  at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight) const {
+  // Without a bias if that is not defined.
+  at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {}) const {
+    if (KernelCall call("Conv"); call.Takes(0, x.scalar_type())) {
+      Sizes pads = padding.vec();
+      pads.insert(pads.end(), padding.begin(), padding.end());
+      call.In(Dense(x)).In(Dense(weight));
+      if (bias.defined()) call.In(Dense(bias));
+      return call.Set("strides", stride.vec())
+          .Set("pads", std::move(pads))
+          .Set("dilations", dilation.vec())
+          .Set("group", groups)
+          .One();
+    }
+    if (bias.defined()) return AddBias(Forward(x, weight), bias);
     Sizes sizes{x.size(0), weight.size(0)};
     sizes.insert(sizes.end(), output.begin(), output.end());
     return at::matmul(Weight(weight), Columns(x)).reshape(sizes);
+  }
+
+  static at::Tensor AddBias(at::Tensor y, const at::Tensor& bias) {
+    Sizes along(static_cast<size_t>(y.dim()), 1);
+    along[1] = bias.numel();
+    return y.add_(bias.reshape(along));
   }
 
   at::Tensor InputGradient(const at::Tensor& dy, const at::Tensor& weight) const {
@@ -139,13 +160,11 @@ at::Tensor Convolve(const at::Tensor& x, const at::Tensor& weight, const std::op
                     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                     at::IntArrayRef output_padding, int64_t groups) {
   const Convolution c = Describe(x, weight, stride, padding, dilation, transposed, output_padding, groups);
-  const auto product = [&](const at::Tensor& a, const at::Tensor& b) {
-    return transposed ? c.InputGradient(a, b) : c.Forward(a, b);
-  };
-  if (!bias || !bias->defined()) return product(x, weight);
-  Sizes along(static_cast<size_t>(x.dim()), 1);
-  along[1] = bias->numel();
-  return product(Wide(x), Wide(weight)).add_(bias->reshape(along)).to(x.scalar_type());  // one rounding
+  const at::Tensor given = bias.value_or(at::Tensor());
+  if (!transposed) return c.Forward(x, weight, given);
+  if (!given.defined()) return c.InputGradient(x, weight);
+  const at::Tensor wide = c.InputGradient(Wide(x), Wide(weight));
+  return Convolution::AddBias(wide, given).to(x.scalar_type());  // one rounding
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolveBackward(const at::Tensor& dy, const at::Tensor& x,

@@ -1,0 +1,33 @@
+// Windows as columns of a matrix: the right side of the product that a convolution is.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ep/kernels/convolution/taps.h"
+
+namespace npu::convolution {
+
+// Row (c, tap) of `columns` gets what the outputs [begin, end) read of channel c through this tap; padding reads zero.
+// `x` has `channels` planes; rows are `pitch` elements apart. U is any type of the elements' size.
+template <class U>
+void ReadColumns(const Taps& taps, const U* x, int64_t channels, int64_t begin, int64_t end, U* columns,
+                 int64_t pitch) {
+  const std::vector<Run> runs = taps.RunsOf(begin, end);
+  WithStride(taps.stride(), [&](auto stride) {
+    for (int64_t c = 0; c < channels; ++c) {
+      const U* plane = x + c * taps.inputs();
+      U* rows = columns + c * taps.count() * pitch - begin;
+      for (const Run& run : runs) {
+        U* row = rows + run.tap * pitch;
+        const U* from = plane + run.position;
+        U* to = row + run.first;
+        std::fill(row + run.begin, to, U{0});
+        for (int64_t i = 0; i < run.count; ++i) to[i] = from[i * stride];
+        std::fill(to + run.count, row + run.end, U{0});
+      }
+    }
+  });
+}
+
+}  // namespace npu::convolution

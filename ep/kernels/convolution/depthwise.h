@@ -1,0 +1,95 @@
+// Convolutions of groups of one channel, each output plane of one input plane: no product of matrices, but sums of
+// shifted rows.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "ep/kernels/convolution/padded_plane.h"
+#include "ep/kernels/convolution/taps.h"
+#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/pooling/rows.h"
+
+namespace npu::convolution {
+
+// A kernel of taps.count() weights for each output plane; plane m reads input plane m / per_channel. Sums are computed
+// in float (double for float64) and rounded once.
+template <class T>
+struct Depthwise {
+  using C = ComputeType<T>;
+  Taps taps;
+  int64_t planes;        // of the output: images * channels * per_channel
+  int64_t channels_out;  // of an image
+  int64_t per_channel;
+  const T* x;
+  const T* weight;
+  const T* bias;  // may be null
+  T* y;
+
+  void Run() const {
+    const int64_t work = std::max<int64_t>(1, taps.outputs() * taps.count());
+    ParallelFor(planes, std::max<int64_t>(1, kCheapGrain / work),
+                [this](int64_t begin, int64_t end) { Planes(begin, end); });
+  }
+
+ private:
+  void Planes(int64_t begin, int64_t end) const {
+    pooling::RowReader<T> reader(taps.inputs());
+    pooling::RowWriter<T> writer(taps.outputs());
+    std::vector<C> kernel(static_cast<size_t>(taps.count()));
+    const auto each = [&](const auto& convolve) {
+      for (int64_t plane = begin; plane < end; ++plane) {
+        const int64_t m = plane % channels_out;
+        for (int64_t k = 0; k < taps.count(); ++k)
+          kernel[static_cast<size_t>(k)] = Widened(weight[m * taps.count() + k]);
+        const C* from = reader(x + plane / per_channel * taps.inputs(), taps.inputs());
+        T* to = y + plane * taps.outputs();
+        convolve(from, kernel.data(), bias == nullptr ? C{0} : Widened(bias[m]), writer.Values(to));
+        writer.Commit(to, taps.outputs());
+      }
+    };
+    if (PaddedPlane::Suits(taps)) {
+      const PaddedPlane padded(taps);
+      std::vector<C> plane(static_cast<size_t>(padded.size())), row(static_cast<size_t>(padded.length()));
+      each([&](const C* from, const C* weights, C start, C* to) {
+        padded.Write(from, plane.data());
+        SumLongRow(padded, plane.data(), weights, start, row.data());
+        padded.Read(row.data(), to);
+      });
+    } else {
+      const std::vector<convolution::Run> runs = taps.RunsOf(0, taps.outputs());
+      each([&](const C* from, const C* weights, C start, C* to) { SumRuns(runs, from, weights, start, to); });
+    }
+  }
+
+  void SumRuns(const std::vector<convolution::Run>& runs, const C* from, const C* weights, C start, C* to) const {
+    std::fill(to, to + taps.outputs(), start);
+    WithStride(taps.stride(), [&](auto stride) {
+      for (const convolution::Run& run : runs) {
+        const C* in = from + run.position;
+        C* out = to + run.first;
+#pragma omp simd
+        for (int64_t i = 0; i < run.count; ++i) out[i] += weights[run.tap] * in[i * stride];
+      }
+    });
+  }
+
+  // In blocks whose sums stay in registers and the first-level cache.
+  void SumLongRow(const PaddedPlane& padded, const C* from, const C* weights, C start, C* to) const {
+    constexpr int64_t kBlock = 512;
+    for (int64_t first = 0; first < padded.length(); first += kBlock) {
+      const int64_t count = std::min(kBlock, padded.length() - first);
+      C* out = to + first;
+      std::fill(out, out + count, start);
+      for (int64_t tap = 0; tap < taps.count(); ++tap) {
+        const C* in = from + first + padded.offset(tap);
+        const C w = weights[tap];
+#pragma omp simd
+        for (int64_t i = 0; i < count; ++i) out[i] += w * in[i];
+      }
+    }
+  }
+};
+
+}  // namespace npu::convolution

@@ -1,0 +1,171 @@
+"""Conv against torch's CPU convolution of the padded input, in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from onnx_nodes import (
+    FLOATS,
+    Node,
+    make_model,
+    make_session,
+    npu_nodes,
+    random,
+    run_npu,
+    run_session,
+)
+
+# (input shape, weight shape, attributes)
+CASES = [
+    ((2, 3, 17), (4, 3, 5), {"strides": [2], "pads": [3, 1]}),
+    ((1, 4, 9), (6, 2, 3), {"group": 2, "dilations": [3], "pads": [0, 4]}),
+    ((2, 3, 9, 11), (8, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 3, 9, 11), (5, 3, 2, 4), {"pads": [0, 3, 2, 1], "strides": [2, 3]}),
+    ((1, 5, 12, 10), (7, 5, 3, 2), {"dilations": [2, 3], "strides": [1, 2]}),
+    ((3, 16, 7, 5), (24, 16, 1, 1), {}),  # without columns
+    ((2, 16, 8, 6), (24, 16, 1, 1), {"strides": [2, 2]}),
+    ((1, 8, 6, 6), (12, 2, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
+    ((2, 6, 9, 8), (6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),  # depthwise
+    ((2, 3, 9, 8), (6, 1, 5, 2), {"group": 3, "pads": [4, 2, 0, 1], "strides": [2, 2]}),
+    ((1, 2, 6, 7), (2, 1, 3, 3), {"group": 2, "dilations": [2, 2], "strides": [3, 1]}),
+    ((1, 1, 8, 8), (3, 1, 3, 3), {}),  # one channel
+    ((2, 64, 9, 7), (64, 1, 3, 5), {"group": 64, "pads": [0, 2, 1, 3], "dilations": [2, 1]}),
+    ((1, 2, 3, 3), (2, 2, 1, 1), {"pads": [4, 0, 3, 2]}),  # more padding than kernel
+    ((1, 2, 2, 9), (2, 2, 1, 3), {"pads": [0, 9, 0, 9], "dilations": [1, 7]}),
+    ((1, 3, 5, 6, 7), (4, 3, 2, 3, 2), {"pads": [1, 0, 1, 0, 2, 1], "strides": [2, 1, 2]}),
+    ((1, 4, 4, 5, 6), (4, 1, 3, 3, 3), {"group": 4, "pads": [1, 1, 1, 1, 1, 1]}),
+    ((1, 64, 40, 40), (32, 64, 3, 3), {"pads": [1, 1, 1, 1]}),  # several pieces of columns
+    ((1, 320, 14, 14), (48, 320, 3, 3), {"pads": [1, 1, 1, 1]}),
+]
+# Sums in float32 of terms of up to 1 in another order, and one rounding of the result.
+ROUNDING = {"float64": 1e-14, "float32": 2.0**-22, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def reference(x, w, b, attributes: dict) -> np.ndarray:
+    """The result in float64; torch's padding is symmetric, so the input is padded first."""
+    rank = x.ndim - 2
+    pads = attributes.get("pads", [0] * 2 * rank)
+    margins = [side for d in reversed(range(rank)) for side in (pads[d], pads[d + rank])]
+    wide = [None if a is None else torch.from_numpy(a.astype(np.float64)) for a in (x, w, b)]
+    return torch.nn.functional.__dict__[f"conv{rank}d"](
+        torch.nn.functional.pad(wide[0], margins),
+        wide[1],
+        wide[2],
+        attributes.get("strides", 1),
+        0,
+        attributes.get("dilations", 1),
+        attributes.get("group", 1),
+    ).numpy()
+
+
+def tolerance(w: np.ndarray, dtype: str) -> float:
+    """Rounding of the partial sums, as many as the window has terms, and of the result."""
+    terms = math.prod(w.shape[1:])
+    return terms * ROUNDING["float64" if dtype == "float64" else "float32"] + ROUNDING[dtype] * 8
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape, kernel, attributes", CASES, ids=str)
+def test_conv(shape, kernel, attributes, dtype) -> None:
+    rng = np.random.default_rng(1)
+    bound = 1 / math.sqrt(math.prod(kernel[1:]))  # sums of about 1
+    x, w = random(rng, dtype, *shape, low=-1, high=1), random(rng, dtype, *kernel, low=-1, high=1)
+    w = (w.astype(np.float64) * bound).astype(w.dtype)
+    b = random(rng, dtype, kernel[0], low=-1, high=1)
+    for bias in (None, b):
+        got = run_npu("Conv", [x, w, bias], opset=22, kernel_shape=kernel[2:], **attributes)[0]
+        expected = reference(x, w, bias, attributes)
+        assert got.dtype == x.dtype and got.shape == expected.shape
+        np.testing.assert_allclose(
+            got.astype(np.float64), expected, rtol=0, atol=tolerance(w, dtype)
+        )
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_auto_pad_of_conv(mode, stride) -> None:
+    rng = np.random.default_rng(2)
+    x, w = random(rng, "float32", 1, 2, 10, 7), random(rng, "float32", 3, 2, 4, 3)
+    pads = [0, 0, 0, 0]
+    if mode != "VALID":
+        for d, (n, k) in enumerate(((10, 4), (7, 3))):
+            whole = max(0, (math.ceil(n / stride) - 1) * stride + k - n)
+            less = whole // 2
+            pads[d], pads[d + 2] = (
+                (less, whole - less) if mode == "SAME_UPPER" else (whole - less, less)
+            )
+    got = run_npu("Conv", [x, w], auto_pad=mode, strides=[stride, stride])[0]
+    expected = reference(x, w, None, {"pads": pads, "strides": [stride, stride]})
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=0, atol=24 * 16 * 2.0**-22)
+
+
+def test_conv_of_infinite_values_and_nan_reads_no_padding() -> None:
+    x = np.full((1, 1, 1, 5), np.inf, np.float32)
+    w = np.ones((1, 1, 1, 3), np.float32)
+    assert np.isposinf(run_npu("Conv", [x, w], pads=[0, 1, 0, 1])[0]).all()
+    x = np.zeros((1, 2, 1, 5), np.float32)
+    x[0, 1, 0, 2] = np.nan
+    w = np.ones((1, 2, 1, 3), np.float32)
+    got = run_npu("Conv", [x, w], pads=[0, 1, 0, 1])[0]
+    assert np.isnan(got[0, 0, 0]).tolist() == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_conv_of_almost_nothing_but_padding_takes_no_memory_for_it(groups) -> None:
+    huge = 2**30
+    x, w = np.full((1, 2, 1, 1), 3, np.float32), np.ones((2, 2 // groups, 3, 3), np.float32)
+    options = {"pads": [huge] * 4, "dilations": [huge, huge], "group": groups}
+    assert run_npu("Conv", [x, w], **options)[0].ravel().tolist() == [6 / groups] * 2
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("images", [1, 3])
+def test_conv_of_planes_with_few_positions_and_a_constant_weight(images, dtype) -> None:
+    rng = np.random.default_rng(3)
+    x = random(rng, dtype, images, 40, 7, 6, low=-1, high=1)
+    w, b = random(rng, dtype, 64, 40, 3, 3, low=-1, high=1), random(rng, dtype, 64, low=-1, high=1)
+    w = (w.astype(np.float64) / 20).astype(w.dtype)
+    attributes = {"pads": [1, 1, 0, 2], "strides": [1, 2]}
+    model = make_model("Conv", [x, w, b], constant=[1, 2], opset=22, **attributes)
+    for dim, size in zip(model.graph.input[0].type.tensor_type.shape.dim, x.shape, strict=True):
+        dim.dim_value = size  # the weight is packed when the planes' size is known
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "images"
+    session = make_session(model)
+    assert npu_nodes(session) == ["Conv"]
+    got = run_session(session, {"x0": x})[0].astype(np.float64)
+    np.testing.assert_allclose(
+        got, reference(x, w, b, attributes), rtol=0, atol=tolerance(w, dtype)
+    )
+
+
+def test_empty_batch_of_conv() -> None:
+    x, w = np.zeros((0, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
+    assert run_npu("Conv", [x, w])[0].shape == (0, 4, 6, 6)
+
+
+WRONG = [
+    ((1, 4, 8, 8), (2, 3, 3, 3), (2,), {}, r"expected W \[M, C / group, kernel\] for C = 4"),
+    ((1, 4, 8, 8), (3, 2, 3, 3), (3,), {"group": 2}, r"expected W \[M, C / group, kernel\]"),
+    ((1, 4, 8, 8), (2, 4, 3, 3), (3,), {}, r"expected B of shape \[2\], got \[3\]"),
+    ((1, 4, 8), (2, 4, 3, 3), (2,), {}, "W of the same rank"),
+    ((1, 4, 8, 8), (2, 4, 3, 3), (2,), {"kernel_shape": [2, 2]}, "kernel_shape to be W's"),
+    ((1, 4, 2, 8), (2, 4, 3, 3), (2,), {}, "expected a window that fits"),
+    ((1, 4, 8, 8), (2, 4, 3, 3), (2,), {"strides": [0, 1]}, "expected strides from 1"),
+    ((1, 4, 8, 8), (2, 4, 3, 3), (2,), {"pads": [-1, 0, 0, 0]}, "expected pads from 0"),
+    ((1, 4, 8, 8), (2, 4, 3, 3), (2,), {"pads": [1]}, "expected 4 pads"),
+    ((1, 4, 8, 8), (2, 4, 3, 3), (2,), {"dilations": [2**40, 1]}, "expected dilations from 1"),
+    ((1, 4, 8, 8), (2, 4, 3, 3), (2,), {"group": 0}, "expected a group of 1 or more"),
+    ((1, 4, 8, 8), (2, 4, 0, 3), (2,), {}, "expected a kernel with taps"),
+]
+
+
+@pytest.mark.parametrize("x, w, b, attributes, message", WRONG, ids=str)
+def test_wrong_arguments_of_conv_are_refused(x, w, b, attributes, message) -> None:
+    arrays = [np.ones(shape, np.float32) for shape in (x, w, b)]
+    with pytest.raises(Exception, match=message):
+        Node("Conv", arrays, **attributes)(*arrays)
+    assert run_npu("Conv", [np.ones((1, 1, 3), np.float32)] * 2)[0].item() == 3
