@@ -1,4 +1,4 @@
-"""Conv against torch's CPU convolution of the padded input, in float64."""
+"""Conv and ConvTranspose against torch's CPU convolution, in float64."""
 
 from __future__ import annotations
 
@@ -169,3 +169,95 @@ def test_wrong_arguments_of_conv_are_refused(x, w, b, attributes, message) -> No
     with pytest.raises(Exception, match=message):
         Node("Conv", arrays, **attributes)(*arrays)
     assert run_npu("Conv", [np.ones((1, 1, 3), np.float32)] * 2)[0].item() == 3
+
+
+# (input shape, weight shape, attributes)
+TRANSPOSED = [
+    ((2, 4, 9), (4, 3, 5), {"strides": [2], "pads": [3, 1]}),
+    ((1, 4, 7), (4, 3, 3), {"group": 2, "dilations": [3], "output_padding": [1], "strides": [2]}),
+    ((2, 3, 5, 6), (3, 8, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 3, 5, 6), (3, 5, 2, 4), {"pads": [0, 3, 1, 1], "strides": [2, 3]}),
+    ((1, 5, 4, 6), (5, 7, 3, 2), {"dilations": [2, 3], "strides": [1, 2]}),
+    ((3, 16, 7, 5), (16, 24, 1, 1), {}),
+    ((1, 8, 6, 6), (8, 3, 2, 2), {"group": 4, "strides": [2, 2]}),  # windows that do not overlap
+    ((2, 6, 4, 5), (6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ((1, 3, 3, 4, 3), (3, 4, 2, 3, 2), {"pads": [1, 0, 1, 0, 2, 1], "strides": [2, 1, 2]}),
+    ((1, 64, 20, 20), (64, 32, 4, 4), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+]
+
+
+def transposed_reference(x, w, b, attributes: dict) -> np.ndarray:
+    """The result in float64: of the whole output, the part between the pads."""
+    rank = x.ndim - 2
+    pads = attributes.get("pads", [0] * 2 * rank)
+    more = attributes.get("output_padding", [0] * rank)
+    wide = [torch.from_numpy(a.astype(np.float64)) for a in (x, w)]
+    strides, dilations = attributes.get("strides", [1] * rank), attributes.get("dilations", 1)
+    whole = torch.nn.functional.__dict__[f"conv_transpose{rank}d"](
+        *wide, None, strides, 0, 0, attributes.get("group", 1), dilations
+    )
+    # Output padding only makes the result longer, also beyond what any input reaches.
+    margins = [m for d in reversed(range(rank)) for m in (-pads[d], more[d] - pads[d + rank])]
+    y = torch.nn.functional.pad(whole, margins).numpy()
+    return y if b is None else y + b.astype(np.float64).reshape(-1, *[1] * rank)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape, kernel, attributes", TRANSPOSED, ids=str)
+def test_conv_transpose(shape, kernel, attributes, dtype) -> None:
+    rng = np.random.default_rng(1)
+    x, w = random(rng, dtype, *shape, low=-1, high=1), random(rng, dtype, *kernel, low=-1, high=1)
+    w = (w.astype(np.float64) / math.sqrt(shape[1])).astype(w.dtype)
+    b = random(rng, dtype, kernel[1] * attributes.get("group", 1), low=-1, high=1)
+    for bias in (None, b):
+        got = run_npu("ConvTranspose", [x, w, bias], opset=22, **attributes)[0]
+        expected = transposed_reference(x, w, bias, attributes)
+        assert got.dtype == x.dtype and got.shape == expected.shape
+        terms = shape[1] * math.prod(kernel[2:])  # of a sum, at most
+        near = terms * ROUNDING["float64" if dtype == "float64" else "float32"]
+        np.testing.assert_allclose(
+            got.astype(np.float64), expected, rtol=0, atol=near + 8 * ROUNDING[dtype]
+        )
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "NOTSET"])
+@pytest.mark.parametrize("size", [None, [9, 12], [10, 11]])
+def test_sizes_of_conv_transpose(size, mode) -> None:
+    rng = np.random.default_rng(2)
+    x, w = random(rng, "float32", 1, 2, 5, 6), random(rng, "float32", 2, 3, 3, 4)
+    options = {"strides": [2, 2], "auto_pad": mode, **({"output_shape": size} if size else {})}
+    pads = [0] * 4
+    wanted = size or ([10, 12] if mode != "NOTSET" else None)
+    for d, (n, k) in enumerate(((5, 3), (6, 4))):
+        if wanted is not None:
+            cut = (n - 1) * 2 + k - wanted[d]
+            less = cut // 2
+            pads[d], pads[d + 2] = (
+                (less, cut - less) if mode == "SAME_UPPER" else (cut - less, less)
+            )
+    got = run_npu("ConvTranspose", [x, w], **options)[0]
+    expected = transposed_reference(x, w, None, {"pads": pads, "strides": [2, 2]})
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=0, atol=24 * 16 * 2.0**-22)
+
+
+WRONG_TRANSPOSED = [
+    ((1, 4, 8, 8), (3, 2, 3, 3), (2,), {}, r"expected W \[C, M / group, kernel\] for C = 4"),
+    ((1, 4, 8, 8), (4, 2, 3, 3), (3,), {}, r"expected B of shape \[2\], got \[3\]"),
+    ((1, 4, 8, 8), (4, 2, 3, 3), (2,), {"group": 3}, "group = 3"),
+    ((1, 4, 8, 8), (4, 2, 3, 3), (2,), {"pads": [9, 9, 9, 9]}, "output with elements"),
+    ((1, 4, 8, 8), (4, 2, 3, 3), (2,), {"output_padding": [-1, 0]}, "output_padding from 0"),
+    ((1, 4, 8, 8), (4, 2, 3, 3), (2,), {"strides": [2**40, 1]}, "strides from 1"),
+    ((1, 4, 8, 8), (4, 2, 3, 3), (2,), {"output_shape": [1, 2, 3]}, "output_shape of 2"),
+    ((1, 4, 0, 8), (4, 2, 3, 3), (2,), {}, "spatial dimensions with elements"),
+]
+
+
+@pytest.mark.parametrize("x, w, b, attributes, message", WRONG_TRANSPOSED, ids=str)
+def test_wrong_arguments_of_conv_transpose_are_refused(x, w, b, attributes, message) -> None:
+    arrays = [np.ones(shape, np.float32) for shape in (x, w, b)]
+    with pytest.raises(Exception, match=message):
+        model = make_model("ConvTranspose", arrays, any_rank=True, **attributes)
+        del model.graph.value_info[:]
+        make_session(model).run(None, dict(zip(("x0", "x1", "x2"), arrays, strict=True)))
+    assert run_npu("ConvTranspose", [np.ones((1, 1, 1), np.float32)] * 2)[0].item() == 1

@@ -135,6 +135,27 @@ def test_transpose(shape, perm, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", SIZES)
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_depth_to_space_and_back(mode, dtype) -> None:
+    x = random(np.random.default_rng(4), dtype, 2, 12, 3, 5)
+    got = run_npu("DepthToSpace", [x], blocksize=2, mode=mode)[0]
+    if mode == "DCR":
+        split = x.reshape(2, 2, 2, 3, 3, 5).transpose(0, 3, 4, 1, 5, 2)
+        np.testing.assert_array_equal(run_npu("SpaceToDepth", [got], blocksize=2)[0], x)
+    else:
+        split = x.reshape(2, 3, 2, 2, 3, 5).transpose(0, 1, 4, 2, 5, 3)
+    np.testing.assert_array_equal(got, split.reshape(2, 3, 6, 10))
+
+
+@pytest.mark.parametrize("op", ["DepthToSpace", "SpaceToDepth"])
+@pytest.mark.parametrize("block", [0, -1, 2**40, 3])
+def test_block_sizes_that_do_not_divide_are_refused(op, block) -> None:
+    x = np.ones((1, 8, 4, 4), np.float32)
+    with pytest.raises(Exception, match=r"blocksize|Blocksize|block"):
+        run_npu(op, [x], blocksize=block)
+
+
+@pytest.mark.parametrize("dtype", SIZES)
 @pytest.mark.parametrize(
     "shape, target",
     [

@@ -27,6 +27,7 @@ REDUCTIONS = {
     "ReduceProd": lambda x, **k: np.prod(x, dtype=x.dtype, **k),
     "ReduceSumSquare": lambda x, **k: np.sum(x * x, dtype=x.dtype, **k),
     "ReduceL1": lambda x, **k: np.sum(np.abs(x), dtype=x.dtype, **k),
+    "ReduceLogSum": lambda x, **k: np.log(np.sum(wide(x).astype(np.float64), **k)),
     "ReduceL2": lambda x, **k: np.sqrt(np.sum(wide(x * x).astype(np.float64), **k)),
 }
 AXES = [
@@ -56,6 +57,8 @@ def ints(values) -> np.ndarray:
 def test_reduction(op: str, dtype: str) -> None:
     rng = np.random.default_rng(1)
     low, high = (0.5, 1.5) if op == "ReduceProd" and dtype in FLOATS else (-4, 4)
+    if op == "ReduceLogSum":
+        low, high = 1, 5
     example = random(rng, dtype, 1)
     for keepdims in (0, 1):
         node = Node(op, [example, ints(())], keepdims=keepdims)

@@ -77,6 +77,8 @@ LESS = {
     ("ReduceMin", "reduced"),
     ("Softmax", "input"),  # float64
     ("Softmax", "output"),
+    ("LogSoftmax", "input"),
+    ("LogSoftmax", "output"),
     ("LayerNormalization", "Mean"),  # bfloat16 statistics (stash_type 16)
     ("LayerNormalization", "InvStdDev"),
     ("GridSample", "X"),  # integers, bool

@@ -1,7 +1,9 @@
-// ONNX's GroupNormalization, and torch's, which also returns the statistics. Statistics are computed in double and the
+// ONNX's GroupNormalization, torch's, which also returns the statistics, and InstanceNormalization, whose groups are
+// single channels. Statistics are computed in double and the
 // rest in float (double for float64), rounded once.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
@@ -9,8 +11,6 @@
 
 namespace npu {
 namespace {
-
-constexpr const char* kOp = "GroupNormalization";
 
 template <class T>
 struct GroupTask {
@@ -90,23 +90,27 @@ struct GroupTask {
 class GroupNormalizationKernel : public Kernel {
  public:
   explicit GroupNormalizationKernel(const KernelInfo& info)
-      : groups_(info.attributes.Int("num_groups")),
+      : op_(info.attributes.Has("num_groups") ? "GroupNormalization" : "InstanceNormalization"),
         epsilon_(info.attributes.Float("epsilon")),
-        per_group_(info.since_version == 18) {}
+        per_group_(info.since_version == 18) {
+    if (info.attributes.Has("num_groups")) groups_ = info.attributes.Int("num_groups");
+  }
+
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), scale = ctx.Input(1), bias = ctx.Input(2);
     const Shape& shape = x.shape;
-    NPU_CHECK(shape.rank() >= 2, "[", kOp, "] expected X [N, C, …], got ", shape);
-    NPU_CHECK(groups_ > 0 && groups_ <= std::max<int64_t>(shape[1], 1) && shape[1] % groups_ == 0, "[", kOp,
-              "] expected num_groups to be a positive divisor of the ", shape[1], " channels, got ", groups_);
+    NPU_CHECK(shape.rank() >= 2, "[", op_, "] expected X [N, C, …], got ", shape);
+    const int64_t groups = groups_.value_or(std::max<int64_t>(shape[1], 1));
+    NPU_CHECK(groups > 0 && groups <= std::max<int64_t>(shape[1], 1) && shape[1] % groups == 0, "[", op_,
+              "] expected num_groups to be a positive divisor of the ", shape[1], " channels, got ", groups);
     const DType statistics = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
     CheckChannels("scale", scale, shape, x.dtype, statistics);
     CheckChannels("bias", bias, shape, scale ? scale.dtype : x.dtype, scale ? scale.dtype : statistics);
-    const Shape per_row{shape[0], groups_};
+    const Shape per_row{shape[0], groups};
     const TensorView y = ctx.Output(0, x.dtype, shape);
     const TensorView mean = ctx.Output(1, statistics, per_row), rstd = ctx.Output(2, statistics, per_row);
     if (per_row.Elements() == 0) return;
-    DispatchTypes(kOp, x.dtype, FloatTypes{}, [&](auto type) {
+    DispatchTypes(op_, x.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);
       using C = ComputeType<T>;
       const GroupTask<T> task{x.as<const T>(),
@@ -119,12 +123,12 @@ class GroupNormalizationKernel : public Kernel {
                               mean.as<C>(),
                               rstd.as<C>(),
                               per_row.Elements(),
-                              groups_,
-                              shape[1] / groups_,
+                              groups,
+                              shape[1] / groups,
                               shape.Elements(2, shape.rank()),
                               per_group_,
                               epsilon_};
-      ctx.Launch(kOp, [task] {
+      ctx.Launch(op_, [task] {
         ParallelFor(task.rows, 16384 / (task.channels * task.positions + 1) + 1, [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) task.Row(row);
         });
@@ -135,12 +139,13 @@ class GroupNormalizationKernel : public Kernel {
  private:
   // Version 18 has one value per group, later versions one per channel. torch's may have a wider dtype than X.
   void CheckChannels(const char* name, const TensorView& t, const Shape& x, DType narrow, DType wide) const {
-    const Shape wanted{per_group_ ? groups_ : x[1]};
-    NPU_CHECK(!t || (t.shape == wanted && (t.dtype == narrow || t.dtype == wide)), "[", kOp, "] expected ", name, " ",
+    const Shape wanted{per_group_ ? *groups_ : x[1]};
+    NPU_CHECK(!t || (t.shape == wanted && (t.dtype == narrow || t.dtype == wide)), "[", op_, "] expected ", name, " ",
               NameOf(narrow), " of shape ", wanted, ", got ", NameOf(t.dtype), " of shape ", t.shape);
   }
 
-  int64_t groups_;
+  const char* op_;
+  std::optional<int64_t> groups_;
   double epsilon_;
   bool per_group_;
 };
@@ -167,6 +172,15 @@ NPU_ONNX_KERNEL({
     .attributes = {RequiredInt("num_groups"), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)},
     .make = MakeKernel<GroupNormalizationKernel>,
     .unsupported = WhyUnsupportedStash,
+});
+NPU_ONNX_KERNEL({
+    .type = "InstanceNormalization",
+    .since = 6,
+    .until = 22,
+    .inputs = {Input("input", kAllFloats), Input("scale", kAllFloats), Input("B", kAllFloats)},
+    .outputs = {Output("output", kAllFloats)},
+    .attributes = {FloatAttribute("epsilon", 1e-5)},
+    .make = MakeKernel<GroupNormalizationKernel>,
 });
 NPU_ONNX_KERNEL({
     .domain = "npu.aten",

@@ -1,5 +1,5 @@
-// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2. Floats are summed in
-// float over short runs and in double across runs; integers wrap in their own type.
+// ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2, ReduceLogSum. Floats
+// are summed in float over short runs and in double across runs; integers wrap in their own type.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -70,6 +70,17 @@ struct ReduceMean : SumBase {
                                                 : static_cast<uint64_t>(a) / static_cast<uint64_t>(n));
     } else {
       return a / static_cast<A>(n);
+    }
+  }
+};
+struct ReduceLogSum : SumBase {
+  static constexpr const char* kName = "ReduceLogSum";
+  template <class A>
+  static A Finish(A a, int64_t) {
+    if constexpr (std::is_integral_v<A>) {
+      return SafeCast<A>(std::log(static_cast<double>(a)));
+    } else {
+      return std::log(a);
     }
   }
 };
@@ -307,6 +318,8 @@ NPU_ONNX_KERNEL(ForShapes(AttributeAxesDef<ReduceProd>(1, 13), ShapeArithmetic::
 NPU_ONNX_KERNEL(ForShapes(InputAxesDef<ReduceProd>(18, 18), ShapeArithmetic::kFirst));
 NPU_ONNX_KERNEL(AttributeAxesDef<ReduceSumSquare>(1, 13));
 NPU_ONNX_KERNEL(InputAxesDef<ReduceSumSquare>(18, 18));
+NPU_ONNX_KERNEL(AttributeAxesDef<ReduceLogSum>(1, 13));
+NPU_ONNX_KERNEL(InputAxesDef<ReduceLogSum>(18, 18));
 NPU_ONNX_KERNEL(AttributeAxesDef<ReduceL1>(1, 13));
 NPU_ONNX_KERNEL(InputAxesDef<ReduceL1>(18, 18));
 NPU_ONNX_KERNEL(AttributeAxesDef<ReduceL2>(1, 13));

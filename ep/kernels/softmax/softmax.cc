@@ -1,4 +1,4 @@
-// Softmax: along one axis since opset 13; before that, over all axes from `axis` on together.
+// Softmax and LogSoftmax: along one axis since opset 13; before that, over all axes from `axis` on together.
 #include "ep/kernels/convert.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/softmax/softmax_row.h"
@@ -8,8 +8,11 @@ namespace {
 
 constexpr int64_t kColumns = 256;  // processed side by side if the axis is not the innermost
 
+template <bool log>
 class SoftmaxKernel final : public Kernel {
  public:
+  static constexpr const char* kOp = log ? "LogSoftmax" : "Softmax";
+
   explicit SoftmaxKernel(const KernelInfo& info)
       : flattens_(info.since_version < 13), axis_(info.attributes.Int("axis")) {}
 
@@ -17,23 +20,31 @@ class SoftmaxKernel final : public Kernel {
     const TensorView x = ctx.Input(0);
     const int rank = x.shape.rank();
     // The flattening form also accepts axis == rank: rows of one element.
-    const int axis = flattens_ && axis_ == rank ? rank : NormalizeAxis("Softmax", axis_, rank);
+    const int axis = flattens_ && axis_ == rank ? rank : NormalizeAxis(kOp, axis_, rank);
     const int64_t outer = x.shape.Elements(0, axis);
     const int64_t n = flattens_ ? x.shape.Elements(axis, rank) : x.shape[axis];
     const int64_t inner = flattens_ ? 1 : x.shape.Elements(axis + 1, rank);
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (!y || x.elements() == 0) return;
-    DispatchFloats("Softmax", x.dtype, [&](auto type) {
+    DispatchFloats(kOp, x.dtype, [&](auto type) {
       using T = decltype(type);
       if (inner == 1) {
         LaunchRows<T>(ctx, x, y, outer, n);
       } else {
-        ctx.Launch("Softmax", [=] { Columns(x.as<T>(), y.as<T>(), outer, n, inner); });
+        ctx.Launch(kOp, [=] { Columns(x.as<T>(), y.as<T>(), outer, n, inner); });
       }
     });
   }
 
  private:
+  static void Row(float* x, int64_t n) {
+    if constexpr (log) {
+      LogSoftmaxRow(x, n);
+    } else {
+      SoftmaxRow(x, n);
+    }
+  }
+
   template <class T>
   static void LaunchRows(OpContext& ctx, const TensorView& x, const TensorView& y, int64_t rows, int64_t n) {
     const int64_t threads = ThreadsForElements(rows * n);
@@ -41,17 +52,17 @@ class SoftmaxKernel final : public Kernel {
     if constexpr (!std::is_same_v<T, float>) {
       scratch = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * n) * sizeof(float)));
     }
-    ctx.Launch("Softmax", [=] {
+    ctx.Launch(kOp, [=] {
       ForRowsOfThreads(rows, threads, [&](int64_t thread, int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
           if constexpr (std::is_same_v<T, float>) {
             float* to = y.as<float>() + row * n;
             if (x.data != y.data) ToFloat(x.as<float>() + row * n, to, n);
-            SoftmaxRow(to, n);
+            Row(to, n);
           } else {
             float* values = scratch + thread * n;
             ToFloat(x.as<T>() + row * n, values, n);
-            SoftmaxRow(values, n);
+            Row(values, n);
             FromFloat(values, y.as<T>() + row * n, n);
           }
         }
@@ -85,10 +96,13 @@ class SoftmaxKernel final : public Kernel {
       ToFloat(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) sum[c] += math::Exp(values[c] - max[c]);
     }
-    for (int64_t c = 0; c < count; ++c) sum[c] = 1.0f / sum[c];
+    for (int64_t c = 0; c < count; ++c) sum[c] = log ? math::Log(sum[c]) : 1.0f / sum[c];
     for (int64_t row = 0; row < n; ++row) {
       ToFloat(x + row * stride, values, count);
-      for (int64_t c = 0; c < count; ++c) values[c] = math::Exp(values[c] - max[c]) * sum[c];
+      for (int64_t c = 0; c < count; ++c) {
+        const float below = values[c] - max[c];
+        values[c] = log ? below - sum[c] : math::Exp(below) * sum[c];
+      }
       FromFloat(values, y + row * stride, count);
     }
   }
@@ -97,26 +111,24 @@ class SoftmaxKernel final : public Kernel {
   int64_t axis_;
 };
 
-NPU_ONNX_KERNEL({
-    .type = "Softmax",
-    .since = 1,
-    .until = 11,
-    .inputs = {Input("input", kFloats)},
-    .outputs = {Output("output", kFloats)},
-    .attributes = {IntAttribute("axis", 1)},
-    .may_alias = {{0, 0}},
-    .make = MakeKernel<SoftmaxKernel>,
-});
-NPU_ONNX_KERNEL({
-    .type = "Softmax",
-    .since = 13,
-    .until = 13,
-    .inputs = {Input("input", kFloats)},
-    .outputs = {Output("output", kFloats)},
-    .attributes = {IntAttribute("axis", -1)},
-    .may_alias = {{0, 0}},
-    .make = MakeKernel<SoftmaxKernel>,
-});
+template <bool log>
+OpDef Definition(int since, int until, int64_t axis) {
+  return {
+      .type = SoftmaxKernel<log>::kOp,
+      .since = since,
+      .until = until,
+      .inputs = {Input("input", kFloats)},
+      .outputs = {Output("output", kFloats)},
+      .attributes = {IntAttribute("axis", axis)},
+      .may_alias = {{0, 0}},
+      .make = MakeKernel<SoftmaxKernel<log>>,
+  };
+}
+
+NPU_ONNX_KERNEL(Definition<false>(1, 11, 1));
+NPU_ONNX_KERNEL(Definition<false>(13, 13, -1));
+NPU_ONNX_KERNEL(Definition<true>(1, 11, 1));
+NPU_ONNX_KERNEL(Definition<true>(13, 13, -1));
 
 }  // namespace
 }  // namespace npu

@@ -25,6 +25,19 @@ inline void SoftmaxRow(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
+// The logarithms of the softmax, in place; as exact for large differences as for small ones.
+inline void LogSoftmaxRow(float* x, int64_t n) {
+  float max = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t i = 0; i < n; ++i) max = x[i] > max ? x[i] : max;
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += math::Exp(x[i] - max);
+  const float log_sum = math::Log(sum);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] = x[i] - max - log_sum;
+}
+
 // The number of threads worth using for this many elements.
 inline int64_t ThreadsForElements(int64_t elements) {
   constexpr int64_t kElementsPerThread = 16 * 1024;

@@ -74,17 +74,7 @@ struct Convolution {
 
   // Without a bias if that is not defined.
   at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {}) const {
-    if (KernelCall call("Conv"); call.Takes(0, x.scalar_type())) {
-      Sizes pads = padding.vec();
-      pads.insert(pads.end(), padding.begin(), padding.end());
-      call.In(Dense(x)).In(Dense(weight));
-      if (bias.defined()) call.In(Dense(bias));
-      return call.Set("strides", stride.vec())
-          .Set("pads", std::move(pads))
-          .Set("dilations", dilation.vec())
-          .Set("group", groups)
-          .One();
-    }
+    if (KernelCall call("Conv"); call.Takes(0, x.scalar_type())) return Call(call, x, weight, bias).One();
     if (bias.defined()) return AddBias(Forward(x, weight), bias);
     Sizes sizes{x.size(0), weight.size(0)};
     sizes.insert(sizes.end(), output.begin(), output.end());
@@ -97,19 +87,25 @@ struct Convolution {
     return y.add_(bias.reshape(along));
   }
 
-  at::Tensor InputGradient(const at::Tensor& dy, const at::Tensor& weight) const {
+  // Plus a bias, if that is defined: then it is a transposed convolution.
+  at::Tensor InputGradient(const at::Tensor& dy, const at::Tensor& weight, const at::Tensor& bias = {}) const {
+    if (KernelCall call("ConvTranspose"); call.Takes(0, dy.scalar_type())) {
+      Sizes more;  // inputs at the end that no window reaches
+      for (size_t d = 0; d < rank(); ++d)
+        more.push_back(input[d] - ((output[d] - 1) * stride[d] - 2 * padding[d] + dilation[d] * (kernel[d] - 1) + 1));
+      return Call(call, dy, weight, bias).Set("output_padding", std::move(more)).One();
+    }
+    if (bias.defined()) return AddBias(InputGradient(dy, weight), bias);
     const int64_t channels = weight.size(1) * groups;
     Sizes sizes{dy.size(0), channels};
     const Sizes padded = PaddedInput();
     sizes.insert(sizes.end(), padded.begin(), padded.end());
-    const at::ScalarType dtype = AccumulateType(dy.scalar_type());  // sums of overlapping windows are rounded once
-    at::Tensor gradient = at::zeros(sizes, dy.options().dtype(dtype));
+    at::Tensor gradient = at::zeros(sizes, dy.options());
     const at::Tensor windows = Windows(gradient);
-    const at::Tensor columns =
-        at::matmul(Weight(weight).transpose(1, 2).to(dtype), Rows(dy).to(dtype)).reshape(windows.sizes());
+    const at::Tensor columns = at::matmul(Weight(weight).transpose(1, 2), Rows(dy)).reshape(windows.sizes());
     AddWindows(windows, columns);
     for (size_t d = 0; d < rank(); ++d) gradient = gradient.narrow(static_cast<int64_t>(d) + 2, padding[d], input[d]);
-    return gradient.to(dy.scalar_type()).contiguous();
+    return gradient.contiguous();
   }
 
   at::Tensor WeightGradient(const at::Tensor& x, const at::Tensor& dy, at::IntArrayRef sizes) const {
@@ -120,6 +116,17 @@ struct Convolution {
   }
 
  private:
+  KernelCall& Call(KernelCall& call, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const {
+    Sizes pads = padding.vec();
+    pads.insert(pads.end(), padding.begin(), padding.end());
+    call.In(Dense(x)).In(Dense(weight));
+    if (bias.defined()) call.In(Dense(bias));
+    return call.Set("strides", stride.vec())
+        .Set("pads", std::move(pads))
+        .Set("dilations", dilation.vec())
+        .Set("group", groups);
+  }
+
   // Windows that do not overlap are written by one copy; else those of one position in the kernel do not, and the
   // positions are added in turn.
   void AddWindows(const at::Tensor& windows, const at::Tensor& columns) const {
@@ -161,10 +168,7 @@ at::Tensor Convolve(const at::Tensor& x, const at::Tensor& weight, const std::op
                     at::IntArrayRef output_padding, int64_t groups) {
   const Convolution c = Describe(x, weight, stride, padding, dilation, transposed, output_padding, groups);
   const at::Tensor given = bias.value_or(at::Tensor());
-  if (!transposed) return c.Forward(x, weight, given);
-  if (!given.defined()) return c.InputGradient(x, weight);
-  const at::Tensor wide = c.InputGradient(Wide(x), Wide(weight));
-  return Convolution::AddBias(wide, given).to(x.scalar_type());  // one rounding
+  return transposed ? c.InputGradient(x, weight, given) : c.Forward(x, weight, given);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolveBackward(const at::Tensor& dy, const at::Tensor& x,

@@ -1,10 +1,10 @@
-"""GroupNormalization of all floats, shapes and versions, against means over a reshaped array."""
+"""Group, instance, batch and local response normalisation of all floats, against NumPy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_nodes import FLOATS, Node, assert_close, dtype_of, random, run_npu
+from onnx_nodes import FLOATS, RTOL, Node, assert_close, dtype_of, random, run_npu
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 EPSILON = float(np.float32(1e-3))  # an attribute is a float32
@@ -71,3 +71,57 @@ def test_hostile_weights(lengths: tuple) -> None:
     x, scale, bias = np.ones((2, 4, 3), np.float32), *[np.ones(n, np.float32) for n in lengths]
     with pytest.raises((Fail, InvalidArgument, RuntimeException), match="of shape"):
         Node("GroupNormalization", [x, scale, bias], num_groups=2)(x, scale, bias)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(2, 3, 7), (1, 4, 5, 60), (2, 2, 3, 4, 5)])
+def test_instance_normalization(shape, dtype) -> None:
+    rng = np.random.default_rng(1)
+    x, scale, bias = random(rng, dtype, *shape), *(random(rng, dtype, shape[1]) for _ in "sb")
+    got = run_npu("InstanceNormalization", [x, scale, bias], opset=22, epsilon=EPSILON)[0]
+    expected = normalized(x, shape[1]) * per_channel(scale, x) + per_channel(bias, x)
+    assert_close(got, expected, dtype, factor=64)  # differences of values that nearly cancel
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(6, 3), (2, 3, 300), (1, 4, 5, 6), (0, 2, 3)])
+def test_batch_normalization(shape, dtype) -> None:
+    rng = np.random.default_rng(2)
+    x, scale, bias, mean = (
+        random(rng, dtype, *shape),
+        *(random(rng, dtype, shape[1]) for _ in "sbm"),
+    )
+    variance = random(rng, dtype, shape[1], low=0.1, high=3)
+    got = run_npu("BatchNormalization", [x, scale, bias, mean, variance], opset=15, epsilon=EPSILON)
+    by = per_channel(scale, x) / np.sqrt(per_channel(variance, x) + EPSILON)
+    expected = (x.astype(np.float64) - per_channel(mean, x)) * by + per_channel(bias, x)
+    assert got[0].dtype == x.dtype
+    terms = np.abs(by).max(initial=0) * 8 + 4  # the products and summands that may cancel
+    np.testing.assert_allclose(
+        got[0].astype(np.float64), expected, rtol=RTOL[dtype], atol=terms * RTOL[dtype]
+    )
+
+
+def test_batch_normalization_takes_parameters_of_another_type_and_checks_their_shapes() -> None:
+    x = np.full((1, 2, 2), 3, np.float16)
+    one, two = np.ones(2, np.float32), np.full(2, 2, np.float32)
+    node = Node("BatchNormalization", [x, one, one, one, one], opset=15, epsilon=0.0)
+    assert node(x, two, one, one, one)[0].tolist() == [[[5, 5], [5, 5]]]
+    with pytest.raises((Fail, InvalidArgument, RuntimeException), match=r"expected var of shape"):
+        node(x, two, one, one, np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 40])
+def test_local_response_normalization(size, dtype) -> None:
+    x = random(np.random.default_rng(3), dtype, 2, 7, 3, 150)
+    options = {"alpha": 0.5, "beta": 0.75, "bias": 1.5}
+    got = run_npu("LRN", [x], size=size, opset=13, **options)[0]
+    squares = x.astype(np.float64) ** 2
+    sums = np.zeros_like(squares)
+    for c in range(7):
+        sums[:, c] = squares[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1].sum(1)
+    expected = x.astype(np.float64) / (1.5 + 0.5 / size * sums) ** 0.75
+    assert_close(got, expected, dtype, factor=16)
+    with pytest.raises((Fail, InvalidArgument, RuntimeException), match=r"expected a size of 1"):
+        run_npu("LRN", [x], size=0, opset=13)
