@@ -81,6 +81,7 @@ LESS = {
     ("LogSoftmax", "output"),
     ("LayerNormalization", "Mean"),  # bfloat16 statistics (stash_type 16)
     ("LayerNormalization", "InvStdDev"),
+    ("QuantizeLinear", "y_scale"),  # int32
     ("GridSample", "X"),  # integers, bool
     ("GridSample", "Y"),
 }
