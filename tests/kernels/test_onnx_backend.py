@@ -26,10 +26,14 @@ from onnxruntime_npu import _C
 # Models newer than onnxruntime loads are run at this opset: of the operators here, the versions
 # since then only add types, and a floating-point form of Mod.
 NEWEST_OPSET = 26
+# Operators with a version that onnxruntime does not know; tests/cpp/kernels has tests of it.
+NEWER_THAN_ONNXRUNTIME = {"Attention"}
 IMPLEMENTED = {op["type"] for op in _C.registered_ops() if op["domain"] == ""}
 TYPES = {helper.np_dtype_to_tensor_dtype(dtype_of(name)) for name in FIXED_WIDTH}
 # Unimplemented forms, as `assignment` reports them.
-LEFT_TO_CPU = re.compile(r"got bool|fmod=1|no type the NPU knows|in training mode|statistics")
+LEFT_TO_CPU = re.compile(
+    "got bool|fmod=1|no type the NPU knows|in training mode|statistics|returns qk_matmul_output"
+)
 
 
 def implemented_types(model: onnx.ModelProto) -> bool:
@@ -78,7 +82,8 @@ def session_of(case) -> ort.InferenceSession:
     except InvalidGraph as error:
         node = case.model.graph.node[0]
         newest = onnx.defs.get_schema(node.op_type).since_version
-        if newest <= NEWEST_OPSET or not re.search("Type Error|Unrecognized attr", str(error)):
+        unknown = re.search("Type Error|Unrecognized attr", str(error))
+        if (newest <= NEWEST_OPSET and node.op_type not in NEWER_THAN_ONNXRUNTIME) or not unknown:
             raise
         pytest.skip(f"{node.op_type} takes this type or attribute from opset {newest} on")
 
@@ -109,6 +114,6 @@ def test_node(case) -> None:
         feeds = dict(zip(names, map(as_array, inputs), strict=True))
         for got, want in zip(run_session(session, feeds), map(as_array, expected), strict=True):
             assert got.dtype == want.dtype and got.shape == want.shape
-            np.testing.assert_allclose(
-                comparable(got), comparable(want), rtol=case.rtol, atol=case.atol
-            )
+            # The package rounds to bfloat16 at each of several steps, kernels once, at the end.
+            rtol = max(case.rtol, 2.0**-6) if got.dtype == BFLOAT16 else case.rtol
+            np.testing.assert_allclose(comparable(got), comparable(want), rtol=rtol, atol=case.atol)

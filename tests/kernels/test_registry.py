@@ -77,6 +77,9 @@ LESS = {
     ("ReduceMin", "reduced"),
     ("Softmax", "input"),  # float64
     ("Softmax", "output"),
+    *(("Attention", name) for name in ("Q", "K", "V", "past_key", "past_value")),
+    ("Attention", "attn_mask"),  # integers, float64
+    *(("Attention", name) for name in ("Y", "present_key", "present_value", "qk_matmul_output")),
     ("LogSoftmax", "input"),
     ("LogSoftmax", "output"),
     ("LayerNormalization", "Mean"),  # bfloat16 statistics (stash_type 16)

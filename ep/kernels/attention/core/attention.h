@@ -1,4 +1,4 @@
-// softmax(scale * Q K^T + bias) V, the core that the attention operators share. An operator checks its arguments,
+// softmax(cap(scale * Q K^T) + bias) V, the core that the attention operators share. An operator checks its arguments,
 // describes in a Problem where its rows are stored and which keys they see, and launches Attention::Run.
 //
 // Flash attention: keys are processed in blocks with a running maximum and sum, so that the memory beyond the operands
@@ -89,6 +89,7 @@ struct Problem {
   int64_t head_size = 0, value_size = 0;
   int64_t rope_size = 0;  // extra columns of queries and keys, in tensors of their own
   float scale = 1.0f;
+  float softcap = 0.0f;  // nonzero: scaled scores become softcap * tanh(score / softcap), before mask and bias
 
   Rows query, query_rope, output;
   CacheRows key, value, key_rope;

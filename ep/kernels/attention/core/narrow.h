@@ -219,6 +219,9 @@ class NarrowItem {
   // Turns the scores of row r into weights relative to the new maximum and rescales earlier sums.
   void Normalise(int64_t r, int64_t begin, int64_t n) {
     float* scores = b_.scores + r * kScoreStride;
+    if (cap_.active()) {
+      for (int64_t j = 0; j < n; j += kLanes) Store(scores + j, cap_(Load(scores + j)));
+    }
     if (p_.mask != nullptr || p_.bias.data != nullptr) {
       FillBias(p_, item_, r, begin, n, b_.bias);
       for (int64_t j = 0; j < n; ++j) scores[j] += b_.bias[j];
@@ -285,6 +288,7 @@ class NarrowItem {
   const Sequence& s_;
   NarrowBuffers<Math> b_;
   const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
+  const ScoreCap cap_{p_};
   float max_[kNarrowRows], sum_[kNarrowRows];
   KeyRange keys_[kNarrowRows];
 };

@@ -339,6 +339,7 @@ class PanelItem {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         Vec score = product(j, v) * scale;
+        if (cap_.active()) score = cap_(score);
         if (bias != nullptr) score += Load(bias + j * kWidth + v * kLanes);
         if (position >= 0) {
           const IntVec at = Broadcast(position + j);
@@ -438,6 +439,7 @@ class PanelItem {
   const Sequence& s_;
   PanelBuffers<Math, kVectors> b_;
   const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
+  const ScoreCap cap_{p_};
 };
 
 // An item of few rows fills one vector instead of half of two.

@@ -93,6 +93,23 @@ void EmitRow(const Problem& p, const Item& item, int64_t r, RowState state, floa
 
 // The factors of scores and of int8 weights; the latter is 0 if weights stay floats.
 float ScoreScale(const Problem& p);
+
+// Scores in units of log 2, bounded by a softcap. The error is that of a float near the cap.
+class ScoreCap {
+ public:
+  explicit ScoreCap(const Problem& p) : cap_(p.softcap * kLog2E), rate_(2.0f * kLog2E / cap_) {}
+  bool active() const { return cap_ != 0.0f; }
+  // cap * tanh(score / cap)
+  NPU_SIMD_INLINE Vec operator()(Vec score) const {
+    Vec x = score * rate_;
+    x = x > 40.0f ? Broadcast(40.0f) : x;  // beyond, tanh is 1; Exp2 bounds it from below
+    return cap_ - 2.0f * cap_ / (Exp2(x) + 1.0f);
+  }
+  float operator()(float score) const { return cap_ * std::tanh(score / cap_); }
+
+ private:
+  float cap_, rate_;
+};
 float WeightScale(const Problem& p);
 // Weights 2^x as the second matmul reads them.
 NPU_SIMD_INLINE Vec QuantiseWeight(Vec weight, float scale) {

@@ -43,6 +43,7 @@ class RowRecomputation {
     const int64_t size = p_.head_size + p_.rope_size;
     std::vector<float> query(static_cast<size_t>(size)), keys(static_cast<size_t>(size * kKeyStep));
     const float scale = ScoreScale(p_) * kLog2E;
+    const ScoreCap cap(p_);
     CopyQuery(p_, item_, r_, query.data());
     const float* a = query.data();
     float bias[kKeyStep];
@@ -56,7 +57,7 @@ class RowRecomputation {
         float dot = 0;
 #pragma omp simd reduction(+ : dot)
         for (int64_t d = 0; d < size; ++d) dot += a[d] * b[d];
-        const float score = dot * scale + bias[j];
+        const float score = (cap.active() ? cap(dot * scale) : dot * scale) + bias[j];
         scores_[static_cast<size_t>(first - begin_ + j)] = score;
         saw_nan_ = saw_nan_ || std::isnan(score);
       }
