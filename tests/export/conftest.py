@@ -20,13 +20,15 @@ from onnxruntime_npu.exporter.architectures import ARCHITECTURES
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     **{a.model_type: (a.model_type, a.tested) for a in ARCHITECTURES},
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "falcon-alibi": ("falcon", {"alibi": True, "num_kv_heads": 4, "multi_query": False}),
+    "falcon-groups": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
 }
 
 
 def caches_of(kind: str) -> tuple[str, ...]:
     """Return the caches of an architecture: static ones need a rebuilt decoder."""
     original = {a.model_type for a in ARCHITECTURES if not a.rebuilt}
-    return ("dynamic",) if kind in original else ("dynamic", "static")
+    return ("dynamic",) if CONFIGS[kind][0] in original else ("dynamic", "static")
 
 
 def tiny_model(kind: str, **changes: Any) -> Any:

@@ -39,7 +39,13 @@ def forced_logits(directory, provider, prompts, continuations):
     return np.stack(sampler.logits, axis=1)
 
 
-FORMS = [(kind, cache) for kind in CONFIGS for cache in caches_of(kind)]
+# Kinds whose parts those of others show, too: --exhaustive runs them.
+REPEATED = ("falcon-groups", "glm", "hunyuan_v1_dense", "ministral3", "olmo3", "olmoe", "stablelm")
+FORMS = [
+    pytest.param(kind, cache, marks=pytest.mark.exhaustive if kind in REPEATED else ())
+    for kind in CONFIGS
+    for cache in caches_of(kind)
+]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -25,14 +25,20 @@ ADDED = {"npu_add_rms_norm": 4}
 ROUTED = {"npu_moe_init_routing_v2": 1, "_npu_grouped_matmul": 2, "npu_moe_finalize_routing": 1}
 # What each tiny model of two layers gets; and the roles of what stays as it is.
 FUSED = {
-    "bloom": ({"npu_gelu": 2}, {"attention"}),
+    "bloom": ({**ATTENDED, "npu_gelu": 2}, set()),
     "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2}, {"norm"}),
+    "deepseek_v2": (
+        {**ATTENDED, **ROUTED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
+        set(),
+    ),
     "deepseek_v3": (
         # One of the layers is dense, the other has a shared expert; queries and keys are rotated in
         # parts, and each layer has norms of latent queries and keys.
         {**ATTENDED, **ROUTED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
         set(),
     ),
+    "falcon": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
+    "falcon-alibi": ({**ATTENDED, "npu_gelu": 2}, set()),
     "gemma2": ({**ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 5}, {"attention"}),
     "gemma3_text": ({**ATTENDED, **ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 9}, set()),
     "glm4_moe": (
@@ -51,7 +57,13 @@ FUSED = {
         },
         set(),
     ),
+    "gptj": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
     "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1}, set()),
+    # Every token passes all experts of its second layer, which has no rotation.
+    "llama4_text": (
+        {**ATTENDED, "npu_rotary_mul": 2, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1},
+        {"experts"},
+    ),
     "olmo2": (
         {**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_add_rms_norm": 1, "npu_rms_norm": 8},
         set(),
@@ -114,10 +126,14 @@ def test_static_cache_needs_a_rebuilt_decoder(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_model_without_a_cache_of_keys_is_refused_with_both_reasons(tmp_path):
+def test_model_with_another_state_than_keys_and_values_is_refused(tmp_path):
     config = transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1)
     model = transformers.MambaForCausalLM(config).eval()
-    with pytest.raises(ExportError, match=r"cannot export MambaForCausalLM \(mamba\): .*; nor by"):
+    message = (
+        r"cannot export MambaForCausalLM \(mamba\): expected a cache of keys and values in every "
+        r"layer, got LinearAttentionLayer in layer 0$"
+    )
+    with pytest.raises(ExportError, match=message):
         export_causal_lm(model, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -172,3 +188,29 @@ def test_experts_that_are_not_proven_gather_their_weights():
         "",
     ]
     assert findings.expected_nodes["_npu_grouped_matmul"] == 2
+
+
+def test_attention_that_is_not_proven_is_kept(monkeypatch):
+    torch_library.register()
+    model = tiny_model("gptj")
+    layer = model.transformer.h[1].attn
+    attend = type(layer)._attn
+    monkeypatch.setattr(layer, "_attn", lambda q, *given: attend(layer, 1.01 * q, *given))
+    _, findings = keep_original(model, "for a test")
+    reasons = [k["reason"] for k in findings.kept if k["role"] == "attention"]
+    assert len(reasons) == 1 and reasons[0].startswith("not fused: attention: differs by")
+    assert "npu_fused_infer_attention_score" not in findings.expected_nodes
+    assert model.config._attn_implementation != ATTENTION
+
+
+def test_mask_that_a_layer_adds_to_its_scores_is_fused(tmp_path):
+    settings = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 112, "pad_token_id": 0}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(11)
+    model = transformers.DogeForCausalLM(transformers.DogeConfig(**settings, **heads)).eval()
+    report = export_causal_lm(model, tmp_path)
+    assert report.replaced["npu_fused_infer_attention_score"]["emitted"] == 2
+    for provider in PROVIDERS:
+        actual = forced_logits(tmp_path, provider, PROMPTS, CONTINUATIONS)
+        expected = expected_logits(model, PROMPTS[0], CONTINUATIONS[0])
+        np.testing.assert_allclose(actual[0], expected, rtol=0, atol=1e-4)

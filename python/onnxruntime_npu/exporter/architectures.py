@@ -66,13 +66,18 @@ REBUILT = (
 ORIGINAL = tuple(
     Architecture(model_type, particulars, tested, rebuilt=False)
     for model_type, particulars, tested in (
-        ("bloom", "ALiBi; attention is not fused", {"n_layer": 2, "n_head": 4}),
+        ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}),
         ("cohere", "interleaved rotation, LayerNorm, scaled logits", _TOKENS),
         ("cohere2", "sliding window, layers without rotation", {**_TOKENS, "sliding_window": 4}),
+        (
+            "deepseek_v2",
+            "latent attention, rotary tables of complex numbers, routing limited to groups",
+            {**_LATENT, **_GROUPED, "topk_method": "group_limited_greedy"},
+        ),
         ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}),
         ("ernie4_5", "interleaved rotation", _TOKENS),
         ("exaone4", "norms after attention and MLP, sliding window", {"sliding_window": 4}),
-        ("falcon", "one key/value head; attention is not fused", {}),
+        ("falcon", "one key/value head, or groups; rotation or ALiBi", {}),
         ("gemma", "scaled embedding, GeGLU", {"head_dim": 16}),
         ("gemma2", "capped scores and logits, four norms a layer", {"head_dim": 16}),
         (
@@ -94,7 +99,7 @@ ORIGINAL = tuple(
             "sinks, routed MLP with biases, sliding window",
             {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
         ),
-        ("gptj", "attention and rotation of its own, not fused", {"rotary_dim": 8}),
+        ("gptj", "partial rotation in pairs, a parallel block", {"rotary_dim": 8}),
         (
             "granite",
             "factors of embedding, residual and logits",
@@ -106,6 +111,19 @@ ORIGINAL = tuple(
             "hunyuan_v1_moe",
             f"{_ROUTED} and a shared expert",
             {"head_dim": 16, "num_experts": 4, "moe_topk": 2, **_TOKENS},
+        ),
+        (
+            "llama4_text",
+            "chunked attention, rotary tables of complex numbers, every token through all experts",
+            {
+                "head_dim": 16,
+                "num_local_experts": 4,
+                "intermediate_size_mlp": 112,
+                "moe_layers": [1],
+                "no_rope_layers": [1, 0],
+                "attention_chunk_size": 4,
+                "layer_types": ["chunked_attention", "full_attention"],
+            },
         ),
         ("olmo2", "norms after attention and MLP", _TOKENS),
         ("olmo3", "the same with a sliding window", {**_TOKENS, "sliding_window": 4}),

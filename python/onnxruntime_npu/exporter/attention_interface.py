@@ -4,7 +4,7 @@ Under the name ``ATTENTION`` a function and a mask are registered: attention bec
 ``npu_fused_infer_attention_score``, or ``npu_fusion_attention`` with sinks, with a bias of
 positions and where every token sees those after it. Each layer's own masking (padding, causal,
 sliding, chunked) is a boolean mask [B, 1, S, T] that the model computes once for each kind of
-layer.
+layer, unless a layer adds a mask of its own to the scores.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from . import traced_ops
 from .proof import Findings, attempt
 
 ATTENTION = "onnxruntime_npu_export"
+NOT_CALLED = "not fused: the model does not call attention's interface"
 # What a model passes for scores that no fused operator computes.
 _SPECIAL = {"softcap": "its scores are capped"}
 
@@ -55,24 +56,28 @@ def register() -> None:
     AttentionMaskInterface.register(ATTENTION, _mask)
 
 
-def fuse_attention(model: Any, probe: Callable[[Any], object], findings: Findings) -> None:
-    """Let the model call ``ATTENTION``, and record what ``probe(model)`` calls of it."""
+def fuse_attention(model: Any, probe: Callable[[Any], object], findings: Findings) -> bool:
+    """Let the model call ``ATTENTION``, and record what ``probe(model)`` calls of it.
+
+    Returns False, and changes nothing, if it calls nothing: its attention is its own.
+    """
     register()
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation(ATTENTION)
     except Exception as error:  # of various types, where a model's attention is its own
         findings.keep("", "attention", f"not fused: {str(error).strip().splitlines()[0]}")
-        return
+        return True
     with recorded_calls() as calls:
         attempt(probe, model)
     for op in calls.fused:  # proven with the whole model; a call is the operator itself
         findings.replaced(op, 0.0)
     for why, count in Counter(calls.unfused).items():
         findings.keep("", "attention", f"not fused in {count} layers: {why}")
-    if not calls.fused and not calls.unfused:
-        model.set_attn_implementation(before)  # whose masks its own attention takes
-        findings.keep("", "attention", "not fused: the model does not call attention's interface")
+    if calls.fused or calls.unfused:
+        return True
+    model.set_attn_implementation(before)  # whose masks its own attention takes
+    return False
 
 
 def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
@@ -126,19 +131,41 @@ def _attention(
         )[0]
         return attended, None
     assert attention_mask is not None
-    attended = traced_ops.fused_infer_attention(
+    return attend(query, key, value, scale, attention_mask), None
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D].
+
+    mask: [B, 1, S, T], of visible keys (bool) or added to the scaled scores; bias: also added. Both
+    broadcast to [B, Nq, S, T].
+    """
+    hidden = None
+    if mask.dtype == torch.bool:
+        hidden = ~mask
+    else:
+        bias = mask if bias is None else mask + bias
+    shape = (*query.shape[:3], key.shape[2])
+    return traced_ops.fused_infer_attention(
         query,
         key,
         value,
-        ~attention_mask,
+        hidden,
         None,
         None,
+        pse_shift=None if bias is None else bias.expand(shape).contiguous(),
         num_heads=query.shape[1],
         num_key_value_heads=key.shape[1],
         scale=scale,
-        sparse_mode=1,
+        sparse_mode=0 if hidden is None else 1,
     )
-    return attended, None
 
 
 def _plain(

@@ -13,17 +13,21 @@ import onnx_ir as ir
 _TYPE = "tensor(bfloat16)"
 
 
-def widen(graph: ir.Graph, opset: int) -> None:
-    """Put casts around the nodes that are not defined for their bfloat16 operands."""
+def widen(graph: ir.Graph, opset: int, *, everywhere: bool = False) -> None:
+    """Put casts around the nodes that are not defined for their bfloat16 operands.
+
+    everywhere: around all nodes of ONNX. Some models of other dtypes round parts to bfloat16, for
+    which onnxruntime's CPU provider has casts but no arithmetic.
+    """
     for node in list(graph):
-        if node.domain:
+        if node.domain or node.op_type == "Cast":
             continue
         widened = [
             i
             for i, value in enumerate(node.inputs)
             if value is not None
             and value.dtype == ir.DataType.BFLOAT16
-            and _lacks(node.op_type, opset, True, i)
+            and (everywhere or _lacks(node.op_type, opset, True, i))
         ]
         if not widened:
             continue
@@ -32,7 +36,9 @@ def widen(graph: ir.Graph, opset: int) -> None:
             graph.insert_before(node, wide)
             node.replace_input_with(i, wide.outputs[0])
         for i, output in enumerate(node.outputs):
-            if output.dtype == ir.DataType.BFLOAT16 and _lacks(node.op_type, opset, False, i):
+            if output.dtype == ir.DataType.BFLOAT16 and (
+                everywhere or _lacks(node.op_type, opset, False, i)
+            ):
                 _narrow(graph, node, output)
 
 

@@ -21,7 +21,7 @@ from .caches import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .fuse_added_norms import fuse_added_norms
 from .genai import write_genai_config
-from .original import keep_original
+from .original import cached_layers, keep_original
 from .proof import Findings, NotProven, attempt
 from .quantization import KEEP, NONE, check_scheme, keep_integers, quantize, restore_floats, schemes
 from .report import ExportReport
@@ -139,6 +139,10 @@ def _interface(
         )
     torch_library.register()
     try:
+        attempt(cached_layers, model)
+    except NotProven as error:
+        raise _unsupported(model, error) from error
+    try:
         probe = attempt(WholeModelProbe, model)
     except NotProven as error:
         raise _unsupported(model, f"expected logits from input_ids alone: {error}") from error
@@ -202,7 +206,8 @@ def _onnx_model(interface: Interface, opset: int) -> ir.Model:
     leading = len(interface.leading_inputs)
     shapes = (*dynamic[:leading], dynamic[leading:])
     program = trace(interface, interface.example(), None, shapes)
-    model = to_onnx(program, opset, interface.input_names, interface.output_names)
+    names = interface.input_names, interface.output_names
+    model = to_onnx(program, opset, *names, dtype=interface.decoder.dtype)
     graph_passes.name_dimensions(model.graph, dimensions)
     graph_passes.tidy(model.graph)
     model.metadata_props["onnxruntime_npu.cache"] = interface.cache

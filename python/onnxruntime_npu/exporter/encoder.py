@@ -16,7 +16,7 @@ from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
 from . import graph_passes
 from .arguments import DTYPES, check_choice, check_directory, check_opset
-from .attention_interface import fuse_attention
+from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_encoder, wrap
 from .module_replacement import convert_weights, replace_modules
 from .pooling import POOLINGS, Pooling, asked_for
@@ -218,7 +218,8 @@ def _fuse(encoder: Encoder) -> Findings:
         return encoder(*example)
 
     replace_modules(encoder.model, _role_of, probe, findings)
-    fuse_attention(encoder.model, probe, findings)
+    if not fuse_attention(encoder.model, probe, findings):
+        findings.keep("", "attention", NOT_CALLED)
     shown = example[1].bool() if encoder.is_text else torch.ones(expected[0].shape[:2]).bool()
     for name, before, after in zip(
         encoder.output_names, expected, attempt(encoder, *example), strict=True

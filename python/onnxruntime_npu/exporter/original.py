@@ -16,13 +16,15 @@ from torch import nn
 from .attention_interface import fuse_attention
 from .caches.step import CacheSizes
 from .module_replacement import convert_weights, replace_modules
+from .own_attention import fuse_own_attention
 from .proof import Findings, NotProven, attempt
+from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
 from .roles.experts import ExpertsRole, is_experts
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
 from .roles.role import Role
-from .rotary_function import RotaryFunctions, replace_rotary
+from .rotary_function import replace_rotary
 
 _PROBE_TOKENS = 5
 
@@ -30,10 +32,12 @@ _PROBE_TOKENS = 5
 class OriginalDecoder(nn.Module):
     """Token ids to logits over a cache, by the model itself."""
 
-    def __init__(self, model: Any, cache_sizes: list[CacheSizes], rotary: RotaryFunctions) -> None:
+    def __init__(
+        self, model: Any, cache_sizes: list[CacheSizes], functions: ReplacedFunctions
+    ) -> None:
         super().__init__()
         self.model = model
-        self.rotary = rotary
+        self.functions = functions  # that the model calls in the place of its own
         self.cache_sizes = cache_sizes
         self.heads = int(getattr(model.config, "num_attention_heads", cache_sizes[0].heads))
         self._arguments = set(inspect.signature(model.forward).parameters)
@@ -76,7 +80,7 @@ class OriginalDecoder(nn.Module):
             options["position_ids"] = position_ids
         if "logits_to_keep" in self._arguments:
             options["logits_to_keep"] = 1 if last_only else 0
-        with self.rotary.replaced():
+        with self.functions.replaced():
             logits = self.model(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
@@ -107,9 +111,11 @@ def keep_original(model: Any, reason: object) -> tuple[OriginalDecoder, Findings
             findings.keep(
                 "", "experts", "not replaced: every token copies the weights of its experts"
             )
-    fuse_attention(model, _probe, findings)
-    rotary = replace_rotary(model, _probe, findings)
-    return OriginalDecoder(model, attempt(_cache_sizes, model), rotary).eval(), findings
+    functions = ReplacedFunctions()
+    if not fuse_attention(model, _probe, findings):
+        fuse_own_attention(model, _probe, functions, findings)
+    replace_rotary(model, _probe, functions, findings)
+    return OriginalDecoder(model, attempt(_cache_sizes, model), functions).eval(), findings
 
 
 def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
@@ -131,6 +137,24 @@ def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     return None
 
 
+def cached_layers(model: Any) -> int:
+    """Return the number of layers that cache keys and values; some models share those of others.
+
+    Raises NotProven if a layer keeps another state, which no exported cache holds.
+    """
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    layers = DynamicCache(config=model.config).layers
+    for index, layer in enumerate(layers):
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+            raise NotProven(
+                f"expected a cache of keys and values in every layer, got {type(layer).__name__} "
+                f"in layer {index}"
+            )
+    return len(layers)
+
+
 def _cache(layers: int) -> Any:
     """Return a cache of plain layers: masks see to windows, and every layer grows alike."""
     from transformers.cache_utils import Cache, DynamicLayer
@@ -139,7 +163,7 @@ def _cache(layers: int) -> Any:
 
 
 def _probe(model: Any) -> Any:
-    cache = _cache(int(model.config.num_hidden_layers))
+    cache = _cache(cached_layers(model))
     model(
         input_ids=torch.arange(_PROBE_TOKENS)[None],
         attention_mask=torch.ones(1, _PROBE_TOKENS, dtype=torch.int64),

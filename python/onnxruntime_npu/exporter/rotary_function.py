@@ -1,143 +1,181 @@
-"""Fused rotation of queries and keys where a model calls its module's ``apply_rotary_pos_emb``.
+"""Fused rotation of queries and keys where a model calls its module's ``apply_rotary_*`` function.
 
-Most of transformers' modeling modules have a function of that name and call it in every layer,
-with cosines and sines that the model computed once. It is replaced by ``npu_rotary_mul`` while the
-model runs, if that is proven on the shapes and tables of its own calls.
+Most of transformers' modeling modules have such a function and call it in every layer, with cosines
+and sines that the model computed once. It is replaced by ``npu_rotary_mul`` while the model runs,
+if that is proven on the shapes and tables of its own calls.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from .proof import Findings, NotProven, attempt, compare
+from .replaced_functions import ReplacedFunctions, observed
 
-_PREFIX = "apply_rotary_pos_emb"  # some modules have a second function, for pairs
-_Rotate = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+_PREFIX = "apply_rotary_"  # some modules have a second function, for pairs
+_Rotate = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+class _Given(NamedTuple):
+    """The arguments of a call."""
+
+    rotated: tuple[torch.Tensor, ...]  # [B, N, S, D], or [B, S, N, D] with axis 2
+    cos: torch.Tensor  # [B, S, columns]
+    sin: torch.Tensor
+    axis: int  # of the heads
+
+
+def _read_both(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
+) -> _Given:
+    return _Given((q, k), cos, sin, unsqueeze_dim)
+
+
+def _read_one(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
+) -> _Given:
+    return _Given((x,), cos, sin, unsqueeze_dim)
+
+
+def _read_sines_first(tensor: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> _Given:
+    return _Given((tensor,), cos, sin, 2)
+
+
+def _read_complex(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> _Given:
+    cos, sin = torch.view_as_real(freqs_cis).unbind(-1)
+    return _Given((xq, xk), cos, sin, 1)
+
+
+def _read_complex_by_token(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> _Given:
+    return _read_complex(xq, xk, freqs_cis)._replace(axis=2)
+
+
 class _Form(NamedTuple):
+    """How a function reads its arguments, and how it rotates."""
+
+    read: Callable[..., _Given]
     mode: str  # of npu_rotary_mul
-    spread: bool = False  # each column of the first half of a table is for two neighbours
+    # From a table's columns to those of a head. spread: each of the first half is for two
+    # neighbours; twice: the table is that of either half; pairs: each is for two neighbours.
+    columns: str = "same"
     sort: bool = False  # of pairs, the first ones become the first half
-    narrow: bool = False  # a table has one column for each pair
 
 
-_FORMS = (
-    _Form("half"),
-    _Form("interleave"),
-    _Form("interleave", spread=True),
-    _Form("half", sort=True),
-    _Form("half", narrow=True),
+_FORMS = tuple(
+    form
+    for read in (_read_both, _read_one)
+    for form in (
+        _Form(read, "half"),
+        _Form(read, "interleave"),
+        _Form(read, "interleave", "spread"),
+        _Form(read, "half", sort=True),
+        _Form(read, "half", "twice"),
+    )
+) + tuple(
+    _Form(read, "interleave", "pairs")
+    for read in (_read_complex, _read_complex_by_token, _read_sines_first)
 )
 
 
-class RotaryFunctions:
-    """The functions of a model's module that are replaced."""
-
-    def __init__(self, module: Any, fused: dict[str, _Rotate]) -> None:
-        self._module = module
-        self._fused = fused
-
-    @contextmanager
-    def replaced(self) -> Iterator[None]:
-        """Replace the functions inside."""
-        originals = {name: getattr(self._module, name) for name in self._fused}
-        for name, function in self._fused.items():
-            setattr(self._module, name, function)
-        try:
-            yield
-        finally:
-            for name, function in originals.items():
-                setattr(self._module, name, function)
-
-
-def replace_rotary(model: Any, run: Callable[[Any], Any], findings: Findings) -> RotaryFunctions:
-    """Return the proven replacements; ``run`` runs the model once."""
+def replace_rotary(
+    model: Any, run: Callable[[Any], Any], functions: ReplacedFunctions, findings: Findings
+) -> None:
+    """Add the proven replacements to ``functions``; ``run`` runs the model once."""
     module = sys.modules[type(model).__module__]
-    fused = {}
     for name in [name for name in vars(module) if name.startswith(_PREFIX)]:
         try:
             calls = attempt(_observed, model, module, name, run)
             if not calls:
                 continue
-            fused[name], difference = _proven(getattr(module, name), calls)
+            form, difference = _proven(getattr(module, name), calls)
         except NotProven as error:
             findings.keep("", "rotary", str(error))
             continue
-        findings.replaced("npu_rotary_mul", difference, nodes=2 * len(calls))
-    return RotaryFunctions(module, fused)
+        functions.add(module, name, _fused(form))
+        nodes = sum(len(form.read(*args, **options).rotated) for args, options in calls)
+        findings.replaced("npu_rotary_mul", difference, nodes=nodes)
 
 
 def _observed(model: Any, module: Any, name: str, run: Callable[[Any], Any]) -> list[_Call]:
     """Return the arguments of every call in a run."""
-    calls: list[_Call] = []
-    original = getattr(module, name)
-
-    def observe(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        calls.append((args, kwargs))
-        return original(*args, **kwargs)
-
-    with RotaryFunctions(module, {name: observe}).replaced():
+    with observed(module, name) as calls:
         run(model)
     return calls
 
 
-def _proven(original: _Rotate, calls: list[_Call]) -> tuple[_Rotate, float]:
+def _proven(original: _Rotate, calls: list[_Call]) -> tuple[_Form, float]:
     """Return the first form that equals a function, and its max difference."""
     first: NotProven | None = None
     for form in _FORMS:
-        fused = _fused(form)
+        if not _is_readable(form, calls[0]):
+            continue
         try:
-            return fused, max(attempt(_prove, original, fused, call) for call in calls)
+            return form, max(attempt(_prove, original, form, call) for call in calls)
         except NotProven as error:
             first = first or error
-    assert first is not None
-    raise first
+    raise first or NotProven("expected queries, keys, cosines and sines as arguments")
 
 
-def _prove(original: _Rotate, fused: _Rotate, call: _Call) -> float:
-    """Compare on random queries and keys, with the tables of a call."""
-    (query, key, *rest), options = call
-    query, key = torch.randn_like(query), torch.randn_like(key)
-    expected = original(query, key, *rest, **options)
-    actual = fused(query, key, *rest, **options)
+def _is_readable(form: _Form, call: _Call) -> bool:
+    args, options = call
+    try:
+        given = attempt(lambda: form.read(*args, **options))
+    except NotProven:
+        return False
+    return not (given.cos.is_complex() or given.sin.is_complex())
+
+
+def _prove(original: _Rotate, form: _Form, call: _Call) -> float:
+    """Compare on random tensors in the place of queries and keys, with the tables of a call."""
+    args, options = call
+    count = len(form.read(*args, **options).rotated)
+    args = (*(torch.randn_like(each) for each in args[:count]), *args[count:])
+    expected = _tuple(original(*args, **options))
+    actual = _tuple(_fused(form)(*args, **options))
     return max(
         compare(theirs, ours, f"rotary {what}")
-        for what, theirs, ours in zip(("query", "key"), expected, actual, strict=True)
+        for what, theirs, ours in zip(("query", "key")[:count], expected, actual, strict=True)
     )
 
 
+def _tuple(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (result,) if isinstance(result, torch.Tensor) else result
+
+
 def _fused(form: _Form) -> _Rotate:
-    def apply_rotary_pos_emb(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        unsqueeze_dim: int = 1,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rotate q and k [B, N, S, D], or [B, S, N, D] with unsqueeze_dim 2."""
-        cos, sin = (table.to(q.dtype).unsqueeze(unsqueeze_dim) for table in (cos, sin))
-        size = cos.shape[-1]
-        if form.spread:
-            cos, sin = (table[..., : size // 2].repeat_interleave(2, -1) for table in (cos, sin))
-        elif form.narrow:
-            cos, sin = (torch.cat([table, table], -1) for table in (cos, sin))
-            size *= 2
+    def apply_rotary(*args: Any, **options: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Rotate what the original function rotates, and return it alike."""
+        given = form.read(*args, **options)
+        dtype = given.rotated[0].dtype
+        cos, sin = (
+            _columns(table.to(dtype).unsqueeze(given.axis), form.columns)
+            for table in (given.cos, given.sin)
+        )
+        rotated = tuple(_rotate(each, cos, sin, form) for each in given.rotated)
+        return rotated if len(rotated) > 1 else rotated[0]
 
-        def rotate(x: torch.Tensor) -> torch.Tensor:
-            if form.sort:
-                x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
-            if size == x.shape[-1]:
-                return torch.ops.npu.npu_rotary_mul(x, cos, sin, form.mode)
-            head, tail = x[..., :size], x[..., size:]
-            return torch.cat([torch.ops.npu.npu_rotary_mul(head, cos, sin, form.mode), tail], -1)
+    return apply_rotary
 
-        return rotate(q), rotate(k)
 
-    return apply_rotary_pos_emb
+def _columns(table: torch.Tensor, columns: str) -> torch.Tensor:
+    if columns == "spread":
+        table = table[..., : table.shape[-1] // 2]
+    if columns in ("spread", "pairs"):
+        return table.repeat_interleave(2, -1)
+    return torch.cat([table, table], -1) if columns == "twice" else table
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, form: _Form) -> torch.Tensor:
+    """Rotate the columns of x that the tables have; the rest stays."""
+    if form.sort:
+        x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    size = cos.shape[-1]
+    if size == x.shape[-1]:
+        return torch.ops.npu.npu_rotary_mul(x, cos, sin, form.mode)
+    head, tail = x[..., :size], x[..., size:]
+    return torch.cat([torch.ops.npu.npu_rotary_mul(head, cos, sin, form.mode), tail], -1)

@@ -20,10 +20,11 @@ def fused_infer_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    atten_mask: torch.Tensor,
+    atten_mask: torch.Tensor | None,
     query_lengths: torch.Tensor | None,
     kv_lengths: torch.Tensor | None,
     block_table: torch.Tensor | None = None,
+    pse_shift: torch.Tensor | None = None,
     *,
     num_heads: int,
     num_key_value_heads: int,
@@ -47,6 +48,7 @@ def fused_infer_attention(
         actual_seq_lengths=None if query_lengths is None else query_lengths.tolist(),
         actual_seq_lengths_kv=None if kv_lengths is None else kv_lengths.tolist(),
         block_table=block_table,
+        pse_shift=pse_shift,
         num_heads=num_heads,
         num_key_value_heads=num_key_value_heads,
         scale=scale,
@@ -86,6 +88,7 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
         query_lengths: Any,
         kv_lengths: Any,
         block_table: Any = None,
+        pse_shift: Any = None,
         **attributes: Any,
     ) -> Any:
         return attention(
@@ -96,6 +99,7 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
             actual_seq_lengths=query_lengths,
             actual_seq_lengths_kv=kv_lengths,
             block_table=block_table,
+            pse_shift=pse_shift,
             **{"input_layout": _BATCHES, **attributes},
         )[0]
 

@@ -48,8 +48,13 @@ def to_onnx(
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
     dynamic_shapes: Any = None,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> ir.Model:
-    """Translate a traced program; ``npu::`` operators become bare nodes without bodies."""
+    """Translate a traced program; ``npu::`` operators become bare nodes without bodies.
+
+    dtype: that of the weights, if it is known.
+    """
     try:
         with _quiet():
             exported: Any = torch.onnx.export(
@@ -68,7 +73,7 @@ def to_onnx(
             onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
     except Exception as error:
         raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
-    widen(exported.model.graph, opset)
+    widen(exported.model.graph, opset, everywhere=dtype not in (None, torch.bfloat16))
     return exported.model
 
 
