@@ -43,15 +43,24 @@ _GROUPED = {
     "first_k_dense_replace": 1,
 }
 REBUILT = (
-    Architecture(
-        "llama", "Llama, SmolLM2; any fixed rotary frequencies, embedding and head tied or not"
-    ),
+    Architecture("llama", "Llama, SmolLM2; any rotary scaling, embedding and head tied or not"),
     Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
     Architecture("ministral3", "scaled queries", {"head_dim": 16}),
     Architecture("mistral", "sliding window", {"sliding_window": 4}),
     Architecture("mixtral", _ROUTED, {"num_local_experts": 4}),
     Architecture("olmo", "norms without weights, kept", _TOKENS),
-    Architecture("phi3", "joint projections", _TOKENS),
+    Architecture(
+        "phi3",
+        "joint projections, partial rotation, longrope",
+        {
+            **_TOKENS,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.75,
+            },
+        },
+    ),
     Architecture("qwen2", "bias of query, key and value; sliding window of some layers"),
     Architecture(
         "qwen2_moe",

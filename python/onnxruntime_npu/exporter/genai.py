@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..context_length import context_length
 from .caches import Interface
 from .caches.paged import BLOCK_SIZE
 
@@ -24,7 +25,7 @@ def write_genai_config(path: Path, config: Any, generation: Any, interface: Inte
     first_eos = eos[0] if isinstance(eos, list) else eos
     pad = _token(config, generation, "pad_token_id")
     sizes = interface.decoder.cache_sizes[0]
-    context = int(getattr(config, "max_position_embeddings", 2048))
+    context = context_length(config.to_dict()) or 2048
     decoder = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": "model.onnx",

@@ -25,6 +25,7 @@ from .roles.mlp import MlpRole
 from .roles.norm import NormRole
 from .roles.role import Role
 from .rotary_function import replace_rotary
+from .rotary_module import follow_lengths
 
 _PROBE_TOKENS = 5
 
@@ -104,6 +105,7 @@ def keep_original(model: Any, reason: object) -> tuple[OriginalDecoder, Findings
     """
     findings = Findings()
     findings.keep("", "decoder", str(reason))
+    follow_lengths(model, findings)
     for name in replace_modules(model, _role_of, _logits, findings):
         if is_experts(model.get_submodule(name)):
             # Loops over experts cannot be traced: every token gathers the weights of its own.

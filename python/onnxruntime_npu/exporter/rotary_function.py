@@ -15,6 +15,7 @@ import torch
 
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed
+from .roles.attention import rotate
 
 _PREFIX = "apply_rotary_"  # some modules have a second function, for pairs
 _Rotate = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
@@ -156,7 +157,10 @@ def _fused(form: _Form) -> _Rotate:
             _columns(table.to(dtype).unsqueeze(given.axis), form.columns)
             for table in (given.cos, given.sin)
         )
-        rotated = tuple(_rotate(each, cos, sin, form) for each in given.rotated)
+        rotated = tuple(
+            rotate(_sorted(each) if form.sort else each, cos, sin, form.mode)
+            for each in given.rotated
+        )
         return rotated if len(rotated) > 1 else rotated[0]
 
     return apply_rotary
@@ -170,12 +174,6 @@ def _columns(table: torch.Tensor, columns: str) -> torch.Tensor:
     return torch.cat([table, table], -1) if columns == "twice" else table
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, form: _Form) -> torch.Tensor:
-    """Rotate the columns of x that the tables have; the rest stays."""
-    if form.sort:
-        x = x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
-    size = cos.shape[-1]
-    if size == x.shape[-1]:
-        return torch.ops.npu.npu_rotary_mul(x, cos, sin, form.mode)
-    head, tail = x[..., :size], x[..., size:]
-    return torch.cat([torch.ops.npu.npu_rotary_mul(head, cos, sin, form.mode), tail], -1)
+def _sorted(x: torch.Tensor) -> torch.Tensor:
+    """Move the first of each pair of columns into the first half."""
+    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from ..context_length import context_length
 from ..errors import ArgumentError
 from ..sampling import Chooser, Sampler, open_sampler
 from ..session.ortvalue import ortvalue_to_numpy
@@ -87,7 +88,7 @@ class CausalLM:
         self.session = self._model.session
         self.cache = self._model.cache
         config = self._json("config.json")
-        self.context_length = int(config.get("max_position_embeddings") or 2**31)
+        self.context_length = context_length(config) or 2**31
         self.generation_config = self._json("generation_config.json")
         stop = self.generation_config.get("eos_token_id", config.get("eos_token_id"))
         self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])

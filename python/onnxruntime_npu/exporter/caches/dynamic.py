@@ -62,7 +62,8 @@ class DynamicInterface(Interface):
     ) -> tuple[torch.Tensor, ...]:
         """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
         batch, sequence = input_ids.shape
-        cos, sin = self.decoder.tables(position_ids.view(batch, 1, sequence, 1))
+        positions = position_ids.view(batch, 1, sequence, 1)
+        cos, sin = self.decoder.tables(positions, positions.amax(2, keepdim=True) + 1)
         step = DynamicStep(cos, sin, attention_mask, sequence)
         hidden, present = self.decoder(input_ids, step, pairs(past))
         if self.last_only:

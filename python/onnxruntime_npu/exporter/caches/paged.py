@@ -121,10 +121,11 @@ class PagedInterface(Interface):
         own = block_table.long()[sequence]
         block = own.gather(1, (position // BLOCK_SIZE)[:, None])
         slots = torch.cat([block, (position % BLOCK_SIZE)[:, None]], 1)
-        cos, sin = self.decoder.tables(position.view(1, 1, -1, 1))
-        step = PagedStep(
-            cos, sin, slots, ends, lengths + ends - starts, block_table, self.causal_mask
+        totals = lengths + ends - starts
+        cos, sin = self.decoder.tables(
+            position.view(1, 1, -1, 1), totals[sequence].view(1, 1, -1, 1)
         )
+        step = PagedStep(cos, sin, slots, ends, totals, block_table, self.causal_mask)
         hidden, present = self.decoder(input_ids[None], step, pairs(past))
         scored = hidden[0].index_select(0, logits_indices)
         return self._outputs(self.decoder.logits(scored), present)

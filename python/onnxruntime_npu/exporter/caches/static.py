@@ -101,7 +101,7 @@ class StaticInterface(Interface):
         sequence = input_ids.shape[1]
         first = (total_lengths - sequence_lengths).view(-1, 1, 1, 1)
         positions = first + torch.arange(sequence)[:, None]
-        cos, sin = self.decoder.tables(positions)
+        cos, sin = self.decoder.tables(positions, total_lengths.view(-1, 1, 1, 1))
         step = StaticStep(
             cos,
             sin,

@@ -53,7 +53,6 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         if self.rotary_mode is not None:
-            rotate = torch.ops.npu.npu_rotary_mul
             query = rotate(query, step.cos, step.sin, self.rotary_mode)
             key = rotate(key, step.cos, step.sin, self.rotary_mode)
         key, value = step.update(past[0], key), step.update(past[1], value)
@@ -67,6 +66,15 @@ class Attention(nn.Module):
             window=self.window,
         )
         return self.out(attended.flatten(2)), (key, value)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mode: str) -> torch.Tensor:
+    """Rotate the columns of x [.., D] that the tables have; the rest stays."""
+    size = cos.shape[-1]
+    if size == x.shape[-1]:
+        return torch.ops.npu.npu_rotary_mul(x, cos, sin, mode)
+    rotated = torch.ops.npu.npu_rotary_mul(x[..., :size], cos, sin, mode)
+    return torch.cat([rotated, x[..., size:]], -1)
 
 
 class AttentionParts(NamedTuple):

@@ -73,11 +73,14 @@ class Decoder(nn.Module):
         """Look up input_ids [B, S]; return [B, S, H]."""
         return nn.functional.embedding(input_ids, self.embedding)
 
-    def tables(self, positions: torch.Tensor) -> tuple[Any, Any]:
-        """Return cos and sin for positions [B, 1, S, 1]; None without rotary embedding."""
+    def tables(self, positions: torch.Tensor, lengths: torch.Tensor) -> tuple[Any, Any]:
+        """Return cos and sin for positions [B, 1, S, 1]; None without rotary embedding.
+
+        lengths: [B, 1, 1 or S, 1], the number of tokens, past and new, of each row or token.
+        """
         if self.rotary is None:
             return None, None
-        return self.rotary(positions, self.embedding.dtype)
+        return self.rotary(positions, lengths, self.embedding.dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Score hidden [rows, H] against the vocabulary: [rows, V], float32 for sampling."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ..proof import NotProven, compare
+from .frequencies import DynamicFrequencies, FixedFrequencies, Frequencies, LongFrequencies
 from .probes import CutOut
 from .role import Role
 
@@ -19,18 +21,19 @@ class RotaryTables(nn.Module):
     Computed rather than looked up: a table for 131072 positions would be larger than a small model.
     """
 
-    frequencies: torch.Tensor
-
-    def __init__(self, frequencies: torch.Tensor, scaling: float) -> None:
+    def __init__(self, frequencies: Frequencies, scaling: float) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies)  # [D], the size of a head
+        self.frequencies = frequencies
         self.scaling = scaling
 
     def forward(
-        self, positions: torch.Tensor, dtype: torch.dtype
+        self, positions: torch.Tensor, lengths: torch.Tensor, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and sin [B, 1, S, D] for positions [B, 1, S, 1]."""
-        angles = positions.to(torch.float32) * self.frequencies
+        """Return cos and sin [B, 1, S, D] for positions [B, 1, S, 1].
+
+        lengths: [B, 1, 1 or S, 1], the number of tokens, past and new, of each row or token.
+        """
+        angles = positions.to(torch.float32) * self.frequencies(lengths)
         cos, sin = angles.cos(), angles.sin()
         if self.scaling != 1.0:
             cos, sin = cos * self.scaling, sin * self.scaling
@@ -38,36 +41,74 @@ class RotaryTables(nn.Module):
 
 
 class RotaryParts(NamedTuple):
-    """One frequency per pair of columns, and the factor of cosines and sines."""
+    """The rotary embedding, its frequencies, one per pair of columns, and the tables' factor."""
 
+    original: Any
     frequencies: torch.Tensor
     scaling: float
 
 
 class RotaryRole(Role[RotaryParts, RotaryTables]):
-    """Frequencies that are the same for every length."""
+    """Frequencies that are the same for every length, or depend on it in a known way."""
 
     def __init__(self, cut_out: CutOut) -> None:
         self._cut_out = cut_out
 
     def match(self, original: nn.Module) -> RotaryParts:
         """Find the frequencies."""
-        frequencies = getattr(original, "inv_freq", None)
+        fresh = fresh_rotary(original)
+        frequencies = getattr(fresh, "inv_freq", None)
         if not isinstance(frequencies, torch.Tensor) or frequencies.dim() != 1:
             raise NotProven("expected rotary_emb.inv_freq, one frequency per pair")
         scaling = float(getattr(original, "attention_scaling", 1.0))
-        return RotaryParts(frequencies.detach().float(), scaling)
+        return RotaryParts(fresh, frequencies.detach().float(), scaling)
 
     def build(self, parts: RotaryParts) -> Iterator[RotaryTables]:
-        """Yield the tables."""
-        yield RotaryTables(parts.frequencies.repeat(2), parts.scaling)
+        """Yield the tables of fixed frequencies, and those that the rotary embedding names."""
+        yield RotaryTables(FixedFrequencies(parts.frequencies), parts.scaling)
+        for kind in (DynamicFrequencies, LongFrequencies):
+            if getattr(parts.original, "rope_type", None) == kind.rope_type:
+                frequencies = kind.of(parts.original, parts.frequencies)
+                yield RotaryTables(frequencies, parts.scaling)
 
     def prove(self, original: nn.Module, built: RotaryTables) -> float:
         """Compare with the tables that the model passes to its layers, near and far."""
-        positions = self._cut_out.position_ids[:, None, :, None]
+        positions = self._cut_out.position_ids
         theirs = self._cut_out.given[0]["position_embeddings"]
-        ours = built(positions, torch.float32)
-        return max(
-            compare(expected, actual.squeeze(1), f"rotary {name}")
-            for name, expected, actual in zip(("cosines", "sines"), theirs, ours, strict=True)
-        )
+        if isinstance(built.frequencies, FixedFrequencies):
+            return _compare(theirs, _tables(built, positions))
+        # The model takes the longest row's length for all. Here it is each row's own, so that
+        # the result is that of a prompt alone: rows are compared one by one.
+        worst = _compare(theirs, fresh_rotary(original)(torch.zeros(1), positions))
+        for row in rows_around(built.frequencies.limit):
+            expected = fresh_rotary(original)(torch.zeros(1), row)
+            worst = max(worst, _compare(expected, _tables(built, row)))
+        return worst
+
+
+def fresh_rotary(original: nn.Module) -> Any:
+    """Return a copy with the frequencies of few tokens: those that depend on the length change."""
+    fresh: Any = copy.deepcopy(original)
+    if hasattr(fresh, "original_inv_freq") and hasattr(fresh, "original_max_seq_len"):
+        fresh.inv_freq = fresh.original_inv_freq.clone()
+        fresh.max_seq_len_cached = fresh.original_max_seq_len
+    return fresh
+
+
+def rows_around(limit: int) -> Iterator[torch.Tensor]:
+    """Yield the last positions [1, S] of rows of few tokens and of more than ``limit``."""
+    for length in (1, limit - 1, limit, limit + 1, 2 * limit, 7 * limit):
+        yield torch.arange(max(0, length - 9), length)[None]
+
+
+def _tables(built: RotaryTables, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return cos and sin [B, S, D] for positions [B, S]."""
+    lengths = positions.amax(1).view(-1, 1, 1, 1) + 1
+    return tuple(t.squeeze(1) for t in built(positions[:, None, :, None], lengths, torch.float32))
+
+
+def _compare(expected: Any, actual: Any) -> float:
+    return max(
+        compare(theirs, ours, f"rotary {name}")
+        for name, theirs, ours in zip(("cosines", "sines"), expected, actual, strict=True)
+    )

@@ -1,0 +1,19 @@
+"""The number of tokens that a model's configuration allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def context_length(config: Mapping[str, Any]) -> int | None:
+    """Return the most tokens of a row, or None if the configuration (of transformers) has no limit.
+
+    Dynamic rotary scaling takes a model to ``factor`` times the length that it was trained for.
+    """
+    trained = config.get("max_position_embeddings")
+    if not trained:
+        return None
+    rotary = config.get("rope_parameters") or {}
+    factor = rotary.get("factor", 1) if rotary.get("rope_type") == "dynamic" else 1
+    return int(trained * factor)
