@@ -40,7 +40,41 @@ def forced_logits(directory, provider, prompts, continuations):
 
 
 # Kinds whose parts those of others show, too: --exhaustive runs them.
-REPEATED = ("falcon-groups", "glm", "hunyuan_v1_dense", "ministral3", "olmo3", "olmoe", "stablelm")
+REPEATED = (
+    "apertus",
+    "arcee",
+    "bitnet",
+    "codegen",
+    "cwm",
+    "diffllama",
+    "doge",
+    "dots1",
+    "ernie4_5_moe",
+    "falcon-groups",
+    "flex_olmo",
+    "glm",
+    "glm4_moe_lite",
+    "gpt_bigcode",
+    "helium",
+    "hunyuan_v1_dense",
+    "mimo_v2_flash",
+    "minicpm3",
+    "minimax_m2",
+    "ministral3",
+    "modernbert-decoder",
+    "mpt",
+    "nanochat",
+    "nemotron",
+    "olmo3",
+    "olmoe",
+    "persimmon",
+    "phi4_multimodal",
+    "phimoe",
+    "stablelm",
+    "vaultgemma",
+    "xglm",
+    "youtu",
+)
 FORMS = [
     pytest.param(kind, cache, marks=pytest.mark.exhaustive if kind in REPEATED else ())
     for kind in CONFIGS
@@ -55,6 +89,48 @@ def test_ragged_prefill_and_decode_match_transformers(exported, kind, cache, pro
     actual = forced_logits(directory, provider, PROMPTS, CONTINUATIONS)
     for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
         expected = expected_logits(model, prompt, continuation)
+        np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
+
+
+def last_logits(session, past, ids, mask):
+    """Return the last token's logits [B, V] and the grown cache, for left-padded rows."""
+    positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -ids.shape[1] :]
+    given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    names = {value.name for value in session.get_inputs()}  # some models have no positions
+    logits, *present = session.run(None, {n: v for n, v in given.items() if n in names} | past)
+    return logits[:, -1], dict(zip(past, present, strict=True))
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [PROVIDERS[0], pytest.param(PROVIDERS[1], marks=pytest.mark.exhaustive)],
+)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED else ())
+        for kind in CONFIGS
+    ],
+)
+def test_second_turn_matches_transformers(exported, kind, provider):
+    """Several new tokens at once, after what a ragged prompt left in the cache."""
+    model, directory, _ = exported(kind, cache="dynamic")
+    session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
+    past = {
+        value.name: np.zeros((2, value.shape[1], 0, value.shape[3]), np.float32)
+        for value in session.get_inputs()
+        if value.name.startswith("past")
+    }
+    first = np.array([[0, 0, 5, 7, 9], [3, 4, 5, 6, 7]], np.int64)
+    second = np.array([[41, 42, 43, 44], [51, 52, 53, 54]], np.int64)
+    shown = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], np.int64)
+    _, past = last_logits(session, past, first, shown)
+    shown = np.concatenate([shown, np.ones_like(second)], 1)
+    actual, _ = last_logits(session, past, second, shown)
+    for row, start in enumerate([2, 0]):
+        tokens = np.concatenate([first[row, start:], second[row]])
+        with torch.no_grad():
+            expected = model(torch.tensor(tokens[None])).logits[0, -1].numpy()
         np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
 
 

@@ -24,6 +24,10 @@ class Architecture:
 
 _ROUTED = "routed MLP"
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+_WINDOWS: dict[str, Any] = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 4,
+}
 _TOKENS = {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}
 _LATENT = {
     "kv_lora_rank": 16,
@@ -42,7 +46,27 @@ _GROUPED = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
+_TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+_CODEGEN = {"n_layer": 2, "n_head": 4, "n_embd": 64, "rotary_dim": 8, "n_positions": 128}
+# Two layers of a kind each, and two that use their keys and values.
+_SHARED = {
+    **_WINDOWS,
+    **_TOKENS,
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": 2 * _WINDOWS["layer_types"],
+    "head_dim": 16,
+    "vocab_size_per_layer_input": 97,
+    "hidden_size_per_layer_input": 16,
+}
 REBUILT = (
+    Architecture("arcee", "an MLP of squared ReLU, kept", _TOKENS),
+    Architecture("cwm", "sliding window of some layers", {**_TOKENS, **_WINDOWS, "head_dim": 16}),
+    Architecture(
+        "dots1",
+        f"{_ROUTED} and a shared expert, norms of queries and keys",
+        {**_TOKENS, **_GROUPED, "head_dim": 16},
+    ),
     Architecture("llama", "Llama, SmolLM2; any rotary scaling, embedding and head tied or not"),
     Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
     Architecture("ministral3", "scaled queries", {"head_dim": 16}),
@@ -61,6 +85,21 @@ REBUILT = (
             },
         },
     ),
+    Architecture(
+        "phi4_multimodal",
+        "the text part; joint projections",
+        {
+            **_TOKENS,
+            "vision_config": {**_TOWER, "num_hidden_layers": 1, "image_size": 28, "crop_size": 28},
+            "audio_config": {
+                **_TOWER,
+                "num_blocks": 1,
+                "nemo_conv_channels": 8,
+                "ext_pw_out_channel": 32,
+            },
+        },
+    ),
+    Architecture("phimoe", f"{_ROUTED}, LayerNorm, kept", {**_TOKENS, "num_local_experts": 4}),
     Architecture("qwen2", "bias of query, key and value; sliding window of some layers"),
     Architecture(
         "qwen2_moe",
@@ -75,7 +114,10 @@ REBUILT = (
 ORIGINAL = tuple(
     Architecture(model_type, particulars, tested, rebuilt=False)
     for model_type, particulars, tested in (
+        ("apertus", "an MLP of xIELU, norms of queries and keys", _TOKENS),
+        ("bitnet", "norms inside attention and MLP", _TOKENS),
         ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}),
+        ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN),
         ("cohere", "interleaved rotation, LayerNorm, scaled logits", _TOKENS),
         ("cohere2", "sliding window, layers without rotation", {**_TOKENS, "sliding_window": 4}),
         (
@@ -84,9 +126,27 @@ ORIGINAL = tuple(
             {**_LATENT, **_GROUPED, "topk_method": "group_limited_greedy"},
         ),
         ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}),
+        ("diffllama", "the difference of two attentions", _TOKENS),
+        ("doge", "a mask that depends on values", _TOKENS),
         ("ernie4_5", "interleaved rotation", _TOKENS),
+        (
+            "ernie4_5_moe",
+            f"{_ROUTED}, interleaved rotation",
+            {
+                **_TOKENS,
+                "moe_intermediate_size": 48,
+                "moe_k": 2,
+                "moe_num_experts": 4,
+                "moe_num_shared_experts": 1,
+            },
+        ),
         ("exaone4", "norms after attention and MLP, sliding window", {"sliding_window": 4}),
         ("falcon", "one key/value head, or groups; rotation or ALiBi", {}),
+        (
+            "flex_olmo",
+            f"{_ROUTED}, norms after attention and MLP",
+            {**_TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
+        ),
         ("gemma", "scaled embedding, GeGLU", {"head_dim": 16}),
         ("gemma2", "capped scores and logits, four norms a layer", {"head_dim": 16}),
         (
@@ -98,10 +158,31 @@ ORIGINAL = tuple(
                 "layer_types": ["sliding_attention", "full_attention"],
             },
         ),
+        (
+            "gemma3n_text",
+            "layers that use the keys and values of others, sparse MLP, four residuals",
+            {
+                **_SHARED,
+                "laurel_rank": 8,
+                "altup_num_inputs": 2,
+                "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
+            },
+        ),
+        (
+            "gemma4_text",
+            "layers that use the keys and values of others, two head sizes",
+            {**_SHARED, "global_head_dim": 32},
+        ),
         ("glm", "partial rotation in pairs", {"head_dim": 16, "pad_token_id": 0}),
         ("glm4", "partial rotation in pairs, four norms", {"head_dim": 16, "pad_token_id": 0}),
         ("glm4_moe", "partial rotation, grouped routing", {**_GROUPED, "head_dim": 16}),
+        (
+            "glm4_moe_lite",
+            "latent attention, grouped routing",
+            {**_TOKENS, **_LATENT, **_GROUPED, "mlp_layer_types": ["dense", "sparse"]},
+        ),
         ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
+        ("gpt_bigcode", "one key/value head, learned positions", _TOKENS),
         ("gpt_neox", "partial rotation, parallel residual", {}),
         (
             "gpt_oss",
@@ -115,6 +196,7 @@ ORIGINAL = tuple(
             {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
         ),
         ("granitemoe", _ROUTED, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+        ("helium", "rotation in pairs", {**_TOKENS, "head_dim": 16}),
         ("hunyuan_v1_dense", "norms after rotation", {"head_dim": 16, **_TOKENS}),
         (
             "hunyuan_v1_moe",
@@ -134,12 +216,53 @@ ORIGINAL = tuple(
                 "layer_types": ["chunked_attention", "full_attention"],
             },
         ),
+        (
+            "mimo_v2_flash",
+            "values smaller than keys, sinks of sliding layers, grouped routing",
+            {
+                **_WINDOWS,
+                **_GROUPED,
+                "head_dim": 16,
+                "v_head_dim": 12,
+                "swa_head_dim": 16,
+                "swa_v_head_dim": 12,
+                "swa_num_attention_heads": 4,
+                "swa_num_key_value_heads": 2,
+                "mlp_layer_types": ["dense", "sparse"],
+            },
+        ),
+        ("minicpm3", "latent attention, scaled residuals", {**_TOKENS, **_LATENT, "head_dim": 8}),
+        (
+            "minimax_m2",
+            f"{_ROUTED}, partial rotation",
+            {**_TOKENS, "head_dim": 16, "num_experts_per_tok": 2, "num_local_experts": 4},
+        ),
+        (
+            "modernbert-decoder",
+            "LayerNorm, gated GELU, sliding window",
+            {**_TOKENS, "local_attention": 4, "global_attn_every_n_layers": 2},
+        ),
+        (
+            "mpt",
+            "ALiBi; attention is not fused",
+            {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
+        ),
+        ("nanochat", "norms without weights, reversed rotation, capped logits", _TOKENS),
+        ("nemotron", "partial rotation, an MLP of squared ReLU", _TOKENS),
         ("olmo2", "norms after attention and MLP", _TOKENS),
         ("olmo3", "the same with a sliding window", {**_TOKENS, "sliding_window": 4}),
         ("olmoe", f"{_ROUTED}, norms of queries and keys", {**_TOKENS, **_EXPERTS}),
         ("opt", "learned positions", {"ffn_dim": 112, "word_embed_proj_dim": 64}),
         ("phi", "partial rotation, a parallel block", {}),
+        ("persimmon", "partial rotation, norms of queries and keys", _TOKENS),
         ("stablelm", "partial rotation, LayerNorm", {}),
+        ("vaultgemma", "capped scores and logits", {**_TOKENS, "head_dim": 16}),
+        (
+            "xglm",
+            "sinusoidal positions; attention is not fused",
+            {**_TOKENS, "d_model": 64, "ffn_dim": 112, "num_layers": 2, "attention_heads": 4},
+        ),
+        ("youtu", "latent attention", {**_TOKENS, **_LATENT}),
     )
 )
 ARCHITECTURES = (*REBUILT, *ORIGINAL)

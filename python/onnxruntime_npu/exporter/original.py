@@ -140,14 +140,16 @@ def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
 
 
 def cached_layers(model: Any) -> int:
-    """Return the number of layers that cache keys and values; some models share those of others.
+    """Return the number of layers that cache keys and values; the last ones may use theirs.
 
     Raises NotProven if a layer keeps another state, which no exported cache holds.
     """
     from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+    from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
     layers = DynamicCache(config=model.config).layers
+    while layers and type(layers[-1]) is DummyLayer:
+        layers.pop()
     for index, layer in enumerate(layers):
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
             raise NotProven(

@@ -13,6 +13,7 @@ from ..proof import Findings, NotProven, compare, spread_to
 from .linear import Linear, Projection
 from .probes import BATCH, NEW
 from .role import Role, part
+from .sparse_mlp import SparseGatedMlp
 
 
 class GatedMlp(nn.Module):
@@ -44,6 +45,7 @@ class MlpParts(NamedTuple):
 
     gate_up: tuple[nn.Linear, ...]
     down: nn.Linear
+    sparsity: float = 0.0  # the share of activations that are dropped
 
 
 class MlpRole(Role[MlpParts, nn.Module]):
@@ -56,11 +58,13 @@ class MlpRole(Role[MlpParts, nn.Module]):
         if joined is not None:
             return MlpParts((joined,), down)
         gate_up = tuple(part(original, "the MLP", name) for name in ("gate_proj", "up_proj"))
-        return MlpParts(gate_up, down)
+        return MlpParts(gate_up, down, float(getattr(original, "activation_sparsity", 0.0)))
 
-    def build(self, parts: MlpParts) -> Iterator[GatedMlp]:
+    def build(self, parts: MlpParts) -> Iterator[nn.Module]:
         """Yield the MLP with each activation."""
         gate_up, down = Linear.joined(*parts.gate_up), Linear.joined(parts.down)
+        if 0 < parts.sparsity < 1:
+            yield SparseGatedMlp(gate_up, down, parts.sparsity)
         for activation in ("silu", "gelu_tanh", "gelu"):
             yield GatedMlp(gate_up, down, activation)
 
