@@ -8,7 +8,6 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-import onnxscript.optimizer
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 from onnxruntime_npu.exporter.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.exporter.graph_passes import count_nodes, tidy
@@ -17,8 +16,10 @@ from onnxscript.rewriter import pattern
 from tqdm import tqdm
 
 from .attach_bodies import attach_bodies
-from .model_file import read, write
-from .rules import all_rules
+from .drop_casts import drop_casts
+from .model_file import check_target, read, write
+from .rules import Rule, all_rules
+from .simplify import simplify
 
 
 @dataclass
@@ -60,16 +61,30 @@ def convert(
 
     """
     model = read(path_or_model).clone()
-    register_schemas()
-    _infer_shapes(model)
+    check_target(model, out, path_or_model)
     rules = all_rules()
-    for rule in tqdm(rules, desc="Converting", unit="rule"):
-        pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)
-        RemoveUnusedNodesPass()(model)  # of which another rule need not convert any
-    _infer_shapes(model)
-    onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
-    joined = fuse_added_norms(model.graph)
-    tidy(model.graph)
+    with tqdm(total=len(rules) + 3, desc="Converting", unit="step") as bar:
+        register_schemas()
+        _infer_shapes(model)
+        bar.update()
+        for rule in rules:
+            pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)
+            RemoveUnusedNodesPass()(model)  # of which another rule need not convert any
+            bar.update()
+        _infer_shapes(model)
+        simplify(model)
+        joined = fuse_added_norms(model.graph)
+        drop_casts(model.graph)
+        tidy(model.graph)
+        bar.update()
+        report = _report(model, rules, joined)
+        report.files = write(model, out)
+        bar.update()
+    return report
+
+
+def _report(model: ir.Model, rules: list[Rule], joined: int) -> ConversionReport:
+    """Attach function bodies, and tell what was done; ``joined`` additions went into norms."""
     report = ConversionReport(without_body=attach_bodies(model), nodes=count_nodes(model.graph))
     for rule in rules:
         if rule.count:
@@ -81,7 +96,6 @@ def convert(
         for node, reason in rule.refusals.items():
             if node in present:
                 report.left[node.name or str(node.outputs[0].name)] = f"{node.op_type}: {reason}"
-    report.files = write(model, out, path_or_model)
     return report
 
 

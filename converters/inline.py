@@ -6,13 +6,13 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-import onnxscript.optimizer
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 from onnxruntime_npu.errors import UnsupportedError
 from onnxruntime_npu.exporter.graph_passes import count_nodes
 
 from .attach_bodies import attach_bodies
-from .model_file import read, write
+from .model_file import check_target, read, write
+from .simplify import simplify
 
 
 def inline(
@@ -33,14 +33,15 @@ def inline(
 
     """
     model = read(path_or_model).clone()
+    check_target(model, out, path_or_model)
     missing = attach_bodies(model)
     if missing:
         raise UnsupportedError(
             f"cannot write {', '.join(missing)} in ONNX: no portable body computes the same"
         )
     InlinePass()(model)
-    onnxscript.optimizer.optimize_ir(model, onnx_shape_inference=False)
+    simplify(model)
     model.opset_imports.pop("npu", None)
     RemoveUnusedOpsetsPass()(model)
-    write(model, out, path_or_model)
+    write(model, out)
     return count_nodes(model.graph)

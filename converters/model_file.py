@@ -54,14 +54,14 @@ def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
         raise ExportError(f"{path} is no ONNX model: {reason[0]}") from error
 
 
-def write(model: ir.Model, out: str | Path, source: object) -> dict[str, int]:
-    """Write the model and its weights in ``<out>.data``; return the sizes of both by name."""
+def check_target(model: ir.Model, out: str | Path, source: object) -> None:
+    """Raise ArgumentError if ``out`` cannot be written without harm to what is read."""
     out = Path(out)
     if not out.parent.is_dir():
         raise ArgumentError(f"no such directory to write to: {out.parent}")
     if isinstance(source, (str, Path)) and out.exists() and os.path.samefile(source, out):
         raise ArgumentError(f"expected another file to write to than the one read, {out}")
-    data = out.with_name(f"{out.name}.data")
+    data = _data_of(out)
     if any(
         isinstance(value.const_value, ir.ExternalTensor)
         and data.exists()
@@ -69,6 +69,16 @@ def write(model: ir.Model, out: str | Path, source: object) -> dict[str, int]:
         for value in model.graph.initializers.values()
     ):
         raise ArgumentError(f"expected another name to write to: weights are read from {data}")
+
+
+def _data_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.data")
+
+
+def write(model: ir.Model, out: str | Path) -> dict[str, int]:
+    """Write the model and its weights in ``<out>.data``; return the sizes of both by name."""
+    out = Path(out)
+    data = _data_of(out)
     with staged(out.parent, out.name) as folder:
         save(model, folder / out.name, data.name)
     return {path.name: path.stat().st_size for path in (out, data) if path.exists()}

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from .rotary import rotate
 from .rule import MICROSOFT, Nodes, Rule, attribute, given, require, static_size
 
-_INT64 = ir.DataType.INT64
+_INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 # Inputs by position: query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
 # cos_cache, sin_cache, position_ids; those after them change what is computed.
 _POSITIONS, _FIRST_UNKNOWN = 9, 10
 _UNKNOWN_ATTRIBUTES = ("smooth_softmax", "softcap", "qk_output", "k_quant_type", "v_quant_type")
+_MASK_SIZE = 2048  # of the causal mask that sparse modes 2 to 4 take whatever the lengths are
 
 
 @dataclass
@@ -28,11 +30,13 @@ class _Sizes:
 
 @dataclass
 class _Places:
-    """Where new tokens go: vectors of one and int64 tensors."""
+    """Where new tokens go. The values of one are vectors; none is read from a length's value."""
 
-    batch: ir.Value
-    length: ir.Value  # of the new tokens
-    total: ir.Value  # of the longest sequence
+    batch: ir.Value  # [1]
+    length: ir.Value  # [1], of the new tokens
+    total: ir.Value  # [1], of the longest sequence
+    past: ir.Value  # [B, 1], the tokens of each row before the new ones
+    ends: ir.Value  # [B, 1], and with them
     tokens: ir.Value  # [B, S], the place of each new token in its sequence
 
 
@@ -68,11 +72,8 @@ class GroupQueryAttention(Rule):
         extra = [i for i in range(_FIRST_UNKNOWN, len(node.inputs)) if given(node, i) is not None]
         require(not extra, "it has a bias, sinks or quantised caches")
         sizes = _sizes(node, query)
-        parts = _projections(nodes, node, query, sizes)
         places = _places(nodes, node, query)
-        if attribute(node, "do_rotary", 0):
-            parts = (*_rotated(nodes, node, parts, sizes, places), parts[2])
-        heads, key, value = (nodes.onnx("Transpose", part, perm=[0, 2, 1, 3]) for part in parts)
+        heads, key, value = _projections(nodes, node, query, sizes, places)
         target = _target(nodes, places, sizes)
         keys = _cached(nodes, given(node, 3), key, target, places)
         values = _cached(nodes, given(node, 4), value, target, places)
@@ -81,12 +82,11 @@ class GroupQueryAttention(Rule):
             heads,
             keys,
             values,
-            atten_mask=_hidden(nodes, node, keys, places),
             num_heads=sizes.heads,
             num_key_value_heads=sizes.kv_heads,
             scale=attribute(node, "scale", 0.0) or sizes.head**-0.5,
             input_layout="BNSD_BSND",
-            sparse_mode=1,
+            **_visible(nodes, node, places),
         )[0]
         joined = nodes.onnx("Reshape", attended, nodes.joined_sizes(0, 0, sizes.heads * sizes.head))
         return [joined, keys, values][: self._outputs]
@@ -106,24 +106,30 @@ def _sizes(node: ir.Node, query: ir.Value) -> _Sizes:
 
 
 def _projections(
-    nodes: Nodes, node: ir.Node, query: ir.Value, sizes: _Sizes
+    nodes: Nodes, node: ir.Node, query: ir.Value, sizes: _Sizes, places: _Places
 ) -> tuple[ir.Value, ...]:
-    """Return query, key and value as heads [B, S, N, D]."""
+    """Return query, key and value as rotated heads [B, N, S, D]."""
+
+    def apart(columns: ir.Value, heads: int) -> ir.Value:
+        shaped = nodes.onnx("Reshape", columns, nodes.joined_sizes(0, 0, heads, sizes.head))
+        made: ir.Value = nodes.onnx("Transpose", shaped, perm=[0, 2, 1, 3])
+        return made
+
+    def turned(heads: ir.Value) -> ir.Value:
+        return _rotated(nodes, node, heads, sizes, places)
+
+    rotates = bool(attribute(node, "do_rotary", 0))
     counts = (sizes.heads, sizes.kv_heads, sizes.kv_heads)
     key, value = given(node, 1), given(node, 2)
-    if key is None or value is None:
-        ends = [sizes.head * sum(counts[: i + 1]) for i in range(3)]
-        starts = [0, *ends[:2]]
-        columns = [
-            nodes.onnx("Slice", query, [start], [end], [2])
-            for start, end in zip(starts, ends, strict=True)
-        ]
-    else:
-        columns = [query, key, value]
-    return tuple(
-        nodes.onnx("Reshape", part, nodes.joined_sizes(0, 0, count, sizes.head))
-        for part, count in zip(columns, counts, strict=True)
-    )
+    if key is not None and value is not None:
+        parts = [apart(x, n) for x, n in zip((query, key, value), counts, strict=True)]
+        return (*map(turned, parts[:2]), parts[2]) if rotates else tuple(parts)
+    packed = apart(query, sum(counts))
+    if not rotates:
+        return nodes.split(packed, list(counts), axis=1)
+    # Queries and keys in one rotation.
+    both, values = nodes.split(packed, [counts[0] + counts[1], counts[2]], axis=1)
+    return (*nodes.split(turned(both), list(counts[:2]), axis=1), values)
 
 
 def _places(nodes: Nodes, node: ir.Node, query: ir.Value) -> _Places:
@@ -132,12 +138,15 @@ def _places(nodes: Nodes, node: ir.Node, query: ir.Value) -> _Places:
     require(lengths is not None and total is not None, "it has no lengths")
     assert lengths is not None and total is not None
     total = nodes.onnx("Reshape", nodes.cast(total, _INT64), nodes.constant([1]))
-    ends = nodes.onnx("Reshape", nodes.cast(lengths, _INT64), nodes.constant([-1, 1]))
-    behind = nodes.onnx("Sub", nodes.onnx("Add", ends, [1]), length)
-    # A first prompt has no past, also where rows are padded at their ends.
-    is_first = nodes.onnx("Equal", length, total, dtype=ir.DataType.BOOL)
-    past = nodes.onnx("Where", is_first, nodes.constant([0]), behind, dtype=_INT64)
-    return _Places(batch, length, total, nodes.onnx("Add", past, _range(nodes, length)))
+    last = nodes.onnx("Reshape", nodes.cast(lengths, _INT64), nodes.constant([-1, 1]))
+    steps = _range(nodes, length)
+    # The last step counts the new tokens on the device, where the lengths are. A first prompt whose
+    # rows are padded at their ends has more of them than the row holds.
+    newest = nodes.onnx("ReduceMax", steps, [0], keepdims=1)
+    past = nodes.onnx("Max", nodes.onnx("Sub", last, newest), [0])
+    return _Places(
+        batch, length, total, past, nodes.onnx("Add", last, [1]), nodes.onnx("Add", past, steps)
+    )
 
 
 def _range(nodes: Nodes, length: ir.Value) -> ir.Value:
@@ -148,8 +157,8 @@ def _range(nodes: Nodes, length: ir.Value) -> ir.Value:
 
 
 def _rotated(
-    nodes: Nodes, node: ir.Node, parts: tuple[ir.Value, ...], sizes: _Sizes, places: _Places
-) -> tuple[ir.Value, ...]:
+    nodes: Nodes, node: ir.Node, heads: ir.Value, sizes: _Sizes, places: _Places
+) -> ir.Value:
     cos, sin = given(node, 7), given(node, 8)
     require(cos is not None and sin is not None, "it has no tables of cos and sin")
     assert cos is not None and sin is not None
@@ -158,10 +167,7 @@ def _rotated(
     assert half is not None
     positions = given(node, _POSITIONS) or places.tokens
     interleaved = bool(attribute(node, "rotary_interleaved", 0))
-    return tuple(
-        rotate(nodes, part, cos, sin, positions, interleaved, 2 * half, sizes.head, heads=2)
-        for part in parts[:2]
-    )
+    return rotate(nodes, heads, cos, sin, positions, interleaved, 2 * half, sizes.head, heads=1)
 
 
 def _target(nodes: Nodes, places: _Places, sizes: _Sizes) -> ir.Value:
@@ -190,17 +196,32 @@ def _cached(
     return made
 
 
-def _hidden(nodes: Nodes, node: ir.Node, keys: ir.Value, places: _Places) -> ir.Value:
-    """Return [B, 1, S, T], true where a key is after the query or outside its window."""
-    held = nodes.onnx("Unsqueeze", _range(nodes, nodes.size(keys, 2)), [0, 1, 2])
-    tokens = nodes.onnx("Unsqueeze", places.tokens, [1, 3])
-    hidden: ir.Value = nodes.onnx("Greater", held, tokens, dtype=ir.DataType.BOOL)
+def _visible(nodes: Nodes, node: ir.Node, places: _Places) -> dict[str, Any]:
+    """Return the arguments that hide what is after a query or outside its window."""
     window = attribute(node, "local_window_size", -1)
-    if window > 0:
-        first = nodes.onnx("Sub", tokens, [window])
-        beyond = nodes.onnx("LessOrEqual", held, first, dtype=ir.DataType.BOOL)
-        hidden = nodes.onnx("Or", hidden, beyond)
-    return hidden
+    past = given(node, 3)
+    if window <= 0:
+        # No mask of the scores: rows tell their lengths.
+        later = nodes.shared_weight(
+            f"later_keys_{_MASK_SIZE}",
+            lambda: ir.tensor(np.triu(np.ones((_MASK_SIZE, _MASK_SIZE), np.bool_), 1)),
+        )
+        new = nodes.onnx("Sub", places.ends, places.past)
+        lengths = [nodes.onnx("Reshape", n, nodes.constant([-1])) for n in (new, places.ends)]
+        return {
+            "atten_mask": later,
+            "sparse_mode": 3,
+            "actual_seq_lengths": lengths[0],
+            "actual_seq_lengths_kv": lengths[1],
+        }
+    # The operator's own windows do not apply to a single query.
+    held = places.length if past is None else nodes.onnx("Max", places.total, nodes.size(past, 2))
+    keys = nodes.onnx("Unsqueeze", _range(nodes, held), [0, 1, 2])
+    tokens = nodes.onnx("Unsqueeze", places.tokens, [1, 3])
+    later = nodes.onnx("Greater", keys, tokens, dtype=_BOOL)
+    first = nodes.onnx("Sub", tokens, [window])
+    beyond = nodes.onnx("LessOrEqual", keys, first, dtype=_BOOL)
+    return {"atten_mask": nodes.onnx("Or", later, beyond), "sparse_mode": 1}
 
 
 def rules() -> list[Rule]:

@@ -64,20 +64,19 @@ class MatMulNBits(Rule):
         if zeros is not None:
             points = _integers(zeros.const_value, 1, blocks, bits)[:, :blocks].T
             given_offset = nodes.weight(_tensor(8 - points, dtype), f"{zeros.name}.offset")
-        rows = nodes.onnx("Reshape", nodes.cast(x, dtype), [-1, depth])
         product = nodes.npu(
             "npu_weight_quant_batchmatmul",
-            rows,
+            nodes.cast(x, dtype),
             nodes.weight(ir.tensor(packed.contiguous().numpy()), f"{weight.name}.packed"),
             nodes.weight(_tensor(scale, dtype), f"{scales.name}.rows"),
             antiquant_offset=given_offset,
+            bias=None if bias is None else nodes.onnx("Reshape", bias, [columns]),
             antiquant_group_size=block if blocks > 1 else 0,
+            # Level 4 lets onnxruntime round the rows of a block to int8, as this does.
+            inner_precise=int(attribute(node, "accuracy_level", 0) == 4),
         )[0]
-        lead = nodes.onnx("Shape", x, dtype=ir.DataType.INT64, start=0, end=-1)
-        target = nodes.joined_sizes(lead, columns)
         assert x.dtype is not None
-        result = nodes.cast(nodes.onnx("Reshape", product, target), x.dtype)
-        return result if bias is None else nodes.onnx("Add", result, bias)
+        return nodes.cast(product, x.dtype)
 
 
 def joined_blocks(nodes: Nodes, first: ir.Node, second: ir.Node) -> ir.Value:

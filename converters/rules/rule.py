@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,32 +46,28 @@ class Rule(pattern.RewriteRuleClassBase):
 
     def rewrite(self, op: Any, **matched: Any) -> Any:
         """Replace a match, unless ``build`` refuses."""
+        node = matched["y"].producer()
         try:
-            results = self.build(Nodes(op, self.count), **matched)
+            results = self.build(Nodes(op, node, self.count), **matched)
         except Refused as refusal:
-            self._left(matched, str(refusal))
+            self.refusals[node] = str(refusal)
             return None
         except (TypeError, ValueError, IndexError, KeyError) as error:
             # Of attributes and shapes that contradict each other: the runtime reports them.
-            self._left(matched, f"it is malformed: {error}")
+            self.refusals[node] = f"it is malformed: {error}"
             return None
         if results is None:
             return None
         self.count += 1
         return results
 
-    def _left(self, matched: dict[str, Any], reason: str) -> None:
-        root = matched.get("y")
-        node = root.producer() if isinstance(root, ir.Value) else None
-        if node is not None:
-            self.refusals[node] = reason
-
 
 class Nodes:
     """Builds the replacing nodes, of known element types: bodies are chosen by them."""
 
-    def __init__(self, op: Any, number: int) -> None:
+    def __init__(self, op: Any, node: ir.Node, number: int) -> None:
         self._op = op
+        self._node = node  # that is replaced
         self._number = number  # of the match: nodes may share a weight, initializers have own names
 
     def npu(self, operator: str, *inputs: Any, **named: Any) -> tuple[ir.Value, ...]:
@@ -133,6 +129,22 @@ class Nodes:
         made: ir.Value = self._op.initializer(tensor, name=f"{name}.{self._number}")
         return made
 
+    def shared_weight(self, name: str, make: Callable[[], ir.TensorProtocol]) -> ir.Value:
+        """Return the initializer of that name, which every match shares."""
+        graph = self._node.graph
+        assert isinstance(graph, ir.Graph)
+        found = graph.initializers.get(name)
+        if found is None:
+            found = self._op.initializer(make(), name=name)
+        return found
+
+    def split(self, value: ir.Value, sizes: list[int], axis: int) -> tuple[ir.Value, ...]:
+        """Return consecutive parts of an axis."""
+        made = self._op.Split(value, self.constant(sizes), axis=axis, _outputs=len(sizes))
+        for part in made:
+            part.dtype = value.dtype
+        return tuple(made)
+
     def size(self, value: ir.Value, axis: int) -> ir.Value:
         """Return the size of an axis as an int64 vector of one.
 
@@ -142,9 +154,9 @@ class Nodes:
         size = value.shape[axis] if value.shape is not None and axis < len(value.shape) else None
         if isinstance(size, int):
             return self.constant([size])
-        node = value.producer()
-        graph = None if node is None else node.graph
-        if size is not None and size.value is not None and isinstance(graph, ir.Graph):
+        graph = self._node.graph
+        assert isinstance(graph, ir.Graph)
+        if size is not None and size.value is not None:
             for source in graph.inputs:
                 if source.shape is not None and size in source.shape:
                     value, axis = source, list(source.shape).index(size)

@@ -6,6 +6,7 @@ place: an output dimension that equals one of them is that symbol, an unchanged 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,22 @@ def infer_outputs(
         attrs: the node's attributes.
 
     """
+    # Layers repeat: a model of hundreds of nodes has a dozen different ones.
+    found = _infer(
+        op,
+        tuple(None if known is None else (known[0], tuple(known[1])) for known in inputs),
+        tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in attrs.items()),
+    )
+    return None if found is None else [(dtype, list(dims)) for dtype, dims in found]
+
+
+@functools.lru_cache(maxsize=1024)
+def _infer(
+    op: Op,
+    inputs: tuple[tuple[str, Sequence[Dim]] | None, ...],
+    attributes: tuple[tuple[str, Any], ...],
+) -> list[tuple[str, list[Dim]]] | None:
+    attrs = {name: list(v) if isinstance(v, tuple) else v for name, v in attributes}
     symbols: list[tuple[int, int] | str] = []
     for i, known in enumerate(inputs):
         for axis, dim in enumerate(known[1] if known else ()):
