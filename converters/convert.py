@@ -43,8 +43,8 @@ def convert(
 ) -> ConversionReport:
     """Rewrite an ONNX model from elsewhere into ``npu::`` operators with function bodies.
 
-    Converted are norms, rotary embeddings, attention, gated MLPs, GELU and 4-bit matmuls, as
-    written out by torch.onnx, as ONNX 23 has them, and as onnxruntime's own operators
+    Converted are norms, rotary embeddings, attention, gated MLPs, GELU and matmuls of 4 and 8 bits,
+    as written out by torch.onnx, as ONNX 23 has them, and as onnxruntime's own operators
     (com.microsoft) have them. What no rule takes stays as it is. Inputs and outputs keep their
     names, types and order.
 

@@ -24,7 +24,7 @@ _FAR_BELOW = -1e4  # additive masks hide with less than that
 
 
 class StandardAttention(Rule):
-    """``Attention`` of ONNX 23 over heads [B, N, S, D], with a boolean mask, causal or neither."""
+    """``Attention`` of ONNX 23 over heads [B, N, S, D], with a mask, causal or neither."""
 
     def pattern(self, op: Any, query: Any, key: Any, value: Any) -> Any:
         """Match one node."""
@@ -40,14 +40,15 @@ class StandardAttention(Rule):
         require(given(node, 6) is None, "it has lengths")
         require(attribute(node, "softcap", 0.0) == 0.0, "its scores are capped")
         require(rank(query) == rank(key) == 4, "its heads are not on an axis of their own")
-        hidden, mask = None, given(node, 3)
-        if mask is not None:
-            require(mask.dtype == ir.DataType.BOOL, "its mask is added to the scores")
+        hidden, mask, added = None, given(node, 3), None
+        if mask is not None and mask.dtype == ir.DataType.BOOL:
             hidden = _not(nodes, mask)
+        elif mask is not None:
+            added = mask
         if attribute(node, "is_causal", 0):
             require(mask is None, "it is causal and has a mask")
-            hidden = _later_keys(nodes, query, key)
-        return attend(nodes, query, key, value, hidden, attribute(node, "scale", None))
+            hidden = later_keys(nodes, query, key)
+        return attend(nodes, query, key, value, hidden, attribute(node, "scale", None), added)
 
 
 def _not(nodes: Nodes, mask: ir.Value) -> ir.Value:
@@ -56,7 +57,7 @@ def _not(nodes: Nodes, mask: ir.Value) -> ir.Value:
     return hidden
 
 
-def _later_keys(nodes: Nodes, query: ir.Value, key: ir.Value) -> ir.Value:
+def later_keys(nodes: Nodes, query: ir.Value, key: ir.Value) -> ir.Value:
     """Return [S, T], true where key j > query i."""
     zero, one = (nodes.constant(v) for v in (0, 1))
     places = []
@@ -99,10 +100,11 @@ class WrittenOutAttention(Rule):
         hidden = None
         if bias is not None:
             hidden, visible = _hidden_by(bias)
-            require(hidden or visible, "its mask is added to the scores")
             if hidden is None and visible is not None:
                 hidden = _not(nodes, visible)
-        return attend(nodes, query, key, value, hidden, scale)
+            if hidden is not None:
+                bias = None
+        return attend(nodes, query, key, value, hidden, scale, bias)
 
 
 def _before_guard(weights: ir.Value) -> ir.Value | None:
@@ -165,10 +167,12 @@ def attend(
     value: ir.Value,
     hidden: ir.Value | None,
     scale: float | None,
+    added: ir.Value | None = None,
 ) -> ir.Value:
     """Return [B, N, S, D] of queries [B, N, S, D] over keys and values [B, Nkv, T, D].
 
-    ``hidden`` is true where a query does not see a key; it broadcasts to the scores.
+    ``hidden`` is true where a query does not see a key, ``added`` is a float that is added to the
+    scaled scores; both broadcast to the scores.
     """
     heads, size = static_size(query, 1), static_size(query, 3)
     require(heads is not None and size is not None, "its number or size of heads is unknown")
@@ -191,12 +195,22 @@ def attend(
         key,
         value,
         atten_mask=hidden,
+        pse_shift=None if added is None else shifted(nodes, added, query, heads, key),
         num_heads=heads,
         num_key_value_heads=kv_heads,
         scale=size**-0.5 if scale is None else scale,
         input_layout="BNSD",
         sparse_mode=0 if hidden is None else 1,
     )[0]
+
+
+def shifted(nodes: Nodes, added: ir.Value, query: ir.Value, heads: int, key: ir.Value) -> ir.Value:
+    """Return what is added to the scores as the operator takes it, [B or 1, N, S, T]."""
+    require((rank(added) or 5) <= 4, "the rank of what is added to its scores is unknown")
+    assert query.dtype is not None
+    sizes = nodes.joined_sizes(1, heads, nodes.size(query, 2), nodes.size(key, 2))
+    made: ir.Value = nodes.onnx("Expand", nodes.cast(added, query.dtype), sizes)
+    return made
 
 
 def _ungrouped(value: ir.Value) -> ir.Value:

@@ -14,7 +14,7 @@ from .rule import MICROSOFT, Nodes, Rule, attribute, given, require, static_size
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 # Inputs by position: query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
 # cos_cache, sin_cache, position_ids; those after them change what is computed.
-_POSITIONS, _FIRST_UNKNOWN = 9, 10
+_POSITIONS, _ADDED, _FIRST_UNKNOWN = 9, 10, 11
 _UNKNOWN_ATTRIBUTES = ("smooth_softmax", "softcap", "qk_output", "k_quant_type", "v_quant_type")
 _MASK_SIZE = 2048  # of the causal mask that sparse modes 2 to 4 take whatever the lengths are
 
@@ -70,7 +70,7 @@ class GroupQueryAttention(Rule):
         for name in _UNKNOWN_ATTRIBUTES:
             require(attribute(node, name, 0) in (0, 0.0, -1, "NONE"), f"it has {name}")
         extra = [i for i in range(_FIRST_UNKNOWN, len(node.inputs)) if given(node, i) is not None]
-        require(not extra, "it has a bias, sinks or quantised caches")
+        require(not extra, "it has sinks or quantised caches")
         sizes = _sizes(node, query)
         places = _places(nodes, node, query)
         heads, key, value = _projections(nodes, node, query, sizes, places)
@@ -82,6 +82,7 @@ class GroupQueryAttention(Rule):
             heads,
             keys,
             values,
+            pse_shift=_shift(nodes, node, query, sizes, places),
             num_heads=sizes.heads,
             num_key_value_heads=sizes.kv_heads,
             scale=attribute(node, "scale", 0.0) or sizes.head**-0.5,
@@ -181,14 +182,39 @@ def _target(nodes: Nodes, places: _Places, sizes: _Sizes) -> ir.Value:
     return made
 
 
+def _held(nodes: Nodes, past: ir.Value | None, places: _Places) -> ir.Value:
+    """Return [1], the number of rows of the new cache."""
+    if past is None:
+        return places.length
+    made: ir.Value = nodes.onnx("Max", places.total, nodes.size(past, 2))
+    return made
+
+
+def _shift(
+    nodes: Nodes, node: ir.Node, query: ir.Value, sizes: _Sizes, places: _Places
+) -> ir.Value | None:
+    """Return what is added to the scores, [B or 1, N, S, T], if anything is."""
+    added = given(node, _ADDED)
+    if added is None:
+        return None
+    assert query.dtype is not None
+    # A cache may have more rows than its longest sequence; lengths hide those.
+    held = _held(nodes, given(node, 3), places)
+    missing = nodes.onnx("Sub", held, nodes.size(added, 3))
+    pads = nodes.joined_sizes(0, 0, 0, 0, 0, 0, 0, missing)
+    whole = nodes.onnx("Pad", nodes.cast(added, query.dtype), pads)
+    grid = nodes.joined_sizes(1, sizes.heads, places.length, held)
+    made: ir.Value = nodes.onnx("Expand", whole, grid)
+    return made
+
+
 def _cached(
     nodes: Nodes, past: ir.Value | None, new: ir.Value, target: ir.Value, places: _Places
 ) -> ir.Value:
     """Return the cache with the new rows, as long as the longest sequence or as the past."""
     if past is None:
         return new
-    held = nodes.size(past, 2)
-    grown = nodes.onnx("Sub", nodes.onnx("Max", places.total, held), held)
+    grown = nodes.onnx("Sub", _held(nodes, past, places), nodes.size(past, 2))
     pads = nodes.joined_sizes(0, 0, 0, 0, 0, 0, grown, 0)
     made: ir.Value = nodes.onnx("ScatterND", nodes.onnx("Pad", past, pads), target, new)
     if past.shape is not None:
@@ -215,8 +241,7 @@ def _visible(nodes: Nodes, node: ir.Node, places: _Places) -> dict[str, Any]:
             "actual_seq_lengths_kv": lengths[1],
         }
     # The operator's own windows do not apply to a single query.
-    held = places.length if past is None else nodes.onnx("Max", places.total, nodes.size(past, 2))
-    keys = nodes.onnx("Unsqueeze", _range(nodes, held), [0, 1, 2])
+    keys = nodes.onnx("Unsqueeze", _range(nodes, _held(nodes, past, places)), [0, 1, 2])
     tokens = nodes.onnx("Unsqueeze", places.tokens, [1, 3])
     later = nodes.onnx("Greater", keys, tokens, dtype=_BOOL)
     first = nodes.onnx("Sub", tokens, [window])

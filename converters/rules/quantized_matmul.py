@@ -40,9 +40,10 @@ class MatMulNBits(Rule):
         bits, block = attribute(node, "bits", 4), attribute(node, "block_size", 0)
         depth, columns = attribute(node, "K", 0), attribute(node, "N", 0)
         zeros, bias = given(node, 3), given(node, 5)
-        require(bits == 4, f"its weight has {bits} bits")
+        require(bits in (4, 8), f"its weight has {bits} bits")
         require(given(node, 4) is None, "its inputs are permuted")
-        require(columns % 8 == 0 or depth % 8 == 0, "its sizes are no multiples of 8")
+        packs = bits == 8 or columns % 8 == 0 or depth % 8 == 0
+        require(packs, "its sizes are no multiples of 8")
         require(x.dtype is not None, "its type is unknown")
         constants = [weight, scales] if zeros is None else [weight, scales, zeros]
         require(all(v.const_value is not None for v in constants), "its weight is no initializer")
@@ -54,16 +55,22 @@ class MatMulNBits(Rule):
         assert dtype is not None
         require(block >= 16 and depth > 0 and columns > 0, "its sizes are no positive numbers")
         blocks = -(-depth // block)
-        sizes = (columns * blocks * block // 2, columns * blocks, columns * ((blocks + 1) // 2))
+        sizes = (
+            columns * blocks * block * bits // 8,
+            columns * blocks,
+            columns * -(-blocks * bits // 8),
+        )
         held = [0 if v.const_value is None else v.const_value.size for v in constants]
         require(held == list(sizes[: len(held)]), "its weight has not the size that it tells")
         integers = _integers(weight.const_value, blocks, block, bits)[:, :depth]
-        packed = packed_columns(torch.from_numpy(np.ascontiguousarray(integers.T - 8)))
+        middle = 1 << bits - 1  # of the unsigned integers
+        signed = torch.from_numpy(np.ascontiguousarray(integers.T - middle))
+        packed = packed_columns(signed) if bits == 4 else signed.to(torch.int8)
         scale = _numbers(scales.const_value).reshape(columns, blocks).T
         given_offset = None
         if zeros is not None:
             points = _integers(zeros.const_value, 1, blocks, bits)[:, :blocks].T
-            given_offset = nodes.weight(_tensor(8 - points, dtype), f"{zeros.name}.offset")
+            given_offset = nodes.weight(_tensor(middle - points, dtype), f"{zeros.name}.offset")
         product = nodes.npu(
             "npu_weight_quant_batchmatmul",
             nodes.cast(x, dtype),
@@ -112,11 +119,13 @@ def joined_blocks(nodes: Nodes, first: ir.Node, second: ir.Node) -> ir.Value:
 def _integers(
     tensor: ir.TensorProtocol | None, blocks: int, length: int, bits: int
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return [N, blocks * length] of bytes that hold two integers each, the lower one first."""
+    """Return [N, blocks * length] of bytes that hold one integer or two, the lower one first."""
     assert tensor is not None
     held = tensor.numpy().astype(np.int32)
     row = blocks * -(-length * bits // 8)
     held = held.reshape(-1, row)
+    if bits == 8:
+        return held
     return np.stack([held & 15, held >> 4], axis=-1).reshape(held.shape[0], -1)
 
 

@@ -48,6 +48,23 @@ def test_norm_of_a_sum(tmp_path, outputs, dtype):
     check(model, tmp_path, inputs, {"NPUAddRmsNorm": 1}, TOLERANCE[dtype])
 
 
+@DTYPES
+@pytest.mark.parametrize("outputs", [["y"], ["y", "", "", "total"]])
+@pytest.mark.parametrize("given", [["beta", "bias"], ["beta"], []])
+def test_layer_norm_of_a_sum(tmp_path, given, outputs, dtype):
+    inputs = {name: normal(2, 3, 48, dtype=dtype, seed=i) for i, name in enumerate(("x", "skip"))}
+    names = ["x", "skip", "gamma", *given]
+    node = helper.make_node(
+        "SkipLayerNormalization", names, outputs, domain=MICROSOFT, epsilon=1e-4
+    )
+    weights = {name: normal(48, dtype=dtype, seed=i) for i, name in enumerate(names[2:], 5)}
+    results = {name: dtype for name in outputs if name}
+    report = check(
+        model_of([node], inputs, results, weights), tmp_path, inputs, {}, TOLERANCE[dtype]
+    )
+    assert report.nodes["LayerNormalization"] == 1
+
+
 @pytest.mark.parametrize("inverse", ["Reciprocal", "one over", "Div"])
 @pytest.mark.parametrize("square", ["Pow", "Mul"])
 @pytest.mark.parametrize("swapped", [False, True])
@@ -149,14 +166,17 @@ def test_rotary_embedding_written_out(tmp_path, split):
 
 @DTYPES
 @pytest.mark.parametrize("mask", [None, (3, 7), (1, 1, 3, 7), (2, 1, 3, 7)])
+@pytest.mark.parametrize("kind", ["bool", "added"])
 @pytest.mark.parametrize("kv_heads", [2, 4])
-def test_attention(tmp_path, mask, kv_heads, dtype):
+def test_attention(tmp_path, mask, kind, kv_heads, dtype):
     inputs = {
         "q": normal(2, 4, 3, 16, dtype=dtype, seed=1),
         "k": normal(2, kv_heads, 7, 16, dtype=dtype, seed=2),
         "v": normal(2, kv_heads, 7, 16, dtype=dtype, seed=3),
     }
-    if mask is not None:
+    if mask is not None and kind == "added":
+        inputs["m"] = normal(*mask, dtype=dtype, scale=2, seed=4)
+    elif mask is not None:
         inputs["m"] = np.random.default_rng(4).random(mask) > 0.4
         inputs["m"][..., 0] = True
     node = helper.make_node("Attention", list(inputs), ["y"], scale=0.3)
@@ -164,14 +184,14 @@ def test_attention(tmp_path, mask, kv_heads, dtype):
     check(model, tmp_path, inputs, {"NPUFusedInferAttentionScore": 1}, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("mask", ["visible", "hidden", "none"])
+@pytest.mark.parametrize("mask", ["visible", "hidden", "added", "none"])
 @pytest.mark.parametrize("guard", [None, "IsNaN", "count"])
 @pytest.mark.parametrize("scaled", ["both", "query", "Div"])
 def test_attention_written_out(tmp_path, mask, guard, scaled):
     def node(op_type, inputs, output, **attributes):
         return helper.make_node(op_type, inputs, [output], **attributes)
 
-    if mask == "none" and guard == "count":
+    if mask in ("none", "added") and guard == "count":
         pytest.skip("there is nothing to count")
     grouped = [
         node("Unsqueeze", ["k", "two"], "k5"),
@@ -203,6 +223,13 @@ def test_attention_written_out(tmp_path, mask, guard, scaled):
             node("Cast", ["not"], "flags", to=1),
             node("Mul", ["flags", "least"], "bias"),
         ]
+    elif mask == "added":  # as older exporters of BERT write it, and biases by position
+        scores += [
+            node("Cast", ["m"], "ones", to=1),
+            node("Sub", ["one", "ones"], "flags"),
+            node("Mul", ["flags", "least"], "least_hidden"),
+            node("Add", ["least_hidden", "by_head"], "bias"),
+        ]
     if mask != "none":
         scores.append(node("Add", ["bias", last], "masked"))
         last = "masked"
@@ -228,7 +255,8 @@ def test_attention_written_out(tmp_path, mask, guard, scaled):
         "factor": np.float32(0.7),
         "zero": np.float32(0),
         "one": np.float32(1),
-        "least": np.float32(-3e38),
+        "least": np.float32(-1e4 if mask == "added" else -3e38),
+        "by_head": normal(4, 3, 7, seed=5),
     }
     inputs = {
         "q": normal(2, 4, 3, 16, seed=1),
@@ -248,8 +276,14 @@ def test_causal_attention(tmp_path):
     check(model, tmp_path, inputs, {"NPUFusedInferAttentionScore": 1}, 1e-5)
 
 
-def gqa(dtype, *, packed, width, interleaved=0, window=-1, batch=1, length=1, past=4, held=None):
-    """Return a model of GroupQueryAttention and its inputs; rows hold ``held`` tokens before."""
+def gqa(
+    dtype, *, packed, width, interleaved=0, window=-1, batch=1, length=1, past=4, held=None,
+    added=None,
+):  # fmt: skip
+    """Return a model of GroupQueryAttention and its inputs; rows hold ``held`` tokens before.
+
+    ``added`` is the shape of what is added to the scores.
+    """
     heads, kv_heads, size, longest = 4, 2, 16, past + length
     held = [past] * batch if held is None else held
     lengths = np.array([n + length - 1 if past else length - 1 for n in held], np.int32)
@@ -268,6 +302,9 @@ def gqa(dtype, *, packed, width, interleaved=0, window=-1, batch=1, length=1, pa
     cos, sin = tables(40, width // 2, dtype)
     names = ["query", "" if packed else "key", "" if packed else "value", *caches]
     names += ["lengths", "total", "cos" if width else "", "sin" if width else ""]
+    if added is not None:
+        inputs["bias"] = normal(*added, dtype=dtype, scale=2, seed=9)
+        names += ["", "bias"]
     node = helper.make_node(
         "GroupQueryAttention",
         names,
@@ -310,6 +347,45 @@ def test_group_query_attention(
     # Heads that come packed are rotated together.
     nodes = {**GQA, "NPURotaryMul": 1 if packed else 2} if width else GQA
     check(model, tmp_path, inputs, nodes, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 4)])
+@pytest.mark.parametrize(("window", "length", "past"), [(-1, 5, 0), (3, 5, 0), (-1, 1, 6)])
+def test_group_query_attention_with_a_bias(tmp_path, window, length, past, shape):
+    model, inputs = gqa(
+        np.float32, packed=True, width=16, window=window, batch=2, length=length, past=past,
+        added=(*shape, length, length + past),
+    )  # fmt: skip
+    check(model, tmp_path, inputs, {**GQA, "NPURotaryMul": 1}, 1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("mask", ["none", "padding", "added", "causal"])
+def test_multi_head_attention(tmp_path, mask, bias):
+    inputs = {
+        "q": normal(2, 3, 64, seed=1),
+        "k": normal(2, 3 if mask == "causal" else 7, 64, seed=2),
+        "v": normal(2, 3 if mask == "causal" else 7, 32, seed=3),
+    }
+    weights = {"b": normal(160, seed=4)} if bias else {}
+    names = ["q", "k", "v", "b" if bias else "", "", ""]
+    if mask == "padding":
+        names[4] = "padding"
+        inputs["padding"] = np.array([[1] * 7, [1] * 4 + [0] * 3], np.int32)
+    elif mask == "added":
+        names[5] = "added"
+        inputs["added"] = normal(1, 4, 3, 7, scale=2, seed=5)
+    node = helper.make_node(
+        "MultiHeadAttention",
+        names,
+        ["y"],
+        domain=MICROSOFT,
+        num_heads=4,
+        scale=0.3,
+        unidirectional=int(mask == "causal"),
+    )
+    model = model_of([node], inputs, {"y": np.float32}, weights)
+    check(model, tmp_path, inputs, GQA, 1e-5)
 
 
 def test_group_query_attention_of_rows_of_other_lengths(tmp_path):
@@ -424,19 +500,25 @@ def test_gelu_written_out(tmp_path, division, half_first):
 # --- quantised matmuls
 
 
-def blocks_of(depth, columns, block, zeros, dtype):
+def blocks_of(depth, columns, block, zeros, dtype, bits=4):
     """Return the initializers of a MatMulNBits, and the weight [K, N] that they mean."""
     generator = np.random.default_rng(5)
     count = -(-depth // block)
-    integers = generator.integers(0, 16, (columns, count * block))
+    most = 1 << bits
+    integers = generator.integers(0, most, (columns, count * block))
     scales = generator.uniform(0.01, 0.02, (columns, count)).astype(dtype)
-    points = generator.integers(0, 16, (columns, count)) if zeros else np.full((columns, count), 8)
+    points = np.full((columns, count), most // 2)
+    if zeros:
+        points = generator.integers(0, most, (columns, count))
 
     def packed(values):
+        if bits == 8:
+            return values.astype(np.uint8)
         values = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))
         return (values[:, ::2] | values[:, 1::2] << 4).astype(np.uint8)
 
-    weights = {"b": packed(integers).reshape(columns, count, block // 2), "s": scales.reshape(-1)}
+    blocks = packed(integers).reshape(columns, count, block * bits // 8)
+    weights = {"b": blocks, "s": scales.reshape(-1)}
     if zeros:
         weights["z"] = packed(points).reshape(-1)
     spread = [np.repeat(values, block, axis=1) for values in (points, scales.astype(np.float32))]
@@ -447,10 +529,11 @@ def blocks_of(depth, columns, block, zeros, dtype):
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("level", [0, 4])
 @pytest.mark.parametrize(
-    ("depth", "columns", "block"), [(96, 24, 32), (160, 40, 32), (64, 8, 64), (128, 5, 32)]
+    ("bits", "depth", "columns", "block"),
+    [(4, 96, 24, 32), (4, 160, 40, 32), (4, 64, 8, 64), (4, 128, 5, 32), (8, 96, 5, 32)],
 )
-def test_matmul_of_4_bits(tmp_path, depth, columns, block, level, zeros, dtype):
-    weights, exact = blocks_of(depth, columns, block, zeros, dtype)
+def test_matmul_of_integers(tmp_path, bits, depth, columns, block, level, zeros, dtype):
+    weights, exact = blocks_of(depth, columns, block, zeros, dtype, bits)
     inputs = {"x": normal(2, 3, depth, dtype=dtype)}
     node = helper.make_node(
         "MatMulNBits",
@@ -459,7 +542,7 @@ def test_matmul_of_4_bits(tmp_path, depth, columns, block, level, zeros, dtype):
         domain=MICROSOFT,
         K=depth,
         N=columns,
-        bits=4,
+        bits=bits,
         block_size=block,
         accuracy_level=level,
     )
@@ -550,11 +633,28 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
         ),
         (node_of("QuickGelu", ["x"], domain=MICROSOFT, alpha=1.5), "its factor is 1.5"),
         (node_of("Attention", ["x4", "x4", "x4"], softcap=3.0), "its scores are capped"),
-        (node_of("Attention", ["x4", "x4", "x4", "bias"]), "its mask is added to the scores"),
         (
-            node_of("MatMulNBits", ["x", "b", "s"], domain=MICROSOFT, K=16, N=8, bits=8,
+            node_of("MatMulNBits", ["x", "b", "s"], domain=MICROSOFT, K=16, N=8, bits=2,
                     block_size=16),
-            "its weight has 8 bits",
+            "its weight has 2 bits",
+        ),
+        (
+            node_of("MultiHeadAttention", ["x", "x", "x", "", "lengths"], domain=MICROSOFT,
+                    num_heads=2),
+            "its padding is not told key by key",
+        ),
+        (
+            node_of("MultiHeadAttention", ["x", "x", "x", "", "", "", "x4", "x4"],
+                    domain=MICROSOFT, num_heads=2),
+            "it has a cache",
+        ),
+        (
+            node_of("MultiHeadAttention", ["x"], domain=MICROSOFT, num_heads=2),
+            "its projections are packed",
+        ),
+        (
+            node_of("MultiHeadAttention", ["x", "x", "x"], domain=MICROSOFT, num_heads=3),
+            "its heads are of several sizes",
         ),
         (
             node_of("MatMulNBits", ["x", "b", "s"], domain=MICROSOFT, K=16, N=8000, bits=4,
@@ -569,8 +669,9 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
     ],
 )  # fmt: skip
 def test_what_has_no_equivalent_stays_with_a_reason(tmp_path, node, reason):
-    inputs = {"x": normal(2, 3, 16), "x4": normal(2, 4, 3, 16), "bias": normal(3, 3)}
+    inputs = {"x": normal(2, 3, 16), "x4": normal(2, 4, 3, 16)}
     weights = {
+        "lengths": np.array([3, 2], np.int32),
         "w": normal(3, 16),
         "w1": normal(16),
         "b": np.zeros((8, 1, 16), np.uint8),
