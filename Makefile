@@ -63,6 +63,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) benchmarks/calls.py
 	$(PY) benchmarks/concurrent_sessions.py
 	$(PY) benchmarks/startup.py
+	$(PY) benchmarks/converted.py
 	$(PY) benchmarks/llm.py
 
 bench-check: build  ## fail if a ratio to a peer fell by more than 15 % below the stored one; STORE=1 stores ratios

@@ -24,7 +24,7 @@ SUITES = {
     "calls": "",
     "attention": "prefill 512|decode over (1k|8k)",
     "matmul": "(576x1536|896x4864) M=(1|16|128)$",
-    "llm": "SmolLM2-135M .*(128|512)$",
+    "llm": "SmolLM2-135M (float32|bfloat16) .*(128|512)$",
 }
 
 

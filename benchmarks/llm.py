@@ -8,6 +8,11 @@ builder), onnxruntime-genai, OpenVINO, llama.cpp and torch, each at the same pre
 and cache. Every engine computes the logits of the last token only; they are compared before
 anything is timed.
 
+Quantised models (w8a16, w8a8_dynamic, w4a16) are ours with activations and head of bfloat16; peers
+have weights of as many bits, quantised by their own tools from the same checkpoint: the builder's
+int8 and int4, llama.cpp's q8_0 and q4_0, OpenVINO's compressed weights. All of these peers quantise
+activations to int8.
+
 A run can be split with --models, --dtypes, --only: results of other cases are kept.
 """
 
@@ -30,14 +35,21 @@ import results
 import summary
 from peers import PEERS, Peers
 
+FLOATS = ["float32", "bfloat16"]
+BITS = {"w8a16": "int8", "w8a8_dynamic": "int8", "w4a16": "int4"}  # what peers call the weights
 BATCHES = [1, 2, 4, 8]
 LAYERS = [10, 20, 30]
 # Relative root mean square of the difference of logits. float32: different order of summation.
 # bfloat16: engines round activations to 2^-9 at different points in each layer.
-TOLERANCES = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 1e-2}
+# Quantised: every tool rounds weights its own way, and logits differ by what the rounding costs,
+# 0.12 for int4 groups of 32 and 64 of SmolLM2.
+TOLERANCES = {
+    "float32": 1e-3, "bfloat16": 6e-2, "w8a16": 0.1, "w8a8_dynamic": 0.15, "w4a16": 0.3,
+}  # fmt: skip
 COMPARED_PROMPT, COMPARED_STEPS = 128, 3
 SAME_FILE = "same file on CPU"  # our model.onnx with its function bodies
 NO_BFLOAT16 = "onnxruntime's CPUExecutionProvider has no bfloat16 MatMul"
+NO_INTEGERS = "transformers' eager model has no integer weights"
 
 
 class Lineup:
@@ -57,18 +69,20 @@ class Lineup:
         missing = self.missing.setdefault(dtype, {})
         for name in names:
             if name == SAME_FILE:
-                if dtype != "bfloat16":
+                if dtype == "float32":
                     bodies = self._ort(directory, model)
                     found[name] = harness.Spec(bodies, python=self.peers.python)
                 continue
             reason = self.peers.unavailable.get(name)
             if not reason and dtype == "bfloat16" and name in ("onnxruntime", "genai"):
                 reason = NO_BFLOAT16
+            if not reason and dtype in BITS and name == "torch":
+                reason = NO_INTEGERS
             if reason:
                 missing[name] = reason
                 continue
             try:
-                make = self._peer(name, model, dtype)
+                make = self._peer(name, model, BITS.get(dtype, dtype))
             except RuntimeError as error:
                 missing[name] = str(error).strip().splitlines()[-1]
                 continue
@@ -95,7 +109,8 @@ class Lineup:
             directory = converted("onnxruntime")
             return functools.partial(llm_engines.GenaiModel, directory, threads, models.CAPACITY)
         if name == "openvino":
-            directory = converted("openvino", "float32")  # compiled to the requested dtype
+            # Floats are compiled to the requested dtype.
+            directory = converted("openvino", dtype if dtype in BITS.values() else "float32")
             return functools.partial(llm_engines.OpenVinoModel, directory, dtype, threads)
         make = functools.partial(llm_engines.LlamaCppModel, converted("gguf"), dtype, threads)
         return functools.partial(make, models.CAPACITY)
@@ -158,7 +173,7 @@ def run(lineup: Lineup, arguments: argparse.Namespace) -> None:
             model = models.MODELS[name]
             label = f"{model.label} {dtype}"
             measure("llm", model, cases_of(label, arguments), arguments.peers)
-        if models.SMOLLM2.name not in arguments.models:
+        if models.SMOLLM2.name not in arguments.models or dtype in BITS:
             continue
         batch_peers = [peer for peer in ("torch", "onnxruntime") if peer in arguments.peers]
         label = f"{models.SMOLLM2.label} {dtype}"
@@ -171,7 +186,7 @@ def run(lineup: Lineup, arguments: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = harness.arguments_parser(__doc__ or "", ["float32", "bfloat16"], rounds=5)
+    parser = harness.arguments_parser(__doc__ or "", [*FLOATS, *BITS], rounds=5)
     names, peers = list(models.MODELS), [*PEERS, SAME_FILE]
     parser.add_argument("--models", nargs="+", default=names, choices=names, help="to run")
     parser.add_argument("--peers", nargs="*", default=peers, choices=peers, help="too")

@@ -16,7 +16,8 @@ import numpy as np
 
 # ONNX element types by their names in sessions.
 ELEMENTS = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
-GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
+# Of a cache, by the type of the weights.
+GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30, "int8": 1, "int4": 1}
 
 
 def prompt(length: int, vocabulary: int, rows: int = 1) -> np.ndarray:
@@ -242,20 +243,24 @@ class GenaiModel(LanguageModel):
 
 
 class OpenVinoModel(LanguageModel):
-    """A stateful graph on OpenVINO's CPU plugin, cache and activations at this precision."""
+    """A stateful graph on OpenVINO's CPU plugin, cache and activations at this precision.
+
+    Beside integer weights it quantises activations to int8, as it does by default.
+    """
 
     def __init__(self, directory: str, dtype: str, threads: int) -> None:
         super().__init__()
         import openvino
 
-        kind = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[dtype]
+        kind = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}.get(dtype)
+        quantises = kind is None
         compiled = openvino.Core().compile_model(
             str(Path(directory) / "model.xml"),
             "CPU",
             {
-                "INFERENCE_PRECISION_HINT": kind,
-                "KV_CACHE_PRECISION": kind,  # by default 8 bits
-                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+                "INFERENCE_PRECISION_HINT": kind or "f32",
+                "KV_CACHE_PRECISION": kind or "f16",  # by default 8 bits
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32 if quantises else 0,
                 "INFERENCE_NUM_THREADS": threads,
                 "PERFORMANCE_HINT": "LATENCY",
             },

@@ -138,9 +138,11 @@ def checkpoint(model: Model, out: Path) -> Path:
 
 
 def exported(model: Model, dtype: str, out: Path) -> Path:
-    """Our export with a static cache."""
+    """Our export with a static cache; `dtype` is one of floats, or a scheme beside bfloat16."""
     source = checkpoint(model, out)
-    options = {"dtype": dtype, "cache": "static"}
+    floats = dtype in ("float32", "float16", "bfloat16")
+    options = {"dtype": dtype} if floats else {"dtype": "bfloat16", "quant": dtype}
+    options["cache"] = "static"
     package = ROOT / "python" / "onnxruntime_npu"
     key = digest(
         source.name,
@@ -150,6 +152,7 @@ def exported(model: Model, dtype: str, out: Path) -> Path:
             *(package / "exporter").rglob("*.py"),
             *(package / "opdef").rglob("*.py"),
             *(ROOT / "contrib_ops").rglob("*.py"),
+            *(ROOT / "converters").rglob("*.py"),
         ],
     )
 

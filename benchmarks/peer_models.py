@@ -6,7 +6,9 @@
 onnxruntime: onnxruntime-genai's own builder, whose graph (GroupQueryAttention, fused norms) is the
 best for the CPUExecutionProvider; genai reads the same. openvino: transformers' model, traced,
 with a stateful cache, like optimum-intel's. gguf: llama.cpp's names and layout.
-Each computes logits of the last token only.
+Each computes logits of the last token only. Weights of int8 and int4 are quantised by the builder
+and by gguf's q8_0 and q4_0; for OpenVINO here, as nncf does it by default: symmetrically, int8 by
+column, also in the head, and int4 in groups.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 
 def onnxruntime(source: Path, folder: Path, dtype: str) -> None:
-    precision = {"float32": "fp32", "float16": "fp16"}[dtype]
+    precision = {"float32": "fp32", "float16": "fp16"}.get(dtype, dtype)
     with tempfile.TemporaryDirectory() as cache:
         subprocess.run(
             [
@@ -40,7 +42,6 @@ def _float32_model(source: Path) -> Any:
 
 
 def openvino(source: Path, folder: Path, dtype: str) -> None:
-    del dtype  # set when the plugin compiles the model
     import openvino as ov
     import torch
     from openvino._offline_transformations import apply_make_stateful_transformation
@@ -100,7 +101,45 @@ def openvino(source: Path, folder: Path, dtype: str) -> None:
     _gather_beams(graph, names)
     apply_make_stateful_transformation(graph, dict(zip(names, presents, strict=True)))
     _start_empty(graph)
+    packed = _compress(graph, model.config.vocab_size, dtype)
     ov.save_model(graph, folder / "model.xml", compress_to_fp16=False)
+    del packed  # whose memory the graph has read
+
+
+def _compress(graph: Any, vocabulary: int, dtype: str) -> list[Any]:
+    """Quantise the weights of matmuls; return arrays whose memory the graph reads.
+
+    Weights of floats stay float32: the plugin chooses the type when it compiles.
+    """
+    import numpy as np
+    import openvino as ov
+    from openvino import opset13 as ops
+    from quantized_weights import group_of, nibbles
+
+    packed: list[Any] = []
+    if dtype not in ("int8", "int4"):
+        return packed
+    for node in [n for n in graph.get_ops() if n.get_type_name() == "MatMul"]:
+        constant = node.input_value(1).get_node()
+        if constant.get_type_name() != "Constant" or not node.get_attributes()["transpose_b"]:
+            continue
+        weight = np.array(constant.data, np.float32)
+        rows, columns = weight.shape
+        is_int4 = dtype == "int4" and rows != vocabulary
+        groups = weight.reshape(rows, -1, group_of(columns) if is_int4 else columns)
+        scales = np.abs(groups).max(-1, keepdims=True) / (7 if is_int4 else 127)
+        integers = np.rint(groups / np.where(scales == 0, 1, scales)).astype(np.int8)
+        if is_int4:
+            packed.append(np.ascontiguousarray(nibbles(integers.view(np.uint8) & 15)))
+            stored = ops.constant(ov.Tensor(packed[-1], list(groups.shape), ov.Type.i4))
+        else:
+            stored, scales = ops.constant(integers[:, 0]), scales[:, 0]
+        values = ops.multiply(ops.convert(stored, "f32"), ops.constant(scales))
+        if is_int4:
+            values = ops.reshape(values, ops.constant(np.array([rows, columns])), False)
+        node.input(1).replace_source_output(values.output(0))
+    graph.validate_nodes_and_infer_types()
+    return packed
 
 
 def _gather_beams(graph: Any, names: list[str]) -> None:
@@ -150,6 +189,8 @@ def gguf(source: Path, folder: Path, dtype: str) -> None:
         "float32": format_.GGMLQuantizationType.F32,
         "float16": format_.GGMLQuantizationType.F16,
         "bfloat16": format_.GGMLQuantizationType.BF16,
+        "int8": format_.GGMLQuantizationType.Q8_0,
+        "int4": format_.GGMLQuantizationType.Q4_0,
     }
     size = config.hidden_size // config.num_attention_heads
     writer = format_.GGUFWriter(folder / "model.gguf", architecture)
@@ -195,7 +236,8 @@ def main() -> None:
     parser.add_argument("kind", choices=list(CONVERTERS), help="what reads it")
     parser.add_argument("source", type=Path, help="Hugging Face directory")
     parser.add_argument("folder", type=Path, help="where to write")
-    parser.add_argument("dtype", choices=["float32", "bfloat16", "float16"], help="of weights")
+    dtypes = ["float32", "bfloat16", "float16", "int8", "int4"]
+    parser.add_argument("dtype", choices=dtypes, help="of weights")
     arguments = parser.parse_args()
     CONVERTERS[arguments.kind](arguments.source, arguments.folder, arguments.dtype)
 

@@ -15,6 +15,8 @@ TARGETS = {
     ("bfloat16", "decode"): 1.3,
     ("float32", "prefill"): 1.0,
     ("float32", "decode"): 0.95,
+    **{(scheme, "prefill"): 2.0 for scheme in ("w8a16", "w8a8_dynamic", "w4a16")},
+    **{(scheme, "decode"): 1.3 for scheme in ("w8a16", "w8a8_dynamic", "w4a16")},
 }
 LENGTHS = [128, 512, 2048]
 # Parts of a model and the C++ benchmarks, by file name.

@@ -22,7 +22,10 @@ Results are ratios within one run on one machine: engines take turns, round by r
 process that is stopped between its turns; outputs are compared before anything is timed. A ratio is
 the median over the rounds of ours to the best peer, the one for which it is smallest. Weights,
 cache and activations have the same precision in every engine, and every engine computes logits for
-the last token only, copies them to the host and takes the argmax there.
+the last token only, copies them to the host and takes the argmax there. Quantised models (`w8a16`,
+`w8a8_dynamic`, `w4a16`) are beside peers with weights of as many bits, each quantised by its own
+tool from the same checkpoint; our head, activations and cache are then bfloat16, peers' activations
+int8 and their caches float32 or float16.
 
 Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
 GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
