@@ -25,6 +25,7 @@ _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
 _QUANTS = ("none", "keep", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
 _CACHES = ("dynamic", "static", "paged")
+_KV_DTYPES = ("auto", "int8")
 _POOLINGS = ("auto", "none", "mean", "cls", "max", "lasttoken", "pooler")
 # For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
@@ -105,6 +106,12 @@ def _parser() -> argparse.ArgumentParser:
         _CACHES,
         "dynamic: grows; static: preallocated, updated in place; paged: blocks, for continuous "
         "batching",
+    )
+    _choice(
+        export,
+        "--kv-dtype",
+        _KV_DTYPES,
+        "of the cache; auto: that of activations; int8: with a scale for each token and head",
     )
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
@@ -265,10 +272,12 @@ def _export(arguments: argparse.Namespace) -> None:
         quant=arguments.quant,
         calibration=_lines(arguments.calibration),
         cache=arguments.cache,
+        cache_dtype=arguments.kv_dtype,
         logits=arguments.logits,
         opset=arguments.opset,
     )
-    _print_report(arguments.out_dir, report, f"cache {report.cache}")
+    elements = "" if report.cache_dtype == "auto" else f" {report.cache_dtype}"
+    _print_report(arguments.out_dir, report, f"cache {report.cache}{elements}")
 
 
 def _export_encoder(arguments: argparse.Namespace) -> None:

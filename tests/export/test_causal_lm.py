@@ -321,6 +321,7 @@ def test_other_opsets(tmp_path, opset):
         ({"dtype": "int8"}, "expected dtype to be one of float32, float16, bfloat16, got 'int8'"),
         ({"quant": "int3"}, "expected quant to be one of none, keep, w8a16, .*, got 'int3'"),
         ({"cache": "ring"}, "expected cache to be one of dynamic, static, paged, got 'ring'"),
+        ({"cache_dtype": "int4"}, "expected cache_dtype to be one of auto, int8, got 'int4'"),
         ({"logits": "first"}, "expected logits to be one of last, all, got 'first'"),
         ({"opset": 11}, "expected an opset from 18 to 23, got 11"),
     ],

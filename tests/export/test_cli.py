@@ -29,6 +29,7 @@ def run(*arguments):
         (["export", "nowhere"], "required: OUT_DIR"),
         (["export", "a", "b", "--quant", "int3"], "argument --quant: invalid choice: 'int3'"),
         (["export", "a", "b", "--cache", "ring"], "argument --cache: invalid choice: 'ring'"),
+        (["export", "a", "b", "--kv-dtype", "fp8"], "argument --kv-dtype: invalid choice: 'fp8'"),
         (["export", "a", "b", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
         (["export", "a", "b", "--opset", "7"], "expected an opset from 18 to 23, got 7"),
         (["generate", "nowhere", "--prompt", "x"], "nowhere holds no model.onnx"),
@@ -57,9 +58,9 @@ def test_unreadable_model_exits_with_1(capsys, tmp_path):
 def test_export_tells_what_is_kept(capsys, tmp_path):
     tiny_model("starcoder2").save_pretrained(tmp_path / "in")
     capsys.readouterr()
-    assert run("export", tmp_path / "in", tmp_path / "out") == 0
+    assert run("export", tmp_path / "in", tmp_path / "out", "--kv-dtype", "int8") == 0
     first, *kept = capsys.readouterr().out.splitlines()
-    assert "Starcoder2ForCausalLM, float32, cache dynamic" in first
+    assert "Starcoder2ForCausalLM, float32, cache dynamic int8" in first
     assert [line.split(":")[1] for line in kept] == [" norm (5 times)", " mlp (2 times)"]
     assert "norm output: differs by" in kept[0] and "expected 'down_proj'" in kept[1]
 

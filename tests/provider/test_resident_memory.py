@@ -14,7 +14,7 @@ from onnxruntime_npu.session.ortvalue import ortvalues_in_one_block
 from provider_models import make_model, npu_session, run_python
 
 MIB = 1 << 20
-FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
+FLOAT, BFLOAT16, INT8 = TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.INT8
 
 
 def look_up_model(table: np.ndarray) -> onnx.ModelProto:
@@ -81,9 +81,10 @@ def test_memory_freed_by_packing_is_reused_by_runs() -> None:
 @pytest.mark.parametrize("length", [1, 1000, 3 * MIB])
 def test_values_in_one_block_are_disjoint_and_share_its_lifetime(length: int) -> None:
     before = onnxruntime_npu.npu.memory_allocated()
-    values = ortvalues_in_one_block([[2, length], [1], [length]], BFLOAT16)
+    values = ortvalues_in_one_block([[2, length], [1], [length]], [BFLOAT16, INT8, BFLOAT16])
     assert [v.shape() for v in values] == [[2, length], [1], [length]]
-    assert all(v.element_type() == BFLOAT16 and v.device_name() == "npu" for v in values)
+    assert [v.element_type() for v in values] == [BFLOAT16, INT8, BFLOAT16]
+    assert all(v.device_name() == "npu" for v in values)
     starts = [v.data_ptr() for v in values]
     assert all(start % 512 == 0 for start in starts)
     ends = [s + v.tensor_size_in_bytes() for s, v in zip(starts, values, strict=True)]

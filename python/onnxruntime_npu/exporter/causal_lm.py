@@ -15,12 +15,11 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
-from . import graph_passes
+from . import genai, graph_passes
 from .arguments import DTYPES, check_choice, check_directory, check_opset
-from .caches import CACHES, INTERFACES, LOGITS, Interface, OriginalInterface
+from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface, OriginalInterface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .fuse_added_norms import fuse_added_norms
-from .genai import write_genai_config
 from .original import cached_layers, keep_original
 from .proof import Findings, NotProven, attempt
 from .quantization import KEEP, NONE, check_scheme, keep_integers, quantize, restore_floats, schemes
@@ -42,6 +41,7 @@ def export_causal_lm(
     dtype: str = "float32",
     quant: str = "none",
     cache: str = "dynamic",
+    cache_dtype: str = "auto",
     logits: str = "last",
     opset: int | None = None,
     tokenizer: Any | None = None,
@@ -67,6 +67,8 @@ def export_causal_lm(
             static (a preallocated buffer, updated in place when bound as input and output); or
             paged (blocks and a table of those of each sequence, also updated in place; the
             interface of onnxruntime-genai's engine). The last two are for rebuilt decoders.
+        cache_dtype: auto, that of activations; or int8: keys and values are rounded as they are
+            written, with a float32 scale for each token and head, which is cached beside them.
         logits: last (only each row's last token, [B, 1, V]) or all ([B, S, V]). With a paged cache,
             last means the tokens that the input logits_indices names, [n, V].
         opset: ONNX opset, 18 to 23; default 18.
@@ -81,6 +83,7 @@ def export_causal_lm(
     check_choice("quant", quant, schemes())
     check_scheme(quant, DTYPES[dtype], calibration)
     check_choice("cache", cache, CACHES)
+    check_choice("cache_dtype", cache_dtype, CACHE_DTYPES)
     check_choice("logits", logits, LOGITS)
     if cache == "paged" and logits == "all":
         raise ArgumentError(
@@ -98,10 +101,12 @@ def export_causal_lm(
         dtype=dtype,
         opset=opset,
         cache=cache,
+        cache_dtype=cache_dtype,
         logits=logits,
         quant=quant,
     )
-    interface, findings = _interface(checkpoint, cache, logits, load if owned else None)
+    wanted = CacheChoice(cache, cache_dtype == "int8", logits)
+    interface, findings = _interface(checkpoint, wanted, load if owned else None)
     interface.decoder.convert(DTYPES[dtype])
     if quant == KEEP:
         report.integers = keep_integers(interface, checkpoint.left, findings)
@@ -126,7 +131,7 @@ def export_causal_lm(
 
 
 def _interface(
-    checkpoint: Checkpoint, cache: str, logits: str, reload: Callable[[], Checkpoint] | None
+    checkpoint: Checkpoint, wanted: CacheChoice, reload: Callable[[], Checkpoint] | None
 ) -> tuple[Interface, Findings]:
     """Return the proven float32 model with the requested inputs and outputs.
 
@@ -147,32 +152,23 @@ def _interface(
     except NotProven as error:
         raise _unsupported(model, f"expected logits from input_ids alone: {error}") from error
     try:
-        return _rebuilt(model, cache, logits, probe, consume=reload is not None)
+        decoder, findings = substitute(model, consume=reload is not None)
+        return probe.proven(decoder, wanted, findings), findings
     except NotProven as error:
         reason = error
-    if cache != "dynamic":
+    if wanted.cache != "dynamic" or wanted.int8:
         raise _unsupported(
             model,
-            f"{reason}. Such a model has no {cache} cache: pass cache='dynamic', which exports its "
-            f"own forward pass",
+            f"{reason}. Such a model has no {wanted} cache: pass cache='dynamic' and "
+            f"cache_dtype='auto', which exports its own forward pass",
         )
     model = copy.deepcopy(model) if reload is None else reload().model
     try:
-        decoder, findings = keep_original(model, reason)
-        probe.check(OriginalInterface(decoder, "all"))
+        original, findings = keep_original(model, reason)
+        probe.check(OriginalInterface(original, "all"))
     except NotProven as error:
         raise _unsupported(model, f"{reason}; nor by its own forward pass: {error}") from error
-    return OriginalInterface(decoder, logits).eval(), findings
-
-
-def _rebuilt(
-    model: nn.Module, cache: str, logits: str, probe: WholeModelProbe, *, consume: bool
-) -> tuple[Interface, Findings]:
-    decoder, findings = substitute(model, consume=consume)
-    probe.check(INTERFACES[cache](decoder, "all"))
-    if cache != "dynamic":
-        findings.replaced("npu_scatter_nd_update", 0.0, nodes=2 * len(decoder.layers))
-    return INTERFACES[cache](decoder, logits).eval(), findings
+    return OriginalInterface(original, wanted.logits).eval(), findings
 
 
 def _unsupported(model: nn.Module, reason: object) -> ExportError:
@@ -227,14 +223,8 @@ def _save_companions(
         report.warnings.append("no tokenizer: none was found, so none is written")
     else:
         checkpoint.tokenizer.save_pretrained(out)
-    sizes = set(interface.decoder.cache_sizes)
-    if len(sizes) > 1 or any(each.key != each.value for each in sizes):
-        report.warnings.append(
-            "no genai_config.json: onnxruntime-genai expects keys and values of one size"
-        )
-    elif interface.cache != "static":
-        write_genai_config(out / "genai_config.json", model.config, generation, interface)
+    obstacle = genai.obstacle(interface)
+    if obstacle is None:
+        genai.write_config(out / "genai_config.json", model.config, generation, interface)
     else:
-        report.warnings.append(
-            "no genai_config.json: onnxruntime-genai has no static cache with per-row lengths"
-        )
+        report.warnings.append(f"no genai_config.json: {obstacle}")

@@ -15,7 +15,19 @@ _MAX_BATCH = 64
 _CACHE_BYTES = 256 * 2**20
 
 
-def write_genai_config(path: Path, config: Any, generation: Any, interface: Interface) -> None:
+def obstacle(interface: Interface) -> str | None:
+    """Return why onnxruntime-genai cannot run a model; None if it can."""
+    sizes = set(interface.decoder.cache_sizes)
+    if len(sizes) > 1 or any(each.key != each.value for each in sizes):
+        return "onnxruntime-genai expects keys and values of one size"
+    if interface.cache == "static":
+        return "onnxruntime-genai has no static cache with per-row lengths"
+    if interface.int8:
+        return "onnxruntime-genai keeps no scales of tokens beside keys and values"
+    return None
+
+
+def write_config(path: Path, config: Any, generation: Any, interface: Interface) -> None:
     """Describe the exported model to onnxruntime-genai.
 
     No provider is named, so that the file works on any machine; choose one with

@@ -36,6 +36,7 @@ class ExportReport:
     opset: int
     dtype: str | None = None
     cache: str | None = None
+    cache_dtype: str | None = None
     logits: str | None = None
     quant: str | None = None
     integers: dict[str, int] = field(

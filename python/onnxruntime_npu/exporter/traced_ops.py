@@ -25,6 +25,8 @@ def fused_infer_attention(
     kv_lengths: torch.Tensor | None,
     block_table: torch.Tensor | None = None,
     pse_shift: torch.Tensor | None = None,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
     *,
     num_heads: int,
     num_key_value_heads: int,
@@ -34,11 +36,12 @@ def fused_infer_attention(
     block_size: int = 0,
     pre_tokens: int = _ALL,
     next_tokens: int = _ALL,
+    antiquant_mode: int = 0,
 ) -> torch.Tensor:
     """``npu_fused_infer_attention_score`` with the lengths [B] as int64 tensors.
 
     query [B, Nq, S, D], key and value [B, Nkv, C, D]; returns [B, S, Nq, D]. Layout TND: query and
-    result [T, Nq, D], key and value in blocks.
+    result [T, Nq, D], key and value in blocks. int8 keys and values have scales of antiquant_mode.
     """
     return torch.ops.npu.npu_fused_infer_attention_score(
         query,
@@ -49,6 +52,10 @@ def fused_infer_attention(
         actual_seq_lengths_kv=None if kv_lengths is None else kv_lengths.tolist(),
         block_table=block_table,
         pse_shift=pse_shift,
+        key_antiquant_scale=key_scale,
+        value_antiquant_scale=value_scale,
+        key_antiquant_mode=antiquant_mode,
+        value_antiquant_mode=antiquant_mode,
         num_heads=num_heads,
         num_key_value_heads=num_key_value_heads,
         scale=scale,
@@ -89,8 +96,13 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
         kv_lengths: Any,
         block_table: Any = None,
         pse_shift: Any = None,
+        key_scale: Any = None,
+        value_scale: Any = None,
+        antiquant_mode: int | None = None,
         **attributes: Any,
     ) -> Any:
+        if antiquant_mode is not None:
+            attributes["key_antiquant_mode"] = attributes["value_antiquant_mode"] = antiquant_mode
         return attention(
             query,
             key,
@@ -100,6 +112,8 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
             actual_seq_lengths_kv=kv_lengths,
             block_table=block_table,
             pse_shift=pse_shift,
+            key_antiquant_scale=key_scale,
+            value_antiquant_scale=value_scale,
             **{"input_layout": _BATCHES, **attributes},
         )[0]
 

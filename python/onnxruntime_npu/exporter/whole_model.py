@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .caches import Interface
-from .proof import attempt, compare
+from .caches import CacheChoice, Interface
+from .proof import Findings, attempt, compare
 
 _LENGTHS = (7, 9)  # rows of different lengths, so that one is padded
 _DECODED = 2  # tokens of each row that are decoded after the prompt
@@ -31,17 +31,41 @@ class WholeModelProbe:
                 model(input_ids=row[None], use_cache=False).logits[0] for row in self._rows
             ]
 
+    def proven(self, decoder: Any, wanted: CacheChoice, findings: Findings) -> Interface:
+        """Return a decoder with a cache, after proving it with one of floats.
+
+        What int8 changes is measured and reported. Raises NotProven.
+        """
+        all_logits = wanted._replace(logits="all")
+        self.check(all_logits._replace(int8=False).interface(decoder))
+        layers = len(decoder.cache_sizes)
+        if wanted.int8:
+            difference = self._difference(all_logits.interface(decoder))
+            findings.replaced("npu_dynamic_quant", difference, nodes=2 * layers)
+        if wanted.cache != "dynamic":
+            written = 4 if wanted.int8 else 2  # keys and values, and the scales of both
+            findings.replaced("npu_scatter_nd_update", 0.0, nodes=written * layers)
+        return wanted.interface(decoder).eval()
+
     def check(self, interface: Interface) -> None:
         """Compare with an interface that gives all logits; raises NotProven."""
+        for row, (expected, actual) in enumerate(self._compared(interface)):
+            compare(expected, actual, f"logits of the whole model, row {row}")
+
+    def _difference(self, interface: Interface) -> float:
+        """Return the max difference of an interface, relative to the max logit."""
+        pairs = self._compared(interface)
+        difference = max((expected - actual).abs().max().item() for expected, actual in pairs)
+        return difference / max(expected.abs().max().item() for expected, _ in pairs)
+
+    def _compared(self, interface: Interface) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the logits of each row, the original's and the interface's."""
         run = {
             "dynamic": self._dynamic,
             "static": self._static,
             "paged": self._paged,
         }[interface.cache]
-        for row, (expected, actual) in enumerate(
-            zip(self._expected, attempt(run, interface), strict=True)
-        ):
-            compare(expected, actual, f"logits of the whole model, row {row}")
+        return list(zip(self._expected, attempt(run, interface), strict=True))
 
     def _dynamic(self, interface: Interface) -> list[torch.Tensor]:
         longest = max(_LENGTHS)

@@ -22,7 +22,9 @@ from ..session.provider_library import get_ep_name
 _CACHE_KEY = "onnxruntime_npu.cache"
 _PAST, _PRESENT = "past_key_values.", "present."
 # ONNX element types by their names in sessions (numpy has no bfloat16).
-_ELEMENT_TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(bfloat16)": 16}
+_ELEMENT_TYPES = {
+    "tensor(float)": 1, "tensor(int8)": 3, "tensor(float16)": 10, "tensor(bfloat16)": 16,
+}  # fmt: skip
 _FLOAT, _INT64 = 1, 7
 _INPUTS = ("input_ids", "sequence_lengths", "total_lengths")  # with a static cache
 _GRAPHS = "enable_npu_graph"
@@ -80,20 +82,25 @@ class StepModel:
         return _STEPPERS[self.cache](self, rows, length)
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
-        """Return cache buffers [batch, Nkv, length, D] on the device, with undefined content."""
-        sizes = [self.inputs[name].shape for name in self.past]
-        return self._buffers([[batch, heads, length, size] for _, heads, _, size in sizes])
+        """Return cache buffers on the device, with undefined content, for rows of ``length``.
+
+        Keys and values are [batch, Nkv, length, D], scales of an int8 cache [batch, Nkv, length].
+        """
+        return self._buffers({0: batch, 2: length})
 
     def new_blocks(self, count: int) -> list[ort.OrtValue]:
-        """Return buffers of paged caches [count, block size, Nkv, D], with undefined content."""
-        return self._buffers([[count, *self.inputs[name].shape[1:]] for name in self.past])
+        """Return paged caches of ``count`` blocks on the device, with undefined content."""
+        return self._buffers({0: count})
 
-    def _buffers(self, shapes: list[list[int]]) -> list[ort.OrtValue]:
-        element_type = _ELEMENT_TYPES[self.inputs[self.past[0]].type]
+    def _buffers(self, sizes: dict[int, int]) -> list[ort.OrtValue]:
+        """Return a buffer for each cache; ``sizes`` are those of the axes that are dynamic."""
+        inputs = [self.inputs[name] for name in self.past]
+        types = [_ELEMENT_TYPES[each.type] for each in inputs]
+        shapes = [[sizes.get(i, size) for i, size in enumerate(each.shape)] for each in inputs]
         if self.device == "npu" and 0 not in shapes[0]:  # an empty tensor needs no device memory
-            return ortvalues_in_one_block(shapes, element_type, self.device_id)
+            return ortvalues_in_one_block(shapes, types, self.device_id)
         make = ort.OrtValue.ortvalue_from_shape_and_type
-        return [make(shape, element_type, "cpu", 0) for shape in shapes]
+        return [make(shape, each, "cpu", 0) for shape, each in zip(shapes, types, strict=True)]
 
     def take_steps(self, batch: int, length: int) -> _StaticSteps:
         """Return buffers, preferably the last released ones: a graph depends on addresses."""

@@ -144,21 +144,25 @@ def _over(
 
 
 def ortvalues_in_one_block(
-    shapes: Sequence[Sequence[int]], element_type: int, device_id: int = 0
+    shapes: Sequence[Sequence[int]], element_types: Sequence[int], device_id: int = 0
 ) -> list[OrtValue]:
     """Return values, none of them empty, in one block of NPU memory, with undefined content.
 
     Memory for small values is allocated in segments of 2 MiB, whose ends stay unused when values
     of one size do not fill them: one block has only one such end.
     """
-    itemsize = _carrier(NAMES[element_type]).itemsize
-    sizes = [math.prod(shape) * itemsize for shape in shapes]
+    sizes = [
+        math.prod(shape) * _carrier(NAMES[element_type]).itemsize
+        for shape, element_type in zip(shapes, element_types, strict=True)
+    ]
     starts = [0, *itertools.accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)]
     block = OrtValue.ortvalue_from_shape_and_type([starts.pop()], _BYTES, "npu", device_id, 0)
     address = block.data_ptr()
     return [
         _over(block, address + start, size, list(shape), element_type, device_id)
-        for shape, size, start in zip(shapes, sizes, starts, strict=True)
+        for shape, element_type, size, start in zip(
+            shapes, element_types, sizes, starts, strict=True
+        )
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .interface import BATCH, NEW, PAST, Interface, pairs
+from .interface import BATCH, NEW, PAST, Interface
 from .step import Step, Visibility
 
 
@@ -23,9 +23,10 @@ class DynamicStep(Step):
         self._sequence = sequence
         self._masks: dict[int | None, torch.Tensor] = {}
 
-    def update(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Concatenate along the token axis."""
+    def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return torch.cat([past, new], dim=2)
+
+    _write_scales = _write
 
     def mask(self, window: int | None) -> torch.Tensor:
         """Return the mask of keys hidden from each new token, [B, 1, S, T] bool."""
@@ -50,8 +51,6 @@ class DynamicInterface(Interface):
 
     cache = "dynamic"
     leading_inputs = ("input_ids", "attention_mask", "position_ids")
-    cache_dimension = "past"
-    present_dimension = "total"
 
     def forward(
         self,
@@ -65,7 +64,7 @@ class DynamicInterface(Interface):
         positions = position_ids.view(batch, 1, sequence, 1)
         cos, sin = self.decoder.tables(positions, positions.amax(2, keepdim=True) + 1)
         step = DynamicStep(cos, sin, attention_mask, sequence)
-        hidden, present = self.decoder(input_ids, step, pairs(past))
+        hidden, present = self.decoder(input_ids, step, self._layers(past))
         if self.last_only:
             return self._outputs(self.decoder.logits(hidden[:, -1])[:, None], present)
         return self._outputs(self._all_logits(hidden), present)
@@ -89,7 +88,9 @@ class DynamicInterface(Interface):
             "input_ids": ("batch", "sequence"),
             "attention_mask": ("batch", "total"),
             "position_ids": ("batch", "sequence"),
-            **self._cache_shapes(),
+            **self._cache_shapes("past_key_values", "batch", "past"),
+            **self._cache_shapes("present", "batch", "total"),
+            **self._logits_shape(),
         }
 
 
@@ -104,5 +105,5 @@ class OriginalInterface(DynamicInterface):
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
-        given = (input_ids, attention_mask, position_ids, pairs(past))
+        given = (input_ids, attention_mask, position_ids, self._layers(past))
         return self._outputs(*self.decoder(*given, last_only=self.last_only))

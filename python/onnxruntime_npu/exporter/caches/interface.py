@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .step import CacheSizes, LayerCache
+
 # Sizes to trace with: all different, and not 0 or 1, which torch would treat as constants.
 BATCH, PAST, NEW, CAPACITY = 2, 3, 5, 11
 
@@ -20,23 +22,26 @@ class Interface(nn.Module):
 
     cache: str
     leading_inputs: tuple[str, ...]
-    cache_dimension: str  # the token axis of past_key_values.*
-    present_dimension: str  # the token axis of present.*
 
-    def __init__(self, decoder: Any, logits: str) -> None:
+    def __init__(self, decoder: Any, logits: str, *, int8: bool = False) -> None:
+        """Take the decoder; ``int8``: the cache holds int8, with scales beside it."""
         super().__init__()
         self.decoder = decoder  # Decoder or OriginalDecoder
         self.last_only = logits == "last"
+        self.int8 = int8
 
     @property
     def layer_count(self) -> int:
         """Number of decoder layers."""
         return len(self.decoder.cache_sizes)
 
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        """What a layer caches, in the order of LayerCache."""
+        return LayerCache._fields if self.int8 else LayerCache._fields[:2]
+
     def _cache_names(self, prefix: str) -> list[str]:
-        return [
-            f"{prefix}.{i}.{kind}" for i in range(self.layer_count) for kind in ("key", "value")
-        ]
+        return [f"{prefix}.{i}.{kind}" for i in range(self.layer_count) for kind in self._kinds]
 
     @property
     def input_names(self) -> list[str]:
@@ -49,12 +54,20 @@ class Interface(nn.Module):
         return ["logits", *self._cache_names("present")]
 
     def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
-        """Return zeroed keys and values of every layer, [batch, Nkv, length, D]."""
-        dtype = self.decoder.dtype
+        """Return zeroed keys and values of every layer, [batch, Nkv, length, D], and scales."""
+        return self._zeros(batch, length)
+
+    def _zeros(self, rows: int, tokens: int) -> list[torch.Tensor]:
+        floats = self.decoder.dtype
+        dtypes = (torch.int8, torch.int8, torch.float32, torch.float32)
         return [
-            torch.zeros((batch, sizes.heads, length, size), dtype=dtype)
+            torch.zeros(shape, dtype=dtype)
             for sizes in self.decoder.cache_sizes
-            for size in (sizes.key, sizes.value)
+            for dtype, shape in zip(
+                dtypes if self.int8 else (floats, floats),
+                self._shapes_of_layer(sizes, rows, tokens),
+                strict=True,
+            )
         ]
 
     def example(self) -> tuple[Any, ...]:
@@ -69,28 +82,32 @@ class Interface(nn.Module):
         """Return the shape of every input and output, with names for dynamic sizes."""
         raise NotImplementedError
 
-    def _cache_shapes(self) -> dict[str, tuple[str | int, ...]]:
-        shapes: dict[str, tuple[str | int, ...]] = {}
-        for i, sizes in enumerate(self.decoder.cache_sizes):
-            for kind, size in (("key", sizes.key), ("value", sizes.value)):
-                for prefix, tokens in (
-                    ("past_key_values", self.cache_dimension),
-                    ("present", self.present_dimension),
-                ):
-                    shapes[f"{prefix}.{i}.{kind}"] = ("batch", sizes.heads, tokens, size)
-        scored = 1 if self.last_only else "sequence"
-        return {**shapes, "logits": ("batch", scored, self.decoder.vocabulary)}
+    def _shapes_of_layer(self, sizes: CacheSizes, rows: Any, tokens: Any) -> list[tuple[Any, ...]]:
+        """Return the shape of each of ``_kinds``."""
+        heads = (rows, sizes.heads, tokens)
+        return [(*heads, sizes.key), (*heads, sizes.value), heads, heads][: len(self._kinds)]
 
-    def _outputs(
-        self, logits: torch.Tensor, present: list[tuple[torch.Tensor, torch.Tensor]]
-    ) -> tuple[torch.Tensor, ...]:
-        return (logits, *(tensor for layer in present for tensor in layer))
+    def _cache_shapes(self, prefix: str, rows: Any, tokens: Any) -> dict[str, tuple[Any, ...]]:
+        """Return the shape of the cache of every layer by its name."""
+        shapes = [
+            shape
+            for sizes in self.decoder.cache_sizes
+            for shape in self._shapes_of_layer(sizes, rows, tokens)
+        ]
+        return dict(zip(self._cache_names(prefix), shapes, strict=True))
+
+    def _logits_shape(self) -> dict[str, tuple[str | int, ...]]:
+        scored = 1 if self.last_only else "sequence"
+        return {"logits": ("batch", scored, self.decoder.vocabulary)}
+
+    def _layers(self, past: list[torch.Tensor]) -> list[LayerCache]:
+        """Return the cache of each layer, whose tensors the inputs list one after the other."""
+        count = len(self._kinds)
+        return [LayerCache(*past[i : i + count]) for i in range(0, len(past), count)]
+
+    def _outputs(self, logits: torch.Tensor, present: list[LayerCache]) -> tuple[torch.Tensor, ...]:
+        return (logits, *(tensor for layer in present for tensor in layer if tensor is not None))
 
     def _all_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Score every token: hidden [B, S, H] to [B, S, V]."""
         return self.decoder.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
-
-
-def pairs(flat: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return keys and values of each layer, which the inputs list one after the other."""
-    return list(zip(flat[0::2], flat[1::2], strict=True))

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from .. import traced_ops
-from .interface import Interface, pairs
-from .step import Step, Visibility, compressed_causal_mask
+from .interface import Interface
+from .step import CacheSizes, LayerCache, Step, Visibility, compressed_causal_mask
 
 BLOCK_SIZE = 32  # tokens; the engine takes powers of two from 16
 _CAUSAL, _BAND = 3, 4
@@ -21,6 +21,8 @@ _CAUSAL, _BAND = 3, 4
 
 class PagedStep(Step):
     """Blocks [blocks, BLOCK_SIZE, Nkv, D], updated in place where new tokens belong."""
+
+    scale_mode = 5  # npu_fused_infer_attention_score: scales [blocks, Nkv, BLOCK_SIZE]
 
     def __init__(
         self,
@@ -38,10 +40,28 @@ class PagedStep(Step):
         self._kv_lengths = kv_lengths
         self._block_table = block_table
         self._causal_mask = causal_mask
+        self._head_slots: dict[int, torch.Tensor] = {}
 
-    def update(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Write new [1, Nkv, T, D] into their slots."""
         return torch.ops.npu.npu_scatter_nd_update(past, self._slots, new[0].transpose(0, 1))
+
+    def _write_scales(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Write new [1, Nkv, T] into scales [blocks, Nkv, BLOCK_SIZE]."""
+        slots = self._slots_of_heads(new.shape[1])
+        return torch.ops.npu.npu_scatter_nd_update(past, slots, new[0].transpose(0, 1))
+
+    def _slots_of_heads(self, heads: int) -> torch.Tensor:
+        """Return the index tuple (block, head, place) of every new scale, [T, heads, 3]."""
+        if heads not in self._head_slots:
+            # Sums of one-column tables broadcast; stacking would need expanded copies.
+            block, place = (column.view(-1, 1, 1) for column in self._slots.unbind(1))
+            self._head_slots[heads] = (
+                block * torch.tensor([1, 0, 0])
+                + torch.arange(heads)[:, None] * torch.tensor([0, 1, 0])
+                + place * torch.tensor([0, 0, 1])
+            )
+        return self._head_slots[heads]
 
     def visibility(self, capacity: int, window: int | None) -> Visibility:
         """Return a causal pattern, aligned to the right end of each sequence's tokens."""
@@ -51,20 +71,19 @@ class PagedStep(Step):
     def attend(
         self,
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        cache: LayerCache,
         *,
         num_heads: int,
         num_key_value_heads: int,
         scale: float,
         window: int | None,
     ) -> torch.Tensor:
-        """Attend from query [1, Nq, T, D] over blocks of keys and values; return [1, T, Nq, D]."""
+        """Attend from query [1, Nq, T, D] over the blocks of a cache; return [1, T, Nq, D]."""
         seen = self.visibility(0, window)
         return traced_ops.fused_infer_attention(
             query[0].transpose(0, 1),
-            key.flatten(2),
-            value.flatten(2),
+            cache.key.flatten(2),
+            cache.value.flatten(2),
             seen.mask,
             seen.query_lengths,
             seen.kv_lengths,
@@ -76,6 +95,7 @@ class PagedStep(Step):
             input_layout="TND",
             block_size=BLOCK_SIZE,
             **({} if window is None else {"pre_tokens": window - 1, "next_tokens": 0}),
+            **self._scales(cache),
         )[None]
 
 
@@ -94,12 +114,10 @@ class PagedInterface(Interface):
         "block_table",
         "logits_indices",
     )
-    cache_dimension = "blocks"
-    present_dimension = "blocks"
     causal_mask: torch.Tensor
 
-    def __init__(self, decoder: Any, logits: str) -> None:
-        super().__init__(decoder, logits)
+    def __init__(self, decoder: Any, logits: str, *, int8: bool = False) -> None:
+        super().__init__(decoder, logits, int8=int8)
         self.register_buffer("causal_mask", compressed_causal_mask())
 
     def forward(
@@ -126,19 +144,19 @@ class PagedInterface(Interface):
             position.view(1, 1, -1, 1), totals[sequence].view(1, 1, -1, 1)
         )
         step = PagedStep(cos, sin, slots, ends, totals, block_table, self.causal_mask)
-        hidden, present = self.decoder(input_ids[None], step, pairs(past))
+        hidden, present = self.decoder(input_ids[None], step, self._layers(past))
         scored = hidden[0].index_select(0, logits_indices)
         return self._outputs(self.decoder.logits(scored), present)
 
     def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
         """Return zeroed blocks of every layer, enough for ``batch`` sequences of ``length``."""
         blocks = batch * -(-length // BLOCK_SIZE)
-        dtype = self.decoder.dtype
-        return [
-            torch.zeros((blocks, BLOCK_SIZE, sizes.heads, size), dtype=dtype)
-            for sizes in self.decoder.cache_sizes
-            for size in (sizes.key, sizes.value)
-        ]
+        return self._zeros(blocks, BLOCK_SIZE)
+
+    def _shapes_of_layer(self, sizes: CacheSizes, rows: Any, tokens: Any) -> list[tuple[Any, ...]]:
+        scales = (rows, sizes.heads, tokens)
+        keys, values = ((rows, tokens, sizes.heads, size) for size in (sizes.key, sizes.value))
+        return [keys, values, scales, scales][: len(self._kinds)]
 
     def arguments(
         self,
@@ -179,8 +197,6 @@ class PagedInterface(Interface):
             "logits_indices": ("scored",),
             "logits": ("scored", self.decoder.vocabulary),
         }
-        for i, sizes in enumerate(self.decoder.cache_sizes):
-            for kind, size in (("key", sizes.key), ("value", sizes.value)):
-                for prefix in ("past_key_values", "present"):
-                    shapes[f"{prefix}.{i}.{kind}"] = ("blocks", BLOCK_SIZE, sizes.heads, size)
+        for prefix in ("past_key_values", "present"):
+            shapes |= self._cache_shapes(prefix, "blocks", BLOCK_SIZE)
         return shapes

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .interface import BATCH, CAPACITY, NEW, PAST, Interface, pairs
+from .interface import BATCH, CAPACITY, NEW, PAST, Interface
 from .step import Step, Visibility, compressed_causal_mask
 
 
@@ -50,9 +50,10 @@ class StaticStep(Step):
             )
         return self._indices
 
-    def update(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Write the new vectors at their positions."""
+    def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return torch.ops.npu.npu_scatter_nd_update(past, self._slots(), new)
+
+    _write_scales = _write
 
     def window_mask(self, capacity: int, window: int) -> torch.Tensor:
         """Return the mask of slots hidden from each new token, [B, 1, S, C] bool."""
@@ -82,12 +83,10 @@ class StaticInterface(Interface):
 
     cache = "static"
     leading_inputs = ("input_ids", "sequence_lengths", "total_lengths")
-    cache_dimension = "capacity"
-    present_dimension = "capacity"
     causal_mask: torch.Tensor
 
-    def __init__(self, decoder: Any, logits: str) -> None:
-        super().__init__(decoder, logits)
+    def __init__(self, decoder: Any, logits: str, *, int8: bool = False) -> None:
+        super().__init__(decoder, logits, int8=int8)
         self.register_buffer("causal_mask", compressed_causal_mask())
 
     def forward(
@@ -111,7 +110,7 @@ class StaticInterface(Interface):
             self.decoder.cache_sizes[0].heads,
             self.causal_mask,
         )
-        hidden, present = self.decoder(input_ids, step, pairs(past))
+        hidden, present = self.decoder(input_ids, step, self._layers(past))
         if self.last_only:
             # Not row indices times `sequence`: a size is a host value, which every run would copy.
             last = (sequence_lengths - 1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
@@ -137,5 +136,7 @@ class StaticInterface(Interface):
             "input_ids": ("batch", "sequence"),
             "sequence_lengths": ("batch",),
             "total_lengths": ("batch",),
-            **self._cache_shapes(),
+            **self._cache_shapes("past_key_values", "batch", "capacity"),
+            **self._cache_shapes("present", "batch", "capacity"),
+            **self._logits_shape(),
         }

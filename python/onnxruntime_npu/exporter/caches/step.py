@@ -28,6 +28,18 @@ class CacheSizes(NamedTuple):
     value: int
 
 
+class LayerCache(NamedTuple):
+    """Keys and values of one layer; of an int8 cache, with a float32 scale for each token and head.
+
+    Of a growing and a static cache, key and value are [B, Nkv, T or C, D], scales [B, Nkv, T or C].
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    key_scale: torch.Tensor | None = None
+    value_scale: torch.Tensor | None = None
+
+
 class Visibility(NamedTuple):
     """The arguments of fused attention that select the visible keys of a query token."""
 
@@ -40,13 +52,32 @@ class Visibility(NamedTuple):
 class Step(abc.ABC):
     """State of one forward pass that all layers share."""
 
+    scale_mode = 3  # npu_fused_infer_attention_score: scales [B, Nkv, T] of tokens and heads
+
     def __init__(self, cos: Any, sin: Any) -> None:
         self.cos = cos  # [B, 1, S, D], or None without positions
         self.sin = sin
 
+    def update(self, past: LayerCache, key: torch.Tensor, value: torch.Tensor) -> LayerCache:
+        """Add new keys and values [B, Nkv, S, D] to a layer's cache, rounded if it holds int8."""
+        if past.key_scale is None or past.value_scale is None:
+            return LayerCache(self._write(past.key, key), self._write(past.value, value))
+        key, key_scale = torch.ops.npu.npu_dynamic_quant(key)
+        value, value_scale = torch.ops.npu.npu_dynamic_quant(value)
+        return LayerCache(
+            self._write(past.key, key),
+            self._write(past.value, value),
+            self._write_scales(past.key_scale, key_scale),
+            self._write_scales(past.value_scale, value_scale),
+        )
+
     @abc.abstractmethod
-    def update(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Add new [B, Nkv, S, D] to the cache; return the updated cache for attention."""
+    def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Add new [B, Nkv, S, D] to cached keys or values."""
+
+    @abc.abstractmethod
+    def _write_scales(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Add new scales [B, Nkv, S] to those of the cache."""
 
     @abc.abstractmethod
     def visibility(self, capacity: int, window: int | None) -> Visibility:
@@ -55,20 +86,19 @@ class Step(abc.ABC):
     def attend(
         self,
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        cache: LayerCache,
         *,
         num_heads: int,
         num_key_value_heads: int,
         scale: float,
         window: int | None,
     ) -> torch.Tensor:
-        """Attend from query [B, Nq, S, D] over key and value; return [B, S, Nq, D]."""
-        seen = self.visibility(key.shape[2], window)
+        """Attend from query [B, Nq, S, D] over the updated cache; return [B, S, Nq, D]."""
+        seen = self.visibility(cache.key.shape[2], window)
         return traced_ops.fused_infer_attention(
             query,
-            key,
-            value,
+            cache.key,
+            cache.value,
             seen.mask,
             seen.query_lengths,
             seen.kv_lengths,
@@ -76,4 +106,15 @@ class Step(abc.ABC):
             num_key_value_heads=num_key_value_heads,
             scale=scale,
             sparse_mode=seen.sparse_mode,
+            **self._scales(cache),
         )
+
+    def _scales(self, cache: LayerCache) -> dict[str, Any]:
+        """Return the arguments of attention that scale an int8 cache."""
+        if cache.key_scale is None:
+            return {}
+        return {
+            "key_scale": cache.key_scale,
+            "value_scale": cache.value_scale,
+            "antiquant_mode": self.scale_mode,
+        }

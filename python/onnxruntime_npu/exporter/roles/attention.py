@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..caches.step import Step
+from ..caches.step import LayerCache, Step
 from ..proof import Findings, NotProven, compare, spread_to
 from .linear import Linear, Projection
 from .norm import KeptNorm, NormRole, RmsNorm
@@ -45,8 +45,8 @@ class Attention(nn.Module):
         self.rotary_mode = rotary_mode
 
     def forward(
-        self, x: torch.Tensor, step: Step, past: tuple[torch.Tensor, torch.Tensor]
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        self, x: torch.Tensor, step: Step, past: LayerCache
+    ) -> tuple[torch.Tensor, LayerCache]:
         """Attend from x [B, S, H]; return [B, S, H] and the updated cache of this layer."""
         heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
         query, key, value = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
@@ -55,17 +55,16 @@ class Attention(nn.Module):
         if self.rotary_mode is not None:
             query = rotate(query, step.cos, step.sin, self.rotary_mode)
             key = rotate(key, step.cos, step.sin, self.rotary_mode)
-        key, value = step.update(past[0], key), step.update(past[1], value)
+        present = step.update(past, key, value)
         attended = step.attend(
             query,
-            key,
-            value,
+            present,
             num_heads=self.heads,
             num_key_value_heads=self.kv_heads,
             scale=self.scale,
             window=self.window,
         )
-        return self.out(attended.flatten(2)), (key, value)
+        return self.out(attended.flatten(2)), present
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mode: str) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..caches.step import CacheSizes, Step
+from ..caches.step import CacheSizes, LayerCache, Step
 from ..proof import Findings, NotProven, compare
 from .layer import DecoderLayer
 from .norm import KeptNorm, NormRole, RmsNorm
@@ -91,8 +91,8 @@ class Decoder(nn.Module):
         self,
         input_ids: torch.Tensor,
         step: Step,
-        past: list[tuple[torch.Tensor, torch.Tensor]],
-    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        past: list[LayerCache],
+    ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Return the last norm's output [B, S, H] and the cache of every layer."""
         x = self.embed(input_ids)
         residual: torch.Tensor | None = None

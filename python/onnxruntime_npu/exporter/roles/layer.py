@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..caches.step import Step
+from ..caches.step import LayerCache, Step
 from ..proof import Findings, NotProven, compare
 from .attention import Attention, AttentionRole, layer_index
 from .experts import RoutedMlpRole
@@ -39,8 +39,8 @@ class DecoderLayer(nn.Module):
         x: torch.Tensor,
         residual: torch.Tensor | None,
         step: Step,
-        past: tuple[torch.Tensor, torch.Tensor],
-    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        past: LayerCache,
+    ) -> tuple[torch.Tensor, torch.Tensor, LayerCache]:
         """Return the output not yet added, the residual [B, S, H] and the layer's cache."""
         if residual is None:
             normed, residual = self.input_norm(x), x

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..caches.dynamic import DynamicStep
-from ..caches.step import Step
+from ..caches.step import LayerCache, Step
 
 BATCH, PAST, NEW, PADDING = 2, 3, 4, 2
 PROBE_WINDOW = 3  # replaces the real window while masks are compared
@@ -117,14 +117,14 @@ class StepProbe:
         self.step: Step = step
         self._hidden = step.mask(window)
         shape = (BATCH, heads, PAST, head_size)
-        self.past = (torch.randn(shape), torch.randn(shape))
+        self.past = LayerCache(torch.randn(shape), torch.randn(shape))
 
     def run(self, original: nn.Module, index: int, x: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Call the original's attention or layer ``index``; return its output and its cache."""
         from transformers import DynamicCache
 
         cache = DynamicCache()
-        cache.update(*self.past, index)
+        cache.update(self.past.key, self.past.value, index)
         result = original(
             hidden_states=x,
             attention_mask=torch.zeros(self._hidden.shape).masked_fill(
