@@ -26,9 +26,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def caches_of(kind: str) -> tuple[str, ...]:
-    """Return the caches of an architecture: static ones need a rebuilt decoder."""
-    original = {a.model_type for a in ARCHITECTURES if not a.rebuilt}
-    return ("dynamic",) if CONFIGS[kind][0] in original else ("dynamic", "static")
+    """Return the caches that the architecture of a configuration has."""
+    return next(a.caches for a in ARCHITECTURES if a.model_type == CONFIGS[kind][0])
 
 
 def tiny_model(kind: str, **changes: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 import transformers
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.architectures import ARCHITECTURES, ORIGINAL
 from onnxruntime_npu.generation import CausalLM
 
 from .conftest import (
@@ -40,7 +41,7 @@ def forced_logits(directory, provider, prompts, continuations):
 
 
 # Kinds whose parts those of others show, too: --exhaustive runs them.
-REPEATED = (
+REPEATED_KINDS = (
     "apertus",
     "arcee",
     "bitnet",
@@ -75,10 +76,19 @@ REPEATED = (
     "xglm",
     "youtu",
 )
+# Every run proves all caches (test_caches.py), --exhaustive exports them all. Other runs leave
+# out those of models in their original form, which differ in masks and in what attention reads, but
+# for one of each kind; and paged ones of rebuilt models, of which test_paged.py has some.
+KINDS_OF_ATTENTION = ("gemma3_text", "gpt_oss", "deepseek_v3")
+REPEATED = {
+    *((a.model_type, "paged") for a in ARCHITECTURES if a.model_type != "gemma3_text"),
+    *((a.model_type, "static") for a in ORIGINAL if a.model_type not in KINDS_OF_ATTENTION),
+    *((kind, cache) for kind in REPEATED_KINDS for cache in ("dynamic", "static", "paged")),
+    ("llama-tied", "paged"),
+}
 FORMS = [
-    pytest.param(kind, cache, marks=pytest.mark.exhaustive if kind in REPEATED else ())
-    for kind in CONFIGS
-    for cache in caches_of(kind)
+    pytest.param(*form, marks=pytest.mark.exhaustive if form in REPEATED else ())
+    for form in ((kind, cache) for kind in CONFIGS for cache in caches_of(kind))
 ]
 
 

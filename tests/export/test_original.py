@@ -100,14 +100,22 @@ def test_proven_parts_are_fused_and_the_rest_is_listed(exported, kind):
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "cache"),
     [
-        pytest.param(kind, marks=() if kind in ("gpt_oss", "bloom") else pytest.mark.exhaustive)
-        for kind in FUSED
+        *(
+            pytest.param(
+                kind,
+                "dynamic",
+                marks=() if kind in ("gpt_oss", "bloom") else pytest.mark.exhaustive,
+            )
+            for kind in FUSED
+        ),
+        ("gemma2", "static"),
+        ("gemma3_text", "paged"),
     ],
 )
-def test_bfloat16_error_is_within_that_of_transformers(exported, kind):
-    model, directory, report = exported(kind, cache="dynamic", dtype="bfloat16")
+def test_bfloat16_error_is_within_that_of_transformers(exported, kind, cache):
+    model, directory, report = exported(kind, cache=cache, dtype="bfloat16")
     assert report.gaps == []
     halved = tiny_model(kind).to(torch.bfloat16)
     actual = forced_logits(directory, PROVIDERS[0], PROMPTS, CONTINUATIONS)
@@ -143,10 +151,18 @@ def test_model_of_a_directory_is_read_again_after_it_was_taken_apart(tmp_path):
     np.testing.assert_allclose(actual[0], expected, rtol=0, atol=1e-4)
 
 
-def test_static_cache_needs_a_rebuilt_decoder(tmp_path):
-    message = r"cannot export GPT2LMHeadModel \(gpt2\): expected 'model' .* pass cache='dynamic'"
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"),
+    [
+        ("falcon", {"cache": "static"}, "static cache: its attention is not called through"),
+        ("bloom", {"cache": "paged"}, "paged cache: its forward pass takes no position_ids"),
+        ("falcon", {"cache_dtype": "int8"}, "dynamic int8 cache: its attention is not called"),
+    ],
+)
+def test_cache_that_a_model_cannot_have_is_refused_with_the_reason(tmp_path, kind, options, reason):
+    message = rf"cannot export .* \({kind}\): .* pass with a {reason}.*: pass cache='dynamic' and"
     with pytest.raises(ExportError, match=message):
-        export_causal_lm(tiny_model("gpt2"), tmp_path, cache="static")
+        export_causal_lm(tiny_model(kind), tmp_path, **options)
     assert not list(tmp_path.iterdir())
 
 

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+_ALL_CACHES = ("dynamic", "static", "paged")
+_ROWS = ("dynamic", "static")  # attention that has no operator for blocks
+_GROWING = ("dynamic",)  # attention of the model's own
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -20,6 +24,7 @@ class Architecture:
     particulars: str  # of its decoder, or of the models that users know
     tested: dict[str, Any] = field(default_factory=dict)  # settings of the tested configuration
     rebuilt: bool = True  # from fused operators; else exported by its own forward pass
+    caches: tuple[str, ...] = _ALL_CACHES
 
 
 _ROUTED = "routed MLP"
@@ -112,22 +117,23 @@ REBUILT = (
     Architecture("starcoder2", "LayerNorm and an MLP without gate, kept", _TOKENS),
 )
 ORIGINAL = tuple(
-    Architecture(model_type, particulars, tested, rebuilt=False)
-    for model_type, particulars, tested in (
+    Architecture(model_type, particulars, tested, False, *caches)
+    for model_type, particulars, tested, *caches in (
         ("apertus", "an MLP of xIELU, norms of queries and keys", _TOKENS),
         ("bitnet", "norms inside attention and MLP", _TOKENS),
-        ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}),
-        ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN),
+        ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}, _GROWING),
+        ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN, _ROWS),
         ("cohere", "interleaved rotation, LayerNorm, scaled logits", _TOKENS),
         ("cohere2", "sliding window, layers without rotation", {**_TOKENS, "sliding_window": 4}),
         (
             "deepseek_v2",
             "latent attention, rotary tables of complex numbers, routing limited to groups",
             {**_LATENT, **_GROUPED, "topk_method": "group_limited_greedy"},
+            _ROWS,
         ),
-        ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}),
-        ("diffllama", "the difference of two attentions", _TOKENS),
-        ("doge", "a mask that depends on values", _TOKENS),
+        ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}, _ROWS),
+        ("diffllama", "the difference of two attentions", _TOKENS, _ROWS),
+        ("doge", "a mask that depends on values", _TOKENS, _ROWS),
         ("ernie4_5", "interleaved rotation", _TOKENS),
         (
             "ernie4_5_moe",
@@ -141,14 +147,14 @@ ORIGINAL = tuple(
             },
         ),
         ("exaone4", "norms after attention and MLP, sliding window", {"sliding_window": 4}),
-        ("falcon", "one key/value head, or groups; rotation or ALiBi", {}),
+        ("falcon", "one key/value head, or groups; rotation or ALiBi", {}, _GROWING),
         (
             "flex_olmo",
             f"{_ROUTED}, norms after attention and MLP",
             {**_TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
         ),
         ("gemma", "scaled embedding, GeGLU", {"head_dim": 16}),
-        ("gemma2", "capped scores and logits, four norms a layer", {"head_dim": 16}),
+        ("gemma2", "capped scores and logits, four norms a layer", {"head_dim": 16}, _ROWS),
         (
             "gemma3_text",
             "rotary tables of two kinds of layers, sliding window",
@@ -172,6 +178,7 @@ ORIGINAL = tuple(
             "gemma4_text",
             "layers that use the keys and values of others, two head sizes",
             {**_SHARED, "global_head_dim": 32},
+            _ROWS,
         ),
         ("glm", "partial rotation in pairs", {"head_dim": 16, "pad_token_id": 0}),
         ("glm4", "partial rotation in pairs, four norms", {"head_dim": 16, "pad_token_id": 0}),
@@ -180,6 +187,7 @@ ORIGINAL = tuple(
             "glm4_moe_lite",
             "latent attention, grouped routing",
             {**_TOKENS, **_LATENT, **_GROUPED, "mlp_layer_types": ["dense", "sparse"]},
+            _ROWS,
         ),
         ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
         ("gpt_bigcode", "one key/value head, learned positions", _TOKENS),
@@ -188,8 +196,9 @@ ORIGINAL = tuple(
             "gpt_oss",
             "sinks, routed MLP with biases, sliding window",
             {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+            _ROWS,
         ),
-        ("gptj", "partial rotation in pairs, a parallel block", {"rotary_dim": 8}),
+        ("gptj", "partial rotation in pairs, a parallel block", {"rotary_dim": 8}, _ROWS),
         (
             "granite",
             "factors of embedding, residual and logits",
@@ -215,6 +224,7 @@ ORIGINAL = tuple(
                 "attention_chunk_size": 4,
                 "layer_types": ["chunked_attention", "full_attention"],
             },
+            _ROWS,
         ),
         (
             "mimo_v2_flash",
@@ -230,8 +240,14 @@ ORIGINAL = tuple(
                 "swa_num_key_value_heads": 2,
                 "mlp_layer_types": ["dense", "sparse"],
             },
+            _ROWS,
         ),
-        ("minicpm3", "latent attention, scaled residuals", {**_TOKENS, **_LATENT, "head_dim": 8}),
+        (
+            "minicpm3",
+            "latent attention, scaled residuals",
+            {**_TOKENS, **_LATENT, "head_dim": 8},
+            _ROWS,
+        ),
         (
             "minimax_m2",
             f"{_ROUTED}, partial rotation",
@@ -246,6 +262,7 @@ ORIGINAL = tuple(
             "mpt",
             "ALiBi; attention is not fused",
             {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
+            _GROWING,
         ),
         ("nanochat", "norms without weights, reversed rotation, capped logits", _TOKENS),
         ("nemotron", "partial rotation, an MLP of squared ReLU", _TOKENS),
@@ -256,13 +273,14 @@ ORIGINAL = tuple(
         ("phi", "partial rotation, a parallel block", {}),
         ("persimmon", "partial rotation, norms of queries and keys", _TOKENS),
         ("stablelm", "partial rotation, LayerNorm", {}),
-        ("vaultgemma", "capped scores and logits", {**_TOKENS, "head_dim": 16}),
+        ("vaultgemma", "capped scores and logits", {**_TOKENS, "head_dim": 16}, _ROWS),
         (
             "xglm",
             "sinusoidal positions; attention is not fused",
             {**_TOKENS, "d_model": 64, "ffn_dim": 112, "num_layers": 2, "attention_heads": 4},
+            _GROWING,
         ),
-        ("youtu", "latent attention", {**_TOKENS, **_LATENT}),
+        ("youtu", "latent attention", {**_TOKENS, **_LATENT}, _ROWS),
     )
 )
 ARCHITECTURES = (*REBUILT, *ORIGINAL)
@@ -278,10 +296,15 @@ def supported() -> str:
 
 def table() -> str:
     """Return the table of docs/export.md."""
-    lines = ["| `model_type` | what is particular to it | form |", "|---|---|---|"]
+    lines = [
+        "| `model_type` | what is particular to it | form | caches |",
+        "|---|---|---|---|",
+    ]
     for each in ARCHITECTURES:
         form = "rebuilt" if each.rebuilt else "original"
-        lines.append(f"| `{each.model_type}` | {each.particulars} | {form} |")
+        lines.append(
+            f"| `{each.model_type}` | {each.particulars} | {form} | {', '.join(each.caches)} |"
+        )
     return "\n".join(lines)
 
 

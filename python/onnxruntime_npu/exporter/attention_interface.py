@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import traced_ops
 from .proof import Findings, attempt
+
+if TYPE_CHECKING:
+    from .original_cache import SharedStep
 
 ATTENTION = "onnxruntime_npu_export"
 NOT_CALLED = "not fused: the model does not call attention's interface"
@@ -35,6 +38,7 @@ class Calls:
 
 
 _recording: list[Calls] = []
+_shared: list[SharedStep] = []
 
 
 @contextmanager
@@ -46,6 +50,16 @@ def recorded_calls() -> Iterator[Calls]:
         yield calls
     finally:
         _recording.remove(calls)
+
+
+@contextmanager
+def shared_step(step: SharedStep) -> Iterator[None]:
+    """Let attention and masks use a step inside, which knows the cache."""
+    _shared.append(step)
+    try:
+        yield
+    finally:
+        _shared.remove(step)
 
 
 def register() -> None:
@@ -84,6 +98,8 @@ def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     """Return the mask [B, 1, S, T] of visible keys, also where a sample would need none."""
     from transformers.masking_utils import sdpa_mask
 
+    if _shared:
+        return _shared[-1].mask(kwargs["mask_function"], kwargs.get("local_size"))
     kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return sdpa_mask(*args, **kwargs)
 
@@ -114,6 +130,13 @@ def _attention(
                 "npu_fused_infer_attention_score" if forward_only else "npu_fusion_attention"
             )
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if _shared:
+        obstacle = " and ".join(special) or (None if forward_only else "it has sinks or a bias")
+        shared = _shared[-1].attend(query, key, value, attention_mask, scale, obstacle)
+        if shared is not None:
+            return shared, None
+        if obstacle is not None:
+            key, value = _shared[-1].cleared(key), _shared[-1].cleared(value)
     if special:
         return _plain(query, key, value, attention_mask, scale, options), None
     if not forward_only:
@@ -147,6 +170,8 @@ def attend(
     mask: [B, 1, S, T], of visible keys (bool) or added to the scaled scores; bias: also added. Both
     broadcast to [B, Nq, S, T].
     """
+    if _shared:
+        key, value = _shared[-1].cleared(key), _shared[-1].cleared(value)
     hidden = None
     if mask.dtype == torch.bool:
         hidden = ~mask

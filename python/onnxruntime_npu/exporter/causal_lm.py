@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
 from . import genai, graph_passes
 from .arguments import DTYPES, check_choice, check_directory, check_opset
-from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface, OriginalInterface
+from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .fuse_added_norms import fuse_added_norms
 from .original import cached_layers, keep_original
@@ -66,7 +66,7 @@ def export_causal_lm(
         cache: dynamic (past in, grown present out; the interface of onnxruntime-genai's generator);
             static (a preallocated buffer, updated in place when bound as input and output); or
             paged (blocks and a table of those of each sequence, also updated in place; the
-            interface of onnxruntime-genai's engine). The last two are for rebuilt decoders.
+            interface of onnxruntime-genai's engine).
         cache_dtype: auto, that of activations; or int8: keys and values are rounded as they are
             written, with a float32 scale for each token and head, which is cached beside them.
         logits: last (only each row's last token, [B, 1, V]) or all ([B, S, V]). With a paged cache,
@@ -156,19 +156,19 @@ def _interface(
         return probe.proven(decoder, wanted, findings), findings
     except NotProven as error:
         reason = error
-    if wanted.cache != "dynamic" or wanted.int8:
-        raise _unsupported(
-            model,
-            f"{reason}. Such a model has no {wanted} cache: pass cache='dynamic' and "
-            f"cache_dtype='auto', which exports its own forward pass",
-        )
     model = copy.deepcopy(model) if reload is None else reload().model
     try:
         original, findings = keep_original(model, reason)
-        probe.check(OriginalInterface(original, "all"))
+        return probe.proven(original, wanted, findings), findings
     except NotProven as error:
-        raise _unsupported(model, f"{reason}; nor by its own forward pass: {error}") from error
-    return OriginalInterface(original, wanted.logits).eval(), findings
+        if wanted.plain:
+            why = f"{reason}; nor by its own forward pass: {error}"
+        else:
+            why = (
+                f"{reason}; nor by its own forward pass with a {wanted} cache: {error}: pass "
+                f"cache='dynamic' and cache_dtype='auto'"
+            )
+        raise _unsupported(model, why) from error
 
 
 def _unsupported(model: nn.Module, reason: object) -> ExportError:

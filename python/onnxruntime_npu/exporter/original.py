@@ -8,24 +8,28 @@ proven; everything else is exported as torch runs it, in standard ONNX, and is l
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from .attention_interface import fuse_attention
-from .caches.step import CacheSizes
+from .attention_interface import ATTENTION, fuse_attention, shared_step
+from .caches.dynamic import DynamicStep
+from .caches.step import CacheSizes, LayerCache, Step
 from .module_replacement import convert_weights, replace_modules
 from .own_attention import fuse_own_attention
 from .proof import Findings, NotProven, attempt
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
 from .roles.experts import ExpertsRole, is_experts
+from .roles.masking import Masking
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
 from .roles.role import Role
 from .rotary_function import replace_rotary
-from .rotary_module import follow_lengths
+from .rotary_module import LengthRotary, follow_lengths
 
 _PROBE_TOKENS = 5
 
@@ -41,6 +45,7 @@ class OriginalDecoder(nn.Module):
         self.functions = functions  # that the model calls in the place of its own
         self.cache_sizes = cache_sizes
         self.heads = int(getattr(model.config, "num_attention_heads", cache_sizes[0].heads))
+        self._maskings: dict[int, Masking | None] = {}
         self._arguments = set(inspect.signature(model.forward).parameters)
 
     @property
@@ -62,36 +67,103 @@ class OriginalDecoder(nn.Module):
         """Convert the weights but those that the model keeps in float32; buffers stay, too."""
         convert_weights(self.model, dtype)
 
-    def forward(
+    def decode(
         self,
         input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        position_ids: torch.Tensor,
-        past: list[tuple[torch.Tensor, torch.Tensor]],
-        *,
-        last_only: bool,
-    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
-        """Return logits [B, S, V], or [B, 1, V], in float32 and the cache of every layer."""
+        positions: torch.Tensor,
+        lengths: torch.Tensor,
+        step: Step,
+        past: list[LayerCache],
+        scored: Callable[[torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, list[LayerCache]]:
+        """Decode input_ids [B, S] at positions [B, 1, S, 1].
+
+        Returns logits [rows, V] in float32, of the tokens [rows, H] that ``scored`` takes of the
+        head's input [B, S, H], and the cache of every layer.
+        """
+        del lengths  # the model has them from the positions of a row
+        with self.functions.replaced(), _scoring(self.model.get_output_embeddings(), scored):
+            if isinstance(step, DynamicStep) and past[0].key_scale is None:
+                return self._grown(input_ids, positions, step, past)
+            return self._shared(input_ids, positions, step, past)
+
+    def _grown(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, step: DynamicStep, past: Any
+    ) -> tuple[torch.Tensor, list[LayerCache]]:
+        """Run with transformers' growing cache and masks."""
         cache = _cache(len(past))
-        for layer, (keys, values) in zip(cache.layers, past, strict=True):
+        for layer, (keys, values, *_) in zip(cache.layers, past, strict=True):
             layer.lazy_initialization(keys, values)
             layer.keys, layer.values = keys, values
+        logits = self._logits(input_ids, positions, cache, step.attention_mask)
+        return logits, [LayerCache(layer.keys, layer.values) for layer in cache.layers]
+
+    def _shared(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, step: Step, past: list[LayerCache]
+    ) -> tuple[torch.Tensor, list[LayerCache]]:
+        """Run with the cache of a step, which attention and masks know."""
+        from .original_cache import SharedStep
+
+        config: Any = self.model.config
+        if "position_ids" not in self._arguments:
+            raise NotProven("its forward pass takes no position_ids")
+        if config._attn_implementation != ATTENTION:
+            raise NotProven("its attention is not called through transformers' interface")
+        if any(isinstance(module, LengthRotary) for module in self.model.modules()):
+            # From positions, among which are those of padding, or of other sequences.
+            raise NotProven("its rotary frequencies depend on the length of a row")
+        context = int(getattr(config, "max_position_embeddings", None) or 0)
+        shared = SharedStep(step, past, self._maskings, context)
+        with shared_step(shared):
+            try:
+                logits = self._logits(input_ids, positions, shared.cache, None)
+            except NotProven:
+                raise
+            except Exception as error:  # of shapes and types that the model's code cannot take
+                if torch.compiler.is_exporting():  # a proven model, which torch cannot trace
+                    raise
+                kind = type(error).__name__
+                raise NotProven(
+                    f"its own code computes with cached keys or values ({kind})"
+                ) from error
+        return logits, [layer.cache for layer in shared.layers]
+
+    def _logits(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        cache: Any,
+        attention_mask: torch.Tensor | None,
+    ) -> torch.Tensor:
         options: dict[str, Any] = {}
         if "position_ids" in self._arguments:
-            options["position_ids"] = position_ids
-        if "logits_to_keep" in self._arguments:
-            options["logits_to_keep"] = 1 if last_only else 0
-        with self.functions.replaced():
-            logits = self.model(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                past_key_values=cache,
-                use_cache=True,
-                **options,
-            ).logits
-        if last_only and "logits_to_keep" not in options:
-            logits = logits[:, -1:]
-        return logits.float(), [(layer.keys, layer.values) for layer in cache.layers]
+            options["position_ids"] = positions.flatten(1)
+        logits = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=cache,
+            use_cache=True,
+            **options,
+        ).logits
+        return logits.float()
+
+
+@contextmanager
+def _scoring(head: nn.Module, scored: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Let a head score only what ``scored`` takes of its input."""
+    calls = []
+
+    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        calls.append(args)
+        return scored(args[0]), *args[1:]
+
+    hook = head.register_forward_pre_hook(before)
+    try:
+        yield
+    finally:
+        hook.remove()
+    if len(calls) != 1:
+        raise NotProven(f"expected one call of the head, got {len(calls)}")
 
 
 def keep_original(model: Any, reason: object) -> tuple[OriginalDecoder, Findings]:

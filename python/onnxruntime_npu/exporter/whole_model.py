@@ -95,7 +95,7 @@ class WholeModelProbe:
                 for r, n in zip(self._rows, prompts, strict=True)
             ]
         )
-        past = interface.empty_caches(len(_LENGTHS), _CAPACITY)
+        past = _undefined(interface.empty_caches(len(_LENGTHS), _CAPACITY))
         result, *past = interface(ids, prompts, prompts, past)
         logits = [[result[row, :n]] for row, n in enumerate(prompts)]
         for i in range(_DECODED):
@@ -110,7 +110,7 @@ class WholeModelProbe:
         """Prefill one row while the other waits, then chunks and single tokens, side by side."""
         blocks = [1, 0]  # not in order
         table = torch.tensor([[block, 0] for block in blocks], dtype=torch.int32)
-        past = interface.empty_caches(len(_LENGTHS) + 1, 1)
+        past = _undefined(interface.empty_caches(len(_LENGTHS) + 1, 1))
         logits: list[list[torch.Tensor]] = [[] for _ in self._rows]
         done = [0] * len(self._rows)
         for chunks in ((5, 3), (1, 4), (1, 1), (0, 1)):
@@ -123,3 +123,8 @@ class WholeModelProbe:
             done = [n + size for n, size in zip(done, chunks, strict=True)]
         assert tuple(done) == _LENGTHS
         return [torch.cat(collected) for collected in logits]
+
+
+def _undefined(caches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Fill preallocated caches with what memory may hold: NaN, and integers with scales of NaN."""
+    return [x.fill_(torch.nan) if x.is_floating_point() else x.fill_(77) for x in caches]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .dynamic import DynamicInterface, OriginalInterface
+from .dynamic import DynamicInterface
 from .interface import Interface
 from .paged import PagedInterface
 from .static import StaticInterface
 
-__all__ = ["CACHES", "CACHE_DTYPES", "LOGITS", "CacheChoice", "Interface", "OriginalInterface"]
+__all__ = ["CACHES", "CACHE_DTYPES", "LOGITS", "CacheChoice", "Interface"]
 
 INTERFACES: dict[str, type[Interface]] = {
     each.cache: each for each in (DynamicInterface, StaticInterface, PagedInterface)
@@ -28,6 +28,11 @@ class CacheChoice(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.cache} int8" if self.int8 else self.cache
+
+    @property
+    def plain(self) -> bool:
+        """Whether the cache grows and holds floats, which any model can do."""
+        return self.cache == DynamicInterface.cache and not self.int8
 
     def interface(self, decoder: Any) -> Interface:
         """Return a decoder with this cache and these logits."""

@@ -17,9 +17,9 @@ class DynamicStep(Step):
     token may have no visible key: attention then yields zeros.
     """
 
-    def __init__(self, cos: Any, sin: Any, attention_mask: torch.Tensor, sequence: int) -> None:
-        super().__init__(cos, sin)
-        self._attention_mask = attention_mask
+    def __init__(self, attention_mask: torch.Tensor, sequence: int) -> None:
+        super().__init__()
+        self.attention_mask = attention_mask
         self._sequence = sequence
         self._masks: dict[int | None, torch.Tensor] = {}
 
@@ -31,8 +31,8 @@ class DynamicStep(Step):
     def mask(self, window: int | None) -> torch.Tensor:
         """Return the mask of keys hidden from each new token, [B, 1, S, T] bool."""
         if window not in self._masks:
-            padding = (self._attention_mask == 0)[:, None, None, :]
-            total = self._attention_mask.shape[1]
+            padding = (self.attention_mask == 0)[:, None, None, :]
+            total = self.attention_mask.shape[1]
             key = torch.arange(total)
             query = torch.arange(total - self._sequence, total)[:, None]
             hidden = key > query
@@ -62,12 +62,16 @@ class DynamicInterface(Interface):
         """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
         batch, sequence = input_ids.shape
         positions = position_ids.view(batch, 1, sequence, 1)
-        cos, sin = self.decoder.tables(positions, positions.amax(2, keepdim=True) + 1)
-        step = DynamicStep(cos, sin, attention_mask, sequence)
-        hidden, present = self.decoder(input_ids, step, self._layers(past))
-        if self.last_only:
-            return self._outputs(self.decoder.logits(hidden[:, -1])[:, None], present)
-        return self._outputs(self._all_logits(hidden), present)
+        step = DynamicStep(attention_mask, sequence)
+
+        def scored(hidden: torch.Tensor) -> torch.Tensor:
+            return hidden[:, -1] if self.last_only else hidden.flatten(0, 1)
+
+        lengths = positions.amax(2, keepdim=True) + 1
+        logits, present = self.decoder.decode(
+            input_ids, positions, lengths, step, self._layers(past), scored
+        )
+        return self._outputs(logits, present, batch, sequence)
 
     def example(self) -> tuple[Any, ...]:
         """Return arguments to trace with."""
@@ -92,18 +96,3 @@ class DynamicInterface(Interface):
             **self._cache_shapes("present", "batch", "total"),
             **self._logits_shape(),
         }
-
-
-class OriginalInterface(DynamicInterface):
-    """The same for a decoder that is transformers' own forward pass (original.py)."""
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        position_ids: torch.Tensor,
-        past: list[torch.Tensor],
-    ) -> tuple[torch.Tensor, ...]:
-        """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
-        given = (input_ids, attention_mask, position_ids, self._layers(past))
-        return self._outputs(*self.decoder(*given, last_only=self.last_only))

@@ -105,9 +105,12 @@ class Interface(nn.Module):
         count = len(self._kinds)
         return [LayerCache(*past[i : i + count]) for i in range(0, len(past), count)]
 
-    def _outputs(self, logits: torch.Tensor, present: list[LayerCache]) -> tuple[torch.Tensor, ...]:
-        return (logits, *(tensor for layer in present for tensor in layer if tensor is not None))
+    def _outputs(
+        self, logits: torch.Tensor, present: list[LayerCache], batch: int, sequence: int
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the outputs; logits are those of each row's last token, or of all tokens."""
+        shaped = logits[:, None] if self.last_only else logits.unflatten(0, (batch, sequence))
+        return (shaped, *self._tensors(present))
 
-    def _all_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Score every token: hidden [B, S, H] to [B, S, V]."""
-        return self.decoder.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
+    def _tensors(self, present: list[LayerCache]) -> list[torch.Tensor]:
+        return [tensor for layer in present for tensor in layer if tensor is not None]

@@ -22,19 +22,18 @@ _CAUSAL, _BAND = 3, 4
 class PagedStep(Step):
     """Blocks [blocks, BLOCK_SIZE, Nkv, D], updated in place where new tokens belong."""
 
+    heads_axis = 2
     scale_mode = 5  # npu_fused_infer_attention_score: scales [blocks, Nkv, BLOCK_SIZE]
 
     def __init__(
         self,
-        cos: Any,
-        sin: Any,
         slots: torch.Tensor,
         ends: torch.Tensor,
         kv_lengths: torch.Tensor,
         block_table: torch.Tensor,
         causal_mask: torch.Tensor,
     ) -> None:
-        super().__init__(cos, sin)
+        super().__init__()
         self._slots = slots  # [T, 2]: block, and place in it
         self._ends = ends
         self._kv_lengths = kv_lengths
@@ -140,13 +139,20 @@ class PagedInterface(Interface):
         block = own.gather(1, (position // BLOCK_SIZE)[:, None])
         slots = torch.cat([block, (position % BLOCK_SIZE)[:, None]], 1)
         totals = lengths + ends - starts
-        cos, sin = self.decoder.tables(
-            position.view(1, 1, -1, 1), totals[sequence].view(1, 1, -1, 1)
+        step = PagedStep(slots, ends, totals, block_table, self.causal_mask)
+
+        def scored(hidden: torch.Tensor) -> torch.Tensor:
+            return hidden[0].index_select(0, logits_indices)
+
+        logits, present = self.decoder.decode(
+            input_ids[None],
+            position.view(1, 1, -1, 1),
+            totals[sequence].view(1, 1, -1, 1),
+            step,
+            self._layers(past),
+            scored,
         )
-        step = PagedStep(cos, sin, slots, ends, totals, block_table, self.causal_mask)
-        hidden, present = self.decoder(input_ids[None], step, self._layers(past))
-        scored = hidden[0].index_select(0, logits_indices)
-        return self._outputs(self.decoder.logits(scored), present)
+        return (logits, *self._tensors(present))
 
     def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
         """Return zeroed blocks of every layer, enough for ``batch`` sequences of ``length``."""

@@ -20,38 +20,34 @@ class StaticStep(Step):
 
     def __init__(
         self,
-        cos: Any,
-        sin: Any,
         positions: torch.Tensor,
         sequence_lengths: torch.Tensor,
         total_lengths: torch.Tensor,
-        kv_heads: int,
         causal_mask: torch.Tensor,
     ) -> None:
-        super().__init__(cos, sin)
-        self._positions = positions  # [B, 1, S, 1]
+        super().__init__()
+        self.positions = positions  # [B, 1, S, 1]
         self._query_lengths = sequence_lengths
         self._kv_lengths = total_lengths
         self._causal_mask = causal_mask
-        self._kv_heads = kv_heads
-        self._indices: torch.Tensor | None = None
+        self._indices: dict[int, torch.Tensor] = {}
         self._masks: dict[int, torch.Tensor] = {}
 
-    def _slots(self) -> torch.Tensor:
-        """Return the index tuple (row, head, position) of every new vector, [B, Nkv, S, 3]."""
-        if self._indices is None:
+    def _slots(self, heads: int) -> torch.Tensor:
+        """Return the index tuple (row, head, position) of every new vector, [B, heads, S, 3]."""
+        if heads not in self._indices:
             # Sums of one-column tables broadcast; stacking would need expanded copies.
-            row = torch.arange(self._positions.shape[0]).view(-1, 1, 1, 1)
-            head = torch.arange(self._kv_heads)[:, None, None]
-            self._indices = (
-                self._positions * torch.tensor([0, 0, 1])
+            row = torch.arange(self.positions.shape[0]).view(-1, 1, 1, 1)
+            head = torch.arange(heads)[:, None, None]
+            self._indices[heads] = (
+                self.positions * torch.tensor([0, 0, 1])
                 + row * torch.tensor([1, 0, 0])
                 + head * torch.tensor([0, 1, 0])
             )
-        return self._indices
+        return self._indices[heads]
 
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        return torch.ops.npu.npu_scatter_nd_update(past, self._slots(), new)
+        return torch.ops.npu.npu_scatter_nd_update(past, self._slots(new.shape[1]), new)
 
     _write_scales = _write
 
@@ -59,8 +55,8 @@ class StaticStep(Step):
         """Return the mask of slots hidden from each new token, [B, 1, S, C] bool."""
         if window not in self._masks:
             slot = torch.arange(capacity)
-            after = slot > self._positions
-            self._masks[window] = after | (slot <= self._positions - window)
+            after = slot > self.positions
+            self._masks[window] = after | (slot <= self.positions - window)
         return self._masks[window]
 
     def visibility(self, capacity: int, window: int | None) -> Visibility:
@@ -100,23 +96,20 @@ class StaticInterface(Interface):
         sequence = input_ids.shape[1]
         first = (total_lengths - sequence_lengths).view(-1, 1, 1, 1)
         positions = first + torch.arange(sequence)[:, None]
-        cos, sin = self.decoder.tables(positions, total_lengths.view(-1, 1, 1, 1))
-        step = StaticStep(
-            cos,
-            sin,
-            positions,
-            sequence_lengths,
-            total_lengths,
-            self.decoder.cache_sizes[0].heads,
-            self.causal_mask,
-        )
-        hidden, present = self.decoder(input_ids, step, self._layers(past))
-        if self.last_only:
+        step = StaticStep(positions, sequence_lengths, total_lengths, self.causal_mask)
+
+        def scored(hidden: torch.Tensor) -> torch.Tensor:
+            if not self.last_only:
+                return hidden.flatten(0, 1)
             # Not row indices times `sequence`: a size is a host value, which every run would copy.
             last = (sequence_lengths - 1).view(-1, 1, 1).expand(-1, 1, hidden.shape[-1])
-            last_hidden = hidden.gather(1, last).flatten(0, 1)
-            return self._outputs(self.decoder.logits(last_hidden)[:, None], present)
-        return self._outputs(self._all_logits(hidden), present)
+            return hidden.gather(1, last).flatten(0, 1)
+
+        lengths = total_lengths.view(-1, 1, 1, 1)
+        logits, present = self.decoder.decode(
+            input_ids, positions, lengths, step, self._layers(past), scored
+        )
+        return self._outputs(logits, present, *input_ids.shape)
 
     def example(self) -> tuple[Any, ...]:
         """Return arguments to trace with."""

@@ -52,11 +52,13 @@ class Visibility(NamedTuple):
 class Step(abc.ABC):
     """State of one forward pass that all layers share."""
 
+    heads_axis = 1  # of cached keys and values
     scale_mode = 3  # npu_fused_infer_attention_score: scales [B, Nkv, T] of tokens and heads
 
-    def __init__(self, cos: Any, sin: Any) -> None:
-        self.cos = cos  # [B, 1, S, D], or None without positions
-        self.sin = sin
+    def __init__(self) -> None:
+        # Of the new tokens of a rebuilt decoder, tensors [B, 1, S, D]; None without rotation.
+        self.cos: Any = None
+        self.sin: Any = None
 
     def update(self, past: LayerCache, key: torch.Tensor, value: torch.Tensor) -> LayerCache:
         """Add new keys and values [B, Nkv, S, D] to a layer's cache, rounded if it holds int8."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -86,6 +86,24 @@ class Decoder(nn.Module):
         """Score hidden [rows, H] against the vocabulary: [rows, V], float32 for sampling."""
         head = self.embedding if self.head is None else self.head
         return nn.functional.linear(hidden, head).float()
+
+    def decode(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        lengths: torch.Tensor,
+        step: Step,
+        past: list[LayerCache],
+        scored: Callable[[torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, list[LayerCache]]:
+        """Decode input_ids [B, S] at positions [B, 1, S, 1]; lengths as in ``tables``.
+
+        Returns logits [rows, V], of the tokens [rows, H] that ``scored`` takes of the last hidden
+        state [B, S, H], and the cache of every layer.
+        """
+        step.cos, step.sin = self.tables(positions, lengths)
+        hidden, present = self(input_ids, step, past)
+        return self.logits(scored(hidden)), present
 
     def forward(
         self,

@@ -42,7 +42,7 @@ class MaskingRole(Role[torch.Tensor, Masking]):
         theirs = original["attention_mask"]
         hidden = ~theirs if theirs.dtype == torch.bool else theirs < 0
         attention_mask = self._cut_out.attention_mask
-        step = DynamicStep(None, None, attention_mask, attention_mask.shape[1])
+        step = DynamicStep(attention_mask, attention_mask.shape[1])
         real = attention_mask.bool()[:, None, :, None]
         ours = step.mask(None if built.window is None else PROBE_WINDOW)
         if not torch.equal(hidden & real, ours & real):

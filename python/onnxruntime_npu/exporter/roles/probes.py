@@ -112,8 +112,9 @@ class StepProbe:
         self._position_ids = torch.arange(PAST, total)[None].expand(BATCH, -1)
         # The rotary module uses only device and dtype of its first argument.
         self._tables = None if rotary is None else rotary(torch.zeros(1), self._position_ids)
-        cos, sin = (None, None) if self._tables is None else (t[:, None] for t in self._tables)
-        step = DynamicStep(cos, sin, self._mask, NEW)
+        step = DynamicStep(self._mask, NEW)
+        if self._tables is not None:
+            step.cos, step.sin = (table[:, None] for table in self._tables)
         self.step: Step = step
         self._hidden = step.mask(window)
         shape = (BATCH, heads, PAST, head_size)

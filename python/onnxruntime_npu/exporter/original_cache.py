@@ -1,0 +1,170 @@
+"""Static, paged and int8 caches of models that are exported by their own forward pass.
+
+The model gets a cache of transformers whose layers write into that of a step. What a token sees
+follows from its position: the model's mask function is recognised as causal or as a sliding window,
+and fused attention gets lengths, or blocks and their table, instead of a mask [B, 1, S, T].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from .caches.static import StaticStep
+from .caches.step import LayerCache, Step
+from .proof import NotProven
+from .roles.masking import Masking
+
+_MOST_POSITIONS = 2**20  # that a mask function is compared on
+
+Maskings = dict[int, Masking | None]
+
+
+class StepLayer(CacheLayerMixin):
+    """A layer of transformers' cache that lies in the cache of a step."""
+
+    is_sliding = False  # every layer keeps all tokens, and masks see to windows
+
+    def __init__(self, step: Step, cache: LayerCache) -> None:
+        super().__init__()
+        self._step = step
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Do nothing: the cache is given."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write new keys and values [B, Nkv, S, D]; return those of the whole cache."""
+        past = self.cache
+        if past.key_scale is None:
+            key_states = key_states.to(past.key.dtype)
+            value_states = value_states.to(past.value.dtype)
+        self.cache = self._step.update(past, key_states, value_states)
+        self.keys, self.values = self.cache.key, self.cache.value
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return a length and an offset, which the step's masks do not use."""
+        return query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Return 0: rows differ in their lengths, so that positions are given to the model."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Return -1, no limit."""
+        return -1
+
+
+class SharedStep:
+    """A step that a model shares with its attention and masks (attention_interface.py)."""
+
+    def __init__(
+        self, step: Step, past: list[LayerCache], maskings: Maskings, positions: int
+    ) -> None:
+        """Take the caches of the layers.
+
+        ``maskings``: what the model's masks are, in the order in which it makes them. The first
+        run, which is not traced, fills it by comparing each on ``positions``.
+        """
+        self._step = step
+        self._maskings = maskings
+        self._positions = positions
+        self._made: list[torch.Tensor] = []
+        self.layers = [StepLayer(step, cache) for cache in past]
+        self.cache = Cache(layers=list(self.layers))
+        # Attention that is not fused, or not by this operator, reads a mask, floats and rows.
+        self._reads_masks = isinstance(step, StaticStep) and past[0].key_scale is None
+
+    def mask(
+        self, mask_function: Callable[..., torch.Tensor], local_size: int | None
+    ) -> torch.Tensor:
+        """Return the mask of visible keys, [B, 1, S, C], or a token that stands for it."""
+        number = len(self._made)
+        if number not in self._maskings:
+            self._maskings[number] = masking_of(mask_function, local_size, self._positions)
+        if self._reads_masks:
+            assert isinstance(self._step, StaticStep)
+            positions = self._step.positions
+            rows = torch.arange(positions.shape[0]).view(-1, 1, 1, 1)
+            slots = torch.arange(self.layers[0].cache.key.shape[2]).view(1, 1, 1, -1)
+            head = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+            mask = mask_function(rows, head, positions, slots)
+        else:
+            mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+        self._made.append(mask)
+        return mask
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        obstacle: str | None,
+    ) -> torch.Tensor | None:
+        """Attend from query [B, Nq, S, D] over the cache; return [B, S, Nq, D].
+
+        ``obstacle``: why attention cannot be fused by this operator. Returns None if it has to read
+        the mask; raises NotProven if there is none.
+        """
+        layer = next((x for x in self.layers if x.keys is key and x.values is value), None)
+        number = next((i for i, made in enumerate(self._made) if made is mask), None)
+        masking = None if number is None else self._maskings[number]
+        cache = LayerCache(key, value) if layer is None else layer.cache
+        if masking is None:
+            obstacle = obstacle or "its mask is neither causal nor a sliding window"
+        if layer is None and not self._reads_masks:
+            obstacle = obstacle or "attention reads other keys than those that are cached"
+        if obstacle is not None and not self._reads_masks:
+            raise NotProven(f"attention over such a cache needs the fused operator: {obstacle}")
+        if obstacle is not None:
+            return None
+        assert masking is not None
+        return self._step.attend(
+            query,
+            cache,
+            num_heads=query.shape[1],
+            num_key_value_heads=key.shape[self._step.heads_axis],
+            scale=scale,
+            window=masking.window,
+        )
+
+    def cleared(self, cached: torch.Tensor) -> torch.Tensor:
+        """Return keys or values [B, N, C, D] with zeros where nothing was written.
+
+        For attention that multiplies what is masked by 0: undefined memory may hold NaN.
+        """
+        assert isinstance(self._step, StaticStep)
+        slot = torch.arange(cached.shape[2]).view(1, 1, -1, 1)
+        return torch.where(slot <= self._step.positions[:, :, -1:], cached, 0)
+
+
+def masking_of(
+    visible: Callable[..., torch.Tensor], size: int | None, positions: int
+) -> Masking | None:
+    """Return what a mask function of transformers is; None for neither causal nor a window.
+
+    ``size``: that of its window, if it has one.
+    """
+    positions = min(max(positions, 4 if size is None else 2 * size + 2), _MOST_POSITIONS)
+    chosen = {0, 1, 2, positions // 2, positions - 1}
+    if size is not None:
+        chosen |= {size - 1, size, size + 1, 2 * size}
+    query = torch.tensor(sorted(q for q in chosen if q < positions)).view(1, 1, -1, 1)
+    key = torch.arange(positions).view(1, 1, 1, -1)
+    zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+    actual = visible(zero, zero, query, key)
+    for window in (None,) if size is None else (size, None):
+        expected = key <= query
+        if window is not None:
+            expected = expected & (key > query - window)
+        if torch.equal(actual.expand_as(expected), expected):
+            return Masking(window)
+    return None
