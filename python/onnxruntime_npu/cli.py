@@ -141,6 +141,19 @@ def _parser() -> argparse.ArgumentParser:
     encoder.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     encoder.set_defaults(run=_export_encoder)
 
+    seq2seq = commands.add_parser(
+        "export-seq2seq",
+        help="an encoder-decoder of text or sound to ONNX with npu:: operators",
+        description="Export an encoder-decoder such as T5, BART, Marian or Whisper to "
+        "OUT_DIR/encoder_model.onnx and OUT_DIR/decoder_model.onnx with its tokenizer and "
+        "export_report.json.",
+    )
+    seq2seq.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
+    seq2seq.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    _choice(seq2seq, "--dtype", _DTYPES, "of weights, activations and caches")
+    seq2seq.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    seq2seq.set_defaults(run=_export_seq2seq)
+
     convert = commands.add_parser(
         "convert",
         help="an ONNX file of another exporter to npu:: operators",
@@ -168,8 +181,10 @@ def _parser() -> argparse.ArgumentParser:
         "sampled as the model's generation_config.json says, else with temperature "
         f"{_TEMPERATURE}, top-k {_TOP_K}, top-p {_TOP_P}.",
     )
-    generate.add_argument("model_dir", metavar="OUT_DIR", help="what `export` wrote")
-    generate.add_argument("--prompt", required=True, help="text to answer or continue")
+    generate.add_argument(
+        "model_dir", metavar="OUT_DIR", help="what `export` or `export-seq2seq` wrote"
+    )
+    generate.add_argument("--prompt", required=True, help="text to answer, continue or translate")
     generate.add_argument(
         "--max-new-tokens", type=int, default=256, metavar="N", help="default 256"
     )
@@ -294,6 +309,16 @@ def _export_encoder(arguments: argparse.Namespace) -> None:
     _print_report(arguments.out_dir, report, f"pooling {report.pooling}")
 
 
+def _export_seq2seq(arguments: argparse.Namespace) -> None:
+    from .exporter import export_seq2seq
+
+    report = export_seq2seq(
+        arguments.model_dir, arguments.out_dir, dtype=arguments.dtype, opset=arguments.opset
+    )
+    for name, part in report.parts.items():
+        _print_report(str(Path(arguments.out_dir) / name), part)
+
+
 def _convert(arguments: argparse.Namespace) -> None:
     from .converters import convert
 
@@ -314,11 +339,11 @@ def _inline(arguments: argparse.Namespace) -> None:
     print(f"{arguments.target}: {sum(nodes.values())} nodes")
 
 
-def _print_report(out_dir: str, report: ExportReport, form: str) -> None:
+def _print_report(place: str, report: ExportReport, form: str | None = None) -> None:
     fused = sum(count for name, count in report.nodes.items() if name.startswith("npu::"))
     size = sum(report.files.values()) / 2**20
     print(
-        f"{out_dir}: {report.architecture}, {report.dtype}, {form}, "
+        f"{place}: {report.architecture}, {report.dtype}, {f'{form}, ' if form else ''}"
         f"{report.node_count} nodes ({fused} npu::), {size:.0f} MiB, {report.seconds:.0f} s"
     )
     for layout, count in report.integers.items():
@@ -338,16 +363,17 @@ def _lines(path: str | None) -> list[str] | None:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    from .generation import CausalLM
+    from .generation import CausalLM, Seq2SeqLM
 
     provider = {"npu": "NPUExecutionProvider", "cpu": "CPUExecutionProvider"}[arguments.provider]
-    model = CausalLM(arguments.model_dir, providers=[provider])
+    seq2seq = (Path(arguments.model_dir) / "decoder_model.onnx").is_file()
+    model: Any = (Seq2SeqLM if seq2seq else CausalLM)(arguments.model_dir, providers=[provider])
     result = model.generate(
         arguments.prompt,
         max_new_tokens=arguments.max_new_tokens,
         sampler=_sampler(arguments, model.generation_config),
-        chat=not arguments.raw,
         on_text=lambda text: print(text, end="", flush=True),
+        **({} if seq2seq else {"chat": not arguments.raw}),
     )
     print()
     if arguments.stats:

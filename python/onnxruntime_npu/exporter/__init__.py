@@ -12,15 +12,26 @@ if TYPE_CHECKING:
     from .causal_lm import export_causal_lm
     from .encoder import export_encoder
     from .export_module import export
+    from .parts_report import PartsReport
     from .report import ExportReport
+    from .seq2seq import export_seq2seq
 
 _HOMES = {
     "ExportReport": "report",
+    "PartsReport": "parts_report",
     "export": "export_module",
     "export_causal_lm": "causal_lm",
     "export_encoder": "encoder",
+    "export_seq2seq": "seq2seq",
 }
-__all__ = ["ExportReport", "export", "export_causal_lm", "export_encoder"]
+__all__ = [
+    "ExportReport",
+    "PartsReport",
+    "export",
+    "export_causal_lm",
+    "export_encoder",
+    "export_seq2seq",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -120,6 +120,8 @@ def _attention(
     causal = getattr(module, "is_causal", True) if causal is None else causal
     if attention_mask is None and causal:
         special.append("it has no mask")
+    # The order of axes of a cache, which a decoder's keys come from; elsewhere transposes cancel.
+    layout = "BNSD" if causal or getattr(module, "is_decoder", False) else "BSND"
     sinks, bias = options.get("s_aux"), options.get("position_bias")
     forward_only = causal and sinks is None and bias is None
     for calls in _recording:
@@ -129,6 +131,7 @@ def _attention(
             calls.fused.append(
                 "npu_fused_infer_attention_score" if forward_only else "npu_fusion_attention"
             )
+    heads = query.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if _shared:
         obstacle = " and ".join(special) or (None if forward_only else "it has sinks or a bias")
@@ -140,19 +143,21 @@ def _attention(
     if special:
         return _plain(query, key, value, attention_mask, scale, options), None
     if not forward_only:
+        if layout == "BSND":
+            query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         attended = torch.ops.npu.npu_fusion_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            query.shape[1],
-            "BSND",
+            query,
+            key,
+            value,
+            heads,
+            layout,
             pse=None if bias is None else (bias / scale).to(query.dtype),  # added before scaling
             atten_mask=None if attention_mask is None else ~attention_mask,
             scale=scale,
             sparse_mode=0 if attention_mask is None else 1,
             sink=None if sinks is None else sinks.float(),
         )[0]
-        return attended, None
+        return attended.transpose(1, 2) if layout == "BNSD" else attended, None
     assert attention_mask is not None
     return attend(query, key, value, scale, attention_mask), None
 

@@ -81,11 +81,32 @@ def load_encoder(path: str | Path) -> Checkpoint:
 
     Raises ArgumentError for a path without a model, ExportError for one that cannot be read.
     """
+    return _load_directory(_model_directory(path), "AutoModel", optional_pooler=True)
+
+
+def load_seq2seq(path: str | Path) -> Checkpoint:
+    """Load an encoder-decoder from a directory with config.json and safetensors.
+
+    Raises ArgumentError for a path without a model, ExportError for one that cannot be read.
+    """
+    path = _model_directory(path)
+    speech = _model_type(path) in _speech_models()
+    loader = "AutoModelForSpeechSeq2Seq" if speech else "AutoModelForSeq2SeqLM"
+    return _load_directory(path, loader)
+
+
+def _model_directory(path: str | Path) -> Path:
     path = Path(path)
     if not (path / "config.json").is_file():
         what = "holds no config.json" if path.is_dir() else "is no model directory"
         raise ArgumentError(f"{path} {what}")
-    return _load_directory(path, "AutoModel", optional_pooler=True)
+    return path
+
+
+def _speech_models() -> set[str]:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
+
+    return set(MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES)
 
 
 def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Checkpoint:
@@ -99,12 +120,24 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
 
 def _quantization(path: Path) -> str | None:
     """Return the ``quant_method`` of a directory's config.json."""
+    settings = _config(path).get("quantization_config")
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    return method if isinstance(method, str) else None
+
+
+def _model_type(path: Path) -> str | None:
+    """Return the ``model_type`` of a directory's config.json."""
+    kind = _config(path).get("model_type")
+    return kind if isinstance(kind, str) else None
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """Return config.json, or nothing if transformers will say what is wrong with it."""
     try:
         config = json.loads((path / "config.json").read_text())
-        method = (config.get("quantization_config") or {}).get("quant_method")
-    except (ValueError, AttributeError):
-        return None  # transformers says what is wrong with it
-    return method if isinstance(method, str) else None
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _load_gguf(path: Path, integers: bool) -> Checkpoint:

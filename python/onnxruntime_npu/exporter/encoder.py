@@ -156,12 +156,7 @@ class Encoder(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the outputs for inputs in the order of their names."""
-        given = dict(zip(self.input_names, inputs, strict=True))
-        mask = given.get("attention_mask")
-        if not self.is_text:
-            weight = next(p for p in self.model.parameters() if p.is_floating_point())
-            given[self.main_input] = given[self.main_input].to(weight.dtype)
-        result = self.model(**given)
+        result = self._result(*inputs)
         hidden = result.last_hidden_state
         if self.pooling.mode == "none":
             return (hidden.float(),)
@@ -170,7 +165,18 @@ class Encoder(nn.Module):
             if pooled is None:
                 raise NotProven("pooling 'pooler' needs a model with a pooler and its weights")
             return hidden.float(), self.pooling.normalized(pooled.float())
-        return hidden.float(), self.pooling(hidden, mask)
+        return hidden.float(), self.pooling(hidden, inputs[1] if self.is_text else None)
+
+    def hidden(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Return last_hidden_state [B, S, H] in the model's dtype."""
+        return self._result(*inputs).last_hidden_state
+
+    def _result(self, *inputs: torch.Tensor) -> Any:
+        given = dict(zip(self.input_names, inputs, strict=True))
+        if not self.is_text:
+            weight = next(p for p in self.model.parameters() if p.is_floating_point())
+            given[self.main_input] = given[self.main_input].to(weight.dtype)
+        return self.model(**given)
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with; the last row of a text is padded."""
@@ -217,7 +223,7 @@ def _fuse(encoder: Encoder) -> Findings:
     def probe(_model: Any) -> Any:
         return encoder(*example)
 
-    replace_modules(encoder.model, _role_of, probe, findings)
+    replace_modules(encoder.model, role_of, probe, findings)
     if not fuse_attention(encoder.model, probe, findings):
         findings.keep("", "attention", NOT_CALLED)
     shown = example[1].bool() if encoder.is_text else torch.ones(expected[0].shape[:2]).bool()
@@ -229,7 +235,7 @@ def _fuse(encoder: Encoder) -> Findings:
     return findings
 
 
-def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
+def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     """Return the role that a module may have by its parts."""
     if isinstance(module, nn.LayerNorm):
         return "norm", LayerNormRole()
@@ -252,6 +258,11 @@ def _save_companions(
         tokenizer.save_pretrained(out)
     elif model.main_input_name == _TEXT:
         report.warnings.append("no tokenizer: none was found, so none is written")
+    copy_processor(source, out)
+
+
+def copy_processor(source: Path | None, out: Path) -> None:
+    """Copy the settings by which images and sound are prepared."""
     for name in _COMPANIONS:
         if source is not None and (source / name).is_file():
             shutil.copyfile(source / name, out / name)

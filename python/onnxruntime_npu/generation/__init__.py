@@ -1,11 +1,15 @@
-"""Text from exported causal language models; tokens are chosen in ``sampling``.
+"""Text from exported language models; tokens are chosen in ``sampling``.
 
-- ``causal_lm``: the loop from a prompt to text.
-- ``decoding``: one step of the model, over its key/value cache.
+- ``causal_lm``: prompts of a causal language model, ``seq2seq``: sources of an encoder-decoder.
+- ``loop``: from a prompt to tokens, under ``logits_rules``; ``text_stream``: from tokens to text.
+- ``decoding``: one step of a causal model, over its key/value cache.
 """
 
 from __future__ import annotations
 
-from .causal_lm import CausalLM, Generation, TextStream
+from .causal_lm import CausalLM
+from .loop import Generation
+from .seq2seq import Seq2SeqLM
+from .text_stream import TextStream
 
-__all__ = ["CausalLM", "Generation", "TextStream"]
+__all__ = ["CausalLM", "Generation", "Seq2SeqLM", "TextStream"]

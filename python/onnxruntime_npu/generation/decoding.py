@@ -22,7 +22,7 @@ from ..session.provider_library import get_ep_name
 _CACHE_KEY = "onnxruntime_npu.cache"
 _PAST, _PRESENT = "past_key_values.", "present."
 # ONNX element types by their names in sessions (numpy has no bfloat16).
-_ELEMENT_TYPES = {
+ELEMENT_TYPES = {
     "tensor(float)": 1, "tensor(int8)": 3, "tensor(float16)": 10, "tensor(bfloat16)": 16,
 }  # fmt: skip
 _FLOAT, _INT64 = 1, 7
@@ -95,7 +95,7 @@ class StepModel:
     def _buffers(self, sizes: dict[int, int]) -> list[ort.OrtValue]:
         """Return a buffer for each cache; ``sizes`` are those of the axes that are dynamic."""
         inputs = [self.inputs[name] for name in self.past]
-        types = [_ELEMENT_TYPES[each.type] for each in inputs]
+        types = [ELEMENT_TYPES[each.type] for each in inputs]
         shapes = [[sizes.get(i, size) for i, size in enumerate(each.shape)] for each in inputs]
         if self.device == "npu" and 0 not in shapes[0]:  # an empty tensor needs no device memory
             return ortvalues_in_one_block(shapes, types, self.device_id)

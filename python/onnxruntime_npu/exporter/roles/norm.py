@@ -23,8 +23,9 @@ class RmsNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise x [.., H]."""
-        return torch.ops.npu.npu_rms_norm(x, self.gamma, self.epsilon)[0]
+        """Normalise x [.., H]; the result is of the weight's dtype, also for a float32 residual."""
+        gamma = self.gamma.to(x.dtype)
+        return torch.ops.npu.npu_rms_norm(x, gamma, self.epsilon)[0].to(self.gamma.dtype)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return norm(x + residual) and the sum, both of x's shape [.., H]."""

@@ -1,0 +1,229 @@
+"""The two graphs of an encoder-decoder model, by its own forward pass, and their proof.
+
+The encoder also computes the keys and values that the decoder's layers attend to, so that a step of
+the decoder reads them instead of projecting the whole source again. Shapes: B batch, P source
+positions, S new tokens, T past and new tokens, N heads and D head size of a layer's attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .encoder import Encoder
+from .pooling import Pooling
+from .proof import NotProven, compare
+
+# Sizes to trace with: all different, and not 0 or 1, which torch would treat as constants.
+_PAST, _NEW = 3, 5
+_STEPS = (4, 1, 1)  # tokens of a prompt, then one by one
+
+_Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class AttentionSizes(NamedTuple):
+    """Heads of one decoder layer, and their sizes: over its tokens, and over the source."""
+
+    own: tuple[int, int, int]  # heads, size of a key, size of a value
+    cross: tuple[int, int, int]
+
+
+class EncoderPart(nn.Module):
+    """Source to hidden states and, for each decoder layer, the keys and values of them."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.encoder = Encoder(model.get_encoder(), Pooling("none", normalize=False))
+        own, cross = self._attended(self.encoder.hidden(*self.encoder.example()))
+        self.sizes = [
+            AttentionSizes(_sizes(*o), _sizes(*c)) for o, c in zip(own, cross, strict=True)
+        ]
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the graph inputs, in order."""
+        return self.encoder.input_names
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the graph outputs, in order."""
+        return ["last_hidden_state", *names("present", "encoder", len(self.sizes))]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return last_hidden_state [B, P, H] in float32 and [B, N, P, D] of every layer."""
+        hidden = self.encoder.hidden(*inputs)
+        cross = self._attended(hidden)[1]
+        return hidden.float(), *(tensor for pair in cross for tensor in pair)
+
+    def _attended(self, hidden: torch.Tensor) -> tuple[_Pairs, _Pairs]:
+        """Return the keys and values that the decoder makes of one token, and of the source."""
+        from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+        from transformers.modeling_outputs import BaseModelOutput
+
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        # Only the projections of the source become part of the graph: nothing reads the rest.
+        self.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+            decoder_input_ids=torch.zeros((hidden.shape[0], 1), dtype=torch.int64),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return _pairs(cache.self_attention_cache), _pairs(cache.cross_attention_cache)
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """Return arguments to trace with; the last row of a text is padded."""
+        return self.encoder.example()
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        shapes = self.encoder.dimensions()
+        positions = shapes["last_hidden_state"][1]
+        for i, layer in enumerate(self.sizes):
+            heads, key, value = layer.cross
+            shapes[f"present.{i}.encoder.key"] = ("batch", heads, positions, key)
+            shapes[f"present.{i}.encoder.value"] = ("batch", heads, positions, value)
+        return shapes
+
+
+class DecoderPart(nn.Module):
+    """New tokens to logits, over a cache that grows and the keys and values of the source."""
+
+    def __init__(self, encoder: EncoderPart, vocabulary: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary  # number of tokens that are scored
+        self.model = encoder.model
+        self.sizes = encoder.sizes
+        self.masked = encoder.encoder.is_text  # rows of a text may be padded
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the graph inputs, in order."""
+        mask = ["encoder_attention_mask"] if self.masked else []
+        own, cross = (names("past_key_values", w, len(self.sizes)) for w in ("decoder", "encoder"))
+        return ["input_ids", *mask, *own, *cross]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the graph outputs, in order."""
+        return ["logits", *names("present", "decoder", len(self.sizes))]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return logits [B, S, V] in float32 and the keys and values [B, N, T, D] of every layer.
+
+        ``inputs``: input_ids [B, S]; encoder_attention_mask [B, P] if ``masked``; keys and values
+        of every layer, first those of past tokens [B, N, T - S, D], then those of the source
+        [B, N, P, D].
+        """
+        from transformers.cache_utils import EncoderDecoderCache
+        from transformers.modeling_outputs import BaseModelOutput
+
+        mask = inputs[1] if self.masked else None
+        given = inputs[2 if self.masked else 1 :]
+        half = 2 * len(self.sizes)
+        cache = EncoderDecoderCache(_filled(given[:half]), _filled(given[half:]))
+        cache.is_updated = dict.fromkeys(range(len(self.sizes)), True)
+        source = given[half]
+        logits = self.model(
+            # Only the shape is read: the layers find their keys and values in the cache.
+            encoder_outputs=BaseModelOutput(
+                last_hidden_state=source.new_zeros(1, 1, 1).expand(
+                    source.shape[0], source.shape[2], 1
+                )
+            ),
+            attention_mask=mask,
+            decoder_input_ids=inputs[0],
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
+        own = _pairs(cache.self_attention_cache)
+        return logits.float(), *(tensor for pair in own for tensor in pair)
+
+    def empty_cache(self, batch: int, length: int) -> list[torch.Tensor]:
+        """Return zeroed keys and values of ``length`` tokens for every layer."""
+        dtype = self.model.get_input_embeddings().weight.dtype
+        return [
+            torch.zeros((batch, heads, length, size), dtype=dtype)
+            for heads, key, value in (layer.own for layer in self.sizes)
+            for size in (key, value)
+        ]
+
+    def example(
+        self, source: tuple[torch.Tensor, ...], encoded: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        """Return arguments to trace with, for what the encoder part takes and returns."""
+        batch = source[0].shape[0]
+        mask = [source[1]] if self.masked else []
+        ids = torch.zeros((batch, _NEW), dtype=torch.int64)
+        return (ids, *mask, *self.empty_cache(batch, _PAST), *encoded[1:])
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        shapes: dict[str, tuple[str | int, ...]] = {
+            "input_ids": ("batch", "sequence"),
+            "encoder_attention_mask": ("batch", "source"),
+            "logits": ("batch", "sequence", self.vocabulary),
+        }
+        for i, layer in enumerate(self.sizes):
+            for of, prefix, tokens in (
+                ("decoder", "past_key_values", "past"),
+                ("decoder", "present", "total"),
+                ("encoder", "past_key_values", "source"),
+            ):
+                heads, key, value = layer.own if of == "decoder" else layer.cross
+                shapes[f"{prefix}.{i}.{of}.key"] = ("batch", heads, tokens, key)
+                shapes[f"{prefix}.{i}.{of}.value"] = ("batch", heads, tokens, value)
+        return shapes
+
+
+class EncoderDecoderProbe:
+    """Random sources and tokens, and the original's logits for them."""
+
+    def __init__(self, encoder: EncoderPart) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self._source = encoder.example()
+        batch, tokens = self._source[0].shape[0], sum(_STEPS)
+        vocabulary = encoder.model.get_input_embeddings().weight.shape[0]
+        self._ids = torch.randint(0, vocabulary, (batch, tokens), generator=generator)
+        given = dict(zip(encoder.input_names, self._source, strict=True))
+        self._expected = encoder.model(decoder_input_ids=self._ids, use_cache=False, **given).logits
+
+    def check(self, encoder: EncoderPart, decoder: DecoderPart) -> None:
+        """Compare the prompt's logits and those of single steps; raises NotProven."""
+        _, *cross = encoder(*self._source)
+        mask = [self._source[1]] if decoder.masked else []
+        past = decoder.empty_cache(self._ids.shape[0], 0)
+        collected = []
+        for ids in self._ids.split(list(_STEPS), 1):
+            logits, *past = decoder(ids, *mask, *past, *cross)
+            collected.append(logits)
+        compare(self._expected, torch.cat(collected, 1), "logits of the whole model")
+
+
+def names(prefix: str, of: str, layers: int) -> list[str]:
+    """Return the names of keys and values of every layer, as optimum has them."""
+    return [f"{prefix}.{i}.{of}.{kind}" for i in range(layers) for kind in ("key", "value")]
+
+
+def _filled(flat: tuple[torch.Tensor, ...]) -> Any:
+    """Return a cache of keys and values that are listed one after the other."""
+    from transformers.cache_utils import Cache, DynamicLayer
+
+    cache: Any = Cache(layers=[DynamicLayer() for _ in flat[0::2]])
+    for layer, keys, values in zip(cache.layers, flat[0::2], flat[1::2], strict=True):
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys, values
+    return cache
+
+
+def _pairs(cache: Any) -> _Pairs:
+    found = [(layer.keys, layer.values) for layer in cache.layers]
+    if not found or any(key is None or key.dim() != 4 for key, _ in found):
+        raise NotProven("expected a cache of keys [B, N, T, D] in every decoder layer")
+    return found
+
+
+def _sizes(key: torch.Tensor, value: torch.Tensor) -> tuple[int, int, int]:
+    return key.shape[1], key.shape[3], value.shape[3]

@@ -1,0 +1,73 @@
+"""A directory that an export wrote: its settings, its tokenizer, and how its models are opened."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from ..errors import ArgumentError
+from ..sampling import open_sampler
+from ..session.provider_library import get_ep_name
+
+
+class Exported:
+    """An exported model's directory."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        model: str,
+        providers: Sequence[Any] | None,
+        session_options: ort.SessionOptions | None,
+    ) -> None:
+        """Read the settings.
+
+        Args:
+            directory: output of an export.
+            model: the name of a model's file that it must hold.
+            providers: as for InferenceSession; default: the NPU.
+            session_options: as for InferenceSession; default: log errors only.
+
+        Raises ArgumentError for a directory without the model or an unavailable provider.
+        """
+        self.directory = Path(directory)
+        if not (self.directory / model).is_file():
+            raise ArgumentError(f"{self.directory} holds no {model}: export a model to it first")
+        self._providers = list(providers or [get_ep_name()])
+        available = ort.get_available_providers()
+        for provider in self._providers:
+            name = provider if isinstance(provider, str) else provider[0]
+            # onnxruntime itself would continue without it.
+            if name not in available:
+                raise ArgumentError(f"provider {name!r} is not available: {', '.join(available)}")
+        if session_options is None:
+            session_options = ort.SessionOptions()
+            # onnxruntime warns that shape arithmetic stays on the CPU; `assignment` lists it.
+            session_options.log_severity_level = 3
+        self._session_options = session_options
+        self.config = self._json("config.json")
+        self.generation_config = self._json("generation_config.json")
+        stop = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
+        self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.directory / name
+        return json.loads(path.read_text()) if path.is_file() else {}
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer; ArgumentError when the directory has none."""
+        if not (self.directory / "tokenizer_config.json").is_file():
+            raise ArgumentError(f"{self.directory} holds no tokenizer: generate from token ids")
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.directory, local_files_only=True)
+
+    @functools.cached_property
+    def _sampling(self) -> ort.InferenceSession:
+        return open_sampler(self.directory, self._providers)

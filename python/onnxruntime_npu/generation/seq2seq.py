@@ -1,0 +1,242 @@
+"""Generates text with an exported encoder-decoder: the source once, then one step per token.
+
+Keys and values of source and past tokens stay on the device between steps.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from ..errors import ArgumentError
+from ..sampling import Sampler
+from ..session.provider_library import get_ep_name
+from .decoding import ELEMENT_TYPES
+from .exported import Exported
+from .logits_rules import LogitsRules
+from .loop import Generation, checked_count, chooser, run
+from .text_stream import TextStream
+
+ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
+_MASK, _PAST, _PRESENT = "encoder_attention_mask", "past_key_values.", "present."
+
+
+class Seq2SeqLM(Exported):
+    """An encoder-decoder exported to a directory, ready to generate text."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        providers: Sequence[Any] | None = None,
+        session_options: ort.SessionOptions | None = None,
+    ) -> None:
+        """Open the models.
+
+        Args:
+            directory: output of ``export_seq2seq``.
+            providers: as for InferenceSession; default: the NPU.
+            session_options: as for InferenceSession; default: log errors only.
+
+        Raises ArgumentError for a directory without the models or an unavailable provider.
+        """
+        super().__init__(directory, DECODER, providers, session_options)
+        settings = dict((p, {}) if isinstance(p, str) else p for p in self._providers)
+        self._device = ("cpu", 0)
+        if get_ep_name() in settings:
+            self._device = ("npu", int(settings[get_ep_name()].get("device_id", 0)))
+        self.encoder, self.decoder = (
+            ort.InferenceSession(
+                str(self.directory / name), self._session_options, providers=self._providers
+            )
+            for name in (ENCODER, DECODER)
+        )
+        self.encoder_inputs = [value.name for value in self.encoder.get_inputs()]
+        logits = next(o for o in self.decoder.get_outputs() if o.name == "logits")
+        self.vocabulary = int(logits.shape[-1])
+        names = ("max_target_positions", "max_position_embeddings")
+        limits = [self.config[name] for name in names if isinstance(self.config.get(name), int)]
+        self.context_length = int(limits[0]) if limits else 2**31
+        start = self.generation_config.get("decoder_start_token_id")
+        start = self.config.get("decoder_start_token_id") if start is None else start
+        self.start_token = start if isinstance(start, int) else None
+
+    def generate(
+        self,
+        sources: str | Sequence[str],
+        *,
+        max_new_tokens: int = 256,
+        prompt: str | Sequence[int] | None = None,
+        sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Generation:
+        """Generate from one text, or from several as one batch.
+
+        Args:
+            sources: text or texts for the encoder.
+            on_text: called with each new piece of text of the first source.
+
+        The others are those of ``generate_from``.
+        """
+        texts = [sources] if isinstance(sources, str) else list(sources)
+        tokens = self.tokenizer(texts, padding=True, return_tensors="np")
+        stream = TextStream(self.tokenizer, on_text) if on_text else None
+        result = self.generate_from(
+            {name: tokens[name] for name in self.encoder_inputs},
+            max_new_tokens=max_new_tokens,
+            prompt=prompt,
+            sampler=sampler,
+            on_tokens=stream.put if stream else None,
+        )
+        if stream:
+            stream.end()
+        result.texts = [self.tokenizer.decode(t, skip_special_tokens=True) for t in result.tokens]
+        return result
+
+    def generate_from(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        max_new_tokens: int = 256,
+        prompt: str | Sequence[int] | None = None,
+        sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
+        on_tokens: Callable[[list[int | None]], None] | None = None,
+    ) -> Generation:
+        """Generate from the encoder's inputs, such as a processor's input_features.
+
+        Args:
+            inputs: by name: input_ids and attention_mask [B, P], or input_features.
+            max_new_tokens: max number of tokens to generate for each row.
+            prompt: what every row of the decoder starts with, as tokens or, through the tokenizer,
+                as text such as "<|startoftranscript|><|en|><|transcribe|>"; default: the model's
+                start token.
+            sampler: chooses tokens; default: greedy. A Sampler runs on the device; a function gets
+                logits [B, V] on the host and returns tokens [B].
+            on_tokens: gets the new token of every row after each step, None for a finished row.
+
+        Tokens that generation_config.json suppresses or forces are; its beams are not searched.
+        Raises ArgumentError for wrong inputs, and a prompt that fills the decoder's context.
+        """
+        count = checked_count(max_new_tokens)
+        arrays = self._checked(inputs)
+        start = self._prompt(prompt)
+        if len(start) >= self.context_length:
+            raise ArgumentError(
+                f"the prompt has {len(start)} tokens, the decoder's context {self.context_length}"
+            )
+        budget = min(count, self.context_length - len(start))
+        choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
+        rules = LogitsRules(self.generation_config, len(start), budget, choose)
+        rows = [start] * len(arrays[self.encoder_inputs[0]])
+        with closing(_Stepper(self, arrays, rows)) as state:
+            chosen = choose if rules.empty else rules
+            return run(state, chosen, rows, budget, self.stop_tokens, on_tokens)
+
+    def _checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if sorted(inputs) != sorted(self.encoder_inputs):
+            raise ArgumentError(
+                f"expected the encoder's inputs {', '.join(self.encoder_inputs)}, got "
+                f"{', '.join(sorted(inputs)) or 'none'}"
+            )
+        arrays = {}
+        for value in self.encoder.get_inputs():
+            array = np.asarray(inputs[value.name])
+            fixed = [n if isinstance(n, int) else None for n in value.shape]
+            fits = array.ndim == len(fixed) and all(
+                size == n if n is not None else size > 0
+                for size, n in zip(array.shape, fixed, strict=True)
+            )
+            if not fits:
+                raise ArgumentError(
+                    f"expected {value.name} of shape {value.shape}, got {list(array.shape)}"
+                )
+            dtype, kinds = (np.int64, "iub") if value.type == "tensor(int64)" else (np.float32, "f")
+            if array.dtype.kind not in kinds:
+                raise ArgumentError(f"expected {value.name} of {dtype.__name__}, got {array.dtype}")
+            arrays[value.name] = np.ascontiguousarray(array, dtype)
+        shapes = {array.shape[0] for array in arrays.values()}
+        if len(shapes) > 1:
+            raise ArgumentError(f"expected inputs of as many rows, got {sorted(shapes)}")
+        return arrays
+
+    def _prompt(self, prompt: str | Sequence[int] | None) -> list[int]:
+        if prompt is None and self.start_token is None:
+            raise ArgumentError(
+                f"{self.directory} names no decoder_start_token_id: expected a prompt"
+            )
+        if prompt is None:
+            return [int(self.start_token or 0)]
+        given: Any = prompt
+        if isinstance(prompt, str):
+            given = self.tokenizer.encode(prompt, add_special_tokens=False)
+        try:
+            tokens = [operator.index(token) for token in given]
+        except TypeError as error:
+            raise ArgumentError(f"expected a prompt of token ids: {error}") from None
+        if not tokens or not all(0 <= token < self.vocabulary for token in tokens):
+            raise ArgumentError(
+                f"expected a prompt of tokens from 0 to {self.vocabulary - 1}, got {tokens}"
+            )
+        return tokens
+
+
+class _Stepper:
+    """The state of one batch: keys and values of the source, and those of its own tokens."""
+
+    def __init__(
+        self, model: Seq2SeqLM, inputs: Mapping[str, np.ndarray], rows: list[list[int]]
+    ) -> None:
+        self._model = model
+        self._inputs = inputs
+        self._rows = rows
+        given = model.decoder.get_inputs()
+        self._own = [v for v in given if v.name.startswith(_PAST) and ".decoder." in v.name]
+        self._cross = [v for v in given if v.name.startswith(_PAST) and ".encoder." in v.name]
+        self._mask = inputs.get("attention_mask")
+        self._masked = any(value.name == _MASK for value in given)
+        self._source: list[ort.OrtValue] = []
+        self._cache: list[ort.OrtValue] = []
+
+    def prefill(self) -> ort.OrtValue:
+        model = self._model
+        binding = model.encoder.io_binding()
+        for name, array in self._inputs.items():
+            binding.bind_cpu_input(name, array)
+        for value in self._cross:
+            binding.bind_output(value.name.replace(_PAST, _PRESENT), *model._device)
+        model.encoder.run_with_iobinding(binding)
+        self._source = binding.get_outputs()
+        make = ort.OrtValue.ortvalue_from_shape_and_type
+        self._cache = [
+            make([len(self._rows), v.shape[1], 0, v.shape[3]], ELEMENT_TYPES[v.type], "cpu", 0)
+            for v in self._own
+        ]
+        return self._step(np.array(self._rows, np.int64))
+
+    def decode(self, tokens: np.ndarray) -> ort.OrtValue:
+        return self._step(np.ascontiguousarray(tokens[:, None]))
+
+    def close(self) -> None:
+        self._source, self._cache = [], []
+
+    def _step(self, ids: np.ndarray) -> ort.OrtValue:
+        model = self._model
+        binding = model.decoder.io_binding()
+        binding.bind_cpu_input("input_ids", ids)
+        if self._masked:
+            binding.bind_cpu_input(_MASK, self._mask)
+        for value, held in zip(
+            [*self._own, *self._cross], [*self._cache, *self._source], strict=True
+        ):
+            binding.bind_ortvalue_input(value.name, held)
+        for name in ("logits", *(v.name.replace(_PAST, _PRESENT) for v in self._own)):
+            binding.bind_output(name, *model._device)
+        model.decoder.run_with_iobinding(binding)
+        logits, *self._cache = binding.get_outputs()
+        return logits

@@ -1,0 +1,421 @@
+"""Encoder-decoders: fused parts, logits and generated tokens equal to transformers', errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnxruntime_npu
+import pytest
+import tokenizers
+import torch
+import transformers
+from onnxruntime_npu import cli, export_seq2seq
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.generation import Seq2SeqLM
+from onnxruntime_npu.sampling import Sampler
+
+PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
+BART = {
+    "vocab_size": 97,
+    "d_model": 64,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 112,
+    "decoder_ffn_dim": 112,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 3,
+    "forced_eos_token_id": None,
+    "pad_token_id": 1,
+}
+T5 = {
+    "vocab_size": 97,
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 112,
+    "num_layers": 2,
+    "num_heads": 4,
+    # Distances of the test's rows reach the buckets of several distances.
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+    "decoder_start_token_id": 0,
+}
+WHISPER = {
+    "vocab_size": 97,
+    "d_model": 64,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 112,
+    "decoder_ffn_dim": 112,
+    "num_mel_bins": 16,
+    "max_target_positions": 40,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 3,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+}
+FUSED_BART = (
+    {"npu_fusion_attention": 1, "npu_gelu": 1, "npu_layer_norm_eval": 3},
+    {
+        "npu_fused_infer_attention_score": 1,
+        "npu_fusion_attention": 1,
+        "npu_gelu": 1,
+        "npu_layer_norm_eval": 4,
+    },
+)
+FUSED_T5 = (
+    {"npu_add_rms_norm": 4, "npu_fusion_attention": 2, "npu_rms_norm": 1},
+    {"npu_add_rms_norm": 6, "npu_fusion_attention": 4, "npu_rms_norm": 1},
+)
+MODELS = {
+    "bart": (transformers.BartForConditionalGeneration, BART, FUSED_BART),
+    "m2m_100": (transformers.M2M100ForConditionalGeneration, BART, None),
+    "marian": (transformers.MarianMTModel, {**BART, "activation_function": "swish"}, None),
+    "mbart": (transformers.MBartForConditionalGeneration, BART, None),
+    "mt5": (
+        transformers.MT5ForConditionalGeneration,
+        {**T5, "feed_forward_proj": "gated-gelu"},
+        None,
+    ),
+    "pegasus": (transformers.PegasusForConditionalGeneration, BART, None),
+    "t5": (transformers.T5ForConditionalGeneration, T5, FUSED_T5),
+    "whisper": (
+        transformers.WhisperForConditionalGeneration,
+        WHISPER,
+        (
+            {"npu_fusion_attention": 1, "npu_gelu": 1, "npu_layer_norm_eval": 3},
+            FUSED_BART[1],
+        ),
+    ),
+}
+# Kinds that share their layers with another one: --exhaustive runs them.
+REPEATED = ("m2m_100", "marian", "mbart", "mt5", "pegasus")
+PROMPT, FORCED = [3, 41, 17], [60, 5, 33, 8]
+
+
+def tiny_model(kind, **changes):
+    """Return a random model whose activations are large enough for mistakes to show."""
+    model_class, settings, _ = MODELS[kind]
+    torch.manual_seed(5)
+    config = transformers.AutoConfig.for_model(kind, **{**settings, **changes})
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif "embed" in name or "shared" in name:
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(4)
+    return model
+
+
+def source_of(model):
+    """Return the encoder's inputs by name: three rows, of texts with other lengths."""
+    generator = torch.Generator().manual_seed(9)
+    config = model.config
+    if model.main_input_name == "input_features":
+        shape = (3, config.num_mel_bins, 2 * config.max_source_positions)
+        return {"input_features": torch.randn(shape, generator=generator)}
+    ids = torch.randint(4, 97, (3, 21), generator=generator)
+    mask = (torch.arange(21) < torch.tensor([[21], [4], [17]])).long()
+    return {"input_ids": ids * mask + config.pad_token_id * (1 - mask), "attention_mask": mask}
+
+
+def arrays(source):
+    return {name: tensor.numpy() for name, tensor in source.items()}
+
+
+class Forced:
+    """A sampler that returns given tokens and records the logits."""
+
+    def __init__(self):
+        self.logits = []
+
+    def __call__(self, logits):
+        self.logits.append(np.array(logits))
+        return np.full(len(logits), FORCED[len(self.logits) - 1])
+
+
+def forced_logits(directory, provider, source):
+    """Return the logits [B, S, V] after the prompt and after each forced token but the last."""
+    sampler = Forced()
+    model = Seq2SeqLM(directory, providers=[provider])
+    model.stop_tokens = frozenset()
+    model.generate_from(arrays(source), prompt=PROMPT, max_new_tokens=len(FORCED), sampler=sampler)
+    return np.stack(sampler.logits, 1)
+
+
+def expected_logits(model, source):
+    ids = torch.tensor([PROMPT + FORCED[:-1]]).repeat(3, 1)
+    with torch.no_grad():
+        logits = model(**source, decoder_input_ids=ids).logits.float()
+    return logits[:, len(PROMPT) - 1 :].numpy()
+
+
+def words():
+    """Return a tokenizer of the words w0 to w96, with T5's special tokens."""
+    vocabulary = {"<pad>": 0, "</s>": 1, **{f"w{i}": i for i in range(2, 97)}}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<pad>"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>"
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return a function that gives (model, directory, report) of an export, made once."""
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            model, place = tiny_model(kind), tmp_path_factory.mktemp(kind)
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            attention = model.config._attn_implementation
+            tokenizer = words() if kind == "t5" else None
+            report = export_seq2seq(model, place, tokenizer=tokenizer)
+            after = model.state_dict()
+            assert before.keys() == after.keys()  # the caller's model stays as it was
+            assert all(torch.equal(before[name], after[name]) for name in before)
+            assert model.config._attn_implementation == attention
+            made[kind] = (model, place, report)
+        return made[kind]
+
+    return get
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED else ())
+        for kind in MODELS
+    ],
+)
+def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind):
+    model, directory, report = exported(kind)
+    assert report.gaps == [] and report.kept == []
+    assert all(part.without_body == [] for part in report.parts.values())
+    if fused := MODELS[kind][2]:
+        emitted = [
+            {op: counts["emitted"] for op, counts in part.replaced.items()}
+            for part in report.parts.values()
+        ]
+        assert emitted == list(fused)
+    source = source_of(model)
+    expected = expected_logits(model, source)
+    # Float32 sums in another order; see exporter/proof.py.
+    tolerance = 1e-4 * np.abs(expected).max()
+    assert np.abs(expected[0] - expected[1]).max() > 100 * tolerance  # the source matters
+    tokens = generated(model, source)
+    for provider in PROVIDERS:
+        actual = forced_logits(directory, provider, source)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
+        result = Seq2SeqLM(directory, providers=[provider]).generate_from(
+            arrays(source), max_new_tokens=9
+        )
+        assert result.tokens == tokens
+
+
+def generated(model, source, **options):
+    """Return the tokens that transformers generates greedily, up to the stop token."""
+    with torch.no_grad():
+        rows = model.generate(
+            **source, max_new_tokens=9, do_sample=False, num_beams=1, **options
+        ).tolist()
+    if model.main_input_name == "input_ids":
+        rows = [row[1:] for row in rows]  # Whisper's do not begin with the start token
+    stop = model.generation_config.eos_token_id
+    return [row[: row.index(stop)] if stop in row else row for row in rows]
+
+
+def test_tokens_are_suppressed_and_forced_as_generation_config_says(exported, tmp_path):
+    model, directory, _ = exported("t5")
+    source = source_of(model)
+    plain = generated(model, source)
+    first, later = plain[0][0], plain[0][2]
+    rules = {
+        "suppress_tokens": [later],
+        "begin_suppress_tokens": [first],
+        "bad_words_ids": [[plain[1][0]], [5, 6]],
+        "forced_eos_token_id": 1,
+    }
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "generation_config.json"
+    settings = json.loads(path.read_text())
+    for chosen in (rules, {"forced_bos_token_id": 7, "forced_eos_token_id": 1}):
+        path.write_text(json.dumps({**settings, **chosen}))
+        lm = Seq2SeqLM(tmp_path)
+        result = lm.generate_from(arrays(source), max_new_tokens=9)
+        assert result.tokens == generated(model, source, **chosen) != plain
+        assert result.finish_reasons == ["stop"] * 3
+        # Sampling obeys them, too; a seed repeats it.
+        draws = [
+            lm.generate_from(
+                arrays(source), max_new_tokens=9, sampler=Sampler(temperature=5.0, seed=4)
+            ).tokens
+            for _ in range(2)
+        ]
+        assert draws[0] == draws[1] and max(map(len, draws[0])) == 8
+        assert {row[0] for row in draws[0]} == {7} or later not in np.concatenate(draws[0])
+
+
+def test_text_goes_through_the_tokenizer(exported, capsys):
+    model, directory, _ = exported("t5")
+    texts = ["w9 w8 w7 w40", "w50"]
+    tokens = words()(texts, padding=True, return_tensors="pt")
+    source = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+    streamed = []
+    result = Seq2SeqLM(directory).generate(texts, max_new_tokens=9, on_text=streamed.append)
+    assert result.tokens == generated(model, source)
+    assert result.texts == [" ".join(f"w{token}" for token in row) for row in result.tokens]
+    assert "".join(streamed) == result.texts[0]
+    options = ["--prompt", texts[0], "--greedy", "--max-new-tokens", "9", "--provider", "cpu"]
+    capsys.readouterr()
+    assert cli.main(["generate", str(directory), *options]) == 0
+    assert capsys.readouterr().out.strip() == result.texts[0]
+
+
+@pytest.mark.parametrize("provider", ["cpu", "npu"])
+def test_onnxruntime_genai_runs_the_directory_of_whisper(exported, provider):
+    genai = pytest.importorskip("onnxruntime_genai")
+    model, directory, _ = exported("whisper")
+    source = source_of(model)
+    config = genai.Config(str(directory))
+    if provider == "npu":
+        genai.register_execution_provider_library(
+            "NPUExecutionProvider", onnxruntime_npu.get_library_path()
+        )
+        config.append_provider("NPUExecutionProvider")
+    loaded = genai.Model(config)
+    parameters = genai.GeneratorParams(loaded)
+    parameters.set_search_options(batch_size=3, max_length=10)
+    generator = genai.Generator(loaded, parameters)
+    inputs = genai.NamedTensors()
+    inputs["input_features"] = source["input_features"].numpy()
+    inputs["input_ids"] = np.full((3, 1), model.config.decoder_start_token_id, np.int32)
+    generator.set_inputs(inputs)
+    while not generator.is_done():
+        generator.generate_next_token()
+    stop = model.config.eos_token_id
+    rows = [generator.get_sequence(row)[1:].tolist() for row in range(3)]
+    rows = [row[: row.index(stop)] if stop in row else row for row in rows]
+    assert rows == generated(model, source)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "message"),
+    [
+        ({"input_ids": np.ones((1, 2), np.int64)}, {}, "expected the encoder's inputs input_ids, "),
+        ({"attention_mask": np.ones(2, np.int64)}, {}, r"attention_mask of shape .*, got \[2\]"),
+        ({"input_ids": np.ones((0, 2), np.int64)}, {}, r"input_ids of shape .*, got \[0, 2\]"),
+        ({"input_ids": np.ones((1, 2), np.float32)}, {}, "input_ids of int64, got float32"),
+        ({"attention_mask": np.ones((3, 2), np.int64)}, {}, "inputs of as many rows"),
+        ({}, {"prompt": []}, "expected a prompt of tokens from 0 to 96"),
+        ({}, {"prompt": [97]}, "expected a prompt of tokens from 0 to 96"),
+        ({}, {"prompt": ["a"]}, "expected a prompt of token ids"),
+        ({}, {"max_new_tokens": 0}, "expected max_new_tokens >= 1"),
+        ({}, {"sampler": 3}, "expected a Sampler or a function"),
+    ],
+)
+def test_wrong_inputs_raise(exported, inputs, options, message):
+    _, directory, _ = exported("t5")
+    given = {name: np.ones((1, 2), np.int64) for name in ("input_ids", "attention_mask")}
+    given = inputs if "encoder's" in message else {**given, **inputs}
+    with pytest.raises(ArgumentError, match=message):
+        Seq2SeqLM(directory, providers=PROVIDERS[1:]).generate_from(given, **options)
+
+
+def test_source_that_is_longer_than_the_encoder_was_made_for_is_an_error(exported):
+    _, directory, _ = exported("whisper")
+    features = np.zeros((1, 16, 3002), np.float32)
+    with pytest.raises(ArgumentError, match=r"input_features of shape .*, got \[1, 16, 3002\]"):
+        Seq2SeqLM(directory).generate_from({"input_features": features})
+    with pytest.raises(ArgumentError, match="the prompt has 40 tokens, the decoder's context 40"):
+        Seq2SeqLM(directory).generate_from(
+            {"input_features": features[..., :3000]}, prompt=[3] * 40
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"dtype": "int8"}, ArgumentError, "expected dtype to be one of"),
+        ({"opset": 7}, ArgumentError, "expected an opset from 18 to 23"),
+        ({"model_or_dir": "nowhere"}, ArgumentError, "nowhere is no model directory"),
+        ({"model_or_dir": torch.nn.Linear(2, 2)}, ExportError, "expected an encoder-decoder"),
+        (
+            {
+                "model_or_dir": transformers.BertModel(
+                    transformers.BertConfig(hidden_size=8, num_attention_heads=2, vocab_size=9)
+                )
+            },
+            ExportError,
+            "cannot export BertModel: expected an encoder-decoder",
+        ),
+    ],
+)
+def test_wrong_arguments_raise_and_write_nothing(tmp_path, arguments, error, message):
+    with pytest.raises(error, match=message):
+        export_seq2seq(**{"model_or_dir": None, "out_dir": tmp_path / "out", **arguments})
+    assert not (tmp_path / "out").exists()
+
+
+def test_model_whose_decoder_has_no_such_cache_is_refused(tmp_path, monkeypatch):
+    model = tiny_model("t5")
+    forward = type(model).forward
+
+    def without_cache(self, *args, past_key_values=None, **options):
+        return forward(self, *args, **{**options, "use_cache": False})
+
+    monkeypatch.setattr(type(model), "forward", without_cache)
+    message = r"cannot export T5ForConditionalGeneration \(t5\): expected a cache of keys"
+    with pytest.raises(ExportError, match=message):
+        export_seq2seq(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("t5", "float16"),
+        ("whisper", "bfloat16"),
+        pytest.param("t5", "bfloat16", marks=pytest.mark.exhaustive),
+        pytest.param("whisper", "float16", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys, kind, dtype):
+    model = tiny_model(kind)
+    model.save_pretrained(tmp_path / "in")
+    capsys.readouterr()
+    arguments = ["export-seq2seq", str(tmp_path / "in"), str(tmp_path / "out"), "--dtype", dtype]
+    assert cli.main(arguments) == 0
+    first, second = capsys.readouterr().out.strip().splitlines()
+    assert f"encoder_model.onnx: {type(model).__name__}, {dtype}, " in first
+    assert f"decoder_model.onnx: {type(model).__name__}, {dtype}, " in second
+    report = json.loads((tmp_path / "out" / "export_report.json").read_text())
+    assert [part["gaps"] for part in report["parts"].values()] == [[], []]
+    source = source_of(model)
+    exact = expected_logits(model, source)
+    halved = model.to(getattr(torch, dtype))
+    rounded = {k: v.to(halved.dtype) if v.is_floating_point() else v for k, v in source.items()}
+    theirs = expected_logits(halved, rounded) - exact
+    # The CPU provider multiplies no matrices of bfloat16.
+    for provider in PROVIDERS[: 1 if dtype == "bfloat16" else 2]:
+        ours = forced_logits(tmp_path / "out", provider, source) - exact
+        # Both round at every step; the rounding errors are of similar size, not equal.
+        assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
+
+
+def test_documentation_lists_every_tested_model():
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    assert [kind for kind in MODELS if f"`{kind}`" not in page] == []
