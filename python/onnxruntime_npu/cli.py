@@ -138,6 +138,9 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="give vectors length 1 (default: as the directory asks)",
     )
+    encoder.add_argument(
+        "--tower", choices=("text", "image"), help="of a model such as CLIP that has both"
+    )
     encoder.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     encoder.set_defaults(run=_export_encoder)
 
@@ -304,6 +307,7 @@ def _export_encoder(arguments: argparse.Namespace) -> None:
         dtype=arguments.dtype,
         pooling=arguments.pooling,
         normalize=arguments.normalize,
+        tower=arguments.tower,
         opset=arguments.opset,
     )
     _print_report(arguments.out_dir, report, f"pooling {report.pooling}")

@@ -28,6 +28,7 @@ from .roles.mlp import MlpRole
 from .roles.norm import NormRole
 from .roles.role import Role
 from .staging import staged
+from .towers import TOWERS, Tower, tower_of
 from .tracing import finish, to_onnx, trace
 
 MODEL_FILE = "model.onnx"
@@ -46,6 +47,7 @@ def export_encoder(
     normalize: bool | None = None,
     opset: int | None = None,
     tokenizer: Any | None = None,
+    tower: str | None = None,
 ) -> ExportReport:
     """Export an encoder of transformers with fused ``npu::`` operators.
 
@@ -54,7 +56,7 @@ def export_encoder(
     is proven. Inputs are input_ids [B, S], attention_mask [B, S] and, where the model tells
     segments apart, token_type_ids [B, S], all int64; or pixel_values or input_features in float32.
     Outputs, in float32: last_hidden_state [B, S, H] and, pooled, sentence_embedding [B, H], or
-    pooler_output [B, P] of the model's own pooler.
+    pooler_output [B, P] of the model's own pooler; of a tower text_embeds or image_embeds [B, P].
 
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded encoder such as
@@ -67,6 +69,8 @@ def export_encoder(
         normalize: give vectors length 1; None: as the directory asks with pooling auto, else no.
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer to write with a loaded model.
+        tower: text or image, of a model such as CLIPModel or SiglipModel that has both. With
+            pooling auto its projected features are the second output.
 
     Returns the report; ``report.gaps`` is empty if every replacement was exported as a node.
     Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
@@ -74,6 +78,8 @@ def export_encoder(
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
     check_choice("pooling", pooling, POOLINGS)
+    if tower is not None:
+        check_choice("tower", tower, TOWERS)
     opset = check_opset(opset)
     out = check_directory(out_dir)
     loaded = isinstance(model_or_dir, nn.Module)
@@ -85,8 +91,9 @@ def export_encoder(
             f"cannot export {type(model).__name__}: expected an encoder of transformers"
         )
     torch_library.register()
-    chosen = _pooling(model, pooling, normalize, source)
-    encoder = Encoder(model, chosen)
+    exported = tower_of(model, tower)
+    chosen = _pooling(exported, pooling, normalize, source)
+    encoder = Encoder(exported, chosen)
     try:
         findings = _fuse(encoder)
     except NotProven as error:
@@ -108,6 +115,8 @@ def export_encoder(
     onnx_model = to_onnx(program, opset, encoder.input_names, encoder.output_names)
     graph_passes.name_dimensions(onnx_model.graph, encoder.dimensions())
     graph_passes.tidy(onnx_model.graph)
+    if isinstance(exported, Tower):
+        onnx_model.metadata_props.update(exported.metadata())
     with staged(out, MODEL_FILE) as folder:
         _save_companions(folder, model, checkpoint.tokenizer, source, report)
         finish(onnx_model, folder / MODEL_FILE, report, findings)
@@ -119,6 +128,8 @@ def export_encoder(
 def _pooling(model: Any, pooling: str, normalize: bool | None, source: Path | None) -> Pooling:
     if pooling != "auto":
         chosen = Pooling(pooling, normalize=False)
+    elif isinstance(model, Tower):
+        chosen = Pooling("pooler", normalize=False)
     elif model.main_input_name == _TEXT:
         chosen = asked_for(source)
     else:
@@ -151,7 +162,8 @@ class Encoder(nn.Module):
     @property
     def output_names(self) -> list[str]:
         """Names of the graph outputs, in order."""
-        names = {"none": [], "pooler": ["pooler_output"]}
+        pooler = getattr(self.model, "embedding_name", "pooler_output")
+        names = {"none": [], "pooler": [pooler]}
         return ["last_hidden_state", *names.get(self.pooling.mode, ["sentence_embedding"])]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
