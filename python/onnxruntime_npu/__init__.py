@@ -24,6 +24,7 @@ _HOMES = {
     "export": "exporter",
     "export_causal_lm": "exporter",
     "export_encoder": "exporter",
+    "export_image_text_to_text": "exporter",
     "export_seq2seq": "exporter",
     "op_table": "opdef",
     "install_as_torch_npu": "torch_npu_compat.torch_npu_alias",

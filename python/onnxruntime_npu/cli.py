@@ -19,6 +19,7 @@ from .errors import ArgumentError, ExportError, UnsupportedError
 from .exporter.architectures import supported
 
 if TYPE_CHECKING:
+    from .exporter.parts_report import PartsReport
     from .exporter.report import ExportReport
 
 _PROGRAM = "onnxruntime-npu"
@@ -156,6 +157,18 @@ def _parser() -> argparse.ArgumentParser:
     _choice(seq2seq, "--dtype", _DTYPES, "of weights, activations and caches")
     seq2seq.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     seq2seq.set_defaults(run=_export_seq2seq)
+
+    image_text = commands.add_parser(
+        "export-image-text-to-text",
+        help="a model of images and text to ONNX with npu:: operators",
+        description="Export a model such as LLaVA to OUT_DIR/vision.onnx, embedding.onnx and "
+        "text.onnx with its tokenizer and export_report.json.",
+    )
+    image_text.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
+    image_text.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    _choice(image_text, "--dtype", _DTYPES, "of weights, activations and caches")
+    image_text.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    image_text.set_defaults(run=_export_image_text)
 
     convert = commands.add_parser(
         "convert",
@@ -316,11 +329,28 @@ def _export_encoder(arguments: argparse.Namespace) -> None:
 def _export_seq2seq(arguments: argparse.Namespace) -> None:
     from .exporter import export_seq2seq
 
-    report = export_seq2seq(
-        arguments.model_dir, arguments.out_dir, dtype=arguments.dtype, opset=arguments.opset
+    _print_parts(
+        arguments.out_dir,
+        export_seq2seq(
+            arguments.model_dir, arguments.out_dir, dtype=arguments.dtype, opset=arguments.opset
+        ),
     )
+
+
+def _export_image_text(arguments: argparse.Namespace) -> None:
+    from .exporter import export_image_text_to_text
+
+    _print_parts(
+        arguments.out_dir,
+        export_image_text_to_text(
+            arguments.model_dir, arguments.out_dir, dtype=arguments.dtype, opset=arguments.opset
+        ),
+    )
+
+
+def _print_parts(out_dir: str, report: PartsReport) -> None:
     for name, part in report.parts.items():
-        _print_report(str(Path(arguments.out_dir) / name), part)
+        _print_report(str(Path(out_dir) / name), part)
 
 
 def _convert(arguments: argparse.Namespace) -> None:

@@ -369,6 +369,14 @@ def test_wrong_arguments_raise_and_write_nothing(tmp_path, arguments, error, mes
     assert not (tmp_path / "out").exists()
 
 
+def test_quantised_checkpoint_is_refused(tmp_path):
+    config = {"model_type": "t5", "quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExportError, match="expected float weights, got integers of gptq"):
+        export_seq2seq(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_model_whose_decoder_has_no_such_cache_is_refused(tmp_path, monkeypatch):
     model = tiny_model("t5")
     forward = type(model).forward

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .causal_lm import export_causal_lm
     from .encoder import export_encoder
     from .export_module import export
+    from .image_text import export_image_text_to_text
     from .parts_report import PartsReport
     from .report import ExportReport
     from .seq2seq import export_seq2seq
@@ -22,6 +23,7 @@ _HOMES = {
     "export": "export_module",
     "export_causal_lm": "causal_lm",
     "export_encoder": "encoder",
+    "export_image_text_to_text": "image_text",
     "export_seq2seq": "seq2seq",
 }
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "export",
     "export_causal_lm",
     "export_encoder",
+    "export_image_text_to_text",
     "export_seq2seq",
 ]
 

@@ -92,6 +92,21 @@ def load_seq2seq(path: str | Path) -> Checkpoint:
     path = _model_directory(path)
     speech = _model_type(path) in _speech_models()
     loader = "AutoModelForSpeechSeq2Seq" if speech else "AutoModelForSeq2SeqLM"
+    return _load_floats(path, loader)
+
+
+def load_image_text(path: str | Path) -> Checkpoint:
+    """Load a model of images and text from a directory with config.json and safetensors.
+
+    Raises ArgumentError for a path without a model, ExportError for one that cannot be read.
+    """
+    return _load_floats(_model_directory(path), "AutoModelForImageTextToText")
+
+
+def _load_floats(path: Path, loader: str) -> Checkpoint:
+    method = _quantization(path)
+    if method is not None:
+        raise ExportError(f"cannot export {path}: expected float weights, got integers of {method}")
     return _load_directory(path, loader)
 
 

@@ -7,27 +7,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
 import torch
 from torch import nn
 
 from ..errors import ExportError
 from ..opdef import torch_library
-from . import graph_passes
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import fuse_attention
-from .checkpoint import Checkpoint, load_seq2seq, wrap
-from .encoder import REPORT_FILE, copy_processor, role_of
+from .checkpoint import load_seq2seq, wrap
+from .encoder import REPORT_FILE, role_of
 from .encoder_decoder import DecoderPart, EncoderDecoderProbe, EncoderPart
-from .fuse_added_norms import fuse_added_norms
 from .module_replacement import convert_weights, replace_modules
+from .parts import onnx_model_of, save_companions, write_parts
 from .parts_report import PartsReport
 from .proof import Findings, NotProven, attempt
-from .report import ExportReport
-from .sampling_graph import SAMPLER_FILE, write_sampler
 from .seq2seq_genai import write_genai_config
 from .staging import staged
-from .tracing import finish, to_onnx, trace
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 
@@ -72,11 +67,6 @@ def export_seq2seq(
     out = check_directory(out_dir)
     loaded = isinstance(model_or_dir, nn.Module)
     checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_seq2seq(model_or_dir)
-    if checkpoint.quantization:
-        raise ExportError(
-            f"cannot export {checkpoint.source}: expected float weights, got integers of "
-            f"{checkpoint.quantization}"
-        )
     model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model
     config = getattr(model, "config", None)
     if not getattr(config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
@@ -98,31 +88,26 @@ def export_seq2seq(
         ENCODER_FILE: onnx_model_of(encoder, source, opset),
         DECODER_FILE: onnx_model_of(decoder, example, opset),
     }
-    report = PartsReport({})
     with staged(out, DECODER_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
-        write_sampler(folder / SAMPLER_FILE)
-        files = (ENCODER_FILE, DECODER_FILE)
-        left_out = write_genai_config(folder / "genai_config.json", encoder, decoder, files)
+        left_out = write_genai_config(folder / "genai_config.json", encoder, decoder, tuple(models))
         warnings += [left_out] if left_out else []
-        for (name, onnx_model), found in zip(models.items(), findings, strict=True):
-            found.joined(fuse_added_norms(onnx_model.graph), "npu_rms_norm", "npu_add_rms_norm")
-            part = ExportReport(
-                model=checkpoint.source,
-                architecture=type(model).__name__,
-                dtype=dtype,
-                cache="dynamic" if name == DECODER_FILE else None,
-                opset=opset,
-            )
-            finish(onnx_model, folder / name, part, found)
-            part.seconds = round(time.monotonic() - started, 1)
-            report.parts[name] = part
+        report = write_parts(
+            folder,
+            models,
+            findings,
+            started,
+            model=checkpoint.source,
+            architecture=type(model).__name__,
+            dtype=dtype,
+            opset=opset,
+        )
         report.parts[DECODER_FILE].warnings += warnings
         report.write(folder / REPORT_FILE)
     return report
 
 
-def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, tuple[Findings, Findings]]:
+def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, dict[str, Findings]]:
     """Fuse attention and replace modules of both parts; prove the logits of the whole."""
     encoder = EncoderPart(model)
     decoder = DecoderPart(encoder, vocabulary=model.get_output_embeddings().weight.shape[0])
@@ -136,33 +121,5 @@ def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, tuple[Findings, Findi
     fuse_attention(model.get_encoder(), lambda _: encoder.encoder(*source), of_encoder)
     fuse_attention(model.get_decoder(), lambda _: decoder(*example), of_decoder)
     probe.check(encoder, decoder)
-    return encoder.eval(), decoder.eval(), (of_encoder, of_decoder)
-
-
-def onnx_model_of(part: Any, example: tuple[torch.Tensor, ...], opset: int) -> ir.Model:
-    """Trace a part of a model, translate and tidy up; the ``npu::`` nodes have no bodies yet.
-
-    ``part``: a module that takes tensors and has input_names, output_names and dimensions.
-    """
-    shapes = part.dimensions()
-    dynamic = tuple(
-        {i: torch.export.Dim.AUTO for i, size in enumerate(shapes[name]) if isinstance(size, str)}
-        for name in part.input_names
-    )
-    program = trace(part, example, None, (dynamic,))
-    onnx_model = to_onnx(program, opset, list(part.input_names), list(part.output_names))
-    graph_passes.name_dimensions(onnx_model.graph, shapes)
-    graph_passes.tidy(onnx_model.graph)
-    return onnx_model
-
-
-def save_companions(out: Path, checkpoint: Checkpoint, source: Path | None) -> list[str]:
-    """Write the files that a runner needs in addition to the models; return warnings."""
-    model = checkpoint.model
-    model.config.save_pretrained(out)
-    model.generation_config.save_pretrained(out)
-    copy_processor(source, out)
-    if checkpoint.tokenizer is None:
-        return ["no tokenizer: none was found, so none is written"]
-    checkpoint.tokenizer.save_pretrained(out)
-    return []
+    findings = {ENCODER_FILE: of_encoder, DECODER_FILE: of_decoder}
+    return encoder.eval(), decoder.eval(), findings

@@ -13,7 +13,7 @@ _FRAMES = 3000
 
 
 def write_genai_config(
-    path: Path, encoder: EncoderPart, decoder: DecoderPart, files: tuple[str, str]
+    path: Path, encoder: EncoderPart, decoder: DecoderPart, files: tuple[str, ...]
 ) -> str | None:
     """Write genai_config.json for the files of encoder and decoder; return why not, or None."""
     if encoder.encoder.main_input != "input_features":

@@ -39,6 +39,10 @@ class Exported:
         if not (self.directory / model).is_file():
             raise ArgumentError(f"{self.directory} holds no {model}: export a model to it first")
         self._providers = list(providers or [get_ep_name()])
+        settings = dict((p, {}) if isinstance(p, str) else p for p in self._providers)
+        self._device = ("cpu", 0)  # where caches stay
+        if get_ep_name() in settings:
+            self._device = ("npu", int(settings[get_ep_name()].get("device_id", 0)))
         available = ort.get_available_providers()
         for provider in self._providers:
             name = provider if isinstance(provider, str) else provider[0]
@@ -54,6 +58,10 @@ class Exported:
         self.generation_config = self._json("generation_config.json")
         stop = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
         self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])
+
+    def _open(self, name: str) -> ort.InferenceSession:
+        path = str(self.directory / name)
+        return ort.InferenceSession(path, self._session_options, providers=self._providers)
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.directory / name

@@ -16,7 +16,6 @@ import onnxruntime as ort
 
 from ..errors import ArgumentError
 from ..sampling import Sampler
-from ..session.provider_library import get_ep_name
 from .decoding import ELEMENT_TYPES
 from .exported import Exported
 from .logits_rules import LogitsRules
@@ -47,16 +46,7 @@ class Seq2SeqLM(Exported):
         Raises ArgumentError for a directory without the models or an unavailable provider.
         """
         super().__init__(directory, DECODER, providers, session_options)
-        settings = dict((p, {}) if isinstance(p, str) else p for p in self._providers)
-        self._device = ("cpu", 0)
-        if get_ep_name() in settings:
-            self._device = ("npu", int(settings[get_ep_name()].get("device_id", 0)))
-        self.encoder, self.decoder = (
-            ort.InferenceSession(
-                str(self.directory / name), self._session_options, providers=self._providers
-            )
-            for name in (ENCODER, DECODER)
-        )
+        self.encoder, self.decoder = self._open(ENCODER), self._open(DECODER)
         self.encoder_inputs = [value.name for value in self.encoder.get_inputs()]
         logits = next(o for o in self.decoder.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])

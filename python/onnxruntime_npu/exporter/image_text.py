@@ -1,0 +1,131 @@
+"""Exports a model that answers about an image: files for the image, the embeddings, the text."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import ExportError
+from ..opdef import torch_library
+from .arguments import DTYPES, check_choice, check_directory, check_opset
+from .attention_interface import NOT_CALLED, fuse_attention
+from .checkpoint import load_image_text, wrap
+from .encoder import REPORT_FILE, role_of
+from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart, VisionPart
+from .module_replacement import convert_weights, replace_modules
+from .parts import onnx_model_of, save_companions, write_parts
+from .parts_report import PartsReport
+from .proof import Findings, NotProven, attempt
+from .replaced_functions import ReplacedFunctions
+from .rotary_function import replace_rotary
+from .rotary_module import follow_lengths
+from .staging import staged
+from .unused_attention import forget_unused_attention
+
+# Of the file's metadata: the token in whose places features are put.
+IMAGE_TOKEN = "image_token_id"
+VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
+
+
+def export_image_text_to_text(
+    model_or_dir: Any,
+    out_dir: str | Path,
+    *,
+    dtype: str = "float32",
+    opset: int | None = None,
+    tokenizer: Any | None = None,
+) -> PartsReport:
+    """Export a model of transformers that takes an image and text, with fused ``npu::`` operators.
+
+    Writes ``vision.onnx``, ``embedding.onnx`` and ``text.onnx``, each with its ``.data``,
+    ``sampler.onnx``, the tokenizer or processor and ``export_report.json``. The model's own forward
+    pass is exported; attention, rotation, norms, MLPs and activations are replaced where that is
+    proven.
+
+    Vision: pixel_values [1, channels, height, width] float32 of one image to image_features [F, H]
+    float32. Embedding: input_ids [B, S] int64 and image_features [F, H] of all images, in the order
+    of their tokens, to inputs_embeds [B, S, H] float32; F may be 0. Text: inputs_embeds,
+    attention_mask [B, T] and position_ids [B, S] int64 and past_key_values.N.key and .value
+    [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
+    .value [B, heads, T, D].
+
+    Args:
+        model_or_dir: a directory with config.json and safetensors, or a loaded model such as
+            LlavaForConditionalGeneration (left unchanged).
+        out_dir: directory to write to; created if it does not exist.
+        dtype: float32, float16 or bfloat16, of weights, activations and caches.
+        opset: ONNX opset, 18 to 23; default 18.
+        tokenizer: tokenizer or processor to write with a loaded model.
+
+    Returns the reports of the files; ``gaps`` is empty if every replacement was exported as a
+    node. Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
+    """
+    started = time.monotonic()
+    check_choice("dtype", dtype, tuple(DTYPES))
+    opset = check_opset(opset)
+    out = check_directory(out_dir)
+    loaded = isinstance(model_or_dir, nn.Module)
+    checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_image_text(model_or_dir)
+    model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model
+    if not hasattr(model, "get_image_features") or not hasattr(model, "generate"):
+        raise ExportError(
+            f"cannot export {type(model).__name__}: expected a transformers model of images and "
+            f"text with a language-model head, such as LlavaForConditionalGeneration"
+        )
+    torch_library.register()
+    try:
+        parts, findings = attempt(_proven, model)
+    except NotProven as error:
+        name = f"{type(model).__name__} ({model.config.model_type})"
+        raise ExportError(f"cannot export {name}: {error}") from error
+    convert_weights(model, DTYPES[dtype])
+    models = {name: onnx_model_of(part, part.example(), opset) for name, part in parts.items()}
+    models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(parts[EMBEDDING_FILE].image_token)
+    with staged(out, TEXT_FILE) as folder:
+        warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
+        report = write_parts(
+            folder,
+            models,
+            findings,
+            started,
+            model=checkpoint.source,
+            architecture=type(model).__name__,
+            dtype=dtype,
+            opset=opset,
+        )
+        report.parts[TEXT_FILE].warnings += warnings
+        report.write(folder / REPORT_FILE)
+    return report
+
+
+def _proven(model: Any) -> tuple[dict[str, Any], dict[str, Findings]]:
+    """Fuse attention and replace modules of all parts; prove the logits of the whole."""
+    vision, embedding = VisionPart(model), EmbeddingPart(model)
+    probe = ImageTextProbe(model, vision)
+    language = model.get_decoder()
+    functions = ReplacedFunctions()
+    text = TextPart(model, functions)
+    probe.check(vision, embedding, text)
+    image, example = vision.example(), text.example()
+    of_vision, of_text = Findings(), Findings()
+    follow_lengths(model, of_text)
+    replace_modules(model, role_of, lambda _: (vision(*image),), of_vision)
+    replace_modules(model, role_of, lambda _: text(*example), of_text)
+    if not fuse_attention(model, lambda _: vision(*image), of_vision):
+        of_vision.keep("", "attention", NOT_CALLED)
+    forget_unused_attention(lambda: (vision(*image),), of_vision)
+    if not fuse_attention(model, lambda _: text(*example), of_text):
+        of_text.keep("", "attention", NOT_CALLED)
+    replace_rotary(language, lambda _: text(*example), functions, of_text)
+    probe.check(vision, embedding, text)
+    parts: dict[str, torch.nn.Module] = {
+        VISION_FILE: vision.eval(),
+        EMBEDDING_FILE: embedding.eval(),
+        TEXT_FILE: text.eval(),
+    }
+    return parts, {VISION_FILE: of_vision, EMBEDDING_FILE: Findings(), TEXT_FILE: of_text}

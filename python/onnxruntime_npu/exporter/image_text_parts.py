@@ -1,0 +1,254 @@
+"""The three graphs of a model that answers about an image, and their proof.
+
+The division is that of onnxruntime-genai: an image becomes features, tokens and features become
+embeddings, embeddings become logits. Shapes: B batch, S new tokens, T past and new tokens, F
+features of images, H the size of an embedding.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from .caches.interface import BATCH, NEW, PAST
+from .caches.step import CacheSizes
+from .proof import NotProven, compare
+from .replaced_functions import ReplacedFunctions
+
+# Tokens that the proof decodes after the prompt. The first is the last one of an image: if others
+# of the image see it, their logits differ.
+_DECODED = 2
+_BEFORE, _AFTER = 2, 1  # tokens of the proof's row around an image
+_TEXT = 6  # tokens of its row without an image
+
+
+class VisionPart(nn.Module):
+    """One image to the features that take the place of its tokens."""
+
+    input_names = ("pixel_values",)
+    output_names = ("image_features",)
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.shape = _pixels(model.config)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Return features [F, H] in float32 of pixel_values [1, channels, height, width]."""
+        (pixel_values,) = inputs
+        dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
+        features = self.model.get_image_features(pixel_values=pixel_values.to(dtype)).pooler_output
+        if isinstance(features, (list, tuple)):  # of each image
+            features = torch.cat(list(features))
+        return features.flatten(0, -2).float()
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """Return arguments to trace with."""
+        return (torch.randn(self.shape, generator=torch.Generator().manual_seed(3)),)
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of input and output."""
+        with torch.no_grad():
+            features = self(*self.example())
+        return {"pixel_values": self.shape, "image_features": tuple(features.shape)}
+
+
+class EmbeddingPart(nn.Module):
+    """Tokens to embeddings, with features in the places of image tokens."""
+
+    input_names = ("input_ids", "image_features")
+    output_names = ("inputs_embeds",)
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.embedding = model.get_input_embeddings()
+        self.image_token = int(model.config.image_token_id)
+        self.size = int(model.get_input_embeddings().weight.shape[-1])
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Return embeddings [B, S, H] in float32 for input_ids [B, S] and image_features [F, H].
+
+        Features replace image tokens row by row, in their order; if F is 0, none is replaced.
+        """
+        input_ids, image_features = inputs
+        embedded = self.embedding(input_ids).float()
+        any_features = image_features.new_ones(image_features.shape[0]).sum() > 0
+        shown = (input_ids == self.image_token) & any_features
+        # A row that no image token has comes first: there must be one to gather without features.
+        features = torch.cat([image_features.new_zeros(1, self.size), image_features])
+        places = shown.flatten().cumsum(0).view_as(input_ids) * shown
+        return torch.where(shown[..., None], features[places], embedded)
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """Return arguments to trace with."""
+        return torch.zeros((BATCH, NEW), dtype=torch.int64), torch.zeros(PAST, self.size)
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        return {
+            "input_ids": ("batch", "sequence"),
+            "image_features": ("features", self.size),
+            "inputs_embeds": ("batch", "sequence", self.size),
+        }
+
+
+class TextPart(nn.Module):
+    """Embeddings to logits, over a cache that grows."""
+
+    def __init__(self, model: Any, functions: ReplacedFunctions) -> None:
+        super().__init__()
+        self.model = model
+        self.functions = functions
+        self.sizes: list[CacheSizes] = []
+        size = model.get_input_embeddings().weight.shape[-1]
+        self.size, self.vocabulary = int(size), int(model.get_output_embeddings().weight.shape[0])
+        given = torch.zeros(1, NEW, self.size), torch.ones(1, NEW), torch.arange(NEW)[None]
+        _, cache = self._logits(*given, [])
+        for key, value in cache:
+            if key is None or key.dim() != 4 or key.shape[2] != NEW:
+                raise NotProven("expected a cache of keys [B, N, T, D] of every token")
+            self.sizes.append(CacheSizes(key.shape[1], key.shape[3], value.shape[3]))
+
+    def _names(self, prefix: str) -> list[str]:
+        layers = range(len(self.sizes))
+        return [f"{prefix}.{i}.{kind}" for i in layers for kind in ("key", "value")]
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the graph inputs, in order."""
+        leading = ["inputs_embeds", "attention_mask", "position_ids"]
+        return [*leading, *self._names("past_key_values")]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the graph outputs, in order."""
+        return ["logits", *self._names("present")]
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return logits [B, 1, V] of each row's last token in float32, and the cache.
+
+        ``inputs``: inputs_embeds [B, S, H] in float32, attention_mask [B, T], position_ids [B, S]
+        and past keys and values [B, N, T - S, D] of every layer.
+        """
+        embeds, mask, positions, *past = inputs
+        logits, cache = self._logits(embeds, mask, positions, past)
+        return logits[:, -1:].float(), *(tensor for pair in cache for tensor in pair)
+
+    def _logits(
+        self,
+        embeds: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+        cache: Any = Cache(layers=[DynamicLayer() for _ in past[0::2]]) if past else DynamicCache()
+        for layer, keys, values in zip(cache.layers, past[0::2], past[1::2], strict=True):
+            layer.lazy_initialization(keys, values)
+            layer.keys, layer.values = keys, values
+        with self.functions.replaced():
+            logits = self.model(
+                inputs_embeds=embeds.to(self.model.get_input_embeddings().weight.dtype),
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits
+        return logits, [(layer.keys, layer.values) for layer in cache.layers]
+
+    def empty_cache(self, batch: int, length: int) -> list[torch.Tensor]:
+        """Return zeroed keys and values of ``length`` tokens for every layer."""
+        dtype = self.model.get_input_embeddings().weight.dtype
+        return [
+            torch.zeros((batch, sizes.heads, length, size), dtype=dtype)
+            for sizes in self.sizes
+            for size in (sizes.key, sizes.value)
+        ]
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """Return arguments to trace with."""
+        total = PAST + NEW
+        mask = torch.ones(BATCH, total, dtype=torch.int64)
+        positions = torch.arange(PAST, total)[None].repeat(BATCH, 1)
+        embeds = torch.zeros(BATCH, NEW, self.size)
+        return (embeds, mask, positions, *self.empty_cache(BATCH, PAST))
+
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of every input and output, with names for dynamic sizes."""
+        shapes: dict[str, tuple[str | int, ...]] = {
+            "inputs_embeds": ("batch", "sequence", self.size),
+            "attention_mask": ("batch", "total"),
+            "position_ids": ("batch", "sequence"),
+            "logits": ("batch", 1, self.vocabulary),
+        }
+        for i, sizes in enumerate(self.sizes):
+            for kind, size in (("key", sizes.key), ("value", sizes.value)):
+                shapes[f"past_key_values.{i}.{kind}"] = ("batch", sizes.heads, "past", size)
+                shapes[f"present.{i}.{kind}"] = ("batch", sizes.heads, "total", size)
+        return shapes
+
+
+class ImageTextProbe:
+    """A row with an image and a padded row without, and the original's logits for them."""
+
+    def __init__(self, model: Any, vision: VisionPart) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self._image = vision.example()
+        features = vision(*self._image).shape[0]
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        token = int(model.config.image_token_id)
+
+        def text(count: int) -> torch.Tensor:
+            ids = torch.randint(0, vocabulary - 1, (count,), generator=generator)
+            return ids + (ids >= token)  # any but the image token
+
+        places = torch.full((features,), token)
+        self._rows = [torch.cat([text(_BEFORE), places, text(_AFTER)]), text(_TEXT)]
+        # Processors tell image tokens apart for models whose masks or positions depend on it.
+        taken = inspect.signature(model.forward).parameters
+        kinds = [name for name in ("token_type_ids", "mm_token_type_ids") if name in taken]
+        self._expected = []
+        for row, image in zip(self._rows, ({"pixel_values": self._image[0]}, {}), strict=True):
+            told = dict.fromkeys(kinds, (row == token).long()[None])
+            result = model(input_ids=row[None], use_cache=False, **told, **image)
+            self._expected.append(result.logits[0, -1 - _DECODED :])
+
+    def check(self, vision: VisionPart, embedding: EmbeddingPart, text: TextPart) -> None:
+        """Compare the prompt's logits and those of single steps; raises NotProven."""
+        longest = max(map(len, self._rows))
+        padding = [longest - len(row) for row in self._rows]
+        ids = torch.stack(
+            [nn.functional.pad(r, (p, 0)) for r, p in zip(self._rows, padding, strict=True)]
+        )
+        mask = torch.stack([torch.arange(longest) >= p for p in padding]).long()
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        past = text.empty_cache(len(self._rows), 0)
+        features = vision(*self._image)
+        used = 0
+        collected, start = [], 0
+        for end in range(longest - _DECODED, longest + 1):
+            step = slice(start, end)
+            shown = used + int((ids[:, step] == embedding.image_token).sum())
+            embeds = embedding(ids[:, step], features[used:shown])
+            used = shown
+            logits, *past = text(embeds, mask[:, :end], positions[:, step], *past)
+            collected.append(logits)
+            start = end
+        for row, expected in enumerate(self._expected):
+            actual = torch.cat(collected, 1)[row]
+            compare(expected.float(), actual, f"logits of the whole model, row {row}")
+
+
+def _pixels(config: Any) -> tuple[int, ...]:
+    """Return the shape of pixel_values of one image."""
+    vision = config.vision_config
+    size = getattr(vision, "image_size", None)
+    if size is None:
+        raise NotProven("expected images of one size, image_size of the vision configuration")
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    return 1, int(getattr(vision, "num_channels", 3)), int(height), int(width)

@@ -1,0 +1,71 @@
+"""What exports of several files have in common: tracing each part, and writing all of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from . import graph_passes
+from .checkpoint import Checkpoint
+from .encoder import copy_processor
+from .fuse_added_norms import fuse_added_norms
+from .parts_report import PartsReport
+from .proof import Findings
+from .report import ExportReport
+from .sampling_graph import SAMPLER_FILE, write_sampler
+from .tracing import finish, to_onnx, trace
+
+
+def onnx_model_of(part: Any, example: tuple[torch.Tensor, ...], opset: int) -> ir.Model:
+    """Trace a part of a model, translate and tidy up; the ``npu::`` nodes have no bodies yet.
+
+    ``part``: a module that takes tensors and has input_names, output_names and dimensions.
+    """
+    shapes = part.dimensions()
+    dynamic = tuple(
+        {i: torch.export.Dim.AUTO for i, size in enumerate(shapes[name]) if isinstance(size, str)}
+        for name in part.input_names
+    )
+    program = trace(part, example, None, (dynamic,))
+    onnx_model = to_onnx(program, opset, list(part.input_names), list(part.output_names))
+    graph_passes.name_dimensions(onnx_model.graph, shapes)
+    graph_passes.tidy(onnx_model.graph)
+    return onnx_model
+
+
+def save_companions(out: Path, checkpoint: Checkpoint, source: Path | None) -> list[str]:
+    """Write the files that a runner needs in addition to the models; return warnings."""
+    model = checkpoint.model
+    write_sampler(out / SAMPLER_FILE)
+    model.config.save_pretrained(out)
+    model.generation_config.save_pretrained(out)
+    copy_processor(source, out)
+    if checkpoint.tokenizer is None:
+        return ["no tokenizer: none was found, so none is written"]
+    checkpoint.tokenizer.save_pretrained(out)
+    return []
+
+
+def write_parts(
+    folder: Path,
+    models: dict[str, ir.Model],
+    findings: dict[str, Findings],
+    started: float,
+    **about: Any,
+) -> PartsReport:
+    """Write the models and return their reports, all by the names of files.
+
+    ``started``: the monotonic time at which the export began; ``about``: what all reports say.
+    """
+    report = PartsReport({})
+    for name, model in models.items():
+        found = findings[name]
+        found.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
+        part = report.parts[name] = ExportReport(**about)
+        finish(model, folder / name, part, found)
+        part.seconds = round(time.monotonic() - started, 1)
+    return report

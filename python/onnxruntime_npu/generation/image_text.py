@@ -1,0 +1,180 @@
+"""Generates text about images: features of each image, then one step per token.
+
+Keys and values stay on the device between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from ..errors import ArgumentError
+from ..sampling import Sampler
+from .decoding import ELEMENT_TYPES
+from .exported import Exported
+from .loop import Generation, checked_count, chooser, run
+
+VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
+_PAST, _PRESENT = "past_key_values.", "present."
+
+
+class ImageTextLM(Exported):
+    """A model of images and text exported to a directory, ready to generate text."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        providers: Sequence[Any] | None = None,
+        session_options: ort.SessionOptions | None = None,
+    ) -> None:
+        """Open the models.
+
+        Args:
+            directory: output of ``export_image_text_to_text``.
+            providers: as for InferenceSession; default: the NPU.
+            session_options: as for InferenceSession; default: log errors only.
+
+        Raises ArgumentError for a directory without the models or an unavailable provider.
+        """
+        super().__init__(directory, TEXT, providers, session_options)
+        self.vision, self.embedding, self.text = map(self._open, (VISION, EMBEDDING, TEXT))
+        self.image_shape = [int(size) for size in self.vision.get_inputs()[0].shape[1:]]
+        self.tokens_per_image, size = self.vision.get_outputs()[0].shape
+        self._no_features = np.empty((0, size), np.float32)
+        metadata = self.embedding.get_modelmeta().custom_metadata_map
+        self.image_token = int(metadata["image_token_id"])
+        logits = next(o for o in self.text.get_outputs() if o.name == "logits")
+        self.vocabulary = int(logits.shape[-1])
+        limit = self.config.get("text_config", {}).get("max_position_embeddings")
+        self.context_length = limit if isinstance(limit, int) else 2**31
+
+    def generate_from(
+        self,
+        input_ids: np.ndarray,
+        *,
+        attention_mask: np.ndarray | None = None,
+        pixel_values: np.ndarray | None = None,
+        max_new_tokens: int = 256,
+        sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
+        on_tokens: Callable[[list[int | None]], None] | None = None,
+    ) -> Generation:
+        """Continue what a processor of transformers returns.
+
+        Args:
+            input_ids: [B, S] integers; each image has its tokens, rows are padded on the left.
+            attention_mask: [B, S] integers, 0 where a row is padded; default: no padding.
+            pixel_values: [images, channels, height, width] float32, in the order of their tokens.
+            max_new_tokens: max number of tokens to generate for each row.
+            sampler: chooses tokens; default: greedy. A Sampler runs on the device; a function gets
+                logits [B, V] on the host and returns tokens [B].
+            on_tokens: gets the new token of every row after each step, None for a finished row.
+
+        Raises ArgumentError for wrong inputs, and rows that fill the model's context.
+        """
+        count = checked_count(max_new_tokens)
+        ids = _integers("input_ids", input_ids)
+        mask = np.ones_like(ids) if attention_mask is None else attention_mask
+        mask = _integers("attention_mask", mask)
+        if mask.shape != ids.shape or not mask[:, -1].all():
+            raise ArgumentError(
+                f"expected attention_mask of shape {list(ids.shape)} with padding on the left, got "
+                f"{list(mask.shape)}"
+            )
+        if ids.min() < 0 or ids.max() >= self.vocabulary:
+            raise ArgumentError(
+                f"expected tokens from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}"
+            )
+        if ids.shape[1] >= self.context_length:
+            raise ArgumentError(
+                f"the prompt has {ids.shape[1]} tokens, the model's context {self.context_length}"
+            )
+        features = self._features(pixel_values, int((ids == self.image_token).sum()))
+        budget = min(count, self.context_length - ids.shape[1])
+        choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
+        rows = [row[keep != 0].tolist() for row, keep in zip(ids, mask, strict=True)]
+        with closing(_Stepper(self, ids, mask, features)) as state:
+            return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
+
+    def _features(self, pixel_values: np.ndarray | None, tokens: int) -> np.ndarray:
+        """Return the features of all images [F, H] for as many image tokens."""
+        images = np.asarray([] if pixel_values is None else pixel_values)
+        if images.size and (images.dtype.kind != "f" or list(images.shape[1:]) != self.image_shape):
+            raise ArgumentError(
+                f"expected pixel_values of float32 and shape [images, "
+                f"{', '.join(map(str, self.image_shape))}], got {images.dtype} {list(images.shape)}"
+            )
+        count = len(images) if images.size else 0
+        if tokens != count * self.tokens_per_image:
+            raise ArgumentError(
+                f"expected {self.tokens_per_image} image tokens for each of {count} images, got "
+                f"{tokens} in all"
+            )
+        found = [
+            self.vision.run(None, {"pixel_values": np.ascontiguousarray(image[None], np.float32)})[
+                0
+            ]
+            for image in images[:count]
+        ]
+        return np.concatenate(found) if found else self._no_features
+
+
+class _Stepper:
+    """The state of one batch, whose cache grows by one token per step."""
+
+    def __init__(
+        self, model: ImageTextLM, ids: np.ndarray, mask: np.ndarray, features: np.ndarray
+    ) -> None:
+        self._model = model
+        self._ids, self._mask, self._features = ids, mask, features
+        self._past = [v for v in model.text.get_inputs() if v.name.startswith(_PAST)]
+        make = ort.OrtValue.ortvalue_from_shape_and_type
+        self._cache = [
+            make([len(ids), v.shape[1], 0, v.shape[3]], ELEMENT_TYPES[v.type], "cpu", 0)
+            for v in self._past
+        ]
+
+    def prefill(self) -> ort.OrtValue:
+        return self._step(self._ids, self._features)
+
+    def decode(self, tokens: np.ndarray) -> ort.OrtValue:
+        self._mask = np.pad(self._mask, ((0, 0), (0, 1)), constant_values=1)
+        return self._step(np.ascontiguousarray(tokens[:, None]), self._model._no_features)
+
+    def close(self) -> None:
+        self._cache = []
+
+    def _step(self, ids: np.ndarray, features: np.ndarray) -> ort.OrtValue:
+        model = self._model
+        embedding = model.embedding.io_binding()
+        embedding.bind_cpu_input("input_ids", ids)
+        embedding.bind_cpu_input("image_features", features)
+        embedding.bind_output("inputs_embeds", *model._device)
+        model.embedding.run_with_iobinding(embedding)
+        positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
+        binding = model.text.io_binding()
+        binding.bind_ortvalue_input("inputs_embeds", embedding.get_outputs()[0])
+        binding.bind_cpu_input("attention_mask", self._mask)
+        binding.bind_cpu_input("position_ids", np.ascontiguousarray(positions))
+        for value, held in zip(self._past, self._cache, strict=True):
+            binding.bind_ortvalue_input(value.name, held)
+        for name in ("logits", *(v.name.replace(_PAST, _PRESENT) for v in self._past)):
+            binding.bind_output(name, *model._device)
+        model.text.run_with_iobinding(binding)
+        logits, *self._cache = binding.get_outputs()
+        return logits
+
+
+def _integers(name: str, array: np.ndarray) -> np.ndarray:
+    """Return int64 [B, S]; raises ArgumentError for anything else."""
+    found = np.asarray(array)
+    if found.ndim != 2 or 0 in found.shape or found.dtype.kind not in "iub":
+        raise ArgumentError(
+            f"expected {name} as integers [batch, sequence], got {found.dtype} {list(found.shape)}"
+        )
+    return np.ascontiguousarray(found, np.int64)

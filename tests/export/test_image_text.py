@@ -1,0 +1,251 @@
+"""Models of images and text: logits and generated tokens equal to transformers', errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from onnxruntime_npu import cli, export_image_text_to_text
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.generation import ImageTextLM
+
+PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
+IMAGE_TOKEN = 96
+LAYERS = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+VISION = {**LAYERS, "num_hidden_layers": 2, "image_size": 16, "patch_size": 8}
+TEXT = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 48,
+}
+# The vision tower, the language model, and the settings of the whole.
+MODELS = {
+    "clip": ("clip_vision_model", "llama", {}),
+    "siglip": (
+        "siglip_vision_model",
+        "qwen2",
+        {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+    ),
+}
+FORCED = [12, IMAGE_TOKEN, 20]  # in a reply, the token has no image
+
+
+def tiny_model(kind):
+    """Return a random LLaVA whose activations are large enough for mistakes to show."""
+    vision, text, settings = MODELS[kind]
+    config = transformers.LlavaConfig(
+        vision_config=transformers.AutoConfig.for_model(vision, **VISION),
+        text_config=transformers.AutoConfig.for_model(text, **TEXT),
+        image_token_id=IMAGE_TOKEN,
+        **settings,
+    )
+    torch.manual_seed(5)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(4)
+    return model
+
+
+def inputs_of(model, tokens_per_image):
+    """Return rows of two images, of one and of none, padded on the left."""
+    generator = torch.Generator().manual_seed(9)
+    image = [IMAGE_TOKEN] * tokens_per_image
+    rows = [[5, *image, 7, 8, *image, 9, 10], [3, *image, 4], [20, 21, 22]]
+    longest = max(map(len, rows))
+    return {
+        "input_ids": torch.tensor([[0] * (longest - len(row)) + row for row in rows]),
+        "attention_mask": torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in rows]),
+        "pixel_values": torch.randn(3, 3, 16, 16, generator=generator),
+    }
+
+
+def arrays(inputs):
+    given = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return given.pop("input_ids"), given
+
+
+class Forced:
+    """A sampler that returns given tokens and records the logits."""
+
+    def __init__(self):
+        self.logits = []
+
+    def __call__(self, logits):
+        self.logits.append(np.array(logits))
+        return np.full(len(logits), FORCED[len(self.logits) - 1])
+
+
+def expected_logits(model, inputs):
+    """Return transformers' logits [B, S, V] after the prompt and each forced token but the last."""
+    mask = inputs["attention_mask"]
+    with torch.no_grad():
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        out = model(**inputs, position_ids=positions, use_cache=True)
+        logits = [out.logits[:, -1]]
+        for token in FORCED[:-1]:
+            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+            out = model(
+                input_ids=torch.full((len(mask), 1), token),
+                attention_mask=mask,
+                position_ids=mask.sum(1, keepdim=True) - 1,
+                past_key_values=out.past_key_values,
+                use_cache=True,
+            )
+            logits.append(out.logits[:, -1])
+    return torch.stack(logits, 1).float().numpy()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return a function that gives (model, directory, report) of an export, made once."""
+    made = {}
+
+    def get(kind):
+        if kind not in made:
+            model, place = tiny_model(kind), tmp_path_factory.mktemp(kind)
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            made[kind] = (model, place, export_image_text_to_text(model, place))
+            after = model.state_dict()  # the caller's model stays as it was
+            assert all(torch.equal(before[name], after[name]) for name in before)
+        return made[kind]
+
+    return get
+
+
+@pytest.mark.parametrize("kind", ["clip", pytest.param("siglip", marks=pytest.mark.exhaustive)])
+def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind):
+    model, directory, report = exported(kind)
+    assert report.gaps == [] and report.kept == []
+    emitted = [
+        {op: counts["emitted"] for op, counts in part.replaced.items()}
+        for part in report.parts.values()
+    ]
+    read = {"clip": 1, "siglip": 2}[kind]  # layers of the vision tower that are
+    assert emitted[0]["npu_fusion_attention"] == read and emitted[1] == {}
+    assert emitted[2] == {
+        "npu_add_rms_norm": 4,
+        "npu_fused_infer_attention_score": 2,
+        "npu_rms_norm": 1,
+        "npu_rotary_mul": 4,
+        "npu_swiglu": 2,
+    }
+    lm = ImageTextLM(directory, providers=PROVIDERS[1:])
+    inputs = inputs_of(model, lm.tokens_per_image)
+    expected = expected_logits(model, inputs)
+    # Float32 sums in another order; see exporter/proof.py.
+    tolerance = 1e-4 * np.abs(expected).max()
+    other = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
+    difference = np.abs(expected_logits(model, other) - expected).max((1, 2))
+    assert (difference[:2] > 100 * tolerance).all() and difference[2] == 0  # images matter
+    with torch.no_grad():
+        generated = model.generate(**inputs, max_new_tokens=7, do_sample=False, eos_token_id=None)
+    for provider in PROVIDERS:
+        lm = ImageTextLM(directory, providers=[provider])
+        lm.stop_tokens = frozenset()
+        ids, given = arrays(inputs)
+        sampler = Forced()
+        lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
+        actual = np.stack(sampler.logits, 1)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
+        result = lm.generate_from(ids, **given, max_new_tokens=7)
+        assert result.tokens == generated[:, ids.shape[1] :].tolist()
+        assert result.prompt_tokens == int(given["attention_mask"].sum())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pixel_values": None}, "expected 4 image tokens for each of 0 images, got 12 in all"),
+        ({"pixel_values": np.zeros((2, 3, 16, 16), np.float32)}, "each of 2 images, got 12 in all"),
+        ({"pixel_values": np.zeros((3, 3, 8, 8), np.float32)}, r"shape \[images, 3, 16, 16\], got"),
+        ({"pixel_values": np.zeros((3, 3, 16, 16), np.uint8)}, "pixel_values of float32"),
+        ({"attention_mask": np.ones((3, 2), np.int64)}, "attention_mask of shape"),
+        ({"attention_mask": np.zeros((3, 13), np.int64)}, "padding on the left"),
+        ({"input_ids": np.full((3, 13), 97)}, "expected tokens from 0 to 96"),
+        ({"input_ids": np.ones(3, np.int64)}, r"input_ids as integers \[batch, sequence\]"),
+        ({"input_ids": np.ones((1, 2))}, r"input_ids as integers \[batch, sequence\]"),
+        ({"max_new_tokens": 0}, "expected max_new_tokens >= 1"),
+    ],
+)
+def test_wrong_inputs_raise(exported, changes, message):
+    model, directory, _ = exported("clip")
+    ids, given = arrays(inputs_of(model, 4))
+    given = {"input_ids": ids, **given, **changes}
+    with pytest.raises(ArgumentError, match=message):
+        ImageTextLM(directory, providers=PROVIDERS[1:]).generate_from(**given)
+
+
+def test_more_image_tokens_than_features_are_an_error(exported):
+    _, directory, _ = exported("clip")
+    embedding = ImageTextLM(directory, providers=PROVIDERS[1:]).embedding
+    ids = np.full((1, 3), IMAGE_TOKEN)
+    features = np.ones((2, 64), np.float32)
+    with pytest.raises(Exception, match="invalid index found, index = 3"):
+        embedding.run(None, {"input_ids": ids, "image_features": features})
+
+
+def test_models_that_are_not_covered_are_refused_in_one_line(tmp_path):
+    text = {**TEXT, "head_dim": 16}
+    vision = {**VISION, "num_hidden_layers": 1}
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_id=IMAGE_TOKEN
+    )
+    torch.manual_seed(5)
+    seen_both_ways = transformers.Gemma3ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in seen_both_ways.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    for model, message in (
+        (
+            seen_both_ways,
+            r"^cannot export Gemma3ForConditionalGeneration \(gemma3\): logits of the whole model, "
+            r"row 0: differs by [^\n]*$",
+        ),
+        (torch.nn.Linear(2, 2), "cannot export Linear: expected a transformers model of images"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            export_image_text_to_text(model, tmp_path / "out")
+    for arguments, message in (
+        ({"dtype": "int8"}, "expected dtype to be one of"),
+        ({"model_or_dir": "nowhere"}, "nowhere is no model directory"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            export_image_text_to_text(
+                **{"model_or_dir": seen_both_ways, "out_dir": tmp_path / "out", **arguments}
+            )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys):
+    model = tiny_model("clip")
+    model.save_pretrained(tmp_path / "in")
+    capsys.readouterr()
+    place = tmp_path / "out"
+    arguments = ["export-image-text-to-text", str(tmp_path / "in"), str(place)]
+    assert cli.main([*arguments, "--dtype", "bfloat16"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    for line, name in zip(lines, ("vision", "embedding", "text"), strict=True):
+        assert f"{name}.onnx: LlavaForConditionalGeneration, bfloat16, " in line
+    inputs = inputs_of(model, 4)
+    exact = expected_logits(model, inputs)
+    rounded = {**inputs, "pixel_values": inputs["pixel_values"].bfloat16()}
+    model = model.bfloat16()
+    theirs = expected_logits(model, rounded) - exact
+    ids, given = arrays(inputs)
+    sampler = Forced()
+    lm = ImageTextLM(place)
+    lm.stop_tokens = frozenset()
+    lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
+    ours = np.stack(sampler.logits, 1) - exact
+    # Both round at every step; the rounding errors are of similar size, not equal.
+    assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
