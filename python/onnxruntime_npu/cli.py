@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _PROGRAM = "onnxruntime-npu"
 _DTYPES = ("float32", "float16", "bfloat16")
 _QUANTS = ("none", "keep", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
+_QUANTS_UNCALIBRATED = ("none", "w8a16", "w4a16", "w4a8", "w8a8_dynamic")
 _CACHES = ("dynamic", "static", "paged")
 _KV_DTYPES = ("auto", "int8")
 _POOLINGS = ("auto", "none", "mean", "cls", "max", "lasttoken", "pooler")
@@ -127,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     encoder.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
     encoder.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
     _choice(encoder, "--dtype", _DTYPES, "of weights and activations")
+    _choice(encoder, "--quant", _QUANTS_UNCALIBRATED, "bits of weights and activations")
     _choice(
         encoder,
         "--pooling",
@@ -155,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     seq2seq.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
     seq2seq.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
     _choice(seq2seq, "--dtype", _DTYPES, "of weights, activations and caches")
+    _choice(seq2seq, "--quant", _QUANTS_UNCALIBRATED, "bits of weights and activations")
     seq2seq.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     seq2seq.set_defaults(run=_export_seq2seq)
 
@@ -321,6 +324,7 @@ def _export_encoder(arguments: argparse.Namespace) -> None:
         pooling=arguments.pooling,
         normalize=arguments.normalize,
         tower=arguments.tower,
+        quant=arguments.quant,
         opset=arguments.opset,
     )
     _print_report(arguments.out_dir, report, f"pooling {report.pooling}")
@@ -332,7 +336,11 @@ def _export_seq2seq(arguments: argparse.Namespace) -> None:
     _print_parts(
         arguments.out_dir,
         export_seq2seq(
-            arguments.model_dir, arguments.out_dir, dtype=arguments.dtype, opset=arguments.opset
+            arguments.model_dir,
+            arguments.out_dir,
+            dtype=arguments.dtype,
+            quant=arguments.quant,
+            opset=arguments.opset,
         ),
     )
 

@@ -21,6 +21,8 @@ from .checkpoint import load_encoder, wrap
 from .module_replacement import convert_weights, replace_modules
 from .pooling import POOLINGS, Pooling, asked_for
 from .proof import Findings, NotProven, attempt, compare
+from .quantization import NONE
+from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
 from .report import ExportReport
 from .roles.activation import ActivationRole, is_activation
 from .roles.layer_norm import LayerNormRole
@@ -48,6 +50,7 @@ def export_encoder(
     opset: int | None = None,
     tokenizer: Any | None = None,
     tower: str | None = None,
+    quant: str = "none",
 ) -> ExportReport:
     """Export an encoder of transformers with fused ``npu::`` operators.
 
@@ -71,6 +74,8 @@ def export_encoder(
         tokenizer: tokenizer to write with a loaded model.
         tower: text or image, of a model such as CLIPModel or SiglipModel that has both. With
             pooling auto its projected features are the second output.
+        quant: none, or a scheme of ``onnxruntime_npu.converters.quantize_weights`` that needs no
+            calibration: w8a16, w4a16 and w4a8, with float16 or bfloat16, or w8a8_dynamic.
 
     Returns the report; ``report.gaps`` is empty if every replacement was exported as a node.
     Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
@@ -78,6 +83,7 @@ def export_encoder(
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
     check_choice("pooling", pooling, POOLINGS)
+    check_quant(quant, DTYPES[dtype])
     if tower is not None:
         check_choice("tower", tower, TOWERS)
     opset = check_opset(opset)
@@ -95,16 +101,19 @@ def export_encoder(
     chosen = _pooling(exported, pooling, normalize, source)
     encoder = Encoder(exported, chosen)
     try:
-        findings = _fuse(encoder)
+        findings, used = _fuse(encoder)
     except NotProven as error:
         name = f"{type(model).__name__} ({model.config.model_type})"
         raise ExportError(f"cannot export {name}: {error}") from error
     convert_weights(model, DTYPES[dtype])
+    if quant != NONE:
+        quantize_parts(exported, quant, [used])
     report = ExportReport(
         model=checkpoint.source,
         architecture=type(model).__name__,
         dtype=dtype,
         opset=opset,
+        quant=quant,
         pooling=chosen.mode + (", length 1" if chosen.normalize else ""),
     )
     dynamic = tuple(
@@ -226,7 +235,7 @@ class Encoder(nn.Module):
         return shapes
 
 
-def _fuse(encoder: Encoder) -> Findings:
+def _fuse(encoder: Encoder) -> tuple[Findings, UsedLinears]:
     """Fuse attention and replace modules of the encoder; prove the outputs of the whole."""
     example = attempt(encoder.example)
     expected = [tensor.clone() for tensor in attempt(encoder, *example)]
@@ -235,6 +244,7 @@ def _fuse(encoder: Encoder) -> Findings:
     def probe(_model: Any) -> Any:
         return encoder(*example)
 
+    used = used_linears(encoder.model, probe, findings)
     replace_modules(encoder.model, role_of, probe, findings)
     if not fuse_attention(encoder.model, probe, findings):
         findings.keep("", "attention", NOT_CALLED)
@@ -244,7 +254,7 @@ def _fuse(encoder: Encoder) -> Findings:
     ):
         per_token = name == "last_hidden_state" and encoder.is_text
         compare(before[shown] if per_token else before, after[shown] if per_token else after, name)
-    return findings
+    return findings, used
 
 
 def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:

@@ -33,7 +33,9 @@ def replace_modules(
     for name, module in model.named_modules(remove_duplicate=False):
         names[module].append(name)
     found = [(name, module, role_of(module)) for name, module in model.named_modules()]
-    calls = _calls(model, [module for _, module, role in found if role is not None], probe)
+    calls = contributing_calls(
+        model, [module for _, module, role in found if role is not None], probe
+    )
     sites = [(name, module, role) for name, module, role in found if role and calls[module]]
     kept = []
     for name, module, (title, role) in tqdm(sites, desc="Proving modules", unit="module"):
@@ -52,7 +54,9 @@ def replace_modules(
     return kept
 
 
-def _calls(model: nn.Module, modules: list[nn.Module], probe: Probe) -> Counter[nn.Module]:
+def contributing_calls(
+    model: nn.Module, modules: Sequence[nn.Module], probe: Probe
+) -> Counter[nn.Module]:
     """Return how often each module is called for a result that the outputs depend on."""
     marked: list[tuple[nn.Module, torch.Tensor]] = []
 

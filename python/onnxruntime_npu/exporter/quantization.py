@@ -129,24 +129,30 @@ def _record_operators(interface: Interface, findings: Findings) -> None:
 
 def _skipped(interface: Interface, scheme: str, findings: Findings) -> list[str]:
     """Return the names of layers that stay floats: the head, routers, and what does not fit."""
-    from ..converters import SCHEMES
-
-    chosen, decoder = SCHEMES[scheme], interface.decoder
+    decoder = interface.decoder
     skipped = []
     for name, module in interface.named_modules():
         if not isinstance(module, nn.Linear):
             continue
         sizes = (module.in_features, module.out_features)
-        # Integer activations need whole words along the inputs; else either axis will do.
-        packed = sizes[:1] if chosen.activation != "float" else sizes
-        fits = chosen.weight_bits != 4 or any(size % _IN_WORD == 0 for size in packed)
         if module.weight is decoder.head_weight or _routes(interface, name):
             skipped.append(name)
-        elif not fits or module.weight.dtype != decoder.dtype:
+        elif not fits(module, scheme) or module.weight.dtype != decoder.dtype:
             why = f"{sizes[0]} x {sizes[1]} of {module.weight.dtype} does not fit {scheme}"
             findings.keep(name, "linear", f"not quantised: {why}")
             skipped.append(name)
     return skipped
+
+
+def fits(module: nn.Linear, scheme: str) -> bool:
+    """Return whether a scheme takes a layer of these sizes."""
+    from ..converters import SCHEMES
+
+    chosen = SCHEMES[scheme]
+    sizes = (module.in_features, module.out_features)
+    # Integer activations need whole words along the inputs; else either axis will do.
+    packed = sizes[:1] if chosen.activation != "float" else sizes
+    return chosen.weight_bits != 4 or any(size % _IN_WORD == 0 for size in packed)
 
 
 def _routes(interface: Interface, name: str) -> bool:

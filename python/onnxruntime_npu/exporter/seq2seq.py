@@ -13,7 +13,7 @@ from torch import nn
 from ..errors import ExportError
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
-from .attention_interface import fuse_attention
+from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_seq2seq, wrap
 from .encoder import REPORT_FILE, role_of
 from .encoder_decoder import DecoderPart, EncoderDecoderProbe, EncoderPart
@@ -21,6 +21,8 @@ from .module_replacement import convert_weights, replace_modules
 from .parts import onnx_model_of, save_companions, write_parts
 from .parts_report import PartsReport
 from .proof import Findings, NotProven, attempt
+from .quantization import NONE
+from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
 from .seq2seq_genai import write_genai_config
 from .staging import staged
 
@@ -32,6 +34,7 @@ def export_seq2seq(
     out_dir: str | Path,
     *,
     dtype: str = "float32",
+    quant: str = "none",
     opset: int | None = None,
     tokenizer: Any | None = None,
 ) -> PartsReport:
@@ -55,6 +58,9 @@ def export_seq2seq(
             T5ForConditionalGeneration or WhisperForConditionalGeneration (left unchanged).
         out_dir: directory to write to; created if it does not exist.
         dtype: float32, float16 or bfloat16, of weights, activations and caches.
+        quant: none, or a scheme of ``onnxruntime_npu.converters.quantize_weights`` that needs no
+            calibration: w8a16, w4a16 and w4a8, with float16 or bfloat16, or w8a8_dynamic; the head
+            stays as it is.
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer or processor to write with a loaded model.
 
@@ -63,6 +69,7 @@ def export_seq2seq(
     """
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
+    check_quant(quant, DTYPES[dtype])
     opset = check_opset(opset)
     out = check_directory(out_dir)
     loaded = isinstance(model_or_dir, nn.Module)
@@ -76,11 +83,13 @@ def export_seq2seq(
         )
     torch_library.register()
     try:
-        encoder, decoder, findings = attempt(_proven, model)
+        encoder, decoder, used = attempt(_proven, model)
     except NotProven as error:
         name = f"{type(model).__name__} ({model.config.model_type})"
         raise ExportError(f"cannot export {name}: {error}") from error
     convert_weights(model, DTYPES[dtype])
+    if quant != NONE:
+        quantize_parts(model, quant, list(used.values()))
     with torch.no_grad():
         source = encoder.example()
         example = decoder.example(source, encoder(*source))
@@ -95,11 +104,12 @@ def export_seq2seq(
         report = write_parts(
             folder,
             models,
-            findings,
+            {name: linears.findings for name, linears in used.items()},
             started,
             model=checkpoint.source,
             architecture=type(model).__name__,
             dtype=dtype,
+            quant=quant,
             opset=opset,
         )
         report.parts[DECODER_FILE].warnings += warnings
@@ -107,7 +117,7 @@ def export_seq2seq(
     return report
 
 
-def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, dict[str, Findings]]:
+def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, dict[str, UsedLinears]]:
     """Fuse attention and replace modules of both parts; prove the logits of the whole."""
     encoder = EncoderPart(model)
     decoder = DecoderPart(encoder, vocabulary=model.get_output_embeddings().weight.shape[0])
@@ -116,10 +126,22 @@ def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, dict[str, Findings]]:
     source = encoder.example()
     example = decoder.example(source, encoder(*source))
     of_encoder, of_decoder = Findings(), Findings()
-    replace_modules(model, role_of, lambda _: encoder(*source), of_encoder)
-    replace_modules(model, role_of, lambda _: decoder(*example), of_decoder)
-    fuse_attention(model.get_encoder(), lambda _: encoder.encoder(*source), of_encoder)
-    fuse_attention(model.get_decoder(), lambda _: decoder(*example), of_decoder)
+
+    def encode(_model: Any) -> Any:
+        return encoder(*source)
+
+    def decode(_model: Any) -> Any:
+        return decoder(*example)
+
+    used = {
+        ENCODER_FILE: used_linears(model, encode, of_encoder),
+        DECODER_FILE: used_linears(model, decode, of_decoder),
+    }
+    replace_modules(model, role_of, encode, of_encoder)
+    replace_modules(model, role_of, decode, of_decoder)
+    if not fuse_attention(model.get_encoder(), lambda _: encoder.encoder(*source), of_encoder):
+        of_encoder.keep("", "attention", NOT_CALLED)
+    if not fuse_attention(model.get_decoder(), decode, of_decoder):
+        of_decoder.keep("", "attention", NOT_CALLED)
     probe.check(encoder, decoder)
-    findings = {ENCODER_FILE: of_encoder, DECODER_FILE: of_decoder}
-    return encoder.eval(), decoder.eval(), findings
+    return encoder.eval(), decoder.eval(), used
