@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from tqdm import tqdm
+from onnxruntime_npu.progress import bar
 
 
 @torch.no_grad()
@@ -28,7 +28,7 @@ def largest_inputs(
     training = model.training
     model.eval()
     try:
-        for batch in tqdm(batches, desc="Calibrating", unit="batch"):
+        for batch in bar("Calibrating", "batch", iterable=batches):
             _run(model, batch)
     finally:
         model.train(training)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 WORD = 8  # int4 values to an int32
+_CHUNK_ELEMENTS = 1 << 20  # of temporaries, which are four times the integers
 
 
 def packed_columns(weight: torch.Tensor) -> torch.Tensor:
@@ -42,6 +43,10 @@ def _unpacked_rows(words: torch.Tensor) -> torch.Tensor:
 
 
 def _packed_rows(values: torch.Tensor) -> torch.Tensor:
-    wide = values.to(torch.int32).contiguous()
-    words = torch.ops.npu.npu_convert_weight_to_int4pack(wide.flatten(0, -2))
-    return words.unflatten(0, values.shape[:-1])
+    rows = values.reshape(-1, values.shape[-1])
+    step = max(1, _CHUNK_ELEMENTS // max(rows.shape[-1], 1))
+    words = [
+        torch.ops.npu.npu_convert_weight_to_int4pack(part.to(torch.int32).contiguous())
+        for part in rows.split(step)
+    ]
+    return torch.cat(words).unflatten(0, values.shape[:-1])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
-from tqdm import tqdm
+from onnxruntime_npu.progress import progress
 
 from .calibration import largest_inputs
 from .quantized_experts import QuantizedExperts, is_experts
@@ -59,6 +59,37 @@ def quantize_weights(
             and for ``"w8a8"`` without calibration. The model is then unchanged.
 
     """
+    replaced = dict(
+        quantized_layers(
+            model,
+            scheme,
+            group_size=group_size,
+            inner_precise=inner_precise,
+            calibration=calibration,
+            skip=skip,
+        )
+    )
+    if "" in replaced:
+        return replaced[""]
+    for name, layer in replaced.items():
+        model.set_submodule(name, layer)
+    return model
+
+
+def quantized_layers(
+    model: torch.nn.Module,
+    scheme: str,
+    *,
+    group_size: int = 128,
+    inner_precise: int = 0,
+    calibration: Iterable[Any] | None = None,
+    skip: Collection[str] = ("lm_head",),
+) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield the name and the replacement of each layer of ``quantize_weights``, one by one.
+
+    The model stays unchanged, or the caller puts in what it has got, so that memory need not hold
+    all weights twice. The arguments and errors are those of ``quantize_weights``.
+    """
     chosen = scheme_named(scheme)
     if chosen.grouped and (group_size < _SMALLEST_GROUP or group_size % _SMALLEST_GROUP):
         raise ValueError(
@@ -80,16 +111,8 @@ def quantize_weights(
             "quantise, got none"
         )
     largest = _calibrated(model, linear, chosen, calibration)
-    replaced = {
-        name: _quantized(layer, chosen, group_size, inner_precise, largest.get(name))
-        for name, layer in tqdm(layers.items(), desc=f"Quantising to {scheme}", unit="layer")
-    }
-    if "" in replaced:
-        return replaced[""]
-    for name, layer in replaced.items():
-        parent, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(parent), attribute, layer)
-    return model
+    for name, layer in progress(layers.items(), f"Quantising to {scheme}", "layer"):
+        yield name, _quantized(layer, chosen, group_size, inner_precise, largest.get(name))
 
 
 def _skipped(name: str, skip: Collection[str]) -> bool:

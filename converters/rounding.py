@@ -6,7 +6,7 @@ import torch
 
 _CANDIDATES = 24
 _SMALLEST = 0.6  # of the scale that just represents the largest magnitude
-_CHUNK_ELEMENTS = 1 << 22  # of temporaries
+_CHUNK_ELEMENTS = 1 << 20  # of temporaries
 
 
 def quantized_columns(

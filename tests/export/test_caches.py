@@ -36,7 +36,7 @@ def prove(model, rebuilt, choices):
     """Return the reason for each cache that a model cannot have, None for others."""
     probe = attempt(WholeModelProbe, model)
     if rebuilt:
-        decoder, findings = substitute(model, consume=False)
+        decoder, findings = substitute(model)
     else:
         decoder, findings = keep_original(model, "for a test")
     reasons = {}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from safetensors.torch import load_file, save_file
 
 from .conftest import tiny_model
 
@@ -80,7 +81,7 @@ def test_directory_without_safetensors_is_an_error(copied):
 def test_truncated_safetensors_is_an_error(copied):
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    with pytest.raises(ExportError, match=r"cannot load .*model") as caught:
+    with pytest.raises(ExportError, match=r"model.safetensors is cut short: .* ends at") as caught:
         load_checkpoint(copied)
     assert "\n" not in str(caught.value)
 
@@ -134,3 +135,153 @@ def test_gguf_of_unknown_architecture_is_an_error(tmp_path):
     path = write_gguf(tmp_path / "model.gguf", architecture="unheard-of")
     with pytest.raises(ExportError, match=r"cannot load .*model.gguf: .*unheard-of"):
         load_checkpoint(path)
+
+
+def header_of(path):
+    """Return the header of a safetensors file and the bytes after it."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def write_header(path, header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+NAME = "model.layers.0.mlp.up_proj.weight"
+
+
+def longer(entry):
+    entry["data_offsets"][1] += 10**9
+
+
+def larger(entry):
+    entry["shape"] = [2**40, 2**40]
+
+
+def negative(entry):
+    entry["shape"] = [-112, -64]
+
+
+def of_float4(entry):
+    entry["dtype"] = "F4"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (longer, r"model.safetensors is cut short: model.layers.0.mlp.up_proj.weight ends at"),
+        (larger, r"model.safetensors is damaged: expected 24178\d+ bytes of model.layers.0.mlp"),
+        (negative, r"model.safetensors is damaged: its header is none of safetensors"),
+        (of_float4, r"up_proj.weight has dtype F4, which torch does not have"),
+    ],
+)
+def test_header_that_disagrees_with_the_file_is_an_error(copied, change, message):
+    path = copied / "model.safetensors"
+    header, data = header_of(path)
+    change(header[NAME])
+    write_header(path, header, data)
+    with pytest.raises(ExportError, match=message):
+        load_checkpoint(copied)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x07", (2**63).to_bytes(8, "little") + b"{}", (200_000_000).to_bytes(8, "little")],
+)
+def test_file_without_a_whole_header_is_an_error(copied, content):
+    (copied / "model.safetensors").write_bytes(content)
+    with pytest.raises(ExportError, match=r"model.safetensors is damaged or cut short: expected a"):
+        load_checkpoint(copied)
+
+
+@pytest.mark.parametrize("header", [b"[1]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": 1}'])
+def test_header_of_something_else_is_an_error(copied, header):
+    write_header(copied / "model.safetensors", header, b"")
+    with pytest.raises(ExportError, match=r"damaged: its header is none of safetensors"):
+        load_checkpoint(copied)
+
+
+def with_index(folder, weight_map):
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (
+            "../model-1.safetensors",
+            r"index.json names '../model-1.safetensors': expected a file in",
+        ),
+        ("/etc/passwd", r"index.json names '/etc/passwd': expected a file in the same directory"),
+        ("model-2.safetensors", r"lacks model-2.safetensors, which model.safetensors.index.json"),
+        ({}, r"names {}: expected a file in the same directory"),
+    ],
+)
+def test_index_that_names_other_files_is_an_error(copied, place, message):
+    with_index(copied, {"model.norm.weight": "model-1.safetensors", NAME: place})
+    with pytest.raises(ExportError, match=message):
+        load_checkpoint(copied)
+
+
+def test_index_that_places_a_tensor_wrongly_is_an_error(copied):
+    with_index(copied, {"model.unheard.weight": "model-1.safetensors"})
+    with pytest.raises(ExportError, match=r"model-1.safetensors lacks model.unheard.weight, which"):
+        load_checkpoint(copied)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": 3}', '{"metadata": {}}'])
+def test_damaged_index_is_an_error(copied, text):
+    with_index(copied, {})
+    (copied / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ExportError, match=r"index.json is damaged: expected a 'weight_map'"):
+        load_checkpoint(copied)
+
+
+def change_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"num_hidden_layers": 10**9},
+            r"num_hidden_layers 1000000000, but its files hold 2\d weig",
+        ),
+        ({"num_hidden_layers": 1}, r"has 9 weights of layers that config.json does not have, such"),
+        ({"hidden_size": 2**62}, r"cannot load"),
+        ({"hidden_size": 32}, r"has the wrong shape for \d+ weights"),
+        ({"vocab_size": 10**9}, r"has the wrong shape for 2 weights"),
+        ({"num_attention_heads": 8, "head_dim": 16}, r"has the wrong shape for 4 weights"),
+        ({"num_key_value_heads": 4}, r"has the wrong shape for 4 weights"),
+        ({"num_attention_heads": 3}, r"cannot load|wrong shape"),
+        ({"vocab_size": -1}, r"cannot load"),
+        ({"num_hidden_layers": "two"}, r"cannot load"),
+    ],
+)
+def test_config_with_other_sizes_is_an_error(copied, changes, message):
+    change_config(copied, **changes)
+    with pytest.raises(ExportError, match=message) as caught:
+        load_checkpoint(copied)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_numbers_are_an_error(copied, value):
+    path = copied / "model.safetensors"
+    tensors = load_file(path)
+    tensors[NAME][3, 5] = value
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(ExportError, match=rf"model: {NAME} has 1 values that are not finite"):
+        load_checkpoint(copied)
+
+
+def test_file_that_cannot_be_read_is_an_error(copied):
+    (copied / "model.safetensors").unlink()
+    (copied / "model.safetensors").mkdir()
+    with pytest.raises(ExportError, match=r"holds no \*.safetensors file"):
+        load_checkpoint(copied)

@@ -7,9 +7,11 @@ import copy
 import pytest
 import torch
 import transformers
+from onnxruntime_npu.exporter.checkpoint import wrap
 from onnxruntime_npu.exporter.proof import NotProven, attempt, compare
 from onnxruntime_npu.exporter.roles.norm import KeptNorm
 from onnxruntime_npu.exporter.substitution import substitute
+from onnxruntime_npu.exporter.weights.lazy_weight import LazyWeight
 
 from .conftest import tiny_model
 
@@ -25,7 +27,7 @@ SMALL = {
 
 
 def test_every_part_of_llama_is_replaced():
-    _, findings = substitute(tiny_model("llama"), consume=False)
+    _, findings = substitute(tiny_model("llama"))
     assert findings.kept == []
     assert findings.expected_nodes == {
         "npu_rms_norm": 1,
@@ -38,7 +40,7 @@ def test_every_part_of_llama_is_replaced():
 
 
 def test_mlp_with_other_activation_is_kept():
-    decoder, findings = substitute(tiny_model("llama", hidden_act="relu"), consume=False)
+    decoder, findings = substitute(tiny_model("llama", hidden_act="relu"))
     assert "npu_swiglu" not in findings.expected_nodes
     assert [k["site"] for k in findings.kept] == ["layers.0.mlp", "layers.1.mlp"]
     assert all("differs" in k["reason"] for k in findings.kept)
@@ -61,20 +63,20 @@ class Sharpened(torch.nn.Module):
 def test_experts_with_different_results_are_refused():
     model = tiny_model("qwen2_moe")
     model.model.layers[1].mlp.experts.act_fn = torch.nn.Tanh()
-    _, findings = substitute(model, consume=False)
+    _, findings = substitute(model)
     assert findings.kept == [] and findings.expected_nodes["_npu_grouped_matmul"] == 4
     experts = model.model.layers[1].mlp.experts
     once = experts.forward
     experts.forward = lambda *args: once(*args) * 1.01
     with pytest.raises(NotProven, match=r"layers.1.mlp.experts: output: differs"):
-        substitute(model, consume=False)
+        substitute(model)
 
 
 def test_norm_that_only_resembles_rmsnorm_is_kept():
     model = tiny_model("llama")
     layer = model.model.layers[1]
     layer.input_layernorm = Sharpened(layer.input_layernorm)
-    decoder, findings = substitute(model, consume=False)
+    decoder, findings = substitute(model)
     assert [(k["site"], k["role"]) for k in findings.kept] == [("layers.1.input_layernorm", "norm")]
     assert isinstance(decoder.layers[1].input_norm, KeptNorm)
     assert findings.expected_nodes["npu_add_rms_norm"] == 3
@@ -85,7 +87,7 @@ def test_wrong_epsilon_is_detected():
     norm = model.model.norm
     norm.forward = type(norm).forward.__get__(copy.copy(norm))  # computes with the old epsilon
     norm.variance_epsilon = 1e-3
-    _, findings = substitute(model, consume=False)
+    _, findings = substitute(model)
     assert [k["site"] for k in findings.kept] == ["norm"]
 
 
@@ -112,12 +114,12 @@ def test_architectures_with_different_results_are_not_rebuilt(config, reason):
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(NotProven, match=reason):
-        substitute(model, consume=False)
+        substitute(model)
 
 
 def test_sliding_windows_are_detected_per_layer():
     changes = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
-    decoder, _ = substitute(tiny_model("qwen2", **changes), consume=False)
+    decoder, _ = substitute(tiny_model("qwen2", **changes))
     assert [layer.attention.window for layer in decoder.layers] == [None, 5]
 
 
@@ -131,14 +133,18 @@ def test_llama3_frequencies_are_taken_from_the_model():
         "original_max_position_embeddings": 32,
     }
     model = tiny_model("llama", rope_parameters=rope)
-    decoder, _ = substitute(model, consume=False)
+    decoder, _ = substitute(model)
     assert torch.equal(decoder.rotary.frequencies.values, model.model.rotary_emb.inv_freq.repeat(2))
 
 
-def test_consume_releases_the_layers():
-    model = tiny_model("llama")
-    substitute(model, consume=True)
-    assert not list(model.model.layers.parameters())
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_decoder_of_lazy_weights_holds_none_of_them(kind):
+    model = wrap(tiny_model(kind).to(torch.bfloat16), None).model
+    decoder, _ = substitute(model)
+    decoder.convert(torch.float16)
+    parameters = [p for p in decoder.parameters() if p.dim() > 1]
+    assert {type(p) for p in parameters} == {LazyWeight}
+    assert {p.dtype for p in parameters} == {torch.float16}
 
 
 def test_probe_that_raises_is_not_a_proof():

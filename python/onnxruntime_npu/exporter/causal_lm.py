@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
 from .substitution import substitute
 from .tracing import finish, to_onnx, trace
+from .weights.lazy_weight import give_back_memory
 from .whole_model import WholeModelProbe
 
 MODEL_FILE = "model.onnx"
@@ -92,9 +92,10 @@ def export_causal_lm(
         )
     opset = check_opset(opset)
     out = check_directory(out_dir)
-    owned = not isinstance(model_or_dir, nn.Module)
-    load = functools.partial(load_checkpoint, model_or_dir, integers=quant == KEEP)
-    checkpoint = load() if owned else wrap(model_or_dir, tokenizer)
+    if isinstance(model_or_dir, nn.Module):
+        checkpoint = wrap(model_or_dir, tokenizer)
+    else:
+        checkpoint = load_checkpoint(model_or_dir, integers=quant == KEEP)
     report = ExportReport(
         model=checkpoint.source,
         architecture=type(checkpoint.model).__name__,
@@ -106,7 +107,8 @@ def export_causal_lm(
         quant=quant,
     )
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
-    interface, findings = _interface(checkpoint, wanted, load if owned else None)
+    interface, findings = _interface(checkpoint, wanted)
+    give_back_memory()
     interface.decoder.convert(DTYPES[dtype])
     if quant == KEEP:
         report.integers = keep_integers(interface, checkpoint.left, findings)
@@ -130,13 +132,8 @@ def export_causal_lm(
     return report
 
 
-def _interface(
-    checkpoint: Checkpoint, wanted: CacheChoice, reload: Callable[[], Checkpoint] | None
-) -> tuple[Interface, Findings]:
-    """Return the proven float32 model with the requested inputs and outputs.
-
-    ``reload`` reads the model again, which proving takes apart; None: it is the caller's.
-    """
+def _interface(checkpoint: Checkpoint, wanted: CacheChoice) -> tuple[Interface, Findings]:
+    """Return the proven float32 model with the requested inputs and outputs."""
     model = checkpoint.model
     if not hasattr(getattr(model, "config", None), "model_type"):
         raise ExportError(
@@ -152,13 +149,13 @@ def _interface(
     except NotProven as error:
         raise _unsupported(model, f"expected logits from input_ids alone: {error}") from error
     try:
-        decoder, findings = substitute(model, consume=reload is not None)
+        decoder, findings = substitute(model)
+        give_back_memory()
         return probe.proven(decoder, wanted, findings), findings
     except NotProven as error:
         reason = error
-    model = copy.deepcopy(model) if reload is None else reload().model
     try:
-        original, findings = keep_original(model, reason)
+        original, findings = keep_original(copy.deepcopy(model), reason)
         return probe.proven(original, wanted, findings), findings
     except NotProven as error:
         if wanted.plain:

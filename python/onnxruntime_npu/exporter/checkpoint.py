@@ -10,27 +10,38 @@ import copy
 import functools
 import json
 import logging
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gguf
 import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from ..progress import progress
 from .integers.gguf_weights import restore_integers
 from .integers.loading import loaded_as_integers
+from .weights.lazy_weight import give_back_memory
+from .weights.parameters import as_lazy, not_finite, replace_parameters
+from .weights.safetensors_file import check_files, mapped_files
 
 _GGUF_MAGIC = b"GGUF"
 _CAUSAL_LM = "AutoModelForCausalLM"
 _POOLER = "pooler."
+_NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
 
 
 @dataclass
 class Checkpoint:
     """A model in float32 on the CPU, its tokenizer if it has one, and its source.
+
+    Parameters are LazyWeight: they take memory while an operation uses them, and a copy of the
+    model takes none.
 
     Linear layers of a quantised checkpoint are StoredLinear. ``quantization`` names its format;
     ``left`` has the linear layers that could have been integers and are floats, and why.
@@ -68,12 +79,14 @@ def load_checkpoint(path: str | Path, *, integers: bool = False) -> Checkpoint:
 
 
 def wrap(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
-    """Wrap the caller's model unchanged: it is copied unless it is float32 on the CPU."""
-    parameters = list(model.parameters())
-    plain = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
-    if not plain or model.training:
-        model = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    return Checkpoint(model, tokenizer, type(model).__name__)
+    """Wrap the caller's model, which stays unchanged: a copy in float32 shares its weights."""
+    weights = {id(p): nn.Parameter(as_lazy(p), requires_grad=False) for p in model.parameters()}
+    copied = copy.deepcopy(model, weights).eval()
+    for module in copied.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            dtype = torch.float32 if buffer.is_floating_point() else buffer.dtype
+            setattr(module, name, buffer.to("cpu", dtype))
+    return Checkpoint(copied, tokenizer, type(model).__name__)
 
 
 def load_encoder(path: str | Path) -> Checkpoint:
@@ -104,7 +117,7 @@ def load_image_text(path: str | Path) -> Checkpoint:
 
 
 def _load_floats(path: Path, loader: str) -> Checkpoint:
-    method = _quantization(path)
+    method = _quantization(_config(path))
     if method is not None:
         raise ExportError(f"cannot export {path}: expected float weights, got integers of {method}")
     return _load_directory(path, loader)
@@ -125,19 +138,14 @@ def _speech_models() -> set[str]:
 
 
 def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Checkpoint:
-    if not any(path.glob("*.safetensors")):
+    if not any(file.is_file() for file in path.glob("*.safetensors")):
         raise ExportError(f"{path} holds no *.safetensors file: convert the weights to safetensors")
-    method = _quantization(path)
-    with loaded_as_integers(method) if method else contextlib.nullcontext():
+    config = _config(path)
+    _check_layers(path, config, len(check_files(path)))
+    method = _quantization(config)
+    with loaded_as_integers(method) if method else mapped_files():
         model = _load_model(path, str(path), loader, **options)
     return Checkpoint(model, _load_tokenizer(path), str(path), method)
-
-
-def _quantization(path: Path) -> str | None:
-    """Return the ``quant_method`` of a directory's config.json."""
-    settings = _config(path).get("quantization_config")
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    return method if isinstance(method, str) else None
 
 
 def _model_type(path: Path) -> str | None:
@@ -147,12 +155,29 @@ def _model_type(path: Path) -> str | None:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Return config.json, or nothing if transformers will say what is wrong with it."""
+    """Return a directory's config.json; empty if it is invalid: transformers says what is wrong."""
     try:
         config = json.loads((path / "config.json").read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
+    """Refuse a number of layers that would only be found wrong when all of them are built."""
+    for name, value in config.items():
+        if name.endswith(("layers", "n_layer")) and isinstance(value, int) and value > weights:
+            raise ExportError(
+                f"cannot load {path}: its config.json says {name} {value}, but its files hold "
+                f"{weights} weights"
+            )
+
+
+def _quantization(config: Mapping[str, Any]) -> str | None:
+    """Return the ``quant_method`` of a configuration."""
+    values = config.get("quantization_config")
+    method = values.get("quant_method") if isinstance(values, dict) else None
+    return method if isinstance(method, str) else None
 
 
 def _load_gguf(path: Path, integers: bool) -> Checkpoint:
@@ -214,15 +239,17 @@ def _load_model(
     import transformers
 
     try:
-        with _quiet_transformers():
+        with _quiet_transformers(), _no_other_shapes(source):
             loaded: Any = getattr(transformers, loader).from_pretrained(
                 directory,
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # the check below reports them
+                ignore_mismatched_sizes=True,  # transformers would name all of them
                 **options,
             )
+    except ExportError:
+        raise
     except Exception as error:  # transformers raises various types for invalid files
         raise ExportError(f"cannot load {source}: {_first_line(error)}") from error
     model, info = loaded
@@ -230,13 +257,58 @@ def _load_model(
     if any(key.startswith(_POOLER) for key in missing) and optional_pooler:
         loaded[0].pooler = None  # many encoders are stored without it; never a random one
         missing = [key for key in missing if not key.startswith(_POOLER)]
-    mismatched = sorted(key for key, *_ in info.get("mismatched_keys") or [])
-    if missing or mismatched:
-        names = ", ".join((missing or mismatched)[:3])
-        what = "lacks" if missing else "has the wrong shape for"
-        count = len(missing or mismatched)
-        raise ExportError(f"cannot load {source}: it {what} {count} weights, such as {names}")
+    if missing:
+        names = ", ".join(missing[:3])
+        raise ExportError(f"cannot load {source}: it lacks {len(missing)} weights, such as {names}")
+    _check_unexpected(model, source, info.get("unexpected_keys") or [])
+    replace_parameters(model, lambda _name, parameter: as_lazy(parameter))
+    _check_finite(model, source)
     return model.eval()
+
+
+@contextlib.contextmanager
+def _no_other_shapes(source: str) -> Iterator[None]:
+    """Refuse weights of other shapes than the model's before transformers makes random ones.
+
+    These have the sizes of config.json, which may be any.
+    """
+    from transformers import PreTrainedModel
+
+    owner: Any = PreTrainedModel
+    original = owner._finalize_model_loading
+
+    def checked(model: Any, load_config: Any, loading_info: Any) -> Any:
+        mismatched = sorted(name for name, *_ in loading_info.mismatched_keys)
+        if mismatched:
+            raise ExportError(
+                f"cannot load {source}: it has the wrong shape for {len(mismatched)} weights, such "
+                f"as {', '.join(mismatched[:3])}"
+            )
+        return original(model, load_config, loading_info)
+
+    with mock.patch.object(owner, "_finalize_model_loading", staticmethod(checked)):
+        yield
+
+
+def _check_unexpected(model: nn.Module, source: str, unexpected: Collection[str]) -> None:
+    """Refuse weights of more layers than the model has; other weights may be of other uses."""
+    numbered = {_NUMBER.sub(".#.", name) for name in model.state_dict()}
+    beyond = sorted(name for name in unexpected if _NUMBER.sub(".#.", name) in numbered)
+    if beyond:
+        raise ExportError(
+            f"cannot load {source}: it has {len(beyond)} weights of layers that config.json does "
+            f"not have, such as {beyond[0]}"
+        )
+
+
+def _check_finite(model: nn.Module, source: str) -> None:
+    """Refuse weights that are not numbers: what they lead to depends on the operator."""
+    weights = [(n, p) for n, p in model.named_parameters() if p.is_floating_point()]
+    for name, weight in progress(weights, "Checking weights", "tensor"):
+        count = not_finite(weight)
+        if count:
+            raise ExportError(f"{source}: {name} has {count} values that are not finite")
+    give_back_memory()
 
 
 def _load_tokenizer(directory: Path, **options: Any) -> Any | None:
@@ -251,14 +323,25 @@ def _load_tokenizer(directory: Path, **options: Any) -> Any | None:
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Suppress load warnings: the relevant conditions are checked here."""
+    """Suppress load warnings, of what is checked here, and bars that no terminal shows."""
+    from transformers.utils.logging import (
+        disable_progress_bar,
+        enable_progress_bar,
+        is_progress_bar_enabled,
+    )
+
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    bars = is_progress_bar_enabled() and not sys.stderr.isatty()
+    if bars:
+        disable_progress_bar()
     try:
         yield
     finally:
         logger.setLevel(level)
+        if bars:
+            enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:

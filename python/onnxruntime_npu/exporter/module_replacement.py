@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
+from ..progress import progress
 from .proof import Findings, NotProven, attempt
 from .roles.role import Role
+from .weights.parameters import replace_parameters
 
 RoleOf = Callable[[nn.Module], "tuple[str, Role[Any, Any]] | None"]
 Probe = Callable[[Any], Sequence[torch.Tensor]]
@@ -38,7 +39,7 @@ def replace_modules(
     )
     sites = [(name, module, role) for name, module, role in found if role and calls[module]]
     kept = []
-    for name, module, (title, role) in tqdm(sites, desc="Proving modules", unit="module"):
+    for name, module, (title, role) in progress(sites, "Proving modules", "module"):
         if module not in set(model.modules()):
             continue  # a part of what was replaced as a whole
         try:
@@ -91,6 +92,9 @@ def convert_weights(model: Any, dtype: torch.dtype) -> None:
     names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
         names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not names.intersection(name.split(".")):
-            parameter.data = parameter.data.to(dtype)
+
+    def converted(name: str, parameter: torch.Tensor) -> torch.Tensor:
+        kept = not parameter.is_floating_point() or names.intersection(name.split("."))
+        return parameter.detach() if kept else parameter.detach().to(dtype)
+
+    replace_parameters(model, converted)

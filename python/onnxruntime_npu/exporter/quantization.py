@@ -15,6 +15,7 @@ from .integers.integer_weight import FLOAT
 from .integers.stored_linear import StoredLinear
 from .proof import Findings
 from .roles.linear import Linear
+from .weights.lazy_weight import give_back_memory
 
 NONE = "none"
 KEEP = "keep"
@@ -60,7 +61,7 @@ def quantize(
     The head, and layers that a scheme cannot take, stay floats and are listed. ``calibration``:
     arguments of the interface, for w8a8.
     """
-    from ..converters import quantize_weights
+    from ..converters.quantize_weights import quantized_layers
 
     restore_floats(interface)
     for name, module in list(interface.named_modules()):
@@ -68,7 +69,9 @@ def quantize(
             interface.set_submodule(name, module.as_torch())
     skip = _skipped(interface, scheme, findings)
     try:
-        quantize_weights(interface, scheme, calibration=calibration, skip=skip)
+        for name, layer in quantized_layers(interface, scheme, calibration=calibration, skip=skip):
+            interface.set_submodule(name, layer)
+            give_back_memory()
     except ValueError as error:
         raise ExportError(str(error)) from error
     _record_operators(interface, findings)

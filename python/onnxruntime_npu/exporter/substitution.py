@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
+from ..progress import progress
 from .proof import Findings, attempt
 from .roles.decoder import Decoder, DecoderRole, parts_of
 from .roles.layer import LayerRole
@@ -20,30 +20,24 @@ from .roles.probes import CutOut
 _SEED = 20240607
 
 
-def substitute(model: nn.Module, *, consume: bool) -> tuple[Decoder, Findings]:
-    """Return the decoder and the findings.
-
-    Args:
-        model: a transformers causal language model in float32.
-        consume: release the original's layers one by one, so that memory holds the weights once.
+def substitute(model: nn.Module) -> tuple[Decoder, Findings]:
+    """Return the decoder of a transformers causal language model in float32, and the findings.
 
     Raises NotProven that names the part that differs.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
-        return _proven(model, consume)
+        return _proven(model)
 
 
-def _proven(model: nn.Module, consume: bool) -> tuple[Decoder, Findings]:
+def _proven(model: nn.Module) -> tuple[Decoder, Findings]:
     findings = Findings()
     parts = attempt(parts_of, model)
     cut_out = attempt(CutOut, model, parts.layers, parts.embedding)
     decoder = DecoderRole(cut_out, findings).replace(model, findings)
     masks = [MaskingRole(cut_out).replace(given, findings) for given in cut_out.given]
-    for index, mask in enumerate(tqdm(masks, desc="Proving layers", unit="layer")):
+    for index, mask in enumerate(progress(masks, "Proving layers", "layer")):
         site = f"layers.{index}"
         role = LayerRole(parts.rotary, mask.window, findings, site, first=index == 0)
         decoder.layers.append(role.replace(parts.layers[index], findings, site))
-        if consume:
-            parts.layers[index] = nn.Identity()
     return decoder.eval(), findings

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 import onnxscript.optimizer
 import torch
+from onnx_ir import tensor_adapters
 
 from ..errors import ExportError
 from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
+from ..progress import bar, step
 from .bfloat16 import widen
 from .graph_passes import count_nodes
 from .proof import Findings
 from .report import ExportReport
 from .traced_ops import traced_translations
+from .weights.lazy_weight import LazyWeight
+from .weights.parameters import not_finite, take_weights
 
 _INLINE_BYTES = 1024  # smaller tensors are stored in the model: shape inference reads some of them
+
+
+class Traced(NamedTuple):
+    """A traced program, and the weights that are not in it: it has their shapes only."""
+
+    program: torch.export.ExportedProgram
+    weights: dict[str, LazyWeight]
 
 
 def trace(
@@ -31,19 +43,24 @@ def trace(
     args: tuple[Any, ...],
     kwargs: dict[str, Any] | None,
     dynamic_shapes: Any,
-) -> torch.export.ExportedProgram:
-    """Trace the module; raises ExportError with torch's reason."""
+) -> Traced:
+    """Trace the module, whose weights are taken out if they are lazy.
+
+    Raises ExportError with torch's reason.
+    """
+    weights = take_weights(module)
     try:
-        with torch.no_grad(), _quiet():
-            return torch.export.export(
+        with torch.no_grad(), step("Tracing"), _quiet():
+            program = torch.export.export(
                 module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
             )
+        return Traced(program, weights)
     except Exception as error:
         raise ExportError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
 
 
 def to_onnx(
-    program: torch.export.ExportedProgram,
+    traced: Traced,
     opset: int,
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
@@ -56,9 +73,9 @@ def to_onnx(
     dtype: that of the weights, if it is known.
     """
     try:
-        with _quiet():
+        with step("Translating to ONNX"), _quiet():
             exported: Any = torch.onnx.export(
-                program,
+                traced.program,
                 (),
                 input_names=input_names,
                 output_names=output_names,
@@ -69,12 +86,41 @@ def to_onnx(
                 optimize=False,
                 verbose=False,
             )
+            _put_weights(exported.model.graph, traced)
             # Shape inference would take half the time and drop types that it cannot infer.
             onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
     except Exception as error:
         raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
     widen(exported.model.graph, opset, everywhere=dtype not in (None, torch.bfloat16))
     return exported.model
+
+
+def _put_weights(graph: ir.Graph, traced: Traced) -> None:
+    """Give initializers the weights that are not in the program; they are computed to be written.
+
+    Before anything folds constants: what was traced has no values.
+    """
+    empty = {traced.program.state_dict[name].data_ptr() for name in traced.weights}
+    for name, initializer in graph.initializers.items():
+        given: Any = initializer.const_value
+        if name in traced.weights:
+            initializer.const_value = ir.LazyTensor(
+                functools.partial(_written, name, traced.weights[name]),
+                given.dtype,
+                given.shape,
+                name=name,
+            )
+        elif given.size and given.raw.data_ptr() in empty:
+            raise RuntimeError(f"expected a weight of the model, got the initializer {name}")
+
+
+def _written(name: str, weight: LazyWeight) -> ir.TensorProtocol:
+    value = weight.value().contiguous()
+    if not_finite(value):
+        raise ExportError(
+            f"{name} has values that {weight.dtype} cannot hold: pass dtype='bfloat16' or 'float32'"
+        )
+    return tensor_adapters.TorchTensor(value, name=name)
 
 
 def _cause(error: BaseException) -> str:
@@ -125,9 +171,10 @@ def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings
 def save(model: ir.Model, path: Path, data: str) -> None:
     """Write the model, its weights in ``data`` in the same folder."""
     path.with_name(data).unlink(missing_ok=True)
-    unloaded = ir.external_data.unload_from_model(
-        model, path.parent, data, size_threshold_bytes=_INLINE_BYTES
-    )
+    with _written_tensors(model.graph) as written:
+        unloaded = ir.external_data.unload_from_model(
+            model, path.parent, data, size_threshold_bytes=_INLINE_BYTES, callback=written
+        )
     proto = ir.to_proto(unloaded)
     for node, written in zip(model.graph, proto.graph.node, strict=True):
         # onnx_ir drops trailing omitted outputs; inlining a function body needs all of them.
@@ -135,6 +182,25 @@ def save(model: ir.Model, path: Path, data: str) -> None:
         if body is not None:
             written.output.extend([""] * (len(body.outputs) - len(written.output)))
     path.write_bytes(proto.SerializeToString())
+
+
+@contextlib.contextmanager
+def _written_tensors(graph: ir.Graph) -> Iterator[Callable[[Any, Any], None]]:
+    """Give what is called with each tensor before it is written; frees the one before."""
+    last: list[LazyWeight] = []
+    with bar("Writing weights", "tensor") as written:
+
+        def begin(tensor: Any, information: Any) -> None:
+            written.total = information.total
+            written.update()
+            while last:
+                last.pop().free()
+            if isinstance(tensor, ir.LazyTensor) and isinstance(tensor.raw, functools.partial):
+                last.append(tensor.raw.args[1])
+
+        yield begin
+        while last:
+            last.pop().free()
 
 
 def _signature(value: ir.Value) -> dict[str, Any]:

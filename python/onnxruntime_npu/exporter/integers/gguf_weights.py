@@ -13,8 +13,8 @@ import gguf
 import numpy as np
 import torch
 from torch import nn
-from tqdm import tqdm
 
+from ...progress import progress
 from .gguf_blocks import Blocks, blocks_of
 from .integer_weight import IntegerWeight
 from .stored_linear import StoredLinear
@@ -38,7 +38,7 @@ def restore_integers(model: Any, path: Path) -> dict[str, str]:
     waiting = dict.fromkeys(layers)
     floats: dict[tuple[int, ...], set[str]] = {}
     tensors = [t for t in gguf.GGUFReader(str(path)).tensors if len(t.shape) == 2]
-    for tensor in tqdm(tensors, desc="Reading blocks", unit="tensor"):
+    for tensor in progress(tensors, "Reading blocks", "tensor"):
         shape = tuple(int(size) for size in reversed(tensor.shape))
         candidates = [name for name in waiting if layers[name].weight.shape == shape]
         if not candidates:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..caches.step import CacheSizes, LayerCache, Step
 from ..proof import Findings, NotProven, compare
+from ..weights.parameters import replace_parameters
 from .layer import DecoderLayer
 from .norm import KeptNorm, NormRole, RmsNorm
 from .probes import CutOut
@@ -66,7 +67,13 @@ class Decoder(nn.Module):
     def convert(self, dtype: torch.dtype) -> None:
         """Convert the weights; rotary angles always need float32."""
         rotary, self.rotary = self.rotary, None
-        self.to(dtype)
+        replace_parameters(
+            self, lambda _name, p: p.detach().to(dtype if p.is_floating_point() else p.dtype)
+        )
+        for module in self.modules():
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                if buffer.is_floating_point():
+                    setattr(module, name, buffer.to(dtype))
         self.rotary = rotary
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -135,9 +142,11 @@ class DecoderParts(NamedTuple):
 def parts_of(model: nn.Module) -> DecoderParts:
     """Return the parts of a model; raises NotProven that names what is missing."""
     base = part(model, "the model", "model")
+    embedding = part(base, "the model", "embed_tokens").weight
+    head = part(model, "the model", "lm_head").weight
     parts = DecoderParts(
-        embedding=part(base, "the model", "embed_tokens").weight.detach(),
-        head=part(model, "the model", "lm_head").weight.detach(),
+        embedding=embedding,
+        head=head,
         rotary=getattr(base, "rotary_emb", None),
         layers=part(base, "the model", "layers"),
         norm=part(base, "the model", "norm"),
@@ -160,12 +169,12 @@ class DecoderRole(Role[DecoderParts, Decoder]):
 
     def build(self, parts: DecoderParts) -> Iterator[Decoder]:
         """Yield a decoder without layers; a tied head is stored once."""
-        tied = parts.head.data_ptr() == parts.embedding.data_ptr()
         rotary = None
         if parts.rotary is not None:
             rotary = RotaryRole(self._cut_out).replace(parts.rotary, self._findings)
         norm = NormRole().replace(parts.norm, self._findings, "norm")
-        yield Decoder(parts.embedding, None if tied else parts.head, rotary, [], norm)
+        head = None if parts.head is parts.embedding else parts.head.detach()
+        yield Decoder(parts.embedding.detach(), head, rotary, [], norm)
 
     def prove(self, original: nn.Module, built: Decoder) -> float:
         """Compare the inputs of the first layer, and the logits of a given last hidden state."""

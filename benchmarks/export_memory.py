@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Peak memory of exports of a random 1.1 B model (the shape of TinyLlama), relative to its weights.
+
+Each export runs in a process of its own. Its peak is the max resident set of the process, mapped
+files included, less what was resident after the imports; weights are the bytes of model.onnx.data.
+The limit is 1.3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import harness
+from tqdm import tqdm
+
+LIMIT = 1.3
+MIB = 2**20
+SHAPE = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+# (dtype, quant) of each export.
+EXPORTS = [
+    ("bfloat16", "none"),
+    ("float16", "none"),
+    ("float32", "none"),
+    ("bfloat16", "w8a16"),
+    ("bfloat16", "w4a16"),
+    ("bfloat16", "w8a8_dynamic"),
+]
+
+
+def write_checkpoint(folder: Path, layers: int) -> None:
+    """Write config.json and a safetensors file for each layer, in bfloat16."""
+    import torch
+    from safetensors.torch import save_file
+
+    hidden, middle = SHAPE["hidden_size"], SHAPE["intermediate_size"]
+    kept = hidden * SHAPE["num_key_value_heads"] // SHAPE["num_attention_heads"]
+    outer = {
+        "model.embed_tokens.weight": (SHAPE["vocab_size"], hidden),
+        "lm_head.weight": (SHAPE["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+    }
+    inner = {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (kept, hidden),
+        "self_attn.v_proj": (kept, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (middle, hidden),
+        "mlp.up_proj": (middle, hidden),
+        "mlp.down_proj": (hidden, middle),
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+    }
+    shards = [outer] + [
+        {f"model.layers.{layer}.{name}.weight": shape for name, shape in inner.items()}
+        for layer in range(layers)
+    ]
+    places, size = {}, 0
+    folder.mkdir(parents=True)
+    for index, shard in enumerate(tqdm(shards, desc="Writing the checkpoint", unit="file")):
+        torch.manual_seed(index)
+        tensors = {
+            name: (1 + torch.randn(shape) / 10 if len(shape) == 1 else torch.randn(shape) / 32).to(
+                torch.bfloat16
+            )
+            for name, shape in shard.items()
+        }
+        file = f"model-{index + 1:05}-of-{len(shards):05}.safetensors"
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(tensors, file)
+        size += sum(tensor.nbytes for tensor in tensors.values())
+    index_file = {"metadata": {"total_size": size}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
+    config = {**SHAPE, "num_hidden_layers": layers}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _peak() -> int:
+    """Return the max resident set of this program, in bytes: ru_maxrss includes its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def measure(checkpoint: str, out: str, dtype: str, quant: str) -> None:
+    """Export in this process; print bytes and seconds as the last line."""
+    import onnxruntime_npu.converters  # noqa: F401
+    import torch.onnx._internal.exporter._core  # noqa: F401 - torch imports it when it exports
+    from onnxruntime_npu.exporter import export_causal_lm
+    from transformers.models.llama import modeling_llama  # noqa: F401
+
+    imports = _peak()
+    start = time.perf_counter()
+    export_causal_lm(checkpoint, out, dtype=dtype, quant=quant)
+    seconds = time.perf_counter() - start
+    weights = (Path(out) / "model.onnx.data").stat().st_size
+    peak = _peak() - imports
+    print(json.dumps({"weights": weights, "peak": peak, "imports": imports, "seconds": seconds}))
+
+
+def measured(checkpoint: Path, out: Path, dtype: str, quant: str) -> dict[str, float]:
+    """Export in a child process and return what it printed."""
+    command = [sys.executable, __file__, "--child", str(checkpoint), str(out), dtype, quant]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--child"]:
+        measure(*sys.argv[2:])
+        return
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"], help="of 44 M")
+    parser.add_argument("--only", default="", help="exports whose name has this text")
+    parser.add_argument("--out", type=Path, default=harness.FOLDER, help="folder to write to")
+    arguments = parser.parse_args()
+    checkpoint = arguments.out / f"checkpoint-{arguments.layers}-layers"
+    if not (checkpoint / "config.json").exists():
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        write_checkpoint(checkpoint, arguments.layers)
+    rows = []
+    for dtype, quant in EXPORTS:
+        name = dtype if quant == "none" else f"{dtype}, {quant}"
+        if arguments.only not in name:
+            continue
+        out = arguments.out / "export-memory"
+        shutil.rmtree(out, ignore_errors=True)
+        row = {"name": name, **measured(checkpoint, out, dtype, quant)}
+        rows.append({**row, "ratio": round(row["peak"] / row["weights"], 3)})
+        shutil.rmtree(out)
+        print(
+            f"{name}: weights {row['weights'] / MIB:.0f} MiB, peak {row['peak'] / MIB:.0f} MiB, "
+            f"{rows[-1]['ratio']:.2f} of the weights (limit {LIMIT}), {row['seconds']:.0f} s",
+            flush=True,
+        )
+    (arguments.out / "export_memory.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
