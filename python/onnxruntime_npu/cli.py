@@ -6,12 +6,15 @@ Exit codes: 0 success, 2 bad arguments, 1 any other failure; failures print one 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import signal
 import sys
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        arguments.run(arguments)
+        with _stopped_by_sigterm():
+            arguments.run(arguments)
         sys.stdout.flush()
     except ArgumentError as error:
         return _fail(2, error)
@@ -45,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return _fail(130, "interrupted")
+    except _Terminated:
+        return _fail(143, "terminated")
     except (ExportError, UnsupportedError, ImportError, OSError, MemoryError) as error:
         return _fail(1, error)
     except Exception as error:
@@ -53,6 +59,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _fail(1, error)
     return 0
+
+
+class _Terminated(BaseException):
+    """SIGTERM was received."""
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command as an interruption does, so that temporary files are removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # others cannot handle signals
+        return
+
+    def stop(_number: int, _frame: object) -> None:
+        raise _Terminated
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _fail(code: int, reason: object) -> int:

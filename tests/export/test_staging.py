@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
+import signal
+import time
+from pathlib import Path
 
 import pytest
 import torch
+from onnxruntime_npu import exporter
+from onnxruntime_npu.cli import main
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import causal_lm, export, export_causal_lm, tracing
 from onnxruntime_npu.exporter.staging import staged
@@ -48,6 +55,32 @@ def test_failed_export_makes_no_directory(tmp_path, monkeypatch, fail, error):
     with pytest.raises(error):
         export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_disk_that_fills_up_is_an_error(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(ExportError, match=r"^cannot write .*: File too large$"):
+            export(torch.nn.Linear(64, 64), (torch.ones(1, 64),), tmp_path / "model.onnx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_terminated_command_leaves_nothing(tmp_path, monkeypatch, capsys):
+    def export_and_stop(_model, out, **_options):
+        with staged(Path(out), "a") as folder:
+            (folder / "b").write_text("half")
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)  # the signal ends it
+
+    monkeypatch.setattr(exporter, "export_causal_lm", export_and_stop)
+    handler = signal.getsignal(signal.SIGTERM)
+    assert main(["export", "model", str(tmp_path / "out")]) == 143
+    assert capsys.readouterr().err == "onnxruntime-npu: error: terminated\n"
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == handler
 
 
 def test_model_file_is_moved_last_and_others_stay(tmp_path):
