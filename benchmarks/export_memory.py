@@ -36,12 +36,11 @@ SHAPE = {
 }
 # (dtype, quant) of each export.
 EXPORTS = [
+    ("bfloat16", "w4a16"),
+    ("bfloat16", "w8a16"),
     ("bfloat16", "none"),
     ("float16", "none"),
     ("float32", "none"),
-    ("bfloat16", "w8a16"),
-    ("bfloat16", "w4a16"),
-    ("bfloat16", "w8a8_dynamic"),
 ]
 
 

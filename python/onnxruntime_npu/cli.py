@@ -129,6 +129,14 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument(
         "--calibration", metavar="FILE", help="texts for --quant w8a8, one on each line"
     )
+    export.add_argument(
+        "--adapter",
+        metavar="DIR",
+        action="append",
+        default=[],
+        dest="adapters",
+        help="LoRA adapter of peft to merge; may be given several times",
+    )
     _choice(
         export,
         "--cache",
@@ -332,6 +340,7 @@ def _export(arguments: argparse.Namespace) -> None:
         dtype=arguments.dtype,
         quant=arguments.quant,
         calibration=_lines(arguments.calibration),
+        adapters=arguments.adapters,
         cache=arguments.cache,
         cache_dtype=arguments.kv_dtype,
         logits=arguments.logits,

@@ -27,6 +27,7 @@ from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
 from .substitution import substitute
 from .tracing import finish, to_onnx, trace
+from .weights.adapters import merge_adapter
 from .weights.lazy_weight import give_back_memory
 from .whole_model import WholeModelProbe
 
@@ -46,6 +47,7 @@ def export_causal_lm(
     opset: int | None = None,
     tokenizer: Any | None = None,
     calibration: Iterable[str | Sequence[int]] | None = None,
+    adapters: Sequence[str | Path] = (),
 ) -> ExportReport:
     """Export a causal language model with fused ``npu::`` operators.
 
@@ -74,6 +76,8 @@ def export_causal_lm(
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer to write with a loaded model.
         calibration: texts, or rows of token ids, from which w8a8 takes the scales of activations.
+        adapters: directories of LoRA adapters that peft has saved, to merge into float weights
+            before anything else is done.
 
     Returns the report; ``report.gaps`` is empty if every replacement was exported as a node.
     Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
@@ -90,12 +94,16 @@ def export_causal_lm(
             "expected logits='last' with cache='paged', got 'all': name all tokens in the input "
             "logits_indices"
         )
+    if isinstance(adapters, (str, Path)):
+        raise ArgumentError(f"expected adapters to be a sequence of directories, got {adapters!r}")
     opset = check_opset(opset)
     out = check_directory(out_dir)
     if isinstance(model_or_dir, nn.Module):
         checkpoint = wrap(model_or_dir, tokenizer)
     else:
         checkpoint = load_checkpoint(model_or_dir, integers=quant == KEEP)
+    for adapter in adapters:
+        merge_adapter(checkpoint.model, adapter)
     report = ExportReport(
         model=checkpoint.source,
         architecture=type(checkpoint.model).__name__,
@@ -105,6 +113,7 @@ def export_causal_lm(
         cache_dtype=cache_dtype,
         logits=logits,
         quant=quant,
+        adapters=[str(adapter) for adapter in adapters],
     )
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
     interface, findings = _interface(checkpoint, wanted)

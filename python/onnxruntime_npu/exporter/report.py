@@ -39,6 +39,7 @@ class ExportReport:
     cache_dtype: str | None = None
     logits: str | None = None
     quant: str | None = None
+    adapters: list[str] = field(default_factory=list)
     integers: dict[str, int] = field(
         default_factory=dict
     )  # layers of a checkpoint, by their layout
