@@ -108,12 +108,15 @@ def test_taken_weights_leave_shapes_only():
     model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
     real = model[1].weight
     model[0].weight = nn.Parameter(Reads().weight.t().contiguous().t(), requires_grad=False)
+    model.register_buffer("bias", Reads().weight[0])
     weights = take_weights(model)
     assert list(weights) == ["0.weight"]
     assert torch.equal(weights["0.weight"].value(), Reads().stored.float())
     assert type(model[0].weight) is nn.Parameter
     assert model[0].weight.stride() == weights["0.weight"].stride()
     assert torch.equal(model[1].weight, real)
+    assert type(model.bias) is torch.Tensor
+    assert torch.equal(model.bias, Reads().stored[0].float())
 
 
 def written(weight: torch.Tensor, path: Path) -> Path:

@@ -110,7 +110,7 @@ def _put_weights(graph: ir.Graph, traced: Traced) -> None:
                 given.shape,
                 name=name,
             )
-        elif given.size and given.raw.data_ptr() in empty:
+        elif isinstance(given.raw, LazyWeight) or (given.size and given.raw.data_ptr() in empty):
             raise RuntimeError(f"expected a weight of the model, got the initializer {name}")
 
 

@@ -49,8 +49,13 @@ def not_finite(weight: torch.Tensor) -> int:
 def take_weights(module: nn.Module) -> dict[str, LazyWeight]:
     """Replace every LazyWeight of a module by memory that is reserved, but not used; return them.
 
-    Tracing needs shapes and dtypes only. A weight of several names is returned under each.
+    Tracing needs shapes and dtypes only. A weight of several names is returned under each. Buffers,
+    such as the bias of quantised weights, are small: they get their values.
     """
+    for owner in module.modules():
+        for name, buffer in list(owner.named_buffers(recurse=False)):
+            if isinstance(buffer, LazyWeight):
+                setattr(owner, name, buffer.value().clone())
     weights: dict[str, LazyWeight] = {
         name: parameter
         for name, parameter in module.named_parameters(remove_duplicate=False)
