@@ -15,7 +15,7 @@ from onnxruntime_npu.exporter.weights.lazy_weight import LazyWeight
 from onnxruntime_npu.exporter.weights.parameters import (
     as_lazy,
     replace_parameters,
-    take_weights,
+    taken_weights,
 )
 from onnxruntime_npu.exporter.weights.safetensors_file import SafetensorsFile
 from safetensors.torch import save_file
@@ -109,11 +109,12 @@ def test_taken_weights_leave_shapes_only():
     real = model[1].weight
     model[0].weight = nn.Parameter(Reads().weight.t().contiguous().t(), requires_grad=False)
     model.register_buffer("bias", Reads().weight[0])
-    weights = take_weights(model)
-    assert list(weights) == ["0.weight"]
+    with taken_weights(model) as weights:
+        assert list(weights) == ["0.weight"]
+        assert type(model[0].weight) is nn.Parameter
+        assert model[0].weight.stride() == weights["0.weight"].stride()
     assert torch.equal(weights["0.weight"].value(), Reads().stored.float())
-    assert type(model[0].weight) is nn.Parameter
-    assert model[0].weight.stride() == weights["0.weight"].stride()
+    assert torch.equal(model[0].weight.value(), Reads().stored.float())
     assert torch.equal(model[1].weight, real)
     assert type(model.bias) is torch.Tensor
     assert torch.equal(model.bias, Reads().stored[0].float())

@@ -26,7 +26,7 @@ from .proof import Findings
 from .report import ExportReport
 from .traced_ops import traced_translations
 from .weights.lazy_weight import LazyWeight
-from .weights.parameters import not_finite, take_weights
+from .weights.parameters import not_finite, taken_weights
 
 _INLINE_BYTES = 1024  # smaller tensors are stored in the model: shape inference reads some of them
 
@@ -44,13 +44,12 @@ def trace(
     kwargs: dict[str, Any] | None,
     dynamic_shapes: Any,
 ) -> Traced:
-    """Trace the module, whose weights are taken out if they are lazy.
+    """Trace the module, without its weights if they are lazy.
 
     Raises ExportError with torch's reason.
     """
-    weights = take_weights(module)
     try:
-        with torch.no_grad(), step("Tracing"), _quiet():
+        with taken_weights(module) as weights, torch.no_grad(), step("Tracing"), _quiet():
             program = torch.export.export(
                 module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
             )

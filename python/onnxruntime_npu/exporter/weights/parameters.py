@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -46,10 +47,11 @@ def not_finite(weight: torch.Tensor) -> int:
     return count
 
 
-def take_weights(module: nn.Module) -> dict[str, LazyWeight]:
-    """Replace every LazyWeight of a module by memory that is reserved, but not used; return them.
+@contextlib.contextmanager
+def taken_weights(module: nn.Module) -> Iterator[dict[str, LazyWeight]]:
+    """Replace every LazyWeight of a module by memory that is reserved, but not used; yield them.
 
-    Tracing needs shapes and dtypes only. A weight of several names is returned under each. Buffers,
+    They are back at the end: other modules may share them. Tracing needs shapes and dtypes only. A weight of several names is yielded under each. Buffers,
     such as the bias of quantised weights, are small: they get their values.
     """
     for owner in module.modules():
@@ -67,6 +69,11 @@ def take_weights(module: nn.Module) -> dict[str, LazyWeight]:
             return parameter.detach()
         return torch.empty_strided(parameter.size(), parameter.stride(), dtype=parameter.dtype)
 
-    if weights:
-        replace_parameters(module, reserved)
-    return weights
+    if not weights:
+        yield weights
+        return
+    replace_parameters(module, reserved)
+    try:
+        yield weights
+    finally:
+        replace_parameters(module, lambda name, p: weights.get(name, p.detach()))
