@@ -30,7 +30,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo test test-fast bench bench-check stress conformance check format wheel asan tsan guard build clean
+.PHONY: help demo serve-demo test test-fast bench bench-check stress conformance check format wheel asan tsan guard build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -41,6 +41,9 @@ demo: build  ## export SmolLM2-135M-Instruct and answer a prompt through Inferen
 	$(PY) examples/demo.py
 	@echo "building the torch device"
 	CMAKE_ARGS="$(DEMO_ARGS) $(CMAKE_ARGS)" $(PY) setup.py --quiet build_ext --inplace
+
+serve-demo: build  ## export SmolLM2-135M-Instruct, serve it, ask it a question with OpenAI's client
+	$(PY) examples/serve_demo.py
 
 test: build  ## the whole test suite, C++ and Python
 	build/cmake/npu_tests

@@ -66,6 +66,17 @@ def still_memory() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.fixture(scope="session")
+def genai() -> None:
+    """onnxruntime-genai brings an onnxruntime of its own, which has to know the provider, once."""
+    import onnxruntime_genai
+    import onnxruntime_npu
+
+    onnxruntime_genai.register_execution_provider_library(
+        onnxruntime_npu.get_ep_name(), onnxruntime_npu.get_library_path()
+    )
+
+
 @pytest.fixture
 def run_python():
     """Runs code in a process, for settings that are read once; returns (exit code, output)."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .errors import ArgumentError, ExportError, UnsupportedError
+from .errors import ArgumentError, ExportError, ServingError, UnsupportedError
 from .exporter.architectures import supported
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _QUANTS = ("none", "keep", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
 _QUANTS_UNCALIBRATED = ("none", "w8a16", "w4a16", "w4a8", "w8a8_dynamic")
 _CACHES = ("dynamic", "static", "paged")
 _KV_DTYPES = ("auto", "int8")
+_PROVIDERS = {"npu": "NPUExecutionProvider", "cpu": "CPUExecutionProvider"}
+_API_KEY = "ORT_NPU_API_KEY"  # not an argument: other users of a machine can read those
 _POOLINGS = ("auto", "none", "mean", "cls", "max", "lasttoken", "pooler")
 # For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
@@ -51,7 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(130, "interrupted")
     except _Terminated:
         return _fail(143, "terminated")
-    except (ExportError, UnsupportedError, ImportError, OSError, MemoryError) as error:
+    except (
+        ExportError,
+        ServingError,
+        UnsupportedError,
+        ImportError,
+        OSError,
+        MemoryError,
+    ) as error:
         return _fail(1, error)
     except Exception as error:
         # onnxruntime's exceptions have no common base class.
@@ -248,9 +257,51 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--top-p", type=float, help="sample within the most likely mass P")
     generate.add_argument("--seed", type=int, help="makes sampling repeatable")
     generate.add_argument("--raw", action="store_true", help="no chat template")
-    _choice(generate, "--provider", ("npu", "cpu"), "execution provider")
+    _choice(generate, "--provider", tuple(_PROVIDERS), "execution provider")
     generate.add_argument("--stats", action="store_true", help="print speed to stderr")
     generate.set_defaults(run=_generate)
+
+    serve = commands.add_parser(
+        "serve",
+        help="an OpenAI-compatible service for a model exported with --cache paged",
+        description="Serve a model exported with --cache paged: /v1/chat/completions, "
+        "/v1/completions, /v1/models, /tokenize, /health, /ready, /metrics. With the environment "
+        f"variable {_API_KEY} set, clients have to send its value as their API key.",
+    )
+    serve.add_argument("model_dir", metavar="OUT_DIR", help="what `export --cache paged` wrote")
+    serve.add_argument("--host", default="127.0.0.1", help="to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8000, help="default 8000; 0: any free one")
+    serve.add_argument("--name", help="the model's name for clients (default: the directory's)")
+    serve.add_argument(
+        "--max-queue",
+        type=_whole,
+        default=256,
+        metavar="N",
+        help="requests that may wait, beyond those of a full batch (default: 256)",
+    )
+    serve.add_argument(
+        "--deadline",
+        type=_seconds,
+        default=600,
+        metavar="SECONDS",
+        help="for a request, from its arrival to its last token (default: 600)",
+    )
+    serve.add_argument(
+        "--max-body",
+        type=_whole,
+        default=4 * 2**20,
+        metavar="BYTES",
+        help="size of a request (default: 4 MiB)",
+    )
+    serve.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web page that may call the service; repeat for several, * for all",
+    )
+    _choice(serve, "--provider", tuple(_PROVIDERS), "execution provider")
+    serve.set_defaults(run=_serve)
 
     run = commands.add_parser(
         "run",
@@ -443,7 +494,7 @@ def _lines(path: str | None) -> list[str] | None:
 def _generate(arguments: argparse.Namespace) -> None:
     from .generation import CausalLM, Seq2SeqLM
 
-    provider = {"npu": "NPUExecutionProvider", "cpu": "CPUExecutionProvider"}[arguments.provider]
+    provider = _PROVIDERS[arguments.provider]
     seq2seq = (Path(arguments.model_dir) / "decoder_model.onnx").is_file()
     model: Any = (Seq2SeqLM if seq2seq else CausalLM)(arguments.model_dir, providers=[provider])
     result = model.generate(
@@ -460,6 +511,43 @@ def _generate(arguments: argparse.Namespace) -> None:
             f"{len(result.tokens[0])} new tokens at {result.tokens_per_second:.1f} tokens/s",
             file=sys.stderr,
         )
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    try:
+        from .serving.server import serve
+        from .serving.settings import Settings
+
+        settings = Settings(
+            host=arguments.host,
+            port=arguments.port,
+            provider=_PROVIDERS[arguments.provider],
+            model_name=arguments.name,
+            api_key=os.environ.get(_API_KEY) or None,
+            cors_origins=tuple(arguments.cors_origin),
+            max_queue=arguments.max_queue,
+            deadline=arguments.deadline,
+            max_body=arguments.max_body,
+        )
+        serve(arguments.model_dir, settings)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"serving needs the package {error.name}: pip install 'onnxruntime-npu[serve]'"
+        ) from None
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {value}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+    return value
 
 
 def _run(arguments: argparse.Namespace) -> None:

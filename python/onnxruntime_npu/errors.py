@@ -32,3 +32,7 @@ def out_of_memory_type() -> type[Exception]:
 
 class ExportError(RuntimeError):
     """A model that cannot be read or exported; the message names what is missing."""
+
+
+class ServingError(RuntimeError):
+    """A model that cannot be served; the message says why."""

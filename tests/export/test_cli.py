@@ -34,6 +34,8 @@ def run(*arguments):
         (["export", "a", "b", "--opset", "7"], "expected an opset from 18 to 23, got 7"),
         (["generate", "nowhere", "--prompt", "x"], "nowhere holds no model.onnx"),
         (["generate", "nowhere"], "required: --prompt"),
+        (["serve", "out", "--deadline", "0"], "expected a positive number of seconds, got 0"),
+        (["serve", "out", "--max-queue", "-1"], "expected a whole number from 0, got -1"),
         (["fly"], "invalid choice: 'fly'"),
         ([], "required: COMMAND"),
     ],
@@ -96,7 +98,7 @@ def test_ops(capsys):
     assert f"{len(rows)} operators" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["info", "ops", "export", "generate"])
+@pytest.mark.parametrize("command", ["info", "ops", "export", "generate", "serve"])
 def test_every_command_has_help(capsys, command):
     assert run(command, "--help") == 0
     assert capsys.readouterr().out.startswith("usage:")

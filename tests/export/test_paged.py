@@ -8,7 +8,6 @@ import json
 import numpy as np
 import onnxruntime as ort
 import onnxruntime_genai as og
-import onnxruntime_npu
 import pytest
 import torch
 from onnxruntime_npu.errors import ArgumentError
@@ -110,12 +109,6 @@ def test_wrong_tables_are_errors_and_the_session_goes_on(exported, changes):
 def test_all_logits_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"expected logits='last' with cache='paged'"):
         export_causal_lm(tiny_model("llama"), tmp_path, cache="paged", logits="all")
-
-
-@pytest.fixture(scope="module")
-def genai():
-    """onnxruntime-genai brings an onnxruntime of its own, which has to know the provider, too."""
-    og.register_execution_provider_library(PROVIDERS[0], onnxruntime_npu.get_library_path())
 
 
 def open_in_genai(directory, provider):

@@ -1,0 +1,45 @@
+"""Errors of the interface, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import HTTPException
+
+
+class ApiError(HTTPException):
+    """An answer other than success.
+
+    ``code`` is a stable name of the kind of error, ``param`` the field of the request that caused
+    it; ``retry_after`` is in seconds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        headers = None if retry_after is None else {"Retry-After": str(retry_after)}
+        super().__init__(status, message, headers)
+        self.code, self.param = code, param
+
+    def body(self) -> dict[str, Any]:
+        """Return what the client is sent."""
+        return error_body(self.status_code, self.code, self.detail, self.param)
+
+
+def error_body(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:
+    """Return an error as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
+    if status == 429:
+        kind = "rate_limit_error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def bad_request(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """Return the error of a request that cannot be meant."""
+    return ApiError(400, code, message, param=param)

@@ -1,0 +1,89 @@
+"""The application: paths, what applies to all of them, errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from ..version import __version__
+from .api_errors import ApiError, error_body
+from .middleware import ApiKey, BodyLimit, RequestIds
+from .routes import Service, router
+
+_LOG = logging.getLogger("onnxruntime_npu.serving")
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the application; its lifespan starts and stops the engine."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.engine.start()
+        yield
+        await service.engine.stop()
+
+    app = FastAPI(title="onnxruntime-npu", version=__version__, lifespan=lifespan)
+    app.state.service = service
+    app.include_router(router)
+    settings, metrics = service.settings, service.metrics
+    # What is added last sees a request first.
+    app.add_middleware(BodyLimit, limit=settings.max_body, metrics=metrics)
+    if settings.api_key is not None:
+        app.add_middleware(ApiKey, key=settings.api_key, metrics=metrics)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id"],
+        )
+    app.add_middleware(RequestIds)
+
+    @app.exception_handler(HTTPException)
+    async def refuse(_: Request, error: HTTPException) -> JSONResponse:
+        if not isinstance(error, ApiError):
+            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_body")
+            error = ApiError(error.status_code, code, str(error.detail))
+        metrics.errors.labels(error.code).inc()
+        return JSONResponse(error.body(), error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_body(_: Request, error: RequestValidationError) -> JSONResponse:
+        param, message = _first(error.errors())
+        metrics.errors.labels("invalid_value").inc()
+        return JSONResponse(error_body(400, "invalid_value", message, param), 400)
+
+    @app.exception_handler(Exception)
+    async def fail(request: Request, error: Exception) -> JSONResponse:
+        metrics.errors.labels("internal_error").inc()
+        message = f"the server failed; its log has request {request.state.request_id}"
+        return JSONResponse(error_body(500, "internal_error", message), 500)
+
+    return app
+
+
+def _first(errors: Any) -> tuple[str | None, str]:
+    """Return the field and the message of the first of pydantic's errors."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return None, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+    if (
+        first["type"] in ("model_attributes_type", "dict_type", "missing")
+        and len(first["loc"]) == 1
+    ):
+        return None, "expected a JSON object with Content-Type: application/json"
+    # Of an alternative, such as text or tokens, the field's name is enough.
+    fields = [str(part) for part in first["loc"] if part != "body"]
+    param = fields[0] if fields else None
+    if first["type"] == "extra_forbidden":
+        return param, f"unknown parameter {'.'.join(fields)}"
+    return param, f"{'.'.join(fields) or 'body'}: {first['msg']}"

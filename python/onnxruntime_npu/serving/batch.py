@@ -1,0 +1,154 @@
+"""Requests in onnxruntime-genai's engine, and those that wait for it.
+
+The engine schedules: it forms each step from what its cache holds. It leaves three things to its
+caller, which are done here: a finished request keeps its blocks until it is closed; not more
+requests than a batch takes may be open; and when no request can grow, the engine reports it at
+every step and waits for one of them to be closed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai as og
+
+from .engine_messages import Step, Submit
+
+_Flags, _Reason, _Error = og.EngineEventFlags, og.FinishReason, og.EngineErrorCode
+_REASONS = {
+    _Reason.EOS: "stop",
+    _Reason.MAX_GENERATED_TOKENS: "length",
+    _Reason.MAX_SESSION_TOKENS: "length",
+}
+# Failures of one request; any other failure is the engine's.
+_OF_ONE_REQUEST = (_Error.REQUEST_UNSERVICEABLE,)
+
+
+class EngineError(RuntimeError):
+    """The engine cannot go on."""
+
+
+@dataclass
+class _Sequence:
+    submitted: Submit
+    generated: list[int] = field(default_factory=list)
+    request: Any = None
+
+    @property
+    def length(self) -> int:
+        return len(self.submitted.tokens) + len(self.generated)
+
+
+class Batch:
+    """Owns the requests of one engine; used by the thread that made the engine."""
+
+    def __init__(self, engine: Any, block_size: int) -> None:
+        self._engine = engine
+        self._capacity = engine.get_capabilities().configured_max_batch_size
+        self._block_size = block_size
+        self._events = engine.create_event_buffer(self._capacity + 1)
+        self._waiting: deque[_Sequence] = deque()
+        self._running: dict[Any, _Sequence] = {}
+        # After a preemption nobody enters until a request has left: who enters first would
+        # otherwise take the blocks that were freed for another.
+        self._full = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._waiting or self._running)
+
+    def add(self, submitted: Submit) -> None:
+        """Queue a request."""
+        self._waiting.append(_Sequence(submitted))
+
+    def cancel(self, key: int) -> None:
+        """Forget a request and free its blocks."""
+        self._waiting = deque(each for each in self._waiting if each.submitted.key != key)
+        for sequence in list(self._running.values()):
+            if sequence.submitted.key == key:
+                self._close(sequence)
+
+    def step(self) -> Step:
+        """Hand requests to the engine, run it once; raises EngineError when it cannot go on."""
+        step = Step()
+        self._hand_over(step)
+        try:
+            events = list(self._engine.run(self._events))
+        except RuntimeError as error:
+            raise EngineError(str(error)) from None
+        for event in events:
+            if event.flags & _Flags.CAPACITY_BLOCKED:
+                self._preempt(step)
+            elif event.request in self._running:
+                self._take(event, self._running[event.request], step)
+        step.blocks_used = sum(
+            -(-sequence.length // self._block_size) for sequence in self._running.values()
+        )
+        return step
+
+    def _hand_over(self, step: Step) -> None:
+        while self._waiting and len(self._running) < self._capacity and not self._full:
+            sequence = self._waiting.popleft()
+            submitted = sequence.submitted
+            try:
+                sequence.request = self._engine.create_request()
+                sequence.request.begin_turn(
+                    np.array([*submitted.tokens, *sequence.generated], np.int32),
+                    _turn(sequence),
+                )
+            except (RuntimeError, TypeError, ValueError) as error:
+                step.finished.append((submitted.key, "error", str(error)))
+                continue
+            self._running[sequence.request] = sequence
+            step.started.append(submitted.key)
+
+    def _take(self, event: Any, sequence: _Sequence, step: Step) -> None:
+        key = sequence.submitted.key
+        if event.flags & _Flags.FAILED:
+            if event.error_code not in _OF_ONE_REQUEST:
+                raise EngineError(event.error_code.name)
+            self._close(sequence)
+            step.finished.append((key, "error", event.error_code.name))
+            return
+        if event.flags & _Flags.TOKEN:
+            sequence.generated.append(event.token)
+            step.tokens.append((key, event.token))
+        if event.flags & _Flags.TURN_FINISHED:
+            self._close(sequence)
+            step.finished.append((key, _REASONS[event.finish_reason], ""))
+
+    def _preempt(self, step: Step) -> None:
+        """Let the youngest request wait, in front of the others, and be continued later."""
+        if len(self._running) < 2:
+            raise EngineError("the cache is full, with one request in it")
+        sequence = list(self._running.values())[-1]
+        self._close(sequence)
+        self._waiting.appendleft(sequence)
+        self._full = True
+        step.preempted += 1
+
+    def _close(self, sequence: _Sequence) -> None:
+        sequence.request.close()
+        del self._running[sequence.request]
+        sequence.request = None
+        self._full = False
+
+
+def _turn(sequence: _Sequence) -> Any:
+    sampling = sequence.submitted.sampling
+    turn = og.TurnOptions(sequence.request)
+    turn.set_max_generated_tokens(sampling.max_tokens - len(sequence.generated))
+    turn.set_repetition_penalty(sampling.repetition_penalty)
+    turn.set_do_sample(not sampling.greedy)
+    if not sampling.greedy:
+        turn.set_temperature(sampling.temperature)
+        turn.set_top_p(sampling.top_p)
+        turn.set_top_k(sampling.top_k)
+        if sampling.seed is not None:
+            # Another stream of random numbers after each preemption, still a repeatable one.
+            turn.set_seed((sampling.seed + len(sequence.generated)) % 2**64)
+    return turn

@@ -1,0 +1,297 @@
+"""The engine as the server's event loop sees it: streams of tokens from another process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from .api_errors import ApiError
+from .engine_messages import Cancel, Failed, Ready, Sampling, Step, Submit
+from .metrics import Metrics
+
+_LOG = logging.getLogger("onnxruntime_npu.serving")
+# Pauses before the engine is started again after failures in a row, in seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_EXIT_SECONDS = 5.0
+_USUAL_SECONDS = 2.0  # of a request, until some have been measured
+
+
+class Stream:
+    """New tokens of one request, as the engine makes them.
+
+    Iterating raises ApiError when the deadline passes or the engine fails. ``close`` frees what the
+    request holds in the engine; it may be called at any time, more than once.
+    """
+
+    def __init__(self, engine: Engine, submit: Submit, deadline: float) -> None:
+        self.finish_reason = "length"
+        self._engine, self._key = engine, submit.key
+        self._queue: asyncio.Queue[int | str | ApiError] = asyncio.Queue()
+        self._arrived = self._last = time.monotonic()
+        self._started = self._first = self._ended = False
+        self._expiry = asyncio.get_running_loop().call_later(deadline, self._expire, deadline)
+
+    @property
+    def started(self) -> bool:
+        """Whether the engine has taken the request."""
+        return self._started
+
+    def start(self) -> None:
+        """Note that the engine has taken the request."""
+        self._started = True
+
+    def put(self, token: int, metrics: Metrics) -> None:
+        """Take a token from the engine."""
+        now = time.monotonic()
+        if self._first:
+            metrics.inter_token.observe(now - self._last)
+        else:
+            metrics.first_token.observe(now - self._arrived)
+        self._first, self._last = True, now
+        self._queue.put_nowait(token)
+
+    def finish(self, reason: str) -> None:
+        """Note that the last token has been put: ``stop`` or ``length``."""
+        self._end()
+        self._queue.put_nowait(reason)
+
+    def fail(self, error: ApiError) -> None:
+        """End with an error."""
+        self._end()
+        self._queue.put_nowait(error)
+
+    def close(self) -> None:
+        """Cancel the request unless it has ended."""
+        if not self._ended:
+            self._end()
+            self._engine.cancel(self._key)
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        while True:
+            item = await self._queue.get()
+            if isinstance(item, ApiError):
+                raise item
+            if isinstance(item, str):
+                self.finish_reason = item
+                return
+            yield item
+
+    def _expire(self, deadline: float) -> None:
+        self.close()
+        message = f"the request did not end within {deadline:g} seconds"
+        self._queue.put_nowait(ApiError(504, "deadline_exceeded", message))
+
+    def _end(self) -> None:
+        self._ended = True
+        self._expiry.cancel()
+        self._engine.ended(self._key, time.monotonic() - self._arrived)
+
+
+class Engine:
+    """Starts the engine's process, again when it fails, and hands requests to it.
+
+    All methods are called on the event loop. ``on_unusable`` is called, with the reason, if the
+    engine fails before it has been ready once.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        provider: str,
+        *,
+        max_queue: int,
+        metrics: Metrics,
+        on_unusable: Callable[[str], None],
+    ) -> None:
+        self.limits: Ready | None = None  # of the running engine
+        self._command = [str(directory), provider]
+        self._max_queue = max_queue
+        self._metrics = metrics
+        self._on_unusable = on_unusable
+        self._streams: dict[int, Stream] = {}
+        self._next_key = 0
+        self._mean_seconds = _USUAL_SECONDS
+        self._connection: Connection | None = None
+        self._reason = ""  # of the last failure
+        self._supervisor: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to start the process; ``limits`` is set when it is ready."""
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """End the process; requests that are left fail."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+
+    def ready_limits(self) -> Ready:
+        """Return the limits of the running engine; ApiError 503 if none runs."""
+        if self.limits is None:
+            message = f"the engine is starting{f' again: {self._reason}' if self._reason else ''}"
+            raise ApiError(503, "engine_unavailable", message, retry_after=2)
+        return self.limits
+
+    def submit(
+        self, prompts: list[list[int]], sampling: list[Sampling], deadline: float
+    ) -> list[Stream]:
+        """Hand over requests, all or none.
+
+        Raises ApiError: 503 while the engine is not ready, 429 when too many requests wait.
+        """
+        limits = self.ready_limits()
+        room = limits.max_batch + self._max_queue - len(self._streams)
+        if len(prompts) > room:
+            raise ApiError(
+                429,
+                "queue_full",
+                f"{len(self._streams)} requests are running or waiting: try again later",
+                retry_after=self._retry_after(limits),
+            )
+        streams = []
+        for tokens, choice in zip(prompts, sampling, strict=True):
+            self._next_key += 1
+            submit = Submit(self._next_key, tokens, choice)
+            self._streams[submit.key] = stream = Stream(self, submit, deadline)
+            streams.append(stream)
+            self._send(submit)
+        self._metrics.prompt_tokens.inc(sum(map(len, prompts)))
+        self._count()
+        return streams
+
+    def cancel(self, key: int) -> None:
+        """Free what a request holds."""
+        self._send(Cancel(key))
+
+    def ended(self, key: int, seconds: float) -> None:
+        """Forget a request that took so long."""
+        if self._streams.pop(key, None) is not None:
+            self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
+            self._count()
+
+    def _send(self, message: Submit | Cancel) -> None:
+        # When the process has ended, its supervisor fails the requests.
+        with contextlib.suppress(OSError):
+            if self._connection is not None:
+                self._connection.send(message)
+
+    def _retry_after(self, limits: Ready) -> int:
+        waves = len(self._streams) / limits.max_batch
+        return max(1, min(60, math.ceil(waves * self._mean_seconds)))
+
+    def _count(self) -> None:
+        running = sum(stream.started for stream in self._streams.values())
+        self._metrics.running.set(running)
+        self._metrics.queued.set(len(self._streams) - running)
+
+    async def _supervise(self) -> None:
+        pause, usable = _FIRST_PAUSE, False
+        while True:
+            await self._run_process()
+            failed_at_once = self.limits is None
+            usable = usable or not failed_at_once
+            self.limits = self._connection = None
+            self._metrics.blocks_used.set(0)
+            reason = self._reason or "its process ended"
+            _LOG.error("the engine failed: %s", reason)
+            for stream in list(self._streams.values()):
+                stream.fail(ApiError(503, "engine_failed", f"the engine failed: {reason}"))
+            if not usable:
+                self._on_unusable(reason)
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE) if failed_at_once else _FIRST_PAUSE
+            await asyncio.sleep(pause)
+            self._metrics.engine_restarts.inc()
+
+    async def _run_process(self) -> None:
+        """Start the process and return when it has ended."""
+        self._reason = ""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "onnxruntime_npu.serving.engine_process"),
+                    *(str(theirs.fileno()), *self._command),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        self._connection = connection = Connection(ours.detach())
+
+        def read() -> None:
+            """Pass messages on to the event loop, which may have ended before the process."""
+            try:
+                while True:
+                    loop.call_soon_threadsafe(self._take, connection.recv())
+            except (EOFError, OSError, RuntimeError):
+                pass
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(gone.set)
+
+        reader = threading.Thread(target=read, name="engine-messages", daemon=True)
+        reader.start()
+        try:
+            await gone.wait()
+        finally:
+            code = await asyncio.to_thread(_end_process, process, connection, reader)
+        if code != 0 and not self._reason:
+            self._reason = f"its process ended with code {code}"
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Step):
+            self._take_step(message)
+        elif isinstance(message, Ready):
+            self.limits = message
+            self._metrics.blocks.set(message.cache_blocks)
+        elif isinstance(message, Failed):
+            self._reason = message.reason
+
+    def _take_step(self, step: Step) -> None:
+        for key in step.started:
+            if key in self._streams:
+                self._streams[key].start()
+        for key, token in step.tokens:
+            if key in self._streams:
+                self._streams[key].put(token, self._metrics)
+        for key, reason, message in step.finished:
+            if key not in self._streams:
+                continue
+            if reason == "error":
+                self._streams[key].fail(ApiError(500, "generation_failed", message))
+            else:
+                self._streams[key].finish(reason)
+        self._metrics.generated_tokens.inc(len(step.tokens))
+        self._metrics.preemptions.inc(step.preempted)
+        self._metrics.blocks_used.set(step.blocks_used)
+        self._count()
+
+
+def _end_process(
+    process: subprocess.Popen[bytes], connection: Connection, reader: threading.Thread
+) -> int:
+    """Close the connection, which ends the process; returns its exit code."""
+    # Closing only the descriptor would leave the reader in its call.
+    with socket.socket(fileno=connection.fileno()) as end:
+        with contextlib.suppress(OSError):  # the other end is closed already
+            end.shutdown(socket.SHUT_RDWR)
+        reader.join()
+        end.detach()
+    connection.close()
+    try:
+        process.wait(_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return process.returncode

@@ -1,0 +1,111 @@
+"""The process of the engine: ``python -m onnxruntime_npu.serving.engine_process FD DIR PROVIDER``.
+
+A process of its own, since an engine that has failed stays so, and a crash in native code must not
+take the connections of the server with it. The main thread owns the engine; a second one reads what
+the server sends, so that the server never waits for a step to end.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import onnxruntime_genai as og
+
+from ..session.provider_library import get_ep_name, get_library_path
+from .batch import Batch, EngineError
+from .engine_messages import Cancel, Failed, Ready, Sampling, Step, Submit
+
+_CPU = "CPUExecutionProvider"
+_WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the connection until its other end closes; returns the exit code."""
+    # The server decides when to stop: Ctrl-C reaches this process, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection = Connection(int(arguments[0]))
+    try:
+        _run(connection, Path(arguments[1]), arguments[2])
+    except (BrokenPipeError, ConnectionResetError):  # the server is gone
+        return 0
+    except (RuntimeError, OSError, ValueError, MemoryError) as error:
+        try:
+            connection.send(Failed(" ".join(str(error).split()) or type(error).__name__))
+        except OSError:
+            return 0
+        return 1
+    return 0
+
+
+def _run(connection: Connection, directory: Path, provider: str) -> None:
+    if provider == get_ep_name():
+        # onnxruntime-genai brings an onnxruntime of its own, which has to learn of the provider.
+        og.register_execution_provider_library(provider, get_library_path())
+    settings = json.loads((directory / "genai_config.json").read_text(encoding="utf-8"))
+    blocks = settings["engine"]["dynamic_batching"]
+    engine = og.Engine(open_model(directory, provider))
+    batch = Batch(engine, blocks["block_size"])
+    batch.add(_WARM_UP)
+    while batch.busy:
+        for _, reason, message in batch.step().finished:
+            if reason == "error":
+                raise EngineError(message)
+    limits = engine.get_capabilities()
+    connection.send(
+        Ready(
+            max_batch=limits.configured_max_batch_size,
+            max_length=limits.max_request_length,
+            cache_blocks=blocks["num_blocks"],
+            vocabulary=settings["model"]["vocab_size"],
+        )
+    )
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+    while _take_messages(inbox, batch):
+        # Also when all requests were cancelled: nothing is in use then.
+        connection.send(batch.step() if batch.busy else Step())
+
+
+def open_model(directory: Path, provider: str) -> Any:
+    """Open an exported directory in onnxruntime-genai."""
+    og.disable_telemetry_events()
+    config = og.Config(str(directory))
+    config.clear_providers()
+    if provider != _CPU:
+        config.append_provider(provider)
+    return og.Model(config)
+
+
+def _read(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, OSError):
+        inbox.put(None)
+
+
+def _take_messages(inbox: queue.SimpleQueue[Any], batch: Batch) -> bool:
+    """Take what has come, wait for a message if nothing runs; False: the server is gone."""
+    wait = not batch.busy
+    while wait or not inbox.empty():
+        wait = False
+        message = inbox.get()
+        if message is None:
+            return False
+        if isinstance(message, Submit):
+            batch.add(message)
+        elif isinstance(message, Cancel):
+            batch.cancel(message.key)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

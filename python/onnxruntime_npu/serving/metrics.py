@@ -1,0 +1,59 @@
+"""What /metrics shows, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
+
+
+class Metrics:
+    """Counters of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        # Series of unlabelled metrics exist from the start, so that a rate can be taken of them.
+        self.queued = Gauge(
+            "npu_requests_queued", "Requests that the engine has not taken yet", registry=registry
+        )
+        self.running = Gauge("npu_requests_running", "Requests in the engine", registry=registry)
+        self.prompt_tokens = Counter(
+            "npu_prompt_tokens", "Tokens of accepted prompts", registry=registry
+        )
+        self.generated_tokens = Counter(
+            "npu_generated_tokens", "Tokens that the engine generated", registry=registry
+        )
+        self.first_token = Histogram(
+            "npu_time_to_first_token_seconds",
+            "From a request's arrival to its first token, the queue included",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.inter_token = Histogram(
+            "npu_inter_token_seconds",
+            "Between two tokens of a request",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.blocks = Gauge("npu_cache_blocks", "Blocks of the cache", registry=registry)
+        self.blocks_used = Gauge(
+            "npu_cache_blocks_used", "Blocks that hold tokens of requests", registry=registry
+        )
+        self.preemptions = Counter(
+            "npu_preemptions",
+            "Requests that gave their blocks to others, to be continued later",
+            registry=registry,
+        )
+        self.cancelled = Counter(
+            "npu_requests_cancelled", "Requests whose client went away", registry=registry
+        )
+        self.engine_restarts = Counter(
+            "npu_engine_restarts", "Starts of the engine after a failure", registry=registry
+        )
+        self.errors = Counter(
+            "npu_errors", "Requests not answered as asked, by kind", ["kind"], registry=registry
+        )
+
+    def text(self) -> bytes:
+        """Return all of them in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,125 @@
+"""What applies to every request: its identifier, access, the size of its body."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import time
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .api_errors import ApiError
+from .metrics import Metrics
+
+_LOG = logging.getLogger("onnxruntime_npu.serving")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,128}")
+# A client that sends its whole body first sees a refusal only if the rest is read, up to this much.
+_DRAINED = 64 * 2**20
+# What monitors and load balancers read without a key.
+_OPEN_PATHS = ("/health", "/ready", "/metrics")
+
+
+class RequestIds:
+    """Gives each request an identifier, the client's own if it sent one, and logs the request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event of ASGI."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = Headers(scope=scope).get("x-request-id", "")
+        identifier = given if _IDENTIFIER.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = identifier
+        started, status = time.monotonic(), 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = identifier
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            seconds = time.monotonic() - started
+            level = logging.DEBUG if scope["path"] in _OPEN_PATHS else logging.INFO
+            _LOG.log(
+                level,
+                "%s %s %s: %s in %.3f s",
+                identifier,
+                scope["method"],
+                scope["path"],
+                status or "client gone",
+                seconds,
+            )
+
+
+class ApiKey:
+    """Refuses requests without ``Authorization: Bearer KEY``, except those of monitors."""
+
+    def __init__(self, app: ASGIApp, key: str, metrics: Metrics) -> None:
+        self._app = app
+        self._expected = f"Bearer {key}".encode()
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event of ASGI."""
+        if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                message = "expected the header Authorization: Bearer with this server's API key"
+                error = ApiError(401, "invalid_api_key", message)
+                return await _refuse(error, self._metrics, scope, receive, send)
+        await self._app(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses bodies of more than ``limit`` bytes, whether or not their size is announced."""
+
+    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics) -> None:
+        self._app, self._limit, self._metrics = app, limit, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event of ASGI."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        message = f"expected a body of at most {self._limit} bytes"
+        error = ApiError(413, "body_too_large", message)
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._limit:
+            return await _refuse(error, self._metrics, scope, receive, send)
+        size = 0
+
+        async def receive_some() -> Message:
+            nonlocal size
+            part = await receive()
+            size += len(part.get("body", b""))
+            if size > self._limit:
+                await _drain(receive)
+                raise error
+            return part
+
+        await self._app(scope, receive_some, send)
+
+
+async def _refuse(
+    error: ApiError, metrics: Metrics, scope: Scope, receive: Receive, send: Send
+) -> None:
+    metrics.errors.labels(error.code).inc()
+    await _drain(receive)
+    await JSONResponse(error.body(), error.status_code)(scope, receive, send)
+
+
+async def _drain(receive: Receive) -> None:
+    size, more = 0, True
+    while more and size < _DRAINED:
+        part = await receive()
+        size += len(part.get("body", b""))
+        more = part.get("more_body", False)

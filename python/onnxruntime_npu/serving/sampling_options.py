@@ -1,0 +1,56 @@
+"""Options of a request to options of the engine."""
+
+from __future__ import annotations
+
+from .api_errors import bad_request
+from .engine_messages import Ready, Sampling
+from .schemas import Generation
+from .served_model import ServedModel
+
+
+def sampling_options(
+    body: Generation, model: ServedModel, limits: Ready, prompt: list[int], max_tokens: int | None
+) -> list[Sampling]:
+    """Return the options of each of the ``body.n`` choices for a prompt.
+
+    What a request leaves open is taken from the model's generation_config.json. ``max_tokens``
+    None: as many as the context holds. Raises a 400 for a prompt that the model cannot take.
+    """
+    if not prompt:
+        raise bad_request("expected a prompt of at least one token")
+    for token in prompt:
+        if not 0 <= token < limits.vocabulary:
+            raise bad_request(f"expected tokens from 0 to {limits.vocabulary - 1}, got {token}")
+    room = limits.max_length - len(prompt)
+    if room < (max_tokens or 1):
+        asked = f" and {max_tokens} to generate" if max_tokens else ""
+        raise bad_request(
+            f"expected at most {limits.max_length} tokens, got a prompt of {len(prompt)}{asked}",
+            code="context_length_exceeded",
+        )
+    if body.n > limits.max_batch:
+        raise bad_request(f"expected n <= {limits.max_batch}, got {body.n}", param="n")
+    temperature = _chosen(body.temperature, model.defaults.get("temperature"), 1.0)
+    top_p = _chosen(body.top_p, model.defaults.get("top_p"), 1.0)
+    top_k = int(_chosen(body.top_k, model.defaults.get("top_k"), 0))
+    penalty = _chosen(body.repetition_penalty, model.defaults.get("repetition_penalty"), 1.0)
+    return [
+        Sampling(
+            max_tokens=max_tokens or room,
+            # The engine takes top_p = 0 for "all", OpenAI's interface for "the most likely".
+            greedy=temperature == 0 or top_p == 0,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=max(top_k, 0),
+            # The engine's seeds are unsigned.
+            seed=None if body.seed is None else (body.seed + index) % 2**64,
+            repetition_penalty=penalty,
+        )
+        for index in range(body.n)
+    ]
+
+
+def _chosen(asked: float | None, configured: float | None, default: float) -> float:
+    if asked is not None:
+        return asked
+    return default if configured is None else float(configured)

@@ -1,0 +1,91 @@
+"""The process that listens: ``onnxruntime-npu serve``."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import logging
+import signal
+import socket
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from ..errors import ArgumentError, ServingError
+from .app import create_app
+from .engine import Engine
+from .metrics import Metrics
+from .routes import Service
+from .served_model import ServedModel
+from .settings import Settings
+
+_LOG = logging.getLogger("onnxruntime_npu.serving")
+# What other processes and later calls import.
+_NEEDED = ("onnxruntime_genai", "transformers")
+
+
+class _Server(uvicorn.Server):
+    """The first SIGTERM or SIGINT lets running requests end, the second stops at once.
+
+    Both are an orderly end, so that neither is raised again afterwards, as uvicorn would.
+    """
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        _LOG.info(
+            "%s: %s",
+            signal.Signals(sig).name,
+            "stopping" if self.force_exit else "running requests end, no new ones are taken",
+        )
+
+
+def serve(directory: str | Path, settings: Settings) -> None:
+    """Serve an exported directory until a signal ends it.
+
+    Raises ArgumentError for a directory that cannot be served, OSError for an address that cannot
+    be listened on, ServingError when the engine does not start.
+    """
+    for name in _NEEDED:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    model = ServedModel(directory, settings.model_name)
+    metrics = Metrics()
+    unusable: list[str] = []
+
+    def give_up(reason: str) -> None:
+        unusable.append(reason)
+        server.should_exit = True
+
+    engine = Engine(
+        model.directory,
+        settings.provider,
+        max_queue=settings.max_queue,
+        metrics=metrics,
+        on_unusable=give_up,
+    )
+    app = create_app(Service(settings, model, engine, metrics))
+    config = uvicorn.Config(app, access_log=False, log_config=None, log_level="warning")
+    server = _Server(config)
+    with _listen(settings.host, settings.port) as listening:
+        host, port = listening.getsockname()[:2]
+        place = f"[{host}]" if ":" in host else host
+        print(f"serving {model.name} at http://{place}:{port}", flush=True)
+        server.run([listening])
+    if unusable:
+        raise ServingError(f"the engine does not start: {unusable[0]}")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port < 2**16:
+        raise ArgumentError(f"expected a port from 0 to {2**16 - 1}, got {port}")
+    try:
+        family: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(f"port {port} is in use: choose another one with --port") from None
+        raise OSError(f"cannot listen on {host}, port {port}: {error}") from None

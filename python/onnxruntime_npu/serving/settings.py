@@ -1,0 +1,20 @@
+"""What the user of ``onnxruntime-npu serve`` chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits and access of one server; sizes in bytes, times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0: any free one
+    provider: str = "NPUExecutionProvider"
+    model_name: str | None = None  # default: the directory's name
+    api_key: str | None = field(default=None, repr=False)
+    cors_origins: tuple[str, ...] = ()
+    max_queue: int = 256  # requests beyond those that the engine can run at once
+    deadline: float = 600.0  # from a request's arrival to its last token
+    max_body: int = 4 * 2**20

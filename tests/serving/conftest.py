@@ -1,0 +1,155 @@
+"""A tiny exported model that speaks in bytes, and servers of it in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from export.conftest import tiny_model
+from onnxruntime_npu.exporter import export_causal_lm
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+START, END = 256, 257
+CONTEXT = 256
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}"
+    "{% endif %}<start>{{ m.role }}\n{{ m.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<start>assistant\n{% endif %}"
+)
+
+
+def byte_tokenizer() -> Any:
+    """Return a tokenizer of one token a byte: text comes in parts of characters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<start>"), AddedToken("<end>")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<end>", chat_template=TEMPLATE
+    )
+
+
+@pytest.fixture(scope="session")
+def served_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = tiny_model(
+        "llama",
+        vocab_size=258,
+        max_position_embeddings=CONTEXT,
+        eos_token_id=END,
+        bos_token_id=None,
+    )
+    directory = tmp_path_factory.mktemp("serving") / "tiny"
+    export_causal_lm(model, directory, cache="paged", tokenizer=byte_tokenizer())
+    return sized(directory, num_blocks=64, max_batch_size=16)
+
+
+def sized(directory: Path, **batching: int) -> Path:
+    """Set sizes of the engine of an exported directory."""
+    settings = json.loads((directory / "genai_config.json").read_text())
+    settings["engine"]["dynamic_batching"].update(batching)
+    (directory / "genai_config.json").write_text(json.dumps(settings))
+    return directory
+
+
+@pytest.fixture
+def small_cache(served_directory: Path, tmp_path: Path) -> Path:
+    """The directory with a cache of one context: three requests of 100 tokens do not fit."""
+    return sized(shutil.copytree(served_directory, tmp_path / "small"), num_blocks=CONTEXT // 32)
+
+
+class Server:
+    """``onnxruntime-npu serve`` on a free port."""
+
+    def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "onnxruntime_npu.cli", "serve", str(directory)]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *arguments],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said.startswith("serving "), self.process.communicate()
+        self.url = said.split()[-1]
+        self.http = httpx.Client(base_url=self.url, timeout=600)
+        self.client = openai.OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key=environment.get("ORT_NPU_API_KEY", "none"),
+            max_retries=0,
+            timeout=600,
+        )
+
+    def wait_until_ready(self) -> Server:
+        deadline = time.monotonic() + 600
+        while self.http.get("/ready").status_code != 200:
+            assert time.monotonic() < deadline, "the engine is not ready after ten minutes"
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.05)
+        return self
+
+    def metric(self, name: str) -> float:
+        """Return the value of one series, as /metrics shows it."""
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.rpartition(" ")[0] == name:
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"/metrics has no {name}")
+
+    def wait_for(self, name: str, value: float) -> None:
+        deadline = time.monotonic() + 300
+        while self.metric(name) != value:
+            assert time.monotonic() < deadline, f"{name} is {self.metric(name)}, expected {value}"
+            time.sleep(0.02)
+
+    def engine_process(self) -> int:
+        """Return the id of the engine's process, the only child."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        (child,) = listed.split()
+        return int(child)
+
+    def stop(self) -> str:
+        """End the server and return its log."""
+        self.http.close()
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.communicate(timeout=300)[1]
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture(scope="session")
+def server(served_directory: Path) -> Iterator[Server]:
+    """A server of the tiny model."""
+    started = Server(served_directory)
+    yield started.wait_until_ready()
+    started.stop()
+
+
+@pytest.fixture
+def serve(served_directory: Path) -> Iterator[Callable[..., Server]]:
+    """Start servers with other settings."""
+    started: list[Server] = []
+
+    def start(*arguments: str, directory: Path = served_directory, **environment: str) -> Server:
+        started.append(Server(directory, *arguments, **environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()

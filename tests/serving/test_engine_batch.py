@@ -1,0 +1,113 @@
+"""Requests in the engine itself: full caches, cancellation, failures."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnxruntime_genai as og
+import pytest
+from onnxruntime_npu.generation import CausalLM
+from onnxruntime_npu.serving.batch import Batch, EngineError
+from onnxruntime_npu.serving.engine_messages import Sampling, Submit
+from onnxruntime_npu.serving.engine_process import open_model
+
+pytestmark = pytest.mark.usefixtures("genai")
+PROVIDER = "NPUExecutionProvider"
+
+
+def prompts(*lengths):
+    random = np.random.default_rng(3)
+    return [random.integers(0, 256, n).tolist() for n in lengths]
+
+
+def open_batch(directory):
+    settings = json.loads((directory / "genai_config.json").read_text())
+    engine = og.Engine(open_model(directory, PROVIDER))
+    return Batch(engine, settings["engine"]["dynamic_batching"]["block_size"])
+
+
+def run(batch, on_step=lambda step: None):
+    """Run to the end; returns tokens and reason of each request, and the number of preemptions."""
+    tokens, reasons, preempted = {}, {}, 0
+    while batch.busy:
+        step = batch.step()
+        for key, token in step.tokens:
+            tokens.setdefault(key, []).append(token)
+        reasons.update({key: reason for key, reason, _ in step.finished})
+        preempted += step.preempted
+        on_step(step)
+    return tokens, reasons, preempted
+
+
+def expected_tokens(directory, rows, count):
+    model = CausalLM(directory)
+    return [model.generate_tokens([row], max_new_tokens=count).tokens[0] for row in rows]
+
+
+def test_requests_that_outgrow_the_cache_take_turns(small_cache):
+    rows, count = prompts(60, 50, 40), 60
+    batch = open_batch(small_cache)
+    for key, row in enumerate(rows):
+        batch.add(Submit(key, row, Sampling(count, greedy=True)))
+    tokens, reasons, preempted = run(batch)
+    assert preempted >= 1
+    assert set(reasons.values()) <= {"stop", "length"}
+    assert [tokens[key] for key in range(3)] == expected_tokens(small_cache, rows, count)
+
+
+def test_a_cancelled_request_leaves_its_blocks(small_cache):
+    batch = open_batch(small_cache)
+    for key, row in enumerate(prompts(100, 100)):
+        batch.add(Submit(key, row, Sampling(100, greedy=True)))
+    batch.add(Submit(2, prompts(200)[0], Sampling(4, greedy=True)))  # does not fit beside them
+    used = [batch.step().blocks_used for _ in range(3)]
+    assert used[0] >= 8
+    batch.cancel(0)
+    batch.cancel(1)
+    batch.cancel(1)  # twice: nothing left to do
+    tokens, reasons, _ = run(batch)
+    assert list(reasons) == [2] and len(tokens[2]) == 4
+    assert not batch.busy
+
+
+def test_a_waiting_request_is_cancelled(small_cache):
+    batch = open_batch(small_cache)
+    batch.add(Submit(1, [5], Sampling(3, greedy=True)))
+    batch.cancel(1)
+    assert not batch.busy
+
+
+def test_options_are_of_each_request(small_cache):
+    row = prompts(9)[0]
+    asked = {
+        "greedy": Sampling(12, greedy=True),
+        "seed 1": Sampling(12, seed=1),
+        "seed 1 again": Sampling(12, seed=1),
+        "seed 2": Sampling(12, seed=2**64 - 1),
+        "one of one": Sampling(12, top_k=1),
+        "penalty": Sampling(12, greedy=True, repetition_penalty=1.5),
+    }
+    batch = open_batch(small_cache)
+    for key, sampling in enumerate(asked.values()):
+        batch.add(Submit(key, row, sampling))
+    tokens, _, _ = run(batch)
+    made = dict(zip(asked, (tokens[key] for key in range(len(asked))), strict=True))
+    assert made["greedy"] == made["one of one"] == expected_tokens(small_cache, [row], 12)[0]
+    assert made["seed 1"] == made["seed 1 again"] != made["seed 2"]
+    assert made["penalty"] != made["greedy"]
+
+
+def test_an_impossible_request_is_refused_alone(small_cache):
+    batch = open_batch(small_cache)
+    batch.add(Submit(0, prompts(300)[0], Sampling(3, greedy=True)))
+    batch.add(Submit(1, [7], Sampling(3, greedy=True)))
+    tokens, reasons, _ = run(batch)
+    assert reasons == {0: "error", 1: "length"} and len(tokens[1]) == 3
+
+
+def test_a_failed_step_is_the_engines_end(small_cache):
+    batch = open_batch(small_cache)
+    batch.add(Submit(0, [100_000], Sampling(3, greedy=True)))  # the server refuses such tokens
+    with pytest.raises(EngineError, match=r"expected an index|EXECUTION_FAILURE"):
+        run(batch)

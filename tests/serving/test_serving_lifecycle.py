@@ -1,0 +1,183 @@
+"""Servers from start to end: limits, failures, signals, mistakes of who starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+LONG = {"prompt": "a", "max_tokens": 200, "temperature": 0}
+
+
+def complete(server, **options):
+    return server.client.completions.create(model="tiny", **{**LONG, **options})
+
+
+def test_limits_key_and_origins(serve):
+    server = serve(
+        *("--max-queue", "1", "--deadline", "0.02", "--max-body", "5000"),
+        *("--cors-origin", "https://page.example", "--name", "tiny"),
+        ORT_NPU_API_KEY="secret",
+    ).wait_until_ready()  # monitors need no key
+    assert server.http.get("/v1/models").status_code == 401
+    wrong = {"Authorization": "Bearer Secret"}
+    refused = server.http.post("/v1/completions", json=LONG, headers=wrong)
+    assert refused.json()["error"]["code"] == "invalid_api_key"
+    asked = {
+        **{"Origin": "https://page.example", "Access-Control-Request-Method": "POST"},
+        "Access-Control-Request-Headers": "authorization",
+    }
+    allowed = server.http.options("/v1/completions", headers=asked)
+    assert allowed.headers["access-control-allow-origin"] == "https://page.example"
+    other = server.http.options("/v1/completions", headers={**asked, "Origin": "https://other"})
+    assert "access-control-allow-origin" not in other.headers
+
+    with pytest.raises(openai.InternalServerError, match=r"did not") as late:
+        complete(server, n=16)
+    assert late.value.status_code == 504 and late.value.code == "deadline_exceeded"
+    with pytest.raises(openai.APIError, match=r"did not end within 0.02 seconds"):
+        list(complete(server, n=16, stream=True))
+    server.wait_for("npu_requests_running", 0)
+    with pytest.raises(openai.RateLimitError) as refusal:  # 16 of a batch and 1 may wait
+        complete(server, prompt=["a"] * 9, n=2)
+    assert 1 <= int(refusal.value.response.headers["retry-after"]) <= 60
+    with pytest.raises(openai.APIStatusError) as large:
+        complete(server, prompt="a" * 6000)
+    assert large.value.status_code == 413
+    log = server.stop()
+    assert server.process.returncode == 0 and "secret" not in log
+
+
+def test_a_full_cache_gives_right_answers(serve, small_cache, server):
+    crowded = serve("--name", "tiny", directory=small_cache).wait_until_ready()
+    prompts = ["one" * 20, "two" * 18, "three" * 9]
+    expected = [complete(server, prompt=p, max_tokens=60).choices[0].text for p in prompts]
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda p: complete(crowded, prompt=p, max_tokens=60), prompts))
+    assert [answer.choices[0].text for answer in answers] == expected
+
+    # The engine's process dies under load: what runs ends with 503, and another process serves.
+    stream = complete(crowded, stream=True)
+    next(iter(stream))
+    os.kill(crowded.engine_process(), signal.SIGKILL)
+    with pytest.raises(openai.APIError, match="the engine failed: its process ended"):
+        list(stream)
+    with pytest.raises(openai.InternalServerError) as unavailable:
+        complete(crowded)
+    assert unavailable.value.status_code == 503
+    assert unavailable.value.response.headers["retry-after"]
+    assert crowded.http.get("/health").status_code == 200
+    crowded.wait_until_ready()
+    assert complete(crowded, prompt=prompts[0], max_tokens=60).choices[0].text == expected[0]
+    assert crowded.metric("npu_engine_restarts_total") == 1
+
+    # SIGTERM: what runs ends as it would have, nothing new is taken.
+    stream = complete(crowded, max_tokens=100, stream=True)
+    events = iter(stream)
+    first = next(events).choices[0].text
+    crowded.process.send_signal(signal.SIGTERM)
+    rest = list(events)
+    assert rest[-1].choices[0].finish_reason in ("length", "stop")
+    whole = complete(server, max_tokens=100).choices[0].text
+    assert first + "".join(event.choices[0].text for event in rest) == whole
+    assert crowded.process.wait(300) == 0
+
+
+def test_a_second_signal_ends_at_once(serve):
+    server = serve().wait_until_ready()
+    engine = server.engine_process()
+    failed = threading.Event()
+
+    def ask():
+        try:
+            complete(server, n=16)
+        except openai.APIError:
+            failed.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    server.wait_for("npu_requests_running", 16)
+    os.kill(engine, signal.SIGSTOP)  # so the request does not end
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert server.process.poll() is None
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(300) == 0
+    asking.join(300)
+    assert failed.is_set()
+    deadline = time.monotonic() + 300
+    while os.path.exists(f"/proc/{engine}"):
+        assert time.monotonic() < deadline, "the engine's process is left"
+        time.sleep(0.05)
+
+
+def test_mistakes_at_the_start_are_one_line(served_directory, tmp_path, capsys):
+    from onnxruntime_npu import cli
+
+    def fails(directory, *arguments):
+        code = cli.main(["serve", str(directory), *arguments])
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        return code, lines[0]
+
+    assert fails(tmp_path / "none") == (
+        2,
+        f"onnxruntime-npu: error: no such directory: {tmp_path / 'none'}",
+    )
+    code, line = fails(tmp_path)
+    assert code == 2 and "holds no genai_config.json: expected what" in line
+    report = {"cache": "paged", "warnings": ["no genai_config.json: it keeps no scales"]}
+    (tmp_path / "export_report.json").write_text(json.dumps(report))
+    code, line = fails(tmp_path)
+    assert code == 2 and line.endswith("holds no genai_config.json: it keeps no scales")
+    growing = tmp_path / "growing"
+    shutil.copytree(served_directory, growing)
+    settings = json.loads((growing / "genai_config.json").read_text())
+    del settings["engine"]
+    (growing / "genai_config.json").write_text(json.dumps(settings))
+    (growing / "export_report.json").write_text('{"cache": "dynamic"}')
+    code, line = fails(growing)
+    assert code == 2 and "expected a model exported with --cache paged, got dynamic" in line
+    (growing / "genai_config.json").write_text("{")
+    code, line = fails(growing)
+    assert code == 2 and "genai_config.json is no JSON" in line
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, line = fails(served_directory, "--port", str(port))
+        assert code == 1 and line.endswith(f"port {port} is in use: choose another one with --port")
+    code, line = fails(served_directory, "--port", "70000")
+    assert code == 2 and "expected a port from 0 to 65535, got 70000" in line
+
+
+def test_an_engine_that_does_not_start_ends_the_server(served_directory, tmp_path):
+    broken = shutil.copytree(served_directory, tmp_path / "broken")
+    (broken / "model.onnx").write_bytes((broken / "model.onnx").read_bytes()[:1000])
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxruntime_npu.cli", "serve", str(broken), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "error: the engine does not start: " in done.stderr.splitlines()[-1]
+
+
+def test_a_missing_package_says_what_to_install(served_directory, monkeypatch, capsys):
+    from onnxruntime_npu import cli
+
+    for name in [n for n in sys.modules if n.startswith("onnxruntime_npu.serving")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert cli.main(["serve", str(served_directory)]) == 1
+    expected = "serving needs the package uvicorn: pip install 'onnxruntime-npu[serve]'"
+    assert expected in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Wrong requests get a status that says so, in OpenAI's shape, and do no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(autouse=True)
+def serves_as_before(server):
+    yield
+    answer = server.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+    assert answer.status_code == 200
+
+
+def check(answer, status, code, param=None):
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["code"], error["param"]) == (code, param), error
+    assert error["message"] and "Traceback" not in error["message"]
+    return error["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code", "param"),
+    [
+        ({"model": "gpt-4"}, 404, "model_not_found", "model"),
+        ({"temperature": -1}, 400, "invalid_value", "temperature"),
+        ({"temperature": 2.1}, 400, "invalid_value", "temperature"),
+        ({"temperature": "hot"}, 400, "invalid_value", "temperature"),
+        ({"top_p": 1.01}, 400, "invalid_value", "top_p"),
+        ({"top_k": -2}, 400, "invalid_value", "top_k"),
+        ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+        ({"max_tokens": 10**30}, 400, "invalid_value", "max_tokens"),
+        ({"max_tokens": 256}, 400, "context_length_exceeded", None),
+        ({"seed": 2**64}, 400, "invalid_value", "seed"),
+        ({"n": 0}, 400, "invalid_value", "n"),
+        ({"n": 17}, 400, "invalid_value", "n"),
+        ({"stop": ""}, 400, "invalid_value", "stop"),
+        ({"stop": ["a"] * 17}, 400, "invalid_value", "stop"),
+        ({"stream_options": {"include_usage": True}}, 400, "invalid_value", "stream_options"),
+        ({"logprobs": 0}, 400, "unsupported_parameter", "logprobs"),
+        ({"logit_bias": {"5": 1}}, 400, "unsupported_parameter", "logit_bias"),
+        ({"presence_penalty": 0.5}, 400, "unsupported_parameter", "presence_penalty"),
+        ({"min_p": 0.1}, 400, "unsupported_parameter", "min_p"),
+        ({"best_of": 2}, 400, "unsupported_parameter", "best_of"),
+        ({"echo": True}, 400, "unsupported_parameter", "echo"),
+        ({"suffix": "z"}, 400, "unsupported_parameter", "suffix"),
+        ({"no_such_thing": 1}, 400, "invalid_value", "no_such_thing"),
+        ({"prompt": []}, 400, "invalid_value", None),
+        ({"prompt": ""}, 400, "invalid_value", None),
+        ({"prompt": [258]}, 400, "invalid_value", None),
+        ({"prompt": [-1]}, 400, "invalid_value", None),
+        ({"prompt": [1.5]}, 400, "invalid_value", "prompt"),
+        ({"prompt": [[1], "a"]}, 400, "invalid_value", "prompt"),
+        ({"prompt": "a" * 300}, 400, "context_length_exceeded", None),
+        ({"prompt": "a" * 1_000_000}, 400, "context_length_exceeded", None),
+        ({"prompt": ["a"] * 1000}, 429, "queue_full", None),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_completions(server, changes, status, code, param):
+    answer = server.http.post("/v1/completions", json={"prompt": "a", **changes})
+    check(answer, status, code, param)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "param"),
+    [
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"messages": [{"role": "king", "content": "hi"}]}, "invalid_value", "messages"),
+        ({"messages": [{"role": "user"}]}, "invalid_value", "messages"),
+        ({"messages": [{"role": "tool", "content": "hi"}]}, "invalid_value", "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+            "invalid_value",
+            "messages",
+        ),
+        ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"logprobs": True}, "unsupported_parameter", "logprobs"),
+        ({"max_completion_tokens": 1000}, "context_length_exceeded", None),
+        ({"prompt": "a"}, "invalid_value", "prompt"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_chat(server, changes, code, param):
+    answer = server.http.post("/v1/chat/completions", json={"messages": MESSAGES, **changes})
+    check(answer, 400, code, param)
+
+
+def test_values_that_ask_for_nothing_are_taken(server):
+    body = {
+        **{"messages": MESSAGES, "max_tokens": 1, "n": 1, "logprobs": False, "tools": []},
+        **{"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": None, "user": "me"},
+        **{"response_format": {"type": "text"}, "tool_choice": "none", "stop": None},
+    }
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "invalid_value"),
+        (b"{", 400, "invalid_value"),
+        (b"[1, 2]", 400, "invalid_value"),
+        (b'"text"', 400, "invalid_value"),
+        (b"[" * 100_000, 400, "bad_body"),
+        (b'{"prompt": "\xff"}', 400, "bad_body"),
+        (b'{"prompt": "\\ud800"}', 400, "invalid_value"),
+        (b'{"prompt": "a", "temperature": NaN}', 400, "invalid_value"),
+        (b'{"prompt": "a", "max_tokens": 1e999}', 400, "invalid_value"),
+        (b'{"prompt": "' + b"a" * 10_000_000 + b'"}', 413, "body_too_large"),
+    ],
+    ids=["empty", "cut", "list", "string", "deep", "utf8", "surrogate", "nan", "inf", "huge"],
+)
+def test_bodies(server, body, status, code):
+    headers = {"Content-Type": "application/json"}
+    answer = server.http.post("/v1/completions", content=body, headers=headers)
+    assert check(answer, status, code, answer.json()["error"]["param"])
+
+
+def test_a_huge_body_of_unknown_length_is_cut(server):
+    def parts():
+        for _ in range(100):
+            yield b" " * 100_000
+
+    headers = {"Content-Type": "application/json"}
+    answer = server.http.post("/v1/completions", content=parts(), headers=headers)
+    check(answer, 413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/completions", 405, "method_not_allowed"),
+        ("POST", "/v1/nothing", 404, "not_found"),
+        ("GET", "/v1/models/other", 404, "model_not_found"),
+    ],
+)
+def test_paths(server, method, path, status, code):
+    answer = server.http.request(method, path)
+    check(answer, status, code, answer.json()["error"]["param"])
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": MESSAGES}])
+def test_tokenize_takes_one_thing(server, body):
+    check(server.http.post("/tokenize", json=body), 400, "invalid_value")
+
+
+def test_errors_are_counted_by_kind(server):
+    series = 'npu_errors_total{kind="model_not_found"}'
+    server.http.post("/v1/completions", json={"prompt": "a", "model": "other"})
+    before = server.metric(series)
+    server.http.post("/v1/completions", json={"prompt": "a", "model": "other"})
+    assert server.metric(series) == before + 1
