@@ -160,6 +160,12 @@ def _parser() -> argparse.ArgumentParser:
         "of the cache; auto: that of activations; int8: with a scale for each token and head",
     )
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
+    export.add_argument(
+        "--check",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare the written file with the eager model: logits, greedy tokens, perplexity",
+    )
     export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     export.set_defaults(run=_export)
 
@@ -396,6 +402,7 @@ def _export(arguments: argparse.Namespace) -> None:
         cache_dtype=arguments.kv_dtype,
         logits=arguments.logits,
         opset=arguments.opset,
+        check=arguments.check,
     )
     elements = "" if report.cache_dtype == "auto" else f" {report.cache_dtype}"
     _print_report(arguments.out_dir, report, f"cache {report.cache}{elements}")
@@ -473,12 +480,15 @@ def _print_report(place: str, report: ExportReport, form: str | None = None) -> 
     size = sum(report.files.values()) / 2**20
     print(
         f"{place}: {report.architecture}, {report.dtype}, {f'{form}, ' if form else ''}"
-        f"{report.node_count} nodes ({fused} npu::), {size:.0f} MiB, {report.seconds:.0f} s"
+        f"{report.node_count} nodes ({fused} npu::), {size:.0f} MiB, {report.seconds:.0f} s, "
+        f"peak memory {report.peak_memory / 2**20:.0f} MiB"
     )
     for layout, count in report.integers.items():
         print(f"integers of the checkpoint: {layout} ({count} projections)")
     for line in report.kept_by_role():
         print(f"kept as it is: {line}")
+    for line in report.check_lines():
+        print(f"check: {line}")
     for warning in [*report.gaps, *report.warnings]:
         print(f"warning: {warning}", file=sys.stderr)
 

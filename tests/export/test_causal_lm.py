@@ -146,7 +146,7 @@ def test_second_turn_matches_transformers(exported, kind, provider):
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_all_logits_match_transformers(exported, provider):
-    model, directory, _ = exported("llama", logits="all")
+    model, directory, _ = exported("llama", cache="dynamic", logits="all")
     session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
     ids = np.array([[3, 14, 15, 92, 65], [0, 0, 35, 89, 79]], np.int64)
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], np.int64)
@@ -166,10 +166,20 @@ def test_all_logits_match_transformers(exported, provider):
         np.testing.assert_allclose(logits[row, start:], expected, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("cache", CACHES)
+def test_generation_from_all_logits_takes_each_row_s_last(exported, cache):
+    model, directory, _ = exported("llama", cache=cache, logits="all")
+    actual = forced_logits(directory, PROVIDERS[0], PROMPTS, CONTINUATIONS)
+    for row, pair in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+        np.testing.assert_allclose(
+            actual[row], expected_logits(model, *pair), rtol=0, atol=TOLERANCE
+        )
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_right_padding_in_attention_mask(exported, provider):
     """onnxruntime-genai pads prompts on the right and masks the gap in every later step."""
-    model, directory, _ = exported("llama", logits="all")
+    model, directory, _ = exported("llama", cache="dynamic", logits="all")
     session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
     past = {
         i.name: np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32)

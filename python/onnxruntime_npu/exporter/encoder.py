@@ -129,7 +129,7 @@ def export_encoder(
     with staged(out, MODEL_FILE) as folder:
         _save_companions(folder, model, checkpoint.tokenizer, source, report)
         finish(onnx_model, folder / MODEL_FILE, report, findings)
-        report.seconds = round(time.monotonic() - started, 1)
+        report.exported(started)
         report.write(folder / REPORT_FILE)
     return report
 

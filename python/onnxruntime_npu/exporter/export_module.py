@@ -71,7 +71,7 @@ def export(
     graph_passes.tidy(onnx_model.graph)
     with staged(path.parent, path.name) as folder:
         finish(onnx_model, folder / path.name, report, Findings())
-        report.seconds = round(time.monotonic() - started, 1)
+        report.exported(started)
         report.write(folder / f"{path.name}.report.json")
     return report
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import sys
+import time
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -25,6 +28,12 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _peak_memory() -> int:
+    """Return the largest amount of memory that this process has had, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @dataclass
@@ -55,6 +64,8 @@ class ExportReport:
     versions: dict[str, str] = field(default_factory=_versions)
     warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    peak_memory: int = 0  # bytes of the process's memory, until the file was written
+    check: dict[str, Any] | None = None  # the written file against the eager model
 
     @property
     def node_count(self) -> int:
@@ -74,6 +85,38 @@ class ExportReport:
             }
             if emitted != count:
                 self.gaps.append(f"{op}: {count} replaced, but {emitted} nodes emitted")
+
+    def exported(self, started: float) -> None:
+        """Set time and memory once the files are written; ``started``: of time.monotonic."""
+        self.seconds = round(time.monotonic() - started, 1)
+        self.peak_memory = _peak_memory()
+
+    def checked(self, entry: dict[str, Any], failures: list[str]) -> None:
+        """Set the check's results; a failure is a warning."""
+        self.check = {**entry, "peak_memory": _peak_memory()}
+        self.warnings += [f"check failed: {text}" for text in failures]
+
+    def check_lines(self) -> list[str]:
+        """Return a line for each provider that the check ran on."""
+        if self.check is None:
+            return []
+        lines, check = [], self.check
+        for provider, found in check["providers"].items():
+            if "max_error" not in found:
+                lines.append(f"{provider}: {next(iter(found.values()))}")
+                continue
+            of_text = (
+                f"perplexity {found['perplexity']:.2f} (eager {check['eager_perplexity']:.2f}), "
+                if check["is_text"]
+                else ""
+            )
+            same = ", ".join(map(str, found["same_greedy_tokens"]))
+            lines.append(
+                f"{provider}: logits differ by {found['max_error']:.2g} at most, "
+                f"{found['mean_error']:.2g} on average, {of_text}"
+                f"same greedy tokens: {same} of {check['greedy_tokens']}"
+            )
+        return lines
 
     def kept_by_role(self) -> list[str]:
         """Return a line for each role of kept parts: how many, and the first one's reason."""

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from ..errors import ArgumentError
-from ..session.ortvalue import ortvalue_from_numpy, ortvalues_in_one_block
+from ..session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy, ortvalues_in_one_block
 from ..session.provider_library import get_ep_name
 
 _CACHE_KEY = "onnxruntime_npu.cache"
@@ -245,7 +245,12 @@ class _StaticStepper:
         self._steps = model.take_steps(len(rows), length)
 
     def prefill(self) -> ort.OrtValue:
-        return self._step(self._ids, self._prompt_lengths)
+        logits = self._step(self._ids, self._prompt_lengths)
+        if logits.shape()[1] == 1:
+            return logits
+        # Exported with the logits of all tokens: those of a shorter row end before its padding.
+        last = ortvalue_to_numpy(logits)[np.arange(len(self._ids)), self._prompt_lengths - 1]
+        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(last[:, None]))
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         return self._step(tokens[:, None], np.ones(len(tokens), np.int64))

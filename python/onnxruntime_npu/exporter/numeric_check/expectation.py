@@ -1,0 +1,72 @@
+"""How far an exported file may depart from the eager float32 model, and for what reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...converters.schemes import SCHEMES
+from ..report import ExportReport
+
+# Rounded results in a layer: norms, projections, rotation, attention, activation, additions.
+_ROUNDINGS_PER_LAYER = 10
+_SAME_FORMULA = 1e-4  # of sums in another order, as in the proofs
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Bounds of the differences from the eager model.
+
+    ``logits``: root mean square of the differences, relative to that of the logits around their
+    mean. ``perplexity``: relative rise on text.
+    """
+
+    logits: float
+    perplexity: float
+    reason: str
+
+    def __add__(self, other: Expectation) -> Expectation:
+        """Return the bounds of both sources of errors, which are independent of one another."""
+        return Expectation(
+            math.hypot(self.logits, other.logits),
+            self.perplexity + other.perplexity,
+            f"{self.reason}; {other.reason}",
+        )
+
+    def as_report(self) -> dict[str, Any]:
+        """Return the entry of the report."""
+        return {
+            key: v if isinstance(v, str) else float(f"{v:.2g}") for key, v in asdict(self).items()
+        }
+
+
+_SIGNIFICANT_BITS = {"float16": 11, "bfloat16": 8}
+_SUMS = Expectation(_SAME_FORMULA, _SAME_FORMULA, "float32 sums in another order")
+# Perplexities are those that tests/export/test_smollm2_precisions.py holds a small model to, which
+# rounding hurts more than large ones.
+_WEIGHTS = {
+    8: Expectation(0.1, 0.005, "int8 weights"),
+    4: Expectation(0.5, 0.05, "int4 weights"),
+}
+_ROUND_ACTIVATIONS = ("npu_dynamic_quant", "npu_quantize")
+_INTEGER_CACHE = Expectation(0.1, 0.005, "int8 keys and values")
+_INTEGER_ACTIVATIONS = Expectation(0.2, 0.01, "int8 activations")
+
+
+def expected_departure(report: ExportReport, layers: int) -> Expectation:
+    """Return the bounds for an export of so many layers that its report describes."""
+    expected, dtype = _SUMS, str(report.dtype)
+    if dtype in _SIGNIFICANT_BITS:
+        bits = _SIGNIFICANT_BITS[dtype]
+        # Errors of up to half a unit in the last place add up like random steps.
+        error = 2.0**-bits * math.sqrt(_ROUNDINGS_PER_LAYER * layers)
+        expected += Expectation(error, 0.005, f"{dtype} results of {bits} significant bits")
+    scheme = SCHEMES.get(str(report.quant))
+    if scheme is not None:  # else the eager model has the same integers
+        expected += _WEIGHTS[scheme.weight_bits]
+    if report.cache_dtype == "int8":
+        expected += _INTEGER_CACHE
+    if any(op in report.replaced for op in _ROUND_ACTIVATIONS):
+        expected += _INTEGER_ACTIVATIONS
+    return expected

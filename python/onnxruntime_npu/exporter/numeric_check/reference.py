@@ -1,0 +1,75 @@
+"""What the eager model gives for the passages of a check: results, not the model, are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .passages import Passages
+
+_LONGEST_CONTEXT = 2**20  # of a model whose configuration names none
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Results of the eager model in float32.
+
+    ``losses`` [rows, new]: -log p of each token that follows a prompt. ``best`` [rows, new]: the
+    most likely tokens there. ``logits`` [rows, sampled, V]: all scores at the ``sampled`` steps.
+    ``greedy`` [open rows, new]: the most likely continuations, and ``leads``, by how much the best
+    token's logit exceeds the second's.
+    """
+
+    passages: Passages
+    sampled: list[int]
+    losses: np.ndarray
+    best: np.ndarray
+    logits: np.ndarray
+    greedy: np.ndarray
+    leads: np.ndarray
+
+    @staticmethod
+    @torch.no_grad()
+    def of(model: Any, tokenizer: Any | None) -> Reference:
+        """Run a transformers causal language model in float32."""
+        context = getattr(model.config, "max_position_embeddings", None) or _LONGEST_CONTEXT
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        passages = Passages.of(tokenizer, vocabulary, int(context))
+        new = passages.following.shape[1]
+        # The prefill's, the first over a filled cache, one in the middle, and the last.
+        sampled = sorted({0, min(1, new - 1), new // 2, new - 1})
+        losses, best, logits = [], [], []
+        for prompt, following in zip(passages.prompts, passages.following, strict=True):
+            row = torch.tensor([[*prompt, *following[:-1].tolist()]])
+            scores = model(input_ids=row, use_cache=False).logits[0, len(prompt) - 1 :].float()
+            target = torch.from_numpy(following)
+            losses.append(torch.nn.functional.cross_entropy(scores, target, reduction="none"))
+            best.append(scores.argmax(-1))
+            logits.append(scores[sampled])
+        greedy, leads = _greedy(model, torch.tensor(passages.open_prompts), new)
+        return Reference(
+            passages,
+            sampled,
+            torch.stack(losses).numpy(),
+            torch.stack(best).numpy(),
+            torch.stack(logits).numpy(),
+            greedy.numpy(),
+            leads.numpy(),
+        )
+
+
+def _greedy(model: Any, prompts: torch.Tensor, new: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the most likely tokens [rows, new] after prompts [rows, S], and their leads."""
+    tokens, leads = [], []
+    given, cache = prompts, None
+    for _ in range(new):
+        result = model(input_ids=given, past_key_values=cache, use_cache=True)
+        cache = result.past_key_values
+        first, second = result.logits[:, -1].float().topk(2).values.unbind(-1)
+        tokens.append(result.logits[:, -1].argmax(-1))
+        leads.append(first - second)
+        given = tokens[-1][:, None]
+    return torch.stack(tokens, 1), torch.stack(leads, 1)
