@@ -1,12 +1,15 @@
-"""Scales of activations, from what the layers see when the model runs on example inputs."""
+"""What the layers see when the model runs on example inputs, for scales and for rounding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from onnxruntime_npu.progress import bar
+
+from .compensated_rounding import RoundsWhenCalled
 
 
 @torch.no_grad()
@@ -42,6 +45,41 @@ def largest_inputs(
             f"layers out with skip=, or use w8a8_dynamic"
         )
     return largest
+
+
+@torch.no_grad()
+def rounded_for_inputs(
+    model: torch.nn.Module,
+    layers: dict[str, torch.nn.Linear],
+    rounded: Callable[[torch.nn.Linear, torch.Tensor], torch.nn.Module],
+    batches: Iterable[Any],
+) -> dict[str, torch.nn.Module]:
+    """Run the model on one batch; return what ``rounded(layer, moments)`` makes of each layer.
+
+    Layers that the batch does not reach are left out.
+    """
+    given = list(itertools.islice(batches, 2))
+    if len(given) != 1:
+        raise ValueError(
+            f"[quantize_weights] expected one batch of calibration inputs for w4a16, got "
+            f"{'more: join them' if given else 'none'}"
+        )
+    progress = bar("Rounding for the inputs", "layer", total=len(layers))
+
+    def round_one(layer: torch.nn.Linear, moments: torch.Tensor) -> torch.nn.Module:
+        progress.update()
+        return rounded(layer, moments)
+
+    hooks = RoundsWhenCalled(layers, round_one)
+    training = model.training
+    model.eval()
+    try:
+        _run(model, given[0])
+    finally:
+        progress.close()
+        model.train(training)
+        hooks.remove()
+    return hooks.results
 
 
 def _run(model: torch.nn.Module, batch: Any) -> None:

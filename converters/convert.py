@@ -12,8 +12,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 from onnxruntime_npu.exporter.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.exporter.graph_passes import count_nodes, tidy
 from onnxruntime_npu.opdef.onnx_schema import register_schemas
+from onnxruntime_npu.progress import bar
 from onnxscript.rewriter import pattern
-from tqdm import tqdm
 
 from .attach_bodies import attach_bodies
 from .drop_casts import drop_casts
@@ -63,23 +63,23 @@ def convert(
     model = read(path_or_model).clone()
     check_target(model, out, path_or_model)
     rules = all_rules()
-    with tqdm(total=len(rules) + 3, desc="Converting", unit="step") as bar:
+    with bar("Converting", "step", total=len(rules) + 3) as steps:
         register_schemas()
         _infer_shapes(model)
-        bar.update()
+        steps.update()
         for rule in rules:
             pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)
             RemoveUnusedNodesPass()(model)  # of which another rule need not convert any
-            bar.update()
+            steps.update()
         _infer_shapes(model)
         simplify(model)
         joined = fuse_added_norms(model.graph)
         drop_casts(model.graph)
         tidy(model.graph)
-        bar.update()
+        steps.update()
         report = _report(model, rules, joined)
         report.files = write(model, out)
-        bar.update()
+        steps.update()
     return report
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from onnxruntime_npu.progress import progress
 
-from .calibration import largest_inputs
+from .calibration import largest_inputs, rounded_for_inputs
 from .quantized_experts import QuantizedExperts, is_experts
 from .quantized_linear import GroupedIntegerLinear, IntegerLinear, WeightOnlyLinear
 from .schemes import Scheme, scheme_named
@@ -28,7 +29,9 @@ def quantize_weights(
     """Quantise the weights of a model's linear layers and experts, in place.
 
     Weights are rounded to nearest, symmetrically, with the scale of each column (or group) that has
-    the smallest squared error.
+    the smallest squared error. With calibration, the linear layers of ``"w4a16"`` are rounded for
+    the inputs that they get, so that errors cancel out in their outputs; those whose errors offsets
+    more than halve, such as weights that had offsets in another file, have them.
 
     Args:
         model: A float model: every ``torch.nn.Linear`` in it is replaced, and every block of
@@ -44,8 +47,8 @@ def quantize_weights(
             operator needs equal groups: in ``"w4a8"`` and in experts.
         inner_precise: 1 multiplies integers in the linear layers of ``"w8a16"`` and ``"w4a16"``,
             for speed: activations are rounded to int8, with a scale for each group of a row.
-        calibration: Batches of inputs, for ``"w8a8"``: token ids, or tuples or mappings of the
-            model's arguments.
+        calibration: Batches of inputs: token ids, or tuples or mappings of the model's arguments.
+            ``"w8a8"`` needs them, ``"w4a16"`` takes one batch.
         skip: Names of layers to leave as they are: a layer's whole name, or its last parts.
 
     Returns:
@@ -56,7 +59,8 @@ def quantize_weights(
 
     Raises:
         ValueError: for an unknown scheme, a group size, a dtype or a layer that it cannot take,
-            and for ``"w8a8"`` without calibration. The model is then unchanged.
+            for ``"w8a8"`` without calibration, and for calibration that a scheme does not take.
+            The model is then unchanged.
 
     """
     replaced = dict(
@@ -101,17 +105,27 @@ def quantized_layers(
             f"{inner_precise} with {scheme}"
         )
     named = [(name, layer) for name, layer in model.named_modules() if not _skipped(name, skip)]
-    linear: dict[str, torch.nn.Module] = {
-        name: layer for name, layer in named if isinstance(layer, torch.nn.Linear)
+    linear = {name: layer for name, layer in named if isinstance(layer, torch.nn.Linear)}
+    for each in linear.values():
+        chosen.check_dtype(each.weight.dtype)
+    layers: dict[str, torch.nn.Module] = {**linear} | {
+        name: layer for name, layer in named if is_experts(layer)
     }
-    layers = linear | {name: layer for name, layer in named if is_experts(layer)}
     if not layers:
         raise ValueError(
             "[quantize_weights] expected a model with torch.nn.Linear layers or experts to "
             "quantise, got none"
         )
-    largest = _calibrated(model, linear, chosen, calibration)
-    for name, layer in progress(layers.items(), f"Quantising to {scheme}", "layer"):
+    largest: dict[str, float] = {}
+    rounded: dict[str, torch.nn.Module] = {}
+    if chosen.compensated and calibration is not None:
+        rounding = functools.partial(_compensated, group_size, inner_precise)
+        rounded = rounded_for_inputs(model, linear, rounding, calibration)
+        yield from rounded.items()
+    else:
+        largest = _calibrated(model, linear, chosen, calibration)
+    left = {name: layer for name, layer in layers.items() if name not in rounded}
+    for name, layer in progress(left.items(), f"Quantising to {scheme}", "layer"):
         yield name, _quantized(layer, chosen, group_size, inner_precise, largest.get(name))
 
 
@@ -121,14 +135,15 @@ def _skipped(name: str, skip: Collection[str]) -> bool:
 
 def _calibrated(
     model: torch.nn.Module,
-    layers: dict[str, torch.nn.Module],
+    layers: dict[str, torch.nn.Linear],
     scheme: Scheme,
     calibration: Iterable[Any] | None,
 ) -> dict[str, float]:
     if scheme.activation != "static":
         if calibration is not None:
             raise ValueError(
-                f"[quantize_weights] expected calibration with w8a8 only, got it with {scheme.name}"
+                f"[quantize_weights] expected calibration with w8a8 or w4a16 only, got it with "
+                f"{scheme.name}"
             )
         return {}
     if calibration is None:
@@ -137,6 +152,13 @@ def _calibrated(
             "none"
         )
     return largest_inputs(model, layers, calibration)
+
+
+def _compensated(
+    group_size: int, inner_precise: int, layer: torch.nn.Linear, moments: torch.Tensor
+) -> torch.nn.Module:
+    rounded = WeightOnlyLinear.compensated(layer, moments, group_size, inner_precise)
+    return rounded.train(layer.training)
 
 
 def _quantized(

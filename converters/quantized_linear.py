@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .compensated_rounding import compensated_columns
 from .packing import WORD, packed_columns
 from .rounding import quantized_columns
 from .schemes import Scheme
@@ -57,6 +58,24 @@ class WeightOnlyLinear(torch.nn.Module):
             packed_columns(weight) if scheme.weight_bits == 4 else weight,
             scale,
             linear.bias,
+            in_features=size,
+            group_size=group_size,
+            inner_precise=inner_precise,
+        )
+
+    @staticmethod
+    def compensated(
+        linear: torch.nn.Linear, moments: torch.Tensor, group_size: int, inner_precise: int
+    ) -> WeightOnlyLinear:
+        """Return the layer with int4 weights chosen for second moments of its inputs."""
+        dtype, size = linear.weight.dtype, linear.in_features
+        group_size = group_size if group_size < size else 0
+        weight, scale, offset = compensated_columns(linear.weight, moments, group_size, dtype)
+        return WeightOnlyLinear(
+            packed_columns(weight),
+            scale,
+            linear.bias,
+            offset=offset,
             in_features=size,
             group_size=group_size,
             inner_precise=inner_precise,

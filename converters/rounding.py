@@ -43,21 +43,56 @@ def _best(
     values: torch.Tensor, bits: int, scale_dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return integers [rows, groups, group] and the scales [rows, groups] they are for."""
-    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    scale = best_scales(values, bits, scale_dtype)
+    return rounded(values, scale.unsqueeze(-1), bits).to(torch.int8), scale.to(scale_dtype)
+
+
+def best_scales(
+    values: torch.Tensor,
+    bits: int,
+    scale_dtype: torch.dtype,
+    importance: torch.Tensor | float = 1.0,
+) -> torch.Tensor:
+    """Return the scale of each group with the smallest squared error.
+
+    Integers reach one further below zero than above it. Of 4 bits that is a fifteenth of the
+    range, so scales of both signs are tried, with the largest magnitude at either end.
+
+    Args:
+        values: [.., group], float32.
+        bits: 8 or 4.
+        scale_dtype: dtype in which the scales will be stored.
+        importance: factors of the squared errors, [.., group].
+
+    Returns:
+        float32 [..], values that ``scale_dtype`` has.
+
+    """
+    low, high = _range(bits)
     largest = values.abs().amax(-1)
+    ends = [largest / high]
+    if bits == 4:
+        extreme = values.gather(-1, values.abs().argmax(-1, keepdim=True)).squeeze(-1)
+        ends.append(extreme / low)
     best_error = torch.full_like(largest, torch.inf)
     best_scale = torch.ones_like(largest)
-    for factor in torch.linspace(1.0, _SMALLEST, _CANDIDATES).tolist():
-        # As it is stored; a group of zeros, or one whose scale underflows, keeps a scale of 1.
-        scale = (largest / high * factor).to(scale_dtype).float()
-        scale = torch.where(scale > 0, scale, 1.0)
-        restored = _rounded(values, scale, low, high) * scale.unsqueeze(-1)
-        error = (restored - values).square().sum(-1)
-        better = error < best_error
-        best_error = torch.where(better, error, best_error)
-        best_scale = torch.where(better, scale, best_scale)
-    return _rounded(values, best_scale, low, high).to(torch.int8), best_scale.to(scale_dtype)
+    for factor in torch.linspace(1.0, _SMALLEST, _CANDIDATES // len(ends)).tolist():
+        for end in ends:
+            # As it is stored; a group of zeros, or one whose scale underflows, has a scale of 1.
+            scale = (end * factor).to(scale_dtype).float()
+            scale = torch.where(scale != 0, scale, 1.0)
+            restored = rounded(values, scale.unsqueeze(-1), bits) * scale.unsqueeze(-1)
+            error = ((restored - values).square() * importance).sum(-1)
+            better = error < best_error
+            best_error = torch.where(better, error, best_error)
+            best_scale = torch.where(better, scale, best_scale)
+    return best_scale
 
 
-def _rounded(values: torch.Tensor, scale: torch.Tensor, low: int, high: int) -> torch.Tensor:
-    return (values / scale.unsqueeze(-1)).round().clamp(low, high)
+def rounded(values: torch.Tensor, scale: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return the integers, as floats, that stand for values with a scale."""
+    return (values / scale).round().clamp(*_range(bits))
+
+
+def _range(bits: int) -> tuple[int, int]:
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1

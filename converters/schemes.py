@@ -13,13 +13,15 @@ class Scheme:
 
     ``activation`` is ``"float"``, ``"dynamic"`` (a scale per token, computed in the model) or
     ``"static"`` (one scale per layer, from calibration). ``grouped`` weights have a scale for each
-    group of rows of a column, others one per column.
+    group of rows of a column, others one per column. ``compensated``: calibration improves the
+    rounding of weights.
     """
 
     name: str
     weight_bits: int
     activation: str
     grouped: bool = False
+    compensated: bool = False
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Refuse weights of a dtype for which the scheme's operators have no results."""
@@ -35,7 +37,7 @@ SCHEMES = {
     scheme.name: scheme
     for scheme in (
         Scheme("w8a16", weight_bits=8, activation="float"),
-        Scheme("w4a16", weight_bits=4, activation="float", grouped=True),
+        Scheme("w4a16", weight_bits=4, activation="float", grouped=True, compensated=True),
         Scheme("w4a8", weight_bits=4, activation="dynamic", grouped=True),
         Scheme("w8a8", weight_bits=8, activation="static"),
         Scheme("w8a8_dynamic", weight_bits=8, activation="dynamic"),

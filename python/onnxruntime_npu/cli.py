@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         "GGUF checkpoint as they are",
     )
     export.add_argument(
-        "--calibration", metavar="FILE", help="texts for --quant w8a8, one on each line"
+        "--calibration", metavar="FILE", help="texts for --quant w8a8 or w4a16, one on each line"
     )
     export.add_argument(
         "--adapter",

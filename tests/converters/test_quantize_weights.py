@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime_npu.converters import SCHEMES, quantize_weights
+from onnxruntime_npu.converters.compensated_rounding import compensated_columns
 from onnxruntime_npu.converters.rounding import quantized_columns
 
 
@@ -140,6 +141,78 @@ def test_the_chosen_scale_is_no_worse_than_the_largest_value_s(
         assert bool((ours <= theirs * (1 + 1e-6)).all())
 
 
+@pytest.mark.parametrize(("bits", "group", "gain"), [(4, 32, 0.95), (4, 128, 0.85), (8, 0, 0.99)])
+def test_the_search_of_scales_gains_over_plain_rounding(bits: int, group: int, gain: float) -> None:
+    """The larger the group, the farther its largest value lies outside of the others."""
+    weight = torch.randn(64, 1024, generator=torch.Generator().manual_seed(3))
+    integers, scales = quantized_columns(weight, bits, group, torch.float32)
+    high, length = 2 ** (bits - 1) - 1, group or 1024
+    groups = weight.unflatten(1, (-1, length))
+    plain = groups.abs().amax(-1, keepdim=True) / high
+    rounded = (groups / plain).round() * plain
+    chosen = integers.t().unflatten(1, (-1, length)) * scales.t().unsqueeze(-1)
+    ours, theirs = ((each - groups).square().mean() for each in (chosen, rounded))
+    assert float(ours / theirs) < gain
+
+
+def correlated(rows: int, columns: int) -> torch.Tensor:
+    """Inputs like those of a language model: a few directions have most of the variance."""
+    generator = torch.Generator().manual_seed(4)
+    mixed = torch.randn(rows, 24, generator=generator) @ torch.randn(
+        24, columns, generator=generator
+    )
+    return mixed + torch.randn(rows, columns, generator=generator)
+
+
+@pytest.mark.parametrize("group", [0, 32, 96])  # 96 leaves a smaller last group
+def test_rounding_for_inputs_halves_the_error_of_outputs(group: int) -> None:
+    torch.manual_seed(5)
+    seen, unseen = correlated(2048, 256).split(1024)
+    linear = torch.nn.Linear(256, 64).bfloat16()
+    model = torch.nn.Sequential(linear)
+    options = {"group_size": group or 256}
+    plain = quantize_weights(torch.nn.Sequential(linear), "w4a16", **options)
+    calibrated = quantize_weights(model, "w4a16", calibration=[seen.bfloat16()], **options)
+    with torch.no_grad():
+        expected = unseen @ linear.weight.float().t() + linear.bias.float()
+        errors = [
+            _error(model(unseen.bfloat16()).float(), expected) for model in (plain, calibrated)
+        ]
+    assert errors[1] < 0.5 * errors[0]
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_int4_uses_its_whole_range_in_both_directions(calibrated: bool) -> None:
+    """Integers from -8 to 7 times a scale of either sign stay what they are."""
+    generator = torch.Generator().manual_seed(6)
+    integers = torch.randint(-8, 8, (64, 8, 32), generator=generator)
+    integers[..., 0] = -8
+    scale = torch.tensor([0.5, -0.25, 1.0, -2.0, 0.125, -1.0, 4.0, -0.5])[:, None]
+    weight = (integers * scale).flatten(1)
+    if calibrated:
+        inputs = correlated(512, 256)
+        found, scales, offsets = compensated_columns(weight, inputs.t() @ inputs, 32, torch.float16)
+        assert offsets is None
+    else:
+        found, scales = quantized_columns(weight, 4, 32, torch.float16)
+    assert torch.equal(found.t().unflatten(1, (8, 32)), integers.to(torch.int8))
+    assert torch.equal(scales.t()[0].float(), scale[:, 0])
+
+
+def test_rounding_for_inputs_finds_the_offsets_of_weights_that_had_some() -> None:
+    """Blocks of 32 with a scale and a minimum, as GGUF files have them, stay what they are."""
+    generator = torch.Generator().manual_seed(6)
+    integers = torch.randint(0, 16, (64, 8, 32), generator=generator).float()
+    integers[..., 0], integers[..., 1] = 0, 15
+    scale = torch.rand(64, 8, 1, generator=generator) + 0.5
+    weight = ((integers - 5.3) * scale).flatten(1)
+    inputs = correlated(512, 256)
+    found, scales, offsets = compensated_columns(weight, inputs.t() @ inputs, 32, torch.float32)
+    assert offsets is not None
+    restored = (found.t().unflatten(1, (8, 32)) + offsets.t()[..., None]) * scales.t()[..., None]
+    torch.testing.assert_close(restored.flatten(1), weight, rtol=1e-4, atol=1e-4)
+
+
 def test_zeros_stay_zeros() -> None:
     integers, scales = quantized_columns(torch.zeros(4, 32), 4, 0, torch.float16)
     assert not integers.any()
@@ -156,8 +229,15 @@ def test_zeros_stay_zeros() -> None:
         ),
         (("w4a16",), {"group_size": 48}, "multiple of 32, got 48"),
         (("w8a8",), {}, "expected calibration inputs for w8a8, got none"),
-        (("w8a16",), {"calibration": []}, "calibration with w8a8 only, got it with w8a16"),
+        (("w8a16",), {"calibration": []}, "calibration with w8a8 or w4a16 only, got it with w8a16"),
         (("w8a8",), {"calibration": []}, "reach every layer, got none for up, down"),
+        (("w4a16",), {"calibration": []}, "one batch of calibration inputs for w4a16, got none"),
+        (("w4a16",), {"calibration": [1, 2]}, "for w4a16, got more: join them"),
+        (
+            ("w4a16",),
+            {"calibration": [torch.full((2, 256), torch.inf, dtype=torch.bfloat16)]},
+            "finite inputs of every layer, got infinity or NaN at up",
+        ),
         (("w8a16",), {"skip": ("up", "down", "lm_head")}, "to quantise, got none"),
         (("w8a8_dynamic",), {"inner_precise": 1}, "0, or 1 with w8a16 or w4a16, got 1 with w8a8"),
         (("w4a16",), {"inner_precise": 2}, "0, or 1 with w8a16 or w4a16, got 2 with w4a16"),

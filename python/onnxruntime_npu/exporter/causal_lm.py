@@ -23,7 +23,16 @@ from .fuse_added_norms import fuse_added_norms
 from .numeric_check import Reference, check_file
 from .original import cached_layers, keep_original
 from .proof import Findings, NotProven, attempt
-from .quantization import KEEP, NONE, check_scheme, keep_integers, quantize, restore_floats, schemes
+from .quantization import (
+    KEEP,
+    NONE,
+    calibration_batches,
+    check_scheme,
+    keep_integers,
+    quantize,
+    restore_floats,
+    schemes,
+)
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
@@ -78,7 +87,9 @@ def export_causal_lm(
             last means the tokens that the input logits_indices names, [n, V].
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer to write with a loaded model.
-        calibration: texts, or rows of token ids, from which w8a8 takes the scales of activations.
+        calibration: texts, or rows of token ids, from which w8a8 takes the scales of activations,
+            and for whose activations w4a16 rounds weights (2048 tokens at most; by default of a
+            text that the package brings, for a model with a tokenizer).
         adapters: directories of LoRA adapters that peft has saved, to merge into float weights
             before anything else is done.
         check: run the written file on the NPU and on the CPU and compare it with the eager model in
@@ -139,7 +150,11 @@ def export_causal_lm(
                 f"quant='keep' exports them as they are"
             )
     else:
-        batches = _batches(interface, checkpoint.tokenizer, calibration)
+        config = checkpoint.model.config
+        context = getattr(config, "max_position_embeddings", None) or 2**31
+        batches = calibration_batches(
+            interface, checkpoint.tokenizer, quant, calibration, int(context)
+        )
         quantize(interface, quant, batches, findings)
     model = _onnx_model(interface, opset)
     findings.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
@@ -212,22 +227,6 @@ def _interface(
 def _unsupported(model: nn.Module, reason: object) -> ExportError:
     config: Any = model.config
     return ExportError(f"cannot export {type(model).__name__} ({config.model_type}): {reason}")
-
-
-def _batches(
-    interface: Interface, tokenizer: Any, calibration: Iterable[str | Sequence[int]] | None
-) -> list[tuple[Any, ...]] | None:
-    """Return the interface's arguments for each text or row of token ids."""
-    if calibration is None:
-        return None
-    batches = []
-    for sample in calibration:
-        if isinstance(sample, str) and tokenizer is None:
-            raise ArgumentError("expected calibration of token ids for a model without a tokenizer")
-        ids = tokenizer(sample)["input_ids"] if isinstance(sample, str) else list(sample)
-        if ids:
-            batches.append(interface.prompt(torch.tensor([ids], dtype=torch.int64)))
-    return batches
 
 
 def _onnx_model(interface: Interface, opset: int) -> ir.Model:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ NONE = "none"
 KEEP = "keep"
 # Integers of 4 bits are packed in words of eight, along the inputs or the outputs.
 _IN_WORD = 8
+# Input features that share a scale: few, as in the int4 formats of other runtimes, since weights of
+# small models lose much by more; products of integers would have to scale more partial sums.
+_GROUP, _INTEGER_GROUP = 32, 128
+_TEXT = resources.files(__package__).joinpath("calibration.txt")
+_MOST_TOKENS = 2048
 
 
 def schemes() -> tuple[str, ...]:
@@ -35,11 +41,11 @@ def check_scheme(name: str, dtype: torch.dtype, calibration: Any) -> None:
     from ..converters import SCHEMES
 
     scheme = SCHEMES.get(name)
-    if (calibration is not None) != (scheme is not None and scheme.activation == "static"):
-        raise ArgumentError(
-            f"expected calibration with quant='w8a8' and only then, got quant={name!r} "
-            f"{'without' if calibration is None else 'with'} it"
-        )
+    static = scheme is not None and scheme.activation == "static"
+    if static and calibration is None:
+        raise ArgumentError(f"expected calibration with quant={name!r}, got none")
+    if calibration is not None and not (static or (scheme is not None and scheme.compensated)):
+        raise ArgumentError(f"expected calibration with quant='w8a8' or 'w4a16' only, got {name!r}")
     if scheme is None:
         return
     try:
@@ -48,6 +54,46 @@ def check_scheme(name: str, dtype: torch.dtype, calibration: Any) -> None:
         raise ArgumentError(
             f"expected dtype float16 or bfloat16 with quant={name!r}, got {dtype}"
         ) from error
+
+
+def calibration_batches(
+    interface: Interface,
+    tokenizer: Any | None,
+    scheme: str,
+    calibration: Iterable[str | Sequence[int]] | None,
+    context: int,
+) -> list[tuple[Any, ...]] | None:
+    """Return the interface's arguments for what a scheme is calibrated with, or None.
+
+    A batch for each text or row of token ids. For w4a16 the first ``_MOST_TOKENS`` tokens of all
+    are one batch; by default of the package's own text, if the tokenizer's ids fit the model.
+    """
+    from ..converters import SCHEMES
+
+    joined, vocabulary = SCHEMES[scheme].compensated, interface.decoder.vocabulary
+    if calibration is None:
+        if not joined or tokenizer is None:
+            return None
+        ids = tokenizer(_TEXT.read_text(encoding="utf-8"))["input_ids"]
+        if not all(0 <= token < vocabulary for token in ids):
+            return None
+        calibration = [ids]
+    rows = []
+    for sample in calibration:
+        if not isinstance(sample, str):
+            ids = list(sample)
+        elif tokenizer is None:
+            raise ArgumentError("expected calibration of token ids for a model without a tokenizer")
+        else:
+            ids = tokenizer(sample)["input_ids"]
+        if ids:
+            rows.append(ids)
+    if joined and rows:
+        rows = [[token for row in rows for token in row][: min(_MOST_TOKENS, context)]]
+    for row in rows:
+        if not all(0 <= token < vocabulary for token in row):
+            raise ArgumentError(f"expected calibration of tokens from 0 to {vocabulary - 1}")
+    return [interface.prompt(torch.tensor([row], dtype=torch.int64)) for row in rows]
 
 
 def quantize(
@@ -59,8 +105,9 @@ def quantize(
     """Quantise the projections and experts of a decoder, in place.
 
     The head, and layers that a scheme cannot take, stay floats and are listed. ``calibration``:
-    arguments of the interface, for w8a8.
+    arguments of the interface.
     """
+    from ..converters import SCHEMES
     from ..converters.quantize_weights import quantized_layers
 
     restore_floats(interface)
@@ -69,7 +116,11 @@ def quantize(
             interface.set_submodule(name, module.as_torch())
     skip = _skipped(interface, scheme, findings)
     try:
-        for name, layer in quantized_layers(interface, scheme, calibration=calibration, skip=skip):
+        group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP
+        layers = quantized_layers(
+            interface, scheme, group_size=group, calibration=calibration, skip=skip
+        )
+        for name, layer in layers:
             interface.set_submodule(name, layer)
             give_back_memory()
     except ValueError as error:
