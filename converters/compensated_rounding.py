@@ -43,7 +43,9 @@ def compensated_columns(
         the same, or None if all are 0. They stand for ``(integer + offset) * scale``.
 
     """
-    rest = weight.detach().float().clone()
+    # A plain tensor to change, of whatever kind the parameter is.
+    rest = torch.empty(weight.shape, dtype=torch.float32, device=weight.device)
+    rest.copy_(weight.detach())
     rows, columns = rest.shape
     groups = list(torch.arange(columns).split(group_size or columns))
     damped = moments.clone()

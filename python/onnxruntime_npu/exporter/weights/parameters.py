@@ -51,8 +51,9 @@ def not_finite(weight: torch.Tensor) -> int:
 def taken_weights(module: nn.Module) -> Iterator[dict[str, LazyWeight]]:
     """Replace every LazyWeight of a module by memory that is reserved, but not used; yield them.
 
-    They are back at the end: other modules may share them. Tracing needs shapes and dtypes only. A weight of several names is yielded under each. Buffers,
-    such as the bias of quantised weights, are small: they get their values.
+    They are back at the end: other modules may share them. Tracing needs shapes and dtypes only.
+    A weight of several names is yielded under each. Buffers, such as the bias of quantised weights,
+    are small: they get their values.
     """
     for owner in module.modules():
         for name, buffer in list(owner.named_buffers(recurse=False)):
