@@ -39,7 +39,7 @@ from .staging import staged
 from .substitution import substitute
 from .tracing import finish, to_onnx, trace
 from .weights.adapters import merge_adapter
-from .weights.lazy_weight import give_back_memory
+from .weights.lazy_weight import give_back_memory, kept_values
 from .whole_model import WholeModelProbe
 
 MODEL_FILE = "model.onnx"
@@ -176,7 +176,8 @@ def export_causal_lm(
 
 def _reference(checkpoint: Checkpoint, report: ExportReport) -> Reference | None:
     try:
-        return attempt(Reference.of, checkpoint.model, checkpoint.tokenizer)
+        with kept_values():
+            return attempt(Reference.of, checkpoint.model, checkpoint.tokenizer)
     except NotProven as error:
         report.warnings.append(f"no check of the file: the eager model cannot generate: {error}")
         return None

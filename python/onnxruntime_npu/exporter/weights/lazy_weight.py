@@ -6,7 +6,9 @@ one operation, not those of the model.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -85,6 +87,7 @@ class _Kept:
     """Values that were computed last, up to a size, of weights that still exist."""
 
     def __init__(self) -> None:
+        self.most: float = _KEPT_BYTES
         self._found: weakref.WeakKeyDictionary[_Values, tuple[Any, torch.Tensor]] = (
             weakref.WeakKeyDictionary()
         )
@@ -97,12 +100,12 @@ class _Kept:
         return found[1] if found[0] == casts else None
 
     def put(self, key: _Values, casts: tuple[torch.dtype, ...], values: torch.Tensor) -> None:
-        if values.nbytes > _KEPT_BYTES // 2:
+        if values.nbytes > self.most / 2:
             return
         self._found[key] = (casts, values)
         size = sum(held.nbytes for _, held in self._found.values())
         for oldest in list(self._found):
-            if size <= _KEPT_BYTES:
+            if size <= self.most:
                 break
             size -= self._found.pop(oldest)[1].nbytes
 
@@ -111,6 +114,17 @@ class _Kept:
 
 
 _kept = _Kept()
+
+
+@contextlib.contextmanager
+def kept_values() -> Iterator[None]:
+    """Keep all values that are used inside: for a model that runs many times."""
+    _kept.most = math.inf
+    try:
+        yield
+    finally:
+        _kept.most = _KEPT_BYTES
+        give_back_memory()
 
 
 def give_back_memory() -> None:
