@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -147,21 +150,32 @@ def test_metrics_count_what_happened(server):
     assert server.metric("npu_cache_blocks") == 64 and server.metric("npu_requests_queued") == 0
 
 
+@contextlib.contextmanager
+def standing_still(server):
+    """The engine's process is stopped, so that no answer ends."""
+    os.kill(server.engine_process(), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.engine_process(), signal.SIGCONT)
+
+
 def test_a_client_that_goes_away_frees_the_cache(server):
     cancelled = server.metric("npu_requests_cancelled_total")
     body = {"prompt": PROMPTS[0], "max_tokens": 150, "stream": True, "temperature": 0}
-    with server.http.stream("POST", "/v1/completions", json=body) as answer:
-        lines = answer.iter_lines()
-        assert json.loads(next(lines).removeprefix("data: "))["choices"]
-        assert server.metric("npu_cache_blocks_used") > 0
-    server.wait_for("npu_requests_running", 0)
-    assert server.metric("npu_requests_cancelled_total") == cancelled + 1
-    with pytest.raises(openai.APITimeoutError):  # of an answer that is not streamed
-        server.client.with_options(timeout=0.05).completions.create(
-            model="tiny", prompt=PROMPTS[0], max_tokens=150
-        )
-    server.wait_for("npu_requests_running", 0)
-    server.wait_for("npu_requests_cancelled_total", cancelled + 2)
+    with contextlib.ExitStack() as still:
+        with server.http.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            assert json.loads(next(lines).removeprefix("data: "))["choices"]
+            still.enter_context(standing_still(server))
+        server.wait_for("npu_requests_cancelled_total", cancelled + 1)
+        with pytest.raises(openai.APITimeoutError):  # of an answer that is not streamed
+            server.client.with_options(timeout=0.5).completions.create(
+                model="tiny", prompt=PROMPTS[0], max_tokens=150
+            )
+        server.wait_for("npu_requests_cancelled_total", cancelled + 2)
+        assert server.metric("npu_requests_running") == server.metric("npu_requests_queued") == 0
+        assert server.metric("npu_cache_blocks_used") > 0  # as the engine has said last
     server.wait_for("npu_cache_blocks_used", 0)
 
 
