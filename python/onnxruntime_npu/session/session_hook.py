@@ -9,6 +9,10 @@ module wraps it, only for sessions that may use the NPU, to
   would affect the types of a node's results;
 - preserve errors: after a RuntimeError from the provider onnxruntime would continue with the CPU;
 - record the placement of nodes, for :func:`onnxruntime_npu.assignment`;
+- plan no reuse of memory within a run: onnxruntime's plan frees a value of the host too early if a
+  node of the CPU hands on the memory of a node of the NPU, such as a Squeeze that of a Shape
+  (https://github.com/microsoft/onnxruntime/pull/32466). Without a plan it allocates each value and
+  frees it after its last reader, so a run's peak of memory stays what it was;
 - pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
   threads (``run_async``).
 """
@@ -123,6 +127,7 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
 
     provider_library.begin_assignment_capture()
     failure: Exception | None = None
+    given, options.enable_mem_reuse = options.enable_mem_reuse, False
     try:
         try:
             _make_bare(session, make) if _entry(options, _SCHEMAS_KEY) else make()
@@ -134,6 +139,8 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
             _make_bare(session, make)
     except Exception as error:
         failure = error
+    finally:
+        options.enable_mem_reuse = given  # the caller may use the options for other sessions
     decisions = provider_library.end_assignment_capture()
     if failure is not None:
         raise _readable(failure, decisions or [], device_id) from None
