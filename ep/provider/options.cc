@@ -8,6 +8,8 @@ namespace {
 
 // ORT passes provider options as session configuration under the lower-cased provider name.
 constexpr std::string_view kPrefix = "ep.npuexecutionprovider.";
+// Set by the package, because a provider cannot read SessionOptions.enable_mem_reuse.
+constexpr std::string_view kNoMemoryPlanKey = "npu.no_memory_plan";
 
 bool ParseIndex(const std::string& text, int& out) {
   const char* end = text.data() + text.size();
@@ -89,6 +91,7 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
   options.device_id = device_id;
   for (size_t i = 0; i < count; ++i) {
     std::string_view key = keys[i];
+    if (key == kNoMemoryPlanKey) options.memory_plan = false;
     if (!key.starts_with(kPrefix)) continue;
     key.remove_prefix(kPrefix.size());
     const OptionSpec* spec = FindSpec(key);

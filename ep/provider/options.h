@@ -16,6 +16,7 @@ struct Options {
   DType float32_products = DType::kFloat32;  // see KernelInfo
   bool graphs = false;                       // see SessionGraphs
   uintptr_t compute_stream = 0;              // see SessionRuns
+  bool memory_plan = true;                   // onnxruntime plans which values of a run share memory
 };
 
 struct OptionSpec {

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "ep/provider/host_memory_plan.h"
+
 namespace npu::provider {
 namespace {
 
@@ -20,13 +22,16 @@ int64_t Saturated(int64_t n) { return std::min(n, kMaxElements + 1); }
 
 class Finder {
  public:
-  Finder(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs, bool graphs)
-      : nodes_(nodes), defs_(defs), graphs_(graphs) {}
+  Finder(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs, bool graphs, bool memory_plan)
+      : nodes_(nodes), defs_(defs), graphs_(graphs), memory_plan_(memory_plan) {}
 
   std::vector<bool> Run() {
     FindFeasible();
-    FindDemanded();
-    return Choose();
+    while (true) {
+      FindDemanded();
+      std::vector<bool> keep = Choose();
+      if (!memory_plan_ || !Exclude(FindUnsafeViews(nodes_, defs_, keep))) return keep;
+    }
   }
 
  private:
@@ -117,6 +122,16 @@ class Finder {
     }
   }
 
+  // Whether a node was excluded that was not before.
+  bool Exclude(const std::vector<bool>& excluded) {
+    bool any = false;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      any = any || (excluded[n] && feasible_[n]);
+      feasible_[n] = feasible_[n] && !excluded[n];
+    }
+    return any;
+  }
+
   // Backward pass: finds nodes whose output is needed on the host, directly or through other such nodes.
   void FindDemanded() {
     std::unordered_map<std::string_view, bool> wanted;
@@ -161,7 +176,7 @@ class Finder {
 
   const std::vector<GraphNode>& nodes_;
   const std::vector<const OpDef*>& defs_;
-  const bool graphs_;
+  const bool graphs_, memory_plan_;
   std::unordered_map<std::string_view, int64_t> bound_;
   std::vector<bool> feasible_, demanded_;
 };
@@ -169,8 +184,8 @@ class Finder {
 }  // namespace
 
 std::vector<bool> FindShapeArithmetic(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs,
-                                      bool graphs) {
-  return Finder(nodes, defs, graphs).Run();
+                                      bool graphs, bool memory_plan) {
+  return Finder(nodes, defs, graphs, memory_plan).Run();
 }
 
 }  // namespace npu::provider

@@ -9,9 +9,9 @@
 namespace npu::provider {
 
 // `defs[i]` implements `nodes[i]`, or is null when the NPU does not. Nodes are in topological order.  `graphs`: the
-// session captures graphs, so its inputs are in NPU memory.  Returns, per node, whether it should be left to the CPU
-// although it is implemented.
+// session captures graphs, so its inputs are in NPU memory.  `memory_plan`: see Options.  Returns, per node, whether it
+// should be left to the CPU although it is implemented.
 std::vector<bool> FindShapeArithmetic(const std::vector<GraphNode>& nodes, const std::vector<const OpDef*>& defs,
-                                      bool graphs);
+                                      bool graphs, bool memory_plan);
 
 }  // namespace npu::provider

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
-from provider_models import make_model, npu_session, providers_of
+from provider_models import CPU, NPU, make_model, npu_session, providers_of
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -37,19 +37,28 @@ def length_model(sums: int) -> bytes:
     )
 
 
-def test_host_value_keeps_its_memory_while_it_is_read():
-    session = npu_session(length_model(6))
-    placed = providers_of(session)
-    assert (placed["shape_of_e"], placed["n"], placed["y"]) == (
-        "NPUExecutionProvider",
-        "CPUExecutionProvider",
-        "NPUExecutionProvider",
-    )
+def expect_right(session: ort.InferenceSession) -> None:
     for rows in (2, 1):
         feeds = {"x": np.zeros((rows, 5), np.float32), "ids": np.arange(4)[None]}
         z, y = session.run(None, feeds)
         assert z.shape == tuple(rows + 1 + i for i in range(6))
         np.testing.assert_array_equal(y, feeds["ids"] + rows)
+
+
+def test_value_keeps_its_memory_while_it_is_read():
+    session = npu_session(length_model(6))
+    placed = providers_of(session)
+    assert [placed[name] for name in ("shape_of_e", "n", "y")] == [NPU, CPU, NPU]
+    expect_right(session)
+
+
+def test_value_keeps_its_memory_where_the_package_does_not_set_the_options(monkeypatch):
+    """As with onnxruntime's C++ interface and with onnxruntime-genai."""
+    stock = ort.InferenceSession._create_inference_session.__wrapped__
+    monkeypatch.setattr(ort.InferenceSession, "_create_inference_session", stock)
+    options = ort.SessionOptions()
+    expect_right(npu_session(length_model(6), options))
+    assert options.enable_mem_reuse
 
 
 def test_options_of_the_caller_stay_as_they_were():

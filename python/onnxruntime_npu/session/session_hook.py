@@ -42,6 +42,7 @@ _NO_GRAPH = "cannot use the graph capture feature"
 _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
 DECISIONS = "_npu_decisions"
 _CALLER_KEY = "npu.caller_stream"
+_NO_MEMORY_PLAN_KEY = "npu.no_memory_plan"
 
 
 def install() -> None:
@@ -123,7 +124,8 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     if session._sess_options is None:
         session._sess_options = C.get_default_session_options()
     options = session._sess_options
-    _record_assignment(options)
+    _set_entry(options, _RECORD_KEY)
+    _set_entry(options, _NO_MEMORY_PLAN_KEY)
 
     provider_library.begin_assignment_capture()
     failure: Exception | None = None
@@ -188,9 +190,9 @@ def _entry(options: Any, key: str) -> str:
         return ""
 
 
-def _record_assignment(options: Any) -> None:
-    if not _entry(options, _RECORD_KEY):
-        options.add_session_config_entry(_RECORD_KEY, "1")
+def _set_entry(options: Any, key: str) -> None:
+    if not _entry(options, key):  # onnxruntime warns when an entry is set again
+        options.add_session_config_entry(key, "1")
 
 
 def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any) -> Exception:
