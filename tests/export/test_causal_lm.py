@@ -118,7 +118,7 @@ def last_logits(session, past, ids, mask):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED else ())
+        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED_KINDS else ())
         for kind in CONFIGS
     ],
 )
