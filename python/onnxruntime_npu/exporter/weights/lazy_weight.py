@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 # Values that are kept for the next use: about a layer, which a proof runs several times.
-_KEPT_BYTES = 256 * 2**20
+_KEPT_BYTES = 128 * 2**20
 
 _aten: Any = torch.ops.aten
 # These move values. A whole view shows all values of what it is of, a partial one perhaps few.
