@@ -59,10 +59,6 @@ FUSED = {
         },
         set(),
     ),
-    "glm4_moe": (
-        {**ATTENDED, **ROUTED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1, **ROTATED},
-        set(),
-    ),
     "glm4": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5}, set()),
     "gpt2": ({**ATTENDED, "npu_gelu": 2}, set()),
     "gpt_oss": (

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import onnxruntime_npu
+import onnxruntime_genai as og
 import pytest
 import tokenizers
 import torch
@@ -285,21 +285,17 @@ def test_text_goes_through_the_tokenizer(exported, capsys):
 
 
 @pytest.mark.parametrize("provider", ["cpu", "npu"])
-def test_onnxruntime_genai_runs_the_directory_of_whisper(exported, provider):
-    genai = pytest.importorskip("onnxruntime_genai")
+def test_onnxruntime_genai_runs_the_directory_of_whisper(genai, exported, provider):
     model, directory, _ = exported("whisper")
     source = source_of(model)
-    config = genai.Config(str(directory))
+    config = og.Config(str(directory))
     if provider == "npu":
-        genai.register_execution_provider_library(
-            "NPUExecutionProvider", onnxruntime_npu.get_library_path()
-        )
         config.append_provider("NPUExecutionProvider")
-    loaded = genai.Model(config)
-    parameters = genai.GeneratorParams(loaded)
+    loaded = og.Model(config)
+    parameters = og.GeneratorParams(loaded)
     parameters.set_search_options(batch_size=3, max_length=10)
-    generator = genai.Generator(loaded, parameters)
-    inputs = genai.NamedTensors()
+    generator = og.Generator(loaded, parameters)
+    inputs = og.NamedTensors()
     inputs["input_features"] = source["input_features"].numpy()
     inputs["input_ids"] = np.full((3, 1), model.config.decoder_start_token_id, np.int32)
     generator.set_inputs(inputs)

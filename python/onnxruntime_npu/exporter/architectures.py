@@ -72,6 +72,11 @@ REBUILT = (
         f"{_ROUTED} and a shared expert, norms of queries and keys",
         {**_TOKENS, **_GROUPED, "head_dim": 16},
     ),
+    Architecture(
+        "glm4_moe",
+        "partial rotation, grouped routing and a shared expert",
+        {**_GROUPED, "head_dim": 16},
+    ),
     Architecture("llama", "Llama, SmolLM2; any rotary scaling, embedding and head tied or not"),
     Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
     Architecture("ministral3", "scaled queries", {"head_dim": 16}),
@@ -182,7 +187,6 @@ ORIGINAL = tuple(
         ),
         ("glm", "partial rotation in pairs", {"head_dim": 16, "pad_token_id": 0}),
         ("glm4", "partial rotation in pairs, four norms", {"head_dim": 16, "pad_token_id": 0}),
-        ("glm4_moe", "partial rotation, grouped routing", {**_GROUPED, "head_dim": 16}),
         (
             "glm4_moe_lite",
             "latent attention, grouped routing",
