@@ -13,7 +13,7 @@ import torch
 import transformers
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
-from onnxruntime_npu.exporter.architectures import ARCHITECTURES, ORIGINAL
+from onnxruntime_npu.exporter.architectures import ARCHITECTURES, ORIGINAL, REBUILT
 from onnxruntime_npu.generation import CausalLM
 
 from .conftest import (
@@ -78,11 +78,14 @@ REPEATED_KINDS = (
 )
 # Every run proves all caches (test_caches.py), --exhaustive exports them all. Other runs leave
 # out those of models in their original form, which differ in masks and in what attention reads, but
-# for one of each kind; and paged ones of rebuilt models, of which test_paged.py has some.
+# for one of each kind; of rebuilt models static ones but for a few, whose layers all caches share,
+# and paged ones, of which test_paged.py has some.
 KINDS_OF_ATTENTION = ("gemma3_text", "gpt_oss", "deepseek_v3")
+REBUILT_STATIC = ("llama", "mistral", "mixtral", "phi3", "qwen3")
 REPEATED = {
     *((a.model_type, "paged") for a in ARCHITECTURES if a.model_type != "gemma3_text"),
     *((a.model_type, "static") for a in ORIGINAL if a.model_type not in KINDS_OF_ATTENTION),
+    *((a.model_type, "static") for a in REBUILT if a.model_type not in REBUILT_STATIC),
     *((kind, cache) for kind in REPEATED_KINDS for cache in ("dynamic", "static", "paged")),
     ("llama-tied", "paged"),
 }

@@ -41,7 +41,11 @@ def exported(checkpoint, tmp_path_factory):
         if cache not in made:
             made[cache] = tmp_path_factory.mktemp("smollm2") / cache
             report = export_causal_lm(
-                checkpoint.model, made[cache], cache=cache, tokenizer=checkpoint.tokenizer
+                checkpoint.model,
+                made[cache],
+                cache=cache,
+                tokenizer=checkpoint.tokenizer,
+                check=cache == "dynamic",  # the files differ in what the tests below compare
             )
             assert report.gaps == [] and report.kept == []
         return made[cache]
