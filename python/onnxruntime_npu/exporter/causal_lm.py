@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
-from . import genai, graph_passes
+from . import genai
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .fuse_added_norms import fuse_added_norms
 from .numeric_check import Reference, check_file
 from .original import cached_layers, keep_original
-from .proof import Findings, NotProven, attempt
+from .proof import Findings, NotProven, attempt, unsupported
 from .quantization import (
     KEEP,
     NONE,
@@ -37,7 +36,7 @@ from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
 from .substitution import substitute
-from .tracing import finish, to_onnx, trace
+from .tracing import finish, onnx_model_of
 from .weights.adapters import merge_adapter
 from .weights.lazy_weight import give_back_memory, kept_values
 from .whole_model import WholeModelProbe
@@ -193,11 +192,11 @@ def _probe(model: Any) -> WholeModelProbe:
     try:
         attempt(cached_layers, model)
     except NotProven as error:
-        raise _unsupported(model, error) from error
+        raise unsupported(model, error) from error
     try:
         return attempt(WholeModelProbe, model)
     except NotProven as error:
-        raise _unsupported(model, f"expected logits from input_ids alone: {error}") from error
+        raise unsupported(model, f"expected logits from input_ids alone: {error}") from error
 
 
 def _interface(
@@ -222,28 +221,18 @@ def _interface(
                 f"{reason}; nor by its own forward pass with a {wanted} cache: {error}: pass "
                 f"cache='dynamic' and cache_dtype='auto'"
             )
-        raise _unsupported(model, why) from error
-
-
-def _unsupported(model: nn.Module, reason: object) -> ExportError:
-    config: Any = model.config
-    return ExportError(f"cannot export {type(model).__name__} ({config.model_type}): {reason}")
+        raise unsupported(model, why) from error
 
 
 def _onnx_model(interface: Interface, opset: int) -> ir.Model:
     """Trace, translate and tidy up; the ``npu::`` nodes have no bodies yet."""
-    dimensions = interface.dimensions()
-    dynamic = [
-        {i: torch.export.Dim.AUTO for i, size in enumerate(dimensions[n]) if isinstance(size, str)}
-        for n in interface.input_names
-    ]
-    leading = len(interface.leading_inputs)
-    shapes = (*dynamic[:leading], dynamic[leading:])
-    program = trace(interface, interface.example(), None, shapes)
-    names = interface.input_names, interface.output_names
-    model = to_onnx(program, opset, *names, dtype=interface.decoder.dtype)
-    graph_passes.name_dimensions(model.graph, dimensions)
-    graph_passes.tidy(model.graph)
+    model = onnx_model_of(
+        interface,
+        interface.example(),
+        opset,
+        listed_from=len(interface.leading_inputs),
+        dtype=interface.decoder.dtype,
+    )
     model.metadata_props["onnxruntime_npu.cache"] = interface.cache
     return model
 

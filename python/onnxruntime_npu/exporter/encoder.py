@@ -14,13 +14,12 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
-from . import graph_passes
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_encoder, wrap
 from .module_replacement import convert_weights, replace_modules
 from .pooling import POOLINGS, Pooling, asked_for
-from .proof import Findings, NotProven, attempt, compare
+from .proof import Findings, NotProven, attempt, compare, unsupported
 from .quantization import NONE
 from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
 from .report import ExportReport
@@ -31,7 +30,7 @@ from .roles.norm import NormRole
 from .roles.role import Role
 from .staging import staged
 from .towers import TOWERS, Tower, tower_of
-from .tracing import finish, to_onnx, trace
+from .tracing import finish, onnx_model_of
 
 MODEL_FILE = "model.onnx"
 REPORT_FILE = "export_report.json"
@@ -103,8 +102,7 @@ def export_encoder(
     try:
         findings, used = _fuse(encoder)
     except NotProven as error:
-        name = f"{type(model).__name__} ({model.config.model_type})"
-        raise ExportError(f"cannot export {name}: {error}") from error
+        raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
     if quant != NONE:
         quantize_parts(exported, quant, [used])
@@ -116,14 +114,7 @@ def export_encoder(
         quant=quant,
         pooling=chosen.mode + (", length 1" if chosen.normalize else ""),
     )
-    dynamic = tuple(
-        {axis: torch.export.Dim.AUTO for axis in range(tensor.dim() if encoder.is_text else 1)}
-        for tensor in encoder.example()
-    )
-    program = trace(encoder, encoder.example(), None, (dynamic,))
-    onnx_model = to_onnx(program, opset, encoder.input_names, encoder.output_names)
-    graph_passes.name_dimensions(onnx_model.graph, encoder.dimensions())
-    graph_passes.tidy(onnx_model.graph)
+    onnx_model = onnx_model_of(encoder, encoder.example(), opset)
     if isinstance(exported, Tower):
         onnx_model.metadata_props.update(exported.metadata())
     with staged(out, MODEL_FILE) as folder:

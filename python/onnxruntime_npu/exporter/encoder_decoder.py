@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .encoder import Encoder
+from .plain_cache import filled_cache
 from .pooling import Pooling
 from .proof import NotProven, compare
 
@@ -123,9 +124,12 @@ class DecoderPart(nn.Module):
         mask = inputs[1] if self.masked else None
         given = inputs[2 if self.masked else 1 :]
         half = 2 * len(self.sizes)
-        cache = EncoderDecoderCache(_filled(given[:half]), _filled(given[half:]))
+        own, cross = given[:half], given[half:]
+        cache = EncoderDecoderCache(
+            filled_cache(own[0::2], own[1::2]), filled_cache(cross[0::2], cross[1::2])
+        )
         cache.is_updated = dict.fromkeys(range(len(self.sizes)), True)
-        source = given[half]
+        source = cross[0]
         logits = self.model(
             # Only the shape is read: the layers find their keys and values in the cache.
             encoder_outputs=BaseModelOutput(
@@ -138,8 +142,8 @@ class DecoderPart(nn.Module):
             past_key_values=cache,
             use_cache=True,
         ).logits
-        own = _pairs(cache.self_attention_cache)
-        return logits.float(), *(tensor for pair in own for tensor in pair)
+        grown = _pairs(cache.self_attention_cache)
+        return logits.float(), *(tensor for pair in grown for tensor in pair)
 
     def empty_cache(self, batch: int, length: int) -> list[torch.Tensor]:
         """Return zeroed keys and values of ``length`` tokens for every layer."""
@@ -205,17 +209,6 @@ class EncoderDecoderProbe:
 def names(prefix: str, of: str, layers: int) -> list[str]:
     """Return the names of keys and values of every layer, as optimum has them."""
     return [f"{prefix}.{i}.{of}.{kind}" for i in range(layers) for kind in ("key", "value")]
-
-
-def _filled(flat: tuple[torch.Tensor, ...]) -> Any:
-    """Return a cache of keys and values that are listed one after the other."""
-    from transformers.cache_utils import Cache, DynamicLayer
-
-    cache: Any = Cache(layers=[DynamicLayer() for _ in flat[0::2]])
-    for layer, keys, values in zip(cache.layers, flat[0::2], flat[1::2], strict=True):
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys, values
-    return cache
 
 
 def _pairs(cache: Any) -> _Pairs:

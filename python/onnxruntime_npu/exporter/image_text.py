@@ -18,13 +18,14 @@ from .checkpoint import load_image_text, wrap
 from .encoder import REPORT_FILE, role_of
 from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart, VisionPart
 from .module_replacement import convert_weights, replace_modules
-from .parts import onnx_model_of, save_companions, write_parts
+from .parts import save_companions, write_parts
 from .parts_report import PartsReport
-from .proof import Findings, NotProven, attempt
+from .proof import Findings, NotProven, attempt, unsupported
 from .replaced_functions import ReplacedFunctions
 from .rotary_function import replace_rotary
 from .rotary_module import follow_lengths
 from .staging import staged
+from .tracing import onnx_model_of
 from .unused_attention import forget_unused_attention
 
 # Of the file's metadata: the token in whose places features are put.
@@ -81,8 +82,7 @@ def export_image_text_to_text(
     try:
         parts, findings = attempt(_proven, model)
     except NotProven as error:
-        name = f"{type(model).__name__} ({model.config.model_type})"
-        raise ExportError(f"cannot export {name}: {error}") from error
+        raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
     models = {name: onnx_model_of(part, part.example(), opset) for name, part in parts.items()}
     models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(parts[EMBEDDING_FILE].image_token)

@@ -15,6 +15,7 @@ from torch import nn
 
 from .caches.interface import BATCH, NEW, PAST
 from .caches.step import CacheSizes
+from .plain_cache import filled_cache
 from .proof import NotProven, compare
 from .replaced_functions import ReplacedFunctions
 
@@ -144,12 +145,9 @@ class TextPart(nn.Module):
         positions: torch.Tensor,
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
-        from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+        from transformers import DynamicCache
 
-        cache: Any = Cache(layers=[DynamicLayer() for _ in past[0::2]]) if past else DynamicCache()
-        for layer, keys, values in zip(cache.layers, past[0::2], past[1::2], strict=True):
-            layer.lazy_initialization(keys, values)
-            layer.keys, layer.values = keys, values
+        cache: Any = filled_cache(past[0::2], past[1::2]) if past else DynamicCache()
         with self.functions.replaced():
             logits = self.model(
                 inputs_embeds=embeds.to(self.model.get_input_embeddings().weight.dtype),

@@ -20,6 +20,7 @@ from .caches.dynamic import DynamicStep
 from .caches.step import CacheSizes, LayerCache, Step
 from .module_replacement import convert_weights, replace_modules
 from .own_attention import fuse_own_attention
+from .plain_cache import filled_cache, plain_cache
 from .proof import Findings, NotProven, attempt
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
@@ -91,10 +92,7 @@ class OriginalDecoder(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, step: DynamicStep, past: Any
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with transformers' growing cache and masks."""
-        cache = _cache(len(past))
-        for layer, (keys, values, *_) in zip(cache.layers, past, strict=True):
-            layer.lazy_initialization(keys, values)
-            layer.keys, layer.values = keys, values
+        cache = filled_cache([layer.key for layer in past], [layer.value for layer in past])
         logits = self._logits(input_ids, positions, cache, step.attention_mask)
         return logits, [LayerCache(layer.keys, layer.values) for layer in cache.layers]
 
@@ -231,15 +229,8 @@ def cached_layers(model: Any) -> int:
     return len(layers)
 
 
-def _cache(layers: int) -> Any:
-    """Return a cache of plain layers: masks see to windows, and every layer grows alike."""
-    from transformers.cache_utils import Cache, DynamicLayer
-
-    return Cache(layers=[DynamicLayer() for _ in range(layers)])
-
-
 def _probe(model: Any) -> Any:
-    cache = _cache(cached_layers(model))
+    cache = plain_cache(cached_layers(model))
     model(
         input_ids=torch.arange(_PROBE_TOKENS)[None],
         attention_mask=torch.ones(1, _PROBE_TOKENS, dtype=torch.int64),

@@ -1,4 +1,4 @@
-"""What exports of several files have in common: tracing each part, and writing all of them."""
+"""What exports of several files have in common: the files that runners need, and the reports."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-import torch
 
-from . import graph_passes
 from .checkpoint import Checkpoint
 from .encoder import copy_processor
 from .fuse_added_norms import fuse_added_norms
@@ -17,24 +15,7 @@ from .parts_report import PartsReport
 from .proof import Findings
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
-from .tracing import finish, to_onnx, trace
-
-
-def onnx_model_of(part: Any, example: tuple[torch.Tensor, ...], opset: int) -> ir.Model:
-    """Trace a part of a model, translate and tidy up; the ``npu::`` nodes have no bodies yet.
-
-    ``part``: a module that takes tensors and has input_names, output_names and dimensions.
-    """
-    shapes = part.dimensions()
-    dynamic = tuple(
-        {i: torch.export.Dim.AUTO for i, size in enumerate(shapes[name]) if isinstance(size, str)}
-        for name in part.input_names
-    )
-    program = trace(part, example, None, (dynamic,))
-    onnx_model = to_onnx(program, opset, list(part.input_names), list(part.output_names))
-    graph_passes.name_dimensions(onnx_model.graph, shapes)
-    graph_passes.tidy(onnx_model.graph)
-    return onnx_model
+from .tracing import finish
 
 
 def save_companions(out: Path, checkpoint: Checkpoint, source: Path | None) -> list[str]:

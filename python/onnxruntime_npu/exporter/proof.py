@@ -13,12 +13,21 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..errors import ExportError
+
 TOLERANCE = 1e-4
 _Result = TypeVar("_Result")
 
 
 class NotProven(Exception):
     """The replacement differs from the original or cannot replace it; the text says why."""
+
+
+def unsupported(model: Any, reason: object) -> ExportError:
+    """Return the error of a model of transformers that is not proven."""
+    return ExportError(
+        f"cannot export {type(model).__name__} ({model.config.model_type}): {reason}"
+    )
 
 
 def compare(expected: torch.Tensor, actual: torch.Tensor, what: str) -> float:

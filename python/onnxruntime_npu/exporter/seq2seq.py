@@ -18,13 +18,14 @@ from .checkpoint import load_seq2seq, wrap
 from .encoder import REPORT_FILE, role_of
 from .encoder_decoder import DecoderPart, EncoderDecoderProbe, EncoderPart
 from .module_replacement import convert_weights, replace_modules
-from .parts import onnx_model_of, save_companions, write_parts
+from .parts import save_companions, write_parts
 from .parts_report import PartsReport
-from .proof import Findings, NotProven, attempt
+from .proof import Findings, NotProven, attempt, unsupported
 from .quantization import NONE
 from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
 from .seq2seq_genai import write_genai_config
 from .staging import staged
+from .tracing import onnx_model_of
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 
@@ -85,8 +86,7 @@ def export_seq2seq(
     try:
         encoder, decoder, used = attempt(_proven, model)
     except NotProven as error:
-        name = f"{type(model).__name__} ({model.config.model_type})"
-        raise ExportError(f"cannot export {name}: {error}") from error
+        raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
     if quant != NONE:
         quantize_parts(model, quant, list(used.values()))

@@ -21,7 +21,7 @@ from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
 from ..progress import bar, step
 from .bfloat16 import widen
-from .graph_passes import count_nodes
+from .graph_passes import count_nodes, name_dimensions, tidy
 from .proof import Findings
 from .report import ExportReport
 from .traced_ops import traced_translations
@@ -92,6 +92,42 @@ def to_onnx(
         raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
     widen(exported.model.graph, opset, everywhere=dtype not in (None, torch.bfloat16))
     return exported.model
+
+
+def onnx_model_of(
+    part: Any,
+    example: tuple[torch.Tensor, ...],
+    opset: int,
+    *,
+    listed_from: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> ir.Model:
+    """Trace a module, translate and tidy up; the ``npu::`` nodes have no bodies yet.
+
+    Args:
+        part: a module that takes tensors and has input_names, output_names and dimensions, in
+            which a size that varies is a name.
+        example: tensors to trace with.
+        opset: ONNX opset of the model.
+        listed_from: index of the first input that is in a list, which is the last argument; by
+            default the forward pass takes ``*inputs``.
+        dtype: that of the weights, if it is known.
+    """
+    shapes = part.dimensions()
+    dynamic = [
+        {i: torch.export.Dim.AUTO for i, size in enumerate(shapes[name]) if isinstance(size, str)}
+        for name in part.input_names
+    ]
+    if listed_from is None:
+        grouped: tuple[Any, ...] = (tuple(dynamic),)
+    else:
+        grouped = (*dynamic[:listed_from], dynamic[listed_from:])
+    program = trace(part, example, None, grouped)
+    names = list(part.input_names), list(part.output_names)
+    model = to_onnx(program, opset, *names, dtype=dtype)
+    name_dimensions(model.graph, shapes)
+    tidy(model.graph)
+    return model
 
 
 def _put_weights(graph: ir.Graph, traced: Traced) -> None:
