@@ -15,6 +15,9 @@
 
 namespace npu::attention {
 
+// The maximum head size of operators whose caches are floats.
+inline constexpr int64_t kMaxHeadSize = 768;
+
 // The rows of one operand: element offsets come from the Sequence, strides from here, both in elements.
 struct Rows {
   void* data = nullptr;

@@ -17,12 +17,12 @@ namespace {
 
 using attention::Axes;
 using attention::Form;
+using attention::kMaxHeadSize;
 using attention::Problem;
 using attention::Rows;
 using attention::Sequence;
 
 constexpr const char* kOp = "Attention";
-constexpr int64_t kMaxHeadSize = 768;
 constexpr int64_t kMaskGrain = 65536;
 
 #define ATTENTION_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)

@@ -12,12 +12,11 @@ namespace npu {
 namespace {
 
 using attention::Axes;
+using attention::kMaxHeadSize;
 using attention::LaunchWork;
 using attention::Problem;
 using attention::Rows;
 using attention::Sequence;
-
-constexpr int64_t kMaxHeadSize = 768;
 
 #define SDPA_CHECK(condition, ...) NPU_CHECK(condition, "[", op_, "] ", __VA_ARGS__)
 

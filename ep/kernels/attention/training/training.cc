@@ -9,7 +9,6 @@ namespace {
 
 #define TRAINING_CHECK(condition, ...) NPU_CHECK(condition, "[", op_, "] ", __VA_ARGS__)
 
-constexpr int64_t kMaxHeadSize = 768;
 constexpr int64_t kCompressedBias = 1024;  // rows that represent all rows of a bias that depends on j - i alone
 
 struct LayoutName {
