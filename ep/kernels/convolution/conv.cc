@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/kernels/convolution/arguments.h"
 #include "ep/kernels/convolution/columns.h"
 #include "ep/kernels/convolution/depthwise.h"
 #include "ep/kernels/convolution/few_positions.h"
@@ -110,8 +111,8 @@ struct Products {
 
 class ConvKernel final : public Kernel {
  public:
-  explicit ConvKernel(const KernelInfo& info) : attributes_(info.attributes), groups_(info.attributes.Int("group")) {
-    NPU_CHECK(groups_ > 0, "[", kOp, "] expected a group of 1 or more, got ", groups_);
+  explicit ConvKernel(const KernelInfo& info)
+      : attributes_(info.attributes), groups_(convolution::ReadGroups(kOp, info.attributes)) {
     if (!info.input_shapes.empty()) declared_input_ = info.input_shapes[0];
   }
 
@@ -140,16 +141,12 @@ class ConvKernel final : public Kernel {
       weight.dtype = x.dtype;
       weight.shape = weight_shape_;
     }
-    NPU_CHECK(x.shape.rank() >= 3 && weight.shape.rank() == x.shape.rank(), "[", kOp,
-              "] expected X [N, C, spatial dimensions] and W of the same rank, got shapes ", x.shape, " and ",
-              weight.shape);
-    NPU_CHECK(weight.dtype == x.dtype && (!bias || bias.dtype == x.dtype), "[", kOp,
-              "] expected X, W and B of one type");
+    convolution::CheckOperands(kOp, x, weight, bias);
     const int64_t channels = x.shape[1], out = weight.shape[0];
     NPU_CHECK(channels % groups_ == 0 && channels / groups_ == weight.shape[1] && out % groups_ == 0, "[", kOp,
               "] expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_, ", got shape ",
               weight.shape);
-    NPU_CHECK(!bias || bias.shape == Shape{out}, "[", kOp, "] expected B of shape ", Shape{out}, ", got ", bias.shape);
+    convolution::CheckBias(kOp, bias, out);
     std::vector<pooling::Axis> axes = AxesOf(x.shape, weight.shape);
     Shape shape = pooling::OutputShape(x.shape, axes);
     shape[1] = out;
@@ -166,9 +163,7 @@ class ConvKernel final : public Kernel {
 
  private:
   std::vector<pooling::Axis> AxesOf(const Shape& x, const Shape& weight) const {
-    const std::vector<int64_t> kernel(weight.begin() + 2, weight.end());
-    NPU_CHECK(!attributes_.Has("kernel_shape") || attributes_.Ints("kernel_shape") == kernel, "[", kOp,
-              "] expected kernel_shape to be W's, got another for W ", weight);
+    const std::vector<int64_t> kernel = convolution::KernelOf(kOp, attributes_, weight);
     for (const int64_t size : kernel) NPU_CHECK(size > 0, "[", kOp, "] expected a kernel with taps, got W ", weight);
     return pooling::Sliding(kOp, attributes_, kernel).AxesOf(x);
   }

@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "ep/kernels/convolution/arguments.h"
 #include "ep/kernels/convolution/taps.h"
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/gemm/gemm.h"
+#include "ep/kernels/matmul/plain_product.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/pooling/rows.h"
 
@@ -17,11 +19,11 @@ namespace npu {
 namespace {
 
 using convolution::Taps;
+using pooling::AutoPad;
 using pooling::Axis;
 
 constexpr const char* kOp = "ConvTranspose";
 constexpr int64_t kProductBytes = 1 << 20;  // of the planes that are computed together
-constexpr int64_t kMaxAttribute = int64_t{1} << 30;
 
 thread_local gemm::AlignedBuffer product_buffer;
 
@@ -83,53 +85,28 @@ struct Scatter {
 
   static void Multiply(const gemm::Matrix& a, const gemm::Matrix& b, C* c) {
     if constexpr (std::is_same_v<T, double>) {  // the matrix unit has none
-      for (int64_t i = 0; i < a.rows; ++i) {
-        double* out = c + i * b.columns;
-        std::fill(out, out + b.columns, 0.0);
-        for (int64_t k = 0; k < a.columns; ++k) {
-          const double by = static_cast<const double*>(a.data)[a.Offset(i, k)];
-          const double* row = static_cast<const double*>(b.data) + k * b.row_stride;
-          for (int64_t j = 0; j < b.columns; ++j) out[j] += by * row[j];
-        }
-      }
+      PlainProduct<T>(a, b, c);
     } else {
       gemm::Multiply(DTypeOf<T>::value, a, b, {c, DType::kFloat32, b.columns});
     }
   }
 };
 
-// A list with a value for each spatial dimension.
-std::vector<int64_t> ReadList(const Attributes& attributes, const char* name, size_t count, int64_t fallback,
-                              int64_t least) {
-  const std::vector<int64_t> values = attributes.Ints(name, std::vector<int64_t>(count, fallback));
-  NPU_CHECK(values.size() == count, "[", kOp, "] expected ", count, " ", name, ", got ", values.size());
-  for (const int64_t value : values)
-    NPU_CHECK(value >= least && value <= kMaxAttribute, "[", kOp, "] expected ", name, " from ", least, " to ",
-              kMaxAttribute, ", got ", value);
-  return values;
-}
-
 class ConvTransposeKernel final : public Kernel {
  public:
   explicit ConvTransposeKernel(const KernelInfo& info)
-      : attributes_(info.attributes), groups_(info.attributes.Int("group")) {
-    NPU_CHECK(groups_ > 0, "[", kOp, "] expected a group of 1 or more, got ", groups_);
-  }
+      : attributes_(info.attributes), groups_(convolution::ReadGroups(kOp, info.attributes)) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);
-    NPU_CHECK(x.shape.rank() >= 3 && weight.shape.rank() == x.shape.rank(), "[", kOp,
-              "] expected X [N, C, spatial dimensions] and W of the same rank, got shapes ", x.shape, " and ",
-              weight.shape);
-    NPU_CHECK(weight.dtype == x.dtype && (!bias || bias.dtype == x.dtype), "[", kOp,
-              "] expected X, W and B of one type");
+    convolution::CheckOperands(kOp, x, weight, bias);
     NPU_CHECK(x.shape[1] == weight.shape[0] && x.shape[1] % groups_ == 0, "[", kOp,
               "] expected W [C, M / group, kernel] for C = ", x.shape[1], " and group = ", groups_, ", got shape ",
               weight.shape);
     int64_t out = 0;
     NPU_CHECK(!__builtin_mul_overflow(weight.shape[1], groups_, &out), "[", kOp, "] expected fewer groups, got ",
               groups_);
-    NPU_CHECK(!bias || bias.shape == Shape{out}, "[", kOp, "] expected B of shape ", Shape{out}, ", got ", bias.shape);
+    convolution::CheckBias(kOp, bias, out);
     std::vector<Axis> axes = AxesOf(x.shape, weight.shape);
     Shape shape{x.shape[0], out};
     for (const Axis& axis : axes) shape.push_back(axis.in);
@@ -146,21 +123,20 @@ class ConvTransposeKernel final : public Kernel {
  private:
   std::vector<Axis> AxesOf(const Shape& x, const Shape& weight) const {
     const size_t spatial = static_cast<size_t>(x.rank()) - 2;
-    const std::vector<int64_t> kernel(weight.begin() + 2, weight.end());
-    NPU_CHECK(!attributes_.Has("kernel_shape") || attributes_.Ints("kernel_shape") == kernel, "[", kOp,
-              "] expected kernel_shape to be W's, got another for W ", weight);
-    const std::vector<int64_t> strides = ReadList(attributes_, "strides", spatial, 1, 1);
-    const std::vector<int64_t> dilations = ReadList(attributes_, "dilations", spatial, 1, 1);
-    const std::vector<int64_t> more = ReadList(attributes_, "output_padding", spatial, 0, 0);
-    const std::vector<int64_t> pads = ReadList(attributes_, "pads", 2 * spatial, 0, 0);
+    const std::vector<int64_t> kernel = convolution::KernelOf(kOp, attributes_, weight);
+    const auto read = [&](const char* name, size_t count, int64_t fallback, int64_t least) {
+      return pooling::ReadList(kOp, attributes_, name, count, fallback, least);
+    };
+    const std::vector<int64_t> strides = read("strides", spatial, 1, 1);
+    const std::vector<int64_t> dilations = read("dilations", spatial, 1, 1);
+    const std::vector<int64_t> more = read("output_padding", spatial, 0, 0);
+    const std::vector<int64_t> pads = read("pads", 2 * spatial, 0, 0);
     const bool stated = attributes_.Has("output_shape") && !attributes_.Ints("output_shape").empty();
     std::vector<int64_t> sizes = stated ? attributes_.Ints("output_shape") : std::vector<int64_t>();
     if (sizes.size() == spatial + 2) sizes.erase(sizes.begin(), sizes.begin() + 2);  // as some exporters write it
     NPU_CHECK(!stated || sizes.size() == spatial, "[", kOp, "] expected an output_shape of ", spatial,
               " spatial dimensions, got ", sizes.size());
-    const std::string mode = attributes_.String("auto_pad");
-    NPU_CHECK(mode == "NOTSET" || mode == "SAME_UPPER" || mode == "SAME_LOWER" || mode == "VALID", "[", kOp,
-              "] expected auto_pad NOTSET, SAME_UPPER, SAME_LOWER or VALID, got ", mode);
+    const AutoPad mode = pooling::ReadAutoPad(kOp, attributes_);
     std::vector<Axis> axes;
     for (size_t d = 0; d < spatial; ++d) {
       Axis axis;
@@ -168,14 +144,14 @@ class ConvTransposeKernel final : public Kernel {
       axis.kernel = kernel[d];
       axis.stride = strides[d];
       axis.dilation = dilations[d];
-      NPU_CHECK(axis.kernel > 0 && axis.out > 0 && axis.out <= kMaxAttribute, "[", kOp,
+      NPU_CHECK(axis.kernel > 0 && axis.out > 0 && axis.out <= pooling::kMaxAttribute, "[", kOp,
                 "] expected spatial dimensions with elements, got X ", x, " and W ", weight);
       const int64_t whole = (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1 + more[d];
-      if (stated || mode == "SAME_UPPER" || mode == "SAME_LOWER") {
+      if (stated || mode == AutoPad::kSameUpper || mode == AutoPad::kSameLower) {
         axis.in = stated ? sizes[d] : axis.out * axis.stride;
         const int64_t cut = std::max<int64_t>(0, whole - axis.in);
-        axis.before = mode == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
-      } else if (mode == "NOTSET") {
+        axis.before = mode == AutoPad::kSameUpper ? cut / 2 : cut - cut / 2;
+      } else if (mode == AutoPad::kNotSet) {
         axis.before = pads[d];
         axis.in = whole - pads[d] - pads[d + spatial];
       } else {

@@ -85,9 +85,17 @@ decltype(auto) DispatchSize(int bytes, const F& f) {
 inline constexpr int64_t kCheapGrain = 32768;  // elements that are worth a thread, for a few cycles each
 inline constexpr int64_t kMathGrain = 4096;    // ... for a function's worth of cycles each
 
-// Wrapping integer arithmetic without undefined behaviour.
+// The type in which T's arithmetic wraps without undefined behaviour, as integers of ONNX and NumPy do; of a float, T.
+template <class T, bool = std::is_integral_v<T>>
+struct WrappingType {
+  using type = std::make_unsigned_t<T>;
+};
 template <class T>
-using Wrapping = std::make_unsigned_t<T>;
+struct WrappingType<T, false> {
+  using type = T;
+};
+template <class T>
+using Wrapping = typename WrappingType<T>::type;
 
 // What x + y, x - y, x * y and -x of integers wrap in, once the result is cut to their size again; of floats, x itself.
 // All of uint64_t, because a product of two uint16_t would be computed in, and overflow, int.

@@ -2,23 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 
+#include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/gemm/gemm.h"
 
 namespace npu {
-
-// The type whose arithmetic wraps, as ONNX's and numpy's integers do.
-template <class T, bool = std::is_integral_v<T>>
-struct WrappingType {
-  using type = std::make_unsigned_t<T>;
-};
-template <class T>
-struct WrappingType<T, false> {
-  using type = T;
-};
-template <class T>
-using Wrapping = typename WrappingType<T>::type;
 
 // c[m][n] = a * b, row-major; `Sum` is an element type at least as wide as T.
 template <class T, class Sum>

@@ -120,10 +120,7 @@ void AveragePool(OpContext& ctx, const char* op, std::vector<Axis> axes, const D
   Plan plan(x.shape, std::move(axes));
   DispatchTypes(op, x.dtype, FloatTypes{}, [&](auto type) {
     using T = decltype(type);
-    ctx.Launch(op, [task = AverageTask<T>{std::move(plan), divisor, x.as<const T>(), y.as<T>()}] {
-      ParallelFor(task.plan.planes() * task.plan.rows_out(), task.plan.RowGrain(),
-                  [&](int64_t begin, int64_t end) { task.Rows(begin, end); });
-    });
+    pooling::LaunchRows(ctx, op, AverageTask<T>{std::move(plan), divisor, x.as<const T>(), y.as<T>()});
   });
 }
 

@@ -1,4 +1,4 @@
-// Helpers for the definitions of pools.
+// What the kernels of pools share.
 #pragma once
 
 #include <utility>
@@ -23,6 +23,15 @@ inline std::vector<AttrDef> SlidingAttributes(std::vector<AttrDef> more) {
 // One window over all spatial positions.
 inline std::vector<Axis> GlobalAxes(const char* op, const Shape& input) {
   return AdaptiveAxes(op, input, std::vector<int64_t>(std::max(input.rank() - 2, 0), 1));
+}
+
+// Runs task.Rows on the output rows of all planes.
+template <class Task>
+void LaunchRows(OpContext& ctx, const char* op, Task task) {
+  ctx.Launch(op, [task = std::move(task)] {
+    ParallelFor(task.plan.planes() * task.plan.rows_out(), task.plan.RowGrain(),
+                [&](int64_t begin, int64_t end) { task.Rows(begin, end); });
+  });
 }
 
 }  // namespace npu::pooling

@@ -53,10 +53,7 @@ void LpPool(OpContext& ctx, const char* op, std::vector<Axis> axes, int64_t p) {
   Plan plan(x.shape, std::move(axes));
   DispatchTypes(op, x.dtype, FloatTypes{}, [&](auto type) {
     using T = decltype(type);
-    ctx.Launch(op, [task = NormTask<T>{std::move(plan), p, x.as<const T>(), y.as<T>()}] {
-      ParallelFor(task.plan.planes() * task.plan.rows_out(), task.plan.RowGrain(),
-                  [&](int64_t begin, int64_t end) { task.Rows(begin, end); });
-    });
+    pooling::LaunchRows(ctx, op, NormTask<T>{std::move(plan), p, x.as<const T>(), y.as<T>()});
   });
 }
 

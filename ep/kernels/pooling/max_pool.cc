@@ -148,10 +148,7 @@ void MaxPool(OpContext& ctx, const char* op, std::vector<Axis> axes, IndexOrder 
   DispatchTypes(op, x.dtype, AllTypes{}, [&](auto type) {
     using T = decltype(type);
     const int64_t apart = order.of_tensor ? plan.inputs() : 0;
-    ctx.Launch(op, [task = MaxTask<T>{std::move(plan), x.as<const T>(), y.as<T>(), places.as<int64_t>(), apart}] {
-      ParallelFor(task.plan.planes() * task.plan.rows_out(), task.plan.RowGrain(),
-                  [&](int64_t begin, int64_t end) { task.Rows(begin, end); });
-    });
+    pooling::LaunchRows(ctx, op, MaxTask<T>{std::move(plan), x.as<const T>(), y.as<T>(), places.as<int64_t>(), apart});
   });
 }
 

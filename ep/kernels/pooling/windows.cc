@@ -5,10 +5,8 @@
 namespace npu::pooling {
 namespace {
 
-// Bounds on attributes and dimensions, so that no position overflows.
-constexpr int64_t kMaxAttribute = int64_t{1} << 30;
-constexpr int64_t kMaxDimension = int64_t{1} << 60;
-constexpr int64_t kMaxTaps = 16;  // longer windows are reduced one by one
+constexpr int64_t kMaxDimension = int64_t{1} << 60;  // so that no position overflows
+constexpr int64_t kMaxTaps = 16;                     // longer windows are reduced one by one
 
 void CheckRange(const char* op, const char* name, const std::vector<int64_t>& values, size_t count, int64_t least) {
   NPU_CHECK(values.size() == count, "[", op, "] expected ", count, " ", name, ", got ", values.size());
@@ -28,6 +26,25 @@ void CheckInput(const char* op, const Shape& input, size_t spatial) {
 }
 
 }  // namespace
+
+std::vector<int64_t> ReadList(const char* op, const Attributes& attributes, const char* name, size_t count,
+                              int64_t fallback, int64_t least) {
+  const std::vector<int64_t> values = attributes.Ints(name, std::vector<int64_t>(count, fallback));
+  CheckRange(op, name, values, count, least);
+  return values;
+}
+
+AutoPad ReadAutoPad(const char* op, const Attributes& attributes) {
+  const std::string name = attributes.String("auto_pad");
+  const std::pair<const char*, AutoPad> modes[] = {{"NOTSET", AutoPad::kNotSet},
+                                                   {"SAME_UPPER", AutoPad::kSameUpper},
+                                                   {"SAME_LOWER", AutoPad::kSameLower},
+                                                   {"VALID", AutoPad::kValid}};
+  const auto* mode = std::find_if(std::begin(modes), std::end(modes), [&](const auto& m) { return name == m.first; });
+  NPU_CHECK(mode != std::end(modes), "[", op, "] expected auto_pad NOTSET, SAME_UPPER, SAME_LOWER or VALID, got ",
+            name);
+  return mode->second;
+}
 
 Window Axis::At(int64_t o) const {
   if (kernel == 0) {
@@ -55,21 +72,10 @@ Sliding::Sliding(const char* op, const Attributes& attributes, std::vector<int64
     : op_(op), kernel_(std::move(kernel)), ceil_(attributes.Bool("ceil_mode", false)) {
   const size_t spatial = kernel_.size();
   CheckRange(op, "kernel_shape", kernel_, spatial, 1);
-  strides_ = attributes.Ints("strides", std::vector<int64_t>(spatial, 1));
-  CheckRange(op, "strides", strides_, spatial, 1);
-  dilations_ = attributes.Ints("dilations", std::vector<int64_t>(spatial, 1));
-  CheckRange(op, "dilations", dilations_, spatial, 1);
-  pads_ = attributes.Ints("pads", std::vector<int64_t>(2 * spatial, 0));
-  CheckRange(op, "pads", pads_, 2 * spatial, 0);
-  const std::string name = attributes.String("auto_pad");
-  const std::pair<const char*, AutoPad> modes[] = {{"NOTSET", AutoPad::kNotSet},
-                                                   {"SAME_UPPER", AutoPad::kSameUpper},
-                                                   {"SAME_LOWER", AutoPad::kSameLower},
-                                                   {"VALID", AutoPad::kValid}};
-  const auto* mode = std::find_if(std::begin(modes), std::end(modes), [&](const auto& m) { return name == m.first; });
-  NPU_CHECK(mode != std::end(modes), "[", op, "] expected auto_pad NOTSET, SAME_UPPER, SAME_LOWER or VALID, got ",
-            name);
-  auto_pad_ = mode->second;
+  strides_ = ReadList(op, attributes, "strides", spatial, 1, 1);
+  dilations_ = ReadList(op, attributes, "dilations", spatial, 1, 1);
+  pads_ = ReadList(op, attributes, "pads", 2 * spatial, 0, 0);
+  auto_pad_ = ReadAutoPad(op, attributes);
 }
 
 Axis Sliding::AxisOf(size_t d, int64_t in) const {

@@ -29,6 +29,16 @@ struct Axis {
   Window At(int64_t o) const;
 };
 
+// Bounds attributes, so that no position overflows.
+inline constexpr int64_t kMaxAttribute = int64_t{1} << 30;
+
+// A list of `count` values from `least` to kMaxAttribute.
+std::vector<int64_t> ReadList(const char* op, const Attributes& attributes, const char* name, size_t count,
+                              int64_t fallback, int64_t least);
+
+enum class AutoPad { kNotSet, kSameUpper, kSameLower, kValid };
+AutoPad ReadAutoPad(const char* op, const Attributes& attributes);
+
 // The attributes of a sliding window, as the ONNX pools have them.
 class Sliding {
  public:
@@ -40,7 +50,6 @@ class Sliding {
   std::vector<Axis> AxesOf(const Shape& input) const;
 
  private:
-  enum class AutoPad { kNotSet, kSameUpper, kSameLower, kValid };
   Axis AxisOf(size_t d, int64_t in) const;
 
   const char* op_;
