@@ -1,10 +1,10 @@
 // Unique (ai.onnx 11): the distinct elements of a tensor, or its distinct slices along an axis. All NaN are one
 // element, as in NumPy.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <optional>
 
+#include "ep/kernels/indexing/chosen_rows.h"
 #include "ep/kernels/indexing/sorted_rows.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/read_back.h"
@@ -59,24 +59,15 @@ class UniqueKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    int64_t outer = 1, count = x.elements(), inner = 1;
-    const int axis = axis_ ? NormalizeAxis(kOp, *axis_, x.shape.rank()) : 0;
-    if (axis_) {
-      outer = x.shape.Elements(0, axis);
-      count = x.shape[axis];
-      inner = x.shape.Elements(axis + 1, x.shape.rank());
-    }
-    const Found found = Find(ctx, x, outer, count, inner);
+    const AxisView view = RowsAlong(kOp, x.shape, axis_);
+    const int64_t count = view.n;
+    const Found found = Find(ctx, x, view);
     const int64_t distinct = count == 0 ? 0 : ReadBack(ctx, found.count);
-    Shape shape{distinct};
-    if (axis_) {
-      shape = x.shape;
-      shape[axis] = distinct;
-    }
+    const Shape shape = ShapeOfRows(kOp, x.shape, axis_, distinct);
     const TensorView y = ctx.Output(0, x.dtype, shape), first = ctx.Output(1, DType::kInt64, {distinct}),
                      group = ctx.Output(2, DType::kInt64, {count}), often = ctx.Output(3, DType::kInt64, {distinct});
     if (count == 0) return;
-    const int64_t bytes = inner * (BitsOf(x.dtype) / 8);
+    const int64_t bytes = view.inner * (BitsOf(x.dtype) / 8);
     ctx.Launch(kOp, [=, from = x.as<const char>(), to = y.as<char>()] {
       const auto copy = [](const int64_t* source, const TensorView& target, int64_t n) {
         if (target) std::copy(source, source + n, target.as<int64_t>());
@@ -84,16 +75,13 @@ class UniqueKernel final : public Kernel {
       copy(found.first, first, distinct);
       copy(found.group, group, count);
       copy(found.often, often, distinct);
-      for (int64_t o = 0; to != nullptr && o < outer; ++o) {
-        for (int64_t i = 0; i < distinct; ++i)
-          std::memcpy(to + (o * distinct + i) * bytes, from + (o * count + found.first[i]) * bytes,
-                      static_cast<size_t>(bytes));
-      }
+      if (to != nullptr && bytes > 0) CopyRows(view, from, found.first, distinct, bytes, to);
     });
   }
 
  private:
-  Found Find(OpContext& ctx, const TensorView& x, int64_t outer, int64_t count, int64_t inner) const {
+  Found Find(OpContext& ctx, const TensorView& x, const AxisView& view) const {
+    const int64_t count = view.n;
     const auto numbers = [&](int64_t n) { return static_cast<int64_t*>(ctx.Workspace(BytesFor(DType::kInt64, n))); };
     if (count == 0) return {};
     const Found found{numbers(count), numbers(count), numbers(count), numbers(1)};
@@ -101,7 +89,7 @@ class UniqueKernel final : public Kernel {
     int64_t* number = sorted_ ? nullptr : numbers(count);
     DispatchTypes(kOp, x.dtype, FixedWidthTypes{}, [&](auto type) {
       using T = decltype(type);
-      const Rows<T> rows{x.as<const T>(), outer, count, inner};
+      const Rows<T> rows{x.as<const T>(), view.outer, count, view.inner};
       ctx.Launch(kOp, [rows, scratch = ctx.Workspace(SortScratch(rows)), order, number, found] {
         FindDistinct(rows, scratch, order, found);
         if (number != nullptr) NumberByAppearance(rows.count, order, number, found);
