@@ -5,11 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from ..context_length import context_length
 from ..errors import ArgumentError
@@ -23,25 +20,11 @@ _MODEL = "model.onnx"
 
 
 class CausalLM(Exported):
-    """A language model exported to a directory, ready to generate text."""
+    """A language model exported to a directory by ``export_causal_lm``, ready to generate text."""
 
-    def __init__(
-        self,
-        directory: str | Path,
-        *,
-        providers: Sequence[Any] | None = None,
-        session_options: ort.SessionOptions | None = None,
-    ) -> None:
-        """Open the model.
+    _main = _MODEL
 
-        Args:
-            directory: output of ``export_causal_lm``.
-            providers: as for InferenceSession; default: the NPU.
-            session_options: as for InferenceSession; default: log errors only.
-
-        Raises ArgumentError for a directory without a model or an unavailable provider.
-        """
-        super().__init__(directory, _MODEL, providers, session_options)
+    def _load(self) -> None:
         self._model = StepModel(
             str(self.directory / _MODEL),
             self._session_options,

@@ -18,13 +18,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as C
 from ..errors import ArgumentError
 from ..session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy, ortvalues_in_one_block
 from ..session.provider_library import get_ep_name
+from .growing_cache import ELEMENT_TYPES, PAST, PRESENT, GrowingCache
 
 _CACHE_KEY = "onnxruntime_npu.cache"
-_PAST, _PRESENT = "past_key_values.", "present."
-# ONNX element types by their names in sessions (numpy has no bfloat16).
-ELEMENT_TYPES = {
-    "tensor(float)": 1, "tensor(int8)": 3, "tensor(float16)": 10, "tensor(bfloat16)": 16,
-}  # fmt: skip
 _FLOAT, _INT64 = 1, 7
 _INPUTS = ("input_ids", "sequence_lengths", "total_lengths")  # with a static cache
 _GRAPHS = "enable_npu_graph"
@@ -55,12 +51,8 @@ class StepModel:
 
         ``static``: the model has a static cache, so that graphs are worth trying.
         """
-        settings = dict((p, {}) if isinstance(p, str) else p for p in providers)
-        self.device, self.device_id = "cpu", 0
         self.session, self.graphs = _open(path, options, providers, static)
-        if get_ep_name() in settings:
-            self.device = "npu"
-            self.device_id = int(settings[get_ep_name()].get("device_id", 0))
+        self.device, self.device_id = device_of(providers)
         self.cache = self.session.get_modelmeta().custom_metadata_map.get(_CACHE_KEY, "")
         if self.cache not in _STEPPERS:
             raise ArgumentError(f"{path} was not made by export_causal_lm")
@@ -71,8 +63,8 @@ class StepModel:
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         logits = next(o for o in self.session.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
-        self.past = [name for name in self.inputs if name.startswith(_PAST)]
-        self.present = [name.replace(_PAST, _PRESENT) for name in self.past]
+        self.past = [name for name in self.inputs if name.startswith(PAST)]
+        self.present = [name.replace(PAST, PRESENT) for name in self.past]
         self._lock = threading.Lock()
         self._steps: _StaticSteps | None = None
         self._graphs_so_far = 0
@@ -97,7 +89,7 @@ class StepModel:
         inputs = [self.inputs[name] for name in self.past]
         types = [ELEMENT_TYPES[each.type] for each in inputs]
         shapes = [[sizes.get(i, size) for i, size in enumerate(each.shape)] for each in inputs]
-        if self.device == "npu" and 0 not in shapes[0]:  # an empty tensor needs no device memory
+        if self.device == "npu":
             return ortvalues_in_one_block(shapes, types, self.device_id)
         make = ort.OrtValue.ortvalue_from_shape_and_type
         return [make(shape, each, "cpu", 0) for shape, each in zip(shapes, types, strict=True)]
@@ -117,6 +109,14 @@ class StepModel:
         """Store them for the next batch."""
         with self._lock:
             self._steps = steps
+
+
+def device_of(providers: Sequence[Any]) -> tuple[str, int]:
+    """Return where caches stay: the NPU if it is among the providers, else the CPU."""
+    settings = dict((p, {}) if isinstance(p, str) else p for p in providers)
+    if get_ep_name() not in settings:
+        return "cpu", 0
+    return "npu", int(settings[get_ep_name()].get("device_id", 0))
 
 
 def _open(
@@ -146,39 +146,30 @@ class _DynamicStepper:
 
     def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
         del length  # the cache grows dynamically
-        self._model = model
         longest = max(map(len, rows))
         self._ids = np.zeros((len(rows), longest), np.int64)
         self._mask = np.zeros((len(rows), longest), np.int64)
         for i, row in enumerate(rows):
             self._ids[i, longest - len(row) :] = row
             self._mask[i, longest - len(row) :] = 1
-        self._cache = model.new_cache(len(rows), 0)
+        device = (model.device, model.device_id)
+        self._cache = GrowingCache(model.session, device, len(rows))
 
     def prefill(self) -> ort.OrtValue:
         return self._step(self._ids)
 
     def close(self) -> None:
-        self._cache = []
+        self._cache.clear()
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         self._mask = np.pad(self._mask, ((0, 0), (0, 1)), constant_values=1)
         return self._step(tokens[:, None])
 
     def _step(self, ids: np.ndarray) -> ort.OrtValue:
-        model = self._model
         positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
-        inputs = {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions}
-        binding = model.session.io_binding()
-        for name, value in inputs.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(value))
-        for name, value in zip(model.past, self._cache, strict=True):
-            binding.bind_ortvalue_input(name, value)
-        for name in ("logits", *model.present):
-            binding.bind_output(name, model.device, model.device_id)
-        model.session.run_with_iobinding(binding)
-        logits, *self._cache = binding.get_outputs()
-        return logits
+        return self._cache.step(
+            {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions}
+        )
 
 
 class _StaticSteps:

@@ -6,43 +6,44 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import onnxruntime as ort
 
 from ..errors import ArgumentError
 from ..sampling import open_sampler
 from ..session.provider_library import get_ep_name
+from .decoding import device_of
 
 
 class Exported:
-    """An exported model's directory."""
+    """Base of exported models; subclasses define ``_main`` and ``_load``."""
+
+    _main: ClassVar[str]  # the file by which a directory is known
 
     def __init__(
         self,
         directory: str | Path,
-        model: str,
-        providers: Sequence[Any] | None,
-        session_options: ort.SessionOptions | None,
+        *,
+        providers: Sequence[Any] | None = None,
+        session_options: ort.SessionOptions | None = None,
     ) -> None:
-        """Read the settings.
+        """Open the models.
 
         Args:
-            directory: output of an export.
-            model: the name of a model's file that it must hold.
+            directory: output of the export.
             providers: as for InferenceSession; default: the NPU.
             session_options: as for InferenceSession; default: log errors only.
 
         Raises ArgumentError for a directory without the model or an unavailable provider.
         """
         self.directory = Path(directory)
-        if not (self.directory / model).is_file():
-            raise ArgumentError(f"{self.directory} holds no {model}: export a model to it first")
+        if not (self.directory / self._main).is_file():
+            raise ArgumentError(
+                f"{self.directory} holds no {self._main}: export a model to it first"
+            )
         self._providers = list(providers or [get_ep_name()])
-        settings = dict((p, {}) if isinstance(p, str) else p for p in self._providers)
-        self._device = ("cpu", 0)  # where caches stay
-        if get_ep_name() in settings:
-            self._device = ("npu", int(settings[get_ep_name()].get("device_id", 0)))
+        self._device = device_of(self._providers)
         available = ort.get_available_providers()
         for provider in self._providers:
             name = provider if isinstance(provider, str) else provider[0]
@@ -58,6 +59,11 @@ class Exported:
         self.generation_config = self._json("generation_config.json")
         stop = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
         self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])
+        self._load()
+
+    def _load(self) -> None:
+        """Open the models and read what is known of them."""
+        raise NotImplementedError
 
     def _open(self, name: str) -> ort.InferenceSession:
         path = str(self.directory / name)

@@ -5,44 +5,30 @@ Keys and values stay on the device between steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from ..errors import ArgumentError
 from ..sampling import Sampler
-from .decoding import ELEMENT_TYPES
 from .exported import Exported
+from .growing_cache import GrowingCache
 from .loop import Generation, checked_count, chooser, run
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
-_PAST, _PRESENT = "past_key_values.", "present."
 
 
 class ImageTextLM(Exported):
-    """A model of images and text exported to a directory, ready to generate text."""
+    """A model of images and text, ready to generate text.
 
-    def __init__(
-        self,
-        directory: str | Path,
-        *,
-        providers: Sequence[Any] | None = None,
-        session_options: ort.SessionOptions | None = None,
-    ) -> None:
-        """Open the models.
+    Exported to a directory by ``export_image_text_to_text``.
+    """
 
-        Args:
-            directory: output of ``export_image_text_to_text``.
-            providers: as for InferenceSession; default: the NPU.
-            session_options: as for InferenceSession; default: log errors only.
+    _main = TEXT
 
-        Raises ArgumentError for a directory without the models or an unavailable provider.
-        """
-        super().__init__(directory, TEXT, providers, session_options)
+    def _load(self) -> None:
         self.vision, self.embedding, self.text = map(self._open, (VISION, EMBEDDING, TEXT))
         self.image_shape = [int(size) for size in self.vision.get_inputs()[0].shape[1:]]
         self.tokens_per_image, size = self.vision.get_outputs()[0].shape
@@ -132,12 +118,7 @@ class _Stepper:
     ) -> None:
         self._model = model
         self._ids, self._mask, self._features = ids, mask, features
-        self._past = [v for v in model.text.get_inputs() if v.name.startswith(_PAST)]
-        make = ort.OrtValue.ortvalue_from_shape_and_type
-        self._cache = [
-            make([len(ids), v.shape[1], 0, v.shape[3]], ELEMENT_TYPES[v.type], "cpu", 0)
-            for v in self._past
-        ]
+        self._cache = GrowingCache(model.text, model._device, len(ids))
 
     def prefill(self) -> ort.OrtValue:
         return self._step(self._ids, self._features)
@@ -147,7 +128,7 @@ class _Stepper:
         return self._step(np.ascontiguousarray(tokens[:, None]), self._model._no_features)
 
     def close(self) -> None:
-        self._cache = []
+        self._cache.clear()
 
     def _step(self, ids: np.ndarray, features: np.ndarray) -> ort.OrtValue:
         model = self._model
@@ -157,17 +138,13 @@ class _Stepper:
         embedding.bind_output("inputs_embeds", *model._device)
         model.embedding.run_with_iobinding(embedding)
         positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
-        binding = model.text.io_binding()
-        binding.bind_ortvalue_input("inputs_embeds", embedding.get_outputs()[0])
-        binding.bind_cpu_input("attention_mask", self._mask)
-        binding.bind_cpu_input("position_ids", np.ascontiguousarray(positions))
-        for value, held in zip(self._past, self._cache, strict=True):
-            binding.bind_ortvalue_input(value.name, held)
-        for name in ("logits", *(v.name.replace(_PAST, _PRESENT) for v in self._past)):
-            binding.bind_output(name, *model._device)
-        model.text.run_with_iobinding(binding)
-        logits, *self._cache = binding.get_outputs()
-        return logits
+        return self._cache.step(
+            {
+                "inputs_embeds": embedding.get_outputs()[0],
+                "attention_mask": self._mask,
+                "position_ids": positions,
+            }
+        )
 
 
 def _integers(name: str, array: np.ndarray) -> np.ndarray:

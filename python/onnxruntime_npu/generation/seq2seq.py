@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,36 +15,22 @@ import onnxruntime as ort
 
 from ..errors import ArgumentError
 from ..sampling import Sampler
-from .decoding import ELEMENT_TYPES
 from .exported import Exported
+from .growing_cache import PAST, PRESENT, GrowingCache
 from .logits_rules import LogitsRules
 from .loop import Generation, checked_count, chooser, run
 from .text_stream import TextStream
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
-_MASK, _PAST, _PRESENT = "encoder_attention_mask", "past_key_values.", "present."
+_MASK = "encoder_attention_mask"
 
 
 class Seq2SeqLM(Exported):
-    """An encoder-decoder exported to a directory, ready to generate text."""
+    """An encoder-decoder exported to a directory by ``export_seq2seq``, ready to generate text."""
 
-    def __init__(
-        self,
-        directory: str | Path,
-        *,
-        providers: Sequence[Any] | None = None,
-        session_options: ort.SessionOptions | None = None,
-    ) -> None:
-        """Open the models.
+    _main = DECODER
 
-        Args:
-            directory: output of ``export_seq2seq``.
-            providers: as for InferenceSession; default: the NPU.
-            session_options: as for InferenceSession; default: log errors only.
-
-        Raises ArgumentError for a directory without the models or an unavailable provider.
-        """
-        super().__init__(directory, DECODER, providers, session_options)
+    def _load(self) -> None:
         self.encoder, self.decoder = self._open(ENCODER), self._open(DECODER)
         self.encoder_inputs = [value.name for value in self.encoder.get_inputs()]
         logits = next(o for o in self.decoder.get_outputs() if o.name == "logits")
@@ -185,48 +170,31 @@ class _Stepper:
         self._model = model
         self._inputs = inputs
         self._rows = rows
-        given = model.decoder.get_inputs()
-        self._own = [v for v in given if v.name.startswith(_PAST) and ".decoder." in v.name]
-        self._cross = [v for v in given if v.name.startswith(_PAST) and ".encoder." in v.name]
-        self._mask = inputs.get("attention_mask")
-        self._masked = any(value.name == _MASK for value in given)
-        self._source: list[ort.OrtValue] = []
-        self._cache: list[ort.OrtValue] = []
+        given = [value.name for value in model.decoder.get_inputs()]
+        self._cross = [name for name in given if name.startswith(PAST) and ".encoder." in name]
+        # What the source gives to every step: its mask, and its keys and values.
+        self._source: dict[str, np.ndarray | ort.OrtValue] = {}
+        if _MASK in given:
+            self._source[_MASK] = inputs["attention_mask"]
+        self._cache = GrowingCache(model.decoder, model._device, len(rows), ".decoder.")
 
     def prefill(self) -> ort.OrtValue:
         model = self._model
         binding = model.encoder.io_binding()
         for name, array in self._inputs.items():
             binding.bind_cpu_input(name, array)
-        for value in self._cross:
-            binding.bind_output(value.name.replace(_PAST, _PRESENT), *model._device)
+        for name in self._cross:
+            binding.bind_output(name.replace(PAST, PRESENT), *model._device)
         model.encoder.run_with_iobinding(binding)
-        self._source = binding.get_outputs()
-        make = ort.OrtValue.ortvalue_from_shape_and_type
-        self._cache = [
-            make([len(self._rows), v.shape[1], 0, v.shape[3]], ELEMENT_TYPES[v.type], "cpu", 0)
-            for v in self._own
-        ]
+        self._source.update(zip(self._cross, binding.get_outputs(), strict=True))
         return self._step(np.array(self._rows, np.int64))
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         return self._step(np.ascontiguousarray(tokens[:, None]))
 
     def close(self) -> None:
-        self._source, self._cache = [], []
+        self._source.clear()
+        self._cache.clear()
 
     def _step(self, ids: np.ndarray) -> ort.OrtValue:
-        model = self._model
-        binding = model.decoder.io_binding()
-        binding.bind_cpu_input("input_ids", ids)
-        if self._masked:
-            binding.bind_cpu_input(_MASK, self._mask)
-        for value, held in zip(
-            [*self._own, *self._cross], [*self._cache, *self._source], strict=True
-        ):
-            binding.bind_ortvalue_input(value.name, held)
-        for name in ("logits", *(v.name.replace(_PAST, _PRESENT) for v in self._own)):
-            binding.bind_output(name, *model._device)
-        model.decoder.run_with_iobinding(binding)
-        logits, *self._cache = binding.get_outputs()
-        return logits
+        return self._cache.step({"input_ids": ids, **self._source})

@@ -1,0 +1,60 @@
+"""A cache whose tensors a session takes and returns, longer by the tokens of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnxruntime as ort
+
+PAST, PRESENT = "past_key_values.", "present."
+# ONNX element types by their names in sessions (numpy has no bfloat16).
+ELEMENT_TYPES = {
+    "tensor(float)": 1, "tensor(int8)": 3, "tensor(float16)": 10, "tensor(bfloat16)": 16,
+}  # fmt: skip
+
+
+class GrowingCache:
+    """Keys and values of one batch, which stay on the device between steps."""
+
+    def __init__(
+        self, session: ort.InferenceSession, device: tuple[str, int], batch: int, part: str = ""
+    ) -> None:
+        """Begin with no tokens.
+
+        Args:
+            session: a model with inputs past_key_values.* and outputs logits and present.*.
+            device: where its outputs stay, as ``bind_output`` takes it.
+            batch: number of rows.
+            part: what the names of the inputs that grow contain.
+        """
+        self._session = session
+        self._device = device
+        past = [v for v in session.get_inputs() if v.name.startswith(PAST) and part in v.name]
+        self._past = [value.name for value in past]
+        self._outputs = ["logits", *(name.replace(PAST, PRESENT) for name in self._past)]
+        make = ort.OrtValue.ortvalue_from_shape_and_type
+        self._tensors = [  # without elements, which need no device memory
+            make([batch, v.shape[1], 0, *v.shape[3:]], ELEMENT_TYPES[v.type], "cpu", 0)
+            for v in past
+        ]
+
+    def step(self, inputs: Mapping[str, np.ndarray | ort.OrtValue]) -> ort.OrtValue:
+        """Run with the inputs, by name, after the cached tokens; return the logits."""
+        binding = self._session.io_binding()
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                binding.bind_cpu_input(name, np.ascontiguousarray(value))
+            else:
+                binding.bind_ortvalue_input(name, value)
+        for name, value in zip(self._past, self._tensors, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name in self._outputs:
+            binding.bind_output(name, *self._device)
+        self._session.run_with_iobinding(binding)
+        logits, *self._tensors = binding.get_outputs()
+        return logits
+
+    def clear(self) -> None:
+        """Release the tensors."""
+        self._tensors = []
