@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,8 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import openai
@@ -20,6 +22,8 @@ from export.conftest import tiny_model
 from onnxruntime_npu.exporter import export_causal_lm
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+Begun = TypeVar("Begun")
 
 START, END = 256, 257
 CONTEXT = 256
@@ -120,6 +124,27 @@ class Server:
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         (child,) = listed.split()
         return int(child)
+
+    @contextlib.contextmanager
+    def engine_standing_still(self, after: Callable[[], Begun]) -> Iterator[Begun]:
+        """Stop the engine's process in the middle of the answer that `after` begins.
+
+        The engine runs for moments only, so that it cannot come to the end of the answer before
+        its first token is seen, however long that takes.
+        """
+        engine = self.engine_process()
+        try:
+            with ThreadPoolExecutor(1) as threads:
+                begun = threads.submit(after)
+                while not begun.done():
+                    os.kill(engine, signal.SIGCONT)
+                    time.sleep(0.002)
+                    os.kill(engine, signal.SIGSTOP)
+                    wait([begun], timeout=0.2)
+            yield begun.result()
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the test may have killed it
+                os.kill(engine, signal.SIGCONT)
 
     def stop(self) -> str:
         """End the server and return its log."""

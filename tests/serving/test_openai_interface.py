@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -150,24 +148,18 @@ def test_metrics_count_what_happened(server):
     assert server.metric("npu_cache_blocks") == 64 and server.metric("npu_requests_queued") == 0
 
 
-@contextlib.contextmanager
-def standing_still(server):
-    """The engine's process is stopped, so that no answer ends."""
-    os.kill(server.engine_process(), signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.engine_process(), signal.SIGCONT)
-
-
 def test_a_client_that_goes_away_frees_the_cache(server):
     cancelled = server.metric("npu_requests_cancelled_total")
-    body = {"prompt": PROMPTS[0], "max_tokens": 150, "stream": True, "temperature": 0}
-    with contextlib.ExitStack() as still:
-        with server.http.stream("POST", "/v1/completions", json=body) as answer:
-            lines = answer.iter_lines()
-            assert json.loads(next(lines).removeprefix("data: "))["choices"]
-            still.enter_context(standing_still(server))
+
+    def begin() -> contextlib.ExitStack:
+        body = {"prompt": PROMPTS[0], "max_tokens": 150, "stream": True, "temperature": 0}
+        with contextlib.ExitStack() as opened:
+            answer = opened.enter_context(server.http.stream("POST", "/v1/completions", json=body))
+            assert json.loads(next(answer.iter_lines()).removeprefix("data: "))["choices"]
+            return opened.pop_all()
+
+    with server.engine_standing_still(after=begin) as stream:
+        stream.close()
         server.wait_for("npu_requests_cancelled_total", cancelled + 1)
         with pytest.raises(openai.APITimeoutError):  # of an answer that is not streamed
             server.client.with_options(timeout=0.5).completions.create(

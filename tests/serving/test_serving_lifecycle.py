@@ -67,9 +67,13 @@ def test_a_full_cache_gives_right_answers(serve, small_cache, server):
     assert [answer.choices[0].text for answer in answers] == expected
 
     # The engine's process dies under load: what runs ends with 503, and another process serves.
-    stream = complete(crowded, stream=True)
-    next(iter(stream))
-    os.kill(crowded.engine_process(), signal.SIGKILL)
+    def begin():
+        stream = complete(crowded, stream=True)
+        next(iter(stream))
+        return stream
+
+    with crowded.engine_standing_still(after=begin) as stream:
+        os.kill(crowded.engine_process(), signal.SIGKILL)
     with pytest.raises(openai.APIError, match="the engine failed: its process ended"):
         list(stream)
     with pytest.raises(openai.InternalServerError) as unavailable:
