@@ -43,3 +43,19 @@ file(CONFIGURE OUTPUT "${NPU_LIBRARY_DIR}/_torch_build.py" CONTENT
 
 TORCH_VERSION = \"${torch_version}\"
 " @ONLY)
+
+# _torch_distributed: the process group `hccl`. Its classes derive from torch's, so it is built with torch's pybind11,
+# and it is only loaded where torch has torch.distributed.
+file(GLOB distributed_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/csrc/torch_distributed/*.cc")
+Python3_add_library(_torch_distributed MODULE WITH_SOABI ${distributed_sources})
+target_compile_definitions(_torch_distributed PRIVATE AT_PER_OPERATOR_HEADERS USE_DISTRIBUTED USE_C10D)
+target_include_directories(_torch_distributed SYSTEM PRIVATE "${torch_home}/include"
+                           "${torch_home}/include/torch/csrc/api/include")
+foreach(name torch_python torch_cpu c10)
+  target_link_libraries(_torch_distributed PRIVATE "${torch_home}/lib/lib${name}.so")
+endforeach()
+target_link_libraries(_torch_distributed PRIVATE npu_runtime)
+target_compile_options(_torch_distributed PRIVATE -O1)
+set_target_properties(_torch_distributed PROPERTIES UNITY_BUILD ON BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN"
+                      INSTALL_RPATH_USE_LINK_PATH OFF LINK_OPTIONS "LINKER:--allow-shlib-undefined"
+                      CXX_VISIBILITY_PRESET hidden)

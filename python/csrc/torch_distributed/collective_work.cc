@@ -1,0 +1,101 @@
+#include "python/csrc/torch_distributed/collective_work.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+namespace npu::distributed {
+
+CollectiveWork::CollectiveWork(std::unique_ptr<Exchange> exchange, c10d::OpType type, int rank, int size,
+                               std::string call, std::shared_ptr<RollCall> roll_call)
+    : Work(rank, type),
+      exchange_(std::move(exchange)),
+      name_(c10::str("[hccl] ", exchange_->op(), " on rank ", rank, " of ", size)),
+      call_(std::move(call)),
+      outputs_(exchange_->Outputs()),
+      roll_call_(std::move(roll_call)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                       std::vector<c10::Device>{exchange_->device()})) {}
+
+void CollectiveWork::Begin(const std::function<void()>& begin) {
+  try {
+    exchange_->WaitForInputs();
+    if (begin) begin();
+  } catch (...) {
+    Fail(std::current_exception(), roll_call_->Known());
+  }
+}
+
+void CollectiveWork::End(const std::function<c10::intrusive_ptr<c10d::Work>()>& exchange,
+                         const std::function<void(at::Tensor&)>& adapt) {
+  if (future_->completed()) return;  // it failed at its beginning
+  try {
+    if (c10::intrusive_ptr<c10d::Work> host = exchange()) {
+      {
+        const std::lock_guard lock(mutex_);
+        host_ = host;
+      }
+      host->wait();
+    }
+  } catch (const c10::ValueError&) {  // the ranks are all there, and disagree
+    return Fail(std::current_exception(), "");
+  } catch (...) {
+    return Fail(std::current_exception(), roll_call_->Missing(call_));
+  }
+  try {
+    const c10::Device device = exchange_->device();
+    const c10::StreamGuard stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    // The tensors may be leaves, or saved for a backward pass: what a collective writes is no change that autograd
+    // counts.
+    const at::AutoDispatchBelowADInplaceOrView below;
+    exchange_->CopyBack(adapt);
+    exchange_.reset();
+    future_->markCompleted(c10::IValue(outputs_));
+    finish();
+  } catch (...) {
+    Fail(std::current_exception(), "");
+  }
+}
+
+int CollectiveWork::sourceRank() const {
+  TORCH_CHECK(isSuccess() && host_, name_, " has no source rank before it has ended");
+  return host_->sourceRank();
+}
+
+void CollectiveWork::abort() {
+  const std::lock_guard lock(mutex_);
+  if (host_) host_->abort();
+}
+
+bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
+  if (timeout != kNoTimeout) {
+    std::unique_lock lock(mutex_);
+    TORCH_CHECK_WITH(DistBackendError, cv_.wait_for(lock, timeout, [this] { return completed_; }), name_,
+                     " did not end within ", timeout.count(), " ms");
+  }
+  future_->waitAndThrow();
+  return true;
+}
+
+void CollectiveWork::Fail(std::exception_ptr error, const std::string& missing) {
+  std::string why = "unknown error";
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const c10::Error& e) {
+    why = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    why = e.what();
+  } catch (...) {
+  }
+  if (const size_t advice = why.find(". This is typically"); advice != std::string::npos) why.resize(advice);  // gloo's
+  error = std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, c10::str(name_, " failed", missing, ": ", why)));
+  exchange_.reset();
+  future_->setError(error);
+  finish(error);
+}
+
+}  // namespace npu::distributed

@@ -1,0 +1,97 @@
+// The process group `hccl`: collectives of npu tensors over a process group of the host.
+//
+// A collective is enqueued like a kernel: it takes its inputs as the current stream leaves them, and the caller goes
+// on. The host's copies of the inputs are exchanged by the host's group (gloo), one collective after the other has
+// begun, and the results are copied back on a stream of their own, which whoever waits for the work has his stream wait
+// for.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "python/csrc/torch_distributed/agreement.h"
+#include "python/csrc/torch_distributed/collective_work.h"
+#include "python/csrc/torch_distributed/job_thread.h"
+
+namespace npu::distributed {
+
+class HcclBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using Handle = c10::intrusive_ptr<c10d::Work>;
+
+  struct Options final : c10d::Backend::Options {
+    Options() : c10d::Backend::Options("hccl") {}
+    // HCCL's tuning by name, for scripts that set it; gloo has nothing like it.
+    std::map<std::string, std::string> hccl_config;
+  };
+
+  // `name` is the group's, which get_hccl_comm_name() tells the operators that communicate; `store` is the group's,
+  // too.
+  HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::string name,
+              c10::intrusive_ptr<Options> options);
+
+  const std::string getBackendName() const override { return "hccl"; }
+  const std::string& name() const { return name_; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) override { host_->setTimeout(timeout); }
+  void setSequenceNumberForGroup() override { host_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return host_->getSequenceNumberForGroup(); }
+  void abort() override { host_->abort(); }
+  void shutdown() override { host_->shutdown(); }
+
+  Handle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  Handle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  Handle allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  Handle reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  Handle allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  Handle _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  Handle allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                             const c10d::AllgatherOptions& options) override;
+  Handle allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                         const c10d::AllgatherOptions& options) override;
+  Handle gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  Handle scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override;
+  Handle reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                        const c10d::ReduceScatterOptions& options) override;
+  Handle _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                              const c10d::ReduceScatterOptions& options) override;
+  Handle reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                         const c10d::ReduceScatterOptions& options) override;
+  Handle alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                       std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  Handle alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  Handle send(Tensors& tensors, int to, int tag) override;
+  Handle recv(Tensors& tensors, int from, int tag) override;
+  Handle recvAnysource(Tensors& tensors, int tag) override;
+  Handle barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool all_ranks) override;
+
+ private:
+  using Start = std::function<Handle(c10d::Backend& host)>;
+  using Adapt = std::function<void(at::Tensor&)>;
+  // Enqueues a collective whose tensors `exchange` has staged. `adapt` changes each result before it is copied back.
+  Handle Enqueue(Signature signature, std::chrono::milliseconds timeout, std::unique_ptr<Exchange> exchange,
+                 Start start, Adapt adapt = {});
+  // Enqueues a receipt from the rank `from`, or from any.
+  Handle Receive(Tensors& tensors, std::optional<int> from, int tag);
+
+  const c10::intrusive_ptr<c10d::Backend> host_;
+  const std::string name_;
+  const c10::intrusive_ptr<Options> options_;
+  const std::shared_ptr<RollCall> roll_call_;
+  std::atomic<uint64_t> collectives_so_far_{0};  // which all ranks call in one order
+  // One collective after the other. Transfers between two ranks need not come in the same order on all ranks: all of
+  // them have begun before the first has to end, and a receipt never waits for a sender of this rank.
+  JobThread collectives_{"npu_hccl"};
+  JobThread sends_end_{"npu_hccl_send"};
+  JobThread receipts_end_{"npu_hccl_recv"};
+  JobThread peers_begin_{"npu_hccl_begin"};
+};
+
+}  // namespace npu::distributed

@@ -1,0 +1,22 @@
+// _torch_distributed: the process group `hccl` for torch.distributed. Built with torch's own pybind11, so that torch
+// knows its classes.
+#include <torch/csrc/utils/pybind.h>
+
+#include "python/csrc/torch_distributed/hccl_backend.h"
+
+namespace py = pybind11;
+
+PYBIND11_MODULE(_torch_distributed, m) {
+  using npu::distributed::HcclBackend;
+  py::module_::import("torch._C._distributed_c10d");  // the base classes
+  py::class_<HcclBackend, c10::intrusive_ptr<HcclBackend>, c10d::Backend> group(m, "ProcessGroupHCCL");
+  py::class_<HcclBackend::Options, c10::intrusive_ptr<HcclBackend::Options>, c10d::Backend::Options>(group, "Options")
+      .def(py::init<>())
+      .def_readwrite("hccl_config", &HcclBackend::Options::hccl_config);
+  group
+      .def(py::init<c10::intrusive_ptr<c10d::Backend>, c10::intrusive_ptr<c10d::Store>, std::string,
+                    c10::intrusive_ptr<HcclBackend::Options>>(),
+           py::arg("host"), py::arg("store"), py::arg("name"), py::arg("options"))
+      .def_property_readonly("options", [](HcclBackend& self) { return self.getBackendOptions(); })
+      .def("get_hccl_comm_name", [](const HcclBackend& self, int) { return self.name(); }, py::arg("rank"));
+}

@@ -1,0 +1,37 @@
+"""``hccl`` for torch.distributed: collectives of npu tensors, exchanged by gloo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BACKEND = "hccl"
+
+
+def register(device_type: str) -> None:
+    """Let ``init_process_group("hccl")`` and ``"cpu:gloo,npu:hccl"`` find the backend.
+
+    A torch that was built without torch.distributed or without gloo has no such backend.
+    """
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_gloo_available():
+        dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[device_type])
+
+
+def _create(group: Any, options: Any) -> Any:
+    import torch.distributed as dist
+
+    from .._torch_distributed import ProcessGroupHCCL  # type: ignore[import-not-found]
+
+    if options is not None and not isinstance(options, ProcessGroupHCCL.Options):
+        raise TypeError(
+            "[hccl] expected pg_options to be ProcessGroupHCCL.Options, got "
+            f"{type(options).__name__}"
+        )
+    host = dist.ProcessGroupGloo(
+        group.store, group.group_rank, group.group_size, timeout=group.timeout
+    )
+    host._set_sequence_number_for_group()
+    return ProcessGroupHCCL(
+        host, group.store, group.group_id, options or ProcessGroupHCCL.Options()
+    )

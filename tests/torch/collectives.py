@@ -1,0 +1,306 @@
+"""What each rank of test_process_group.py does; prints the outcome of each case as JSON.
+
+Run as ``python -m torch.distributed.run --nproc-per-node N collectives.py``. The expected values
+are computed from the ranks' numbers, without a collective.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import onnxruntime_npu
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+CASES: dict[str, Callable[[int, int], None]] = {}
+NUMBERS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+NUMBERS += [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+MOVED = [torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
+MOVED += [torch.float8_e4m3fn]
+
+
+def case(function: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    CASES[function.__name__] = function
+    return function
+
+
+def of_rank(rank: int, dtype: torch.dtype = torch.float32, rows: int = 2) -> torch.Tensor:
+    """Different numbers for each rank that every dtype has."""
+    return (torch.arange(rows * 3).reshape(rows, 3) % 2 + rank).to(dtype)
+
+
+def same(got: torch.Tensor, expected: torch.Tensor) -> None:
+    assert got.device.type == "npu"
+    assert torch.equal(got.cpu().view(torch.uint8), expected.contiguous().view(torch.uint8)), (
+        got,
+        expected,
+    )
+
+
+def fails(call: Callable[[], object], *parts: str) -> None:
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        assert all(part in str(error) for part in parts), str(error)
+    else:
+        raise AssertionError(f"expected an error with {parts}")
+
+
+@case
+def all_reduce(rank, size):
+    for dtype in NUMBERS:
+        ranks = [of_rank(i, dtype) for i in range(size)]
+        for op, expected in [
+            (dist.ReduceOp.SUM, sum(ranks)),
+            (dist.ReduceOp.MAX, ranks[-1]),
+            (dist.ReduceOp.MIN, ranks[0]),
+            (dist.ReduceOp.PRODUCT, torch.stack(ranks).prod(0).to(dtype)),
+        ]:
+            x = of_rank(rank, dtype).npu()
+            dist.all_reduce(x, op=op)
+            same(x, expected)
+    x = torch.tensor([rank == 0, False]).npu()
+    dist.all_reduce(x)
+    same(x, torch.tensor([True, False]))
+    strided = torch.zeros(3, 4, device="npu").t()[:2]
+    strided += rank
+    dist.all_reduce(strided)
+    same(strided.contiguous(), torch.full((2, 3), float(sum(range(size)))))
+    empty = torch.empty(0, 3, device="npu")
+    dist.all_reduce(empty)
+
+
+@case
+def averages(rank, size):
+    x = of_rank(rank).npu()
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    mean = torch.stack([of_rank(i) for i in range(size)]).mean(0)
+    same(x, mean)
+    part = torch.empty(2, 3, device="npu")
+    dist.reduce_scatter_single(part, of_rank(rank, rows=2 * size).npu(), op=dist.ReduceOp.AVG)
+    whole = torch.stack([of_rank(i, rows=2 * size) for i in range(size)]).mean(0)
+    same(part, whole[2 * rank : 2 * rank + 2])
+
+
+@case
+def gathers(rank, size):
+    for dtype in MOVED:
+        x = of_rank(rank, dtype).npu()
+        parts = [torch.empty_like(x) for _ in range(size)]
+        dist.all_gather(parts, x)
+        for i, part in enumerate(parts):
+            same(part, of_rank(i, dtype))
+        whole = torch.empty(2 * size, 3, dtype=dtype, device="npu")
+        dist.all_gather_single(whole, x)
+        same(whole, torch.cat([of_rank(i, dtype) for i in range(size)]))
+        parts = [torch.empty_like(x) for _ in range(size)]
+        dist.gather(x, parts if rank == 1 else None, dst=1)
+        for i, part in enumerate(parts if rank == 1 else []):
+            same(part, of_rank(i, dtype))
+
+
+@case
+def scatters(rank, size):
+    for dtype in MOVED:
+        x = torch.empty(2, 3, dtype=dtype, device="npu")
+        parts = [of_rank(i, dtype).npu() for i in range(size)]
+        dist.scatter(x, parts if rank == 0 else None, src=0)
+        same(x, of_rank(rank, dtype))
+        x = of_rank(rank, dtype).npu()
+        dist.broadcast(x, src=1)
+        same(x, of_rank(1, dtype))
+    inputs = [of_rank(rank + i).npu() for i in range(size)]
+    x = torch.empty(2, 3, device="npu")
+    dist.reduce_scatter(x, inputs)
+    same(x, sum(of_rank(rank + i) for i in range(size)))
+    x = of_rank(rank).npu()
+    dist.reduce(x, dst=1)
+    same(x, sum(of_rank(i) for i in range(size)) if rank == 1 else of_rank(rank))
+
+
+@case
+def all_to_all(rank, size):
+    for dtype in MOVED:
+        x = torch.cat([of_rank(10 * rank + i, torch.float32) for i in range(size)])
+        got = torch.empty_like(x, device="npu", dtype=dtype)
+        dist.all_to_all_single(got, x.to(dtype).npu())
+        same(got, torch.cat([of_rank(10 * i + rank) for i in range(size)]).to(dtype))
+    # Rank r sends i rows to rank i: each receives as many rows from everybody.
+    rows = [torch.full((i, 2), 10.0 * rank + i) for i in range(size)]
+    got = torch.empty(rank * size, 2, device="npu")
+    dist.all_to_all_single(got, torch.cat(rows).npu(), [rank] * size, list(range(size)))
+    expected = [torch.full((rank, 2), 10.0 * i + rank) for i in range(size)]
+    same(got, torch.cat(expected))
+    parts = [torch.empty(rank, 2, device="npu") for _ in range(size)]
+    dist.all_to_all(parts, [row.npu() for row in rows])
+    for part, row in zip(parts, expected, strict=True):
+        same(part, row)
+
+
+@case
+def point_to_point(rank, size):
+    x, got = of_rank(rank).npu(), torch.empty(2, 3, device="npu")
+    ring = [
+        dist.P2POp(dist.isend, x, (rank + 1) % size),
+        dist.P2POp(dist.irecv, got, (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(ring):
+        work.wait()
+    same(got, of_rank((rank - 1) % size))
+    if rank == 0:
+        dist.send(x, 1, tag=3)
+        fails(lambda: dist.recv(got, src=1), "expected 6 elements", "got 2 elements", "rank 1")
+    elif rank == 1:
+        source = dist.recv(got, tag=3)  # from any rank
+        assert source == 0
+        same(got, of_rank(0))
+        dist.send(torch.zeros(2, device="npu"), 0)  # its receiver refuses it
+        dist.send(torch.zeros(6, device="npu"), 0)
+    if rank == 0:
+        dist.recv(got, src=1)
+        same(got.view(-1), torch.zeros(6))
+
+
+@case
+def calls_return_before_their_inputs_are_computed(rank, size):
+    stream, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
+    with torch.npu.stream(stream):
+        gate.wait()
+        x = of_rank(rank).npu()
+        x += 1
+        work = dist.all_reduce(x, async_op=True)
+        assert not work.is_completed() and not stream.query()
+        gate.record(torch.npu.default_stream())
+        work.wait()
+        y = x * 2  # behind the results
+        y_host = y.cpu()
+    assert torch.equal(y_host, 2 * sum(of_rank(i) + 1 for i in range(size)))
+    assert work.is_completed() and work.is_success()
+    (result,) = work.get_future().wait()
+    assert result.data_ptr() == x.data_ptr()
+
+
+@case
+def groups_and_objects(rank, size):
+    pair = dist.new_group([0, 1])
+    x = of_rank(rank).npu()
+    if rank < 2:
+        dist.all_reduce(x, group=pair)
+        same(x, of_rank(0) + of_rank(1))
+    everyone = [None] * size
+    dist.all_gather_object(everyone, {"rank": rank})
+    assert everyone == [{"rank": i} for i in range(size)]
+    dist.barrier()
+    names = [None] * size
+    world = dist.distributed_c10d._get_default_group()._get_backend(torch.device("npu"))
+    dist.all_gather_object(names, world.get_hccl_comm_name(rank))
+    assert len(set(names)) == 1 and isinstance(names[0], str)
+
+
+@case
+def wrong_calls_are_errors_on_every_rank(rank, size):
+    x = torch.ones(10 if rank == 1 else 1000, device="npu")
+    refusal = ["[hccl] all_reduce", "the same call on all ranks", "1000 elements", "10 elements"]
+    fails(lambda: dist.all_reduce(x), *refusal)
+    x = torch.ones(4, device="npu", dtype=torch.float16 if rank == 1 else torch.float32)
+    fails(lambda: dist.all_reduce(x), "Half", "Float")
+    op = dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM
+    fails(lambda: dist.all_reduce(torch.ones(4, device="npu"), op=op), "the same call")
+    y = torch.empty(size + 1 if rank == 1 else size, device="npu")
+    sizes = [1] * (size - 1) + [2 if rank == 1 else 1]
+    x = torch.ones(size, device="npu")
+    fails(lambda: dist.all_to_all_single(y, x, sizes, [1] * size), "expected rank 1 to receive")
+    # The same on every rank.
+    fails(lambda: dist.all_to_all_single(y, x, [7] * size, [1] * size), "expected sizes from 0")
+    fails(lambda: dist.all_gather_single(torch.empty(3 * size, device="npu"), x), "expected")
+    fails(lambda: dist.all_reduce(x.to(torch.float8_e4m3fn)), "floats of 16 bits or more")
+    fails(lambda: dist.all_reduce(torch.ones(3)), "cpu")
+    dist.all_reduce(x)  # the group is as good as before
+    same(x, torch.full((size,), float(size)))
+
+
+@case
+def training(rank, size):
+    def new_model():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+        ).npu()
+
+    torch.manual_seed(1)
+    x, y = torch.randn(4, 8, 8), torch.randint(0, 4, (4, 8))
+
+    def losses(model, x, y, **options):
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2, **options)
+        values = []
+        for batch, target in zip(x, y, strict=True):
+            loss = nn.functional.cross_entropy(model(batch.npu()), target.npu())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            values.append(loss.detach())
+        return torch.stack(values)
+
+    def check(got):
+        # Sums in another order; the losses are about 1.
+        torch.testing.assert_close(got.cpu(), expected, atol=2e-6, rtol=0)
+
+    expected = losses(new_model(), x, y).cpu()
+    share = [part.chunk(size, 1)[rank] for part in (x, y)]
+    mean = losses(DistributedDataParallel(new_model()), *share)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    check(mean)
+    mesh = init_device_mesh("npu", (size,))
+    model = new_model()
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    mean = losses(fully_shard(model, mesh=mesh), *share)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    check(mean)
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    check(losses(parallelize_module(new_model(), mesh, plan), x, y, foreach=False))
+
+
+@case
+def a_rank_that_ends_is_named(rank, size):  # the last case: the group is lost
+    dist.barrier()
+    if rank == 1:
+        return
+    x = torch.ones(4, device="npu")
+    fails(lambda: dist.all_reduce(x), f"[hccl] all_reduce on rank {rank} of {size}", "from rank 1")
+    fails(lambda: dist.broadcast(x, 0), f"[hccl] broadcast on rank {rank}", "from rank 1")
+    same(x + 1, torch.full((4,), 2.0))  # the device is as good as before
+
+
+def main() -> None:
+    onnxruntime_npu.torch_device.register()
+    dist.init_process_group("hccl", timeout=datetime.timedelta(seconds=60))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for name, function in CASES.items():
+        try:
+            function(rank, size)
+            outcome = ""
+        except Exception:
+            outcome = traceback.format_exc()
+        print(json.dumps({"case": name, "rank": rank, "outcome": outcome}), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # without a farewell to the group, as a rank that dies
+
+
+if __name__ == "__main__":
+    main()
