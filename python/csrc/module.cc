@@ -13,4 +13,5 @@ PYBIND11_MODULE(_C, m) {
   npu::python::BindDiagnostics(m);
   npu::python::BindKernels(m);
   npu::python::BindOpTable(m);
+  npu::python::BindDistributed(m);
 }

@@ -13,5 +13,6 @@ void BindGraphs(pybind11::module_& m);       // capture and replay
 void BindDiagnostics(pybind11::module_& m);  // launch traces, dumps of tensors
 void BindKernels(pybind11::module_& m);      // eager calls
 void BindOpTable(pybind11::module_& m);      // the operator registry
+void BindDistributed(pybind11::module_& m);  // where torch_npu has the classes of its process group
 
 }  // namespace npu::python

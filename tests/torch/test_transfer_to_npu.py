@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 SCRIPT = Path(__file__).parent / "scripts" / "train_on_cuda.py"
 TRANSFER = """
@@ -240,3 +241,31 @@ assert losses[2] < losses[1] < losses[0], losses
 def test_accelerate_trains_after_the_import(transferred):
     pytest.importorskip("accelerate")
     transferred(ACCELERATE)
+
+
+NCCL = """
+import torch.distributed as dist
+assert dist.is_nccl_available()
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+assert dist.get_backend() == "hccl"
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2).cuda(), device_ids=[0])
+model(torch.ones(3, 4, device="cuda")).sum().backward()
+gradient = model.module.weight.grad
+assert gradient.device.type == "npu" and bool((gradient == 3).all())
+group = dist.new_group(backend="cpu:gloo,cuda:nccl")
+host = torch.ones(2)
+dist.all_reduce(host, group=group)
+dist.all_reduce(gradient, group=group)
+mesh = dist.init_device_mesh("cuda", (1,))
+assert mesh.device_type == "npu"
+options = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
+options.hccl_config = {"group_name": "tensor_parallel"}
+dist.new_group(backend="nccl", pg_options=options)
+dist.destroy_process_group()
+"""
+
+
+def test_process_groups_of_nccl_are_of_hccl(transferred):
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("this torch has no gloo, which hccl exchanges data with")
+    transferred(NCCL)

@@ -53,6 +53,9 @@ def translate_devices() -> None:
     for name in _TENSOR_DEVICE_FIRST:
         _wrap(torch.Tensor, name, position=1)
     _wrap(torch.nn.Module, "to", position=1)
+    if torch.distributed.is_available():
+        for module in (torch.distributed, torch.distributed.device_mesh):
+            _wrap(module, "init_device_mesh", position=0)
     _state_of_npu_by_default()
     _wrap(torch.amp, "custom_fwd")
     _wrap(torch.amp, "custom_bwd")

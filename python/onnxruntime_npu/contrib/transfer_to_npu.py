@@ -3,6 +3,7 @@
 From this import on, in this process, the names of ``torch.cuda`` are those of ``torch.npu``, and
 the device "cuda" means npu wherever torch takes a device. ``torch.device("cuda")`` itself is
 unchanged, so that a script's own ``device.type == "cuda"`` holds; tensors created on it are on npu.
+Process groups of "nccl" are groups of "hccl".
 
 As with torch_npu, ``torch.jit.script`` returns its argument: compiled code would refer to CUDA.
 """
@@ -19,6 +20,7 @@ from ..npu._arguments import accept_as_npu
 from ._checkpoints import restore_cuda_storages_on_npu
 from ._cuda_devices import translate_devices
 from ._cuda_module import give_cuda_the_names_of_npu
+from ._process_groups import translate_process_groups
 
 __all__: list[str] = []
 
@@ -47,6 +49,7 @@ def _transfer() -> None:
     accept_as_npu("cuda")
     give_cuda_the_names_of_npu()
     translate_devices()
+    translate_process_groups()
     restore_cuda_storages_on_npu()
     _leave_unscripted()
     torch.cuda._is_npu = True  # type: ignore[attr-defined]
