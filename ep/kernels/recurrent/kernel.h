@@ -1,0 +1,161 @@
+// The kernel and the definition that LSTM, GRU and RNN share.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/recurrent/activation.h"
+#include "ep/kernels/recurrent/steps.h"
+
+namespace npu::recurrent {
+
+// What a cell is made of, for one direction. In a launch.
+template <class T>
+struct CellParts {
+  const Layer& layer;
+  const Settings& settings;
+  const ActivationList& activations;
+  int64_t direction;
+  Product<T> from_input;
+  std::vector<Product<T>> from_hidden;  // one for each of the parts of R
+
+  // Row `direction` of an optional tensor [directions, n] as floats or doubles; empty if it is absent.
+  std::vector<ComputeType<T>> RowOf(const TensorView& view) const {
+    if (!view) return {};
+    const int64_t n = view.shape[1];
+    std::vector<ComputeType<T>> values(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = Widened(view.as<const T>()[direction * n + i]);
+    return values;
+  }
+  // The two halves of B: of the inputs and of the hidden state, zeros if it is absent.
+  std::pair<std::vector<ComputeType<T>>, std::vector<ComputeType<T>>> Biases() const {
+    std::vector<ComputeType<T>> first = RowOf(layer.bias), second;
+    if (first.empty()) first.assign(static_cast<size_t>(2 * from_input.columns()), 0);
+    second.assign(first.begin() + from_input.columns(), first.end());
+    first.resize(second.size());
+    return {std::move(first), std::move(second)};
+  }
+};
+
+// values[i] limited to [-clip, clip]; NaN stays.
+template <class C>
+void Clip(C* values, int64_t n, C clip) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const C low = values[i] < -clip ? -clip : values[i];
+    values[i] = low > clip ? clip : low;
+  }
+}
+
+// Cell<T> is made from CellParts<T>. It has, beside what Steps needs,
+//   static std::vector<int64_t> Parts(const Attributes&)       of R, in gates
+//   static std::vector<std::string> Activations()              the default ones, of a direction
+template <template <class> class Cell>
+class RecurrentKernel final : public Kernel {
+ public:
+  static constexpr Kind kKind = Cell<float>::kKind;
+
+  explicit RecurrentKernel(const KernelInfo& info)
+      : attributes_(info.attributes),
+        settings_(kKind.op, info.attributes),
+        activations_(kKind.op, info.attributes, Cell<float>::Activations(), settings_.directions()),
+        of_input_({kKind.gates}),
+        of_hidden_(Cell<float>::Parts(info.attributes)) {}
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input == 1) return of_input_.Keep(kKind.op, constant, stream);
+    return input == 2 && of_hidden_.Keep(kKind.op, constant, stream);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const Layer layer(kKind, settings_, ctx, of_input_.Of(ctx.Input(1)), of_hidden_.Of(ctx.Input(2)));
+    const DType dtype = layer.x.dtype;
+    const TensorView y = ctx.Output(0, dtype, layer.output), hidden = ctx.Output(1, dtype, layer.state);
+    const TensorView memory = kKind.memory ? ctx.Output(2, dtype, layer.state) : TensorView{};
+    if (layer.batch == 0) return;
+    const size_t w_bytes = of_input_.ScratchBytes(layer.w);
+    char* scratch = static_cast<char*>(ctx.Workspace(w_bytes + of_hidden_.ScratchBytes(layer.r)));
+    DispatchTypes(kKind.op, dtype, FloatTypes{}, [&](auto type) {
+      using T = decltype(type);
+      const Outputs<T> outputs{y.as<T>(), hidden.as<T>(), memory.as<T>()};
+      ctx.Launch(kKind.op, [this, layer, outputs, scratch, w_bytes] { Run<T>(layer, outputs, scratch, w_bytes); });
+    });
+  }
+
+ private:
+  template <class T>
+  void Run(const Layer& layer, const Outputs<T>& outputs, char* scratch, size_t w_bytes) const {
+    CheckLengths(layer);
+    const auto from_input = of_input_.Products<T>(layer.w, scratch);
+    auto from_hidden = of_hidden_.Products<T>(layer.r, scratch + w_bytes);
+    std::vector<Cell<T>> cells;
+    for (int64_t d = 0; d < layer.directions; ++d) {
+      const auto index = static_cast<size_t>(d);
+      cells.emplace_back(CellParts<T>{layer, settings_, activations_, d, from_input[index][0], from_hidden[index]},
+                         attributes_);
+    }
+    // Sequences and directions are independent: threads that have some of their own need not wait for each other at
+    // each step. Where there are too few, the product of a step is split.
+    const int64_t threads = NumThreads(), wanted = (threads + layer.directions - 1) / layer.directions;
+    const int64_t shares = std::clamp<int64_t>(layer.batch / kRows, 1, wanted), tasks = shares * layer.directions;
+    const auto run = [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t d = task / shares, share = task % shares;
+        const int64_t first = layer.batch * share / shares, last = layer.batch * (share + 1) / shares;
+        Steps<T, Cell<T>>(layer, cells[static_cast<size_t>(d)], d, settings_.reverse(d), outputs)
+            .Run(first, last - first);
+      }
+    };
+    const int64_t step_work = layer.batch * kKind.gates * layer.hidden * layer.hidden;
+    if (tasks >= threads || step_work < kSplitWork) {
+      ParallelFor(tasks, 1, run);
+    } else {
+      run(0, tasks);
+    }
+  }
+
+  static void CheckLengths(const Layer& layer) {
+    if (!layer.lengths) return;
+    for (int64_t row = 0; row < layer.batch; ++row) {
+      const int32_t length = layer.lengths.as<const int32_t>()[row];
+      NPU_CHECK(length >= 0 && length <= layer.steps, "[", kKind.op, "] expected sequence_lens from 0 to ", layer.steps,
+                ", got ", length);
+    }
+  }
+
+  static constexpr int64_t kRows = 8;             // sequences that are worth a thread
+  static constexpr int64_t kSplitWork = 4 << 20;  // products of a step that are worth splitting
+
+  Attributes attributes_;
+  Settings settings_;
+  ActivationList activations_;
+  Weights of_input_, of_hidden_;
+};
+
+// The arguments that the three operators share; `more` attributes and inputs follow.
+template <template <class> class Cell>
+OpDef RecurrentDef(std::vector<ArgDef> more_inputs, std::vector<AttrDef> more_attributes) {
+  OpDef def{
+      .type = Cell<float>::kKind.op,
+      .since = 7,
+      .until = 22,
+      .inputs = {Input("X", kAllFloats), Input("W", kAllFloats), Input("R", kAllFloats), OptionalInput("B", kAllFloats),
+                 OptionalInput("sequence_lens", {DType::kInt32}), OptionalInput("initial_h", kAllFloats)},
+      .outputs = {OptionalOutput("Y", kAllFloats), OptionalOutput("Y_h", kAllFloats)},
+      .attributes = {{.name = "activations", .kind = AttrDef::Kind::kStrings},
+                     FloatsAttribute("activation_alpha"),
+                     FloatsAttribute("activation_beta"),
+                     FloatAttribute("clip"),
+                     StringAttribute("direction", "forward"),
+                     IntAttribute("hidden_size"),
+                     IntAttribute("layout", 0)},
+      .make = MakeKernel<RecurrentKernel<Cell>>,
+  };
+  for (ArgDef& input : more_inputs) def.inputs.push_back(std::move(input));
+  for (AttrDef& attribute : more_attributes) def.attributes.push_back(std::move(attribute));
+  return def;
+}
+
+}  // namespace npu::recurrent
