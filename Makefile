@@ -30,7 +30,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo serve-demo test test-fast bench bench-check stress conformance check format wheel asan tsan guard build clean
+.PHONY: help demo serve-demo test test-fast bench bench-check stress conformance onnx-backend check format wheel asan tsan guard build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -80,6 +80,9 @@ stress: build  ## eight threads of valid and failing work, every value and error
 conformance: build  ## the public suites of torch_npu, on two logical devices: make conformance PATH=FOLDER_OF_CHECKOUTS
 	$(PY) -m pip install --quiet --disable-pip-version-check "expecttest>=0.3" "scipy>=1.12" "einops>=0.8"
 	$(PY) tests/conformance/run.py $(SUITES)
+
+onnx-backend: build  ## onnx's backend tests with the CPU fallback disabled, and the operators not claimed: a few minutes
+	OMP_WAIT_POLICY=passive $(PY) tests/kernels/onnx_backend.py
 
 check: $(VENV)/check  ## format, lint, types and documentation checks
 	$(PY) tools/check.py

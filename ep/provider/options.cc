@@ -10,6 +10,8 @@ namespace {
 constexpr std::string_view kPrefix = "ep.npuexecutionprovider.";
 // Set by the package, because a provider cannot read SessionOptions.enable_mem_reuse.
 constexpr std::string_view kNoMemoryPlanKey = "npu.no_memory_plan";
+// Onnxruntime's own: with "1" it fails a session that has a node on the CPU.
+constexpr std::string_view kNoCpuKey = "session.disable_cpu_ep_fallback";
 
 bool ParseIndex(const std::string& text, int& out) {
   const char* end = text.data() + text.size();
@@ -92,6 +94,7 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
   for (size_t i = 0; i < count; ++i) {
     std::string_view key = keys[i];
     if (key == kNoMemoryPlanKey) options.memory_plan = false;
+    if (key == kNoCpuKey) options.shapes_on_cpu = std::string_view(values[i]) != "1";
     if (!key.starts_with(kPrefix)) continue;
     key.remove_prefix(kPrefix.size());
     const OptionSpec* spec = FindSpec(key);

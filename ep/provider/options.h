@@ -13,6 +13,7 @@ namespace npu::provider {
 struct Options {
   int device_id = 0;
   bool refuse_cpu_fallback = false;
+  bool shapes_on_cpu = true;                 // false: onnxruntime refuses sessions with any node on the CPU
   DType float32_products = DType::kFloat32;  // see KernelInfo
   bool graphs = false;                       // see SessionGraphs
   uintptr_t compute_stream = 0;              // see SessionRuns

@@ -81,7 +81,8 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
     reasons.push_back(WhyNotImplemented(api, support, nodes.back(), &def));
     defs.push_back(def);
   }
-  const std::vector<bool> shape_arithmetic = FindShapeArithmetic(nodes, defs, options.graphs, options.memory_plan);
+  std::vector<bool> shape_arithmetic(nodes.size(), false);
+  if (options.shapes_on_cpu) shape_arithmetic = FindShapeArithmetic(nodes, defs, options.graphs, options.memory_plan);
   std::vector<const OpDef*> claimed = defs;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (shape_arithmetic[i]) claimed[i] = nullptr;

@@ -201,3 +201,23 @@ def test_subgraph_nodes_are_claimed():
         np.testing.assert_array_equal(out, expected)
     reasons = {row["op_type"]: row["reason"] for row in onnxruntime_npu.assignment(session)}
     assert reasons["If"].startswith("no NPU kernel for If")
+
+
+def test_without_the_cpu_shape_arithmetic_runs_on_the_npu():
+    model = make_model(
+        [
+            node("Shape", "x", "s", "shape"),
+            node("Add", "s one", "t", "add"),
+            node("Expand", "c t", "y", "expand"),
+        ],
+        [("x", FLOAT, ["a", "b"]), ("c", FLOAT, [1])],
+        [("y", FLOAT, ["p", "q"])],
+        {"one": np.array([1])},
+    )
+    assert providers_of(npu_session(model))["add"] == CPU
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    session = npu_session(model, options)
+    assert set(providers_of(session).values()) == {NPU}
+    feeds = {"x": np.zeros((2, 3), np.float32), "c": np.full(1, 5, np.float32)}
+    assert session.run(None, feeds)[0].tolist() == [[5.0] * 4] * 3
