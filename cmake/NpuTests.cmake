@@ -32,6 +32,7 @@ target_link_libraries(npu_tests PRIVATE npu_stress_work)
 # memory that a signal handler uses, so they must not be allocated at first use.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   add_library(npu_tile_emulator SHARED "${PROJECT_SOURCE_DIR}/tests/cpp/emulation/tile_emulator.cc")
+  target_include_directories(npu_tile_emulator PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_options(npu_tile_emulator PRIVATE -O3 -ftls-model=initial-exec)
   set_target_properties(npu_tile_emulator PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
   add_dependencies(npu_tests npu_tile_emulator)

@@ -4,17 +4,21 @@
 //
 //   LD_PRELOAD=libnpu_tile_emulator.so ORT_NPU_ISA=amx PROGRAM
 //
-// With NPU_TILE_EMULATOR_REPORT set, a process prints at exit how many tile instructions it executed.
+// With NPU_TILE_EMULATOR_REPORT set, a process prints at exit how many tile instructions it executed. A test takes
+// more detailed counts itself (tile_counts.h).
 #include <dlfcn.h>
 #include <signal.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "tests/cpp/emulation/tile_counts.h"
 
 // Called by ep/runtime/isa.cc.
 extern "C" __attribute__((visibility("default"))) bool npu_tiles_are_emulated() { return true; }
@@ -40,6 +44,48 @@ static_assert(sizeof(Configuration) == 64);
 
 thread_local Registers registers;
 std::atomic<int64_t> executed{0};
+
+// TileCounts of all threads.
+struct {
+  std::atomic<int64_t> products, stores, loads, hinted_loads, lines, loads_from_l1, most_products_without_store;
+} counts;
+
+thread_local int64_t products_without_store = 0;
+
+// The tiles that a thread loaded last, as an L1 cache of 48 KB holds them.
+constexpr int kTilesOfL1 = 48;
+thread_local const uint8_t* loaded_last[kTilesOfL1];
+thread_local int next_loaded = 0;
+
+void CountProduct() {
+  ++counts.products;
+  ++products_without_store;
+  int64_t most = counts.most_products_without_store;
+  while (products_without_store > most &&
+         !counts.most_products_without_store.compare_exchange_weak(most, products_without_store)) {
+  }
+}
+
+void CountStore() {
+  ++counts.stores;
+  products_without_store = 0;
+}
+
+void CountLoad(const uint8_t* base, int64_t stride, int rows, int row_bytes, bool hinted) {
+  constexpr uintptr_t kLine = 64;
+  for (int row = 0; row < rows; ++row) {
+    const uintptr_t first = reinterpret_cast<uintptr_t>(base + row * stride);
+    counts.lines += static_cast<int64_t>((first + static_cast<uintptr_t>(row_bytes) - 1) / kLine - first / kLine + 1);
+  }
+  if (hinted) {
+    ++counts.hinted_loads;
+    return;
+  }
+  ++counts.loads;
+  if (std::find(loaded_last, loaded_last + kTilesOfL1, base) != loaded_last + kTilesOfL1) ++counts.loads_from_l1;
+  loaded_last[next_loaded] = base;
+  next_loaded = (next_loaded + 1) % kTilesOfL1;
+}
 
 [[noreturn]] void Refuse(const char* why) {
   std::fprintf(stderr, "[tile emulator] %s\n", why);
@@ -117,6 +163,7 @@ void LoadConfiguration(const uint8_t* memory) {
     Expect((c.rows[t] == 0) == (c.row_bytes[t] == 0), "ldtilecfg: expected rows and bytes, or neither");
   }
   registers = {.configuration = c, .tiles = {}};
+  products_without_store = 0;
 }
 
 // Aborts unless the tile is configured.
@@ -128,8 +175,9 @@ Tile& Configured(int tile) {
 int RowsOf(int tile) { return registers.configuration.rows[tile]; }
 int BytesOf(int tile) { return registers.configuration.row_bytes[tile]; }
 
-void Load(int tile, const Operand& memory) {
+void Load(int tile, const Operand& memory, bool hinted) {
   Tile& t = Configured(tile);
+  CountLoad(memory.base, memory.stride, RowsOf(tile), BytesOf(tile), hinted);
   t = {};
   for (int row = 0; row < RowsOf(tile); ++row)
     std::memcpy(t.bytes[row], memory.base + row * memory.stride, static_cast<size_t>(BytesOf(tile)));
@@ -137,6 +185,7 @@ void Load(int tile, const Operand& memory) {
 
 void Store(int tile, const Operand& memory) {
   const Tile& t = Configured(tile);
+  CountStore();
   for (int row = 0; row < RowsOf(tile); ++row)
     std::memcpy(memory.base + row * memory.stride, t.bytes[row], static_cast<size_t>(BytesOf(tile)));
 }
@@ -178,6 +227,7 @@ void ExpectShapesThatFit(int c, int a, int b) {
 void MultiplyBytes(int c, int a, int b, bool signed_a, bool signed_b) {
   Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
   ExpectShapesThatFit(c, a, b);
+  CountProduct();
   const auto widened = [](uint8_t byte, bool is_signed) {
     return static_cast<uint32_t>(is_signed ? int32_t{static_cast<int8_t>(byte)} : int32_t{byte});
   };
@@ -195,6 +245,7 @@ void MultiplyBytes(int c, int a, int b, bool signed_a, bool signed_b) {
 void Multiply(int c, int a, int b, float (*widen)(uint16_t)) {
   Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
   ExpectShapesThatFit(c, a, b);
+  CountProduct();
   float left[kRows][kRowBytes / 2] = {}, right[kRows][kRowBytes / 2] = {};
   Widen(ta, RowsOf(a), BytesOf(a), widen, left);
   Widen(tb, RowsOf(b), BytesOf(b), widen, right);
@@ -238,7 +289,7 @@ int Execute(const uint8_t* code, const greg_t* general) {
   if (i.opcode == 0x49 && i.prefix == 0 && i.reg == 0) {
     LoadConfiguration(memory.base);
   } else if (i.opcode == 0x4B && (i.prefix == 1 || i.prefix == 3) && i.rm == 4) {
-    Load(i.reg, memory);  // tileloaddt1, tileloadd
+    Load(i.reg, memory, /*hinted=*/i.prefix == 1);  // tileloaddt1, tileloadd
   } else if (i.opcode == 0x4B && i.prefix == 2 && i.rm == 4) {
     Store(i.reg, memory);
   } else {
@@ -277,6 +328,16 @@ void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
 }();
 
 }  // namespace
+
+extern "C" TileCounts npu_take_tile_counts() {
+  return {.products = counts.products.exchange(0),
+          .stores = counts.stores.exchange(0),
+          .loads = counts.loads.exchange(0),
+          .hinted_loads = counts.hinted_loads.exchange(0),
+          .lines = counts.lines.exchange(0),
+          .loads_from_l1 = counts.loads_from_l1.exchange(0),
+          .most_products_without_store = counts.most_products_without_store.exchange(0)};
+}
 
 // doctest and Python's faulthandler install crash handlers of their own, which would replace this one.
 extern "C" __attribute__((visibility("default"))) int sigaction(int number, const struct sigaction* action,

@@ -1,0 +1,32 @@
+// Runs test cases of this executable with tile instructions in software, on machines without tile registers.
+#pragma once
+
+#include <unistd.h>
+
+#include <climits>
+#include <map>
+#include <string>
+
+#include "tests/cpp/support/child_process.h"
+
+namespace npu::test {
+
+inline std::string FolderOfThisProgram() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
+  return program.substr(0, program.rfind('/'));
+}
+
+// `test_cases` is a name or wildcard; `more` are further environment variables.
+inline ChildResult RunWithTiles(const std::string& test_cases, const std::map<std::string, std::string>& more = {}) {
+  std::map<std::string, std::string> environment = {
+      {"LD_PRELOAD", FolderOfThisProgram() + "/libnpu_tile_emulator.so"},
+      {"ASAN_OPTIONS", "verify_asan_link_order=0"},  // the emulator is loaded before AddressSanitizer's library
+      {"NPU_TILE_EMULATOR_REPORT", "1"},
+      {"ORT_NPU_ISA", "amx"}};
+  environment.insert(more.begin(), more.end());
+  return RunTestCase(test_cases, environment, std::chrono::minutes(30));
+}
+
+}  // namespace npu::test
