@@ -32,7 +32,8 @@ GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (
 llama.cpp and torch (transformers, eager). `make bench` installs them into `build/bench/peers` and
 measures, `python benchmarks/llm.py --report-only --write-docs` writes this page, and `make
 bench-check` compares the ratios with those stored in `benchmarks/ratios/`. [Hardware
-limits](performance_limits.md) explains why targets are missed.
+limits](performance_limits.md) explains why targets are missed, and [what is known of machines with
+tile registers](performance_limits.md#tile-registers), of which none is among those measured.
 """
 
 

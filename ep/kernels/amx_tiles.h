@@ -126,24 +126,25 @@ struct Sums {
     }
   }
   // += left, [row][64 bytes along the summed axis], times right, [pair along that axis][column], through tiles 4 to 7.
-  template <class Dot, bool kStreaming>
+  // kStream...: that operand stays in the L2 cache, so hint not to fill L1 with it.
+  template <class Dot, bool kStreamLeft, bool kStreamRight>
   static void Add(const char* left, int64_t left_stride, const char* right, int64_t right_stride) {
-    LoadOperand<6, kStreaming>(right, right_stride);
-    if constexpr (kColumnTiles == 2) LoadOperand<7, kStreaming>(right + 64, right_stride);
-    LoadOperand<4, kStreaming>(left, left_stride);
+    LoadOperand<6, kStreamRight>(right, right_stride);
+    if constexpr (kColumnTiles == 2) LoadOperand<7, kStreamRight>(right + 64, right_stride);
+    LoadOperand<4, kStreamLeft>(left, left_stride);
     Dot::template Run<0, 4, 6>();
     if constexpr (kColumnTiles == 2) Dot::template Run<1, 4, 7>();
     if constexpr (kRowTiles == 2) {
-      LoadOperand<5, kStreaming>(left + 16 * left_stride, left_stride);
+      LoadOperand<5, kStreamLeft>(left + 16 * left_stride, left_stride);
       Dot::template Run<2, 5, 6>();
       if constexpr (kColumnTiles == 2) Dot::template Run<3, 5, 7>();
     }
   }
 
  private:
-  template <int kTile, bool kStreaming>
+  template <int kTile, bool kStream>
   static void LoadOperand(const char* base, int64_t row_stride) {
-    if constexpr (kStreaming) {
+    if constexpr (kStream) {
       LoadStreaming<kTile>(base, row_stride);
     } else {
       amx::Load<kTile>(base, row_stride);

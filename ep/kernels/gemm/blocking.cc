@@ -10,21 +10,28 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Bytes of a block of A: the rest of the L2 cache holds the current panel of B and the sums.
-int64_t SliverBudget() {
-  static const int64_t budget = [] {
+int64_t SecondLevelCache() {
+  static const int64_t size = [] {
     int64_t bytes = 0;
 #if defined(_SC_LEVEL2_CACHE_SIZE)
     bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
     constexpr int64_t kSmallest = 256 << 10, kLargest = 2 << 20;
-    return std::clamp(bytes, kSmallest, kLargest) / 2;
+    return std::clamp(bytes, kSmallest, kLargest);
   }();
-  return budget;
+  return size;
 }
 
-// Sums that are kept between blocks of K, per thread.
-constexpr int64_t kSumBytes = 256 << 10;
+// Bytes of a block of A: the rest of the L2 cache holds the current panel of B and the sums. Tile registers are through
+// with a panel sooner, so that more of the next panel, of sums and of rows of C is on its way.
+int64_t SliverBudget(const MicroKernel& kernel) {
+  return kernel.uses_tiles() ? SecondLevelCache() * 3 / 8 : SecondLevelCache() / 2;
+}
+
+// Sums that are kept between blocks of K, per thread. Those of tile registers come from the last-level cache: reading A
+// from there for every few panels takes longer.
+int64_t SumBytes(const MicroKernel& kernel) { return kernel.uses_tiles() ? 4 << 20 : 256 << 10; }
+
 // A panel that is packed or expanded on the fly, per thread: it is read from the L2 cache, or by a single sliver from
 // L1.
 constexpr int64_t kPanelScratch = 256 << 10;
@@ -60,7 +67,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   const int64_t depth_multiple = std::max<int64_t>(32, ChunkDepth(kernel.sliver_format));
   const int64_t element = ElementBytes(kernel.sliver_format);
   const int64_t rows = std::min<int64_t>(out.slivers * out.sliver_rows, kernel.rows_per_panel);
-  int64_t most = SliverBudget() / (rows * element);
+  int64_t most = SliverBudget(kernel) / (rows * element);
   const bool expand_for_one = right == RightSide::kQuantized && out.slivers == 1;
   if (!constant_b)
     most =
@@ -71,7 +78,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   out.depth_blocks = CeilDiv(k, out.depth);
 
   const int64_t sliver_bytes = SliverBytes(kernel.sliver_format, out.sliver_rows, out.depth);
-  out.block_slivers = std::clamp<int64_t>(SliverBudget() / sliver_bytes, 1, out.slivers);
+  out.block_slivers = std::clamp<int64_t>(SliverBudget(kernel) / sliver_bytes, 1, out.slivers);
   out.packed_slivers =
       std::clamp<int64_t>(kPackedBytes / (sliver_bytes * out.depth_blocks), out.block_slivers, out.slivers);
   // Blocks of equal size: panels are read from memory for a short block as for a long one.
@@ -86,7 +93,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   out.group_panels = panels;
   if (out.depth_blocks > 1) {
     const int64_t tile_bytes = out.sliver_rows * kPanelColumns * static_cast<int64_t>(sizeof(float));
-    out.group_panels = std::clamp<int64_t>(kSumBytes / (tile_bytes * out.block_slivers), 1, panels);
+    out.group_panels = std::clamp<int64_t>(SumBytes(kernel) / (tile_bytes * out.block_slivers), 1, panels);
     if (expand_for_one) out.group_panels = 1;  // a panel is read from its beginning to its end
   }
   const int64_t panel_work = CeilDiv(m, out.row_parts) * k * kPanelColumns;

@@ -10,6 +10,7 @@
 //   rounded.h       the same B times A of integers, or rounded to them
 //   microkernel.h   sliver of A × panel of B → tile, one set of functions per instruction set
 //   blocking.h      how a GEMM is partitioned for the caches and the threads
+//   product.h       the loops over blocks, panels and slivers
 //   epilogue.h      tile → C
 #pragma once
 

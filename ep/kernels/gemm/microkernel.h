@@ -65,7 +65,8 @@ struct Prefetch {
   void ResultRow() {
     if (result_rows == 0) return;
     __builtin_prefetch(result, 1);
-    __builtin_prefetch(result + result_end, 1);
+    if (reinterpret_cast<uintptr_t>(result) % 64 + static_cast<uintptr_t>(result_end) >= 64)
+      __builtin_prefetch(result + result_end, 1);
     result += result_stride;
     --result_rows;
   }
@@ -87,14 +88,25 @@ using TileFunction = void (*)(const Sliver& a, const void* b, Prefetch prefetch,
 
 inline constexpr int kMaxSliverRows = 32;
 
+// The same with tile registers.
+struct AmxWork;
+using AmxFunction = void (*)(const Sliver& a, const void* b, AmxWork& work, int64_t depth, float* tile,
+                             bool accumulate);
+
 struct MicroKernel {
   SliverFormat sliver_format;
   int sliver_rows;     // the maximum number of rows
   int row_multiple;    // slivers are stored with a multiple of this many rows
   int depth_multiple;  // of slivers that are not packed
   int rows_per_panel;  // with this many rows or more, computing hides the cost of loading a panel from memory
-  TileFunction functions[kMaxSliverRows + 1] = {};  // indexed by stored rows
+  TileFunction functions[kMaxSliverRows + 1] = {};  // indexed by stored rows; of vectors
 
+  // Of tile registers alone.
+  int chunk_depth = 0;    // K is walked in chunks of at most this depth, of which B stays in the L1 cache
+  int group_slivers = 1;  // while so many slivers are multiplied by it
+  AmxFunction amx_functions[kMaxSliverRows + 1] = {};
+
+  bool uses_tiles() const { return chunk_depth > 0; }
   int64_t StoredRows(int64_t rows) const { return (rows + row_multiple - 1) / row_multiple * row_multiple; }
 };
 

@@ -112,8 +112,14 @@ template <class From, class To>
 void PackRows(const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows, int64_t k0, int64_t depth, To* out) {
   constexpr int64_t kChunk = kChunkBytes / sizeof(To);
   const From* source = static_cast<const From*>(a.data) + m0 * a.row_stride + k0 * a.column_stride;
-  for (int64_t r = 0; r < rows; ++r)
-    PackRow(source + r * a.row_stride, a.column_stride, depth, stored_rows, out + r * kChunk);
+  // Some chunks of all rows at a time, so that what is written lies together.
+  constexpr int64_t kAtOnce = 8 * kChunk;
+  for (int64_t k = 0; k < depth; k += kAtOnce) {
+    for (int64_t r = 0; r < rows; ++r) {
+      PackRow(source + r * a.row_stride + k * a.column_stride, a.column_stride, std::min(kAtOnce, depth - k),
+              stored_rows, out + k * stored_rows + r * kChunk);
+    }
+  }
   for (int64_t k = 0; rows < stored_rows && k < depth; k += kChunk, out += stored_rows * kChunk)
     std::fill(out + rows * kChunk, out + stored_rows * kChunk, To{});
 }

@@ -129,6 +129,57 @@ TEST_CASE("Gemm adds C in every shape that broadcasts to the result") {
       for (bool packed : {false, true}) CheckGemm(dtype, {14, 37, 19, false, false, packed, c, -0.75, 1.5});
 }
 
+// Whole panels of columns may be stored in another way than the last columns.
+TEST_CASE("Gemm stores equal columns alike, whole panels and parts of them") {
+  const int64_t n = 64 + 16, repeated = 16;
+  struct {
+    DType dtype, products;
+  } const types[] = {{DType::kFloat32, DType::kFloat32},
+                     {DType::kFloat32, DType::kBFloat16},
+                     {DType::kFloat16, DType::kFloat16},
+                     {DType::kBFloat16, DType::kBFloat16}};
+  for (const auto& [dtype, products] : types)
+    for (int64_t m : {6, 70})
+      for (int64_t k : {40, 700})
+        for (const Shape& c : {Shape{}, Shape{n}, Shape{m, 1}, Shape{m, n}}) {
+          CAPTURE(NameOf(dtype));
+          CAPTURE(m);
+          CAPTURE(k);
+          CAPTURE(c.rank());
+          const HostTensor a = HostTensor::Random(dtype, {m, k}, 1);
+          HostTensor b = HostTensor::Random(dtype, {k, n}, 2);
+          for (int64_t i = 0; i < k; ++i)
+            for (int64_t j = 0; j < repeated; ++j) b.Set(i * n + 64 + j, b[i * n + j]);
+          HostTensor added = c.rank() ? HostTensor::Random(dtype, c, 3) : HostTensor();
+          if (c.rank() && c.back() == n)
+            for (int64_t i = 0; i < c.Elements() / n; ++i)
+              for (int64_t j = 0; j < repeated; ++j) added.Set(i * n + 64 + j, added[i * n + j]);
+          RunOptions options{.attributes = {{"alpha", 0.7}, {"beta", 0.3}}, .float32_products = products};
+          options.prepack = {1};
+          const HostTensor y = RunOp("Gemm", {a, b, added}, options)[0];
+          int wrong = 0;
+          for (int64_t i = 0; i < m; ++i)
+            for (int64_t j = 0; j < repeated; ++j) wrong += y[i * n + 64 + j] != y[i * n + j];
+          CHECK(wrong == 0);
+        }
+}
+
+// Results of 32 MB and more may be stored past the caches.
+TEST_CASE("Gemm stores a result that no cache holds like a small one") {
+  const int64_t m = 256, n = 32768 + 16, k = 20, few = 32;
+  // Integers, whose sums are exact in any order.
+  const auto integers = [](const Shape& shape, uint64_t seed) {
+    std::vector<double> values = HostTensor::Random(DType::kInt8, shape, seed, -8, 8).values();
+    return HostTensor::From(DType::kFloat32, shape, values);
+  };
+  const HostTensor first = integers({few, k}, 1), b = integers({k, n}, 2), a(DType::kFloat32, {m, k});
+  for (int64_t i = 0; i < m / few; ++i) std::copy_n(first.data<float>(), few * k, a.data<float>() + i * few * k);
+  const RunOptions options{.float32_products = DType::kBFloat16, .prepack = {1}};
+  const HostTensor large = RunOp("Gemm", {a, b}, options)[0], small = RunOp("Gemm", {first, b}, options)[0];
+  for (int64_t i = 0; i < m / few; ++i)
+    CHECK(std::equal(small.data<float>(), small.data<float>() + few * n, large.data<float>() + i * few * n));
+}
+
 TEST_CASE("a packed weight works for any number of rows") {
   for (DType dtype : kFloatTypes) {
     const int64_t n = 75, k = 130;

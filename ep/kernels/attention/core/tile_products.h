@@ -34,8 +34,9 @@ void TileProduct(const float* left, int64_t left_stride, const float* right, int
     Block::Clear();
   }
   for (int64_t word = 0; word < words; word += 16) {
-    Block::template Add<Dot, /*kStreaming=*/false>(reinterpret_cast<const char*>(left + word), left_stride * 4,
-                                                   reinterpret_cast<const char*>(right + word * kWidth), kRowBytes);
+    Block::template Add<Dot, /*kStreamLeft=*/false, /*kStreamRight=*/false>(
+        reinterpret_cast<const char*>(left + word), left_stride * 4,
+        reinterpret_cast<const char*>(right + word * kWidth), kRowBytes);
   }
   Block::StoreTo(result, kRowBytes);
 }

@@ -1,0 +1,120 @@
+// bfloat16, float16 and 8-bit integers through the AMX tile registers: 2 × 2 tiles of 16 × 16 sums, 32 rows of K per
+// step, or 64 for integers. Decision 0020 explains what surrounds the products.
+#include "ep/kernels/gemm/amx_work.h"
+
+#if defined(__AVX512F__)
+#include "ep/kernels/amx_tiles.h"
+#endif
+
+namespace npu::gemm {
+
+#if defined(__AVX512F__)
+
+namespace {
+
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kRowBytes = kPanelColumns * 4;       // of a stored row of B and of a row of C
+constexpr int64_t kStepBytes = kTileRows * kRowBytes;  // of B per tile instruction
+
+// The unit that stores tiles goes to sleep when it has stored none for some 2000 cycles, that is 30 steps, and takes
+// 700 to wake, while no other tile instruction proceeds. So a tile is stored every kAwakeSteps steps, needed or not.
+constexpr int kAwakeSteps = 8;
+
+// Rows that are stored by a call, where they are not stored by inlined code: a call for each would take longer.
+constexpr int kCalledRows = 8;
+
+template <int kRowTiles, class Dot>
+__attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const void* b_panel, AmxWork& work,
+                                                   int64_t depth, float* c, bool accumulate) {
+  using Block = amx::Sums<kRowTiles, kPanelColumns / kLanes>;
+  const char* a = static_cast<const char*>(sliver.data);
+  const int64_t a_stride = sliver.row_stride, a_step = sliver.chunk_stride;
+  const char* b = static_cast<const char*>(b_panel);
+  const int steps = static_cast<int>((depth + Dot::kDepth - 1) / Dot::kDepth);
+  PanelStreams streams = work.streams;
+  // The tile instructions do not declare which memory they access.
+  amx::CompilerBarrier();
+  if (accumulate) {
+    Block::LoadFrom(c, kRowBytes);
+  } else {
+    Block::Clear();
+  }
+  const auto step = [&](int k) __attribute__((always_inline)) {
+    // The sliver comes from the L2 cache and passes by L1, where the chunk of B stays.
+    Block::template Add<Dot, /*kStreamLeft=*/true, /*kStreamRight=*/false>(a, a_stride, b, kRowBytes);
+    a += a_step;
+    b += kStepBytes;
+    streams.Step();
+    if (k % kAwakeSteps == kAwakeSteps - 1) amx::Store<6>(c, kRowBytes);  // the sums are stored over it
+  };
+
+  const int each = (kMaxSliverRows + steps - 1) / steps;  // rows to store and to prefetch with each step
+  Tile finished = work.finished;
+  Prefetch result = work.result;
+  const bool inlined = finished.rows > 0 && work.epilogue->Takes(finished);
+  const char* sums = reinterpret_cast<const char*>(work.next_sums);
+  const char* const sums_end = sums ? sums + kRowTiles * kTileRows * kRowBytes : sums;
+  int k = 0;
+  for (; k < steps && (finished.rows > 0 || result.result_rows > 0 || sums != sums_end); ++k) {
+    step(k);
+    amx::CompilerBarrier();
+    if (inlined) {
+      for (int i = 0; i < each && finished.rows > 0; ++i) work.epilogue->StoreRow(finished);
+    } else if (finished.rows > 0 && k * each % kCalledRows < each) {
+      work.StoreFinished(kCalledRows);
+      finished = work.finished;
+    }
+    amx::CompilerBarrier();
+    for (int i = 0; i < each; ++i) result.ResultRow();
+    for (int i = 0; i < 2 * each && sums != sums_end; ++i, sums += 64) __builtin_prefetch(sums, 1);
+  }
+  for (; k < steps; ++k) step(k);
+  Block::StoreTo(c, kRowBytes);
+  amx::CompilerBarrier();
+  work.finished = finished;
+  work.streams = streams;
+}
+
+template <class Dot>
+MicroKernel MakeAmxKernel(SliverFormat format) {
+  MicroKernel kernel{.sliver_format = format,
+                     .sliver_rows = 2 * kTileRows,
+                     .row_multiple = kTileRows,
+                     .depth_multiple = Dot::kDepth,
+                     .rows_per_panel = 256,
+                     .chunk_depth = 18 * Dot::kDepth,  // 36 KB of B
+                     .group_slivers = 4};
+  kernel.amx_functions[kTileRows] = &AmxTile<1, Dot>;
+  kernel.amx_functions[2 * kTileRows] = &AmxTile<2, Dot>;
+  return kernel;
+}
+
+}  // namespace
+
+const MicroKernel* AmxKernel(DType dtype, PanelFormat format) {
+  static const MicroKernel bfloat16 = MakeAmxKernel<amx::DotBf16>(SliverFormat::kHalves);
+  static const MicroKernel float16 = MakeAmxKernel<amx::DotFp16>(SliverFormat::kHalves);
+  static const MicroKernel int8 = MakeAmxKernel<amx::DotInt8>(SliverFormat::kBytes);
+  static const MicroKernel uint8 = MakeAmxKernel<amx::DotUInt8Int8>(SliverFormat::kBytes);
+  if (format == PanelFormat::kPairs && Features().amx_bf16) return &bfloat16;
+  if (format == PanelFormat::kPairsFloat16 && Features().amx_fp16) return &float16;
+  if (format == PanelFormat::kQuads && Features().amx_int8) return dtype == DType::kUInt8 ? &uint8 : &int8;
+  return nullptr;
+}
+
+ScopedTiles::ScopedTiles(const MicroKernel& kernel) : active_(kernel.uses_tiles()) {
+  if (active_) amx::ConfigureFullTiles();
+}
+ScopedTiles::~ScopedTiles() {
+  if (active_) amx::Release();
+}
+
+#else
+
+const MicroKernel* AmxKernel(DType, PanelFormat) { return nullptr; }
+ScopedTiles::ScopedTiles(const MicroKernel&) : active_(false) {}
+ScopedTiles::~ScopedTiles() = default;
+
+#endif
+
+}  // namespace npu::gemm

@@ -1,0 +1,133 @@
+// Stores whole rows of a tile to C with vectors, inlined into the micro-kernel that multiplies the next tile: the
+// vector unit is idle while tile registers multiply, and calling StoreTile for some rows takes longer than the rows.
+//
+// The bits are those of StoreTile: every operation is rounded by itself. So StoreRow is called only in sources that are
+// compiled without contraction (*_exact.cc).
+#pragma once
+
+#include <cstdint>
+
+#include "ep/kernels/gemm/epilogue.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace npu::gemm {
+
+class RowEpilogue {
+ public:
+  // Of a C of `elements` elements; `integers` is null for float sums. Refers to all of them.
+  RowEpilogue(const Result& c, int64_t elements, const Epilogue& epilogue, const StoredIntegers* integers);
+
+  // Whether StoreRow serves a tile; otherwise StoreTile does.
+  bool Takes(const Tile& tile) const { return serves_ && tile.columns == kPanelColumns; }
+  void StoreTile(const Tile& tile) const { gemm::StoreTile(tile, c_, epilogue_, integers_); }
+
+  // Rows of a C that no cache holds are stored past the caches. Such stores take an sfence to be ordered.
+  bool past_caches() const { return past_caches_; }
+
+#if defined(__AVX512F__)
+#define NPU_ROW_INLINE __attribute__((target("avx512bf16"), always_inline))
+
+  // Stores the first row of the tile and removes it from the tile.
+  NPU_ROW_INLINE void StoreRow(Tile& tile) const {
+    __m512 low = _mm512_load_ps(tile.sums), high = _mm512_load_ps(tile.sums + kLanes);
+    if (integers_) {
+      const __m512i exact_low = Corrected(_mm512_castps_si512(low), tile, 0);
+      const __m512i exact_high = Corrected(_mm512_castps_si512(high), tile, kLanes);
+      if (c_.dtype == DType::kInt32) {
+        low = _mm512_castsi512_ps(exact_low);
+        high = _mm512_castsi512_ps(exact_high);
+      } else {
+        low = _mm512_cvtepi32_ps(exact_low);
+        high = _mm512_cvtepi32_ps(exact_high);
+      }
+    }
+    if (computes_) {
+      low = Computed(low, tile, 0);
+      high = Computed(high, tile, kLanes);
+    }
+    Write(low, high, tile.m0 * c_.row_stride + tile.n0);
+    tile.sums += kPanelColumns;
+    ++tile.m0;
+    --tile.rows;
+  }
+#endif
+
+ private:
+#if defined(__AVX512F__)
+  // The bias, and what the zero point of A and the shift of its elements add up to.
+  NPU_ROW_INLINE __m512i Corrected(__m512i sums, const Tile& tile, int64_t lane) const {
+    const IntegerTerms& terms = epilogue_.integers;
+    if (terms.bias.data) sums = _mm512_add_epi32(sums, _mm512_loadu_si512(terms.bias.data + tile.n0 + lane));
+    uint32_t each = static_cast<uint32_t>(integers_->a_shift);
+    if (terms.a_zero_point.data)
+      each += static_cast<uint32_t>(terms.a_zero_point.data[tile.m0 * terms.a_zero_point.stride]);
+    if (each == 0) return sums;
+    const __m512i column_sums = _mm512_loadu_si512(tile.column_sums + lane);
+    return _mm512_sub_epi32(sums, _mm512_mullo_epi32(column_sums, _mm512_set1_epi32(static_cast<int>(each))));
+  }
+
+  NPU_ROW_INLINE __m512 Computed(__m512 sums, const Tile& tile, int64_t lane) const {
+    sums = _mm512_mul_ps(sums, _mm512_set1_ps(epilogue_.alpha));
+    if (const PerLine<float>& scale = epilogue_.column_scale; scale.data) {
+      sums = _mm512_mul_ps(
+          sums, scale.stride == 0 ? _mm512_set1_ps(*scale.data) : _mm512_loadu_ps(scale.data + tile.n0 + lane));
+    }
+    sums = TimesLine(sums, epilogue_.row_scale, tile.m0);
+    if (epilogue_.addend.data) {
+      const __m512 scale = _mm512_set1_ps(epilogue_.addend.scale);
+      sums = _mm512_add_ps(sums, _mm512_mul_ps(scale, AddendAt(tile.m0, tile.n0 + lane)));
+    }
+    return TimesLine(sums, epilogue_.total_scale, tile.m0);
+  }
+
+  static NPU_ROW_INLINE __m512 TimesLine(__m512 sums, const PerLine<float>& rows, int64_t row) {
+    return rows.data ? _mm512_mul_ps(sums, _mm512_set1_ps(rows.data[row * rows.stride])) : sums;
+  }
+
+  NPU_ROW_INLINE __m512 AddendAt(int64_t row, int64_t column) const {
+    const Addend& addend = epilogue_.addend;
+    const int64_t at = row * addend.row_stride + column;
+    if (addend.dtype == DType::kFloat32) return _mm512_loadu_ps(static_cast<const float*>(addend.data) + at);
+    const __m256i halves =
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(addend.data) + at));
+    if (addend.dtype == DType::kFloat16) return _mm512_maskz_cvtph_ps(0xffff, halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+
+  NPU_ROW_INLINE void Write(__m512 low, __m512 high, int64_t at) const {
+    if (c_.dtype == DType::kBFloat16) {
+      WriteLine((__m512i)_mm512_cvtne2ps_pbh(high, low), static_cast<uint16_t*>(c_.data) + at);
+    } else if (c_.dtype == DType::kFloat16) {
+      constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+      const __m256i halves_low = _mm512_maskz_cvtps_ph(0xffff, low, kNearest);
+      const __m256i halves_high = _mm512_maskz_cvtps_ph(0xffff, high, kNearest);
+      WriteLine(_mm512_inserti64x4(_mm512_castsi256_si512(halves_low), halves_high, 1),
+                static_cast<uint16_t*>(c_.data) + at);
+    } else {
+      WriteLine(_mm512_castps_si512(low), static_cast<float*>(c_.data) + at);
+      WriteLine(_mm512_castps_si512(high), static_cast<float*>(c_.data) + at + kLanes);
+    }
+  }
+
+  NPU_ROW_INLINE void WriteLine(__m512i line, void* to) const {
+    if (past_caches_) {
+      _mm512_stream_si512(static_cast<__m512i*>(to), line);
+    } else {
+      _mm512_storeu_si512(to, line);
+    }
+  }
+#undef NPU_ROW_INLINE
+#endif
+
+  const Result& c_;
+  const Epilogue& epilogue_;
+  const StoredIntegers* integers_;
+  const bool serves_;    // this epilogue and type of result
+  const bool computes_;  // more than a rounding
+  const bool past_caches_;
+};
+
+}  // namespace npu::gemm

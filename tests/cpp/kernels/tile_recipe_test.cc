@@ -1,0 +1,93 @@
+// The order of tile instructions on which the speed of products depends, as the emulator counts it: no machine with
+// tile registers is needed to notice that it got lost. Decision 0020 gives the reasons for the numbers.
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "ep/runtime/isa.h"
+#include "tests/cpp/emulation/tile_counts.h"
+#include "tests/cpp/support/emulated_tiles.h"
+#include "tests/cpp/support/test_context.h"
+
+namespace npu {
+namespace {
+
+using test::HostTensor;
+using test::RunOptions;
+using test::TestNode;
+
+TileCounts TakeCounts() {
+  void* const take = dlsym(RTLD_DEFAULT, "npu_take_tile_counts");
+  REQUIRE(take != nullptr);
+  return reinterpret_cast<decltype(&npu_take_tile_counts)>(take)();
+}
+
+// Of C = A · B with a constant B.
+TileCounts CountsOf(const std::string& op, DType dtype, int64_t m, int64_t n, int64_t k) {
+  const HostTensor a = HostTensor::Random(dtype, {m, k}, 1, -8, 8), b = HostTensor::Random(dtype, {k, n}, 2, -8, 8);
+  TestNode node(op);
+  REQUIRE(node.PrePack(1, b));
+  TakeCounts();
+  node.Run({a, b});
+  return TakeCounts();
+}
+
+// Every row of C is in a sliver of 32 and every column in a panel of 32.
+void CheckRecipe(const std::string& op, DType dtype, int64_t m, int64_t n, int64_t k) {
+  CAPTURE(op);
+  CAPTURE(NameOf(dtype));
+  CAPTURE(m);
+  CAPTURE(n);
+  CAPTURE(k);
+  const TileCounts counts = CountsOf(op, dtype, m, n, k);
+  // A step multiplies 2 × 2 tiles.
+  const int64_t steps = (m / 32) * (n / 32) * (k * BitsOf(dtype) / 8 / 64);
+  CHECK(counts.products == 4 * steps);
+  // The unit that stores tiles never sleeps.
+  CHECK(counts.most_products_without_store <= 4 * 16);
+  // A passes by the L1 cache, and B never does.
+  CHECK(counts.hinted_loads == 2 * steps);
+  CHECK(counts.loads >= 2 * steps);
+  // Most loads of B find it in L1: the first of four slivers brings it there.
+  CHECK(counts.loads_from_l1 * 10 >= 2 * steps * 7);
+  // What else is loaded are sums, once or less for six steps.
+  CHECK(counts.loads - 2 * steps <= 4 * (steps / 6));
+  // No row of an operand lies in two lines.
+  CHECK(counts.lines == 16 * (counts.loads + counts.hinted_loads));
+}
+
+TEST_CASE("child: products in tiles follow the recipe" * doctest::skip()) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CheckRecipe("MatMul", dtype, 128, 64, 576);  // one chunk of K
+    CheckRecipe("MatMul", dtype, 128, 64, 608);  // the shortest K that takes two
+    CheckRecipe("MatMul", dtype, 256, 32, 1184);
+    CheckRecipe("MatMul", dtype, 256, 32, 4864);   // several blocks of K
+    CheckRecipe("MatMul", dtype, 128, 1248, 320);  // each thread packs A
+  }
+  CheckRecipe("MatMulInteger", DType::kInt8, 128, 64, 2368);
+}
+
+TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip()) {
+  for (const int64_t k : {576, 1184}) {
+    CAPTURE(k);
+    const TileCounts counts = CountsOf("MatMul", DType::kBFloat16, 32, 64, k);
+    CHECK(counts.products == 4 * 2 * (k / 32));
+    CHECK(counts.most_products_without_store <= 4 * 16);
+    CHECK(counts.hinted_loads == counts.products / 2);
+    CHECK(counts.loads == counts.products / 2);
+  }
+}
+
+TEST_CASE("tile instructions are in the order on which their speed depends") {
+  if (Features().amx_bf16 || !Features().avx512) return;  // nothing is emulated, or not built for tiles
+  for (const char* child :
+       {"child: products in tiles follow the recipe", "child: few rows of a product in tiles load B once"}) {
+    const test::ChildResult result = test::RunWithTiles(child, {{"ORT_NPU_NUM_THREADS", "2"}});
+    INFO(result.output);
+    CHECK(result.exit_code == 0);
+  }
+}
+
+}  // namespace
+}  // namespace npu
