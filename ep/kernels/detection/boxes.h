@@ -1,4 +1,4 @@
-// Axis-aligned boxes and their overlap.
+// Axis-aligned boxes.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,5 @@ struct Box {
     return OfCorners(y - height / 2, x - width / 2, y + height / 2, x + width / 2);
   }
 };
-
-// Whether intersection over union exceeds `threshold`; never for a box without area, or with NaN.
-inline bool Overlap(const Box& a, const Box& b, float threshold) {
-  const float width = std::min(a.right, b.right) - std::max(a.left, b.left);
-  const float height = std::min(a.bottom, b.bottom) - std::max(a.top, b.top);
-  if (!(width > 0 && height > 0)) return false;
-  const float both = width * height;
-  return both / (a.Area() + b.Area() - both) > threshold;
-}
 
 }  // namespace npu::detection

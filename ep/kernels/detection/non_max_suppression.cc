@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ep/kernels/detection/boxes.h"
+#include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/read_back.h"
@@ -12,6 +12,7 @@ namespace npu {
 namespace {
 
 using detection::Box;
+using detection::ChosenBoxes;
 
 constexpr const char* kOp = "NonMaxSuppression";
 
@@ -50,22 +51,12 @@ struct Suppression {
   }
 
   int64_t ChooseOf(int64_t i, std::vector<int64_t>& order) const {
-    const float* of_class = scores + i * count;
-    order.clear();
-    for (int64_t k = 0; k < count; ++k)
-      if (!by_score || of_class[k] > least) order.push_back(k);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return of_class[a] > of_class[b] || (of_class[a] == of_class[a] && of_class[b] != of_class[b]);  // NaN last
-    });
+    const auto counts = [this](float score) { return !by_score || score > least; };
+    detection::ByDescendingScore(scores + i * count, count, 1, counts, order);
     int64_t found = 0;
-    std::vector<Box> taken;
-    for (size_t k = 0; k < order.size() && found < most; ++k) {
-      const Box box = BoxAt(i / classes, order[k]);
-      const auto overlaps = [&](const Box& other) { return Overlap(box, other, overlap); };
-      if (std::any_of(taken.begin(), taken.end(), overlaps)) continue;
-      taken.push_back(box);
-      chosen[i * most + found++] = order[k];
-    }
+    ChosenBoxes taken(overlap);
+    for (size_t k = 0; k < order.size() && found < most; ++k)
+      if (taken.Add(BoxAt(i / classes, order[k]))) chosen[i * most + found++] = order[k];
     return found;
   }
 };
@@ -81,7 +72,7 @@ class NonMaxSuppressionKernel final : public Kernel {
               "] expected boxes [N, boxes, 4] and scores [N, classes, boxes], got ", b, " and ", s);
     const int64_t most = ctx.Input(2) ? ReadHostInt(kOp, "max_output_boxes_per_class", ctx.Input(2)) : 0;
     const float overlap = ReadFloat("iou_threshold", ctx.Input(3)), least = ReadFloat("score_threshold", ctx.Input(4));
-    NPU_CHECK(overlap >= 0 && overlap <= 1, "[", kOp, "] expected iou_threshold from 0 to 1, got ", overlap);
+    NPU_CHECK(detection::IsOverlap(overlap), "[", kOp, "] expected iou_threshold from 0 to 1, got ", overlap);
     Suppression task{boxes.as<const float>(),
                      scores.as<const float>(),
                      s[0],

@@ -76,6 +76,7 @@ class Backward:
     outputs: tuple[str, ...]  # outputs whose gradients it takes: the differentiable ones
     saves: tuple[str, ...]  # arguments and outputs that it reads
     takes_needs: bool
+    constants: str = ""  # what it takes for constant although it depends on the arguments
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,9 @@ class Op:
         self.body_function = function
         return function
 
-    def backward(self, *arguments: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def backward(
+        self, *arguments: str, constants: str = ""
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Set the gradients of the named tensor arguments.
 
         The parameters of the formula declare its inputs: ``grad_<output>`` is the gradient of an
@@ -202,10 +205,16 @@ class Op:
         the set of arguments whose gradients are required. ``seed``, for a ``seeded`` operator, is
         the drawn seed, or 0 in a traced call, which draws when the trace runs. It returns the
         gradients in the order of ``arguments``; None means zero or not required.
+
+        ``constants`` says which part of the operator upstream's gradient takes for constant: such
+        a formula is held to autograd through the reference, which detaches that part, instead of
+        to finite differences, and it is not differentiated again.
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.backward_formula = self._backward(function, arguments)
+            self.backward_formula = replace(
+                self._backward(function, arguments), constants=constants
+            )
             return function
 
         return register
@@ -302,10 +311,14 @@ class Op:
     def differentiable_twice(self) -> bool:
         """Whether the formula is differentiable: not if it reads a non-differentiable output."""
         formula = self.backward_formula
-        return formula is not None and not any(
-            output.name in formula.saves and output.name not in formula.outputs
-            for output in self.outputs
-            if any(dt.is_floating(name) for name in output.dtypes)
+        return (
+            formula is not None
+            and not formula.constants
+            and not any(
+                output.name in formula.saves and output.name not in formula.outputs
+                for output in self.outputs
+                if any(dt.is_floating(name) for name in output.dtypes)
+            )
         )
 
     def tolerance_for(self, dtype: str) -> Tolerance:
