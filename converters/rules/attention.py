@@ -57,13 +57,19 @@ def _not(nodes: Nodes, mask: ir.Value) -> ir.Value:
     return hidden
 
 
-def later_keys(nodes: Nodes, query: ir.Value, key: ir.Value) -> ir.Value:
-    """Return [S, T], true where key j > query i."""
+def later_keys(
+    nodes: Nodes, query: ir.Value, key: ir.Value, past: ir.Value | None = None
+) -> ir.Value:
+    """Return [S, T], true where key j > query i + P; ``past`` are P keys, or none."""
     zero, one = (nodes.constant(v) for v in (0, 1))
+    first, length = zero, nodes.size(query, 2)
+    if past is not None:
+        held = nodes.size(past, 2)
+        first, length = nodes.onnx("Squeeze", held, [0]), nodes.onnx("Add", held, length)
     places = []
-    for heads, axis in ((query, [1]), (key, [0])):
-        count = nodes.onnx("Squeeze", nodes.size(heads, 2), [0])
-        places.append(nodes.onnx("Unsqueeze", nodes.onnx("Range", zero, count, one), axis))
+    for begin, end, axis in ((first, length, [1]), (zero, nodes.size(key, 2), [0])):
+        count = nodes.onnx("Squeeze", end, [0])
+        places.append(nodes.onnx("Unsqueeze", nodes.onnx("Range", begin, count, one), axis))
     later: ir.Value = nodes.onnx("Greater", places[1], places[0], dtype=ir.DataType.BOOL)
     later.shape = ir.Shape([None, None])
     return later

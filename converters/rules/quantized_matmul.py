@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from ..packing import packed_columns
+from .integers import float_type, floats, unpacked
 from .rule import MICROSOFT, Nodes, Rule, attribute, given, require
 
 
@@ -50,9 +51,8 @@ class MatMulNBits(Rule):
         require(
             zeros is None or zeros.dtype == ir.DataType.UINT8, "its zero points are no integers"
         )
-        wide = x.dtype == ir.DataType.FLOAT
-        dtype = ir.DataType.BFLOAT16 if wide else x.dtype
-        assert dtype is not None
+        assert x.dtype is not None
+        dtype = float_type(x.dtype)
         require(block >= 16 and depth > 0 and columns > 0, "its sizes are no positive numbers")
         blocks = -(-depth // block)
         sizes = (
@@ -62,27 +62,28 @@ class MatMulNBits(Rule):
         )
         held = [0 if v.const_value is None else v.const_value.size for v in constants]
         require(held == list(sizes[: len(held)]), "its weight has not the size that it tells")
-        integers = _integers(weight.const_value, blocks, block, bits)[:, :depth]
+        held_bytes = _numbers(weight.const_value).reshape(columns, -1)
+        integers = unpacked(held_bytes, bits)[:, :depth]
         middle = 1 << bits - 1  # of the unsigned integers
         signed = torch.from_numpy(np.ascontiguousarray(integers.T - middle))
         packed = packed_columns(signed) if bits == 4 else signed.to(torch.int8)
         scale = _numbers(scales.const_value).reshape(columns, blocks).T
         given_offset = None
         if zeros is not None:
-            points = _integers(zeros.const_value, 1, blocks, bits)[:, :blocks].T
-            given_offset = nodes.weight(_tensor(middle - points, dtype), f"{zeros.name}.offset")
+            held_bytes = _numbers(zeros.const_value).reshape(columns, -1)
+            points = unpacked(held_bytes, bits)[:, :blocks].T
+            given_offset = nodes.weight(floats(middle - points, dtype), f"{zeros.name}.offset")
         product = nodes.npu(
             "npu_weight_quant_batchmatmul",
             nodes.cast(x, dtype),
             nodes.weight(ir.tensor(packed.contiguous().numpy()), f"{weight.name}.packed"),
-            nodes.weight(_tensor(scale, dtype), f"{scales.name}.rows"),
+            nodes.weight(floats(scale, dtype), f"{scales.name}.rows"),
             antiquant_offset=given_offset,
             bias=None if bias is None else nodes.onnx("Reshape", bias, [columns]),
             antiquant_group_size=block if blocks > 1 else 0,
             # Level 4 lets onnxruntime round the rows of a block to int8, as this does.
             inner_precise=int(attribute(node, "accuracy_level", 0) == 4),
         )[0]
-        assert x.dtype is not None
         return nodes.cast(product, x.dtype)
 
 
@@ -116,26 +117,9 @@ def joined_blocks(nodes: Nodes, first: ir.Node, second: ir.Node) -> ir.Value:
     return made
 
 
-def _integers(
-    tensor: ir.TensorProtocol | None, blocks: int, length: int, bits: int
-) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return [N, blocks * length] of bytes that hold one integer or two, the lower one first."""
+def _numbers(tensor: ir.TensorProtocol | None) -> np.ndarray[Any, Any]:
     assert tensor is not None
-    held = tensor.numpy().astype(np.int32)
-    row = blocks * -(-length * bits // 8)
-    held = held.reshape(-1, row)
-    if bits == 8:
-        return held
-    return np.stack([held & 15, held >> 4], axis=-1).reshape(held.shape[0], -1)
-
-
-def _numbers(tensor: ir.TensorProtocol | None) -> np.ndarray[Any, np.dtype[np.float32]]:
-    assert tensor is not None
-    return tensor.numpy().astype(np.float32)
-
-
-def _tensor(values: np.ndarray[Any, Any], dtype: ir.DataType) -> ir.TensorProtocol:
-    return ir.tensor(values.astype(np.float32).astype(dtype.numpy()), dtype=dtype)
+    return tensor.numpy()
 
 
 def rules() -> list[Rule]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from .added_norm import AddedNorm
 from .rule import (
-    MICROSOFT,
     Nodes,
     Rule,
     attribute,
@@ -43,44 +43,18 @@ class StandardRmsNorm(Rule):
         return _norm(nodes, x, gamma, attribute(node, "epsilon", 1e-5))
 
 
-class SkipRmsNorm(Rule):
-    """onnxruntime's ``SkipSimplifiedLayerNormalization``: a residual added before the norm."""
+class SkipRmsNorm(AddedNorm):
+    """A residual added before the norm: ``npu_add_rms_norm``."""
 
-    def __init__(self, outputs: int) -> None:
-        super().__init__(f"SkipSimplifiedLayerNormalization of {outputs} outputs")
-        self._outputs = outputs
-
-    def pattern(self, op: Any, x: Any, skip: Any, gamma: Any) -> Any:
-        """Match one node."""
-        return op.SkipSimplifiedLayerNormalization(
-            x,
-            skip,
-            gamma,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _outputs=["y", "mean", "deviation", "total"][: self._outputs],
-        )
-
-    def build(
-        self,
-        nodes: Nodes,
-        x: ir.Value,
-        skip: ir.Value,
-        gamma: ir.Value,
-        y: ir.Value,
-        **_: ir.Value,
-    ) -> Any:
-        """Add and norm; the sum is an output, too."""
-        node = y.producer()
-        assert node is not None
-        if len(node.outputs) != self._outputs:
-            return None
-        require(not any(v.uses() for v in node.outputs[1:3]), "its statistics are used")
+    def normed(
+        self, nodes: Nodes, node: ir.Node, x: ir.Value, skip: ir.Value, gamma: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """Add x and skip."""
         require(given(node, 3) is None, "it has a bias")
-        normed, rstd, total = nodes.npu(
+        normed, _rstd, total = nodes.npu(
             "npu_add_rms_norm", x, skip, gamma, epsilon=attribute(node, "epsilon", 1e-5)
         )
-        return [normed, rstd, rstd, total][: self._outputs]
+        return normed, total
 
 
 class WrittenOutRmsNorm(Rule):
@@ -160,7 +134,6 @@ def rules() -> list[Rule]:
     return [
         StandardRmsNorm("RMSNormalization"),
         StandardRmsNorm("SimplifiedLayerNormalization"),
-        SkipRmsNorm(outputs=4),
-        SkipRmsNorm(outputs=1),
+        *(SkipRmsNorm("SkipSimplifiedLayerNormalization", outputs) for outputs in (4, 1)),
         WrittenOutRmsNorm("RMSNorm"),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from onnxruntime_npu.opdef import all_ops
+from onnxruntime_npu.opdef.dtypes import NUMBERS
 from onnxruntime_npu.opdef.function_body import IR_ATTRIBUTE_TYPES
 from onnxscript.rewriter import pattern
 
@@ -73,7 +74,7 @@ class Nodes:
     def npu(self, operator: str, *inputs: Any, **named: Any) -> tuple[ir.Value, ...]:
         """Add a fused operator's node; ``named`` are its attributes and its later inputs by name.
 
-        Returns its outputs, of the element type of the first input.
+        Returns its outputs, of the element type of the first input unless they have only one.
         """
         definition = all_ops()[operator]
         names = [declared.name for declared in definition.inputs]
@@ -96,8 +97,9 @@ class Nodes:
             **attributes,
         )
         values = (made,) if isinstance(made, ir.Value) else tuple(made)
-        for value in values:
-            value.dtype = inputs[0].dtype
+        for value, output in zip(values, definition.outputs, strict=True):
+            only = ir.DataType(NUMBERS[output.dtypes[0]]) if len(output.dtypes) == 1 else None
+            value.dtype = inputs[0].dtype if only is None else only
         return values
 
     def onnx(

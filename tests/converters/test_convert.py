@@ -644,11 +644,6 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
             "its padding is not told key by key",
         ),
         (
-            node_of("MultiHeadAttention", ["x", "x", "x", "", "", "", "x4", "x4"],
-                    domain=MICROSOFT, num_heads=2),
-            "it has a cache",
-        ),
-        (
             node_of("MultiHeadAttention", ["x"], domain=MICROSOFT, num_heads=2),
             "its projections are packed",
         ),
