@@ -18,16 +18,18 @@ _SAMPLER = "sampler.onnx"
 
 @dataclass
 class Sampler:
-    """Greedy choice, or sampling with temperature, then top-k, then top-p.
+    """Greedy choice, or sampling with temperature, then top-k, then top-p, then min-p.
 
-    ``temperature`` 0 is greedy. ``top_k`` 0 and ``top_p`` 1 leave all tokens in. Equal seeds give
-    equal tokens.
+    ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 leave all tokens in;
+    ``min_p`` leaves those that are at least that times as likely as the most likely one. Equal
+    seeds give equal tokens.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int | None = None
+    min_p: float = 0.0
     _generator: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -35,6 +37,7 @@ class Sampler:
             ("temperature", Real, lambda v: np.isfinite(v) and v >= 0, "a temperature >= 0"),
             ("top_k", Integral, lambda v: v >= 0, "a whole top_k >= 0"),
             ("top_p", Real, lambda v: 0 < v <= 1, "0 < top_p <= 1"),
+            ("min_p", Real, lambda v: 0 <= v <= 1, "0 <= min_p <= 1"),
             ("seed", Integral | None, lambda v: v is None or v >= 0, "a whole seed >= 0"),
         ):
             value = getattr(self, name)
@@ -54,6 +57,7 @@ class Sampler:
             "temperature": np.array([self.temperature], np.float32),
             "top_k": np.full(rows, top_k, np.int32),
             "top_p": np.full(rows, self.top_p, np.float32),
+            "min_p": np.array([self.min_p], np.float32),
         }
 
     def draw(self, rows: int) -> np.ndarray:
@@ -87,6 +91,11 @@ class Chooser:
             assert session is not None
             self._session = session
             self._binding = session.io_binding()
+            self._inputs = {value.name for value in session.get_inputs()}
+            if sampler.min_p and "min_p" not in self._inputs:
+                raise ArgumentError(
+                    f"min_p expected a {_SAMPLER} with this input: export the model again"
+                )
 
     def __call__(self, logits: ort.OrtValue) -> np.ndarray:
         """Return the token of each row, int64 [rows]."""
@@ -96,7 +105,8 @@ class Chooser:
         if self._bound != (rows, vocabulary):
             self._bound = (rows, vocabulary)
             for name, value in self._sampler.settings(rows, vocabulary).items():
-                self._binding.bind_cpu_input(name, value)
+                if name in self._inputs:  # exports before min_p have a sampler without
+                    self._binding.bind_cpu_input(name, value)
             self._binding.bind_output("tokens", "cpu")
         self._binding.bind_ortvalue_input("logits", logits)
         self._binding.bind_cpu_input("uniform", self._sampler.draw(rows))

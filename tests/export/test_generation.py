@@ -6,12 +6,13 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import onnxruntime_npu
 import pytest
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.exporter.sampling_graph import SAMPLER_FILE, write_sampler
-from onnxruntime_npu.generation import CausalLM, TextStream
+from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.sampling import Chooser, Sampler, open_sampler
 
 from .conftest import PROMPTS
@@ -51,6 +52,11 @@ def test_greedy_generation(tmp_path):
         ({"temperature": 1.0, "top_p": 0.9}, [0, 0.5263, 0.1579, 0.3158]),
         ({"temperature": 1.0, "top_p": 0.45}, [0, 1, 0, 0]),
         ({"temperature": 1.0, "top_k": 3, "top_p": 0.8}, [0, 0.625, 0, 0.375]),
+        # min_p: at least this times 0.5; after top-p, whose mass it does not change.
+        ({"temperature": 1.0, "min_p": 0.2}, [0, 0.5263, 0.1579, 0.3158]),
+        ({"temperature": 0.5, "min_p": 0.2}, [0, 0.7353, 0, 0.2647]),
+        ({"temperature": 1.0, "min_p": 0.4, "top_p": 0.9}, [0, 0.625, 0, 0.375]),
+        ({"temperature": 1.0, "min_p": 1.0}, [0, 1, 0, 0]),
         ({"temperature": 1e-6}, [0, 1, 0, 0]),
     ],
 )
@@ -85,6 +91,18 @@ def test_sampling_requires_the_sampling_graph(tmp_path):
         open_sampler(tmp_path, PROVIDERS[:1])
 
 
+def test_a_sampling_graph_without_min_p_refuses_it(sampling, tmp_path):
+    model = onnx.load(sampling / SAMPLER_FILE)
+    graph = model.graph
+    del graph.input[[value.name for value in graph.input].index("min_p")]
+    graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1, np.float32), "min_p"))
+    onnx.save(model, tmp_path / SAMPLER_FILE)
+    expected = drawn(sampling, Sampler(1.0, seed=3), 50)
+    assert np.array_equal(drawn(tmp_path, Sampler(1.0, seed=3), 50), expected)
+    with pytest.raises(ArgumentError, match=r"min_p expected .*: export the model again"):
+        drawn(tmp_path, Sampler(1.0, min_p=0.1), 50)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -94,6 +112,8 @@ def test_sampling_requires_the_sampling_graph(tmp_path):
         {"top_p": 0.0},
         {"top_p": 1.5},
         {"seed": -1},
+        {"min_p": -0.1},
+        {"min_p": 1.5},
         {"temperature": "hot"},
         {"temperature": None},
         {"top_k": 2.5},
@@ -297,30 +317,3 @@ def test_unavailable_provider_is_an_error(exported):
 def test_directory_without_model_is_an_error(tmp_path):
     with pytest.raises(ArgumentError, match=r"holds no model.onnx: export a model to it first"):
         CausalLM(tmp_path)
-
-
-class Bytes:
-    """A tokenizer whose tokens are bytes, so that characters span several tokens."""
-
-    def decode(self, tokens, skip_special_tokens):
-        return bytes(tokens).decode(errors="replace")
-
-
-def test_text_is_streamed_in_whole_characters():
-    pieces = []
-    stream = TextStream(Bytes(), pieces.append)
-    for byte in "né\nœuf €".encode():
-        stream.put([byte])
-    stream.put([None])
-    stream.end()
-    assert pieces == ["n", "é", "\n", "œ", "u", "f", " ", "€"]
-
-
-def test_incomplete_character_is_flushed_at_the_end():
-    pieces = []
-    stream = TextStream(Bytes(), pieces.append)
-    for byte in "a€".encode()[:-1]:
-        stream.put([byte])
-    assert pieces == ["a"]
-    stream.end()
-    assert "".join(pieces) == "a\N{REPLACEMENT CHARACTER}"

@@ -19,8 +19,8 @@ def write_sampler(path: Path) -> None:
 
     Inputs: ``logits`` [batch, S, V] float32, only the last position is used; ``temperature``
     [1] float32; ``top_k`` [batch] int32 in [1, V]; ``top_p`` [batch] float32 in (0, 1];
-    ``uniform`` [batch, 1] float32, numbers drawn from [0, 1 - 1e-6). Output: ``tokens``
-    [batch, 1] int64.
+    ``min_p`` [1] float32 in [0, 1]; ``uniform`` [batch, 1] float32, numbers drawn from
+    [0, 1 - 1e-6). Output: ``tokens`` [batch, 1] int64.
     """
     nodes = [
         helper.make_node("Slice", ["logits", "last", "end", "positions"], ["newest"]),
@@ -30,7 +30,11 @@ def write_sampler(path: Path) -> None:
         helper.make_node("Sub", ["flat", "most"], ["distances"]),
         helper.make_node("Div", ["distances", "temperature"], ["scores"]),
         helper.make_node("NPUTopKTopP", ["scores", "top_p", "top_k"], ["kept"], domain="npu"),
-        helper.make_node("Softmax", ["kept"], ["weights"], axis=-1),
+        # Scores are distances from the most likely token, so exp(score) is the ratio to it.
+        helper.make_node("Log", ["min_p"], ["least"]),
+        helper.make_node("GreaterOrEqual", ["scores", "least"], ["likely"]),
+        helper.make_node("Where", ["likely", "kept", "never"], ["candidates"]),
+        helper.make_node("Softmax", ["candidates"], ["weights"], axis=-1),
         helper.make_node("CumSum", ["weights", "axis"], ["cumulative"]),
         helper.make_node("Slice", ["cumulative", "last", "end", "last"], ["total"]),
         helper.make_node("Mul", ["uniform", "total"], ["target"]),
@@ -45,6 +49,7 @@ def write_sampler(path: Path) -> None:
         "last": np.array([-1]),
         "axis": np.array(-1),
         "end": np.array([np.iinfo(np.int64).max]),
+        "never": np.array(-np.inf, np.float32),
     }
     graph = helper.make_graph(
         nodes,
@@ -56,6 +61,7 @@ def write_sampler(path: Path) -> None:
             helper.make_tensor_value_info("temperature", TensorProto.FLOAT, [1]),
             helper.make_tensor_value_info("top_k", TensorProto.INT32, ["batch"]),
             helper.make_tensor_value_info("top_p", TensorProto.FLOAT, ["batch"]),
+            helper.make_tensor_value_info("min_p", TensorProto.FLOAT, [1]),
             helper.make_tensor_value_info("uniform", TensorProto.FLOAT, ["batch", 1]),
         ],
         [helper.make_tensor_value_info("tokens", TensorProto.INT64, ["batch", 1])],

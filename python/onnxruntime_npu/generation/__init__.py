@@ -2,8 +2,11 @@
 
 - ``causal_lm``: prompts of a causal language model; ``seq2seq``: sources of an encoder-decoder;
   ``image_text``: images and text.
-- ``loop``: from a prompt to tokens, under ``logits_rules``; ``text_stream``: from tokens to text.
-- ``decoding``: one step of a causal model, over its key/value cache.
+- ``prompts``, ``options``: what a caller may give.
+- ``loop``: from a prompt to tokens; ``logits_processing``, ``penalties``, ``logits_rules``: what
+  changes their scores.
+- ``text_stream``, ``stop_strings``, ``row_text``: from tokens to text; ``streamed``: to a streamer.
+- ``decoding``, ``growing_cache``: one step of a model, over its key/value cache.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 from .causal_lm import CausalLM
 from .image_text import ImageTextLM
 from .loop import Generation
+from .options import GenerationOptions
 from .seq2seq import Seq2SeqLM
 from .text_stream import TextStream
 
-__all__ = ["CausalLM", "Generation", "ImageTextLM", "Seq2SeqLM", "TextStream"]
+__all__ = ["CausalLM", "Generation", "GenerationOptions", "ImageTextLM", "Seq2SeqLM", "TextStream"]

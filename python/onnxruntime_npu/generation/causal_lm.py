@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 
 from ..context_length import context_length
 from ..errors import ArgumentError
 from ..sampling import Sampler
 from .decoding import StepModel
 from .exported import Exported
+from .logits_processing import ProcessedChoice, Processor, UserProcessor
 from .loop import Generation, checked_count, chooser, run
-from .text_stream import TextStream
+from .options import GenerationOptions
+from .penalties import Penalties
+from .prompts import checked_rows, token_rows
+from .row_text import RowText
+from .streamed import Streamed
 
 _MODEL = "model.onnx"
 
@@ -25,14 +31,14 @@ class CausalLM(Exported):
     _main = _MODEL
 
     def _load(self) -> None:
-        self._model = StepModel(
+        self.step_model = StepModel(
             str(self.directory / _MODEL),
             self._session_options,
             self._providers,
-            static=self._json("export_report.json").get("cache") == "static",
+            static=self.report.get("cache") == "static",
         )
-        self.session = self._model.session
-        self.cache = self._model.cache
+        self.session = self.step_model.session
+        self.cache = self.step_model.cache
         self.context_length = context_length(self.config) or 2**31
 
     def encode(self, prompt: str, *, chat: bool = True) -> list[int]:
@@ -47,35 +53,72 @@ class CausalLM(Exported):
 
     def generate(
         self,
-        prompts: str | Sequence[str],
+        prompts: Any = None,
         *,
+        input_ids: Any = None,
+        attention_mask: Any = None,
         max_new_tokens: int = 256,
         sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
         chat: bool = True,
         on_text: Callable[[str], None] | None = None,
+        streamer: Any = None,
+        **options: Any,
     ) -> Generation:
-        """Continue one prompt, or several as one batch.
+        """Continue one prompt, or several of any lengths as one batch.
 
         Args:
-            prompts: text or texts.
+            prompts: text or texts; token ids [S], or rows of them, as lists, NumPy arrays or torch
+                tensors; or what a tokenizer returns. Text becomes tokens by ``encode``.
+            input_ids: token ids, by the name that tokenizers give them.
+            attention_mask: of the shape of the token ids, 0 for padding, on any side.
             max_new_tokens: max number of tokens to generate per prompt.
-            sampler: chooses tokens; default: greedy. A Sampler runs on the device; a function gets
-                logits [B, V] on the host and returns tokens [B].
-            chat: put each prompt through the tokenizer's chat template, if it has one.
+            sampler: instead of the sampling options: a Sampler, which runs on the device, or a
+                function that gets logits [B, V] on the host and returns tokens [B].
+            chat: put each text through the tokenizer's chat template, if it has one.
             on_text: called with each new piece of text of the first prompt.
+            streamer: of transformers: gets the prompts [B, S], then the new tokens [B] of each
+                step.
+            options: those of ``GenerationOptions``; default: greedy.
+
+        Returns:
+            Continuations in the order of the prompts, each as often as num_return_sequences says.
+            Their ``texts`` are empty if the directory has no tokenizer.
+
+        Raises ArgumentError for prompts and options that are wrong or not supported, and for a
+        prompt that fills the model's context.
         """
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        rows = [self.encode(text, chat=chat) for text in texts]
-        stream = TextStream(self.tokenizer, on_text) if on_text else None
-        result = self.generate_tokens(
-            rows,
-            max_new_tokens=max_new_tokens,
-            sampler=sampler,
-            on_tokens=stream.put if stream else None,
-        )
-        if stream:
-            stream.end()
-        result.texts = [self.tokenizer.decode(t, skip_special_tokens=True) for t in result.tokens]
+        if (prompts is None) == (input_ids is None):
+            raise ArgumentError("expected either prompts or input_ids")
+        # A sampler decides by itself: nothing is taken from generation_config.json for it.
+        config = self.generation_config if sampler is None else {}
+        chosen = GenerationOptions.of(options, config, self.stop_tokens)
+        if sampler is not None and chosen.do_sample:
+            raise ArgumentError("expected either a sampler or do_sample, got both")
+        given = prompts if input_ids is None else input_ids
+        rows = token_rows(given, attention_mask, lambda text: self.encode(text, chat=chat))
+        rows = checked_rows(rows, self.step_model.vocabulary)
+        rows = [row for row in rows for _ in range(chosen.num_return_sequences)]
+
+        texts = self._row_texts(len(rows), chosen.strings, on_text)
+        choose = chooser(chosen.sampler() if sampler is None else sampler, lambda: self._sampling)
+        if processors := self._processors(chosen, rows):
+            choose = ProcessedChoice(processors, choose)
+        with Streamed(streamer, rows, self._pad(chosen.stop_tokens)) as streamed:
+            result = self._run(
+                rows,
+                max_new_tokens,
+                choose,
+                chosen.stop_tokens,
+                on_chosen=streamed.put,
+                ended=lambda row, token: row in texts and texts[row].put(token),
+            )
+        for text in texts.values():
+            text.end()
+        if chosen.strings:
+            result.texts = [texts[row].text for row in range(len(rows))]
+        elif self.has_tokenizer:
+            decode = self.tokenizer.decode
+            result.texts = [decode(tokens, skip_special_tokens=True) for tokens in result.tokens]
         return result
 
     def generate_tokens(
@@ -92,30 +135,50 @@ class CausalLM(Exported):
         Raises ArgumentError for an empty row, a row that fills the model's context, and tokens
         outside the vocabulary, in ``rows`` or returned by ``sampler``.
         """
-        if sampler is None:
-            sampler = Sampler()
+        choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
+        rows = checked_rows(rows, self.step_model.vocabulary)
+        return self._run(rows, max_new_tokens, choose, self.stop_tokens, on_tokens)
+
+    def _run(
+        self,
+        rows: list[list[int]],
+        max_new_tokens: int,
+        choose: Callable[[ort.OrtValue], np.ndarray],
+        stop_tokens: frozenset[int],
+        on_tokens: Callable[[list[int | None]], None] | None = None,
+        **hooks: Any,
+    ) -> Generation:
+        """Continue rows that are checked; ``hooks`` are those of ``run``."""
         count = checked_count(max_new_tokens)
-        rows = self._checked(rows)
         longest = max(len(row) for row in rows)
         if longest >= self.context_length:
             raise ArgumentError(
                 f"the prompt has {longest} tokens, the model's context {self.context_length}"
             )
         budget = min(count, self.context_length - longest)
-        choose = chooser(sampler, lambda: self._sampling)
-        with closing(self._model.stepper(rows, longest + budget)) as state:
-            return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
+        with closing(self.step_model.stepper(rows, longest + budget)) as state:
+            return run(state, choose, rows, budget, stop_tokens, on_tokens, **hooks)
 
-    def _checked(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        try:
-            checked = [[operator.index(token) for token in row] for row in rows]
-        except TypeError as error:
-            raise ArgumentError(f"expected prompts as rows of token ids: {error}") from None
-        if not checked or not all(checked):
-            raise ArgumentError("expected at least one token in every prompt")
-        vocabulary = self._model.vocabulary
-        for row in checked:
-            for token in row:
-                if not 0 <= token < vocabulary:
-                    raise ArgumentError(f"expected tokens from 0 to {vocabulary - 1}, got {token}")
-        return checked
+    def _row_texts(
+        self, rows: int, stop_strings: list[str], on_text: Callable[[str], None] | None
+    ) -> dict[int, RowText]:
+        """Return the rows whose text is needed at each step: for a stop string, or a reader."""
+        count = rows if stop_strings else int(on_text is not None)
+        return {
+            row: RowText(self.tokenizer, stop_strings, None if row else on_text)
+            for row in range(count)
+        }
+
+    def _processors(self, options: GenerationOptions, rows: list[list[int]]) -> list[Processor]:
+        """Return what changes logits on the host, in its order."""
+        processors: list[Processor] = []
+        if penalties := options.penalties:
+            processors.append(Penalties(rows, self.step_model.vocabulary, **penalties))
+        pad = self._pad(options.stop_tokens)
+        processors += [UserProcessor(function, rows, pad) for function in options.processors]
+        return processors
+
+    def _pad(self, stop_tokens: frozenset[int]) -> int:
+        """Return the token before shorter prompts in what a caller's functions get."""
+        pad = self.generation_config.get("pad_token_id", self.config.get("pad_token_id"))
+        return pad if isinstance(pad, int) else min(stop_tokens, default=0)

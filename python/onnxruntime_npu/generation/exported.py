@@ -57,6 +57,7 @@ class Exported:
         self._session_options = session_options
         self.config = self._json("config.json")
         self.generation_config = self._json("generation_config.json")
+        self.report = self._json("export_report.json")
         stop = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
         self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])
         self._load()
@@ -73,10 +74,15 @@ class Exported:
         path = self.directory / name
         return json.loads(path.read_text()) if path.is_file() else {}
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the directory has one."""
+        return (self.directory / "tokenizer_config.json").is_file()
+
     @functools.cached_property
     def tokenizer(self) -> Any:
         """The tokenizer; ArgumentError when the directory has none."""
-        if not (self.directory / "tokenizer_config.json").is_file():
+        if not self.has_tokenizer:
             raise ArgumentError(f"{self.directory} holds no tokenizer: generate from token ids")
         from transformers import AutoTokenizer
 

@@ -19,7 +19,10 @@ from .decoding import Stepper
 
 @dataclass
 class Generation:
-    """Generated tokens of every row, without the stop token, and the time taken in seconds."""
+    """Generated tokens of every row, without the stop token, and the time taken in seconds.
+
+    Tokens of a stop string are among them, as in transformers; ``texts`` end before it.
+    """
 
     tokens: list[list[int]]
     finish_reasons: list[str]  # "stop" or "length"
@@ -43,8 +46,14 @@ def run(
     budget: int,
     stop_tokens: frozenset[int],
     on_tokens: Callable[[list[int | None]], None] | None,
+    on_chosen: Callable[[np.ndarray, Sequence[bool]], None] | None = None,
+    ended: Callable[[int, int], bool] | None = None,
 ) -> Generation:
-    """Generate up to ``budget`` tokens for each row."""
+    """Generate up to ``budget`` tokens for each row.
+
+    ``on_chosen`` gets the new tokens [B] of each step and which rows they continue; ``ended`` each
+    row's number and new token, and returns whether the row ends after it.
+    """
     generated: list[list[int]] = [[] for _ in rows]
     reasons = ["length"] * len(rows)
     alive = [True] * len(rows)
@@ -54,6 +63,8 @@ def run(
     steps = 0
     while True:
         chosen = choose(logits)
+        if on_chosen:
+            on_chosen(chosen, alive)
         new: list[int | None] = [None] * len(rows)
         for row, token in enumerate(chosen.tolist()):
             if not alive[row]:
@@ -63,6 +74,8 @@ def run(
                 continue
             generated[row].append(token)
             new[row] = token
+            if ended and ended(row, token):
+                alive[row], reasons[row] = False, "stop"
         if on_tokens:
             on_tokens(new)
         if not any(alive) or max(len(g) for g in generated) >= budget:

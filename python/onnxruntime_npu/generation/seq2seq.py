@@ -17,6 +17,7 @@ from ..errors import ArgumentError
 from ..sampling import Sampler
 from .exported import Exported
 from .growing_cache import PAST, PRESENT, GrowingCache
+from .logits_processing import ProcessedChoice
 from .logits_rules import LogitsRules
 from .loop import Generation, checked_count, chooser, run
 from .text_stream import TextStream
@@ -107,10 +108,10 @@ class Seq2SeqLM(Exported):
             )
         budget = min(count, self.context_length - len(start))
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
-        rules = LogitsRules(self.generation_config, len(start), budget, choose)
+        rules = LogitsRules(self.generation_config, len(start), budget)
         rows = [start] * len(arrays[self.encoder_inputs[0]])
         with closing(_Stepper(self, arrays, rows)) as state:
-            chosen = choose if rules.empty else rules
+            chosen = choose if rules.empty else ProcessedChoice([rules], choose)
             return run(state, chosen, rows, budget, self.stop_tokens, on_tokens)
 
     def _checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

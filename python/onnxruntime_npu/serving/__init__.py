@@ -3,7 +3,7 @@
 - ``server``: the process that listens, and its signals.
 - ``app``, ``routes``, ``middleware``, ``schemas``, ``answers``, ``api_errors``: the interface.
 - ``served_model``, ``chat``, ``sampling_options``: from a request to tokens and options.
-- ``choices``, ``stop_strings``, ``disconnection``: from new tokens to text, while it is wanted.
+- ``choices``, ``disconnection``: from new tokens to text, while it is wanted.
 - ``engine``: the client of the engine's process, which it starts again when it fails.
 - ``engine_process``, ``batch``, ``engine_messages``: that process; one thread owns the engine.
 - ``metrics``, ``settings``.

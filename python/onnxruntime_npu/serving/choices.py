@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
+from ..generation.stop_strings import StopStrings
 from .engine import Stream
 from .served_model import ServedModel
-from .stop_strings import StopStrings
 
 
 class Choice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnxruntime_npu.serving.stop_strings import StopStrings
+from onnxruntime_npu.generation.stop_strings import StopStrings
 
 
 def passed(strings, pieces):
