@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import torch
 import transformers
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.architectures import ARCHITECTURES
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 # Every supported architecture, and variants that the list does not distinguish.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -84,6 +87,37 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[An
     return get
 
 
+def letter_tokenizer():
+    """A tokenizer of one token a character, for the 97 tokens of the tiny models."""
+    vocabulary = {chr(ord(" ") + i): i for i in range(95)} | {"\n": 95}
+    backend = Tokenizer(models.BPE(vocabulary, []))
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens([AddedToken("<pad>")])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", padding_side="left")
+
+
+@pytest.fixture(scope="session")
+def lettered(
+    exported: Callable[..., tuple[Any, Path, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Any, Path]]:
+    """Return a function that gives a Llama and its export of a cache, with a tokenizer."""
+    made: dict[str, tuple[Any, Path]] = {}
+
+    def get(cache: str = "dynamic") -> tuple[Any, Path]:
+        if cache not in made:
+            _, directory, _ = exported("llama", cache=cache)
+            original = tiny_model("llama")  # of its own, since generation_config changes
+            original.generation_config.pad_token_id = PAD
+            original.generation_config.eos_token_id = None
+            place = shutil.copytree(directory, tmp_path_factory.mktemp("lettered") / cache)
+            original.generation_config.save_pretrained(place)
+            letter_tokenizer().save_pretrained(place)
+            made[cache] = original, place
+        return made[cache]
+
+    return get
+
+
 class Forced:
     """A sampler that returns given continuations and records the logits."""
 
@@ -96,6 +130,7 @@ class Forced:
         return self._continuations[:, len(self.logits) - 1]
 
 
+PAD = 96  # of the letters' tokenizer
 PROMPTS = [[5, 7, 9, 11], [3, 4, 5, 6, 7, 8, 9], [1]]
 CONTINUATIONS = [[12, 13, 14, 15, 16], [20, 21, 22, 23, 24], [30, 31, 32, 33, 34]]
 

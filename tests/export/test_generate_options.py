@@ -13,43 +13,27 @@ import transformers
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.sampling import Sampler
-from tokenizers import AddedToken, Tokenizer, decoders, models
-from transformers import LogitsProcessorList, PreTrainedTokenizerFast
+from transformers import LogitsProcessorList
 from transformers.generation.logits_process import (
     MinNewTokensLengthLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
 )
 
-from .conftest import PROMPTS, tiny_model
+from .conftest import PAD, PROMPTS
 
 CACHES = ["dynamic", "static", "paged"]
 COUNT = 12
-PAD = 96
-
-
-def letters():
-    """A tokenizer of one token a character, for the 97 tokens of the tiny models."""
-    vocabulary = {chr(ord(" ") + i): i for i in range(95)} | {"\n": 95}
-    backend = Tokenizer(models.BPE(vocabulary, []))
-    backend.decoder = decoders.Fuse()
-    backend.add_special_tokens([AddedToken("<pad>")])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", padding_side="left")
 
 
 @pytest.fixture(scope="module")
-def model_of(exported, tmp_path_factory):
-    """Return a function that gives transformers' model and its export with a tokenizer."""
+def model_of(lettered):
+    """Return a function that gives transformers' model and its export, without stop tokens."""
     made = {}
 
     def get(cache="dynamic"):
         if cache not in made:
-            _, directory, _ = exported("llama", cache=cache)
-            original = tiny_model("llama")  # one whose generation_config may change
-            place = shutil.copytree(directory, tmp_path_factory.mktemp("options") / cache)
-            letters().save_pretrained(place)
-            original.generation_config.pad_token_id = PAD
-            original.generation_config.eos_token_id = None
-            model = CausalLM(place, providers=["CPUExecutionProvider"])
+            original, directory = lettered(cache)
+            model = CausalLM(directory, providers=["CPUExecutionProvider"])
             model.stop_tokens = frozenset()
             made[cache] = original, model
         return made[cache]
@@ -218,7 +202,7 @@ def test_processors_get_tokens_and_scores_of_the_whole_batch(model_of):
     longest = max(map(len, PROMPTS))
     for ids, *_ in seen:
         for row, prompt, new in zip(ids.tolist(), PROMPTS, result.tokens, strict=True):
-            begun = [0] * (longest - len(prompt)) + prompt
+            begun = [PAD] * (longest - len(prompt)) + prompt
             assert row == [*begun, *new][: len(row)] and len(row) == ids.shape[1] >= longest
 
 
@@ -353,13 +337,9 @@ def test_streamers_get_what_transformers_gives_them(model_of):
         torch.tensor(rows), max_new_tokens=COUNT, do_sample=False, eos_token_id=stop,
         streamer=expected,
     )  # fmt: skip
-    # Without a pad token of its own, ours is the model's end.
     model.generate(rows, max_new_tokens=COUNT, eos_token_id=stop, streamer=recorder)
-    shown = [
-        [stop if token == PAD else token for token in value] if isinstance(value[0], int) else value
-        for value in expected.values
-    ]
-    assert recorder.values == shown and recorder.ends == expected.ends == 1
+    assert PAD in expected.values[-1]
+    assert recorder.values == expected.values and recorder.ends == expected.ends == 1
 
 
 def test_text_streamers(model_of, capsys):

@@ -6,7 +6,7 @@
 - ``loop``: from a prompt to tokens; ``logits_processing``, ``penalties``, ``logits_rules``: what
   changes their scores.
 - ``text_stream``, ``stop_strings``, ``row_text``: from tokens to text; ``streamed``: to a streamer.
-- ``decoding``, ``growing_cache``: one step of a model, over its key/value cache.
+- ``decoding``, ``growing_cache``, ``row_choice``: one step of a model, over its key/value cache.
 """
 
 from __future__ import annotations

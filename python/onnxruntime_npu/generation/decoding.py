@@ -19,6 +19,7 @@ from ..errors import ArgumentError
 from ..session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy, ortvalues_in_one_block
 from ..session.provider_library import get_ep_name
 from .growing_cache import ELEMENT_TYPES, PAST, PRESENT, GrowingCache
+from .row_choice import RowChoice
 
 _CACHE_KEY = "onnxruntime_npu.cache"
 _FLOAT, _INT64 = 1, 7
@@ -39,6 +40,16 @@ class Stepper(Protocol):
 
     def close(self) -> None:
         """Release the buffers for reuse by a later batch."""
+
+
+class CausalStepper(Stepper, Protocol):
+    """The state of one batch of a causal language model."""
+
+    def extend(self, rows: Sequence[Sequence[int]]) -> ort.OrtValue:
+        """Add tokens to each row, at least one; return logits [B, S, V]; the last count."""
+
+    def reorder(self, rows: np.ndarray) -> None:
+        """Continue each row from the state of row ``rows[b]``, int64 [B]."""
 
 
 class StepModel:
@@ -65,11 +76,13 @@ class StepModel:
         self.vocabulary = int(logits.shape[-1])
         self.past = [name for name in self.inputs if name.startswith(PAST)]
         self.present = [name.replace(PAST, PRESENT) for name in self.past]
+        types = [self.inputs[name].type for name in self.past]
+        self.choice = RowChoice(types, (self.device, self.device_id), providers)
         self._lock = threading.Lock()
         self._steps: _StaticSteps | None = None
         self._graphs_so_far = 0
 
-    def stepper(self, rows: list[list[int]], length: int) -> Stepper:
+    def stepper(self, rows: list[list[int]], length: int) -> CausalStepper:
         """Return the state of a batch whose rows grow to at most ``length`` tokens."""
         return _STEPPERS[self.cache](self, rows, length)
 
@@ -146,17 +159,28 @@ class _DynamicStepper:
 
     def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
         del length  # the cache grows dynamically
-        longest = max(map(len, rows))
-        self._ids = np.zeros((len(rows), longest), np.int64)
-        self._mask = np.zeros((len(rows), longest), np.int64)
-        for i, row in enumerate(rows):
-            self._ids[i, longest - len(row) :] = row
-            self._mask[i, longest - len(row) :] = 1
+        self._rows = rows
+        self._mask = np.zeros((len(rows), 0), np.int64)
+        self._choice = model.choice
         device = (model.device, model.device_id)
         self._cache = GrowingCache(model.session, device, len(rows))
 
     def prefill(self) -> ort.OrtValue:
-        return self._step(self._ids)
+        return self.extend(self._rows)
+
+    def extend(self, rows: Sequence[Sequence[int]]) -> ort.OrtValue:
+        longest = max(map(len, rows))
+        ids = np.zeros((len(rows), longest), np.int64)
+        mask = np.zeros((len(rows), longest), np.int64)
+        for i, row in enumerate(rows):
+            ids[i, longest - len(row) :] = row
+            mask[i, longest - len(row) :] = 1
+        self._mask = np.concatenate([self._mask, mask], axis=1)
+        return self._step(ids)
+
+    def reorder(self, rows: np.ndarray) -> None:
+        self._mask = self._mask[rows]
+        self._cache.reorder(self._choice, rows)
 
     def close(self) -> None:
         self._cache.clear()
@@ -208,6 +232,15 @@ class _StaticSteps:
             binding.bind_ortvalue_output(present, cache)
         return binding
 
+    def reorder(self, rows: np.ndarray) -> None:
+        """Replace row b of each cache by row ``rows[b]``."""
+        chosen = self._model.choice(self.caches, rows)
+        if self._model.graphs:  # the captured graph has the addresses of the caches
+            ort.copy_tensors(chosen, self.caches)
+        else:
+            self.caches = chosen
+            self._binding = self._bind()
+
     def step(self, ids: np.ndarray, lengths: np.ndarray, totals: np.ndarray) -> ort.OrtValue:
         """Run on input_ids [B, S], sequence_lengths [B] and total_lengths [B]."""
         if self._model.graphs and ids.shape[1] == 1:  # then every length is 1
@@ -227,21 +260,29 @@ class _StaticStepper:
     """Prompts padded on the right; the cache is written in place."""
 
     def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
-        self._prompt_lengths = np.array([len(row) for row in rows], np.int64)
-        self._ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
-        for i, row in enumerate(rows):
-            self._ids[i, : len(row)] = row
+        self._rows = rows
         self._total_lengths = np.zeros(len(rows), np.int64)
         self._model = model
         self._steps = model.take_steps(len(rows), length)
 
     def prefill(self) -> ort.OrtValue:
-        logits = self._step(self._ids, self._prompt_lengths)
+        return self.extend(self._rows)
+
+    def extend(self, rows: Sequence[Sequence[int]]) -> ort.OrtValue:
+        lengths = np.array([len(row) for row in rows], np.int64)
+        ids = np.zeros((len(rows), lengths.max()), np.int64)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = row
+        logits = self._step(ids, lengths)
         if logits.shape()[1] == 1:
             return logits
         # Exported with the logits of all tokens: those of a shorter row end before its padding.
-        last = ortvalue_to_numpy(logits)[np.arange(len(self._ids)), self._prompt_lengths - 1]
+        last = ortvalue_to_numpy(logits)[np.arange(len(ids)), lengths - 1]
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(last[:, None]))
+
+    def reorder(self, rows: np.ndarray) -> None:
+        self._total_lengths = self._total_lengths[rows]
+        self._steps.reorder(rows)
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         return self._step(tokens[:, None], np.ones(len(tokens), np.int64))
@@ -268,7 +309,15 @@ class _PagedStepper:
         self._caches = model.new_blocks(len(blocks))
 
     def prefill(self) -> ort.OrtValue:
-        return self._step([np.array(row, np.int64) for row in self._rows])
+        return self.extend(self._rows)
+
+    def extend(self, rows: Sequence[Sequence[int]]) -> ort.OrtValue:
+        return self._step([np.array(row, np.int64) for row in rows])
+
+    def reorder(self, rows: np.ndarray) -> None:
+        self._past = self._past[rows]
+        blocks = self._table[rows].ravel().astype(np.int64)
+        self._caches = self._model.choice(self._caches, blocks)
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         return self._step(list(tokens[:, None]))
@@ -299,7 +348,7 @@ class _PagedStepper:
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(logits[:, None]))
 
 
-_STEPPERS: dict[str, Callable[[StepModel, list[list[int]], int], Stepper]] = {
+_STEPPERS: dict[str, Callable[[StepModel, list[list[int]], int], CausalStepper]] = {
     "dynamic": _DynamicStepper,
     "static": _StaticStepper,
     "paged": _PagedStepper,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnxruntime as ort
 
+from .row_choice import RowChoice
+
 PAST, PRESENT = "past_key_values.", "present."
 # ONNX element types by their names in sessions (numpy has no bfloat16).
 ELEMENT_TYPES = {
@@ -54,6 +56,10 @@ class GrowingCache:
         self._session.run_with_iobinding(binding)
         logits, *self._tensors = binding.get_outputs()
         return logits
+
+    def reorder(self, choice: RowChoice, rows: np.ndarray) -> None:
+        """Replace row b by row ``rows[b]``."""
+        self._tensors = choice(self._tensors, rows)
 
     def clear(self) -> None:
         """Release the tensors."""

@@ -86,11 +86,13 @@ class GenerationOptions:
         known = {each.name for each in fields(cls)}
         if (beams := given.get("num_beams", 1)) != 1:
             raise ArgumentError(
-                f"num_beams expected 1, got {beams!r}: one continuation is followed, no beams"
+                f"num_beams expected 1, got {beams!r}: beams are searched by "
+                "onnxruntime_npu.NPUModelForCausalLM"
             )
         if unknown := sorted(set(given) - known - {"num_beams"}):
             raise ArgumentError(
-                f"expected options among {', '.join(sorted(known))}, got {unknown[0]}"
+                f"expected options among {', '.join(sorted(known))}, got {unknown[0]}: "
+                "onnxruntime_npu.NPUModelForCausalLM has all of transformers'"
             )
         values: dict[str, Any] = {"eos_token_id": stop_tokens}
         for name, value in given.items():
