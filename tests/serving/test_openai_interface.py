@@ -122,12 +122,27 @@ def test_seeds_repeat_answers(server):
 
 @pytest.mark.parametrize(
     "options",
-    [{"temperature": 0}, {"temperature": 1, "top_p": 0}, {"extra_body": {"top_k": 1}}],
-    ids=["temperature", "top_p", "top_k"],
+    [
+        {"temperature": 0},
+        {"temperature": 1e-50},
+        {"temperature": 1e-50, "top_p": 0.5},
+        {"top_p": 0},
+        {"top_p": 1e-50},
+        {"extra_body": {"top_k": 1}},
+        {"temperature": 0.5, "top_p": 0.5, "extra_body": {"top_k": 1}},
+    ],
+    ids=str,
 )
-def test_the_most_likely_token_is_asked_for_in_three_ways(server, expected, options):
+def test_the_most_likely_token_is_asked_for_in_many_ways(server, expected, options):
     answer = complete(server, PROMPTS[1], **{"temperature": 1, **options})
     assert answer.choices[0].text == expected[1][0]
+
+
+def test_top_k_beyond_the_vocabulary_is_all_of_it(server):
+    def sampled(top_k):
+        return complete(server, "a", temperature=1, seed=3, extra_body={"top_k": top_k})
+
+    assert sampled(100_000).choices[0].text == sampled(0).choices[0].text
 
 
 def test_several_prompts_have_their_answers_in_order(server, expected):

@@ -54,8 +54,10 @@ def test_limits_key_and_origins(serve):
     with pytest.raises(openai.APIStatusError) as large:
         complete(server, prompt="a" * 6000)
     assert large.value.status_code == 413
+    assert server.http.get("/v1/x%0aforged").status_code == 401
     log = server.stop()
     assert server.process.returncode == 0 and "secret" not in log
+    assert "GET /v1/x%0Aforged: 401" in log and "\nforged" not in log
 
 
 def test_a_full_cache_gives_right_answers(serve, small_cache, server):

@@ -4,7 +4,8 @@
 - ``app``, ``routes``, ``middleware``, ``schemas``, ``answers``, ``api_errors``: the interface.
 - ``served_model``, ``chat``, ``sampling_options``: from a request to tokens and options.
 - ``choices``, ``disconnection``: from new tokens to text, while it is wanted.
-- ``engine``: the client of the engine's process, which it starts again when it fails.
+- ``engine``, ``engine_connection``: the client of the engine's process, started again when it
+  fails.
 - ``engine_process``, ``batch``, ``engine_messages``: that process; one thread owns the engine.
 - ``metrics``, ``settings``.
 """

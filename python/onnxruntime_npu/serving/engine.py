@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from .api_errors import ApiError
+from .engine_connection import EngineConnection
 from .engine_messages import Cancel, Failed, Ready, Sampling, Step, Submit
 from .metrics import Metrics
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
 # Pauses before the engine is started again after failures in a row, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_EXIT_SECONDS = 5.0
 _USUAL_SECONDS = 2.0  # of a request, until some have been measured
 
 
@@ -122,7 +116,7 @@ class Engine:
         self._streams: dict[int, Stream] = {}
         self._next_key = 0
         self._mean_seconds = _USUAL_SECONDS
-        self._connection: Connection | None = None
+        self._connection: EngineConnection | None = None
         self._reason = ""  # of the last failure
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -182,9 +176,8 @@ class Engine:
 
     def _send(self, message: Submit | Cancel) -> None:
         # When the process has ended, its supervisor fails the requests.
-        with contextlib.suppress(OSError):
-            if self._connection is not None:
-                self._connection.send(message)
+        if self._connection is not None:
+            self._connection.send(message)
 
     def _retry_after(self, limits: Ready) -> int:
         waves = len(self._streams) / limits.max_batch
@@ -217,35 +210,12 @@ class Engine:
     async def _run_process(self) -> None:
         """Start the process and return when it has ended."""
         self._reason = ""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "onnxruntime_npu.serving.engine_process"),
-                    *(str(theirs.fileno()), *self._command),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        self._connection = connection = Connection(ours.detach())
-
-        def read() -> None:
-            """Pass messages on to the event loop, which may have ended before the process."""
-            try:
-                while True:
-                    loop.call_soon_threadsafe(self._take, connection.recv())
-            except (EOFError, OSError, RuntimeError):
-                pass
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(gone.set)
-
-        reader = threading.Thread(target=read, name="engine-messages", daemon=True)
-        reader.start()
         try:
-            await gone.wait()
-        finally:
-            code = await asyncio.to_thread(_end_process, process, connection, reader)
+            self._connection = EngineConnection(self._command, self._take)
+        except OSError as error:
+            self._reason = f"its process does not start: {error}"
+            return
+        code = await self._connection.until_ended()
         if code != 0 and not self._reason:
             self._reason = f"its process ended with code {code}"
 
@@ -276,22 +246,3 @@ class Engine:
         self._metrics.preemptions.inc(step.preempted)
         self._metrics.blocks_used.set(step.blocks_used)
         self._count()
-
-
-def _end_process(
-    process: subprocess.Popen[bytes], connection: Connection, reader: threading.Thread
-) -> int:
-    """Close the connection, which ends the process; returns its exit code."""
-    # Closing only the descriptor would leave the reader in its call.
-    with socket.socket(fileno=connection.fileno()) as end:
-        with contextlib.suppress(OSError):  # the other end is closed already
-            end.shutdown(socket.SHUT_RDWR)
-        reader.join()
-        end.detach()
-    connection.close()
-    try:
-        process.wait(_EXIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    return process.returncode

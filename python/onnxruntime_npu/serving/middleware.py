@@ -7,6 +7,7 @@ import logging
 import re
 import time
 import uuid
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -55,7 +56,7 @@ class RequestIds:
                 "%s %s %s: %s in %.3f s",
                 identifier,
                 scope["method"],
-                scope["path"],
+                quote(scope["path"]),  # a line break in it would forge a line of the log
                 status or "client gone",
                 seconds,
             )

@@ -7,6 +7,8 @@ from .engine_messages import Ready, Sampling
 from .schemas import Generation
 from .served_model import ServedModel
 
+_SMALLEST = 2.0**-126  # of normal float32 numbers
+
 
 def sampling_options(
     body: Generation, model: ServedModel, limits: Ready, prompt: list[int], max_tokens: int | None
@@ -34,14 +36,16 @@ def sampling_options(
     top_p = _chosen(body.top_p, model.defaults.get("top_p"), 1.0)
     top_k = int(_chosen(body.top_k, model.defaults.get("top_k"), 0))
     penalty = _chosen(body.repetition_penalty, model.defaults.get("repetition_penalty"), 1.0)
+    # Wherever only the most likely token is left, since the engine refuses to sample then; and it
+    # takes top_p = 0 for "all". Numbers below the smallest float are 0 to it.
+    greedy = temperature < _SMALLEST or top_p <= 1 / limits.vocabulary or top_k == 1
     return [
         Sampling(
             max_tokens=max_tokens or room,
-            # The engine takes top_p = 0 for "all", OpenAI's interface for "the most likely".
-            greedy=temperature == 0 or top_p == 0,
+            greedy=greedy,
             temperature=temperature,
             top_p=top_p,
-            top_k=max(top_k, 0),
+            top_k=top_k if 0 < top_k < limits.vocabulary else 0,
             # The engine's seeds are unsigned.
             seed=None if body.seed is None else (body.seed + index) % 2**64,
             repetition_penalty=penalty,

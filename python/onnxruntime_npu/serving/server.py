@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import logging
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -70,7 +71,8 @@ def serve(directory: str | Path, settings: Settings) -> None:
     app = create_app(Service(settings, model, engine, metrics))
     config = uvicorn.Config(app, access_log=False, log_config=None, log_level="warning")
     server = _Server(config)
-    with _listen(settings.host, settings.port) as listening:
+    _allow_many_connections()
+    with _listen(settings.host, settings.port, settings.deadline) as listening:
         host, port = listening.getsockname()[:2]
         place = f"[{host}]" if ":" in host else host
         print(f"serving {model.name} at http://{place}:{port}", flush=True)
@@ -79,13 +81,25 @@ def serve(directory: str | Path, settings: Settings) -> None:
         raise ServingError(f"the engine does not start: {unusable[0]}")
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _allow_many_connections() -> None:
+    """Raise the limit of open files, which is often 1024, to the one that the system allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _listen(host: str, port: int, deadline: float) -> socket.socket:
     if not 0 <= port < 2**16:
         raise ArgumentError(f"expected a port from 0 to {2**16 - 1}, got {port}")
     try:
         family: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise OSError(f"port {port} is in use: choose another one with --port") from None
         raise OSError(f"cannot listen on {host}, port {port}: {error}") from None
+    # Connections inherit it: one whose client takes nothing for so long is closed, whatever waits
+    # to be sent.
+    milliseconds = min(max(int(deadline * 1000), 1), 2**31 - 1)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return listening
