@@ -27,9 +27,14 @@ Begun = TypeVar("Begun")
 
 START, END = 256, 257
 CONTEXT = 256
+# Calls of tools as Hermes and Qwen write them; of the tools only the names, the context is short.
 TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}"
-    "{% endif %}<start>{{ m.role }}\n{{ m.content }}<end>{% endfor %}"
+    "{% if tools %}<start>tools{% for t in tools %} {{ t.function.name }}{% endfor %}<end>"
+    "{% endif %}"
+    "{% for m in messages %}{% if m.role == 'developer' %}{{ raise_exception('who?') }}{% endif %}"
+    "<start>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<end>{% endfor %}"
     "{% if add_generation_prompt %}<start>assistant\n{% endif %}"
 )
 

@@ -9,8 +9,14 @@ import onnxruntime_genai as og
 import pytest
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.serving.batch import Batch, EngineError
-from onnxruntime_npu.serving.engine_messages import Sampling, Submit
+from onnxruntime_npu.serving.engine_messages import Guidance, Sampling, Submit
 from onnxruntime_npu.serving.engine_process import open_model
+from onnxruntime_npu.serving.response_format import json_text
+from onnxruntime_npu.serving.tool_calls import ToolCall, ToolCallParser
+from onnxruntime_npu.serving.tool_formats import tool_format
+
+from .conftest import byte_tokenizer
+from .test_tool_calls import WRITTEN
 
 pytestmark = pytest.mark.usefixtures("genai")
 PROVIDER = "NPUExecutionProvider"
@@ -96,6 +102,69 @@ def test_options_are_of_each_request(small_cache):
     assert made["greedy"] == made["one of one"] == expected_tokens(small_cache, [row], 12)[0]
     assert made["seed 1"] == made["seed 1 again"] != made["seed 2"]
     assert made["penalty"] != made["greedy"]
+
+
+def test_requests_with_grammars_take_turns_and_stay_within_them(small_cache):
+    """They are generated again from their prompts; what was given out is not given out twice."""
+    rows = prompts(60, 50, 40)
+    letters = Guidance("regex", "[a-z]{60}", "response_format")
+    asked = [
+        Sampling(60, greedy=True, guidance=letters),
+        Sampling(60, seed=7, guidance=letters),
+        Sampling(60, temperature=0.7, seed=8, guidance=letters),
+    ]
+
+    def answers(keys):
+        batch = open_batch(small_cache)
+        for key in keys:
+            batch.add(Submit(key, rows[key], asked[key]))
+        tokens, reasons, preempted = run(batch)
+        assert set(reasons.values()) == {"length"}
+        return tokens, preempted
+
+    together, preempted = answers(range(3))
+    assert preempted >= 1
+    assert together == {key: answers([key])[0][key] for key in range(3)}
+    small = range(ord("a") - 33, ord("z") - 32)  # as the tokenizer numbers them
+    assert all(token in small for row in together.values() for token in row)
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+@pytest.mark.parametrize("rule", ["calls", "text"])
+def test_grammars_of_calls_are_what_the_parser_reads(small_cache, way, rule):
+    (template, added), _ = WRITTEN[way]
+    form = tool_format(template, added)
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    tools = [("f", json_text(schema)), ("g", json_text({"enum": [{}]}))]
+    rules = form.grammar(tools, lambda text: json.dumps(text) if text else "", parallel=True)
+    tokenizer = byte_tokenizer()
+    batch = open_batch(small_cache)
+    count = {"calls": 240, "text": 30}[rule]
+    for seed in range(4):
+        guidance = Guidance("lark_grammar", f"start: {rule}\n{rules}", "tools")
+        batch.add(Submit(seed, [5, seed], Sampling(count, seed=seed, guidance=guidance)))
+    tokens, reasons, _ = run(batch)
+    assert set(reasons.values()) <= {"stop", "length"}
+    found = []
+    for key in (key for key, reason in reasons.items() if reason == "stop"):
+        text = tokenizer.decode(tokens.get(key, []))
+        parser = ToolCallParser(form, ["f", "g"])
+        parts = parser.put(text) + parser.end()
+        calls = [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)]
+        assert set(calls) <= {("f", '{"a": 1}'), ("f", '{"a": 2}'), ("g", "{}")}
+        assert calls or rule == "text", text
+        found += calls
+    assert found or rule == "text"
+
+
+def test_what_is_no_grammar_is_refused_alone(small_cache):
+    batch = open_batch(small_cache)
+    wrong = Guidance("regex", "(", "response_format")
+    batch.add(Submit(0, [7], Sampling(3, greedy=True, guidance=wrong)))
+    batch.add(Submit(1, [7], Sampling(3, greedy=True)))
+    tokens, reasons, _ = run(batch)
+    assert reasons == {0: "refused", 1: "length"} and len(tokens[1]) == 3
 
 
 def test_an_impossible_request_is_refused_alone(small_cache):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -46,7 +47,6 @@ def check(answer, status, code, param=None):
         ({"presence_penalty": 0.5}, 400, "unsupported_parameter", "presence_penalty"),
         ({"min_p": 0.1}, 400, "unsupported_parameter", "min_p"),
         ({"best_of": 2}, 400, "unsupported_parameter", "best_of"),
-        ({"echo": True}, 400, "unsupported_parameter", "echo"),
         ({"suffix": "z"}, 400, "unsupported_parameter", "suffix"),
         ({"no_such_thing": 1}, 400, "invalid_value", "no_such_thing"),
         ({"prompt": []}, 400, "invalid_value", None),
@@ -74,12 +74,32 @@ def test_completions(server, changes, status, code, param):
         ({"messages": [{"role": "user"}]}, "invalid_value", "messages"),
         ({"messages": [{"role": "tool", "content": "hi"}]}, "invalid_value", "messages"),
         (
+            {"messages": [{"role": "tool", "content": "hi", "tool_call_id": "no"}]},
+            *("invalid_value", "messages"),
+        ),
+        ({"messages": [{"role": "developer", "content": "hi"}]}, "invalid_value", "messages"),
+        (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
             "invalid_value",
             "messages",
         ),
-        ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
-        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"tools": [{"type": "function"}]}, "invalid_value", "tools"),
+        ({"tools": [TOOL], "tool_choice": "maybe"}, "invalid_value", "tool_choice"),
+        ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {"type": "function", "function": {"name": "other"}},
+            },
+            *("invalid_value", "tool_choice"),
+        ),
+        ({"tools": [{"type": "web_search"}]}, "invalid_value", "tools"),
+        ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "invalid_value", "response_format"),
+        (
+            {"tools": [TOOL], "response_format": {"type": "grammar", "grammar": 'start: "a"'}},
+            *("invalid_value", "response_format"),
+        ),
         ({"logprobs": True}, "unsupported_parameter", "logprobs"),
         ({"max_completion_tokens": 1000}, "context_length_exceeded", None),
         ({"prompt": "a"}, "invalid_value", "prompt"),

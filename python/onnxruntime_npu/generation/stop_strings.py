@@ -23,7 +23,7 @@ class StopStrings:
         if starts:
             self.matched, self._held = True, ""
             return text[: min(starts)]
-        hold = max((_overlap(text, string) for string in self._strings), default=0)
+        hold = max((overlap(text, string) for string in self._strings), default=0)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
 
@@ -33,7 +33,7 @@ class StopStrings:
         return held
 
 
-def _overlap(text: str, string: str) -> int:
+def overlap(text: str, string: str) -> int:
     """Return the length of the longest end of ``text`` that begins ``string``."""
     for length in range(min(len(text), len(string) - 1), 0, -1):
         if text.endswith(string[:length]):

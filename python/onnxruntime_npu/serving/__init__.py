@@ -2,7 +2,9 @@
 
 - ``server``: the process that listens, and its signals.
 - ``app``, ``routes``, ``middleware``, ``schemas``, ``answers``, ``api_errors``: the interface.
-- ``served_model``, ``chat``, ``sampling_options``: from a request to tokens and options.
+- ``served_model``, ``messages``, ``chat``, ``sampling_options``: from a request to tokens and
+  options.
+- ``response_format``, ``tools``, ``tool_formats``, ``tool_calls``: answers of a form, and calls.
 - ``choices``, ``disconnection``: from new tokens to text, while it is wanted.
 - ``engine``, ``engine_connection``: the client of the engine's process, started again when it
   fails.

@@ -4,59 +4,82 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .api_errors import ApiError
-from .choices import Choice, interleaved
+from .choices import Choice, Part, interleaved
 from .disconnection import ClientGone, unless_disconnected
 from .metrics import Metrics
-
-# The two interfaces differ in the name of their objects and in where a choice has its text.
-# (text, finish_reason) to a choice of an answer, or of an event of a stream.
-Shape = Callable[[str, "str | None"], "dict[str, Any]"]
+from .tool_calls import ToolCall
 
 
-@dataclass(frozen=True)
-class Style:
-    """How an interface writes its answers."""
+class Style(ABC):
+    """How an interface writes its answers: names of its objects, and where a choice has its text.
+
+    ``first_event`` is that of each choice, before its parts; None: there is none.
+    """
 
     prefix: str  # of identifiers
     whole_object: str
     event_object: str
-    whole: Shape
-    event: Shape
-    first_event: dict[str, Any] | None = None  # of each choice, before its text
+    first_event: ClassVar[dict[str, Any] | None] = None
+
+    @abstractmethod
+    def whole(self, parts: Sequence[Part]) -> dict[str, Any]:
+        """Return what a choice of an answer has of its parts."""
+
+    @abstractmethod
+    def event(self, part: Part | None) -> dict[str, Any]:
+        """Return what an event of a stream has of a part; None: the last event."""
 
 
-COMPLETION = Style(
-    prefix="cmpl-",
-    whole_object="text_completion",
-    event_object="text_completion",
-    whole=lambda text, reason: {"text": text, "finish_reason": reason, "logprobs": None},
-    event=lambda text, reason: {"text": text, "finish_reason": reason, "logprobs": None},
-)
-CHAT = Style(
-    prefix="chatcmpl-",
-    whole_object="chat.completion",
-    event_object="chat.completion.chunk",
-    whole=lambda text, reason: {
-        "message": {"role": "assistant", "content": text, "refusal": None},
-        "finish_reason": reason,
-        "logprobs": None,
-    },
-    event=lambda text, reason: {
-        "delta": {"content": text} if text else {},
-        "finish_reason": reason,
-        "logprobs": None,
-    },
-    first_event={"delta": {"role": "assistant", "content": ""}, "finish_reason": None},
-)
+class _Completion(Style):
+    prefix = "cmpl-"
+    whole_object = event_object = "text_completion"
+
+    def whole(self, parts: Sequence[Part]) -> dict[str, Any]:
+        return {"text": _text(parts)}
+
+    def event(self, part: Part | None) -> dict[str, Any]:
+        return {"text": _text([part] if part else [])}
+
+
+class _Chat(Style):
+    prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    event_object = "chat.completion.chunk"
+    first_event: ClassVar[dict[str, Any] | None] = {"delta": {"role": "assistant", "content": ""}}
+
+    def whole(self, parts: Sequence[Part]) -> dict[str, Any]:
+        calls = [_call(part) for part in parts if isinstance(part, ToolCall)]
+        text = _text(parts)
+        message = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
+        return {"message": {**message, "tool_calls": calls} if calls else message}
+
+    def event(self, part: Part | None) -> dict[str, Any]:
+        if isinstance(part, ToolCall):
+            return {"delta": {"tool_calls": [{"index": part.index, **_call(part)}]}}
+        return {"delta": {"content": part} if part else {}}
+
+
+COMPLETION = _Completion()
+CHAT = _Chat()
+
+
+def _text(parts: Sequence[Part]) -> str:
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.identifier, "type": "function", "function": function}
 
 
 @dataclass
@@ -72,12 +95,13 @@ class Answer:
 
     async def whole(self) -> dict[str, Any]:
         """Return the answer when all choices have ended."""
-        texts: list[list[str]] = [[] for _ in self.choices]
-        async with aclosing(interleaved(self.choices)) as pieces:
-            async for choice, piece in pieces:
-                texts[choice.index].append(piece or "")
+        of_each: list[list[Part]] = [[] for _ in self.choices]
+        async with aclosing(interleaved(self.choices)) as parts:
+            async for choice, part in parts:
+                if part is not None:
+                    of_each[choice.index].append(part)
         choices = [
-            {"index": c.index, **self.style.whole("".join(texts[c.index]), c.finish_reason)}
+            _choice(c.index, self.style.whole(of_each[c.index]), c.finish_reason)
             for c in self.choices
         ]
         return self._object(self.style.whole_object, choices, usage=self._usage())
@@ -88,12 +112,11 @@ class Answer:
         extra = {"usage": None} if with_usage else {}
         if self.style.first_event is not None:
             for choice in self.choices:
-                yield self._event({"index": choice.index, **self.style.first_event}, extra)
-        async with aclosing(interleaved(self.choices)) as pieces:
-            async for choice, piece in pieces:
-                reason = choice.finish_reason if piece is None else None
-                shaped = self.style.event(piece or "", reason)
-                yield self._event({"index": choice.index, **shaped}, extra)
+                yield self._event(_choice(choice.index, self.style.first_event, None), extra)
+        async with aclosing(interleaved(self.choices)) as parts:
+            async for choice, part in parts:
+                reason = choice.finish_reason if part is None else None
+                yield self._event(_choice(choice.index, self.style.event(part), reason), extra)
         if with_usage:
             yield self._object(self.style.event_object, [], usage=self._usage())
 
@@ -117,6 +140,10 @@ class Answer:
             "completion_tokens": generated,
             "total_tokens": self.prompt_tokens + generated,
         }
+
+
+def _choice(index: int, content: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": None, "finish_reason": reason}
 
 
 class EventStream(Response):

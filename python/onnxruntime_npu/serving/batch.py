@@ -23,6 +23,7 @@ _REASONS = {
     _Reason.MAX_GENERATED_TOKENS: "length",
     _Reason.MAX_SESSION_TOKENS: "length",
 }
+_NO_GRAMMAR = "Error creating grammar: "
 # Failures of one request; any other failure is the engine's.
 _OF_ONE_REQUEST = (_Error.REQUEST_UNSERVICEABLE,)
 
@@ -36,10 +37,23 @@ class _Sequence:
     submitted: Submit
     generated: list[int] = field(default_factory=list)
     request: Any = None
+    # A preempted request with a grammar is generated again from its prompt, since the engine cannot
+    # begin within a grammar: number of tokens of ``generated`` that have been repeated.
+    repeated: int = 0
 
     @property
     def length(self) -> int:
-        return len(self.submitted.tokens) + len(self.generated)
+        return len(self.submitted.tokens) + self.repeated
+
+    @property
+    def begin(self) -> list[int]:
+        """What the engine is given to continue."""
+        return self.generated if self.submitted.sampling.guidance is None else []
+
+    @property
+    def known(self) -> int | None:
+        """The next token, if it was generated before."""
+        return None if self.repeated == len(self.generated) else self.generated[self.repeated]
 
 
 class Batch:
@@ -97,12 +111,14 @@ class Batch:
             try:
                 sequence.request = self._engine.create_request()
                 sequence.request.begin_turn(
-                    np.array([*submitted.tokens, *sequence.generated], np.int32),
-                    _turn(sequence),
+                    np.array([*submitted.tokens, *sequence.begin], np.int32), _turn(sequence)
                 )
             except (RuntimeError, TypeError, ValueError) as error:
-                step.finished.append((submitted.key, "error", str(error)))
+                sequence.request.close()
+                reason = "refused" if str(error).startswith(_NO_GRAMMAR) else "error"
+                step.finished.append((submitted.key, reason, str(error)))
                 continue
+            sequence.repeated = len(sequence.begin)
             self._running[sequence.request] = sequence
             step.started.append(submitted.key)
 
@@ -115,8 +131,14 @@ class Batch:
             step.finished.append((key, "error", event.error_code.name))
             return
         if event.flags & _Flags.TOKEN:
-            sequence.generated.append(event.token)
-            step.tokens.append((key, event.token))
+            if sequence.known is None:
+                sequence.generated.append(event.token)
+                step.tokens.append((key, event.token))
+            elif sequence.known != event.token:
+                self._close(sequence)
+                step.finished.append((key, "error", "the answer could not be repeated"))
+                return
+            sequence.repeated += 1
         if event.flags & _Flags.TURN_FINISHED:
             self._close(sequence)
             step.finished.append((key, _REASONS[event.finish_reason], ""))
@@ -141,7 +163,7 @@ class Batch:
 def _turn(sequence: _Sequence) -> Any:
     sampling = sequence.submitted.sampling
     turn = og.TurnOptions(sequence.request)
-    turn.set_max_generated_tokens(sampling.max_tokens - len(sequence.generated))
+    turn.set_max_generated_tokens(sampling.max_tokens - len(sequence.begin))
     turn.set_repetition_penalty(sampling.repetition_penalty)
     turn.set_do_sample(not sampling.greedy)
     if not sampling.greedy:
@@ -150,5 +172,7 @@ def _turn(sequence: _Sequence) -> Any:
         turn.set_top_k(sampling.top_k)
         if sampling.seed is not None:
             # Another stream of random numbers after each preemption, still a repeatable one.
-            turn.set_seed((sampling.seed + len(sequence.generated)) % 2**64)
+            turn.set_seed((sampling.seed + len(sequence.begin)) % 2**64)
+    if sampling.guidance is not None:
+        turn.set_guidance(sampling.guidance.kind, sampling.guidance.text)
     return turn

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jinja2
 
 from .api_errors import bad_request
-from .schemas import Message
+from .messages import Message, plain_messages
 from .served_model import ServedModel
+from .tools import Tool
 
 
-def encode_chat(model: ServedModel, messages: list[Message]) -> list[int]:
+def encode_chat(
+    model: ServedModel, messages: list[Message], tools: Sequence[Tool] = ()
+) -> list[int]:
     """Return the tokens of a conversation that the assistant is to continue.
 
     Raises a 400 for a model without a template and for messages that the template refuses.
     """
     if not getattr(model.tokenizer, "chat_template", None):
         raise bad_request("the model has no chat template: use /v1/completions", param="model")
-    conversation: list[dict[str, Any]] = [message.plain() for message in messages]
     try:
         text = model.tokenizer.apply_chat_template(
-            conversation, add_generation_prompt=True, tokenize=False
+            plain_messages(messages),
+            tools=[tool.model_dump(exclude_none=True) for tool in tools] or None,
+            add_generation_prompt=True,
+            tokenize=False,
         )
     except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
         raise bad_request(

@@ -8,22 +8,60 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from ..generation.stop_strings import StopStrings
 from .engine import Stream
 from .served_model import ServedModel
+from .tool_calls import ToolCall
+from .tools import Tools
+
+Part = str | ToolCall
 
 
 class Choice:
-    """One answer to one prompt; ``finish_reason`` and ``tokens`` are final after its text."""
+    """One answer to one prompt; ``finish_reason`` and ``tokens`` are final after its parts."""
 
-    def __init__(self, index: int, stream: Stream, model: ServedModel, stop: Sequence[str]) -> None:
+    def __init__(
+        self,
+        index: int,
+        stream: Stream,
+        model: ServedModel,
+        stop: Sequence[str],
+        tools: Tools | None = None,
+        echo: str = "",
+    ) -> None:
+        """``echo`` is text that is written before that of the answer."""
         self.index = index
         self.finish_reason = "length"
         self.tokens = 0
         self._stream = stream
         self._pieces: list[str] = []
-        self._text = model.text_stream(self._pieces.append)
+        shown = tools.form.markers if tools else ()
+        self._text = model.text_stream(self._pieces.append, shown)
         self._stop = StopStrings(stop)
+        self._tools = tools
+        self._calls = tools.parser() if tools else None
+        self._echo = echo
 
-    async def text(self) -> AsyncIterator[str]:
-        """Yield the text in pieces, none of them empty."""
+    async def parts(self) -> AsyncIterator[Part]:
+        """Yield text in pieces, none of them empty, and calls of tools."""
+        if self._echo:
+            yield self._echo
+        async for piece in self._until_stop():
+            if self._calls is None:
+                yield piece
+                continue
+            for part in self._calls.put(piece):
+                yield part
+            if self._calls.count and self._tools and not self._tools.parallel:
+                self.finish_reason = "stop"
+                self._stream.close()
+                break
+        if self._calls is not None:
+            for part in self._calls.end():
+                yield part
+            # OpenAI's reason for the one call that was asked for by name is "stop".
+            called = self._calls.count and not (self._tools and self._tools.named)
+            if called and self.finish_reason == "stop":
+                self.finish_reason = "tool_calls"
+
+    async def _until_stop(self) -> AsyncIterator[str]:
         async for token in self._stream:
             self.tokens += 1
             self._text.put([token])
@@ -53,17 +91,19 @@ class Choice:
         return piece
 
 
-async def interleaved(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, str | None], None]:
-    """Yield the pieces of all choices as they come, and None after the last piece of each.
+async def interleaved(
+    choices: Sequence[Choice],
+) -> AsyncGenerator[tuple[Choice, Part | None], None]:
+    """Yield the parts of all choices as they come, and None after the last part of each.
 
     Whatever ends the iteration, an error or the client's absence, frees all of them.
     """
-    arrived: asyncio.Queue[tuple[Choice, str | Exception | None]] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[Choice, Part | Exception | None]] = asyncio.Queue()
 
     async def follow(choice: Choice) -> None:
         try:
-            async for piece in choice.text():
-                arrived.put_nowait((choice, piece))
+            async for part in choice.parts():
+                arrived.put_nowait((choice, part))
             arrived.put_nowait((choice, None))
         except Exception as error:  # raised below, in the task that answers the client
             arrived.put_nowait((choice, error))
@@ -72,11 +112,11 @@ async def interleaved(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice,
     try:
         left = len(choices)
         while left:
-            choice, piece = await arrived.get()
-            if isinstance(piece, Exception):
-                raise piece
-            left -= piece is None
-            yield choice, piece
+            choice, part = await arrived.get()
+            if isinstance(part, Exception):
+                raise part
+            left -= part is None
+            yield choice, part
     finally:
         for task in tasks:
             task.cancel()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from .api_errors import ApiError
+from .api_errors import ApiError, bad_request
 from .engine_connection import EngineConnection
 from .engine_messages import Cancel, Failed, Ready, Sampling, Step, Submit
 from .metrics import Metrics
@@ -31,9 +31,12 @@ class Stream:
     def __init__(self, engine: Engine, submit: Submit, deadline: float) -> None:
         self.finish_reason = "length"
         self._engine, self._key = engine, submit.key
+        self._guidance = submit.sampling.guidance
         self._queue: asyncio.Queue[int | str | ApiError] = asyncio.Queue()
         self._arrived = self._last = time.monotonic()
         self._started = self._first = self._ended = False
+        self._accepted = asyncio.Event()
+        self._error: ApiError | None = None
         self._expiry = asyncio.get_running_loop().call_later(deadline, self._expire, deadline)
 
     @property
@@ -44,6 +47,18 @@ class Stream:
     def start(self) -> None:
         """Note that the engine has taken the request."""
         self._started = True
+        self._accepted.set()
+
+    async def accepted(self) -> None:
+        """Wait until the engine has taken the request or it has ended; raises its error."""
+        await self._accepted.wait()
+        if self._error is not None:
+            raise self._error
+
+    def refuse(self, message: str) -> None:
+        """End since the engine does not take the grammar that was asked for."""
+        param = self._guidance.param if self._guidance else None
+        self.fail(bad_request(message, param=param))
 
     def put(self, token: int, metrics: Metrics) -> None:
         """Take a token from the engine."""
@@ -63,7 +78,7 @@ class Stream:
     def fail(self, error: ApiError) -> None:
         """End with an error."""
         self._end()
-        self._queue.put_nowait(error)
+        self._fail(error)
 
     def close(self) -> None:
         """Cancel the request unless it has ended."""
@@ -84,7 +99,12 @@ class Stream:
     def _expire(self, deadline: float) -> None:
         self.close()
         message = f"the request did not end within {deadline:g} seconds"
-        self._queue.put_nowait(ApiError(504, "deadline_exceeded", message))
+        self._fail(ApiError(504, "deadline_exceeded", message))
+
+    def _fail(self, error: ApiError) -> None:
+        self._error = error
+        self._accepted.set()
+        self._queue.put_nowait(error)
 
     def _end(self) -> None:
         self._ended = True
@@ -238,7 +258,9 @@ class Engine:
         for key, reason, message in step.finished:
             if key not in self._streams:
                 continue
-            if reason == "error":
+            if reason == "refused":
+                self._streams[key].refuse(message)
+            elif reason == "error":
                 self._streams[key].fail(ApiError(500, "generation_failed", message))
             else:
                 self._streams[key].finish(reason)

@@ -6,8 +6,23 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class Guidance:
+    """A grammar that an answer follows: kind and text as the engine takes them.
+
+    ``param`` is the parameter of the request that asked for it.
+    """
+
+    kind: str  # json_schema, regex or lark_grammar
+    text: str
+    param: str
+
+
+@dataclass(frozen=True)
 class Sampling:
-    """How tokens of one request are chosen; greedy: the other fields but the first do not count."""
+    """How tokens of one request are chosen; greedy: temperature, top_p, top_k, seed do not count.
+
+    With ``guidance`` and without ``greedy`` there is a seed, by which the answer can be repeated.
+    """
 
     max_tokens: int
     greedy: bool = False
@@ -16,6 +31,7 @@ class Sampling:
     top_k: int = 0  # 0: all
     seed: int | None = None  # from 0 to 2**64 - 1
     repetition_penalty: float = 1.0
+    guidance: Guidance | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +74,8 @@ class Step:
     Attributes:
         started: requests that the engine has taken.
         tokens: pairs of request and new token.
-        finished: triples of request, reason (``stop``, ``length`` or ``error``) and message.
+        finished: triples of request, reason (``stop``, ``length``, ``refused`` or ``error``) and
+            message; refused: its guidance is no grammar.
         preempted: requests that gave their blocks to others and will be continued.
         blocks_used: blocks that hold tokens of running requests.
     """

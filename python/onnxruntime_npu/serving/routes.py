@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +17,14 @@ from .api_errors import ApiError
 from .chat import encode_chat
 from .choices import Choice
 from .disconnection import ClientGone, unless_disconnected
-from .engine import Engine
+from .engine import Engine, Stream
 from .engine_messages import Ready
 from .metrics import Metrics
 from .sampling_options import sampling_options
 from .schemas import ChatRequest, CompletionRequest, Generation, TokenizeRequest
 from .served_model import ServedModel
 from .settings import Settings
+from .tools import Tools, guidance_for, tools_of
 
 router = APIRouter()
 # OpenAI's default for completions; a chat goes on to its end.
@@ -103,8 +105,9 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
         await service.encode(service.model.encode, prompt) if isinstance(prompt, str) else prompt
         for prompt in body.prompts
     ]
+    echoes = body.prompts if body.echo else [""] * len(prompts)
     limit = body.max_tokens or _COMPLETION_TOKENS
-    return await _answer(request, body, COMPLETION, prompts, limit)
+    return await _answer(request, body, _Asked(COMPLETION, prompts, limit, echoes))
 
 
 @router.post("/v1/chat/completions")
@@ -112,8 +115,10 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Continue a conversation."""
     service = _service(request)
     service.check_model(body.model)
-    prompt = await service.encode(encode_chat, service.model, body.messages)
-    return await _answer(request, body, CHAT, [prompt], body.limit)
+    tools = tools_of(service.model, body.tools or [], body.tool_choice, body.parallel_tool_calls)
+    offered = tools.offered if tools else ()
+    prompt = await service.encode(encode_chat, service.model, body.messages, offered)
+    return await _answer(request, body, _Asked(CHAT, [prompt], body.limit, [""], tools))
 
 
 @router.post("/tokenize")
@@ -130,37 +135,68 @@ async def tokenize(request: Request, body: TokenizeRequest) -> dict[str, Any]:
     return {"tokens": tokens, "count": len(tokens)}
 
 
-async def _answer(
-    request: Request, body: Generation, style: Style, prompts: list[list[int]], limit: int | None
-) -> Response:
+@dataclass
+class _Asked:
+    """What the two interfaces have in common: prompts to continue."""
+
+    style: Style
+    prompts: list[list[int]]
+    limit: int | None  # max number of tokens to generate for each; None: to the context's end
+    echoes: Sequence[str | list[int]]  # what each answer begins with
+    tools: Tools | None = None
+
+
+async def _answer(request: Request, body: Generation, asked: _Asked) -> Response:
     service = _service(request)
     limits = service.limits()
-    options = [sampling_options(body, service.model, limits, prompt, limit) for prompt in prompts]
+    guidance = guidance_for(service.model, asked.tools, body.response_format)
+    options = [
+        sampling_options(body, service.model, limits, prompt, asked.limit, guidance)
+        for prompt in asked.prompts
+    ]
     streams = service.engine.submit(
-        [prompt for prompt in prompts for _ in range(body.n)],
+        [prompt for prompt in asked.prompts for _ in range(body.n)],
         [sampling for of_prompt in options for sampling in of_prompt],
         service.settings.deadline,
     )
+    echoes = [
+        echo if isinstance(echo, str) else service.model.decode(echo) for echo in asked.echoes
+    ]
     answer = Answer(
-        style,
+        asked.style,
         request.state.request_id,
         service.model.name,
-        sum(map(len, prompts)),
+        sum(map(len, asked.prompts)),
         [
-            Choice(index, stream, service.model, body.stop_strings)
+            Choice(
+                index,
+                stream,
+                service.model,
+                body.stop_strings,
+                asked.tools,
+                echoes[index // body.n],
+            )
             for index, stream in enumerate(streams)
         ],
     )
-    if body.stream:
-        return EventStream(answer, body.wants_usage, service.metrics)
+    streamed = False
     try:
+        if guidance is not None:  # which the engine may refuse, with a status
+            await unless_disconnected(request.receive, _accepted(streams))
+        if body.stream:
+            streamed = True
+            return EventStream(answer, body.wants_usage, service.metrics)
         return JSONResponse(await unless_disconnected(request.receive, answer.whole()))
     except ClientGone:
         service.metrics.cancelled.inc()
         return Response(status_code=499)  # nobody reads it
     finally:
-        for stream in streams:
+        for stream in [] if streamed else streams:
             stream.close()
+
+
+async def _accepted(streams: list[Stream]) -> None:
+    await asyncio.gather(*(stream.accepted() for stream in streams))
 
 
 def _card(service: Service) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+
 from .api_errors import bad_request
-from .engine_messages import Ready, Sampling
+from .engine_messages import Guidance, Ready, Sampling
 from .schemas import Generation
 from .served_model import ServedModel
 
@@ -11,7 +13,12 @@ _SMALLEST = 2.0**-126  # of normal float32 numbers
 
 
 def sampling_options(
-    body: Generation, model: ServedModel, limits: Ready, prompt: list[int], max_tokens: int | None
+    body: Generation,
+    model: ServedModel,
+    limits: Ready,
+    prompt: list[int],
+    max_tokens: int | None,
+    guidance: Guidance | None,
 ) -> list[Sampling]:
     """Return the options of each of the ``body.n`` choices for a prompt.
 
@@ -39,6 +46,9 @@ def sampling_options(
     # Wherever only the most likely token is left, since the engine refuses to sample then; and it
     # takes top_p = 0 for "all". Numbers below the smallest float are 0 to it.
     greedy = temperature < _SMALLEST or top_p <= 1 / limits.vocabulary or top_k == 1
+    seed = body.seed
+    if seed is None and guidance is not None:
+        seed = secrets.randbits(64)
     return [
         Sampling(
             max_tokens=max_tokens or room,
@@ -47,8 +57,9 @@ def sampling_options(
             top_p=top_p,
             top_k=top_k if 0 < top_k < limits.vocabulary else 0,
             # The engine's seeds are unsigned.
-            seed=None if body.seed is None else (body.seed + index) % 2**64,
+            seed=None if seed is None else (seed + index) % 2**64,
             repetition_penalty=penalty,
+            guidance=guidance,
         )
         for index in range(body.n)
     ]

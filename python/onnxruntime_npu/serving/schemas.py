@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from .api_errors import ApiError
+from .messages import Body, Message
+from .response_format import ResponseFormat
+from .tools import Tool, ToolChoice
 
 # Parameters of OpenAI's or similar interfaces that the engine has no equal of, with the values by
 # which clients say that they do not ask for it.
 _UNAVAILABLE: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),
-    "echo": (None, False),
     "frequency_penalty": (None, 0, 0.0),
     "function_call": (None, "none"),
     "functions": (None, []),
@@ -25,10 +27,7 @@ _UNAVAILABLE: dict[str, tuple[Any, ...]] = {
     "prediction": (None,),
     "presence_penalty": (None, 0, 0.0),
     "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
     "suffix": (None,),
-    "tool_choice": (None, "none"),
-    "tools": (None, []),
     "top_logprobs": (None,),
     "verbosity": (None,),
     "web_search_options": (None,),
@@ -37,7 +36,6 @@ _UNAVAILABLE: dict[str, tuple[Any, ...]] = {
 _LABELS = frozenset(
     (
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "safety_identifier",
         "service_tier",
@@ -47,11 +45,7 @@ _LABELS = frozenset(
 )
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _TopBody(_Body):
+class _TopBody(Body):
     @model_validator(mode="before")
     @classmethod
     def _refuse_half_characters(cls, body: Any) -> Any:
@@ -63,7 +57,7 @@ class _TopBody(_Body):
         return body
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """Of a streamed answer."""
 
     include_usage: bool | None = None
@@ -83,6 +77,7 @@ class Generation(_TopBody):
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -135,6 +130,7 @@ class CompletionRequest(Generation):
     """Body of /v1/completions; a prompt is text or tokens."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = None  # begin the answer with the prompt
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -146,34 +142,14 @@ class CompletionRequest(Generation):
         return given
 
 
-class TextPart(_Body):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(_Body):
-    """One message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    def plain(self) -> dict[str, Any]:
-        """Return the message as chat templates read it."""
-        content = self.content
-        if not isinstance(content, str):
-            content = "".join(part.text for part in content)
-        plain = {"role": self.role, "content": content}
-        return plain if self.name is None else {**plain, "name": self.name}
-
-
 class ChatRequest(Generation):
     """Body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
     @property
     def limit(self) -> int | None:

@@ -1,0 +1,120 @@
+"""What an answer has to be: ``response_format`` of a request, as a grammar for the engine.
+
+The engine takes JSON schemas, regular expressions and grammars in llguidance's dialect of Lark, and
+lets a request choose only among tokens that can still become such a text.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from .api_errors import bad_request
+from .engine_messages import Guidance
+from .messages import Body
+
+_NAME = "response_format"
+# Compiling stops the engine for all: a schema of this size takes it about 0.1 s.
+_MOST_CHARACTERS = 100_000
+# As Python writes JSON, which is how models have seen most of it. With free white space a model may
+# write nothing else until its context is full.
+_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class AnyText(Body):
+    """No constraint."""
+
+    type: Literal["text"]
+
+
+class AnyObject(Body):
+    """A JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Body):
+    """A JSON schema; the answer always follows it, ``strict`` or not."""
+
+    model_config = ConfigDict(protected_namespaces=(), populate_by_name=False)
+
+    name: str
+    given: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonOfSchema(Body):
+    """JSON that a schema describes."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class Regex(Body):
+    """Text that a regular expression matches as a whole."""
+
+    type: Literal["regex"]
+    regex: Annotated[str, Field(min_length=1)]
+
+
+class Grammar(Body):
+    """Text of a grammar, whose rule ``start`` is the answer."""
+
+    type: Literal["grammar"]
+    grammar: Annotated[str, Field(min_length=1)]
+
+
+ResponseFormat = Annotated[
+    AnyText | AnyObject | JsonOfSchema | Regex | Grammar, Field(discriminator="type")
+]
+
+
+def guidance_of(asked: ResponseFormat | None) -> Guidance | None:
+    """Return what the engine has to follow, None for any text."""
+    match asked:
+        case AnyObject():
+            return checked("json_schema", json_text({"type": "object"}), _NAME)
+        case JsonOfSchema():
+            return checked("json_schema", json_text(asked.json_schema.given), _NAME)
+        case Regex():
+            return checked("regex", asked.regex, _NAME)
+        case Grammar():
+            return checked("lark_grammar", asked.grammar, _NAME)
+    return None
+
+
+def as_rule(asked: ResponseFormat) -> str:
+    """Return the same for the right side of a rule of a Lark grammar.
+
+    Raises a 400 for a grammar, which is none.
+    """
+    match asked:
+        case AnyObject():
+            return f"%json {json_text({'type': 'object'})}"
+        case JsonOfSchema():
+            return f"%json {json_text(asked.json_schema.given)}"
+        case Regex():
+            escaped = asked.regex.replace("\n", "\\n").replace("/", "\\/")
+            return f"/{escaped}/"
+    raise bad_request("expected no grammar beside tools: use another response_format", param=_NAME)
+
+
+def json_text(schema: dict[str, Any]) -> str:
+    """Return a schema with the layout that its JSON is written in."""
+    return json.dumps({"x-guidance": _LAYOUT, **schema})
+
+
+def checked(kind: str, text: str, param: str) -> Guidance:
+    """Return a grammar; raises a 400 for one that is too long or holds a zero character.
+
+    ``param`` is the parameter that asked for it.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        message = f"expected at most {_MOST_CHARACTERS} characters, got {len(text)}"
+        raise bad_request(message, param=param)
+    if "\0" in text:  # would end the text for the engine
+        raise bad_request("expected no zero character: write \\x00", param=param)
+    return Guidance(kind, text, param)

@@ -1,0 +1,147 @@
+"""Tools that a request offers: their definitions, which may be called, and how it is made sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .api_errors import ApiError, bad_request
+from .engine_messages import Guidance
+from .messages import Body
+from .response_format import AnyText, ResponseFormat, as_rule, checked, guidance_of, json_text
+from .served_model import ServedModel
+from .tool_calls import ToolCallParser
+from .tool_formats import ToolFormat
+
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+_ANY_ARGUMENTS = {"type": "object"}
+
+
+class Function(Body):
+    """A function; ``parameters`` is a JSON schema of an object."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    """A tool that may be called."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Body):
+    """The tool that has to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools that an answer may call, all of them by default.
+
+    Attributes:
+        form: how the model writes calls.
+        offered: what its template is given.
+        callable: those of them that may be called; ``named``: one was asked for.
+        must: a tool has to be called.
+        parallel: several calls may be in an answer.
+    """
+
+    form: ToolFormat
+    offered: Sequence[Tool]
+    callable: Sequence[Tool]
+    must: bool
+    named: bool
+    parallel: bool
+
+    def parser(self) -> ToolCallParser:
+        """Return what finds calls in an answer."""
+        return ToolCallParser(self.form, [tool.function.name for tool in self.callable])
+
+    def guidance(self, model: ServedModel, asked: ResponseFormat | None) -> Guidance | None:
+        """Return the grammar of an answer; None if everything is allowed.
+
+        Without an obligation to call, text may stand before calls. Then only the calls follow a
+        grammar, and that only if a function is strict, whose arguments have to follow its schema.
+        """
+        if self.must:
+            start = "calls"
+        elif asked is not None and not isinstance(asked, AnyText):
+            start = f"calls | {as_rule(asked)}"
+        elif any(tool.function.strict for tool in self.callable):
+            start = "text"
+        else:
+            return None
+        rules = self.form.grammar(
+            [(tool.function.name, self._schema(tool.function)) for tool in self.callable],
+            lambda text: model.literal(text, self.form.markers),
+            self.parallel,
+        )
+        return checked("lark_grammar", f"start: {start}\n{rules}", "tools")
+
+    def _schema(self, function: Function) -> str:
+        if function.parameters is None:
+            return json_text(_NO_ARGUMENTS)
+        return json_text(function.parameters if self.must or function.strict else _ANY_ARGUMENTS)
+
+
+def tools_of(
+    model: ServedModel,
+    offered: Sequence[Tool],
+    choice: ToolChoice | None,
+    parallel: bool | None,
+) -> Tools | None:
+    """Return what the parameters of a request say; None: no calls.
+
+    Raises a 400 for tools that the model does not know how to call, and for a choice of none of
+    them.
+    """
+    if not offered:
+        if choice not in (None, "none", "auto"):
+            raise bad_request("expected tools beside tool_choice", param="tool_choice")
+        return None
+    if choice == "none":
+        return None
+    if model.tool_format is None:
+        message = "the model's chat template has no way to call tools that this server knows"
+        raise ApiError(400, "unsupported_parameter", message, param="tools")
+    named = isinstance(choice, NamedTool)
+    chosen = [
+        tool
+        for tool in offered
+        if not isinstance(choice, NamedTool) or tool.function.name == choice.function.name
+    ]
+    if not chosen:
+        raise bad_request("tool_choice names none of the tools", param="tool_choice")
+    return Tools(
+        model.tool_format,
+        offered,
+        chosen,
+        must=named or choice == "required",
+        named=named,
+        parallel=parallel is not False and not named,
+    )
+
+
+def guidance_for(
+    model: ServedModel, tools: Tools | None, asked: ResponseFormat | None
+) -> Guidance | None:
+    """Return the grammar of an answer; None if everything is allowed."""
+    return guidance_of(asked) if tools is None else tools.guidance(model, asked)
