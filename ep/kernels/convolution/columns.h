@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
+#include "ep/kernels/convolution/padded_plane.h"
 #include "ep/kernels/convolution/taps.h"
 
 namespace npu::convolution {
@@ -28,6 +30,28 @@ void ReadColumns(const Taps& taps, const U* x, int64_t channels, int64_t begin, 
       }
     }
   });
+}
+
+// Elements that ReadPaddedColumns may read behind the planes and write behind the columns.
+inline constexpr int64_t kColumnsSlack = 16;
+
+// The same from `channels` padded planes. Pieces of rows are copied in blocks of one size: each overwrites what the one
+// before wrote too much, rows from first to last.
+template <class U>
+void ReadPaddedColumns(const PaddedPlane& padded, const U* planes, int64_t channels, int64_t begin, int64_t end,
+                       U* columns, int64_t pitch) {
+  constexpr int64_t kBlock = kColumnsSlack;
+  const std::vector<Segment> segments = padded.SegmentsOf(begin, end);
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t tap = 0; tap < padded.taps(); ++tap, columns += pitch) {
+      const U* from = planes + c * padded.size() + padded.offset(tap);
+      for (const Segment& segment : segments) {
+        U* to = columns + (segment.first - begin);
+        for (int64_t i = 0; i < segment.count; i += kBlock)
+          std::memcpy(to + i, from + segment.position + i, kBlock * sizeof(U));
+      }
+    }
+  }
 }
 
 }  // namespace npu::convolution

@@ -14,84 +14,185 @@
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/gemm/packing.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
 
 using convolution::FewPositions;
+using convolution::kColumnsSlack;
+using convolution::PaddedPlane;
 using convolution::Taps;
 
 constexpr const char* kOp = "Conv";
-constexpr int64_t kColumnsBytes = 512 << 10;  // of a piece: half a common second-level cache
-constexpr int64_t kColumnsMultiple = 64;      // whole panels of the product
+constexpr int64_t kCacheBytes = 640 << 10;  // of a piece and the weight: most of a common second-level cache
+constexpr int64_t kColumnsMultiple = gemm::kPanelColumns;  // whole panels of the product
+constexpr int64_t kPadGrain = 32768;                       // elements that are worth a thread
 
 thread_local gemm::AlignedBuffer columns_buffer;
 
-// The part of one image's output that a task computes.
-struct Piece {
-  int64_t image, group, begin, end;
+// One group of one image.
+struct Item {
+  int64_t image, group;
 };
 
 struct Products {
   Taps taps;
+  std::optional<PaddedPlane> padded;  // unless no columns are made, or padding would be most of it
   DType dtype;
   int64_t images, groups, channels_in, channels_out;  // channels: of a group
   const char* x;
   const char* weight;
   TensorView bias;
   char* y;
+  // The padded planes of so many items at a time.
+  int64_t slots = 1;
+  char* planes = nullptr;
 
+  Products(Taps with, const TensorView& x, const TensorView& weight, int64_t groups, const TensorView& bias,
+           const TensorView& y)
+      : taps(std::move(with)),
+        dtype(x.dtype),
+        images(x.shape[0]),
+        groups(groups),
+        channels_in(weight.shape[1]),
+        channels_out(weight.shape[0] / groups),
+        x(x.as<const char>()),
+        weight(weight.as<const char>()),
+        bias(bias),
+        y(y.as<char>()) {
+    if (taps.pointwise() || !PaddedPlane::Suits(taps)) return;
+    padded.emplace(taps);
+    if (images * groups >= NumThreads()) slots = NumThreads();
+  }
+
+  // Of `planes`.
+  size_t PlaneBytes() const { return padded ? BytesFor(dtype, Shape{slots, SlotElements()}.Elements()) : 0; }
+
+  // Items in parallel, each with pieces one after the other, or one item after the other with pieces in parallel.
+  void Run() const {
+    const int64_t items = images * groups;
+    if (items >= NumThreads() && (slots > 1 || !padded)) {
+      const int64_t shares = padded ? slots : items;
+      ParallelFor(shares, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t share = begin; share < end; ++share)
+          for (int64_t item = share * items / shares; item < (share + 1) * items / shares; ++item)
+            RunItem({item / groups, item % groups}, share);
+      });
+    } else {
+      for (int64_t item = 0; item < items; ++item) RunItem({item / groups, item % groups}, 0);
+    }
+  }
+
+ private:
   int64_t depth() const { return channels_in * taps.count(); }
   int64_t bytes() const { return BitsOf(dtype) / 8; }
+  int64_t SlotElements() const { return channels_in * padded->size() + kColumnsSlack; }
+  const char* PlanesOf(const Item& item) const {
+    return x + (item.image * groups + item.group) * channels_in * taps.inputs() * bytes();
+  }
 
   // The outputs of a piece: a whole plane where no columns are made.
   int64_t Width() const {
     const int64_t outputs = taps.outputs();
     if (taps.pointwise()) return outputs;
-    const int64_t fitting = kColumnsBytes / std::max<int64_t>(1, depth() * bytes());
+    const int64_t column_bytes = std::max<int64_t>(1, depth() * bytes());
+    const int64_t fitting = (kCacheBytes - channels_out * column_bytes) / column_bytes;
     const int64_t threads = NumThreads(), shares = (threads + images * groups - 1) / (images * groups);
     const int64_t width = std::min(fitting, (outputs + shares - 1) / shares);
-    return std::clamp<int64_t>((width + kColumnsMultiple - 1) / kColumnsMultiple * kColumnsMultiple, kColumnsMultiple,
+    return std::clamp<int64_t>(width / kColumnsMultiple * kColumnsMultiple, kColumnsMultiple,
                                std::max(outputs, kColumnsMultiple));
   }
 
-  void Run() const {
-    const int64_t width = Width(), pieces = (taps.outputs() + width - 1) / width, count = images * groups * pieces;
+  void RunItem(const Item& item, int64_t slot) const {
+    char* padded_planes = nullptr;
+    if (padded) {
+      padded_planes = planes + slot * SlotElements() * bytes();
+      DispatchSize(static_cast<int>(bytes()), [&](auto element) {
+        using U = decltype(element);
+        Pad(reinterpret_cast<const U*>(PlanesOf(item)), reinterpret_cast<U*>(padded_planes));
+      });
+    }
+    const int64_t width = Width(), pieces = (taps.outputs() + width - 1) / width;
     const auto run = [&](int64_t begin, int64_t end) {
-      for (int64_t item = begin; item < end; ++item) {
-        const int64_t first = item % pieces * width;
-        RunPiece({item / pieces / groups, item / pieces % groups, first, std::min(first + width, taps.outputs())});
-      }
+      for (int64_t piece = begin; piece < end; ++piece)
+        RunPiece(item, padded_planes, piece * width, std::min((piece + 1) * width, taps.outputs()));
     };
-    if (count < NumThreads()) {
-      run(0, count);  // the product of each piece is split
+    if (pieces < NumThreads()) {
+      run(0, pieces);  // the product of each piece is split
     } else {
-      ParallelFor(count, 1, run);
+      ParallelFor(pieces, 1, run);
     }
   }
 
- private:
-  void RunPiece(const Piece& piece) const {
-    const int64_t width = piece.end - piece.begin, outputs = taps.outputs();
-    const char* planes = x + (piece.image * groups + piece.group) * channels_in * taps.inputs() * bytes();
-    gemm::Matrix columns{planes, depth(), width, outputs, 1};
-    if (!taps.pointwise()) {
-      void* buffer = columns_buffer.Reserve(depth() * width * bytes());
-      DispatchSize(static_cast<int>(bytes()), [&](auto element) {
-        using U = decltype(element);
-        ReadColumns(taps, reinterpret_cast<const U*>(planes), channels_in, piece.begin, piece.end,
-                    static_cast<U*>(buffer), width);
-      });
-      columns = gemm::Matrix::RowMajor(buffer, depth(), width);
-    }
-    const int64_t first_row = piece.group * channels_out;
+  template <class U>
+  void Pad(const U* from, U* to) const {
+    ParallelFor(channels_in, std::max<int64_t>(1, kPadGrain / padded->size()), [&](int64_t begin, int64_t end) {
+      std::fill(to + begin * padded->size(), to + end * padded->size(), U{0});
+      for (int64_t c = begin; c < end; ++c) padded->Write(from + c * taps.inputs(), to + c * padded->size());
+    });
+  }
+
+  // The outputs [begin, end) of all channels.
+  void RunPiece(const Item& item, const char* padded_planes, int64_t begin, int64_t end) const {
+    const int64_t width = end - begin, outputs = taps.outputs(), first_row = item.group * channels_out;
     const gemm::Matrix rows = gemm::Matrix::RowMajor(weight + first_row * depth() * bytes(), channels_out, depth());
-    char* to = y + (((piece.image * groups + piece.group) * channels_out) * outputs + piece.begin) * bytes();
-    if (dtype == DType::kFloat64) return MultiplyDoubles(rows, columns, first_row, reinterpret_cast<double*>(to));
+    char* to = y + (((item.image * groups + item.group) * channels_out) * outputs + begin) * bytes();
     gemm::Epilogue epilogue;
     if (bias) epilogue.addend = {bias.as<const char>() + first_row * bytes(), dtype, 1, 0};
-    gemm::Multiply(dtype, rows, columns, {to, dtype, outputs}, epilogue);
+    const gemm::Result result{to, dtype, outputs};
+    if (padded && HasPlainPanels()) {
+      const void* panels = DispatchSize(static_cast<int>(bytes()), [&](auto element) {
+        return Panels(reinterpret_cast<const decltype(element)*>(padded_planes), begin, end);
+      });
+      return gemm::Multiply(rows, {.data = panels, .dtype = dtype, .stored = dtype, .rows = depth(), .columns = width},
+                            result, epilogue);
+    }
+    gemm::Matrix columns{PlanesOf(item), depth(), width, outputs, 1};
+    if (!taps.pointwise()) {
+      const void* matrix = DispatchSize(static_cast<int>(bytes()), [&](auto element) {
+        using U = decltype(element);
+        const char* from = padded ? padded_planes : PlanesOf(item);
+        return Columns(reinterpret_cast<const U*>(from), begin, end);
+      });
+      columns = gemm::Matrix::RowMajor(matrix, depth(), width);
+    }
+    if (dtype == DType::kFloat64) return MultiplyDoubles(rows, columns, first_row, reinterpret_cast<double*>(to));
+    gemm::Multiply(dtype, rows, columns, result, epilogue);
+  }
+
+  // Whether panels of the product consist of rows of elements as they are.
+  bool HasPlainPanels() const {
+    if (!gemm::Supports(dtype)) return false;
+    const gemm::PanelFormat format = gemm::FormatOf(dtype);
+    return gemm::RowDepth(format) == 1 && gemm::HeaderBytes(format) == 0;
+  }
+
+  // The columns in panel order, in this thread's memory.
+  template <class U>
+  const void* Panels(const U* planes, int64_t begin, int64_t end) const {
+    const int64_t panel = depth() * gemm::kPanelColumns, count = gemm::PanelCount(end - begin);
+    U* panels = static_cast<U*>(columns_buffer.Reserve((count * panel + kColumnsSlack) * bytes()));
+    for (int64_t p = 0; p < count; ++p) {
+      const int64_t first = begin + p * gemm::kPanelColumns;
+      convolution::ReadPaddedColumns(*padded, planes, channels_in, first, std::min(first + gemm::kPanelColumns, end),
+                                     panels + p * panel, gemm::kPanelColumns);
+    }
+    return panels;
+  }
+
+  // The columns as a row-major matrix, in this thread's memory.
+  template <class U>
+  const void* Columns(const U* planes, int64_t begin, int64_t end) const {
+    const int64_t width = end - begin;
+    U* columns = static_cast<U*>(columns_buffer.Reserve((depth() * width + kColumnsSlack) * bytes()));
+    if (padded) {
+      convolution::ReadPaddedColumns(*padded, planes, channels_in, begin, end, columns, width);
+    } else {
+      convolution::ReadColumns(taps, planes, channels_in, begin, end, columns, width);
+    }
+    return columns;
   }
 
   // The matrix unit has no double.
@@ -155,10 +256,9 @@ class ConvKernel final : public Kernel {
     Taps taps(std::move(axes));
     if (packed_) return LaunchFewPositions(ctx, std::move(taps), x, bias, y);
     if (weight.shape[1] == 1) return LaunchDepthwise(ctx, std::move(taps), x, weight, bias, y);
-    ctx.Launch(kOp, [products = Products{std::move(taps), x.dtype, x.shape[0], groups_, weight.shape[1], out / groups_,
-                                         x.as<const char>(), weight.as<const char>(), bias, y.as<char>()}] {
-      products.Run();
-    });
+    Products products(std::move(taps), x, weight, groups_, bias, y);
+    products.planes = static_cast<char*>(ctx.Workspace(products.PlaneBytes()));
+    ctx.Launch(kOp, [products = std::move(products)] { products.Run(); });
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "ep/kernels/convolution/padded_plane.h"
 #include "ep/kernels/convolution/taps.h"
 #include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/gemm/vector.h"
 #include "ep/kernels/pooling/rows.h"
 
 namespace npu::convolution {
@@ -51,7 +52,8 @@ struct Depthwise {
     };
     if (PaddedPlane::Suits(taps)) {
       const PaddedPlane padded(taps);
-      std::vector<C> plane(static_cast<size_t>(padded.size())), row(static_cast<size_t>(padded.length()));
+      std::vector<C> plane(static_cast<size_t>(padded.size() + kBlock)),
+          row(static_cast<size_t>(padded.length() + kBlock));
       each([&](const C* from, const C* weights, C start, C* to) {
         padded.Write(from, plane.data());
         SumLongRow(padded, plane.data(), weights, start, row.data());
@@ -75,20 +77,29 @@ struct Depthwise {
     });
   }
 
-  // In blocks whose sums stay in registers and the first-level cache.
-  void SumLongRow(const PaddedPlane& padded, const C* from, const C* weights, C start, C* to) const {
-    constexpr int64_t kBlock = 512;
-    for (int64_t first = 0; first < padded.length(); first += kBlock) {
-      const int64_t count = std::min(kBlock, padded.length() - first);
-      C* out = to + first;
-      std::fill(out, out + count, start);
-      for (int64_t tap = 0; tap < taps.count(); ++tap) {
-        const C* in = from + first + padded.offset(tap);
-        const C w = weights[tap];
-#pragma omp simd
-        for (int64_t i = 0; i < count; ++i) out[i] += w * in[i];
-      }
+  // In blocks whose sums stay in registers, up to a block further than the row.
+  static constexpr int kVectors = 8, kVectorBytes = 4 * gemm::kLanes;
+  static constexpr int64_t kLanes = kVectorBytes / sizeof(C), kBlock = kVectors * kLanes;
+  using Vector __attribute__((vector_size(kVectorBytes), aligned(alignof(C)), may_alias)) = C;
+
+  static void SumLongRow(const PaddedPlane& padded, const C* from, const C* weights, C start, C* to) {
+    int64_t first = 0;
+    for (; padded.length() - first > kBlock / 2; first += kBlock)
+      SumBlock<kVectors>(padded, from, weights, start, first, to);
+    if (first < padded.length()) SumBlock<kVectors / 2>(padded, from, weights, start, first, to);
+  }
+  template <int kCount>
+  static void SumBlock(const PaddedPlane& padded, const C* from, const C* weights, C start, int64_t first, C* to) {
+    Vector sum[kCount];
+#pragma GCC unroll 8
+    for (int v = 0; v < kCount; ++v) sum[v] = Vector{} + start;
+    for (int64_t tap = 0; tap < padded.taps(); ++tap) {
+      const auto* in = reinterpret_cast<const Vector*>(from + first + padded.offset(tap));
+#pragma GCC unroll 8
+      for (int v = 0; v < kCount; ++v) sum[v] += weights[tap] * in[v];
     }
+#pragma GCC unroll 8
+    for (int v = 0; v < kCount; ++v) reinterpret_cast<Vector*>(to + first)[v] = sum[v];
   }
 };
 

@@ -15,7 +15,7 @@ namespace npu::convolution {
 struct FewPositions {
   static constexpr int64_t kColumnsBytes = 4 << 20;  // of the images that are multiplied together
   // Whether a convolution is one; weights of other types or groups have no panels.
-  static bool Fits(int64_t outputs, int64_t channels_out) { return outputs <= 256 && channels_out >= 64; }
+  static bool Fits(int64_t outputs, int64_t channels_out) { return outputs <= 64 && channels_out >= 64; }
 
   Taps taps;
   DType dtype;

@@ -85,6 +85,9 @@ void AddRow(const T* addend, int64_t stride, float scale, int64_t columns, float
     float values[kPanelColumns];
     ToFloat(addend, values, columns);
     for (int64_t j = 0; j < columns; ++j) sums[j] += scale * values[j];
+  } else if (stride == 0) {
+    const float value = scale * ToFloat(*addend);
+    for (int64_t j = 0; j < kPanelColumns; ++j) sums[j] += value;
   } else {
     for (int64_t j = 0; j < columns; ++j) sums[j] += scale * ToFloat(addend[j * stride]);
   }
