@@ -28,6 +28,8 @@ from onnxruntime_npu import _C
 NEWEST_OPSET = 26
 # Operators with a version that onnxruntime does not know, and the tests of that version.
 NEWER_THAN_ONNXRUNTIME = {"Attention": "tests/cpp/kernels/onnx_attention_test.cc"}
+# Cases whose values are those of one generator; test_random_operators.py tests distributions.
+DRAWN = re.compile("test_bernoulli|test_training_dropout(_default)?(_mask)?$")
 IMPLEMENTED = {op["type"] for op in _C.registered_ops() if op["domain"] == ""}
 TYPES = {helper.np_dtype_to_tensor_dtype(dtype_of(name)) for name in FIXED_WIDTH}
 # Unimplemented forms, as `assignment` reports them.
@@ -118,6 +120,8 @@ def test_node(case) -> None:
         feeds = dict(zip(names, map(as_array, inputs), strict=True))
         for got, want in zip(run_session(session, feeds), map(as_array, expected), strict=True):
             assert got.dtype == want.dtype and got.shape == want.shape
+            if DRAWN.match(case.name):
+                continue
             # The package rounds to bfloat16 at each of several steps, kernels once, at the end.
             rtol = max(case.rtol, 2.0**-6) if got.dtype == BFLOAT16 else case.rtol
             np.testing.assert_allclose(comparable(got), comparable(want), rtol=rtol, atol=case.atol)

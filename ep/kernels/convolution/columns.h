@@ -10,11 +10,11 @@
 
 namespace npu::convolution {
 
-// Row (c, tap) of `columns` gets what the outputs [begin, end) read of channel c through this tap; padding reads zero.
-// `x` has `channels` planes; rows are `pitch` elements apart. U is any type of the elements' size.
+// Row (c, tap) of `columns` gets what the outputs [begin, end) read of channel c through this tap; padding reads
+// `padding`. `x` has `channels` planes; rows are `pitch` elements apart. U is any type of the elements' size.
 template <class U>
-void ReadColumns(const Taps& taps, const U* x, int64_t channels, int64_t begin, int64_t end, U* columns,
-                 int64_t pitch) {
+void ReadColumns(const Taps& taps, const U* x, int64_t channels, int64_t begin, int64_t end, U* columns, int64_t pitch,
+                 U padding = U{0}) {
   const std::vector<Run> runs = taps.RunsOf(begin, end);
   WithStride(taps.stride(), [&](auto stride) {
     for (int64_t c = 0; c < channels; ++c) {
@@ -24,9 +24,9 @@ void ReadColumns(const Taps& taps, const U* x, int64_t channels, int64_t begin, 
         U* row = rows + run.tap * pitch;
         const U* from = plane + run.position;
         U* to = row + run.first;
-        std::fill(row + run.begin, to, U{0});
+        std::fill(row + run.begin, to, padding);
         for (int64_t i = 0; i < run.count; ++i) to[i] = from[i * stride];
-        std::fill(to + run.count, row + run.end, U{0});
+        std::fill(to + run.count, row + run.end, padding);
       }
     }
   });

@@ -1,4 +1,4 @@
-// BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot, of integers.
+// BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot and BitShift, of integers.
 #include "ep/kernels/elementwise/function.h"
 
 namespace npu {
@@ -13,6 +13,28 @@ NPU_ONNX_KERNEL(Bitwise<"BitwiseAnd">([](auto a, auto b) { return a & b; }, {"A"
 NPU_ONNX_KERNEL(Bitwise<"BitwiseOr">([](auto a, auto b) { return a | b; }, {"A", "B"}, "C"));
 NPU_ONNX_KERNEL(Bitwise<"BitwiseXor">([](auto a, auto b) { return a ^ b; }, {"A", "B"}, "C"));
 NPU_ONNX_KERNEL(Bitwise<"BitwiseNot">([](auto x) { return ~x; }, {"X"}, "Y"));
+
+// Shifting by the width of the type or more leaves 0.
+template <class T>
+constexpr T kWidth = static_cast<T>(8 * sizeof(T));
+
+OpDef BitShift() {
+  using List = Types<uint8_t, uint16_t, uint32_t, uint64_t>;
+  const auto define = [](auto f) { return OnnxFunction<"BitShift", List, kCheapGrain>(f, {11, 11}, {"X", "Y"}, "Z"); };
+  const OpDef left = define([](auto x, auto y) { return y < kWidth<decltype(x)> ? x << y : 0; });
+  const OpDef right = define([](auto x, auto y) { return y < kWidth<decltype(x)> ? x >> y : 0; });
+  OpDef def = left;
+  def.attributes = {{.name = "direction", .kind = AttrDef::Kind::kString, .required = true}};
+  def.make = [left, right](const KernelInfo& info) {
+    const std::string direction = info.attributes.String("direction");
+    NPU_CHECK(direction == "LEFT" || direction == "RIGHT", "[BitShift] expected a direction of LEFT or RIGHT, got ",
+              direction);
+    return (direction == "LEFT" ? left : right).make(info);
+  };
+  return def;
+}
+
+NPU_ONNX_KERNEL(BitShift());
 
 }  // namespace
 }  // namespace npu

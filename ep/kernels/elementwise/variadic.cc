@@ -1,4 +1,4 @@
-// Min, Max, Sum over any number of broadcast inputs. A block of the output is accumulated over all
+// Min, Max, Sum and Mean over any number of broadcast inputs. A block of the output is accumulated over all
 // inputs before it is stored, so that 16-bit floats round once.
 #include <array>
 #include <memory>
@@ -11,7 +11,13 @@
 namespace npu {
 namespace {
 
-struct Min {
+struct Fold {  // what is left of `count` inputs
+  template <class C>
+  static C Finish(C folded, size_t /*count*/) {
+    return folded;
+  }
+};
+struct Min : Fold {
   static constexpr const char* kName = "Min";
   using Types = NumericTypes;
   template <class C>
@@ -19,7 +25,7 @@ struct Min {
     return a < b || a != a ? a : b;  // NaN wins
   }
 };
-struct Max {
+struct Max : Fold {
   static constexpr const char* kName = "Max";
   using Types = NumericTypes;
   template <class C>
@@ -27,12 +33,20 @@ struct Max {
     return a > b || a != a ? a : b;
   }
 };
-struct Sum {
+struct Sum : Fold {
   static constexpr const char* kName = "Sum";
   using Types = FloatTypes;
   template <class C>
   static C Apply(C a, C b) {
     return a + b;
+  }
+};
+
+struct Mean : Sum {
+  static constexpr const char* kName = "Mean";
+  template <class C>
+  static C Finish(C folded, size_t count) {
+    return folded / static_cast<C>(count);
   }
 };
 
@@ -77,6 +91,7 @@ void AccumulateBlock(const std::vector<Operand>& operands, int64_t begin, int64_
       accumulate(x + from[0], plan.step[0], sum + (to - begin), n);
     });
   }
+  for (int64_t i = 0; i < end - begin; ++i) sum[i] = Op::Finish(sum[i], operands.size());
   if constexpr (kIsHalf<T>) {
     FromFloat(sum, out + begin, end - begin);
   } else {
@@ -123,7 +138,7 @@ OpDef VariadicDef(const char* output, ShapeArithmetic shape_arithmetic = ShapeAr
   constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
   return {
       .type = Op::kName,
-      .since = 8,
+      .since = 6,  // of equal shapes until 8
       .until = 13,
       .inputs = {VariadicInput("data_0", kTypes)},
       .outputs = {Output(output, kTypes)},
@@ -136,6 +151,7 @@ OpDef VariadicDef(const char* output, ShapeArithmetic shape_arithmetic = ShapeAr
 NPU_ONNX_KERNEL(VariadicDef<Min>("min", ShapeArithmetic::kElementwise));
 NPU_ONNX_KERNEL(VariadicDef<Max>("max", ShapeArithmetic::kElementwise));
 NPU_ONNX_KERNEL(VariadicDef<Sum>("sum"));
+NPU_ONNX_KERNEL(VariadicDef<Mean>("mean"));
 
 }  // namespace
 }  // namespace npu

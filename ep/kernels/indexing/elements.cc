@@ -1,4 +1,5 @@
-// GatherElements and ScatterElements: each index replaces the coordinate of its own position along the axis.
+// GatherElements and ScatterElements, whose first name was Scatter: each index replaces the coordinate of its own
+// position along the axis.
 #include <algorithm>
 #include <array>
 
@@ -139,17 +140,23 @@ NPU_ONNX_KERNEL({
     .attributes = {IntAttribute("axis", 0)},
     .make = MakeKernel<GatherElementsKernel>,
 });
-NPU_ONNX_KERNEL({
-    .type = "ScatterElements",
-    .since = 11,
-    .until = 18,
-    .inputs = {Input("data", kFixedWidth), Input("indices", kIndices), Input("updates", kFixedWidth)},
-    .outputs = {Output("output", kFixedWidth)},
-    .attributes = {IntAttribute("axis", 0), StringAttribute("reduction", "none")},
-    .may_alias = {{0, 0}},
-    .make = MakeKernel<ScatterElementsKernel>,
-    .unsupported = WhyScatterUnsupported,
-});
+OpDef ScatterDef(const char* type, int since, int until, DTypeSet types, std::vector<AttrDef> attributes) {
+  return {
+      .type = type,
+      .since = since,
+      .until = until,
+      .inputs = {Input("data", types), Input("indices", kIndices), Input("updates", types)},
+      .outputs = {Output("output", types)},
+      .attributes = std::move(attributes),
+      .may_alias = {{0, 0}},
+      .make = MakeKernel<ScatterElementsKernel>,
+      .unsupported = WhyScatterUnsupported,
+  };
+}
+
+NPU_ONNX_KERNEL(ScatterDef("Scatter", 9, 11, kWithoutBFloat16, {IntAttribute("axis", 0)}));
+NPU_ONNX_KERNEL(ScatterDef("ScatterElements", 11, 18, kFixedWidth,
+                           {IntAttribute("axis", 0), StringAttribute("reduction", "none")}));
 
 }  // namespace
 }  // namespace npu

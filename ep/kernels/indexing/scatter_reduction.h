@@ -22,7 +22,7 @@ inline bool ParseScatterReduction(const std::string& name, ScatterReduction* red
 
 inline ScatterReduction ScatterReductionOf(const KernelInfo& info) {
   ScatterReduction reduction = ScatterReduction::kNone;
-  const std::string name = info.attributes.String("reduction");
+  const std::string name = info.attributes.String("reduction", "none");  // Scatter has none
   NPU_CHECK(ParseScatterReduction(name, &reduction), "[", info.op_type,
             "] expected reduction none, add, mul, max or min, got ", name);
   return reduction;
@@ -31,7 +31,7 @@ inline ScatterReduction ScatterReductionOf(const KernelInfo& info) {
 // For OpDef::unsupported: bools can be moved, but not combined.
 inline std::string WhyScatterUnsupported(const NodeView& node) {
   ScatterReduction reduction;
-  const std::string name = node.attributes.String("reduction");
+  const std::string name = node.attributes.String("reduction", "none");
   if (!ParseScatterReduction(name, &reduction)) return node.op_type + " with reduction \"" + name + "\" is unknown";
   if (reduction == ScatterReduction::kNone || node.inputs[0] != DType::kBool) return "";
   return node.op_type + " with reduction \"" + name + "\" of bool is not implemented";

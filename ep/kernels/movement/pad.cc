@@ -1,6 +1,7 @@
 // Pad: constant, reflect, edge and wrap; negative pads crop.
 #include <string>
 
+#include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/movement/mapped_copy.h"
 #include "ep/kernels/movement/pad_axis.h"
 #include "ep/kernels/onnx_def.h"
@@ -10,14 +11,15 @@ namespace {
 
 class PadKernel : public Kernel {
  public:
-  explicit PadKernel(const KernelInfo& info) {
+  explicit PadKernel(const KernelInfo& info)
+      : pads_(info.attributes.Ints("pads")), value_(info.attributes.Float("value", 0)) {
     const std::string mode = info.attributes.String("mode");
     NPU_CHECK(ParsePadMode(mode, &mode_), "[Pad] expected mode constant, reflect, edge or wrap, got ", mode);
   }
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int rank = x.shape.rank();
-    const std::vector<int64_t> pads = ReadHostInts("Pad", "pads", ctx.Input(1));
+    const std::vector<int64_t> pads = ctx.Input(1) ? ReadHostInts("Pad", "pads", ctx.Input(1)) : pads_;
     const TensorView value = ctx.Input(2);
     NPU_CHECK(!value || (value.dtype == x.dtype && value.elements() == 1), "[Pad] expected constant_value to be one ",
               NameOf(x.dtype), ", got ", NameOf(value.dtype), " of shape ", value.shape);
@@ -44,20 +46,37 @@ class PadKernel : public Kernel {
     if (y.elements() == 0) return;
     std::vector<AxisMap> maps(rank);
     for (int d = 0; d < rank; ++d) maps[d] = PadMap(mode_, x.shape[d], before[d], after[d]);
-    LaunchMappedCopy(ctx, "Pad", x, y, std::move(maps), value ? value.data : nullptr);
+    LaunchMappedCopy(ctx, "Pad", x, y, std::move(maps), value ? value.data : LaunchFill(ctx, x.dtype));
   }
 
  private:
+  // The attribute as an element in device memory; null for 0.
+  const void* LaunchFill(OpContext& ctx, DType dtype) const {
+    if (value_ == 0) return nullptr;
+    void* fill = ctx.Workspace(BytesFor(dtype, 1));
+    DispatchTypes("Pad", dtype, FloatTypes{}, [&](auto type) {
+      using T = decltype(type);
+      ctx.Launch("Pad",
+                 [fill, value = value_] { *static_cast<T*>(fill) = Rounded<T>(static_cast<ComputeType<T>>(value)); });
+    });
+    return fill;
+  }
+
   PadMode mode_ = PadMode::kConstant;
+  std::vector<int64_t> pads_;  // attributes, before these became inputs
+  double value_;
 };
 
+constexpr DTypeSet kEarlyTypes{DType::kFloat32, DType::kFloat16, DType::kFloat64};
+
 OpDef PadDef(int since, int until, std::vector<ArgDef> inputs) {
+  const DTypeSet types = inputs[0].dtypes;
   return {
       .type = "Pad",
       .since = since,
       .until = until,
       .inputs = std::move(inputs),
-      .outputs = {Output("output", kFixedWidth)},
+      .outputs = {Output("output", types)},
       .attributes = {StringAttribute("mode", "constant")},
       .make = MakeKernel<PadKernel>,
       .unsupported = [](const NodeView& node) -> std::string {
@@ -68,6 +87,14 @@ OpDef PadDef(int since, int until, std::vector<ArgDef> inputs) {
   };
 }
 
+OpDef EarlyPadDef() {
+  OpDef def = PadDef(2, 2, {Input("data", kEarlyTypes)});
+  def.attributes.push_back({.name = "pads", .kind = AttrDef::Kind::kInts, .required = true});
+  def.attributes.push_back(FloatAttribute("value", 0.0));
+  return def;
+}
+
+NPU_ONNX_KERNEL(EarlyPadDef());
 NPU_ONNX_KERNEL(PadDef(11, 13,
                        {Input("data", kFixedWidth), HostInput("pads", {DType::kInt64}),
                         OptionalInput("constant_value", kFixedWidth)}));

@@ -200,6 +200,15 @@ class AdaptiveMaxPoolKernel final : public Kernel {
 
 NPU_ONNX_KERNEL({
     .type = "MaxPool",
+    .since = 1,
+    .until = 1,
+    .inputs = {Input("X", SetOf(OnnxTypes{}))},
+    .outputs = {Output("Y", SetOf(OnnxTypes{}))},
+    .attributes = pooling::SlidingAttributes({IntsAttribute("dilations"), IntAttribute("storage_order", 0)}),
+    .make = MakeKernel<MaxPoolKernel>,
+});
+NPU_ONNX_KERNEL({
+    .type = "MaxPool",
     .since = 8,
     .until = 22,
     .inputs = {Input("X", SetOf(OnnxTypes{}))},

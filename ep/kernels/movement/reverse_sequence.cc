@@ -1,0 +1,60 @@
+// ReverseSequence (ai.onnx 10): the first sequence_lens[b] steps of each sequence in reverse order.
+#include <cstring>
+
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/row_block.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "ReverseSequence";
+
+class ReverseSequenceKernel final : public Kernel {
+ public:
+  explicit ReverseSequenceKernel(const KernelInfo& info)
+      : batch_axis_(info.attributes.Int("batch_axis")), time_axis_(info.attributes.Int("time_axis")) {
+    NPU_CHECK((batch_axis_ == 0 && time_axis_ == 1) || (batch_axis_ == 1 && time_axis_ == 0), "[", kOp,
+              "] expected a batch_axis and a time_axis of 0 and 1, got ", batch_axis_, " and ", time_axis_);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0), lengths = ctx.Input(1);
+    NPU_CHECK(x.shape.rank() >= 2, "[", kOp, "] expected an input of rank 2 or more, got shape ", x.shape);
+    const int64_t batch = x.shape[static_cast<int>(batch_axis_)], steps = x.shape[static_cast<int>(time_axis_)];
+    NPU_CHECK(lengths.shape == Shape{batch}, "[", kOp, "] expected sequence_lens of shape ", Shape{batch}, ", got ",
+              lengths.shape);
+    const TensorView y = ctx.Output(0, x.dtype, x.shape);
+    if (x.elements() == 0) return;
+    const auto bytes = static_cast<int64_t>(BytesFor(x.dtype, x.shape.Elements(2, x.shape.rank())));
+    ctx.Launch(kOp, [=, by_batch = batch_axis_ == 0, at = lengths.as<const int64_t>(), from = x.as<const char>(),
+                     to = y.as<char>()] {
+      for (int64_t b = 0; b < batch; ++b)
+        NPU_CHECK(at[b] >= 0 && at[b] <= steps, "[", kOp, "] expected sequence_lens from 0 to ", steps, ", got ",
+                  at[b]);
+      const auto row = [&](int64_t b, int64_t t) { return (by_batch ? b * steps + t : t * batch + b) * bytes; };
+      ParallelFor(batch * steps, RowGrain(bytes), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t b = i / steps, t = i % steps;
+          std::memcpy(to + row(b, t), from + row(b, t < at[b] ? at[b] - 1 - t : t), static_cast<size_t>(bytes));
+        }
+      });
+    });
+  }
+
+ private:
+  int64_t batch_axis_, time_axis_;
+};
+
+NPU_ONNX_KERNEL({
+    .type = kOp,
+    .since = 10,
+    .until = 10,
+    .inputs = {Input("input", kWithoutBFloat16), Input("sequence_lens", {DType::kInt64})},
+    .outputs = {Output("Y", kWithoutBFloat16)},
+    .attributes = {IntAttribute("batch_axis", 1), IntAttribute("time_axis", 0)},
+    .make = MakeKernel<ReverseSequenceKernel>,
+});
+
+}  // namespace
+}  // namespace npu
