@@ -49,6 +49,7 @@ def make_model(
     opset: int = 21,
     constant: Sequence[int] = (),
     any_rank: bool = False,
+    domain: str = "",
     **attributes: Any,
 ) -> onnx.ModelProto:
     """A model of one node.
@@ -60,12 +61,13 @@ def make_model(
         opset: of the default domain.
         constant: positions of the inputs that are initializers.
         any_rank: leave the ranks of the graph inputs open, so that one session takes all shapes.
+        domain: of the node's operator, in its first version unless it is ONNX's own.
         attributes: of the node.
     """
     names = [f"x{i}" if a is not None else "" for i, a in enumerate(inputs)]
     if isinstance(outputs, int):
         outputs = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op_type, names, list(outputs), name="node", **attributes)
+    node = helper.make_node(op_type, names, list(outputs), name="node", domain=domain, **attributes)
     graph_inputs, initializers = [], []
     for i, array in enumerate(inputs):
         if array is None:
@@ -78,9 +80,10 @@ def make_model(
             graph_inputs.append(helper.make_tensor_value_info(names[i], element, shape))
     graph_outputs = [onnx.ValueInfoProto(name=name) for name in outputs if name]
     graph = helper.make_graph([node], op_type, graph_inputs, graph_outputs, initializers)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION
-    )
+    opsets = [helper.make_opsetid("", opset)]
+    if domain:
+        opsets.append(helper.make_opsetid(domain, 1))
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     return onnx.shape_inference.infer_shapes(model)
 
 

@@ -1,5 +1,6 @@
-// LayerNormalization and RMSNormalization over the trailing dimensions from `axis` on. Statistics and
-// result are computed in float (double for float64) and rounded once; Scale and B broadcast to X.
+// LayerNormalization, RMSNormalization and onnxruntime's own name for the latter, over the trailing dimensions from
+// `axis` on. Statistics and result are computed in float (double for float64) and rounded once; Scale and B broadcast
+// to X.
 #include <algorithm>
 #include <cmath>
 
@@ -108,13 +109,10 @@ class NormKernel : public Kernel {
     if (bias) CheckBroadcastsTo(op_, "B", bias, x);
     const int axis = NormalizeAxis(op_, axis_, x.shape.rank());
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
-    TensorView mean, inverse;
-    if (centre_) {
-      Shape statistics(x.shape.begin(), axis);
-      for (int d = axis; d < x.shape.rank(); ++d) statistics.push_back(1);
-      mean = ctx.Output(1, DType::kFloat32, statistics);
-      inverse = ctx.Output(2, DType::kFloat32, statistics);
-    }
+    Shape statistics(x.shape.begin(), static_cast<size_t>(axis));
+    for (int d = axis; d < x.shape.rank(); ++d) statistics.push_back(1);
+    const TensorView mean = centre_ ? ctx.Output(1, DType::kFloat32, statistics) : TensorView{};
+    const TensorView inverse = ctx.Output(centre_ ? 2 : 1, DType::kFloat32, statistics);
     const int64_t rows = x.shape.Elements(0, axis);
     const int64_t n = x.shape.Elements(axis, x.shape.rank());
     NPU_CHECK(n > 0 || rows == 0, "[", op_, "] expected elements to normalise from axis ", axis, ", got shape ",
@@ -157,6 +155,12 @@ class RMSNormalizationKernel : public NormKernel {
   explicit RMSNormalizationKernel(const KernelInfo& info) : NormKernel(info, "RMSNormalization", false) {}
 };
 
+class SimplifiedLayerNormalizationKernel : public NormKernel {
+ public:
+  explicit SimplifiedLayerNormalizationKernel(const KernelInfo& info)
+      : NormKernel(info, "SimplifiedLayerNormalization", false) {}
+};
+
 std::string WhyNormUnsupported(const NodeView& node) {
   if (node.attributes.Int("stash_type") != 1) return node.op_type + " with a stash_type other than float";
   if (node.inputs[0] != node.inputs[1]) return node.op_type + " with a scale of another type than X";
@@ -184,6 +188,19 @@ NPU_ONNX_KERNEL({
     .attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)},
     .may_alias = {{0, 0}},
     .make = MakeKernel<RMSNormalizationKernel>,
+    .unsupported = WhyNormUnsupported,
+});
+
+// No operator of ONNX, although it is in its domain.
+NPU_ONNX_KERNEL({
+    .type = "SimplifiedLayerNormalization",
+    .since = 1,
+    .until = 1,
+    .inputs = {Input("X", kAllFloats), Input("scale", kAllFloats)},
+    .outputs = {Output("Y", kAllFloats), OptionalOutput("inv_std_var", {DType::kFloat32})},
+    .attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)},
+    .may_alias = {{0, 0}},
+    .make = MakeKernel<SimplifiedLayerNormalizationKernel>,
     .unsupported = WhyNormUnsupported,
 });
 

@@ -1,0 +1,183 @@
+// MatMulNBits: A times a weight of 2, 4 or 8 bits in blocks along K, each with a scale and a zero point. The weight is
+// kept in panel order as int4 or int8, less the middle of the range, which the zero points make up for.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "contrib_ops/microsoft/microsoft_op.h"
+#include "ep/kernels/convert.h"
+#include "ep/kernels/gemm/packed_weight.h"
+
+namespace npu {
+namespace {
+
+constexpr const char* kOp = "MatMulNBits";
+
+// What the attributes say of the weight.
+struct Blocks {
+  explicit Blocks(const Attributes& attributes)
+      : k(attributes.Int("K")),
+        n(attributes.Int("N")),
+        bits(attributes.Int("bits")),
+        size(attributes.Int("block_size")) {
+    NPU_CHECK(k > 0 && n > 0 && k <= INT32_MAX && n <= INT32_MAX, "[", kOp, "] expected K and N of 1 or more, got ", k,
+              " and ", n);
+    NPU_CHECK(bits == 2 || bits == 4 || bits == 8, "[", kOp, "] expected bits of 2, 4 or 8, got ", bits);
+    NPU_CHECK(size >= 16 && size <= (1 << 20) && (size & (size - 1)) == 0, "[", kOp,
+              "] expected a block_size that is a power of 2 from 16 on, got ", size);
+  }
+
+  int64_t count() const { return (k + size - 1) / size; }  // of a column
+  int64_t row_bytes() const { return count() * size * bits / 8; }
+  int64_t point_bytes() const { return (count() * bits + 7) / 8; }  // of a column
+  int middle() const { return 1 << (bits - 1); }
+  // 2-bit elements are kept in 4 bits.
+  DType stored() const { return bits == 8 ? DType::kInt8 : DType::kInt4; }
+
+  int64_t k, n, bits, size;
+};
+
+// The stored form of `bytes` bytes of the weight: every element less the middle of the range.
+void Centre(const Blocks& blocks, const uint8_t* from, int64_t bytes, uint8_t* to) {
+  if (blocks.bits == 2) {
+    for (int64_t i = 0; i < bytes; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        const int low = (from[i] >> (4 * half)) & 3, high = (from[i] >> (4 * half + 2)) & 3;
+        to[2 * i + half] = static_cast<uint8_t>(((low - 2) & 15) | ((high - 2) & 15) << 4);
+      }
+    }
+    return;
+  }
+  const uint8_t flip = blocks.bits == 4 ? 0x88 : 0x80;
+  for (int64_t i = 0; i < bytes; ++i) to[i] = from[i] ^ flip;
+}
+
+class MatMulNBitsKernel final : public Kernel {
+ public:
+  explicit MatMulNBitsKernel(const KernelInfo& info)
+      : blocks_(info.attributes), round_a_(info.attributes.Int("accuracy_level") == 4) {
+    if (!info.input_dtypes.empty()) dtype_ = info.input_dtypes[0];
+  }
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input == 1) {
+      NPU_CHECK(constant.dtype == DType::kUInt8 && constant.elements() == blocks_.n * blocks_.row_bytes(), "[", kOp,
+                "] expected B of ", blocks_.n, " columns of ", blocks_.row_bytes(), " bytes, got shape ",
+                constant.shape);
+      PackWeight(constant, stream);
+      return true;
+    }
+    if (input != 3 || !kFloats.Contains(dtype_)) return false;
+    CheckPoints(constant);
+    offsets_.resize(BytesFor(dtype_, blocks_.n * blocks_.count()));
+    stream.Launch(kOp, [this, constant] { FillOffsets(constant, offsets_.data()); });
+    stream.Synchronize();
+    return true;
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView a = ctx.Input(0), scales = ctx.Input(2), points = ctx.Input(3), bias = ctx.Input(5);
+    NPU_CHECK(packed_, "[", kOp, "] expected a constant B");
+    NPU_CHECK(a.shape.rank() >= 1 && a.shape.back() == blocks_.k, "[", kOp, "] expected A [.., ", blocks_.k,
+              "], got shape ", a.shape);
+    NPU_CHECK(scales.dtype == a.dtype && scales.elements() == blocks_.n * blocks_.count(), "[", kOp, "] expected ",
+              blocks_.n * blocks_.count(), " scales of A's type, got ", NameOf(scales.dtype), " ", scales.shape);
+    NPU_CHECK(!bias || (bias.dtype == a.dtype && bias.shape == Shape{blocks_.n}), "[", kOp, "] expected bias of ",
+              NameOf(a.dtype), " [", blocks_.n, "], got ", NameOf(bias.dtype), " ", bias.shape);
+    Shape shape = a.shape;
+    shape[shape.rank() - 1] = blocks_.n;
+    const TensorView y = ctx.Output(0, a.dtype, shape);
+    if (y.elements() == 0) return;
+    const void* offsets = offsets_.empty() ? nullptr : offsets_.data();
+    if (points) {  // given by the call
+      CheckPoints(points);
+      NPU_CHECK(a.dtype == dtype_, "[", kOp, "] expected A of ", NameOf(dtype_), ", got ", NameOf(a.dtype));
+      void* scratch = ctx.Workspace(BytesFor(dtype_, blocks_.n * blocks_.count()));
+      ctx.Launch(kOp, [this, points, scratch] { FillOffsets(points, scratch); });
+      offsets = scratch;
+    }
+    const gemm::Dequantization dequantization{.scale = scales.data,
+                                              .offset = offsets,
+                                              .dtype = a.dtype,
+                                              .group = blocks_.size,
+                                              .group_stride = 1,
+                                              .column_stride = blocks_.count(),
+                                              .round_a = round_a_};
+    const int64_t rows = a.elements() / blocks_.k;
+    ctx.Launch(kOp, [this, a, bias, y, rows, dequantization] {
+      gemm::Epilogue epilogue;
+      if (bias) epilogue.addend = {bias.data, bias.dtype, 0, 1};
+      gemm::Multiply(gemm::Matrix::RowMajor(a.data, rows, blocks_.k),
+                     packed_.quantized({nullptr, blocks_.k, blocks_.n}, a.dtype, dequantization),
+                     {y.data, y.dtype, blocks_.n}, epilogue);
+    });
+  }
+
+ private:
+  void PackWeight(const TensorView& constant, Stream& stream) {
+    const int64_t bytes = blocks_.n * blocks_.row_bytes();
+    std::vector<uint8_t> centred(static_cast<size_t>(blocks_.bits == 2 ? 2 * bytes : bytes));
+    stream.Launch(kOp, [&] { Centre(blocks_, constant.as<const uint8_t>(), bytes, centred.data()); });
+    gemm::Matrix columns{centred.data(), blocks_.k, blocks_.n, 1, blocks_.count() * blocks_.size};
+    packed_.PackQuantized(kOp, blocks_.stored(), columns, stream);  // waits
+  }
+  // Zero points are packed like the weight, or floats of A's type.
+  void CheckPoints(const TensorView& points) const {
+    const int64_t wanted = blocks_.n * (points.dtype == DType::kUInt8 ? blocks_.point_bytes() : blocks_.count());
+    NPU_CHECK((points.dtype == DType::kUInt8 || points.dtype == dtype_) && points.elements() == wanted, "[", kOp,
+              "] expected ", wanted, " zero points of uint8 or of A's type, got ", NameOf(points.dtype), " ",
+              points.shape);
+  }
+  // The middle of the range less the zero point of each block, in A's type.
+  void FillOffsets(const TensorView& points, void* offsets) const {
+    DispatchFloats(kOp, dtype_, [&](auto type) {
+      using T = decltype(type);
+      const auto middle = static_cast<float>(blocks_.middle());
+      for (int64_t column = 0; column < blocks_.n; ++column) {
+        for (int64_t block = 0; block < blocks_.count(); ++block) {
+          const int64_t at = column * blocks_.count() + block;
+          float point;
+          if (points.dtype == DType::kUInt8) {
+            const int64_t bit = block * blocks_.bits;
+            const uint8_t byte = points.as<const uint8_t>()[column * blocks_.point_bytes() + bit / 8];
+            point = static_cast<float>((byte >> (bit % 8)) & ((1 << blocks_.bits) - 1));
+          } else {
+            point = ToFloat(points.as<const T>()[at]);
+          }
+          static_cast<T*>(offsets)[at] = FromFloat<T>(middle - point);
+        }
+      }
+    });
+  }
+
+  Blocks blocks_;
+  bool round_a_;
+  DType dtype_ = DType::kUndefined;  // of A, as the model declares it
+  gemm::PackedWeight packed_;
+  std::vector<char> offsets_;  // of constant zero points
+};
+
+std::string WhyNot(const NodeView& node) {
+  const int64_t bits = node.attributes.Int("bits");
+  if (bits != 2 && bits != 4 && bits != 8) return Concat("MatMulNBits of ", bits, " bits is not implemented");
+  if (node.constant.size() < 2 || !node.constant[1])
+    return "MatMulNBits with a B that is no constant is not implemented";
+  if (node.inputs.size() > 4 && node.inputs[4] != DType::kUndefined) return "MatMulNBits with g_idx is not implemented";
+  if (node.inputs[2] != node.inputs[0]) return "MatMulNBits with scales of another type than A is not implemented";
+  return "";
+}
+
+NPU_ONNX_KERNEL(Microsoft({
+    .type = kOp,
+    .inputs = {Input("A", kFloats), Input("B", {DType::kUInt8}), Input("scales", kFloats),
+               OptionalInput("zero_points", kFloats | DTypeSet{DType::kUInt8}), OptionalInput("g_idx", {DType::kInt32}),
+               OptionalInput("bias", kFloats)},
+    .outputs = {Output("Y", kFloats)},
+    .attributes = {RequiredInt("K"), RequiredInt("N"), IntAttribute("bits", 4), RequiredInt("block_size"),
+                   IntAttribute("accuracy_level", 0), IntAttribute("weight_prepacked", 0)},
+    .make = MakeKernel<MatMulNBitsKernel>,
+    .unsupported = WhyNot,
+}));
+
+}  // namespace
+}  // namespace npu
