@@ -1,0 +1,208 @@
+"""GroupQueryAttention and RotaryEmbedding of com.microsoft against onnxruntime's CPU provider."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx_nodes import Node, random, run_cpu, run_npu
+
+MICROSOFT = "com.microsoft"
+HEADS, KEY_HEADS, SIZE, POSITIONS = 4, 2, 16, 64
+NEAR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
+
+
+def tables(rng, dtype: str, columns: int) -> list[np.ndarray]:
+    angles = rng.uniform(-3, 3, (POSITIONS, columns))
+    kind = random(rng, dtype, 1).dtype
+    return [np.cos(angles).astype(kind), np.sin(angles).astype(kind)]
+
+
+def operands(rng, dtype, batch, new, past_rows, lengths, **features):
+    """The inputs of a node: `lengths` keys for each entry of the batch, the new ones included."""
+    q = random(rng, dtype, batch, new, HEADS * SIZE, low=-1, high=1)
+    k, v = (random(rng, dtype, batch, new, KEY_HEADS * SIZE, low=-1, high=1) for _ in range(2))
+    if features.get("packed"):
+        q, k, v = np.concatenate([q, k, v], -1), None, None
+    past = [
+        None
+        if past_rows is None
+        else random(rng, dtype, batch, KEY_HEADS, past_rows, SIZE, low=-1, high=1)
+        for _ in range(2)
+    ]
+    total = max(lengths)
+    given = [q, k, v, *past, np.array(lengths, np.int32) - 1, np.array(total, np.int32)]
+    given += tables(rng, dtype, SIZE // 2) if features.get("rotary") else [None, None]
+    given.append(None)
+    bias = random(rng, dtype, 1, HEADS, new, total) if features.get("bias") else None
+    sink = random(rng, dtype, HEADS) if features.get("sink") else None
+    return [*given, bias, sink]
+
+
+def attributes(**features) -> dict:
+    options = {"num_heads": HEADS, "kv_num_heads": KEY_HEADS, "domain": MICROSOFT}
+    if features.get("rotary"):
+        options |= {"do_rotary": 1, "rotary_interleaved": int(features.get("interleaved", 0))}
+    for name in ("softcap", "local_window_size", "smooth_softmax", "scale"):
+        if name in features:
+            options[name] = features[name]
+    return options
+
+
+# (rows of the past cache, new rows, keys of each entry)
+PHASES = [
+    (None, 7, [7]),  # a prompt without a cache
+    (0, 5, [5, 5]),
+    (0, 6, [4, 6]),  # a prompt, padded on the right
+    (9, 1, [10, 10]),  # a step, into a cache that grows
+    (20, 1, [10, 7, 20]),  # a step, into a cache with room
+    (20, 3, [12]),  # a prompt that goes on
+]
+FEATURES = [
+    {},
+    {"packed": True},
+    {"rotary": True},
+    {"rotary": True, "interleaved": True, "packed": True},
+    {"local_window_size": 3},
+    {"softcap": 1.5, "scale": 0.5},
+    {"smooth_softmax": 1},
+    {"sink": True},
+    {"bias": True},
+]
+
+
+@pytest.mark.parametrize("features", FEATURES, ids=str)
+@pytest.mark.parametrize("phase", PHASES, ids=str)
+def test_group_query_attention(phase, features) -> None:
+    past_rows, new, lengths = phase
+    rng = np.random.default_rng(1)
+    given = operands(rng, "float32", len(lengths), new, past_rows, lengths, **features)
+    options = attributes(**features)
+    got = run_npu("GroupQueryAttention", given, 3, **options)
+    expected = run_cpu("GroupQueryAttention", given, 3, **options)
+    for b, length in enumerate(lengths):
+        first = 0 if new == max(lengths) else length - new
+        rows = min(new, length - first)  # others are padding
+        np.testing.assert_allclose(got[0][b, :rows], expected[0][b, :rows], rtol=0, atol=2e-6)
+        for cache, wanted in zip(got[1:], expected[1:], strict=True):
+            assert cache.shape == wanted.shape
+            np.testing.assert_allclose(
+                cache[b, :, :length], wanted[b, :, :length], rtol=0, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("phase", PHASES, ids=str)
+def test_other_types_give_what_float32_gives(phase, dtype) -> None:
+    past_rows, new, lengths = phase
+    rng = np.random.default_rng(2)
+    given = operands(rng, dtype, len(lengths), new, past_rows, lengths, rotary=True)
+    options = attributes(rotary=True)
+    got = run_npu("GroupQueryAttention", given, 3, **options)
+    narrow = given[0].dtype
+    wide = [a.astype(np.float32) if a is not None and a.dtype == narrow else a for a in given]
+    expected = run_npu("GroupQueryAttention", wide, 3, **options)
+    for value, wanted in zip(got, expected, strict=True):
+        assert value.dtype == narrow
+        np.testing.assert_allclose(value.astype(np.float32), wanted, rtol=0, atol=2 * NEAR[dtype])
+
+
+def test_many_heads_and_keys_against_the_cpu() -> None:
+    rng = np.random.default_rng(3)
+    size, heads, keys, past = 64, 8, 2, 300
+    q = random(rng, "float32", 1, 40, heads * size, low=-1, high=1)
+    k, v = (random(rng, "float32", 1, 40, keys * size, low=-1, high=1) for _ in range(2))
+    cache = [random(rng, "float32", 1, keys, past, size, low=-1, high=1) for _ in range(2)]
+    given = [q, k, v, *cache, np.array([339], np.int32), np.array(340, np.int32)]
+    options = {"num_heads": heads, "kv_num_heads": keys, "domain": MICROSOFT}
+    got = run_npu("GroupQueryAttention", given, 3, **options)
+    expected = run_cpu("GroupQueryAttention", given, 3, **options)
+    np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=5e-6)
+
+
+def test_a_cache_that_is_bound_as_both_is_updated_in_place() -> None:
+    """As onnxruntime-genai does: past and present are one buffer."""
+    rng = np.random.default_rng(4)
+    given = operands(rng, "float32", 2, 1, 12, [6, 9])
+    node = Node("GroupQueryAttention", given, 3, **attributes())
+    expected = node(*given)
+    binding = node.session.io_binding()
+    values = {
+        f"x{i}": ort.OrtValue.ortvalue_from_numpy(a) for i, a in enumerate(given) if a is not None
+    }
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("y0")
+    binding.bind_ortvalue_output("y1", values["x3"])
+    binding.bind_ortvalue_output("y2", values["x4"])
+    node.session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], expected[0])
+    for b, length in enumerate([6, 9]):
+        for name, wanted in (("x3", expected[1]), ("x4", expected[2])):
+            cache = values[name].numpy()
+            np.testing.assert_array_equal(cache[b, :, :length], wanted[b, :, :length])
+
+
+WRONG = [
+    ({0: (1, 3, 63)}, {}, "query|hidden size"),
+    ({1: (1, 3, 16)}, {}, "key and value|query"),
+    ({3: (1, 3, 8, 16)}, {}, "past_key and past_value"),
+    ({5: np.array([50], np.int32)}, {}, "expected seqlens_k"),
+    ({5: np.array([-7], np.int32)}, {}, "expected seqlens_k"),
+    ({6: np.array(-1, np.int32)}, {}, "total_sequence_length"),
+    ({}, {"kv_num_heads": 3}, "kv_num_heads"),
+    ({}, {"softcap": -1.0}, "softcap"),
+    ({}, {"do_rotary": 1}, "cos_cache|rotary"),
+]
+
+
+@pytest.mark.parametrize("changed, options, message", WRONG, ids=str)
+def test_wrong_operands_are_refused(changed, options, message) -> None:
+    given = operands(np.random.default_rng(5), "float32", 1, 3, 8, [11])
+    for i, value in changed.items():
+        given[i] = np.zeros(value, np.float32) if isinstance(value, tuple) else value
+    with pytest.raises(Exception, match=message):
+        Node("GroupQueryAttention", given, 3, **(attributes() | options))(*given)
+
+
+def test_positions_beyond_the_tables_are_refused() -> None:
+    given = operands(np.random.default_rng(6), "float32", 1, 1, 80, [70], rotary=True)
+    with pytest.raises(Exception, match="expected an index in"):
+        run_npu("GroupQueryAttention", given, 3, **attributes(rotary=True))
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rotary_embedding(dtype, interleaved) -> None:
+    rng = np.random.default_rng(7)
+    cases = [
+        ((2, 5, 64), [3], 8, {}),  # heads of the tables' width
+        ((2, 5, 64), (2, 5), 8, {"num_heads": 4}),
+        ((2, 5, 64), (2, 5), 4, {"num_heads": 4, "rotary_embedding_dim": 8}),
+        ((2, 4, 5, 16), (2, 5), 8, {}),
+        ((1, 4, 1, 16), [59], 8, {}),
+        ((0, 5, 64), [0], 8, {}),
+    ]
+    for shape, positions, columns, options in cases:
+        x = random(rng, dtype, *shape)
+        at = (
+            rng.integers(0, POSITIONS, positions)
+            if isinstance(positions, tuple)
+            else np.array(positions)
+        )
+        given = [x, at, *tables(rng, dtype, columns)]
+        options = options | {"domain": MICROSOFT, "interleaved": interleaved}
+        got = run_npu("RotaryEmbedding", given, **options)[0]
+        wide = [given[0].astype(np.float32), at, *(a.astype(np.float32) for a in given[2:])]
+        expected = run_cpu("RotaryEmbedding", wide, **options)[0] if x.size else x
+        assert got.dtype == x.dtype
+        np.testing.assert_allclose(got, expected, rtol=0, atol=8 * NEAR[dtype])
+
+
+@pytest.mark.parametrize("position", [-1, 60, 2**40])
+def test_wrong_positions_of_rotary_embedding(position) -> None:
+    rng = np.random.default_rng(8)
+    x = random(rng, "float32", 1, 5, 64)
+    for at in (np.array([position]), np.full((1, 5), -100)):
+        with pytest.raises(Exception, match=r"expected (a position|an index)"):
+            run_npu("RotaryEmbedding", [x, at, *tables(rng, "float32", 8)], domain=MICROSOFT)
