@@ -169,6 +169,19 @@ TEST_CASE("attention: splitting keys between threads gives the same results") {
                .kv_lengths = {2900}});
 }
 
+TEST_CASE("attention: more rows than an item has, and several blocks of keys") {
+  for (int64_t mode : {0, 3})
+    CheckDTypes({.layout = "BNSD",
+                 .heads = 3,
+                 .kv_heads = 1,
+                 .size = 32,
+                 .value_size = 32,
+                 .rows = 700,
+                 .keys = 600,
+                 .mode = mode,
+                 .mask_shape = mode == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{2048, 2048}});
+}
+
 TEST_CASE("attention: empty tensors") {
   Check({.batch = 0, .heads = 2, .rows = 3, .keys = 4});
   Check({.layout = "BSH", .batch = 2, .heads = 2, .rows = 0, .keys = 4});

@@ -12,9 +12,6 @@ namespace npu::attention {
 
 namespace {
 
-// The queries and sums of an item stay in the L2 cache together with a block of keys and values.
-constexpr int64_t kItemBytes = 256 * 1024;
-constexpr int64_t kMaxItemRows = 256;  // beyond this, reading a block of keys is already amortised
 constexpr int64_t kRowStep = 2 * kLanes;
 constexpr int64_t kItemsPerThread = 4;  // balances items of uneven cost
 constexpr int64_t kMinKeysPerPart = 256;
@@ -31,9 +28,9 @@ Engine ChooseEngine(const Problem& p) {
   return FloatEngine(p.key.dtype);
 }
 
-int64_t MostItemRows(const Problem& p) {
-  return std::clamp(kItemBytes / (4 * (p.head_size + p.rope_size + p.value_size)) / kRowStep * kRowStep, kRowStep,
-                    kMaxItemRows);
+int64_t MostItemRows(const Problem& p, const Engine& engine) {
+  const int64_t row_bytes = 4 * (p.head_size + p.rope_size + p.value_size);
+  return std::clamp(engine.item_bytes / row_bytes / kRowStep * kRowStep, kRowStep, engine.item_rows);
 }
 
 size_t PartialBytes(const Problem& p, int64_t rows) {
@@ -47,7 +44,8 @@ Attention::Attention(Problem problem) : problem_(std::move(problem)), threads_(N
 void Attention::Plan() {
   const Problem& p = problem_;
   const int64_t group = p.heads / p.key_heads;
-  const int64_t max_rows = MostItemRows(p);
+  const Engine engine = ChooseEngine(p);
+  const int64_t max_rows = MostItemRows(p, engine);
   int64_t row_steps = 0;
   for (const Sequence& s : p.sequences) row_steps += (s.query_rows * group + kRowStep - 1) / kRowStep * p.key_heads;
   const int64_t item_rows =
@@ -76,7 +74,6 @@ void Attention::Plan() {
   }
   const int64_t partial_rows = SplitKeys();
 
-  const Engine engine = ChooseEngine(p);
   narrow_ = engine.narrow;
   panel_ = engine.panel;
   if (narrow_rows > 0) scratch_bytes_ = engine.narrow_scratch_bytes(p);
@@ -90,8 +87,8 @@ void Attention::Plan() {
 // down the work of a share at most halves it.
 size_t Attention::MostWorkspaceBytes(const Problem& p, int64_t query_rows) {
   const auto threads = static_cast<int64_t>(NumThreads());
-  const int64_t rows = std::min(MostItemRows(p), query_rows * (p.heads / p.key_heads));
   const Engine engine = ChooseEngine(p);
+  const int64_t rows = std::min(MostItemRows(p, engine), query_rows * (p.heads / p.key_heads));
   size_t scratch = engine.narrow_scratch_bytes(p);
   if (rows > kNarrowRows) scratch = std::max(scratch, engine.panel_scratch_bytes(p, rows));
   const int64_t parts = threads == 1 ? 0 : 2 * threads * kItemsPerThread;

@@ -26,6 +26,7 @@ struct PairMath {
   NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) {
     sum = _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)_mm512_set1_ps(a));
   }
+  NPU_SIMD_INLINE static Vec Weight(Vec x) { return Exp2(x); }
   NPU_SIMD_INLINE static Vec Pack(Vec even, Vec odd) {
     return InterleaveHalves((__m256i)_mm512_cvtneps_pbh(even), (__m256i)_mm512_cvtneps_pbh(odd));
   }

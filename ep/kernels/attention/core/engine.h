@@ -10,6 +10,9 @@ struct Engine {
   ItemFunction narrow = nullptr, panel = nullptr;
   size_t (*narrow_scratch_bytes)(const Problem&) = nullptr;
   size_t (*panel_scratch_bytes)(const Problem&, int64_t rows) = nullptr;
+  // Of an item at most. Its queries and sums stay in the L2 cache together with a block of keys and values; beyond so
+  // many rows, reading a block of keys is already amortised.
+  int64_t item_bytes = 256 * 1024, item_rows = 256;
 };
 
 // Multiplies in float, for caches of every element type; float rows are read in place.

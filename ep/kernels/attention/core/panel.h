@@ -22,6 +22,13 @@ struct FloatMath {
   static constexpr int kElements = 1;  // of one word
   static constexpr bool kTiles = false;
   NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum += a * b; }
+  NPU_SIMD_INLINE static Vec Weight(Vec x) { return Exp2(x); }
+};
+
+// The keys [first, last) that the rows of a panel see: those that some row sees, and those that every row sees.
+struct PanelKeys {
+  int64_t some_first = INT32_MAX, some_last = 0;
+  int64_t all_first = 0, all_last = INT32_MAX;
 };
 
 template <class Math, int kVectors>
@@ -34,7 +41,8 @@ struct PanelBuffers {
     // Not a power of two, so that the rows of a tile do not map to the same cache sets.
     key_stride = padded_words + kLanes;
     value_stride = RoundUp(p.value_size, kLanes);
-    key_block = p.head_size + p.rope_size + p.value_size <= 256 ? 128 : 64;
+    // Twice as many with tiles, which multiply so fast that rescaling the sums for each block would show.
+    key_block = (p.head_size + p.rope_size + p.value_size <= 256 ? 128 : 64) * (Math::kTiles ? 2 : 1);
     const int64_t panels = (max_rows + kWidth - 1) / kWidth;
     keys = carver.Take<float>(key_block * key_stride);
     values = carver.Take<float>(key_block * value_stride);
@@ -50,6 +58,7 @@ struct PanelBuffers {
     sum = carver.Take<float>(panels * kWidth);
     first_key = carver.Take<int32_t>(panels * kWidth);
     last_key = carver.Take<int32_t>(panels * kWidth);
+    seen = carver.Take<PanelKeys>(panels);
   }
 
   Carver carver;
@@ -61,6 +70,7 @@ struct PanelBuffers {
   float *queries, *sums;          // per panel [words][kWidth]; [value_stride][kWidth]
   float *max, *sum;               // per panel [kWidth]
   int32_t *first_key, *last_key;  // per panel [kWidth]: the keys [first, last) that the row of this lane sees
+  PanelKeys* seen;                // per panel
 };
 
 // Uses the largest tile that fits `n`, a multiple of 4; 16 is faster as 8 + 8 than as 12 + 4.
@@ -117,6 +127,7 @@ class PanelItem {
       b_.first_key[panel * kWidth + lane] = static_cast<int32_t>(std::max(keys.begin, item_.key_begin));
       b_.last_key[panel * kWidth + lane] = static_cast<int32_t>(std::min(keys.end, item_.key_end));
     }
+    b_.seen[panel] = SeenBy(panel);
     const int64_t row_words = b_.padded_words;
     for (int v = 0; v < kVectors; ++v) {
       std::fill_n(b_.rows, kLanes * row_words, 0.0f);
@@ -128,6 +139,22 @@ class PanelItem {
         TransposeTo(b_.rows + word, row_words, b_.queries + (panel * row_words + word) * kWidth + v * kLanes, kWidth);
       }
     }
+  }
+
+  PanelKeys SeenBy(int64_t panel) const {
+    PanelKeys out;
+    const int32_t *first = b_.first_key + panel * kWidth, *last = b_.last_key + panel * kWidth;
+    for (int64_t lane = 0; lane < RowsOf(panel); ++lane) {
+      if (first[lane] >= last[lane]) {
+        out.all_last = 0;
+        continue;
+      }
+      out.some_first = std::min<int64_t>(out.some_first, first[lane]);
+      out.some_last = std::max<int64_t>(out.some_last, last[lane]);
+      out.all_first = std::max<int64_t>(out.all_first, first[lane]);
+      out.all_last = std::min<int64_t>(out.all_last, last[lane]);
+    }
+    return out;
   }
 
   NPU_SIMD_INLINE static void TransposeTo(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
@@ -192,21 +219,9 @@ class PanelItem {
   bool Step(int64_t panel, int64_t begin, int64_t n, bool loaded) {
     const int32_t* first_key = b_.first_key + panel * kWidth;
     const int32_t* last_key = b_.last_key + panel * kWidth;
-    const int64_t rows = RowsOf(panel);
-    // The ends of the rows' ranges increase: the first row begins first, the last row that sees any key ends last.
-    int64_t lowest = INT32_MAX, highest_begin = 0, highest = 0, lowest_end = INT32_MAX;
-    for (int64_t lane = 0; lane < rows; ++lane) {
-      if (first_key[lane] >= last_key[lane]) {
-        lowest_end = 0;
-        continue;
-      }
-      lowest = std::min<int64_t>(lowest, first_key[lane]);
-      highest_begin = std::max<int64_t>(highest_begin, first_key[lane]);
-      highest = std::max<int64_t>(highest, last_key[lane]);
-      lowest_end = std::min<int64_t>(lowest_end, last_key[lane]);
-    }
-    const int64_t from = std::max<int64_t>(lowest - begin, 0) / kKeyStep * kKeyStep;
-    const int64_t to = std::min(highest - begin, n);
+    const PanelKeys& seen = b_.seen[panel];
+    const int64_t from = std::max<int64_t>(seen.some_first - begin, 0) / kKeyStep * kKeyStep;
+    const int64_t to = std::min(seen.some_last - begin, n);
     if (from >= to) return loaded;
 
     const float* bias = nullptr;
@@ -225,7 +240,7 @@ class PanelItem {
     for (int v = 0; v < kVectors; ++v) max[v] = Broadcast(kNegativeInfinity);
     const float* queries = b_.queries + panel * b_.padded_words * kWidth;
     const auto position = [&](int64_t key, int size) {  // the first key's, if some lane does not see them all; else -1
-      const bool edge = begin + key < highest_begin || begin + key + size > lowest_end;
+      const bool edge = begin + key < seen.all_first || begin + key + size > seen.all_last;
       return edge ? static_cast<int32_t>(begin + key) : -1;
     };
     if constexpr (Math::kTiles) {
@@ -374,15 +389,15 @@ class PanelItem {
       float* scores = b_.scores + v * kLanes;
       if constexpr (Math::kElements == 1) {
         for (int64_t j = from; j < to; ++j) {
-          const Vec weight = Exp2(Load(scores + j * kWidth) - reference);
+          const Vec weight = Math::Weight(Load(scores + j * kWidth) - reference);
           sum += weight;
           const Vec taken = Dropped(weight, factors, j, v);
           Store(scores + j * kWidth, weight_scale_ == 0.0f ? taken : QuantiseWeight(taken, weight_scale_));
         }
       } else {
         for (int64_t j = from; j < to; j += 2) {
-          const Vec even = Exp2(Load(scores + j * kWidth) - reference);
-          const Vec odd = j + 1 < to ? Exp2(Load(scores + (j + 1) * kWidth) - reference) : Vec{};
+          const Vec even = Math::Weight(Load(scores + j * kWidth) - reference);
+          const Vec odd = j + 1 < to ? Math::Weight(Load(scores + (j + 1) * kWidth) - reference) : Vec{};
           sum += even + odd;
           Store(scores + j / 2 * kWidth, Math::Pack(Dropped(even, factors, j, v), Dropped(odd, factors, j + 1, v)));
         }

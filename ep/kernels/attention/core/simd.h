@@ -84,6 +84,20 @@ NPU_SIMD_INLINE Vec Exp2(Vec x) {
 #endif
 }
 
+// 2^x for x <= 0 in fewer instructions, within a relative error of 3.5e-6; exact at 0, and 0 below 2^-126. NaN stays
+// NaN.
+NPU_SIMD_INLINE Vec RoughExp2(Vec x) {
+  constexpr float kRound = 0x1.8p23f + 127.0f;  // leaves the nearest integer + 127 in the low bits: an exponent
+  x = Max(Broadcast(-127.0f), x);               // exponent 0, with which the last factor is 0
+  const Vec shifted = x + kRound;
+  const Vec f = x - (shifted - kRound);
+  Vec p = f * 0x1.3a02b8p-7f + 0x1.c9fc46p-5f;  // minimax on [-1/2, 1/2], exact at 0
+  p = p * f + 0x1.ec0378p-3f;
+  p = p * f + 0x1.62e12cp-1f;
+  p = p * f + 1.0f;
+  return p * (Vec)((IntVec)shifted << 23);
+}
+
 // kLanes elements as floats.
 NPU_SIMD_INLINE Vec LoadFloats(const float* p) { return Load(p); }
 NPU_SIMD_INLINE Vec LoadFloats(const BFloat16* p) {

@@ -23,8 +23,13 @@ struct BFloat16Tiles {
   using Dot = amx::DotBf16;
   static constexpr int kElements = 2;
   static constexpr bool kTiles = true;
+  NPU_SIMD_INLINE static Vec Weight(Vec x) { return RoughExp2(x); }
+  // Rounds to the nearest bfloat16, halves up. Weights are not negative; a NaN may become another number, but its row's
+  // sum of weights is NaN, too.
   NPU_SIMD_INLINE static Vec Pack(Vec even, Vec odd) {
-    return InterleaveHalves((__m256i)_mm512_cvtneps_pbh(even), (__m256i)_mm512_cvtneps_pbh(odd));
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i low = _mm512_srli_epi32(_mm512_add_epi32((__m512i)even, half), 16);
+    return (Vec)_mm512_mask_blend_epi16(0xaaaaaaaau, low, _mm512_add_epi32((__m512i)odd, half));
   }
 };
 
@@ -33,6 +38,7 @@ struct Float16Tiles {
   using Dot = amx::DotFp16;
   static constexpr int kElements = 2;
   static constexpr bool kTiles = true;
+  NPU_SIMD_INLINE static Vec Weight(Vec x) { return Exp2(x); }
   NPU_SIMD_INLINE static Vec Pack(Vec even, Vec odd) {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return InterleaveHalves(_mm512_maskz_cvtps_ph(0xffff, even, kNearest),
@@ -47,6 +53,9 @@ Engine EngineOf(DType dtype) {
   Engine engine = FloatEngine(dtype);
   engine.panel = RunPanelItem<Tiles>;
   engine.panel_scratch_bytes = PanelScratchBytes<Tiles>;
+  // Machines with tiles have 2 MB of L2 cache, and loading a block of keys is a larger part of the time.
+  engine.item_bytes = 1 << 20;
+  engine.item_rows = 1024;
   return engine;
 }
 
