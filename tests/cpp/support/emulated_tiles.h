@@ -18,6 +18,11 @@ inline std::string FolderOfThisProgram() {
   return program.substr(0, program.rfind('/'));
 }
 
+// Whether this machine has tile registers, whatever ORT_NPU_ISA restricts this process to: then nothing is emulated.
+inline bool MachineHasTiles() {
+  return RunTestCase("child: AMX tiles are available", {{"ORT_NPU_ISA", "amx"}}).exit_code == 0;
+}
+
 // `test_cases` is a name or wildcard; `more` are further environment variables.
 inline ChildResult RunWithTiles(const std::string& test_cases, const std::map<std::string, std::string>& more = {}) {
   std::map<std::string, std::string> environment = {
