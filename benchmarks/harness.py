@@ -188,7 +188,7 @@ def interleave(cases: list[Case], engines: list[Engine], rounds: int) -> list[Me
     measured = []
     samples = len(cases) * (rounds + 1) * len(engines)
     with tqdm(total=samples, unit="sample", disable=None, leave=False) as bar:
-        for case in cases:
+        for done, case in enumerate(cases, 1):
             seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
             for number in range(rounds + 1):  # round 0 is a warm-up and is dropped
                 for engine in engines:
@@ -197,10 +197,14 @@ def interleave(cases: list[Case], engines: list[Engine], rounds: int) -> list[Me
                     bar.update()
                     if number:
                         seconds[engine.name].append(sample)
-            measured += [
+            of_case = [
                 Measurement(case.name, name, case.work, case.unit, samples)
                 for name, samples in seconds.items()
             ]
+            rates = ", ".join(f"{m.engine} {m.median():.4g}" for m in of_case)
+            # The bar is not shown in a log, this is.
+            bar.write(f"{done}/{len(cases)} {case.name}: {rates} {case.unit}/s", file=sys.stderr)
+            measured += of_case
     return measured
 
 

@@ -58,6 +58,9 @@ class Lineup:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.peers = Peers(harness.FOLDER)
+        for name in arguments.peers:
+            if reason := self.peers.unavailable.get(name):
+                print(f"without {name}: {reason}", file=sys.stderr, flush=True)
         self.missing: dict[str, dict[str, str]] = {}
 
     def specs(self, model: models.Model, dtype: str, names: list[str]) -> dict[str, harness.Spec]:
@@ -209,6 +212,7 @@ def main() -> int:
     longest = max([*arguments.prefill, *(n + arguments.steps for n in arguments.decode)], default=0)
     if longest > models.CAPACITY:
         parser.error(f"lengths and steps fit in {models.CAPACITY} tokens, got {longest}")
+    plots.require()
     reasons = arguments.out / "missing-llm.json"
     if not arguments.report_only:
         lineup = Lineup(arguments)

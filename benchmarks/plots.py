@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,15 @@ def _gather(
             value = 1e3 * rows / m.median() if per_step else m.median()
             points.setdefault(m.engine, []).append((x, value))
     return points
+
+
+def require() -> None:
+    """Exit, with how to mend it, if plots cannot be drawn: before hours of measuring."""
+    if importlib.util.find_spec("matplotlib") is None:
+        sys.exit(
+            "expected matplotlib, which draws the plots; install it with "
+            "pip install 'matplotlib>=3.8'"
+        )
 
 
 def write(out: Path) -> None:
