@@ -1,0 +1,67 @@
+// npu_roi_align(self, rois; spatial_scale, pooled_height, pooled_width, sample_num, roi_end_mode) -> y. The semantics
+// are in npu_roi_align.py.
+#include "contrib_ops/detection/npu_roi_align.h"
+
+#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/detection/npu_roi_sampling.h"
+
+namespace npu {
+namespace {
+
+using In = nodes::NPURoiAlign::In;
+using Out = nodes::NPURoiAlign::Out;
+using namespace detection;  // NOLINT
+
+constexpr const char* kOp = "npu_roi_align";
+constexpr int64_t kGrain = 16;  // planes of a region that are worth another thread
+
+class RoiAlignKernel final : public Kernel {
+ public:
+  explicit RoiAlignKernel(const KernelInfo& info) : arguments_(info, info.attributes.Int("roi_end_mode")) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView self = ctx.Input(In::self), rois = ctx.Input(In::rois);
+    const Shape& s = self.shape;
+    NPU_CHECK(self && s.rank() == 4, "[", kOp, "] expected self of shape [B, C, H, W], got ", s);
+    arguments_.Check(kOp, rois);
+    NPU_CHECK(self.dtype == rois.dtype, "[", kOp, "] expected rois of the dtype of self, ", NameOf(self.dtype),
+              ", got ", NameOf(rois.dtype));
+    const int64_t images = s[0], channels = s[1], height = s[2], width = s[3];
+    const int64_t bins = arguments_.sampling.height * arguments_.sampling.width;
+    const FloatResults results(
+        ctx, ctx.Output(Out::y, self.dtype,
+                        {rois.shape[0], channels, arguments_.sampling.height, arguments_.sampling.width}));
+    if (results.elements() == 0) return;
+    ctx.Launch(kOp, [=, of = FloatValues(ctx, self), in = FloatValues(ctx, rois), arguments = arguments_] {
+      const float *features = of.Load(kOp), *regions = in.Load(kOp);
+      ParallelFor(rois.shape[0] * channels, kGrain, [&](int64_t begin, int64_t end) {
+        RoiSamples samples;
+        std::vector<float> room(static_cast<size_t>(width));
+        int64_t located = -1, image = -1;
+        for (int64_t i = begin; i < end; ++i) {
+          if (const int64_t roi = i / channels; roi != located) {
+            located = roi;
+            image = ImageOf(regions + 5 * roi, images);
+            if (image >= 0) arguments.Locate(kOp, regions + 5 * roi, height, width, samples);
+          }
+          float* to = results.values() + i * bins;
+          if (image < 0) {
+            std::fill_n(to, bins, 0.0f);
+          } else {
+            const int64_t plane = image * channels + i % channels;
+            samples.Pool(features + plane * height * width, width, room.data(), to);
+          }
+        }
+      });
+      results.Store(kOp);
+    });
+  }
+
+ private:
+  RoiAlignArguments arguments_;
+};
+
+NPU_KERNEL(NPURoiAlign, RoiAlignKernel);
+
+}  // namespace
+}  // namespace npu
