@@ -18,6 +18,13 @@ set(op_table "${PROJECT_BINARY_DIR}/generated/npu_op_table.cc")
 set(op_stubs "${NPU_LIBRARY_DIR}/ops.pyi")
 set(op_headers ${op_definitions})
 list(FILTER op_headers INCLUDE REGEX "^${NPU_CONTRIB_OPS_DIR}/[^/]+/[^/_][^/]*[.]py$")
+# An operator that consists of standard ones has no kernel beside it, and no header.
+foreach(definition ${op_headers})
+  string(REGEX REPLACE "[.]py$" ".cc" kernel "${definition}")
+  if(NOT EXISTS "${kernel}")
+    list(REMOVE_ITEM op_headers "${definition}")
+  endif()
+endforeach()
 list(TRANSFORM op_headers REPLACE "^${NPU_CONTRIB_OPS_DIR}/(.*)[.]py$" "${PROJECT_BINARY_DIR}/generated/contrib_ops/\\1.h")
 add_custom_command(
   OUTPUT "${op_table}" "${op_stubs}"

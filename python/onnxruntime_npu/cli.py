@@ -375,9 +375,9 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _ops(arguments: argparse.Namespace) -> None:
-    from .opdef.table import op_table, portability
+    from .opdef.table import composition_table, op_table, portability
 
-    rows = op_table()
+    rows, compositions = op_table(), composition_table()
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
@@ -385,7 +385,9 @@ def _ops(arguments: argparse.Namespace) -> None:
         first: list[str] = row["inputs"][0]["dtypes"] if row["inputs"] else []
         body = f"function body: {portability(row)}"
         print(f"{row['schema']}\n    npu::{row['onnx_type']}; {', '.join(first)}; {body}")
-    print(f"{len(rows)} operators")
+    for row in compositions:
+        print(f"{row['schema']}\n    standard operators")
+    print(f"{len(rows)} operators, and {len(compositions)} that consist of standard ones")
 
 
 def _export(arguments: argparse.Namespace) -> None:

@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .opdef.composition import Composition
 from .opdef.definition import Op
-from .opdef.discovery import all_ops
+from .opdef.discovery import all_compositions, all_ops
 from .opdef.schema import Schema
 from .opdef.signature import describe, signature
 
 
-def torch_names() -> dict[str, tuple[Op, Schema]]:
+def torch_names() -> dict[str, tuple[Op | Composition, Schema]]:
     """Return every torch name, twins, aliases and partners included, with operator and schema."""
     return {
         s.name: (op, s)
-        for op in all_ops().values()
+        for op in (*all_ops().values(), *all_compositions().values())
         for s in (*op.torch_schemas(), *(p.schema for p in op.partners))
     }
 
 
-def _make(op: Op, schema: Schema) -> Callable[..., Any]:
+def _make(op: Op | Composition, schema: Schema) -> Callable[..., Any]:
     import torch
 
     from .opdef.torch_library import register

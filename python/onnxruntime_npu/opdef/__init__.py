@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .composition import Composition, check_dtype, composition
 from .definition import NotPortable, Op, TypeAlias, npu_op, torch
-from .discovery import all_ops, load_ops
+from .discovery import all_compositions, all_ops, load_definitions, load_ops
 from .dtypes import (
     FIXED_WIDTH,
     FLOATS,
@@ -35,6 +36,7 @@ __all__ = [
     "NUMERIC",
     "SIGNED",
     "UNSIGNED",
+    "Composition",
     "DefinitionError",
     "Maker",
     "NotPortable",
@@ -43,10 +45,14 @@ __all__ = [
     "TypeAlias",
     "TypeCodes",
     "TypedBy",
+    "all_compositions",
     "all_ops",
     "attach_function_bodies",
     "check",
+    "check_dtype",
     "check_indices",
+    "composition",
+    "load_definitions",
     "load_ops",
     "npu_op",
     "op_table",

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     package.__path__ = [str(Path(__file__).resolve().parent.parent)]
     sys.modules["onnxruntime_npu"] = package
 
-from onnxruntime_npu.opdef import DefinitionError, Op, load_ops, positions, stubs
+from onnxruntime_npu.opdef import DefinitionError, Op, load_definitions, positions, stubs
 from onnxruntime_npu.opdef.dtypes import NUMBERS
 from onnxruntime_npu.opdef.node_parts import ABSENT, Attribute
 from onnxruntime_npu.opdef.node_types import NodeType, node_types
@@ -156,11 +156,12 @@ def main(arguments: list[str]) -> int:
         return 2
     root, table, header_folder, stub_file = (Path(a) for a in arguments)
     try:
-        ops = load_ops([root]).values()
+        definitions = load_definitions([root]).values()
     except DefinitionError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    files = {table: generate(ops), stub_file: stubs.generate(ops)}
+    ops = [op for op in definitions if isinstance(op, Op)]
+    files = {table: generate(ops), stub_file: stubs.generate(definitions)}
     files |= {header_folder / path: text for path, text in positions.headers(ops).items()}
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

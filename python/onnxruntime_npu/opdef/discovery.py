@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+from .composition import Composition
 from .definition import Op
 from .node_parts import DefinitionError
 
@@ -31,11 +32,16 @@ def default_roots() -> list[Path]:
 
 
 def load_ops(roots: Iterable[Path]) -> dict[str, Op]:
-    """Read all definitions under ``roots``; the result is sorted by operator name.
+    """Read the operators with a kernel under ``roots``; the result is sorted by operator name.
 
     Raises DefinitionError when a file cannot be read as a definition or two define the same name.
     """
-    ops: dict[str, Op] = {}
+    return {n: op for n, op in load_definitions(roots).items() if isinstance(op, Op)}
+
+
+def load_definitions(roots: Iterable[Path]) -> dict[str, Op | Composition]:
+    """Read all definitions under ``roots``, also of operators that consist of others."""
+    ops: dict[str, Op | Composition] = {}
     torch_names: dict[str, str] = {}
     types: dict[str, str] = {}
     for root in roots:
@@ -49,17 +55,29 @@ def load_ops(roots: Iterable[Path]) -> dict[str, Op]:
                     other = torch_names.setdefault(schema.name, str(path))
                     if other != str(path):
                         raise DefinitionError(f"{schema.name} is defined in {other} and {path}")
-                other = types.setdefault(op.onnx_type, str(path))
-                if other != str(path):
-                    raise DefinitionError(f"{op.onnx_type} is the type in {other} and {path}")
+                if isinstance(op, Op):
+                    other = types.setdefault(op.onnx_type, str(path))
+                    if other != str(path):
+                        raise DefinitionError(f"{op.onnx_type} is the type in {other} and {path}")
                 ops[op.name] = op
     return dict(sorted(ops.items()))
 
 
 @lru_cache(maxsize=1)
+def _all_definitions() -> dict[str, Op | Composition]:
+    return load_definitions(default_roots())
+
+
+@lru_cache(maxsize=1)
 def all_ops() -> dict[str, Op]:
-    """Return the operators of the default roots, read once."""
-    return load_ops(default_roots())
+    """Return the operators with a kernel of the default roots, read once."""
+    return {n: op for n, op in _all_definitions().items() if isinstance(op, Op)}
+
+
+@lru_cache(maxsize=1)
+def all_compositions() -> dict[str, Composition]:
+    """Return the operators of the default roots that consist of standard ones."""
+    return {n: op for n, op in _all_definitions().items() if isinstance(op, Composition)}
 
 
 def _make_importable(folder: Path) -> None:
@@ -71,7 +89,7 @@ def _make_importable(folder: Path) -> None:
             package.__path__ = [*places, str(place)]
 
 
-def _load_file(path: Path) -> list[Op]:
+def _load_file(path: Path) -> list[Op | Composition]:
     _make_importable(path.parent)
     name = f"{_PACKAGE}.{path.parent.name}.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -84,9 +102,9 @@ def _load_file(path: Path) -> list[Op]:
     except Exception as error:
         del sys.modules[name]
         raise DefinitionError(f"{path}: {error}") from error
-    ops = [value for value in vars(module).values() if isinstance(value, Op)]
+    ops = [value for value in vars(module).values() if isinstance(value, (Op, Composition))]
     if not ops:
-        raise DefinitionError(f"{path}: expected 'op = npu_op(...)'")
+        raise DefinitionError(f"{path}: expected 'op = npu_op(...)' or 'op = composition(...)'")
     for op in ops:
         op.source = str(path)
         op.doc = (module.__doc__ or "").strip()

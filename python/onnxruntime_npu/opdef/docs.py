@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from .table import op_table, portability
+from .table import composition_table, op_table, portability
 
 
 def markdown() -> str:
@@ -26,6 +26,13 @@ def markdown() -> str:
             f"| {', '.join(row['dtypes'])} | {portability(row)} "
             f"| {row['summary']} |"
         )
+    lines += ["", "## Operators that consist of standard ones", ""]
+    lines += ["A model has their standard nodes, which every provider runs.", ""]
+    lines += ["| torch | what |", "|---|---|"]
+    for row in composition_table():
+        others = (partner.split("(")[0] for partner in row["partners"])
+        names = ", ".join(f"`{n}`" for n in (row["name"], *others))
+        lines.append(f"| {names} | {row['summary']} |")
     return "\n".join(lines) + "\n"
 
 

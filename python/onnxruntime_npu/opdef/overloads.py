@@ -13,19 +13,25 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError
+from .composition import Composition
 from .definition import Op
+from .node_parts import DefinitionError
 from .schema import Schema
 
 
-def composites(op: Op) -> list[tuple[Schema, Callable[..., Any]]]:
+def composites(op: Op | Composition) -> list[tuple[Schema, Callable[..., Any]]]:
     """Return the schema of every composite function of the operator, and what it does."""
     functions = [(p.schema, p.function) for p in op.partners]
+    if isinstance(op, Composition):
+        if op.function_body is None:
+            raise DefinitionError(f"[{op.name}] expected an @op.function in {op.source}")
+        functions.append((op.schema, op.function_body))
     if op.out is not None:
         functions.append((op.out, _writing(op, op.out)))
     return functions
 
 
-def _writing(op: Op, schema: Schema) -> Callable[..., Any]:
+def _writing(op: Op | Composition, schema: Schema) -> Callable[..., Any]:
     positional = [a.name for a in schema.arguments if not a.keyword_only]
     names = {a.name for a in op.schema.arguments}
     written = [a.name for a in schema.arguments if a.type.mutated]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+from .composition import Composition
 from .definition import Op
 from .schema import Argument, Schema
 
@@ -59,12 +60,15 @@ def return_type(schema: Schema) -> str:
     return f"tuple[{', '.join(types)}]" if types else "None"
 
 
-def describe(op: Op, schema: Schema) -> str:
+def describe(op: Op | Composition, schema: Schema) -> str:
     """Return the documentation of one torch name."""
     for partner in op.partners:
         if partner.schema is schema:
             return f"{inspect.getdoc(partner.function) or ''}\n\nSchema: {schema}"
     lines = [op.doc]
+    if isinstance(op, Composition):
+        what = inspect.getdoc(op.function_body) or ""
+        return "\n\n".join([op.doc, what, f"Schema: {schema}\nONNX: standard operators"])
     reference = inspect.getdoc(op.reference_function)
     if reference:
         lines += ["", reference]

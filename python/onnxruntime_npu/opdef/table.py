@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .discovery import all_ops
+from .discovery import all_compositions, all_ops
 
 
 def op_table() -> list[dict[str, Any]]:
@@ -37,6 +37,21 @@ def op_table() -> list[dict[str, Any]]:
             "summary": op.doc.split("\n\n")[0].replace("\n", " "),
         }
         for op in all_ops().values()
+    ]
+
+
+def composition_table() -> list[dict[str, Any]]:
+    """Return a row per operator that consists of standard ones, sorted by name."""
+    return [
+        {
+            "name": op.name,
+            "family": op.family,
+            "schema": str(op.schema),
+            "out": str(op.out) if op.out else None,
+            "partners": [str(p.schema) for p in op.partners],
+            "summary": op.doc.split("\n\n")[0].replace("\n", " "),
+        }
+        for op in all_compositions().values()
     ]
 
 

@@ -20,8 +20,9 @@ from torch._subclasses.functional_tensor import CppFunctionalizeAPI
 
 from .autograd import AutogradKernel
 from .call_plan import call_plan
+from .composition import Composition
 from .definition import Op
-from .discovery import all_ops
+from .discovery import all_compositions, all_ops
 from .eager import EagerKernels, check_dtypes
 from .overloads import composites
 from .schema import Argument, Schema, Type
@@ -55,6 +56,8 @@ def register() -> bool:
         library = torch.library.Library(NAMESPACE, "FRAGMENT")
         for op in all_ops().values():
             register_op(library, op)
+        for composition in all_compositions().values():
+            register_composites(library, composition)
         _library = library
         return True
 
@@ -92,14 +95,19 @@ def register_op(library: torch.library.Library, op: Op) -> None:
     kernels = EagerKernels(op)
     for schema in op_schemas(op):
         _define(library, op, schema, kernels)
-    for schema, function in composites(op):
-        library.define(str(dispatcher_schema(schema)))
-        library.impl(_qualified(schema), function, "CompositeImplicitAutograd")
+    register_composites(library, op)
     packet = getattr(getattr(torch.ops, NAMESPACE), op.name)
     if op.inplace:
         _make_functionalizable(library, op, op.inplace, packet.default)
     if op.mutable_alias:
         _make_functionalizable(library, op, op.schema, packet.functional)
+
+
+def register_composites(library: torch.library.Library, op: Op | Composition) -> None:
+    """Define the names whose functions torch decomposes into other operators."""
+    for schema, function in composites(op):
+        library.define(str(dispatcher_schema(schema)))
+        library.impl(_qualified(schema), function, "CompositeImplicitAutograd")
 
 
 def functional_schema(op: Op) -> Schema | None:

@@ -1,0 +1,35 @@
+"""What the operators that only move elements share."""
+
+import math
+
+from onnxruntime_npu.opdef import FLOATS, INTEGERS, check, torch
+
+ELEMENTS = [*FLOATS, *INTEGERS, "bool"]
+
+
+def copied(tensor):
+    """Return the elements contiguously, in memory of their own."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def check_permutation(op, perm, rank):
+    """Refuse what does not name every axis once."""
+    check(
+        all(-rank <= axis < rank for axis in perm)
+        and sorted(axis % rank for axis in perm) == list(range(rank)),
+        f"[{op}] expected perm to name each of {rank} axes once, got {list(perm)}",
+    )
+
+
+def check_shape(op, shape, tensor):
+    """Refuse sizes that do not hold a tensor's elements."""
+    check(
+        all(size >= 0 for size in shape) and math.prod(shape) == tensor.numel(),
+        f"[{op}] expected a shape of {tensor.numel()} elements, got {list(shape)}",
+    )
+
+
+def check_axis(op, dim, rank):
+    """Refuse an axis that a tensor of that rank does not have; a scalar has the axes 0 and -1."""
+    most = max(rank, 1)
+    check(-most <= dim < most, f"[{op}] expected dim in [{-most}, {most - 1}], got {dim}")
