@@ -1,32 +1,9 @@
-#include <algorithm>
-#include <limits>
-
+#include "ep/kernels/movement/slice_range.h"
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
-
-struct Range {
-  int64_t start, step, count;
-};
-
-// NumPy's rules for start:end:step over a dimension, for all int64 values.
-Range ResolveRange(int64_t start, int64_t end, int64_t step, int64_t dim) {
-  NPU_CHECK(step != 0, "[Slice] expected steps that are not 0, got 0");
-  // -INT64_MIN overflows; a step that long takes one element either way.
-  step = std::max(step, -std::numeric_limits<int64_t>::max());
-  if (start < 0) start += dim;
-  if (end < 0) end += dim;
-  if (step > 0) {
-    start = std::clamp<int64_t>(start, 0, dim);
-    end = std::clamp<int64_t>(end, 0, dim);
-    return {start, step, end > start ? (end - start - 1) / step + 1 : 0};
-  }
-  start = std::clamp<int64_t>(start, -1, dim - 1);
-  end = std::clamp<int64_t>(end, -1, dim - 1);
-  return {start, step, start > end ? (start - end - 1) / -step + 1 : 0};
-}
 
 class SliceKernel : public Kernel {
  public:
@@ -65,7 +42,8 @@ class SliceKernel : public Kernel {
       const int axis = NormalizeAxis("Slice", axes.empty() ? static_cast<int64_t>(i) : axes[i], x.shape.rank());
       NPU_CHECK((seen & (1u << axis)) == 0, "[Slice] expected axes without repetition, got axis ", axis, " twice");
       seen |= 1u << axis;
-      const Range range = ResolveRange(starts[i], ends[i], steps.empty() ? 1 : steps[i], x.shape[axis]);
+      const SliceRange range =
+          ResolveSliceRange("Slice", starts[i], ends[i], steps.empty() ? 1 : steps[i], x.shape[axis]);
       shape[axis] = range.count;
       if (range.count == 0) continue;
       offset += range.start * strides[axis];
