@@ -2,7 +2,7 @@
 
 import struct
 
-from onnxruntime_npu.opdef import torch
+from onnxruntime_npu.opdef.philox import philox
 
 
 def single(x):
@@ -23,18 +23,3 @@ def factors(keep_prob, number, seed, offset, bits=None):
     else:
         keep = philox(seed, offset, number) < int(keep_prob * 2**32)
     return keep.double() * (1 / keep_prob if keep_prob else 0.0)
-
-
-def philox(seed, offset, number):
-    """Return word number % 4 of block number // 4 of Philox 4x32-10, as int64."""
-    low = 0xFFFFFFFF
-    block = number // 4
-    c = [block & low, block >> 32, torch.full_like(block, offset & low)]
-    c.append(torch.full_like(block, (offset >> 32) & low))
-    k = [seed & low, (seed >> 32) & low]
-    for _ in range(10):
-        # Products wrap around at 64 bits, but both halves are still correct.
-        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
-        c = [((b >> 32) & low) ^ c[1] ^ k[0], b & low, ((a >> 32) & low) ^ c[3] ^ k[1], a & low]
-        k = [(k[0] + 0x9E3779B9) & low, (k[1] + 0xBB67AE85) & low]
-    return torch.stack(c, -1).gather(-1, (number % 4)[..., None])[..., 0]

@@ -3,14 +3,11 @@
 #include "contrib_ops/attention/npu_dropout_with_add_softmax.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/random/dropout_mask.h"
 #include "ep/kernels/softmax/softmax_row.h"
-#include "ep/runtime/kernel_api.h"
-#include "ep/runtime/philox.h"
-#include "ep/runtime/random.h"
 
 namespace npu {
 namespace {
@@ -19,21 +16,6 @@ using In = nodes::NPUDropoutWithAddSoftmax::In;
 using Out = nodes::NPUDropoutWithAddSoftmax::Out;
 
 constexpr const char* kOp = "npu_dropout_with_add_softmax";
-constexpr int64_t kUnit = 128;  // the mask is padded to a multiple of this many elements
-constexpr int64_t kUnitBytes = kUnit / 8;
-
-// Bits of units [begin, end) of the mask: bit i is set if word i of the generator is below the threshold.
-void FillMask(Philox generator, uint64_t threshold, uint8_t* mask, int64_t begin, int64_t end) {
-  uint32_t words[kUnit];
-  for (int64_t unit = begin; unit < end; ++unit) {
-    generator.Fill(static_cast<uint64_t>(unit) * (kUnit / 4), kUnit / 4, words);
-    for (int64_t byte = 0; byte < kUnitBytes; ++byte) {
-      uint8_t bits = 0;
-      for (int64_t i = 0; i < 8; ++i) bits |= static_cast<uint8_t>((words[8 * byte + i] < threshold) << i);
-      mask[unit * kUnitBytes + byte] = bits;
-    }
-  }
-}
 
 class DropoutWithAddSoftmaxKernel final : public Kernel {
  public:
@@ -56,30 +38,17 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
     NPU_CHECK(BroadcastRows::Fits(x1.shape, x.shape), "[", kOp, "] expected x1 that broadcasts to self of shape ",
               x.shape, ", got ", x1.shape);
 
-    const int64_t units = x.elements() / kUnit + (x.elements() % kUnit != 0);
-    const TensorView mask = ctx.Output(Out::mask, DType::kUInt8, Shape{units * kUnitBytes});
+    const int64_t units = DropoutUnits(x.elements());
+    const TensorView mask = ctx.Output(Out::mask, DType::kUInt8, Shape{units * kDropoutUnitBytes});
     const TensorView softmax = ctx.Output(Out::softmax, x.dtype, x.shape),
                      dropout = ctx.Output(Out::dropout, x.dtype, x.shape);
     if (x.elements() == 0) return;
-    uint8_t* bits = mask ? mask.as<uint8_t>() : static_cast<uint8_t*>(ctx.Workspace(units * kUnitBytes));
-    LaunchMask(ctx, bits, units);
+    uint8_t* bits = mask ? mask.as<uint8_t>() : static_cast<uint8_t*>(ctx.Workspace(units * kDropoutUnitBytes));
+    LaunchDropoutMask(ctx, kOp, prob_, seed_, bits, units);
     DispatchFloats(kOp, x.dtype, [&](auto type) { LaunchRows<decltype(type)>(ctx, x, x1, bits, softmax, dropout); });
   }
 
  private:
-  void LaunchMask(OpContext& ctx, uint8_t* bits, int64_t units) const {
-    if (prob_ == 0.0f) {
-      ctx.Launch(kOp, [=] { std::memset(bits, 0xff, static_cast<size_t>(units * kUnitBytes)); });
-      return;
-    }
-    const DrawnSeed seed = seed_ != 0 ? seed_ : DrawSeed(ctx.stream());
-    const auto threshold = static_cast<uint64_t>((1.0 - static_cast<double>(prob_)) * 0x1p32);
-    ctx.Launch(kOp, [=] {
-      const Philox generator{seed.Now(), 0};
-      ParallelFor(units, 64, [&](int64_t begin, int64_t end) { FillMask(generator, threshold, bits, begin, end); });
-    });
-  }
-
   template <class T>
   void LaunchRows(OpContext& ctx, const TensorView& x, const TensorView& x1, const uint8_t* bits,
                   const TensorView& softmax, const TensorView& dropout) const {

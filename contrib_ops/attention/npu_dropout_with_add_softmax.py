@@ -6,8 +6,7 @@ Source: torch_npu.npu_dropout_with_add_softmax.
 import struct
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
-
-from ._dropout import philox
+from onnxruntime_npu.opdef.philox import philox
 
 op = npu_op(
     "npu_dropout_with_add_softmax(Tensor self, Tensor x1, Scalar alpha, float prob, int dim)"

@@ -50,6 +50,7 @@ _TORCH_TYPES = {
 }
 _TORCH_NUMBERS = [*_TORCH_TYPES.items(), ("int4", 285)]  # the last is torch_npu's own
 _TORCH_NAMES = {number: name for name, number in _TORCH_NUMBERS}
+_ONNX_NAMES = {"float": "float32", "double": "float64"}  # where ONNX's name is not torch's
 # What torch calls the quantised types, and what their elements are.
 _ELEMENTS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "quint4x2": "int4"}
 
@@ -136,7 +137,7 @@ def described_numbers() -> list[tuple[int, str]]:
 
 def _given(value: Any) -> str:
     if isinstance(value, Enum):  # torch.onnx.export hands ONNX's types over
-        return value.name.lower()
+        return _ONNX_NAMES.get(value.name.lower(), value.name.lower())
     if isinstance(value, int):
         return _TORCH_NAMES.get(value, str(value))
     return str(value).removeprefix("torch.")

@@ -1,0 +1,94 @@
+"""_npu_dropout with a probability between, and the choice of true elements: random by design."""
+
+from __future__ import annotations
+
+import math
+
+import onnxruntime_npu
+import pytest
+import torch
+from onnxruntime_npu import torch_device
+from onnxruntime_npu.errors import ArgumentError
+from onnxruntime_npu.opdef import Sample, all_ops
+from op_paths import CPU, NPU, make_model, run_model
+
+DEVICES = ["cpu", *(["npu"] if torch_device.is_built() else [])]
+devices = pytest.mark.parametrize("device", DEVICES)
+DROPOUT = all_ops()["_npu_dropout"]
+CHOICE = all_ops()["npu_random_choice_with_mask"]
+
+
+def _bits(mask: torch.Tensor, count: int) -> torch.Tensor:
+    return (mask.cpu()[:, None] >> torch.arange(8, dtype=torch.uint8) & 1).flatten()[:count].bool()
+
+
+def _check(y: torch.Tensor, mask: torch.Tensor, x: torch.Tensor, p: float) -> None:
+    keep = _bits(mask, x.numel()).reshape(x.shape)
+    assert mask.shape == (math.ceil(x.numel() / 128) * 16,)
+    want = torch.where(keep, x.float() / (1 - p), 0.0).to(x.dtype)
+    torch.testing.assert_close(y.cpu(), want)
+    # Six standard deviations of a binomial distribution.
+    spread = 6 * math.sqrt(x.numel() * p * (1 - p))
+    assert abs(int(keep.sum()) - x.numel() * (1 - p)) < spread
+
+
+@devices
+@pytest.mark.parametrize("p", [0.1, 0.75])
+def test_dropout_keeps_what_its_mask_says(p: float, device: str) -> None:
+    x = torch.randn(70, 37)
+    _check(*onnxruntime_npu._npu_dropout(x.to(device), p), x, p)
+
+
+@pytest.mark.parametrize("provider", [NPU, CPU])
+def test_dropout_in_a_model(provider: str) -> None:
+    x = torch.randn(70, 37)
+    sample = Sample(x, 0.3)
+    y, mask = run_model(make_model(DROPOUT, sample, body=True), provider, DROPOUT, sample)
+    _check(y, mask, x, 0.3)
+
+
+@devices
+def test_dropout_is_reproducible_by_torchs_seed(device: str) -> None:
+    x = torch.ones(1000, device=device)
+    masks = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        first, second = (onnxruntime_npu._npu_dropout(x, 0.5)[1] for _ in range(2))
+        assert not torch.equal(first, second)
+        masks.append(first)
+    assert torch.equal(masks[0], masks[1]) and not torch.equal(masks[0], masks[2])
+
+
+@devices
+def test_gradient_of_dropout_is_zero_where_it_drops(device: str) -> None:
+    x = torch.randn(300, device=device, requires_grad=True)
+    y, mask = onnxruntime_npu._npu_dropout(x, 0.25)
+    grad = torch.randn(300, device=device)
+    (got,) = torch.autograd.grad(y, x, grad)
+    want = torch.where(_bits(mask, 300), grad.cpu() / 0.75, 0.0)
+    torch.testing.assert_close(got.cpu(), want)
+    torch.testing.assert_close(onnxruntime_npu.npu_dropout_backward(grad, mask, 0.25).cpu(), want)
+    with pytest.raises(ArgumentError, match=r"\[npu_dropout_backward\] expected mask of uint8"):
+        onnxruntime_npu.npu_dropout_backward(grad, mask[:4], 0.25)
+
+
+@devices
+def test_every_true_element_is_chosen_equally_often(device: str) -> None:
+    x = (torch.arange(12) % 3 != 0).to(device)  # eight true ones
+    counts = torch.zeros(12)
+    draws = 400
+    for seed in range(1, draws + 1):
+        index, mask = onnxruntime_npu.npu_random_choice_with_mask(x, 3, seed)
+        assert mask.all() and len(set(index.flatten().tolist())) == 3
+        counts[index.flatten().long().cpu()] += 1
+    assert not counts[~x.cpu()].any()
+    expected = draws * 3 / 8
+    # Chi-square of 7 degrees of freedom: 24.3 is exceeded by chance once in a thousand.
+    assert ((counts[x.cpu()] - expected) ** 2 / expected).sum() < 24.3
+
+
+@devices
+def test_choice_without_seeds_differs_from_call_to_call(device: str) -> None:
+    x = torch.ones(1000, dtype=torch.bool, device=device)
+    first, second = (onnxruntime_npu.npu_random_choice_with_mask(x, 20)[0] for _ in range(2))
+    assert not torch.equal(first, second)
