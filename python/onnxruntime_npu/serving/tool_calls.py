@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .stop_strings import overlap
+from ..generation.stop_strings import overlap
 from .tool_formats import ToolFormat, read_calls
 
 
