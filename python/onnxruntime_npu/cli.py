@@ -307,6 +307,9 @@ def _parser() -> argparse.ArgumentParser:
         help="web page that may call the service; repeat for several, * for all",
     )
     _choice(serve, "--provider", tuple(_PROVIDERS), "execution provider")
+    serve.add_argument(
+        "--device", type=_whole, default=0, metavar="N", help="index of the NPU (default: 0)"
+    )
     serve.set_defaults(run=_serve)
 
     run = commands.add_parser(
@@ -534,6 +537,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             host=arguments.host,
             port=arguments.port,
             provider=_PROVIDERS[arguments.provider],
+            device=arguments.device,
             model_name=arguments.name,
             api_key=os.environ.get(_API_KEY) or None,
             cors_origins=tuple(arguments.cors_origin),

@@ -124,12 +124,13 @@ class Engine:
         directory: Path,
         provider: str,
         *,
+        device: int = 0,
         max_queue: int,
         metrics: Metrics,
         on_unusable: Callable[[str], None],
     ) -> None:
         self.limits: Ready | None = None  # of the running engine
-        self._command = [str(directory), provider]
+        self._command = [str(directory), provider, str(device)]
         self._max_queue = max_queue
         self._metrics = metrics
         self._on_unusable = on_unusable

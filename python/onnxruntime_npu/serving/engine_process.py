@@ -1,4 +1,4 @@
-"""The process of the engine: ``python -m onnxruntime_npu.serving.engine_process FD DIR PROVIDER``.
+"""The process of the engine: ``python -m …serving.engine_process FD DIR PROVIDER DEVICE``.
 
 A process of its own, since an engine that has failed stays so, and a crash in native code must not
 take the connections of the server with it. The main thread owns the engine; a second one reads what
@@ -18,6 +18,7 @@ from typing import Any
 
 import onnxruntime_genai as og
 
+from .. import _C
 from ..session.provider_library import get_ep_name, get_library_path
 from .batch import Batch, EngineError
 from .engine_messages import Cancel, Failed, Ready, Sampling, Step, Submit
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection = Connection(int(arguments[0]))
     try:
-        _run(connection, Path(arguments[1]), arguments[2])
+        _run(connection, Path(arguments[1]), arguments[2], int(arguments[3]))
     except (BrokenPipeError, ConnectionResetError):  # the server is gone
         return 0
     except (RuntimeError, OSError, ValueError, MemoryError) as error:
@@ -45,13 +46,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _run(connection: Connection, directory: Path, provider: str) -> None:
+def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
     if provider == get_ep_name():
         # onnxruntime-genai brings an onnxruntime of its own, which has to learn of the provider.
         og.register_execution_provider_library(provider, get_library_path())
     settings = json.loads((directory / "genai_config.json").read_text(encoding="utf-8"))
     blocks = settings["engine"]["dynamic_batching"]
-    engine = og.Engine(open_model(directory, provider))
+    engine = og.Engine(open_model(directory, provider, device))
     batch = Batch(engine, blocks["block_size"])
     batch.add(_WARM_UP)
     while batch.busy:
@@ -74,13 +75,21 @@ def _run(connection: Connection, directory: Path, provider: str) -> None:
         connection.send(batch.step() if batch.busy else Step())
 
 
-def open_model(directory: Path, provider: str) -> Any:
-    """Open an exported directory in onnxruntime-genai."""
+def open_model(directory: Path, provider: str, device: int = 0) -> Any:
+    """Open an exported directory in onnxruntime-genai, on one of the provider's devices.
+
+    Raises ValueError for a device that does not exist.
+    """
     og.disable_telemetry_events()
     config = og.Config(str(directory))
     config.clear_providers()
     if provider != _CPU:
         config.append_provider(provider)
+    if provider == get_ep_name():
+        if not 0 <= device < (count := _C.device_count()):
+            raise ValueError(f"expected a device from 0 to {count - 1}, got {device}")
+        # Otherwise a session gets all devices, which it refuses if there are several.
+        config.set_decoder_provider_options_hardware_device_id(provider, device)
     return og.Model(config)
 
 

@@ -64,6 +64,7 @@ def serve(directory: str | Path, settings: Settings) -> None:
     engine = Engine(
         model.directory,
         settings.provider,
+        device=settings.device,
         max_queue=settings.max_queue,
         metrics=metrics,
         on_unusable=give_up,

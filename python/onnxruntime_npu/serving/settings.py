@@ -12,6 +12,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
     provider: str = "NPUExecutionProvider"
+    device: int = 0  # index among the provider's
     model_name: str | None = None  # default: the directory's name
     api_key: str | None = field(default=None, repr=False)
     cors_origins: tuple[str, ...] = ()
