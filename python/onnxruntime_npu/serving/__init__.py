@@ -10,4 +10,5 @@
   fails.
 - ``engine_process``, ``batch``, ``engine_messages``: that process; one thread owns the engine.
 - ``metrics``, ``settings``.
+- ``ray_app``: several of these services behind one address, by Ray Serve.
 """
