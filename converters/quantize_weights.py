@@ -31,7 +31,7 @@ def quantize_weights(
     Weights are rounded to nearest, symmetrically, with the scale of each column (or group) that has
     the smallest squared error. With calibration, the linear layers of ``"w4a16"`` are rounded for
     the inputs that they get, so that errors cancel out in their outputs; those whose errors offsets
-    more than halve, such as weights that had offsets in another file, have them.
+    make smaller have them.
 
     Args:
         model: A float model: every ``torch.nn.Linear`` in it is replaced, and every block of

@@ -2,6 +2,7 @@
 // antiquant_group_size, inner_precise) -> y. The semantics are in npu_weight_quant_batchmatmul.py.
 #include "contrib_ops/matmul/npu_weight_quant_batchmatmul.h"
 
+#include "ep/kernels/gemm/packed_scales.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
 #include "ep/kernels/quantization/quantized_weight.h"
@@ -37,6 +38,8 @@ class WeightQuantKernel final : public Kernel {
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input == In::antiquant_scale) return PackGroups(packed_scale_, constant, stream);
+    if (input == In::antiquant_offset) return PackGroups(packed_offset_, constant, stream);
     if (input != In::weight || constant.shape.rank() != 2) return false;
     const int64_t depth = constant.dtype == DType::kInt8
                               ? constant.shape[0]
@@ -69,7 +72,8 @@ class WeightQuantKernel final : public Kernel {
     NPU_CHECK(!quant_offset || quant_scale, "[", kOp, "] expected quant_scale with quant_offset, got none");
     NPU_CHECK(!quant_offset || quant_offset.shape == quant_scale.shape, "[", kOp,
               "] expected quant_offset of quant_scale's shape ", quant_scale.shape, ", got ", quant_offset.shape);
-    const TensorView scale = ctx.Input(In::antiquant_scale), offset = ctx.Input(In::antiquant_offset);
+    const TensorView scale = packed_scale_ ? packed_scale_.values() : ctx.Input(In::antiquant_scale);
+    const TensorView offset = packed_offset_ ? packed_offset_.values() : ctx.Input(In::antiquant_offset);
     CheckScales(x.dtype, layout, scale, offset);
     NPU_CHECK(!quant_scale || scale.dtype != DType::kInt64, "[", kOp,
               "] expected no quant_scale with an antiquant_scale of 64 bits, got one of ", NameOf(quant_scale.dtype));
@@ -77,6 +81,8 @@ class WeightQuantKernel final : public Kernel {
     Values values;
     gemm::Dequantization dequantization{
         .scale = scale.data, .offset = offset.data, .dtype = scale.dtype, .group = group_};
+    dequantization.scale_panel = packed_scale_.panel();
+    dequantization.offset_panel = packed_offset_.panel();
     dequantization.column_stride = scale.elements() == 1 ? 0 : 1;
     dequantization.group_stride = group_ == 0 ? 0 : layout.n;
     dequantization.round_a = inner_precise_ == 1;
@@ -120,6 +126,14 @@ class WeightQuantKernel final : public Kernel {
   }
 
  private:
+  // Packs scales or offsets [groups, N] of x's type. What is wrong with them is said by Compute.
+  bool PackGroups(gemm::PackedScales& to, const TensorView& constant, Stream& stream) const {
+    const bool halves = constant.dtype == DType::kFloat16 || constant.dtype == DType::kBFloat16;
+    if (group_ == 0 || !halves || constant.shape.rank() != 2 || constant.elements() == 0) return false;
+    to.Pack(kOp, constant, stream);
+    return true;
+  }
+
   void CheckScales(DType dtype, const QuantizedWeight& layout, const TensorView& scale,
                    const TensorView& offset) const {
     NPU_CHECK(scale, "[", kOp, "] expected the tensor antiquant_scale");
@@ -144,6 +158,7 @@ class WeightQuantKernel final : public Kernel {
   int64_t depth_ = -1;  // of x, when the model tells, as the next
   std::optional<Shape> scales_;
   gemm::PackedWeight packed_;
+  gemm::PackedScales packed_scale_, packed_offset_;
   QuantizedWeight packed_layout_;
   TensorView weight_view_;  // type and shape
 };

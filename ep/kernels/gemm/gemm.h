@@ -93,14 +93,16 @@ struct Epilogue {
 
 // The values of a quantised B for float A: (element + offset) * scale, computed in float32 and rounded to A's type; for
 // float16 the sum is rounded, too. Scale and offset of element (k, n) are at [k / group * group_stride +
-// n * column_stride]. With an A of integers, the sums of every group are exact and then scaled; groups have a number of
-// rows that 4 divides.
+// n * column_stride], or as PackedScales stores them. With an A of integers, the sums of every group are exact and then
+// scaled; groups have a number of rows that 4 divides.
 struct Dequantization {
   const void* scale = nullptr;
   const void* offset = nullptr;     // null: none
   DType dtype = DType::kUndefined;  // of both: float32, float16 or bfloat16
   int64_t group = 0;                // rows of B that share them; 0: all
   int64_t group_stride = 0, column_stride = 0;
+  // Unless it is 0, the values are as PackedScales stores them: so many for each panel of B.
+  int64_t scale_panel = 0, offset_panel = 0;
   // Products of integers: each row of A is rounded to int8 with a scale of max|a| / 127 for every `group` elements, or
   // 128 with group 0, and no value of B is rounded. Groups of a number that 4 does not divide are computed as without.
   bool round_a = false;

@@ -112,23 +112,23 @@ PanelFormat ExpandedFormat(DType dtype) {
 void PanelExpander::LoadScales(int64_t n0, int64_t columns, int64_t first_group, int64_t second_group) {
   DispatchFloats("Gemm", from_.dtype, [&](auto type) {
     using T = decltype(type);
-    const auto load = [&](const void* data, int64_t group, float (&values)[kPanelColumns]) {
-      const T* from = static_cast<const T*>(data) + group * from_.group_stride + n0 * from_.column_stride;
-      LoadFloats(from, from_.column_stride, columns, values);
-    };
-    const auto load_pairs = [&](const void* data, float* out) {
+    const auto load_pairs = [&](const void* data, int64_t panel, float* out) {
       if (!data) return;
+      const auto load = [&](int64_t group, float (&values)[kPanelColumns]) {
+        const auto from = GroupValues<T>::At(from_, data, panel, group, n0);
+        LoadFloats(from.data, from.stride, columns, values);
+      };
       float first[kPanelColumns] = {}, second[kPanelColumns] = {};
-      load(data, first_group, first);
-      if (second_group != first_group) load(data, second_group, second);
+      load(first_group, first);
+      if (second_group != first_group) load(second_group, second);
       const float* other = second_group == first_group ? first : second;
       for (int64_t j = 0; j < kPanelColumns; ++j) {
         out[2 * j] = first[j];
         out[2 * j + 1] = other[j];
       }
     };
-    load_pairs(from_.scale, scale_);
-    load_pairs(from_.offset, offset_);
+    load_pairs(from_.scale, from_.scale_panel, scale_);
+    load_pairs(from_.offset, from_.offset_panel, offset_);
   });
 }
 

@@ -33,6 +33,20 @@ using StoredDotFunction = void (*)(const Sliver& a, const uint8_t* stored, int64
 // Null if there is none for so many rows, or none on this machine.
 StoredDotFunction SelectStoredDot(int bits, bool has_offset, int64_t rows);
 
+// The scales or offsets of the columns of one panel, in one group.
+template <class T>
+struct GroupValues {
+  const T* data;
+  int64_t stride;  // between columns
+
+  // Of the columns from n0 on, which begins a panel; `panel` is the dequantisation's scale_panel or offset_panel.
+  static GroupValues At(const Dequantization& from, const void* values, int64_t panel, int64_t group, int64_t n0) {
+    const T* data = static_cast<const T*>(values);
+    if (panel != 0) return {data + n0 / kPanelColumns * panel + group * kPanelColumns, 1};
+    return {data + group * from.group_stride + n0 * from.column_stride, from.column_stride};
+  }
+};
+
 // Turns stored rows into panels of ExpandedFormat(dtype), or multiplies them as they are.
 class PanelExpander {
  public:

@@ -217,18 +217,18 @@ class RoundedProduct {
     float* out = static_cast<float*>(scratch.scales.Reserve((2 * half + kPanelColumns) * 4));
     DispatchFloats("Gemm", from_.dtype, [&](auto type) {
       using T = decltype(type);
-      const auto load = [&](const void* data, float* to) {
-        const T* from = static_cast<const T*>(data) + n0 * from_.column_stride;
-        for (int64_t g = 0; g < stored_groups; ++g, from += from_.group_stride, to += kPanelColumns) {
+      const auto load = [&](const void* data, int64_t panel, float* to) {
+        for (int64_t g = 0; g < stored_groups; ++g, to += kPanelColumns) {
+          const auto from = GroupValues<T>::At(from_, data, panel, g, n0);
           // The next panel's are not in the order in which memory is prefetched.
-          if (from_.column_stride == 1 && n0 + 2 * kPanelColumns <= b_.columns)
-            __builtin_prefetch(from + kPanelColumns);
-          LoadFloats(from, from_.column_stride, columns, to);
+          if (panel == 0 && from.stride == 1 && n0 + 2 * kPanelColumns <= b_.columns)
+            __builtin_prefetch(from.data + kPanelColumns);
+          LoadFloats(from.data, from.stride, columns, to);
           std::fill(to + columns, to + kPanelColumns, 0.0f);
         }
       };
-      load(from_.scale, out);
-      if (from_.offset) load(from_.offset, out + half);
+      load(from_.scale, from_.scale_panel, out);
+      if (from_.offset) load(from_.offset, from_.offset_panel, out + half);
     });
     PanelScales scales{out, from_.offset ? out + half : nullptr, from_.group == 0 ? 0 : kPanelColumns};
     if (first_.data) {
