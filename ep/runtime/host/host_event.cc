@@ -19,7 +19,9 @@ thread_local const StreamProgress* worker_of = nullptr;
 
 }  // namespace
 
-void HostMarker::SetWorkerOf(const StreamProgress* progress) { worker_of = progress; }
+const StreamProgress* HostMarker::SetWorkerOf(const StreamProgress* progress) {
+  return std::exchange(worker_of, progress);
+}
 
 void HostMarker::Stamp(Status status) {
   status_ = std::move(status);

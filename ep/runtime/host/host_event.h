@@ -31,8 +31,8 @@ class HostMarker {
   int64_t timestamp_ns() const { return timestamp_ns_; }  // once passed
   const Status& status() const { return status_; }        // once passed: of the stream at that point
 
-  // Sets the stream whose tasks this thread runs from now on.
-  static void SetWorkerOf(const StreamProgress* progress);
+  // Sets the stream whose tasks this thread runs from now on, null for none; returns the one until now.
+  static const StreamProgress* SetWorkerOf(const StreamProgress* progress);
 
   // The worker's side: Stamp() before the command counts as done, Wake() after.
   void Stamp(Status status = nullptr);

@@ -25,6 +25,13 @@ Status FailureOf(const char* op, const char* what) {
   return MakeFailure(message.starts_with(prefix) ? std::move(message) : prefix + message);
 }
 
+void RefuseForkedChild() {
+  if (InForkedChild()) [[unlikely]]
+    Fail(ErrorCode::kUnsupported,
+         "the NPU cannot be used in a process that was forked after the NPU was first used; start processes with "
+         "'spawn' instead of 'fork'");
+}
+
 }  // namespace
 
 HostStream::HostStream(std::string thread_name, int device) : thread_name_(std::move(thread_name)), device_(device) {}
@@ -40,11 +47,29 @@ HostStream::~HostStream() {
 
 void HostStream::Launch(const char* op, Task task, size_t held_bytes) {
   Throttle();
-  Enqueue({.task = std::move(task), .op = op, .held_bytes = held_bytes});
-  if (blocking_.load(std::memory_order_relaxed) && current_stream != this) {
-    const MayBlock scope;
-    Mark()->Wait();
-  }
+  if (!blocking_.load(std::memory_order_relaxed) || current_stream == this)
+    return Enqueue({.task = std::move(task), .op = op, .held_bytes = held_bytes});
+  const MayBlock scope;
+  Command command{.task = std::move(task), .op = op, .held_bytes = held_bytes};
+  if (RunOnCaller(command)) return;
+  Enqueue(std::move(command));
+  Mark()->Wait();
+}
+
+bool HostStream::RunOnCaller(Command& command) {
+  RefuseForkedChild();  // the pool's threads exist only in the parent, too
+  const std::lock_guard lock(run_mutex_);
+  if (queue_.pending() != 0) return false;
+  on_caller_.store(true, std::memory_order_release);
+  const HostStream* const outer = std::exchange(current_stream, this);
+  const StreamProgress* const worker_of = HostMarker::SetWorkerOf(queue_.progress().get());
+  SetPoolDevice(device_);
+  Run(command);
+  command.task.Reset();  // before the work counts as done, as in the queue
+  HostMarker::SetWorkerOf(worker_of);
+  current_stream = outer;
+  on_caller_.store(false, std::memory_order_release);
+  return true;
 }
 
 void HostStream::LaunchAlways(const char* op, std::function<void(const Status&)> task) {
@@ -53,7 +78,8 @@ void HostStream::LaunchAlways(const char* op, std::function<void(const Status&)>
 
 std::shared_ptr<HostMarker> HostStream::Mark() {
   auto marker = std::make_shared<HostMarker>(queue_.progress());
-  if (!queue_.never_used()) Enqueue({.marker = marker});  // else it has passed and needs no thread
+  // Otherwise it has passed and needs no thread.
+  if (!queue_.never_used() || on_caller_.load(std::memory_order_acquire)) Enqueue({.marker = marker});
   return marker;
 }
 
@@ -85,10 +111,7 @@ void HostStream::Resume(Status failure) {
 }
 
 void HostStream::Enqueue(Command command) {
-  if (InForkedChild()) [[unlikely]]
-    Fail(ErrorCode::kUnsupported,
-         "the NPU cannot be used in a process that was forked after the NPU was first used; start processes with "
-         "'spawn' instead of 'fork'");
+  RefuseForkedChild();
   EnsureWorker();
   queue_.Push(std::move(command));
 }
@@ -115,6 +138,8 @@ void HostStream::Work() {
   SetPoolDevice(device_);
   HostMarker::SetWorkerOf(queue_.progress().get());
   while (Command* command = queue_.Front()) {
+    std::unique_lock lock(run_mutex_, std::defer_lock);
+    if (blocking_.load(std::memory_order_relaxed)) lock.lock();
     if (command->marker != nullptr) {
       const auto marker = std::move(command->marker);
       marker->Stamp(status());

@@ -1,4 +1,5 @@
-// A FIFO stream of the host backend: one worker thread that runs the launches.
+// A FIFO stream of the host backend: one worker thread that runs the launches. Those of a blocking stream run on the
+// thread that launches, which would otherwise sleep until the worker wakes it.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@ class HostStream final : public BackendStream {
   // A marker that passes when all earlier work has ended, and has its status.
   std::shared_ptr<HostMarker> Mark();
   void WaitFor(std::shared_ptr<HostMarker> marker);
-  bool Idle() const { return queue_.pending() == 0; }
+  bool Idle() const { return queue_.pending() == 0 && !on_caller_.load(std::memory_order_acquire); }
   // Waits for everything launched before.
   Status Synchronize();
   // If the stream stopped for `failure` (null: for any failure), work launched from here on runs again.
@@ -38,6 +39,8 @@ class HostStream final : public BackendStream {
 
  private:
   void Enqueue(Command command);
+  // Runs the command on this thread if nothing is queued before it.
+  bool RunOnCaller(Command& command);
   void EnsureWorker();
   void Work();
   void Run(Command& command);
@@ -49,7 +52,9 @@ class HostStream final : public BackendStream {
   const int device_;
   CommandQueue queue_;
   std::atomic<bool> blocking_{false};
-  std::atomic<bool> failed_{false};  // whether there is a status
+  std::mutex run_mutex_;                // of a blocking stream: held by the thread that runs a command
+  std::atomic<bool> on_caller_{false};  // whether that is a thread that launches
+  std::atomic<bool> failed_{false};     // whether there is a status
   mutable std::mutex status_mutex_;
   Status status_;
   std::atomic<bool> started_{false};
