@@ -32,7 +32,7 @@ class Ep final : public OrtEp {
         logger_(logger),
         log_(std::make_shared<AssignmentLog>()),
         constants_(std::make_shared<SharedConstants>(device_)),
-        runs_(std::make_shared<SessionRuns>(device_, options.compute_stream)),
+        runs_(std::make_shared<SessionRuns>(device_, options.compute_stream, /*blocking=*/options.host_memory)),
         graphs_(options.graphs ? std::make_shared<SessionGraphs>(device_, runs_) : nullptr) {
     ort_version_supported = ORT_API_VERSION;
     GetName = [](const OrtEp*) noexcept { return kEpName; };
@@ -40,7 +40,7 @@ class Ep final : public OrtEp {
     GetKernelRegistry = [](OrtEp* self, const OrtKernelRegistry** out) noexcept {
       auto& me = *static_cast<Ep*>(self);
       *out = nullptr;
-      return Guard(me.api_.ort, [&] { *out = me.factory_.kernel_registry(me.options_.graphs); });
+      return Guard(me.api_.ort, [&] { *out = me.factory_.kernel_registry(me.placement()); });
     };
     IsConcurrentRunSupported = [](OrtEp* self, bool* supported) noexcept -> OrtStatus* {
       *supported = static_cast<Ep*>(self)->graphs_ == nullptr;
@@ -101,6 +101,11 @@ class Ep final : public OrtEp {
     } catch (const std::exception& error) {
       NPU_LOG(kError, "the end of a run that failed: ", error.what());
     }
+  }
+
+  ValuePlacement placement() const {
+    if (options_.host_memory) return ValuePlacement::kHost;
+    return options_.graphs ? ValuePlacement::kReplay : ValuePlacement::kDevice;
   }
 
   void SetGraphFunctions() {
@@ -198,6 +203,8 @@ class Ep final : public OrtEp {
     }
     NPU_CHECK(refused == 0 || !options_.refuse_cpu_fallback, "NPUExecutionProvider: cpu_fallback is 'refuse', but ",
               refused, " nodes cannot run on the NPU", list);
+    NPU_CHECK(refused == 0 || !options_.host_memory, "NPUExecutionProvider: host_memory expected a model that runs on ",
+              "the NPU as a whole (set it to 0 for this one), but ", refused, " nodes cannot", list);
   }
 
   void CheckReplayable() const {

@@ -103,10 +103,10 @@ DeviceState& Factory::device(int index) {
   return *devices_[static_cast<size_t>(index)];
 }
 
-const OrtKernelRegistry* Factory::kernel_registry(bool late_inputs) {
+const OrtKernelRegistry* Factory::kernel_registry(ValuePlacement placement) {
   std::lock_guard lock(mutex_);
-  auto& registry = kernel_registries_[late_inputs ? 1 : 0];
-  if (registry == nullptr) registry = std::make_unique<KernelRegistry>(api_, kEpName, late_inputs);
+  auto& registry = kernel_registries_[static_cast<size_t>(placement)];
+  if (registry == nullptr) registry = std::make_unique<KernelRegistry>(api_, kEpName, placement);
   return registry->get();
 }
 
@@ -165,8 +165,9 @@ OrtEp* Factory::MakeEp(const OrtKeyValuePairs* const* metadata, size_t count, co
   int index = -1;
   const char* text = api_.ort.GetKeyValue(metadata[0], kDeviceIndexKey);
   if (text != nullptr) std::from_chars(text, text + std::strlen(text), index);
-  const Options options = ReadOptions(api_, session_options, index);
-  device(options.device_id);
+  Options options = ReadOptions(api_, session_options, index);
+  const Backend& backend = device(options.device_id).device().backend();
+  options.host_memory = options.host_memory && backend.KernelsReachHostMemory();
   // ORT places the session's memory on the device it chose, so no other device can serve it.
   NPU_CHECK(options.device_id == index, "NPUExecutionProvider: provider option 'device_id' expected ", index,
             ", the device that onnxruntime chose; got '", options.device_id, "'");

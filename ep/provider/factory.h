@@ -29,8 +29,8 @@ class Factory final : public OrtEpFactory {
 
   const Api& api() const { return api_; }
   DeviceState& device(int index);
-  // Built for the first session and shared by all. `late_inputs`: see KernelInfo.
-  const OrtKernelRegistry* kernel_registry(bool late_inputs);
+  // Built for the first session of that placement and shared by all.
+  const OrtKernelRegistry* kernel_registry(ValuePlacement placement);
 
  private:
   void AddDevices(OrtEpDevice** out, size_t room, size_t* count);
@@ -50,7 +50,7 @@ class Factory final : public OrtEpFactory {
   std::vector<Owned<OrtMemoryInfo>> memory_infos_;
   std::vector<Owned<OrtHardwareDevice>> hardware_;
   std::mutex mutex_;
-  std::unique_ptr<KernelRegistry> kernel_registries_[2];  // with late inputs: the second
+  std::unique_ptr<KernelRegistry> kernel_registries_[kValuePlacements];
   std::unique_ptr<CustomOpDomain> custom_ops_;
 };
 

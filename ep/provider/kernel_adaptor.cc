@@ -118,8 +118,6 @@ class Context final : public OpContext {
 
   Stream& stream() override { return run_stream_ != nullptr ? *run_stream_ : device_.host_stream(); }
   Stream* run_stream() const { return run_stream_; }
-  // Without a stream, ORT expects the results when Compute returns.
-  bool must_wait() const { return run_stream_ == nullptr; }
 
  private:
   const Api& api_;
@@ -195,6 +193,7 @@ class KernelAdaptor final : public OrtKernelImpl {
         constants_(std::move(constants)),
         runs_(std::move(runs)),
         graphs_(std::move(graphs)),
+        host_memory_(options.host_memory),
         signature_(ReadSignature(api, def, info)) {
     ort_version_supported = ORT_API_VERSION;
     Compute = &ComputeImpl;
@@ -232,7 +231,8 @@ class KernelAdaptor final : public OrtKernelImpl {
         if (me.graphs_ != nullptr) me.graphs_->BeginPart();
         Context context(me.api_, me.device_, me.signature_, ort_context);
         if (context.run_stream() != nullptr) me.runs_->Enter(*context.run_stream());
-        if (context.must_wait()) {
+        // Without a stream, and with values in host memory, ORT expects the results when Compute returns.
+        if (context.run_stream() == nullptr || me.host_memory_) {
           RunToEnd(context.stream(), [&] { me.kernel_->Compute(context); });
         } else {
           me.kernel_->Compute(context);
@@ -290,6 +290,7 @@ class KernelAdaptor final : public OrtKernelImpl {
   std::shared_ptr<SharedConstants> constants_;
   std::shared_ptr<SessionRuns> runs_;
   std::shared_ptr<SessionGraphs> graphs_;
+  const bool host_memory_;  // see Options
   Signature signature_;
   std::shared_ptr<Kernel> kernel_;
 };

@@ -21,15 +21,36 @@ void DeclareAliases(const Api& api, OrtKernelDefBuilder* builder, AddAliases add
   if (!pairs.empty()) api.Check(add(builder, inputs.data(), outputs.data(), pairs.size()));
 }
 
-void DeclareOperator(const Api& api, OrtKernelDefBuilder* builder, const OpDef& def, bool late_inputs) {
+// ORT places arguments individually, and a variadic list has no fixed length. ORT copies those beyond this number.
+constexpr size_t kMostVariadic = 64;
+
+size_t CountOf(const std::vector<ArgDef>& args) {
+  return args.empty() || !args.back().variadic ? args.size() : args.size() + kMostVariadic;
+}
+
+void PlaceOnHost(const Api& api, OrtKernelDefBuilder* builder, const OpDef& def) {
+  for (size_t i = 0; i < CountOf(def.inputs); ++i)
+    api.Check(api.ep.KernelDefBuilder_SetInputMemType(builder, i, OrtMemTypeCPUInput));
+  for (size_t i = 0; i < CountOf(def.outputs); ++i)
+    api.Check(api.ep.KernelDefBuilder_SetOutputMemType(builder, i, OrtMemTypeCPUOutput));
+}
+
+void PlaceByDefinition(const Api& api, OrtKernelDefBuilder* builder, const OpDef& def, bool late_inputs) {
   for (size_t i = 0; i < def.inputs.size(); ++i) {
     if (!ReadOnHost(def.inputs[i], late_inputs)) continue;
-    // ORT places inputs individually, and a variadic list has no fixed length.
     NPU_CHECK(!def.inputs[i].variadic, "[", def.type, "] expected variadic inputs in device memory");
     api.Check(api.ep.KernelDefBuilder_SetInputMemType(builder, i, OrtMemTypeCPUInput));
   }
   for (size_t i = 0; i < def.outputs.size(); ++i) {
     if (def.outputs[i].cpu) api.Check(api.ep.KernelDefBuilder_SetOutputMemType(builder, i, OrtMemTypeCPUOutput));
+  }
+}
+
+void DeclareOperator(const Api& api, OrtKernelDefBuilder* builder, const OpDef& def, ValuePlacement placement) {
+  if (placement == ValuePlacement::kHost) {
+    PlaceOnHost(api, builder, def);
+  } else {
+    PlaceByDefinition(api, builder, def, placement == ValuePlacement::kReplay);
   }
   // Updating an input in place is offered to ORT but not forced: ORT's unconditional alias would also pass a buffer
   // that other nodes still read.
@@ -41,8 +62,8 @@ void DeclareOperator(const Api& api, OrtKernelDefBuilder* builder, const OpDef& 
 
 }  // namespace
 
-KernelRegistry::KernelRegistry(const Api& api, const char* ep_name, bool late_inputs)
-    : api_(api), ep_name_(ep_name), late_inputs_(late_inputs), registry_(nullptr, api.ep.ReleaseKernelRegistry) {
+KernelRegistry::KernelRegistry(const Api& api, const char* ep_name, ValuePlacement placement)
+    : api_(api), ep_name_(ep_name), placement_(placement), registry_(nullptr, api.ep.ReleaseKernelRegistry) {
   OrtKernelRegistry* raw = nullptr;
   api_.Check(api_.ep.CreateKernelRegistry(&raw));
   registry_.reset(raw);
@@ -65,7 +86,7 @@ void KernelRegistry::Register(const char* domain, const char* type, int since, i
   if (def != nullptr) {
     // No type constraints: ORT looks them up by the schema's names, which differ between a model-local function, a
     // custom operator and an ONNX schema. Types are checked when a node is claimed.
-    DeclareOperator(api_, builder.get(), *def, late_inputs_);
+    DeclareOperator(api_, builder.get(), *def, placement_);
   } else if (to_host) {
     api_.Check(api_.ep.KernelDefBuilder_SetOutputMemType(builder.get(), 0, OrtMemTypeCPUOutput));
   } else {

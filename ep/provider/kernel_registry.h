@@ -9,10 +9,18 @@
 
 namespace npu::provider {
 
+// Where a session's kernels find their inputs and outputs.
+enum class ValuePlacement {
+  kDevice,  // in device memory, except for what an operator's definition places in host memory (ArgDef::cpu)
+  kReplay,  // as kDevice, and late inputs in device memory (KernelInfo::late_inputs)
+  kHost,    // in host memory (provider option host_memory)
+};
+inline constexpr size_t kValuePlacements = 3;
+
 class KernelRegistry {
  public:
-  // `late_inputs`: see KernelInfo. Throws when the kernel library cannot be loaded.
-  KernelRegistry(const Api& api, const char* ep_name, bool late_inputs);
+  // Throws when the kernel library cannot be loaded.
+  KernelRegistry(const Api& api, const char* ep_name, ValuePlacement placement);
 
   const OrtKernelRegistry* get() const { return registry_.get(); }
 
@@ -29,7 +37,7 @@ class KernelRegistry {
 
   const Api& api_;
   const char* ep_name_;
-  const bool late_inputs_;
+  const ValuePlacement placement_;
   Owned<OrtKernelRegistry> registry_;
   std::vector<std::unique_ptr<Entry>> entries_;
 };

@@ -65,6 +65,16 @@ const std::vector<OptionSpec>& OptionSpecs() {
          options.graphs = value == "1";
          return value == "0" || value == "1";
        }},
+      {"host_memory", "0, 1", "0",
+       "1: inputs, outputs and all values between them are in host memory, where kernels read and write them in place. "
+       "Nothing is copied for callers whose values are in host memory, such as onnxruntime-genai with its caches; a "
+       "value bound as input and output is updated in place. Every node has to run on the NPU. Kernels run on the "
+       "thread that calls run. Without effect on a device whose kernels do not reach host memory, and not together "
+       "with enable_npu_graph.",
+       [](const std::string& value, Options& options) {
+         options.host_memory = value == "1";
+         return value == "0" || value == "1";
+       }},
       {"user_compute_stream", "the handle of a stream of the NPU, or 0", "0",
        "The stream that runs are ordered with: a run comes after what was enqueued on it before, and what is enqueued "
        "on it afterwards comes after the run. The handle is torch.npu.Stream.npu_stream; the run option of the same "
@@ -103,6 +113,9 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
     NPU_CHECK(spec->parse(values[i], options), "NPUExecutionProvider: provider option '", key, "' expected ",
               spec->values, "; got '", values[i], "'");
   }
+  NPU_CHECK(!options.host_memory || !options.graphs,
+            "NPUExecutionProvider: provider option 'host_memory' expected a session without enable_npu_graph: a graph "
+            "replays on values in NPU memory");
   return options;
 }
 

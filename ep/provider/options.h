@@ -17,6 +17,7 @@ struct Options {
   DType float32_products = DType::kFloat32;  // see KernelInfo
   bool graphs = false;                       // see SessionGraphs
   uintptr_t compute_stream = 0;              // see SessionRuns
+  bool host_memory = false;                  // all values are there (docs/decisions/0021)
   bool memory_plan = true;                   // onnxruntime plans which values of a run share memory
 };
 

@@ -82,7 +82,9 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
     defs.push_back(def);
   }
   std::vector<bool> shape_arithmetic(nodes.size(), false);
-  if (options.shapes_on_cpu) shape_arithmetic = FindShapeArithmetic(nodes, defs, options.graphs, options.memory_plan);
+  // Values in host memory need no copy to the CPU, and a run of the NPU alone needs no order between two providers.
+  if (options.shapes_on_cpu && !options.host_memory)
+    shape_arithmetic = FindShapeArithmetic(nodes, defs, options.graphs, options.memory_plan);
   std::vector<const OpDef*> claimed = defs;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (shape_arithmetic[i]) claimed[i] = nullptr;

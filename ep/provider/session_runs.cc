@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/blocking.h"
 #include "ep/runtime/current.h"
 #include "ep/runtime/error.h"
@@ -15,15 +16,27 @@
 namespace npu::provider {
 thread_local SessionRuns::Run* SessionRuns::current = nullptr;
 
-SessionRuns::SessionRuns(DeviceState& device, uintptr_t compute_stream)
-    : device_(device), compute_stream_(compute_stream) {}
+namespace {
+
+// If the backend can; otherwise each kernel's launches are waited for all the same (KernelAdaptor).
+void MakeBlocking(Stream& stream) {
+  auto* extensions = dynamic_cast<BackendExtensions*>(&stream.device().backend());
+  if (extensions != nullptr) extensions->MakeBlocking(stream.handle());
+}
+
+}  // namespace
+
+SessionRuns::SessionRuns(DeviceState& device, uintptr_t compute_stream, bool blocking)
+    : device_(device), compute_stream_(compute_stream), blocking_(blocking) {}
 
 SessionRuns::~SessionRuns() = default;
 
 Stream& SessionRuns::TakeStream() {
   std::lock_guard lock(mutex_);
   if (idle_.empty()) {
-    streams_.push_back(device_.device().CreateStream(0, StreamOwner::kOne));
+    auto stream = device_.device().CreateStream(0, StreamOwner::kOne);
+    if (blocking_) MakeBlocking(*stream);
+    streams_.push_back(std::move(stream));
     return *streams_.back();
   }
   Stream* stream = idle_.back();

@@ -17,7 +17,8 @@ namespace npu::provider {
 class SessionRuns {
  public:
   // `compute_stream`: the handle of the stream that all runs follow; 0: each follows its thread's current stream.
-  SessionRuns(DeviceState& device, uintptr_t compute_stream);
+  // `blocking`: where the backend can, launches on the session's streams return when they are done.
+  SessionRuns(DeviceState& device, uintptr_t compute_stream, bool blocking = false);
   ~SessionRuns();
   SessionRuns(const SessionRuns&) = delete;
   SessionRuns& operator=(const SessionRuns&) = delete;
@@ -65,6 +66,7 @@ class SessionRuns {
 
   DeviceState& device_;
   const uintptr_t compute_stream_;
+  const bool blocking_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;  // all, in use or idle
   std::vector<Stream*> idle_;

@@ -54,7 +54,7 @@ std::map<std::string, int64_t> FaultInjection::held() const {
   return counts;
 }
 
-bool FaultInjection::Fails(const char* call) {
+bool FaultInjection::Fails(const char* call) const {
   std::lock_guard lock(mutex_);
   ++calls_[call];
   if (armed_ != call) return false;
@@ -87,6 +87,10 @@ T* FaultInjection::Keep(const char* kind, T* made) {
 void FaultInjection::Forget(const char* kind, const void* gone) {
   std::lock_guard lock(mutex_);
   held_[kind].erase(gone);
+}
+
+bool FaultInjection::KernelsReachHostMemory() const {
+  return !Fails("KernelsReachHostMemory") && backend_->KernelsReachHostMemory();
 }
 
 void* FaultInjection::AllocDevice(int device, size_t bytes) {

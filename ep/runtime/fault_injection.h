@@ -1,6 +1,6 @@
 // Wraps another backend and makes chosen calls fail, to test the state that a failure leaves. Failing allocations
-// return null, failing waits return a status after they have waited, and all other calls throw before they have any
-// effect.
+// return null, failing waits return a status after they have waited, KernelsReachHostMemory says no, and all other
+// calls throw before they have any effect.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class FaultInjection final : public Backend, public BackendExtensions {
   const char* name() const override { return backend_->name(); }
   int DeviceCount() const override { return backend_->DeviceCount(); }
   DeviceProperties Properties(int device) const override { return backend_->Properties(device); }
-  bool KernelsReachHostMemory() const override { return backend_->KernelsReachHostMemory(); }
+  bool KernelsReachHostMemory() const override;
 
   void* AllocDevice(int device, size_t bytes) override;
   void FreeDevice(int device, void* ptr, size_t bytes) override;
@@ -73,7 +73,7 @@ class FaultInjection final : public Backend, public BackendExtensions {
   void AbortStream(BackendStream* stream, const std::string& reason) override;
 
  private:
-  bool Fails(const char* call);  // counts the call
+  bool Fails(const char* call) const;  // counts the call
   void ThrowIfFails(const char* call);
   Status WithFault(const char* call, Status status);
   template <class T>
@@ -83,10 +83,10 @@ class FaultInjection final : public Backend, public BackendExtensions {
 
   const std::unique_ptr<Backend> backend_;
   mutable std::mutex mutex_;
-  std::map<std::string, int64_t> calls_;
+  mutable std::map<std::string, int64_t> calls_;
   std::map<std::string, std::unordered_set<const void*>> held_;
   std::string armed_;
-  int64_t passing_ = 0, failing_ = 0, failed_ = 0;
+  mutable int64_t passing_ = 0, failing_ = 0, failed_ = 0;
 };
 
 }  // namespace npu

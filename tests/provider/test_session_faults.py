@@ -61,6 +61,11 @@ def run() -> Callable[[], Any]:
     return lambda: check(session.run(None, {"x": X})[0])
 
 
+def run_in_host_memory() -> Callable[[], Any]:
+    session = npu_session(model(), host_memory="1")
+    return lambda: check(session.run(None, {"x": X})[0])
+
+
 def bound_run() -> Callable[[], Any]:
     session = npu_session(model())
 
@@ -173,6 +178,7 @@ SCENARIOS = {
     for f in (
         creation,
         run,
+        run_in_host_memory,
         bound_run,
         unsynchronised_run,
         destruction_behind_unsynchronised_run,
