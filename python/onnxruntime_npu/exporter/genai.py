@@ -13,6 +13,13 @@ from .caches.paged import BLOCK_SIZE
 # Defaults of the engine's section, for the user to change: requests in a batch, memory of a cache.
 _MAX_BATCH = 64
 _CACHE_BYTES = 256 * 2**20
+# Caches are in host memory, which kernels then read and update in place (docs/decisions/0021). An
+# entry of the session and not of provider_options, because these would choose the provider.
+SESSION_OPTIONS = {
+    "log_id": "onnxruntime-genai",
+    "ep.npuexecutionprovider.host_memory": "1",
+    "provider_options": [],
+}
 
 
 def obstacle(interface: Interface) -> str | None:
@@ -39,7 +46,7 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
     sizes = interface.decoder.cache_sizes[0]
     context = context_length(config.to_dict()) or 2048
     decoder = {
-        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "session_options": SESSION_OPTIONS,
         "filename": "model.onnx",
         "head_size": sizes.key,
         "hidden_size": int(config.hidden_size),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .encoder_decoder import DecoderPart, EncoderPart
+from .genai import SESSION_OPTIONS
 
 # The only number of frames that onnxruntime-genai takes: 30 seconds.
 _FRAMES = 3000
@@ -25,7 +26,7 @@ def write_genai_config(
     heads, size, _ = decoder.sizes[0].own
     own, cross = ({k: f"%d.{of}.{k}" for k in ("key", "value")} for of in ("decoder", "encoder"))
     sizes = {
-        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "session_options": SESSION_OPTIONS,
         "head_size": size,
         "hidden_size": encoder.dimensions()["last_hidden_state"][-1],
         "num_attention_heads": heads,

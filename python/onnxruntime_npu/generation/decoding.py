@@ -8,7 +8,7 @@ cache every step uses the same addresses, so the NPU captures it once and replay
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -125,11 +125,18 @@ class StepModel:
 
 
 def device_of(providers: Sequence[Any]) -> tuple[str, int]:
-    """Return where caches stay: the NPU if it is among the providers, else the CPU."""
+    """Return where caches stay: the NPU if it is among the providers, else the CPU.
+
+    They stay in host memory, too, where the session works on that.
+    """
     settings = dict((p, {}) if isinstance(p, str) else p for p in providers)
-    if get_ep_name() not in settings:
+    if get_ep_name() not in settings or _in_host_memory(settings[get_ep_name()]):
         return "cpu", 0
     return "npu", int(settings[get_ep_name()].get("device_id", 0))
+
+
+def _in_host_memory(settings: Mapping[str, Any]) -> bool:
+    return str(settings.get("host_memory", 0)) == "1"
 
 
 def _open(
@@ -140,7 +147,7 @@ def _open(
     name, settings = given[0]
     # A graph holds the launches of one thread.
     sequential = options.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
-    default = static and sequential and name == get_ep_name()
+    default = static and sequential and name == get_ep_name() and not _in_host_memory(settings)
     wanted = str(settings.get(_GRAPHS, int(default))) == "1"
     if wanted and _GRAPHS not in settings:
         captured = [(name, {**settings, _GRAPHS: "1"}), *given[1:]]
