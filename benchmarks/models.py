@@ -137,12 +137,12 @@ def checkpoint(model: Model, out: Path) -> Path:
     return kept(out, f"{model.label}-checkpoint", key, lambda folder: save(model.layers, folder))
 
 
-def exported(model: Model, dtype: str, out: Path) -> Path:
-    """Our export with a static cache; `dtype` is one of floats, or a scheme beside bfloat16."""
+def exported(model: Model, dtype: str, out: Path, cache: str = "static") -> Path:
+    """Our export; `dtype` is one of floats, or a scheme beside bfloat16."""
     source = checkpoint(model, out)
     floats = dtype in ("float32", "float16", "bfloat16")
     options = {"dtype": dtype} if floats else {"dtype": "bfloat16", "quant": dtype}
-    options["cache"] = "static"
+    options["cache"] = cache
     package = ROOT / "python" / "onnxruntime_npu"
     key = digest(
         source.name,
@@ -161,7 +161,8 @@ def exported(model: Model, dtype: str, out: Path) -> Path:
 
         onnxruntime_npu.export_causal_lm(str(source), str(folder), **options)
 
-    return kept(out, f"{model.label}-npu-{dtype}", key, make)
+    label = dtype if cache == "static" else f"{dtype}-{cache}"
+    return kept(out, f"{model.label}-npu-{label}", key, make)
 
 
 def converted(kind: str, model: Model, dtype: str, out: Path, peers: Peers) -> Path:
