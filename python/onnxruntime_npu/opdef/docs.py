@@ -31,8 +31,8 @@ def markdown() -> str:
     lines += ["| torch | what |", "|---|---|"]
     for row in composition_table():
         others = (partner.split("(")[0] for partner in row["partners"])
-        names = ", ".join(f"`{n}`" for n in (row["name"], *others))
-        lines.append(f"| {names} | {row['summary']} |")
+        together = ", ".join(f"`{n}`" for n in (row["name"], *others))
+        lines.append(f"| {together} | {row['summary']} |")
     return "\n".join(lines) + "\n"
 
 
