@@ -70,12 +70,15 @@ KernelRegistry::KernelRegistry(const Api& api, const char* ep_name, ValuePlaceme
   for (const OpDef* def : OpRegistry::Instance().All()) {
     Register(def->domain.c_str(), def->type.c_str(), def->since, def->until, def, false);
   }
+  for (const ControlFlow& flow : ControlFlows()) {
+    Register("", flow.def.type.c_str(), flow.def.since, flow.def.until, &flow.def, false, flow.make);
+  }
   Register("", "MemcpyFromHost", 1, 1, nullptr, false);
   Register("", "MemcpyToHost", 1, 1, nullptr, true);
 }
 
 void KernelRegistry::Register(const char* domain, const char* type, int since, int until, const OpDef* def,
-                              bool to_host) {
+                              bool to_host, ControlFlowFactory control_flow) {
   OrtKernelDefBuilder* raw_builder = nullptr;
   api_.Check(api_.ep.CreateKernelDefBuilder(&raw_builder));
   auto builder = Own(raw_builder, api_.ep.ReleaseKernelDefBuilder);
@@ -95,7 +98,7 @@ void KernelRegistry::Register(const char* domain, const char* type, int since, i
   OrtKernelDef* raw_def = nullptr;
   api_.Check(api_.ep.KernelDefBuilder_Build(builder.get(), &raw_def));
   auto kernel_def = Own(raw_def, api_.ep.ReleaseKernelDef);
-  entries_.push_back(std::make_unique<Entry>(Entry{&api_, def, to_host}));
+  entries_.push_back(std::make_unique<Entry>(Entry{&api_, def, to_host, control_flow}));
   api_.Check(api_.ep.KernelRegistry_AddKernel(registry_.get(), kernel_def.get(), &Create, entries_.back().get()));
 }
 
@@ -106,6 +109,10 @@ OrtStatus* ORT_API_CALL KernelRegistry::Create(void* state, const OrtKernelInfo*
     const OrtEp* ep = nullptr;
     entry.api->Check(entry.api->ep.KernelInfo_GetEp(info, &ep));
     DeviceState& device = DeviceOf(ep);
+    if (entry.control_flow != nullptr) {
+      *out = entry.control_flow(*entry.api, device, info);
+      return;
+    }
     *out = entry.def != nullptr ? NewKernel(*entry.api, device, OptionsOf(ep), ConstantsOf(ep), RunsOf(ep),
                                             GraphsOf(ep), *entry.def, info)
                                 : NewMemcpyKernel(*entry.api, device, RunsOf(ep), entry.to_host);

@@ -1,10 +1,12 @@
-// The provider's kernels as ORT kernel definitions: one per operator of the runtime's registry, and the two copies.
+// The provider's kernels as ORT kernel definitions: one per operator of the runtime's registry, control
+// flow, and the two copies.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "ep/provider/abi.h"
+#include "ep/provider/control_flow.h"
 #include "ep/runtime/op_registry.h"
 
 namespace npu::provider {
@@ -30,9 +32,11 @@ class KernelRegistry {
     const Api* api;
     const OpDef* def;  // null: one of the copies
     bool to_host;
+    ControlFlowFactory control_flow;  // null: a kernel of the runtime
   };
 
-  void Register(const char* domain, const char* type, int since, int until, const OpDef* def, bool to_host);
+  void Register(const char* domain, const char* type, int since, int until, const OpDef* def, bool to_host,
+                ControlFlowFactory control_flow = nullptr);
   static OrtStatus* ORT_API_CALL Create(void* state, const OrtKernelInfo* info, OrtKernelImpl** out) noexcept;
 
   const Api& api_;

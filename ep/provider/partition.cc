@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/provider/control_flow.h"
 #include "ep/provider/node_view.h"
 #include "ep/provider/replayable.h"
 #include "ep/provider/shape_arithmetic.h"
@@ -33,7 +34,13 @@ std::string WhyRankUnsupported(const std::vector<ValueView>& values) {
 }
 
 // Why the NPU does not implement the node; empty and `*def` set when it does.
-std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, GraphNode& node, const OpDef** def) {
+std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, const Options& options, GraphNode& node,
+                              const OpDef** def) {
+  if (const ControlFlow* flow = FindControlFlow(node)) {
+    const std::string why = WhyControlFlowUnsupported(node, options.graphs);
+    if (why.empty()) *def = &flow->def;
+    return why;
+  }
   const std::string name = (node.domain.empty() ? "" : node.domain + ":") + node.view.op_type;
   const OpDef* found = OpRegistry::Instance().Find(node.domain, node.view.op_type, node.view.since_version);
   if (found == nullptr) {
@@ -78,7 +85,7 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   for (const OrtNode* node : NodesOf(api, graph)) {
     nodes.push_back(ReadNode(api, node));
     const OpDef* def = nullptr;
-    reasons.push_back(WhyNotImplemented(api, support, nodes.back(), &def));
+    reasons.push_back(WhyNotImplemented(api, support, options, nodes.back(), &def));
     defs.push_back(def);
   }
   std::vector<bool> shape_arithmetic(nodes.size(), false);
