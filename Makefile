@@ -30,7 +30,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo serve-demo test test-fast bench bench-check stress conformance onnx-backend check format wheel asan tsan guard build clean
+.PHONY: help demo serve-demo test test-fast bench bench-check stress fuzz conformance onnx-backend check format wheel asan tsan guard build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -77,6 +77,9 @@ bench-check: build  ## fail if a ratio to a peer fell by more than 15 % below th
 stress: build  ## eight threads of valid and failing work, every value and error checked: SECONDS=60 SEED=1
 	build/cmake/npu_stress --seconds $(SECONDS) --seed $(SEED)
 	$(PY) tests/stress/session_stress.py --seconds $(SECONDS) --seed $(SEED)
+
+fuzz: build  ## random models on the NPU alone against onnxruntime's CPU provider: SECONDS=60 SEED=1
+	OMP_WAIT_POLICY=passive $(PY) tests/stress/graph_fuzz.py --seconds $(SECONDS) --seed $(SEED)
 
 conformance: build  ## the public suites of torch_npu, on two logical devices: make conformance PATH=FOLDER_OF_CHECKOUTS
 	$(PY) -m pip install --quiet --disable-pip-version-check "expecttest>=0.3" "scipy>=1.12" "einops>=0.8"
