@@ -1,0 +1,110 @@
+// npu_gru(input, hx, weight_input, weight_hidden, bias_input, bias_hidden, seq_length; ..) -> y, output_h, update,
+// reset, new, hidden_new. The semantics are in npu_gru.py.
+#include "contrib_ops/recurrent/npu_gru.h"
+
+#include <array>
+
+#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/recurrent/time_major.h"
+#include "ep/kernels/vector_math.h"
+
+namespace npu {
+namespace {
+
+using In = nodes::NPUGru::In;
+using detection::FloatResults;
+using detection::FloatValues;
+using recurrent::GateProducts;
+using recurrent::LayerSizes;
+
+constexpr const char* kOp = "npu_gru";
+constexpr size_t kResults = 6;
+constexpr int kGates = 3;
+
+void CheckLike(const char* name, const TensorView& view, const Shape& shape, DType dtype) {
+  NPU_CHECK(view && view.shape == shape, "[", kOp, "] expected ", name, " of shape ", shape, ", got ", view.shape);
+  NPU_CHECK(view.dtype == dtype, "[", kOp, "] expected ", name, " of the dtype of input, ", NameOf(dtype), ", got ",
+            NameOf(view.dtype));
+}
+
+// Values of one sequence at one step.
+struct Row {
+  const float *from_input, *from_hidden, *input_bias, *hidden_bias;  // [3, n]
+  const float* hidden;                                               // before the step
+  std::array<float*, kResults> results;                              // y, h, z, r, n, h U_n + b_hn
+
+  void Step(int64_t n) const {
+    float *y = results[0], *h = results[1], *z = results[2], *r = results[3], *news = results[4], *third = results[5];
+#pragma omp simd
+    for (int64_t k = 0; k < n; ++k) {
+      r[k] = math::Sigmoid(from_input[k] + input_bias[k] + from_hidden[k] + hidden_bias[k]);
+      z[k] = math::Sigmoid(from_input[n + k] + input_bias[n + k] + from_hidden[n + k] + hidden_bias[n + k]);
+      third[k] = from_hidden[2 * n + k] + hidden_bias[2 * n + k];
+      news[k] = math::Tanh(from_input[2 * n + k] + input_bias[2 * n + k] + r[k] * third[k]);
+      h[k] = (1 - z[k]) * news[k] + z[k] * hidden[k];
+      y[k] = h[k];
+    }
+  }
+};
+
+class NpuGruKernel final : public Kernel {
+ public:
+  explicit NpuGruKernel(const KernelInfo&) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(In::input), h = ctx.Input(In::hx), w = ctx.Input(In::weight_input),
+                     u = ctx.Input(In::weight_hidden), input_bias = ctx.Input(In::bias_input),
+                     hidden_bias = ctx.Input(In::bias_hidden);
+    NPU_CHECK(
+        x && input_bias && x.shape.rank() == 3 && input_bias.shape.rank() == 1 && input_bias.shape[0] % kGates == 0,
+        "[", kOp, "] expected input [T, B, I] and bias_input [3 H], got ", x.shape, " and ", input_bias.shape);
+    const LayerSizes sizes{x.shape[0], x.shape[1], x.shape[2], input_bias.shape[0] / kGates, input_bias.shape[0]};
+    CheckLike("hx", h, {1, sizes.batch, sizes.hidden}, x.dtype);
+    CheckLike("weight_input", w, {sizes.inputs, sizes.columns}, x.dtype);
+    CheckLike("weight_hidden", u, {sizes.hidden, sizes.columns}, x.dtype);
+    CheckLike("bias_input", input_bias, {sizes.columns}, x.dtype);
+    CheckLike("bias_hidden", hidden_bias, {sizes.columns}, x.dtype);
+    std::vector<FloatResults> results;
+    for (size_t i = 0; i < kResults; ++i)
+      results.emplace_back(ctx, Result(ctx, i, x.dtype, {sizes.steps, sizes.batch, sizes.hidden}));
+    if (sizes.empty()) return;
+    ctx.Launch(kOp, [=, products = GateProducts(ctx, sizes), inputs = FloatValues(ctx, x), first = FloatValues(ctx, w),
+                     second = FloatValues(ctx, u), of_input = FloatValues(ctx, input_bias),
+                     of_hidden = FloatValues(ctx, hidden_bias), state = FloatValues(ctx, h)] {
+      products.Start(inputs.Load(kOp), first.Load(kOp), second.Load(kOp));
+      const float *input_biases = of_input.Load(kOp), *hidden_biases = of_hidden.Load(kOp);
+      const float* before = state.Load(kOp);
+      for (int64_t t = 0; t < sizes.steps; ++t) {
+        const int64_t n = sizes.hidden;
+        const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before);
+        ParallelFor(sizes.batch, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
+          for (int64_t b = begin; b < end; ++b) {
+            Row row{from_input + b * sizes.columns,
+                    from_hidden + b * sizes.columns,
+                    input_biases,
+                    hidden_biases,
+                    before + b * n,
+                    {}};
+            for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].values() + (t * sizes.batch + b) * n;
+            row.Step(n);
+          }
+        });
+        before = results[1].values() + t * sizes.state();
+      }
+      for (const FloatResults& result : results) result.Store(kOp);
+    });
+  }
+
+ private:
+  // A result that is not asked for is computed all the same: the next step reads some.
+  static TensorView Result(OpContext& ctx, size_t i, DType dtype, const Shape& shape) {
+    TensorView view = ctx.Output(i, dtype, shape);
+    if (!view) view = {ctx.Workspace(std::max<size_t>(BytesFor(dtype, shape.Elements()), 1)), dtype, true, shape};
+    return view;
+  }
+};
+
+NPU_KERNEL(NPUGru, NpuGruKernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,192 @@
+"""One direction of a GRU layer, with the gates of every step.
+
+Source: torch_npu.npu_gru, npu_gru_backward.
+"""
+
+from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+
+from ._layers import FLOATS, check_tensors, gradients, is_traced, nothing, wide
+
+_NAME = "npu_gru"
+_TENSORS = ["input", "hx", "weight_input", "weight_hidden", "bias_input", "bias_hidden"]
+_OUTPUTS = ["y", "output_h", "update", "reset", "candidate", "hidden_new"]
+
+op = npu_op(
+    f"{_NAME}({', '.join(f'Tensor {name}' for name in _TENSORS)}, Tensor seq_length,"
+    " bool has_biases, int num_layers, float dropout, bool train, bool bidirectional,"
+    f" bool batch_first) -> ({', '.join(['Tensor'] * len(_OUTPUTS))})",
+    onnx="NPUGru",
+    outputs=_OUTPUTS,
+    dtypes={**{name: FLOATS for name in (*_TENSORS, *_OUTPUTS)}, "seq_length": ["int32"]},
+    not_portable="ONNX's GRU returns no gates, and has the hidden size as an attribute",
+)
+
+
+def _steps(input, hx, weight_input, weight_hidden, bias_input, bias_hidden):
+    """Return the six results, each [T, B, H]."""
+    hidden, width = hx[0], hx.shape[2]
+    steps = []
+    for x in input.unbind(0):
+        from_input = (x @ weight_input + bias_input).split(width, 1)
+        from_hidden = (hidden @ weight_hidden + bias_hidden).split(width, 1)
+        r, z = ((a + b).sigmoid() for a, b in zip(from_input[:2], from_hidden[:2], strict=True))
+        n = (from_input[2] + r * from_hidden[2]).tanh()
+        hidden = (1 - z) * n + z * hidden
+        steps.append((hidden, hidden, z, r, n, from_hidden[2]))
+    return tuple(torch.stack(values) for values in zip(*steps, strict=True))
+
+
+def _check(input, hx, weight_input, weight_hidden, bias_input, bias_hidden):
+    check(
+        input.dim() == 3 and bias_input.dim() == 1 and bias_input.shape[0] % 3 == 0,
+        f"[{_NAME}] expected input [T, B, I] and bias_input [3 H], "
+        f"got {list(input.shape)} and {list(bias_input.shape)}",
+    )
+    width = bias_input.shape[0] // 3
+    check_tensors(
+        _NAME,
+        input,
+        hx=(hx, [1, input.shape[1], width]),
+        weight_input=(weight_input, [input.shape[2], 3 * width]),
+        weight_hidden=(weight_hidden, [width, 3 * width]),
+        bias_input=(bias_input, [3 * width]),
+        bias_hidden=(bias_hidden, [3 * width]),
+    )
+
+
+@op.reference
+def reference(
+    input,
+    hx,
+    weight_input,
+    weight_hidden,
+    bias_input,
+    bias_hidden,
+    seq_length,
+    has_biases,
+    num_layers,
+    dropout,
+    train,
+    bidirectional,
+    batch_first,
+):
+    """Return the hidden state of each step twice, z, r, n and h U_n + b_hn.
+
+    input: [T, B, I]; hx: [1, B, H]; weight_input W: [I, 3 H], weight_hidden U: [H, 3 H], columns of
+    r, z, n; biases: [3 H]; all of one dtype; results: [T, B, H] of it, computed in float32 and
+    rounded once. r, z = sigmoid(x W + b + h U + b'), n = tanh(x W_n + b_n + r (h U_n + b'_n)),
+    h = (1 - z) n + z h. seq_length and the other arguments have no effect, as in torch_npu.
+    """
+    tensors = input, hx, weight_input, weight_hidden, bias_input, bias_hidden
+    _check(*tensors)
+    if is_traced(input) or input.shape[0] == 0:
+        shape = input.shape[0], input.shape[1], hx.shape[2]
+        return nothing(len(_OUTPUTS), shape, *tensors)
+    return tuple(t.to(input.dtype) for t in _steps(*(wide(t) for t in tensors)))
+
+
+def _gradients(grads, *tensors):
+    if tensors[0].shape[0] == 0:
+        return tuple(torch.zeros_like(t) for t in tensors)
+    got = gradients(_steps, _OUTPUTS, grads, *(wide(t) for t in tensors))
+    return tuple(g.to(t.dtype) for g, t in zip(got, tensors, strict=True))
+
+
+@op.backward(*_TENSORS)
+def backward(
+    grad_y, grad_output_h, input, hx, weight_input, weight_hidden, bias_input, bias_hidden
+):
+    """Of y and output_h, by running the steps again."""
+    tensors = input, hx, weight_input, weight_hidden, bias_input, bias_hidden
+    return _gradients((grad_y, grad_output_h), *tensors)
+
+
+@op.partner(
+    f"{_NAME}_backward(Tensor? grady, Tensor? gradh, Tensor input, Tensor weight_input,"
+    " Tensor weight_hidden, Tensor bias_input, Tensor bias_hidden, Tensor seq_length, Tensor hx,"
+    " Tensor y_output, Tensor h_output, Tensor output_updata, Tensor output_reset,"
+    " Tensor output_new, Tensor hidden_new)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+def npu_gru_backward(
+    grady,
+    gradh,
+    input,
+    weight_input,
+    weight_hidden,
+    bias_input,
+    bias_hidden,
+    seq_length,
+    hx,
+    y_output,
+    h_output,
+    output_updata,
+    output_reset,
+    output_new,
+    hidden_new,
+):
+    """Return the gradients of both weights, input, both biases and hx, in torch_npu's order."""
+    tensors = input, hx, weight_input, weight_hidden, bias_input, bias_hidden
+    _check(*tensors)
+    dx, dh, dw, du, dbw, dbu = _gradients((grady, gradh), *tensors)
+    return dw, du, dx, dbw, dbu, dh
+
+
+_FLAGS = True, 1, 0.0, False, False, False
+
+
+@op.samples
+def samples(make):
+    half, one = make.tensor([[0.5] * 3]), make.tensor([[[1.0]]])
+    none, length = make.tensor([0.0] * 3), make.tensor([1], "int32")
+    yield Sample(
+        one,
+        one * 0.5,
+        half,
+        half,
+        none,
+        none,
+        length,
+        *_FLAGS,
+        id="catalogue",
+        expect=[[[[value]]] for value in (0.527220, 0.527220, 0.679179, 0.679179, 0.584845, 0.25)],
+    )
+
+    def layer(steps, batch, inputs, width):
+        weights = make(inputs, 3 * width, scale=0.3), make(width, 3 * width, scale=0.3)
+        biases = make(3 * width, scale=0.3), make(3 * width, scale=0.3)
+        return make(steps, batch, inputs), make(1, batch, width), *weights, *biases, length
+
+    yield Sample(*layer(4, 3, 5, 6), *_FLAGS, id="steps")
+    yield Sample(*layer(0, 2, 3, 4), *_FLAGS, id="no_steps")
+
+
+op.errors(
+    lambda make: Sample(
+        make(3, 2, 5),
+        make(1, 2, 4),
+        make(5, 12),
+        make(4, 11),
+        make(12),
+        make(12),
+        make.ints(1, dtype="int32"),
+        *_FLAGS,
+    ),
+    match=r"\[npu_gru\] expected weight_hidden of shape \[4, 12\], got \[4, 11\]",
+    id="weight",
+)
+op.errors(
+    lambda make: Sample(
+        make(3, 2, 5),
+        make(1, 2, 4),
+        make(5, 12),
+        make(4, 12),
+        make(11),
+        make(12),
+        make.ints(1, dtype="int32"),
+        *_FLAGS,
+    ),
+    match=r"\[npu_gru\] expected input \[T, B, I\] and bias_input \[3 H\], "
+    r"got \[3, 2, 5\] and \[11\]",
+    id="bias",
+)

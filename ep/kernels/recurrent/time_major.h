@@ -1,0 +1,71 @@
+// A recurrent layer over time-major inputs [steps, batch, inputs] that returns what each step computes, as torch_npu's
+// LSTM and GRU do. The inputs of all steps are multiplied at once, the hidden state at every step.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ep/kernels/recurrent/weights.h"
+#include "ep/kernels/row_block.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu::recurrent {
+
+struct LayerSizes {
+  int64_t steps, batch, inputs, hidden, columns;  // columns: of all gates
+
+  int64_t state() const { return batch * hidden; }
+  bool empty() const { return steps == 0 || batch == 0 || hidden == 0; }
+};
+
+// The products of the gates in float32. Made before the launch.
+class GateProducts {
+ public:
+  GateProducts(OpContext& ctx, const LayerSizes& sizes)
+      : sizes_(sizes),
+        input_panels_(Room(ctx, PanelBytes(sizes.inputs))),
+        hidden_panels_(Room(ctx, PanelBytes(sizes.hidden))),
+        from_input_(Floats(ctx, {sizes.steps, sizes.batch, sizes.columns})),
+        from_hidden_(Floats(ctx, {sizes.batch, sizes.columns})) {}
+
+  // In the launch: multiplies the inputs; `w` is [inputs, columns] and `u` [hidden, columns].
+  void Start(const float* x, const float* w, const float* u) const {
+    ProductOf(w, sizes_.inputs, input_panels_)(x, sizes_.steps * sizes_.batch, from_input_);
+    ProductOf(u, sizes_.hidden, hidden_panels_);
+  }
+  // Of one step, [batch, columns].
+  const float* FromInput(int64_t step) const { return from_input_ + step * sizes_.batch * sizes_.columns; }
+  // Of a hidden state [batch, hidden], until the next call.
+  const float* FromHidden(const float* hidden) const {
+    Packed(nullptr, sizes_.hidden, hidden_panels_)(hidden, sizes_.batch, from_hidden_);
+    return from_hidden_;
+  }
+
+ private:
+  static char* Room(OpContext& ctx, size_t bytes) {
+    return bytes == 0 ? nullptr : static_cast<char*>(ctx.Workspace(bytes));
+  }
+  static float* Floats(OpContext& ctx, const Shape& shape) {
+    return reinterpret_cast<float*>(Room(ctx, BytesFor(DType::kFloat32, shape.Elements())));
+  }
+  size_t PanelBytes(int64_t rows) const {
+    return rows == 0 ? 0 : gemm::PackedBytes(DType::kFloat32, rows, sizes_.columns);
+  }
+
+  Product<float> ProductOf(const float* weight, int64_t rows, char* panels) const {
+    if (rows > 0)
+      gemm::Pack(DType::kFloat32, gemm::Matrix::RowMajor(weight, rows, sizes_.columns), panels, DType::kFloat32);
+    return Packed(weight, rows, panels);
+  }
+  Product<float> Packed(const float* weight, int64_t rows, const char* panels) const {
+    gemm::PackedMatrix packed;
+    if (rows > 0) packed = {panels, DType::kFloat32, DType::kFloat32, rows, sizes_.columns};
+    return {gemm::Matrix::RowMajor(weight, rows, sizes_.columns), packed};
+  }
+
+  LayerSizes sizes_;
+  char *input_panels_, *hidden_panels_;
+  float *from_input_, *from_hidden_;
+};
+
+}  // namespace npu::recurrent
