@@ -170,8 +170,8 @@ bool Holds(const Attributes::Value& value, AttrDef::Kind kind) {
   switch (kind) {
     case AttrDef::Kind::kInt:
       return std::holds_alternative<int64_t>(value);
-    case AttrDef::Kind::kFloat:
-      return std::holds_alternative<double>(value);
+    case AttrDef::Kind::kFloat:  // torch_npu writes some whole numbers as integers
+      return std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
     case AttrDef::Kind::kString:
       return std::holds_alternative<std::string>(value);
     case AttrDef::Kind::kInts:
@@ -270,8 +270,12 @@ Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef
       }
       case AttrDef::Kind::kFloat: {
         float value = 0;
-        if (api.Succeeded(api.ort.KernelInfoGetAttribute_float(info, name, &value)))
+        int64_t whole = 0;
+        if (api.Succeeded(api.ort.KernelInfoGetAttribute_float(info, name, &value))) {
           out.Set(attr.name, static_cast<double>(value));
+        } else if (api.Succeeded(api.ort.KernelInfoGetAttribute_int64(info, name, &whole))) {
+          out.Set(attr.name, static_cast<double>(whole));
+        }
         break;
       }
       case AttrDef::Kind::kString: {
