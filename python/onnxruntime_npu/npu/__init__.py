@@ -16,6 +16,7 @@ from ._lazy import _is_in_bad_fork as _is_in_bad_fork
 from ._lazy import init as init
 from ._lazy import is_initialized as is_initialized
 from .amp import *  # noqa: F403
+from .deterministic import *  # noqa: F403
 from .devices import *  # noqa: F403
 from .graphed_callables import *  # noqa: F403
 from .graphs import *  # noqa: F403

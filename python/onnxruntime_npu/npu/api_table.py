@@ -70,6 +70,8 @@ ROWS = (
         "stream",
         "One of four streams per device whose launches return when their work is done.",
     ),
+    Row("npu.enable_deterministic_with_backward", "utils"),
+    Row("npu.disable_deterministic_with_backward", "utils"),
     Row("npu.utils.is_support_inf_nan", "utils", "True: overflow gives infinity."),
     Row(
         "npu.utils.npu_check_overflow",

@@ -36,6 +36,25 @@ def _(c, name):
     npu.set_autocast_dtype(before)
 
 
+@calls("npu.enable_deterministic_with_backward", "npu.disable_deterministic_with_backward")
+def _(c, name):
+    torch = c.torch
+    is_on = torch.are_deterministic_algorithms_enabled
+    x = torch.ones(3, requires_grad=True)
+    seen = []
+    inside = npu.enable_deterministic_with_backward(x)
+    assert is_on() and torch.equal(inside, x)
+    inside = inside * 2
+    inside.register_hook(lambda grad: seen.append(is_on()))
+    y = npu.disable_deterministic_with_backward(inside)
+    assert not is_on()
+    y.sum().backward()
+    assert seen == [True] and not is_on()
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+    with pytest.raises(TypeError, match=r"expected a torch\.Tensor, got int"):
+        getattr(npu, name.removeprefix("npu."))(3)
+
+
 @calls("npu.utils.is_support_inf_nan")
 def _(c, name):
     assert npu.utils.is_support_inf_nan() is True

@@ -1,0 +1,117 @@
+"""Every operator that the project was to provide, called for real by its name in torch_npu.
+
+supported_rows.txt has the rows of the supported list of torch_npu's operators. Operators of this
+project are called with the first sample of their definition, the others as below; what is missing
+is named, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnxruntime_npu
+import pytest
+import torch
+from onnxruntime_npu import torch_device
+from onnxruntime_npu.opdef import Maker, Op
+from onnxruntime_npu.opdef.docs import markdown
+from onnxruntime_npu.ops import torch_names
+from op_paths import bind, in_place, samples
+
+NAMES = Path(__file__).with_name("supported_rows.txt").read_text().split()
+MISSING = {
+    "npu_all_gather_base_mm": "needs several devices of one process group",
+    "npu_alltoallv_gmm": "needs several devices of one process group",
+    "npu_gmm_alltoallv": "needs several devices of one process group",
+    "npu_mm_all_reduce_base": "needs several devices of one process group",
+    "npu_mm_reduce_scatter_base": "needs several devices of one process group",
+    "npu_moe_distribute_combine": "needs several devices of one process group",
+    "npu_moe_distribute_combine_add_rms_norm": "needs several devices of one process group",
+    "npu_moe_distribute_combine_v2": "needs several devices of one process group",
+    "npu_moe_distribute_dispatch": "needs several devices of one process group",
+    "npu_moe_distribute_dispatch_v2": "needs several devices of one process group",
+    "erase_stream": "the allocator keeps the uses of a block until their events have come",
+    "npu_nms_rotated": "the number of its results depends on values",
+}
+
+
+def _adam(name: str, *numbers: float) -> Any:
+    out = [torch.full((2,), v).npu() for v in (1.0, 0.1, 0.2)]
+    grad = torch.full((2,), 0.5).npu()
+    if name == "npu_apply_adam":
+        return onnxruntime_npu.npu_apply_adam(*numbers, grad, None, None, out=out)
+    return onnxruntime_npu.npu_bert_apply_adam(*numbers, grad, 0, 0, 0.1, out=out)
+
+
+def _rows() -> torch.Tensor:
+    return torch.ones(2, 3).npu()
+
+
+BY_HAND: dict[str, Callable[[], Any]] = {
+    "copy_memory_": lambda: onnxruntime_npu.copy_memory_(torch.zeros(2, 3).npu(), _rows()),
+    "empty_with_format": lambda: onnxruntime_npu.empty_with_format((2, 3), device="npu"),
+    "empty_with_swapped_memory": lambda: onnxruntime_npu.empty_with_swapped_memory(
+        [2, 2], device="npu"
+    ).fill_(1),
+    "matmul_checksum": lambda: onnxruntime_npu.matmul_checksum(
+        *(torch.eye(2, dtype=torch.bfloat16).npu() for _ in range(3))
+    ),
+    "npu.disable_deterministic_with_backward": lambda: (
+        onnxruntime_npu.npu.disable_deterministic_with_backward(_rows())
+    ),
+    "npu.enable_deterministic_with_backward": lambda: (
+        onnxruntime_npu.npu.disable_deterministic_with_backward(
+            onnxruntime_npu.npu.enable_deterministic_with_backward(_rows())
+        )
+    ),
+    "npu_apply_adam": lambda: _adam("npu_apply_adam", 0.9, 0.999, 0.01, 0.9, 0.999, 1e-8),
+    "npu_bert_apply_adam": lambda: _adam("npu_bert_apply_adam", 0.01, 0.9, 0.999, 1e-8),
+    "npu_format_cast": lambda: onnxruntime_npu.npu_format_cast(_rows(), 2),
+    "npu_grouped_matmul": lambda: onnxruntime_npu.npu_grouped_matmul(
+        [_rows()], [torch.ones(3, 4).npu()], group_type=-1
+    ),
+    "npu_format_cast_": lambda: onnxruntime_npu.npu_format_cast_(_rows(), 2),
+}
+
+
+def _call(name: str) -> Any:
+    if name in BY_HAND:
+        return BY_HAND[name]()
+    op, schema = torch_names()[name]
+    if schema.overload and op.schema.name == name:  # another overload of the operator itself
+        schema = op.schema
+    if isinstance(op, Op):
+        sample = samples(op, op.sample_dtypes[0])[0]
+        if op.inplace is not None and schema is op.inplace:
+            return in_place(op, sample)
+        bound = bind(op, sample)
+    else:
+        assert op.sample_function is not None
+        bound = op.arguments(next(iter(op.sample_function(Maker(op.sample_dtypes[0])))))
+    values = {n: v.npu() if isinstance(v, torch.Tensor) else v for n, v in bound.items()}
+    positional = [values[a.name] for a in schema.arguments if not a.keyword_only]
+    keywords = {a.name: values[a.name] for a in schema.arguments if a.keyword_only}
+    return getattr(onnxruntime_npu, name)(*positional, **keywords)
+
+
+@pytest.mark.skipif(not torch_device.is_built(), reason="this build has no torch device")
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in MISSING])
+def test_row_is_called(name: str) -> None:
+    result = _call(name)
+    returns = name in BY_HAND or torch_names()[name][1].returns
+    assert result is not None or not returns
+
+
+def test_the_table_of_operators_is_current() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+    assert page.read_text() == markdown(), (
+        "run: python -m onnxruntime_npu.opdef.docs > docs/operators.md"
+    )
+
+
+def test_missing_rows_are_those_named() -> None:
+    assert MISSING.keys() <= set(NAMES)
+    there = {*torch_names(), *BY_HAND}
+    assert not there & MISSING.keys()
