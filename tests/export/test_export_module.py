@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import ml_dtypes
@@ -12,6 +13,8 @@ import onnxruntime_npu
 import pytest
 import torch
 from onnxruntime_npu.errors import ArgumentError, ExportError
+from torch._higher_order_ops.while_loop import while_loop
+from torch.utils._pytree import SUPPORTED_NODES
 
 PROVIDERS = ["NPUExecutionProvider", "CPUExecutionProvider"]
 
@@ -117,3 +120,126 @@ def test_operators_that_onnx_has_not_for_bfloat16_run_in_float32(tmp_path):
     got = [onnxruntime_npu.ortvalue_to_numpy(value) for value in binding.get_outputs()]
     for actual, expected in zip(got, Largest()(x), strict=True):
         np.testing.assert_array_equal(actual.astype(np.float32), expected.float().numpy())
+
+
+class Call(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def results(path, *given):
+    """Run a file on both providers; return the outputs of each."""
+    runs = []
+    for provider in PROVIDERS:
+        session = ort.InferenceSession(path, providers=[provider])
+        names = [value.name for value in session.get_inputs()]
+        arrays = [tensor.numpy() for tensor in given]
+        runs.append(session.run(None, dict(zip(names, arrays, strict=True))))
+    return runs
+
+
+@dataclasses.dataclass
+class Pair:
+    left: torch.Tensor
+    right: torch.Tensor
+    scale: float = 2.0
+
+
+def test_dataclasses_in_containers_are_taken_apart(tmp_path):
+    def function(given, more):
+        pair = given["pair"]
+        return Pair(pair.left * pair.scale, [pair.right + more[0]])
+
+    x, y, z = torch.randn(3, 2, 3)
+    module, args = Call(function), ({"pair": Pair(x, y)}, (z,))
+    onnxruntime_npu.export(module, args, tmp_path / "m.onnx")
+    for left, right, scale in results(tmp_path / "m.onnx", x, y, z):
+        assert scale == 2.0  # a number that is returned
+        np.testing.assert_allclose(left, 2 * x, rtol=1e-6)
+        np.testing.assert_allclose(right, y + z, rtol=1e-6)
+    assert Pair not in SUPPORTED_NODES  # outside of the call
+    torch.export.register_dataclass(Pair)
+    onnxruntime_npu.export(module, args, tmp_path / "again.onnx")
+    assert Pair in SUPPORTED_NODES
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x, cache, out):
+        self.count.add_(x.sum(0))
+        cache.view(-1).add_(1)
+        return out.mul_(2), self.count * x
+
+
+def test_writes_that_are_not_returned_are_warnings(tmp_path):
+    x, cache, out = torch.randn(2, 3), torch.randn(2, 2), torch.randn(4)
+    report = onnxruntime_npu.export(Counter(), (x, cache, out), tmp_path / "m.onnx")
+    lost = [f"{kind} {name!r}" for kind, name in (("buffer", "count"), ("argument", "cache"))]
+    assert [warning.split(" to its ")[1].split(",")[0] for warning in report.warnings] == lost
+    for doubled, scaled in results(tmp_path / "m.onnx", x, cache, out):
+        np.testing.assert_allclose(doubled, 2 * out, rtol=1e-6)
+        np.testing.assert_allclose(scaled, x.sum(0) * x, rtol=1e-5)
+
+
+def test_inputs_that_are_returned_keep_their_names(tmp_path):
+    class Through(torch.nn.Module):
+        def forward(self, x, y):
+            return x, x + y, y.view(3, 2)
+
+    x, y = torch.randn(2, 2, 3)
+    report = onnxruntime_npu.export(Through(), (x, y), tmp_path / "m.onnx")
+    assert [value["name"] for value in report.inputs] == ["x", "y"]
+    assert len({value["name"] for value in report.outputs} - {"x", "y"}) == 3
+    for same, added, viewed in results(tmp_path / "m.onnx", x, y):
+        np.testing.assert_array_equal(same, x)
+        np.testing.assert_array_equal(added, x + y)
+        np.testing.assert_array_equal(viewed, y.view(3, 2))
+
+
+def test_control_flow_with_fused_operators(tmp_path):
+    gamma = torch.rand(8)
+
+    def normed(x):
+        return torch.ops.npu.npu_rms_norm(x, gamma.to(x.device))[0]
+
+    def function(x):
+        x = torch.cond(x.sum() > 0, lambda x: normed(x), lambda x: x.cos(), (x,))
+        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1]
+
+    x = torch.rand(2, 8)
+    report = onnxruntime_npu.export(Call(function), (x,), tmp_path / "m.onnx")
+    assert report.without_body == []
+    for given in (x, -x):
+        expected = function(given)
+        for (actual,) in results(tmp_path / "m.onnx", given):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_complex_tensors_are_pairs_of_floats(tmp_path):
+    z = torch.randn(2, 3, dtype=torch.complex64)
+    onnxruntime_npu.export(Call(lambda z: z * z), (z,), tmp_path / "m.onnx")
+    for (actual,) in results(tmp_path / "m.onnx", torch.view_as_real(z)):
+        np.testing.assert_allclose(actual, torch.view_as_real(z * z), rtol=1e-5, atol=1e-6)
+
+
+def test_reasons_are_one_line(tmp_path):
+    x = torch.ones(2, 3)
+    shapes = ({0: torch.export.Dim("rows", min=5)},)
+    for module, options, reason in (
+        (Call(lambda x: None), {}, "it returns no tensors"),
+        (Call(lambda x: x[: int(x.sum())] if x.sum() > 3 else x), {}, "torch.export cannot trace"),
+        (Call(lambda x: x), {"dynamic_shapes": (shapes,)}, "torch.export cannot trace"),
+    ):
+        with pytest.raises(ExportError, match=reason) as error:
+            onnxruntime_npu.export(module, (x,), tmp_path / "m.onnx", **options)
+        assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
 from . import graph_passes
 from .arguments import DTYPES, check_opset
+from .lost_writes import lost_writes
+from .nested_values import nested_values
 from .proof import Findings
 from .report import ExportReport
 from .staging import staged
@@ -31,7 +33,11 @@ def export(
 ) -> ExportReport:
     """Export a module; each ``npu::`` operator it calls becomes one node with a portable body.
 
-    Nothing is replaced: all other operators are exported as standard ONNX.
+    Nothing is replaced: all other operators are exported as standard ONNX. Arguments and results
+    may be nested lists, tuples, dictionaries and dataclasses: their tensors become inputs and
+    outputs in this order. Numbers, strings and None are constants of the file; complex tensors have
+    a last axis of two floats. What the module writes to a buffer or an argument is kept only as far
+    as it is returned; the report warns of the rest.
 
     Args:
         model: the module; a module in training mode is exported in that mode.
@@ -65,10 +71,14 @@ def export(
         opset=opset,
         dtype=None if torch_dtype is None else str(torch_dtype).removeprefix("torch."),
     )
-    onnx_model = to_onnx(
-        trace(model, args, kwargs, dynamic_shapes), opset, dynamic_shapes=dynamic_shapes
-    )
+    with nested_values(model, args, kwargs):
+        traced = trace(model, args, kwargs, dynamic_shapes)
+        report.warnings += lost_writes(traced.program)
+        onnx_model = to_onnx(traced, opset, dynamic_shapes=dynamic_shapes)
+    if not onnx_model.graph.outputs:
+        raise ExportError(f"cannot export {type(model).__name__}: it returns no tensors")
     graph_passes.tidy(onnx_model.graph)
+    graph_passes.name_inputs_as_given(onnx_model.graph)
     with staged(path.parent, path.name) as folder:
         finish(onnx_model, folder / path.name, report, Findings())
         report.exported(started)

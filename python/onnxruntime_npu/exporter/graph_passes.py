@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 DOMAIN = "npu"
+_APPENDED = "_orig"  # by onnx_ir's OutputFixPass
 
 
 def tidy(graph: ir.Graph) -> None:
@@ -129,6 +130,19 @@ def drop_unused_nodes(graph: ir.Graph) -> None:
     for name, value in list(graph.initializers.items()):
         if not value.uses() and value not in results:
             del graph.initializers[name]
+
+
+def name_inputs_as_given(graph: ir.Graph) -> None:
+    """Give inputs that are outputs, too, the names of the arguments, which onnx_ir has appended to.
+
+    The outputs, whose names are a tracer's, get others.
+    """
+    outputs = {value.name: value for value in graph.outputs}
+    for value in graph.inputs:
+        name = str(value.name).removesuffix(_APPENDED)
+        if name != value.name and name in outputs:
+            outputs[name].name = f"{name}_out"
+            value.name = name
 
 
 def count_nodes(graph: ir.Graph) -> dict[str, int]:

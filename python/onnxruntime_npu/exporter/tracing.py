@@ -55,7 +55,8 @@ def trace(
             )
         return Traced(program, weights)
     except Exception as error:
-        raise ExportError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
+        reason = " ".join(str(error).split())  # of several lines
+        raise ExportError(f"torch.export cannot trace {type(module).__name__}: {reason}") from error
 
 
 def to_onnx(
