@@ -63,7 +63,6 @@ REPEATED_KINDS = (
     "minimax_m2",
     "ministral3",
     "modernbert-decoder",
-    "mpt",
     "nanochat",
     "nemotron",
     "olmo3",
@@ -73,7 +72,6 @@ REPEATED_KINDS = (
     "phimoe",
     "stablelm",
     "vaultgemma",
-    "xglm",
     "youtu",
 )
 # Every run proves all caches (test_caches.py), --exhaustive exports them all. Other runs leave

@@ -6,6 +6,7 @@ import copy
 import sys
 
 import numpy as np
+import onnxruntime_npu
 import pytest
 import torch
 import transformers
@@ -13,6 +14,7 @@ from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.attention_interface import ATTENTION
 from onnxruntime_npu.exporter.original import keep_original
+from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
@@ -71,6 +73,7 @@ FUSED = {
         },
         set(),
     ),
+    "gpt_neo": ({**ATTENDED, "npu_gelu": 2}, set()),
     "gptj": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
     "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1}, set()),
     # Every token passes all experts of its second layer, which has no rotation.
@@ -78,11 +81,13 @@ FUSED = {
         {**ATTENDED, "npu_rotary_mul": 2, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1},
         {"experts"},
     ),
+    "mpt": ({**ATTENDED, "npu_gelu": 2}, {"mlp"}),
     "olmo2": (
         {**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_add_rms_norm": 1, "npu_rms_norm": 8},
         set(),
     ),
     "phi": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
+    "xglm": ({**ATTENDED, "npu_gelu": 2}, set()),
 }
 
 
@@ -93,6 +98,26 @@ def test_proven_parts_are_fused_and_the_rest_is_listed(exported, kind):
     assert {op: counts["emitted"] for op, counts in report.replaced.items()} == fused
     assert {entry["role"] for entry in report.kept} == {"decoder", *kept}
     assert report.gaps == [] and report.without_body == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "cache"),
+    [
+        ("gemma2", "dynamic"),
+        pytest.param("gemma2", "static", marks=pytest.mark.exhaustive),
+        pytest.param("vaultgemma", "dynamic", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_capped_scores_are_an_operator_of_opset_23(exported, kind, cache):
+    model, directory, report = exported(kind, cache=cache, opset=23)
+    assert report.replaced["Attention"]["emitted"] == 2 and report.gaps == []
+    assert {entry["role"] for entry in report.kept} == {"decoder"}
+    nodes = onnxruntime_npu.assignment(CausalLM(directory).session)
+    assert {n["provider"] for n in nodes if n["op_type"] == "Attention"} == set(PROVIDERS[:1])
+    expected = expected_logits(model, PROMPTS[1], CONTINUATIONS[1])
+    for provider in PROVIDERS:
+        actual = forced_logits(directory, provider, PROMPTS, CONTINUATIONS)[1]
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -243,3 +268,12 @@ def test_mask_that_a_layer_adds_to_its_scores_is_fused():
     torch_library.register()
     _, findings = keep_original(tiny_model("doge"), "for a test")
     assert findings.expected_nodes["npu_fused_infer_attention_score"] == 2
+
+
+def test_own_masks_of_another_form_are_not_fused():
+    torch_library.register()
+    model = tiny_model("gpt_neo")
+    model.transformer.h[1].attn.attention.bias[..., 0] = True  # every token sees the first
+    _, findings = keep_original(model, "for a test")
+    reasons = [entry["reason"] for entry in findings.kept if entry["role"] == "attention"]
+    assert reasons == ["not fused: its own mask is neither causal nor a sliding window"]

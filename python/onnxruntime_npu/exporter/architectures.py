@@ -195,6 +195,18 @@ ORIGINAL = tuple(
         ),
         ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
         ("gpt_bigcode", "one key/value head, learned positions", _TOKENS),
+        (
+            "gpt_neo",
+            "sliding window of some layers, unscaled scores",
+            {
+                **_TOKENS,
+                "num_layers": 2,
+                "num_heads": 4,
+                "attention_types": [[["global", "local"], 1]],
+                "window_size": 4,
+            },
+            _GROWING,
+        ),
         ("gpt_neox", "partial rotation, parallel residual", {}),
         (
             "gpt_oss",
@@ -264,7 +276,7 @@ ORIGINAL = tuple(
         ),
         (
             "mpt",
-            "ALiBi; attention is not fused",
+            "ALiBi of the whole context",
             {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
             _GROWING,
         ),
@@ -280,9 +292,9 @@ ORIGINAL = tuple(
         ("vaultgemma", "capped scores and logits", {**_TOKENS, "head_dim": 16}, _ROWS),
         (
             "xglm",
-            "sinusoidal positions; attention is not fused",
+            "sinusoidal positions",
             {**_TOKENS, "d_model": 64, "ffn_dim": 112, "num_layers": 2, "attention_heads": 4},
-            _GROWING,
+            _ROWS,
         ),
         ("youtu", "latent attention", {**_TOKENS, **_LATENT}, _ROWS),
     )

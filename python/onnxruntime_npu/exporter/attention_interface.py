@@ -2,13 +2,15 @@
 
 Under the name ``ATTENTION`` a function and a mask are registered: attention becomes
 ``npu_fused_infer_attention_score``, or ``npu_fusion_attention`` with sinks, with a bias of
-positions and where every token sees those after it. Each layer's own masking (padding, causal,
+positions and where every token sees those after it. With capped scores it becomes ONNX's
+``Attention``, if the opset has it. Each layer's own masking (padding, causal,
 sliding, chunked) is a boolean mask [B, 1, S, T] that the model computes once for each kind of
 layer, unless a layer adds a mask of its own to the scores.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import traced_ops
+from .arguments import DEFAULT_OPSET
 from .proof import Findings, attempt
 
 if TYPE_CHECKING:
     from .original_cache import SharedStep
+    from .replaced_functions import ReplacedFunctions
 
 ATTENTION = "onnxruntime_npu_export"
 NOT_CALLED = "not fused: the model does not call attention's interface"
-# What a model passes for scores that no fused operator computes.
-_SPECIAL = {"softcap": "its scores are capped"}
+_CAPPED = "its scores are capped"
 
 
 @dataclass
@@ -70,10 +73,18 @@ def register() -> None:
     AttentionMaskInterface.register(ATTENTION, _mask)
 
 
-def fuse_attention(model: Any, probe: Callable[[Any], object], findings: Findings) -> bool:
+def fuse_attention(
+    model: Any,
+    probe: Callable[[Any], object],
+    findings: Findings,
+    functions: ReplacedFunctions | None = None,
+    opset: int = DEFAULT_OPSET,
+) -> bool:
     """Let the model call ``ATTENTION``, and record what ``probe(model)`` calls of it.
 
-    Returns False, and changes nothing, if it calls nothing: its attention is its own.
+    ``functions``, those that are replaced while the model runs, get that of capped scores if the
+    opset has an operator for it. Returns False, and changes nothing, if the model calls nothing:
+    its attention is its own.
     """
     register()
     before = model.config._attn_implementation
@@ -86,8 +97,13 @@ def fuse_attention(model: Any, probe: Callable[[Any], object], findings: Finding
         attempt(probe, model)
     for op in calls.fused:  # proven with the whole model; a call is the operator itself
         findings.replaced(op, 0.0)
-    for why, count in Counter(calls.unfused).items():
-        findings.keep("", "attention", f"not fused in {count} layers: {why}")
+    unfused = Counter(calls.unfused)
+    if functions is not None and opset >= traced_ops.CAPPED_OPSET and unfused[_CAPPED]:
+        functions.add(sys.modules[__name__], "_attend_specially", _capped)
+        findings.replaced("Attention", 0.0, nodes=unfused.pop(_CAPPED))
+    for why, count in unfused.items():
+        also = f", which opset {traced_ops.CAPPED_OPSET} has an operator for" * (why == _CAPPED)
+        findings.keep("", "attention", f"not fused in {count} layers: {why}{also}")
     if calls.fused or calls.unfused:
         return True
     model.set_attn_implementation(before)  # whose masks its own attention takes
@@ -115,7 +131,7 @@ def _attention(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D]."""
-    special = [why for name, why in _SPECIAL.items() if options.get(name) is not None]
+    special = [_CAPPED] if options.get("softcap") is not None else []
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     if attention_mask is None and causal:
@@ -141,7 +157,7 @@ def _attention(
         if obstacle is not None:
             key, value = _shared[-1].cleared(key), _shared[-1].cleared(value)
     if special:
-        return _plain(query, key, value, attention_mask, scale, options), None
+        return _attend_specially(query, key, value, attention_mask, scale, options), None
     if not forward_only:
         if layout == "BSND":
             query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -198,6 +214,24 @@ def attend(
     )
 
 
+def _capped(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """Attention as ONNX's operator, or in standard ones where the call has more than a cap."""
+    more = any(options.get(name) is not None for name in ("position_bias", "s_aux"))
+    if options.get("softcap") is None or mask is None or more:
+        return _plain(query, key, value, mask, scale, options)
+    attended = traced_ops.capped_attention(
+        query, key, value, mask, scale=scale, softcap=float(options["softcap"])
+    )
+    return attended.transpose(1, 2)
+
+
 def _plain(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -224,3 +258,6 @@ def _plain(
     else:
         shares = scores.softmax(-1)
     return torch.matmul(shares.to(value.dtype), value).transpose(1, 2)
+
+
+_attend_specially = _plain  # by fuse_attention another one while a model runs

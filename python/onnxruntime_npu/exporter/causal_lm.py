@@ -137,7 +137,7 @@ def export_causal_lm(
     probe = _probe(checkpoint.model)
     # Before the proofs take the model apart; its results are kept, not the model.
     reference = _reference(checkpoint, report) if check else None
-    interface, findings = _interface(checkpoint, probe, wanted)
+    interface, findings = _interface(checkpoint, probe, wanted, opset)
     give_back_memory()
     interface.decoder.convert(DTYPES[dtype])
     if quant == KEEP:
@@ -200,7 +200,7 @@ def _probe(model: Any) -> WholeModelProbe:
 
 
 def _interface(
-    checkpoint: Checkpoint, probe: WholeModelProbe, wanted: CacheChoice
+    checkpoint: Checkpoint, probe: WholeModelProbe, wanted: CacheChoice, opset: int
 ) -> tuple[Interface, Findings]:
     """Return the proven float32 model with the requested inputs and outputs."""
     model = checkpoint.model
@@ -211,7 +211,7 @@ def _interface(
     except NotProven as error:
         reason = error
     try:
-        original, findings = keep_original(copy.deepcopy(model), reason)
+        original, findings = keep_original(copy.deepcopy(model), reason, opset)
         return probe.proven(original, wanted, findings), findings
     except NotProven as error:
         if wanted.plain:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .arguments import DEFAULT_OPSET
 from .attention_interface import ATTENTION, fuse_attention, shared_step
 from .caches.dynamic import DynamicStep
 from .caches.step import CacheSizes, LayerCache, Step
@@ -164,12 +165,15 @@ def _scoring(head: nn.Module, scored: Callable[[torch.Tensor], torch.Tensor]) ->
         raise NotProven(f"expected one call of the head, got {len(calls)}")
 
 
-def keep_original(model: Any, reason: object) -> tuple[OriginalDecoder, Findings]:
+def keep_original(
+    model: Any, reason: object, opset: int = DEFAULT_OPSET
+) -> tuple[OriginalDecoder, Findings]:
     """Return the model with proven modules replaced in place, and the findings.
 
     Args:
         model: a transformers causal language model in float32, which is changed.
         reason: why the decoder was not rebuilt.
+        opset: that of the file, whose operators are used.
 
     Raises NotProven if the model has no cache of keys and values.
     """
@@ -184,7 +188,7 @@ def keep_original(model: Any, reason: object) -> tuple[OriginalDecoder, Findings
                 "", "experts", "not replaced: every token copies the weights of its experts"
             )
     functions = ReplacedFunctions()
-    if not fuse_attention(model, _probe, findings):
+    if not fuse_attention(model, _probe, findings, functions, opset):
         fuse_own_attention(model, _probe, functions, findings)
     replace_rotary(model, _probe, functions, findings)
     return OriginalDecoder(model, attempt(_cache_sizes, model), functions).eval(), findings

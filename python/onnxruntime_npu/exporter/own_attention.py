@@ -1,13 +1,12 @@
 """Fused attention of models that compute it themselves, not by transformers' interface.
 
-Three forms are known, and proven on the shapes of the model's own calls: a method ``_attn`` of the
-layer's module, torch's ``scaled_dot_product_attention``, and attention with ALiBi in a module that
-splits a joint projection. Each becomes ``npu_fused_infer_attention_score``.
+A method ``_attn`` of the layer's module and torch's ``scaled_dot_product_attention`` are proven on
+the shapes of the model's own calls; modules that do all in their forward pass are those of
+own_forward.py. Each becomes ``npu_fused_infer_attention_score``.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from .attention_interface import ATTENTION, NOT_CALLED, attend
+from .own_forward import added_mask, fuse_forward, random_mask
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed
 
@@ -32,7 +32,7 @@ def fuse_own_attention(
     ``probe(model)`` runs the model once.
     """
     reason = NOT_CALLED
-    for fuse in (_fuse_methods, _fuse_alibi, _fuse_sdpa):
+    for fuse in (_fuse_methods, fuse_forward, _fuse_sdpa):
         try:
             differences = attempt(fuse, model, probe, functions)
         except NotProven as error:
@@ -67,20 +67,52 @@ def _proven_method(
 ) -> tuple[Callable[..., Any], float]:
     """Return the fused method and its difference, on random tensors of a call's shapes."""
     query, key, value = (torch.randn_like(each) for each in (query, key, value))
-    visible = _random_mask(query, key)
-    method = _method(query.shape[-1] ** -0.5)
-    expected = module._attn(query, key, value, _as_bias(visible))[0]
-    return method, compare(expected, method(query, key, value, visible)[0], "attention")
+    window = _window_of(module)
+    visible = random_mask(query.shape[0], query.shape[2], key.shape[2])
+    if hasattr(module, "bias"):
+        visible = visible & torch.ones_like(visible).tril()  # which such a module adds itself
+    expected = module._attn(query, key, value, added_mask(visible))[0]
+    first: NotProven | None = None
+    for scale in (query.shape[-1] ** -0.5, 1.0):
+        method = _method(scale, window)
+        try:
+            return method, compare(expected, method(query, key, value, visible)[0], "attention")
+        except NotProven as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
-def _method(scale: float) -> Callable[..., tuple[torch.Tensor, None]]:
+def _window_of(module: Any) -> int | None:
+    """Return the window of a module that has a causal mask of its own, as GPT-Neo's have.
+
+    None for all keys before a token, or without such a mask; raises NotProven for another mask.
+    """
+    own = getattr(module, "bias", None)
+    if not isinstance(own, torch.Tensor):
+        return None
+    size = own.shape[-1]
+    window = int(own[..., -1, :].sum())
+    place = torch.arange(size)
+    band = (place <= place[:, None]) & (place > place[:, None] - window)
+    if own.dtype != torch.bool or own.dim() != 4 or not torch.equal(own[0, 0], band):
+        raise NotProven("its own mask is neither causal nor a sliding window")
+    return None if window == size else window
+
+
+def _method(scale: float, window: int | None) -> Callable[..., tuple[torch.Tensor, None]]:
     def _attn(
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor,
     ) -> tuple[torch.Tensor, None]:
-        return attend(query, key, value, scale, attention_mask).transpose(1, 2), None
+        visible = attention_mask
+        if window is not None:
+            keys = torch.arange(key.shape[2])
+            queries = keys[key.shape[2] - query.shape[2] :, None]
+            visible = visible & (keys > queries - window)
+        return attend(query, key, value, scale, visible).transpose(1, 2), None
 
     return _attn
 
@@ -112,59 +144,3 @@ def _sdpa(
     is_causal: bool = False,
 ) -> torch.Tensor:
     return attend(query, key, value, query.shape[-1] ** -0.5, attn_mask).transpose(1, 2)
-
-
-def _fuse_alibi(model: Any, probe: _Probe, functions: ReplacedFunctions) -> list[float]:
-    """Replace the forward pass of attention that takes ALiBi and splits a joint projection."""
-    modules = [module for module in model.modules() if _takes_alibi(module)]
-    differences = [_prove_alibi(module) for module in modules]
-    for module in modules:
-        functions.add(module, "forward", _alibi_forward(module))
-    if modules:
-        model.config._attn_implementation = ATTENTION  # for masks of visible keys
-    return differences
-
-
-def _takes_alibi(module: nn.Module) -> bool:
-    parts = ("query_key_value", "_reshape", "inv_norm_factor", "dense")
-    has_parts = all(hasattr(module, name) for name in parts)
-    return has_parts and "alibi" in inspect.signature(module.forward).parameters
-
-
-def _alibi_forward(module: Any) -> Callable[..., tuple[torch.Tensor, None]]:
-    def forward(
-        hidden_states: torch.Tensor,
-        residual: torch.Tensor,
-        alibi: torch.Tensor,
-        attention_mask: torch.Tensor,
-        layer_past: Any = None,
-        **_: Any,
-    ) -> tuple[torch.Tensor, None]:
-        query, key, value = module._reshape(module.query_key_value(hidden_states))
-        if layer_past is not None:
-            key, value = layer_past.update(key, value, module.layer_idx)
-        bias = alibi.unflatten(0, query.shape[:2])  # [B, N, 1, T]
-        attended = attend(query, key, value, module.inv_norm_factor, attention_mask, bias)
-        return module.dense(attended.flatten(2)) + residual, None
-
-    return forward
-
-
-def _prove_alibi(module: Any) -> float:
-    hidden, residual = torch.randn(2, 2, 5, module.query_key_value.in_features)
-    query, key, _ = module._reshape(module.query_key_value(hidden))
-    visible = _random_mask(query, key)
-    alibi = torch.randn(query.shape[0] * query.shape[1], 1, key.shape[2])
-    expected = module(hidden, residual, alibi, _as_bias(visible))[0]
-    return compare(expected, _alibi_forward(module)(hidden, residual, alibi, visible)[0], "output")
-
-
-def _random_mask(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Return a mask of visible keys [B, 1, S, T] without an order, at least one for a token."""
-    visible = torch.rand(query.shape[0], 1, query.shape[2], key.shape[2]) < 0.5
-    visible[..., 0] = True
-    return visible
-
-
-def _as_bias(visible: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)

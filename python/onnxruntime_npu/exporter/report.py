@@ -77,7 +77,8 @@ class ExportReport:
         operators = all_ops()
         self.kept = findings.kept
         for op, count in sorted(findings.expected_nodes.items()):
-            emitted = self.nodes.get(f"npu::{operators[op].onnx_type}", 0)
+            name = f"npu::{operators[op].onnx_type}" if op in operators else op  # one of ONNX
+            emitted = self.nodes.get(name, 0)
             self.replaced[op] = {
                 "replaced": count,
                 "emitted": emitted,

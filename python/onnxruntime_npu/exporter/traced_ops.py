@@ -1,15 +1,18 @@
 """Operators that exist for tracing only.
 
 Torch passes sequence lengths to attention as lists of integers. A traced model has them as tensors
-whose size is the dynamic batch, which a list cannot express; the ONNX node takes tensors.
+whose size is the dynamic batch, which a list cannot express; the ONNX node takes tensors. Attention
+with capped scores is one operator of ONNX, and none of torch.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import onnxscript
 import torch
 
+CAPPED_OPSET = 23  # the first one with an operator for attention with capped scores
 _NAMESPACE = "npu_traced"
 _BATCHES = "BNSD_BSND"
 _ALL = 2147483647  # no limit of a sparse mode
@@ -83,6 +86,44 @@ def _fake(
     return query.new_empty(batch, sequence, heads, value.shape[3])
 
 
+@torch.library.custom_op(f"{_NAMESPACE}::capped_attention", mutates_args=())
+def capped_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    visible: torch.Tensor,
+    *,
+    scale: float,
+    softcap: float,
+) -> torch.Tensor:
+    """ONNX's ``Attention`` with ``softcap * tanh(scores / softcap)`` for the scores.
+
+    query [B, Nq, S, D], key and value [B, Nkv, T, D], visible [B, 1, S, T] of booleans; returns
+    [B, Nq, S, D].
+    """
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = torch.matmul(query, key.transpose(2, 3)).float() * scale
+    scores = torch.tanh(scores / softcap) * softcap
+    shares = scores.masked_fill(~visible, torch.finfo(torch.float32).min).softmax(-1)
+    return torch.matmul(shares.to(value.dtype), value)
+
+
+@capped_attention.register_fake
+def _fake_capped(
+    query: torch.Tensor, _key: torch.Tensor, value: torch.Tensor, *_args: object, **_kwargs: object
+) -> torch.Tensor:
+    return query.new_empty(*query.shape[:3], value.shape[3])
+
+
+def _translate_capped(*inputs: Any, scale: float, softcap: float) -> Any:
+    """Emit a node of opset 23, which the model must have."""
+    emit: Any = onnxscript.values.Opset("", CAPPED_OPSET).Attention
+    attended = emit(*inputs, scale=scale, softcap=softcap)[0]
+    attended.producer().resize_outputs(1)
+    return attended
+
+
 def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
     """Return the translations of these operators in terms of those in ``table``."""
     attention = table[torch.ops.npu.npu_fused_infer_attention_score.default]
@@ -117,4 +158,7 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
             **{"input_layout": _BATCHES, **attributes},
         )[0]
 
-    return {torch.ops.npu_traced.fused_infer_attention.default: translate}
+    return {
+        torch.ops.npu_traced.fused_infer_attention.default: translate,
+        torch.ops.npu_traced.capped_attention.default: _translate_capped,
+    }
