@@ -269,12 +269,18 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser(
         "serve",
-        help="an OpenAI-compatible service for a model exported with --cache paged",
-        description="Serve a model exported with --cache paged: /v1/chat/completions, "
-        "/v1/completions, /v1/models, /tokenize, /health, /ready, /metrics. With the environment "
-        f"variable {_API_KEY} set, clients have to send its value as their API key.",
+        help="an OpenAI-compatible service for exported models",
+        description="Serve a model exported with --cache paged (/v1/chat/completions, "
+        "/v1/completions) or an exported encoder (/v1/embeddings), with /v1/models, /tokenize, "
+        f"/health, /ready and /metrics. With the environment variable {_API_KEY} set, clients have "
+        "to send its value as their API key.",
     )
-    serve.add_argument("model_dir", metavar="OUT_DIR", help="what `export --cache paged` wrote")
+    serve.add_argument(
+        "model_dir", metavar="OUT_DIR", help="what `export --cache paged` or `export-encoder` wrote"
+    )
+    serve.add_argument(
+        "--embeddings", metavar="DIR", help="also serve this exported encoder: /v1/embeddings"
+    )
     serve.add_argument("--host", default="127.0.0.1", help="to listen on (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, default=8000, help="default 8000; 0: any free one")
     serve.add_argument("--name", help="the model's name for clients (default: the directory's)")
@@ -539,6 +545,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             provider=_PROVIDERS[arguments.provider],
             device=arguments.device,
             model_name=arguments.name,
+            embeddings=arguments.embeddings,
             api_key=os.environ.get(_API_KEY) or None,
             cors_origins=tuple(arguments.cors_origin),
             max_queue=arguments.max_queue,

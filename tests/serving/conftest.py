@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 import httpx
 import openai
 import pytest
+import torch
+import transformers
 from export.conftest import tiny_model
-from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter import export_causal_lm, export_encoder
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -70,6 +72,31 @@ def sized(directory: Path, **batching: int) -> Path:
     settings = json.loads((directory / "genai_config.json").read_text())
     settings["engine"]["dynamic_batching"].update(batching)
     (directory / "genai_config.json").write_text(json.dumps(settings))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder() -> Any:
+    """A random BERT of the same tokenizer, without dropout."""
+    torch.manual_seed(5)
+    config = transformers.BertConfig(
+        vocab_size=258,
+        hidden_size=64,
+        intermediate_size=112,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+    )
+    return transformers.BertModel(config, add_pooling_layer=False).eval()
+
+
+@pytest.fixture(scope="session")
+def encoder_directory(tiny_encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("serving") / "tiny-encoder"
+    export_encoder(
+        tiny_encoder, directory, tokenizer=byte_tokenizer(), pooling="mean", normalize=True
+    )
     return directory
 
 
@@ -125,9 +152,17 @@ class Server:
             time.sleep(0.02)
 
     def engine_process(self) -> int:
-        """Return the id of the engine's process, the only child."""
+        """Return the id of the engine's process."""
+        return self._child("engine_process")
+
+    def encoder_process(self) -> int:
+        """Return the id of the encoder's process."""
+        return self._child("encoder_process")
+
+    def _child(self, module: str) -> int:
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        (child,) = listed.split()
+        named = [c for c in listed.split() if module in Path(f"/proc/{c}/cmdline").read_text()]
+        (child,) = named
         return int(child)
 
     @contextlib.contextmanager
@@ -164,9 +199,9 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server(served_directory: Path) -> Iterator[Server]:
-    """A server of the tiny model."""
-    started = Server(served_directory)
+def server(served_directory: Path, encoder_directory: Path) -> Iterator[Server]:
+    """A server of the tiny model, and of the tiny encoder beside it."""
+    started = Server(served_directory, "--embeddings", str(encoder_directory))
     yield started.wait_until_ready()
     started.stop()
 

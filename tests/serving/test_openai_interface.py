@@ -38,8 +38,9 @@ def streamed(server, prompt, **options):
 
 
 def test_models_are_listed(server):
-    (model,) = server.client.models.list().data
-    assert model.id == "tiny" and model.object == "model"
+    model, encoder = server.client.models.list().data
+    assert model.id == "tiny" and model.object == "model" and model.max_model_len == 256
+    assert encoder.id == "tiny-encoder" and encoder.max_model_len == 128
     assert server.client.models.retrieve("tiny").id == "tiny"
 
 

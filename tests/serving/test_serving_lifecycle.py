@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
+USER = {"role": "user", "content": "hi"}
 LONG = {"prompt": "a", "max_tokens": 200, "temperature": 0}
 
 
@@ -187,3 +188,21 @@ def test_a_missing_package_says_what_to_install(served_directory, monkeypatch, c
     assert cli.main(["serve", str(served_directory)]) == 1
     expected = "serving needs the package uvicorn: pip install 'onnxruntime-npu[serve]'"
     assert expected in capsys.readouterr().err
+
+
+def test_an_encoder_is_served_alone(serve, encoder_directory, tmp_path, capsys):
+    from onnxruntime_npu import cli
+
+    server = serve("--name", "vectors", directory=encoder_directory).wait_until_ready()
+    answer = server.client.embeddings.create(model="vectors", input=["a", "b"])
+    assert len(answer.data) == 2 and len(answer.data[0].embedding) == 64
+    refused = server.http.post("/v1/chat/completions", json={"messages": [USER]})
+    assert refused.status_code == 404 and refused.json()["error"]["code"] == "model_not_found"
+    server.stop()
+    assert server.process.returncode == 0
+
+    without = shutil.copytree(encoder_directory, tmp_path / "hidden states")
+    report = json.loads((without / "export_report.json").read_text())
+    (without / "export_report.json").write_text(json.dumps({**report, "pooling": "none"}))
+    assert cli.main(["serve", str(without)]) == 2
+    assert "makes no embeddings: export it again" in capsys.readouterr().err

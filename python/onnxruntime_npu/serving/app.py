@@ -16,19 +16,22 @@ from starlette.middleware.cors import CORSMiddleware
 from ..version import __version__
 from .api_errors import ApiError, error_body
 from .middleware import ApiKey, BodyLimit, RequestIds
-from .routes import Service, router
+from .routes import router
+from .service import Service
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
 
 
 def create_app(service: Service) -> FastAPI:
-    """Return the application; its lifespan starts and stops the engine."""
+    """Return the application; its lifespan starts and stops the processes of the models."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.engine.start()
+        for process in service.processes:
+            process.start()
         yield
-        await service.engine.stop()
+        for process in service.processes:
+            await process.stop()
 
     app = FastAPI(title="onnxruntime-npu", version=__version__, lifespan=lifespan)
     app.state.service = service

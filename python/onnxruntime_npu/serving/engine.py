@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from .api_errors import ApiError, bad_request
-from .engine_connection import EngineConnection
-from .engine_messages import Cancel, Failed, Ready, Sampling, Step, Submit
+from .engine_messages import Cancel, Ready, Sampling, Step, Submit
 from .metrics import Metrics
+from .supervised import Supervised
 
-_LOG = logging.getLogger("onnxruntime_npu.serving")
-# Pauses before the engine is started again after failures in a row, in seconds.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _USUAL_SECONDS = 2.0  # of a request, until some have been measured
 
 
@@ -112,12 +108,10 @@ class Stream:
         self._engine.ended(self._key, time.monotonic() - self._arrived)
 
 
-class Engine:
-    """Starts the engine's process, again when it fails, and hands requests to it.
+class Engine(Supervised):
+    """Hands requests to the engine's process. All methods are called on the event loop."""
 
-    All methods are called on the event loop. ``on_unusable`` is called, with the reason, if the
-    engine fails before it has been ready once.
-    """
+    name = "engine"
 
     def __init__(
         self,
@@ -129,34 +123,24 @@ class Engine:
         metrics: Metrics,
         on_unusable: Callable[[str], None],
     ) -> None:
-        self.limits: Ready | None = None  # of the running engine
-        self._command = [str(directory), provider, str(device)]
+        module = "onnxruntime_npu.serving.engine_process"
+        super().__init__(module, [str(directory), provider, str(device)], metrics, on_unusable)
+        self._limits: Ready | None = None  # of the running engine
         self._max_queue = max_queue
-        self._metrics = metrics
-        self._on_unusable = on_unusable
         self._streams: dict[int, Stream] = {}
         self._next_key = 0
         self._mean_seconds = _USUAL_SECONDS
-        self._connection: EngineConnection | None = None
-        self._reason = ""  # of the last failure
-        self._supervisor: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Begin to start the process; ``limits`` is set when it is ready."""
-        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        return self._limits is not None
 
-    async def stop(self) -> None:
-        """End the process; requests that are left fail."""
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
-
-    def ready_limits(self) -> Ready:
+    def limits(self) -> Ready:
         """Return the limits of the running engine; ApiError 503 if none runs."""
-        if self.limits is None:
-            message = f"the engine is starting{f' again: {self._reason}' if self._reason else ''}"
-            raise ApiError(503, "engine_unavailable", message, retry_after=2)
-        return self.limits
+        if self._limits is None:
+            raise self.unavailable()
+        return self._limits
 
     def submit(
         self, prompts: list[list[int]], sampling: list[Sampling], deadline: float
@@ -165,7 +149,7 @@ class Engine:
 
         Raises ApiError: 503 while the engine is not ready, 429 when too many requests wait.
         """
-        limits = self.ready_limits()
+        limits = self.limits()
         room = limits.max_batch + self._max_queue - len(self._streams)
         if len(prompts) > room:
             raise ApiError(
@@ -195,11 +179,6 @@ class Engine:
             self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
             self._count()
 
-    def _send(self, message: Submit | Cancel) -> None:
-        # When the process has ended, its supervisor fails the requests.
-        if self._connection is not None:
-            self._connection.send(message)
-
     def _retry_after(self, limits: Ready) -> int:
         waves = len(self._streams) / limits.max_batch
         return max(1, min(60, math.ceil(waves * self._mean_seconds)))
@@ -209,45 +188,18 @@ class Engine:
         self._metrics.running.set(running)
         self._metrics.queued.set(len(self._streams) - running)
 
-    async def _supervise(self) -> None:
-        pause, usable = _FIRST_PAUSE, False
-        while True:
-            await self._run_process()
-            failed_at_once = self.limits is None
-            usable = usable or not failed_at_once
-            self.limits = self._connection = None
-            self._metrics.blocks_used.set(0)
-            reason = self._reason or "its process ended"
-            _LOG.error("the engine failed: %s", reason)
-            for stream in list(self._streams.values()):
-                stream.fail(ApiError(503, "engine_failed", f"the engine failed: {reason}"))
-            if not usable:
-                self._on_unusable(reason)
-                return
-            pause = min(2 * pause, _LONGEST_PAUSE) if failed_at_once else _FIRST_PAUSE
-            await asyncio.sleep(pause)
-            self._metrics.engine_restarts.inc()
-
-    async def _run_process(self) -> None:
-        """Start the process and return when it has ended."""
-        self._reason = ""
-        try:
-            self._connection = EngineConnection(self._command, self._take)
-        except OSError as error:
-            self._reason = f"its process does not start: {error}"
-            return
-        code = await self._connection.until_ended()
-        if code != 0 and not self._reason:
-            self._reason = f"its process ended with code {code}"
+    def _forget_process(self, error: ApiError) -> None:
+        self._limits = None
+        self._metrics.blocks_used.set(0)
+        for stream in list(self._streams.values()):
+            stream.fail(error)
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Step):
             self._take_step(message)
         elif isinstance(message, Ready):
-            self.limits = message
+            self._limits = message
             self._metrics.blocks.set(message.cache_blocks)
-        elif isinstance(message, Failed):
-            self._reason = message.reason
 
     def _take_step(self, step: Step) -> None:
         for key in step.started:

@@ -60,13 +60,6 @@ class Ready:
     vocabulary: int
 
 
-@dataclass(frozen=True)
-class Failed:
-    """From the engine, before its process ends: it cannot go on."""
-
-    reason: str
-
-
 @dataclass
 class Step:
     """From the engine, after each of its steps.

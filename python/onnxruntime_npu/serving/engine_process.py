@@ -1,17 +1,9 @@
-"""The process of the engine: ``python -m …serving.engine_process FD DIR PROVIDER DEVICE``.
-
-A process of its own, since an engine that has failed stays so, and a crash in native code must not
-take the connections of the server with it. The main thread owns the engine; a second one reads what
-the server sends, so that the server never waits for a step to end.
-"""
+"""The process of the engine: ``python -m …engine_process FD DIR PROVIDER DEVICE``."""
 
 from __future__ import annotations
 
 import json
-import queue
-import signal
 import sys
-import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,7 +13,8 @@ import onnxruntime_genai as og
 from .. import _C
 from ..session.provider_library import get_ep_name, get_library_path
 from .batch import Batch, EngineError
-from .engine_messages import Cancel, Failed, Ready, Sampling, Step, Submit
+from .child_process import Inbox, serve_connection
+from .engine_messages import Cancel, Ready, Sampling, Step, Submit
 
 _CPU = "CPUExecutionProvider"
 _WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))
@@ -29,21 +22,7 @@ _WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))
 
 def main(arguments: list[str]) -> int:
     """Serve the connection until its other end closes; returns the exit code."""
-    # The server decides when to stop: Ctrl-C reaches this process, too.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    connection = Connection(int(arguments[0]))
-    try:
-        _run(connection, Path(arguments[1]), arguments[2], int(arguments[3]))
-    except (BrokenPipeError, ConnectionResetError):  # the server is gone
-        return 0
-    except (RuntimeError, OSError, ValueError, MemoryError) as error:
-        try:
-            connection.send(Failed(" ".join(str(error).split()) or type(error).__name__))
-        except OSError:
-            return 0
-        return 1
-    return 0
+    return serve_connection(arguments, _run)
 
 
 def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
@@ -68,8 +47,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
             vocabulary=settings["model"]["vocab_size"],
         )
     )
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+    inbox = Inbox(connection)
     while _take_messages(inbox, batch):
         # Also when all requests were cancelled: nothing is in use then.
         connection.send(batch.step() if batch.busy else Step())
@@ -93,20 +71,9 @@ def open_model(directory: Path, provider: str, device: int = 0) -> Any:
     return og.Model(config)
 
 
-def _read(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
-    try:
-        while True:
-            inbox.put(connection.recv())
-    except (EOFError, OSError):
-        inbox.put(None)
-
-
-def _take_messages(inbox: queue.SimpleQueue[Any], batch: Batch) -> bool:
+def _take_messages(inbox: Inbox, batch: Batch) -> bool:
     """Take what has come, wait for a message if nothing runs; False: the server is gone."""
-    wait = not batch.busy
-    while wait or not inbox.empty():
-        wait = False
-        message = inbox.get()
+    for message in inbox.take(wait=not batch.busy):
         if message is None:
             return False
         if isinstance(message, Submit):

@@ -16,6 +16,20 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class TopBody(Body):
+    """The body of a request."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_half_characters(cls, body: Any) -> Any:
+        try:
+            json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            message = "the body has half of a surrogate pair, which is no character"
+            raise bad_request(message) from None
+        return body
+
+
 class TextPart(Body):
     """A part of a message."""
 

@@ -48,7 +48,7 @@ class Metrics:
             "npu_requests_cancelled", "Requests whose client went away", registry=registry
         )
         self.engine_restarts = Counter(
-            "npu_engine_restarts", "Starts of the engine after a failure", registry=registry
+            "npu_engine_restarts", "Starts of a model's process after a failure", registry=registry
         )
         self.errors = Counter(
             "npu_errors", "Requests not answered as asked, by kind", ["kind"], registry=registry

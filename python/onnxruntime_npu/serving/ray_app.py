@@ -22,10 +22,7 @@ from ray.serve.config import AutoscalingConfig
 from ..errors import ServingError
 from ..session.provider_library import get_ep_name
 from .app import create_app
-from .engine import Engine
-from .metrics import Metrics
-from .routes import Service
-from .served_model import ServedModel
+from .service import open_service
 from .settings import Settings
 
 _API_KEY = "ORT_NPU_API_KEY"
@@ -111,7 +108,7 @@ class Replica:
     async def check_health(self) -> None:
         """Raise ServingError if the engine has failed before it was ready."""
         if reasons := self.app.state.unusable:
-            raise ServingError(f"the engine does not start: {reasons[0]}")
+            raise ServingError(reasons[0])
 
 
 def replica_app(directory: str, settings: Settings) -> FastAPI:
@@ -119,28 +116,20 @@ def replica_app(directory: str, settings: Settings) -> FastAPI:
 
     Raises ArgumentError, in the replica, for a directory that cannot be served.
     """
-    model = ServedModel(directory, settings.model_name)
-    metrics = Metrics()
     unusable: list[str] = []
-    engine = Engine(
-        model.directory,
-        settings.provider,
-        device=_device(),
-        max_queue=settings.max_queue,
-        metrics=metrics,
-        on_unusable=unusable.append,
-    )
-    settings = dataclasses.replace(settings, api_key=os.environ.get(_API_KEY) or None)
-    app = create_app(Service(settings, model, engine, metrics))
+    key = os.environ.get(_API_KEY) or None
+    settings = dataclasses.replace(settings, api_key=key, device=_device())
+    service = open_service(directory, settings, unusable.append)
+    app = create_app(service)
     app.state.unusable = unusable
     begin = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(started: FastAPI) -> AsyncIterator[Any]:
         async with begin(started) as state:
-            while engine.limits is None:
+            while not all(process.ready for process in service.processes):
                 if unusable:
-                    raise ServingError(f"the engine does not start: {unusable[0]}")
+                    raise ServingError(unusable[0])
                 await asyncio.sleep(_START_POLL_SECONDS)
             yield state
 

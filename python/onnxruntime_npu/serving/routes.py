@@ -3,60 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from .answers import CHAT, COMPLETION, Answer, EventStream, Style
-from .api_errors import ApiError
+from .api_errors import bad_request
 from .chat import encode_chat
 from .choices import Choice
 from .disconnection import ClientGone, unless_disconnected
-from .engine import Engine, Stream
-from .engine_messages import Ready
-from .metrics import Metrics
+from .embeddings import EmbeddingsRequest, check_rows, embeddings_answer
+from .engine import Stream
 from .sampling_options import sampling_options
-from .schemas import ChatRequest, CompletionRequest, Generation, TokenizeRequest
-from .served_model import ServedModel
-from .settings import Settings
+from .schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Generation,
+    TokenizeRequest,
+)
+from .served_directory import ServedDirectory, ServedEncoder
+from .service import Service
 from .tools import Tools, guidance_for, tools_of
 
 router = APIRouter()
 # OpenAI's default for completions; a chat goes on to its end.
 _COMPLETION_TOKENS = 16
-
-
-@dataclass
-class Service:
-    """What the paths work with."""
-
-    settings: Settings
-    model: ServedModel
-    engine: Engine
-    metrics: Metrics
-    created: int = field(default_factory=lambda: int(time.time()))
-    # Long prompts take long to encode: not on the event loop, and one after the other.
-    encoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "encoder"))
-
-    def limits(self) -> Ready:
-        """Return the limits of the running engine; 503 if it is not ready."""
-        return self.engine.ready_limits()
-
-    async def encode(self, function: Any, *arguments: Any) -> list[int]:
-        """Run a function that encodes."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.encoder, function, *arguments)
-
-    def check_model(self, name: str | None) -> None:
-        """Refuse requests for another model."""
-        if name is not None and name != self.model.name:
-            message = f"expected the model {self.model.name!r}, got {name!r}"
-            raise ApiError(404, "model_not_found", message, param="model")
 
 
 def _service(request: Request) -> Service:
@@ -72,7 +47,9 @@ async def health() -> dict[str, str]:
 @router.get("/ready")
 async def ready(request: Request) -> dict[str, str]:
     """Answer 200 when requests are served, after the warm-up."""
-    _service(request).limits()
+    for process in _service(request).processes:
+        if not process.ready:
+            raise process.unavailable()
     return {"status": "ready"}
 
 
@@ -84,25 +61,26 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/v1/models")
 async def models(request: Request) -> dict[str, Any]:
-    """List the model."""
-    return {"object": "list", "data": [_card(_service(request))]}
+    """List the models."""
+    service = _service(request)
+    cards = [_card(service, directory) for directory in service.directories]
+    return {"object": "list", "data": cards}
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> dict[str, Any]:
-    """Describe the model."""
+    """Describe a model."""
     service = _service(request)
-    service.check_model(name)
-    return _card(service)
+    return _card(service, service.find(name))
 
 
 @router.post("/v1/completions")
 async def completions(request: Request, body: CompletionRequest) -> Response:
     """Continue prompts."""
     service = _service(request)
-    service.check_model(body.model)
+    model, _ = service.language_for(body.model)
     prompts = [
-        await service.encode(service.model.encode, prompt) if isinstance(prompt, str) else prompt
+        await service.encode(model.encode, prompt) if isinstance(prompt, str) else prompt
         for prompt in body.prompts
     ]
     echoes = body.prompts if body.echo else [""] * len(prompts)
@@ -114,10 +92,10 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Continue a conversation."""
     service = _service(request)
-    service.check_model(body.model)
-    tools = tools_of(service.model, body.tools or [], body.tool_choice, body.parallel_tool_calls)
+    model, _ = service.language_for(body.model)
+    tools = tools_of(model, body.tools or [], body.tool_choice, body.parallel_tool_calls)
     offered = tools.offered if tools else ()
-    prompt = await service.encode(encode_chat, service.model, body.messages, offered)
+    prompt = await service.encode(encode_chat, model, body.messages, offered)
     return await _answer(request, body, _Asked(CHAT, [prompt], body.limit, [""], tools))
 
 
@@ -125,14 +103,46 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
 async def tokenize(request: Request, body: TokenizeRequest) -> dict[str, Any]:
     """Return the tokens of a text or a conversation."""
     service = _service(request)
-    service.check_model(body.model)
+    directory = service.find(body.model)
     if body.messages is not None:
-        tokens = await service.encode(encode_chat, service.model, body.messages)
+        model, _ = service.language_for(body.model)
+        tokens = await service.encode(encode_chat, model, body.messages)
     else:
         tokens = await service.encode(
-            lambda: service.model.encode(body.prompt or "", special=body.add_special_tokens)
+            lambda: directory.encode(body.prompt or "", special=body.add_special_tokens)
         )
     return {"tokens": tokens, "count": len(tokens)}
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request, body: DetokenizeRequest) -> dict[str, str]:
+    """Return the text of tokens."""
+    directory = _service(request).find(body.model)
+    most = len(directory.tokenizer)
+    for token in body.tokens:
+        if not 0 <= token < most:
+            raise bad_request(f"expected tokens from 0 to {most - 1}, got {token}", param="tokens")
+    return {"prompt": directory.decode(body.tokens)}
+
+
+@router.post("/v1/embeddings")
+async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
+    """Return a vector for each text."""
+    service = _service(request)
+    directory, encoder = service.encoder_for(body.model)
+    rows = [
+        await service.encode(directory.encode, text) if isinstance(text, str) else text
+        for text in body.texts
+    ]
+    check_rows(rows, encoder.limits(), directory.longest, body.dimensions)
+    work = encoder.embed(rows, service.settings.deadline)
+    try:
+        vectors = await unless_disconnected(request.receive, work)
+    except ClientGone:
+        service.metrics.cancelled.inc()
+        return Response(status_code=499)  # nobody reads it
+    tokens = sum(map(len, rows))
+    return JSONResponse(embeddings_answer(directory.name, vectors, tokens, body))
 
 
 @dataclass
@@ -148,30 +158,29 @@ class _Asked:
 
 async def _answer(request: Request, body: Generation, asked: _Asked) -> Response:
     service = _service(request)
-    limits = service.limits()
-    guidance = guidance_for(service.model, asked.tools, body.response_format)
+    model, engine = service.language_for(body.model)
+    limits = engine.limits()
+    guidance = guidance_for(model, asked.tools, body.response_format)
     options = [
-        sampling_options(body, service.model, limits, prompt, asked.limit, guidance)
+        sampling_options(body, model, limits, prompt, asked.limit, guidance)
         for prompt in asked.prompts
     ]
-    streams = service.engine.submit(
+    streams = engine.submit(
         [prompt for prompt in asked.prompts for _ in range(body.n)],
         [sampling for of_prompt in options for sampling in of_prompt],
         service.settings.deadline,
     )
-    echoes = [
-        echo if isinstance(echo, str) else service.model.decode(echo) for echo in asked.echoes
-    ]
+    echoes = [echo if isinstance(echo, str) else model.decode(echo) for echo in asked.echoes]
     answer = Answer(
         asked.style,
         request.state.request_id,
-        service.model.name,
+        model.name,
         sum(map(len, asked.prompts)),
         [
             Choice(
                 index,
                 stream,
-                service.model,
+                model,
                 body.stop_strings,
                 asked.tools,
                 echoes[index // body.n],
@@ -199,12 +208,16 @@ async def _accepted(streams: list[Stream]) -> None:
     await asyncio.gather(*(stream.accepted() for stream in streams))
 
 
-def _card(service: Service) -> dict[str, Any]:
-    limits = service.engine.limits
+def _card(service: Service, directory: ServedDirectory) -> dict[str, Any]:
+    longest = None
+    if isinstance(directory, ServedEncoder):
+        longest = directory.longest
+    elif service.language is not None and service.language[1].ready:
+        longest = service.language[1].limits().max_length
     return {
-        "id": service.model.name,
+        "id": directory.name,
         "object": "model",
         "created": service.created,
         "owned_by": "onnxruntime-npu",
-        "max_model_len": limits and limits.max_length,
+        "max_model_len": longest,
     }

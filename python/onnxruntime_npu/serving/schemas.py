@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from .api_errors import ApiError
-from .messages import Body, Message
+from .messages import Body, Message, TopBody
 from .response_format import ResponseFormat
 from .tools import Tool, ToolChoice
 
@@ -45,25 +44,13 @@ _LABELS = frozenset(
 )
 
 
-class _TopBody(Body):
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_half_characters(cls, body: Any) -> Any:
-        try:
-            json.dumps(body, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            message = "the body has half of a surrogate pair, which is no character"
-            raise ApiError(400, "invalid_value", message) from None
-        return body
-
-
 class StreamOptions(Body):
     """Of a streamed answer."""
 
     include_usage: bool | None = None
 
 
-class Generation(_TopBody):
+class Generation(TopBody):
     """What completions and chat have in common."""
 
     model: str | None = None
@@ -158,7 +145,14 @@ class ChatRequest(Generation):
         return self.max_tokens if given is None else given
 
 
-class TokenizeRequest(_TopBody):
+class DetokenizeRequest(TopBody):
+    """Body of /detokenize."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+class TokenizeRequest(TopBody):
     """Body of /tokenize: a text or a conversation."""
 
     model: str | None = None

@@ -16,10 +16,7 @@ import uvicorn
 
 from ..errors import ArgumentError, ServingError
 from .app import create_app
-from .engine import Engine
-from .metrics import Metrics
-from .routes import Service
-from .served_model import ServedModel
+from .service import open_service
 from .settings import Settings
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
@@ -53,33 +50,25 @@ def serve(directory: str | Path, settings: Settings) -> None:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    model = ServedModel(directory, settings.model_name)
-    metrics = Metrics()
     unusable: list[str] = []
 
     def give_up(reason: str) -> None:
         unusable.append(reason)
         server.should_exit = True
 
-    engine = Engine(
-        model.directory,
-        settings.provider,
-        device=settings.device,
-        max_queue=settings.max_queue,
-        metrics=metrics,
-        on_unusable=give_up,
-    )
-    app = create_app(Service(settings, model, engine, metrics))
+    service = open_service(directory, settings, give_up)
+    app = create_app(service)
     config = uvicorn.Config(app, access_log=False, log_config=None, log_level="warning")
     server = _Server(config)
     _allow_many_connections()
     with _listen(settings.host, settings.port, settings.deadline) as listening:
         host, port = listening.getsockname()[:2]
         place = f"[{host}]" if ":" in host else host
-        print(f"serving {model.name} at http://{place}:{port}", flush=True)
+        names = " and ".join(each.name for each in service.directories)
+        print(f"serving {names} at http://{place}:{port}", flush=True)
         server.run([listening])
     if unusable:
-        raise ServingError(f"the engine does not start: {unusable[0]}")
+        raise ServingError(unusable[0])
 
 
 def _allow_many_connections() -> None:

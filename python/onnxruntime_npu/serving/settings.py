@@ -14,6 +14,7 @@ class Settings:
     provider: str = "NPUExecutionProvider"
     device: int = 0  # index among the provider's
     model_name: str | None = None  # default: the directory's name
+    embeddings: str | None = None  # directory of an encoder, beside a language model
     api_key: str | None = field(default=None, repr=False)
     cors_origins: tuple[str, ...] = ()
     max_queue: int = 256  # requests beyond those that the engine can run at once

@@ -1,4 +1,4 @@
-"""The engine's process as the server's event loop sees it: started, sent to, heard, ended."""
+"""A model's process as the server's event loop sees it: started, sent to, heard, ended."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from typing import Any
 _EXIT_SECONDS = 5.0
 
 
-class EngineConnection:
-    """A running process of the engine.
+class ChildConnection:
+    """A running process, of a module that takes a file descriptor and other arguments.
 
-    Two threads carry messages, so that the event loop waits for neither side: an engine that has
+    Two threads carry messages, so that the event loop waits for neither side: a process that has
     stopped reading does not stop the server.
     """
 
-    def __init__(self, arguments: list[str], on_message: Callable[[Any], None]) -> None:
+    def __init__(
+        self, module: str, arguments: list[str], on_message: Callable[[Any], None]
+    ) -> None:
         """Start the process; ``on_message`` is called on the event loop.
 
         Raises OSError if the process cannot be started.
@@ -33,7 +35,7 @@ class EngineConnection:
             try:
                 self._process = subprocess.Popen(
                     [
-                        *(sys.executable, "-m", "onnxruntime_npu.serving.engine_process"),
+                        *(sys.executable, "-m", module),
                         *(str(theirs.fileno()), *arguments),
                     ],
                     pass_fds=[theirs.fileno()],
@@ -47,7 +49,7 @@ class EngineConnection:
         self._on_message = on_message
         self._loop, self._gone = asyncio.get_running_loop(), asyncio.Event()
         self._threads = [
-            threading.Thread(target=target, name=f"engine-{target.__name__}", daemon=True)
+            threading.Thread(target=target, name=f"{module}-{target.__name__}", daemon=True)
             for target in (self._read, self._write)
         ]
         for thread in self._threads:

@@ -1,0 +1,94 @@
+"""Exported directories that are served: what the server itself needs of their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..context_length import context_length
+from ..errors import ArgumentError
+
+_LONGEST_TEXT = 8192  # of an encoder without a limit of its own: attention grows with its square
+
+
+class ServedDirectory:
+    """A directory's name, files and tokenizer; the model is opened by a process of its own."""
+
+    def __init__(self, directory: str | Path, name: str | None) -> None:
+        """Read the directory; ArgumentError for none, and for one without a tokenizer."""
+        self.directory = Path(directory).resolve()
+        if not self.directory.is_dir():
+            raise ArgumentError(f"no such directory: {directory}")
+        self.name = name or self.directory.name
+        self._check()
+        if not (self.directory / "tokenizer.json").is_file():
+            raise ArgumentError(
+                f"{directory} holds no tokenizer.json: export from a directory that has one"
+            )
+        self.tokenizer = _tokenizer(self.directory)
+
+    def _check(self) -> None:
+        """Raise ArgumentError for a directory of another kind."""
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Return the object in a file, {} if there is none; ArgumentError for what is no JSON."""
+        path = self.directory / name
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ArgumentError(f"{path} is no JSON: {error}") from None
+        return content if isinstance(content, dict) else {}
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Turn text into tokens; ``special``: with those that a text begins and ends with."""
+        return list(self.tokenizer.encode(text, add_special_tokens=special))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn tokens into text, special tokens included."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=False)
+
+
+class ServedEncoder(ServedDirectory):
+    """A directory that ``export-encoder`` wrote with a pooling."""
+
+    @staticmethod
+    def recognises(directory: str | Path) -> bool:
+        """Whether ``export-encoder`` wrote the directory."""
+        report = Path(directory) / "export_report.json"
+        try:
+            return bool(json.loads(report.read_text(encoding="utf-8")).get("pooling"))
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def _check(self) -> None:
+        if not self.recognises(self.directory):
+            raise ArgumentError(
+                f"expected what `onnxruntime-npu export-encoder MODEL_DIR OUT_DIR` writes in "
+                f"{self.directory}"
+            )
+        if self.json("export_report.json")["pooling"] == "none":
+            raise ArgumentError(
+                f"{self.directory} makes no embeddings: export it again with a --pooling"
+            )
+
+    @property
+    def longest(self) -> int:
+        """Max number of tokens of a text."""
+        config = self.json("config.json")
+        config = config.get("text_config") or config
+        limits = (context_length(config), self.tokenizer.model_max_length, _LONGEST_TEXT)
+        return min(limit for limit in limits if limit)
+
+
+def _tokenizer(directory: Path) -> Any:
+    # Not AutoTokenizer: it imports torch, which takes seconds and is not needed for this file.
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
+    except Exception as error:  # the parser of tokenizer.json raises Exception itself
+        raise ArgumentError(f"the tokenizer of {directory} cannot be read: {error}") from None

@@ -1,0 +1,121 @@
+"""The models that are served, and their processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from .api_errors import ApiError
+from .encoder import Encoder
+from .engine import Engine
+from .metrics import Metrics
+from .served_directory import ServedDirectory, ServedEncoder
+from .served_model import ServedModel
+from .settings import Settings
+from .supervised import Supervised
+
+
+@dataclass
+class Service:
+    """What the paths work with: a language model, an encoder, or both."""
+
+    settings: Settings
+    metrics: Metrics
+    language: tuple[ServedModel, Engine] | None = None
+    encoding: tuple[ServedEncoder, Encoder] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    # Long prompts take long to encode: not on the event loop, and one after the other.
+    tokenizing: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "tokenizing")
+    )
+
+    @property
+    def processes(self) -> list[Supervised]:
+        """The processes of the models."""
+        return [each[1] for each in (self.language, self.encoding) if each is not None]
+
+    @property
+    def directories(self) -> list[ServedDirectory]:
+        """The models."""
+        return [each[0] for each in (self.language, self.encoding) if each is not None]
+
+    async def encode(self, function: Any, *arguments: Any) -> list[int]:
+        """Run a function that encodes."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.tokenizing, function, *arguments)
+
+    def language_for(self, name: str | None) -> tuple[ServedModel, Engine]:
+        """Return the language model; ApiError 404 for another name, or if there is none."""
+        self.find(name)
+        if self.language is None or name not in (None, self.language[0].name):
+            raise _no_such_model("a language model", name)
+        return self.language
+
+    def encoder_for(self, name: str | None) -> tuple[ServedEncoder, Encoder]:
+        """Return the encoder; ApiError 404 for another name, or if there is none."""
+        self.find(name)
+        if self.encoding is None or name not in (None, self.encoding[0].name):
+            raise _no_such_model("an encoder", name)
+        return self.encoding
+
+    def find(self, name: str | None) -> ServedDirectory:
+        """Return the model with a name, None: the first one; ApiError 404 for another name."""
+        for directory in self.directories:
+            if name in (None, directory.name):
+                return directory
+        names = " or ".join(repr(directory.name) for directory in self.directories)
+        raise _no_such_model(names, name)
+
+
+def _no_such_model(expected: str, name: str | None) -> ApiError:
+    message = f"expected {expected}" if name is None else f"expected {expected}, got {name!r}"
+    return ApiError(404, "model_not_found", message, param="model")
+
+
+def open_service(
+    directory: str | Path, settings: Settings, on_unusable: Callable[[str], None]
+) -> Service:
+    """Return the service of a language model or an encoder, and of the encoder beside it.
+
+    Its processes are not started yet; ``on_unusable`` is called, with the reason, when one fails
+    before it has been ready once. Raises ArgumentError for directories that cannot be served.
+    """
+    service, name = Service(settings, Metrics()), settings.model_name
+    encoder: str | Path | None = settings.embeddings
+    if ServedEncoder.recognises(directory):
+        if encoder is not None:
+            raise ArgumentError(f"{directory} holds an encoder: serve one at a time")
+        encoder = directory
+    else:
+        model = ServedModel(directory, name)
+        engine = Engine(
+            model.directory,
+            settings.provider,
+            device=settings.device,
+            max_queue=settings.max_queue,
+            metrics=service.metrics,
+            on_unusable=on_unusable,
+        )
+        service.language, name = (model, engine), None
+    if encoder is not None:
+        served = ServedEncoder(encoder, name)
+        if any(each.name == served.name for each in service.directories):
+            raise ArgumentError(
+                f"expected two names of models, got {served.name} twice: use --name"
+            )
+        process = Encoder(
+            served.directory,
+            settings.provider,
+            device=settings.device,
+            max_waiting=settings.max_queue + 1,
+            metrics=service.metrics,
+            on_unusable=on_unusable,
+        )
+        service.encoding = (served, process)
+    return service

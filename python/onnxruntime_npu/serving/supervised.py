@@ -1,0 +1,113 @@
+"""The process of a model, started again when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from .api_errors import ApiError
+from .child_connection import ChildConnection
+from .child_process import Failed
+from .metrics import Metrics
+
+_LOG = logging.getLogger("onnxruntime_npu.serving")
+# Pauses before a process is started again after failures in a row, in seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+
+
+class Supervised(ABC):
+    """Starts a process, again when it fails, and sends to it. All on the event loop.
+
+    ``on_unusable`` is called, with the reason, if the process fails before it has been ready once.
+    """
+
+    name = ""  # for messages
+
+    def __init__(
+        self,
+        module: str,
+        arguments: list[str],
+        metrics: Metrics,
+        on_unusable: Callable[[str], None],
+    ) -> None:
+        """``module`` is run with a file descriptor and the arguments."""
+        self._module, self._arguments = module, arguments
+        self._metrics = metrics
+        self._on_unusable = on_unusable
+        self._connection: ChildConnection | None = None
+        self._reason = ""  # of the last failure
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether the running process has said so."""
+
+    @abstractmethod
+    def _take(self, message: Any) -> None:
+        """Take a message of the process."""
+
+    @abstractmethod
+    def _forget_process(self, error: ApiError) -> None:
+        """Note that the process has ended, and end what waits for it."""
+
+    def start(self) -> None:
+        """Begin to start the process."""
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def stop(self) -> None:
+        """End the process; requests that are left fail."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+
+    def unavailable(self) -> ApiError:
+        """Return the error of requests while no process is ready."""
+        again = f" again: {self._reason}" if self._reason else ""
+        message = f"the {self.name} is starting{again}"
+        return ApiError(503, "engine_unavailable", message, retry_after=2)
+
+    def _send(self, message: Any) -> None:
+        # When the process has ended, its supervisor fails the requests.
+        if self._connection is not None:
+            self._connection.send(message)
+
+    async def _supervise(self) -> None:
+        pause, usable = _FIRST_PAUSE, False
+        while True:
+            await self._run_process()
+            failed_at_once = not self.ready
+            usable = usable or not failed_at_once
+            self._connection = None
+            reason = self._reason = self._reason or "its process ended"
+            _LOG.error("the %s failed: %s", self.name, reason)
+            self._forget_process(
+                ApiError(503, "engine_failed", f"the {self.name} failed: {reason}")
+            )
+            if not usable:
+                self._on_unusable(f"the {self.name} does not start: {reason}")
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE) if failed_at_once else _FIRST_PAUSE
+            await asyncio.sleep(pause)
+            self._metrics.engine_restarts.inc()
+
+    async def _run_process(self) -> None:
+        """Start the process and return when it has ended."""
+        self._reason = ""
+        try:
+            self._connection = ChildConnection(self._module, self._arguments, self._receive)
+        except OSError as error:
+            self._reason = f"its process does not start: {error}"
+            return
+        code = await self._connection.until_ended()
+        if code != 0 and not self._reason:
+            self._reason = f"its process ended with code {code}"
+
+    def _receive(self, message: Any) -> None:
+        if isinstance(message, Failed):
+            self._reason = message.reason
+        else:
+            self._take(message)
