@@ -89,7 +89,7 @@ setup(
         "": "python",
         **{name: str(folder.relative_to(ROOT)) for name, folder in PACKAGES.items()},
     },
-    package_data={name: ["*.pyi", "py.typed", "*.txt"] for name in PACKAGES},
+    package_data={name: ["*.pyi", "py.typed", "*.txt", "*.html"] for name in PACKAGES},
     ext_modules=[Extension(f"{PACKAGE}._C", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
     distclass=BinaryDistribution,

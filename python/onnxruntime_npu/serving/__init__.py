@@ -13,6 +13,7 @@
 - ``engine_process``, ``batch``, ``engine_messages``: that of a language model; one thread owns the
   engine.
 - ``encoder_process``, ``encoder_messages``: that of an encoder; ``child_process``: what they share.
+- ``page``: the chat at ``/``.
 - ``metrics``, ``settings``.
 - ``ray_app``: several of these services behind one address, by Ray Serve.
 """

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import resource
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 _EXIT_SECONDS = 5.0
@@ -58,6 +60,14 @@ class ChildConnection:
     def send(self, message: Any) -> None:
         """Queue a message; one that the process no longer reads is dropped."""
         self._outbox.put(message)
+
+    def resident_bytes(self) -> int:
+        """Return the memory that the process occupies; 0 if it has ended."""
+        try:
+            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * resource.getpagesize()
 
     async def until_ended(self) -> int:
         """Wait until the process ends its side, or end it when cancelled; returns its exit code."""

@@ -39,6 +39,12 @@ class Metrics:
         self.blocks_used = Gauge(
             "npu_cache_blocks_used", "Blocks that hold tokens of requests", registry=registry
         )
+        self.resident = Gauge(
+            "npu_resident_bytes",
+            "Memory of a model's process, the device of the embedded NPU included",
+            ["process"],
+            registry=registry,
+        )
         self.preemptions = Counter(
             "npu_preemptions",
             "Requests that gave their blocks to others, to be continued later",

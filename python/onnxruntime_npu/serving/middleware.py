@@ -20,8 +20,8 @@ _LOG = logging.getLogger("onnxruntime_npu.serving")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # A client that sends its whole body first sees a refusal only if the rest is read, up to this much.
 _DRAINED = 64 * 2**20
-# What monitors and load balancers read without a key.
-_OPEN_PATHS = ("/health", "/ready", "/metrics")
+# What monitors and load balancers read without a key, and the page, which asks for one.
+_OPEN_PATHS = ("/", "/health", "/ready", "/metrics")
 
 
 class RequestIds:

@@ -17,6 +17,7 @@ from .choices import Choice
 from .disconnection import ClientGone, unless_disconnected
 from .embeddings import EmbeddingsRequest, check_rows, embeddings_answer
 from .engine import Stream
+from .page import PAGE
 from .sampling_options import sampling_options
 from .schemas import (
     ChatRequest,
@@ -56,7 +57,16 @@ async def ready(request: Request) -> dict[str, str]:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Return counters for Prometheus."""
-    return Response(_service(request).metrics.text(), media_type="text/plain; version=0.0.4")
+    service = _service(request)
+    for process in service.processes:
+        service.metrics.resident.labels(process.name).set(process.resident_bytes())
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+@router.get("/")
+async def page() -> Response:
+    """Return the page of a chat."""
+    return PAGE
 
 
 @router.get("/v1/models")

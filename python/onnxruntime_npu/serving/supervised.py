@@ -64,6 +64,10 @@ class Supervised(ABC):
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
 
+    def resident_bytes(self) -> int:
+        """Return the memory of the process; 0 if none runs."""
+        return 0 if self._connection is None else self._connection.resident_bytes()
+
     def unavailable(self) -> ApiError:
         """Return the error of requests while no process is ready."""
         again = f" again: {self._reason}" if self._reason else ""
