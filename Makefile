@@ -17,6 +17,7 @@ BUILD_ARGS := -DNPU_BUILD_TESTS=ON
 # Duration and seed of each stress program.
 SECONDS := 60
 SEED := $(shell date +%s)
+SOAK_SECONDS := 600
 # Name filter of negative tests, of calls and models that must be rejected: bad shapes, dtypes, tables,
 # lengths and attributes.
 REFUSALS := error or wrong or refuse or checked or unknown or bad or hostile
@@ -30,7 +31,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo serve-demo test test-fast bench bench-check stress fuzz conformance onnx-backend check format wheel asan tsan guard build clean
+.PHONY: help demo serve-demo test test-fast bench bench-check stress fuzz soak conformance onnx-backend check format wheel asan tsan guard build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -80,6 +81,9 @@ stress: build  ## eight threads of valid and failing work, every value and error
 
 fuzz: build  ## random models on the NPU alone against onnxruntime's CPU provider: SECONDS=60 SEED=1
 	OMP_WAIT_POLICY=passive $(PY) tests/stress/graph_fuzz.py --seconds $(SECONDS) --seed $(SEED)
+
+soak: build  ## clients of all kinds against a server for ten minutes, every answer checked: SOAK_SECONDS=600 SEED=1
+	$(PY) tests/serving/soak.py --seconds $(SOAK_SECONDS) --seed $(SEED)
 
 conformance: build  ## the public suites of torch_npu, on two logical devices: make conformance PATH=FOLDER_OF_CHECKOUTS
 	$(PY) -m pip install --quiet --disable-pip-version-check "expecttest>=0.3" "scipy>=1.12" "einops>=0.8"

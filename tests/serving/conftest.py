@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -53,8 +54,8 @@ def byte_tokenizer() -> Any:
     )
 
 
-@pytest.fixture(scope="session")
-def served_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export_tiny(folder: Path) -> Path:
+    """Export the tiny model to a directory in a folder."""
     model = tiny_model(
         "llama",
         vocab_size=258,
@@ -62,9 +63,14 @@ def served_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         eos_token_id=END,
         bos_token_id=None,
     )
-    directory = tmp_path_factory.mktemp("serving") / "tiny"
+    directory = folder / "tiny"
     export_causal_lm(model, directory, cache="paged", tokenizer=byte_tokenizer())
     return sized(directory, num_blocks=64, max_batch_size=16)
+
+
+@pytest.fixture(scope="session")
+def served_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_tiny(tmp_path_factory.mktemp("serving"))
 
 
 def sized(directory: Path, **batching: int) -> Path:
@@ -75,9 +81,8 @@ def sized(directory: Path, **batching: int) -> Path:
     return directory
 
 
-@pytest.fixture(scope="session")
 def tiny_encoder() -> Any:
-    """A random BERT of the same tokenizer, without dropout."""
+    """Return a random BERT of the same tokenizer, without dropout."""
     torch.manual_seed(5)
     config = transformers.BertConfig(
         vocab_size=258,
@@ -91,13 +96,18 @@ def tiny_encoder() -> Any:
     return transformers.BertModel(config, add_pooling_layer=False).eval()
 
 
-@pytest.fixture(scope="session")
-def encoder_directory(tiny_encoder: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("serving") / "tiny-encoder"
+def export_tiny_encoder(folder: Path) -> Path:
+    """Export it to a directory in a folder."""
+    directory = folder / "tiny-encoder"
     export_encoder(
-        tiny_encoder, directory, tokenizer=byte_tokenizer(), pooling="mean", normalize=True
+        tiny_encoder(), directory, tokenizer=byte_tokenizer(), pooling="mean", normalize=True
     )
     return directory
+
+
+@pytest.fixture(scope="session")
+def encoder_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_tiny_encoder(tmp_path_factory.mktemp("serving"))
 
 
 @pytest.fixture
@@ -111,16 +121,18 @@ class Server:
 
     def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
         command = [sys.executable, "-m", "onnxruntime_npu.cli", "serve", str(directory)]
+        # A pipe would be full before a test reads it.
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [*command, "--port", "0", *arguments],
             env={**os.environ, **environment},
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._log,
             text=True,
         )
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
-        assert said.startswith("serving "), self.process.communicate()
+        assert said.startswith("serving "), self.stop()
         self.url = said.split()[-1]
         self.http = httpx.Client(base_url=self.url, timeout=600)
         self.client = openai.OpenAI(
@@ -134,7 +146,7 @@ class Server:
         deadline = time.monotonic() + 600
         while self.http.get("/ready").status_code != 200:
             assert time.monotonic() < deadline, "the engine is not ready after ten minutes"
-            assert self.process.poll() is None, self.process.communicate()
+            assert self.process.poll() is None, self.stop()
             time.sleep(0.05)
         return self
 
@@ -188,14 +200,14 @@ class Server:
 
     def stop(self) -> str:
         """End the server and return its log."""
-        self.http.close()
-        self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.communicate(timeout=300)[1]
+            self.process.wait(timeout=300)
         finally:
             self.process.kill()
+        self._log.seek(0)
+        return self._log.read()
 
 
 @pytest.fixture(scope="session")

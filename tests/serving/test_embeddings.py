@@ -14,7 +14,7 @@ import openai
 import pytest
 import torch
 
-from .conftest import byte_tokenizer
+from .conftest import byte_tokenizer, tiny_encoder
 
 TEXTS = ["a", "a longer text", "Grüße, 世界", "and one of " * 9]
 # Of float32 sums in another order, over vectors of length 1.
@@ -22,13 +22,13 @@ TOLERANCE = 2e-5
 
 
 @pytest.fixture(scope="module")
-def expected(tiny_encoder):
+def expected():
     """The mean of the last hidden states of each text alone, of length 1."""
-    tokenizer, vectors = byte_tokenizer(), []
+    tokenizer, model, vectors = byte_tokenizer(), tiny_encoder(), []
     for text in TEXTS:
         ids = torch.tensor([tokenizer.encode(text)])
         with torch.no_grad():
-            hidden = tiny_encoder(ids).last_hidden_state[0].mean(0)
+            hidden = model(ids).last_hidden_state[0].mean(0)
         vectors.append((hidden / hidden.norm()).numpy())
     return np.stack(vectors)
 

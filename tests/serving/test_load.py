@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import signal
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 
 
 def open_files(server):
@@ -98,3 +102,40 @@ def test_a_thousand_connections(server):
         for connection in connections:
             connection.close()
     wait_until(lambda: open_files(server) <= before + 1, "connections are left open")
+
+
+def test_sixty_four_ragged_requests_at_once_are_equal_to_one_by_one(server):
+    random = np.random.default_rng(9)
+    prompts = [random.integers(0, 256, int(n)).tolist() for n in random.integers(1, 90, 64)]
+
+    def complete(prompt):
+        body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
+        return server.http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+
+    one_by_one = [complete(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(64) as threads:
+        together = list(threads.map(complete, prompts))
+    assert together == one_by_one and len(set(together)) > 32
+    assert server.metric("npu_requests_running") == 0
+
+
+def test_a_client_that_reads_slowly_gets_everything(server):
+    body = {"prompt": "slowly", "max_tokens": 60, "temperature": 0, "n": 8}
+    whole = server.http.post("/v1/completions", json=body).json()["choices"]
+    with connect(server, SO_RCVBUF=2048) as slow:
+        content = json.dumps({**body, "stream": True}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        slow.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        received = b""
+        while b"[DONE]" not in received:
+            part = slow.recv(1500)
+            assert part, received[-300:]
+            received += part
+            time.sleep(0.005)
+    # Of chunked transfer only the lengths of chunks are not text of events.
+    events = re.findall(rb"data: (\{.*?\})\n\n", received.replace(b"\r\n", b""))
+    texts = [""] * 8
+    for event in events:
+        (choice,) = json.loads(event)["choices"]
+        texts[choice["index"]] += choice["text"]
+    assert texts == [choice["text"] for choice in whole]

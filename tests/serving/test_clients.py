@@ -1,0 +1,101 @@
+"""Other clients of OpenAI's interface, as they are: LiteLLM and langchain-openai."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+import pydantic
+import pytest
+
+pytestmark = pytest.mark.exhaustive
+INSTALL = "pip install 'onnxruntime-npu[test-clients]'"
+USER = [{"role": "user", "content": "What?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Köln"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class Place(pydantic.BaseModel):
+    """A place."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+    kind: Literal["city", "river"]
+    level: Literal[1, 2, 3]
+
+
+@pytest.fixture
+def litellm(server, monkeypatch):
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it is downloaded
+    module = pytest.importorskip("litellm", reason=INSTALL)
+    monkeypatch.setattr(module, "api_base", f"{server.url}/v1")
+    monkeypatch.setattr(module, "api_key", "none")
+    return module
+
+
+@pytest.fixture
+def langchain_openai(monkeypatch):
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
+    return pytest.importorskip("langchain_openai", reason=INSTALL)
+
+
+def test_litellm(litellm, server):
+    options = {"model": "openai/tiny", "messages": USER, "max_tokens": 12, "temperature": 0}
+    body = {"messages": USER, "max_tokens": 12, "temperature": 0}
+    expected = server.http.post("/v1/chat/completions", json=body).json()["choices"][0]
+    whole = litellm.completion(**options)
+    assert whole.choices[0].message.content == expected["message"]["content"]
+    streamed = [
+        part.choices[0].delta.content for part in litellm.completion(**options, stream=True)
+    ]
+    assert "".join(filter(None, streamed)) == expected["message"]["content"]
+
+    made = litellm.completion(
+        **{**options, "max_tokens": 100}, tools=[TOOL], tool_choice="required",
+        parallel_tool_calls=False,
+    )  # fmt: skip
+    (call,) = made.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Köln"}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "place", "schema": Place.model_json_schema()},
+    }
+    made = litellm.completion(**{**options, "max_tokens": 100}, response_format=form)
+    assert Place.model_validate_json(made.choices[0].message.content)
+    vectors = litellm.embedding(model="openai/tiny-encoder", input=["a", "b"]).data
+    assert len(vectors) == 2 and len(vectors[0]["embedding"]) == 64
+    with pytest.raises(litellm.NotFoundError):
+        litellm.completion(model="openai/other", messages=USER)
+
+
+def test_langchain(langchain_openai, server):
+    model = langchain_openai.ChatOpenAI(
+        model="tiny", base_url=f"{server.url}/v1", api_key="none", temperature=0, max_tokens=100
+    )
+    whole = model.invoke("What?")
+    assert whole.content and whole.usage_metadata["output_tokens"] <= 100
+    assert "".join(part.content for part in model.stream("What?")) == whole.content
+
+    (call,) = model.bind_tools(
+        [TOOL], tool_choice="required", parallel_tool_calls=False
+    ).invoke("What?").tool_calls  # fmt: skip
+    assert (call["name"], call["args"]) == ("weather", {"city": "Köln"})
+    place = model.with_structured_output(Place, method="json_schema").invoke("What?")
+    assert isinstance(place, Place)
+    vectors = langchain_openai.OpenAIEmbeddings(
+        model="tiny-encoder",
+        base_url=f"{server.url}/v1",
+        api_key="none",
+        check_embedding_ctx_length=False,  # it would count tokens of OpenAI's models
+    ).embed_documents(["a", "b"])
+    assert len(vectors) == 2 and len(vectors[0]) == 64
