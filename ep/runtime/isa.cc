@@ -13,6 +13,7 @@
 
 // Defined by the emulator that tests preload on machines without tiles (tests/cpp/emulation), and only there.
 extern "C" __attribute__((weak)) bool npu_tiles_are_emulated();
+extern "C" __attribute__((weak)) bool npu_float16_tiles_are_emulated();
 
 namespace npu {
 namespace {
@@ -66,8 +67,10 @@ CpuFeatures Detect() {
   f.amx_bf16 = f.amx_tile && Bit(extended.edx, 22);
   f.amx_int8 = f.amx_tile && Bit(extended.edx, 25);
   f.amx_fp16 = f.amx_tile && Bit(extended1.eax, 21);
-  if (npu_tiles_are_emulated != nullptr && npu_tiles_are_emulated())
-    f.amx_tile = f.amx_bf16 = f.amx_int8 = f.amx_fp16 = f.avx512;
+  if (npu_tiles_are_emulated != nullptr && npu_tiles_are_emulated()) {
+    f.amx_tile = f.amx_bf16 = f.amx_int8 = f.avx512;
+    f.amx_fp16 = f.avx512 && npu_float16_tiles_are_emulated();
+  }
   return f;
 }
 

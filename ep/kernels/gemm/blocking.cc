@@ -68,7 +68,7 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   const int64_t element = ElementBytes(kernel.sliver_format);
   const int64_t rows = std::min<int64_t>(out.slivers * out.sliver_rows, kernel.rows_per_panel);
   int64_t most = SliverBudget(kernel) / (rows * element);
-  const bool expand_for_one = right == RightSide::kQuantized && out.slivers == 1;
+  const bool expand_for_one = right == RightSide::kExpanded && out.slivers == 1;
   if (!constant_b)
     most =
         std::min(most, (expand_for_one ? kSmallPanelScratch : kPanelScratch) / (kPanelColumns * ElementBytes(format)));

@@ -20,8 +20,8 @@ struct Blocking {
   int64_t panel_grain = 1;     // the minimum number of panels that a thread takes at a time
 };
 
-// The panels of B are packed in advance, packed on the fly, or expanded from quantised integers.
-enum class RightSide { kPacked, kPackedOnTheFly, kQuantized };
+// The panels of B are packed in advance, packed on the fly, or expanded from another form where they are multiplied.
+enum class RightSide { kPacked, kPackedOnTheFly, kExpanded };
 
 // `threads` >= 1; m, n, k >= 1.
 Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide right, int64_t m, int64_t n, int64_t k,

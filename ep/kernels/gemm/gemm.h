@@ -8,6 +8,7 @@
 //   packing.h       the layouts of A and B
 //   quantized.h     the layout of a quantised B for float A
 //   rounded.h       the same B times A of integers, or rounded to them
+//   split_float16.h float16 as products of bfloat16, for tile registers
 //   microkernel.h   sliver of A × panel of B → tile, one set of functions per instruction set
 //   blocking.h      how a GEMM is partitioned for the caches and the threads
 //   product.h       the loops over blocks, panels and slivers

@@ -133,6 +133,7 @@ const MicroKernel* FloatKernel(PanelFormat format) {
       return &bfloat16;
     case PanelFormat::kPairsFloat16:
     case PanelFormat::kQuads:
+    case PanelFormat::kSplitFloat16:
       return nullptr;
   }
   return nullptr;
@@ -141,6 +142,11 @@ const MicroKernel* FloatKernel(PanelFormat format) {
 const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m) {
   // A tile register always multiplies 16 rows: for few rows the dot product of pairs is faster.
   constexpr int64_t kFewRows = 4;
+  // For fewer rows splitting a panel takes as long as multiplying it as floats.
+  constexpr int64_t kSplitRows = 24;
+  if (format == PanelFormat::kFloat16 && m >= kSplitRows) {
+    if (const MicroKernel* split = AmxKernel(dtype, PanelFormat::kSplitFloat16)) return *split;
+  }
   const MicroKernel* amx = AmxKernel(dtype, format);
   const MicroKernel* vectors = format == PanelFormat::kPairs   ? Bf16Kernel()
                                : format == PanelFormat::kQuads ? VnniKernel()

@@ -1,6 +1,7 @@
 // bfloat16, float16 and 8-bit integers through the AMX tile registers: 2 × 2 tiles of 16 × 16 sums, 32 rows of K per
 // step, or 64 for integers. Decision 0020 explains what surrounds the products.
 #include "ep/kernels/gemm/amx_work.h"
+#include "ep/kernels/gemm/split_float16.h"
 
 #if defined(__AVX512F__)
 #include "ep/kernels/amx_tiles.h"
@@ -23,7 +24,8 @@ constexpr int kAwakeSteps = 8;
 // Rows that are stored by a call, where they are not stored by inlined code: a call for each would take longer.
 constexpr int kCalledRows = 8;
 
-template <int kRowTiles, class Dot>
+// kParts: products of 16 rows of B, each with a chunk of A, that make a step.
+template <int kRowTiles, class Dot, int kParts>
 __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const void* b_panel, AmxWork& work,
                                                    int64_t depth, float* c, bool accumulate) {
   using Block = amx::Sums<kRowTiles, kPanelColumns / kLanes>;
@@ -40,12 +42,16 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
     Block::Clear();
   }
   const auto step = [&](int k) __attribute__((always_inline)) {
-    // The sliver comes from the L2 cache and passes by L1, where the chunk of B stays.
-    Block::template Add<Dot, /*kStreamLeft=*/true, /*kStreamRight=*/false>(a, a_stride, b, kRowBytes);
-    a += a_step;
-    b += kStepBytes;
+#pragma GCC unroll 3
+    for (int part = 0; part < kParts; ++part) {
+      // The sliver comes from the L2 cache and passes by L1, where the chunk of B stays.
+      Block::template Add<Dot, /*kStreamLeft=*/true, /*kStreamRight=*/false>(a, a_stride, b, kRowBytes);
+      a += a_step;
+      b += kStepBytes;
+    }
     streams.Step();
-    if (k % kAwakeSteps == kAwakeSteps - 1) amx::Store<6>(c, kRowBytes);  // the sums are stored over it
+    constexpr int kAwake = kAwakeSteps / kParts;
+    if (k % kAwake == kAwake - 1) amx::Store<6>(c, kRowBytes);  // the sums are stored over it
   };
 
   const int each = (kMaxSliverRows + steps - 1) / steps;  // rows to store and to prefetch with each step
@@ -75,17 +81,17 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
   work.streams = streams;
 }
 
-template <class Dot>
+template <class Dot, int kParts = 1>
 MicroKernel MakeAmxKernel(SliverFormat format) {
   MicroKernel kernel{.sliver_format = format,
                      .sliver_rows = 2 * kTileRows,
                      .row_multiple = kTileRows,
                      .depth_multiple = Dot::kDepth,
                      .rows_per_panel = 256,
-                     .chunk_depth = 18 * Dot::kDepth,  // 36 KB of B
+                     .chunk_depth = 18 / kParts * Dot::kDepth,  // 36 KB of B
                      .group_slivers = 4};
-  kernel.amx_functions[kTileRows] = &AmxTile<1, Dot>;
-  kernel.amx_functions[2 * kTileRows] = &AmxTile<2, Dot>;
+  kernel.amx_functions[kTileRows] = &AmxTile<1, Dot, kParts>;
+  kernel.amx_functions[2 * kTileRows] = &AmxTile<2, Dot, kParts>;
   return kernel;
 }
 
@@ -94,10 +100,12 @@ MicroKernel MakeAmxKernel(SliverFormat format) {
 const MicroKernel* AmxKernel(DType dtype, PanelFormat format) {
   static const MicroKernel bfloat16 = MakeAmxKernel<amx::DotBf16>(SliverFormat::kHalves);
   static const MicroKernel float16 = MakeAmxKernel<amx::DotFp16>(SliverFormat::kHalves);
+  static const MicroKernel split = MakeAmxKernel<amx::DotBf16, kSplitParts>(SliverFormat::kSplitFloat16);
   static const MicroKernel int8 = MakeAmxKernel<amx::DotInt8>(SliverFormat::kBytes);
   static const MicroKernel uint8 = MakeAmxKernel<amx::DotUInt8Int8>(SliverFormat::kBytes);
   if (format == PanelFormat::kPairs && Features().amx_bf16) return &bfloat16;
   if (format == PanelFormat::kPairsFloat16 && Features().amx_fp16) return &float16;
+  if (format == PanelFormat::kSplitFloat16 && Features().amx_bf16 && Features().avx512_bf16) return &split;
   if (format == PanelFormat::kQuads && Features().amx_int8) return dtype == DType::kUInt8 ? &uint8 : &int8;
   return nullptr;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/gemm/split_float16.h"
 
 namespace npu::gemm {
 
@@ -156,7 +157,7 @@ PanelFormat FormatOf(DType dtype) {
 int64_t PaddedDepth(PanelFormat format, int64_t k) {
   int64_t multiple = 1;
   if (format == PanelFormat::kPairs) multiple = Features().amx_bf16 ? 32 : 2;
-  if (format == PanelFormat::kPairsFloat16) multiple = 32;
+  if (format == PanelFormat::kPairsFloat16 || format == PanelFormat::kSplitFloat16) multiple = 32;
   if (format == PanelFormat::kQuads) multiple = Features().amx_int8 ? 64 : 4;
   return (k + multiple - 1) / multiple * multiple;
 }
@@ -198,6 +199,7 @@ void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, i
                 int64_t k0, int64_t depth, void* out) {
   if (format == SliverFormat::kBytes || format == SliverFormat::kUnsignedBytes)
     return PackByteSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, out);
+  if (format == SliverFormat::kSplitFloat16) return PackSplitSliver(a, m0, rows, stored_rows, k0, depth, out);
   if (format == SliverFormat::kHalves && dtype == DType::kFloat32)
     return PackRows<float>(a, m0, rows, stored_rows, k0, depth, static_cast<BFloat16*>(out));
   if (format == SliverFormat::kHalves)

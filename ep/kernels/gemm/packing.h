@@ -23,6 +23,7 @@ enum class PanelFormat {
   kPairs,         // [K/2][columns][2], bfloat16
   kPairsFloat16,  // idem, float16: AMX-FP16 only
   kQuads,         // [K/4][columns][4], int8, preceded by the column sums
+  kSplitFloat16,  // float16 as three bfloat16, made of kFloat16 where it is multiplied: split_float16.h
 };
 
 PanelFormat FormatOf(DType dtype);
@@ -30,12 +31,13 @@ PanelFormat FormatOf(DType dtype);
 // The number of stored rows of B: a multiple of what the widest micro-kernel of this machine consumes at a time.
 int64_t PaddedDepth(PanelFormat format, int64_t k);
 inline int64_t ElementBytes(PanelFormat format) {
+  if (format == PanelFormat::kSplitFloat16) return 6;
   return format == PanelFormat::kFloat32 ? 4 : format == PanelFormat::kQuads ? 1 : 2;
 }
 // Rows of B per stored row, and bytes per stored row.
 inline int64_t RowDepth(PanelFormat format) {
   if (format == PanelFormat::kQuads) return 4;
-  return format == PanelFormat::kPairs || format == PanelFormat::kPairsFloat16 ? 2 : 1;
+  return format == PanelFormat::kFloat32 || format == PanelFormat::kFloat16 ? 1 : 2;
 }
 // Bytes before the first row of a panel.
 inline int64_t HeaderBytes(PanelFormat format) { return format == PanelFormat::kQuads ? kPanelColumns * 4 : 0; }
@@ -61,10 +63,12 @@ enum class SliverFormat {
   kHalves,         // 16-bit elements unconverted, or float32 rounded to bfloat16
   kBytes,          // 8-bit integers unconverted
   kUnsignedBytes,  // uint8 unconverted, int8 plus 128
+  kSplitFloat16,   // float16 as three bfloat16, each in a chunk of its own: split_float16.h
 };
 
 inline constexpr int64_t kChunkBytes = 64;
 inline int64_t ElementBytes(SliverFormat format) {
+  if (format == SliverFormat::kSplitFloat16) return 6;
   return format == SliverFormat::kFloat32 ? 4 : format == SliverFormat::kHalves ? 2 : 1;
 }
 // Whether a sliver stores elements of `dtype` unconverted, so that rows can be read in place.
@@ -78,6 +82,8 @@ inline bool HoldsAsIs(SliverFormat format, DType dtype) {
       return dtype == DType::kInt8 || dtype == DType::kUInt8;
     case SliverFormat::kUnsignedBytes:
       return dtype == DType::kUInt8;
+    case SliverFormat::kSplitFloat16:
+      return false;
   }
   return false;
 }
@@ -85,9 +91,12 @@ inline bool HoldsAsIs(SliverFormat format, DType dtype) {
 inline int32_t SliverShift(SliverFormat format, DType dtype) {
   return format == SliverFormat::kUnsignedBytes && dtype != DType::kUInt8 ? 128 : 0;
 }
-inline int64_t ChunkDepth(SliverFormat format) { return kChunkBytes / ElementBytes(format); }
+inline int64_t ChunkDepth(SliverFormat format) {
+  return format == SliverFormat::kSplitFloat16 ? 32 : kChunkBytes / ElementBytes(format);
+}
 inline int64_t SliverBytes(SliverFormat format, int64_t rows, int64_t depth) {
-  return (depth + ChunkDepth(format) - 1) / ChunkDepth(format) * rows * kChunkBytes;
+  const int64_t chunk = ChunkDepth(format);
+  return (depth + chunk - 1) / chunk * chunk * ElementBytes(format) * rows;
 }
 
 // Packs rows [m0, m0 + rows) and columns [k0, k0 + depth) of A into a sliver of `stored_rows` >= rows rows; padding is

@@ -11,12 +11,12 @@ namespace npu::gemm {
 class PanelStreams {
  public:
   PanelStreams() = default;
-  // All of `bytes` at `panel`, a multiple of kStreams lines, in `steps` >= 1 steps.
+  // All of `bytes` at `panel`, but for a rest of less than kStreams lines, in `steps` >= 1 steps.
   PanelStreams(const void* panel, int64_t bytes, int64_t steps)
       : next_(static_cast<const char*>(panel)),
-        stride_(bytes / kStreams),
-        back_(bytes - kLine),
-        left_(bytes / kLine),
+        stride_(bytes / (kStreams * kLine) * kLine),
+        back_(kStreams * stride_ - kLine),
+        left_(kStreams * stride_ / kLine),
         each_((left_ + steps - 1) / steps) {}
   // What lies `distance` bytes ahead in a panel that is read once, `step` bytes at a time.
   static PanelStreams Ahead(const void* panel, int64_t bytes, int64_t distance, int64_t step) {

@@ -5,6 +5,7 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/quantized.h"
+#include "ep/kernels/gemm/split_float16.h"
 
 namespace npu::gemm {
 
@@ -36,12 +37,13 @@ Product::Product(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, c
       quantized_bits_(dequantization.scale ? BitsOf(b_dtype) : 0),
       format_(quantized_bits_ ? ExpandedFormat(dtype) : FormatOf(stored_b)),
       kernel_(SelectKernel(dtype, format_, a.rows)),
-      blocking_(ChooseBlocking(kernel_, format_,
-                               quantized_bits_ ? RightSide::kQuantized
-                               : packed_b      ? RightSide::kPacked
-                                               : RightSide::kPackedOnTheFly,
+      multiplied_format_(kernel_.sliver_format == SliverFormat::kSplitFloat16 ? PanelFormat::kSplitFloat16 : format_),
+      blocking_(ChooseBlocking(kernel_, multiplied_format_,
+                               quantized_bits_ || multiplied_format_ != format_ ? RightSide::kExpanded
+                               : packed_b                                       ? RightSide::kPacked
+                                                                                : RightSide::kPackedOnTheFly,
                                a.rows, b.columns, a.columns, NumThreads())),
-      widen_(format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
+      widen_(multiplied_format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
       multiplies_stored_(quantized_bits_ && packed_b && kernel_.sliver_format == SliverFormat::kHalves &&
                          PanelExpander::Multiplies(dtype, quantized_bits_, dequantization, a.rows, a.columns)),
       tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_),
@@ -221,8 +223,13 @@ void Product::PackSlivers(int64_t sliver_begin, int64_t sliver_end) {
 const void* Product::PanelOf(int64_t panel, int64_t k0, int64_t depth) {
   if (quantized_bits_) return ExpandedPanelOf(panel, k0, depth);
   const void* rows = PackedPanelOf(panel, k0, depth);
-  if (!widen_) return rows;
   AlignedBuffer& buffer = ProductScratch::OfThisThread().wide_b;
+  if (multiplied_format_ == PanelFormat::kSplitFloat16) {
+    void* split = buffer.Reserve(PanelBytes(multiplied_format_, depth));
+    SplitPanel(rows, depth, split);
+    return split;
+  }
+  if (!widen_) return rows;
   float* wide = static_cast<float*>(buffer.Reserve(PanelBytes(PanelFormat::kFloat32, depth)));
   ToFloat(static_cast<const Float16*>(rows), wide, depth * kPanelColumns);
   return wide;

@@ -112,6 +112,7 @@ class Product {
   int quantized_bits_;  // of the elements of a B of integers, when A has floats; else 0
   PanelFormat format_;
   const MicroKernel& kernel_;
+  PanelFormat multiplied_format_;  // of panels as the kernel reads them
   Blocking blocking_;
   // Slivers [packed_begin_, packed_end_) of A as packed: blocks of K outermost.
   char* packed_a_ = nullptr;

@@ -35,7 +35,7 @@ void Product::RunAmxBlock(int64_t sliver_begin, int64_t sliver_end, int64_t pane
   float* const sums = static_cast<float*>(
       ProductScratch::OfThisThread().sums.Reserve(kept_tiles * tile_elements * static_cast<int64_t>(sizeof(float))));
   int64_t ring_begin = 0;
-  const int64_t row_bytes = RowBytes(format_) / RowDepth(format_);  // of one row of K
+  const int64_t row_bytes = RowBytes(multiplied_format_) / RowDepth(multiplied_format_);  // of one row of K
   AmxWork work{.epilogue = &*to_rows_};
 
   for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
@@ -102,6 +102,7 @@ PanelStreams Product::StreamsFrom(const void* b, int64_t slivers, int64_t kb, in
   if (!packed_b_ || quantized_bits_) return {};
   const int64_t depth = DepthOf(kb), bytes = PanelBytes(format_, depth) - HeaderBytes(format_);
   const int64_t steps = (depth + kernel_.depth_multiple - 1) / kernel_.depth_multiple;
+  if (slivers == 1 && multiplied_format_ != format_) return {};  // splitting the panel prefetches it
   if (slivers == 1) return PanelStreams::Ahead(b, bytes, Prefetch::Distance(blocking_.sliver_rows), bytes / steps);
   if (next_panel >= PanelCount(b_.columns)) return {};
   const int64_t next_bytes = PanelBytes(format_, DepthOf(next_kb)) - HeaderBytes(format_);

@@ -4,7 +4,8 @@
 //
 //   LD_PRELOAD=libnpu_tile_emulator.so ORT_NPU_ISA=amx PROGRAM
 //
-// With NPU_TILE_EMULATOR_REPORT set, a process prints at exit how many tile instructions it executed. A test takes
+// With NPU_TILE_EMULATOR_FLOAT16=0 the products of float16 are missing, as on machines before AMX-FP16. With
+// NPU_TILE_EMULATOR_REPORT set, a process prints at exit how many tile instructions it executed. A test takes
 // more detailed counts itself (tile_counts.h).
 #include <dlfcn.h>
 #include <signal.h>
@@ -22,6 +23,10 @@
 
 // Called by ep/runtime/isa.cc.
 extern "C" __attribute__((visibility("default"))) bool npu_tiles_are_emulated() { return true; }
+extern "C" __attribute__((visibility("default"))) bool npu_float16_tiles_are_emulated() {
+  const char* setting = std::getenv("NPU_TILE_EMULATOR_FLOAT16");
+  return setting == nullptr || setting[0] != '0';
+}
 
 namespace {
 
@@ -276,6 +281,7 @@ int Execute(const uint8_t* code, const greg_t* general) {
     } else if (i.opcode == 0x5C && i.prefix == 2) {
       Multiply(i.reg, i.rm, i.second_source, FromBFloat16);  // tdpbf16ps
     } else if (i.opcode == 0x5C && i.prefix == 3) {
+      Expect(npu_float16_tiles_are_emulated(), "tdpfp16ps, which this machine was said to lack");
       Multiply(i.reg, i.rm, i.second_source, FromFloat16);  // tdpfp16ps
     } else if (i.opcode == 0x5E) {
       // tdpbuud, tdpbusd, tdpbsud, tdpbssd by prefix: none, 66, F3, F2

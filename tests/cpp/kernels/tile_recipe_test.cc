@@ -33,8 +33,8 @@ TileCounts CountsOf(const std::string& op, DType dtype, int64_t m, int64_t n, in
   return TakeCounts();
 }
 
-// Every row of C is in a sliver of 32 and every column in a panel of 32.
-void CheckRecipe(const std::string& op, DType dtype, int64_t m, int64_t n, int64_t k) {
+// Every row of C is in a sliver of 32 and every column in a panel of 32. `parts`: products that each one is made of.
+void CheckRecipe(const std::string& op, DType dtype, int64_t m, int64_t n, int64_t k, int64_t parts = 1) {
   CAPTURE(op);
   CAPTURE(NameOf(dtype));
   CAPTURE(m);
@@ -42,7 +42,7 @@ void CheckRecipe(const std::string& op, DType dtype, int64_t m, int64_t n, int64
   CAPTURE(k);
   const TileCounts counts = CountsOf(op, dtype, m, n, k);
   // A step multiplies 2 × 2 tiles.
-  const int64_t steps = (m / 32) * (n / 32) * (k * BitsOf(dtype) / 8 / 64);
+  const int64_t steps = (m / 32) * (n / 32) * (k * BitsOf(dtype) / 8 / 64) * parts;
   CHECK(counts.products == 4 * steps);
   // The unit that stores tiles never sleeps.
   CHECK(counts.most_products_without_store <= 4 * 16);
@@ -68,6 +68,11 @@ TEST_CASE("child: products in tiles follow the recipe" * doctest::skip()) {
   CheckRecipe("MatMulInteger", DType::kInt8, 128, 64, 2368);
 }
 
+TEST_CASE("child: float16 in parts follows the recipe" * doctest::skip()) {
+  for (const int64_t k : {192, 608, 1184}) CheckRecipe("MatMul", DType::kFloat16, 128, 64, k, 3);
+  CheckRecipe("MatMul", DType::kFloat16, 128, 1248, 320, 3);
+}
+
 TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip()) {
   for (const int64_t k : {576, 1184}) {
     CAPTURE(k);
@@ -81,12 +86,15 @@ TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip())
 
 TEST_CASE("tile instructions are in the order on which their speed depends") {
   if (!Features().avx512 || test::MachineHasTiles()) return;  // not built for tiles, or nothing is emulated
-  for (const char* child :
-       {"child: products in tiles follow the recipe", "child: few rows of a product in tiles load B once"}) {
-    const test::ChildResult result = test::RunWithTiles(child, {{"ORT_NPU_NUM_THREADS", "2"}});
+  const auto passes = [](const char* child, const char* float16) {
+    const test::ChildResult result =
+        test::RunWithTiles(child, {{"ORT_NPU_NUM_THREADS", "2"}, {"NPU_TILE_EMULATOR_FLOAT16", float16}});
     INFO(result.output);
     CHECK(result.exit_code == 0);
-  }
+  };
+  passes("child: products in tiles follow the recipe", "1");
+  passes("child: few rows of a product in tiles load B once", "1");
+  if (Features().avx512_bf16) passes("child: float16 in parts follows the recipe", "0");
 }
 
 }  // namespace
