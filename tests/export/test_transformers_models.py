@@ -11,7 +11,7 @@ import onnxruntime_npu
 import pytest
 import torch
 import transformers
-from onnxruntime_npu import NPUCache, NPUModelForCausalLM, NPUModelForFeatureExtraction
+from onnxruntime_npu import NPUModelForCausalLM, NPUModelForFeatureExtraction
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.generation.row_choice import RowChoice
 from onnxruntime_npu.session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy
@@ -65,7 +65,7 @@ def test_generate_is_that_of_transformers(pair, way, cache, provider):
 def test_a_cache_continues_a_conversation(pair, cache):
     original, model = pair(cache, NPU)
     first = letter_tokenizer()(["Hello there", "Hi"], padding=True, return_tensors="pt")
-    past = NPUCache(model.step_model, 60)
+    past = model.new_cache(60)
     begun = generated(model, first, past_key_values=past)
     assert past.get_seq_length() == begun.shape[1] - 1
     more = torch.tensor([[5, 6, 7], [8, 9, 10]])
@@ -143,7 +143,7 @@ def test_other_calls_are_refused(pair, call, error):
 
 def test_beams_choose_rows_that_exist(pair):
     _, model = pair()
-    past = NPUCache(model.step_model, 8)
+    past = model.new_cache(8)
     with pytest.raises(ArgumentError, match="expected indices of all rows of a cache in use"):
         past.reorder_cache(torch.tensor([0]))
     model(torch.tensor([[1], [2]]), past_key_values=past)
@@ -192,17 +192,25 @@ def test_the_package_imports_without_transformers(run_python):
     assert code == 0, output
 
 
-@pytest.mark.parametrize("provider", [NPU, CPU])
-def test_features_are_those_of_transformers(tmp_path, provider, errors):
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A BERT and its export."""
     torch.manual_seed(3)
     config = transformers.BertConfig(
         vocab_size=97, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=48, max_position_embeddings=64, pad_token_id=PAD,
     )  # fmt: skip
     original = transformers.BertModel(config).eval()
+    directory = tmp_path_factory.mktemp("encoder")
+    onnxruntime_npu.export_encoder(original, directory, tokenizer=letter_tokenizer())
+    return original, directory
+
+
+@pytest.mark.parametrize("provider", [NPU, CPU])
+def test_features_are_those_of_transformers(encoder, provider, errors):
+    original, directory = encoder
     tokenizer = letter_tokenizer()
-    onnxruntime_npu.export_encoder(original, tmp_path, tokenizer=tokenizer)
-    model = NPUModelForFeatureExtraction.from_pretrained(tmp_path, providers=[provider])
+    model = NPUModelForFeatureExtraction.from_pretrained(directory, providers=[provider])
     inputs = tokenizer(["Hello there", "Hi"], padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = original(**inputs).last_hidden_state

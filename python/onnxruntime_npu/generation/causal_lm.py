@@ -34,7 +34,7 @@ class CausalLM(Exported):
         self.step_model = StepModel(
             str(self.directory / _MODEL),
             self._session_options,
-            self._providers,
+            self.providers,
             static=self.report.get("cache") == "static",
         )
         self.session = self.step_model.session

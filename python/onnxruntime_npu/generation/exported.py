@@ -42,10 +42,10 @@ class Exported:
             raise ArgumentError(
                 f"{self.directory} holds no {self._main}: export a model to it first"
             )
-        self._providers = list(providers or [get_ep_name()])
-        self._device = device_of(self._providers)
+        self.providers = list(providers or [get_ep_name()])
+        self.device = device_of(self.providers)
         available = ort.get_available_providers()
-        for provider in self._providers:
+        for provider in self.providers:
             name = provider if isinstance(provider, str) else provider[0]
             # onnxruntime itself would continue without it.
             if name not in available:
@@ -68,7 +68,7 @@ class Exported:
 
     def _open(self, name: str) -> ort.InferenceSession:
         path = str(self.directory / name)
-        return ort.InferenceSession(path, self._session_options, providers=self._providers)
+        return ort.InferenceSession(path, self._session_options, providers=self.providers)
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.directory / name
@@ -90,4 +90,4 @@ class Exported:
 
     @functools.cached_property
     def _sampling(self) -> ort.InferenceSession:
-        return open_sampler(self.directory, self._providers)
+        return open_sampler(self.directory, self.providers)

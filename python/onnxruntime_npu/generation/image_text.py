@@ -118,7 +118,7 @@ class _Stepper:
     ) -> None:
         self._model = model
         self._ids, self._mask, self._features = ids, mask, features
-        self._cache = GrowingCache(model.text, model._device, len(ids))
+        self._cache = GrowingCache(model.text, model.device, len(ids))
 
     def prefill(self) -> ort.OrtValue:
         return self._step(self._ids, self._features)
@@ -135,7 +135,7 @@ class _Stepper:
         embedding = model.embedding.io_binding()
         embedding.bind_cpu_input("input_ids", ids)
         embedding.bind_cpu_input("image_features", features)
-        embedding.bind_output("inputs_embeds", *model._device)
+        embedding.bind_output("inputs_embeds", *model.device)
         model.embedding.run_with_iobinding(embedding)
         positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
         return self._cache.step(

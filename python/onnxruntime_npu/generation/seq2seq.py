@@ -23,7 +23,8 @@ from .loop import Generation, checked_count, chooser, run
 from .text_stream import TextStream
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
-_MASK = "encoder_attention_mask"
+MASK = "encoder_attention_mask"
+OWN = ".decoder."  # in the names of the cache that grows
 
 
 class Seq2SeqLM(Exported):
@@ -34,6 +35,9 @@ class Seq2SeqLM(Exported):
     def _load(self) -> None:
         self.encoder, self.decoder = self._open(ENCODER), self._open(DECODER)
         self.encoder_inputs = [value.name for value in self.encoder.get_inputs()]
+        given = [value.name for value in self.decoder.get_inputs()]
+        self.source_inputs = [n for n in given if n.startswith(PAST) and ".encoder." in n]
+        self.masked = MASK in given  # whether the decoder is told of padding in the source
         logits = next(o for o in self.decoder.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
         names = ("max_target_positions", "max_position_embeddings")
@@ -100,7 +104,7 @@ class Seq2SeqLM(Exported):
         Raises ArgumentError for wrong inputs, and a prompt that fills the decoder's context.
         """
         count = checked_count(max_new_tokens)
-        arrays = self._checked(inputs)
+        arrays = self.checked_inputs(inputs)
         start = self._prompt(prompt)
         if len(start) >= self.context_length:
             raise ArgumentError(
@@ -114,7 +118,25 @@ class Seq2SeqLM(Exported):
             chosen = choose if rules.empty else ProcessedChoice([rules], choose)
             return run(state, chosen, rows, budget, self.stop_tokens, on_tokens)
 
-    def _checked(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def encode(
+        self, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[ort.OrtValue, dict[str, ort.OrtValue]]:
+        """Run the encoder on arrays that ``checked_inputs`` returned.
+
+        Returns last_hidden_state [B, S, H], and the keys and values of the source by the decoder's
+        names of them, all on the device.
+        """
+        binding = self.encoder.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+        for name in ("last_hidden_state", *(n.replace(PAST, PRESENT) for n in self.source_inputs)):
+            binding.bind_output(name, *self.device)
+        self.encoder.run_with_iobinding(binding)
+        hidden, *values = binding.get_outputs()
+        return hidden, dict(zip(self.source_inputs, values, strict=True))
+
+    def checked_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the encoder's inputs as it takes them; ArgumentError for others."""
         if sorted(inputs) != sorted(self.encoder_inputs):
             raise ArgumentError(
                 f"expected the encoder's inputs {', '.join(self.encoder_inputs)}, got "
@@ -171,23 +193,15 @@ class _Stepper:
         self._model = model
         self._inputs = inputs
         self._rows = rows
-        given = [value.name for value in model.decoder.get_inputs()]
-        self._cross = [name for name in given if name.startswith(PAST) and ".encoder." in name]
         # What the source gives to every step: its mask, and its keys and values.
         self._source: dict[str, np.ndarray | ort.OrtValue] = {}
-        if _MASK in given:
-            self._source[_MASK] = inputs["attention_mask"]
-        self._cache = GrowingCache(model.decoder, model._device, len(rows), ".decoder.")
+        if model.masked:
+            self._source[MASK] = inputs["attention_mask"]
+        self._cache = GrowingCache(model.decoder, model.device, len(rows), OWN)
 
     def prefill(self) -> ort.OrtValue:
-        model = self._model
-        binding = model.encoder.io_binding()
-        for name, array in self._inputs.items():
-            binding.bind_cpu_input(name, array)
-        for name in self._cross:
-            binding.bind_output(name.replace(PAST, PRESENT), *model._device)
-        model.encoder.run_with_iobinding(binding)
-        self._source.update(zip(self._cross, binding.get_outputs(), strict=True))
+        _, values = self._model.encode(self._inputs)
+        self._source.update(values)
         return self._step(np.array(self._rows, np.int64))
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:

@@ -1,13 +1,18 @@
 """Exported directories in the place of transformers' models: pipelines, ``generate``, calls.
 
-- ``exported_model``: what all of them have; ``causal_lm``, ``feature_extraction``: the models.
-- ``cache``: keys and values of an exported causal model, as transformers' ``generate`` passes them.
+- ``exported_model``: what all of them have; ``generating_model``: those that make text.
+- ``causal_lm``, ``seq2seq_lm``, ``feature_extraction``: the models.
+- ``cache``, ``seq2seq_cache``: keys and values, as transformers' ``generate`` passes them.
 """
 
 from __future__ import annotations
 
-from .cache import NPUCache
 from .causal_lm import NPUModelForCausalLM
 from .feature_extraction import NPUModelForFeatureExtraction
+from .seq2seq_lm import NPUModelForSeq2SeqLM
 
-__all__ = ["NPUCache", "NPUModelForCausalLM", "NPUModelForFeatureExtraction"]
+__all__ = [
+    "NPUModelForCausalLM",
+    "NPUModelForFeatureExtraction",
+    "NPUModelForSeq2SeqLM",
+]

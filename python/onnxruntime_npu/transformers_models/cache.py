@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class NPUCache:
     """The cache of one batch, on the device of the model, whatever its kind.
 
-    ``generate`` makes one for each call. To keep a conversation, make one and pass it to each call
-    as ``past_key_values``, with all tokens so far.
+    ``generate`` makes one for each call. To keep a conversation, make one with ``new_cache`` of the
+    model and pass it to each call as ``past_key_values``, with all tokens so far.
     """
 
     is_compileable = False
@@ -30,7 +30,7 @@ class NPUCache:
         """Begin without tokens.
 
         Args:
-            model: whose cache it is: ``NPUModelForCausalLM.step_model``.
+            model: whose cache it is.
             length: most tokens of a row, padding included.
         """
         self._model = model
@@ -57,7 +57,7 @@ class NPUCache:
         if self._columns + columns > self._length:
             raise ArgumentError(
                 f"the cache takes {self._length} tokens, got {self._columns} and {columns} more: "
-                "pass past_key_values=NPUCache(model.step_model, length) with a larger length"
+                "pass past_key_values=model.new_cache(length) with a larger length"
             )
         if self._stepper is None:
             stepper = self._model.stepper(rows, self._length)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, GenerationMixin
-from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..errors import ArgumentError
@@ -18,44 +14,30 @@ from ..generation.decoding import StepModel
 from ..generation.prompts import checked_rows
 from ..session.ortvalue import ortvalue_to_numpy
 from .cache import NPUCache
-from .exported_model import ExportedModel
+from .generating_model import GeneratingModel
 
 # Of a call without a cache: the tokens that may follow in the one that it returns.
 _MORE_TOKENS = 256
 
 
-class NPUModelForCausalLM(ExportedModel, GenerationMixin):
+class NPUModelForCausalLM(GeneratingModel):
     """A directory that ``export_causal_lm`` wrote, in the place of a model of transformers.
 
-    ``generate`` is transformers' own: sampling, beams, processors, streamers. Assisted decoding is
-    refused: an exported cache does not go back.
+    ``generate`` is transformers' own: sampling, beams, processors, streamers.
     """
 
     task = "text-generation"
     runner = CausalLM
     exported: CausalLM
-    _is_stateful = False
-    _supported_generation_modes = (
-        GenerationMode.GREEDY_SEARCH,
-        GenerationMode.SAMPLE,
-        GenerationMode.BEAM_SEARCH,
-        GenerationMode.BEAM_SAMPLE,
-    )
-
-    def __init__(self, exported: CausalLM) -> None:
-        """Wrap an opened directory; ``from_pretrained`` opens one."""
-        super().__init__(exported)
-        if exported.generation_config:
-            self.generation_config = GenerationConfig.from_pretrained(
-                exported.directory, local_files_only=True
-            )
-        else:
-            self.generation_config = GenerationConfig.from_model_config(self.config)
 
     @property
     def step_model(self) -> StepModel:
         """The opened model, of which an ``NPUCache`` is made."""
         return self.exported.step_model
+
+    def new_cache(self, length: int) -> NPUCache:
+        """Return an empty cache for rows of at most ``length`` tokens, padding included."""
+        return NPUCache(self.step_model, length)
 
     def forward(
         self,
@@ -81,7 +63,7 @@ class NPUModelForCausalLM(ExportedModel, GenerationMixin):
         columns = input_ids.shape[1]
         context = self.exported.context_length
         if past_key_values is None:
-            past_key_values = NPUCache(self.step_model, min(columns + _MORE_TOKENS, context))
+            past_key_values = self.new_cache(min(columns + _MORE_TOKENS, context))
         elif not isinstance(past_key_values, NPUCache):
             raise ArgumentError(
                 f"past_key_values expected an NPUCache, got {type(past_key_values).__name__}"
@@ -118,41 +100,3 @@ class NPUModelForCausalLM(ExportedModel, GenerationMixin):
                 for row, kept in zip(rows, new.tolist(), strict=True)
             ]
         return checked_rows(rows, self.step_model.vocabulary)
-
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: GenerationMode,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> Any:
-        """Add the cache to what ``generate`` passes to each step."""
-        context = self.exported.context_length
-        if max_cache_length >= context:
-            raise ArgumentError(
-                f"max_length expected at most {context}, the model's context, got "
-                f"{max_cache_length + 1} tokens with those of the prompt"
-            )
-        if generation_config.cache_implementation is not None:
-            raise ArgumentError(
-                f"cache_implementation expected none, got "
-                f"{generation_config.cache_implementation}: the cache is the exported one"
-            )
-        if generation_config.use_cache is False or model_kwargs.get("past_key_values") is not None:
-            return
-        model_kwargs["past_key_values"] = NPUCache(self.step_model, max_cache_length + 1)
-
-    @contextlib.contextmanager
-    def _optimize_model_for_decode(self) -> Iterator[None]:
-        """Leave the model as it is."""
-        yield
-
-    def _valid_auto_compile_criteria(self, *arguments: Any, **options: Any) -> bool:
-        """Return that there is nothing for torch to compile."""
-        return False
-
-    @classmethod
-    def is_remote_code(cls) -> bool:
-        """Whether the code comes with the model."""
-        return False

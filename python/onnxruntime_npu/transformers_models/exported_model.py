@@ -24,17 +24,17 @@ class ExportedModel:
     Inputs and outputs are tensors on the CPU; weights and caches are on the provider's device.
     """
 
-    task: ClassVar[str]
+    task: ClassVar[str | None] = None  # of the pipeline that takes the model
     runner: ClassVar[type[Exported]]
     main_input_name = "input_ids"
+    base_model_prefix = ""
     input_modalities = ("text",)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         # The list of further models by which a pipeline decides whether to print an error.
-        names = SUPPORTED_PEFT_TASKS.setdefault(cls.task, [])
-        if cls.__name__ not in names:
-            names.append(cls.__name__)
+        if cls.task is not None:
+            SUPPORTED_PEFT_TASKS[cls.task].append(cls.__name__)
 
     def __init__(self, exported: Exported) -> None:
         """Wrap an opened directory; ``from_pretrained`` opens one."""

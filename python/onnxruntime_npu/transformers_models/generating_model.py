@@ -1,0 +1,82 @@
+"""What transformers' ``generate`` expects of a model, for exported ones that make text."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation.configuration_utils import GenerationMode
+
+from ..errors import ArgumentError
+from ..generation.exported import Exported
+from .exported_model import ExportedModel
+
+
+class GeneratingModel(ExportedModel, GenerationMixin):
+    """Base of models whose ``generate`` is transformers' own.
+
+    Assisted decoding is refused: an exported cache does not go back.
+    """
+
+    exported: Any  # with a context_length
+    _is_stateful = False
+    _supported_generation_modes = (
+        GenerationMode.GREEDY_SEARCH,
+        GenerationMode.SAMPLE,
+        GenerationMode.BEAM_SEARCH,
+        GenerationMode.BEAM_SAMPLE,
+    )
+
+    def __init__(self, exported: Exported) -> None:
+        """Wrap an opened directory; ``from_pretrained`` opens one."""
+        super().__init__(exported)
+        if exported.generation_config:
+            self.generation_config = GenerationConfig.from_pretrained(
+                exported.directory, local_files_only=True
+            )
+        else:
+            self.generation_config = GenerationConfig.from_model_config(self.config)
+
+    def new_cache(self, length: int) -> Any:
+        """Return an empty cache for rows of at most ``length`` tokens, padding included."""
+        raise NotImplementedError
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> Any:
+        """Add the cache to what ``generate`` passes to each step."""
+        context = self.exported.context_length
+        if max_cache_length >= context:
+            raise ArgumentError(
+                f"max_length expected at most {context}, the model's context, got "
+                f"{max_cache_length + 1} tokens with those of the prompt"
+            )
+        if generation_config.cache_implementation is not None:
+            raise ArgumentError(
+                f"cache_implementation expected none, got "
+                f"{generation_config.cache_implementation}: the cache is the exported one"
+            )
+        if generation_config.use_cache is False or model_kwargs.get("past_key_values") is not None:
+            return
+        model_kwargs["past_key_values"] = self.new_cache(max_cache_length + 1)
+
+    @contextlib.contextmanager
+    def _optimize_model_for_decode(self) -> Iterator[None]:
+        """Leave the model as it is."""
+        yield
+
+    def _valid_auto_compile_criteria(self, *arguments: Any, **options: Any) -> bool:
+        """Return that there is nothing for torch to compile."""
+        return False
+
+    @classmethod
+    def is_remote_code(cls) -> bool:
+        """Whether the code comes with the model."""
+        return False
