@@ -6,8 +6,10 @@ that connects to it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -81,13 +83,20 @@ def ask(url: str, number: int) -> str:
         return f"broken: {type(error).__name__}"
 
 
+def free_port() -> int:
+    """Return a port of those that neither Ray's workers nor connections get by themselves."""
+    for port in random.sample(range(20000, 32000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise OSError("no free port")
+
+
 def main() -> dict[str, Any]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     ray.init(
         num_cpus=4, resources={"NPU": 2}, include_dashboard=False, log_to_driver=False,
         object_store_memory=100 * 2**20,
     )  # fmt: skip
+    port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     serve.run(build(Arguments(directory=DIRECTORY, name="tiny", min_replicas=2, max_replicas=2)))
     url = f"http://127.0.0.1:{port}"
