@@ -14,7 +14,9 @@ from onnxruntime_npu.exporter.architectures import (
     with_table,
 )
 
+from . import models_table
 from .conftest import CONFIGS, tiny_model
+from .test_causal_lm import REPEATED_KINDS
 from .test_causal_lm import test_ragged_prefill_and_decode_match_transformers as compare
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -37,6 +39,30 @@ def test_document_matches_the_list():
 def test_document_without_markers_is_refused():
     with pytest.raises(ValueError, match="expected <!-- architectures: begin -->"):
         with_table("# Export\n")
+    with pytest.raises(ValueError, match="expected <!-- models: begin -->"):
+        models_table.with_rows("# Models\n", [])
+
+
+def test_table_of_models_has_every_architecture():
+    lines = models_table.rows(models_table.DOCUMENT.read_text())
+    expected = [models_table.known(architecture) for architecture in ARCHITECTURES]
+    assert [line[:3] for line in lines] == expected, "run: python -m tests.export.models_table"
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param(a, marks=pytest.mark.exhaustive if a.model_type in REPEATED_KINDS else ())
+        for a in ARCHITECTURES
+    ],
+    ids=lambda each: each.model_type,
+)
+def test_table_of_models_is_what_the_exports_report(exported, architecture):
+    """Of exports that other tests need, too, so that it takes no time of its own."""
+    _, _, report = exported(architecture.model_type, cache="dynamic")
+    lines = {line.name: line for line in models_table.rows(models_table.DOCUMENT.read_text())}
+    expected = models_table.Row.of(architecture, report)
+    assert lines[expected.name] == expected, "run: python -m tests.export.models_table"
 
 
 def test_command_prints_the_list(capsys):

@@ -1,0 +1,86 @@
+"""The table of docs/models.md, from the reports of the tested exports.
+
+``python -m tests.export.models_table`` exports a tiny model of every architecture and writes it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.architectures import ARCHITECTURES, Architecture
+
+from .conftest import tiny_model
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+_BEGIN, _END = "<!-- models: begin -->", "<!-- models: end -->"
+_HEAD = (
+    "| `model_type` | form | caches | fused operators | kept as they are |",
+    "|---|---|---|---|---|",
+)
+
+
+class Row(NamedTuple):
+    """The cells of an architecture's line."""
+
+    name: str
+    form: str
+    caches: str
+    fused: str
+    kept: str
+
+    @staticmethod
+    def of(architecture: Architecture, report: Any) -> Row:
+        """Return the line of an architecture; ``report``: of its export with a growing cache."""
+        # Whether a norm follows an addition is a matter of the graph, not of the architecture.
+        operators = {
+            op.lstrip("_").replace("npu_add_rms_norm", "npu_rms_norm") for op in report.replaced
+        }
+        kept = sorted({part["role"] for part in report.kept} - {"decoder"})
+        fused = ", ".join(f"`{op}`" for op in sorted(operators))
+        return Row(*known(architecture), fused or "—", ", ".join(kept) or "—")
+
+    def __str__(self) -> str:
+        return f"| {' | '.join(self)} |"
+
+
+def known(architecture: Architecture) -> tuple[str, str, str]:
+    """Return the cells that need no export."""
+    form = "rebuilt" if architecture.rebuilt else "original"
+    return f"`{architecture.model_type}`", form, ", ".join(architecture.caches)
+
+
+def rows(document: str) -> list[Row]:
+    """Return the lines of the table in a document."""
+    table = document.partition(_BEGIN)[2].partition(_END)[0].strip()
+    return [
+        Row(*(cell.strip() for cell in line.strip("|").split("|")))
+        for line in table.splitlines()[len(_HEAD) :]
+    ]
+
+
+def with_rows(document: str, lines: list[Row]) -> str:
+    """Return the document with other lines in its table."""
+    before, begin, rest = document.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise ValueError(f"expected {_BEGIN} and {_END} in the document")
+    return "\n".join([before + begin, *_HEAD, *map(str, lines), end + after])
+
+
+def main() -> None:
+    """Write the table."""
+    lines = []
+    for architecture in ARCHITECTURES:
+        with tempfile.TemporaryDirectory() as folder:
+            report = export_causal_lm(tiny_model(architecture.model_type), folder, check=False)
+        lines.append(Row.of(architecture, report))
+        print(lines[-1], file=sys.stderr, flush=True)
+    DOCUMENT.write_text(with_rows(DOCUMENT.read_text(), lines))
+
+
+if __name__ == "__main__":
+    main()
