@@ -1,8 +1,10 @@
 """Ones over a tensor. Source: torch_npu.one_."""
 
-from onnxruntime_npu.opdef import FLOATS, INTEGERS, Sample, composition
+from onnxruntime_npu.opdef import Sample, composition
 
-op = composition("one_(Tensor(a!) self) -> Tensor(a!)", dtypes=[*FLOATS, *INTEGERS, "bool"])
+op = composition(
+    "one_(Tensor(a!) self) -> Tensor(a!)", dtypes=["float32", "float16", "int64", "uint8", "bool"]
+)
 
 
 @op.function

@@ -5,6 +5,7 @@ import math
 from onnxruntime_npu.opdef import FLOATS, INTEGERS, check, torch
 
 ELEMENTS = [*FLOATS, *INTEGERS, "bool"]
+OF_EACH_SIZE = ["float32", "bfloat16", "int64", "uint8", "bool"]  # what samples are made of
 
 
 def copied(tensor):

@@ -2,12 +2,12 @@
 
 from onnxruntime_npu.opdef import Sample, check, composition
 
-from ._shapes import ELEMENTS, copied
+from ._shapes import OF_EACH_SIZE, copied
 
 op = composition(
     "npu_broadcast(Tensor self, int[] size) -> Tensor",
     out="npu_broadcast.out(Tensor self, int[] size, *, Tensor(a!) out) -> Tensor(a!)",
-    dtypes=ELEMENTS,
+    dtypes=OF_EACH_SIZE,
     differentiable=True,
 )
 

@@ -5,13 +5,13 @@ Source: torch_npu.npu_confusion_transpose, npu_confusion_transpose_backward.
 
 from onnxruntime_npu.opdef import Sample, composition, torch
 
-from ._shapes import ELEMENTS, check_permutation, check_shape, copied
+from ._shapes import OF_EACH_SIZE, check_permutation, check_shape, copied
 
 _NAME = "npu_confusion_transpose"
 
 op = composition(
     f"{_NAME}(Tensor self, int[] perm, int[] shape, bool transpose_first) -> Tensor",
-    dtypes=ELEMENTS,
+    dtypes=OF_EACH_SIZE,
     differentiable=True,
 )
 

@@ -2,10 +2,10 @@
 
 from onnxruntime_npu.opdef import Sample, check, composition, torch
 
-from ._shapes import ELEMENTS, copied
+from ._shapes import OF_EACH_SIZE, copied
 
 op = composition(
-    "npu_pad(Tensor input, int[] paddings) -> Tensor", dtypes=ELEMENTS, differentiable=True
+    "npu_pad(Tensor input, int[] paddings) -> Tensor", dtypes=OF_EACH_SIZE, differentiable=True
 )
 
 

@@ -2,14 +2,14 @@
 
 from onnxruntime_npu.opdef import Sample, composition
 
-from ._shapes import ELEMENTS, check_shape, copied
+from ._shapes import OF_EACH_SIZE, check_shape, copied
 
 _ARGUMENTS = "Tensor self, int[] shape, bool can_refresh=False"
 
 op = composition(
     f"npu_reshape({_ARGUMENTS}) -> Tensor",
     out=f"npu_reshape.out({_ARGUMENTS}, *, Tensor(a!) out) -> Tensor(a!)",
-    dtypes=ELEMENTS,
+    dtypes=OF_EACH_SIZE,
     differentiable=True,
 )
 

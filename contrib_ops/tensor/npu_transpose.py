@@ -2,14 +2,14 @@
 
 from onnxruntime_npu.opdef import Sample, composition
 
-from ._shapes import ELEMENTS, check_permutation, copied
+from ._shapes import OF_EACH_SIZE, check_permutation, copied
 
 _ARGUMENTS = "Tensor self, int[] perm, bool require_contiguous=True"
 
 op = composition(
     f"npu_transpose({_ARGUMENTS}) -> Tensor",
     out=f"npu_transpose.out({_ARGUMENTS}, *, Tensor(a!) out) -> Tensor(a!)",
-    dtypes=ELEMENTS,
+    dtypes=OF_EACH_SIZE,
     differentiable=True,
 )
 

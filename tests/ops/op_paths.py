@@ -15,6 +15,11 @@ import torch
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.opdef import Maker, Op, Sample, attach_function_bodies
 from onnxruntime_npu.opdef import dtypes as dt
+from torch.onnx._internal._lazy_import import onnxscript_apis
+
+# Every torch.onnx.export parses onnxscript's five hundred functions again, which is most of its
+# time: once is enough.
+onnxscript_apis.get_torchlib_ops = cache(onnxscript_apis.get_torchlib_ops)
 
 NPU = "NPUExecutionProvider"
 CPU = "CPUExecutionProvider"
