@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_nodes import FLOATS, INTS, Node, assert_close, dtype_of, random, run_npu
+from onnx_nodes import FLOATS, INTS, Node, assert_close, dtype_of, random, run_cpu, run_npu
 
 SHAPES = [(4, 5), (2, 3, 7), (1, 300), (3, 1), (2, 0, 3), (5, 64, 3)]
 
@@ -148,3 +148,28 @@ def test_pad_with_attributes(mode) -> None:
     if mode == "reflect":  # the cropped column is reflected, too
         expected = np.pad(x, ((1, 0), (2, 0)), mode)[:, :-1]
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("op", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+@pytest.mark.parametrize("element", [1, 11, 10])  # float, double, float16
+def test_windows(op, element) -> None:
+    for size in (1, 2, 17, 1000):
+        for periodic in (0, 1):
+            options = {"opset": 17, "output_datatype": element, "periodic": periodic}
+            given = [np.array(size)]
+            got = run_npu(op, given, **options)[0]
+            options["output_datatype"] = 11
+            expected = run_cpu(op, given, **options)[0]
+            near = 2.0**-10 if element == 10 else 1e-6
+            np.testing.assert_allclose(got, expected, rtol=0, atol=near, equal_nan=True)
+    with pytest.raises(Exception, match="expected a size of 0 or more"):
+        run_npu(op, [np.array(-1)], opset=17)
+
+
+def test_bit_cast() -> None:
+    x = random(np.random.default_rng(10), "float32", 3, 5)
+    got = run_npu("BitCast", [x], opset=26, to=6)[0]
+    np.testing.assert_array_equal(got, x.view(np.int32))
+    assert run_npu("BitCast", [x[:0]], opset=26, to=12)[0].shape == (0, 5)
+    with pytest.raises(Exception, match=r"size|bit"):
+        run_npu("BitCast", [x], opset=26, to=7)

@@ -1,6 +1,10 @@
-// Cast and CastLike between the fixed-width types. Floats become integers as SafeCast says, everything
-// that is not zero becomes true, and 16-bit floats go through float.
+// Cast and CastLike between the fixed-width types, 8-bit floats and 4-bit integers. Floats become integers as SafeCast
+// says, everything that is not zero becomes true; 16-bit floats and narrower types go through float.
+#include <algorithm>
+
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/safe_cast.h"
@@ -70,13 +74,42 @@ ConvertRow FindConversion(DType from, DType to) {
   });
 }
 
-void LaunchCast(OpContext& ctx, const char* op, DType to) {
+constexpr DTypeSet kCastTypes = kFixedWidth | kNarrow;
+
+// Where one of the types is narrow: a block at a time through floats.
+void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const TensorView& y, bool saturate) {
+  const ConvertRow widen = kNarrow.Contains(x.dtype) ? nullptr : FindConversion(x.dtype, DType::kFloat32);
+  const ConvertRow store = kNarrow.Contains(y.dtype) ? nullptr : FindConversion(DType::kFloat32, y.dtype);
+  const int64_t n = x.elements(), x_size = BitsOf(x.dtype) / 8, y_size = BitsOf(y.dtype) / 8;
+  ctx.Launch(op, [=] {
+    ParallelFor((n + kRowBlock - 1) / kRowBlock, 16, [&](int64_t begin, int64_t end) {
+      alignas(64) float values[kRowBlock];
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * kRowBlock, count = std::min(kRowBlock, n - first);
+        if (widen == nullptr) {
+          WidenNarrow(x.dtype, x.data, first, count, values);
+        } else {
+          widen(x.as<const char>() + first * x_size, values, count);
+        }
+        if (store == nullptr) {
+          NarrowFloats(y.dtype, saturate, values, first, count, y.data);
+        } else {
+          store(values, y.as<char>() + first * y_size, count);
+        }
+      }
+    });
+  });
+}
+
+void LaunchCast(OpContext& ctx, const char* op, DType to, bool saturate) {
   const TensorView x = ctx.Input(0);
-  NPU_CHECK(kFixedWidth.Contains(x.dtype), "[", op, "] expected a numeric or bool input, got ", NameOf(x.dtype));
-  NPU_CHECK(kFixedWidth.Contains(to), "[", op, "] expected a numeric or bool target type, got ", NameOf(to));
+  NPU_CHECK(kCastTypes.Contains(x.dtype), "[", op, "] expected a numeric or bool input, got ", NameOf(x.dtype));
+  NPU_CHECK(kCastTypes.Contains(to), "[", op, "] expected a numeric or bool target type, got ", NameOf(to));
   const TensorView y = ctx.Output(0, to, x.shape);
   const int64_t n = x.elements();
-  if (n == 0 || (x.data == y.data && x.dtype == to)) return;
+  if (n == 0) return;
+  if (x.dtype == to) return LaunchCopy(ctx, op, x, y);
+  if (kNarrow.Contains(x.dtype) || kNarrow.Contains(to)) return LaunchNarrowCast(ctx, op, x, y, saturate);
   const int64_t x_size = BitsOf(x.dtype) / 8;
   const int64_t y_size = BitsOf(to) / 8;
   const ConvertRow row = FindConversion(x.dtype, to);
@@ -88,32 +121,37 @@ void LaunchCast(OpContext& ctx, const char* op, DType to) {
 
 class CastKernel : public Kernel {
  public:
-  explicit CastKernel(const KernelInfo& info) : to_(static_cast<DType>(info.attributes.Int("to"))) {}
-  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "Cast", to_); }
+  explicit CastKernel(const KernelInfo& info)
+      : to_(static_cast<DType>(info.attributes.Int("to"))), saturate_(info.attributes.Bool("saturate", true)) {}
+  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "Cast", to_, saturate_); }
 
  private:
   DType to_;
+  bool saturate_;
 };
 
 class CastLikeKernel : public Kernel {
  public:
-  explicit CastLikeKernel(const KernelInfo&) {}
-  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "CastLike", ctx.Input(1).dtype); }
+  explicit CastLikeKernel(const KernelInfo& info) : saturate_(info.attributes.Bool("saturate", true)) {}
+  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "CastLike", ctx.Input(1).dtype, saturate_); }
+
+ private:
+  bool saturate_;
 };
 
-// The attributes saturate and round_mode only speak of 8-bit floats, which are not among the types.
+// The attribute round_mode only speaks of float8e8m0, which is not among the types.
 NPU_ONNX_KERNEL({
     .type = "Cast",
     .since = 6,
     .until = 25,
-    .inputs = {Input("input", kFixedWidth)},
-    .outputs = {Output("output", kFixedWidth)},
+    .inputs = {Input("input", kCastTypes)},
+    .outputs = {Output("output", kCastTypes)},
     .attributes = {RequiredInt("to"), IntAttribute("saturate", 1), StringAttribute("round_mode", "up")},
     .shape_arithmetic = ShapeArithmetic::kFirst,
     .make = MakeKernel<CastKernel>,
     .unsupported = [](const NodeView& node) -> std::string {
       const int64_t to = node.attributes.Int("to");
-      if (to > 0 && to < 64 && kFixedWidth.Contains(static_cast<DType>(to))) return "";
+      if (to > 0 && to < 64 && kCastTypes.Contains(static_cast<DType>(to))) return "";
       return Concat("Cast to ONNX type ", to, " is not implemented");
     },
 });
@@ -121,8 +159,8 @@ NPU_ONNX_KERNEL({
     .type = "CastLike",
     .since = 15,
     .until = 25,
-    .inputs = {Input("input", kFixedWidth), Input("target_type", kFixedWidth)},
-    .outputs = {Output("output", kFixedWidth)},
+    .inputs = {Input("input", kCastTypes), Input("target_type", kCastTypes)},
+    .outputs = {Output("output", kCastTypes)},
     .attributes = {IntAttribute("saturate", 1), StringAttribute("round_mode", "up")},
     .make = MakeKernel<CastLikeKernel>,
 });

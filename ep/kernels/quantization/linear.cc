@@ -1,5 +1,6 @@
-// QuantizeLinear and DequantizeLinear (ai.onnx 10 to 25): integers of 8 and 16 bits, and of 32 to dequantise, with one
-// scale for all elements, one for each position along an axis, or one for each block of these. Computed in float32.
+// QuantizeLinear and DequantizeLinear (ai.onnx 10 to 25): integers of 8 and 16 bits, and of 4 and 32 to dequantise,
+// with one scale for all elements, one for each position along an axis, or one for each block of these. Computed in
+// float32.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -14,7 +15,8 @@ namespace {
 
 constexpr DTypeSet kScales = kFloats;
 constexpr DTypeSet kQuantized{DType::kInt8, DType::kUInt8, DType::kInt16, DType::kUInt16};
-constexpr DTypeSet kDequantizable = kQuantized | DTypeSet{DType::kInt32};
+constexpr DTypeSet kInts4{DType::kInt4, DType::kUInt4};
+constexpr DTypeSet kDequantizable = kQuantized | kInts4 | DTypeSet{DType::kInt32};
 using QuantizedTypes = Types<int8_t, uint8_t, int16_t, uint16_t>;
 using DequantizableTypes = Types<int8_t, uint8_t, int16_t, uint16_t, int32_t>;
 
@@ -171,6 +173,25 @@ void Dequantize(const char* op, const TensorView& x, const TensorView& scale, co
   });
 }
 
+// 4-bit integers as 8-bit ones in scratch memory; others as they are.
+TensorView Unpacked(OpContext& ctx, const char* op, const TensorView& packed) {
+  if (!kInts4.Contains(packed.dtype)) return packed;
+  TensorView view = packed;
+  view.dtype = packed.dtype == DType::kInt4 ? DType::kInt8 : DType::kUInt8;
+  const int64_t n = packed.elements();
+  view.data = ctx.Workspace(static_cast<size_t>(n));
+  const int fill = packed.dtype == DType::kInt4 ? 8 : 0;  // the bit of the sign
+  ctx.Launch(op, [n, fill, from = packed.as<const uint8_t>(), to = view.as<uint8_t>()] {
+    ParallelFor(n, kSerialElements, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int nibble = (from[i / 2] >> (i % 2 * 4)) & 15;
+        to[i] = static_cast<uint8_t>((nibble ^ fill) - fill);
+      }
+    });
+  });
+  return view;
+}
+
 class QuantizeLinearKernel final : public Kernel {
  public:
   static constexpr const char* kOp = "QuantizeLinear";
@@ -213,9 +234,10 @@ class DequantizeLinearKernel final : public Kernel {
     const Layout layout = LayoutOf(kOp, x.shape, scale, point, axis_, block_);
     const TensorView y = ctx.Output(0, type_ == DType::kUndefined ? scale.dtype : type_, x.shape);
     if (y.elements() == 0) return;
-    DispatchTypes(kOp, x.dtype, DequantizableTypes{}, [&](auto type) {
+    const TensorView integers = Unpacked(ctx, kOp, x), minus = Unpacked(ctx, kOp, point);
+    DispatchTypes(kOp, integers.dtype, DequantizableTypes{}, [&](auto type) {
       using T = decltype(type);
-      ctx.Launch(kOp, [=] { Dequantize<T>(kOp, x, scale, point, layout, y); });
+      ctx.Launch(kOp, [=] { Dequantize<T>(kOp, integers, scale, minus, layout, y); });
     });
   }
 
