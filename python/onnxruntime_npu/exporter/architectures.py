@@ -119,7 +119,11 @@ REBUILT = (
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
     Architecture("qwen3_moe", f"{_ROUTED}, norms of queries and keys", _EXPERTS),
     Architecture("smollm3", "layers without rotation", _TOKENS),
-    Architecture("starcoder2", "LayerNorm and an MLP without gate, kept", _TOKENS),
+    Architecture(
+        "starcoder2",
+        "LayerNorm and an MLP without gate, kept; sliding window",
+        {**_TOKENS, "sliding_window": 4},
+    ),
 )
 ORIGINAL = tuple(
     Architecture(model_type, particulars, tested, False, *caches)
@@ -159,7 +163,12 @@ ORIGINAL = tuple(
             {**_TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
         ),
         ("gemma", "scaled embedding, GeGLU", {"head_dim": 16}),
-        ("gemma2", "capped scores and logits, four norms a layer", {"head_dim": 16}, _ROWS),
+        (
+            "gemma2",
+            "capped scores and logits, four norms a layer, sliding window of some layers",
+            {**_WINDOWS, "head_dim": 16},
+            _ROWS,
+        ),
         (
             "gemma3_text",
             "rotary tables of two kinds of layers, sliding window",
@@ -289,7 +298,7 @@ ORIGINAL = tuple(
         ("phi", "partial rotation, a parallel block", {}),
         ("persimmon", "partial rotation, norms of queries and keys", _TOKENS),
         ("stablelm", "partial rotation, LayerNorm", {}),
-        ("vaultgemma", "capped scores and logits", {**_TOKENS, "head_dim": 16}, _ROWS),
+        ("vaultgemma", "capped scores and logits", {**_TOKENS, **_WINDOWS, "head_dim": 16}, _ROWS),
         (
             "xglm",
             "sinusoidal positions",
