@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ _CACHES = ("dynamic", "static", "paged")
 _KV_DTYPES = ("auto", "int8")
 _PROVIDERS = {"npu": "NPUExecutionProvider", "cpu": "CPUExecutionProvider"}
 _API_KEY = "ORT_NPU_API_KEY"  # not an argument: other users of a machine can read those
+_NAMED = re.compile(r"[\w.-]+=")  # an adapter's directory after its name
 _POOLINGS = ("auto", "none", "mean", "cls", "max", "lasttoken", "pooler")
 # For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
@@ -140,11 +142,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument(
         "--adapter",
-        metavar="DIR",
+        metavar="[NAME=]DIR",
         action="append",
         default=[],
         dest="adapters",
-        help="LoRA adapter of peft to merge; may be given several times",
+        help="LoRA adapter of peft to merge or, with a name, one that each run may choose; may be "
+        "given several times",
     )
     _choice(
         export,
@@ -262,6 +265,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--top-k", type=int, help="sample among the K most likely; 0: all")
     generate.add_argument("--top-p", type=float, help="sample within the most likely mass P")
     generate.add_argument("--seed", type=int, help="makes sampling repeatable")
+    generate.add_argument("--adapter", metavar="NAME", help="LoRA adapter exported with the model")
     generate.add_argument("--raw", action="store_true", help="no chat template")
     _choice(generate, "--provider", tuple(_PROVIDERS), "execution provider")
     generate.add_argument("--stats", action="store_true", help="print speed to stderr")
@@ -408,7 +412,8 @@ def _export(arguments: argparse.Namespace) -> None:
         dtype=arguments.dtype,
         quant=arguments.quant,
         calibration=_lines(arguments.calibration),
-        adapters=arguments.adapters,
+        adapters=[text for text in arguments.adapters if not _NAMED.match(text)],
+        switched_adapters=dict(t.split("=", 1) for t in arguments.adapters if _NAMED.match(t)),
         cache=arguments.cache,
         cache_dtype=arguments.kv_dtype,
         logits=arguments.logits,
@@ -523,7 +528,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         max_new_tokens=arguments.max_new_tokens,
         sampler=_sampler(arguments, model.generation_config),
         on_text=lambda text: print(text, end="", flush=True),
-        **({} if seq2seq else {"chat": not arguments.raw}),
+        **({} if seq2seq else {"chat": not arguments.raw, "adapter": arguments.adapter}),
     )
     print()
     if arguments.stats:

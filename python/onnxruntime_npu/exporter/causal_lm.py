@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
 from .substitution import substitute
+from .switched_adapters import SwitchedAdapters
 from .tracing import finish, onnx_model_of
 from .weights.adapters import merge_adapter
 from .weights.lazy_weight import give_back_memory, kept_values
@@ -58,6 +59,7 @@ def export_causal_lm(
     tokenizer: Any | None = None,
     calibration: Iterable[str | Sequence[int]] | None = None,
     adapters: Sequence[str | Path] = (),
+    switched_adapters: Mapping[str, str | Path] | None = None,
     check: bool = True,
 ) -> ExportReport:
     """Export a causal language model with fused ``npu::`` operators.
@@ -91,6 +93,9 @@ def export_causal_lm(
             text that the package brings, for a model with a tokenizer).
         adapters: directories of LoRA adapters that peft has saved, to merge into float weights
             before anything else is done.
+        switched_adapters: directories of LoRA adapters by names, of which each run may choose one:
+            written as ``NAME.onnx_adapter``, for onnxruntime's RunOptions, onnxruntime-genai's
+            Adapters and ``CausalLM.generate(adapter=NAME)``.
         check: run the written file on the NPU and on the CPU and compare it with the eager model in
             float32: logits, greedy continuations and the perplexity of a text. On by default:
             the proofs compare the model before it is traced, rounded and written, and a check takes
@@ -122,6 +127,7 @@ def export_causal_lm(
         checkpoint = load_checkpoint(model_or_dir, integers=quant == KEEP)
     for adapter in adapters:
         merge_adapter(checkpoint.model, adapter)
+    switched = SwitchedAdapters(checkpoint.model, switched_adapters or {})
     report = ExportReport(
         model=checkpoint.source,
         architecture=type(checkpoint.model).__name__,
@@ -138,6 +144,11 @@ def export_causal_lm(
     # Before the proofs take the model apart; its results are kept, not the model.
     reference = _reference(checkpoint, report) if check else None
     interface, findings = _interface(checkpoint, probe, wanted, opset)
+    switched.prove(
+        checkpoint.model,
+        interface.decoder,
+        lambda model, decoder: attempt(WholeModelProbe, model).proven(decoder, wanted, Findings()),
+    )
     give_back_memory()
     interface.decoder.convert(DTYPES[dtype])
     if quant == KEEP:
@@ -155,11 +166,14 @@ def export_causal_lm(
             interface, checkpoint.tokenizer, quant, calibration, int(context)
         )
         quantize(interface, quant, batches, findings)
+    switched.insert(interface.decoder)
     model = _onnx_model(interface, opset)
+    switched.open(model.graph)
     findings.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
     with staged(out, MODEL_FILE) as folder:
         _save_companions(folder, checkpoint, interface, report)
         write_sampler(folder / SAMPLER_FILE)
+        report.switched_adapters = switched.write(folder, DTYPES[dtype])
         finish(model, folder / MODEL_FILE, report, findings)
         report.exported(started)
         report.write(folder / REPORT_FILE)

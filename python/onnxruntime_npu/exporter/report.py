@@ -48,7 +48,8 @@ class ExportReport:
     cache_dtype: str | None = None
     logits: str | None = None
     quant: str | None = None
-    adapters: list[str] = field(default_factory=list)
+    adapters: list[str] = field(default_factory=list)  # that were merged
+    switched_adapters: dict[str, dict[str, Any]] = field(default_factory=dict)
     integers: dict[str, int] = field(
         default_factory=dict
     )  # layers of a checkpoint, by their layout

@@ -190,7 +190,8 @@ def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings
     report.without_body = attach_function_bodies(model)
     graph = model.graph
     report.nodes = count_nodes(graph)
-    report.inputs = [_signature(value) for value in graph.inputs]
+    # Those that have to be given: others are initializers, too.
+    report.inputs = [_signature(value) for value in graph.inputs if value.const_value is None]
     report.outputs = [_signature(value) for value in graph.outputs]
     report.add_findings(findings)
     for op_type in report.without_body:

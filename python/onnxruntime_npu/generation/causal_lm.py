@@ -12,6 +12,7 @@ import onnxruntime as ort
 from ..context_length import context_length
 from ..errors import ArgumentError
 from ..sampling import Sampler
+from .adapters import Adapters
 from .decoding import StepModel
 from .exported import Exported
 from .logits_processing import ProcessedChoice, Processor, UserProcessor
@@ -38,6 +39,7 @@ class CausalLM(Exported):
             static=self.report.get("cache") == "static",
         )
         self.session = self.step_model.session
+        self._adapters = Adapters(self.directory, self.session, self.device)
         self.cache = self.step_model.cache
         self.context_length = context_length(self.config) or 2**31
 
@@ -62,6 +64,7 @@ class CausalLM(Exported):
         chat: bool = True,
         on_text: Callable[[str], None] | None = None,
         streamer: Any = None,
+        adapter: str | None = None,
         **options: Any,
     ) -> Generation:
         """Continue one prompt, or several of any lengths as one batch.
@@ -78,6 +81,7 @@ class CausalLM(Exported):
             on_text: called with each new piece of text of the first prompt.
             streamer: of transformers: gets the prompts [B, S], then the new tokens [B] of each
                 step.
+            adapter: name of a LoRA adapter that was exported with the model.
             options: those of ``GenerationOptions``; default: greedy.
 
         Returns:
@@ -110,6 +114,7 @@ class CausalLM(Exported):
                 choose,
                 chosen.stop_tokens,
                 on_chosen=streamed.put,
+                adapter=adapter,
                 ended=lambda row, token: row in texts and texts[row].put(token),
             )
         for text in texts.values():
@@ -128,16 +133,17 @@ class CausalLM(Exported):
         max_new_tokens: int = 256,
         sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
         on_tokens: Callable[[list[int | None]], None] | None = None,
+        adapter: str | None = None,
     ) -> Generation:
         """Continue rows of token ids, of any lengths, as one batch.
 
         ``on_tokens`` gets the new token of every row after each step, None for a finished row.
-        Raises ArgumentError for an empty row, a row that fills the model's context, and tokens
-        outside the vocabulary, in ``rows`` or returned by ``sampler``.
+        Raises ArgumentError for an empty row, a row that fills the model's context, tokens outside
+        the vocabulary, in ``rows`` or returned by ``sampler``, and an adapter that there is not.
         """
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rows = checked_rows(rows, self.step_model.vocabulary)
-        return self._run(rows, max_new_tokens, choose, self.stop_tokens, on_tokens)
+        return self._run(rows, max_new_tokens, choose, self.stop_tokens, on_tokens, adapter=adapter)
 
     def _run(
         self,
@@ -146,6 +152,7 @@ class CausalLM(Exported):
         choose: Callable[[ort.OrtValue], np.ndarray],
         stop_tokens: frozenset[int],
         on_tokens: Callable[[list[int | None]], None] | None = None,
+        adapter: str | None = None,
         **hooks: Any,
     ) -> Generation:
         """Continue rows that are checked; ``hooks`` are those of ``run``."""
@@ -156,7 +163,8 @@ class CausalLM(Exported):
                 f"the prompt has {longest} tokens, the model's context {self.context_length}"
             )
         budget = min(count, self.context_length - longest)
-        with closing(self.step_model.stepper(rows, longest + budget)) as state:
+        matrices = self._adapters.named(adapter)
+        with closing(self.step_model.stepper(rows, longest + budget, matrices)) as state:
             return run(state, choose, rows, budget, stop_tokens, on_tokens, **hooks)
 
     def _row_texts(

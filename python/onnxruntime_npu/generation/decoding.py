@@ -18,6 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as C
 from ..errors import ArgumentError
 from ..session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy, ortvalues_in_one_block
 from ..session.provider_library import get_ep_name
+from .adapters import NONE, Adapter
 from .growing_cache import ELEMENT_TYPES, PAST, PRESENT, GrowingCache
 from .row_choice import RowChoice
 
@@ -82,9 +83,9 @@ class StepModel:
         self._steps: _StaticSteps | None = None
         self._graphs_so_far = 0
 
-    def stepper(self, rows: list[list[int]], length: int) -> CausalStepper:
+    def stepper(self, rows: list[list[int]], length: int, adapter: Adapter = NONE) -> CausalStepper:
         """Return the state of a batch whose rows grow to at most ``length`` tokens."""
-        return _STEPPERS[self.cache](self, rows, length)
+        return _STEPPERS[self.cache](self, rows, length, adapter)
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
         """Return cache buffers on the device, with undefined content, for rows of ``length``.
@@ -107,16 +108,17 @@ class StepModel:
         make = ort.OrtValue.ortvalue_from_shape_and_type
         return [make(shape, each, "cpu", 0) for shape, each in zip(shapes, types, strict=True)]
 
-    def take_steps(self, batch: int, length: int) -> _StaticSteps:
+    def take_steps(self, batch: int, length: int, adapter: Adapter) -> _StaticSteps:
         """Return buffers, preferably the last released ones: a graph depends on addresses."""
         capacity = -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
         with self._lock:
             kept, self._steps = self._steps, None
-            if kept is not None and kept.shape == (batch, capacity):
+            same = kept is not None and kept.adapter is adapter
+            if kept is not None and same and kept.shape == (batch, capacity):
                 return kept
             self._graphs_so_far += 1
             number = self._graphs_so_far
-        return _StaticSteps(self, batch, capacity, number)
+        return _StaticSteps(self, batch, capacity, number, adapter)
 
     def give_back(self, steps: _StaticSteps) -> None:
         """Store them for the next batch."""
@@ -164,13 +166,16 @@ def _open(
 class _DynamicStepper:
     """Prompts padded on the left; the cache grows by one token per step."""
 
-    def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
+    def __init__(
+        self, model: StepModel, rows: list[list[int]], length: int, adapter: Adapter
+    ) -> None:
         del length  # the cache grows dynamically
         self._rows = rows
         self._mask = np.zeros((len(rows), 0), np.int64)
         self._choice = model.choice
         device = (model.device, model.device_id)
         self._cache = GrowingCache(model.session, device, len(rows))
+        self._adapter = adapter
 
     def prefill(self) -> ort.OrtValue:
         return self.extend(self._rows)
@@ -198,16 +203,18 @@ class _DynamicStepper:
 
     def _step(self, ids: np.ndarray) -> ort.OrtValue:
         positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
-        return self._cache.step(
-            {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions}
-        )
+        inputs = {"input_ids": ids, "attention_mask": self._mask, "position_ids": positions}
+        return self._cache.step({**inputs, **self._adapter})
 
 
 class _StaticSteps:
     """Buffers of a batch, bound once: each step writes tokens and lengths into them."""
 
-    def __init__(self, model: StepModel, batch: int, capacity: int, graph: int) -> None:
+    def __init__(
+        self, model: StepModel, batch: int, capacity: int, graph: int, adapter: Adapter
+    ) -> None:
         self._model = model
+        self.adapter = adapter
         self.shape = (batch, capacity)
         self.caches = model.new_cache(batch, capacity)
         self._prompt = ort.RunOptions()
@@ -231,9 +238,11 @@ class _StaticSteps:
             self._binding.bind_ortvalue_output("logits", self._logits)
 
     def _bind(self) -> Any:
-        """Return a binding with each cache bound as both input and output."""
+        """Return a binding of the adapter, and of each cache as both input and output."""
         model = self._model
         binding = model.session.io_binding()
+        for name, value in self.adapter.items():
+            binding.bind_ortvalue_input(name, value)
         for past, present, cache in zip(model.past, model.present, self.caches, strict=True):
             binding.bind_ortvalue_input(past, cache)
             binding.bind_ortvalue_output(present, cache)
@@ -266,11 +275,13 @@ class _StaticSteps:
 class _StaticStepper:
     """Prompts padded on the right; the cache is written in place."""
 
-    def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
+    def __init__(
+        self, model: StepModel, rows: list[list[int]], length: int, adapter: Adapter
+    ) -> None:
         self._rows = rows
         self._total_lengths = np.zeros(len(rows), np.int64)
         self._model = model
-        self._steps = model.take_steps(len(rows), length)
+        self._steps = model.take_steps(len(rows), length, adapter)
 
     def prefill(self) -> ort.OrtValue:
         return self.extend(self._rows)
@@ -305,8 +316,11 @@ class _StaticStepper:
 class _PagedStepper:
     """Sequences side by side, each in blocks of its own; the cache is written in place."""
 
-    def __init__(self, model: StepModel, rows: list[list[int]], length: int) -> None:
+    def __init__(
+        self, model: StepModel, rows: list[list[int]], length: int, adapter: Adapter
+    ) -> None:
         self._model = model
+        self._adapter = adapter
         self._rows = rows
         self._past = np.zeros(len(rows), np.int32)
         block_size = int(model.inputs[model.past[0]].shape[1])
@@ -345,6 +359,8 @@ class _PagedStepper:
         binding = model.session.io_binding()
         for name, value in inputs.items():
             binding.bind_cpu_input(name, value)
+        for name, matrix in self._adapter.items():
+            binding.bind_ortvalue_input(name, matrix)
         for past, present, cache in zip(model.past, model.present, self._caches, strict=True):
             binding.bind_ortvalue_input(past, cache)
             binding.bind_ortvalue_output(present, cache)
@@ -355,7 +371,8 @@ class _PagedStepper:
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(logits[:, None]))
 
 
-_STEPPERS: dict[str, Callable[[StepModel, list[list[int]], int], CausalStepper]] = {
+_Make = Callable[[StepModel, list[list[int]], int, Adapter], CausalStepper]
+_STEPPERS: dict[str, _Make] = {
     "dynamic": _DynamicStepper,
     "static": _StaticStepper,
     "paged": _PagedStepper,

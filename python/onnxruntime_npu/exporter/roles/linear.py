@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,11 +11,42 @@ from torch import nn
 from ..integers.stored_linear import Concatenated, StoredLinear, joined_stored
 
 
+class Source(NamedTuple):
+    """A layer of the original model whose outputs a projection has: its mark, and how many."""
+
+    mark: str | None  # see ``mark_layers``
+    out_features: int
+
+
+def mark_layers(layers: Mapping[str, nn.Module]) -> None:
+    """Name layers, so that they are found again in what is built from them or from copies."""
+    for name, layer in layers.items():
+        layer._mark = name  # type: ignore[assignment]  # a string, in no registry of modules
+
+
+def sources_of(module: nn.Module) -> tuple[Source, ...]:
+    """Return the layers that a module, joined or still the original, computes side by side."""
+    if isinstance(module, Linear):
+        return module.sources
+    mark: Any = getattr(module, "_mark", None)
+    weight: Any = getattr(module, "weight", None)
+    if mark is None:
+        return ()
+    out = weight.shape[0] if isinstance(module, nn.Linear) else weight.shape[1]
+    return (Source(mark, int(out)),)
+
+
 class Linear(nn.Module):
     """``x @ weight + bias`` with the weight as [in, out]."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        sources: tuple[Source, ...] = (),
+    ) -> None:
         super().__init__()
+        self.sources = sources
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
@@ -50,13 +81,16 @@ class Linear(nn.Module):
     @staticmethod
     def _joined(layers: Sequence[nn.Linear]) -> Linear:
         weight = torch.cat([layer.weight.detach() for layer in layers]).t().contiguous()
+        sources = tuple(
+            Source(getattr(layer, "_mark", None), layer.out_features) for layer in layers
+        )
         if all(layer.bias is None for layer in layers):
-            return Linear(weight, None)
+            return Linear(weight, None, sources)
         biases = [
             weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
             for layer in layers
         ]
-        return Linear(weight, torch.cat(biases))
+        return Linear(weight, torch.cat(biases), sources)
 
     def as_torch(self) -> nn.Linear:
         """Return the same projection as torch has it, for what looks for torch's layers."""

@@ -1,4 +1,4 @@
-"""Merges LoRA adapters, as peft saves them, into the weights of a model."""
+"""Reads LoRA adapters, as peft saves them, and merges them into the weights of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -39,14 +39,23 @@ _STARTS = (True, False, "gaussian", "orthogonal", "eva")
 _PATTERNS = {"r": "rank_pattern", "lora_alpha": "alpha_pattern"}
 
 
-def merge_adapter(model: nn.Module, folder: str | Path) -> None:
-    """Add an adapter to the weights of its layers: ``W + scale * B @ A``, in float32.
+class Change(NamedTuple):
+    """What an adapter adds to a layer's weight: ``scale * B @ A``, A [r, in] and B [out, r]."""
+
+    layer: nn.Module  # torch.nn.Linear, or Conv1D of transformers
+    a: LazyWeight
+    b: LazyWeight
+    scale: float
+
+
+def read_adapter(model: nn.Module, folder: str | Path) -> dict[str, Change]:
+    """Return what an adapter changes, by the names of the model's layers.
 
     The scale is lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora; rank_pattern and
-    alpha_pattern are followed. The sums are computed when the weights are used.
+    alpha_pattern are followed.
 
     Args:
-        model: a transformers model in float32; only its layers change, not their parameters.
+        model: a transformers model.
         folder: a directory with adapter_config.json and adapter_model.safetensors.
 
     Raises ArgumentError for a path without an adapter, ExportError for one that does not fit the
@@ -57,6 +66,7 @@ def merge_adapter(model: nn.Module, folder: str | Path) -> None:
         if not (folder / name).is_file():
             raise ArgumentError(f"expected an adapter's directory with {name}, got {folder}")
     config = _config(folder)
+    changes = {}
     for name, (a, b) in _read(folder).items():
         layer = _layer(model, name, folder)
         rank = _of(config, "r", name)
@@ -69,7 +79,17 @@ def merge_adapter(model: nn.Module, folder: str | Path) -> None:
                 f"{list(expected[1])}, got {list(got[0])} and {list(got[1])}"
             )
         divisor = math.sqrt(rank) if config.get("use_rslora") else rank
-        scale = _of(config, "lora_alpha", name) / divisor
+        changes[name] = Change(layer, a, b, _of(config, "lora_alpha", name) / divisor)
+    return changes
+
+
+def merge_adapter(model: nn.Module, folder: str | Path) -> None:
+    """Add an adapter to the weights of its layers: ``W + scale * B @ A``, in float32.
+
+    The sums are computed when the weights are used. Only the layers of the model change, not their
+    parameters. The arguments and errors are those of ``read_adapter``; the model is in float32.
+    """
+    for layer, a, b, scale in read_adapter(model, folder).values():
         layer.weight = nn.Parameter(_merged(layer, a, b, scale), requires_grad=False)
 
 
