@@ -91,7 +91,7 @@ def test_cache_takes_a_byte_for_each_element_and_a_scale(exported, kind, options
     sizes = {}
     for rounded in ({}, {"cache_dtype": "int8"}):
         _, directory, _ = exported(kind, cache="static", **options, **rounded)
-        caches = CausalLM(directory)._model.new_cache(2, 256)
+        caches = CausalLM(directory).step_model.new_cache(2, 256)
         sizes[bool(rounded)] = sum(value.tensor_size_in_bytes() for value in caches)
     vectors = 2 * 256 * 2 * 2 * 2  # rows, tokens, heads, layers, key and value: of 16 elements
     assert sizes[False] == vectors * 16 * (2 if options else 4)
@@ -101,7 +101,7 @@ def test_cache_takes_a_byte_for_each_element_and_a_scale(exported, kind, options
 def test_every_step_of_a_static_cache_runs_on_the_npu_and_is_replayed(exported):
     _, directory, _ = exported("mistral", cache="static", cache_dtype="int8")
     assert_activations_on_npu(directory, at_least=40)
-    assert CausalLM(directory)._model.graphs
+    assert CausalLM(directory).step_model.graphs
 
 
 @pytest.mark.parametrize("cache", CACHES)

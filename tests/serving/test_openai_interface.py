@@ -165,8 +165,6 @@ def test_metrics_count_what_happened(server):
 
 
 def test_a_client_that_goes_away_frees_the_cache(server):
-    cancelled = server.metric("npu_requests_cancelled_total")
-
     def begin() -> contextlib.ExitStack:
         body = {"prompt": PROMPTS[0], "max_tokens": 150, "stream": True, "temperature": 0}
         with contextlib.ExitStack() as opened:
@@ -175,6 +173,7 @@ def test_a_client_that_goes_away_frees_the_cache(server):
             return opened.pop_all()
 
     with server.engine_standing_still(after=begin) as stream:
+        cancelled = server.metric("npu_requests_cancelled_total")
         stream.close()
         server.wait_for("npu_requests_cancelled_total", cancelled + 1)
         with pytest.raises(openai.APITimeoutError):  # of an answer that is not streamed

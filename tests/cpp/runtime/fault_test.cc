@@ -328,8 +328,8 @@ TEST_CASE("faults: streams and memory destroyed while work is in flight") {
     auto stream = t.Stream(), user = t.Stream();
     auto block = t.Memory(4 << 20, *stream);
     t.device.allocator().RecordStream(block.get(), *user);
-    stream->Launch("op", [=, p = block.get()] { Pause(), *p = 1, ++*ran; });
-    user->Launch("op", [=, p = block.get()] { Pause(), *p = 2, ++*ran; });
+    stream->Launch("op", [=, p = block.get()] { Pause(), p[0] = 1, ++*ran; });
+    user->Launch("op", [=, p = block.get()] { Pause(), p[1] = 2, ++*ran; });
     t.Quiet([&] {
       stream.reset();
       block.reset();
