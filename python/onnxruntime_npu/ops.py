@@ -18,9 +18,10 @@ from .opdef.signature import describe, signature
 
 def torch_names() -> dict[str, tuple[Op | Composition, Schema]]:
     """Return every torch name, twins, aliases and partners included, with operator and schema."""
+    operators: list[Op | Composition] = [*all_ops().values(), *all_compositions().values()]
     return {
         s.name: (op, s)
-        for op in (*all_ops().values(), *all_compositions().values())
+        for op in operators
         for s in (*op.torch_schemas(), *(p.schema for p in op.partners))
     }
 

@@ -29,6 +29,7 @@ from transformers import PreTrainedTokenizerFast
 Begun = TypeVar("Begun")
 
 START, END = 256, 257
+LEAST_ANSWER = 120
 CONTEXT = 256
 # Calls of tools as Hermes and Qwen write them; of the tools only the names, the context is short.
 TEMPLATE = (
@@ -181,16 +182,17 @@ class Server:
     def engine_standing_still(self, after: Callable[[], Begun]) -> Iterator[Begun]:
         """Stop the engine's process in the middle of the answer that `after` begins.
 
-        The engine runs for moments only, so that it does not come to the end of the answer before
-        its first token is seen. On a busy machine a moment may be long enough: then another answer
-        is begun.
+        The engine runs for moments only, so that it does not come to the end of the answer, of at
+        least LEAST_ANSWER tokens, before its first token is seen. On a busy machine a moment may
+        be long enough: then another answer is begun.
         """
         engine = self.engine_process()
         try:
             with ThreadPoolExecutor(1) as threads:
                 for _ in range(50):
+                    before = self.metric("npu_generated_tokens_total")
                     begun = self._begun_in_moments(threads, engine, after)
-                    if self._answers_are_left():
+                    if self._tokens_so_far() - before < LEAST_ANSWER:
                         break
                     os.kill(engine, signal.SIGCONT)
                 else:
@@ -211,13 +213,10 @@ class Server:
             wait([begun], timeout=0.2)
         return begun.result()
 
-    def _answers_are_left(self) -> bool:
-        """Whether the stopped engine has one, once the server has read what it said before."""
-        blocks = []
-        for _ in range(5):
-            time.sleep(0.05)
-            blocks.append(self.metric("npu_cache_blocks_used"))
-        return min(blocks) > 0
+    def _tokens_so_far(self) -> float:
+        """Return the count once the server has read what the stopped engine said before."""
+        time.sleep(0.3)
+        return self.metric("npu_generated_tokens_total")
 
     def stop(self) -> str:
         """End the server and return its log."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -165,16 +166,17 @@ def test_metrics_count_what_happened(server):
 
 
 def test_a_client_that_goes_away_frees_the_cache(server):
-    def begin() -> contextlib.ExitStack:
+    def begin() -> tuple[contextlib.ExitStack, Iterator[str]]:
         body = {"prompt": PROMPTS[0], "max_tokens": 150, "stream": True, "temperature": 0}
         with contextlib.ExitStack() as opened:
             answer = opened.enter_context(server.http.stream("POST", "/v1/completions", json=body))
-            assert json.loads(next(answer.iter_lines()).removeprefix("data: "))["choices"]
-            return opened.pop_all()
+            lines = answer.iter_lines()  # closes the connection when it is deleted
+            assert json.loads(next(lines).removeprefix("data: "))["choices"]
+            return opened.pop_all(), lines
 
-    with server.engine_standing_still(after=begin) as stream:
+    with server.engine_standing_still(after=begin) as (opened, _lines):
         cancelled = server.metric("npu_requests_cancelled_total")
-        stream.close()
+        opened.close()
         server.wait_for("npu_requests_cancelled_total", cancelled + 1)
         with pytest.raises(openai.APITimeoutError):  # of an answer that is not streamed
             server.client.with_options(timeout=0.5).completions.create(
