@@ -48,7 +48,12 @@ def samples(make):
         id="public",
         expect=[[[159], [15]]],
     )
-    yield Sample(make.tensor([float("nan"), -0.0, float("inf")]), 1, id="special", expect=[[[6]]])
+    yield Sample(
+        make.tensor([float("nan"), -0.0, float("inf"), -1, -2, -3, -4, -5, 1]),
+        1,
+        id="special",
+        expect=[[[6, 1]]],
+    )
     yield Sample(make(88), 11, id="whole_bytes")
     yield Sample(make(0), 3, id="empty")
 

@@ -53,7 +53,7 @@ def samples(make):
         id="catalogue",
         expect=[[[1, 1, 1, 1, 1, -1, -1, 1], [1, 1, 1, 1, -1, -1, -1, -1]]],
     )
-    yield Sample(make.ints(9, high=256, dtype="uint8"), 12, torch.float16, id="float16")
+    yield Sample(make.ints(9, high=256, dtype="uint8"), 8, torch.float16, id="float16")
     yield Sample(make.ints(0, dtype="uint8"), 3, torch.float32, id="empty")
 
 
