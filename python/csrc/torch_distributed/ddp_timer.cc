@@ -22,6 +22,8 @@ class NpuTimer final : public Timer {
   std::optional<int64_t> measureDifference(Event start, Event end) override {
     const auto from = marks_.find(start), to = marks_.find(end);
     if (from == marks_.end() || to == marks_.end()) return std::nullopt;
+    from->second.synchronize();
+    to->second.synchronize();
     const double milliseconds = from->second.elapsedTime(to->second);
     if (milliseconds < 0) return std::nullopt;  // the end is of an earlier iteration
     return static_cast<int64_t>(milliseconds * 1e6);
