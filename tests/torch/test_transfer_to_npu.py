@@ -259,7 +259,8 @@ dist.all_reduce(gradient, group=group)
 mesh = dist.init_device_mesh("cuda", (1,))
 assert mesh.device_type == "npu"
 options = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
-options.hccl_config = {"group_name": "tensor_parallel"}
+options.hccl_config = {"group_name": "tensor_parallel", "hccl_buffer_size": 200}
+assert options.hccl_config["hccl_buffer_size"] == 200
 dist.new_group(backend="nccl", pg_options=options)
 dist.destroy_process_group()
 """

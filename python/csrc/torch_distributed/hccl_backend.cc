@@ -31,26 +31,32 @@ std::unique_ptr<Exchange> Begin(const char* op, const Tensors& tensors, Wire wir
   return Begin(op, tensors[0], wire);
 }
 
-// gloo has no average: the sum, and a division by the number of ranks behind it.
+// What the host's group is asked to reduce, and what is done to each result. gloo has no average: it is the sum, and a
+// division by the number of ranks behind it.
+template <class Options>
 struct Reduction {
-  ReduceOp host;
+  Options host;
   std::function<void(at::Tensor&)> adapt;
 };
 
-int64_t CodeOf(const ReduceOp& op) { return static_cast<int64_t>(op.op_); }
-
-Reduction ReductionOf(const char* op, const ReduceOp& asked, int ranks) {
-  if (asked == ReduceOp::AVG)
-    return {ReduceOp::SUM, [ranks](at::Tensor& sum) {
-              if (sum.is_floating_point() || sum.is_complex())
-                sum.div_(ranks);
-              else
-                sum.floor_divide_(ranks);
-            }};
-  TORCH_CHECK(asked != ReduceOp::PREMUL_SUM, "[hccl] ", op,
+template <class Options>
+Reduction<Options> ReductionOf(const char* op, const Options& asked, int ranks) {
+  TORCH_CHECK(asked.reduceOp != ReduceOp::PREMUL_SUM, "[hccl] ", op,
               " expected SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR, got PREMUL_SUM; multiply the input first");
-  return {asked, {}};
+  Reduction<Options> reduction{asked, {}};
+  if (asked.reduceOp == ReduceOp::AVG) {
+    reduction.host.reduceOp = ReduceOp::SUM;
+    reduction.adapt = [ranks](at::Tensor& sum) {
+      if (sum.is_floating_point() || sum.is_complex())
+        sum.div_(ranks);
+      else
+        sum.floor_divide_(ranks);
+    };
+  }
+  return reduction;
 }
+
+int64_t CodeOf(const ReduceOp& op) { return static_cast<int64_t>(op.op_); }
 
 // A collective writes whole tensors of one dtype and size per rank.
 void CheckParts(const char* op, const Tensors& parts, const at::Tensor& whole, int ranks) {
@@ -155,35 +161,30 @@ HcclBackend::Handle HcclBackend::broadcast(Tensors& tensors, const c10d::Broadca
 
 HcclBackend::Handle HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   auto exchange = Begin("all_reduce", tensors, Wire::kNumbers);
-  auto [op, adapt] = ReductionOf("all_reduce", options.reduceOp, getSize());
-  c10d::AllreduceOptions sum = options;
-  sum.reduceOp = op;
+  auto [reduced, adapt] = ReductionOf("all_reduce", options, getSize());
   Tensors wires = exchange->Update(tensors);
   return Enqueue(
       {OpType::ALLREDUCE, CodeOf(options.reduceOp), tensors}, options.timeout, std::move(exchange),
-      [wires, sum](c10d::Backend& host) mutable { return host.allreduce(wires, sum); }, std::move(adapt));
+      [wires, reduced](c10d::Backend& host) mutable { return host.allreduce(wires, reduced); }, std::move(adapt));
 }
 
 HcclBackend::Handle HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   auto exchange = Begin("all_reduce_coalesced", tensors, Wire::kNumbers);
-  auto [op, adapt] = ReductionOf("all_reduce_coalesced", options.reduceOp, getSize());
-  c10d::AllreduceCoalescedOptions sum = options;
-  sum.reduceOp = op;
+  auto [reduced, adapt] = ReductionOf("all_reduce_coalesced", options, getSize());
   Tensors wires = exchange->Update(tensors);
   return Enqueue(
       {OpType::ALLREDUCE_COALESCED, CodeOf(options.reduceOp), tensors}, options.timeout, std::move(exchange),
-      [wires, sum](c10d::Backend& host) mutable { return host.allreduce_coalesced(wires, sum); }, std::move(adapt));
+      [wires, reduced](c10d::Backend& host) mutable { return host.allreduce_coalesced(wires, reduced); },
+      std::move(adapt));
 }
 
 HcclBackend::Handle HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   auto exchange = Begin("reduce", tensors, Wire::kNumbers);
-  auto [op, adapt] = ReductionOf("reduce", options.reduceOp, getSize());
-  c10d::ReduceOptions sum = options;
-  sum.reduceOp = op;
+  auto [reduced, adapt] = ReductionOf("reduce", options, getSize());
   Tensors wires = options.rootRank == getRank() ? exchange->Update(tensors) : exchange->Send(tensors);
   return Enqueue(
       {OpType::REDUCE, CodeOf(options.reduceOp) + 16 * options.rootRank, tensors}, options.timeout, std::move(exchange),
-      [wires, sum](c10d::Backend& host) mutable { return host.reduce(wires, sum); }, std::move(adapt));
+      [wires, reduced](c10d::Backend& host) mutable { return host.reduce(wires, reduced); }, std::move(adapt));
 }
 
 HcclBackend::Handle HcclBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -265,9 +266,7 @@ HcclBackend::Handle HcclBackend::scatter(Tensors& outputs, std::vector<Tensors>&
 HcclBackend::Handle HcclBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                 const c10d::ReduceScatterOptions& options) {
   auto exchange = Begin("reduce_scatter", outputs, Wire::kNumbers);
-  auto [op, adapt] = ReductionOf("reduce_scatter", options.reduceOp, getSize());
-  c10d::ReduceScatterOptions sum = options;
-  sum.reduceOp = op;
+  auto [reduced, adapt] = ReductionOf("reduce_scatter", options, getSize());
   std::vector<Tensors> sent;
   for (const Tensors& parts : inputs) {
     CheckParts("reduce_scatter", parts, outputs[0], getSize());
@@ -276,7 +275,7 @@ HcclBackend::Handle HcclBackend::reduce_scatter(Tensors& outputs, std::vector<Te
   Tensors received = exchange->Receive(outputs);
   return Enqueue(
       {OpType::REDUCE_SCATTER, CodeOf(options.reduceOp), outputs}, options.timeout, std::move(exchange),
-      [received, sent, sum](c10d::Backend& host) mutable { return host.reduce_scatter(received, sent, sum); },
+      [received, sent, reduced](c10d::Backend& host) mutable { return host.reduce_scatter(received, sent, reduced); },
       std::move(adapt));
 }
 
@@ -284,13 +283,11 @@ HcclBackend::Handle HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Te
                                                       const c10d::ReduceScatterOptions& options) {
   auto exchange = Begin("reduce_scatter_tensor", input, Wire::kNumbers);
   CheckWhole("reduce_scatter_tensor", input, output, getSize());
-  auto [op, adapt] = ReductionOf("reduce_scatter_tensor", options.reduceOp, getSize());
-  c10d::ReduceScatterOptions sum = options;
-  sum.reduceOp = op;
+  auto [reduced, adapt] = ReductionOf("reduce_scatter_tensor", options, getSize());
   at::Tensor from = exchange->Send(input), to = exchange->Receive(output);
   return Enqueue(
       {OpType::_REDUCE_SCATTER_BASE, CodeOf(options.reduceOp), {output}}, options.timeout, std::move(exchange),
-      [from, to, sum](c10d::Backend& host) mutable { return host._reduce_scatter_base(to, from, sum); },
+      [from, to, reduced](c10d::Backend& host) mutable { return host._reduce_scatter_base(to, from, reduced); },
       std::move(adapt));
 }
 
@@ -300,14 +297,14 @@ HcclBackend::Handle HcclBackend::reduce_scatter_tensor_coalesced(Tensors& output
   TORCH_CHECK(outputs.size() == inputs.size(), "[hccl] reduce_scatter_tensor expected as many outputs as inputs, ",
               inputs.size(), ", got ", outputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) CheckWhole("reduce_scatter_tensor", inputs[i], outputs[i], getSize());
-  auto [op, adapt] = ReductionOf("reduce_scatter_tensor", options.reduceOp, getSize());
-  c10d::ReduceScatterOptions sum = options;
-  sum.reduceOp = op;
+  auto [reduced, adapt] = ReductionOf("reduce_scatter_tensor", options, getSize());
   Tensors from = exchange->Send(inputs), to = exchange->Receive(outputs);
   return Enqueue(
       {OpType::REDUCE_SCATTER_TENSOR_COALESCED, CodeOf(options.reduceOp), outputs}, options.timeout,
       std::move(exchange),
-      [from, to, sum](c10d::Backend& host) mutable { return host.reduce_scatter_tensor_coalesced(to, from, sum); },
+      [from, to, reduced](c10d::Backend& host) mutable {
+        return host.reduce_scatter_tensor_coalesced(to, from, reduced);
+      },
       std::move(adapt));
 }
 

@@ -1,9 +1,9 @@
 // The process group `hccl`: collectives of npu tensors over a process group of the host.
 //
 // A collective is enqueued like a kernel: it takes its inputs as the current stream leaves them, and the caller goes
-// on. The host's copies of the inputs are exchanged by the host's group (gloo), one collective after the other has
-// begun, and the results are copied back on a stream of their own, which whoever waits for the work has his stream wait
-// for.
+// on. The host's copies of the inputs are exchanged by the host's group (gloo), one collective after the other, and the
+// results are copied back on a stream of their own. Whoever waits for the work lets the current stream wait for that
+// one.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <variant>
 #include <vector>
 
 #include "python/csrc/torch_distributed/agreement.h"
@@ -28,7 +29,7 @@ class HcclBackend final : public c10d::Backend {
   struct Options final : c10d::Backend::Options {
     Options() : c10d::Backend::Options("hccl") {}
     // HCCL's tuning by name, for scripts that set it; gloo has nothing like it.
-    std::map<std::string, std::string> hccl_config;
+    std::map<std::string, std::variant<int64_t, std::string>> hccl_config;
   };
 
   // `name` is the group's, which get_hccl_comm_name() tells the operators that communicate; `store` is the group's,
