@@ -103,8 +103,9 @@ ActivationList::ActivationList(const char* op, const Attributes& attributes, con
   const std::vector<double> betas = attributes.Floats("activation_beta");
   size_t alpha = 0, beta = 0;
   for (const std::string& name : names) {
-    const Function& function = kFunctions[Find(op, name)];
-    Entry entry{Find(op, name), function.alpha, function.beta};
+    const size_t found = Find(op, name);
+    const Function& function = kFunctions[found];
+    Entry entry{found, function.alpha, function.beta};
     if (function.numbers >= 1 && alpha < alphas.size()) entry.alpha = alphas[alpha++];
     if (function.numbers >= 2 && beta < betas.size()) entry.beta = betas[beta++];
     NPU_CHECK(function.numbers < 2 || !(std::isnan(entry.alpha) || std::isnan(entry.beta)), "[", op,

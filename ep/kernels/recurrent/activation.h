@@ -1,6 +1,7 @@
 // The activations that recurrent layers name in attributes, as functions of rows.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,18 @@ template <class C>
 struct Activation {
   void (*row)(C* values, int64_t n, C alpha, C beta) = nullptr;
   C alpha = 0, beta = 0;
+  C clip = std::numeric_limits<C>::infinity();  // values are limited to [-clip, clip] first; NaN stays
 
-  void operator()(C* values, int64_t n) const { row(values, n, alpha, beta); }
+  void operator()(C* values, int64_t n) const {
+    if (clip < std::numeric_limits<C>::infinity()) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        const C low = values[i] < -clip ? -clip : values[i];
+        values[i] = low > clip ? clip : low;
+      }
+    }
+    row(values, n, alpha, beta);
+  }
 };
 
 // What a node says of its activations: `activations` with `activation_alpha` and `activation_beta`, from which each

@@ -19,9 +19,8 @@ class GruCell {
   GruCell(const CellParts<T>& parts, const Attributes& attributes)
       : from_input(parts.from_input),
         from_hidden_(parts.from_hidden),
-        gate_(parts.activations.template Get<C>(parts.direction, 0)),
-        news_(parts.activations.template Get<C>(parts.direction, 1)),
-        clip_(static_cast<C>(parts.settings.clip)),
+        gate_(parts.ClippedActivation(0)),
+        news_(parts.ClippedActivation(1)),
         reset_after_(attributes.Bool("linear_before_reset")) {
     auto [input, hidden] = parts.Biases();
     const auto third = static_cast<size_t>(2 * parts.layer.hidden);
@@ -78,22 +77,17 @@ class GruCell {
   void AddGates(const C* inputs, C* gates, int64_t n) const {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) gates[i] += inputs[i];
-    Activate(gate_, gates, n);
+    gate_(gates, n);
   }
   void Update(const C* update, C* news, C* hidden, int64_t n) const {
-    Activate(news_, news, n);
+    news_(news, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) hidden[i] = (1 - update[i]) * news[i] + update[i] * hidden[i];
-  }
-  void Activate(const Activation<C>& activation, C* values, int64_t n) const {
-    if (clip_ < std::numeric_limits<C>::infinity()) Clip(values, n, clip_);
-    activation(values, n);
   }
 
   std::vector<Product<T>> from_hidden_;
   Activation<C> gate_, news_;
   std::vector<C> hidden_bias_;  // of the third gate, where the reset gate is applied after it was added
-  C clip_;
   bool reset_after_;
 };
 

@@ -14,6 +14,7 @@ namespace npu::recurrent {
 // What a cell is made of, for one direction. In a launch.
 template <class T>
 struct CellParts {
+  using C = ComputeType<T>;
   const Layer& layer;
   const Settings& settings;
   const ActivationList& activations;
@@ -22,32 +23,33 @@ struct CellParts {
   std::vector<Product<T>> from_hidden;  // one for each of the parts of R
 
   // Row `direction` of an optional tensor [directions, n] as floats or doubles; empty if it is absent.
-  std::vector<ComputeType<T>> RowOf(const TensorView& view) const {
+  std::vector<C> RowOf(const TensorView& view) const {
     if (!view) return {};
     const int64_t n = view.shape[1];
-    std::vector<ComputeType<T>> values(static_cast<size_t>(n));
+    std::vector<C> values(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = Widened(view.as<const T>()[direction * n + i]);
     return values;
   }
   // The two halves of B: of the inputs and of the hidden state, zeros if it is absent.
-  std::pair<std::vector<ComputeType<T>>, std::vector<ComputeType<T>>> Biases() const {
-    std::vector<ComputeType<T>> first = RowOf(layer.bias), second;
+  std::pair<std::vector<C>, std::vector<C>> Biases() const {
+    std::vector<C> first = RowOf(layer.bias), second;
     if (first.empty()) first.assign(static_cast<size_t>(2 * from_input.columns()), 0);
     second.assign(first.begin() + from_input.columns(), first.end());
     first.resize(second.size());
     return {std::move(first), std::move(second)};
   }
-};
-
-// values[i] limited to [-clip, clip]; NaN stays.
-template <class C>
-void Clip(C* values, int64_t n, C clip) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const C low = values[i] < -clip ? -clip : values[i];
-    values[i] = low > clip ? clip : low;
+  std::vector<C> SumOfBiases() const {
+    auto [sum, hidden] = Biases();
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += hidden[i];
+    return sum;
   }
-}
+  // Activation `i`, with the node's clip.
+  Activation<C> ClippedActivation(size_t i) const {
+    Activation<C> activation = activations.Get<C>(direction, i);
+    activation.clip = static_cast<C>(settings.clip);
+    return activation;
+  }
+};
 
 // Cell<T> is made from CellParts<T>. It has, beside what Steps needs,
 //   static std::vector<int64_t> Parts(const Attributes&)       of R, in gates

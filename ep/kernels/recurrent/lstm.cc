@@ -14,16 +14,13 @@ class LstmCell {
 
   LstmCell(const CellParts<T>& parts, const Attributes& attributes)
       : from_input(parts.from_input),
+        bias(parts.SumOfBiases()),
         from_hidden_(parts.from_hidden[0]),
-        gate_(parts.activations.template Get<C>(parts.direction, 0)),
-        news_(parts.activations.template Get<C>(parts.direction, 1)),
+        gate_(parts.ClippedActivation(0)),
+        news_(parts.ClippedActivation(1)),
         out_(parts.activations.template Get<C>(parts.direction, 2)),
         peepholes_(parts.RowOf(parts.layer.peepholes)),
-        clip_(static_cast<C>(parts.settings.clip)),
-        coupled_(attributes.Bool("input_forget")) {
-    const auto [input, hidden] = parts.Biases();
-    for (size_t i = 0; i < input.size(); ++i) bias.push_back(input[i] + hidden[i]);
-  }
+        coupled_(attributes.Bool("input_forget")) {}
 
   void Step(const C* inputs, Sequences<T>& rows) const {
     const int64_t n = rows.width;
@@ -45,26 +42,22 @@ class LstmCell {
     for (int64_t i = 0; i < 4 * n; ++i) gates[i] += inputs[i];
     AddPeephole(0, memory, in, n);
     AddPeephole(2, memory, forget, n);
-    Activate(gate_, in, n);
-    Activate(news_, news, n);
+    gate_(in, n);
+    news_(news, n);
     if (coupled_) {
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) forget[i] = 1 - in[i];
     } else {
-      Activate(gate_, forget, n);
+      gate_(forget, n);
     }
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) memory[i] = forget[i] * memory[i] + in[i] * news[i];
     AddPeephole(1, memory, out, n);
-    Activate(gate_, out, n);
+    gate_(out, n);
     std::copy_n(memory, n, news);
     out_(news, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) hidden[i] = out[i] * news[i];
-  }
-  void Activate(const Activation<C>& activation, C* values, int64_t n) const {
-    if (clip_ < std::numeric_limits<C>::infinity()) Clip(values, n, clip_);
-    activation(values, n);
   }
   // P has the weights of the input, output and forget gates.
   void AddPeephole(int64_t part, const C* memory, C* gate, int64_t n) const {
@@ -77,8 +70,7 @@ class LstmCell {
   Product<T> from_hidden_;
   Activation<C> gate_, news_, out_;
   std::vector<C> peepholes_;  // empty: none
-  C clip_;
-  bool coupled_;  // the forget gate is 1 - the input gate
+  bool coupled_;              // the forget gate is 1 - the input gate
 };
 
 static OpDef LstmDef() {

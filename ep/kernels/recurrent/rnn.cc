@@ -13,12 +13,9 @@ class RnnCell {
 
   RnnCell(const CellParts<T>& parts, const Attributes&)
       : from_input(parts.from_input),
+        bias(parts.SumOfBiases()),
         from_hidden_(parts.from_hidden[0]),
-        activation_(parts.activations.template Get<C>(parts.direction, 0)),
-        clip_(static_cast<C>(parts.settings.clip)) {
-    const auto [input, hidden] = parts.Biases();
-    for (size_t i = 0; i < input.size(); ++i) bias.push_back(input[i] + hidden[i]);
-  }
+        activation_(parts.ClippedActivation(0)) {}
 
   void Step(const C* inputs, Sequences<T>& rows) const {
     const int64_t n = rows.width;
@@ -27,7 +24,6 @@ class RnnCell {
       C* hidden = rows.hidden.data() + row * n;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) hidden[i] = inputs[row * n + i] + rows.gates[static_cast<size_t>(row * n + i)];
-      if (clip_ < std::numeric_limits<C>::infinity()) Clip(hidden, n, clip_);
       activation_(hidden, n);
     });
   }
@@ -38,7 +34,6 @@ class RnnCell {
  private:
   Product<T> from_hidden_;
   Activation<C> activation_;
-  C clip_;
 };
 
 NPU_ONNX_KERNEL(RecurrentDef<RnnCell>({}, {}));
