@@ -1,22 +1,13 @@
 // EyeLike (ai.onnx 9 to 22): ones on a diagonal of a matrix.
 #include <algorithm>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
 
 constexpr const char* kOp = "EyeLike";
-
-template <class T>
-T One() {
-  if constexpr (std::is_same_v<T, Truth>) {
-    return Truth{1};
-  } else {
-    return Rounded<T>(ComputeType<T>{1});
-  }
-}
 
 class EyeLikeKernel final : public Kernel {
  public:
@@ -36,7 +27,7 @@ class EyeLikeKernel final : public Kernel {
         std::fill_n(to, rows * columns, T{});
         if (k <= -rows || k >= columns) return;
         for (int64_t row = std::max<int64_t>(0, -k); row < rows && row + k < columns; ++row)
-          to[row * columns + row + k] = One<T>();
+          to[row * columns + row + k] = OneIf<T>(true);
       });
     });
   }

@@ -51,15 +51,22 @@ struct Normal {
   }
 };
 
-template <class Distribution, class T, class Parameter>
-void Fill(const Philox& generator, uint64_t first_block, int64_t n, Parameter a, Parameter b, T* out) {
+// f(i, its 64 random bits) for the elements i below n, of which the generator's blocks from `first_block` on have two
+// each.
+template <class F>
+void ForEachBits(const Philox& generator, uint64_t first_block, int64_t n, const F& f) {
   uint32_t words[4 * kBlocks];
   for (int64_t i = 0; i < n; i += 2 * kBlocks) {
     const int64_t count = std::min(2 * kBlocks, n - i);
     generator.Fill(first_block + static_cast<uint64_t>(i / 2), (count + 1) / 2, words);
-    for (int64_t k = 0; k < count; ++k)
-      out[i + k] = Distribution::template From<T>(uint64_t{words[2 * k]} << 32 | words[2 * k + 1], a, b);
+    for (int64_t k = 0; k < count; ++k) f(i + k, uint64_t{words[2 * k]} << 32 | words[2 * k + 1]);
   }
+}
+
+template <class Distribution, class T, class Parameter>
+void Fill(const Philox& generator, uint64_t first_block, int64_t n, Parameter a, Parameter b, T* out) {
+  ForEachBits(generator, first_block, n,
+              [=](int64_t i, uint64_t bits) { out[i] = Distribution::template From<T>(bits, a, b); });
 }
 
 }  // namespace npu

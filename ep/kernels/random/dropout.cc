@@ -2,7 +2,7 @@
 // otherwise divided by 1 - ratio.
 #include <algorithm>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/random/distributions.h"
@@ -19,16 +19,12 @@ template <class T>
 void Drop(const Philox& generator, int64_t begin, int64_t end, double ratio, const T* x, T* y, uint8_t* mask) {
   using C = ComputeType<T>;
   const C scale = static_cast<C>(ratio < 1 ? 1 / (1 - ratio) : 0);
-  uint32_t words[4 * kBlocks];
-  for (int64_t i = begin; i < end; i += 2 * kBlocks) {
-    const int64_t count = std::min(2 * kBlocks, end - i);
-    generator.Fill(static_cast<uint64_t>(i / 2), (count + 1) / 2, words);
-    for (int64_t k = 0; k < count; ++k) {
-      const bool kept = Unit<double>(uint64_t{words[2 * k]} << 32 | words[2 * k + 1]) >= ratio;
-      if (mask != nullptr) mask[i + k] = kept;
-      y[i + k] = kept ? Rounded<T>(Widened(x[i + k]) * scale) : T{};
-    }
-  }
+  ForEachBits(generator, static_cast<uint64_t>(begin / 2), end - begin, [=](int64_t i, uint64_t bits) {
+    const int64_t at = begin + i;
+    const bool kept = Unit<double>(bits) >= ratio;
+    if (mask != nullptr) mask[at] = kept;
+    y[at] = kept ? Rounded<T>(Widened(x[at]) * scale) : T{};
+  });
 }
 
 class DropoutKernel final : public Kernel {
@@ -49,13 +45,7 @@ class DropoutKernel final : public Kernel {
     if (!mask) return;
     DispatchTypes(kOp, mask.dtype, FixedWidthTypes{}, [&](auto type) {
       using T = decltype(type);
-      ctx.Launch(kOp, [n, to = mask.as<T>()] {
-        if constexpr (std::is_same_v<T, Truth>) {
-          std::fill_n(to, n, Truth{1});
-        } else {
-          std::fill_n(to, n, Rounded<T>(ComputeType<T>{1}));
-        }
-      });
+      ctx.Launch(kOp, [n, to = mask.as<T>()] { std::fill_n(to, n, OneIf<T>(true)); });
     });
   }
 

@@ -1,7 +1,7 @@
 // RandomUniform, RandomNormal (ai.onnx 1 to 22) and their forms of an input's shape; Bernoulli (15 to 22).
 #include <utility>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/random/distributions.h"
 #include "ep/kernels/random/node_generator.h"
@@ -95,20 +95,9 @@ NPU_ONNX_KERNEL(RandomDef<NormalOfNode>("RandomNormalLike", {Input("input", kFix
 // 1 with the probability in the input, else 0.
 template <class P, class T>
 void Toss(const Philox& generator, int64_t block, int64_t n, const P* probability, T* out) {
-  uint32_t words[4 * kBlocks];
-  for (int64_t i = 0; i < n; i += 2 * kBlocks) {
-    const int64_t count = std::min(2 * kBlocks, n - i);
-    generator.Fill(static_cast<uint64_t>(block + i / 2), (count + 1) / 2, words);
-    for (int64_t k = 0; k < count; ++k) {
-      const double unit = Unit<double>(uint64_t{words[2 * k]} << 32 | words[2 * k + 1]);
-      const bool heads = unit < static_cast<double>(Widened(probability[i + k]));
-      if constexpr (std::is_same_v<T, Truth>) {
-        out[i + k] = Truth{heads};
-      } else {
-        out[i + k] = Rounded<T>(heads ? ComputeType<T>{1} : ComputeType<T>{0});
-      }
-    }
-  }
+  ForEachBits(generator, static_cast<uint64_t>(block), n, [=](int64_t i, uint64_t bits) {
+    out[i] = OneIf<T>(Unit<double>(bits) < static_cast<double>(Widened(probability[i])));
+  });
 }
 
 class BernoulliKernel final : public Kernel {

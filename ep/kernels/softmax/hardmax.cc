@@ -1,7 +1,7 @@
 // Hardmax: 1 at the first of the largest elements, 0 elsewhere; along one axis since opset 13, before that over all
 // axes from `axis` on together. A line that begins with NaN has its 1 there.
 #include "ep/kernels/along_axis.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -30,8 +30,7 @@ class HardmaxKernel final : public Kernel {
           int64_t best = start;
           for (int64_t i = 0, at = start; i < lines.n; ++i, at += lines.stride)
             if (Widened(from[at]) > Widened(from[best])) best = at;
-          for (int64_t i = 0, at = start; i < lines.n; ++i, at += lines.stride)
-            to[at] = Rounded<T>(at == best ? ComputeType<T>{1} : ComputeType<T>{0});
+          for (int64_t i = 0, at = start; i < lines.n; ++i, at += lines.stride) to[at] = OneIf<T>(at == best);
         });
       });
     });
