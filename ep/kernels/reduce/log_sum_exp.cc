@@ -6,6 +6,7 @@
 #include "ep/kernels/elementwise/real.h"
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/reduce/definition.h"
 #include "ep/kernels/reduce/runs.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/safe_cast.h"
@@ -40,16 +41,12 @@ T LogSumExp(const ReducePlan& plan, const T* x, int64_t output) {
 
 class LogSumExpKernel final : public Kernel {
  public:
-  explicit LogSumExpKernel(const KernelInfo& info)
-      : axes_(info.attributes.Ints("axes")),
-        keep_dims_(info.attributes.Bool("keepdims")),
-        noop_(info.attributes.Bool("noop_with_empty_axes", false)) {}
+  explicit LogSumExpKernel(const KernelInfo& info) : arguments_(info.attributes) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    const std::vector<int64_t> axes = ctx.Input(1) ? ReadHostInts(kOp, "axes", ctx.Input(1)) : axes_;
-    const uint32_t reduced = ReducedAxes(kOp, axes, x.shape.rank(), noop_);
-    const TensorView y = ctx.Output(0, x.dtype, ReducedShape(x.shape, reduced, keep_dims_));
+    const uint32_t reduced = arguments_.Reduced(kOp, ctx);
+    const TensorView y = ctx.Output(0, x.dtype, ReducedShape(x.shape, reduced, arguments_.keep_dims()));
     const ReducePlan plan = PlanReduce(x.shape, reduced);
     if (plan.outputs == 0) return;
     DispatchTypes(kOp, x.dtype, List{}, [&](auto type) {
@@ -63,25 +60,11 @@ class LogSumExpKernel final : public Kernel {
   }
 
  private:
-  std::vector<int64_t> axes_;  // the attribute, before the axes became an input
-  bool keep_dims_, noop_;
+  ReduceArguments arguments_;
 };
 
-OpDef Definition(int since, int until, std::vector<ArgDef> inputs, AttrDef axes) {
-  return {
-      .type = kOp,
-      .since = since,
-      .until = until,
-      .inputs = std::move(inputs),
-      .outputs = {Output("reduced", SetOf(List{}))},
-      .attributes = {IntAttribute("keepdims", 1), std::move(axes)},
-      .make = MakeKernel<LogSumExpKernel>,
-  };
-}
-
-NPU_ONNX_KERNEL(Definition(1, 13, {Input("data", SetOf(List{}))}, IntsAttribute("axes")));
-NPU_ONNX_KERNEL(Definition(18, 18, {Input("data", SetOf(List{})), OptionalHostInput("axes", kInt64)},
-                           IntAttribute("noop_with_empty_axes", 0)));
+NPU_ONNX_KERNEL(AttributeAxesDef(kOp, 1, 13, SetOf(List{}), MakeKernel<LogSumExpKernel>));
+NPU_ONNX_KERNEL(InputAxesDef(kOp, 18, 18, SetOf(List{}), MakeKernel<LogSumExpKernel>));
 
 }  // namespace
 }  // namespace npu

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/reduce/definition.h"
 #include "ep/kernels/reduce/plan.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/safe_cast.h"
@@ -247,17 +248,13 @@ void ReduceKeptRows(const ReducePlan& plan, const T* x, T* y) {
 template <class Op>
 class ReduceKernel : public Kernel {
  public:
-  explicit ReduceKernel(const KernelInfo& info)
-      : axes_(info.attributes.Ints("axes")),
-        keep_dims_(info.attributes.Bool("keepdims")),
-        noop_(info.attributes.Bool("noop_with_empty_axes", false)) {}
+  explicit ReduceKernel(const KernelInfo& info) : arguments_(info.attributes) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    const std::vector<int64_t> axes = ctx.Input(1) ? ReadHostInts(Op::kName, "axes", ctx.Input(1)) : axes_;
-    const uint32_t reduced = ReducedAxes(Op::kName, axes, x.shape.rank(), noop_);
+    const uint32_t reduced = arguments_.Reduced(Op::kName, ctx);
     DispatchTypes(Op::kName, x.dtype, typename Op::Types{}, [&](auto type) {
       using T = decltype(type);
-      const TensorView y = ctx.Output(0, x.dtype, ReducedShape(x.shape, reduced, keep_dims_));
+      const TensorView y = ctx.Output(0, x.dtype, ReducedShape(x.shape, reduced, arguments_.keep_dims()));
       const ReducePlan plan = PlanReduce(x.shape, reduced);
       if (plan.outputs == 0) return;
       ctx.Launch(Op::kName, [plan, px = x.as<const T>(), py = y.as<T>()] {
@@ -274,36 +271,16 @@ class ReduceKernel : public Kernel {
   }
 
  private:
-  std::vector<int64_t> axes_;  // the attribute, before the axes became an input
-  bool keep_dims_, noop_;
+  ReduceArguments arguments_;
 };
 
-// The axes are an attribute, and an input since the second version.
 template <class Op>
 OpDef AttributeAxesDef(int since, int until) {
-  constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
-  return {
-      .type = Op::kName,
-      .since = since,
-      .until = until,
-      .inputs = {Input("data", kTypes)},
-      .outputs = {Output("reduced", kTypes)},
-      .attributes = {IntsAttribute("axes"), IntAttribute("keepdims", 1)},
-      .make = MakeKernel<ReduceKernel<Op>>,
-  };
+  return AttributeAxesDef(Op::kName, since, until, SetOf(typename Op::Types{}), MakeKernel<ReduceKernel<Op>>);
 }
 template <class Op>
 OpDef InputAxesDef(int since, int until) {
-  constexpr DTypeSet kTypes = SetOf(typename Op::Types{});
-  return {
-      .type = Op::kName,
-      .since = since,
-      .until = until,
-      .inputs = {Input("data", kTypes), OptionalHostInput("axes", {DType::kInt64})},
-      .outputs = {Output("reduced", kTypes)},
-      .attributes = {IntAttribute("keepdims", 1), IntAttribute("noop_with_empty_axes", 0)},
-      .make = MakeKernel<ReduceKernel<Op>>,
-  };
+  return InputAxesDef(Op::kName, since, until, SetOf(typename Op::Types{}), MakeKernel<ReduceKernel<Op>>);
 }
 
 NPU_ONNX_KERNEL(ForShapes(AttributeAxesDef<ReduceSum>(1, 11), ShapeArithmetic::kFirst));
