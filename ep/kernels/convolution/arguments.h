@@ -1,9 +1,12 @@
-// What Conv and ConvTranspose both require of their arguments.
+// What the convolutions share of their arguments.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/pooling/windows.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu::convolution {
@@ -32,6 +35,26 @@ inline std::vector<int64_t> KernelOf(const char* op, const Attributes& attribute
   NPU_CHECK(!attributes.Has("kernel_shape") || attributes.Ints("kernel_shape") == kernel, "[", op,
             "] expected kernel_shape to be W's, got another for W ", weight);
   return kernel;
+}
+
+// The axes of a convolution of X with W.
+inline std::vector<pooling::Axis> AxesOf(const char* op, const Attributes& attributes, const Shape& x,
+                                         const Shape& weight) {
+  const std::vector<int64_t> kernel = KernelOf(op, attributes, weight);
+  for (const int64_t size : kernel) NPU_CHECK(size > 0, "[", op, "] expected a kernel with taps, got W ", weight);
+  return pooling::Sliding(op, attributes, kernel).AxesOf(x);
+}
+
+// The attributes that all have, and `more`.
+inline std::vector<AttrDef> ConvolutionAttributes(std::vector<AttrDef> more = {}) {
+  std::vector<AttrDef> attributes{IntsAttribute("kernel_shape"),
+                                  IntsAttribute("strides"),
+                                  IntsAttribute("pads"),
+                                  IntsAttribute("dilations"),
+                                  StringAttribute("auto_pad", "NOTSET"),
+                                  IntAttribute("group", 1)};
+  for (AttrDef& attribute : more) attributes.push_back(std::move(attribute));
+  return attributes;
 }
 
 }  // namespace npu::convolution

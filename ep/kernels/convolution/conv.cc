@@ -263,9 +263,7 @@ class ConvKernel final : public Kernel {
 
  private:
   std::vector<pooling::Axis> AxesOf(const Shape& x, const Shape& weight) const {
-    const std::vector<int64_t> kernel = convolution::KernelOf(kOp, attributes_, weight);
-    for (const int64_t size : kernel) NPU_CHECK(size > 0, "[", kOp, "] expected a kernel with taps, got W ", weight);
-    return pooling::Sliding(kOp, attributes_, kernel).AxesOf(x);
+    return convolution::AxesOf(kOp, attributes_, x, weight);
   }
 
   void LaunchFewPositions(OpContext& ctx, Taps taps, const TensorView& x, const TensorView& bias,
@@ -311,8 +309,7 @@ NPU_ONNX_KERNEL({
     .until = 22,
     .inputs = {Input("X", kAllFloats), Input("W", kAllFloats), OptionalInput("B", kAllFloats)},
     .outputs = {Output("Y", kAllFloats)},
-    .attributes = {IntsAttribute("kernel_shape"), IntsAttribute("strides"), IntsAttribute("pads"),
-                   IntsAttribute("dilations"), StringAttribute("auto_pad", "NOTSET"), IntAttribute("group", 1)},
+    .attributes = convolution::ConvolutionAttributes(),
     .make = MakeKernel<ConvKernel>,
 });
 

@@ -174,9 +174,7 @@ NPU_ONNX_KERNEL({
     .until = 22,
     .inputs = {Input("X", kAllFloats), Input("W", kAllFloats), OptionalInput("B", kAllFloats)},
     .outputs = {Output("Y", kAllFloats)},
-    .attributes = {IntsAttribute("kernel_shape"), IntsAttribute("strides"), IntsAttribute("pads"),
-                   IntsAttribute("dilations"), IntsAttribute("output_padding"), IntsAttribute("output_shape"),
-                   StringAttribute("auto_pad", "NOTSET"), IntAttribute("group", 1)},
+    .attributes = convolution::ConvolutionAttributes({IntsAttribute("output_padding"), IntsAttribute("output_shape")}),
     .make = MakeKernel<ConvTransposeKernel>,
 });
 

@@ -10,6 +10,7 @@
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/quantization/bytes.h"
 #include "ep/kernels/quantization/requantize.h"
 
 namespace npu {
@@ -17,15 +18,10 @@ namespace {
 
 using convolution::Taps;
 
-constexpr DTypeSet kBytes{DType::kInt8, DType::kUInt8};
 constexpr int64_t kColumnsBytes = 256 << 10;  // of a piece of columns, which then stays in the second-level cache
 constexpr int64_t kColumnsMultiple = 64;      // whole panels of the product
 
 thread_local gemm::AlignedBuffer columns_buffer, sums_buffer;
-
-int32_t ByteAt(const TensorView& view, int64_t i) {
-  return view.dtype == DType::kInt8 ? view.as<const int8_t>()[i] : view.as<const uint8_t>()[i];
-}
 
 struct IntegerConvolution {
   Taps taps;
@@ -96,10 +92,8 @@ IntegerConvolution Prepare(const char* op, const Attributes& attributes, TensorV
             "[", op, "] expected w_zero_point to be one ", NameOf(weight.dtype), ", or one for each of ", out,
             " output channels, got ", NameOf(weight_zero.dtype), " ", weight_zero.shape);
   convolution::CheckBias(op, bias, out);
-  const std::vector<int64_t> kernel = convolution::KernelOf(op, attributes, weight.shape);
-  for (const int64_t size : kernel) NPU_CHECK(size > 0, "[", op, "] expected a kernel with taps, got w ", weight.shape);
-  return {
-      Taps(pooling::Sliding(op, attributes, kernel).AxesOf(x.shape)), x, weight, x_zero, weight_zero, bias, groups, {}};
+  Taps taps(convolution::AxesOf(op, attributes, x.shape, weight.shape));
+  return {std::move(taps), x, weight, x_zero, weight_zero, bias, groups, {}};
 }
 
 Shape OutputShape(const IntegerConvolution& conv) {
@@ -142,36 +136,27 @@ class QLinearConvKernel final : public Kernel {
   Attributes attributes_;
 };
 
-std::vector<AttrDef> ConvolutionAttributes() {
-  return {IntsAttribute("kernel_shape"),
-          IntsAttribute("strides"),
-          IntsAttribute("pads"),
-          IntsAttribute("dilations"),
-          StringAttribute("auto_pad", "NOTSET"),
-          IntAttribute("group", 1)};
-}
-
 constexpr DTypeSet kScale{DType::kFloat32};
 
 NPU_ONNX_KERNEL({
     .type = "ConvInteger",
     .since = 10,
     .until = 10,
-    .inputs = {Input("x", kBytes), Input("w", kBytes), OptionalInput("x_zero_point", kBytes),
-               OptionalInput("w_zero_point", kBytes)},
+    .inputs = {Input("x", kByteTypes), Input("w", kByteTypes), OptionalInput("x_zero_point", kByteTypes),
+               OptionalInput("w_zero_point", kByteTypes)},
     .outputs = {Output("y", {DType::kInt32})},
-    .attributes = ConvolutionAttributes(),
+    .attributes = convolution::ConvolutionAttributes(),
     .make = MakeKernel<ConvIntegerKernel>,
 });
 NPU_ONNX_KERNEL({
     .type = "QLinearConv",
     .since = 10,
     .until = 10,
-    .inputs = {Input("x", kBytes), Input("x_scale", kScale), Input("x_zero_point", kBytes), Input("w", kBytes),
-               Input("w_scale", kScale), Input("w_zero_point", kBytes), Input("y_scale", kScale),
-               Input("y_zero_point", kBytes), OptionalInput("B", {DType::kInt32})},
-    .outputs = {Output("y", kBytes)},
-    .attributes = ConvolutionAttributes(),
+    .inputs = {Input("x", kByteTypes), Input("x_scale", kScale), Input("x_zero_point", kByteTypes),
+               Input("w", kByteTypes), Input("w_scale", kScale), Input("w_zero_point", kByteTypes),
+               Input("y_scale", kScale), Input("y_zero_point", kByteTypes), OptionalInput("B", {DType::kInt32})},
+    .outputs = {Output("y", kByteTypes)},
+    .attributes = convolution::ConvolutionAttributes(),
     .make = MakeKernel<QLinearConvKernel>,
 });
 

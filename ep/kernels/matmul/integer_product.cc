@@ -30,8 +30,7 @@ ZeroPoints::ZeroPoints(OpContext& ctx, const char* op, const char* name, const T
 
 void ZeroPoints::Load() const {
   if (!values_) return;
-  for (int64_t i = 0; i < given_.elements(); ++i)
-    values_[i] = given_.dtype == DType::kInt8 ? given_.as<int8_t>()[i] : given_.as<uint8_t>()[i];
+  for (int64_t i = 0; i < given_.elements(); ++i) values_[i] = ByteAt(given_, i);
 }
 
 bool IntegerWeight::Pack(const char* op, const TensorView& constant, Stream& stream) {

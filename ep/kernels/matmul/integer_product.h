@@ -4,11 +4,10 @@
 
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/matmul_shape.h"
+#include "ep/kernels/quantization/bytes.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
-
-inline constexpr DTypeSet kByteTypes{DType::kInt8, DType::kUInt8};
 
 // The zero points of one operand, as int32: one for all of it, or one for each of its rows or columns (`lines`).
 class ZeroPoints {

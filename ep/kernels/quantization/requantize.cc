@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/quantization/bytes.h"
 #include "ep/kernels/quantization/rounding.h"
 
 namespace npu {
@@ -39,7 +40,7 @@ Requantization::Requantization(const char* op, const TensorView& a_scale, const 
 void Requantization::Load() {
   const float a = FloatAt(a_scale_, 0), y = FloatAt(y_scale_, 0);
   for (int64_t i = 0; i < b_scale_.elements(); ++i) scales_.push_back(a * FloatAt(b_scale_, i) / y);
-  zero_ = y_zero_.dtype == DType::kInt8 ? *y_zero_.as<const int8_t>() : *y_zero_.as<const uint8_t>();
+  zero_ = static_cast<float>(ByteAt(y_zero_, 0));
 }
 
 void Requantization::Row(const int32_t* sums, int64_t line, bool along_lines, int64_t n, void* out) const {
