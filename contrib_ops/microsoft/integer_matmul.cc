@@ -21,27 +21,55 @@ gemm::Epilogue EpilogueOf(const char* op, const TensorView& b_scale, const Tenso
   return epilogue;
 }
 
-class IntegerToFloatKernel final : public Kernel {
- public:
+// The first operand: 8-bit integers with their scale and zero point.
+struct Quantized {
+  TensorView values, point;
+  const float* scale;
+};
+
+// Where the operators take their operands from: First, and the numbers of inputs.
+struct MatMulIntegerToFloat {
   static constexpr const char* kOp = "MatMulIntegerToFloat";
-  explicit IntegerToFloatKernel(const KernelInfo&) {}
+  static constexpr size_t kScale = 3, kPoint = 5, kBias = 6;
+
+  static Quantized First(OpContext& ctx) {
+    const TensorView scale = ctx.Input(2);
+    NPU_CHECK(scale.elements() == 1, "[", kOp, "] expected one a_scale, got shape ", scale.shape);
+    return {ctx.Input(0), ctx.Input(4), scale.as<const float>()};
+  }
+};
+struct DynamicQuantizeMatMul {
+  static constexpr const char* kOp = "DynamicQuantizeMatMul";
+  static constexpr size_t kScale = 2, kPoint = 3, kBias = 4;
+
+  static Quantized First(OpContext& ctx) {
+    const DynamicUInt8 quantized(ctx, kOp, ctx.Input(0));
+    return {quantized.values(), quantized.point(), quantized.scale()};
+  }
+};
+
+template <class Op>
+class ScaledProductKernel final : public Kernel {
+ public:
+  static constexpr const char* kOp = Op::kOp;
+  explicit ScaledProductKernel(const KernelInfo&) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     return input == 1 && weight_.Pack(kOp, constant, stream);
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView a = ctx.Input(0), b = weight_.Of(ctx.Input(1)), a_scale = ctx.Input(2);
-    const MatMulShape s = InferMatMul(kOp, a.shape, b.shape);
-    NPU_CHECK(a_scale.elements() == 1, "[", kOp, "] expected one a_scale, got shape ", a_scale.shape);
-    gemm::Epilogue epilogue = EpilogueOf(kOp, ctx.Input(3), ctx.Input(6), s.n);
-    const ZeroPoints a_zero(ctx, kOp, "a_zero_point", ctx.Input(4), a, s.m, false);
-    const ZeroPoints b_zero(ctx, kOp, "b_zero_point", ctx.Input(5), b, s.n, true);
+    const TensorView b = weight_.Of(ctx.Input(1));
+    const MatMulShape s = InferMatMul(kOp, ctx.Input(0).shape, b.shape);
+    gemm::Epilogue epilogue = EpilogueOf(kOp, ctx.Input(Op::kScale), ctx.Input(Op::kBias), s.n);
+    const Quantized a = Op::First(ctx);
+    const ZeroPoints a_zero(ctx, kOp, "a_zero_point", a.point, a.values, s.m, false);
+    const ZeroPoints b_zero(ctx, kOp, "b_zero_point", ctx.Input(Op::kPoint), b, s.n, true);
     const TensorView y = ctx.Output(0, DType::kFloat32, s.output);
     if (y.elements() == 0) return;
-    ctx.Launch(kOp, [this, a, b, y, s, a_zero, b_zero, epilogue, scale = a_scale.as<const float>()]() mutable {
-      epilogue.alpha = *scale;
-      weight_.Multiply(a, b, s, a_zero, b_zero, epilogue, y);
+    ctx.Launch(kOp, [this, a, b, y, s, a_zero, b_zero, epilogue]() mutable {
+      epilogue.alpha = *a.scale;
+      weight_.Multiply(a.values, b, s, a_zero, b_zero, epilogue, y);
     });
   }
 
@@ -49,49 +77,20 @@ class IntegerToFloatKernel final : public Kernel {
   IntegerWeight weight_;
 };
 
-class DynamicQuantizeKernel final : public Kernel {
- public:
-  static constexpr const char* kOp = "DynamicQuantizeMatMul";
-  explicit DynamicQuantizeKernel(const KernelInfo&) {}
-
-  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    return input == 1 && weight_.Pack(kOp, constant, stream);
-  }
-
-  void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(0), b = weight_.Of(ctx.Input(1));
-    const MatMulShape s = InferMatMul(kOp, x.shape, b.shape);
-    gemm::Epilogue epilogue = EpilogueOf(kOp, ctx.Input(2), ctx.Input(4), s.n);
-    const DynamicUInt8 quantized(ctx, kOp, x);
-    const ZeroPoints a_zero(ctx, kOp, "the range's zero point", quantized.point(), quantized.values(), s.m, false);
-    const ZeroPoints b_zero(ctx, kOp, "b_zero_point", ctx.Input(3), b, s.n, true);
-    const TensorView y = ctx.Output(0, DType::kFloat32, s.output);
-    if (y.elements() == 0) return;
-    ctx.Launch(kOp,
-               [this, a = quantized.values(), scale = quantized.scale(), b, y, s, a_zero, b_zero, epilogue]() mutable {
-                 epilogue.alpha = *scale;
-                 weight_.Multiply(a, b, s, a_zero, b_zero, epilogue, y);
-               });
-  }
-
- private:
-  IntegerWeight weight_;
-};
-
 NPU_ONNX_KERNEL(Microsoft({
-    .type = "MatMulIntegerToFloat",
+    .type = MatMulIntegerToFloat::kOp,
     .inputs = {Input("A", kByteTypes), Input("B", kByteTypes), Input("a_scale", kFloat32), Input("b_scale", kFloat32),
                OptionalInput("a_zero_point", kByteTypes), OptionalInput("b_zero_point", kByteTypes),
                OptionalInput("bias", kFloat32)},
     .outputs = {Output("Y", kFloat32)},
-    .make = MakeKernel<IntegerToFloatKernel>,
+    .make = MakeKernel<ScaledProductKernel<MatMulIntegerToFloat>>,
 }));
 NPU_ONNX_KERNEL(Microsoft({
-    .type = "DynamicQuantizeMatMul",
+    .type = DynamicQuantizeMatMul::kOp,
     .inputs = {Input("A", kFloat32), Input("B", kByteTypes), Input("b_scale", kFloat32),
                OptionalInput("b_zero_point", kByteTypes), OptionalInput("bias", kFloat32)},
     .outputs = {Output("Y", kFloat32)},
-    .make = MakeKernel<DynamicQuantizeKernel>,
+    .make = MakeKernel<ScaledProductKernel<DynamicQuantizeMatMul>>,
 }));
 
 }  // namespace
