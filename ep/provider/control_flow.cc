@@ -119,10 +119,8 @@ bool OnDevice(const ValueView& value) {
 }  // namespace
 
 const std::vector<ControlFlow>& ControlFlows() {
-  const auto on_host = [](const char* name, DType dtype) {
-    return ArgDef{.name = name, .dtypes = {dtype}, .optional = true, .cpu = true};
-  };
-  const ArgDef cond = on_host("cond", DType::kBool), trips = on_host("M", DType::kInt64);
+  static const ArgDef cond{.name = "cond", .dtypes = {DType::kBool}, .optional = true, .cpu = true};
+  static const ArgDef trips{.name = "M", .dtypes = {DType::kInt64}, .optional = true, .cpu = true};
   static const std::vector<ControlFlow> flows = {
       {{.type = "If", .since = 1, .until = 25, .inputs = {cond}}, &NewIf},
       {{.type = "Loop", .since = 1, .until = 25, .inputs = {trips, cond}}, &NewLoop},

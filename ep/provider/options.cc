@@ -19,6 +19,11 @@ bool ParseIndex(const std::string& text, int& out) {
   return error == std::errc() && stop == end && out >= 0;
 }
 
+bool ParseFlag(const std::string& text, bool& out) {
+  out = text == "1";
+  return out || text == "0";
+}
+
 std::string KnownNames() {
   std::string names;
   for (const OptionSpec& spec : OptionSpecs()) names += (names.empty() ? "" : ", ") + std::string(spec.name);
@@ -61,20 +66,14 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "enable_cuda_graph does. Inputs and outputs are bound once in NPU memory (IOBinding) and their content is "
        "updated in place: a replay reads and writes the addresses that were captured. The run option gpu_graph_id "
        "numbers graphs, one per set of shapes; -1 runs without a graph.",
-       [](const std::string& value, Options& options) {
-         options.graphs = value == "1";
-         return value == "0" || value == "1";
-       }},
+       [](const std::string& value, Options& options) { return ParseFlag(value, options.graphs); }},
       {"host_memory", "0, 1", "0",
        "1: inputs, outputs and all values between them are in host memory, where kernels read and write them in place. "
        "Nothing is copied for callers whose values are in host memory, such as onnxruntime-genai with its caches; a "
        "value bound as input and output is updated in place. Every node has to run on the NPU. Kernels run on the "
        "thread that calls run. Without effect on a device whose kernels do not reach host memory, and not together "
        "with enable_npu_graph.",
-       [](const std::string& value, Options& options) {
-         options.host_memory = value == "1";
-         return value == "0" || value == "1";
-       }},
+       [](const std::string& value, Options& options) { return ParseFlag(value, options.host_memory); }},
       {"user_compute_stream", "the handle of a stream of the NPU, or 0", "0",
        "The stream that runs are ordered with: a run comes after what was enqueued on it before, and what is enqueued "
        "on it afterwards comes after the run. The handle is torch.npu.Stream.npu_stream; the run option of the same "
