@@ -7,14 +7,15 @@ import warnings
 
 import numpy as np
 import onnx
+import onnx_backend
 import onnxruntime as ort
 import onnxruntime_npu
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
+from onnx_backend import NEWEST_OPSET, as_array
 from onnx_nodes import (
     BFLOAT16,
     FIXED_WIDTH,
-    IR_VERSION,
     dtype_of,
     make_session,
     npu_nodes,
@@ -23,9 +24,6 @@ from onnx_nodes import (
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 from onnxruntime_npu import _C
 
-# Models newer than onnxruntime loads are run at this opset: of the operators here, the versions
-# since then only add types, and a floating-point form of Mod.
-NEWEST_OPSET = 26
 # Operators with a version that onnxruntime does not know, and the tests of that version.
 NEWER_THAN_ONNXRUNTIME = {"Attention": "tests/cpp/kernels/onnx_attention_test.cc"}
 # Cases whose values are those of one generator; test_random_operators.py tests distributions.
@@ -63,12 +61,7 @@ def node_cases() -> list:
 
 def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model at an opset and IR version onnxruntime loads, with dynamic input shapes."""
-    out = onnx.ModelProto()
-    out.CopyFrom(model)
-    out.ir_version = min(out.ir_version, IR_VERSION)
-    for opset in out.opset_import:
-        if opset.domain == "":
-            opset.version = min(opset.version, NEWEST_OPSET)
+    out = onnx_backend.loadable(model)
     for k, value in enumerate(out.graph.input):  # with known shapes, Shape would be constant-folded
         if value.name == "sizes":  # of Resize: onnx's shape inference treats an unknown length as 0
             continue
@@ -92,13 +85,6 @@ def session_of(case) -> ort.InferenceSession:
             f"onnxruntime {ort.__version__} refuses to load {node.op_type} with this type or "
             f"attribute, which opset {newest} added; tested in {elsewhere}"
         )
-
-
-def as_array(value) -> np.ndarray:
-    """A case's tensor; dtypes that NumPy lacks are given as protos."""
-    return (
-        numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
-    )
 
 
 def comparable(array: np.ndarray) -> np.ndarray:
