@@ -30,7 +30,19 @@ CLOCKS: dict[str, Callable[[], float]] = {
 }
 
 
-class GenaiLoops:
+class Loops:
+    """`_serve` and `_generate` return the tokens that they chose and the seconds of their steps."""
+
+    def tokens(self, loop: str, *arguments: int) -> np.ndarray:
+        """The tokens that a loop has chosen."""
+        return getattr(self, f"_{loop}")(*arguments)[0]
+
+    def time(self, loop: str, *arguments: int) -> float:
+        """Seconds of the steps of a loop."""
+        return getattr(self, f"_{loop}")(*arguments)[1]
+
+
+class GenaiLoops(Loops):
     """onnxruntime-genai's engine and generator on NPUExecutionProvider."""
 
     def __init__(
@@ -100,16 +112,8 @@ class GenaiLoops:
         seconds = self.clock() - start
         return np.array(generator.get_sequence(0)[past + 1 :], np.float32), seconds
 
-    def tokens(self, loop: str, *arguments: int) -> np.ndarray:
-        """The tokens that a loop has chosen."""
-        return getattr(self, f"_{loop}")(*arguments)[0]
 
-    def time(self, loop: str, *arguments: int) -> float:
-        """Seconds of the steps of a loop."""
-        return getattr(self, f"_{loop}")(*arguments)[1]
-
-
-class BoundLoops:
+class BoundLoops(Loops):
     """The same files with caches on the NPU, bound to inputs and outputs."""
 
     def __init__(self, paged: str, growing: str, threads: int, clock: str) -> None:
@@ -147,14 +151,6 @@ class BoundLoops:
     def _generate(self, past: int, steps: int) -> tuple[np.ndarray, float]:
         tokens, seconds = self._decode(self.models[1], prompt(past, self.vocabulary), steps)
         return tokens[0], seconds
-
-    def tokens(self, loop: str, *arguments: int) -> np.ndarray:
-        """The tokens that a loop has chosen."""
-        return getattr(self, f"_{loop}")(*arguments)[0]
-
-    def time(self, loop: str, *arguments: int) -> float:
-        """Seconds of the steps of a loop."""
-        return getattr(self, f"_{loop}")(*arguments)[1]
 
 
 def _prompts(sequences: int, past: int, vocabulary: int) -> np.ndarray:
