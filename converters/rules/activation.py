@@ -17,6 +17,7 @@ from .rule import (
     given,
     integers,
     operands,
+    own_node,
     producer,
     rank,
     require,
@@ -36,9 +37,7 @@ class MicrosoftGelu(Rule):
 
     def pattern(self, op: Any, x: Any) -> Any:
         """Match one node, with or without a bias."""
-        return getattr(op, self._op_type)(
-            x, _domain=MICROSOFT, _allow_other_inputs=True, _outputs=["y"]
-        )
+        return own_node(op, self._op_type, x)
 
     def build(self, nodes: Nodes, x: ir.Value, y: ir.Value) -> Any:
         """Add the bias, if any, and transform."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .rule import MICROSOFT, Nodes, Rule, require
+from .rule import Nodes, Rule, own_node, require
 
 
 class AddedNorm(Rule):
@@ -19,15 +19,8 @@ class AddedNorm(Rule):
 
     def pattern(self, op: Any, x: Any, skip: Any, gamma: Any) -> Any:
         """Match one node."""
-        return getattr(op, self._op_type)(
-            x,
-            skip,
-            gamma,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y", "mean", "deviation", "total"][: self._outputs],
-        )
+        outputs = ["y", "mean", "deviation", "total"][: self._outputs]
+        return own_node(op, self._op_type, x, skip, gamma, outputs=outputs)
 
     def build(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .integers import Array
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, rank, require
+from .rule import Nodes, Rule, attribute, given, own_node, rank, require
 
 _FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 # act_type of the grouped matmul. onnxruntime's GELU of experts is the one by tanh.
@@ -34,9 +35,15 @@ class RoutedExperts(Rule):
     Subclasses have the places of the inputs, 0 for one that the operator has not.
     """
 
+    op_type: str
     layers: tuple[int, int]  # the weights
+    bias: int  # how far behind its weight a layer's bias is
     third: int  # the weight of a third layer, which onnxruntime's CPU has not
     router_weights: int
+
+    def pattern(self, op: Any, x: Any, logits: Any) -> Any:
+        """Match one node."""
+        return own_node(op, self.op_type, x, logits)
 
     @abstractmethod
     def check_node(self, node: ir.Node) -> None:
@@ -47,10 +54,13 @@ class RoutedExperts(Rule):
         """Return the type of the rows for that of the input."""
 
     @abstractmethod
-    def multiplied(
-        self, nodes: Nodes, node: ir.Node, rows: ir.Value, counts: ir.Value, layer: Layer
-    ) -> ir.Value:
-        """Multiply rows [R, K], of which each expert has so many, by the experts' weights."""
+    def weights(
+        self, nodes: Nodes, node: ir.Node, layer: Layer, dtype: ir.DataType
+    ) -> dict[str, ir.Value | None]:
+        """Return a layer's weight [E, K, N] for rows of a type, as the grouped matmul takes it.
+
+        Its arguments by name: the weight, and what makes integers floats.
+        """
 
     def build(self, nodes: Nodes, x: ir.Value, logits: ir.Value, y: ir.Value) -> Any:
         """Add up what the k best experts make of each token."""
@@ -80,10 +90,10 @@ class RoutedExperts(Rule):
         )
         activation = 0 if gated else _ACTIVATIONS[kind]
         up = Layer(self.layers[0], "fc1", activation, apart=gated)
-        rows = self.multiplied(nodes, node, rows, counts, up)
+        rows = self._multiplied(nodes, node, rows, counts, up)
         if gated:
             rows = _gate(nodes, node, rows, constant(node, self.layers[0]).shape[1])
-        rows = self.multiplied(nodes, node, rows, counts, Layer(self.layers[1], "fc2"))
+        rows = self._multiplied(nodes, node, rows, counts, Layer(self.layers[1], "fc2"))
         total = nodes.npu(
             "npu_moe_finalize_routing",
             rows,
@@ -94,6 +104,22 @@ class RoutedExperts(Rule):
         if rank(x) == 3:
             total = nodes.onnx("Reshape", total, nodes.onnx("Shape", x, dtype=_INT64))
         return nodes.cast(total, x.dtype)
+
+    def _multiplied(
+        self, nodes: Nodes, node: ir.Node, rows: ir.Value, counts: ir.Value, layer: Layer
+    ) -> ir.Value:
+        """Multiply rows [R, K], of which each expert has so many, by the experts' weights."""
+        assert rows.dtype is not None
+        return nodes.npu(
+            "_npu_grouped_matmul",
+            rows,
+            **self.weights(nodes, node, layer, rows.dtype),
+            bias=_bias(nodes, node, layer.weight + self.bias, layer),
+            group_list=counts,
+            group_type=0,
+            group_list_type=1,
+            act_type=layer.activation,
+        )[0]
 
     def _gating(self, nodes: Nodes, node: ir.Node, logits: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Return weights [T, k] in float32 and experts [T, k] of the k best of logits [T, E]."""
@@ -123,12 +149,8 @@ def _gate(nodes: Nodes, node: ir.Node, both: ir.Value, columns: int) -> ir.Value
     limit = attribute(node, "swiglu_limit", _UNLIMITED)
     if alpha == 1.0 and beta == 0.0 and limit == _UNLIMITED:
         return nodes.npu("npu_swiglu", both, dim=-1)[0]
-    require(both.dtype is not None, "its type is unknown")
     assert both.dtype is not None
-
-    def number(value: float) -> ir.Value:
-        assert both.dtype is not None
-        return nodes.constant(value, both.dtype)
+    number = functools.partial(nodes.constant, dtype=both.dtype)
 
     gate, linear = nodes.split(both, [columns // 2, columns // 2], axis=-1)
     if limit != _UNLIMITED:
@@ -148,7 +170,7 @@ def columns_apart(values: Array, layer: Layer) -> Array:
     return np.concatenate([values[:, ::2], values[:, 1::2]], axis=1)
 
 
-def bias_of(nodes: Nodes, node: ir.Node, place: int, layer: Layer) -> ir.Value | None:
+def _bias(nodes: Nodes, node: ir.Node, place: int, layer: Layer) -> ir.Value | None:
     """Return the bias [E, N] of a layer, if it has one."""
     bias = given(node, place)
     if bias is None or not layer.apart:
@@ -162,18 +184,7 @@ def bias_of(nodes: Nodes, node: ir.Node, place: int, layer: Layer) -> ir.Value |
 class MoE(RoutedExperts):
     """Experts with weights of floats."""
 
-    layers, third, router_weights = (2, 4), 6, 0
-
-    def pattern(self, op: Any, x: Any, logits: Any) -> Any:
-        """Match one node."""
-        return op.MoE(
-            x,
-            logits,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y"],
-        )
+    op_type, layers, bias, third, router_weights = "MoE", (2, 4), 1, 6, 0
 
     def check_node(self, node: ir.Node) -> None:
         """Take every node."""
@@ -182,10 +193,10 @@ class MoE(RoutedExperts):
         """Keep the type."""
         return dtype
 
-    def multiplied(
-        self, nodes: Nodes, node: ir.Node, rows: ir.Value, counts: ir.Value, layer: Layer
-    ) -> ir.Value:
-        """Multiply by weights [E, N, K]."""
+    def weights(
+        self, nodes: Nodes, node: ir.Node, layer: Layer, dtype: ir.DataType
+    ) -> dict[str, ir.Value | None]:
+        """Turn [E, N, K] into [E, K, N]."""
         tensor = constant(node, layer.weight)
         require(len(tensor.shape) == 3, "its weight is not one for each expert")
         experts, columns, depth = tensor.shape
@@ -198,16 +209,7 @@ class MoE(RoutedExperts):
             turned, dtype=tensor.dtype, shape=ir.Shape((experts, depth, columns))
         )
         name = f"{node.inputs[layer.weight].name}.grouped"  # type: ignore[union-attr]
-        return nodes.npu(
-            "_npu_grouped_matmul",
-            rows,
-            nodes.weight(weight, name),
-            bias=bias_of(nodes, node, layer.weight + 1, layer),
-            group_list=counts,
-            group_type=0,
-            group_list_type=1,
-            act_type=layer.activation,
-        )[0]
+        return {"weight": nodes.weight(weight, name)}
 
 
 def rules() -> list[Rule]:

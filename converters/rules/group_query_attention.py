@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from .rotary import rotate
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, require, static_size
+from .rule import Nodes, Rule, attribute, given, own_node, require, static_size
 
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 # Inputs by position: query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
@@ -53,13 +53,8 @@ class GroupQueryAttention(Rule):
 
     def pattern(self, op: Any, query: Any) -> Any:
         """Match one node, with or without the new caches."""
-        return op.GroupQueryAttention(
-            query,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y", "present_key", "present_value"][: self._outputs],
-        )
+        outputs = ["y", "present_key", "present_value"][: self._outputs]
+        return own_node(op, "GroupQueryAttention", query, outputs=outputs)
 
     def build(self, nodes: Nodes, query: ir.Value, y: ir.Value, **_: ir.Value) -> Any:
         """Return the attended values [B, S, N * D] and the caches [B, Nkv, T, D]."""

@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .attention import attend, later_keys
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, rank, require, static_size
+from .rule import Nodes, Rule, attribute, given, own_node, rank, require, static_size
 
 _INT32, _BOOL = ir.DataType.INT32, ir.DataType.BOOL
 # Inputs by position: query, key, value, bias, key_padding_mask, attention_bias, past_key,
@@ -27,13 +27,8 @@ class MultiHeadAttention(Rule):
 
     def pattern(self, op: Any, query: Any) -> Any:
         """Match one node, with or without the new caches."""
-        return op.MultiHeadAttention(
-            query,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y", "present_key", "present_value"][: self._outputs],
-        )
+        outputs = ["y", "present_key", "present_value"][: self._outputs]
+        return own_node(op, "MultiHeadAttention", query, outputs=outputs)
 
     def build(self, nodes: Nodes, query: ir.Value, y: ir.Value, **_: ir.Value) -> Any:
         """Return the attended values [B, S, N * D] and the caches [B, N, T, D]."""

@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from .multi_head_attention import appended, attended, columns_of, heads_of
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, rank, require
+from .rule import Nodes, Rule, attribute, given, own_node, rank, require
 
 # Inputs by position: input, weights, bias, mask_index, past, attention_bias; then that of a buffer.
 _MASK, _PAST, _ADDED, _FIRST_UNKNOWN = 3, 4, 5, 6
@@ -22,14 +22,7 @@ class ProjectedAttention(Rule):
 
     def pattern(self, op: Any, x: Any, weight: Any) -> Any:
         """Match one node, with or without the new cache."""
-        return op.Attention(
-            x,
-            weight,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y", "present"][: self._outputs],
-        )
+        return own_node(op, "Attention", x, weight, outputs=["y", "present"][: self._outputs])
 
     def build(self, nodes: Nodes, x: ir.Value, weight: ir.Value, y: ir.Value, **_: ir.Value) -> Any:
         """Return the attended values [B, S, N * D] and the cache."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 import torch
 
 from ..packing import packed_columns
-from .experts import Layer, RoutedExperts, bias_of, columns_apart, constant
+from .experts import Layer, RoutedExperts, columns_apart, constant
 from .integers import Array, float_type, floats, unpacked
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, require
+from .rule import Nodes, Rule, attribute, given, require
 
-# Inputs by position: after a weight come its scales and its bias; zero points come behind all.
-_SCALES, _BIAS = 1, 2
+# Inputs by position: after a weight come its scales, then its bias; zero points come behind all.
+_SCALES = 1
 _ZERO_POINTS = {2: 11, 5: 12}
 _ROUTER_WEIGHTS, _FIRST_UNKNOWN = 14, 15
 
@@ -25,18 +23,7 @@ class QMoE(RoutedExperts):
     It has no float32 form: as in MatMulNBits, rows and scales are rounded to bfloat16.
     """
 
-    layers, third, router_weights = (2, 5), 8, _ROUTER_WEIGHTS
-
-    def pattern(self, op: Any, x: Any, logits: Any) -> Any:
-        """Match one node."""
-        return op.QMoE(
-            x,
-            logits,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y"],
-        )
+    op_type, layers, bias, third, router_weights = "QMoE", (2, 5), 2, 8, _ROUTER_WEIGHTS
 
     def check_node(self, node: ir.Node) -> None:
         """Refuse weights of floats, and weights that only some kernels of onnxruntime normalise."""
@@ -56,10 +43,10 @@ class QMoE(RoutedExperts):
         """Round float32 to bfloat16."""
         return float_type(dtype)
 
-    def multiplied(
-        self, nodes: Nodes, node: ir.Node, rows: ir.Value, counts: ir.Value, layer: Layer
-    ) -> ir.Value:
-        """Multiply by weights [E, N, K] of integers with scales [E, N] or [E, N, blocks]."""
+    def weights(
+        self, nodes: Nodes, node: ir.Node, layer: Layer, dtype: ir.DataType
+    ) -> dict[str, ir.Value | None]:
+        """Repack integers [E, N, K] with scales [E, N] or [E, N, blocks]."""
         place = layer.weight
         tensor, scales = constant(node, place), constant(node, place + _SCALES)
         given_bits = attribute(node, "expert_weight_bits", 4)
@@ -76,8 +63,6 @@ class QMoE(RoutedExperts):
             "its scales have not the size that it tells",
         )
         require(bits == 8 or columns % 8 == 0 or depth % 8 == 0, "its sizes are no multiples of 8")
-        dtype = rows.dtype
-        assert dtype is not None
         middle = 1 << bits - 1  # of the unsigned integers
         integers = unpacked(tensor.numpy(), bits).reshape(experts, columns, depth)
         signed = columns_apart(integers - middle, layer).swapaxes(1, 2)
@@ -97,18 +82,11 @@ class QMoE(RoutedExperts):
             points = unpacked(held.reshape(-1, held.shape[-1]), bits)
             count = blocks if block > 0 else columns
             offset = per_block(middle - points[:, :count], "offset")
-        return nodes.npu(
-            "_npu_grouped_matmul",
-            rows,
-            nodes.weight(ir.tensor(packed.contiguous().numpy()), f"{name}.packed"),
-            bias=bias_of(nodes, node, place + _BIAS, layer),
-            antiquant_scale=per_block(scales.numpy().astype(np.float32), "scale"),
-            antiquant_offset=offset,
-            group_list=counts,
-            group_type=0,
-            group_list_type=1,
-            act_type=layer.activation,
-        )[0]
+        return {
+            "weight": nodes.weight(ir.tensor(packed.contiguous().numpy()), f"{name}.packed"),
+            "antiquant_scale": per_block(scales.numpy(), "scale"),
+            "antiquant_offset": offset,
+        }
 
 
 def rules() -> list[Rule]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, rank, require, static_size
+from .rule import Nodes, Rule, attribute, given, own_node, rank, require, static_size
 
 _NIBBLES = {ir.DataType.INT4: 8, ir.DataType.UINT4: 0}  # what makes them unsigned
 
@@ -20,15 +20,7 @@ class GatherBlockQuantized(Rule):
 
     def pattern(self, op: Any, table: Any, indices: Any, scales: Any) -> Any:
         """Match one node."""
-        return op.GatherBlockQuantized(
-            table,
-            indices,
-            scales,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y"],
-        )
+        return own_node(op, "GatherBlockQuantized", table, indices, scales)
 
     def build(
         self, nodes: Nodes, table: ir.Value, indices: ir.Value, scales: ir.Value, y: ir.Value

@@ -10,7 +10,7 @@ import torch
 
 from ..packing import packed_columns
 from .integers import float_type, floats, unpacked
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, require
+from .rule import MICROSOFT, Nodes, Rule, attribute, given, own_node, require
 
 
 class MatMulNBits(Rule):
@@ -22,15 +22,7 @@ class MatMulNBits(Rule):
 
     def pattern(self, op: Any, x: Any, weight: Any, scales: Any) -> Any:
         """Match one node."""
-        return op.MatMulNBits(
-            x,
-            weight,
-            scales,
-            _domain=MICROSOFT,
-            _allow_other_inputs=True,
-            _allow_other_attributes=True,
-            _outputs=["y"],
-        )
+        return own_node(op, "MatMulNBits", x, weight, scales)
 
     def build(
         self, nodes: Nodes, x: ir.Value, weight: ir.Value, scales: ir.Value, y: ir.Value

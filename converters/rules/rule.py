@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,13 @@ class Rule(pattern.RewriteRuleClassBase):
             self.pattern, self.rewrite, self.check, name=self.name, remove_nodes=self.remove_nodes
         )
 
+    @abstractmethod
     def build(self, *nodes: Any, **matched: Any) -> Any:
         """Return the values that replace the pattern's.
 
         None where the nodes before it are of another form; raises Refused where they are of a known
         one that has no equivalent.
         """
-        raise NotImplementedError
 
     def rewrite(self, op: Any, **matched: Any) -> Any:
         """Replace a match, unless ``build`` refuses."""
@@ -175,6 +176,16 @@ class Nodes:
         parts = [self.constant([s]) if isinstance(s, int) else s for s in sizes]
         made: ir.Value = self.onnx("Concat", *parts, axis=0)
         return made
+
+
+def own_node(op: Any, op_type: str, *inputs: Any, outputs: Sequence[str] = ("y",)) -> Any:
+    """Return the pattern of a node of onnxruntime's own, with any attributes.
+
+    It begins with these inputs, and may have more.
+    """
+    return getattr(op, op_type)(
+        *inputs, _domain=MICROSOFT, _allow_other_inputs=True, _outputs=list(outputs)
+    )
 
 
 def require(condition: object, reason: str) -> None:
