@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from ..session.provider_library import get_ep_name
 from .decoding import device_of
 
 
-class Exported:
+class Exported(ABC):
     """Base of exported models; subclasses define ``_main`` and ``_load``."""
 
     _main: ClassVar[str]  # the file by which a directory is known
@@ -62,9 +63,9 @@ class Exported:
         self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])
         self._load()
 
+    @abstractmethod
     def _load(self) -> None:
         """Open the models and read what is known of them."""
-        raise NotImplementedError
 
     def _open(self, name: str) -> ort.InferenceSession:
         path = str(self.directory / name)

@@ -37,6 +37,14 @@ def token_rows(
     return rows if attention_mask is None else _kept(rows, attention_mask)
 
 
+def seen_tokens(rows: list[list[int]], mask: Sequence[Sequence[Any]]) -> list[list[int]]:
+    """Return rows without the tokens whose mask, of the same lengths, is 0."""
+    return [
+        [token for token, keep in zip(row, kept, strict=True) if keep]
+        for row, kept in zip(rows, mask, strict=True)
+    ]
+
+
 def checked_rows(rows: Any, vocabulary: int) -> list[list[int]]:
     """Return rows of token ids; ArgumentError for empty ones and tokens outside the vocabulary."""
     try:
@@ -93,10 +101,7 @@ def _kept(rows: list[list[int]], attention_mask: Any) -> list[list[int]]:
             f"expected an attention_mask for rows of {[len(row) for row in rows]} tokens, got "
             f"{[len(row) for row in mask]}"
         )
-    return [
-        [token for token, keep in zip(row, kept, strict=True) if keep]
-        for row, kept in zip(rows, mask, strict=True)
-    ]
+    return seen_tokens(rows, mask)
 
 
 def _rows_of_mask(attention_mask: Any) -> list[list[bool]]:

@@ -2,7 +2,8 @@
 
 - ``exported_model``: what all of them have; ``generating_model``: those that make text.
 - ``causal_lm``, ``seq2seq_lm``, ``feature_extraction``: the models.
-- ``cache``, ``seq2seq_cache``: keys and values, as transformers' ``generate`` passes them.
+- ``batch_cache``: what all caches have; ``cache``, ``seq2seq_cache``: keys and values, as
+  transformers' ``generate`` passes them.
 """
 
 from __future__ import annotations

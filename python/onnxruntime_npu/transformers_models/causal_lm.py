@@ -11,7 +11,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from ..errors import ArgumentError
 from ..generation.causal_lm import CausalLM
 from ..generation.decoding import StepModel
-from ..generation.prompts import checked_rows
+from ..generation.prompts import checked_rows, seen_tokens
 from ..session.ortvalue import ortvalue_to_numpy
 from .cache import NPUCache
 from .generating_model import GeneratingModel
@@ -75,9 +75,7 @@ class NPUModelForCausalLM(GeneratingModel):
             )
         value = past_key_values.extend(rows, columns)
         logits = torch.from_numpy(np.array(ortvalue_to_numpy(value)[:, -1:], np.float32))
-        if use_cache is None:
-            use_cache = getattr(self.config, "use_cache", True)
-        cache: Any = past_key_values if use_cache else None  # not a transformers.Cache
+        cache = self._kept(past_key_values, use_cache)
         output = CausalLMOutputWithPast(logits=logits, past_key_values=cache)
         return output.to_tuple() if return_dict is False else output
 
@@ -95,8 +93,5 @@ class NPUModelForCausalLM(GeneratingModel):
                     f"attention_mask expected [batch, total] of input_ids "
                     f"{list(input_ids.shape)}, got {list(attention_mask.shape)}"
                 )
-            rows = [
-                [token for token, keep in zip(row, kept, strict=True) if keep]
-                for row, kept in zip(rows, new.tolist(), strict=True)
-            ]
+            rows = seen_tokens(rows, new.tolist())
         return checked_rows(rows, self.step_model.vocabulary)

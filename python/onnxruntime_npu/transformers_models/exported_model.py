@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class ExportedModel:
+class ExportedModel(ABC):
     """Base of models over exported directories.
 
     Inputs and outputs are tensors on the CPU; weights and caches are on the provider's device.
@@ -102,6 +103,6 @@ class ExportedModel:
         """Run ``forward``."""
         return self.forward(*arguments, **options)
 
+    @abstractmethod
     def forward(self, *arguments: Any, **options: Any) -> Any:
         """Run the model."""
-        raise NotImplementedError

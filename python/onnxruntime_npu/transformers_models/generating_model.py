@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,9 +40,9 @@ class GeneratingModel(ExportedModel, GenerationMixin):
         else:
             self.generation_config = GenerationConfig.from_model_config(self.config)
 
+    @abstractmethod
     def new_cache(self, length: int) -> Any:
         """Return an empty cache for rows of at most ``length`` tokens, padding included."""
-        raise NotImplementedError
 
     def _prepare_cache_for_generation(
         self,
@@ -66,6 +67,14 @@ class GeneratingModel(ExportedModel, GenerationMixin):
         if generation_config.use_cache is False or model_kwargs.get("past_key_values") is not None:
             return
         model_kwargs["past_key_values"] = self.new_cache(max_cache_length + 1)
+
+    def _kept(self, cache: Any, use_cache: bool | None) -> Any:
+        """Return the cache for the result of a call, or None if none is wanted.
+
+        ``use_cache``: None: as the configuration says.
+        """
+        wanted = getattr(self.config, "use_cache", True) if use_cache is None else use_cache
+        return cache if wanted else None
 
     @contextlib.contextmanager
     def _optimize_model_for_decode(self) -> Iterator[None]:

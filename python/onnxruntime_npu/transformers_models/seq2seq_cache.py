@@ -4,45 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime as ort
-import torch
 
 from ..errors import ArgumentError
 from ..generation.growing_cache import PAST, GrowingCache
 from ..generation.row_choice import RowChoice
 from ..generation.seq2seq import MASK, OWN, Seq2SeqLM
+from .batch_cache import BatchCache
 
 
-class Seq2SeqCache:
+class Seq2SeqCache(BatchCache):
     """The cache of one batch of decoder rows, and the keys and values of their sources.
 
     All are on the device of the model. ``generate`` makes one for each call.
     """
 
-    is_compileable = False
-    is_croppable = False
-
     def __init__(self, model: Seq2SeqLM, length: int) -> None:
         """Begin without tokens; ``length`` is the most tokens of a row."""
+        super().__init__(length)
         self._model = model
-        self._length = length
-        self._columns = 0
-        self._rows = 0
         self._group = 1  # rows of each source, next to each other
         self._source: dict[str, ort.OrtValue] = {}
         types = {value.name: value.type for value in model.decoder.get_inputs()}
         own = [name for name in types if name.startswith(PAST) and OWN in name]
         self._choose_own = self._choice([types[name] for name in own])
         self._choose_source = self._choice([types[name] for name in model.source_inputs])
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of tokens of a decoder's row."""
-        del layer_idx  # all have as many
-        return self._columns
-
-    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        """Return the most tokens of a row."""
-        del layer_idx
-        return self._length
 
     def step(
         self, ids: np.ndarray, mask: np.ndarray | None, source: dict[str, ort.OrtValue]
@@ -58,14 +43,9 @@ class Seq2SeqCache:
         Raises ArgumentError for another number of rows than fits, and too many tokens.
         """
         rows, columns = ids.shape
-        if self._columns + columns > self._length:
-            raise ArgumentError(
-                f"the cache takes {self._length} tokens, got {self._columns} and {columns} more"
-            )
+        self._check_new(rows, columns)
         if not self._columns:
             self._begin(rows, source)
-        elif rows != self._rows:
-            raise ArgumentError(f"the cache has {self._rows} rows, got {rows}")
         inputs: dict[str, np.ndarray | ort.OrtValue] = {"input_ids": ids, **self._source}
         if self._model.masked:
             inputs[MASK] = np.ones((rows, self._source_length), np.int64) if mask is None else mask
@@ -73,13 +53,7 @@ class Seq2SeqCache:
         self._columns += columns
         return logits
 
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Continue each row b from row ``beam_idx[b]``."""
-        rows = beam_idx.cpu().long().numpy()
-        if not self._columns or len(rows) != self._rows:
-            raise ArgumentError(f"expected indices of all rows of a cache in use, got {len(rows)}")
-        if rows.min() < 0 or rows.max() >= self._rows:
-            raise ArgumentError(f"expected rows from 0 to {self._rows - 1}, got {rows.tolist()}")
+    def _reorder(self, rows: np.ndarray) -> None:
         if (rows // self._group != np.arange(self._rows) // self._group).any():
             raise ArgumentError("expected beams that continue beams of the same source")
         self._cache.reorder(self._choose_own, rows)

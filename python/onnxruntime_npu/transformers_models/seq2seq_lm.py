@@ -140,12 +140,9 @@ class NPUModelForSeq2SeqLM(GeneratingModel):
         cache = past_key_values or self.new_cache(self.exported.context_length)
         mask = None if attention_mask is None else attention_mask.cpu().long().numpy()
         value = cache.step(np.array(rows, np.int64), mask, encoder_outputs.values)
-        if use_cache is None:
-            use_cache = getattr(self.config, "use_cache", True)
-        kept: Any = cache if use_cache else None  # not a transformers.Cache
         output = Seq2SeqLMOutput(
             logits=torch.from_numpy(np.array(ortvalue_to_numpy(value), np.float32)),
-            past_key_values=kept,
+            past_key_values=self._kept(cache, use_cache),
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
         )
         return output.to_tuple() if return_dict is False else output
