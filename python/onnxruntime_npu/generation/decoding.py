@@ -19,8 +19,8 @@ from ..errors import ArgumentError
 from ..session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy, ortvalues_in_one_block
 from ..session.provider_library import get_ep_name
 from .adapters import NONE, Adapter
-from .growing_cache import ELEMENT_TYPES, PAST, PRESENT, GrowingCache
-from .row_choice import RowChoice
+from .growing_cache import PAST, PRESENT, GrowingCache
+from .row_choice import ELEMENT_TYPES, RowChoice
 
 _CACHE_KEY = "onnxruntime_npu.cache"
 _FLOAT, _INT64 = 1, 7

@@ -7,13 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnxruntime as ort
 
-from .row_choice import RowChoice
+from .row_choice import ELEMENT_TYPES, RowChoice
 
 PAST, PRESENT = "past_key_values.", "present."
-# ONNX element types by their names in sessions (numpy has no bfloat16).
-ELEMENT_TYPES = {
-    "tensor(float)": 1, "tensor(int8)": 3, "tensor(float16)": 10, "tensor(bfloat16)": 16,
-}  # fmt: skip
 
 
 class GrowingCache:

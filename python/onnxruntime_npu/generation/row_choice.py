@@ -11,6 +11,10 @@ import onnxruntime as ort
 
 from ..session.provider_library import get_ep_name
 
+# ONNX element types of caches by their names in sessions (numpy has no bfloat16).
+ELEMENT_TYPES = {
+    "tensor(float)": 1, "tensor(int8)": 3, "tensor(float16)": 10, "tensor(bfloat16)": 16,
+}  # fmt: skip
 _OPSET = 18
 
 
@@ -49,20 +53,14 @@ class RowChoice:
     def _session(self) -> ort.InferenceSession:
         from onnx import TensorProto, helper
 
-        elements = {
-            "tensor(float)": TensorProto.FLOAT,
-            "tensor(float16)": TensorProto.FLOAT16,
-            "tensor(bfloat16)": TensorProto.BFLOAT16,
-            "tensor(int8)": TensorProto.INT8,
-        }
+        elements = [ELEMENT_TYPES[name] for name in self._types]
         value = helper.make_tensor_value_info
-        numbers = range(len(self._types))
         nodes = [
             helper.make_node("Gather", [f"cache{n}", "rows"], [f"chosen{n}"], axis=0)
-            for n in numbers
+            for n in range(len(elements))
         ]
-        caches = [value(f"cache{n}", elements[self._types[n]], None) for n in numbers]
-        chosen = [value(f"chosen{n}", elements[self._types[n]], None) for n in numbers]
+        caches = [value(f"cache{n}", each, None) for n, each in enumerate(elements)]
+        chosen = [value(f"chosen{n}", each, None) for n, each in enumerate(elements)]
         rows = value("rows", TensorProto.INT64, ["batch"])
         graph = helper.make_graph(nodes, "rows", [rows, *caches], chosen)
         opsets = [helper.make_opsetid("", _OPSET)]
