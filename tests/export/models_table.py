@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnxruntime_npu.exporter import export_causal_lm
-from onnxruntime_npu.exporter.architectures import ARCHITECTURES, Architecture
+from onnxruntime_npu.exporter.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    with_text_between,
+)
 
 from .conftest import tiny_model
 
@@ -64,11 +68,7 @@ def rows(document: str) -> list[Row]:
 
 def with_rows(document: str, lines: list[Row]) -> str:
     """Return the document with other lines in its table."""
-    before, begin, rest = document.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not (begin and end):
-        raise ValueError(f"expected {_BEGIN} and {_END} in the document")
-    return "\n".join([before + begin, *_HEAD, *map(str, lines), end + after])
+    return with_text_between(document, _BEGIN, _END, "\n".join([*_HEAD, *map(str, lines)]))
 
 
 def main() -> None:

@@ -335,11 +335,16 @@ def table() -> str:
 
 def with_table(document: str) -> str:
     """Return a document with the table between its two marks."""
-    before, _, rest = document.partition(_BEGIN)
-    _, mark, after = rest.partition(_END)
-    if not mark:
-        raise ValueError(f"expected {_BEGIN} and {_END} in the document")
-    return f"{before}{_BEGIN}\n{table()}\n{_END}{after}"
+    return with_text_between(document, _BEGIN, _END, table())
+
+
+def with_text_between(document: str, begin: str, end: str, text: str) -> str:
+    """Return a document with the text between two marks; ValueError where it has not both."""
+    before, first, rest = document.partition(begin)
+    _, last, after = rest.partition(end)
+    if not (first and last):
+        raise ValueError(f"expected {begin} and {end} in the document")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from ..generation.adapters import SUFFIX
 from .proof import NotProven
-from .roles.linear import Source, mark_layers, sources_of
+from .roles.linear import Source, mark_layers, sizes_of, sources_of
 from .weights.adapters import Change, merge_adapter, read_adapter
 
-SUFFIX = ".onnx_adapter"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TRACED_RANK = 2  # of matrices that are traced; the file's may have any
 _RANK = "rank"
@@ -112,11 +112,7 @@ class SwitchedAdapters:
         for name, module in decoder.named_modules():
             sources = sources_of(module)
             if marked & {source.mark for source in sources}:
-                whole: Any = module
-                rows, columns = whole.weight.shape
-                self._places[name] = _Place(
-                    columns if isinstance(module, nn.Linear) else rows, sources
-                )
+                self._places[name] = _Place(sizes_of(module)[0], sources)
         for name, changes in self._changes.items():
             found = {source.mark for place in self._places.values() for source in place.sources}
             lost = sorted(changes.keys() - found)

@@ -24,16 +24,21 @@ def mark_layers(layers: Mapping[str, nn.Module]) -> None:
         layer._mark = name  # type: ignore[assignment]  # a string, in no registry of modules
 
 
+def sizes_of(layer: Any) -> tuple[int, int]:
+    """Return the sizes of the last axis of a layer's input and output.
+
+    The weight is [out, in] in torch's layers, [in, out] in Linear and in Conv1D of transformers.
+    """
+    rows, columns = layer.weight.shape
+    return (columns, rows) if isinstance(layer, nn.Linear) else (rows, columns)
+
+
 def sources_of(module: nn.Module) -> tuple[Source, ...]:
     """Return the layers that a module, joined or still the original, computes side by side."""
     if isinstance(module, Linear):
         return module.sources
     mark: Any = getattr(module, "_mark", None)
-    weight: Any = getattr(module, "weight", None)
-    if mark is None:
-        return ()
-    out = weight.shape[0] if isinstance(module, nn.Linear) else weight.shape[1]
-    return (Source(mark, int(out)),)
+    return () if mark is None else (Source(mark, sizes_of(module)[1]),)
 
 
 class Linear(nn.Module):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...errors import ArgumentError, ExportError
+from ..roles.linear import sizes_of
 from .lazy_weight import LazyWeight
 from .parameters import not_finite
 from .safetensors_file import SafetensorsFile
@@ -70,7 +71,7 @@ def read_adapter(model: nn.Module, folder: str | Path) -> dict[str, Change]:
     for name, (a, b) in _read(folder).items():
         layer = _layer(model, name, folder)
         rank = _of(config, "r", name)
-        sizes = (rank, *_sizes(layer))
+        sizes = (rank, *sizes_of(layer))
         got = (tuple(a.shape), tuple(b.shape))
         expected = ((sizes[0], sizes[1]), (sizes[2], sizes[0]))
         if got != expected:
@@ -193,9 +194,3 @@ def _layer(model: nn.Module, name: str, folder: Path) -> Any:
             f"{type(layer).__name__}"
         )
     return layer
-
-
-def _sizes(layer: Any) -> tuple[int, int]:
-    """Return the sizes of the last axis of a layer's input and output."""
-    rows, columns = layer.weight.shape
-    return (columns, rows) if isinstance(layer, nn.Linear) else (rows, columns)
