@@ -12,8 +12,9 @@ import torch
 import transformers
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import export_causal_lm
-from onnxruntime_npu.exporter.attention_interface import ATTENTION
+from onnxruntime_npu.exporter.attention_interface import ATTENTION, fuse_attention
 from onnxruntime_npu.exporter.original import keep_original
+from onnxruntime_npu.exporter.proof import Findings
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
@@ -268,6 +269,18 @@ def test_mask_that_a_layer_adds_to_its_scores_is_fused():
     torch_library.register()
     _, findings = keep_original(tiny_model("doge"), "for a test")
     assert findings.expected_nodes["npu_fused_infer_attention_score"] == 2
+
+
+def test_an_opset_is_named_only_where_it_helps():
+    torch_library.register()
+    ids, findings = torch.arange(4)[None], Findings()
+    assert fuse_attention(tiny_model("gemma2"), lambda model: model(ids), findings)
+    reasons = [entry["reason"] for entry in findings.kept]
+    assert reasons == ["not fused in 2 layers: its scores are capped"]
+    _, findings = keep_original(tiny_model("gemma2"), "for a test")
+    reasons = [entry["reason"] for entry in findings.kept if entry["role"] == "attention"]
+    own = "its scores are capped, which opset 23 has an operator for"
+    assert reasons == [f"not fused in 2 layers: {own}"]
 
 
 def test_own_masks_of_another_form_are_not_fused():

@@ -102,8 +102,9 @@ def fuse_attention(
         functions.add(sys.modules[__name__], "_attend_specially", _capped)
         findings.replaced("Attention", 0.0, nodes=unfused.pop(_CAPPED))
     for why, count in unfused.items():
-        also = f", which opset {traced_ops.CAPPED_OPSET} has an operator for" * (why == _CAPPED)
-        findings.keep("", "attention", f"not fused in {count} layers: {why}{also}")
+        if why == _CAPPED and functions is not None:
+            why = f"{why}, which opset {traced_ops.CAPPED_OPSET} has an operator for"
+        findings.keep("", "attention", f"not fused in {count} layers: {why}")
     if calls.fused or calls.unfused:
         return True
     model.set_attn_implementation(before)  # whose masks its own attention takes
