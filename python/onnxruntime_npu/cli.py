@@ -413,7 +413,7 @@ def _export(arguments: argparse.Namespace) -> None:
         quant=arguments.quant,
         calibration=_lines(arguments.calibration),
         adapters=[text for text in arguments.adapters if not _NAMED.match(text)],
-        switched_adapters=dict(t.split("=", 1) for t in arguments.adapters if _NAMED.match(t)),
+        switched_adapters=_named(arguments.adapters),
         cache=arguments.cache,
         cache_dtype=arguments.kv_dtype,
         logits=arguments.logits,
@@ -422,6 +422,18 @@ def _export(arguments: argparse.Namespace) -> None:
     )
     elements = "" if report.cache_dtype == "auto" else f" {report.cache_dtype}"
     _print_report(arguments.out_dir, report, f"cache {report.cache}{elements}")
+
+
+def _named(adapters: Sequence[str]) -> dict[str, str]:
+    """Return the directories of those adapters that have a name, by it."""
+    named: dict[str, str] = {}
+    for text in adapters:
+        if _NAMED.match(text):
+            name, directory = text.split("=", 1)
+            if name in named:
+                raise ArgumentError(f"--adapter expected names of their own, got {name} twice")
+            named[name] = directory
+    return named
 
 
 def _export_encoder(arguments: argparse.Namespace) -> None:
@@ -522,6 +534,8 @@ def _generate(arguments: argparse.Namespace) -> None:
 
     provider = _PROVIDERS[arguments.provider]
     seq2seq = (Path(arguments.model_dir) / "decoder_model.onnx").is_file()
+    if seq2seq and arguments.adapter is not None:
+        raise ArgumentError("--adapter expected a causal model, got an encoder-decoder")
     model: Any = (Seq2SeqLM if seq2seq else CausalLM)(arguments.model_dir, providers=[provider])
     result = model.generate(
         arguments.prompt,

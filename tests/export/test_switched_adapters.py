@@ -162,6 +162,15 @@ def test_command_writes_and_uses_named_adapters(tmp_path, capsys):
     assert not any("lora" in value["name"] for value in written["inputs"])
 
 
+def test_command_ignores_no_adapter(tmp_path, capsys):
+    named = ["--adapter", "some=one", "--adapter", "some=other"]
+    assert cli.main(["export", str(tmp_path), str(tmp_path / "out"), *named]) == 2
+    assert "expected names of their own, got some twice" in capsys.readouterr().err
+    (tmp_path / "decoder_model.onnx").touch()
+    assert cli.main(["generate", str(tmp_path), "--prompt", "Hi", "--adapter", "some"]) == 2
+    assert "expected a causal model, got an encoder-decoder" in capsys.readouterr().err
+
+
 def test_what_cannot_be_switched_is_refused(tmp_path):
     head = {"r": 2, "lora_alpha": 2, "target_modules": ["lm_head", "up_proj"]}
     folders, _ = saved(tmp_path, "llama", {"head": head})
