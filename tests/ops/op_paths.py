@@ -15,6 +15,7 @@ import torch
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.opdef import Maker, Op, Sample, attach_function_bodies
 from onnxruntime_npu.opdef import dtypes as dt
+from onnxruntime_npu.opdef.definition_base import Definition
 from torch.onnx._internal._lazy_import import onnxscript_apis
 
 # Every torch.onnx.export parses onnxscript's five hundred functions again, which is most of its
@@ -26,13 +27,13 @@ CPU = "CPUExecutionProvider"
 
 
 @cache
-def samples(op: Op, dtype: str) -> list[Sample]:
+def samples(op: Definition, dtype: str) -> list[Sample]:
     """Return the sample calls, cached: no caller may write to their tensors."""
     assert op.sample_function is not None
     return list(op.sample_function(Maker(dtype)))
 
 
-def bind(op: Op, sample: Sample) -> dict[str, Any]:
+def bind(op: Definition, sample: Sample) -> dict[str, Any]:
     return op.bind(sample.args, sample.kwargs)
 
 

@@ -15,7 +15,7 @@ import torch
 from onnxruntime_npu import torch_device
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.opdef import Composition, Maker, Sample, all_compositions
-from op_paths import NPU, _clone, _flat, _map, session, to_ortvalue, to_torch
+from op_paths import NPU, _clone, _flat, _map, bind, samples, session, to_ortvalue, to_torch
 
 ALL = list(all_compositions().values())
 needs_device = pytest.mark.skipif(
@@ -24,7 +24,7 @@ needs_device = pytest.mark.skipif(
 
 
 def _samples(op: Composition, dtype: str) -> list[Sample]:
-    return [] if op.sample_function is None else list(op.sample_function(Maker(dtype)))
+    return [] if op.sample_function is None else samples(op, dtype)
 
 
 def _calls(ops: list[Composition], dtypes: slice = slice(None)) -> pytest.MarkDecorator:
@@ -69,7 +69,7 @@ def test_definition_is_complete(op: Composition) -> None:
 @_calls(ALL)
 def test_cpu_and_known_values(op: Composition, dtype: str, i: int) -> None:
     sample = _samples(op, dtype)[i]
-    bound = op.arguments(sample)
+    bound = bind(op, sample)
     got = _call(op, _clone(bound))
     if sample.expect is not None:
         _close(got, sample.expect, dtype)
@@ -80,7 +80,7 @@ def test_cpu_and_known_values(op: Composition, dtype: str, i: int) -> None:
 @needs_device
 @_calls(ALL)
 def test_npu(op: Composition, dtype: str, i: int) -> None:
-    bound = op.arguments(_samples(op, dtype)[i])
+    bound = bind(op, _samples(op, dtype)[i])
     want = _call(op, _clone(bound))
     torch_device.reset_fallback_counts()
     got = _call(op, {n: _map(lambda t: t.npu(), v) for n, v in _clone(bound).items()})
@@ -94,7 +94,7 @@ def test_npu(op: Composition, dtype: str, i: int) -> None:
 def test_fake(op: Composition, dtype: str, i: int) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    bound = op.arguments(_samples(op, dtype)[i])
+    bound = bind(op, _samples(op, dtype)[i])
     want = _call(op, _clone(bound))
     with FakeTensorMode() as mode:
         got = _call(op, {n: _map(mode.from_tensor, v) for n, v in bound.items()})
@@ -103,7 +103,7 @@ def test_fake(op: Composition, dtype: str, i: int) -> None:
 
 @_calls([op for op in ALL if op.out is not None], slice(1))
 def test_out_writes_the_result(op: Composition, dtype: str, i: int) -> None:
-    bound = op.arguments(_samples(op, dtype)[i])
+    bound = bind(op, _samples(op, dtype)[i])
     want = _call(op, _clone(bound))[0]
     out = torch.full_like(want, 7)
     got = getattr(onnxruntime_npu, op.name).out(*bound.values(), out=out)
@@ -115,7 +115,7 @@ def test_out_writes_the_result(op: Composition, dtype: str, i: int) -> None:
 @_calls([op for op in ALL if op.differentiable], slice(1))
 def test_gradcheck(op: Composition, dtype: str, i: int) -> None:
     sample = _samples(op, dtype)[i]
-    bound = op.arguments(sample)
+    bound = bind(op, sample)
     if sample.expect is not None:
         return  # values by hand have ties, where an extreme has no derivative
     leaves = {
@@ -137,7 +137,7 @@ def test_gradcheck(op: Composition, dtype: str, i: int) -> None:
 def test_exported_model_has_standard_nodes(op: Composition) -> None:
     dtype = op.sample_dtypes[0]
     written = [a.name for a in op.schema.arguments if a.type.mutated]
-    bounds = [op.arguments(s) for s in _samples(op, dtype)]
+    bounds = [bind(op, s) for s in _samples(op, dtype)]
     bounds = [b for b in bounds if all(t.numel() for v in b.values() for t in _flat(v))]
     if written or not bounds:
         return  # a graph has no arguments to write to
@@ -169,7 +169,7 @@ def test_exported_model_has_standard_nodes(op: Composition) -> None:
     [pytest.param(op, case, id=f"{op.name}-{case.id}") for op in ALL for case in op.error_cases],
 )
 def test_error(op: Composition, case: Any) -> None:
-    bound = op.arguments(case.make(Maker(op.sample_dtypes[0])))
+    bound = bind(op, case.make(Maker(op.sample_dtypes[0])))
     with pytest.raises(RuntimeError, match=case.match):
         _call(op, bound)
     with pytest.raises(RuntimeError, match=case.match), torch.device("meta"):

@@ -23,7 +23,7 @@ from onnxruntime_npu.opdef import (
     TypeCodes,
     TypedBy,
     attach_function_bodies,
-    load_ops,
+    load_definitions,
     npu_op,
 )
 from onnxruntime_npu.opdef.inference import infer_outputs
@@ -136,7 +136,7 @@ def test_family_definitions_can_share_a_helper_module(tmp_path: Path) -> None:
         "op = npu_op('npu_shares(Tensor x) -> Tensor', onnx='NPUShares', outputs=OUTPUTS,\n"
         "    dtypes={'x': ['int8'], 'y': ['int8']})\n"
     )
-    assert list(load_ops([tmp_path])) == ["npu_shares"]
+    assert list(load_definitions([tmp_path])) == ["npu_shares"]
 
 
 def test_call_arguments_bind_like_python() -> None:

@@ -15,7 +15,7 @@ import onnxruntime_npu
 import pytest
 import torch
 from onnxruntime_npu import torch_device
-from onnxruntime_npu.opdef import Maker, Op
+from onnxruntime_npu.opdef import Op
 from onnxruntime_npu.opdef.docs import markdown
 from onnxruntime_npu.ops import torch_names
 from op_paths import bind, in_place, samples
@@ -82,14 +82,10 @@ def _call(name: str) -> Any:
     op, schema = torch_names()[name]
     if schema.overload and op.schema.name == name:  # another overload of the operator itself
         schema = op.schema
-    if isinstance(op, Op):
-        sample = samples(op, op.sample_dtypes[0])[0]
-        if op.inplace is not None and schema is op.inplace:
-            return in_place(op, sample)
-        bound = bind(op, sample)
-    else:
-        assert op.sample_function is not None
-        bound = op.arguments(next(iter(op.sample_function(Maker(op.sample_dtypes[0])))))
+    sample = samples(op, op.sample_dtypes[0])[0]
+    if isinstance(op, Op) and op.inplace is not None and schema is op.inplace:
+        return in_place(op, sample)
+    bound = bind(op, sample)
     values = {n: v.npu() if isinstance(v, torch.Tensor) else v for n, v in bound.items()}
     positional = [values[a.name] for a in schema.arguments if not a.keyword_only]
     keywords = {a.name: values[a.name] for a in schema.arguments if a.keyword_only}

@@ -10,7 +10,7 @@ from typing import Any
 
 from .composition import Composition, check_dtype, composition
 from .definition import NotPortable, Op, TypeAlias, npu_op, torch
-from .discovery import all_compositions, all_ops, load_definitions, load_ops
+from .discovery import all_compositions, all_ops, load_definitions
 from .dtypes import (
     FIXED_WIDTH,
     FLOATS,
@@ -53,7 +53,6 @@ __all__ = [
     "check_indices",
     "composition",
     "load_definitions",
-    "load_ops",
     "npu_op",
     "op_table",
     "torch",

@@ -7,81 +7,28 @@ gradient; an exported model has the standard nodes, as from torch_npu's own expo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from .definition import Partner
+from .definition_base import Definition
 from .dtypes import from_torch
 from .node_parts import DefinitionError, parse_out
-from .samples import ErrorCase, Sample, check
-from .schema import Schema, parse_schema
+from .samples import check
+from .schema import parse_schema
 
 
-@dataclass(eq=False)
-class Composition:
+@dataclass(eq=False, kw_only=True)
+class Composition(Definition):
     """One such operator, created by :func:`composition`; its methods are decorators."""
 
-    schema: Schema
-    out: Schema | None
-    sample_dtypes: tuple[str, ...]
     differentiable: bool
     function_body: Callable[..., Any] | None = None
-    reference_function: Callable[..., Any] | None = None
-    sample_function: Callable[..., Iterable[Sample]] | None = None
-    error_cases: list[ErrorCase] = field(default_factory=list)
-    partners: list[Partner] = field(default_factory=list)
-    source: str = ""  # path of the definition, set by discovery
-    doc: str = ""
-
-    @property
-    def name(self) -> str:
-        """Name in torch, without the namespace."""
-        return self.schema.name
-
-    @property
-    def family(self) -> str:
-        """Folder of the definition."""
-        return self.source.replace("\\", "/").split("/")[-2] if self.source else ""
-
-    def torch_schemas(self) -> tuple[Schema, ...]:
-        """Return the schema of its own name."""
-        return (self.schema,)
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Set what it consists of, in plain torch; its docstring says what it returns."""
         self.function_body = function
         return function
-
-    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Set an independent computation of the results, for tests."""
-        self.reference_function = function
-        return function
-
-    def partner(self, schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Add a function of another torch name or overload, in plain torch."""
-
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.partners.append(Partner(parse_schema(schema), function))
-            return function
-
-        return register
-
-    def samples(self, function: Callable[..., Iterable[Sample]]) -> Callable[..., Iterable[Sample]]:
-        """Set the generator of sample calls for one dtype."""
-        self.sample_function = function
-        return function
-
-    def errors(self, make: Callable[..., Sample], match: str, *, id: str) -> None:
-        """Add a call that must fail with a message that matches ``match`` on every path."""
-        self.error_cases.append(ErrorCase(make, match, False, id))
-
-    def arguments(self, sample: Sample) -> dict[str, Any]:
-        """Return every argument of a sample's call by name."""
-        names = [a.name for a in self.schema.arguments]
-        defaults = {a.name: a.default for a in self.schema.arguments if not a.required}
-        given = {**defaults, **dict(zip(names, sample.args, strict=False)), **sample.kwargs}
-        return {name: given[name] for name in names}
 
 
 def composition(
@@ -104,7 +51,10 @@ def composition(
     if not dtypes:
         raise DefinitionError(f"[{parsed.name}] expected types to make samples of")
     return Composition(
-        parsed, parse_out(parsed, out) if out else None, tuple(dtypes), differentiable
+        schema=parsed,
+        out=parse_out(parsed, out) if out else None,
+        sample_dtypes=tuple(dtypes),
+        differentiable=differentiable,
     )
 
 

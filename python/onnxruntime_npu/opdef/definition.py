@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from . import dtypes as dt
+from .definition_base import Definition
 from .node_parts import (
     SEED,
     Attribute,
@@ -28,7 +29,7 @@ from .node_parts import (
     parse_twin,
     split_arguments,
 )
-from .samples import ErrorCase, Sample, Tolerance, check, default_tolerance
+from .samples import Tolerance, check, default_tolerance
 from .schema import Argument, Schema, parse_schema
 from .type_codes import TypeCodes, TypedBy
 
@@ -80,14 +81,6 @@ class Backward:
 
 
 @dataclass(frozen=True)
-class Partner:
-    """A function that torch_npu has beside an operator, of its shapes or its workspace."""
-
-    schema: Schema
-    function: Callable[..., Any]
-
-
-@dataclass(frozen=True)
 class StaticSize:
     """Sizes of an argument that a trace fixes, though a call with others is possible."""
 
@@ -96,47 +89,28 @@ class StaticSize:
     reason: str
 
 
-@dataclass(eq=False)
-class Op:
+@dataclass(eq=False, kw_only=True)
+class Op(Definition):
     """One operator, created by :func:`npu_op`; its methods are the decorators of a definition."""
 
-    schema: Schema
     onnx_type: str
     inputs: tuple[Input, ...]
     attributes: tuple[Attribute, ...]
     outputs: tuple[Output, ...]
     inplace: Schema | None
-    out: Schema | None
     torch_aliases: tuple[Schema, ...]
     type_aliases: tuple[TypeAlias, ...]
     may_alias: tuple[tuple[int, int], ...]
-    sample_dtypes: tuple[str, ...]
     seeded: bool = False
     typings: tuple[Mapping[str, str], ...] = ()
     attribute_typings: tuple[AttributeTyping, ...] = ()
     not_portable: str = ""
     ignored_attributes: tuple[str, ...] = ()
-    reference_function: Callable[..., Any] | None = None
     body_function: Callable[..., Any] | None = None
     backward_formula: Backward | None = None
-    sample_function: Callable[..., Iterable[Sample]] | None = None
     host_function: Callable[..., tuple[dict[str, Any], tuple[int, ...]]] | None = None
-    error_cases: list[ErrorCase] = field(default_factory=list)
     tolerances: dict[str, Tolerance] = field(default_factory=dict)
-    partners: list[Partner] = field(default_factory=list)
     static_sizes: list[StaticSize] = field(default_factory=list)
-    source: str = ""  # path of the definition, set by discovery
-    doc: str = ""
-
-    @property
-    def name(self) -> str:
-        """Name in torch, without the namespace."""
-        return self.schema.name
-
-    @property
-    def family(self) -> str:
-        """Folder of the definition."""
-        return self.source.replace("\\", "/").split("/")[-2] if self.source else ""
 
     @property
     def min_inputs(self) -> int:
@@ -186,8 +160,7 @@ class Op:
             raise DefinitionError(
                 f"[{self.name}] expected the reference to take {names}: {error}"
             ) from None
-        self.reference_function = function
-        return function
+        return super().reference(function)
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Set the portable ONNX body: ``body(b, call, *inputs)``, see function_body.py."""
@@ -251,11 +224,6 @@ class Op:
         takes_needs = "needs" in inspect.signature(function).parameters
         return Backward(function, arguments, tuple(outputs), tuple(saves), takes_needs)
 
-    def samples(self, function: Callable[..., Iterable[Sample]]) -> Callable[..., Iterable[Sample]]:
-        """Set the generator of sample calls for one dtype."""
-        self.sample_function = function
-        return function
-
     def host(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Set the host computation before a torch call: ``host(draw_seed, **arguments)``.
 
@@ -265,18 +233,6 @@ class Op:
         """
         self.host_function = function
         return function
-
-    def partner(self, schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Add a function of another torch name, in plain torch, that takes what ``schema`` says.
-
-        It has neither a node nor a gradient of its own: a trace sees what it does.
-        """
-
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.partners.append(Partner(parse_schema(schema), function))
-            return function
-
-        return register
 
     def static(self, argument: str, *axes: int, reason: str) -> None:
         """State that a trace fixes the sizes of these axes, negative ones from the end, and why.
@@ -288,16 +244,6 @@ class Op:
                 f"[{self.name}] expected an input and a reason for static sizes, got {argument!r}"
             )
         self.static_sizes.append(StaticSize(argument, axes, reason))
-
-    def errors(
-        self, make: Callable[..., Sample], match: str, *, needs_values: bool = False, id: str = ""
-    ) -> None:
-        """Add a call that must fail with a message that matches ``match`` on every path.
-
-        ``needs_values`` marks an error that depends on tensor values: a fake call cannot raise it.
-        """
-        case_id = id or f"error{len(self.error_cases)}"
-        self.error_cases.append(ErrorCase(make, match, needs_values, case_id))
 
     def tolerance(self, dtype: str, *, rtol: float, atol: float, reason: str) -> None:
         """Set the tolerance of ``dtype`` results against the float64 reference, and the reason."""
@@ -336,31 +282,6 @@ class Op:
         """Return the schema of every torch name: the operator's, its twin's, its aliases'."""
         twins = (self.inplace,) if self.inplace else ()
         return (self.schema, *twins, *self.torch_aliases)
-
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Give every argument of the schema its value, defaults included.
-
-        Raises TypeError like a Python call for a missing, unknown or duplicate argument.
-        """
-        positional = [a for a in self.schema.arguments if not a.keyword_only]
-        if len(args) > len(positional):
-            raise TypeError(
-                f"[{self.name}] expected at most {len(positional)} positional arguments, "
-                f"got {len(args)}"
-            )
-        bound = dict(zip((a.name for a in positional), args, strict=False))
-        names = {a.name for a in self.node_arguments}
-        for name, value in kwargs.items():
-            name = "self" if name == "input" and "input" not in names else name
-            if name not in names or name in bound:
-                raise TypeError(f"[{self.name}] got an unexpected argument {name!r}")
-            bound[name] = value
-        for argument in self.node_arguments:
-            if argument.name not in bound:
-                if argument.required:
-                    raise TypeError(f"[{self.name}] expected the argument {argument.name!r}")
-                bound[argument.name] = argument.default
-        return {a.name: bound[a.name] for a in self.node_arguments}
 
     def call_reference(self, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the reference and return its outputs as a tuple."""

@@ -31,16 +31,11 @@ def default_roots() -> list[Path]:
     return roots + [Path(p) for p in extra.split(os.pathsep) if p]
 
 
-def load_ops(roots: Iterable[Path]) -> dict[str, Op]:
-    """Read the operators with a kernel under ``roots``; the result is sorted by operator name.
+def load_definitions(roots: Iterable[Path]) -> dict[str, Op | Composition]:
+    """Read all definitions under ``roots``; the result is sorted by operator name.
 
     Raises DefinitionError when a file cannot be read as a definition or two define the same name.
     """
-    return {n: op for n, op in load_definitions(roots).items() if isinstance(op, Op)}
-
-
-def load_definitions(roots: Iterable[Path]) -> dict[str, Op | Composition]:
-    """Read all definitions under ``roots``, also of operators that consist of others."""
     ops: dict[str, Op | Composition] = {}
     torch_names: dict[str, str] = {}
     types: dict[str, str] = {}
