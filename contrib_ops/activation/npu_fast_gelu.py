@@ -3,7 +3,7 @@
 Source: torch_npu.npu_fast_gelu, torch_npu.fast_gelu.
 """
 
-from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch, wide
 from onnxruntime_npu.opdef.gradients import silu_gradient
 
 op = npu_op(
@@ -18,7 +18,7 @@ op = npu_op(
 @op.reference
 def reference(self):
     """y = x * sigmoid(1.702 x) in float32, rounded once; y has the shape and dtype of self."""
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     return (x * torch.sigmoid(1.702 * x)).to(self.dtype)
 
 

@@ -5,7 +5,7 @@ Source: torch_npu.npu_geglu.
 
 import math
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
 
 op = npu_op(
     "npu_geglu(Tensor self, int dim=-1, int approximate=1, bool activate_left=False)"
@@ -32,7 +32,7 @@ def reference(self, dim=-1, approximate=1, activate_left=False):
     )
     size = self.shape[dim]
     check(size % 2 == 0, f"[npu_geglu] expected an even size of axis {dim}, got {size}")
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     left, right = x.split(size // 2, dim) if size else (x, x)
     a, other = (left, right) if activate_left else (right, left)
     if approximate == 0:

@@ -2,7 +2,7 @@
 
 import math
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
 
 op = npu_op(
     "npu_gelu(Tensor self, *, str approximate='none') -> Tensor",
@@ -22,7 +22,7 @@ def reference(self, approximate="none"):
         approximate in ("none", "tanh"),
         f"[npu_gelu] expected approximate 'none' or 'tanh', got '{approximate}'",
     )
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     if approximate == "none":
         inner = torch.erf(x / math.sqrt(2))
     else:

@@ -1,6 +1,6 @@
 """Mish, x * tanh(softplus(x)). Source: torch_npu.npu_mish."""
 
-from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch, wide
 
 op = npu_op(
     "npu_mish(Tensor self) -> Tensor",
@@ -13,7 +13,7 @@ op = npu_op(
 @op.reference
 def reference(self):
     """y = x * tanh(ln(1 + e^x)) in float32, rounded once; y has the shape and dtype of self."""
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     softplus = x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
     return (x * torch.tanh(softplus)).to(self.dtype)
 
@@ -28,7 +28,7 @@ def body(b, call, self):
 @op.backward("self")
 def backward(grad_y, self):
     """dx = dy (t + x sigmoid(x) (1 - t^2)) with t = tanh(softplus(x))."""
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     t = torch.tanh(torch.nn.functional.softplus(x))
     return (grad_y * (t + x * torch.sigmoid(x) * (1 - t * t))).to(self.dtype)
 

@@ -1,6 +1,6 @@
 """SiLU (Swish), x * sigmoid(x), with an in-place twin. Source: torch_npu.npu_silu."""
 
-from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch, wide
 from onnxruntime_npu.opdef.gradients import silu_gradient
 
 op = npu_op(
@@ -15,7 +15,7 @@ op = npu_op(
 @op.reference
 def reference(self):
     """y = x * sigmoid(x) in float32, rounded once; y has the shape and dtype of self."""
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     return (x * torch.sigmoid(x)).to(self.dtype)
 
 

@@ -3,7 +3,7 @@
 Source: torch_npu.npu_swiglu.
 """
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
 
 from ._swiglu import gradient
 
@@ -25,7 +25,7 @@ def reference(self, dim=-1):
     check(-rank <= dim < rank, f"[npu_swiglu] expected dim in [{-rank}, {rank - 1}], got {dim}")
     size = self.shape[dim]
     check(size % 2 == 0, f"[npu_swiglu] expected an even size of axis {dim}, got {size}")
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     a, b = x.split(size // 2, dim) if size else (x, x)
     return (a * torch.sigmoid(a) * b).to(self.dtype)
 

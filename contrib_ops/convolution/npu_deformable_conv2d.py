@@ -3,7 +3,7 @@
 Source: torch_npu.npu_deformable_conv2d, npu_deformable_conv2dbk.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
 _NAME = "npu_deformable_conv2d"
 _FLOATS = ["float32", "float16"]
@@ -29,10 +29,6 @@ op = npu_op(
     },  # as torch_npu's exporter has them
     not_portable="ONNX's DeformConv does not return the sampled input",
 )
-
-
-def _wide(tensor):
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _check(
@@ -177,8 +173,8 @@ def reference(
     """
     numbers = kernel_size, stride, padding, dilation, groups, deformable_groups
     _check(input, weight, offset, bias, *numbers, modulated)
-    wide = (None if t is None else _wide(t) for t in (input, weight, offset, bias))
-    y, spread = _convolve(*wide, *numbers)
+    tensors = (None if t is None else wide(t) for t in (input, weight, offset, bias))
+    y, spread = _convolve(*tensors, *numbers)
     return y.to(input.dtype), spread
 
 
@@ -190,8 +186,8 @@ def _gradients(grads, input, weight, offset, bias, *numbers):
         results = _convolve(*values, *numbers)
         return tuple(r for r, g in zip(results, grads, strict=True) if g is not None)
 
-    _, pullback = torch.func.vjp(run, *(_wide(t) for t in given))
-    got = pullback(tuple(_wide(g) for g in grads if g is not None))
+    _, pullback = torch.func.vjp(run, *(wide(t) for t in given))
+    got = pullback(tuple(wide(g) for g in grads if g is not None))
     found = [g.to(t.dtype) for g, t in zip(got, given, strict=True)]
     return (*found, None)[:4]
 

@@ -1,18 +1,8 @@
 """Boxes as the operators of detection take them: checks and sizes, in torch and ONNX."""
 
-from onnxruntime_npu.opdef import check, torch
+from onnxruntime_npu.opdef import check, wide
 
 BOX_FLOATS = ["float32", "float16"]
-
-
-def wide(values):
-    """Return floats in at least float32, in which the operators compute."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def is_traced(tensor):
-    """Whether the tensor has a shape but no values to compute with."""
-    return type(tensor) is not torch.Tensor or tensor.device.type == "meta"
 
 
 def check_rows(op, first, a, second, b):

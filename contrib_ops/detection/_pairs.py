@@ -1,8 +1,6 @@
 """Overlap of boxes that are columns [4, n]: what the three differentiable measures share."""
 
-from onnxruntime_npu.opdef import check, torch
-
-from ._boxes import wide
+from onnxruntime_npu.opdef import check, torch, wide
 
 SMALL = 1e-9
 

@@ -1,8 +1,6 @@
 """Position-sensitive pooling and its gradient in torch: a mask of pixels for every bin."""
 
-from onnxruntime_npu.opdef import check, torch
-
-from ._boxes import wide
+from onnxruntime_npu.opdef import check, torch, wide
 
 
 def check_arguments(op, rois, group_size, output_dim):

@@ -2,9 +2,7 @@
 
 import math
 
-from onnxruntime_npu.opdef import check, torch
-
-from ._boxes import is_traced, wide
+from onnxruntime_npu.opdef import check, is_traced, torch, wide
 
 MOST_SAMPLES = 4096
 _MOST_BINS = 1 << 16

@@ -2,9 +2,7 @@
 
 import math
 
-from onnxruntime_npu.opdef import check, torch
-
-from ._boxes import wide
+from onnxruntime_npu.opdef import check, torch, wide
 
 
 def check_boxes(op, self, query_boxes):

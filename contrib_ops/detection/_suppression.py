@@ -1,8 +1,6 @@
 """Greedy non-maximum suppression, in torch."""
 
-from onnxruntime_npu.opdef import check, torch
-
-from ._boxes import is_traced
+from onnxruntime_npu.opdef import check, is_traced, torch
 
 MOST = 2**31 - 1  # indices are int32
 

@@ -5,9 +5,9 @@ counts; here, as in its newest generation, at the nearest cell, and a centre tha
 the first cell of its axis.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
-from ._boxes import BOX_FLOATS, body_columns, wide
+from ._boxes import BOX_FLOATS, body_columns
 
 op = npu_op(
     "npu_anchor_response_flags(Tensor self, int[2] featmap_size, int[2] stride,"

@@ -3,9 +3,9 @@
 Source: torch_npu.npu_batch_nms.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, is_traced, npu_op, torch, wide
 
-from ._boxes import BOX_FLOATS, is_traced, wide
+from ._boxes import BOX_FLOATS
 from ._suppression import check_count, check_overlap, keep_greedily, overlaps
 
 op = npu_op(

@@ -7,9 +7,9 @@ detectors in the field were trained and of which torch_npu publishes values.
 
 import math
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
-from ._boxes import BOX_FLOATS, body_columns, body_pixel_box, check_rows, pixel_box, wide
+from ._boxes import BOX_FLOATS, body_columns, body_pixel_box, check_rows, pixel_box
 from ._normalisation import FOUR_MEANS_AND_STDS, four
 
 op = npu_op(

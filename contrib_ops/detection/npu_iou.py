@@ -4,9 +4,9 @@ Device generations differ: the newest one adds 0.01 to the sides of the intersec
 the rule of the generations before it, with which detectors in the field were trained, in float32.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op
+from onnxruntime_npu.opdef import Sample, check, npu_op, wide
 
-from ._boxes import BOX_FLOATS, wide
+from ._boxes import BOX_FLOATS
 from ._pairs import body_corners, body_intersection, check_mode, intersection
 
 op = npu_op(

@@ -4,9 +4,9 @@ Sides count without one pixel more, and a box that overlaps by exactly the thres
 the kernels of which upstream has the source.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
-from ._boxes import BOX_FLOATS, wide
+from ._boxes import BOX_FLOATS
 from ._suppression import check_overlap, keep_greedily, overlaps
 
 op = npu_op(

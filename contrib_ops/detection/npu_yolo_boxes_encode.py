@@ -3,9 +3,9 @@
 Source: torch_npu.npu_yolo_boxes_encode.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
-from ._boxes import BOX_FLOATS, body_columns, check_rows, wide
+from ._boxes import BOX_FLOATS, body_columns, check_rows
 
 op = npu_op(
     "npu_yolo_boxes_encode(Tensor self, Tensor gt_bboxes, Tensor stride,"

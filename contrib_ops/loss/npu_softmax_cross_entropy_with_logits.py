@@ -4,7 +4,7 @@ Source: torch_npu.npu_softmax_cross_entropy_with_logits. Its gradient there take
 labels to sum to 1, also one of zeros, whose loss is 0; here it is the derivative of the loss.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, npu_op, wide
 
 _FLOATS = ["float32", "float16"]
 _NAME = "npu_softmax_cross_entropy_with_logits"
@@ -24,10 +24,6 @@ def _check(self, labels):
     )
 
 
-def _wide(tensor):
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
 @op.reference
 def reference(self, labels):
     """y = -sum over k of labels * log_softmax(self), [B], in float32 and rounded once.
@@ -35,7 +31,7 @@ def reference(self, labels):
     self: [B, K]; labels: like self.
     """
     _check(self, labels)
-    return -(_wide(labels) * _wide(self).log_softmax(1)).sum(1).to(self.dtype)
+    return -(wide(labels) * wide(self).log_softmax(1)).sum(1).to(self.dtype)
 
 
 @op.function
@@ -46,8 +42,8 @@ def body(b, call, self, labels):
 
 
 def _gradients(grad, self, labels):
-    x, weights = _wide(self), _wide(labels)
-    dloss = _wide(grad)[:, None]
+    x, weights = wide(self), wide(labels)
+    dloss = wide(grad)[:, None]
     dself = dloss * (x.softmax(1) * weights.sum(1, keepdim=True) - weights)
     return dself.to(self.dtype), -(dloss * x.log_softmax(1)).to(labels.dtype)
 

@@ -1,6 +1,6 @@
 """Which rows are in which group: the forms of group_list."""
 
-from onnxruntime_npu.opdef import torch
+from onnxruntime_npu.opdef import is_traced, torch
 
 from ._grouped_scheme import refuse_unless
 
@@ -38,7 +38,7 @@ def check_group_list(group_list, group_type, group_list_type, groups):
 
 def check_groups(group_list, group_list_type, limit, groups):
     """Refuse values that do not divide `limit` rows in order; of a traced tensor none are known."""
-    if type(group_list) is not torch.Tensor or group_list.device.type == "meta":
+    if is_traced(group_list):
         return
     previous = 0
     for i, entry in enumerate(group_list.tolist()):

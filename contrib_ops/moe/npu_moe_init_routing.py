@@ -3,7 +3,7 @@
 Source: torch_npu.npu_moe_init_routing.
 """
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, check_indices, is_traced, npu_op, torch
 
 from ._rows import body_order_of, body_size, check_rows, order_of
 
@@ -26,7 +26,7 @@ op = npu_op(
 def _check_permutation(row_idx, rows):
     what = "[npu_moe_init_routing] expected row_idx"
     check_indices(row_idx, 0, rows, what)
-    if type(row_idx) is not torch.Tensor or row_idx.device.type == "meta":
+    if is_traced(row_idx):
         return
     found = torch.zeros(rows, dtype=torch.bool).scatter(0, row_idx.to(torch.int64).cpu(), True)
     absent = (~found).nonzero().flatten().tolist()

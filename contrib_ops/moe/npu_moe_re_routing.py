@@ -3,7 +3,16 @@
 Source: torch_npu.npu_moe_re_routing.
 """
 
-from onnxruntime_npu.opdef import FLOATS, INDICES, Sample, TypeCodes, check, npu_op, torch
+from onnxruntime_npu.opdef import (
+    FLOATS,
+    INDICES,
+    Sample,
+    TypeCodes,
+    check,
+    is_traced,
+    npu_op,
+    torch,
+)
 
 from ._rows import body_numbers, body_order_of, body_size, check_rows, order_of
 
@@ -41,7 +50,7 @@ def _check(condition, message):
 
 
 def _check_counts(counts, tokens):
-    if type(counts) is not torch.Tensor or counts.device.type == "meta":
+    if is_traced(counts):
         return
     total = 0
     for count in counts.reshape(-1).tolist():

@@ -1,11 +1,11 @@
 """Groups of rows, given by the row at which each of them ends, or by their numbers of rows."""
 
-from onnxruntime_npu.opdef import check, torch
+from onnxruntime_npu.opdef import check, is_traced, torch
 
 
 def check_groups(op, ends, rows):
     """Refuse ends that do not ascend to the number of rows; of a traced tensor none are known."""
-    if type(ends) is not torch.Tensor or ends.device.type == "meta":
+    if is_traced(ends):
         return
     previous = 0
     for i, end in enumerate(ends.tolist()):
@@ -36,7 +36,7 @@ def body_rows_of_groups(b, table, ends, rows):
 
 def check_counts(op, counts, rows):
     """Refuse counts that are negative or more than the rows; of a traced tensor none are known."""
-    if type(counts) is not torch.Tensor or counts.device.type == "meta":
+    if is_traced(counts):
         return
     left = rows
     for i, count in enumerate(counts.tolist()):

@@ -5,7 +5,7 @@ Source: torch_npu._npu_dropout, npu_dropout_backward.
 
 import struct
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
 from onnxruntime_npu.opdef.philox import philox
 
 op = npu_op(
@@ -42,7 +42,7 @@ def reference(self, p, seed=0):
     keep = philox(seed, 0, torch.arange(count, device=self.device)) < int((1 - p) * 2**32)
     powers = 2 ** torch.arange(8, device=self.device)
     mask = (keep.reshape(-1, 8) * powers).sum(-1).to(torch.uint8)
-    x = self.to(torch.promote_types(self.dtype, torch.float32))
+    x = wide(self)
     return _kept(x, keep[: self.numel()].reshape(self.shape), p).to(self.dtype), mask
 
 
@@ -69,7 +69,7 @@ def body(b, call, self):
 def _gradient(grad, mask, p):
     bits = mask[:, None] >> torch.arange(8, device=mask.device, dtype=torch.uint8) & 1
     keep = bits.flatten()[: grad.numel()].reshape(grad.shape) == 1
-    x = grad.to(torch.promote_types(grad.dtype, torch.float32))
+    x = wide(grad)
     return _kept(x, keep, _probability(p)).to(grad.dtype)
 
 

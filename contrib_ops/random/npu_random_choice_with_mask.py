@@ -4,7 +4,7 @@ Source: torch_npu.npu_random_choice_with_mask. torch_npu does not say which sequ
 this device's is of Philox, and the same for a pair of seeds everywhere.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, is_traced, npu_op, torch
 from onnxruntime_npu.opdef.philox import philox
 
 op = npu_op(
@@ -33,7 +33,7 @@ def reference(x, count=256, seed=0, seed2=0):
     check(0 < count <= _MOST, f"{name} expected count from 1 to {_MOST}, got {count}")
     index = torch.zeros(count, x.dim(), dtype=torch.int32, device=x.device)
     mask = torch.zeros(count, dtype=torch.bool, device=x.device)
-    if type(x) is not torch.Tensor or x.device.type == "meta":
+    if is_traced(x):
         return index, mask
     places = x.nonzero().to(torch.int32)
     found = min(count, len(places))

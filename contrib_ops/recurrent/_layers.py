@@ -1,18 +1,8 @@
-"""What npu_lstm and npu_gru share: widths in which they compute, and gradients."""
+"""What npu_lstm and npu_gru share: types, checks and gradients."""
 
 from onnxruntime_npu.opdef import check, torch
 
 FLOATS = ["float32", "float16"]
-
-
-def wide(tensor):
-    """Return floats in at least float32, in which the layers compute."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def is_traced(tensor):
-    """Whether the tensor has a shape but no values to compute with."""
-    return type(tensor) is not torch.Tensor or tensor.device.type == "meta"
 
 
 def check_tensors(op, input, **shapes):

@@ -3,9 +3,9 @@
 Source: torch_npu.npu_gru, npu_gru_backward.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, is_traced, npu_op, torch, wide
 
-from ._layers import FLOATS, check_tensors, gradients, is_traced, nothing, wide
+from ._layers import FLOATS, check_tensors, gradients, nothing
 
 _NAME = "npu_gru"
 _TENSORS = ["input", "hx", "weight_input", "weight_hidden", "bias_input", "bias_hidden"]

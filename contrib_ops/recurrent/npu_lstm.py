@@ -3,9 +3,9 @@
 Source: torch_npu.npu_lstm, npu_lstm_backward.
 """
 
-from onnxruntime_npu.opdef import Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import Sample, check, is_traced, npu_op, torch, wide
 
-from ._layers import FLOATS, check_tensors, gradients, is_traced, nothing, wide
+from ._layers import FLOATS, check_tensors, gradients, nothing
 
 _NAME = "npu_lstm"
 _OUTPUTS = ["y", "output_h", "output_c", "i", "j", "f", "o", "tanhc"]

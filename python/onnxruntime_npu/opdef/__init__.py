@@ -22,7 +22,7 @@ from .dtypes import (
     UNSIGNED,
 )
 from .node_parts import ABSENT, DefinitionError
-from .samples import Maker, Sample, check, check_indices
+from .samples import Maker, Sample, check, check_indices, is_traced, wide
 from .table import op_table
 from .type_codes import TypeCodes, TypedBy
 
@@ -52,11 +52,13 @@ __all__ = [
     "check_dtype",
     "check_indices",
     "composition",
+    "is_traced",
     "load_definitions",
     "npu_op",
     "op_table",
     "torch",
     "translation_table",
+    "wide",
 ]
 
 

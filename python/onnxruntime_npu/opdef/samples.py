@@ -19,6 +19,20 @@ def check(condition: bool, message: str) -> None:
         raise ArgumentError(message)
 
 
+def is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a reference gets a tensor that has a shape but no values to compute with."""
+    import torch
+
+    return type(tensor) is not torch.Tensor or tensor.device.type == "meta"
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return floats in at least float32, in which references compute."""
+    import torch
+
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def check_indices(
     values: torch.Tensor,
     low: int | None,
@@ -34,9 +48,7 @@ def check_indices(
     ``low`` None allows negative values, ``closed`` allows ``high`` itself, and only values
     where ``where`` is true are checked. The message is "<what> in [low, high)<note>, got <value>".
     """
-    import torch
-
-    if type(values) is not torch.Tensor or values.device.type == "meta":
+    if is_traced(values):
         return
     if where is not None:
         values = values[where]
