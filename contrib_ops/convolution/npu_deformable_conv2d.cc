@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/float_values.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
 namespace npu {
@@ -13,8 +13,6 @@ namespace {
 
 using In = nodes::NPUDeformableConv2d::In;
 using Out = nodes::NPUDeformableConv2d::Out;
-using detection::FloatResults;
-using detection::FloatValues;
 
 constexpr const char* kOp = "npu_deformable_conv2d";
 

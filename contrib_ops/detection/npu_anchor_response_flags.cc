@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "ep/kernels/detection/extremes.h"
-#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

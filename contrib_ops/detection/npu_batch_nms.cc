@@ -3,8 +3,8 @@
 // npu_batch_nms.py.
 #include "contrib_ops/detection/npu_batch_nms.h"
 
-#include "ep/kernels/detection/float_values.h"
 #include "ep/kernels/detection/suppression.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

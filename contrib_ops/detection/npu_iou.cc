@@ -2,7 +2,7 @@
 #include "contrib_ops/detection/npu_iou.h"
 
 #include "ep/kernels/detection/extremes.h"
-#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

@@ -2,8 +2,8 @@
 // selected_indices, valid_outputs. The semantics are in npu_nms_v4.py.
 #include "contrib_ops/detection/npu_nms_v4.h"
 
-#include "ep/kernels/detection/float_values.h"
 #include "ep/kernels/detection/suppression.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "ep/kernels/detection/float_values.h"
 #include "ep/kernels/detection/suppression.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

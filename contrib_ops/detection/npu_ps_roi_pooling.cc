@@ -2,8 +2,8 @@
 // npu_ps_roi_pooling.py.
 #include "contrib_ops/detection/npu_ps_roi_pooling.h"
 
-#include "ep/kernels/detection/float_values.h"
 #include "ep/kernels/detection/position_arguments.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

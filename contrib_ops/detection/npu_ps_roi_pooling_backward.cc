@@ -2,8 +2,8 @@
 // are in npu_ps_roi_pooling_backward.py.
 #include "contrib_ops/detection/npu_ps_roi_pooling_backward.h"
 
-#include "ep/kernels/detection/float_values.h"
 #include "ep/kernels/detection/position_arguments.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

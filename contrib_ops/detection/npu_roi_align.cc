@@ -2,8 +2,8 @@
 // are in npu_roi_align.py.
 #include "contrib_ops/detection/npu_roi_align.h"
 
-#include "ep/kernels/detection/float_values.h"
 #include "ep/kernels/detection/npu_roi_sampling.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/float_values.h"
 #include "ep/kernels/recurrent/time_major.h"
 #include "ep/kernels/vector_math.h"
 
@@ -12,20 +12,14 @@ namespace npu {
 namespace {
 
 using In = nodes::NPUGru::In;
-using detection::FloatResults;
-using detection::FloatValues;
+using recurrent::CheckLayerTensor;
 using recurrent::GateProducts;
+using recurrent::LayerResults;
 using recurrent::LayerSizes;
 
 constexpr const char* kOp = "npu_gru";
 constexpr size_t kResults = 6;
 constexpr int kGates = 3;
-
-void CheckLike(const char* name, const TensorView& view, const Shape& shape, DType dtype) {
-  NPU_CHECK(view && view.shape == shape, "[", kOp, "] expected ", name, " of shape ", shape, ", got ", view.shape);
-  NPU_CHECK(view.dtype == dtype, "[", kOp, "] expected ", name, " of the dtype of input, ", NameOf(dtype), ", got ",
-            NameOf(view.dtype));
-}
 
 // Values of one sequence at one step.
 struct Row {
@@ -59,14 +53,12 @@ class NpuGruKernel final : public Kernel {
         x && input_bias && x.shape.rank() == 3 && input_bias.shape.rank() == 1 && input_bias.shape[0] % kGates == 0,
         "[", kOp, "] expected input [T, B, I] and bias_input [3 H], got ", x.shape, " and ", input_bias.shape);
     const LayerSizes sizes{x.shape[0], x.shape[1], x.shape[2], input_bias.shape[0] / kGates, input_bias.shape[0]};
-    CheckLike("hx", h, {1, sizes.batch, sizes.hidden}, x.dtype);
-    CheckLike("weight_input", w, {sizes.inputs, sizes.columns}, x.dtype);
-    CheckLike("weight_hidden", u, {sizes.hidden, sizes.columns}, x.dtype);
-    CheckLike("bias_input", input_bias, {sizes.columns}, x.dtype);
-    CheckLike("bias_hidden", hidden_bias, {sizes.columns}, x.dtype);
-    std::vector<FloatResults> results;
-    for (size_t i = 0; i < kResults; ++i)
-      results.emplace_back(ctx, Result(ctx, i, x.dtype, {sizes.steps, sizes.batch, sizes.hidden}));
+    CheckLayerTensor(kOp, "hx", h, {1, sizes.batch, sizes.hidden}, x.dtype);
+    CheckLayerTensor(kOp, "weight_input", w, {sizes.inputs, sizes.columns}, x.dtype);
+    CheckLayerTensor(kOp, "weight_hidden", u, {sizes.hidden, sizes.columns}, x.dtype);
+    CheckLayerTensor(kOp, "bias_input", input_bias, {sizes.columns}, x.dtype);
+    CheckLayerTensor(kOp, "bias_hidden", hidden_bias, {sizes.columns}, x.dtype);
+    const std::vector<FloatResults> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
     ctx.Launch(kOp, [=, products = GateProducts(ctx, sizes), inputs = FloatValues(ctx, x), first = FloatValues(ctx, w),
                      second = FloatValues(ctx, u), of_input = FloatValues(ctx, input_bias),
@@ -93,14 +85,6 @@ class NpuGruKernel final : public Kernel {
       }
       for (const FloatResults& result : results) result.Store(kOp);
     });
-  }
-
- private:
-  // A result that is not asked for is computed all the same: the next step reads some.
-  static TensorView Result(OpContext& ctx, size_t i, DType dtype, const Shape& shape) {
-    TensorView view = ctx.Output(i, dtype, shape);
-    if (!view) view = {ctx.Workspace(std::max<size_t>(BytesFor(dtype, shape.Elements()), 1)), dtype, true, shape};
-    return view;
   }
 };
 

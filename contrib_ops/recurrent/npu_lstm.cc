@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/float_values.h"
 #include "ep/kernels/recurrent/time_major.h"
 #include "ep/kernels/vector_math.h"
 
@@ -13,20 +13,14 @@ namespace {
 
 using In = nodes::NPULstm::In;
 using Out = nodes::NPULstm::Out;
-using detection::FloatResults;
-using detection::FloatValues;
+using recurrent::CheckLayerTensor;
 using recurrent::GateProducts;
+using recurrent::LayerResults;
 using recurrent::LayerSizes;
 
 constexpr const char* kOp = "npu_lstm";
 constexpr size_t kResults = 8;
 constexpr int kGates = 4;
-
-void CheckLike(const char* name, const TensorView& view, const Shape& shape, DType dtype) {
-  NPU_CHECK(view && view.shape == shape, "[", kOp, "] expected ", name, " of shape ", shape, ", got ", view.shape);
-  NPU_CHECK(view.dtype == dtype, "[", kOp, "] expected ", name, " of the dtype of input, ", NameOf(dtype), ", got ",
-            NameOf(view.dtype));
-}
 
 // Values of one sequence at one step.
 struct Row {
@@ -70,15 +64,14 @@ class NpuLstmKernel final : public Kernel {
     NPU_CHECK(x && bias && x.shape.rank() == 3 && bias.shape.rank() == 1 && bias.shape[0] % kGates == 0, "[", kOp,
               "] expected input [T, B, I] and bias [4 H], got ", x.shape, " and ", bias.shape);
     const LayerSizes sizes{x.shape[0], x.shape[1], x.shape[2], bias.shape[0] / kGates, bias.shape[0]};
-    CheckLike("weight", w, {sizes.inputs + sizes.hidden, sizes.columns}, x.dtype);
-    CheckLike("bias", bias, {sizes.columns}, x.dtype);
-    CheckLike("h", h, {1, sizes.batch, sizes.hidden}, x.dtype);
-    CheckLike("c", c, {1, sizes.batch, sizes.hidden}, x.dtype);
-    const Shape shape{sizes.steps, sizes.batch, sizes.hidden};
+    CheckLayerTensor(kOp, "weight", w, {sizes.inputs + sizes.hidden, sizes.columns}, x.dtype);
+    CheckLayerTensor(kOp, "bias", bias, {sizes.columns}, x.dtype);
+    CheckLayerTensor(kOp, "h", h, {1, sizes.batch, sizes.hidden}, x.dtype);
+    CheckLayerTensor(kOp, "c", c, {1, sizes.batch, sizes.hidden}, x.dtype);
+    const Shape shape = sizes.result();
     NPU_CHECK(!masked_ || (mask && mask.shape == shape), "[", kOp, "] expected seq_mask of shape ", shape, ", got ",
               mask.shape);
-    std::vector<FloatResults> results;
-    for (size_t i = 0; i < kResults; ++i) results.emplace_back(ctx, Result(ctx, i, x.dtype, shape));
+    const std::vector<FloatResults> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
     ctx.Launch(kOp, [=, masked = masked_, reverse = reverse_, products = GateProducts(ctx, sizes),
                      inputs = FloatValues(ctx, x), weights = FloatValues(ctx, w), biases = FloatValues(ctx, bias),
@@ -116,12 +109,6 @@ class NpuLstmKernel final : public Kernel {
   }
 
  private:
-  // A result that is not asked for is computed all the same: the next step reads some.
-  static TensorView Result(OpContext& ctx, size_t i, DType dtype, const Shape& shape) {
-    TensorView view = ctx.Output(i, dtype, shape);
-    if (!view) view = {ctx.Workspace(std::max<size_t>(BytesFor(dtype, shape.Elements()), 1)), dtype, true, shape};
-    return view;
-  }
   static void ReadMask(const TensorView& mask, int64_t at, std::vector<float>& values) {
     for (size_t k = 0; k < values.size(); ++k) {
       const int64_t i = at + static_cast<int64_t>(k);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ep/kernels/detection/extremes.h"
-#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu::detection {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ep/kernels/detection/extremes.h"
-#include "ep/kernels/detection/float_values.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu::detection {
 

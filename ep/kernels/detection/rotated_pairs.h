@@ -1,8 +1,8 @@
 // Measures of rotated boxes [B, N, 5] against others [B, K, 5].
 #pragma once
 
-#include "ep/kernels/detection/float_values.h"
 #include "ep/kernels/detection/rotated.h"
+#include "ep/kernels/float_values.h"
 
 namespace npu::detection {
 

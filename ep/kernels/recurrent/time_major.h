@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
+#include "ep/kernels/float_values.h"
 #include "ep/kernels/recurrent/weights.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
@@ -16,7 +18,29 @@ struct LayerSizes {
 
   int64_t state() const { return batch * hidden; }
   bool empty() const { return steps == 0 || batch == 0 || hidden == 0; }
+  Shape result() const { return {steps, batch, hidden}; }
 };
+
+// Checks an input of a layer whose first input has `dtype`.
+inline void CheckLayerTensor(const char* op, const char* name, const TensorView& view, const Shape& shape,
+                             DType dtype) {
+  NPU_CHECK(view && view.shape == shape, "[", op, "] expected ", name, " of shape ", shape, ", got ", view.shape);
+  NPU_CHECK(view.dtype == dtype, "[", op, "] expected ", name, " of the dtype of input, ", NameOf(dtype), ", got ",
+            NameOf(view.dtype));
+}
+
+// The outputs 0 .. count - 1, each [steps, batch, hidden]. One that is not asked for is computed all the same: the next
+// step reads some.
+inline std::vector<FloatResults> LayerResults(OpContext& ctx, size_t count, DType dtype, const LayerSizes& sizes) {
+  const Shape shape = sizes.result();
+  std::vector<FloatResults> results;
+  for (size_t i = 0; i < count; ++i) {
+    TensorView view = ctx.Output(i, dtype, shape);
+    if (!view) view = {ctx.Workspace(std::max<size_t>(BytesFor(dtype, shape.Elements()), 1)), dtype, true, shape};
+    results.emplace_back(ctx, view);
+  }
+  return results;
+}
 
 // The products of the gates in float32. Made before the launch.
 class GateProducts {

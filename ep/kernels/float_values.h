@@ -3,7 +3,7 @@
 
 #include "ep/kernels/convert.h"
 
-namespace npu::detection {
+namespace npu {
 
 inline constexpr int64_t kConversionGrain = 64 * 1024;  // elements that are worth another thread
 
@@ -57,4 +57,4 @@ class FloatResults {
   float* values_;
 };
 
-}  // namespace npu::detection
+}  // namespace npu
