@@ -3,8 +3,8 @@
 - ``server``: the process that listens, and its signals.
 - ``service``: the models that are served.
 - ``app``, ``routes``, ``middleware``, ``schemas``, ``answers``, ``api_errors``: the interface.
-- ``served_directory``, ``served_model``, ``messages``, ``chat``, ``sampling_options``: from a
-  request to tokens and options.
+- ``served_directory``, ``served_model``, ``texts``, ``messages``, ``chat``, ``sampling_options``:
+  from a request to tokens and options.
 - ``response_format``, ``tools``, ``tool_formats``, ``tool_calls``: answers of a form, and calls.
 - ``choices``, ``disconnection``: from new tokens to text, while it is wanted.
 - ``embeddings``: vectors of texts.

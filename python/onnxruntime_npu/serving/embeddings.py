@@ -12,6 +12,7 @@ from pydantic import Field
 from .api_errors import bad_request
 from .encoder_messages import EncoderReady
 from .messages import TopBody
+from .texts import Texts, check_tokens, each_text
 
 _MOST_TEXTS = 2048
 
@@ -20,7 +21,7 @@ class EmbeddingsRequest(TopBody):
     """Body of /v1/embeddings; an input is text or tokens."""
 
     model: str | None = None
-    input: str | list[str] | list[int] | list[list[int]]
+    input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
@@ -28,13 +29,11 @@ class EmbeddingsRequest(TopBody):
     @property
     def texts(self) -> list[str] | list[list[int]]:
         """The inputs, also if one is given alone."""
-        given: Any = self.input
-        if isinstance(given, str) or (given and all(isinstance(token, int) for token in given)):
-            given = [given]
-        if not 0 < len(given) <= _MOST_TEXTS:
-            message = f"expected 1 to {_MOST_TEXTS} texts, got {len(given)}"
+        texts = each_text(self.input)
+        if len(texts) > _MOST_TEXTS:
+            message = f"expected at most {_MOST_TEXTS} texts, got {len(texts)}"
             raise bad_request(message, param="input")
-        return given
+        return texts
 
 
 def check_rows(
@@ -47,10 +46,7 @@ def check_rows(
         if len(row) > longest:
             message = f"expected at most {longest} tokens, got a text of {len(row)}"
             raise bad_request(message, param="input", code="context_length_exceeded")
-        for token in row:
-            if not 0 <= token < limits.vocabulary:
-                message = f"expected tokens from 0 to {limits.vocabulary - 1}, got {token}"
-                raise bad_request(message, param="input")
+        check_tokens(row, limits.vocabulary, "input")
     if dimensions is not None and dimensions > limits.size:
         message = f"expected at most {limits.size} dimensions, got {dimensions}"
         raise bad_request(message, param="dimensions")

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from .answers import CHAT, COMPLETION, Answer, EventStream, Style
-from .api_errors import bad_request
 from .chat import encode_chat
 from .choices import Choice
 from .disconnection import ClientGone, unless_disconnected
@@ -28,6 +27,7 @@ from .schemas import (
 )
 from .served_directory import ServedDirectory, ServedEncoder
 from .service import Service
+from .texts import check_tokens
 from .tools import Tools, guidance_for, tools_of
 
 router = APIRouter()
@@ -89,10 +89,7 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     """Continue prompts."""
     service = _service(request)
     model, _ = service.language_for(body.model)
-    prompts = [
-        await service.encode(model.encode, prompt) if isinstance(prompt, str) else prompt
-        for prompt in body.prompts
-    ]
+    prompts = await service.tokens(model, body.prompts)
     echoes = body.prompts if body.echo else [""] * len(prompts)
     limit = body.max_tokens or _COMPLETION_TOKENS
     return await _answer(request, body, _Asked(COMPLETION, prompts, limit, echoes))
@@ -128,10 +125,7 @@ async def tokenize(request: Request, body: TokenizeRequest) -> dict[str, Any]:
 async def detokenize(request: Request, body: DetokenizeRequest) -> dict[str, str]:
     """Return the text of tokens."""
     directory = _service(request).find(body.model)
-    most = len(directory.tokenizer)
-    for token in body.tokens:
-        if not 0 <= token < most:
-            raise bad_request(f"expected tokens from 0 to {most - 1}, got {token}", param="tokens")
+    check_tokens(body.tokens, len(directory.tokenizer), "tokens")
     return {"prompt": directory.decode(body.tokens)}
 
 
@@ -140,10 +134,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """Return a vector for each text."""
     service = _service(request)
     directory, encoder = service.encoder_for(body.model)
-    rows = [
-        await service.encode(directory.encode, text) if isinstance(text, str) else text
-        for text in body.texts
-    ]
+    rows = await service.tokens(directory, body.texts)
     check_rows(rows, encoder.limits(), directory.longest, body.dimensions)
     work = encoder.embed(rows, service.settings.deadline)
     try:

@@ -8,6 +8,7 @@ from .api_errors import bad_request
 from .engine_messages import Guidance, Ready, Sampling
 from .schemas import Generation
 from .served_model import ServedModel
+from .texts import check_tokens
 
 _SMALLEST = 2.0**-126  # of normal float32 numbers
 
@@ -27,9 +28,7 @@ def sampling_options(
     """
     if not prompt:
         raise bad_request("expected a prompt of at least one token")
-    for token in prompt:
-        if not 0 <= token < limits.vocabulary:
-            raise bad_request(f"expected tokens from 0 to {limits.vocabulary - 1}, got {token}")
+    check_tokens(prompt, limits.vocabulary)
     room = limits.max_length - len(prompt)
     if room < (max_tokens or 1):
         asked = f" and {max_tokens} to generate" if max_tokens else ""

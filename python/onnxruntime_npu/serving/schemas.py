@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from .api_errors import ApiError
 from .messages import Body, Message, TopBody
 from .response_format import ResponseFormat
+from .texts import Texts, each_text
 from .tools import Tool, ToolChoice
 
 # Parameters of OpenAI's or similar interfaces that the engine has no equal of, with the values by
@@ -116,17 +117,13 @@ def _same(value: Any, neutral: Any) -> bool:
 class CompletionRequest(Generation):
     """Body of /v1/completions; a prompt is text or tokens."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Texts
     echo: bool | None = None  # begin the answer with the prompt
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
         """The prompts, also if one is given alone."""
-        given: Any = self.prompt
-        # A list of nothing is one prompt, of no tokens.
-        if isinstance(given, str) or all(isinstance(token, int) for token in given):
-            return [given]
-        return given
+        return each_text(self.prompt)
 
 
 class ChatRequest(Generation):

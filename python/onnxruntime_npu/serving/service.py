@@ -50,6 +50,15 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.tokenizing, function, *arguments)
 
+    async def tokens(
+        self, directory: ServedDirectory, texts: list[str] | list[list[int]]
+    ) -> list[list[int]]:
+        """Return the tokens of each text."""
+        return [
+            await self.encode(directory.encode, text) if isinstance(text, str) else text
+            for text in texts
+        ]
+
     def language_for(self, name: str | None) -> tuple[ServedModel, Engine]:
         """Return the language model; ApiError 404 for another name, or if there is none."""
         self.find(name)
