@@ -9,12 +9,13 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from ..version import __version__
 from .api_errors import ApiError, error_body
+from .disconnection import ClientGone
 from .middleware import ApiKey, BodyLimit, RequestIds
 from .routes import router
 from .service import Service
@@ -64,6 +65,11 @@ def create_app(service: Service) -> FastAPI:
         param, message = _first(error.errors())
         metrics.errors.labels("invalid_value").inc()
         return JSONResponse(error_body(400, "invalid_value", message, param), 400)
+
+    @app.exception_handler(ClientGone)
+    async def note_absence(_: Request, error: ClientGone) -> Response:
+        metrics.cancelled.inc()
+        return Response(status_code=499)  # nobody reads it
 
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> JSONResponse:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from .answers import CHAT, COMPLETION, Answer, EventStream, Style
 from .chat import encode_chat
 from .choices import Choice
-from .disconnection import ClientGone, unless_disconnected
+from .disconnection import unless_disconnected
 from .embeddings import EmbeddingsRequest, check_rows, embeddings_answer
 from .engine import Stream
 from .page import PAGE
@@ -137,11 +137,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     rows = await service.tokens(directory, body.texts)
     check_rows(rows, encoder.limits(), directory.longest, body.dimensions)
     work = encoder.embed(rows, service.settings.deadline)
-    try:
-        vectors = await unless_disconnected(request.receive, work)
-    except ClientGone:
-        service.metrics.cancelled.inc()
-        return Response(status_code=499)  # nobody reads it
+    vectors = await unless_disconnected(request.receive, work)
     tokens = sum(map(len, rows))
     return JSONResponse(embeddings_answer(directory.name, vectors, tokens, body))
 
@@ -197,9 +193,6 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
             streamed = True
             return EventStream(answer, body.wants_usage, service.metrics)
         return JSONResponse(await unless_disconnected(request.receive, answer.whole()))
-    except ClientGone:
-        service.metrics.cancelled.inc()
-        return Response(status_code=499)  # nobody reads it
     finally:
         for stream in [] if streamed else streams:
             stream.close()
