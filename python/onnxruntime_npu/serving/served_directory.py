@@ -55,6 +55,15 @@ class ServedDirectory:
 class ServedEncoder(ServedDirectory):
     """A directory that ``export-encoder`` wrote with a pooling."""
 
+    def __init__(self, directory: str | Path, name: str | None) -> None:
+        """Read the directory; ArgumentError for one that cannot be served."""
+        super().__init__(directory, name)
+        config = self.json("config.json")
+        config = config.get("text_config") or config
+        limits = (context_length(config), self.tokenizer.model_max_length, _LONGEST_TEXT)
+        # Max number of tokens of a text.
+        self.longest = min(limit for limit in limits if limit)
+
     @staticmethod
     def recognises(directory: str | Path) -> bool:
         """Whether ``export-encoder`` wrote the directory."""
@@ -74,14 +83,6 @@ class ServedEncoder(ServedDirectory):
             raise ArgumentError(
                 f"{self.directory} makes no embeddings: export it again with a --pooling"
             )
-
-    @property
-    def longest(self) -> int:
-        """Max number of tokens of a text."""
-        config = self.json("config.json")
-        config = config.get("text_config") or config
-        limits = (context_length(config), self.tokenizer.model_max_length, _LONGEST_TEXT)
-        return min(limit for limit in limits if limit)
 
 
 def _tokenizer(directory: Path) -> Any:
