@@ -43,3 +43,8 @@ def error_body(status: int, code: str, message: str, param: str | None = None) -
 def bad_request(message: str, *, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """Return the error of a request that cannot be meant."""
     return ApiError(400, code, message, param=param)
+
+
+def deadline_exceeded(seconds: float) -> ApiError:
+    """Return the error of a request that takes too long."""
+    return ApiError(504, "deadline_exceeded", f"the request did not end within {seconds:g} seconds")

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .api_errors import ApiError
+from .api_errors import ApiError, deadline_exceeded
 from .encoder_messages import Embed, Embedded, EncoderReady
 from .engine_messages import Cancel
 from .metrics import Metrics
+from .settings import Settings
 from .supervised import Supervised
 
 
@@ -23,39 +24,23 @@ class _Waiting:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class Encoder(Supervised):
+class Encoder(Supervised[EncoderReady]):
     """Hands texts to the process of an encoder."""
 
     name = "encoder"
+    module = "onnxruntime_npu.serving.encoder_process"
 
     def __init__(
         self,
         directory: Path,
-        provider: str,
-        *,
-        device: int = 0,
-        max_waiting: int,
+        settings: Settings,
         metrics: Metrics,
         on_unusable: Callable[[str], None],
     ) -> None:
-        """``max_waiting`` is the max number of requests at a time."""
-        module = "onnxruntime_npu.serving.encoder_process"
-        super().__init__(module, [str(directory), provider, str(device)], metrics, on_unusable)
-        self._limits: EncoderReady | None = None
-        self._max_waiting = max_waiting
+        super().__init__(directory, settings, metrics, on_unusable)
+        self._max_waiting = settings.max_queue + 1  # beside the queue, the one that is answered
         self._waiting: dict[int, _Waiting] = {}
         self._next_key = 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether vectors are made."""
-        return self._limits is not None
-
-    def limits(self) -> EncoderReady:
-        """Return the limits of the running process; ApiError 503 if none runs."""
-        if self._limits is None:
-            raise self.unavailable()
-        return self._limits
 
     async def embed(self, rows: list[list[int]], deadline: float) -> list[bytes]:
         """Return the vector, float32 numbers as bytes, of each row of tokens.
@@ -74,8 +59,7 @@ class Encoder(Supervised):
         try:
             await asyncio.wait_for(waiting.done, deadline)
         except asyncio.TimeoutError:
-            message = f"the request did not end within {deadline:g} seconds"
-            raise ApiError(504, "deadline_exceeded", message) from None
+            raise deadline_exceeded(deadline) from None
         finally:
             del self._waiting[key]
             if waiting.left:
@@ -94,12 +78,10 @@ class Encoder(Supervised):
                 waiting.left -= 1
                 if not waiting.left and not waiting.done.done():
                     waiting.done.set_result(None)
-
             for key, reason in message.failed:
                 self._fail(key, ApiError(500, "generation_failed", reason))
 
-    def _forget_process(self, error: ApiError) -> None:
-        self._limits = None
+    def _fail_all(self, error: ApiError) -> None:
         for key in self._waiting:
             self._fail(key, error)
 

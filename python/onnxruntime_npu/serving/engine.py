@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from .api_errors import ApiError, bad_request
+from .api_errors import ApiError, bad_request, deadline_exceeded
 from .engine_messages import Cancel, Ready, Sampling, Step, Submit
 from .metrics import Metrics
+from .settings import Settings
 from .supervised import Supervised
 
 _USUAL_SECONDS = 2.0  # of a request, until some have been measured
@@ -94,8 +95,7 @@ class Stream:
 
     def _expire(self, deadline: float) -> None:
         self.close()
-        message = f"the request did not end within {deadline:g} seconds"
-        self._fail(ApiError(504, "deadline_exceeded", message))
+        self._fail(deadline_exceeded(deadline))
 
     def _fail(self, error: ApiError) -> None:
         self._error = error
@@ -108,39 +108,24 @@ class Stream:
         self._engine.ended(self._key, time.monotonic() - self._arrived)
 
 
-class Engine(Supervised):
+class Engine(Supervised[Ready]):
     """Hands requests to the engine's process. All methods are called on the event loop."""
 
     name = "engine"
+    module = "onnxruntime_npu.serving.engine_process"
 
     def __init__(
         self,
         directory: Path,
-        provider: str,
-        *,
-        device: int = 0,
-        max_queue: int,
+        settings: Settings,
         metrics: Metrics,
         on_unusable: Callable[[str], None],
     ) -> None:
-        module = "onnxruntime_npu.serving.engine_process"
-        super().__init__(module, [str(directory), provider, str(device)], metrics, on_unusable)
-        self._limits: Ready | None = None  # of the running engine
-        self._max_queue = max_queue
+        super().__init__(directory, settings, metrics, on_unusable)
+        self._max_queue = settings.max_queue
         self._streams: dict[int, Stream] = {}
         self._next_key = 0
         self._mean_seconds = _USUAL_SECONDS
-
-    @property
-    def ready(self) -> bool:
-        """Whether requests are taken."""
-        return self._limits is not None
-
-    def limits(self) -> Ready:
-        """Return the limits of the running engine; ApiError 503 if none runs."""
-        if self._limits is None:
-            raise self.unavailable()
-        return self._limits
 
     def submit(
         self, prompts: list[list[int]], sampling: list[Sampling], deadline: float
@@ -188,8 +173,7 @@ class Engine(Supervised):
         self._metrics.running.set(running)
         self._metrics.queued.set(len(self._streams) - running)
 
-    def _forget_process(self, error: ApiError) -> None:
-        self._limits = None
+    def _fail_all(self, error: ApiError) -> None:
         self._metrics.blocks_used.set(0)
         for stream in list(self._streams.values()):
             stream.fail(error)

@@ -36,7 +36,7 @@ class Service:
     )
 
     @property
-    def processes(self) -> list[Supervised]:
+    def processes(self) -> list[Supervised[Any]]:
         """The processes of the models."""
         return [each[1] for each in (self.language, self.encoding) if each is not None]
 
@@ -103,14 +103,7 @@ def open_service(
         encoder = directory
     else:
         model = ServedModel(directory, name)
-        engine = Engine(
-            model.directory,
-            settings.provider,
-            device=settings.device,
-            max_queue=settings.max_queue,
-            metrics=service.metrics,
-            on_unusable=on_unusable,
-        )
+        engine = Engine(model.directory, settings, service.metrics, on_unusable)
         service.language, name = (model, engine), None
     if encoder is not None:
         served = ServedEncoder(encoder, name)
@@ -118,13 +111,6 @@ def open_service(
             raise ArgumentError(
                 f"expected two names of models, got {served.name} twice: use --name"
             )
-        process = Encoder(
-            served.directory,
-            settings.provider,
-            device=settings.device,
-            max_waiting=settings.max_queue + 1,
-            metrics=service.metrics,
-            on_unusable=on_unusable,
-        )
+        process = Encoder(served.directory, settings, service.metrics, on_unusable)
         service.encoding = (served, process)
     return service

@@ -6,53 +6,71 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 from .api_errors import ApiError
 from .child_connection import ChildConnection
 from .child_process import Failed
 from .metrics import Metrics
+from .settings import Settings
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
 # Pauses before a process is started again after failures in a row, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
+Limits = TypeVar("Limits")  # what the process says when it is ready
 
-class Supervised(ABC):
+
+class Supervised(ABC, Generic[Limits]):
     """Starts a process, again when it fails, and sends to it. All on the event loop.
 
-    ``on_unusable`` is called, with the reason, if the process fails before it has been ready once.
+    Attributes:
+        name: of the process, for messages.
+        module: what it runs.
     """
 
-    name = ""  # for messages
+    name: ClassVar[str]
+    module: ClassVar[str]
 
     def __init__(
         self,
-        module: str,
-        arguments: list[str],
+        directory: Path,
+        settings: Settings,
         metrics: Metrics,
         on_unusable: Callable[[str], None],
     ) -> None:
-        """``module`` is run with a file descriptor and the arguments."""
-        self._module, self._arguments = module, arguments
+        """Prepare to run the model of a directory, on the provider and device of the settings.
+
+        ``on_unusable`` is called, with the reason, if the process fails before it has been ready
+        once.
+        """
+        self._arguments = [str(directory), settings.provider, str(settings.device)]
+        self._limits: Limits | None = None  # of the running process, once it is ready
         self._metrics = metrics
         self._on_unusable = on_unusable
         self._connection: ChildConnection | None = None
         self._reason = ""  # of the last failure
         self._supervisor: asyncio.Task[None] | None = None
 
-    @property
-    @abstractmethod
-    def ready(self) -> bool:
-        """Whether the running process has said so."""
-
     @abstractmethod
     def _take(self, message: Any) -> None:
-        """Take a message of the process."""
+        """Take a message of the process; that it is ready sets ``_limits``."""
 
     @abstractmethod
-    def _forget_process(self, error: ApiError) -> None:
-        """Note that the process has ended, and end what waits for it."""
+    def _fail_all(self, error: ApiError) -> None:
+        """End what waits for the process, which has ended."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the running process has said so."""
+        return self._limits is not None
+
+    def limits(self) -> Limits:
+        """Return the limits of the running process; ApiError 503 if none is ready."""
+        if self._limits is None:
+            raise self.unavailable()
+        return self._limits
 
     def start(self) -> None:
         """Begin to start the process."""
@@ -85,12 +103,10 @@ class Supervised(ABC):
             await self._run_process()
             failed_at_once = not self.ready
             usable = usable or not failed_at_once
-            self._connection = None
+            self._connection = self._limits = None
             reason = self._reason = self._reason or "its process ended"
             _LOG.error("the %s failed: %s", self.name, reason)
-            self._forget_process(
-                ApiError(503, "engine_failed", f"the {self.name} failed: {reason}")
-            )
+            self._fail_all(ApiError(503, "engine_failed", f"the {self.name} failed: {reason}"))
             if not usable:
                 self._on_unusable(f"the {self.name} does not start: {reason}")
                 return
@@ -102,7 +118,7 @@ class Supervised(ABC):
         """Start the process and return when it has ended."""
         self._reason = ""
         try:
-            self._connection = ChildConnection(self._module, self._arguments, self._receive)
+            self._connection = ChildConnection(self.module, self._arguments, self._receive)
         except OSError as error:
             self._reason = f"its process does not start: {error}"
             return
