@@ -36,10 +36,7 @@ class ChildConnection:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-m", module),
-                        *(str(theirs.fileno()), *arguments),
-                    ],
+                    [sys.executable, "-m", module, str(theirs.fileno()), *arguments],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                 )

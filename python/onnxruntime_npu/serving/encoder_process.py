@@ -55,11 +55,6 @@ def _from_config(config: dict[str, Any], name: str) -> int | None:
     return config.get(name) or (config.get("text_config") or {}).get(name)
 
 
-def main(arguments: list[str]) -> int:
-    """Serve the connection until its other end closes; returns the exit code."""
-    return serve_connection(arguments, _run)
-
-
 def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
     model = EncoderModel(directory, provider, device)
     size = model.embed([[0, 0], [0]]).shape[1]
@@ -104,4 +99,4 @@ def _next_batch(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve_connection(sys.argv[1:], _run))

@@ -20,11 +20,6 @@ _CPU = "CPUExecutionProvider"
 _WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))
 
 
-def main(arguments: list[str]) -> int:
-    """Serve the connection until its other end closes; returns the exit code."""
-    return serve_connection(arguments, _run)
-
-
 def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
     if provider == get_ep_name():
         # onnxruntime-genai brings an onnxruntime of its own, which has to learn of the provider.
@@ -84,4 +79,4 @@ def _take_messages(inbox: Inbox, batch: Batch) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve_connection(sys.argv[1:], _run))
