@@ -14,12 +14,12 @@ def check_boxes(op, self, query_boxes):
     )
 
 
-def centred(boxes, corners, direction=1):
+def centred(boxes, corners):
     """Return x, y, width, height and degrees in float64, from corners if the boxes have them."""
     a, b, c, d, angle = boxes.double().unbind(-1)
     if corners:
-        return (a + c) / 2, (b + d) / 2, c - a, d - b, direction * angle
-    return a, b, c, d, direction * angle
+        return (a + c) / 2, (b + d) / 2, c - a, d - b, angle
+    return a, b, c, d, angle
 
 
 def has_area(box):

@@ -86,9 +86,9 @@ class BatchNmsKernel final : public Kernel {
               " and ", s);
     NPU_CHECK(boxes.dtype == scores.dtype, "[", kOp, "] expected scores of the dtype of self, ", NameOf(boxes.dtype),
               ", got ", NameOf(scores.dtype));
-    NPU_CHECK(IsOverlap(overlap_), "[", kOp, "] expected iou_threshold from 0 to 1, got ", overlap_);
-    CheckCount("max_size_per_class", per_class_);
-    CheckCount("max_total_size", total_);
+    CheckOverlap(kOp, overlap_);
+    CheckCount(kOp, "max_size_per_class", static_cast<double>(per_class_));
+    CheckCount(kOp, "max_total_size", static_cast<double>(total_));
     const int64_t batch = s[0];
     const FloatResults to_boxes(ctx, ctx.Output(Out::nmsed_boxes, boxes.dtype, {batch, total_, 4})),
         to_scores(ctx, ctx.Output(Out::nmsed_scores, boxes.dtype, {batch, total_})),
@@ -122,12 +122,6 @@ class BatchNmsKernel final : public Kernel {
   }
 
  private:
-  static void CheckCount(const char* name, int64_t count) {
-    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-    NPU_CHECK(count >= 0 && count <= kMost, "[", kOp, "] expected ", name, " to be a whole number from 0 to ", kMost,
-              ", got ", static_cast<double>(count));
-  }
-
   double least_, overlap_;
   int64_t per_class_, total_;
   bool transposed_;

@@ -13,7 +13,6 @@ using Out = nodes::NPUNmsV4::Out;
 using namespace detection;  // NOLINT
 
 constexpr const char* kOp = "npu_nms_v4";
-constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 
 // Returns how many are written to `chosen`.
 int32_t Choose(const float* boxes, const float* scores, int64_t n, int64_t most, float overlap, float least,
@@ -38,8 +37,7 @@ class NmsV4Kernel final : public Kernel {
     NPU_CHECK(
         boxes && scores && boxes.shape.rank() == 2 && boxes.shape[1] == 4 && scores.shape == Shape{boxes.shape[0]}, "[",
         kOp, "] expected self [N, 4] and scores [N], got ", boxes.shape, " and ", scores.shape);
-    NPU_CHECK(most_ >= 0 && most_ <= static_cast<double>(kMost) && most_ == std::floor(most_), "[", kOp,
-              "] expected max_output_size to be a whole number from 0 to ", kMost, ", got ", most_);
+    CheckCount(kOp, "max_output_size", most_);
     const TensorView overlap = OneValue(ctx, In::iou_threshold, "iou_threshold"),
                      least = OneValue(ctx, In::scores_threshold, "scores_threshold");
     const auto most = static_cast<int64_t>(most_);
@@ -47,7 +45,7 @@ class NmsV4Kernel final : public Kernel {
     const TensorView count = ctx.Output(Out::valid_outputs, DType::kInt32, {});
     ctx.Launch(kOp, [=, of = FloatValues(ctx, boxes), with = FloatValues(ctx, scores)] {
       const float threshold = *overlap.as<const float>();
-      NPU_CHECK(IsOverlap(threshold), "[", kOp, "] expected iou_threshold from 0 to 1, got ", threshold);
+      CheckOverlap(kOp, threshold);
       auto* indices = chosen.as<int32_t>();
       std::fill_n(indices, most, 0);
       const int64_t n = boxes.shape[0];

@@ -25,7 +25,7 @@ class NmsWithMaskKernel final : public Kernel {
     const TensorView rows = ctx.Input(In::input);
     NPU_CHECK(rows && rows.shape.rank() == 2 && (rows.shape[1] == kColumns || rows.shape[1] == 8), "[", kOp,
               "] expected input of shape [N, 5] or [N, 8], got ", rows.shape);
-    NPU_CHECK(IsOverlap(overlap_), "[", kOp, "] expected iou_threshold from 0 to 1, got ", overlap_);
+    CheckOverlap(kOp, overlap_);
     const int64_t n = rows.shape[0], columns = rows.shape[1];
     NPU_CHECK(n <= std::numeric_limits<int32_t>::max(), "[", kOp, "] expected boxes that int32 counts, got ", n);
     const TensorView boxes = ctx.Output(Out::selected_boxes, rows.dtype, {n, kColumns});

@@ -29,8 +29,9 @@ class RotatedIouKernel final : public Kernel {
     NPU_CHECK(without_thresholds_, "[", kOp,
               "] expected v_threshold and e_threshold 0: torch_npu does not say what others do");
     LaunchRotatedPairs(ctx, kOp, corners_, crossed_, [of_box = mode_ == 1](const RotatedBox& a, const RotatedBox& b) {
-      if (!of_box) return RotatedIou(a, b, 1e-6);
-      return a.HasArea() && b.HasArea() ? RotatedIntersection(a, b) / a.Area() : 0;
+      const double both = RotatedIntersection(a, b);
+      if (both == 0) return 0.0;
+      return both / (of_box ? a.Area() : a.Area() + b.Area() - both + 1e-6);
     });
   }
 

@@ -3,49 +3,14 @@
 Source: torch_npu.npu_min, npu_min_backward.
 """
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check_dtype, composition
+from ._extremes import check_reduction, extreme
 
-from ._extremes import check_reduction, spread
-
-op = composition(
-    "npu_min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
-    dtypes=["float32", "float16"],
-    differentiable=True,
-)
+op = extreme("npu_min", "by_hand", expect=[[1, 0], [0, 2]])
 
 
 @op.function
 def npu_min(self, dim, keepdim=False):
     """Return the least values along dim, NaN before all, and their first places as int32."""
-    check_dtype("npu_min", "self", self, [*FLOATS, "float64"])
     check_reduction("npu_min", self, dim)
     values, indices = self.min(dim, keepdim)
     return values, indices.int()
-
-
-@op.partner(
-    "npu_min_backward(Tensor grad, int dim, Tensor indices, SymInt[] sizes, bool keepdim) -> Tensor"
-)
-def npu_min_backward(grad, dim, indices, sizes, keepdim):
-    """Return the gradient of npu_min's argument, of shape ``sizes``."""
-    return spread(grad, dim, indices, sizes, keepdim)
-
-
-@op.samples
-def samples(make):
-    rows = make.tensor([[1, 5, 5], [7, 2, 0]])
-    yield Sample(rows, 1, id="by_hand", expect=[[1, 0], [0, 2]])
-    yield Sample(make(3, 4, 5), -2, True, id="kept_axis")
-    yield Sample(make(0, 3), 1, id="empty")
-
-
-op.errors(
-    lambda make: Sample(make(2, 3), 2),
-    match=r"\[npu_min\] expected dim in \[-2, 1\], got 2",
-    id="dim",
-)
-op.errors(
-    lambda make: Sample(make(2, 0), 1),
-    match=r"\[npu_min\] expected an axis with elements, got shape \[2, 0\] and dim 1",
-    id="nothing",
-)

@@ -69,6 +69,23 @@ def export_tiny(folder: Path) -> Path:
     return sized(directory, num_blocks=64, max_batch_size=16)
 
 
+def weather_tool(properties: dict[str, Any], **schema: Any) -> dict[str, Any]:
+    """Return a tool of these parameters, all of them needed, in the form of a request."""
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+        **schema,
+    }
+    function = {
+        "name": "weather",
+        "description": "The weather of a place.",
+        "parameters": parameters,
+    }
+    return {"type": "function", "function": function}
+
+
 @pytest.fixture(scope="session")
 def served_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_tiny(tmp_path_factory.mktemp("serving"))

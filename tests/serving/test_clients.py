@@ -8,22 +8,12 @@ from typing import Literal
 import pydantic
 import pytest
 
+from .conftest import weather_tool
+
 pytestmark = pytest.mark.exhaustive
 INSTALL = "pip install 'onnxruntime-npu[test-clients]'"
 USER = [{"role": "user", "content": "What?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a place.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Köln"]}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
+TOOL = weather_tool({"city": {"enum": ["Köln"]}})
 
 
 class Place(pydantic.BaseModel):

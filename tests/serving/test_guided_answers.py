@@ -10,24 +10,13 @@ import openai
 import pydantic
 import pytest
 
+from .conftest import weather_tool
+
 USER = [{"role": "user", "content": "What?"}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a place.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"enum": ["Köln", "Ürümqi"]},
-                "days": {"$ref": "#/$defs/days"},
-            },
-            "required": ["city", "days"],
-            "additionalProperties": False,
-            "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 14}},
-        },
-    },
-}
+WEATHER = weather_tool(
+    {"city": {"enum": ["Köln", "Ürümqi"]}, "days": {"$ref": "#/$defs/days"}},
+    **{"$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 14}}},
+)
 NOW = {"type": "function", "function": {"name": "now"}}
 
 

@@ -24,6 +24,13 @@ def complete(server, **options):
     return server.client.completions.create(model="tiny", **{**LONG, **options})
 
 
+def begin(server):
+    """Return a stream whose first event has come."""
+    stream = complete(server, stream=True)
+    next(iter(stream))
+    return stream
+
+
 def test_limits_key_and_origins(serve):
     server = serve(
         *("--max-queue", "1", "--deadline", "0.02", "--max-body", "5000"),
@@ -70,12 +77,7 @@ def test_a_full_cache_gives_right_answers(serve, small_cache, server):
     assert [answer.choices[0].text for answer in answers] == expected
 
     # The engine's process dies under load: what runs ends with 503, and another process serves.
-    def begin():
-        stream = complete(crowded, stream=True)
-        next(iter(stream))
-        return stream
-
-    with crowded.engine_standing_still(after=begin) as stream:
+    with crowded.engine_standing_still(after=lambda: begin(crowded)) as stream:
         os.kill(crowded.engine_process(), signal.SIGKILL)
     with pytest.raises(openai.APIError, match="the engine failed: its process ended"):
         list(stream)
@@ -103,13 +105,8 @@ def test_a_full_cache_gives_right_answers(serve, small_cache, server):
 def test_a_second_signal_ends_at_once(serve):
     server = serve().wait_until_ready()
     engine = server.engine_process()
-
-    def begin():
-        stream = complete(server, stream=True)
-        next(iter(stream))
-        return stream
-
-    with server.engine_standing_still(after=begin) as stream:  # so the request does not end
+    # So the request does not end.
+    with server.engine_standing_still(after=lambda: begin(server)) as stream:
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         assert server.process.poll() is None

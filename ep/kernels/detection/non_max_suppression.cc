@@ -72,7 +72,7 @@ class NonMaxSuppressionKernel final : public Kernel {
               "] expected boxes [N, boxes, 4] and scores [N, classes, boxes], got ", b, " and ", s);
     const int64_t most = ctx.Input(2) ? ReadHostInt(kOp, "max_output_boxes_per_class", ctx.Input(2)) : 0;
     const float overlap = ReadFloat("iou_threshold", ctx.Input(3)), least = ReadFloat("score_threshold", ctx.Input(4));
-    NPU_CHECK(detection::IsOverlap(overlap), "[", kOp, "] expected iou_threshold from 0 to 1, got ", overlap);
+    detection::CheckOverlap(kOp, overlap);
     Suppression task{boxes.as<const float>(),
                      scores.as<const float>(),
                      s[0],

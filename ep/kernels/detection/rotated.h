@@ -14,9 +14,8 @@ struct RotatedBox {
   double x, y, width, height, degrees;
 
   static RotatedBox OfCentre(const float* b) { return {b[0], b[1], b[2], b[3], b[4]}; }
-  static RotatedBox OfCorners(const float* b, double direction) {
-    return {(double{b[0]} + b[2]) / 2, (double{b[1]} + b[3]) / 2, double{b[2]} - b[0], double{b[3]} - b[1],
-            direction * b[4]};
+  static RotatedBox OfCorners(const float* b) {
+    return {(double{b[0]} + b[2]) / 2, (double{b[1]} + b[3]) / 2, double{b[2]} - b[0], double{b[3]} - b[1], b[4]};
   }
 
   double Area() const { return width * height; }
@@ -78,12 +77,6 @@ inline double RotatedIntersection(const RotatedBox& a, const RotatedBox& b) {
   }
   for (const double side : {1.0, -1.0}) polygon = polygon.Within(side, 0, b.width / 2).Within(0, side, b.height / 2);
   return polygon.Area();
-}
-
-// Intersection over union; boxes of no area overlap by 0.
-inline double RotatedIou(const RotatedBox& a, const RotatedBox& b, double more) {
-  const double both = RotatedIntersection(a, b);
-  return both == 0 ? 0 : both / (a.Area() + b.Area() - both + more);
 }
 
 }  // namespace npu::detection

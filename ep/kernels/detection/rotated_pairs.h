@@ -21,9 +21,7 @@ void LaunchRotatedPairs(OpContext& ctx, const char* op, bool corners, bool cross
   const FloatResults results(ctx, ctx.Output(0, boxes.dtype, shape));
   if (results.elements() == 0) return;
   ctx.Launch(op, [=, of = FloatValues(ctx, boxes), with = FloatValues(ctx, queries)] {
-    const auto at = [corners](const float* b) {
-      return corners ? RotatedBox::OfCorners(b, 1) : RotatedBox::OfCentre(b);
-    };
+    const auto at = [corners](const float* b) { return corners ? RotatedBox::OfCorners(b) : RotatedBox::OfCentre(b); };
     const float *box = of.Load(op), *query = with.Load(op);
     ParallelFor(results.elements(), 64, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

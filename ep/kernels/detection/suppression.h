@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "ep/kernels/detection/boxes.h"
+#include "ep/runtime/kernel_api.h"
 
 namespace npu::detection {
 
@@ -17,9 +19,6 @@ class ChosenBoxes {
   explicit ChosenBoxes(float threshold, float floor = 0) : threshold_(threshold), floor_(floor) {}
 
   size_t size() const { return area_.size(); }
-  void Clear() {
-    for (auto* values : {&left_, &top_, &right_, &bottom_, &area_}) values->clear();
-  }
 
   // Adds the box unless one of those before suppresses it; returns whether it did.
   bool Add(const Box& box) {
@@ -72,7 +71,16 @@ void ByDescendingScore(const float* scores, int64_t n, int64_t step, Counts coun
   });
 }
 
-// Whether a number is a threshold of intersection over union.
-inline bool IsOverlap(double threshold) { return threshold >= 0 && threshold <= 1; }
+// Refuses what is not a threshold of intersection over union.
+inline void CheckOverlap(const char* op, double threshold) {
+  NPU_CHECK(threshold >= 0 && threshold <= 1, "[", op, "] expected iou_threshold from 0 to 1, got ", threshold);
+}
+
+// Refuses what is not a number of boxes.
+inline void CheckCount(const char* op, const char* name, double count) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // indices are int32
+  NPU_CHECK(count >= 0 && count <= static_cast<double>(kMost) && count == std::floor(count), "[", op, "] expected ",
+            name, " to be a whole number from 0 to ", kMost, ", got ", count);
+}
 
 }  // namespace npu::detection

@@ -31,18 +31,20 @@ class TritonPythonModel:
         """Answer the requests; those of equal options are generated together."""
         alike = defaultdict(list)
         for number, request in enumerate(requests):
-            for row, prompt in enumerate(_rows(request, "prompt")):
-                tokens = int(_row(request, "max_tokens", row, 64))
-                temperature = float(_row(request, "temperature", row, 0.0))
-                alike[tokens, temperature].append((number, row, prompt))
+            prompts = _rows(request, "prompt", [])
+            counts = _rows(request, "max_tokens", [64] * len(prompts))
+            temperatures = _rows(request, "temperature", [0.0] * len(prompts))
+            asked = zip(counts, temperatures, strict=True)
+            for row, (prompt, values) in enumerate(zip(prompts, asked, strict=True)):
+                alike[values].append((number, row, prompt))
 
         texts: list[dict[int, str]] = [{} for _ in requests]
         errors: dict[int, str] = {}
         for (tokens, temperature), places in alike.items():
             options = {"do_sample": True, "temperature": temperature} if temperature else {}
             try:
-                prompts = [prompt.decode() for *_, prompt in places]
-                found = self._model.generate(prompts, max_new_tokens=tokens, **options).texts
+                batch = [prompt.decode() for *_, prompt in places]
+                found = self._model.generate(batch, max_new_tokens=tokens, **options).texts
             except ValueError as error:  # of arguments: the others are answered
                 errors.update((number, str(error)) for number, *_ in places)
                 continue
@@ -65,12 +67,7 @@ def _response(texts: list[str]) -> Any:
     return pb_utils.InferenceResponse([pb_utils.Tensor("text", array)])
 
 
-def _rows(request: Any, name: str) -> list[Any]:
-    """Return the value of each row of a tensor [B, 1]; none if it was left out."""
+def _rows(request: Any, name: str, default: list[Any]) -> list[Any]:
+    """Return the value of each row of a tensor [B, 1], or the default if it was left out."""
     tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return [] if tensor is None else tensor.as_numpy()[:, 0].tolist()
-
-
-def _row(request: Any, name: str, row: int, default: float) -> Any:
-    values = _rows(request, name)
-    return values[row] if values else default
+    return default if tensor is None else tensor.as_numpy()[:, 0].tolist()
