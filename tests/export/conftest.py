@@ -33,6 +33,26 @@ def caches_of(kind: str) -> tuple[str, ...]:
     return next(a.caches for a in ARCHITECTURES if a.model_type == CONFIGS[kind][0])
 
 
+def enlarge(model: Any, factor: float = 4, embeddings: Callable[..., Any] | None = None) -> Any:
+    """Make the activations of a random model large enough for mistakes to show, and return it.
+
+    ``embeddings`` changes those, which are multiplied like the other matrices without it.
+    """
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif embeddings is not None and ("embed" in name or "shared" in name):
+                embeddings(parameter)
+            elif parameter.dim() > 1:
+                parameter.mul_(factor)
+    return model
+
+
+def unchanged(parameter: torch.Tensor) -> None:
+    """Leave embeddings as they are."""
+
+
 def tiny_model(kind: str, **changes: Any) -> Any:
     """Return a random model whose activations are large enough for mistakes to show."""
     model_type, special = CONFIGS[kind]
@@ -50,13 +70,7 @@ def tiny_model(kind: str, **changes: Any) -> Any:
     torch.manual_seed(11)
     config = transformers.AutoConfig.for_model(model_type, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-            else:
-                parameter.mul_(4)
-    return model
+    return enlarge(model)
 
 
 @pytest.fixture(scope="session")

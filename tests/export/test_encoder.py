@@ -15,6 +15,8 @@ from onnxruntime_npu import cli, export_encoder
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
+from .conftest import enlarge, unchanged
+
 PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
 TEXT = {
     "vocab_size": 97,
@@ -94,13 +96,7 @@ def tiny_encoder(kind, **changes):
     torch.manual_seed(5)
     config = transformers.AutoConfig.for_model(kind, **{**settings, **changes})
     model = model_class(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-            elif "embed" not in name:
-                parameter.mul_(3)
-    return model
+    return enlarge(model, 3, unchanged)
 
 
 def session_of(directory, provider):

@@ -10,6 +10,8 @@ from onnxruntime_npu import cli, export_image_text_to_text
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import ImageTextLM
 
+from .conftest import Forced, enlarge
+
 PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
 IMAGE_TOKEN = 96
 LAYERS = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
@@ -46,13 +48,7 @@ def tiny_model(kind):
     )
     torch.manual_seed(5)
     model = transformers.LlavaForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-            else:
-                parameter.mul_(4)
-    return model
+    return enlarge(model)
 
 
 def inputs_of(model, tokens_per_image):
@@ -71,17 +67,6 @@ def inputs_of(model, tokens_per_image):
 def arrays(inputs):
     given = {name: tensor.numpy() for name, tensor in inputs.items()}
     return given.pop("input_ids"), given
-
-
-class Forced:
-    """A sampler that returns given tokens and records the logits."""
-
-    def __init__(self):
-        self.logits = []
-
-    def __call__(self, logits):
-        self.logits.append(np.array(logits))
-        return np.full(len(logits), FORCED[len(self.logits) - 1])
 
 
 def expected_logits(model, inputs):
@@ -152,7 +137,7 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
         lm = ImageTextLM(directory, providers=[provider])
         lm.stop_tokens = frozenset()
         ids, given = arrays(inputs)
-        sampler = Forced()
+        sampler = Forced([FORCED] * 3)
         lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
         actual = np.stack(sampler.logits, 1)
         np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
@@ -242,7 +227,7 @@ def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys)
     model = model.bfloat16()
     theirs = expected_logits(model, rounded) - exact
     ids, given = arrays(inputs)
-    sampler = Forced()
+    sampler = Forced([FORCED] * 3)
     lm = ImageTextLM(place)
     lm.stop_tokens = frozenset()
     lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)

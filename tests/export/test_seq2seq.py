@@ -17,6 +17,8 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import Seq2SeqLM
 from onnxruntime_npu.sampling import Sampler
 
+from .conftest import Forced, enlarge
+
 PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
 BART = {
     "vocab_size": 97,
@@ -107,15 +109,7 @@ def tiny_model(kind, **changes):
     torch.manual_seed(5)
     config = transformers.AutoConfig.for_model(kind, **{**settings, **changes})
     model = model_class(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-            elif "embed" in name or "shared" in name:
-                parameter.copy_(0.3 * torch.randn_like(parameter))
-            else:
-                parameter.mul_(4)
-    return model
+    return enlarge(model, embeddings=lambda p: p.copy_(0.3 * torch.randn_like(p)))
 
 
 def source_of(model):
@@ -134,20 +128,9 @@ def arrays(source):
     return {name: tensor.numpy() for name, tensor in source.items()}
 
 
-class Forced:
-    """A sampler that returns given tokens and records the logits."""
-
-    def __init__(self):
-        self.logits = []
-
-    def __call__(self, logits):
-        self.logits.append(np.array(logits))
-        return np.full(len(logits), FORCED[len(self.logits) - 1])
-
-
 def forced_logits(directory, provider, source):
     """Return the logits [B, S, V] after the prompt and after each forced token but the last."""
-    sampler = Forced()
+    sampler = Forced([FORCED] * 3)
     model = Seq2SeqLM(directory, providers=[provider])
     model.stop_tokens = frozenset()
     model.generate_from(arrays(source), prompt=PROMPT, max_new_tokens=len(FORCED), sampler=sampler)
