@@ -191,7 +191,13 @@ def test_type_aliases(op: Op, dtype: str, i: int) -> None:
             check_close(op, dtype, got, reference(op, sample), reduces_empty=False)
 
 
-@pytest.mark.parametrize("dtype_index", range(2), ids=["first_dtype", "second_dtype"])
+@pytest.mark.parametrize(
+    "dtype_index",
+    [
+        pytest.param(0, id="first_dtype"),
+        pytest.param(1, id="second_dtype", marks=pytest.mark.exhaustive),
+    ],
+)
 @pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
 def test_export_round_trip(op: Op, dtype_index: int) -> None:
     dtype = op.sample_dtypes[min(dtype_index, len(op.sample_dtypes) - 1)]
@@ -209,16 +215,6 @@ def test_export_round_trip(op: Op, dtype_index: int) -> None:
         want = reference(op, sample)[: len(op.schema.returns) or None]
         check_close(op, dtype, got[: len(want)], want)
         got = got[len(want) :]
-
-
-@first_dtype_calls
-def test_fake_tensor_shapes_match_real_ones(op: Op, dtype: str, i: int) -> None:
-    sample = samples(op, dtype)[i]
-    real = eager(op, sample)
-    for fake, tensor in zip(fake_call(op, sample), real, strict=False):
-        assert list(fake.shape) == list(tensor.shape)
-        assert fake.dtype == tensor.dtype
-        assert fake.stride() == tensor.stride()
 
 
 @first_dtype_calls
@@ -247,6 +243,7 @@ def test_shape_inference_agrees_with_the_kernel(op: Op, dtype: str, i: int) -> N
 @first_dtype_calls
 def test_opcheck(op: Op, dtype: str, i: int) -> None:
     args, kwargs = dispatcher_call(op, samples(op, dtype)[i])
+    # test_faketensor compares the fake results' shapes, dtypes and strides with the real ones'.
     checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
     if i == 0:  # compiles the call: a second each
         checks.append("test_aot_dispatch_dynamic")

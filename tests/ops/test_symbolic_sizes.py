@@ -29,17 +29,21 @@ from torch.fx.experimental.symbolic_shapes import (
 # A size of a call: argument, number in a list of tensors, axis; or argument, None, entry of a list.
 Place = tuple[str, int | None, int]
 
-# A trace takes about a second. Two samples show most faults of an operator.
-calls = pytest.mark.parametrize(
-    ("op", "i"),
-    [
-        pytest.param(
-            op, i, id=f"{op.name}-{sample.id or i}", marks=[pytest.mark.exhaustive] if i > 1 else []
-        )
-        for op in all_ops().values()
-        for i, sample in enumerate(samples(op, op.sample_dtypes[0]))
-    ],
-)
+
+def _calls(count: int) -> pytest.MarkDecorator:
+    """One parameter per operator and sample, all but the first ``count`` exhaustive."""
+    return pytest.mark.parametrize(
+        ("op", "i"),
+        [
+            pytest.param(
+                *(op, i),
+                id=f"{op.name}-{sample.id or i}",
+                marks=[pytest.mark.exhaustive] if i >= count else [],
+            )
+            for op in all_ops().values()
+            for i, sample in enumerate(samples(op, op.sample_dtypes[0]))
+        ],
+    )
 
 
 def _tensors(bound: Mapping[str, Any]) -> Iterator[tuple[str, int, torch.Tensor]]:
@@ -142,7 +146,7 @@ def _is_fixed(size: Any) -> bool:
     return isinstance(size, int) or bool(size.is_number)
 
 
-@calls
+@_calls(2)  # they show most faults of an operator, and a trace takes about a second
 def test_no_size_is_fixed_that_could_be_another(op: Op, i: int) -> None:
     bound = bind(op, samples(op, op.sample_dtypes[0])[i])
     sizes = _sizes(op, bound)
@@ -205,7 +209,7 @@ def _multiples(op: Op, bound: Mapping[str, Any]) -> list[dict[Place, int]]:
 
 
 @pytest.mark.slow
-@calls
+@_calls(1)
 def test_one_compilation_serves_all_sizes(op: Op, i: int) -> None:
     bound = bind(op, samples(op, op.sample_dtypes[0])[i])
     multiples = _multiples(op, bound)
@@ -226,8 +230,19 @@ def test_one_compilation_serves_all_sizes(op: Op, i: int) -> None:
     assert counter.frame_count == 1, "compiled anew for other sizes"
 
 
+def _one_of_each_family() -> list[object]:
+    """One parameter per operator, all but the first of each family exhaustive."""
+    families: set[str] = set()
+    found = []
+    for op in all_ops().values():
+        marks = [pytest.mark.exhaustive] if op.family in families else []
+        found.append(pytest.param(op, id=op.name, marks=marks))
+        families.add(op.family)
+    return found
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("op", all_ops().values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", _one_of_each_family())
 def test_export_keeps_sizes_open(op: Op) -> None:
     """What a trace of the operator alone keeps open, torch.export keeps open as well."""
     tried = 0
