@@ -6,15 +6,16 @@
 #include <string>
 #include <utility>
 
+#include "ep/kernels/attention/core/appended_rows.h"
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
 #include "ep/kernels/attention/core/layout.h"
-#include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
 
+using attention::AppendedRows;
 using attention::Axes;
 using attention::Form;
 using attention::kMaxHeadSize;
@@ -27,31 +28,9 @@ constexpr int64_t kMaskGrain = 65536;
 
 #define ATTENTION_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
-// Past and new rows of keys or values, one after the other in [B, N, T, D].
-struct Concatenation {
-  const char *past, *added;
-  char* all;
-  Axes axes;  // of the new rows
-  int64_t past_rows, element;
-
-  void Run() const {
-    const int64_t row = axes.size * element, total = (past_rows + axes.rows) * row;
-    ParallelFor(axes.batch * axes.heads, std::max<int64_t>(1, kCopyGrain / std::max<int64_t>(1, total)),
-                [=, this](int64_t begin, int64_t end) {
-                  for (int64_t i = begin; i < end; ++i) {
-                    char* to = all + i * total;
-                    CopyRows(to, 0, past + i * past_rows * row, 0, past_rows * row, past_rows > 0 ? 1 : 0);
-                    const int64_t from = i / axes.heads * axes.batch_stride + i % axes.heads * axes.head_stride;
-                    CopyRows(to + past_rows * row, row, added + from * element, axes.row_stride * element, row,
-                             axes.rows);
-                  }
-                });
-  }
-};
-
 // What is enqueued before the attention.
 struct Preparation {
-  std::optional<Concatenation> keys, values;
+  std::optional<AppendedRows> keys, values;
   const uint8_t* visible = nullptr;  // the mask as it was given
   uint8_t* hidden = nullptr;         // as the core takes it
   int64_t masked = 0;
@@ -185,14 +164,13 @@ class AttentionKernel final : public Kernel {
 
   // The rows to attend over; `axes` becomes theirs. Output i gets past and new rows, if it is asked for.
   Rows WithPast(OpContext& ctx, const TensorView& added, const TensorView& past, int64_t past_rows, size_t i,
-                Axes& axes, std::optional<Concatenation>& concatenation) const {
+                Axes& axes, std::optional<AppendedRows>& rows) const {
     const Shape shape{axes.batch, axes.heads, past_rows + axes.rows, axes.size};
     const TensorView present = ctx.Output(i, added.dtype, shape);
     ATTENTION_CHECK(shape[2] < INT32_MAX, "expected fewer than 2^31 - 1 keys, got ", shape[2]);
     if (!past && !present) return RowsOf(axes, added.data);
     void* all = present ? present.data : ctx.Workspace(BytesFor(added.dtype, shape.Elements()));
-    concatenation = {past.as<const char>(),  added.as<const char>(), static_cast<char*>(all), axes, past_rows,
-                     BitsOf(added.dtype) / 8};
+    rows = {kOp, added.dtype, added.data, axes, nullptr, all, shape[2], past.data, past_rows, past_rows};
     axes = attention::AxesOf(shape, Form::kBNSD, 0);
     return RowsOf(axes, all);
   }

@@ -1,0 +1,115 @@
+#include "contrib_ops/microsoft/head_attention.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "contrib_ops/microsoft/score_bias.h"
+#include "ep/kernels/attention/core/appended_rows.h"
+#include "ep/kernels/attention/core/attention.h"
+#include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+using attention::AppendedRows;
+using attention::Axes;
+using attention::Form;
+
+// Rows that the core reads: where they are, or where `appended` gathers them.
+struct Gathered {
+  void* data;
+  Axes axes;
+  std::optional<AppendedRows> appended;
+};
+
+Gathered InPlace(const HeadRows& rows) { return {const_cast<void*>(rows.data), rows.axes, {}}; }
+
+Gathered Gather(OpContext& ctx, const HeadAttention& a, const HeadRows& rows, const HeadCache& cache, int64_t past_rows,
+                int64_t past_capacity, int64_t capacity) {
+  if (cache.past == nullptr && cache.present == nullptr && rows.bias == nullptr) return InPlace(rows);
+  const Shape shape{rows.axes.batch, rows.axes.heads, capacity, rows.axes.size};
+  void* all = cache.present != nullptr ? cache.present : ctx.Workspace(BytesFor(a.dtype, shape.Elements()));
+  Axes axes = attention::AxesOf(shape, Form::kBNSD, 0);
+  axes.rows = past_rows + rows.axes.rows;
+  return {all, axes,
+          AppendedRows{a.op, a.dtype, rows.data, rows.axes, rows.bias, all, capacity, cache.past, past_capacity,
+                       past_rows}};
+}
+
+attention::Rows RowsOf(const Gathered& gathered) {
+  return {gathered.data, gathered.axes.head_stride, gathered.axes.row_stride};
+}
+
+}  // namespace
+
+HeadRows HeadRows::Columns(const TensorView& matrix, int64_t heads, int64_t size, int64_t first) {
+  const int64_t pitch = matrix.shape[2];
+  const void* data = matrix.data == nullptr ? nullptr : matrix.as<const char>() + BytesFor(matrix.dtype, first);
+  return {data, {matrix.shape[0], heads, matrix.shape[1], size, matrix.shape[1] * pitch, size, pitch}};
+}
+
+void HeadAttention::Launch(OpContext& ctx) const {
+  const Axes& q = query.axes;
+  const int64_t total = past_rows + key.axes.rows;
+  NPU_CHECK(total < INT32_MAX, "[", op, "] expected fewer than 2^31 - 1 keys, got ", total);
+  ScoreBias score_bias(op, mask_name, mask, bias, {q.batch, q.heads, q.rows, total}, hidden);
+  const Gathered queries = Gather(ctx, *this, query, {}, 0, 0, q.rows);
+  const Gathered all_keys = Gather(ctx, *this, key, keys, past_rows, past_capacity, capacity);
+  const Gathered all_values = Gather(ctx, *this, value, values, past_rows, past_capacity, capacity);
+
+  attention::Problem p;
+  p.op = op;
+  p.query_dtype = p.output_dtype = p.key.dtype = p.value.dtype = dtype;
+  p.heads = q.heads;
+  p.key_heads = key.axes.heads;
+  p.head_size = q.size;
+  p.value_size = value.axes.size;
+  p.scale = static_cast<float>(scale == 0.0 ? 1 / std::sqrt(static_cast<double>(q.size)) : scale);
+  p.query = RowsOf(queries);
+  static_cast<attention::Rows&>(p.key) = RowsOf(all_keys);
+  static_cast<attention::Rows&>(p.value) = RowsOf(all_values);
+  score_bias.Allocate(ctx, p);
+  const int64_t columns = q.heads * value.axes.size;
+  const TensorView y = ctx.Output(0, dtype, {q.batch, q.rows, columns});
+  p.output = {y.data, value.axes.size, columns};
+  for (int64_t b = 0; b < q.batch; ++b) {
+    attention::Sequence s;
+    s.query_rows = s.query_len = q.rows;
+    s.key_len = total;
+    s.left = -attention::kUnbounded;
+    s.right = causal ? past_rows : attention::kUnbounded;
+    s.query = b * queries.axes.batch_stride;
+    s.key = b * all_keys.axes.batch_stride;
+    s.value = b * all_values.axes.batch_stride;
+    s.output = b * q.rows * columns;
+    s.bias = b * score_bias.batch_stride();
+    p.sequences.push_back(s);
+  }
+  const auto before = [queries = queries.appended, keys = all_keys.appended, values = all_values.appended, score_bias] {
+    for (const std::optional<AppendedRows>& rows : {queries, keys, values})
+      if (rows) rows->Run();
+    score_bias.Run();
+  };
+  if (!y || y.elements() == 0) {
+    ctx.Launch(op, before);
+    return;
+  }
+  attention::LaunchWork(ctx, op, attention::Attention(std::move(p)), before);
+}
+
+int64_t HeadSize(const char* op, const char* name, int64_t columns, int64_t heads) {
+  NPU_CHECK(columns > 0 && columns % heads == 0 && columns / heads <= attention::kMaxHeadSize, "[", op, "] expected ",
+            name, " with columns for ", heads, " heads of 1 to ", attention::kMaxHeadSize, ", got ", columns);
+  return columns / heads;
+}
+
+int64_t ReadPastLength(const char* op, const TensorView& given, int64_t new_rows, int64_t capacity) {
+  const int64_t past = ReadHostInt(op, "past_sequence_length", given);
+  NPU_CHECK(past >= 0 && past + new_rows <= capacity, "[", op, "] expected a past_sequence_length from 0 to ",
+            capacity - new_rows, " for ", new_rows, " new rows in a cache of ", capacity, ", got ", past);
+  return past;
+}
+
+}  // namespace npu

@@ -1,0 +1,157 @@
+// MultiHeadAttention: queries, keys and values in tensors of their own, or packed, with a bias each.
+#include <string>
+
+#include "contrib_ops/microsoft/head_attention.h"
+#include "contrib_ops/microsoft/microsoft_op.h"
+
+namespace npu {
+namespace {
+
+using attention::Form;
+
+constexpr const char* kOp = "MultiHeadAttention";
+
+#define MHA_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
+
+enum In { kQuery, kKey, kValue, kBias, kPadding, kScoreBias, kPastKey, kPastValue, kPastLength, kIndirection };
+
+// Part `part` of `parts` in a tensor [B, S, N, parts, D].
+HeadRows Packed(const TensorView& t, int64_t parts, int64_t part) {
+  const Shape& s = t.shape;
+  const int64_t size = s[4], pitch = s[2] * parts * size;
+  const void* data = t.data == nullptr ? nullptr : t.as<const char>() + BytesFor(t.dtype, part * size);
+  return {data, {s[0], s[2], s[1], size, s[1] * pitch, parts * size, pitch}};
+}
+
+class MultiHeadAttentionKernel final : public Kernel {
+ public:
+  explicit MultiHeadAttentionKernel(const KernelInfo& info)
+      : heads_(info.attributes.Int("num_heads")),
+        scale_(info.attributes.Float("scale")),
+        hidden_(static_cast<float>(info.attributes.Float("mask_filter_value"))),
+        causal_(info.attributes.Bool("unidirectional")) {
+    MHA_CHECK(heads_ > 0 && heads_ <= INT32_MAX, "expected num_heads of 1 or more, got ", heads_);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView query = ctx.Input(kQuery);
+    for (size_t i : {kKey, kValue, kBias, kScoreBias, kPastKey, kPastValue})
+      MHA_CHECK(!ctx.Input(i) || ctx.Input(i).dtype == query.dtype, "expected inputs of query's type ",
+                NameOf(query.dtype), ", got ", NameOf(ctx.Input(i).dtype));
+    HeadAttention a{.op = kOp,
+                    .dtype = query.dtype,
+                    .scale = scale_,
+                    .causal = causal_,
+                    .mask_name = "key_padding_mask",
+                    .mask = ctx.Input(kPadding),
+                    .bias = ctx.Input(kScoreBias),
+                    .hidden = hidden_};
+    SetRows(query, ctx.Input(kKey), ctx.Input(kValue), a);
+    if (ctx.Input(kBias)) SetBias(ctx.Input(kBias), ctx.Input(kKey), a);
+    SetCache(ctx, a);
+    a.Launch(ctx);
+  }
+
+ private:
+  void SetRows(const TensorView& query, const TensorView& key, const TensorView& value, HeadAttention& a) const {
+    const Shape& q = query.shape;
+    if (!key) {
+      MHA_CHECK(!value && q.rank() == 5 && q[2] == heads_ && q[3] == 3, "expected key and value, or a query [B, S, ",
+                heads_, ", 3, D] that holds them, got query ", q);
+      HeadSize(kOp, "query", heads_ * q[4], heads_);
+      a.query = Packed(query, 3, 0);
+      a.key = Packed(query, 3, 1);
+      a.value = Packed(query, 3, 2);
+      return;
+    }
+    MHA_CHECK(q.rank() == 3, "expected query [B, S, hidden] beside a key, got shape ", q);
+    const int64_t size = HeadSize(kOp, "query", q[2], heads_);
+    a.query = HeadRows::Columns(query, heads_, size, 0);
+    const Shape& k = key.shape;
+    MHA_CHECK(k.rank() >= 3 && k[0] == q[0], "expected key of query's batch ", q[0], ", got shape ", k);
+    if (k.rank() == 5) {
+      MHA_CHECK(!value && k[2] == heads_ && k[3] == 2 && k[4] == size, "expected a key with values [B, L, ", heads_,
+                ", 2, ", size, "] and no value, got key ", k);
+      a.key = Packed(key, 2, 0);
+      a.value = Packed(key, 2, 1);
+      return;
+    }
+    const Shape& v = value.shape;
+    MHA_CHECK(value && v.rank() == k.rank() && v[0] == q[0], "expected key and value of the same rank and batch, got ",
+              k, " and ", v);
+    if (k.rank() == 3) {
+      MHA_CHECK(k[2] == q[2] && v[1] == k[1], "expected key [B, L, ", q[2], "] and value [B, L, hidden], got ", k,
+                " and ", v);
+      a.key = HeadRows::Columns(key, heads_, size, 0);
+      a.value = HeadRows::Columns(value, heads_, HeadSize(kOp, "value", v[2], heads_), 0);
+      return;
+    }
+    MHA_CHECK(k.rank() == 4 && k[1] == heads_ && k[3] == size && v[1] == heads_ && v[2] == k[2], "expected key [B, ",
+              heads_, ", L, ", size, "] and value [B, ", heads_, ", L, D], got ", k, " and ", v);
+    HeadSize(kOp, "value", heads_ * v[3], heads_);
+    a.key = {key.data, attention::AxesOf(k, Form::kBNSD, 0)};
+    a.value = {value.data, attention::AxesOf(v, Form::kBNSD, 0)};
+  }
+
+  // [D + D + Dv]. Keys and values of an earlier run, in heads, have theirs already.
+  void SetBias(const TensorView& bias, const TensorView& key, HeadAttention& a) const {
+    const int64_t columns = heads_ * a.query.axes.size, value_columns = heads_ * a.value.axes.size;
+    const Shape wanted{2 * columns + value_columns};
+    MHA_CHECK(bias.shape == wanted, "expected bias of shape ", wanted, ", got ", bias.shape);
+    const auto* data = bias.as<const char>();
+    a.query.bias = data;
+    if (key && key.shape.rank() == 4) return;
+    a.key.bias = data + BytesFor(bias.dtype, columns);
+    a.value.bias = data + BytesFor(bias.dtype, 2 * columns);
+  }
+
+  void SetCache(OpContext& ctx, HeadAttention& a) const {
+    const TensorView key = ctx.Input(kPastKey), value = ctx.Input(kPastValue), length = ctx.Input(kPastLength);
+    MHA_CHECK(key.present == value.present, "expected both past_key and past_value, or none");
+    const attention::Axes &k = a.key.axes, &v = a.value.axes;
+    if (key) {
+      const Shape& p = key.shape;
+      MHA_CHECK(p.rank() == 4 && p[0] == k.batch && p[1] == heads_ && p[3] == k.size &&
+                    value.shape == (Shape{k.batch, heads_, p[2], v.size}),
+                "expected past_key [", k.batch, ", ", heads_, ", rows, ", k.size, "] and past_value [", k.batch, ", ",
+                heads_, ", rows, ", v.size, "], got ", p, " and ", value.shape);
+      a.past_rows = a.past_capacity = p[2];
+      if (length) a.past_rows = ReadPastLength(kOp, length, k.rows, p[2]);
+    }
+    a.capacity = key && length ? a.past_capacity : a.past_rows + k.rows;
+    a.keys = {key.data, ctx.Output(1, a.dtype, {k.batch, heads_, a.capacity, k.size}).data};
+    a.values = {value.data, ctx.Output(2, a.dtype, {k.batch, heads_, a.capacity, v.size}).data};
+  }
+
+  int64_t heads_;
+  double scale_;
+  float hidden_;
+  bool causal_;
+};
+
+std::string WhyNot(const NodeView& node) {
+  if (node.inputs.size() > kIndirection && node.inputs[kIndirection] != DType::kUndefined)
+    return "MultiHeadAttention with cache_indirection is not implemented";
+  if (node.output_used.size() > 3 && node.output_used[3])
+    return "MultiHeadAttention that returns qk is not implemented";
+  return "";
+}
+
+NPU_ONNX_KERNEL(Microsoft({
+    .type = kOp,
+    .inputs = {Input("query", kFloats), OptionalInput("key", kFloats), OptionalInput("value", kFloats),
+               OptionalInput("bias", kFloats), OptionalInput("key_padding_mask", {DType::kInt32}),
+               OptionalInput("attention_bias", kFloats), OptionalInput("past_key", kFloats),
+               OptionalInput("past_value", kFloats), OptionalHostInput("past_sequence_length", {DType::kInt32}),
+               OptionalInput("cache_indirection", {DType::kInt32})},
+    .outputs = {Output("output", kFloats), OptionalOutput("present_key", kFloats),
+                OptionalOutput("present_value", kFloats), OptionalOutput("qk", kFloats)},
+    .attributes = {RequiredInt("num_heads"), FloatAttribute("mask_filter_value", -10000.0),
+                   FloatAttribute("scale", 0.0), IntAttribute("unidirectional", 0)},
+    .may_alias = {{kPastKey, 1}, {kPastValue, 2}},
+    .make = MakeKernel<MultiHeadAttentionKernel>,
+    .unsupported = WhyNot,
+}));
+
+}  // namespace
+}  // namespace npu
