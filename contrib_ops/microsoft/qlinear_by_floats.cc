@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "contrib_ops/microsoft/microsoft_op.h"
+#include "contrib_ops/microsoft/onnx_step.h"
 #include "contrib_ops/microsoft/quantized_tensor.h"
 #include "ep/kernels/pooling/definition.h"
 #include "ep/kernels/row_block.h"
@@ -14,30 +15,6 @@ namespace npu {
 namespace {
 
 constexpr DTypeSet kFloat32{DType::kFloat32};
-
-// What the kernel for floats sees: one input and one output, of float32.
-class FloatContext final : public OpContext {
- public:
-  FloatContext(OpContext& ctx, const TensorView& x) : ctx_(ctx), x_(x) {}
-
-  size_t input_count() const override { return 1; }
-  size_t output_count() const override { return 1; }
-  TensorView Input(size_t i) override { return i == 0 ? x_ : TensorView{}; }
-  bool OutputRequested(size_t i) const override { return i == 0; }
-  TensorView Output(size_t i, DType dtype, const Shape& shape) override {
-    if (i != 0) return {};
-    y_ = {ctx_.Workspace(BytesFor(dtype, shape.Elements())), dtype, true, shape};
-    return y_;
-  }
-  void* Workspace(size_t bytes) override { return ctx_.Workspace(bytes); }
-  Stream& stream() override { return ctx_.stream(); }
-
-  const TensorView& result() const { return y_; }
-
- private:
-  OpContext& ctx_;
-  TensorView x_, y_;
-};
 
 class QLinearByFloatsKernel final : public Kernel {
  public:
@@ -55,9 +32,9 @@ class QLinearByFloatsKernel final : public Kernel {
         x_scale.Dequantize(x.as<const char>() + begin, end - begin, values.as<float>() + begin);
       });
     });
-    FloatContext inner(ctx, values);
-    floats_->Compute(inner);
-    const TensorView result = inner.result(), y = ctx.Output(0, x.dtype, result.shape);
+    StepContext step(ctx, {values}, StepContext::Scratch(ctx));
+    floats_->Compute(step);
+    const TensorView result = step.result(), y = ctx.Output(0, x.dtype, result.shape);
     ctx.Launch(op, [=] {
       ParallelFor(y.elements(), kSerialElements, [&](int64_t begin, int64_t end) {
         y_scale.Quantize(result.as<const float>() + begin, end - begin, y.as<char>() + begin);
@@ -73,14 +50,11 @@ class QLinearByFloatsKernel final : public Kernel {
 // A factory of QLinear`type`, by the version of ONNX's `type` that `version` gives.
 KernelFactory ByFloats(const char* type, int (*version)(const Attributes&)) {
   return [type, version](const KernelInfo& info) -> std::unique_ptr<Kernel> {
-    const OpDef* def = OpRegistry::Instance().Find("", type, version(info.attributes));
-    NPU_CHECK(def != nullptr, "[QLinear", type, "] expected a kernel of ", type, " for floats");
-    KernelInfo inner = info;
-    inner.op_type = type;
-    inner.since_version = version(info.attributes);
-    inner.input_dtypes = {};
-    inner.input_shapes = {};
-    return std::make_unique<QLinearByFloatsKernel>(std::string("QLinear") + type, def->make(inner));
+    KernelInfo floats = info;
+    floats.input_dtypes = {};
+    floats.input_shapes = {};
+    return std::make_unique<QLinearByFloatsKernel>(std::string("QLinear") + type,
+                                                   MakeStep(type, version(info.attributes), floats, info.attributes));
   };
 }
 
