@@ -18,6 +18,8 @@ void CheckBias(const char* op, const TensorView& x, const TensorView& bias, bool
             "] expected a bias of ", NameOf(x.dtype), " ", row, ", got ", NameOf(bias.dtype), " ", bias.shape);
 }
 
+constexpr DTypeSet kSplitTypes{DType::kFloat32, DType::kFloat16};
+
 class BiasSplitGeluKernel final : public Kernel {
  public:
   static constexpr const char* kOp = "BiasSplitGelu";
@@ -58,8 +60,8 @@ class BiasSplitGeluKernel final : public Kernel {
 
 NPU_ONNX_KERNEL(Microsoft({
     .type = BiasSplitGeluKernel::kOp,
-    .inputs = {Input("X", kFloats), Input("bias", kFloats)},
-    .outputs = {Output("Y", kFloats)},
+    .inputs = {Input("X", kSplitTypes), Input("bias", kSplitTypes)},
+    .outputs = {Output("Y", kSplitTypes)},
     .make = MakeKernel<BiasSplitGeluKernel>,
 }));
 

@@ -313,7 +313,7 @@ NPU_ONNX_KERNEL(Microsoft({
                HostInput("total_sequence_length", kInt32), OptionalInput("cos_cache", kFloats),
                OptionalInput("sin_cache", kFloats), OptionalInput("position_ids", {DType::kInt64}),
                OptionalInput("attention_bias", kFloats), OptionalInput("head_sink", kFloats),
-               OptionalInput("k_scale", kFloats), OptionalInput("v_scale", kFloats),
+               OptionalInput("k_scale", {DType::kFloat32}), OptionalInput("v_scale", {DType::kFloat32}),
                OptionalInput("q_norm_weight", kFloats), OptionalInput("k_norm_weight", kFloats)},
     .outputs = {Output("output", kFloats), OptionalOutput("present_key", kFloats),
                 OptionalOutput("present_value", kFloats), OptionalOutput("output_qk", kFloats)},

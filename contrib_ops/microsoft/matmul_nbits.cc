@@ -1,9 +1,11 @@
 // MatMulNBits: A times a weight of 2, 4 or 8 bits in blocks along K, each with a scale and a zero point. The weight is
 // kept in panel order as int4 or int8, less the middle of the range, which the zero points make up for.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "contrib_ops/microsoft/group_order.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/packed_weight.h"
@@ -57,6 +59,7 @@ class MatMulNBitsKernel final : public Kernel {
   explicit MatMulNBitsKernel(const KernelInfo& info)
       : blocks_(info.attributes), round_a_(info.attributes.Int("accuracy_level") == 4) {
     if (!info.input_dtypes.empty()) dtype_ = info.input_dtypes[0];
+    has_groups_ = info.input_dtypes.size() > kGroups && info.input_dtypes[kGroups] != DType::kUndefined;
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
@@ -64,7 +67,19 @@ class MatMulNBitsKernel final : public Kernel {
       NPU_CHECK(constant.dtype == DType::kUInt8 && constant.elements() == blocks_.n * blocks_.row_bytes(), "[", kOp,
                 "] expected B of ", blocks_.n, " columns of ", blocks_.row_bytes(), " bytes, got shape ",
                 constant.shape);
-      PackWeight(constant, stream);
+      CentreWeight(constant, stream);
+      if (!has_groups_ || order_) PackWeight(stream);
+      return true;
+    }
+    if (input == kGroups) {
+      const int64_t given = constant.elements();
+      NPU_CHECK(given == blocks_.k || given == blocks_.count() * blocks_.size, "[", kOp, "] expected g_idx with ",
+                blocks_.k, " elements, got shape ", constant.shape);
+      stream.Launch(kOp, [this, constant] {
+        order_.emplace(kOp, constant.as<const int32_t>(), blocks_.k, blocks_.count(), blocks_.size);
+      });
+      stream.Synchronize();
+      if (!centred_.empty()) PackWeight(stream);
       return true;
     }
     if (input != 3 || !kFloats.Contains(dtype_)) return false;
@@ -96,31 +111,75 @@ class MatMulNBitsKernel final : public Kernel {
       ctx.Launch(kOp, [this, points, scratch] { FillOffsets(points, scratch); });
       offsets = scratch;
     }
-    const gemm::Dequantization dequantization{.scale = scales.data,
-                                              .offset = offsets,
+    Operands operands{a.data, scales.data, offsets};
+    const int64_t rows = a.elements() / blocks_.k;
+    if (order_) operands = InOrder(ctx, a, operands, rows);
+    const gemm::Dequantization dequantization{.scale = operands.scales,
+                                              .offset = operands.offsets,
                                               .dtype = a.dtype,
                                               .group = blocks_.size,
                                               .group_stride = 1,
-                                              .column_stride = blocks_.count(),
+                                              .column_stride = order_ ? order_->blocks() : blocks_.count(),
                                               .round_a = round_a_};
-    const int64_t rows = a.elements() / blocks_.k;
-    ctx.Launch(kOp, [this, a, bias, y, rows, dequantization] {
+    ctx.Launch(kOp, [this, operands, type = a.dtype, bias, y, rows, dequantization] {
       gemm::Epilogue epilogue;
       if (bias) epilogue.addend = {bias.data, bias.dtype, 0, 1};
-      gemm::Multiply(gemm::Matrix::RowMajor(a.data, rows, blocks_.k),
-                     packed_.quantized({nullptr, blocks_.k, blocks_.n}, a.dtype, dequantization),
+      gemm::Multiply(gemm::Matrix::RowMajor(operands.a, rows, depth()),
+                     packed_.quantized({nullptr, depth(), blocks_.n}, type, dequantization),
                      {y.data, y.dtype, blocks_.n}, epilogue);
     });
   }
 
  private:
-  void PackWeight(const TensorView& constant, Stream& stream) {
-    const int64_t bytes = blocks_.n * blocks_.row_bytes();
-    std::vector<uint8_t> centred(static_cast<size_t>(blocks_.bits == 2 ? 2 * bytes : bytes));
-    stream.Launch(kOp, [&] { Centre(blocks_, constant.as<const uint8_t>(), bytes, centred.data()); });
-    gemm::Matrix columns{centred.data(), blocks_.k, blocks_.n, 1, blocks_.count() * blocks_.size};
-    packed_.PackQuantized(kOp, blocks_.stored(), columns, stream);  // waits
+  static constexpr size_t kGroups = 4;
+
+  // What the product reads beside the weight.
+  struct Operands {
+    const void *a, *scales, *offsets;
+  };
+
+  int64_t depth() const { return order_ ? order_->rows() : blocks_.k; }
+
+  // The operands in the order of g_idx, in scratch memory.
+  Operands InOrder(OpContext& ctx, const TensorView& a, const Operands& given, int64_t rows) const {
+    const auto scratch = [&](int64_t lines, int64_t width) {
+      return ctx.Workspace(BytesFor(a.dtype, Shape{lines, width}.Elements()));
+    };
+    void* columns = scratch(rows, depth());
+    void* scales = scratch(blocks_.n, order_->blocks());
+    void* offsets = given.offsets == nullptr ? nullptr : scratch(blocks_.n, order_->blocks());
+    DispatchFloats(kOp, a.dtype, [&](auto type) {
+      using T = decltype(type);
+      ctx.Launch(kOp, [=, this] {
+        order_->Columns(static_cast<const T*>(given.a), rows, blocks_.k, static_cast<T*>(columns));
+        order_->BlockValues(static_cast<const T*>(given.scales), blocks_.n, static_cast<T*>(scales));
+        if (offsets != nullptr)
+          order_->BlockValues(static_cast<const T*>(given.offsets), blocks_.n, static_cast<T*>(offsets));
+      });
+    });
+    return {columns, scales, offsets};
   }
+  void CentreWeight(const TensorView& constant, Stream& stream) {
+    const int64_t bytes = blocks_.n * blocks_.row_bytes();
+    centred_.resize(static_cast<size_t>(blocks_.bits == 2 ? 2 * bytes : bytes));
+    stream.Launch(kOp, [&] { Centre(blocks_, constant.as<const uint8_t>(), bytes, centred_.data()); });
+    stream.Synchronize();
+  }
+  void PackWeight(Stream& stream) {
+    int64_t pitch = blocks_.count() * blocks_.size;
+    if (order_) {
+      std::vector<uint8_t> ordered(static_cast<size_t>(blocks_.n * BytesOfLine(depth())));
+      for (int64_t column = 0; column < blocks_.n; ++column)
+        order_->Elements(centred_.data() + column * BytesOfLine(pitch), blocks_.bits == 8,
+                         ordered.data() + column * BytesOfLine(depth()));
+      centred_ = std::move(ordered);
+      pitch = depth();
+    }
+    packed_.PackQuantized(kOp, blocks_.stored(), {centred_.data(), depth(), blocks_.n, 1, pitch}, stream);  // waits
+    centred_ = {};
+  }
+  // Of the stored form; lines are whole blocks.
+  int64_t BytesOfLine(int64_t elements) const { return blocks_.bits == 8 ? elements : elements / 2; }
   // Zero points are packed like the weight, or floats of A's type.
   void CheckPoints(const TensorView& points) const {
     const int64_t wanted = blocks_.n * (points.dtype == DType::kUInt8 ? blocks_.point_bytes() : blocks_.count());
@@ -153,6 +212,9 @@ class MatMulNBitsKernel final : public Kernel {
   Blocks blocks_;
   bool round_a_;
   DType dtype_ = DType::kUndefined;  // of A, as the model declares it
+  bool has_groups_ = false;
+  std::optional<GroupOrder> order_;  // of g_idx
+  std::vector<uint8_t> centred_;     // the weight until it is packed
   gemm::PackedWeight packed_;
   std::vector<char> offsets_;  // of constant zero points
 };
@@ -162,7 +224,8 @@ std::string WhyNot(const NodeView& node) {
   if (bits != 2 && bits != 4 && bits != 8) return Concat("MatMulNBits of ", bits, " bits is not implemented");
   if (node.constant.size() < 2 || !node.constant[1])
     return "MatMulNBits with a B that is no constant is not implemented";
-  if (node.inputs.size() > 4 && node.inputs[4] != DType::kUndefined) return "MatMulNBits with g_idx is not implemented";
+  if (node.inputs.size() > 4 && node.inputs[4] != DType::kUndefined && !node.constant[4])
+    return "MatMulNBits with a g_idx that is no constant is not implemented";
   if (node.inputs[2] != node.inputs[0]) return "MatMulNBits with scales of another type than A is not implemented";
   return "";
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_nodes import Node, make_model, make_session, npu_nodes, random, run_npu
+from onnx_nodes import Node, make_model, make_session, npu_nodes, random, run_cpu, run_npu
 
 MICROSOFT = "com.microsoft"
 # Weights dequantised in A's type and sums of up to 300 terms of up to 8, relative to the largest.
@@ -70,6 +70,78 @@ def test_accuracy_level_4_rounds_the_first_operand_to_integers() -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=bound)
     exact = run_npu("MatMulNBits", [a, b, scales], domain=MICROSOFT, **options)[0]
     assert np.abs(exact - expected).max() < np.abs(got - expected).max()
+
+
+@pytest.mark.parametrize("sizes", ["equal", "any"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_groups_given_row_by_row(bits, dtype, sizes) -> None:
+    """As GPTQ's act_order gives them; groups of any size, of which some may be empty."""
+    rng = np.random.default_rng(12)
+    for rows, k, n, block in [((3,), 96, 5, 16), ((2, 9), 100, 70, 32)]:
+        b, points, values, zero = weight(rng, k, n, bits, block)
+        blocks = zero.shape[1]
+        groups = rng.permutation(np.arange(k) // block).astype(np.int32)
+        if sizes == "any":
+            groups = rng.integers(0, max(blocks - 1, 1), k).astype(np.int32)
+        scales = random(rng, dtype, n * blocks, low=0.5, high=1)
+        a = random(rng, dtype, *rows, k, low=-1, high=1)
+        options = {"K": k, "N": n, "bits": bits, "block_size": block, "domain": MICROSOFT}
+        steps = scales.astype(np.float64).reshape(n, -1)[:, groups]
+        for given_points in (points, zero.reshape(-1).astype(a.dtype), None):
+            middle = np.full_like(zero, 2 ** (bits - 1)) if given_points is None else zero
+            wide = (values[:, :k].astype(np.float64) - middle[:, groups]) * steps
+            expected = a.astype(np.float64) @ wide.T
+            given = [a, b, scales, given_points, groups]
+            for constant in ((1, 2, 3, 4), (1, 4)):
+                constant = tuple(i for i in constant if given[i] is not None)
+                got = run_npu("MatMulNBits", given, constant=constant, **options)[0]
+                near = NEAR[dtype] * np.abs(expected).max()
+                np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=near)
+
+
+def test_groups_against_the_cpu() -> None:
+    rng = np.random.default_rng(13)
+    b, _, _, zero = weight(rng, 128, 40, 4, 32)
+    points = zero.reshape(-1).astype(np.float32)  # beside g_idx, the CPU ignores those of uint8
+    groups = rng.permutation(np.arange(128) // 32).astype(np.int32)
+    scales = random(rng, "float32", zero.size, low=0.5, high=1)
+    a = random(rng, "float32", 6, 128, low=-1, high=1)
+    options = {"K": 128, "N": 40, "bits": 4, "block_size": 32, "domain": MICROSOFT}
+    given = [a, b, scales, points, groups]
+    got = run_npu("MatMulNBits", given, constant=(1, 2, 3, 4), **options)[0]
+    expected = run_cpu("MatMulNBits", given, constant=(1, 2, 3, 4), **options)[0]
+    near = NEAR["float32"] * np.abs(expected).max()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=near)
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_every_accuracy_level(level) -> None:
+    """A level is the least accuracy: below 4 products are of floats."""
+    rng = np.random.default_rng(14)
+    b, points, _, zero = weight(rng, 64, 33, 4, 16)
+    given = [random(rng, "float32", 6, 64), b, random(rng, "float32", zero.size), points]
+    options = {"K": 64, "N": 33, "bits": 4, "block_size": 16, "domain": MICROSOFT}
+    exact = run_npu("MatMulNBits", given, constant=(1, 2, 3), **options)[0]
+    got = run_npu("MatMulNBits", given, constant=(1, 2, 3), accuracy_level=level, **options)[0]
+    if level < 4:
+        np.testing.assert_array_equal(got, exact)
+    else:
+        # A is rounded to steps of 1 / 127 of the largest of 16.
+        assert 0 < np.abs(got - exact).max() < 0.02 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("group", [-1, 4, 2**31 - 1])
+def test_wrong_groups_are_refused(group) -> None:
+    rng = np.random.default_rng(15)
+    b, _, _, zero = weight(rng, 64, 5, 4, 16)
+    a, scales = random(rng, "float32", 3, 64), random(rng, "float32", zero.size)
+    options = {"domain": MICROSOFT, "K": 64, "N": 5, "bits": 4, "block_size": 16}
+    groups = np.zeros(64, np.int32)
+    groups[7] = group
+    for order, message in [(groups, "expected g_idx from 0 to 3"), (groups[:63], "g_idx with 64")]:
+        with pytest.raises(Exception, match=message):
+            Node("MatMulNBits", [a, b, scales, None, order], constant=(1, 2, 4), **options)
 
 
 def test_forms_that_stay_on_the_cpu() -> None:

@@ -1,14 +1,21 @@
-"""The claims of the standard operators against the ONNX schemas."""
+"""The claims of the standard operators and of com.microsoft's against their schemas."""
 
 from __future__ import annotations
 
 import onnx
 import pytest
 from onnx_nodes import FIXED_WIDTH
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from onnxruntime_npu import _C
 
 # Operators that onnxruntime adds to ONNX's domain.
 NOT_OF_ONNX = {"SimplifiedLayerNormalization"}
+MICROSOFT = [op for op in _C.registered_ops() if op["domain"] == "com.microsoft"]
+MICROSOFT_SCHEMAS = {
+    schema.name: schema
+    for schema in ort_state.get_all_operator_schema()
+    if schema.domain == "com.microsoft"
+}
 OPS = [op for op in _C.registered_ops() if op["domain"] == "" and op["type"] not in NOT_OF_ONNX]
 # Later versions, which onnxruntime does not load yet, are not claimed.
 NEWEST_OPSET = 26
@@ -25,8 +32,8 @@ def versions(op_type: str) -> list[onnx.defs.OpSchema]:
     return sorted(found, key=lambda schema: schema.since_version)
 
 
-def allowed(schema: onnx.defs.OpSchema, type_str: str) -> set[str]:
-    """The element types of a formal parameter."""
+def allowed(schema, type_str: str) -> set[str]:
+    """The element types of a formal parameter of onnx's or onnxruntime's schema."""
     constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     types = constraints.get(type_str, [type_str])
     names = (t.removeprefix("tensor(").removesuffix(")") for t in types)
@@ -102,3 +109,16 @@ def test_every_version_since_opset_13_is_claimed(op_type: str) -> None:
     current = {s.since_version for s in schemas if s.since_version >= 13} | set(at_13[-1:])
     ranges = [(op["since"], op["until"]) for op in OPS if op["type"] == op_type]
     assert not [v for v in current if not any(low <= v <= high for low, high in ranges)]
+
+
+@pytest.mark.parametrize("op", MICROSOFT, ids=lambda op: op["type"])
+def test_definition_matches_the_schema_of_onnxruntime(op: dict) -> None:
+    schema = MICROSOFT_SCHEMAS[op["type"]]
+    arguments = [*op["inputs"], *op["outputs"]]
+    parameters = [*schema.inputs, *schema.outputs]
+    assert [a["name"] for a in arguments] == [p.name for p in parameters]
+    assert set(op["attributes"]) == set(schema.attributes)
+    for argument, parameter in zip(arguments, parameters, strict=True):
+        assert argument["optional"] == ("Optional" in str(parameter.option))
+        assert argument["variadic"] == ("Variadic" in str(parameter.option))
+        assert set(argument["dtypes"]) <= allowed(schema, parameter.typeStr), argument["name"]
