@@ -45,16 +45,19 @@ attention::Rows RowsOf(const Gathered& gathered) {
 }  // namespace
 
 HeadRows HeadRows::Columns(const TensorView& matrix, int64_t heads, int64_t size, int64_t first) {
-  const int64_t pitch = matrix.shape[2];
+  const int64_t pitch = matrix.shape.back(), rows = matrix.shape[matrix.shape.rank() - 2];
+  const int64_t batch = matrix.shape.rank() == 3 ? matrix.shape[0] : 1;
   const void* data = matrix.data == nullptr ? nullptr : matrix.as<const char>() + BytesFor(matrix.dtype, first);
-  return {data, {matrix.shape[0], heads, matrix.shape[1], size, matrix.shape[1] * pitch, size, pitch}};
+  return {data, {batch, heads, rows, size, rows * pitch, size, pitch}};
 }
 
 void HeadAttention::Launch(OpContext& ctx) const {
   const Axes& q = query.axes;
   const int64_t total = past_rows + key.axes.rows;
   NPU_CHECK(total < INT32_MAX, "[", op, "] expected fewer than 2^31 - 1 keys, got ", total);
-  ScoreBias score_bias(op, mask_name, mask, bias, {q.batch, q.heads, q.rows, total}, hidden);
+  ScoreShape scores{q.batch, q.heads, q.rows, total};
+  if (ragged) scores = {ragged->sequences(), q.heads, ragged->longest, ragged->longest};
+  ScoreBias score_bias(op, mask_name, mask, bias, scores, hidden);
   const Gathered queries = Gather(ctx, *this, query, {}, 0, 0, q.rows);
   const Gathered all_keys = Gather(ctx, *this, key, keys, past_rows, past_capacity, capacity);
   const Gathered all_values = Gather(ctx, *this, value, values, past_rows, past_capacity, capacity);
@@ -72,18 +75,21 @@ void HeadAttention::Launch(OpContext& ctx) const {
   static_cast<attention::Rows&>(p.value) = RowsOf(all_values);
   score_bias.Allocate(ctx, p);
   const int64_t columns = q.heads * value.axes.size;
-  const TensorView y = ctx.Output(0, dtype, {q.batch, q.rows, columns});
+  const TensorView y = ctx.Output(0, dtype, ragged ? Shape{q.rows, columns} : Shape{q.batch, q.rows, columns});
   p.output = {y.data, value.axes.size, columns};
-  for (int64_t b = 0; b < q.batch; ++b) {
+  for (int64_t b = 0; b < scores.batch; ++b) {
+    // Of ragged rows, the sequences are stretches of the rows of one batch entry.
+    const int64_t entry = ragged ? 0 : b, first = ragged ? ragged->starts[static_cast<size_t>(b)] : 0;
+    const int64_t rows = ragged ? ragged->starts[static_cast<size_t>(b + 1)] - first : q.rows;
     attention::Sequence s;
-    s.query_rows = s.query_len = q.rows;
-    s.key_len = total;
+    s.query_rows = s.query_len = rows;
+    s.key_len = ragged ? rows : total;
     s.left = -attention::kUnbounded;
     s.right = causal ? past_rows : attention::kUnbounded;
-    s.query = b * queries.axes.batch_stride;
-    s.key = b * all_keys.axes.batch_stride;
-    s.value = b * all_values.axes.batch_stride;
-    s.output = b * q.rows * columns;
+    s.query = entry * queries.axes.batch_stride + first * queries.axes.row_stride;
+    s.key = entry * all_keys.axes.batch_stride + first * all_keys.axes.row_stride;
+    s.value = entry * all_values.axes.batch_stride + first * all_values.axes.row_stride;
+    s.output = (entry * q.rows + first) * columns;
     s.bias = b * score_bias.batch_stride();
     p.sequences.push_back(s);
   }
@@ -97,6 +103,21 @@ void HeadAttention::Launch(OpContext& ctx) const {
     return;
   }
   attention::LaunchWork(ctx, op, attention::Attention(std::move(p)), before);
+}
+
+RaggedRows ReadRaggedRows(const char* op, const TensorView& cumulative, const Shape& token_offset, int64_t count) {
+  NPU_CHECK(token_offset.rank() == 2, "[", op, "] expected token_offset [batch, sequence], got shape ", token_offset);
+  RaggedRows rows{ReadHostInts(op, "cumulative_sequence_length", cumulative), token_offset[1]};
+  const int64_t sequences = token_offset[0];
+  NPU_CHECK(rows.sequences() == sequences && rows.starts.front() == 0 && rows.starts.back() == count, "[", op,
+            "] expected cumulative_sequence_length from 0 to the number of tokens, ", count, ", for ", sequences,
+            " sequences, got shape ", cumulative.shape);
+  for (size_t b = 1; b < rows.starts.size(); ++b) {
+    const int64_t length = rows.starts[b] - rows.starts[b - 1];
+    NPU_CHECK(length >= 0 && length <= rows.longest, "[", op, "] expected sequences of 0 to ", rows.longest,
+              " tokens, got ", length);
+  }
+  return rows;
 }
 
 int64_t HeadSize(const char* op, const char* name, int64_t columns, int64_t heads) {

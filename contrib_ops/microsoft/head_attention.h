@@ -2,6 +2,10 @@
 // scores: what Attention, MultiHeadAttention and QAttention have in common. Computed by the attention core.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <vector>
+
 #include "ep/kernels/attention/core/layout.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -13,7 +17,7 @@ struct HeadRows {
   attention::Axes axes;
   const void* bias = nullptr;
 
-  // Rows of `heads` in the columns [first, first + heads * size) of a matrix [batch, rows, pitch].
+  // Rows of `heads` in the columns [first, first + heads * size) of a tensor [batch, rows, pitch] or [rows, pitch].
   static HeadRows Columns(const TensorView& matrix, int64_t heads, int64_t size, int64_t first);
 };
 
@@ -22,6 +26,18 @@ struct HeadCache {
   const void* past = nullptr;
   void* present = nullptr;  // null: not returned
 };
+
+// Sequences without padding, one after the other in a batch of one: sequence b has the rows from starts[b] to
+// starts[b + 1], at most `longest`.
+struct RaggedRows {
+  std::vector<int64_t> starts;
+  int64_t longest = 0;
+
+  int64_t sequences() const { return static_cast<int64_t>(starts.size()) - 1; }
+};
+
+// Reads cumulative_sequence_length of `count` rows and the shape of token_offset, [sequences, longest].
+RaggedRows ReadRaggedRows(const char* op, const TensorView& cumulative, const Shape& token_offset, int64_t count);
 
 struct HeadAttention {
   const char* op;
@@ -36,8 +52,9 @@ struct HeadAttention {
   const char* mask_name = "mask_index";
   TensorView mask = {}, bias = {};  // see ScoreBias
   float hidden = -10000.0f;
+  std::optional<RaggedRows> ragged = {};  // the scores have the shape [sequences, N, longest, longest]
 
-  // Checks mask and bias, makes output 0, [B, S, N * Dv], and launches.
+  // Checks mask and bias, makes output 0, [B, S, N * Dv] or, of ragged rows, [S, N * Dv], and launches.
   void Launch(OpContext& ctx) const;
 };
 

@@ -1,6 +1,6 @@
 #include "contrib_ops/microsoft/projected_attention.h"
 
-#include "contrib_ops/microsoft/head_attention.h"
+#include "ep/kernels/matmul/launch.h"
 
 namespace npu {
 
@@ -8,15 +8,16 @@ ProjectedHeads::ProjectedHeads(const char* name, const KernelInfo& info)
     : op(name),
       heads(info.attributes.Int("num_heads")),
       scale(info.attributes.Float("scale")),
-      hidden(static_cast<float>(info.attributes.Float("mask_filter_value"))),
-      causal(info.attributes.Bool("unidirectional")),
-      shares_cache(info.attributes.Bool("past_present_share_buffer")) {
+      hidden(static_cast<float>(info.attributes.Float("mask_filter_value", 0.0))),
+      causal(info.attributes.Bool("unidirectional", false)),
+      shares_cache(info.attributes.Bool("past_present_share_buffer", false)),
+      sizes(info.attributes.Ints("qkv_hidden_sizes")) {
   NPU_CHECK(heads > 0 && heads <= INT32_MAX, "[", op, "] expected num_heads of 1 or more, got ", heads);
 }
 
-void ProjectedHeads::CheckWeights(const Shape& input, const Shape& weights) const {
-  NPU_CHECK(input.rank() == 3 && weights.rank() == 2 && weights[0] == input[2], "[", op,
-            "] expected an input [batch, sequence, hidden] and weights [hidden, columns], got ", input, " and ",
+void ProjectedHeads::CheckWeights(const Shape& input, const Shape& weights, int rank) const {
+  NPU_CHECK(input.rank() == rank && weights.rank() == 2 && weights[0] == input.back(), "[", op, "] expected an input [",
+            rank == 3 ? "batch, sequence" : "tokens", ", hidden] and weights [hidden, columns], got ", input, " and ",
             weights);
   if (sizes.empty()) {
     NPU_CHECK(weights[1] % 3 == 0, "[", op, "] expected weights with columns for queries, keys and values, got ",
@@ -29,13 +30,14 @@ void ProjectedHeads::CheckWeights(const Shape& input, const Shape& weights) cons
 }
 
 TensorView ProjectedHeads::Projected(OpContext& ctx, const Shape& input, DType dtype, int64_t columns) const {
-  const Shape shape{input[0], input[1], columns};
+  Shape shape = input;
+  shape[shape.rank() - 1] = columns;
   return {ctx.Workspace(BytesFor(dtype, shape.Elements())), dtype, true, shape};
 }
 
 void ProjectedHeads::Attend(OpContext& ctx, const TensorView& projected, const Operands& operands) const {
   const Shape& s = projected.shape;
-  const int64_t columns = sizes.empty() ? s[2] / 3 : sizes[0], value_columns = s[2] - 2 * columns;
+  const int64_t columns = sizes.empty() ? s.back() / 3 : sizes[0], value_columns = s.back() - 2 * columns;
   const int64_t size = HeadSize(op, "weights", columns, heads),
                 value_size = HeadSize(op, "weights", value_columns, heads);
   HeadAttention a{.op = op,
@@ -47,9 +49,11 @@ void ProjectedHeads::Attend(OpContext& ctx, const TensorView& projected, const O
                   .causal = causal,
                   .mask = operands.mask,
                   .bias = operands.bias,
-                  .hidden = hidden};
+                  .hidden = hidden,
+                  .ragged = operands.ragged};
   NPU_CHECK(!a.bias || a.bias.dtype == a.dtype, "[", op, "] expected attention_bias of the input's type, got ",
             NameOf(a.bias.dtype));
+  if (a.ragged) return a.Launch(ctx);
   const TensorView& past = operands.past;
   if (past) {
     const Shape& p = past.shape;
@@ -72,6 +76,38 @@ void ProjectedHeads::Attend(OpContext& ctx, const TensorView& projected, const O
     a.values.present = present.as<char>() + present.bytes() / 2;
   }
   a.Launch(ctx);
+}
+
+bool Projection::Pack(const char* op, const TensorView& constant, Stream& stream) {
+  if (constant.shape.rank() != 2 || !PackMatMulWeight(op, constant, packed_, stream)) return false;
+  weight_ = constant;
+  weight_.data = nullptr;
+  return true;
+}
+
+TensorView Projection::Launch(OpContext& ctx, const ProjectedHeads& heads, int rank, const TensorView& x,
+                              const TensorView& given_weights, const TensorView& bias) const {
+  const TensorView weights = packed_ ? weight_ : given_weights;
+  heads.CheckWeights(x.shape, weights.shape, rank);
+  const Shape columns{weights.shape.back()};
+  NPU_CHECK(weights.dtype == x.dtype && (!bias || (bias.dtype == x.dtype && bias.shape == columns)), "[", heads.op,
+            "] expected weights and bias ", columns, " of the input's type, got ", NameOf(weights.dtype), " and ",
+            bias.shape);
+  const TensorView projected = heads.Projected(ctx, x.shape, x.dtype, columns[0]);
+  if (projected.elements() == 0) return projected;
+  ctx.Launch(heads.op, [this, x, weights, bias, projected] {
+    const gemm::Matrix right = gemm::Matrix::RowMajor(weights.data, weights.shape[0], weights.shape[1]);
+    const gemm::Matrix rows = gemm::Matrix::RowMajor(x.data, projected.elements() / right.columns, right.rows);
+    const gemm::Result result{projected.data, projected.dtype, right.columns};
+    gemm::Epilogue epilogue;
+    if (bias) epilogue.AddBias(bias, 0);
+    if (packed_) {
+      gemm::Multiply(rows, packed_.matrix(right), result, epilogue);
+    } else {
+      gemm::Multiply(x.dtype, rows, right, result, epilogue);
+    }
+  });
+  return projected;
 }
 
 }  // namespace npu

@@ -21,7 +21,7 @@ class QAttentionKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(kInput), weight = weight_.Of(ctx.Input(kWeight));
-    heads_.CheckWeights(x.shape, weight.shape);
+    heads_.CheckWeights(x.shape, weight.shape, 3);
     const MatMulShape s = InferMatMul(kOp, x.shape, weight.shape);
     const TensorView bias = ctx.Input(kBias), scale = ctx.Input(kInputScale), scales = ctx.Input(kWeightScale);
     const Shape columns{s.n};
@@ -41,7 +41,7 @@ class QAttentionKernel final : public Kernel {
         weight_.Multiply(x, weight, s, x_zero, weight_zero, epilogue, projected);
       });
     }
-    heads_.Attend(ctx, projected, {.mask = ctx.Input(kMask), .past = ctx.Input(kPast), .past_length = {}, .bias = {}});
+    heads_.Attend(ctx, projected, {.mask = ctx.Input(kMask), .past = ctx.Input(kPast)});
   }
 
  private:
