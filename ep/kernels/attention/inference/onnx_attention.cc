@@ -10,6 +10,7 @@
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
 #include "ep/kernels/attention/core/layout.h"
+#include "ep/kernels/attention/core/scores.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -21,6 +22,8 @@ using attention::Form;
 using attention::kMaxHeadSize;
 using attention::Problem;
 using attention::Rows;
+using attention::Scores;
+using attention::ScoreStage;
 using attention::Sequence;
 
 constexpr const char* kOp = "Attention";
@@ -41,6 +44,16 @@ struct Preparation {
     ParallelFor(masked, kMaskGrain, [=, this](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) hidden[i] = visible[i] == 0;
     });
+  }
+};
+
+// The scores that are returned beside the output.
+struct ScoresRequest {
+  std::optional<Scores> scores;
+  void* workspace = nullptr;
+
+  void Run() const {
+    if (scores) scores->Run(workspace);
   }
 };
 
@@ -75,6 +88,9 @@ class AttentionKernel final : public Kernel {
         softcap_(static_cast<float>(info.attributes.Float("softcap"))),
         left_window_(ReadWindow(info, "left_window_size")),
         right_window_(ReadWindow(info, "right_window_size")) {
+    const int64_t stage = info.attributes.Int("qk_matmul_output_mode");
+    ATTENTION_CHECK(stage >= 0 && stage <= 3, "expected qk_matmul_output_mode from 0 to 3, got ", stage);
+    stage_ = static_cast<ScoreStage>(stage);
     ATTENTION_CHECK(softcap_ >= 0 && std::isfinite(softcap_), "expected a softcap of 0 or more, got ", softcap_);
     if (info.attributes.Has("scale")) scale_ = info.attributes.Float("scale");
     if (info.attributes.Has("q_num_heads")) query_heads_ = info.attributes.Int("q_num_heads");
@@ -113,11 +129,16 @@ class AttentionKernel final : public Kernel {
     const TensorView y = ctx.Output(
         0, query.dtype, joined ? Shape{q.batch, q.rows, q.heads * v.size} : Shape{q.batch, q.heads, q.rows, v.size});
     p.output = RowsOf(attention::AxesOf(y.shape, form, q.heads), y.data);
+    const ScoresRequest request = RequestScores(ctx, p, q, k);
+    const auto prepare = [before, request] {
+      before.Run();
+      request.Run();
+    };
     if (!y || y.elements() == 0) {
-      ctx.Launch(kOp, [before] { before.Run(); });
+      ctx.Launch(kOp, prepare);
       return;
     }
-    attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)), [before] { before.Run(); });
+    attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)), prepare);
   }
 
  private:
@@ -189,6 +210,14 @@ class AttentionKernel final : public Kernel {
     p.mask_head_stride = mask.head_stride;
   }
 
+  ScoresRequest RequestScores(OpContext& ctx, const Problem& p, const Axes& q, const Axes& k) const {
+    const TensorView view = ctx.Output(3, p.query_dtype, {q.batch, q.heads, q.rows, k.rows});
+    if (!view || view.elements() == 0) return {};
+    ScoresRequest request{Scores(p, stage_, k.rows, view.data)};
+    request.workspace = ctx.Workspace(request.scores->WorkspaceBytes());
+    return request;
+  }
+
   void AddSequences(const TensorView& given, const Axes& q, const Axes& k, const Axes& v, int64_t past,
                     const Mask& mask, Problem& p) const {
     const std::vector<int64_t> lengths = given ? ReadHostInts(kOp, "nonpad_kv_seqlen", given) : std::vector<int64_t>();
@@ -220,6 +249,7 @@ class AttentionKernel final : public Kernel {
 
   bool causal_;
   float softcap_;
+  ScoreStage stage_;  // of the scores that are returned, if they are asked for
   int64_t left_window_, right_window_;
   std::optional<double> scale_;
   std::optional<int64_t> query_heads_, key_heads_;
@@ -228,8 +258,6 @@ class AttentionKernel final : public Kernel {
 std::string WhyNot(const NodeView& node) {
   const auto type = [&](size_t i) { return i < node.inputs.size() ? node.inputs[i] : DType::kUndefined; };
   if (type(1) != type(0) || type(2) != type(0)) return "Attention with Q, K and V of several types is not implemented";
-  if (node.output_used.size() > 3 && node.output_used[3])
-    return "Attention that returns qk_matmul_output is not implemented";
   if (node.attributes.Int("softmax_precision", 1) == static_cast<int64_t>(DType::kFloat64))
     return "Attention with a softmax of float64 is not implemented";
   return "";
