@@ -2,8 +2,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "ep/kernels/elementwise/widen.h"
-#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/generator/output_datatype.h"
 
 namespace npu {
 namespace {
@@ -28,22 +27,21 @@ class WindowKernel final : public Kernel {
   static constexpr const char* kOp = Window::kOp;
 
   explicit WindowKernel(const KernelInfo& info)
-      : periodic_(info.attributes.Bool("periodic")),
-        dtype_(static_cast<DType>(info.attributes.Int("output_datatype"))) {}
+      : periodic_(info.attributes.Bool("periodic")), dtype_(ReadOutputDatatype(info.attributes)) {}
 
   void Compute(OpContext& ctx) const override {
     const int64_t size = ReadHostInt(kOp, "size", ctx.Input(0));
     NPU_CHECK(size >= 0, "[", kOp, "] expected a size of 0 or more, got ", size);
     const TensorView y = ctx.Output(0, dtype_, {size});
     if (size == 0) return;
-    DispatchTypes(kOp, dtype_, FloatTypes{}, [&](auto type) {
+    DispatchTypes(kOp, dtype_, NumericTypes{}, [&](auto type) {
       using T = decltype(type);
       ctx.Launch(kOp, [size, periods = periodic_ ? size : size - 1, to = y.as<T>()] {
         ParallelFor(size, kMathGrain, [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
             const double x = 2 * std::numbers::pi * static_cast<double>(i) / static_cast<double>(periods);
             const double value = Window::kA - Window::kB * std::cos(x) + Window::kC * std::cos(2 * x);
-            to[i] = Rounded<T>(static_cast<ComputeType<T>>(value));
+            to[i] = Generated<T>(value);
           }
         });
       });
@@ -62,14 +60,10 @@ OpDef Definition() {
       .since = 17,
       .until = 17,
       .inputs = {HostInput("size", kIndices)},
-      .outputs = {Output("output", kAllFloats)},
-      .attributes = {IntAttribute("output_datatype", 1), IntAttribute("periodic", 1)},
+      .outputs = {Output("output", kNumeric)},
+      .attributes = {OutputDatatype(), IntAttribute("periodic", 1)},
       .make = MakeKernel<WindowKernel<Window>>,
-      .unsupported = [](const NodeView& node) -> std::string {
-        const int64_t dtype = node.attributes.Int("output_datatype");
-        if (dtype > 0 && dtype < 64 && kAllFloats.Contains(static_cast<DType>(dtype))) return "";
-        return Concat(node.op_type, " of ONNX type ", dtype, " is not implemented");
-      },
+      .unsupported = WhyNotOutputDatatype,
   };
 }
 
