@@ -13,7 +13,6 @@ using Out = nodes::NPURoiAlign::Out;
 using namespace detection;  // NOLINT
 
 constexpr const char* kOp = "npu_roi_align";
-constexpr int64_t kGrain = 16;  // planes of a region that are worth another thread
 
 class RoiAlignKernel final : public Kernel {
  public:
@@ -33,26 +32,17 @@ class RoiAlignKernel final : public Kernel {
                         {rois.shape[0], channels, arguments_.sampling.height, arguments_.sampling.width}));
     if (results.elements() == 0) return;
     ctx.Launch(kOp, [=, of = FloatValues(ctx, self), in = FloatValues(ctx, rois), arguments = arguments_] {
-      const float *features = of.Load(kOp), *regions = in.Load(kOp);
-      ParallelFor(rois.shape[0] * channels, kGrain, [&](int64_t begin, int64_t end) {
-        RoiSamples samples;
-        std::vector<float> room(static_cast<size_t>(width));
-        int64_t located = -1, image = -1;
-        for (int64_t i = begin; i < end; ++i) {
-          if (const int64_t roi = i / channels; roi != located) {
-            located = roi;
-            image = ImageOf(regions + 5 * roi, images);
-            if (image >= 0) arguments.Locate(kOp, regions + 5 * roi, height, width, samples);
-          }
-          float* to = results.values() + i * bins;
-          if (image < 0) {
-            std::fill_n(to, bins, 0.0f);
-          } else {
-            const int64_t plane = image * channels + i % channels;
-            samples.Pool(features + plane * height * width, width, room.data(), to);
-          }
-        }
-      });
+      const float* regions = in.Load(kOp);
+      const PooledPlanes planes{of.Load(kOp), rois.shape[0], channels, height, width, results.values(), bins};
+      planes.Run(
+          [&](int64_t i, RoiSamples& samples) {
+            const int64_t image = ImageOf(regions + 5 * i, images);
+            if (image >= 0) arguments.Locate(kOp, regions + 5 * i, height, width, samples);
+            return image;
+          },
+          [&](const RoiSamples& samples, const float* plane, float* room, float* pooled) {
+            samples.Pool(plane, width, room, pooled);
+          });
       results.Store(kOp);
     });
   }

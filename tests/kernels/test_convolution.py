@@ -261,3 +261,53 @@ def test_wrong_arguments_of_conv_transpose_are_refused(x, w, b, attributes, mess
         del model.graph.value_info[:]
         make_session(model).run(None, dict(zip(("x0", "x1", "x2"), arrays, strict=True)))
     assert run_npu("ConvTranspose", [np.ones((1, 1, 1), np.float32)] * 2)[0].item() == 1
+
+
+# (image, block, attributes)
+FOLDS = [
+    ((5, 6), (2, 3), {}),
+    ((7, 5), (3, 2), {"strides": [2, 1], "pads": [1, 0, 1, 0]}),
+    ((8, 9), (2, 3), {"dilations": [3, 2], "pads": [0, 2, 0, 2], "strides": [1, 2]}),
+]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "int64"])
+@pytest.mark.parametrize("image, block, attributes", FOLDS, ids=str)
+def test_col2im(image, block, attributes, dtype) -> None:
+    how = {name: attributes.get(name, [1, 1]) for name in ("strides", "dilations")}
+    pads = attributes.get("pads", [0] * 4)
+    fold = torch.nn.Fold(image, block, how["dilations"], pads[:2], how["strides"])
+    ones = torch.ones(1, 1, *image)
+    unfold = torch.nn.Unfold(block, how["dilations"], pads[:2], how["strides"])
+    x = random(np.random.default_rng(5), dtype, 2, 3 * math.prod(block), unfold(ones).shape[2])
+    inputs = [x, np.array(image), np.array(block)]
+    got = run_npu("Col2Im", inputs, opset=18, **attributes)[0]
+    expected = fold(torch.from_numpy(x.astype(np.float64))).numpy()
+    unit = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+    # Up to 6 values below 4 are added, with a rounding each.
+    np.testing.assert_allclose(
+        got.astype(np.float64), expected, rtol=0, atol=6 * 24 * unit.get(dtype, 0)
+    )
+
+
+def test_col2im_of_other_dimensions() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
+    got = run_npu("Col2Im", [x, np.array([6]), np.array([3])], opset=18)[0]
+    expected = [sum(x[0, k, p - k] for k in range(3) if 0 <= p - k < 4) for p in range(6)]
+    assert got.tolist() == [[expected]]
+
+
+def test_wrong_arguments_of_col2im_are_refused() -> None:
+    x, image, block = np.ones((1, 4, 9), np.float32), np.array([4, 4]), np.array([2, 2])
+    node = Node("Col2Im", [x, image, block], opset=18)
+    assert node(x, image, block)[0].shape == (1, 1, 4, 4)
+    for wrong in (x[:, :3], x[..., :8], x[0]):
+        with pytest.raises(Exception, match=r"expected an input \[N, C \* 4, 9\]"):
+            node(wrong, image, block)
+    with pytest.raises(Exception, match="as many spatial dimensions"):
+        node(x, image, np.array([2]))
+    for size in (0, -1, 2**40):
+        with pytest.raises(Exception, match="sizes of images and blocks from 1"):
+            node(x, np.array([4, size]), block)
+    with pytest.raises(Exception, match="a block that fits the padded image"):
+        node(x, image, np.array([2, 5]))

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from onnx_nodes import FLOATS, Node, assert_close, dtype_of, random, run_npu
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
@@ -170,3 +171,43 @@ def test_hostile_attributes(attributes: dict) -> None:
     x, grid = np.ones((1, 2, 3, 4), np.float32), np.ones((1, 5, 6, 2), np.float32)
     with pytest.raises(REFUSED, match="mode"):
         Node("GridSample", [x, grid], **attributes)(x, grid)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("size", [(2, 3, 5, 4), (3, 1, 2, 6, 3)])
+def test_affine_grid(size, align_corners, dtype) -> None:
+    dims = len(size) - 2
+    theta = random(np.random.default_rng(4), dtype, size[0], dims, dims + 1)
+    how = {"opset": 20, "align_corners": align_corners}
+    got = run_npu("AffineGrid", [theta, np.array(size)], **how)[0]
+    wide = torch.from_numpy(theta.astype(np.float64))
+    expected = torch.nn.functional.affine_grid(wide, list(size), bool(align_corners)).numpy()
+    assert got.dtype == theta.dtype and got.shape == expected.shape
+    unit = {"float64": 1e-15, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    np.testing.assert_allclose(got.astype(np.float64), expected, 0, 16 * 4 * unit)  # sums below 16
+
+
+def test_affine_grid_of_one_pixel_begins_at_minus_one() -> None:
+    theta = np.array([[[1, 0, 0], [0, 1, 0]]], np.float32)
+    got = run_npu("AffineGrid", [theta, np.array([1, 1, 1, 1])], opset=20, align_corners=1)[0]
+    assert got.tolist() == [[[[-1, -1]]]]
+    assert run_npu("AffineGrid", [theta[:0], np.array([0, 1, 3, 2])], opset=20)[0].shape == (
+        0,
+        3,
+        2,
+        2,
+    )
+
+
+def test_wrong_arguments_of_affine_grid_are_refused() -> None:
+    theta = np.ones((1, 2, 3), np.float32)
+    node = Node("AffineGrid", [theta, np.array([1, 1, 2, 2])], opset=20)
+    for size in ([2, 1, 2, 2], [1, 1, 2, 2, 2]):
+        with pytest.raises(REFUSED, match="theta of shape"):
+            node(theta, np.array(size))
+    with pytest.raises(REFUSED, match=r"a size \[N, C, H, W\]"):
+        node(theta, np.array([1, 1, 2]))
+    for length in (-1, 2**40):
+        with pytest.raises(REFUSED, match="sizes from 0"):
+            node(theta, np.array([1, 1, 2, length]))

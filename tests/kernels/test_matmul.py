@@ -171,3 +171,26 @@ def test_mismatched_operands_fail_and_session_stays_usable(
     with pytest.raises(Exception, match=r"\[MatMul\] expected .* got \[2, 3\] and \[4, 5\]"):
         node(np.ones((2, 3), np.float32), weight)
     np.testing.assert_array_equal(node(np.ones((2, 4), np.float32), weight)[0], np.full((2, 5), 4))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (2, 3, 4, 4), (40, 2, 2), (3, 0, 0), (0, 3, 3)])
+def test_determinant(shape, dtype) -> None:
+    x = random(np.random.default_rng(6), dtype, *shape, low=-2, high=2)
+    got = run_npu("Det", [x], opset=22)[0]
+    expected = np.linalg.det(x.astype(np.float64))
+    assert got.dtype == x.dtype and got.shape == expected.shape
+    # Both eliminate in double; one rounding to the type is left.
+    rtol = 1e-12 if dtype == "float64" else 2 * HALF_ULP[dtype]
+    np.testing.assert_allclose(got.astype(np.float64), expected, rtol, 1e-12)
+
+
+def test_determinants_of_singular_and_permuted_matrices_and_nan() -> None:
+    singular, permutation = np.ones((3, 3)), np.eye(4)[[1, 2, 3, 0]]
+    assert run_npu("Det", [singular], opset=22)[0] == 0
+    assert run_npu("Det", [permutation], opset=22)[0] == -1
+    singular[1, 1] = np.nan
+    assert np.isnan(run_npu("Det", [singular], opset=22)[0])
+    for wrong in (np.ones(4), np.ones((2, 3))):
+        with pytest.raises(Exception, match=r"(?i)square|rank"):
+            run_npu("Det", [wrong], opset=22)

@@ -200,3 +200,34 @@ def test_huge_window_over_small_input_is_fast() -> None:
     pads = [big - 4, big - 4, 0, 0]
     got = run_npu("MaxPool", [x], opset=22, kernel_shape=[big, big], strides=[big, big], pads=pads)
     assert got[0].shape == (1, 1, 1, 1) and got[0].item() == 1
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_max_unpool_brings_back_what_max_pool_chose(dtype) -> None:
+    x = random(np.random.default_rng(9), dtype, 2, 3, 6, 8)
+    how = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    y, at = run_npu("MaxPool", [x], 2, opset=22, **how)
+    expected = np.zeros_like(x)
+    expected.ravel()[at.ravel()] = y.ravel()
+    np.testing.assert_array_equal(run_npu("MaxUnpool", [y, at], opset=22, **how)[0], expected)
+    # A larger output has zeros behind; indices still count in the smaller one.
+    shape = np.array([2, 3, 7, 8])
+    larger = run_npu("MaxUnpool", [y, at, shape], opset=22, **how)[0]
+    np.testing.assert_array_equal(larger, np.pad(expected, [(0, 0)] * 2 + [(0, 1), (0, 0)]))
+
+
+def test_wrong_arguments_of_max_unpool_are_refused() -> None:
+    y, at = np.ones((1, 1, 2, 2), np.float32), np.zeros((1, 1, 2, 2), np.int64)
+    shape = np.array([1, 1, 2, 2])
+    node = Node("MaxUnpool", [y, at, shape], kernel_shape=[1, 1])
+    assert node(y, at, shape)[0].ravel().tolist() == [1, 0, 0, 0]
+    for index in (-1, 4, 2**62):
+        with pytest.raises(Exception, match="indices from 0 to 3"):
+            node(y, at + index, shape)
+    for wrong in ([1, 1, 2, 1], [1, 2, 2, 2], [4], [1, 1, 2, -2]):
+        with pytest.raises(Exception, match="output_shape of at least"):
+            node(y, at, np.array(wrong))
+    with pytest.raises(Exception, match="I of X's shape"):
+        node(y, at[..., :1], shape)
+    with pytest.raises(Exception, match="pads that leave an output"):
+        run_npu("MaxUnpool", [y, at], kernel_shape=[1, 1], pads=[1, 0, 1, 0])

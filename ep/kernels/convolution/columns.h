@@ -7,6 +7,7 @@
 
 #include "ep/kernels/convolution/padded_plane.h"
 #include "ep/kernels/convolution/taps.h"
+#include "ep/kernels/elementwise/types.h"
 
 namespace npu::convolution {
 
@@ -28,6 +29,21 @@ void ReadColumns(const Taps& taps, const U* x, int64_t channels, int64_t begin, 
         for (int64_t i = 0; i < run.count; ++i) to[i] = from[i * stride];
         std::fill(to + run.count, row + run.end, padding);
       }
+    }
+  });
+}
+
+// The transpose for one plane: adds the columns [taps, outputs] to the positions that they read. `runs` are those of
+// all outputs. Sums of integers wrap.
+template <class C>
+void AddColumns(const Taps& taps, const std::vector<Run>& runs, const C* columns, C* plane) {
+  WithStride(taps.stride(), [&](auto stride) {
+    for (const Run& run : runs) {
+      const C* from = columns + run.tap * taps.outputs() + run.first;
+      C* out = plane + run.position;
+#pragma omp simd
+      for (int64_t i = 0; i < run.count; ++i)
+        out[i * stride] = static_cast<C>(Modular(out[i * stride]) + Modular(from[i]));
     }
   });
 }

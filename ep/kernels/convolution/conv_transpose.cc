@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ep/kernels/convolution/arguments.h"
-#include "ep/kernels/convolution/taps.h"
+#include "ep/kernels/convolution/columns.h"
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/gemm/gemm.h"
@@ -70,15 +70,7 @@ struct Scatter {
       T* to = y + (entry * channels_out + m) * taps.inputs();
       C* sums = writer.Values(to);
       std::fill(sums, sums + taps.inputs(), bias == nullptr ? C{0} : Widened(bias[group * channels_out + m]));
-      const C* of_plane = product + (m - begin) * taps.count() * positions;
-      convolution::WithStride(taps.stride(), [&](auto stride) {
-        for (const convolution::Run& run : runs) {
-          const C* from = of_plane + run.tap * positions + run.first;
-          C* out = sums + run.position;
-#pragma omp simd
-          for (int64_t i = 0; i < run.count; ++i) out[i * stride] += from[i];
-        }
-      });
+      convolution::AddColumns(taps, runs, product + (m - begin) * taps.count() * positions, sums);
       writer.Commit(to, taps.inputs());
     }
   }

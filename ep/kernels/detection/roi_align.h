@@ -112,6 +112,27 @@ class RoiSamples {
     }
   }
 
+  // Writes the greatest of the products of a value and its weight that the samples of each bin have, 0 for a bin
+  // without samples: not the greatest sample, but what ONNX's reference and onnxruntime compute.
+  void PoolGreatest(const float* plane, int64_t plane_width, float* pooled) const {
+    const auto count = static_cast<float>(rows_.per_bin() * columns_.per_bin());  // the weights were divided by it
+    for (int64_t i = 0; i < by_.height; ++i) {
+      for (int64_t j = 0; j < by_.width; ++j) {
+        float best = count > 0 ? -INFINITY : 0.0f;
+        for (int64_t k = 0; k < rows_.per_bin() * columns_.per_bin(); ++k) {
+          const AxisSample y = rows_.bin(i)[k / columns_.per_bin()], x = columns_.bin(j)[k % columns_.per_bin()];
+          const auto part = [&](float of_row, float of_column, int64_t row, int64_t column) {
+            const float weight = of_row * of_column * count;
+            return weight == 0 ? 0.0f : weight * plane[row * plane_width + column];  // a sample outside reads nothing
+          };
+          best = std::max({best, part(y.of_low, x.of_low, y.low, x.low), part(y.of_low, x.of_high, y.low, x.high),
+                           part(y.of_high, x.of_low, y.high, x.low), part(y.of_high, x.of_high, y.high, x.high)});
+        }
+        *pooled++ = best;
+      }
+    }
+  }
+
   // The transpose: adds what each bin's gradient gives to the plane.
   void Spread(const float* pooled, int64_t plane_width, float* room, float* plane) const {
     for (int64_t i = 0; i < by_.height; ++i, pooled += by_.width) {
@@ -141,6 +162,38 @@ class RoiSamples {
 
   RoiSampling by_{};
   AxisSamples rows_, columns_;
+};
+
+// The planes of a feature map [images, channels, height, width] and the regions that are pooled from it.
+struct PooledPlanes {
+  const float* features;
+  int64_t regions, channels, height, width;
+  float* pooled;  // [regions, channels, bins]
+  int64_t bins;
+
+  // `locate(region, samples)` returns the image of a region, -1 for one of zeros, and `pool(samples, plane, room,
+  // pooled)` writes its bins in one plane; `room` has `width` values.
+  template <class Locate, class Pool>
+  void Run(const Locate& locate, const Pool& pool) const {
+    constexpr int64_t kGrain = 16;  // planes of a region that are worth another thread
+    ParallelFor(regions * channels, kGrain, [&](int64_t begin, int64_t end) {
+      RoiSamples samples;
+      std::vector<float> room(static_cast<size_t>(width));
+      int64_t located = -1, image = -1;
+      for (int64_t i = begin; i < end; ++i) {
+        if (const int64_t region = i / channels; region != located) {
+          located = region;
+          image = locate(region, samples);
+        }
+        float* to = pooled + i * bins;
+        if (image < 0) {
+          std::fill_n(to, bins, 0.0f);
+        } else {
+          pool(samples, features + (image * channels + i % channels) * height * width, room.data(), to);
+        }
+      }
+    });
+  }
 };
 
 // The region of row `roi` [image, x1, y1, x2, y2] and the image that it names, -1 for none of `images`.

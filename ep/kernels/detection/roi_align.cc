@@ -1,0 +1,98 @@
+// RoiAlign (ai.onnx 10 to 22): bins of regions, each the mean of bilinear samples or, in mode max, the greatest
+// weighted value among them. Computed in float32.
+#include "ep/kernels/detection/roi_align.h"
+
+#include <string>
+
+#include "ep/kernels/detection/pooled_size.h"
+#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/float_values.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+using namespace detection;  // NOLINT
+
+constexpr const char* kOp = "RoiAlign";
+
+class OnnxRoiAlignKernel final : public Kernel {
+ public:
+  explicit OnnxRoiAlignKernel(const KernelInfo& info) {
+    const Attributes& a = info.attributes;
+    const std::string mode = a.String("mode"), corners = a.String("coordinate_transformation_mode");
+    NPU_CHECK(mode == "avg" || mode == "max", "[", kOp, "] expected mode avg or max, got ", mode);
+    NPU_CHECK(corners == "half_pixel" || corners == "output_half_pixel", "[", kOp,
+              "] expected coordinate_transformation_mode half_pixel or output_half_pixel, got ", corners);
+    const bool half = corners == "half_pixel";
+    sampling_ = {PooledSize(kOp, "output_height", a.Int("output_height")),
+                 PooledSize(kOp, "output_width", a.Int("output_width")),
+                 a.Int("sampling_ratio"),
+                 a.Float("spatial_scale"),
+                 half ? 0.5 : 0.0,
+                 !half};
+    NPU_CHECK(sampling_.samples >= 0 && static_cast<double>(sampling_.samples) <= kMostSamples, "[", kOp,
+              "] expected a sampling_ratio from 0 to ", kMostSamples, ", got ", sampling_.samples);
+    greatest_ = mode == "max";
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0), rois = ctx.Input(1), images = ctx.Input(2);
+    const Shape &s = x.shape, &r = rois.shape;
+    NPU_CHECK(s.rank() == 4, "[", kOp, "] expected X [N, C, H, W], got shape ", s);
+    NPU_CHECK(r.rank() == 2 && r[1] == 4 && rois.dtype == x.dtype, "[", kOp, "] expected rois [regions, 4] of ",
+              NameOf(x.dtype), ", got ", NameOf(rois.dtype), " ", r);
+    NPU_CHECK(images.shape == Shape{r[0]}, "[", kOp, "] expected batch_indices of shape ", Shape{r[0]}, ", got ",
+              images.shape);
+    const TensorView y = ctx.Output(0, x.dtype, {r[0], s[1], sampling_.height, sampling_.width});
+    if (y.elements() == 0) return;
+    const FloatResults results(ctx, y);
+    ctx.Launch(kOp, [=, of = FloatValues(ctx, x), in = FloatValues(ctx, rois), by = sampling_, greatest = greatest_] {
+      const float* regions = in.Load(kOp);
+      const int64_t height = x.shape[2], width = x.shape[3];
+      const PooledPlanes planes{of.Load(kOp), rois.shape[0],    x.shape[1],          height,
+                                width,        results.values(), by.height * by.width};
+      planes.Run(
+          [&](int64_t i, RoiSamples& samples) {
+            const float* region = regions + 4 * i;
+            NPU_CHECK(samples.Locate({region[0], region[1], region[2], region[3]}, by, height, width), "[", kOp,
+                      "] expected regions of at most ", kMostSamples, " samples a bin and axis, got more for region ",
+                      i, "; give a sampling_ratio");
+            return CheckedImage(kOp, images.as<const int64_t>()[i], x.shape[0]);
+          },
+          [&](const RoiSamples& samples, const float* plane, float* room, float* pooled) {
+            if (greatest) {
+              samples.PoolGreatest(plane, width, pooled);
+            } else {
+              samples.Pool(plane, width, room, pooled);
+            }
+          });
+      results.Store(kOp);
+    });
+  }
+
+ private:
+  RoiSampling sampling_{};
+  bool greatest_;
+};
+
+// Version 10 has no attribute for what was its only mode.
+OpDef Definition(int since, int until, const char* corners) {
+  return {
+      .type = kOp,
+      .since = since,
+      .until = until,
+      .inputs = {Input("X", kFloats), Input("rois", kFloats), Input("batch_indices", kInt64)},
+      .outputs = {Output("Y", kFloats)},
+      .attributes = {StringAttribute("coordinate_transformation_mode", corners), StringAttribute("mode", "avg"),
+                     IntAttribute("output_height", 1), IntAttribute("output_width", 1),
+                     IntAttribute("sampling_ratio", 0), FloatAttribute("spatial_scale", 1.0)},
+      .make = MakeKernel<OnnxRoiAlignKernel>,
+  };
+}
+
+NPU_ONNX_KERNEL(Definition(10, 10, "output_half_pixel"));
+NPU_ONNX_KERNEL(Definition(16, 22, "half_pixel"));
+
+}  // namespace
+}  // namespace npu
