@@ -37,7 +37,8 @@ std::string AssignmentLog::ToJson() const {
     if (out.size() > 1) out += ',';
     out += "{\"node\":" + JsonString(decision.node) + ",\"op_type\":" + JsonString(decision.op_type) +
            ",\"domain\":" + JsonString(decision.domain) + ",\"claimed\":" + (decision.claimed ? "true" : "false") +
-           ",\"reason\":" + JsonString(decision.reason) + ",\"frozen_input\":" + JsonString(decision.frozen_input) +
+           ",\"reason\":" + JsonString(decision.reason) + ",\"fused_into\":" + JsonString(decision.fused_into) +
+           ",\"frozen_input\":" + JsonString(decision.frozen_input) +
            ",\"shape_arithmetic\":" + (decision.shape_arithmetic ? "true" : "false") + "}";
   }
   return out + ']';

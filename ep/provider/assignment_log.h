@@ -13,6 +13,7 @@ struct Decision {
   bool claimed = false;
   bool shape_arithmetic = false;  // implemented, but left to the CPU on purpose
   std::string reason;             // why not claimed
+  std::string fused_into;         // the operator that computes the node together with others
   std::string frozen_input;       // the input whose first value a replay would keep (see replayable.h)
 };
 

@@ -1,5 +1,6 @@
 #include "ep/provider/ep.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <exception>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "ep/provider/factory.h"
+#include "ep/provider/fusion/fused_kernel.h"
 #include "ep/provider/logging.h"
 #include "ep/provider/partition.h"
 #include "ep/provider/sync_stream.h"
@@ -62,6 +64,10 @@ class Ep final : public OrtEp {
       auto& me = *static_cast<Ep*>(self);
       *out = nullptr;
       return Guard(me.api_.ort, [&] { *out = NewSessionStream(me.api_, me.runs_, me.graphs_); });
+    };
+    Compile = &CompileImpl;
+    ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, size_t count) noexcept {
+      for (size_t i = 0; i < count; ++i) ReleaseFusedKernel(infos[i]);
     };
     if (graphs_ != nullptr) SetGraphFunctions();
     OnSessionInitializationEnd = [](OrtEp* self) noexcept {
@@ -184,6 +190,20 @@ class Ep final : public OrtEp {
         throw;
       }
     });
+  }
+
+  static OrtStatus* ORT_API_CALL CompileImpl(OrtEp* self, const OrtGraph** graphs, const OrtNode** nodes, size_t count,
+                                             OrtNodeComputeInfo** infos, OrtNode** /*contexts*/) noexcept {
+    auto& me = *static_cast<Ep*>(self);
+    std::fill_n(infos, count, nullptr);
+    OrtStatus* failed = Guard(me.api_.ort, [&] {
+      for (size_t i = 0; i < count; ++i)
+        infos[i] = NewFusedKernel(me.api_, me.device_, me.options_, me.runs_, me.graphs_, graphs[i], nodes[i]);
+    });
+    if (failed != nullptr) {
+      for (size_t i = 0; i < count; ++i) ReleaseFusedKernel(std::exchange(infos[i], nullptr));
+    }
+    return failed;
   }
 
   // Fails a session that would otherwise silently move to the CPU.

@@ -8,125 +8,11 @@
 #include "ep/provider/allocator.h"
 #include "ep/provider/copy.h"
 #include "ep/provider/node_view.h"
+#include "ep/provider/session_kernel.h"
 #include "ep/runtime/run_to_end.h"
 
 namespace npu::provider {
 namespace {
-
-// A node's arguments as known when its kernel is created; Compute only reads it.
-struct Signature {
-  std::string op;  // "Add": what error messages start with
-  size_t input_count = 0, output_count = 0;
-  std::vector<std::string> input_names;
-  std::vector<bool> input_absent;      // an empty constant for an optional input
-  std::vector<bool> input_packed;      // the kernel keeps its own packed form
-  std::vector<bool> output_requested;  // the node names the output
-};
-
-DType CheckedDType(const Signature& signature, ONNXTensorElementDataType type) {
-  const DType dtype = DTypeOfElement(type);
-  NPU_CHECK(dtype != DType::kUndefined, "[", signature.op, "] expected a tensor type the NPU knows, got element type ",
-            static_cast<int>(type));
-  return dtype;
-}
-
-class Context final : public OpContext {
- public:
-  Context(const Api& api, DeviceState& device, const Signature& signature, OrtKernelContext* context)
-      : api_(api), device_(device), signature_(signature), context_(context) {
-    void* handle = nullptr;
-    api_.Check(api_.ort.KernelContext_GetGPUComputeStream(context_, &handle));
-    run_stream_ = static_cast<Stream*>(handle);
-  }
-  // The blocks are freed in the stream's order, behind the work that was launched with them.
-  ~Context() override {
-    for (void* block : workspaces_) device_.device().allocator().Free(block);
-  }
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
-
-  size_t input_count() const override { return signature_.input_count; }
-  size_t output_count() const override { return signature_.output_count; }
-
-  TensorView Input(size_t i) override {
-    TensorView view;
-    if (i >= signature_.input_count || signature_.input_absent[i] || signature_.input_packed[i]) return view;
-    const OrtValue* value = nullptr;
-    api_.Check(api_.ort.KernelContext_GetInput(context_, i, &value));
-    if (value == nullptr) return view;
-    ONNXTensorElementDataType type;
-    const int64_t* dims = nullptr;
-    size_t rank = 0;
-    // Python's None, fed as an input, arrives as a value without content.
-    NPU_CHECK(api_.Succeeded(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank)), "[",
-              signature_.op, "] expected a tensor as input ", i, " ('", signature_.input_names[i], "'), got none");
-    view.present = true;
-    view.dtype = CheckedDType(signature_, type);
-    view.shape = Shape(dims, rank);
-    if (view.elements() != 0) {
-      const void* data = nullptr;
-      api_.Check(api_.ort.GetTensorData(value, &data));
-      view.data = const_cast<void*>(data);
-    }
-    return view;
-  }
-
-  bool OutputRequested(size_t i) const override {
-    return i < signature_.output_count && signature_.output_requested[i];
-  }
-
-  TensorView Output(size_t i, DType dtype, const Shape& shape) override {
-    TensorView view;
-    if (!OutputRequested(i)) return view;
-    OrtValue* value = nullptr;
-    TakeAllocationError();
-    OrtStatus* status = api_.ort.KernelContext_GetOutput(context_, i, shape.begin(), shape.rank(), &value);
-    if (status != nullptr) {
-      const std::string ort_message = api_.ort.GetErrorMessage(status);
-      api_.ort.ReleaseStatus(status);
-      const std::string why = TakeAllocationError();
-      if (!why.empty()) Fail(ErrorCode::kOutOfMemory, "[", signature_.op, "] output ", i, ": ", why);
-      Fail(ErrorCode::kInternal, "[", signature_.op, "] output ", i, " of shape ", shape, ": ", ort_message);
-    }
-    if (value == nullptr) return view;
-    ONNXTensorElementDataType type;
-    const int64_t* dims = nullptr;
-    size_t rank = 0;
-    api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
-    // ORT sized the buffer by the type that the graph declares: writing another type could overrun it.
-    const DType declared = CheckedDType(signature_, type);
-    NPU_CHECK(declared == dtype, "[", signature_.op, "] output ", i, ": expected ", NameOf(dtype),
-              ", the model declares ", NameOf(declared));
-    view.present = true;
-    view.dtype = dtype;
-    view.shape = shape;
-    if (view.elements() != 0) {
-      api_.Check(api_.ort.GetTensorMutableData(value, &view.data));
-      if (view.data == nullptr)
-        Fail(ErrorCode::kOutOfMemory, "[", signature_.op, "] output ", i, " of shape ", shape, ": ",
-             TakeAllocationError());
-    }
-    return view;
-  }
-
-  void* Workspace(size_t bytes) override {
-    if (bytes == 0) return nullptr;
-    workspaces_.reserve(workspaces_.size() + 1);
-    workspaces_.push_back(device_.device().allocator().Allocate(bytes, stream()));
-    return workspaces_.back();
-  }
-
-  Stream& stream() override { return run_stream_ != nullptr ? *run_stream_ : device_.host_stream(); }
-  Stream* run_stream() const { return run_stream_; }
-
- private:
-  const Api& api_;
-  DeviceState& device_;
-  const Signature& signature_;
-  OrtKernelContext* context_;
-  Stream* run_stream_ = nullptr;
-  std::vector<void*> workspaces_;
-};
 
 Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* info) {
   Signature out;
@@ -134,6 +20,7 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
   api.Check(api.ort.KernelInfo_GetInputCount(info, &out.input_count));
   api.Check(api.ort.KernelInfo_GetOutputCount(info, &out.output_count));
   out.input_packed.assign(out.input_count, false);
+  out.constants.resize(out.input_count);
   for (size_t i = 0; i < out.input_count; ++i) {
     const ArgDef* arg = ArgAt(def.inputs, i);
     bool absent = false;
@@ -146,10 +33,12 @@ Signature ReadSignature(const Api& api, const OpDef& def, const OrtKernelInfo* i
       absent = constant != 0 && bytes == 0;
     }
     out.input_absent.push_back(absent);
+    out.input_at.push_back(i);
     out.input_names.push_back(ReadString(
         api, [&](char* text, size_t* size) { return api.ort.KernelInfo_GetInputName(info, i, text, size); }));
   }
   for (size_t i = 0; i < out.output_count; ++i) {
+    out.output_at.push_back(i);
     out.output_requested.push_back(!ReadString(api, [&](char* text, size_t* size) {
                                       return api.ort.KernelInfo_GetOutputName(info, i, text, size);
                                     }).empty());
@@ -182,83 +71,61 @@ void ReadInputTypes(const Api& api, const Signature& signature, const OrtKernelI
   }
 }
 
+std::unique_ptr<Kernel> MakeKernelOf(const Api& api, const Options& options, const OpDef& def,
+                                     const Signature& signature, const OrtKernelInfo* info) {
+  KernelInfo kernel_info;
+  kernel_info.op_type = def.type;
+  kernel_info.node_name =
+      ReadString(api, [&](char* text, size_t* size) { return api.ort.KernelInfo_GetNodeName(info, text, size); });
+  api.Check(api.ort.KernelInfo_GetOperatorSinceVersion(info, &kernel_info.since_version));
+  kernel_info.input_count = signature.input_count;
+  kernel_info.output_count = signature.output_count;
+  kernel_info.attributes = ReadAttributes(api, info, def);
+  ReadInputTypes(api, signature, info, &kernel_info);
+  kernel_info.float32_products = options.float32_products;
+  kernel_info.late_inputs = options.graphs;
+  return def.make(kernel_info);
+}
+
 class KernelAdaptor final : public OrtKernelImpl {
  public:
-  KernelAdaptor(const Api& api, DeviceState& device, const Options& options, std::shared_ptr<SharedConstants> constants,
-                std::shared_ptr<SessionRuns> runs, std::shared_ptr<SessionGraphs> graphs, const OpDef& def,
-                const OrtKernelInfo* info)
-      : OrtKernelImpl{},
-        api_(api),
-        device_(device),
-        constants_(std::move(constants)),
-        runs_(std::move(runs)),
-        graphs_(std::move(graphs)),
-        host_memory_(options.host_memory),
-        signature_(ReadSignature(api, def, info)) {
+  KernelAdaptor(const Api& api, DeviceState& device, std::shared_ptr<SharedConstants> constants,
+                std::unique_ptr<SessionKernel> kernel)
+      : OrtKernelImpl{}, api_(api), device_(device), constants_(std::move(constants)), kernel_(std::move(kernel)) {
     ort_version_supported = ORT_API_VERSION;
-    Compute = &ComputeImpl;
+    Compute = [](OrtKernelImpl* self, OrtKernelContext* context) noexcept {
+      const auto& me = *static_cast<const KernelAdaptor*>(self);
+      return Guard(me.api_.ort, [&] { me.kernel_->Compute(context); });
+    };
     Release = [](OrtKernelImpl* self) noexcept { delete static_cast<KernelAdaptor*>(self); };
     PrePackWeight = &PrePackImpl;
-
-    KernelInfo kernel_info;
-    kernel_info.op_type = def.type;
-    kernel_info.node_name =
-        ReadString(api, [&](char* text, size_t* size) { return api.ort.KernelInfo_GetNodeName(info, text, size); });
-    api.Check(api.ort.KernelInfo_GetOperatorSinceVersion(info, &kernel_info.since_version));
-    kernel_info.input_count = signature_.input_count;
-    kernel_info.output_count = signature_.output_count;
-    kernel_info.attributes = ReadAttributes(api, info, def);
-    ReadInputTypes(api, signature_, info, &kernel_info);
-    kernel_info.float32_products = options.float32_products;
-    kernel_info.late_inputs = options.graphs;
-    kernel_ = def.make(kernel_info);
-    for (size_t i = 0; i < signature_.input_count; ++i) constants_->AddReader(signature_.input_names[i], *kernel_, i);
-    if (graphs_ != nullptr) graphs_->AddKernel();
+    const Signature& signature = kernel_->signature();
+    for (size_t i = 0; i < signature.input_count; ++i)
+      constants_->AddReader(signature.input_names[i], kernel_->kernel(), i);
   }
 
  private:
-  // Work of a run that was not waited for may still use the kernel.
-  ~KernelAdaptor() {
-    if (graphs_ != nullptr) graphs_->RemoveKernel();
-    constants_->RemoveReader(*kernel_);
-    runs_->ReleaseAfterRuns([kernel = std::move(kernel_)] {});
-  }
-
-  static OrtStatus* ORT_API_CALL ComputeImpl(OrtKernelImpl* self, OrtKernelContext* ort_context) noexcept {
-    const auto& me = *static_cast<const KernelAdaptor*>(self);
-    return Guard(me.api_.ort, [&] {
-      me.Named([&] {
-        if (me.graphs_ != nullptr) me.graphs_->BeginPart();
-        Context context(me.api_, me.device_, me.signature_, ort_context);
-        if (context.run_stream() != nullptr) me.runs_->Enter(*context.run_stream());
-        // Without a stream, and with values in host memory, ORT expects the results when Compute returns.
-        if (context.run_stream() == nullptr || me.host_memory_) {
-          RunToEnd(context.stream(), [&] { me.kernel_->Compute(context); });
-        } else {
-          me.kernel_->Compute(context);
-        }
-        if (me.graphs_ != nullptr) me.graphs_->EndPart();
-      });
-    });
-  }
+  ~KernelAdaptor() { constants_->RemoveReader(kernel_->kernel()); }
 
   static OrtStatus* ORT_API_CALL PrePackImpl(OrtKernelImpl* self, const OrtValue* tensor, int input,
                                              OrtAllocator* /*allocator*/, OrtSharedPrePackedWeightCache* /*cache*/,
                                              bool* is_packed) noexcept {
     auto& me = *static_cast<KernelAdaptor*>(self);
     *is_packed = false;
-    return Guard(me.api_.ort, [&] { me.Named([&] { *is_packed = me.PrePack(tensor, static_cast<size_t>(input)); }); });
+    return Guard(me.api_.ort,
+                 [&] { me.kernel_->Named([&] { *is_packed = me.PrePack(tensor, static_cast<size_t>(input)); }); });
   }
 
   bool PrePack(const OrtValue* tensor, size_t input) {
-    if (input >= signature_.input_count || signature_.input_absent[input]) return false;
+    Signature& signature = kernel_->signature();
+    if (input >= signature.input_count || signature.input_absent[input]) return false;
     ONNXTensorElementDataType type;
     const int64_t* dims = nullptr;
     size_t rank = 0;
     api_.Check(api_.ort.GetTensorElementTypeAndShapeDataReference(tensor, &type, &dims, &rank));
     TensorView view;
     view.present = true;
-    view.dtype = CheckedDType(signature_, type);
+    view.dtype = CheckedDType(signature, type);
     view.shape = Shape(dims, rank);
     if (view.elements() != 0) {
       const void* data = nullptr;
@@ -267,32 +134,17 @@ class KernelAdaptor final : public OrtKernelImpl {
     }
     bool packed = false;
     RunToEnd(device_.host_stream(), [&] {
-      const bool shared = constants_->Share(signature_.input_names[input], *kernel_, input, view);
-      packed = !shared && kernel_->PrePack(input, view, device_.host_stream());
+      const bool shared = constants_->Share(signature.input_names[input], kernel_->kernel(), input, view);
+      packed = !shared && kernel_->kernel().PrePack(input, view, device_.host_stream());
     });
-    signature_.input_packed[input] = packed;
+    signature.input_packed[input] = packed;
     return packed;
-  }
-
-  // Every message starts with the operator; kernels write it themselves, but the runtime does not know it.
-  template <class F>
-  void Named(F&& f) const {
-    try {
-      f();
-    } catch (const Error& error) {
-      if (*error.what() == '[') throw;
-      throw Error(error.code(), "[" + signature_.op + "] " + error.what());
-    }
   }
 
   const Api& api_;
   DeviceState& device_;
-  std::shared_ptr<SharedConstants> constants_;
-  std::shared_ptr<SessionRuns> runs_;
-  std::shared_ptr<SessionGraphs> graphs_;
-  const bool host_memory_;  // see Options
-  Signature signature_;
-  std::shared_ptr<Kernel> kernel_;
+  const std::shared_ptr<SharedConstants> constants_;
+  const std::unique_ptr<SessionKernel> kernel_;
 };
 
 class MemcpyKernel final : public OrtKernelImpl {
@@ -334,7 +186,12 @@ class MemcpyKernel final : public OrtKernelImpl {
 OrtKernelImpl* NewKernel(const Api& api, DeviceState& device, const Options& options,
                          std::shared_ptr<SharedConstants> constants, std::shared_ptr<SessionRuns> runs,
                          std::shared_ptr<SessionGraphs> graphs, const OpDef& def, const OrtKernelInfo* info) {
-  return new KernelAdaptor(api, device, options, std::move(constants), std::move(runs), std::move(graphs), def, info);
+  Signature signature = ReadSignature(api, def, info);
+  std::unique_ptr<Kernel> kernel = MakeKernelOf(api, options, def, signature, info);
+  return new KernelAdaptor(
+      api, device, std::move(constants),
+      std::make_unique<SessionKernel>(api, device, std::move(runs), std::move(graphs), options.host_memory,
+                                      std::move(signature), std::move(kernel)));
 }
 
 OrtKernelImpl* NewMemcpyKernel(const Api& api, DeviceState& device, std::shared_ptr<SessionRuns> runs, bool to_host) {

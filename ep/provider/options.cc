@@ -10,6 +10,11 @@ namespace {
 constexpr std::string_view kPrefix = "ep.npuexecutionprovider.";
 // Set by the package, because a provider cannot read SessionOptions.enable_mem_reuse.
 constexpr std::string_view kNoMemoryPlanKey = "npu.no_memory_plan";
+// Set by the package when a session shall store its graph, which onnxruntime refuses for fused nodes.
+constexpr std::string_view kNoFusionKey = "npu.no_fusion";
+// Onnxruntime's own: with "1" it stores fused nodes as EPContext, or refuses them.
+constexpr std::string_view kContextKey = "ep.context_enable";
+constexpr std::string_view kNoCompileKey = "session.disable_model_compile";
 // Onnxruntime's own: with "1" it fails a session that has a node on the CPU.
 constexpr std::string_view kNoCpuKey = "session.disable_cpu_ep_fallback";
 
@@ -74,6 +79,11 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "thread that calls run. Without effect on a device whose kernels do not reach host memory, and not together "
        "with enable_npu_graph.",
        [](const std::string& value, Options& options) { return ParseFlag(value, options.host_memory); }},
+      {"fusion", "0, 1", "1",
+       "Computes groups of nodes as one: a convolution with its activation, a normalisation or an activation that is "
+       "spelled out in single operators. assignment(session) names the operator (fused_into). Results differ by "
+       "rounding. Without effect with host_memory, and where onnxruntime stores the session's graph.",
+       [](const std::string& value, Options& options) { return ParseFlag(value, options.fusion); }},
       {"user_compute_stream", "the handle of a stream of the NPU, or 0", "0",
        "The stream that runs are ordered with: a run comes after what was enqueued on it before, and what is enqueued "
        "on it afterwards comes after the run. The handle is torch.npu.Stream.npu_stream; the run option of the same "
@@ -100,9 +110,12 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
 
   Options options;
   options.device_id = device_id;
+  bool may_fuse = true;
   for (size_t i = 0; i < count; ++i) {
     std::string_view key = keys[i];
     if (key == kNoMemoryPlanKey) options.memory_plan = false;
+    if (key == kNoFusionKey) may_fuse = false;
+    if (key == kContextKey || key == kNoCompileKey) may_fuse = may_fuse && std::string_view(values[i]) != "1";
     if (key == kNoCpuKey) options.shapes_on_cpu = std::string_view(values[i]) != "1";
     if (!key.starts_with(kPrefix)) continue;
     key.remove_prefix(kPrefix.size());
@@ -112,6 +125,8 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
     NPU_CHECK(spec->parse(values[i], options), "NPUExecutionProvider: provider option '", key, "' expected ",
               spec->values, "; got '", values[i], "'");
   }
+  // All values of fused nodes are in device memory.
+  options.fusion = options.fusion && may_fuse && !options.host_memory;
   NPU_CHECK(!options.host_memory || !options.graphs,
             "NPUExecutionProvider: provider option 'host_memory' expected a session without enable_npu_graph: a graph "
             "replays on values in NPU memory");

@@ -18,6 +18,7 @@ struct Options {
   bool graphs = false;                       // see SessionGraphs
   uintptr_t compute_stream = 0;              // see SessionRuns
   bool host_memory = false;                  // all values are there (docs/decisions/0021)
+  bool fusion = true;                        // see PlanFusions
   bool memory_plan = true;                   // onnxruntime plans which values of a run share memory
 };
 

@@ -1,10 +1,13 @@
 #include "ep/provider/partition.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "ep/provider/control_flow.h"
+#include "ep/provider/factory.h"
+#include "ep/provider/fusion/plan.h"
 #include "ep/provider/node_view.h"
 #include "ep/provider/replayable.h"
 #include "ep/provider/shape_arithmetic.h"
@@ -75,19 +78,80 @@ std::string IdentityOf(const std::string& graph_name, const GraphNode& node) {
   return identity;
 }
 
+// What the provider decides about at once: a node, or a group of nodes that one fused operator computes.
+struct Unit {
+  std::vector<size_t> nodes;    // of the graph
+  std::string fused_into = {};  // the type of the fused operator
+  bool compiled = false;        // this session has fused it before
+};
+
+// The graph as units: a group stands where its last node was, when all it reads is computed.
+struct Units {
+  std::vector<GraphNode> graph;
+  std::vector<Unit> units;
+  // Per unit:
+  std::vector<GraphNode> nodes;
+  std::vector<const OpDef*> defs;
+  std::vector<std::string> reasons;  // why there is no definition
+};
+
+// Onnxruntime examines a graph again after it has inlined functions; fused nodes then have a type of onnxruntime's.
+bool IsCompiled(const Api& api, const GraphNode& node) {
+  const char* provider = nullptr;
+  api.Check(api.ort.Node_GetEpName(node.node, &provider));
+  return provider != nullptr && provider == std::string_view(kEpName) && FindControlFlow(node) == nullptr &&
+         OpRegistry::Instance().FindNewest(node.domain, node.view.op_type) == nullptr;
+}
+
+Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options) {
+  Units out;
+  for (const OrtNode* node : NodesOf(api, graph)) out.graph.push_back(ReadNode(api, node));
+  std::vector<Fusion> fusions;
+  if (options.fusion) fusions = PlanFusions(api, out.graph, options.graphs);
+  std::vector<const Fusion*> group(out.graph.size(), nullptr);
+  for (const Fusion& fusion : fusions)
+    for (const size_t n : fusion.fused.nodes) group[n] = &fusion;
+
+  static const OpDef compiled{};
+  for (size_t n = 0; n < out.graph.size(); ++n) {
+    Unit unit{{n}};
+    const OpDef* def = nullptr;
+    std::string reason;
+    GraphNode node = out.graph[n];
+    if (const Fusion* fusion = group[n]) {
+      if (n != fusion->last()) continue;
+      unit = {fusion->fused.nodes, fusion->TypeName()};
+      def = fusion->def;
+      node = fusion->AsNode(out.graph);
+    } else if (IsCompiled(api, node)) {
+      unit.compiled = true;
+      def = &compiled;
+    } else {
+      reason = WhyNotImplemented(api, support, options, node, &def);
+    }
+    out.units.push_back(std::move(unit));
+    out.nodes.push_back(std::move(node));
+    out.defs.push_back(def);
+    out.reasons.push_back(std::move(reason));
+  }
+  return out;
+}
+
+void Claim(const Api& api, OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes) {
+  if (nodes.size() == 1) return api.Check(api.ep.EpGraphSupportInfo_AddSingleNode(support, nodes[0]));
+  OrtNodeFusionOptions fusion{};
+  fusion.ort_version_supported = ORT_API_VERSION;
+  fusion.drop_constant_initializers = true;  // the fused kernel keeps what it needs
+  api.Check(api.ep.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
+}
+
 }  // namespace
 
 void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
                 AssignmentLog& log, SharedConstants& constants) {
-  std::vector<GraphNode> nodes;
-  std::vector<const OpDef*> defs;
-  std::vector<std::string> reasons;
-  for (const OrtNode* node : NodesOf(api, graph)) {
-    nodes.push_back(ReadNode(api, node));
-    const OpDef* def = nullptr;
-    reasons.push_back(WhyNotImplemented(api, support, options, nodes.back(), &def));
-    defs.push_back(def);
-  }
+  const Units units = ReadUnits(api, graph, support, options);
+  const std::vector<GraphNode>& nodes = units.nodes;
+  const std::vector<const OpDef*>& defs = units.defs;
   std::vector<bool> shape_arithmetic(nodes.size(), false);
   // Values in host memory need no copy to the CPU, and a run of the NPU alone needs no order between two providers.
   if (options.shapes_on_cpu && !options.host_memory)
@@ -102,17 +166,26 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   const char* graph_name = nullptr;
   api.Check(api.ort.Graph_GetName(graph, &graph_name));
   for (size_t i = 0; i < nodes.size(); ++i) {
-    Decision decision;
-    decision.node = nodes[i].name;
-    decision.op_type = nodes[i].view.op_type;
-    decision.domain = nodes[i].domain;
-    decision.shape_arithmetic = shape_arithmetic[i];
-    decision.claimed = claimed[i] != nullptr;
-    decision.frozen_input = frozen_inputs[i];
-    decision.reason = shape_arithmetic[i] ? "shape arithmetic stays on the CPU" : reasons[i];
-    if (decision.claimed) ExpectReaders(api, nodes[i], constants);
-    if (decision.claimed) api.Check(api.ep.EpGraphSupportInfo_AddSingleNode(support, nodes[i].node));
-    log.Record(IdentityOf(graph_name, nodes[i]), std::move(decision));
+    const Unit& unit = units.units[i];
+    if (unit.compiled) continue;
+    std::vector<const OrtNode*> group;
+    for (const size_t n : unit.nodes) {
+      const GraphNode& node = units.graph[n];
+      group.push_back(node.node);
+      Decision decision;
+      decision.node = node.name;
+      decision.op_type = node.view.op_type;
+      decision.domain = node.domain;
+      decision.fused_into = unit.fused_into;
+      decision.shape_arithmetic = shape_arithmetic[i];
+      decision.claimed = claimed[i] != nullptr;
+      decision.frozen_input = frozen_inputs[i];
+      decision.reason = shape_arithmetic[i] ? "shape arithmetic stays on the CPU" : units.reasons[i];
+      log.Record(IdentityOf(graph_name, node), std::move(decision));
+    }
+    if (claimed[i] == nullptr) continue;
+    ExpectReaders(api, nodes[i], constants);
+    Claim(api, support, group);
   }
 }
 

@@ -25,7 +25,7 @@ def unoptimized() -> ort.SessionOptions:
 def test_rows_have_the_documented_fields():
     rows = onnxruntime_npu.assignment(npu_session(add_model()))
     assert rows == [
-        {"node": n, "op_type": op, "domain": "", "provider": NPU, "reason": ""}
+        {"node": n, "op_type": op, "domain": "", "provider": NPU, "reason": "", "fused_into": ""}
         for n, op in (("add", "Add"), ("mul", "Mul"))
     ]
 

@@ -1,4 +1,5 @@
-// Conv (ai.onnx 1 to 22), of any number of spatial dimensions. For each image and group it is the product of the
+// Conv (ai.onnx 1 to 22), of any number of spatial dimensions, and FusedConv (npu.fused), which adds a residual and
+// applies an activation. For each image and group it is the product of the
 // weight, [channels out, channels in * taps], and a matrix with a column for each output position (columns.h), which is
 // made in pieces that stay in the second-level cache.
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "ep/kernels/convolution/columns.h"
 #include "ep/kernels/convolution/depthwise.h"
 #include "ep/kernels/convolution/few_positions.h"
+#include "ep/kernels/convolution/finish.h"
 #include "ep/kernels/convolution/taps.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/gemm/gemm.h"
@@ -21,16 +23,21 @@ namespace npu {
 namespace {
 
 using convolution::FewPositions;
+using convolution::Finish;
 using convolution::kColumnsSlack;
 using convolution::PaddedPlane;
 using convolution::Taps;
 
 constexpr const char* kOp = "Conv";
 constexpr int64_t kCacheBytes = 640 << 10;  // of a piece and the weight: most of a common second-level cache
+// Results of so many bytes are no longer in a cache when they are finished: with their rows far apart, they are not
+// even stored fast.
+constexpr int64_t kLargeResult = 2 << 20;
+constexpr int64_t kProductsBytes = 512 << 10;              // of a piece of them
 constexpr int64_t kColumnsMultiple = gemm::kPanelColumns;  // whole panels of the product
 constexpr int64_t kPadGrain = 32768;                       // elements that are worth a thread
 
-thread_local gemm::AlignedBuffer columns_buffer;
+thread_local gemm::AlignedBuffer columns_buffer, products_buffer;
 
 // One group of one image.
 struct Item {
@@ -46,12 +53,13 @@ struct Products {
   const char* weight;
   TensorView bias;
   char* y;
+  Finish finish;
   // The padded planes of so many items at a time.
   int64_t slots = 1;
   char* planes = nullptr;
 
   Products(Taps with, const TensorView& x, const TensorView& weight, int64_t groups, const TensorView& bias,
-           const TensorView& y)
+           const Finish& finish)
       : taps(std::move(with)),
         dtype(x.dtype),
         images(x.shape[0]),
@@ -61,7 +69,8 @@ struct Products {
         x(x.as<const char>()),
         weight(weight.as<const char>()),
         bias(bias),
-        y(y.as<char>()) {
+        y(finish.y.as<char>()),
+        finish(finish) {
     if (taps.pointwise() || !PaddedPlane::Suits(taps)) return;
     padded.emplace(taps);
     if (images * groups >= NumThreads()) slots = NumThreads();
@@ -93,16 +102,24 @@ struct Products {
     return x + (item.image * groups + item.group) * channels_in * taps.inputs() * bytes();
   }
 
+  // Whether products are kept apart until they are finished.
+  bool FinishesCopies() const {
+    return finish && taps.pointwise() && channels_out * taps.outputs() * bytes() > kLargeResult;
+  }
+
   // The outputs of a piece: a whole plane where no columns are made.
   int64_t Width() const {
     const int64_t outputs = taps.outputs();
+    if (FinishesCopies()) return std::min(outputs, WholePanels(kProductsBytes / (channels_out * bytes())));
     if (taps.pointwise()) return outputs;
     const int64_t column_bytes = std::max<int64_t>(1, depth() * bytes());
     const int64_t fitting = (kCacheBytes - channels_out * column_bytes) / column_bytes;
     const int64_t threads = NumThreads(), shares = (threads + images * groups - 1) / (images * groups);
     const int64_t width = std::min(fitting, (outputs + shares - 1) / shares);
-    return std::clamp<int64_t>(width / kColumnsMultiple * kColumnsMultiple, kColumnsMultiple,
-                               std::max(outputs, kColumnsMultiple));
+    return std::min(WholePanels(width), std::max(outputs, kColumnsMultiple));
+  }
+  static int64_t WholePanels(int64_t width) {
+    return std::max(width / kColumnsMultiple, int64_t{1}) * kColumnsMultiple;
   }
 
   void RunItem(const Item& item, int64_t slot) const {
@@ -136,12 +153,24 @@ struct Products {
 
   // The outputs [begin, end) of all channels.
   void RunPiece(const Item& item, const char* padded_planes, int64_t begin, int64_t end) const {
+    const int64_t outputs = taps.outputs(), width = end - begin;
+    const int64_t first = (item.image * groups + item.group) * channels_out * outputs + begin;
+    if (FinishesCopies()) {
+      void* products = products_buffer.Reserve(channels_out * width * bytes());
+      MultiplyPiece(item, padded_planes, begin, end, {products, dtype, width});
+      return finish.Rows(products, width, width, first, channels_out, outputs);
+    }
+    char* results = y + first * bytes();
+    MultiplyPiece(item, padded_planes, begin, end, {results, dtype, outputs});
+    if (finish) finish.Rows(results, outputs, width, first, channels_out, outputs);
+  }
+
+  void MultiplyPiece(const Item& item, const char* padded_planes, int64_t begin, int64_t end,
+                     const gemm::Result& result) const {
     const int64_t width = end - begin, outputs = taps.outputs(), first_row = item.group * channels_out;
     const gemm::Matrix rows = gemm::Matrix::RowMajor(weight + first_row * depth() * bytes(), channels_out, depth());
-    char* to = y + (((item.image * groups + item.group) * channels_out) * outputs + begin) * bytes();
     gemm::Epilogue epilogue;
     if (bias) epilogue.addend = {bias.as<const char>() + first_row * bytes(), dtype, 1, 0};
-    const gemm::Result result{to, dtype, outputs};
     if (padded && HasPlainPanels()) {
       const void* panels = DispatchSize(static_cast<int>(bytes()), [&](auto element) {
         return Panels(reinterpret_cast<const decltype(element)*>(padded_planes), begin, end);
@@ -149,7 +178,7 @@ struct Products {
       return gemm::Multiply(rows, {.data = panels, .dtype = dtype, .stored = dtype, .rows = depth(), .columns = width},
                             result, epilogue);
     }
-    gemm::Matrix columns{PlanesOf(item), depth(), width, outputs, 1};
+    gemm::Matrix columns{PlanesOf(item) + begin * bytes(), depth(), width, outputs, 1};
     if (!taps.pointwise()) {
       const void* matrix = DispatchSize(static_cast<int>(bytes()), [&](auto element) {
         using U = decltype(element);
@@ -158,7 +187,7 @@ struct Products {
       });
       columns = gemm::Matrix::RowMajor(matrix, depth(), width);
     }
-    if (dtype == DType::kFloat64) return MultiplyDoubles(rows, columns, first_row, reinterpret_cast<double*>(to));
+    if (dtype == DType::kFloat64) return MultiplyDoubles(rows, columns, first_row, result);
     gemm::Multiply(dtype, rows, columns, result, epilogue);
   }
 
@@ -196,10 +225,11 @@ struct Products {
   }
 
   // The matrix unit has no double.
-  void MultiplyDoubles(const gemm::Matrix& rows, const gemm::Matrix& columns, int64_t first_row, double* to) const {
+  void MultiplyDoubles(const gemm::Matrix& rows, const gemm::Matrix& columns, int64_t first_row,
+                       const gemm::Result& result) const {
     const double* w = static_cast<const double*>(rows.data);
     for (int64_t m = 0; m < rows.rows; ++m) {
-      double* out = to + m * taps.outputs();
+      double* out = static_cast<double*>(result.data) + m * result.row_stride;
       std::fill(out, out + columns.columns, bias ? bias.as<const double>()[first_row + m] : 0.0);
       for (int64_t k = 0; k < rows.columns; ++k) {
         const double* in = static_cast<const double*>(columns.data) + k * columns.row_stride;
@@ -213,7 +243,9 @@ struct Products {
 class ConvKernel final : public Kernel {
  public:
   explicit ConvKernel(const KernelInfo& info)
-      : attributes_(info.attributes), groups_(convolution::ReadGroups(kOp, info.attributes)) {
+      : attributes_(info.attributes),
+        groups_(convolution::ReadGroups(kOp, info.attributes)),
+        activation_(kOp, info.attributes) {
     if (!info.input_shapes.empty()) declared_input_ = info.input_shapes[0];
   }
 
@@ -251,12 +283,15 @@ class ConvKernel final : public Kernel {
     std::vector<pooling::Axis> axes = AxesOf(x.shape, weight.shape);
     Shape shape = pooling::OutputShape(x.shape, axes);
     shape[1] = out;
-    const TensorView y = ctx.Output(0, x.dtype, shape);
-    if (y.elements() == 0) return;
+    const TensorView residual = ctx.Input(3);
+    NPU_CHECK(!residual || (residual.dtype == x.dtype && residual.shape == shape), "[", kOp,
+              "] expected a residual of the output's type and shape ", shape, ", got shape ", residual.shape);
+    const Finish finish{activation_, ctx.Output(0, x.dtype, shape), residual};
+    if (finish.y.elements() == 0) return;
     Taps taps(std::move(axes));
-    if (packed_) return LaunchFewPositions(ctx, std::move(taps), x, bias, y);
-    if (weight.shape[1] == 1) return LaunchDepthwise(ctx, std::move(taps), x, weight, bias, y);
-    Products products(std::move(taps), x, weight, groups_, bias, y);
+    if (packed_) return LaunchFewPositions(ctx, std::move(taps), x, bias, finish);
+    if (weight.shape[1] == 1) return LaunchDepthwise(ctx, std::move(taps), x, weight, bias, finish);
+    Products products(std::move(taps), x, weight, groups_, bias, finish);
     products.planes = static_cast<char*>(ctx.Workspace(products.PlaneBytes()));
     ctx.Launch(kOp, [products = std::move(products)] { products.Run(); });
   }
@@ -267,7 +302,7 @@ class ConvKernel final : public Kernel {
   }
 
   void LaunchFewPositions(OpContext& ctx, Taps taps, const TensorView& x, const TensorView& bias,
-                          const TensorView& y) const {
+                          const Finish& finish) const {
     const int64_t out = weight_shape_[0], depth = weight_shape_.Elements(1, weight_shape_.rank());
     FewPositions task{std::move(taps),
                       x.dtype,
@@ -277,7 +312,7 @@ class ConvKernel final : public Kernel {
                       x.as<const char>(),
                       packed_.matrix({nullptr, depth, out}),
                       bias,
-                      y.as<char>(),
+                      finish,
                       nullptr,
                       nullptr};
     task.columns = static_cast<char*>(ctx.Workspace(task.ColumnsBytes()));
@@ -286,18 +321,19 @@ class ConvKernel final : public Kernel {
   }
 
   void LaunchDepthwise(OpContext& ctx, Taps taps, const TensorView& x, const TensorView& weight, const TensorView& bias,
-                       const TensorView& y) const {
+                       const Finish& finish) const {
     const int64_t out = weight.shape[0];
     DispatchTypes(kOp, x.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);
       ctx.Launch(
           kOp, [task = convolution::Depthwise<T>{std::move(taps), x.shape[0] * out, out, out / groups_, x.as<const T>(),
-                                                 weight.as<const T>(), bias.as<const T>(), y.as<T>()}] { task.Run(); });
+                                                 weight.as<const T>(), bias.as<const T>(), finish}] { task.Run(); });
     });
   }
 
   Attributes attributes_;
   int64_t groups_;
+  OutputActivation activation_;
   std::optional<Shape> declared_input_;
   gemm::PackedWeight packed_;
   Shape weight_shape_;  // of a packed weight
@@ -311,6 +347,17 @@ NPU_ONNX_KERNEL({
     .outputs = {Output("Y", kAllFloats)},
     .attributes = convolution::ConvolutionAttributes(),
     .make = MakeKernel<ConvKernel>,
+});
+// activation(Conv(X, W, B) + Z): what a fusion rule of the provider makes.
+NPU_ONNX_KERNEL({
+    .domain = "npu.fused",
+    .type = "FusedConv",
+    .inputs = {Input("X", kAllFloats), Input("W", kAllFloats), OptionalInput("B", kAllFloats),
+               OptionalInput("Z", kAllFloats)},
+    .outputs = {Output("Y", kAllFloats)},
+    .attributes = convolution::ConvolutionAttributes(OutputActivation::Definitions()),
+    .make = MakeKernel<ConvKernel>,
+    .unsupported = [](const NodeView& node) { return OutputActivation::WhyUnsupported(node.attributes); },
 });
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ep/kernels/convolution/finish.h"
 #include "ep/kernels/convolution/padded_plane.h"
 #include "ep/kernels/convolution/taps.h"
 #include "ep/kernels/elementwise/widen.h"
@@ -26,7 +27,7 @@ struct Depthwise {
   const T* x;
   const T* weight;
   const T* bias;  // may be null
-  T* y;
+  Finish finish;
 
   void Run() const {
     const int64_t work = std::max<int64_t>(1, taps.outputs() * taps.count());
@@ -45,9 +46,10 @@ struct Depthwise {
         for (int64_t k = 0; k < taps.count(); ++k)
           kernel[static_cast<size_t>(k)] = Widened(weight[m * taps.count() + k]);
         const C* from = reader(x + plane / per_channel * taps.inputs(), taps.inputs());
-        T* to = y + plane * taps.outputs();
+        T* to = finish.y.as<T>() + plane * taps.outputs();
         convolve(from, kernel.data(), bias == nullptr ? C{0} : Widened(bias[m]), writer.Values(to));
         writer.Commit(to, taps.outputs());
+        finish.InPlace(plane * taps.outputs(), taps.outputs());
       }
     };
     if (PaddedPlane::Suits(taps)) {

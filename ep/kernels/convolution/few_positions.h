@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ep/kernels/convolution/columns.h"
+#include "ep/kernels/convolution/finish.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/gemm/gemm.h"
 
@@ -23,7 +24,7 @@ struct FewPositions {
   const char* x;
   gemm::PackedMatrix weight;  // [channels in * taps, channels out]
   TensorView bias;
-  char* y;
+  Finish finish;
   // Scratch memory of the sizes below.
   char* columns;
   char* product;
@@ -65,13 +66,15 @@ struct FewPositions {
     const gemm::Matrix pixels{rows, positions, depth(), 1, positions};
     gemm::Multiply(pixels, weight, {product, dtype, channels_out}, epilogue);
     const U* from = reinterpret_cast<const U*>(product);
-    U* to = reinterpret_cast<U*>(y) + first * channels_out * outputs;
+    const int64_t first_plane = first * channels_out;
+    U* to = finish.y.as<U>() + first_plane * outputs;
     ParallelFor(count * channels_out, std::max<int64_t>(1, kCheapGrain / outputs),
                 [=, this](int64_t begin, int64_t end) {
                   for (int64_t plane = begin; plane < end; ++plane) {
                     const U* source = from + plane / channels_out * outputs * channels_out + plane % channels_out;
                     for (int64_t p = 0; p < outputs; ++p) to[plane * outputs + p] = source[p * channels_out];
                   }
+                  finish.InPlace((first_plane + begin) * outputs, (end - begin) * outputs);
                 });
   }
 };

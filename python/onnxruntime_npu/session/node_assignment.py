@@ -18,9 +18,11 @@ def assignment(session: Any) -> list[dict[str, str]]:
         session: an ``onnxruntime.InferenceSession``.
 
     Returns:
-        One ``{node, op_type, domain, provider, reason}`` per node of the graph as onnxruntime
-        partitioned it, after its basic optimizations. ``reason`` is "" for nodes on the NPU. An
-        ``npu`` node that was replaced by its function body is listed first, with the reason.
+        One ``{node, op_type, domain, provider, reason, fused_into}`` per node of the graph as
+        onnxruntime partitioned it, after its basic optimizations. ``reason`` is "" for nodes on
+        the NPU. ``fused_into`` is the operator that computes the node together with others, such as
+        ``"LayerNormalization"``, and "" for a node that is computed alone. An ``npu`` node that was
+        replaced by its function body is listed first, with the reason.
 
     Raises:
         RuntimeError: the session was created before the import, or without the provider.
@@ -52,6 +54,7 @@ def assignment(session: Any) -> list[dict[str, str]]:
                     "domain": domain,
                     "provider": subgraph.ep_name,
                     "reason": reason,
+                    "fused_into": decision["fused_into"] if decision else "",
                 }
             )
     inlined = [
@@ -61,6 +64,7 @@ def assignment(session: Any) -> list[dict[str, str]]:
             "domain": decision["domain"],
             "provider": "CPUExecutionProvider",
             "reason": f"{decision['reason']}; its function body was inlined",
+            "fused_into": "",
         }
         for left in reasons.values()
         for decision in left
@@ -78,4 +82,5 @@ def _row(decision: dict[str, Any]) -> dict[str, str]:
         "domain": decision["domain"],
         "provider": get_ep_name() if claimed else "CPUExecutionProvider",
         "reason": "" if claimed else decision["reason"],
+        "fused_into": decision["fused_into"],
     }

@@ -13,6 +13,8 @@ module wraps it, only for sessions that may use the NPU, to
   node of the CPU hands on the memory of a node of the NPU, such as a Squeeze that of a Shape
   (https://github.com/microsoft/onnxruntime/pull/32466). Without a plan it allocates each value and
   frees it after its last reader, so a run's peak of memory stays what it was;
+- fuse no nodes where the session shall store its graph (``optimized_model_filepath``), which
+  onnxruntime refuses for fused nodes;
 - pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
   threads (``run_async``).
 """
@@ -43,6 +45,7 @@ _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
 DECISIONS = "_npu_decisions"
 _CALLER_KEY = "npu.caller_stream"
 _NO_MEMORY_PLAN_KEY = "npu.no_memory_plan"
+_NO_FUSION_KEY = "npu.no_fusion"
 
 
 def install() -> None:
@@ -126,6 +129,8 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     options = session._sess_options
     _set_entry(options, _RECORD_KEY)
     _set_entry(options, _NO_MEMORY_PLAN_KEY)
+    if options.optimized_model_filepath:
+        _set_entry(options, _NO_FUSION_KEY)
 
     provider_library.begin_assignment_capture()
     failure: Exception | None = None

@@ -1,0 +1,95 @@
+#include "ep/provider/fusion/graph.h"
+
+#include "ep/kernels/convert.h"
+
+namespace npu::provider {
+namespace {
+
+// Names of values that subgraphs of the node read.
+std::vector<const char*> ImplicitInputs(const Api& api, const OrtNode* node) {
+  size_t count = 0;
+  api.Check(api.ort.Node_GetNumImplicitInputs(node, &count));
+  std::vector<const OrtValueInfo*> infos(count);
+  if (count != 0) api.Check(api.ort.Node_GetImplicitInputs(node, infos.data(), count));
+  std::vector<const char*> names;
+  for (const OrtValueInfo* info : infos) {
+    const char* name = nullptr;
+    api.Check(api.ort.GetValueInfoName(info, &name));
+    names.push_back(name);
+  }
+  return names;
+}
+
+template <class T>
+T ElementAt(const void* data, size_t i = 0) {
+  return static_cast<const T*>(data)[i];
+}
+
+}  // namespace
+
+FusionGraph::FusionGraph(const Api& api, const std::vector<GraphNode>& nodes) : api_(api), nodes_(nodes) {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    for (const ValueView& output : nodes_[n].outputs) {
+      if (output.info == nullptr) continue;
+      producers_[output.name] = n;
+      if (output.graph_output) ++readers_[output.name];
+    }
+    for (const ValueView& input : nodes_[n].inputs)
+      if (input.info != nullptr) ++readers_[input.name];
+    for (const char* name : ImplicitInputs(api_, nodes_[n].node)) ++readers_[name];
+  }
+}
+
+const GraphNode* FusionGraph::Producer(const ValueView& value) const {
+  if (value.info == nullptr) return nullptr;
+  const auto found = producers_.find(value.name);
+  return found == producers_.end() ? nullptr : &nodes_[found->second];
+}
+
+size_t FusionGraph::Readers(const ValueView& value) const {
+  const auto found = readers_.find(value.name);
+  return found == readers_.end() ? 0 : found->second;
+}
+
+const OrtValue* ConstantValue(const Api& api, const ValueView& constant) {
+  const OrtValue* value = nullptr;
+  api.Check(api.ort.ValueInfo_GetInitializerValue(constant.info, &value));
+  NPU_CHECK(value != nullptr, "expected the value of constant '", constant.name, "', got none");
+  return value;
+}
+
+std::optional<double> FusionGraph::Scalar(const ValueView& value) const {
+  if (!value.constant || value.StaticElements() != 1) return std::nullopt;
+  const void* data = nullptr;
+  api_.Check(api_.ort.GetTensorData(ConstantValue(api_, value), &data));
+  switch (value.dtype) {
+    case DType::kFloat32:
+      return ElementAt<float>(data);
+    case DType::kFloat64:
+      return ElementAt<double>(data);
+    case DType::kFloat16:
+      return ToFloat(ElementAt<Float16>(data));
+    case DType::kBFloat16:
+      return ToFloat(ElementAt<BFloat16>(data));
+    case DType::kInt32:
+      return ElementAt<int32_t>(data);
+    case DType::kInt64:
+      return static_cast<double>(ElementAt<int64_t>(data));
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<std::vector<int64_t>> FusionGraph::Ints(const ValueView& value) const {
+  const int64_t count = value.constant ? value.StaticElements() : -1;
+  if (count < 0 || (value.dtype != DType::kInt64 && value.dtype != DType::kInt32)) return std::nullopt;
+  std::vector<int64_t> out;
+  if (count == 0) return out;
+  const void* data = nullptr;
+  api_.Check(api_.ort.GetTensorData(ConstantValue(api_, value), &data));
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+    out.push_back(value.dtype == DType::kInt64 ? ElementAt<int64_t>(data, i) : ElementAt<int32_t>(data, i));
+  return out;
+}
+
+}  // namespace npu::provider

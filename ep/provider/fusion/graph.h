@@ -1,0 +1,41 @@
+// A graph as fusion rules see it: who computes and who reads each value, and the values of constants.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ep/provider/abi.h"
+#include "ep/provider/node_view.h"
+
+namespace npu::provider {
+
+class FusionGraph {
+ public:
+  // `nodes` in topological order; kept by reference.
+  FusionGraph(const Api& api, const std::vector<GraphNode>& nodes);
+
+  const std::vector<GraphNode>& nodes() const { return nodes_; }
+  size_t IndexOf(const GraphNode& node) const { return static_cast<size_t>(&node - nodes_.data()); }
+  // Null: an input, a constant, or a value of an outer graph.
+  const GraphNode* Producer(const ValueView& value) const;
+  // The inputs that read the value, those of subgraphs included, and one more for an output of the graph.
+  size_t Readers(const ValueView& value) const;
+
+  // The value of a constant with one element, of any shape and any float or integer type.
+  std::optional<double> Scalar(const ValueView& value) const;
+  // The elements of a constant of int64 or int32.
+  std::optional<std::vector<int64_t>> Ints(const ValueView& value) const;
+
+ private:
+  const Api& api_;
+  const std::vector<GraphNode>& nodes_;
+  std::unordered_map<std::string_view, size_t> producers_, readers_;
+};
+
+// A constant's value in host memory; the caller does not own it.
+const OrtValue* ConstantValue(const Api& api, const ValueView& constant);
+
+}  // namespace npu::provider

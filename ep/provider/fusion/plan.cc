@@ -1,0 +1,126 @@
+#include "ep/provider/fusion/plan.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace npu::provider {
+namespace {
+
+// A fused operator keeps its own copy of a constant: larger ones that other nodes read, too, would be stored twice.
+constexpr int64_t kMostCopiedBytes = 1 << 20;
+
+// How often the group reads each value.
+std::unordered_map<std::string_view, size_t> ReadersWithin(const FusionGraph& graph, const FusedNode& fused) {
+  std::unordered_map<std::string_view, size_t> readers;
+  for (const size_t n : fused.nodes)
+    for (const ValueView& input : graph.nodes()[n].inputs)
+      if (input.info != nullptr) ++readers[input.name];
+  return readers;
+}
+
+bool IsOutputOf(const FusedNode& fused, const ValueView& value) {
+  return std::any_of(fused.outputs.begin(), fused.outputs.end(),
+                     [&](const ValueView& output) { return output.name == value.name; });
+}
+
+// Whether nothing but the group reads what the fused operator does not return.
+bool IsClosed(const FusionGraph& graph, const FusedNode& fused) {
+  auto within = ReadersWithin(graph, fused);
+  for (const size_t n : fused.nodes) {
+    for (const ValueView& output : graph.nodes()[n].outputs)
+      if (output.info != nullptr && !IsOutputOf(fused, output) && graph.Readers(output) != within[output.name])
+        return false;
+  }
+  const auto stored_twice = [&](const ValueView& input) {
+    return input.constant && graph.Readers(input) > within[input.name] &&
+           static_cast<int64_t>(BytesFor(input.dtype, std::max<int64_t>(0, input.StaticElements()))) > kMostCopiedBytes;
+  };
+  return std::none_of(fused.inputs.begin(), fused.inputs.end(), stored_twice);
+}
+
+// Onnxruntime passes all values of a fused node in device memory.
+bool ReadsValueOnHost(const OpDef& def, const FusedNode& fused, bool late_inputs) {
+  for (size_t i = 0; i < fused.inputs.size(); ++i) {
+    const ArgDef* arg = ArgAt(def.inputs, i);
+    if (arg != nullptr && ReadOnHost(*arg, late_inputs) && fused.inputs[i].info != nullptr && !fused.inputs[i].constant)
+      return true;
+  }
+  return std::any_of(def.outputs.begin(), def.outputs.end(), [](const ArgDef& output) { return output.cpu; });
+}
+
+NodeView ViewOf(const FusedNode& fused) {
+  NodeView view;
+  view.op_type = fused.type;
+  view.since_version = fused.version;
+  view.attributes = fused.attributes;
+  for (const ValueView& input : fused.inputs) {
+    view.inputs.push_back(input.info == nullptr ? DType::kUndefined : input.dtype);
+    view.constant.push_back(input.constant);
+    view.shapes.push_back(input.shape);
+    view.rank_known.push_back(input.rank_known);
+  }
+  view.output_count = fused.outputs.size();
+  view.output_used.assign(fused.outputs.size(), true);
+  return view;
+}
+
+// Null if the registry has no such operator, or does not take these inputs.
+const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs) {
+  const OpDef* def = OpRegistry::Instance().Find(fused.domain, fused.type, fused.version);
+  if (def == nullptr || ReadsValueOnHost(*def, fused, late_inputs)) return nullptr;
+  const auto fits = [](const ValueView& value) {
+    return value.info == nullptr ||
+           (value.is_tensor && (!value.rank_known || value.shape.size() <= static_cast<size_t>(Shape::kMaxRank)));
+  };
+  if (!std::all_of(fused.inputs.begin(), fused.inputs.end(), fits) ||
+      !std::all_of(fused.outputs.begin(), fused.outputs.end(), fits))
+    return nullptr;
+  if (!WhyAttributesUnsupported(*def, fused.attributes).empty()) return nullptr;
+  return WhyUnsupported(*def, ViewOf(fused)).empty() ? def : nullptr;
+}
+
+}  // namespace
+
+GraphNode Fusion::AsNode(const std::vector<GraphNode>& nodes) const {
+  GraphNode node;
+  node.name = nodes[last()].name;
+  node.domain = fused.domain;
+  node.inputs = fused.inputs;
+  node.outputs = fused.outputs;
+  node.view = ViewOf(fused);
+  return node;
+}
+
+std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs) {
+  const FusionGraph graph(api, nodes);
+  std::vector<Fusion> found;
+  for (const GraphNode& last : nodes) {
+    for (const FusionRule rule : FusionRules()) {
+      std::optional<FusedNode> fused = rule(graph, last);
+      if (!fused || !IsClosed(graph, *fused)) continue;
+      if (const OpDef* def = FindDefinition(*fused, late_inputs)) {
+        std::sort(fused->nodes.begin(), fused->nodes.end());
+        found.push_back({std::move(*fused), def});
+      }
+    }
+  }
+  // Rules register in any order: the choice must not depend on it.
+  std::sort(found.begin(), found.end(), [](const Fusion& a, const Fusion& b) {
+    const auto key = [](const Fusion& f) {
+      return std::make_pair(-static_cast<int64_t>(f.fused.nodes.size()), f.last());
+    };
+    return key(a) != key(b) ? key(a) < key(b) : a.fused.type < b.fused.type;
+  });
+  std::vector<bool> taken(nodes.size(), false);
+  std::vector<Fusion> chosen;
+  for (Fusion& fusion : found) {
+    const std::vector<size_t>& group = fusion.fused.nodes;
+    if (std::any_of(group.begin(), group.end(), [&](size_t n) { return taken[n]; })) continue;
+    for (const size_t n : group) taken[n] = true;
+    chosen.push_back(std::move(fusion));
+  }
+  return chosen;
+}
+
+}  // namespace npu::provider

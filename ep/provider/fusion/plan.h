@@ -1,0 +1,24 @@
+// Chooses the groups of nodes of a graph that fused operators compute.
+#pragma once
+
+#include <vector>
+
+#include "ep/provider/fusion/rule.h"
+#include "ep/runtime/op_registry.h"
+
+namespace npu::provider {
+
+struct Fusion {
+  FusedNode fused;   // its group ascends
+  const OpDef* def;  // of the registry
+
+  size_t last() const { return fused.nodes.back(); }
+  std::string TypeName() const { return fused.domain.empty() ? fused.type : fused.domain + ":" + fused.type; }
+  // The group as one node, with the name of its last one.
+  GraphNode AsNode(const std::vector<GraphNode>& nodes) const;
+};
+
+// Groups that share no node: larger ones first. `late_inputs`: see KernelInfo.
+std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs);
+
+}  // namespace npu::provider
