@@ -87,6 +87,7 @@ class BatchNmsKernel final : public Kernel {
     NPU_CHECK(boxes.dtype == scores.dtype, "[", kOp, "] expected scores of the dtype of self, ", NameOf(boxes.dtype),
               ", got ", NameOf(scores.dtype));
     CheckOverlap(kOp, overlap_);
+    CheckBoxes(kOp, s[1]);
     CheckCount(kOp, "max_size_per_class", static_cast<double>(per_class_));
     CheckCount(kOp, "max_total_size", static_cast<double>(total_));
     const int64_t batch = s[0];

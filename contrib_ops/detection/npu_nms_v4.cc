@@ -37,6 +37,7 @@ class NmsV4Kernel final : public Kernel {
     NPU_CHECK(
         boxes && scores && boxes.shape.rank() == 2 && boxes.shape[1] == 4 && scores.shape == Shape{boxes.shape[0]}, "[",
         kOp, "] expected self [N, 4] and scores [N], got ", boxes.shape, " and ", scores.shape);
+    CheckBoxes(kOp, boxes.shape[0]);
     CheckCount(kOp, "max_output_size", most_);
     const TensorView overlap = OneValue(ctx, In::iou_threshold, "iou_threshold"),
                      least = OneValue(ctx, In::scores_threshold, "scores_threshold");

@@ -27,7 +27,7 @@ class NmsWithMaskKernel final : public Kernel {
               "] expected input of shape [N, 5] or [N, 8], got ", rows.shape);
     CheckOverlap(kOp, overlap_);
     const int64_t n = rows.shape[0], columns = rows.shape[1];
-    NPU_CHECK(n <= std::numeric_limits<int32_t>::max(), "[", kOp, "] expected boxes that int32 counts, got ", n);
+    CheckBoxes(kOp, n);
     const TensorView boxes = ctx.Output(Out::selected_boxes, rows.dtype, {n, kColumns});
     const TensorView numbers = ctx.Output(Out::selected_idx, DType::kInt32, {n});
     const TensorView mask = ctx.Output(Out::selected_mask, DType::kUInt8, {n});

@@ -70,6 +70,7 @@ class NonMaxSuppressionKernel final : public Kernel {
     const Shape &b = boxes.shape, &s = scores.shape;
     NPU_CHECK(b.rank() == 3 && s.rank() == 3 && b[2] == 4 && s[0] == b[0] && s[2] == b[1], "[", kOp,
               "] expected boxes [N, boxes, 4] and scores [N, classes, boxes], got ", b, " and ", s);
+    detection::CheckBoxes(kOp, s[2]);
     const int64_t most = ctx.Input(2) ? ReadHostInt(kOp, "max_output_boxes_per_class", ctx.Input(2)) : 0;
     const float overlap = ReadFloat("iou_threshold", ctx.Input(3)), least = ReadFloat("score_threshold", ctx.Input(4));
     detection::CheckOverlap(kOp, overlap);
