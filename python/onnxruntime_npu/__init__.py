@@ -34,6 +34,7 @@ _HOMES = {
     "Format": "torch_npu_compat.formats",
     "empty_with_format": "torch_npu_compat.formats",
     "empty_with_swapped_memory": "torch_npu_compat.swapped_memory",
+    "erase_stream": "torch_npu_compat.stream_uses",
     "get_npu_format": "torch_npu_compat.formats",
     "get_storage_size": "torch_npu_compat.formats",
     "matmul_checksum": "torch_npu_compat.checksum",

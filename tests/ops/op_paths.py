@@ -16,6 +16,8 @@ from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.opdef import Maker, Op, Sample, attach_function_bodies
 from onnxruntime_npu.opdef import dtypes as dt
 from onnxruntime_npu.opdef.definition_base import Definition
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 from torch.onnx._internal._lazy_import import onnxscript_apis
 
 # Every torch.onnx.export parses onnxscript's five hundred functions again, which is most of its
@@ -301,12 +303,26 @@ def check_close(
 
 
 def fake_call(op: Op, sample: Sample) -> list[torch.Tensor]:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     bound = bind(op, sample)
-    with FakeTensorMode() as mode:
+    # The shapes' environment is for results whose sizes depend on values.
+    with FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True) as mode:
         values = {n: _map(mode.from_tensor, v) for n, v in bound.items()}
         return _flat(_call(getattr(torch.ops.npu, op.name), op, values))
+
+
+def told_sizes(fake: torch.Tensor) -> list[int | None]:
+    """Return the sizes of a traced result, None for those that depend on values."""
+    return [None if free_unbacked_symbols(n) else int(n) for n in fake.shape]
+
+
+def check_fake(fakes: Sequence[torch.Tensor], real: Sequence[torch.Tensor], what: str = "") -> None:
+    """Compare what a trace says of the results with them, as far as it can tell."""
+    for fake, tensor in zip(fakes, real, strict=False):
+        sizes = told_sizes(fake)
+        assert len(sizes) == tensor.dim(), what
+        assert all(n in (None, m) for n, m in zip(sizes, tensor.shape, strict=True)), what
+        assert fake.dtype == tensor.dtype, what
+        assert None in sizes or fake.stride() == tensor.stride(), what
 
 
 def dispatcher_call(op: Op, sample: Sample) -> tuple[tuple[Any, ...], dict[str, Any]]:

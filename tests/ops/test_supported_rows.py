@@ -32,8 +32,6 @@ MISSING = {
     "npu_moe_distribute_combine_v2": "needs several devices of one process group",
     "npu_moe_distribute_dispatch": "needs several devices of one process group",
     "npu_moe_distribute_dispatch_v2": "needs several devices of one process group",
-    "erase_stream": "the allocator keeps the uses of a block until their events have come",
-    "npu_nms_rotated": "the number of its results depends on values",
 }
 
 
@@ -43,6 +41,13 @@ def _adam(name: str, *numbers: float) -> Any:
     if name == "npu_apply_adam":
         return onnxruntime_npu.npu_apply_adam(*numbers, grad, None, None, out=out)
     return onnxruntime_npu.npu_bert_apply_adam(*numbers, grad, 0, 0, 0.1, out=out)
+
+
+def _erase_stream() -> torch.Tensor:
+    tensor, stream = torch.zeros(2).npu(), torch.npu.Stream()
+    tensor.record_stream(stream)
+    onnxruntime_npu.erase_stream(tensor, stream)
+    return tensor
 
 
 def _rows() -> torch.Tensor:
@@ -55,6 +60,7 @@ BY_HAND: dict[str, Callable[[], Any]] = {
     "empty_with_swapped_memory": lambda: onnxruntime_npu.empty_with_swapped_memory(
         [2, 2], device="npu"
     ).fill_(1),
+    "erase_stream": _erase_stream,
     "matmul_checksum": lambda: onnxruntime_npu.matmul_checksum(
         *(torch.eye(2, dtype=torch.bfloat16).npu() for _ in range(3))
     ),

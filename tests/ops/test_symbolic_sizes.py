@@ -135,7 +135,7 @@ def _resized(bound: Mapping[str, Any], sizes: Mapping[Place, int]) -> dict[str, 
 def _takes(op: Op, bound: Mapping[str, Any]) -> bool:
     """Whether the operator takes a call, as far as shapes tell."""
     try:
-        with FakeTensorMode() as mode:
+        with FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True) as mode:
             op.call_reference(**{n: _map(mode.from_tensor, v) for n, v in bound.items()})
     except Exception:
         return False
@@ -223,7 +223,11 @@ def test_one_compilation_serves_all_sizes(op: Op, i: int) -> None:
         return _call(getattr(torch.ops.npu, op.name), op, {**bound, **given})
 
     compiled = torch.compile(call, backend=counter, dynamic=True)
-    with shapes_config.patch(use_duck_shape=False):  # sizes of one number are not one size
+    # Sizes of one number are not one size; sizes that depend on values get symbols as well.
+    with (
+        shapes_config.patch(use_duck_shape=False),
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+    ):
         for sizes in multiples:  # a size of 1, also of a half, is traced as it is
             changed = _clone(_resized(bound, sizes))
             _flat(compiled({name: changed[name] for name in tensors}))
