@@ -178,24 +178,39 @@ def reference(
     return y.to(input.dtype), spread
 
 
-def _gradients(grads, input, weight, offset, bias, *numbers):
-    given = [t for t in (input, weight, offset, bias) if t is not None]
+def _gradients(grads, samples, input, weight, offset, kernel_size, *numbers):
+    """Of input, weight and offset, from the samples [N, C, Ho kh, Wo kw] of the forward pass."""
+    stride, padding, dilation, groups, dg = numbers
+    grad_y, grad_samples = (None if g is None else wide(g) for g in grads)
+    (kh, kw), (height, width) = kernel_size, offset.shape[2:]
 
-    def run(*values):
-        values = values if bias is not None else (*values, None)
-        results = _convolve(*values, *numbers)
-        return tuple(r for r, g in zip(results, grads, strict=True) if g is not None)
+    def taps(spread):  # [N, C, kh, kw, Ho, Wo]
+        return spread.unflatten(3, (width, kw)).unflatten(2, (height, kh)).permute(0, 1, 3, 5, 2, 4)
 
-    _, pullback = torch.func.vjp(run, *(wide(t) for t in given))
-    got = pullback(tuple(wide(g) for g in grads if g is not None))
-    found = [g.to(t.dtype) for g, t in zip(got, given, strict=True)]
-    return (*found, None)[:4]
+    total = 0 if grad_samples is None else taps(grad_samples)
+    of_weight = torch.zeros_like(weight)
+    if grad_y is not None:
+        by_group = grad_y.unflatten(1, (groups, weight.shape[0] // groups))
+        filters = wide(weight).unflatten(0, (groups, weight.shape[0] // groups))
+        total = total + torch.einsum("ngmhw,gmcij->ngcijhw", by_group, filters).flatten(1, 2)
+        grouped = taps(samples).unflatten(1, (groups, input.shape[1] // groups))
+        of_weight = torch.einsum("ngmhw,ngcijhw->gmcij", by_group, grouped).flatten(0, 1)
+    if 0 in input.shape:  # nothing was gathered
+        return torch.zeros_like(input), of_weight.to(weight.dtype), torch.zeros_like(offset)
+
+    def sampled(x, moved):
+        return _sampled(x, moved, kernel_size, stride, padding, dilation, dg).flatten(1, 2)
+
+    _, pullback = torch.func.vjp(sampled, wide(input), wide(offset))
+    of_input, of_offset = pullback(total)
+    return of_input.to(input.dtype), of_weight.to(weight.dtype), of_offset.to(offset.dtype)
 
 
 @op.backward("input", "weight", "offset", "bias")
 def backward(
     grad_y,
     grad_deformable_offsets,
+    deformable_offsets,
     input,
     weight,
     offset,
@@ -208,7 +223,11 @@ def backward(
     deformable_groups,
 ):
     numbers = kernel_size, stride, padding, dilation, groups, deformable_groups
-    return _gradients((grad_y, grad_deformable_offsets), input, weight, offset, bias, *numbers)
+    grads = grad_y, grad_deformable_offsets
+    of_bias = None
+    if bias is not None:
+        of_bias = torch.zeros_like(bias) if grad_y is None else grad_y.sum((0, 2, 3))
+    return (*_gradients(grads, deformable_offsets, input, weight, offset, *numbers), of_bias)
 
 
 @op.partner(
@@ -229,11 +248,23 @@ def npu_deformable_conv2dbk(
     deformable_groups=1,
     modulated=True,
 ):
-    """Return the gradients of input, weight, offset and bias; offset_out is not read."""
+    """Return the gradients of input, weight, offset and bias; offset_out: the samples, float32."""
     numbers = kernel_size, stride, padding, dilation, groups, deformable_groups
-    _check(input, weight, offset, None, *numbers, modulated)
-    found = _gradients((grad_output, None), input, weight, offset, None, *numbers)
-    return (*found[:3], grad_output.sum((0, 2, 3)))
+    height, width = _check(input, weight, offset, None, *numbers, modulated)
+    sizes = {
+        "grad_output": (grad_output, [len(input), len(weight), height, width]),
+        "offset_out": (
+            offset_out,
+            [*input.shape[:2], height * kernel_size[0], width * kernel_size[1]],
+        ),
+    }
+    for name, (tensor, shape) in sizes.items():
+        check(
+            list(tensor.shape) == shape,
+            f"[{_NAME}] expected {name} of shape {shape}, got {list(tensor.shape)}",
+        )
+    found = _gradients((grad_output, None), wide(offset_out), input, weight, offset, *numbers)
+    return (*found, grad_output.sum((0, 2, 3)))
 
 
 _ONES, _ZEROS = [1] * 4, [0] * 4

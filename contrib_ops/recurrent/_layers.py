@@ -1,6 +1,6 @@
 """What npu_lstm and npu_gru share: types, checks and gradients."""
 
-from onnxruntime_npu.opdef import check, torch
+from onnxruntime_npu.opdef import check, torch, wide
 
 FLOATS = ["float32", "float16"]
 
@@ -24,12 +24,17 @@ def nothing(count, shape, *tensors):
     return tuple(tensors[0].new_zeros(shape) + zero for _ in range(count))
 
 
-def gradients(layer, results, grads, *arguments):
-    """Return the gradients of a layer's arguments for those of its first results, None for none."""
-    used = [i for i, grad in enumerate(grads) if grad is not None]
+def states_before(initial, states, reverse=False):
+    """Return the state before each step, [T, B, H], of the first [1, B, H] and those after."""
+    return torch.cat([states[1:], initial] if reverse else [initial, states[:-1]])
 
-    def chosen(*values):
-        return tuple(layer(*values)[i] for i in used)
 
-    _, pullback = torch.func.vjp(chosen, *arguments)
-    return pullback(tuple(grads[i].to(arguments[0].dtype) for i in used))
+def total(*grads, like):
+    """Return the sum of gradients, zeros for None, in the precision of the backward pass."""
+    given = [wide(grad) for grad in grads if grad is not None]
+    return sum(given[1:], given[0]) if given else torch.zeros_like(wide(like))
+
+
+def product_over_steps(a, b):
+    """Return sum over steps and batch of a [T, B, m], transposed, times b [T, B, n]: [m, n]."""
+    return a.flatten(0, 1).t() @ b.flatten(0, 1)

@@ -5,7 +5,14 @@ Source: torch_npu.npu_gru, npu_gru_backward.
 
 from onnxruntime_npu.opdef import Sample, check, is_traced, npu_op, torch, wide
 
-from ._layers import FLOATS, check_tensors, gradients, nothing
+from ._layers import (
+    FLOATS,
+    check_tensors,
+    nothing,
+    product_over_steps,
+    states_before,
+    total,
+)
 
 _NAME = "npu_gru"
 _TENSORS = ["input", "hx", "weight_input", "weight_hidden", "bias_input", "bias_hidden"]
@@ -85,20 +92,56 @@ def reference(
     return tuple(t.to(input.dtype) for t in _steps(*(wide(t) for t in tensors)))
 
 
-def _gradients(grads, *tensors):
+def _gradients(grads, saved, *tensors):
+    """Of the tensors, from what the forward pass returned: no step runs again."""
     if tensors[0].shape[0] == 0:
         return tuple(torch.zeros_like(t) for t in tensors)
-    got = gradients(_steps, _OUTPUTS, grads, *(wide(t) for t in tensors))
-    return tuple(g.to(t.dtype) for g, t in zip(got, tensors, strict=True))
+    x, first, weight_input, weight_hidden = (wide(t) for t in tensors[:4])
+    output_h, z, r, n, hidden_new = (wide(t) for t in saved)
+    hidden, grad_h = states_before(first, output_h), total(*grads, like=output_h)
+    # What the gradient of the hidden state is multiplied by: of all steps at once.
+    of_n = (1 - z) * (1 - n * n)
+    of_z, of_r = (hidden - n) * z * (1 - z), of_n * hidden_new * r * (1 - r)
+    from_input, from_hidden = torch.cat([of_r, of_z, of_n], 2), torch.cat([of_r, of_z, of_n * r], 2)
+    dh = torch.zeros_like(first[0])
+    sums = [None] * x.shape[0]
+    for t in reversed(range(x.shape[0])):
+        sums[t] = dh + grad_h[t]
+        dh = sums[t] * z[t] + (sums[t].repeat(1, 3) * from_hidden[t]) @ weight_hidden.t()
+    each = torch.stack(sums).repeat(1, 1, 3)
+    of_input, of_hidden = each * from_input, each * from_hidden
+    found = (
+        of_input @ weight_input.t(),
+        dh[None],
+        product_over_steps(x, of_input),
+        product_over_steps(hidden, of_hidden),
+        of_input.sum((0, 1)),
+        of_hidden.sum((0, 1)),
+    )
+    return tuple(g.to(t.dtype) for g, t in zip(found, tensors, strict=True))
 
 
 @op.backward(*_TENSORS)
 def backward(
-    grad_y, grad_output_h, input, hx, weight_input, weight_hidden, bias_input, bias_hidden
+    grad_y,
+    grad_output_h,
+    input,
+    hx,
+    weight_input,
+    weight_hidden,
+    bias_input,
+    bias_hidden,
+    output_h,
+    update,
+    reset,
+    candidate,
+    hidden_new,
 ):
-    """Of y and output_h, by running the steps again."""
+    """Of y and output_h."""
     tensors = input, hx, weight_input, weight_hidden, bias_input, bias_hidden
-    return _gradients((grad_y, grad_output_h), *tensors)
+    return _gradients(
+        (grad_y, grad_output_h), (output_h, update, reset, candidate, hidden_new), *tensors
+    )
 
 
 @op.partner(
@@ -128,7 +171,16 @@ def npu_gru_backward(
     """Return the gradients of both weights, input, both biases and hx, in torch_npu's order."""
     tensors = input, hx, weight_input, weight_hidden, bias_input, bias_hidden
     _check(*tensors)
-    dx, dh, dw, du, dbw, dbu = _gradients((grady, gradh), *tensors)
+    shape = [input.shape[0], input.shape[1], hx.shape[2]]
+    saved = {
+        "h_output": h_output,
+        "output_updata": output_updata,
+        "output_reset": output_reset,
+        "output_new": output_new,
+        "hidden_new": hidden_new,
+    }
+    check_tensors(_NAME, input, **{name: (tensor, shape) for name, tensor in saved.items()})
+    dx, dh, dw, du, dbw, dbu = _gradients((grady, gradh), saved.values(), *tensors)
     return dw, du, dx, dbw, dbu, dh
 
 

@@ -5,7 +5,14 @@ Source: torch_npu.npu_lstm, npu_lstm_backward.
 
 from onnxruntime_npu.opdef import Sample, check, is_traced, npu_op, torch, wide
 
-from ._layers import FLOATS, check_tensors, gradients, nothing
+from ._layers import (
+    FLOATS,
+    check_tensors,
+    nothing,
+    product_over_steps,
+    states_before,
+    total,
+)
 
 _NAME = "npu_lstm"
 _OUTPUTS = ["y", "output_h", "output_c", "i", "j", "f", "o", "tanhc"]
@@ -102,25 +109,72 @@ def reference(
     return tuple(t.to(input.dtype) for t in _steps(*arguments, flag_seq, direction))
 
 
-def _gradients(grads, input, weight, bias, seq_mask, h, c, flag_seq, direction):
+def _gradients(grads, input, weight, bias, seq_mask, h, c, saved, flag_seq, direction):
+    """Of input, weight, bias, h and c, from what the forward pass returned: no step runs again."""
+    given = input, weight, bias, h, c
     if input.shape[0] == 0:
-        return tuple(torch.zeros_like(t) for t in (input, weight, bias, h, c))
-
-    def layer(x, w, b, h0, c0):
-        return _steps(x, w, b, seq_mask, h0, c0, flag_seq, direction)
-
-    given = (input, weight, bias, h, c)
-    got = gradients(layer, _OUTPUTS, grads, *(wide(t) for t in given))
-    return tuple(g.to(t.dtype) for g, t in zip(got, given, strict=True))
+        return tuple(torch.zeros_like(t) for t in given)
+    x, w, _, first_h, first_c = (wide(t) for t in given)
+    output_h, output_c, i, j, f, o, tanhc = (wide(t) for t in saved)
+    hidden, cell = (
+        states_before(first_h, output_h, direction),
+        states_before(first_c, output_c, direction),
+    )
+    of_hidden = w[x.shape[2] :].t()
+    grad_h, grad_c = total(*grads[:2], like=output_h), total(grads[2], like=output_c)
+    # What the gradient of the cell and of the hidden state is multiplied by: of all steps at once.
+    of_cell = torch.cat([j * i * (1 - i), cell * f * (1 - f), i * (1 - j * j)], 2)
+    of_output, to_cell = tanhc * o * (1 - o), o * (1 - tanhc * tanhc)
+    kept = seq_mask.to(x.dtype) if flag_seq else None
+    dh, dc = torch.zeros_like(first_h[0]), torch.zeros_like(first_c[0])
+    steps = range(x.shape[0])
+    gates = [None] * len(steps)
+    for t in steps if direction else reversed(steps):
+        dh, dc = dh + grad_h[t], dc + grad_c[t]
+        past = None
+        if kept is not None:
+            past = (1 - kept[t]) * dh, (1 - kept[t]) * dc
+            dh, dc = kept[t] * dh, kept[t] * dc
+        dc = dc + dh * to_cell[t]
+        gates[t] = torch.cat([dc.repeat(1, 3) * of_cell[t], dh * of_output[t]], 1)
+        dh, dc = gates[t] @ of_hidden, dc * f[t]
+        if past is not None:
+            dh, dc = dh + past[0], dc + past[1]
+    gates = torch.stack(gates)
+    found = (
+        gates @ w[: x.shape[2]].t(),
+        product_over_steps(torch.cat([x, hidden], 2), gates),
+        gates.sum((0, 1)),
+        dh[None],
+        dc[None],
+    )
+    return tuple(g.to(t.dtype) for g, t in zip(found, given, strict=True))
 
 
 @op.backward("input", "weight", "bias", "h", "c")
 def backward(
-    grad_y, grad_output_h, grad_output_c, input, weight, bias, seq_mask, h, c, flag_seq, direction
+    grad_y,
+    grad_output_h,
+    grad_output_c,
+    input,
+    weight,
+    bias,
+    seq_mask,
+    h,
+    c,
+    output_h,
+    output_c,
+    i,
+    j,
+    f,
+    o,
+    tanhc,
+    flag_seq,
+    direction,
 ):
-    """Of y, output_h and output_c, by running the steps again."""
-    grads = grad_y, grad_output_h, grad_output_c
-    return _gradients(grads, input, weight, bias, seq_mask, h, c, flag_seq, direction)
+    """Of y, output_h and output_c."""
+    grads, saved = (grad_y, grad_output_h, grad_output_c), (output_h, output_c, i, j, f, o, tanhc)
+    return _gradients(grads, input, weight, bias, seq_mask, h, c, saved, flag_seq, direction)
 
 
 @op.partner(
@@ -149,7 +203,12 @@ def npu_lstm_backward(
 ):
     """Return the gradients of input, weight, bias, h and c of a forward pass without a mask."""
     _check(input, weight, bias, None, hx, cx, False)
-    return _gradients((grady, gradh, gradc), input, weight, bias, None, hx, cx, False, False)
+    steps, batch, width = input.shape[0], input.shape[1], hx.shape[2]
+    saved = {"h_output": h_output, "c_output": c_output, "i": i, "j": j, "f": f, "o": o}
+    saved |= {"tanhc": tanhc}
+    check_tensors(_NAME, input, **{k: (v, [steps, batch, width]) for k, v in saved.items()})
+    grads = grady, gradh, gradc
+    return _gradients(grads, input, weight, bias, None, hx, cx, saved.values(), False, False)
 
 
 @op.samples
