@@ -5,6 +5,7 @@
 
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/output_or_room.h"
 
 namespace npu {
 namespace {
@@ -91,10 +92,10 @@ class BatchNmsKernel final : public Kernel {
     CheckCount(kOp, "max_size_per_class", static_cast<double>(per_class_));
     CheckCount(kOp, "max_total_size", static_cast<double>(total_));
     const int64_t batch = s[0];
-    const FloatResults to_boxes(ctx, ctx.Output(Out::nmsed_boxes, boxes.dtype, {batch, total_, 4})),
-        to_scores(ctx, ctx.Output(Out::nmsed_scores, boxes.dtype, {batch, total_})),
-        to_classes(ctx, ctx.Output(Out::nmsed_classes, boxes.dtype, {batch, total_}));
-    const TensorView found = ctx.Output(Out::nmsed_num, DType::kInt32, {batch});
+    const FloatResults to_boxes(ctx, OutputOrRoom(ctx, Out::nmsed_boxes, boxes.dtype, {batch, total_, 4})),
+        to_scores(ctx, OutputOrRoom(ctx, Out::nmsed_scores, boxes.dtype, {batch, total_})),
+        to_classes(ctx, OutputOrRoom(ctx, Out::nmsed_classes, boxes.dtype, {batch, total_}));
+    const TensorView found = OutputOrRoom(ctx, Out::nmsed_num, DType::kInt32, {batch});
     if (batch == 0) return;
     BatchSuppression task{.count = s[1],
                           .classes = s[2],

@@ -7,6 +7,7 @@
 #include "ep/kernels/detection/rotated_suppression.h"
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/output_or_room.h"
 #include "ep/kernels/read_back.h"
 
 namespace npu {
@@ -77,8 +78,8 @@ class NmsRotatedKernel final : public Kernel {
       task.Choose(of.Load(kOp), with.Load(kOp));
     });
     const int64_t found = ReadBack(ctx, task.found);
-    const TensorView index = ctx.Output(Out::selected_index, DType::kInt32, {found});
-    const TensorView number = ctx.Output(Out::selected_num, DType::kInt32, {1});
+    const TensorView index = OutputOrRoom(ctx, Out::selected_index, DType::kInt32, {found});
+    const TensorView number = OutputOrRoom(ctx, Out::selected_num, DType::kInt32, {1});
     ctx.Launch(kOp, [=] {
       std::copy_n(task.chosen, found, index.as<int32_t>());
       *number.as<int32_t>() = static_cast<int32_t>(found);

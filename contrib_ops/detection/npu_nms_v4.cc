@@ -4,6 +4,7 @@
 
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/output_or_room.h"
 
 namespace npu {
 namespace {
@@ -42,8 +43,8 @@ class NmsV4Kernel final : public Kernel {
     const TensorView overlap = OneValue(ctx, In::iou_threshold, "iou_threshold"),
                      least = OneValue(ctx, In::scores_threshold, "scores_threshold");
     const auto most = static_cast<int64_t>(most_);
-    const TensorView chosen = ctx.Output(Out::selected_indices, DType::kInt32, {most});
-    const TensorView count = ctx.Output(Out::valid_outputs, DType::kInt32, {});
+    const TensorView chosen = OutputOrRoom(ctx, Out::selected_indices, DType::kInt32, {most});
+    const TensorView count = OutputOrRoom(ctx, Out::valid_outputs, DType::kInt32, {});
     ctx.Launch(kOp, [=, of = FloatValues(ctx, boxes), with = FloatValues(ctx, scores)] {
       const float threshold = *overlap.as<const float>();
       CheckOverlap(kOp, threshold);

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/output_or_room.h"
 
 namespace npu {
 namespace {
@@ -28,9 +29,9 @@ class NmsWithMaskKernel final : public Kernel {
     CheckOverlap(kOp, overlap_);
     const int64_t n = rows.shape[0], columns = rows.shape[1];
     CheckBoxes(kOp, n);
-    const TensorView boxes = ctx.Output(Out::selected_boxes, rows.dtype, {n, kColumns});
-    const TensorView numbers = ctx.Output(Out::selected_idx, DType::kInt32, {n});
-    const TensorView mask = ctx.Output(Out::selected_mask, DType::kUInt8, {n});
+    const TensorView boxes = OutputOrRoom(ctx, Out::selected_boxes, rows.dtype, {n, kColumns});
+    const TensorView numbers = OutputOrRoom(ctx, Out::selected_idx, DType::kInt32, {n});
+    const TensorView mask = OutputOrRoom(ctx, Out::selected_mask, DType::kUInt8, {n});
     if (n == 0) return;
     ctx.Launch(kOp, [=, of = FloatValues(ctx, rows), overlap = static_cast<float>(overlap_)] {
       const float* values = of.Load(kOp);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/output_or_room.h"
 #include "ep/kernels/recurrent/weights.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
@@ -34,11 +35,7 @@ inline void CheckLayerTensor(const char* op, const char* name, const TensorView&
 inline std::vector<FloatResults> LayerResults(OpContext& ctx, size_t count, DType dtype, const LayerSizes& sizes) {
   const Shape shape = sizes.result();
   std::vector<FloatResults> results;
-  for (size_t i = 0; i < count; ++i) {
-    TensorView view = ctx.Output(i, dtype, shape);
-    if (!view) view = {ctx.Workspace(std::max<size_t>(BytesFor(dtype, shape.Elements()), 1)), dtype, true, shape};
-    results.emplace_back(ctx, view);
-  }
+  for (size_t i = 0; i < count; ++i) results.emplace_back(ctx, OutputOrRoom(ctx, i, dtype, shape));
   return results;
 }
 
