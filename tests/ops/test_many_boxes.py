@@ -1,0 +1,37 @@
+"""Suppression of so many boxes that they are compared only with those near them."""
+
+import onnxruntime_npu
+import pytest
+import torch
+from onnxruntime_npu.opdef import all_ops
+
+COUNT = 1500
+
+
+def _boxes(side: float, *, on_lattice: bool) -> torch.Tensor:
+    """Return [COUNT, 5] boxes: some wide, one far, one of everything, some equal, some hostile."""
+    generator = torch.Generator().manual_seed(3)
+    centres = torch.rand(COUNT, 2, generator=generator) * 300
+    sides = torch.rand(COUNT, 2, generator=generator) * side + 1
+    boxes = torch.cat([centres - sides / 2, centres + sides / 2], 1)
+    boxes[::50, 2:] += 200
+    boxes[3] = torch.tensor([1e6, 1e6, 1e6 + 2, 1e6 + 3])
+    boxes[400] = torch.tensor([-1e6, -1e6, 1e6, 1e6])
+    boxes[700:720] = boxes[699]
+    boxes[5, 0], boxes[7, 1] = float("nan"), float("inf")
+    boxes[9], boxes[11] = boxes[9].flip(0), torch.tensor([0.0, 0.0, 3e38, 3e38])
+    if on_lattice:  # overlaps of exactly a half are common
+        boxes = (boxes / 8).round() * 8
+    return torch.cat([boxes, torch.rand(COUNT, 1, generator=generator)], 1)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.3, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("side", [4.0, 20.0, 150.0])
+def test_as_the_reference(side: float, threshold: float) -> None:
+    boxes = _boxes(side, on_lattice=threshold == 0.5)
+    got = onnxruntime_npu.npu_nms_with_mask(boxes, threshold)
+    want = all_ops()["npu_nms_with_mask"].call_reference(boxes, threshold)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    # Beyond the number up to which all are compared.
+    assert int(got[2].sum()) > 256 or (side, threshold) in {(150.0, 0.0), (150.0, 0.1), (20.0, 0.0)}
