@@ -39,6 +39,20 @@ def test_dropout_keeps_what_its_mask_says(p: float, device: str) -> None:
     _check(*onnxruntime_npu._npu_dropout(x.to(device), p), x, p)
 
 
+@devices
+@pytest.mark.parametrize("p", [0.25, 0.5])
+def test_neighbours_are_dropped_independently(p: float, device: str) -> None:
+    """The patterns of four neighbours have the frequencies of independent draws."""
+    torch.manual_seed(5)
+    mask = onnxruntime_npu._npu_dropout(torch.ones(64_000, device=device), p)[1]
+    patterns = (_bits(mask, 64_000).reshape(-1, 4) * torch.tensor([1, 2, 4, 8])).sum(1)
+    kept = torch.tensor([bin(i).count("1") for i in range(16)])
+    expected = 16_000 * (1 - p) ** kept * p ** (4 - kept)
+    statistic = float(((patterns.bincount(minlength=16) - expected).square() / expected).sum())
+    # Chi-square of 15 degrees of freedom: 37.7 is exceeded by chance once in a thousand.
+    assert statistic < 37.7
+
+
 @pytest.mark.parametrize("provider", [NPU, CPU])
 def test_dropout_in_a_model(provider: str) -> None:
     x = torch.randn(70, 37)
