@@ -11,6 +11,7 @@
 #include "ep/provider/fusion/fused_kernel.h"
 #include "ep/provider/logging.h"
 #include "ep/provider/partition.h"
+#include "ep/provider/session_groups.h"
 #include "ep/provider/sync_stream.h"
 #include "ep/runtime/log.h"
 
@@ -35,7 +36,8 @@ class Ep final : public OrtEp {
         log_(std::make_shared<AssignmentLog>()),
         constants_(std::make_shared<SharedConstants>(device_)),
         runs_(std::make_shared<SessionRuns>(device_, options.compute_stream, /*blocking=*/options.host_memory)),
-        graphs_(options.graphs ? std::make_shared<SessionGraphs>(device_, runs_) : nullptr) {
+        graphs_(options.graphs ? std::make_shared<SessionGraphs>(device_, runs_) : nullptr),
+        groups_(MakeGroups(options)) {
     ort_version_supported = ORT_API_VERSION;
     GetName = [](const OrtEp*) noexcept { return kEpName; };
     GetCapability = &GetCapabilityImpl;
@@ -243,7 +245,8 @@ class Ep final : public OrtEp {
   std::shared_ptr<AssignmentLog> log_;
   std::shared_ptr<SharedConstants> constants_;
   std::shared_ptr<SessionRuns> runs_;
-  std::shared_ptr<SessionGraphs> graphs_;  // null: runs are not captured
+  std::shared_ptr<SessionGraphs> graphs_;                    // null: runs are not captured
+  const std::vector<std::shared_ptr<Communicator>> groups_;  // whose names its operators know
 };
 
 }  // namespace

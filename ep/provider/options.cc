@@ -3,6 +3,8 @@
 #include <charconv>
 #include <string_view>
 
+#include "ep/provider/session_groups.h"
+
 namespace npu::provider {
 namespace {
 
@@ -15,6 +17,8 @@ constexpr std::string_view kNoFusionKey = "npu.no_fusion";
 // Onnxruntime's own: with "1" it stores fused nodes as EPContext, or refuses them.
 constexpr std::string_view kContextKey = "ep.context_enable";
 constexpr std::string_view kNoCompileKey = "session.disable_model_compile";
+// Set by the package, where its environment has one.
+constexpr std::string_view kMpiLibraryKey = "npu.mpi_library";
 // Onnxruntime's own: with "1" it fails a session that has a node on the CPU.
 constexpr std::string_view kNoCpuKey = "session.disable_cpu_ep_fallback";
 
@@ -89,6 +93,45 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "on it afterwards comes after the run. The handle is torch.npu.Stream.npu_stream; the run option of the same "
        "name says it for one run. 0: the current stream of the thread that calls run or run_async.",
        [](const std::string& value, Options& options) { return ParseStreamHandle(value, options.compute_stream); }},
+      {"communicator", "none, mpi", "none",
+       "mpi: operators that communicate, such as npu_mm_all_reduce_base, exchange data with the other processes that "
+       "mpiexec has started. Each of them makes a session, and the first waits for the others.",
+       [](const std::string& value, Options& options) {
+         options.communicates = value == "mpi";
+         return value == "none" || value == "mpi";
+       }},
+      {"groups", "names of groups, separated by ;, each followed by = and its ranks unless it has all", "world",
+       "The groups of ranks that operators may name as hcom: 'tp=0,1;ep' is a group tp of two ranks and a group ep of "
+       "all. All ranks give the same groups; a rank need not belong to each of them.",
+       [](const std::string& value, Options& options) {
+         std::vector<GroupSpec> groups;
+         options.groups = value;
+         return ParseGroups(value, groups);
+       }},
+      {"rank", "a number from 0", "",
+       "The rank that this process expects to be; session creation fails if MPI says another.",
+       [](const std::string& value, Options& options) { return value.empty() || ParseIndex(value, options.rank); }},
+      {"world_size", "a number from 1", "",
+       "The number of ranks that this process expects; session creation fails if MPI says another.",
+       [](const std::string& value, Options& options) {
+         return value.empty() || (ParseIndex(value, options.world_size) && options.world_size > 0);
+       }},
+      {"communication_timeout", "seconds from 1 to 86400", "600",
+       "How long a rank waits for the others, in session creation and in each exchange, until the operator fails and "
+       "names the ranks that are missing. A group keeps the timeout of its first session.",
+       [](const std::string& value, Options& options) {
+         int seconds = 0;
+         const bool parsed = ParseIndex(value, seconds);
+         options.communication_timeout = std::chrono::seconds(seconds);
+         return parsed && seconds >= 1 && seconds <= 86400;
+       }},
+      {"mpi_library", "a path, or a name that the dynamic linker finds", "libmpi_abi.so.1",
+       "The library of MPI, with the binary interface of the MPI 5 standard. In a Python environment with mpich "
+       "(`pip install mpich`), the default is that one.",
+       [](const std::string& value, Options& options) {
+         options.mpi_library = value;
+         return !value.empty();
+       }},
   };
   return specs;
 }
@@ -116,6 +159,7 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
     if (key == kNoMemoryPlanKey) options.memory_plan = false;
     if (key == kNoFusionKey) may_fuse = false;
     if (key == kContextKey || key == kNoCompileKey) may_fuse = may_fuse && std::string_view(values[i]) != "1";
+    if (key == kMpiLibraryKey && options.mpi_library == Options().mpi_library) options.mpi_library = values[i];
     if (key == kNoCpuKey) options.shapes_on_cpu = std::string_view(values[i]) != "1";
     if (!key.starts_with(kPrefix)) continue;
     key.remove_prefix(kPrefix.size());

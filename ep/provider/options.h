@@ -1,6 +1,7 @@
 // Provider options: one table of names, meanings and allowed values, which parsing and the documentation use.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +21,11 @@ struct Options {
   bool host_memory = false;                  // all values are there (docs/decisions/0021)
   bool fusion = true;                        // see PlanFusions
   bool memory_plan = true;                   // onnxruntime plans which values of a run share memory
+  bool communicates = false;                 // with other ranks, over MPI; what follows says how
+  int rank = -1, world_size = -1;            // as the caller expects them; -1: any
+  std::string groups = "world";              // see ParseGroups
+  std::string mpi_library = "libmpi_abi.so.1";
+  std::chrono::seconds communication_timeout{600};
 };
 
 struct OptionSpec {

@@ -33,6 +33,7 @@ void CollectiveWork::Begin(const std::function<void()>& begin) {
 void CollectiveWork::End(const std::function<c10::intrusive_ptr<c10d::Work>()>& exchange,
                          const std::function<void(at::Tensor&)>& adapt) {
   if (future_->completed()) return;  // it failed at its beginning
+  const auto begin = std::chrono::steady_clock::now();
   try {
     if (c10::intrusive_ptr<c10d::Work> host = exchange()) {
       {
@@ -44,7 +45,7 @@ void CollectiveWork::End(const std::function<c10::intrusive_ptr<c10d::Work>()>& 
   } catch (const c10::ValueError&) {  // the ranks are all there, and disagree
     return Fail(std::current_exception(), "");
   } catch (...) {
-    return Fail(std::current_exception(), roll_call_->Missing(call_));
+    return Fail(std::current_exception(), roll_call_->Missing(call_, Since(begin)));
   }
   try {
     const c10::Device device = exchange_->device();

@@ -127,12 +127,15 @@ std::string Describe(const at::Tensor& header) {
 }  // namespace
 
 HcclBackend::HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
-                         std::string name, c10::intrusive_ptr<Options> options)
+                         std::string name, c10::intrusive_ptr<Options> options, GroupCommunicator::ConnectHost connect)
     : Backend(host->getRank(), host->getSize()),
       host_(std::move(host)),
       name_(std::move(name)),
       options_(std::move(options)),
-      roll_call_(std::make_shared<RollCall>(std::move(store), getRank(), getSize())) {}
+      roll_call_(std::make_shared<RollCall>(std::move(store), getRank(), getSize())),
+      operators_(std::make_shared<GroupCommunicator>(name_, getRank(), getSize(), std::move(connect), roll_call_)) {
+  Communicators::Add(operators_);
+}
 
 HcclBackend::Handle HcclBackend::Enqueue(Signature signature, std::chrono::milliseconds timeout,
                                          std::unique_ptr<Exchange> exchange, Start start, Adapt adapt) {

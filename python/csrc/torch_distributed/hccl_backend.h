@@ -17,6 +17,7 @@
 
 #include "python/csrc/torch_distributed/agreement.h"
 #include "python/csrc/torch_distributed/collective_work.h"
+#include "python/csrc/torch_distributed/group_communicator.h"
 #include "python/csrc/torch_distributed/job_thread.h"
 
 namespace npu::distributed {
@@ -33,14 +34,17 @@ class HcclBackend final : public c10d::Backend {
   };
 
   // `name` is the group's, which get_hccl_comm_name() tells the operators that communicate; `store` is the group's,
-  // too.
+  // too. `connect` makes the group of the host that those operators use.
   HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::string name,
-              c10::intrusive_ptr<Options> options);
+              c10::intrusive_ptr<Options> options, GroupCommunicator::ConnectHost connect);
 
   const std::string getBackendName() const override { return "hccl"; }
   const std::string& name() const { return name_; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
-  void setTimeout(std::chrono::milliseconds timeout) override { host_->setTimeout(timeout); }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    host_->setTimeout(timeout);
+    operators_->SetTimeout(timeout);
+  }
   void setSequenceNumberForGroup() override { host_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return host_->getSequenceNumberForGroup(); }
   void abort() override { host_->abort(); }
@@ -86,7 +90,8 @@ class HcclBackend final : public c10d::Backend {
   const std::string name_;
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<RollCall> roll_call_;
-  std::atomic<uint64_t> collectives_so_far_{0};  // which all ranks call in one order
+  const std::shared_ptr<GroupCommunicator> operators_;  // known to them by the group's name
+  std::atomic<uint64_t> collectives_so_far_{0};         // which all ranks call in one order
   // One collective after the other. Transfers between two ranks need not come in the same order on all ranks: all of
   // them have begun before the first has to end, and a receipt never waits for a sender of this rank.
   JobThread collectives_{"npu_hccl"};

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{5};  // the transport tells of a lost rank within milliseconds
 constexpr std::chrono::milliseconds kPause{50};
+constexpr std::chrono::milliseconds kNoticeable{500};  // by which ranks that call at the same time do not differ
 
 std::string Phrase(const std::string& missing) {
   return c10::str("; no report of it from rank ", missing, ", which ended, stands still or is late");
@@ -17,14 +18,18 @@ std::string Phrase(const std::string& missing) {
 
 }  // namespace
 
-std::string RollCall::Missing(const std::string& call) {
+std::string RollCall::Missing(const std::string& call, std::chrono::milliseconds waited) {
   const std::lock_guard lock(mutex_);
+  if (!missing_.empty()) return Phrase(missing_);
+  Answer answer;
   try {
-    if (missing_.empty()) missing_ = Call(call);
+    answer = Call(call, waited);
   } catch (const std::exception&) {
     return "; the group's store, usually of rank 0, does not answer";
   }
-  return missing_.empty() ? "; all ranks report a failure" : Phrase(missing_);
+  missing_ = answer.missing;
+  if (!missing_.empty()) return Phrase(missing_);
+  return answer.late.empty() ? "; all ranks report a failure" : "; rank " + answer.late + " was late";
 }
 
 std::string RollCall::Known() {
@@ -32,10 +37,11 @@ std::string RollCall::Known() {
   return missing_.empty() ? "" : Phrase(missing_);
 }
 
-std::string RollCall::Call(const std::string& call) const {
+RollCall::Answer RollCall::Call(const std::string& call, std::chrono::milliseconds waited) const {
   const auto key = [&call](int rank) { return c10::str("hccl_failed/", call, "/", rank); };
-  store_->set(key(rank_), "");
-  std::string missing;
+  store_->set(key(rank_), std::to_string(waited.count()));
+  Answer answer;
+  const auto add = [](std::string& ranks, int rank) { ranks += c10::str(ranks.empty() ? "" : ", ", rank); };
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (int rank = 0; rank < size_; ++rank) {
     bool reported = store_->check({key(rank)});
@@ -43,9 +49,13 @@ std::string RollCall::Call(const std::string& call) const {
       std::this_thread::sleep_for(kPause);
       reported = store_->check({key(rank)});
     }
-    if (!reported) missing += c10::str(missing.empty() ? "" : ", ", rank);
+    if (!reported) {
+      add(answer.missing, rank);
+    } else if (2 * std::stoll(store_->get_to_str(key(rank))) + kNoticeable.count() < waited.count()) {
+      add(answer.late, rank);
+    }
   }
-  return missing;
+  return answer;
 }
 
 }  // namespace npu::distributed

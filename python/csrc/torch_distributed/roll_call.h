@@ -1,11 +1,16 @@
 // Which ranks have not noticed a failure that this one sees: they ended, or stand still.
 #pragma once
 
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 namespace npu::distributed {
+
+inline std::chrono::milliseconds Since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+}
 
 class RollCall {
  public:
@@ -13,14 +18,16 @@ class RollCall {
       : store_(std::move(store)), rank_(rank), size_(size) {}
 
   // Reports this rank's failure of `call`, a name that all ranks give it, to the group's store, and waits some seconds
-  // for the others' reports. The answer is a phrase for the error. Once ranks are missing it stays the same, because
-  // the group is of no more use.
-  std::string Missing(const std::string& call);
+  // for the others' reports. The answer is a phrase for the error: who does not report, or who had waited in the call
+  // much less than this rank's `waited`. Once ranks are missing it stays the same, because the group is of no more use.
+  std::string Missing(const std::string& call, std::chrono::milliseconds waited);
   std::string Known();  // the ranks that an earlier call found missing, or nothing
 
  private:
-  // The ranks that report nothing, with commas between.
-  std::string Call(const std::string& call) const;
+  struct Answer {
+    std::string missing, late;  // ranks, with commas between
+  };
+  Answer Call(const std::string& call, std::chrono::milliseconds waited) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, size_;

@@ -15,6 +15,7 @@ module wraps it, only for sessions that may use the NPU, to
   frees it after its last reader, so a run's peak of memory stays what it was;
 - fuse no nodes where the session shall store its graph (``optimized_model_filepath``), which
   onnxruntime refuses for fused nodes;
+- tell the provider where the environment's library of MPI is, if it has one (``mpich``);
 - pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
   threads (``run_async``).
 """
@@ -25,8 +26,10 @@ import functools
 import io
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from onnxruntime import InferenceSession, RunOptions
@@ -46,6 +49,8 @@ DECISIONS = "_npu_decisions"
 _CALLER_KEY = "npu.caller_stream"
 _NO_MEMORY_PLAN_KEY = "npu.no_memory_plan"
 _NO_FUSION_KEY = "npu.no_fusion"
+_MPI_LIBRARY_KEY = "npu.mpi_library"
+_MPI_LIBRARY = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"  # where the package mpich installs it
 
 
 def install() -> None:
@@ -131,6 +136,8 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     _set_entry(options, _NO_MEMORY_PLAN_KEY)
     if options.optimized_model_filepath:
         _set_entry(options, _NO_FUSION_KEY)
+    if _MPI_LIBRARY.exists():
+        _set_entry(options, _MPI_LIBRARY_KEY, str(_MPI_LIBRARY))
 
     provider_library.begin_assignment_capture()
     failure: Exception | None = None
@@ -195,9 +202,9 @@ def _entry(options: Any, key: str) -> str:
         return ""
 
 
-def _set_entry(options: Any, key: str) -> None:
+def _set_entry(options: Any, key: str, value: str = "1") -> None:
     if not _entry(options, key):  # onnxruntime warns when an entry is set again
-        options.add_session_config_entry(key, "1")
+        options.add_session_config_entry(key, value)
 
 
 def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any) -> Exception:

@@ -28,10 +28,20 @@ def _create(group: Any, options: Any) -> Any:
             "[hccl] expected pg_options to be ProcessGroupHCCL.Options, got "
             f"{type(options).__name__}"
         )
-    host = dist.ProcessGroupGloo(
-        group.store, group.group_rank, group.group_size, timeout=group.timeout
-    )
+
+    def connect(store: Any) -> Any:
+        return dist.ProcessGroupGloo(
+            store, group.group_rank, group.group_size, timeout=group.timeout
+        )
+
+    host = connect(group.store)
     host._set_sequence_number_for_group()
     return ProcessGroupHCCL(
-        host, group.store, group.group_id, options or ProcessGroupHCCL.Options()
+        host,
+        group.store,
+        group.group_id,
+        options or ProcessGroupHCCL.Options(),
+        # Operators that communicate do so on streams, beside the collectives: gloo tells the
+        # messages of two groups apart.
+        lambda: connect(dist.PrefixStore("operators", group.store)),
     )

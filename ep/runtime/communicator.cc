@@ -1,0 +1,107 @@
+#include "ep/runtime/communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "ep/runtime/error.h"
+
+namespace npu {
+namespace {
+
+// What one rank tells the others of its call: the first bytes of its text, and a number for the whole.
+struct CallNote {
+  uint64_t fingerprint = 0;
+  std::array<char, 504> text{};
+
+  CallNote(const char* op, const std::string& call) {
+    const std::string whole = Concat(op, ": ", call);
+    for (const char byte : whole) fingerprint = (fingerprint ^ static_cast<unsigned char>(byte)) * 1099511628211u;
+    std::memcpy(text.data(), whole.data(), std::min(whole.size(), text.size() - 1));
+  }
+  CallNote() = default;
+  bool operator==(const CallNote& other) const { return fingerprint == other.fingerprint && text == other.text; }
+  std::string said() const { return Printable({text.data(), strnlen(text.data(), text.size())}); }
+};
+static_assert(sizeof(CallNote) == 512 && std::is_trivially_copyable_v<CallNote>);
+
+struct KnownGroups {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Communicator>> by_name;
+
+  static KnownGroups& Instance() {
+    static auto& groups = *new KnownGroups;
+    return groups;
+  }
+};
+
+}  // namespace
+
+template <class F>
+void Communicator::Attempt(const char* op, F&& exchange) {
+  const auto fail = [&](const std::string& why) {
+    Fail(ErrorCode::kDeviceError, "[", op, "] on rank ", rank_, " of ", size_, " of the group '", Printable(group_),
+         "': ", why, "; a group of another name can go on");
+  };
+  if (!lost_.empty()) fail("an earlier operator failed: " + lost_);
+  try {
+    exchange();
+  } catch (const std::exception& error) {
+    lost_ = Concat("[", op, "] ", error.what());
+    fail(error.what());
+  }
+}
+
+void Communicator::AllGather(const char* op, const void* sent, void* received, size_t bytes) {
+  Attempt(op, [&] { GatherBytes(sent, received, bytes); });
+}
+
+void Communicator::AllToAll(const char* op, const void* sent, const std::vector<size_t>& sent_bytes, void* received,
+                            const std::vector<size_t>& received_bytes) {
+  Attempt(op, [&] { ExchangeBytes(sent, sent_bytes, received, received_bytes); });
+}
+
+void Communicator::Barrier(const char* op) { Agree(op, "barrier"); }
+
+void Communicator::Agree(const char* op, const std::string& call) {
+  const CallNote mine(op, call);
+  std::vector<CallNote> notes(static_cast<size_t>(size_));
+  AllGather(op, &mine, notes.data(), sizeof(CallNote));
+  for (size_t rank = 1; rank < notes.size(); ++rank)
+    NPU_CHECK(notes[rank] == notes[0], "[", op, "] expected the same call on all ranks of the group '",
+              Printable(group_), "', got on rank 0 ", notes[0].said(), ", and on rank ", rank, " ", notes[rank].said());
+}
+
+void Communicator::Refuse(const char* op, const std::string& why) noexcept {
+  try {
+    Agree(op, "a refusal: " + why);
+  } catch (const std::exception&) {
+    // This rank reports its own error.
+  }
+}
+
+void Communicators::Add(const std::shared_ptr<Communicator>& communicator) {
+  KnownGroups& groups = KnownGroups::Instance();
+  const std::lock_guard lock(groups.mutex);
+  std::erase_if(groups.by_name, [](const auto& group) { return group.second.expired(); });
+  groups.by_name[communicator->group()] = communicator;
+}
+
+std::shared_ptr<Communicator> Communicators::Find(const char* op, const std::string& group) {
+  KnownGroups& groups = KnownGroups::Instance();
+  const std::lock_guard lock(groups.mutex);
+  const auto found = groups.by_name.find(group);
+  std::shared_ptr<Communicator> communicator = found == groups.by_name.end() ? nullptr : found->second.lock();
+  if (communicator == nullptr) {
+    Fail(ErrorCode::kInvalidArgument, "[", op, "] expected hcom to name a group of this rank, got '", Printable(group),
+         "'; see get_hccl_comm_name of torch's process group, or the provider option 'groups'");
+  }
+  return communicator;
+}
+
+}  // namespace npu

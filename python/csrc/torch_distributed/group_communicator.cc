@@ -1,0 +1,86 @@
+#include "python/csrc/torch_distributed/group_communicator.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/StringUtil.h>
+
+#include <numeric>
+#include <utility>
+
+#include "ep/runtime/error.h"
+
+namespace npu::distributed {
+namespace {
+
+// gloo does not write to what it sends.
+at::Tensor Bytes(const void* data, size_t bytes) {
+  return at::from_blob(const_cast<void*>(data), {static_cast<int64_t>(bytes)}, at::kByte);
+}
+
+std::vector<int64_t> Splits(const std::vector<size_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+size_t Total(const std::vector<size_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), size_t{0}); }
+
+// The first line of torch's message, without the advice of gloo behind it.
+std::string Reason(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  std::string why = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+  for (const char* end : {". This is typically", "\n"})
+    if (const size_t found = why.find(end); found != std::string::npos) why.resize(found);
+  return why;
+}
+
+}  // namespace
+
+GroupCommunicator::GroupCommunicator(std::string name, int rank, int size, ConnectHost connect,
+                                     std::shared_ptr<RollCall> roll_call)
+    : Communicator(std::move(name), rank, size), connect_(std::move(connect)), roll_call_(std::move(roll_call)) {}
+
+void GroupCommunicator::Connect(const char* op) {
+  const std::lock_guard lock(connecting_);
+  if (host_ != nullptr) return;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    host_ = connect_();
+    if (timeout_ != c10d::kUnsetTimeout) host_->setTimeout(timeout_);
+  } catch (const std::exception& error) {
+    npu::Fail(ErrorCode::kDeviceError, "[", op, "] on rank ", rank(), " of ", size(), " of the group '",
+              Printable(group()), "': the ranks do not connect", roll_call_->Missing("connect", Since(begin)), ": ",
+              Printable(Reason(error)));
+  }
+}
+
+void GroupCommunicator::SetTimeout(std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(connecting_);
+  timeout_ = timeout;
+  if (host_ != nullptr) host_->setTimeout(timeout);
+}
+
+void GroupCommunicator::GatherBytes(const void* sent, void* received, size_t bytes) {
+  Wait([&] {
+    at::Tensor whole = Bytes(received, bytes * static_cast<size_t>(size())), part = Bytes(sent, bytes);
+    return host_->_allgather_base(whole, part, {});
+  });
+}
+
+void GroupCommunicator::ExchangeBytes(const void* sent, const std::vector<size_t>& sent_bytes, void* received,
+                                      const std::vector<size_t>& received_bytes) {
+  Wait([&] {
+    std::vector<int64_t> out = Splits(sent_bytes), in = Splits(received_bytes);
+    at::Tensor to = Bytes(received, Total(received_bytes)), from = Bytes(sent, Total(sent_bytes));
+    return host_->alltoall_base(to, from, in, out, {});
+  });
+}
+
+void GroupCommunicator::Wait(const std::function<c10::intrusive_ptr<c10d::Work>()>& start) {
+  ++calls_so_far_;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    start()->wait();
+  } catch (const std::exception& error) {
+    npu::Fail(ErrorCode::kDeviceError, "the ranks' exchange failed",
+              roll_call_->Missing(c10::str("operators/", calls_so_far_), Since(begin)), ": ", Printable(Reason(error)));
+  }
+}
+
+}  // namespace npu::distributed

@@ -1,0 +1,42 @@
+// What operators that communicate see of a process group.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "ep/runtime/communicator.h"
+#include "python/csrc/torch_distributed/roll_call.h"
+
+namespace npu::distributed {
+
+class GroupCommunicator final : public Communicator {
+ public:
+  // Makes a group of the host with the same ranks; all of them make the call.
+  using ConnectHost = std::function<c10::intrusive_ptr<c10d::Backend>()>;
+
+  GroupCommunicator(std::string name, int rank, int size, ConnectHost connect, std::shared_ptr<RollCall> roll_call);
+
+  // The first operator of a group connects it: most groups have none.
+  void Connect(const char* op) override;
+  void SetTimeout(std::chrono::milliseconds timeout);
+
+ private:
+  void GatherBytes(const void* sent, void* received, size_t bytes) override;
+  void ExchangeBytes(const void* sent, const std::vector<size_t>& sent_bytes, void* received,
+                     const std::vector<size_t>& received_bytes) override;
+  // Waits for what `start` begins; an error names the ranks that do not report one.
+  void Wait(const std::function<c10::intrusive_ptr<c10d::Work>()>& start);
+
+  ConnectHost connect_;
+  const std::shared_ptr<RollCall> roll_call_;
+  std::mutex connecting_;
+  c10::intrusive_ptr<c10d::Backend> host_;  // null until the first operator
+  std::chrono::milliseconds timeout_ = c10d::kUnsetTimeout;
+  uint64_t calls_so_far_ = 0;  // the same on all ranks
+};
+
+}  // namespace npu::distributed
