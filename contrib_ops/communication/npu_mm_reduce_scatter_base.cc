@@ -1,0 +1,88 @@
+// npu_mm_reduce_scatter_base(x1, x2, bias?, x1_scale?, x2_scale?; hcom, world_size, …) -> y. The semantics are in
+// npu_mm_reduce_scatter_base.py.
+#include "contrib_ops/communication/npu_mm_reduce_scatter_base.h"
+
+#include <memory>
+
+#include "ep/kernels/communication/overlap.h"
+#include "ep/kernels/communication/rank_group.h"
+#include "ep/kernels/communication/scaled_product.h"
+#include "ep/kernels/communication/sums.h"
+
+namespace npu {
+namespace {
+
+using In = nodes::NPUMmReduceScatterBase::In;
+using Out = nodes::NPUMmReduceScatterBase::Out;
+
+constexpr const char* kOp = "npu_mm_reduce_scatter_base";
+
+class ReduceScatterKernel final : public Kernel {
+ public:
+  explicit ReduceScatterKernel(const KernelInfo& info) {
+    const std::string reduction = info.attributes.String("reduce_op");
+    NPU_CHECK(reduction == "sum", "[", kOp, "] expected reduce_op 'sum', got '", Printable(reduction), "'");
+    ranks_ = RankGroup(kOp, info, "hcom", "world_size");
+    form_ = ScaledForm(kOp, info, In::self);
+  }
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    return input == In::x2 && weight_.Pack(kOp, form_.left, constant, stream);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const std::shared_ptr<Communicator> group = ranks_.Find();
+    const int64_t ranks = RanksOf(group);
+    ScaledOperands given;
+    CheckForAll(ctx, kOp, group, [&] {
+      given = {ctx.Input(In::self), weight_.Of(ctx, In::x2), ctx.Input(In::bias), ctx.Input(In::x1_scale),
+               ctx.Input(In::x2_scale)};
+      given.Check(kOp, form_);
+      NPU_CHECK(given.m() % ranks == 0, "[", kOp, "] expected a number of rows that ", ranks, " ranks divide, got ",
+                given.m());
+    });
+    const TensorView y = ctx.Output(Out::y, given.result, Shape{given.m() / ranks, given.n()});
+    if (!y || y.elements() == 0) return;
+    const ScaledProduct scaled(ctx, given);
+    std::string call;
+    if (ranks > 1) call = Concat("y ", NameOf(y.dtype), " ", y.shape);
+    ctx.Launch(kOp, [this, scaled, y, group, call] {
+      scaled.Load();
+      if (RanksOf(group) == 1) return scaled.product.MultiplyOwn(weight_, 0, y.shape[0], {y.data, y.dtype, y.shape[1]});
+      Exchange(scaled.product, y, *group, call);
+    });
+  }
+
+ private:
+  // A piece has some rows of the block of every rank: while it is exchanged, the next is multiplied.
+  void Exchange(const RankProduct& product, const TensorView& y, Communicator& group, const std::string& call) const {
+    const auto turn = group.Turn();
+    const int64_t rows = y.shape[0], n = y.shape[1], ranks = group.size();
+    const int64_t step = RowsOfPiece(rows, BytesFor(y.dtype, n) * static_cast<size_t>(ranks));
+    Overlap overlap((rows + step - 1) / step);
+    overlap.Add([&] { group.Agree(kOp, call); });
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      const int64_t count = std::min(step, rows - begin);
+      const size_t block = BytesFor(y.dtype, count * n);
+      const std::shared_ptr<char[]> parts(new char[block * static_cast<size_t>(ranks)]);
+      overlap.Compute([&] {
+        for (int64_t rank = 0; rank < ranks; ++rank)
+          product.MultiplyOwn(weight_, rank * rows + begin, count,
+                              {parts.get() + static_cast<size_t>(rank) * block, y.dtype, n});
+      });
+      overlap.Add([&group, &y, parts, begin, count, n] {
+        ReduceScatter(group, kOp, y.dtype, parts.get(), y.as<char>() + BytesFor(y.dtype, begin * n), count * n);
+      });
+    }
+    overlap.Wait();
+  }
+
+  RankGroup ranks_;
+  ScaledForm form_;
+  RankWeight weight_;
+};
+
+NPU_KERNEL(NPUMmReduceScatterBase, ReduceScatterKernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,71 @@
+// The group of ranks that a call names.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ep/runtime/communicator.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+
+class RankGroup {
+ public:
+  RankGroup() = default;  // this rank alone
+  // `world_size` is what the call states, or -1 if it states nothing.
+  RankGroup(const char* op, std::string name, int64_t world_size)
+      : op_(op), name_(std::move(name)), world_size_(world_size) {
+    NPU_CHECK(world_size == -1 || (world_size >= 1 && world_size <= kMostRanks), "[", op,
+              "] expected a world size from 1 to ", kMostRanks, ", got ", world_size);
+    NPU_CHECK(!name_.empty() || world_size <= 1, "[", op, "] expected the name of a group of ", world_size,
+              " ranks, got none");
+  }
+  // Attributes `group` and, unless it is null, `world_size`.
+  RankGroup(const char* op, const KernelInfo& info, const char* group, const char* world_size)
+      : RankGroup(op, info.attributes.String(group),
+                  world_size ? StatedSize(op, info.attributes.Int(world_size)) : -1) {}
+
+  // Null without a name: this rank alone. To be called by the thread that launches, in each call, because torch may
+  // make another group of the name.
+  std::shared_ptr<Communicator> Find() const {
+    if (name_.empty()) return nullptr;
+    std::shared_ptr<Communicator> group = Communicators::Find(op_, name_);
+    NPU_CHECK(world_size_ == -1 || group->size() == world_size_, "[", op_, "] expected a world size of ", group->size(),
+              ", which the group '", Printable(name_), "' has, got ", world_size_);
+    if (group->size() > 1) group->Connect(op_);
+    return group;
+  }
+
+  static constexpr int64_t kMostRanks = 1024;
+
+ private:
+  static int64_t StatedSize(const char* op, int64_t size) {
+    NPU_CHECK(size >= 1, "[", op, "] expected a world size from 1 to ", kMostRanks, ", got ", size);
+    return size;
+  }
+
+  const char* op_ = "";
+  std::string name_;
+  int64_t world_size_ = -1;
+};
+
+inline int64_t RanksOf(const std::shared_ptr<Communicator>& group) { return group ? group->size() : 1; }
+
+// Makes a rank's checks of its own arguments. If they fail, the other ranks fail, too, in the stream's order, instead
+// of waiting for this one.
+template <class F>
+void CheckForAll(OpContext& ctx, const char* op, const std::shared_ptr<Communicator>& group, F&& checks) {
+  try {
+    checks();
+  } catch (const Error& error) {
+    if (RanksOf(group) > 1)
+      ctx.Launch(op, [group, op, why = std::string(error.what())] {
+        const auto turn = group->Turn();
+        group->Refuse(op, why);
+      });
+    throw;
+  }
+}
+
+}  // namespace npu

@@ -1,0 +1,21 @@
+// Sums over ranks. Each is taken in the order of ranks, in float32, and rounded once, so that it is the same on every
+// rank, over whatever the data travels, and however it is cut into pieces.
+#pragma once
+
+#include <cstdint>
+
+#include "ep/runtime/communicator.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu {
+
+// to[i] = the sum of parts[r * stride + i] over the ranks r, of floats.
+void SumOfRanks(const char* op, DType dtype, const void* parts, int64_t stride, int64_t ranks, int64_t count, void* to);
+
+// Replaces `data` of every rank by the sum.
+void AllReduce(Communicator& group, const char* op, DType dtype, void* data, int64_t count);
+
+// `parts` has `count` elements for each rank; `to` becomes the sum of those for this rank.
+void ReduceScatter(Communicator& group, const char* op, DType dtype, const void* parts, void* to, int64_t count);
+
+}  // namespace npu

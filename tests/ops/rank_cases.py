@@ -1,0 +1,244 @@
+"""What each rank of test_ranks.py does; writes the outcome of each case as JSON.
+
+Run by ``mpiexec -n N python rank_cases.py FOLDER [CASE...]``: eager calls exchange data over torch's group "hccl", sessions over MPI. Each rank
+makes the samples of all ranks and computes what is expected of it without communication.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import onnxruntime_npu
+import torch
+import torch.distributed as dist
+from onnxruntime_npu.opdef import Maker, Op, Sample, all_ops
+from op_paths import (
+    NPU,
+    bind,
+    eager,
+    eager_npu,
+    fake_call,
+    make_model,
+    reference,
+    run_session,
+)
+from rank_expectations import EXPECTED, GROUP_ARGUMENTS
+
+RANK, SIZE = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
+CASES: dict[str, Callable[[], None]] = {}
+OPS = {name: all_ops()[name] for name in EXPECTED}
+TIMEOUT = 60  # seconds; ranks share two cores with whatever else runs
+
+
+def case(function: Callable[[], None]) -> Callable[[], None]:
+    CASES[function.__name__] = function
+    return function
+
+
+def group_name(group: dist.ProcessGroup | None = None) -> str:
+    group = group or dist.distributed_c10d._get_default_group()
+    return group._get_backend(torch.device("npu")).get_hccl_comm_name(dist.get_rank(group))
+
+
+def of_ranks(op: Op, dtype: str, group: str) -> Iterator[tuple[list[Sample], Sample]]:
+    """Yield every sample call of all ranks: alone, and this rank's with the group."""
+    makers = [op.sample_function(Maker(dtype, seed=rank)) for rank in range(SIZE)]
+    for alone in zip(*makers, strict=True):
+        mine = bind(op, alone[RANK])
+        with_group = GROUP_ARGUMENTS[op.name](mine, group, RANK, SIZE)
+        if with_group is not None:
+            yield list(alone), Sample.of(mine | with_group)
+
+
+def compare(op: Op, got: list[torch.Tensor], alone: list[Sample], atol: float = 0.0) -> None:
+    """Compare with what the ranks compute alone, bit for bit."""
+    expected = EXPECTED[op.name](op, [bind(op, sample) for sample in alone], RANK)
+    for name, mine, want in zip((o.name for o in op.outputs), got, expected, strict=True):
+        if want is None:
+            continue
+        assert mine.dtype == want.dtype and mine.shape == want.shape, (op.name, name, mine, want)
+        torch.testing.assert_close(mine, want, rtol=0, atol=atol, msg=f"{op.name}.{name}: {want}")
+
+
+def provider_session(model: Any, **options: str) -> ort.InferenceSession:
+    settings = {"communicator": "mpi", "communication_timeout": str(TIMEOUT), **options}
+    made = ort.SessionOptions()
+    made.log_severity_level = 3
+    made.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), made, providers=[(NPU, settings)])
+
+
+def fails(call: Callable[[], object], *parts: str) -> None:
+    try:
+        call()
+    except Exception as error:
+        assert all(part in str(error) for part in parts), str(error)
+    else:
+        raise AssertionError(f"expected an error with {parts}")
+
+
+def first_call(op: Op, group: str) -> Sample:
+    return next(mine for _, mine in of_ranks(op, op.sample_dtypes[0], group))
+
+
+@case
+def eager_calls_equal_those_of_one_rank() -> None:
+    for op in OPS.values():
+        for i, dtype in enumerate(op.sample_dtypes):
+            for alone, mine in of_ranks(op, dtype, group_name()):
+                got = eager_npu(op, mine)
+                compare(op, got, alone)
+                if i == 0:
+                    compare(op, eager(op, mine), alone)
+                    fakes = [(tuple(f.shape), f.dtype) for f in fake_call(op, mine)]
+                    assert fakes == [(tuple(g.shape), g.dtype) for g in got], op.name
+
+
+@case
+def sessions_equal_calls_of_one_rank() -> None:
+    for op in OPS.values():
+        for dtype in op.sample_dtypes:
+            for alone, mine in of_ranks(op, dtype, "world"):
+                session = provider_session(make_model(op, mine, body=False))
+                compare(op, run_session(session, NPU, op, mine), alone)
+
+
+@case
+def many_pieces() -> None:
+    """So many rows that each exchange runs beside the next product."""
+    ranks = [Maker("float32", seed=rank) for rank in range(SIZE)]
+    shapes = [(make(2048, 64), make(64, 128, scale=0.125)) for make in ranks]
+    for name in ("npu_mm_all_reduce_base", "npu_mm_reduce_scatter_base", "npu_all_gather_base_mm"):
+        op = OPS[name]
+        world = () if name == "npu_mm_all_reduce_base" else (1,)
+        alone = [Sample(x1, x2, "", *world) for x1, x2 in shapes]
+        mine = bind(op, alone[RANK])
+        mine |= GROUP_ARGUMENTS[name](mine, group_name(), RANK, SIZE)
+        # The sums of a product depend on the number of its rows: values near 1, of float32.
+        compare(op, eager_npu(op, Sample.of(mine)), alone, atol=1e-5)
+
+
+@case
+def ranks_that_disagree_fail_on_every_rank() -> None:
+    x2 = torch.ones(8, 4, device="npu")
+    ops, group = torch.ops.npu, group_name()
+
+    def all_reduce(rows: int, dtype: torch.dtype = torch.float32, depth: int = 8) -> None:
+        x1 = torch.ones(rows, depth, device="npu", dtype=dtype)
+        ops.npu_mm_all_reduce_base(x1, x2.to(dtype), group).cpu()
+
+    odd = RANK == 1
+    same = "expected the same call on all ranks"
+    fails(lambda: all_reduce(3 if odd else 2), same, "[2, 4]", "[3, 4]", "on rank 1")
+    dtype = torch.float16 if odd else torch.float32
+    fails(lambda: all_reduce(2, dtype), same, "float16", "float32")
+    # A rank that refuses its own arguments tells the others.
+    told = "expected x1 [.., M, K] and x2 [K, N], got [2, 7] and [8, 4]"
+    fails(lambda: all_reduce(2, depth=7 if odd else 8), told)
+
+    def gather(size: int = SIZE, name: str = group) -> None:
+        ops.npu_all_gather_base_mm(torch.ones(2, 8, device="npu"), x2, name, size)[0].cpu()
+
+    def mixed() -> None:
+        gather() if odd else all_reduce(2)
+
+    fails(mixed, "npu_all_gather_base_mm", "npu_mm_all_reduce_base")
+    fails(lambda: gather(SIZE + 1), f"expected a world size of {SIZE}", f"got {SIZE + 1}")
+    fails(lambda: gather(name="nobody"), "expected hcom to name a group", "got 'nobody'")
+    fails(
+        lambda: ops.npu_mm_reduce_scatter_base(
+            torch.ones(SIZE + 1, 8, device="npu"), x2, group, SIZE
+        ),
+        f"rows that {SIZE} ranks divide",
+    )
+    ones = torch.ones(2, 8, device="npu")
+    y = ops.npu_mm_all_reduce_base(ones, x2, group)  # the group is as good as before
+    assert torch.equal(y.cpu(), torch.full((2, 4), 8.0 * SIZE))
+
+
+@case
+def sessions_refuse_what_mpi_contradicts() -> None:
+    op = OPS["npu_mm_all_reduce_base"]
+    model = make_model(op, first_call(op, "pair"), body=False)
+    fails(lambda: provider_session(model, world_size="7"), "'world_size' expected", "got '7'")
+    fails(lambda: provider_session(model, rank=str(SIZE)), f"'rank' expected {RANK}")
+    fails(lambda: provider_session(model, groups="a=0,9"), "'groups' expected ranks", "got 9")
+    provider_session(model, rank=str(RANK), world_size=str(SIZE), groups="world;pair=1,0")
+    pair = first_call(op, "pair")
+    if RANK < 2:
+        y = run_session(provider_session(model, groups="pair=1,0"), NPU, op, pair)
+        compare(op, y, [first_call(op, "")] * 2)
+
+
+@case
+def a_late_rank_is_named() -> None:
+    """Of each operator; the group is then lost, the process is not."""
+    seconds = 2
+    calls = [*OPS.values()] if SIZE > 2 else [*OPS.values()][:1]
+    for op in calls:
+        group = dist.new_group(timeout=datetime.timedelta(seconds=seconds))
+        mine = first_call(op, group_name(group))
+        eager_npu(op, mine)
+        if RANK == 1:
+            time.sleep(seconds + 2)
+            fails(lambda op=op, mine=mine: eager_npu(op, mine), f"[{op.name}] on rank 1 of {SIZE}")
+        else:
+            call = [f"[{op.name}] on rank {RANK} of {SIZE}", "rank 1 was late"]
+            fails(lambda op=op, mine=mine: eager_npu(op, mine), *call)
+            fails(lambda op=op, mine=mine: eager_npu(op, mine), "an earlier operator failed")
+        dist.barrier()
+        eager_npu(op, first_call(op, group_name()))
+
+
+@case
+def a_killed_rank_is_named() -> None:  # the last
+    """Rank 1 is killed while it, or its session, is in the operator: others name it and go on."""
+    op = OPS["npu_mm_all_reduce_base"]
+    model = make_model(op, first_call(op, "doomed"), body=False)
+    session = provider_session(model, communication_timeout="2", groups="doomed")
+    group = dist.new_group(timeout=datetime.timedelta(seconds=30))
+    mine, doomed = first_call(op, group_name(group)), first_call(op, "doomed")
+    eager_npu(op, mine)
+    run_session(session, NPU, op, doomed)
+    dist.barrier()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    parts = [f"[{op.name}] on rank {RANK} of {SIZE}", "from rank 1", "ended"]
+    fails(lambda: run_session(session, NPU, op, doomed), *parts, "'doomed'")
+    fails(lambda: eager_npu(op, mine), *parts)
+    alone = Sample.of(bind(op, mine) | {"hcom": ""})
+    assert torch.equal(eager_npu(op, alone)[0], reference(op, alone)[0].float())
+
+
+def tell(outcomes: Path, name: str, function: Callable[[], None]) -> None:
+    try:
+        function()
+        outcome = ""
+    except Exception:
+        outcome = traceback.format_exc()
+    with outcomes.open("a") as file:
+        file.write(json.dumps({"case": name, "rank": RANK, "outcome": outcome}) + "\n")
+
+
+def main(folder: Path, names: list[str]) -> None:
+    onnxruntime_npu.torch_device.register()
+    timeout = datetime.timedelta(seconds=TIMEOUT)
+    store = f"file://{folder / 'store'}"
+    dist.init_process_group("hccl", init_method=store, rank=RANK, world_size=SIZE, timeout=timeout)
+    for name in names or CASES:
+        tell(folder / f"rank{RANK}", name, CASES[name])
+    os._exit(0)  # without a farewell to the groups: some are lost
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
