@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import signal
 import sys
 import threading
@@ -43,9 +44,10 @@ _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _parser().parse_args(argv)
+    arguments.argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with _stopped_by_sigterm():
-            arguments.run(arguments)
+            code = arguments.run(arguments) or 0
         sys.stdout.flush()
     except ArgumentError as error:
         return _fail(2, error)
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not type(error).__module__.startswith("onnxruntime."):
             raise
         return _fail(1, error)
-    return 0
+    return code
 
 
 class _Terminated(BaseException):
@@ -161,6 +163,13 @@ def _parser() -> argparse.ArgumentParser:
         "--kv-dtype",
         _KV_DTYPES,
         "of the cache; auto: that of activations; int8: with a scale for each token and head",
+    )
+    export.add_argument(
+        "--tensor-parallel",
+        type=_ranks,
+        default=1,
+        metavar="N",
+        help="divide the model among N ranks: OUT_DIR/rank_0 and so on, for generate --ranks N",
     )
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument(
@@ -268,6 +277,13 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--adapter", metavar="NAME", help="LoRA adapter exported with the model")
     generate.add_argument("--raw", action="store_true", help="no chat template")
     _choice(generate, "--provider", tuple(_PROVIDERS), "execution provider")
+    generate.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=1,
+        metavar="N",
+        help="start N processes, for a model exported with --tensor-parallel N",
+    )
     generate.add_argument("--stats", action="store_true", help="print speed to stderr")
     generate.set_defaults(run=_generate)
 
@@ -418,6 +434,7 @@ def _export(arguments: argparse.Namespace) -> None:
         cache_dtype=arguments.kv_dtype,
         logits=arguments.logits,
         opset=arguments.opset,
+        tensor_parallel=arguments.tensor_parallel,
         check=arguments.check,
     )
     elements = "" if report.cache_dtype == "auto" else f" {report.cache_dtype}"
@@ -529,9 +546,15 @@ def _lines(path: str | None) -> list[str] | None:
     return [line for line in lines if line]
 
 
-def _generate(arguments: argparse.Namespace) -> None:
-    from .generation import CausalLM, Seq2SeqLM
+def _generate(arguments: argparse.Namespace) -> int | None:
+    from .generation import CausalLM, Seq2SeqLM, ranks
 
+    rank = ranks.rank_of_process()
+    if arguments.ranks > 1 and rank is None:
+        # All ranks have to draw the same tokens.
+        seed = [] if arguments.seed is not None else ["--seed", str(secrets.randbits(31))]
+        return ranks.run_ranks(arguments.ranks, [*arguments.argv, *seed])
+    speaks = not rank  # of several ranks, the first one
     provider = _PROVIDERS[arguments.provider]
     seq2seq = (Path(arguments.model_dir) / "decoder_model.onnx").is_file()
     if seq2seq and arguments.adapter is not None:
@@ -541,16 +564,18 @@ def _generate(arguments: argparse.Namespace) -> None:
         arguments.prompt,
         max_new_tokens=arguments.max_new_tokens,
         sampler=_sampler(arguments, model.generation_config),
-        on_text=lambda text: print(text, end="", flush=True),
+        on_text=(lambda text: print(text, end="", flush=True)) if speaks else None,
         **({} if seq2seq else {"chat": not arguments.raw, "adapter": arguments.adapter}),
     )
-    print()
-    if arguments.stats:
+    if speaks:
+        print()
+    if speaks and arguments.stats:
         print(
             f"{result.prompt_tokens} prompt tokens in {result.prefill_seconds:.3f} s, "
             f"{len(result.tokens[0])} new tokens at {result.tokens_per_second:.1f} tokens/s",
             file=sys.stderr,
         )
+    return None
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -582,6 +607,13 @@ def _whole(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {value}")
+    return value
+
+
+def _ranks(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import time
@@ -37,6 +38,7 @@ from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
 from .substitution import substitute
 from .switched_adapters import SwitchedAdapters
+from .tensor_parallel import GROUP, check_divisible, part_of
 from .tracing import finish, onnx_model_of
 from .weights.adapters import merge_adapter
 from .weights.lazy_weight import give_back_memory, kept_values
@@ -60,6 +62,7 @@ def export_causal_lm(
     calibration: Iterable[str | Sequence[int]] | None = None,
     adapters: Sequence[str | Path] = (),
     switched_adapters: Mapping[str, str | Path] | None = None,
+    tensor_parallel: int = 1,
     check: bool = True,
 ) -> ExportReport:
     """Export a causal language model with fused ``npu::`` operators.
@@ -96,13 +99,17 @@ def export_causal_lm(
         switched_adapters: directories of LoRA adapters by names, of which each run may choose one:
             written as ``NAME.onnx_adapter``, for onnxruntime's RunOptions, onnxruntime-genai's
             Adapters and ``CausalLM.generate(adapter=NAME)``.
+        tensor_parallel: number of ranks, processes with a part of the model each, that compute it
+            together: rank r's files go to ``out_dir/rank_r``. Heads and columns of MLPs are
+            divided; embedding, head and experts are on every rank. Without quantisation.
         check: run the written file on the NPU and on the CPU and compare it with the eager model in
             float32: logits, greedy continuations and the perplexity of a text. On by default:
             the proofs compare the model before it is traced, rounded and written, and a check takes
-            about as long as generating 64 tokens three times.
+            about as long as generating 64 tokens three times. Parts of ranks are not checked.
 
-    Returns the report; ``report.gaps`` is empty if every replacement was exported as a node, and
-    ``report.check`` has the measured differences: those larger than expected are warnings.
+    Returns the report, of rank 0 if there are several; ``report.gaps`` is empty if every
+    replacement was exported as a node, and ``report.check`` has the measured differences: those
+    larger than expected are warnings.
     Raises ArgumentError for bad arguments, ExportError for a model that cannot be exported.
     """
     started = time.monotonic()
@@ -119,6 +126,13 @@ def export_causal_lm(
         )
     if isinstance(adapters, (str, Path)):
         raise ArgumentError(f"expected adapters to be a sequence of directories, got {adapters!r}")
+    if not isinstance(tensor_parallel, int) or tensor_parallel < 1:
+        raise ArgumentError(f"expected tensor_parallel to be at least 1, got {tensor_parallel!r}")
+    if tensor_parallel > 1 and (quant != NONE or switched_adapters):
+        raise ArgumentError(
+            "expected quant='none' and no switched_adapters with tensor_parallel, got "
+            f"quant={quant!r} and {len(switched_adapters or {})} adapters"
+        )
     opset = check_opset(opset)
     out = check_directory(out_dir)
     if isinstance(model_or_dir, nn.Module):
@@ -138,12 +152,16 @@ def export_causal_lm(
         logits=logits,
         quant=quant,
         adapters=[str(adapter) for adapter in adapters],
+        tensor_parallel=tensor_parallel,
     )
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
     probe = _probe(checkpoint.model)
     # Before the proofs take the model apart; its results are kept, not the model.
-    reference = _reference(checkpoint, report) if check else None
+    whole = tensor_parallel == 1
+    reference = _reference(checkpoint, report) if check and whole else None
     interface, findings = _interface(checkpoint, probe, wanted, opset)
+    if not whole:
+        check_divisible(interface.decoder, tensor_parallel)
     switched.prove(
         checkpoint.model,
         interface.decoder,
@@ -166,15 +184,14 @@ def export_causal_lm(
             interface, checkpoint.tokenizer, quant, calibration, int(context)
         )
         quantize(interface, quant, batches, findings)
+    if not whole:
+        return _write_ranks(out, checkpoint, interface, wanted, report, findings, started)
     switched.insert(interface.decoder)
-    model = _onnx_model(interface, opset)
-    switched.open(model.graph)
-    findings.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
     with staged(out, MODEL_FILE) as folder:
-        _save_companions(folder, checkpoint, interface, report)
-        write_sampler(folder / SAMPLER_FILE)
+        model = _onnx_model(interface, opset)
+        switched.open(model.graph)
         report.switched_adapters = switched.write(folder, DTYPES[dtype])
-        finish(model, folder / MODEL_FILE, report, findings)
+        _write(folder, model, checkpoint, interface, report, findings)
         report.exported(started)
         report.write(folder / REPORT_FILE)
         if reference is not None:
@@ -251,6 +268,48 @@ def _onnx_model(interface: Interface, opset: int) -> ir.Model:
     return model
 
 
+def _write(
+    folder: Path,
+    model: ir.Model,
+    checkpoint: Checkpoint,
+    interface: Interface,
+    report: ExportReport,
+    findings: Findings,
+) -> None:
+    """Write the model and the files beside it, but for the report."""
+    findings.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
+    _save_companions(folder, checkpoint, interface, report)
+    write_sampler(folder / SAMPLER_FILE)
+    finish(model, folder / MODEL_FILE, report, findings)
+
+
+def _write_ranks(
+    out: Path,
+    checkpoint: Checkpoint,
+    whole: Interface,
+    wanted: CacheChoice,
+    report: ExportReport,
+    findings: Findings,
+    started: float,
+) -> ExportReport:
+    """Write a directory for each rank, all of them or none; return the first one's report."""
+    ranks = range(report.tensor_parallel)
+    reports = []
+    with contextlib.ExitStack() as places:
+        folders = [places.enter_context(staged(out / f"rank_{r}", MODEL_FILE)) for r in ranks]
+        for rank, folder in enumerate(folders):
+            own, found = copy.deepcopy((report, findings))
+            own.rank, own.group = rank, GROUP
+            decoder = part_of(whole.decoder, rank, len(ranks), found)
+            interface = wanted.interface(decoder).eval()
+            model = _onnx_model(interface, report.opset)
+            _write(folder, model, checkpoint, interface, own, found)
+            own.exported(started)
+            own.write(folder / REPORT_FILE)
+            reports.append(own)
+    return reports[0]
+
+
 def _save_companions(
     out: Path, checkpoint: Checkpoint, interface: Interface, report: ExportReport
 ) -> None:
@@ -265,6 +324,8 @@ def _save_companions(
     else:
         checkpoint.tokenizer.save_pretrained(out)
     obstacle = genai.obstacle(interface)
+    if report.rank is not None:
+        obstacle = "onnxruntime-genai does not start ranks"
     if obstacle is None:
         genai.write_config(out / "genai_config.json", model.config, generation, interface)
     else:

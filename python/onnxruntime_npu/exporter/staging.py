@@ -24,6 +24,7 @@ def staged(out: Path, last: str) -> Iterator[Path]:
     try:
         # On the same file system as the final names, so that a move cannot fail halfway.
         place = out if out.is_dir() else out.parent
+        made = not place.exists()
         place.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".", suffix=".partial", dir=place))
     except OSError as error:
@@ -38,3 +39,6 @@ def staged(out: Path, last: str) -> Iterator[Path]:
         raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if made:
+            with contextlib.suppress(OSError):  # it holds what was written
+                place.rmdir()

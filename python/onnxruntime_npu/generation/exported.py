@@ -14,6 +14,7 @@ import onnxruntime as ort
 from ..errors import ArgumentError
 from ..sampling import open_sampler
 from ..session.provider_library import get_ep_name
+from . import ranks
 from .decoding import device_of
 
 
@@ -32,18 +33,23 @@ class Exported(ABC):
         """Open the models.
 
         Args:
-            directory: output of the export.
+            directory: output of the export. If that is for several ranks, this process has to be
+                one of them, which ``mpiexec`` has started; it opens its part. All ranks make the
+                same calls, and sample with the same seed.
             providers: as for InferenceSession; default: the NPU.
             session_options: as for InferenceSession; default: log errors only.
 
         Raises ArgumentError for a directory without the model or an unavailable provider.
         """
         self.directory = Path(directory)
+        if (self.directory / "rank_0").is_dir():
+            self.directory = ranks.part_of(self.directory)
         if not (self.directory / self._main).is_file():
             raise ArgumentError(
                 f"{self.directory} holds no {self._main}: export a model to it first"
             )
-        self.providers = list(providers or [get_ep_name()])
+        self.report = self._json("export_report.json")
+        self.providers = ranks.joined(providers or [get_ep_name()], self.report)
         self.device = device_of(self.providers)
         available = ort.get_available_providers()
         for provider in self.providers:
@@ -58,7 +64,6 @@ class Exported(ABC):
         self._session_options = session_options
         self.config = self._json("config.json")
         self.generation_config = self._json("generation_config.json")
-        self.report = self._json("export_report.json")
         stop = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
         self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])
         self._load()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..integers.stored_linear import Concatenated, StoredLinear, joined_stored
+from .summed_linear import SummedLinear
 
 
 class Source(NamedTuple):
@@ -112,5 +113,5 @@ class Linear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-# What joins projections: floats, integers of a checkpoint, or several of these.
-Projection = Linear | StoredLinear | Concatenated
+# What joins projections: floats, integers of a checkpoint, several of these, or a rank's part.
+Projection = Linear | StoredLinear | Concatenated | SummedLinear

@@ -1,0 +1,71 @@
+"""Models that several ranks compute together: where a rank's part is, and how ranks are started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from ..session.provider_library import get_ep_name
+
+# What launchers (those of mpich, Open MPI and Slurm) tell a process.
+_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"  # of the package mpich
+
+
+def rank_of_process() -> int | None:
+    """Return the rank that this process was started as; None without a launcher."""
+    found = (os.environ.get(name) for name in _RANK_VARIABLES)
+    return next((int(text) for text in found if text and text.isdecimal()), None)
+
+
+def part_of(directory: Path) -> Path:
+    """Return this rank's directory of a model that was exported for several ranks.
+
+    Raises ArgumentError in a process that is no rank, or one without a part.
+    """
+    parts = len(list(directory.glob("rank_*")))
+    rank = rank_of_process()
+    if rank is None:
+        raise ArgumentError(
+            f"{directory} holds the parts of {parts} ranks: start them by `onnxruntime-npu "
+            f"generate --ranks {parts}`, or by `mpiexec -n {parts}` and a script"
+        )
+    if not (directory / f"rank_{rank}").is_dir():
+        raise ArgumentError(f"{directory} holds the parts of {parts} ranks, this is rank {rank}")
+    return directory / f"rank_{rank}"
+
+
+def joined(providers: Sequence[Any], report: Mapping[str, Any]) -> list[Any]:
+    """Return the providers with the options by which a rank's part finds the others.
+
+    Options that are given stay. A whole model's providers are returned as they are.
+    """
+    if report.get("rank") is None:
+        return list(providers)
+    needed = {
+        "communicator": "mpi",
+        "groups": str(report["group"]),
+        "rank": str(report["rank"]),
+        "world_size": str(report["tensor_parallel"]),
+    }
+    found = []
+    for provider in providers:
+        name, options = (provider, {}) if isinstance(provider, str) else provider
+        found.append((name, {**needed, **options}) if name == get_ep_name() else provider)
+    return found
+
+
+def run_ranks(ranks: int, arguments: Sequence[str]) -> int:
+    """Run the command line in so many processes, which share this one's output; return its code.
+
+    Raises ArgumentError without a launcher.
+    """
+    if not MPIEXEC.is_file():
+        raise ArgumentError(f"--ranks {ranks} needs a launcher of processes: pip install mpich")
+    command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "onnxruntime_npu"]
+    return subprocess.run([*command, *arguments], check=False).returncode

