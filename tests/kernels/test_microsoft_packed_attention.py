@@ -25,7 +25,7 @@ def layout(lengths) -> list[np.ndarray]:
 
 
 def each_alone(op, rows, shared, bias, lengths) -> np.ndarray:
-    """Runs `op` for each sequence: `rows` are split, `shared` are not; `bias` is that of the scores."""
+    """Runs `op` for each sequence, with its part of `rows` and of the scores' `bias`."""
     results = []
     for b, end in enumerate(np.cumsum(lengths)):
         if lengths[b] == 0:
