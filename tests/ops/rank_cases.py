@@ -1,7 +1,8 @@
 """What each rank of test_ranks.py does; writes the outcome of each case as JSON.
 
-Run by ``mpiexec -n N python rank_cases.py FOLDER [CASE...]``: eager calls exchange data over torch's group "hccl", sessions over MPI. Each rank
-makes the samples of all ranks and computes what is expected of it without communication.
+Run by ``mpiexec -n N python rank_cases.py FOLDER [CASE...]``: eager calls exchange data over torch's
+group "hccl", sessions over MPI. Each rank makes the samples of all ranks and computes what is
+expected of it without communication.
 """
 
 from __future__ import annotations
@@ -51,18 +52,21 @@ def group_name(group: dist.ProcessGroup | None = None) -> str:
 
 
 def of_ranks(op: Op, dtype: str, group: str) -> Iterator[tuple[list[Sample], Sample]]:
-    """Yield every sample call of all ranks: alone, and this rank's with the group."""
+    """Yield every sample call of all ranks, and this rank's with the group."""
     makers = [op.sample_function(Maker(dtype, seed=rank)) for rank in range(SIZE)]
     for alone in zip(*makers, strict=True):
-        mine = bind(op, alone[RANK])
-        with_group = GROUP_ARGUMENTS[op.name](mine, group, RANK, SIZE)
-        if with_group is not None:
-            yield list(alone), Sample.of(mine | with_group)
+        calls = []
+        for rank, sample in enumerate(alone):
+            bound = bind(op, sample)
+            of_group = GROUP_ARGUMENTS[op.name](bound, group, rank, SIZE)
+            calls.append(None if of_group is None else Sample.of(bound | of_group))
+        if calls[RANK] is not None:
+            yield calls, calls[RANK]
 
 
-def compare(op: Op, got: list[torch.Tensor], alone: list[Sample], atol: float = 0.0) -> None:
+def compare(op: Op, got: list[torch.Tensor], calls: list[Sample], atol: float = 0.0) -> None:
     """Compare with what the ranks compute alone, bit for bit."""
-    expected = EXPECTED[op.name](op, [bind(op, sample) for sample in alone], RANK)
+    expected = EXPECTED[op.name](op, [bind(op, sample) for sample in calls], RANK)
     for name, mine, want in zip((o.name for o in op.outputs), got, expected, strict=True):
         if want is None:
             continue
@@ -95,11 +99,11 @@ def first_call(op: Op, group: str) -> Sample:
 def eager_calls_equal_those_of_one_rank() -> None:
     for op in OPS.values():
         for i, dtype in enumerate(op.sample_dtypes):
-            for alone, mine in of_ranks(op, dtype, group_name()):
+            for calls, mine in of_ranks(op, dtype, group_name()):
                 got = eager_npu(op, mine)
-                compare(op, got, alone)
+                compare(op, got, calls)
                 if i == 0:
-                    compare(op, eager(op, mine), alone)
+                    compare(op, eager(op, mine), calls)
                     fakes = [(tuple(f.shape), f.dtype) for f in fake_call(op, mine)]
                     assert fakes == [(tuple(g.shape), g.dtype) for g in got], op.name
 
@@ -108,9 +112,9 @@ def eager_calls_equal_those_of_one_rank() -> None:
 def sessions_equal_calls_of_one_rank() -> None:
     for op in OPS.values():
         for dtype in op.sample_dtypes:
-            for alone, mine in of_ranks(op, dtype, "world"):
+            for calls, mine in of_ranks(op, dtype, "world"):
                 session = provider_session(make_model(op, mine, body=False))
-                compare(op, run_session(session, NPU, op, mine), alone)
+                compare(op, run_session(session, NPU, op, mine), calls)
 
 
 @case
@@ -161,6 +165,12 @@ def ranks_that_disagree_fail_on_every_rank() -> None:
         ),
         f"rows that {SIZE} ranks divide",
     )
+    blocks, experts = [1] * SIZE, torch.ones(1, 8, 4, device="npu")
+    fewer = [1] * (SIZE - 1) + [0] if odd else blocks
+    x = torch.ones(SIZE, 8, device="npu")
+    told = f"expected rank 1 to receive from rank {SIZE - 1}, of expert 0, the 1 rows"
+    fails(lambda: ops.npu_alltoallv_gmm(x, experts, group, SIZE, blocks, fewer)[0].cpu(), told)
+    fails(lambda: ops.npu_gmm_alltoallv(x, experts, group, SIZE, blocks, fewer)[0].cpu(), told)
     ones = torch.ones(2, 8, device="npu")
     y = ops.npu_mm_all_reduce_base(ones, x2, group)  # the group is as good as before
     assert torch.equal(y.cpu(), torch.full((2, 4), 8.0 * SIZE))
@@ -231,6 +241,8 @@ def tell(outcomes: Path, name: str, function: Callable[[], None]) -> None:
 
 
 def main(folder: Path, names: list[str]) -> None:
+    # mpiexec tells the others by this signal that a rank was killed.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     onnxruntime_npu.torch_device.register()
     timeout = datetime.timedelta(seconds=TIMEOUT)
     store = f"file://{folder / 'store'}"

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from onnxruntime_npu.opdef import Op, Sample
+from onnxruntime_npu.opdef import Maker, Op, Sample
 from op_paths import eager
 
 Bound = Mapping[str, Any]
 
 
 def _alone(op: Op, bound: Bound) -> list[torch.Tensor]:
-    return eager(op, Sample.of(bound))
+    alone = {"hcom": "", **({"world_size": 1} if "world_size" in bound else {})}
+    return eager(op, Sample.of({**bound, **alone}))
 
 
 def _sum(op: Op, ranks: list[Bound]) -> torch.Tensor:
@@ -44,10 +45,71 @@ def _all_gather(op: Op, ranks: list[Bound], rank: int) -> list[torch.Tensor]:
     return [torch.cat(parts) for parts in zip(*each, strict=True)]
 
 
+def _blocks(bound: Bound, rows: torch.Tensor, name: str, experts: int) -> dict[Any, torch.Tensor]:
+    """Rows by (rank, expert), of a tensor ordered by rank and expert."""
+    parts = rows.split(list(bound[name]))
+    return {divmod(at, experts): part for at, part in enumerate(parts)}
+
+
+def _all_to_all_product(op: Op, ranks: list[Bound], rank: int) -> list[torch.Tensor]:
+    mine, experts = ranks[rank], len(ranks[rank]["gmm_weight"])
+    sent = [_blocks(b, b["gmm_x"], "send_counts", experts) for b in ranks]
+    rows = [torch.cat([s[rank, j] for s in sent]) for j in range(experts)]
+    counts = [len(block) for block in rows]
+    alone = {"gmm_x": torch.cat(rows), "send_counts": counts, "recv_counts": counts}
+    return _alone(op, {**mine, "hcom": "", "ep_world_size": 1, **alone})
+
+
+def _product_all_to_all(op: Op, ranks: list[Bound], rank: int) -> list[torch.Tensor]:
+    experts = len(ranks[rank]["gmm_weight"])
+    results, shared = [], []
+    for bound in ranks:
+        counts = [sum(bound["send_counts"][j::experts]) for j in range(experts)]
+        alone = {"send_counts": counts, "recv_counts": counts, "ep_world_size": 1, "hcom": ""}
+        y, *rest = _alone(op, {**bound, **alone})
+        shared.append(rest)
+        by_expert = iter(
+            y.split(
+                [
+                    bound["send_counts"][r * experts + j]
+                    for j in range(experts)
+                    for r in range(len(ranks))
+                ]
+            )
+        )
+        results.append({(r, j): next(by_expert) for j in range(experts) for r in range(len(ranks))})
+    mine = [results[r][rank, j] for r in range(len(ranks)) for j in range(experts)]
+    return [torch.cat(mine), *shared[rank]]
+
+
+def _sent(bound: Bound, rank: int, size: int) -> list[list[int]]:
+    """How many rows each rank sends to each rank and expert: other numbers for each pair."""
+    experts = len(bound["gmm_weight"])
+    return [
+        [(3 * r + 5 * to + 2 * j) % 4 for to in range(size) for j in range(experts)]
+        for r in range(size)
+    ]
+
+
+def _of_experts(bound: Bound, group: str, rank: int, size: int) -> dict[str, Any]:
+    experts, sent = len(bound["gmm_weight"]), _sent(bound, rank, size)
+    made = Maker("float32", seed=rank)(sum(sent[rank]), bound["gmm_x"].shape[1], scale=0.2)
+    received = [sent[r][rank * experts + j] for r in range(size) for j in range(experts)]
+    return {
+        "hcom": group,
+        "ep_world_size": size,
+        "gmm_x": made.to(bound["gmm_x"].dtype),
+        "send_counts": sent[rank],
+        "recv_counts": received,
+    }
+
+
 EXPECTED: dict[str, Callable[[Op, list[Bound], int], list[torch.Tensor | None]]] = {
     "npu_mm_all_reduce_base": _all_reduce,
     "npu_mm_reduce_scatter_base": _reduce_scatter,
     "npu_all_gather_base_mm": _all_gather,
+    "npu_alltoallv_gmm": _all_to_all_product,
+    "npu_gmm_alltoallv": _product_all_to_all,
 }
 
 
@@ -64,4 +126,6 @@ GROUP_ARGUMENTS: dict[str, Callable[[Bound, str, int, int], dict[str, Any] | Non
     "npu_mm_all_reduce_base": _of_group,
     "npu_mm_reduce_scatter_base": _of_divided_rows,
     "npu_all_gather_base_mm": _of_group,
+    "npu_alltoallv_gmm": _of_experts,
+    "npu_gmm_alltoallv": _of_experts,
 }

@@ -22,8 +22,6 @@ from op_paths import bind, in_place, samples
 
 NAMES = Path(__file__).with_name("supported_rows.txt").read_text().split()
 MISSING = {
-    "npu_alltoallv_gmm": "needs several devices of one process group",
-    "npu_gmm_alltoallv": "needs several devices of one process group",
     "npu_moe_distribute_combine": "needs several devices of one process group",
     "npu_moe_distribute_combine_add_rms_norm": "needs several devices of one process group",
     "npu_moe_distribute_combine_v2": "needs several devices of one process group",

@@ -21,9 +21,7 @@ struct ScaledForm {
   ScaledForm(const char* op, const KernelInfo& info, size_t x1)
       : left(info.input_dtypes.empty() ? DType::kUndefined : info.input_dtypes[x1]) {
     CheckUnused(op, info.attributes, "comm_turn", 0);
-    const std::string mode = info.attributes.String("comm_mode", "aiv");
-    NPU_CHECK(mode == "aiv" || mode == "ai_cpu", "[", op, "] expected comm_mode 'ai_cpu' or 'aiv', got '",
-              Printable(mode), "'");
+    CheckCommMode(op, info.attributes);
     if (info.attributes.Has("output_dtype"))
       result = ElementTypeOf(op, "output_dtype", info.attributes.Int("output_dtype"),
                              {TypeCode::kFloat16, TypeCode::kBFloat16});

@@ -1,0 +1,116 @@
+// npu_alltoallv_gmm(gmm_x, gmm_weight, …, mm_x?, mm_weight?; hcom, ep_world_size, send_counts, recv_counts, …) ->
+// gmm_y, mm_y, permute_out. The semantics are in npu_alltoallv_gmm.py.
+#include "contrib_ops/communication/npu_alltoallv_gmm.h"
+
+#include <numeric>
+
+#include "ep/kernels/communication/expert_blocks.h"
+#include "ep/kernels/communication/overlap.h"
+#include "ep/kernels/communication/unused.h"
+
+namespace npu {
+namespace {
+
+using In = nodes::NPUAlltoAllvGmm::In;
+using Out = nodes::NPUAlltoAllvGmm::Out;
+
+constexpr const char* kOp = "npu_alltoallv_gmm";
+
+class AllToAllProductKernel final : public Kernel {
+ public:
+  explicit AllToAllProductKernel(const KernelInfo& info)
+      : weights_(info.attributes.Bool("trans_gmm_weight")),
+        shared_(info.attributes.Bool("trans_mm_weight")),
+        permutes_(info.attributes.Bool("permute_out_flag")),
+        counts_(info.attributes) {
+    CheckCommMode(kOp, info.attributes);
+    ranks_ = RankGroup(kOp, info, "hcom", "ep_world_size");
+  }
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input == In::gmm_weight) return weights_.Pack(kOp, 3, constant, stream);
+    return input == In::mm_weight && shared_.Pack(kOp, 2, constant, stream);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const std::shared_ptr<Communicator> group = ranks_.Find();
+    ExpertCall given;
+    CheckForAll(ctx, kOp, group, [&] {
+      CheckNoTensor(kOp, ctx, In::send_counts_tensor, "send_counts_tensor");
+      CheckNoTensor(kOp, ctx, In::recv_counts_tensor, "recv_counts_tensor");
+      given = {ctx.Input(In::gmm_x), weights_.Of(ctx, In::gmm_weight), ctx.Input(In::mm_x),
+               shared_.Of(ctx, In::mm_weight)};
+      given.Check(kOp, weights_, shared_);
+      counts_.Check(kOp, given.experts(), RanksOf(group), given.x.shape[0]);
+    });
+    const int64_t rows = std::accumulate(counts_.received.begin(), counts_.received.end(), int64_t{0});
+    const DType dtype = given.x.dtype;
+    const TensorView y = ctx.Output(Out::gmm_y, dtype, Shape{rows, weights_.Columns(given.weight)});
+    const TensorView shared_y = given.SharedOutput(ctx, Out::mm_y, shared_);
+    const TensorView permuted =
+        ctx.Output(Out::permute_out, dtype, permutes_ ? Shape{rows, given.x.shape[1]} : Shape{0});
+    ctx.Launch(kOp, [this, given, y, shared_y, permuted, rows, group] {
+      if (RanksOf(group) > 1) return Exchange(given, y, shared_y, permuted, rows, *group);
+      given.MultiplyShared(shared_, shared_y);
+      Multiply(given, given.x.as<char>(), y, 0, given.experts());
+      if (permuted && permuted.elements() > 0) std::memcpy(permuted.data, given.x.data, permuted.bytes());
+    });
+  }
+
+ private:
+  // y of the experts [first, last), whose rows are ordered by expert.
+  void Multiply(const ExpertCall& given, const char* rows, const TensorView& y, int64_t first, int64_t last) const {
+    if (!y || y.elements() == 0) return;
+    int64_t at = 0;
+    for (int64_t j = 0; j < last; ++j) {
+      const int64_t count = RowsOfExpert(counts_.received, given.experts(), j);
+      if (j >= first)
+        weights_.Multiply(given.weight, j, rows + static_cast<size_t>(at) * given.row_bytes(), count,
+                          y.as<char>() + BytesFor(y.dtype, at * y.shape[1]));
+      at += count;
+    }
+  }
+
+  // The rows of an expert are exchanged while those of the one before are multiplied. They arrive in their order.
+  void Exchange(const ExpertCall& given, const TensorView& y, const TensorView& shared_y, const TensorView& permuted,
+                int64_t rows, Communicator& group) const {
+    const auto turn = group.Turn();
+    const int64_t experts = given.experts();
+    const size_t row = given.row_bytes();
+    const auto arrived = Scratch(static_cast<size_t>(rows) * row);
+    Overlap overlap(experts + (given.shared_x ? 1 : 0));
+    overlap.Add([&] {
+      group.Agree(kOp, Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements for ", experts,
+                              " experts on each rank"));
+      counts_.CheckWithOthers(kOp, experts, group);
+    });
+    size_t place = 0;
+    for (int64_t j = 0; j < experts; ++j) {
+      overlap.Add([&, j, to = arrived.get() + place] {
+        const std::vector<size_t> sent = BytesOfExpert(counts_.sent, experts, j, row);
+        const auto leaving = Scratch(std::accumulate(sent.begin(), sent.end(), size_t{0}));
+        ForEachBlock(counts_.sent, experts, j, row, [&](size_t from, size_t packed, size_t bytes) {
+          std::memcpy(leaving.get() + packed, given.x.as<char>() + from, bytes);
+        });
+        group.AllToAll(kOp, leaving.get(), sent, to, BytesOfExpert(counts_.received, experts, j, row));
+      });
+      place += static_cast<size_t>(RowsOfExpert(counts_.received, experts, j)) * row;
+    }
+    overlap.Compute([&] { given.MultiplyShared(shared_, shared_y); });
+    for (int64_t j = 0; j < experts; ++j) {
+      overlap.Wait(j + 2);
+      overlap.Compute([&] { Multiply(given, arrived.get(), y, j, j + 1); });
+    }
+    if (permuted && permuted.elements() > 0) std::memcpy(permuted.data, arrived.get(), permuted.bytes());
+  }
+
+  ExpertWeights weights_, shared_;
+  bool permutes_;
+  BlockCounts counts_;
+  RankGroup ranks_;
+};
+
+NPU_KERNEL(NPUAlltoAllvGmm, AllToAllProductKernel);
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,102 @@
+"""Rows of each expert of this rank times its matrix, sent to the ranks that they belong to.
+
+Source: torch_npu.npu_gmm_alltoallv.
+"""
+
+from onnxruntime_npu.opdef import FLOATS, npu_op
+
+from ._expert_blocks import (
+    body_product,
+    body_products,
+    check_counts,
+    check_no_tensors,
+    checked_shapes,
+    product,
+    products,
+    refusals,
+    samples_of,
+)
+from ._ranks import ALONE, check_alone, empty
+
+_OP = "npu_gmm_alltoallv"
+
+op = npu_op(
+    f"{_OP}(Tensor gmm_x, Tensor gmm_weight, str hcom, int ep_world_size, int[] send_counts,"
+    " int[] recv_counts, *, Tensor? send_counts_tensor=None, Tensor? recv_counts_tensor=None,"
+    " Tensor? mm_x=None, Tensor? mm_weight=None, bool trans_gmm_weight=False,"
+    " bool trans_mm_weight=False, str? comm_mode=None) -> (Tensor, Tensor)",
+    onnx="NPUGmmAlltoAllv",
+    outputs=["y", "mm_y"],
+    dtypes={
+        **dict.fromkeys(("gmm_x", "gmm_weight", "mm_x", "mm_weight"), FLOATS),
+        **dict.fromkeys(("send_counts_tensor", "recv_counts_tensor"), ["int32", "int64"]),
+        **dict.fromkeys(("y", "mm_y"), FLOATS),
+    },
+    not_portable=ALONE,
+)
+op.static("gmm_x", 0, reason="the counts are attributes")
+op.static("gmm_weight", 0, reason="the counts are attributes")
+
+
+@op.reference
+def reference(
+    gmm_x,
+    gmm_weight,
+    hcom,
+    ep_world_size,
+    send_counts,
+    recv_counts,
+    send_counts_tensor=None,
+    recv_counts_tensor=None,
+    mm_x=None,
+    mm_weight=None,
+    trans_gmm_weight=False,
+    trans_mm_weight=False,
+    comm_mode=None,
+):
+    """y = the results of all ranks' experts for the rows of this rank: npu_alltoallv_gmm reversed.
+
+    gmm_x: [sum(send_counts), H], ordered by expert of this rank, then by the rank that gets the
+    results; gmm_weight: [e, H, N] of its dtype, or [e, N, H] with trans_gmm_weight; hcom: the
+    group's name, as get_hccl_comm_name tells it, or the provider option groups; ep_world_size: the
+    group's ranks, W; with 1, hcom may be ""; send_counts and recv_counts: e * W numbers, entry
+    r * e + j is how many rows of this rank's expert j rank r gets, or this rank gets from expert j
+    of rank r; mm_x: [B, H2], mm_weight: [H2, N2], or [N2, H2] with trans_mm_weight, of gmm_x's
+    dtype: a product that needs no other rank.
+
+    y: [sum(recv_counts), N], ordered by the rank and the expert that the rows come from; mm_y: mm_x @
+    mm_weight, or an empty tensor [0]. Products are summed in float32 and rounded once.
+    """
+    check_no_tensors(_OP, send_counts_tensor, recv_counts_tensor)
+    experts, n, shared = checked_shapes(
+        _OP, gmm_x, gmm_weight, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight
+    )
+    check_counts(_OP, hcom, ep_world_size, experts, send_counts, recv_counts, gmm_x, comm_mode)
+    nothing = empty([0], gmm_x.dtype, gmm_x)
+    if hcom:
+        return (
+            empty([sum(recv_counts), n], gmm_x.dtype, gmm_x),
+            nothing if shared is None else empty([mm_x.shape[0], shared], gmm_x.dtype, gmm_x),
+        )
+    return (
+        products(gmm_x, gmm_weight, send_counts, trans_gmm_weight),
+        nothing if shared is None else product(mm_x, mm_weight, trans_mm_weight),
+    )
+
+
+@op.function
+def body(b, call, gmm_x, gmm_weight, send_counts_tensor, recv_counts_tensor, mm_x, mm_weight):
+    check_alone(call.attrs["hcom"])
+    shared = b.Reshape(b.Slice(gmm_x, [0], [0]), [0], allowzero=1)
+    if mm_x is not None:
+        transposed = call.attrs["trans_mm_weight"]
+        shared = body_product(b, mm_x, mm_weight, transposed, call.dtype("gmm_x"))
+    return body_products(b, call, gmm_x, gmm_weight, call.attrs["send_counts"]), shared
+
+
+@op.samples
+def samples(make):
+    yield from samples_of(make)
+
+
+refusals(op)

@@ -1,0 +1,181 @@
+// What npu_alltoallv_gmm and npu_gmm_alltoallv share: blocks of rows, one for each rank and expert, and the experts'
+// matrices. Entry r * e + j of a list of counts is about expert j of the e that rank r has.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ep/kernels/communication/rank_group.h"
+#include "ep/kernels/gemm/packed_weight.h"
+
+namespace npu {
+
+// Matrices [e, H, N], or [e, N, H]; of one expert also without the first axis.
+class ExpertWeights {
+ public:
+  explicit ExpertWeights(bool transposed = false) : transposed_(transposed) {}
+
+  bool Pack(const char* op, size_t axes, const TensorView& constant, Stream& stream) {
+    if (static_cast<size_t>(constant.shape.rank()) != axes || !gemm::Supports(constant.dtype)) return false;
+    for (int64_t j = 0; j < (axes == 3 ? constant.shape[0] : 1); ++j)
+      packed_.emplace_back().Pack(op, constant.dtype, MatrixOf(constant, j), stream);
+    view_ = constant;
+    view_.data = nullptr;
+    return true;
+  }
+
+  TensorView Of(OpContext& ctx, size_t input) const { return packed_.empty() ? ctx.Input(input) : view_; }
+  bool transposed() const { return transposed_; }
+  // The axis of H counts from the end.
+  int64_t Depth(const TensorView& weight) const { return weight.shape[weight.shape.rank() - (transposed_ ? 1 : 2)]; }
+  int64_t Columns(const TensorView& weight) const { return weight.shape[weight.shape.rank() - (transposed_ ? 2 : 1)]; }
+
+  // to = `rows` rows of x times matrix j.
+  void Multiply(const TensorView& weight, int64_t j, const void* x, int64_t rows, void* to) const {
+    const int64_t n = Columns(weight);
+    if (rows == 0 || n == 0) return;
+    const gemm::Matrix a = gemm::Matrix::RowMajor(x, rows, Depth(weight)), b = MatrixOf(weight, j);
+    const gemm::Result c{to, weight.dtype, n};
+    if (packed_.empty()) return gemm::Multiply(weight.dtype, a, b, c);
+    gemm::Multiply(a, packed_[static_cast<size_t>(j)].matrix(b), c);
+  }
+
+ private:
+  gemm::Matrix MatrixOf(const TensorView& weight, int64_t j) const {
+    const int axes = weight.shape.rank();
+    const int64_t rows = weight.shape[axes - 2], columns = weight.shape[axes - 1];
+    const char* data = weight.as<const char>();
+    const gemm::Matrix stored =
+        gemm::Matrix::RowMajor(data ? data + BytesFor(weight.dtype, j * rows * columns) : nullptr, rows, columns);
+    return transposed_ ? stored.Transposed() : stored;
+  }
+
+  bool transposed_;
+  std::deque<gemm::PackedWeight> packed_;  // none, or one for each expert
+  TensorView view_;                        // type and shape
+};
+
+// The counts of a call, which are attributes.
+class BlockCounts {
+ public:
+  BlockCounts() = default;
+  explicit BlockCounts(const Attributes& attributes)
+      : sent(attributes.Ints("send_counts")), received(attributes.Ints("recv_counts")) {}
+
+  std::vector<int64_t> sent, received;
+
+  void Check(const char* op, int64_t experts, int64_t ranks, int64_t rows) const {
+    CheckList(op, "send_counts", sent, experts, ranks);
+    CheckList(op, "recv_counts", received, experts, ranks);
+    int64_t sum = 0;
+    for (const int64_t count : sent) sum += count;
+    NPU_CHECK(rows == sum, "[", op, "] expected ", sum, " rows of gmm_x, the sum of send_counts, got ", rows);
+    if (ranks == 1) CheckPairs(op, experts, 1, sent, received);
+  }
+
+  // Every rank sees the counts of all, so that all of them refuse what does not fit.
+  void CheckWithOthers(const char* op, int64_t experts, Communicator& group) const {
+    std::vector<int64_t> mine = sent, all(2 * sent.size() * static_cast<size_t>(group.size()));
+    mine.insert(mine.end(), received.begin(), received.end());
+    group.AllGather(op, mine.data(), all.data(), mine.size() * sizeof(int64_t));
+    std::vector<int64_t> all_sent, all_received;
+    for (size_t at = 0; at < all.size(); at += 2 * sent.size()) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto middle = begin + static_cast<std::ptrdiff_t>(sent.size());
+      all_sent.insert(all_sent.end(), begin, middle);
+      all_received.insert(all_received.end(), middle, middle + static_cast<std::ptrdiff_t>(sent.size()));
+    }
+    CheckPairs(op, experts, group.size(), all_sent, all_received);
+  }
+
+ private:
+  static void CheckList(const char* op, const char* name, const std::vector<int64_t>& counts, int64_t experts,
+                        int64_t ranks) {
+    NPU_CHECK(static_cast<int64_t>(counts.size()) == experts * ranks, "[", op, "] expected ", name, " of ", experts,
+              " * ", ranks, " numbers, got ", counts.size());
+    for (const int64_t count : counts)
+      NPU_CHECK(count >= 0 && count <= INT32_MAX, "[", op, "] expected ", name, " from 0 to 2147483647, got ", count);
+  }
+
+  // Of both operators the sender's entry (to, j) is the receiver's (from, j).
+  static void CheckPairs(const char* op, int64_t experts, int64_t ranks, const std::vector<int64_t>& all_sent,
+                         const std::vector<int64_t>& all_received) {
+    const int64_t each = ranks * experts;
+    for (int64_t from = 0; from < ranks; ++from)
+      for (int64_t to = 0; to < ranks; ++to)
+        for (int64_t j = 0; j < experts; ++j) {
+          const int64_t out = all_sent[static_cast<size_t>(from * each + to * experts + j)];
+          const int64_t in = all_received[static_cast<size_t>(to * each + from * experts + j)];
+          NPU_CHECK(out == in, "[", op, "] expected rank ", to, " to receive from rank ", from, ", of expert ", j,
+                    ", the ", out, " rows that it sends, got ", in);
+        }
+  }
+};
+
+// The tensors of a call.
+struct ExpertCall {
+  TensorView x, weight, shared_x, shared_weight;
+  int64_t experts() const { return weight.shape[0]; }
+  size_t row_bytes() const { return BytesFor(x.dtype, x.shape[1]); }
+
+  void Check(const char* op, const ExpertWeights& weights, const ExpertWeights& shared) const {
+    NPU_CHECK(x && weight && x.shape.rank() == 2 && weight.shape.rank() == 3 && weight.dtype == x.dtype &&
+                  weight.shape[0] > 0 && weights.Depth(weight) == x.shape[1],
+              "[", op, "] expected gmm_x [A, H] and gmm_weight of its dtype for one expert or more, ",
+              weights.transposed() ? "[e, N, H]" : "[e, H, N]", ", got ", NameOf(x.dtype), " ", x.shape, " and ",
+              NameOf(weight.dtype), " ", weight.shape);
+    NPU_CHECK(shared_x.present == shared_weight.present, "[", op,
+              "] expected mm_x and mm_weight together, got one of them");
+    if (!shared_x) return;
+    NPU_CHECK(shared_x.shape.rank() == 2 && shared_weight.shape.rank() == 2 && shared_x.dtype == x.dtype &&
+                  shared_weight.dtype == x.dtype && shared.Depth(shared_weight) == shared_x.shape[1],
+              "[", op, "] expected mm_x [B, H] and mm_weight of gmm_x's dtype, ",
+              shared.transposed() ? "[N, H]" : "[H, N]", ", got ", NameOf(shared_x.dtype), " ", shared_x.shape, " and ",
+              NameOf(shared_weight.dtype), " ", shared_weight.shape);
+  }
+
+  // mm_y, which needs no other rank; empty without mm_x.
+  TensorView SharedOutput(OpContext& ctx, size_t output, const ExpertWeights& shared) const {
+    return ctx.Output(output, x.dtype, shared_x ? Shape{shared_x.shape[0], shared.Columns(shared_weight)} : Shape{0});
+  }
+  void MultiplyShared(const ExpertWeights& shared, const TensorView& y) const {
+    if (shared_x && y && y.elements() > 0) shared.Multiply(shared_weight, 0, shared_x.data, shared_x.shape[0], y.data);
+  }
+};
+
+// Rows of expert j that go to, or come from, each rank.
+inline std::vector<size_t> BytesOfExpert(const std::vector<int64_t>& counts, int64_t experts, int64_t j,
+                                         size_t row_bytes) {
+  std::vector<size_t> bytes;
+  for (size_t at = static_cast<size_t>(j); at < counts.size(); at += static_cast<size_t>(experts))
+    bytes.push_back(static_cast<size_t>(counts[at]) * row_bytes);
+  return bytes;
+}
+
+// Calls f(block, packed, bytes) for the rows of expert j of every rank: where they are among blocks ordered by rank and
+// expert, and where one behind the other.
+template <class F>
+void ForEachBlock(const std::vector<int64_t>& counts, int64_t experts, int64_t j, size_t row_bytes, const F& f) {
+  size_t place = 0, packed = 0;
+  for (size_t at = 0; at < counts.size(); ++at) {
+    const size_t bytes = static_cast<size_t>(counts[at]) * row_bytes;
+    if (static_cast<int64_t>(at) % experts == j && bytes > 0) {
+      f(place, packed, bytes);
+      packed += bytes;
+    }
+    place += bytes;
+  }
+}
+
+inline int64_t RowsOfExpert(const std::vector<int64_t>& counts, int64_t experts, int64_t j) {
+  int64_t rows = 0;
+  for (size_t at = static_cast<size_t>(j); at < counts.size(); at += static_cast<size_t>(experts)) rows += counts[at];
+  return rows;
+}
+
+inline std::unique_ptr<char[]> Scratch(size_t bytes) { return std::unique_ptr<char[]>(new char[bytes + 1]); }
+
+}  // namespace npu
