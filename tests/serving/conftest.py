@@ -55,17 +55,21 @@ def byte_tokenizer() -> Any:
     )
 
 
-def export_tiny(folder: Path) -> Path:
-    """Export the tiny model to a directory in a folder."""
-    model = tiny_model(
+def reference_model() -> Any:
+    """Return the tiny model, of transformers."""
+    return tiny_model(
         "llama",
         vocab_size=258,
         max_position_embeddings=CONTEXT,
         eos_token_id=END,
         bos_token_id=None,
     )
+
+
+def export_tiny(folder: Path) -> Path:
+    """Export the tiny model to a directory in a folder."""
     directory = folder / "tiny"
-    export_causal_lm(model, directory, cache="paged", tokenizer=byte_tokenizer())
+    export_causal_lm(reference_model(), directory, cache="paged", tokenizer=byte_tokenizer())
     return sized(directory, num_blocks=64, max_batch_size=16)
 
 

@@ -39,7 +39,7 @@ REFUSED = (
     ({"prompt": "a" * 300}, 400),
     ({"prompt": "a", "model": "other"}, 404),
     ({"prompt": "a", "response_format": {"type": "regex", "regex": "("}}, 400),
-    ({"prompt": "a", "logprobs": 1}, 400),
+    ({"prompt": "a", "logprobs": 21}, 400),
     ({"prompt": "a" * 5_000_000}, 413),
 )
 # Freed memory that an allocator keeps for later is not a leak, one that grows with requests is:

@@ -38,8 +38,8 @@ def run(batch, on_step=lambda step: None):
     tokens, reasons, preempted = {}, {}, 0
     while batch.busy:
         step = batch.step()
-        for key, token in step.tokens:
-            tokens.setdefault(key, []).append(token)
+        for new in step.tokens:
+            tokens.setdefault(new.key, []).append(new.token)
         reasons.update({key: reason for key, reason, _ in step.finished})
         preempted += step.preempted
         on_step(step)

@@ -3,10 +3,11 @@
 - ``causal_lm``: prompts of a causal language model; ``seq2seq``: sources of an encoder-decoder;
   ``image_text``: images and text.
 - ``prompts``, ``options``: what a caller may give.
-- ``loop``: from a prompt to tokens; ``logits_processing``, ``penalties``, ``logits_rules``: what
-  changes their scores.
+- ``loop``: from a prompt to tokens; ``logits_processing``, ``penalties``, ``logit_bias``,
+  ``logits_rules``: what changes their scores.
 - ``text_stream``, ``stop_strings``, ``row_text``: from tokens to text; ``streamed``: to a streamer.
-- ``decoding``, ``growing_cache``, ``row_choice``: one step of a model, over its key/value cache.
+- ``decoding``, ``growing_cache``, ``paged_cache``, ``row_choice``: one step of a model, over its
+  key/value cache.
 """
 
 from __future__ import annotations

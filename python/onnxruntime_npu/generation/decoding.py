@@ -20,6 +20,7 @@ from ..session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy, ortvalues
 from ..session.provider_library import get_ep_name
 from .adapters import NONE, Adapter
 from .growing_cache import PAST, PRESENT, GrowingCache
+from .paged_cache import PagedCache
 from .row_choice import ELEMENT_TYPES, RowChoice
 
 _CACHE_KEY = "onnxruntime_npu.cache"
@@ -97,6 +98,11 @@ class StepModel:
     def new_blocks(self, count: int) -> list[ort.OrtValue]:
         """Return paged caches of ``count`` blocks on the device, with undefined content."""
         return self._buffers({0: count})
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block of a paged cache."""
+        return int(self.inputs[self.past[0]].shape[1])
 
     def _buffers(self, sizes: dict[int, int]) -> list[ort.OrtValue]:
         """Return a buffer for each cache; ``sizes`` are those of the axes that are dynamic."""
@@ -319,15 +325,14 @@ class _PagedStepper:
     def __init__(
         self, model: StepModel, rows: list[list[int]], length: int, adapter: Adapter
     ) -> None:
-        self._model = model
+        self._choice = model.choice
         self._adapter = adapter
         self._rows = rows
         self._past = np.zeros(len(rows), np.int32)
-        block_size = int(model.inputs[model.past[0]].shape[1])
-        of_each = -(-length // block_size)
+        of_each = -(-length // model.block_size)
         blocks = np.arange(len(rows) * of_each, dtype=np.int32)
         self._table = blocks.reshape(len(rows), of_each)
-        self._caches = model.new_blocks(len(blocks))
+        self._cache = PagedCache(model.session, model.new_blocks(len(blocks)))
 
     def prefill(self) -> ort.OrtValue:
         return self.extend(self._rows)
@@ -337,37 +342,19 @@ class _PagedStepper:
 
     def reorder(self, rows: np.ndarray) -> None:
         self._past = self._past[rows]
-        blocks = self._table[rows].ravel().astype(np.int64)
-        self._caches = self._model.choice(self._caches, blocks)
+        self._cache.reorder(self._choice, self._table[rows].ravel().astype(np.int64))
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         return self._step(list(tokens[:, None]))
 
     def close(self) -> None:
-        self._caches = []
+        self._cache.clear()
 
     def _step(self, new: list[np.ndarray]) -> ort.OrtValue:
-        model = self._model
-        borders = np.cumsum([0, *map(len, new)]).astype(np.int32)
-        inputs = {
-            "input_ids": np.concatenate(new),
-            "cumulative_sequence_lengths": borders,
-            "past_sequence_lengths": self._past,
-            "block_table": self._table,
-            "logits_indices": borders[1:] - 1,
-        }
-        binding = model.session.io_binding()
-        for name, value in inputs.items():
-            binding.bind_cpu_input(name, value)
-        for name, matrix in self._adapter.items():
-            binding.bind_ortvalue_input(name, matrix)
-        for past, present, cache in zip(model.past, model.present, self._caches, strict=True):
-            binding.bind_ortvalue_input(past, cache)
-            binding.bind_ortvalue_output(present, cache)
-        binding.bind_output("logits", "cpu")
-        model.session.run_with_iobinding(binding)
-        self._past = self._past + np.diff(borders)
-        logits = binding.get_outputs()[-1].numpy()
+        lengths = np.array([len(row) for row in new], np.int32)
+        last = np.cumsum(lengths, dtype=np.int32) - 1
+        logits = self._cache.step(new, self._past, self._table, last, self._adapter)
+        self._past = self._past + lengths
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(logits[:, None]))
 
 

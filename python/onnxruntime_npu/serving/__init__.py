@@ -6,12 +6,13 @@
 - ``served_directory``, ``served_model``, ``texts``, ``messages``, ``chat``, ``sampling_options``:
   from a request to tokens and options.
 - ``response_format``, ``tools``, ``tool_formats``, ``tool_calls``: answers of a form, and calls.
-- ``choices``, ``disconnection``: from new tokens to text, while it is wanted.
+- ``choices``, ``logprobs``, ``disconnection``: from new tokens to text, while it is wanted.
 - ``embeddings``: vectors of texts.
 - ``engine``, ``encoder``, ``supervised``, ``child_connection``: the clients of the models'
   processes, which are started again when they fail.
-- ``engine_process``, ``batch``, ``engine_messages``: that of a language model; one thread owns the
-  engine.
+- ``engine_process``, ``engine_messages``: that of a language model; one thread owns its two lanes.
+- ``lane``: what both do. ``batch``: onnxruntime-genai's engine. ``logits_lane``, ``logits_row``,
+  ``logits_model``, ``token_texts``: requests whose logits are seen or changed.
 - ``encoder_process``, ``encoder_messages``: that of an encoder; ``child_process``: what they share.
 - ``page``: the chat at ``/``.
 - ``metrics``, ``settings``.

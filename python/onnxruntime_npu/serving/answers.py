@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from .api_errors import ApiError
 from .choices import Choice, Part, interleaved
 from .disconnection import ClientGone, unless_disconnected
+from .logprobs import PlacedToken, chat_logprobs, completion_logprobs
 from .metrics import Metrics
 from .tool_calls import ToolCall
 
@@ -39,6 +40,10 @@ class Style(ABC):
     def event(self, part: Part | None) -> dict[str, Any]:
         """Return what an event of a stream has of a part; None: the last event."""
 
+    @abstractmethod
+    def logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any]:
+        """Return the log-probabilities of tokens."""
+
 
 class _Completion(Style):
     prefix = "cmpl-"
@@ -49,6 +54,9 @@ class _Completion(Style):
 
     def event(self, part: Part | None) -> dict[str, Any]:
         return {"text": _text([part] if part else [])}
+
+    def logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any]:
+        return completion_logprobs(tokens)
 
 
 class _Chat(Style):
@@ -67,6 +75,9 @@ class _Chat(Style):
         if isinstance(part, ToolCall):
             return {"delta": {"tool_calls": [{"index": part.index, **_call(part)}]}}
         return {"delta": {"content": part} if part else {}}
+
+    def logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any]:
+        return chat_logprobs(tokens)
 
 
 COMPLETION = _Completion()
@@ -96,12 +107,19 @@ class Answer:
     async def whole(self) -> dict[str, Any]:
         """Return the answer when all choices have ended."""
         of_each: list[list[Part]] = [[] for _ in self.choices]
-        async with aclosing(interleaved(self.choices)) as parts:
-            async for choice, part in parts:
-                if part is not None:
-                    of_each[choice.index].append(part)
+        scores: list[list[PlacedToken]] = [[] for _ in self.choices]
+        async with aclosing(interleaved(self.choices)) as arrivals:
+            async for arrival in arrivals:
+                scores[arrival.choice.index] += arrival.scores
+                if arrival.part is not None:
+                    of_each[arrival.choice.index].append(arrival.part)
         choices = [
-            _choice(c.index, self.style.whole(of_each[c.index]), c.finish_reason)
+            _choice(
+                c.index,
+                self.style.whole(of_each[c.index]),
+                c.finish_reason,
+                self.style.logprobs(scores[c.index]) if c.scored else None,
+            )
             for c in self.choices
         ]
         return self._object(self.style.whole_object, choices, usage=self._usage())
@@ -113,10 +131,13 @@ class Answer:
         if self.style.first_event is not None:
             for choice in self.choices:
                 yield self._event(_choice(choice.index, self.style.first_event, None), extra)
-        async with aclosing(interleaved(self.choices)) as parts:
-            async for choice, part in parts:
+        async with aclosing(interleaved(self.choices)) as arrivals:
+            async for arrival in arrivals:
+                choice, part = arrival.choice, arrival.part
                 reason = choice.finish_reason if part is None else None
-                yield self._event(_choice(choice.index, self.style.event(part), reason), extra)
+                logprobs = self.style.logprobs(arrival.scores) if arrival.scores else None
+                content = _choice(choice.index, self.style.event(part), reason, logprobs)
+                yield self._event(content, extra)
         if with_usage:
             yield self._object(self.style.event_object, [], usage=self._usage())
 
@@ -142,8 +163,13 @@ class Answer:
         }
 
 
-def _choice(index: int, content: dict[str, Any], reason: str | None) -> dict[str, Any]:
-    return {"index": index, **content, "logprobs": None, "finish_reason": reason}
+def _choice(
+    index: int,
+    content: dict[str, Any],
+    reason: str | None,
+    logprobs: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
 
 
 class EventStream(Response):

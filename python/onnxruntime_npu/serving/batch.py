@@ -1,4 +1,4 @@
-"""Requests in onnxruntime-genai's engine, and those that wait for it.
+"""The lane of onnxruntime-genai's engine: requests in it, and those that wait for it.
 
 The engine schedules: it forms each step from what its cache holds. It leaves three things to its
 caller, which are done here: a finished request keeps its blocks until it is closed; not more
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime_genai as og
 
-from .engine_messages import Step, Submit
+from .engine_messages import NewToken, Step, Submit
 
 _Flags, _Reason, _Error = og.EngineEventFlags, og.FinishReason, og.EngineErrorCode
 _REASONS = {
@@ -133,7 +133,7 @@ class Batch:
         if event.flags & _Flags.TOKEN:
             if sequence.known is None:
                 sequence.generated.append(event.token)
-                step.tokens.append((key, event.token))
+                step.tokens.append(NewToken(key, event.token))
             elif sequence.known != event.token:
                 self._close(sequence)
                 step.finished.append((key, "error", "the answer could not be repeated"))

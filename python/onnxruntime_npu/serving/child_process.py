@@ -39,6 +39,10 @@ class Inbox:
             wait = False
         return messages
 
+    def put(self, message: Any) -> None:
+        """Add a message of this process itself; any thread may."""
+        self._messages.put(message)
+
     def _read(self, connection: Connection) -> None:
         try:
             while True:

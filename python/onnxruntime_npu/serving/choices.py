@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from ..generation.stop_strings import StopStrings
 from .engine import Stream
+from .logprobs import PlacedToken, TokenLog
 from .served_model import ServedModel
 from .tool_calls import ToolCall
 from .tools import Tools
@@ -25,8 +27,12 @@ class Choice:
         stop: Sequence[str],
         tools: Tools | None = None,
         echo: str = "",
+        scored: bool = False,
     ) -> None:
-        """``echo`` is text that is written before that of the answer."""
+        """``echo`` is text that is written before that of the answer.
+
+        ``scored``: tokens have scores, those of an echo, too.
+        """
         self.index = index
         self.finish_reason = "length"
         self.tokens = 0
@@ -38,10 +44,24 @@ class Choice:
         self._tools = tools
         self._calls = tools.parser() if tools else None
         self._echo = echo
+        self._log = TokenLog() if scored else None
+        # Characters, the echo's included: of all tokens so far; given out; None: all of them.
+        self._length = 0
+        self._given: int | None = 0
+
+    @property
+    def scored(self) -> bool:
+        """Whether tokens have scores."""
+        return self._log is not None
+
+    def take_scores(self) -> list[PlacedToken]:
+        """Return the scored tokens of the text since the last call."""
+        return [] if self._log is None else self._log.take(self._given)
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yield text in pieces, none of them empty, and calls of tools."""
         if self._echo:
+            await self._log_echo()
             yield self._echo
         async for piece in self._until_stop():
             if self._calls is None:
@@ -62,10 +82,12 @@ class Choice:
                 self.finish_reason = "tool_calls"
 
     async def _until_stop(self) -> AsyncIterator[str]:
-        async for token in self._stream:
+        async for new in self._stream:
             self.tokens += 1
-            self._text.put([token])
-            if piece := self._stop.put(self._take()):
+            if self._log is not None and new.scored is not None:
+                self._log.put(new.scored, self._length)
+            self._text.put([new.token])
+            if piece := self._give(self._stop.put(self._take())):
                 yield piece
             if self._stop.matched:
                 self.finish_reason = "stop"
@@ -76,8 +98,10 @@ class Choice:
         piece = self._stop.put(self._take())
         if self._stop.matched:
             self.finish_reason = "stop"
+            piece = self._give(piece)
         else:
             piece += self._stop.end()
+            self._given = None
         if piece:
             yield piece
 
@@ -85,38 +109,58 @@ class Choice:
         """Cancel the rest."""
         self._stream.close()
 
+    async def _log_echo(self) -> None:
+        """Take the scores of the prompt, which come before the first token of the answer."""
+        if self._log is not None:
+            await self._stream.begun()
+            self._log.put_text(self._stream.prompt, len(self._echo))
+        self._length = self._given = len(self._echo)
+
     def _take(self) -> str:
         piece = "".join(self._pieces)
         self._pieces.clear()
+        self._length += len(piece)
+        return piece
+
+    def _give(self, piece: str) -> str:
+        if self._given is not None:
+            self._given += len(piece)
         return piece
 
 
-async def interleaved(
-    choices: Sequence[Choice],
-) -> AsyncGenerator[tuple[Choice, Part | None], None]:
+@dataclass(frozen=True)
+class Arrival:
+    """A part of a choice, None after its last one, and the scores of its tokens."""
+
+    choice: Choice
+    part: Part | None
+    scores: list[PlacedToken]
+
+
+async def interleaved(choices: Sequence[Choice]) -> AsyncGenerator[Arrival, None]:
     """Yield the parts of all choices as they come, and None after the last part of each.
 
     Whatever ends the iteration, an error or the client's absence, frees all of them.
     """
-    arrived: asyncio.Queue[tuple[Choice, Part | Exception | None]] = asyncio.Queue()
+    arrived: asyncio.Queue[Arrival | Exception] = asyncio.Queue()
 
     async def follow(choice: Choice) -> None:
         try:
             async for part in choice.parts():
-                arrived.put_nowait((choice, part))
-            arrived.put_nowait((choice, None))
+                arrived.put_nowait(Arrival(choice, part, choice.take_scores()))
+            arrived.put_nowait(Arrival(choice, None, choice.take_scores()))
         except Exception as error:  # raised below, in the task that answers the client
-            arrived.put_nowait((choice, error))
+            arrived.put_nowait(error)
 
     tasks = [asyncio.create_task(follow(choice)) for choice in choices]
     try:
         left = len(choices)
         while left:
-            choice, part = await arrived.get()
-            if isinstance(part, Exception):
-                raise part
-            left -= part is None
-            yield choice, part
+            arrival = await arrived.get()
+            if isinstance(arrival, Exception):
+                raise arrival
+            left -= arrival.part is None
+            yield arrival
     finally:
         for task in tasks:
             task.cancel()

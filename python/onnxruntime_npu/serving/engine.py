@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .api_errors import ApiError, bad_request, deadline_exceeded
-from .engine_messages import Cancel, Ready, Sampling, Step, Submit
+from .engine_messages import Cancel, NewToken, Ready, Sampling, Scored, Step, Submit
 from .metrics import Metrics
 from .settings import Settings
 from .supervised import Supervised
@@ -27,12 +27,13 @@ class Stream:
 
     def __init__(self, engine: Engine, submit: Submit, deadline: float) -> None:
         self.finish_reason = "length"
+        self.prompt: list[Scored] = []  # the scores of its tokens, if they were asked for
         self._engine, self._key = engine, submit.key
         self._guidance = submit.sampling.guidance
-        self._queue: asyncio.Queue[int | str | ApiError] = asyncio.Queue()
+        self._queue: asyncio.Queue[NewToken | str | ApiError] = asyncio.Queue()
         self._arrived = self._last = time.monotonic()
         self._started = self._first = self._ended = False
-        self._accepted = asyncio.Event()
+        self._accepted, self._begun = asyncio.Event(), asyncio.Event()
         self._error: ApiError | None = None
         self._expiry = asyncio.get_running_loop().call_later(deadline, self._expire, deadline)
 
@@ -52,12 +53,22 @@ class Stream:
         if self._error is not None:
             raise self._error
 
+    async def begun(self) -> None:
+        """Wait until the prompt has been read or the request has ended; raises its error."""
+        await self._begun.wait()
+        if self._error is not None:
+            raise self._error
+
     def refuse(self, message: str) -> None:
-        """End since the engine does not take the grammar that was asked for."""
+        """End since the answer cannot have the form that was asked for."""
         param = self._guidance.param if self._guidance else None
         self.fail(bad_request(message, param=param))
 
-    def put(self, token: int, metrics: Metrics) -> None:
+    def put_prompt(self, scores: list[Scored]) -> None:
+        """Take the scores of the prompt's tokens."""
+        self.prompt = scores
+
+    def put(self, token: NewToken, metrics: Metrics) -> None:
         """Take a token from the engine."""
         now = time.monotonic()
         if self._first:
@@ -66,11 +77,13 @@ class Stream:
             metrics.first_token.observe(now - self._arrived)
         self._first, self._last = True, now
         self._queue.put_nowait(token)
+        self._begun.set()
 
     def finish(self, reason: str) -> None:
         """Note that the last token has been put: ``stop`` or ``length``."""
         self._end()
         self._queue.put_nowait(reason)
+        self._begun.set()
 
     def fail(self, error: ApiError) -> None:
         """End with an error."""
@@ -83,7 +96,7 @@ class Stream:
             self._end()
             self._engine.cancel(self._key)
 
-    async def __aiter__(self) -> AsyncIterator[int]:
+    async def __aiter__(self) -> AsyncIterator[NewToken]:
         while True:
             item = await self._queue.get()
             if isinstance(item, ApiError):
@@ -100,6 +113,7 @@ class Stream:
     def _fail(self, error: ApiError) -> None:
         self._error = error
         self._accepted.set()
+        self._begun.set()
         self._queue.put_nowait(error)
 
     def _end(self) -> None:
@@ -189,9 +203,12 @@ class Engine(Supervised[Ready]):
         for key in step.started:
             if key in self._streams:
                 self._streams[key].start()
-        for key, token in step.tokens:
+        for key, scores in step.prompts:
             if key in self._streams:
-                self._streams[key].put(token, self._metrics)
+                self._streams[key].put_prompt(scores)
+        for token in step.tokens:
+            if token.key in self._streams:
+                self._streams[token.key].put(token, self._metrics)
         for key, reason, message in step.finished:
             if key not in self._streams:
                 continue
@@ -203,5 +220,6 @@ class Engine(Supervised[Ready]):
                 self._streams[key].finish(reason)
         self._metrics.generated_tokens.inc(len(step.tokens))
         self._metrics.preemptions.inc(step.preempted)
+        self._metrics.blocks.inc(step.blocks_added)
         self._metrics.blocks_used.set(step.blocks_used)
         self._count()

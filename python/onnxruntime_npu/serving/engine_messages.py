@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -19,9 +20,13 @@ class Guidance:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens of one request are chosen; greedy: temperature, top_p, top_k, seed do not count.
+    """How tokens of one request are chosen; greedy: temperature to min_p and seed do not count.
 
     With ``guidance`` and without ``greedy`` there is a seed, by which the answer can be repeated.
+
+    Attributes:
+        scores: how many of the most likely tokens are wanted beside each token; None: no scores.
+        prompt_scores: those of the prompt's tokens are wanted, too.
     """
 
     max_tokens: int
@@ -29,9 +34,22 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0: all
+    min_p: float = 0.0
     seed: int | None = None  # from 0 to 2**64 - 1
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     guidance: Guidance | None = None
+    scores: int | None = None
+    prompt_scores: bool = False
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the logits have to be seen or changed, which the engine does not do."""
+        changed = self.presence_penalty or self.frequency_penalty or self.logit_bias
+        limited = self.min_p and not self.greedy
+        return bool(changed or limited or self.scores is not None)
 
 
 @dataclass(frozen=True)
@@ -60,21 +78,65 @@ class Ready:
     vocabulary: int
 
 
+@dataclass(frozen=True)
+class Score:
+    """The text of a token and its log-probability."""
+
+    text: bytes  # of half a character, perhaps
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A token's score, None for a prompt's first one, and those of the likeliest in its place."""
+
+    text: bytes
+    logprob: float | None
+    top: tuple[Score, ...] = ()
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """The next token of a request, with its score if that was asked for."""
+
+    key: int
+    token: int
+    scored: Scored | None = None
+
+
 @dataclass
 class Step:
     """From the engine, after each of its steps.
 
     Attributes:
         started: requests that the engine has taken.
-        tokens: pairs of request and new token.
+        prompts: pairs of request and scores of its prompt's tokens, before its first new token.
+        tokens: what was generated.
         finished: triples of request, reason (``stop``, ``length``, ``refused`` or ``error``) and
             message; refused: its guidance is no grammar.
         preempted: requests that gave their blocks to others and will be continued.
+        blocks_added: blocks of a cache that there was not before.
         blocks_used: blocks that hold tokens of running requests.
     """
 
     started: list[int] = field(default_factory=list)
-    tokens: list[tuple[int, int]] = field(default_factory=list)
+    prompts: list[tuple[int, list[Scored]]] = field(default_factory=list)
+    tokens: list[NewToken] = field(default_factory=list)
     finished: list[tuple[int, str, str]] = field(default_factory=list)
     preempted: int = 0
+    blocks_added: int = 0
     blocks_used: int = 0
+
+    @staticmethod
+    def together(steps: Iterable[Step]) -> Step:
+        """Return what happened in several lanes."""
+        whole = Step()
+        for step in steps:
+            whole.started += step.started
+            whole.prompts += step.prompts
+            whole.tokens += step.tokens
+            whole.finished += step.finished
+            whole.preempted += step.preempted
+            whole.blocks_added += step.blocks_added
+            whole.blocks_used += step.blocks_used
+        return whole

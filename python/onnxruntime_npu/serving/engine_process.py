@@ -15,8 +15,12 @@ from ..session.provider_library import get_ep_name, get_library_path
 from .batch import Batch, EngineError
 from .child_process import Inbox, serve_connection
 from .engine_messages import Cancel, Ready, Sampling, Step, Submit
+from .lane import Lane
+from .logits_lane import LogitsLane
+from .logits_model import LogitsModel
 
 _CPU = "CPUExecutionProvider"
+_WAKE = "a model has been opened"
 _WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))
 
 
@@ -43,9 +47,13 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
         )
     )
     inbox = Inbox(connection)
-    while _take_messages(inbox, batch):
-        # Also when all requests were cancelled: nothing is in use then.
-        connection.send(batch.step() if batch.busy else Step())
+    logits_lane = LogitsLane(
+        lambda: LogitsModel(directory, settings, provider, device), lambda: inbox.put(_WAKE)
+    )
+    while _take_messages(inbox, batch, logits_lane):
+        # One after the other: both have the whole device. Also when all requests were cancelled:
+        # nothing is in use then.
+        connection.send(Step.together(lane.step() for lane in (batch, logits_lane) if lane.busy))
 
 
 def open_model(directory: Path, provider: str, device: int = 0) -> Any:
@@ -66,15 +74,17 @@ def open_model(directory: Path, provider: str, device: int = 0) -> Any:
     return og.Model(config)
 
 
-def _take_messages(inbox: Inbox, batch: Batch) -> bool:
+def _take_messages(inbox: Inbox, engine_lane: Lane, logits_lane: Lane) -> bool:
     """Take what has come, wait for a message if nothing runs; False: the server is gone."""
-    for message in inbox.take(wait=not batch.busy):
+    lanes = (engine_lane, logits_lane)
+    for message in inbox.take(wait=not any(lane.busy for lane in lanes)):
         if message is None:
             return False
         if isinstance(message, Submit):
-            batch.add(message)
+            (logits_lane if message.sampling.needs_logits else engine_lane).add(message)
         elif isinstance(message, Cancel):
-            batch.cancel(message.key)
+            for lane in lanes:
+                lane.cancel(message.key)
     return True
 
 

@@ -90,7 +90,7 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     service = _service(request)
     model, _ = service.language_for(body.model)
     prompts = await service.tokens(model, body.prompts)
-    echoes = body.prompts if body.echo else [""] * len(prompts)
+    echoes = body.prompts if body.echoes else [""] * len(prompts)
     limit = body.max_tokens or _COMPLETION_TOKENS
     return await _answer(request, body, _Asked(COMPLETION, prompts, limit, echoes))
 
@@ -181,6 +181,7 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
                 body.stop_strings,
                 asked.tools,
                 echoes[index // body.n],
+                body.scores is not None,
             )
             for index, stream in enumerate(streams)
         ],

@@ -42,6 +42,8 @@ def sampling_options(
     top_p = _chosen(body.top_p, model.defaults.get("top_p"), 1.0)
     top_k = int(_chosen(body.top_k, model.defaults.get("top_k"), 0))
     penalty = _chosen(body.repetition_penalty, model.defaults.get("repetition_penalty"), 1.0)
+    bias = body.bias
+    check_tokens(list(bias), limits.vocabulary, "logit_bias")
     # Wherever only the most likely token is left, since the engine refuses to sample then; and it
     # takes top_p = 0 for "all". Numbers below the smallest float are 0 to it.
     greedy = temperature < _SMALLEST or top_p <= 1 / limits.vocabulary or top_k == 1
@@ -57,8 +59,14 @@ def sampling_options(
             top_k=top_k if 0 < top_k < limits.vocabulary else 0,
             # The engine's seeds are unsigned.
             seed=None if seed is None else (seed + index) % 2**64,
+            min_p=body.min_p or 0.0,
             repetition_penalty=penalty,
+            presence_penalty=body.presence_penalty or 0.0,
+            frequency_penalty=body.frequency_penalty or 0.0,
+            logit_bias=bias,
             guidance=guidance,
+            scores=None if body.scores is None else min(body.scores, limits.vocabulary),
+            prompt_scores=body.scores is not None and body.echoes,
         )
         for index in range(body.n)
     ]

@@ -1,36 +1,41 @@
-"""Bodies of requests. What the engine cannot do is refused, never ignored."""
+"""Bodies of requests. What cannot be done is refused, never ignored."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from .api_errors import ApiError
+from .api_errors import ApiError, bad_request
 from .messages import Body, Message, TopBody
 from .response_format import ResponseFormat
 from .texts import Texts, each_text
 from .tools import Tool, ToolChoice
 
-# Parameters of OpenAI's or similar interfaces that the engine has no equal of, with the values by
-# which clients say that they do not ask for it.
-_UNAVAILABLE: dict[str, tuple[Any, ...]] = {
-    "audio": (None,),
-    "best_of": (None, 1),
-    "frequency_penalty": (None, 0, 0.0),
-    "function_call": (None, "none"),
-    "functions": (None, []),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False),
-    "min_p": (None, 0, 0.0),
-    "modalities": (None, ["text"]),
-    "prediction": (None,),
-    "presence_penalty": (None, 0, 0.0),
-    "reasoning_effort": (None,),
-    "suffix": (None,),
-    "top_logprobs": (None,),
-    "verbosity": (None,),
-    "web_search_options": (None,),
+_MOST_ALTERNATIVES = 20  # tokens beside each one, with their log-probabilities
+_MOST_BIASES = 1024
+Alternatives = Annotated[int, Field(ge=0, le=_MOST_ALTERNATIVES)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+
+_TEXT_ONLY = "the models here read and write text only"
+_OLD_TOOLS = "use tools and tool_choice, which have replaced it"
+# Parameters of OpenAI's or similar interfaces that are not served: the values by which clients say
+# that they do not ask for it, and why.
+_UNAVAILABLE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "audio": ((None,), _TEXT_ONLY),
+    "best_of": ((None, 1), "ask for n answers with logprobs and choose among them"),
+    "function_call": ((None, "none"), _OLD_TOOLS),
+    "functions": ((None, []), _OLD_TOOLS),
+    "modalities": ((None, ["text"]), _TEXT_ONLY),
+    "prediction": ((None,), "no text is taken for the answer before the model has written it"),
+    "reasoning_effort": ((None,), "how much a model reasons is up to its chat template"),
+    "suffix": (
+        (None,),
+        "a model's marks for text to be filled in are not known: write them in prompt",
+    ),
+    "verbosity": ((None,), "say it in a message"),
+    "web_search_options": ((None,), "nothing is searched here"),
 }
 # Parameters that do not change the answer.
 _LABELS = frozenset(
@@ -60,7 +65,11 @@ class Generation(TopBody):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None  # 0 and -1: all
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=_MOST_BIASES)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
@@ -72,9 +81,9 @@ class Generation(TopBody):
     def _refuse_unavailable(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        for name, neutral in _UNAVAILABLE.items():
+        for name, (neutral, reason) in _UNAVAILABLE.items():
             if name in body and not any(_same(body[name], value) for value in neutral):
-                message = f"{name} is not supported by this server's engine: leave it out"
+                message = f"{name} is not supported, leave it out: {reason}"
                 raise ApiError(400, "unsupported_parameter", message, param=name)
         left_out = _LABELS.union(_UNAVAILABLE)
         return {name: value for name, value in body.items() if name not in left_out}
@@ -104,13 +113,30 @@ class Generation(TopBody):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     @property
+    def bias(self) -> dict[int, float]:
+        """What is added to the logits of tokens; raises a 400 for a key that is no token."""
+        try:
+            return {int(token): value for token, value in (self.logit_bias or {}).items()}
+        except ValueError:
+            raise bad_request("expected token numbers as keys", param="logit_bias") from None
+
+    @property
+    def scores(self) -> int | None:
+        """How many tokens are wanted beside each one, with log-probabilities; None: no scores."""
+        raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether an answer begins with the prompt."""
+        return False
+
+    @property
     def wants_usage(self) -> bool:
         """Whether a streamed answer ends with the numbers of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
 def _same(value: Any, neutral: Any) -> bool:
-    # 0 asks for the log-probability of each token, False for none.
     return type(value) is type(neutral) and value == neutral
 
 
@@ -119,6 +145,17 @@ class CompletionRequest(Generation):
 
     prompt: Texts
     echo: bool | None = None  # begin the answer with the prompt
+    logprobs: Alternatives | Literal[False] | None = None  # 0: of the answer's tokens alone
+
+    @property
+    def scores(self) -> int | None:
+        """How many tokens are wanted beside each one, with log-probabilities; None: no scores."""
+        return None if self.logprobs is False else self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        """Whether an answer begins with the prompt."""
+        return bool(self.echo)
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -134,6 +171,20 @@ class ChatRequest(Generation):
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+
+    @model_validator(mode="after")
+    def _check_scores(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            message = "top_logprobs goes with logprobs: set it to true, too"
+            raise bad_request(message, param="top_logprobs")
+        return self
+
+    @property
+    def scores(self) -> int | None:
+        """How many tokens are wanted beside each one, with log-probabilities; None: no scores."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def limit(self) -> int | None:

@@ -21,7 +21,7 @@ from .settings import Settings
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
 # What other processes and later calls import.
-_NEEDED = ("onnxruntime_genai", "transformers")
+_NEEDED = ("onnxruntime_genai", "transformers", "llguidance")
 
 
 class _Server(uvicorn.Server):

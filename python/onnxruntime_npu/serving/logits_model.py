@@ -1,0 +1,86 @@
+"""The exported model as the lane that sees logits opens it, beside the engine's session."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from ..generation.decoding import StepModel
+from ..generation.paged_cache import PagedCache
+from ..sampling import open_sampler
+from ..session.provider_library import get_ep_name
+from .token_texts import TokenTexts
+
+_HOST_MEMORY = f"ep.{get_ep_name().lower()}.host_memory"
+
+
+class LogitsModel:
+    """A session, a cache as large as the engine's, and the texts of tokens.
+
+    Attributes:
+        cache: the blocks, ``block_count`` of them.
+        block_size: tokens of a block.
+        vocabulary: number of logits.
+        stop_tokens: those that end an answer.
+        most_rows: requests of a batch.
+        texts: the tokens' texts; None if the tokenizer's tokens have no bytes of their own.
+    """
+
+    def __init__(
+        self, directory: Path, settings: dict[str, Any], provider: str, device: int
+    ) -> None:
+        """Open the model; ``settings`` are genai_config.json's.
+
+        Raises what onnxruntime raises, ArgumentError for a file that export did not write.
+        """
+        self._directory = directory
+        self._providers = _providers(settings, provider, device)
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        model = StepModel(str(directory / "model.onnx"), options, self._providers, static=False)
+        batching = settings["engine"]["dynamic_batching"]
+        self.block_count, self.most_rows = batching["num_blocks"], batching["max_batch_size"]
+        self.block_size, self.vocabulary = model.block_size, model.vocabulary
+        self.cache = PagedCache(model.session, model.new_blocks(self.block_count))
+        stop = settings["model"].get("eos_token_id", [])
+        self.stop_tokens = [stop] if isinstance(stop, int) else list(stop)
+        try:
+            self.texts: TokenTexts | None = TokenTexts(directory, self.vocabulary, self.stop_tokens)
+        except ValueError:
+            self.texts = None
+
+    @functools.cached_property
+    def sampling(self) -> ort.InferenceSession:
+        """The session that draws tokens; ArgumentError for an export without it."""
+        return open_sampler(self._directory, self._providers)
+
+    def run(
+        self, new: list[list[int]], past: list[int], blocks: list[list[int]], wanted: list[int]
+    ) -> np.ndarray:
+        """Add tokens to rows that have ``past`` ones in ``blocks``.
+
+        Returns logits after the tokens at ``wanted`` positions of all new ones, float32 [W, V].
+        """
+        table = np.zeros((len(blocks), max(map(len, blocks))), np.int32)
+        for row, given in zip(table, blocks, strict=True):
+            row[: len(given)] = given
+        return self.cache.step(
+            [np.array(tokens, np.int64) for tokens in new],
+            np.array(past, np.int32),
+            table,
+            np.array(wanted, np.int32),
+        )
+
+
+def _providers(settings: dict[str, Any], provider: str, device: int) -> list[Any]:
+    """Return the provider, with values where the engine has them."""
+    if provider != get_ep_name():
+        return [provider]
+    session = settings["model"]["decoder"].get("session_options", {})
+    return [
+        (provider, {"device_id": str(device), "host_memory": str(session.get(_HOST_MEMORY, "0"))})
+    ]

@@ -1,0 +1,75 @@
+"""The texts of tokens, and the grammars over them, for the lane that chooses tokens itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import llguidance.numpy
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+
+from .engine_messages import Guidance
+
+_READERS: dict[str, Callable[[str], str]] = {
+    "json_schema": LLMatcher.grammar_from_json_schema,
+    "regex": LLMatcher.grammar_from_regex,
+    "lark_grammar": LLMatcher.grammar_from_lark,
+}
+
+
+class GrammarError(ValueError):
+    """What was asked for is no grammar."""
+
+
+class TokenTexts:
+    """A tokenizer's tokens as llguidance has them, which is also what the engine's grammars use."""
+
+    def __init__(self, directory: Path, vocabulary: int, stop_tokens: list[int]) -> None:
+        """Read tokenizer.json; ValueError for a tokenizer whose tokens have no bytes of their own.
+
+        ``vocabulary`` is the model's, which may have more tokens than the tokenizer.
+        """
+        self.vocabulary = vocabulary
+        text = (directory / "tokenizer.json").read_text(encoding="utf-8")
+        self._tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=stop_tokens)
+
+    def text(self, token: int) -> bytes:
+        """Return a token's text, which may be half a character; of a special token its name."""
+        return self._tokenizer.decode_bytes([token])
+
+    def mask(self, guidance: Guidance) -> GrammarMask:
+        """Return what keeps one answer within a grammar; GrammarError for what is none."""
+        try:
+            matcher = LLMatcher(
+                self._tokenizer, _READERS[guidance.kind](guidance.text), log_level=0
+            )
+        except ValueError as error:
+            raise GrammarError(str(error)) from None
+        if matcher.is_error():
+            raise GrammarError(matcher.get_error())
+        return GrammarMask(matcher, self.vocabulary)
+
+
+class GrammarMask:
+    """Leaves the scores of tokens that can still become a text of a grammar; for one row."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
+        self._matcher = matcher
+        self._bits = llguidance.numpy.allocate_token_bitmask(1, vocabulary)
+
+    def __call__(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores [1, V] float32 with -inf for all other tokens.
+
+        Raises GrammarError where the grammar has become too complex to go on.
+        """
+        llguidance.numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
+        if self._matcher.is_error():
+            raise GrammarError(self._matcher.get_error())
+        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
+        scores[:, bits[: scores.shape[1]] == 0] = -np.inf
+        return scores
+
+    def add(self, tokens: np.ndarray) -> None:
+        """Take the new token, [1]."""
+        self._matcher.consume_token(int(tokens[0]))
