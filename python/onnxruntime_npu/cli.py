@@ -326,6 +326,14 @@ def _parser() -> argparse.ArgumentParser:
         help="size of a request (default: 4 MiB)",
     )
     serve.add_argument(
+        "--ssl-certfile", metavar="PEM", help="certificate, with which the server speaks HTTPS"
+    )
+    serve.add_argument(
+        "--ssl-keyfile",
+        metavar="PEM",
+        help="its private key, without a passphrase (default: in the certificate's file)",
+    )
+    serve.add_argument(
         "--cors-origin",
         action="append",
         default=[],
@@ -591,6 +599,8 @@ def _serve(arguments: argparse.Namespace) -> None:
             model_name=arguments.name,
             embeddings=arguments.embeddings,
             api_key=os.environ.get(_API_KEY) or None,
+            ssl_certfile=arguments.ssl_certfile,
+            ssl_keyfile=arguments.ssl_keyfile,
             cors_origins=tuple(arguments.cors_origin),
             max_queue=arguments.max_queue,
             deadline=arguments.deadline,

@@ -129,9 +129,11 @@ def test_requests_wait_for_blocks_in_their_order_and_give_them_back(small_cache)
     assert begins[0] == begins[1] < min(ends.values()) < begins[2]
     assert tokens[0] == tokens[1] == tokens[2] and whole.blocks_used > 0
     assert lane.step().blocks_used == 0
-    # All of it is free again.
-    full = Sampling(CONTEXT - 1, greedy=True, scores=0)
-    assert answer(lane, [5], full)[1] in ("length", "stop")
+    # All of it is free again, for the longest request that the engine takes: all blocks, and a
+    # last token that is not cached.
+    full = Sampling(CONTEXT, greedy=True, logit_bias={END: -100.0})
+    tokens, reason, _ = answer(lane, [5], full)
+    assert (len(tokens), reason) == (CONTEXT, "length")
 
 
 def test_cancelled_requests_are_forgotten_whether_they_run_or_wait(small_cache):

@@ -96,7 +96,7 @@ class LogitsLane:
         while self._waiting and len(self._running) < model.most_rows:
             first = self._waiting[0]
             sampling = first.sampling
-            longest = len(first.tokens) + sampling.max_tokens
+            longest = len(first.tokens) + sampling.max_tokens - 1  # the last one is not cached
             needed = -(-longest // model.block_size)
             if needed > len(self._free):
                 return

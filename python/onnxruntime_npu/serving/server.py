@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import socket
+import ssl
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -43,8 +44,8 @@ class _Server(uvicorn.Server):
 def serve(directory: str | Path, settings: Settings) -> None:
     """Serve an exported directory until a signal ends it.
 
-    Raises ArgumentError for a directory that cannot be served, OSError for an address that cannot
-    be listened on, ServingError when the engine does not start.
+    Raises ArgumentError for a directory or a certificate that cannot be used, OSError for an
+    address that cannot be listened on, ServingError when the engine does not start.
     """
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
@@ -58,17 +59,50 @@ def serve(directory: str | Path, settings: Settings) -> None:
 
     service = open_service(directory, settings, give_up)
     app = create_app(service)
-    config = uvicorn.Config(app, access_log=False, log_config=None, log_level="warning")
+    _check_certificate(settings.ssl_certfile, settings.ssl_keyfile)
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+    )
     server = _Server(config)
     _allow_many_connections()
     with _listen(settings.host, settings.port, settings.deadline) as listening:
         host, port = listening.getsockname()[:2]
         place = f"[{host}]" if ":" in host else host
         names = " and ".join(each.name for each in service.directories)
-        print(f"serving {names} at http://{place}:{port}", flush=True)
+        scheme = "http" if settings.ssl_certfile is None else "https"
+        print(f"serving {names} at {scheme}://{place}:{port}", flush=True)
         server.run([listening])
     if unusable:
         raise ServingError(unusable[0])
+
+
+def _check_certificate(certificate: str | None, key: str | None) -> None:
+    """Raise ArgumentError for files of which TLS cannot be spoken."""
+    if certificate is None:
+        if key is not None:
+            raise ArgumentError("--ssl-keyfile expected --ssl-certfile, too")
+        return
+    for path in (certificate, key):
+        if path is not None and not Path(path).is_file():
+            raise ArgumentError(f"no such file: {path}")
+
+    def refuse() -> str:  # instead of a question on the terminal
+        raise ArgumentError(f"expected a private key without a passphrase in {key or certificate}")
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+            certificate, key, password=refuse
+        )
+    except ssl.SSLError as error:
+        raise ArgumentError(
+            f"expected a certificate in {certificate} and its private key in "
+            f"{key or 'the same file'}, as PEM: {error.reason or error}"
+        ) from None
 
 
 def _allow_many_connections() -> None:

@@ -16,6 +16,8 @@ class Settings:
     model_name: str | None = None  # default: the directory's name
     embeddings: str | None = None  # directory of an encoder, beside a language model
     api_key: str | None = field(default=None, repr=False)
+    ssl_certfile: str | None = None  # PEM files; without a certificate the server speaks HTTP
+    ssl_keyfile: str | None = None  # default: the key is in the certificate's file
     cors_origins: tuple[str, ...] = ()
     max_queue: int = 256  # requests beyond those that the engine can run at once
     deadline: float = 600.0  # from a request's arrival to its last token
