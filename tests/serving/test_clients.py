@@ -50,6 +50,20 @@ def test_litellm(litellm, server):
     ]
     assert "".join(filter(None, streamed)) == expected["message"]["content"]
 
+    scored = litellm.completion(
+        **options, logprobs=True, top_logprobs=2, logit_bias={"5": 0.0}, presence_penalty=0.0
+    ).choices[0]
+    assert scored.message.content == expected["message"]["content"]
+    content = scored.logprobs.content
+    assert len(content) == 12 and len(content[0].top_logprobs) == 2 and content[0].logprob < 0
+    parts = litellm.completion(**options, logprobs=True, top_logprobs=2, stream=True)
+    streamed = [part.choices[0].logprobs for part in parts]
+    assert sum(len(each.content) for each in streamed if each) == 12
+    of_text = {**options, "model": "text-completion-openai/tiny", "prompt": "What?"}
+    del of_text["messages"]
+    (choice,) = litellm.text_completion(**of_text, logprobs=2).choices
+    assert len(choice.logprobs.tokens) == len(choice.logprobs.token_logprobs) == 12
+
     made = litellm.completion(
         **{**options, "max_tokens": 100}, tools=[TOOL], tool_choice="required",
         parallel_tool_calls=False,
@@ -75,6 +89,15 @@ def test_langchain(langchain_openai, server):
     whole = model.invoke("What?")
     assert whole.content and whole.usage_metadata["output_tokens"] <= 100
     assert "".join(part.content for part in model.stream("What?")) == whole.content
+
+    scored = model.bind(logprobs=True, top_logprobs=3, logit_bias={5: -1}, max_tokens=12)
+    found = scored.invoke("What?").response_metadata["logprobs"]["content"]
+    assert len(found) == 12 and len(found[0]["top_logprobs"]) == 3 and found[0]["logprob"] < 0
+    parts = [part.response_metadata.get("logprobs") for part in scored.stream("What?")]
+    streamed = [token["token"] for part in parts if part for token in part["content"]]
+    assert streamed == [token["token"] for token in found]
+    penalised = model.bind(presence_penalty=1.0, frequency_penalty=0.5, extra_body={"min_p": 0.1})
+    assert penalised.invoke("What?").content
 
     (call,) = model.bind_tools(
         [TOOL], tool_choice="required", parallel_tool_calls=False
