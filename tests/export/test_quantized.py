@@ -116,12 +116,14 @@ def test_integer_activations_add_their_rounding(tmp_path, scheme):
         assert 0 < rms(errors(model, tmp_path, provider)) <= factor * allowed
 
 
-def test_original_form_quantises_its_linear_layers(tmp_path):
-    model = tiny_model("granite")
+# Of granite query, key, value and output projections are torch's, gate and up are joined. All four
+# projections of gpt2 are Conv1D of transformers, whose weights are [in, out].
+@pytest.mark.parametrize(("kind", "projections"), [("granite", 6 * 2), ("gpt2", 4 * 2)])
+def test_original_form_quantises_its_linear_layers(tmp_path, kind, projections):
+    model = tiny_model(kind)
     report = export_causal_lm(model, tmp_path, dtype="bfloat16", quant="w8a16")
     assert report.gaps == []
-    # Query, key, value and output projections are torch's, gate and up are joined.
-    assert report.replaced["npu_weight_quant_batchmatmul"]["emitted"] == 6 * 2
+    assert report.replaced["npu_weight_quant_batchmatmul"]["emitted"] == projections
     differences = errors(model, tmp_path, PROVIDERS[0])
     scale = max(np.abs(expected_logits(model, PROMPTS[0], CONTINUATIONS[0])).max(), 1e-9)
     assert rms(differences) <= 0.05 * scale

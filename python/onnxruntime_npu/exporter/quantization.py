@@ -15,7 +15,7 @@ from .caches import Interface
 from .integers.integer_weight import FLOAT
 from .integers.stored_linear import StoredLinear
 from .proof import Findings
-from .roles.linear import Linear
+from .roles.linear import Linear, as_torch
 from .weights.lazy_weight import give_back_memory
 
 NONE = "none"
@@ -112,8 +112,9 @@ def quantize(
 
     restore_floats(interface)
     for name, module in list(interface.named_modules()):
-        if isinstance(module, Linear):
-            interface.set_submodule(name, module.as_torch())
+        layer = as_torch(module)
+        if layer is not None:
+            interface.set_submodule(name, layer)
     skip = _skipped(interface, scheme, findings)
     try:
         group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from ..errors import ArgumentError, ExportError
 from .module_replacement import Probe, contributing_calls
 from .proof import Findings
 from .quantization import NONE, check_scheme, fits
-from .roles.linear import Linear
+from .roles.linear import as_torch
 
 _ROUNDING = "npu_dynamic_quant"
 
@@ -59,7 +60,9 @@ class UsedLinears:
 def used_linears(model: nn.Module, probe: Probe, findings: Findings) -> UsedLinears:
     """Return the linear layers that the outputs of ``probe(model)`` depend on."""
     layers: dict[nn.Module, str] = {
-        module: name for name, module in model.named_modules() if isinstance(module, nn.Linear)
+        module: name
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Linear, Conv1D))
     }
     taken: dict[str, list[torch.Tensor]] = {name: [] for name in layers.values()}
 
@@ -86,8 +89,9 @@ def quantize_parts(model: Any, scheme: str, used: Sequence[UsedLinears]) -> None
 
     whole = nn.ModuleDict({"model": model})  # whose layers' names are no endings of others'
     for name, module in list(whole.named_modules()):
-        if isinstance(module, Linear):
-            whole.set_submodule(name, module.as_torch())
+        layer = as_torch(module)
+        if layer is not None:
+            whole.set_submodule(name, layer)
     chosen: dict[str, list[UsedLinears]] = {}
     skip = []
     for name, module in whole.named_modules():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from ..integers.stored_linear import Concatenated, StoredLinear, joined_stored
 from .summed_linear import SummedLinear
@@ -98,19 +99,21 @@ class Linear(nn.Module):
         ]
         return Linear(weight, torch.cat(biases), sources)
 
-    def as_torch(self) -> nn.Linear:
-        """Return the same projection as torch has it, for what looks for torch's layers."""
-        size_in, size_out = self.weight.shape
-        layer = nn.Linear(size_in, size_out, bias=self.bias is not None, device="meta")
-        layer.weight = nn.Parameter(self.weight.detach().t(), requires_grad=False)
-        bias: Any = self.bias
-        layer.bias = bias
-        return layer
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Project x [.., in] to [.., out]."""
         y = torch.matmul(x, self.weight)
         return y if self.bias is None else y + self.bias
+
+
+def as_torch(module: nn.Module) -> nn.Linear | None:
+    """Return a projection whose weight is [in, out] as torch has it, or None for other modules."""
+    if not isinstance(module, (Linear, Conv1D)):
+        return None
+    layer = nn.Linear(*sizes_of(module), bias=module.bias is not None, device="meta")
+    layer.weight = nn.Parameter(module.weight.detach().t(), requires_grad=False)
+    bias: Any = module.bias
+    layer.bias = bias
+    return layer
 
 
 # What joins projections: floats, integers of a checkpoint, several of these, or a rank's part.
