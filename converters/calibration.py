@@ -10,41 +10,104 @@ import torch
 from onnxruntime_npu.progress import bar
 
 from .compensated_rounding import RoundsWhenCalled
+from .input_scales import SeenInputs
+
+_ROWS, _ROWS_OF_BATCH = 384, 128  # of each input that are kept, from the first batches on
+_EXTREME = 8  # of these, rows that are kept for their largest values
 
 
 @torch.no_grad()
-def largest_inputs(
-    model: torch.nn.Module, layers: Mapping[str, torch.nn.Module], batches: Iterable[Any]
-) -> dict[str, float]:
-    """Run the model on the batches and return the largest magnitude of each layer's input."""
-    largest: dict[str, float] = {}
+def seen_inputs(
+    model: torch.nn.Module, layers: Mapping[str, torch.nn.Linear], batches: Iterable[Any]
+) -> dict[tuple[str, ...], SeenInputs]:
+    """Run the model on the batches; return what was seen of the inputs of the layers.
 
-    def watch(name: str) -> Any:
-        def hook(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-            if inputs[0].numel():
-                seen = float(inputs[0].detach().abs().amax())
-                largest[name] = max(largest.get(name, 0.0), seen)
-
-        return hook
-
-    handles = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
+    Layers that took one and the same tensor, such as projections of queries, keys and values, are
+    named together; those that no batch reaches are left out. The largest magnitudes are those of
+    all batches.
+    """
+    watched = _Watched(layers)
     training = model.training
     model.eval()
     try:
         for batch in bar("Calibrating", "batch", iterable=batches):
+            watched.last = None
             _run(model, batch)
     finally:
         model.train(training)
-        for handle in handles:
+        watched.remove()
+    inputs = watched.inputs.values()
+    for each in inputs:
+        if not bool(each.largest.isfinite().all()):
+            raise ValueError(
+                f"[quantize_weights] expected calibration with finite inputs of every layer, got "
+                f"infinity or NaN at {each.names[0]}"
+            )
+    return {tuple(each.names): each.seen() for each in inputs}
+
+
+class _Watched:
+    """Hooks that record the inputs of layers, once for those that take the same tensor."""
+
+    def __init__(self, layers: Mapping[str, torch.nn.Linear]) -> None:
+        self.inputs: dict[str, _Recorded] = {}  # by the first layer that takes each
+        self.last: torch.Tensor | None = None  # which the layers named last took
+        self._others: set[str] = set()
+        self._handles = [
+            layer.register_forward_pre_hook(self._hook(name)) for name, layer in layers.items()
+        ]
+
+    def _hook(self, name: str) -> Any:
+        def hook(layer: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+            given = inputs[0]
+            if name in self._others or not given.numel():
+                return
+            if name not in self.inputs:
+                if given is self.last:
+                    self._others.add(name)
+                    next(reversed(self.inputs.values())).names.append(name)
+                    return
+                self.inputs[name] = _Recorded(name, given.shape[-1])
+            self.last = given
+            self.inputs[name].add(given)
+
+        return hook
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
             handle.remove()
-    missing = [name for name in layers if name not in largest]
-    if missing:
-        raise ValueError(
-            f"[quantize_weights] expected calibration inputs that reach every layer, got none for "
-            f"{', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}; leave such "
-            f"layers out with skip=, or use w8a8_dynamic"
-        )
-    return largest
+
+
+class _Recorded:
+    """The largest magnitudes of an input, and some of its rows."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.names = [name]
+        self.largest = torch.zeros(size)
+        self._rows: list[torch.Tensor] = []
+        self._kept = 0
+
+    def add(self, given: torch.Tensor) -> None:
+        """Add what a layer takes."""
+        rows = given.detach().reshape(-1, given.shape[-1])
+        self.largest = torch.maximum(self.largest, rows.abs().amax(0).float().cpu())
+        if self._kept < _ROWS:
+            some = rows[_some(rows, min(_ROWS_OF_BATCH, _ROWS - self._kept))].cpu()
+            self._kept += len(some)
+            self._rows.append(some)
+
+    def seen(self) -> SeenInputs:
+        """Return all that was added."""
+        return SeenInputs(self.largest, torch.cat(self._rows))
+
+
+def _some(rows: torch.Tensor, most: int) -> torch.Tensor:
+    """Return the indices of rows evenly apart, from the first on, and of the largest ones."""
+    extreme = rows.abs().amax(1).topk(min(_EXTREME, len(rows))).indices
+    every = -(-len(rows) // max(1, most - _EXTREME))
+    even = torch.arange(0, len(rows), every, device=rows.device)
+    return torch.cat([extreme, even]).unique()[:most]
 
 
 @torch.no_grad()

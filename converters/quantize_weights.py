@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from onnxruntime_npu.progress import progress
 
-from .calibration import largest_inputs, rounded_for_inputs
+from .calibration import rounded_for_inputs, seen_inputs
+from .input_scales import STATIC_ERROR, InputScales, SeenInputs, input_scales
 from .quantized_experts import QuantizedExperts, is_experts
 from .quantized_linear import GroupedIntegerLinear, IntegerLinear, WeightOnlyLinear
-from .schemes import Scheme, scheme_named
+from .schemes import SCHEMES, Scheme, scheme_named
 
 _SMALLEST_GROUP = 32
 
@@ -24,6 +25,7 @@ def quantize_weights(
     group_size: int = 128,
     inner_precise: int = 0,
     calibration: Iterable[Any] | None = None,
+    static_error: float = STATIC_ERROR,
     skip: Collection[str] = ("lm_head",),
 ) -> torch.nn.Module:
     """Quantise the weights of a model's linear layers and experts, in place.
@@ -31,7 +33,8 @@ def quantize_weights(
     Weights are rounded to nearest, symmetrically, with the scale of each column (or group) that has
     the smallest squared error. With calibration, the linear layers of ``"w4a16"`` are rounded for
     the inputs that they get, so that errors cancel out in their outputs; those whose errors offsets
-    make smaller have them.
+    make smaller have them. Those of ``"w8a8"`` and ``"w8a8_dynamic"`` get factors that take large
+    features of activations over into the weights.
 
     Args:
         model: A float model: every ``torch.nn.Linear`` in it is replaced, and every block of
@@ -48,7 +51,12 @@ def quantize_weights(
         inner_precise: 1 multiplies integers in the linear layers of ``"w8a16"`` and ``"w4a16"``,
             for speed: activations are rounded to int8, with a scale for each group of a row.
         calibration: Batches of inputs: token ids, or tuples or mappings of the model's arguments.
-            ``"w8a8"`` needs them, ``"w4a16"`` takes one batch.
+            ``"w8a8"`` needs them, ``"w8a8_dynamic"`` is better with them, ``"w4a16"`` takes one
+            batch.
+        static_error: What rounding may change in the outputs of a layer of ``"w8a8"`` with one
+            scale for all tokens: the root mean square, relative to the outputs, and three times as
+            much for a single token. Layers that err by more have a scale per token. 0 gives all
+            layers one, ``math.inf`` none.
         skip: Names of layers to leave as they are: a layer's whole name, or its last parts.
 
     Returns:
@@ -59,8 +67,8 @@ def quantize_weights(
 
     Raises:
         ValueError: for an unknown scheme, a group size, a dtype or a layer that it cannot take,
-            for ``"w8a8"`` without calibration, and for calibration that a scheme does not take.
-            The model is then unchanged.
+            for ``"w8a8"`` without calibration, for calibration that a scheme does not take, and for
+            a negative ``static_error``. The model is then unchanged.
 
     """
     replaced = dict(
@@ -70,6 +78,7 @@ def quantize_weights(
             group_size=group_size,
             inner_precise=inner_precise,
             calibration=calibration,
+            static_error=static_error,
             skip=skip,
         )
     )
@@ -87,6 +96,7 @@ def quantized_layers(
     group_size: int = 128,
     inner_precise: int = 0,
     calibration: Iterable[Any] | None = None,
+    static_error: float = STATIC_ERROR,
     skip: Collection[str] = ("lm_head",),
 ) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield the name and the replacement of each layer of ``quantize_weights``, one by one.
@@ -95,6 +105,7 @@ def quantized_layers(
     all weights twice. The arguments and errors are those of ``quantize_weights``.
     """
     chosen = scheme_named(scheme)
+    _check_calibration(chosen, calibration)
     if chosen.grouped and (group_size < _SMALLEST_GROUP or group_size % _SMALLEST_GROUP):
         raise ValueError(
             f"[quantize_weights] expected a group_size that is a multiple of 32, got {group_size}"
@@ -103,6 +114,10 @@ def quantized_layers(
         raise ValueError(
             f"[quantize_weights] expected inner_precise 0, or 1 with w8a16 or w4a16, got "
             f"{inner_precise} with {scheme}"
+        )
+    if not static_error >= 0:
+        raise ValueError(
+            f"[quantize_weights] expected a static_error of at least 0, got {static_error}"
         )
     named = [(name, layer) for name, layer in model.named_modules() if not _skipped(name, skip)]
     linear = {name: layer for name, layer in named if isinstance(layer, torch.nn.Linear)}
@@ -116,42 +131,71 @@ def quantized_layers(
             "[quantize_weights] expected a model with torch.nn.Linear layers or experts to "
             "quantise, got none"
         )
-    largest: dict[str, float] = {}
+    scales = None
     rounded: dict[str, torch.nn.Module] = {}
-    if chosen.compensated and calibration is not None:
+    if calibration is not None and chosen.compensated:
         rounding = functools.partial(_compensated, group_size, inner_precise)
         rounded = rounded_for_inputs(model, linear, rounding, calibration)
         yield from rounded.items()
-    else:
-        largest = _calibrated(model, linear, chosen, calibration)
+    elif calibration is not None and linear:
+        seen = seen_inputs(model, linear, calibration)
+        scales = _LayerScales(seen, linear, chosen, static_error)
     left = {name: layer for name, layer in layers.items() if name not in rounded}
     for name, layer in progress(left.items(), f"Quantising to {scheme}", "layer"):
-        yield name, _quantized(layer, chosen, group_size, inner_precise, largest.get(name))
+        yield name, _quantized(name, layer, chosen, group_size, inner_precise, scales)
 
 
 def _skipped(name: str, skip: Collection[str]) -> bool:
     return any(name == entry or name.endswith(f".{entry}") for entry in skip)
 
 
-def _calibrated(
-    model: torch.nn.Module,
-    layers: dict[str, torch.nn.Linear],
-    scheme: Scheme,
-    calibration: Iterable[Any] | None,
-) -> dict[str, float]:
-    if scheme.activation != "static":
-        if calibration is not None:
-            raise ValueError(
-                f"[quantize_weights] expected calibration with w8a8 or w4a16 only, got it with "
-                f"{scheme.name}"
-            )
-        return {}
-    if calibration is None:
+def _check_calibration(scheme: Scheme, calibration: Iterable[Any] | None) -> None:
+    if calibration is None and scheme.activation == "static":
         raise ValueError(
             "[quantize_weights] expected calibration inputs for w8a8, got none; w8a8_dynamic needs "
             "none"
         )
-    return largest_inputs(model, layers, calibration)
+    if calibration is not None and not scheme.calibrated:
+        raise ValueError(
+            f"[quantize_weights] expected calibration with "
+            f"{', '.join(name for name, each in SCHEMES.items() if each.calibrated)} only, got it "
+            f"with {scheme.name}"
+        )
+
+
+class _LayerScales:
+    """Scales of the layers' inputs, chosen when the first layer that takes an input is rounded."""
+
+    def __init__(
+        self,
+        seen: dict[tuple[str, ...], SeenInputs],
+        layers: dict[str, torch.nn.Linear],
+        scheme: Scheme,
+        static_error: float,
+    ) -> None:
+        self._seen, self._layers = seen, layers
+        self._static, self._static_error = scheme.activation == "static", static_error
+        self._names = {name: names for names in seen for name in names}
+        missing = [name for name in layers if name not in self._names]
+        if missing and self._static:
+            raise ValueError(
+                f"[quantize_weights] expected calibration inputs that reach every layer, got none "
+                f"for {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}; leave "
+                f"such layers out with skip=, or use w8a8_dynamic"
+            )
+        self._chosen: dict[tuple[str, ...], InputScales] = {}
+
+    def of(self, name: str) -> InputScales | None:
+        """Return the scales of a layer's input, or None if calibration has not seen it."""
+        names = self._names.get(name)
+        if names is None:
+            return None
+        if names not in self._chosen:
+            weights = [self._layers[each].weight for each in names]
+            self._chosen[names] = input_scales(
+                weights, self._seen.pop(names), static=self._static, most=self._static_error
+            )
+        return self._chosen[names]
 
 
 def _compensated(
@@ -162,11 +206,12 @@ def _compensated(
 
 
 def _quantized(
+    name: str,
     layer: torch.nn.Module,
     scheme: Scheme,
     group_size: int,
     inner_precise: int,
-    largest_input: float | None,
+    scales: _LayerScales | None,
 ) -> torch.nn.Module:
     quantized: torch.nn.Module
     if not isinstance(layer, torch.nn.Linear):
@@ -176,5 +221,5 @@ def _quantized(
     elif scheme.weight_bits == 4:
         quantized = GroupedIntegerLinear.rounded(layer, scheme, group_size)
     else:
-        quantized = IntegerLinear.rounded(layer, largest_input)
+        quantized = IntegerLinear.rounded(layer, None if scales is None else scales.of(name))
     return quantized.train(layer.training)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .compensated_rounding import compensated_columns
+from .input_scales import InputScales
 from .packing import WORD, packed_columns
 from .rounding import quantized_columns
 from .schemes import Scheme
@@ -99,13 +100,16 @@ class WeightOnlyLinear(torch.nn.Module):
 class IntegerLinear(torch.nn.Module):
     """A linear layer that multiplies int8 activations and int8 weights exactly in int32.
 
-    Buffers: ``weight`` int8 [in, out]; ``scale`` float32 [out]; ``bias``; and ``input_scale``
-    float32 [1] if the scale of activations is static.
+    Buffers: ``weight`` int8 [in, out]; ``scale`` float32 [out]; ``bias``; ``step`` float32 [1],
+    that of static activations, else None; ``input_scale``: what static activations are divided by,
+    float32 [1] or [in], or what others are multiplied by before each row gets its scale, [in] of
+    the activations' dtype, or None.
     """
 
     weight: torch.Tensor
     scale: torch.Tensor
     bias: torch.Tensor | None
+    step: torch.Tensor | None
     input_scale: torch.Tensor | None
 
     def __init__(
@@ -113,39 +117,48 @@ class IntegerLinear(torch.nn.Module):
         weight: torch.Tensor,
         scale: torch.Tensor,
         bias: torch.Tensor | None,
-        input_scale: torch.Tensor | None,
+        *,
+        step: torch.Tensor | None = None,
+        input_scale: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = weight.shape
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+        self.register_buffer("step", step)
         self.register_buffer("input_scale", input_scale)
 
     @staticmethod
-    def rounded(linear: torch.nn.Linear, largest_input: float | None) -> IntegerLinear:
-        """Return the layer with its weight rounded; its input's scale is static if it is known."""
-        weight, scale = quantized_columns(linear.weight, 8, 0, torch.float32)
-        step = None
-        if largest_input is not None:
-            # A layer that saw only zeros keeps a scale of 1.
-            step = torch.tensor([largest_input / 127 or 1.0], device=weight.device)
-        return IntegerLinear(weight, scale[0], linear.bias, step)
+    def rounded(linear: torch.nn.Linear, scales: InputScales | None) -> IntegerLinear:
+        """Return the layer with its weight rounded; without ``scales`` each row has its own."""
+        factors = step = input_scale = None
+        if scales is not None:
+            device, dtype = linear.weight.device, linear.weight.dtype
+            factors = None if scales.factors is None else scales.factors.to(device)
+            if scales.step is not None:
+                step = torch.tensor([scales.step], device=device)
+                input_scale = step if factors is None else step * factors
+            elif factors is not None:
+                input_scale = (1 / factors).to(dtype)
+                factors = 1 / input_scale.float()  # the inverse of what is stored
+        weight, scale = quantized_columns(linear.weight, 8, 0, torch.float32, factors)
+        return IntegerLinear(weight, scale[0], linear.bias, step=step, input_scale=input_scale)
 
     @property
     def operators(self) -> dict[str, int]:
         """The operators of a call and how many."""
-        rounding = "npu_dynamic_quant" if self.input_scale is None else "npu_quantize"
+        rounding = "npu_dynamic_quant" if self.step is None else "npu_quantize"
         return {rounding: 1, "npu_quant_matmul": 1}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x @ W + bias of x's dtype; x: [.., in_features]."""
         rows = x.reshape(-1, self.in_features)
-        if self.input_scale is None:
-            integers, scale = torch.ops.npu.npu_dynamic_quant(rows)
+        if self.step is None:
+            integers, scale = torch.ops.npu.npu_dynamic_quant(rows, smooth_scales=self.input_scale)
         else:
             integers = torch.ops.npu.npu_quantize(rows, self.input_scale, None, torch.qint8, -1)
-            scale = self.input_scale.expand(rows.shape[0])
+            scale = self.step.expand(rows.shape[0])
         if x.dtype in (torch.float16, torch.bfloat16):
             y = torch.ops.npu.npu_quant_matmul(
                 integers, self.weight, self.scale, pertoken_scale=scale, bias=self.bias,

@@ -10,7 +10,11 @@ _CHUNK_ELEMENTS = 1 << 20  # of temporaries
 
 
 def quantized_columns(
-    weight: torch.Tensor, bits: int, group_size: int, scale_dtype: torch.dtype
+    weight: torch.Tensor,
+    bits: int,
+    group_size: int,
+    scale_dtype: torch.dtype,
+    factors: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise a weight, symmetrically, in groups of ``group_size`` input features.
 
@@ -19,6 +23,7 @@ def quantized_columns(
         bits: 8 or 4.
         group_size: input features that share a scale; 0 for all. The last group may be smaller.
         scale_dtype: dtype in which the scales are stored; integers are chosen for these.
+        factors: by which the weights of each input feature are multiplied before, [in_features].
 
     Returns:
         (integers, scales): int8 [in_features, out_features] and [groups, out_features].
@@ -32,6 +37,7 @@ def quantized_columns(
     step = max(1, _CHUNK_ELEMENTS // max(columns, 1))
     for begin in range(0, rows, step):
         part = weight[begin : begin + step].detach().float()
+        part = part if factors is None else part * factors
         padded = torch.nn.functional.pad(part, (0, groups * group - columns))
         values, chosen = _best(padded.unflatten(1, (groups, group)), bits, scale_dtype)
         integers[:, begin : begin + step] = values.flatten(1)[:, :columns].t()

@@ -12,9 +12,10 @@ class Scheme:
     """Bits of weights and activations, and how activations get their scales.
 
     ``activation`` is ``"float"``, ``"dynamic"`` (a scale per token, computed in the model) or
-    ``"static"`` (one scale per layer, from calibration). ``grouped`` weights have a scale for each
-    group of rows of a column, others one per column. ``compensated``: calibration improves the
-    rounding of weights.
+    ``"static"`` (one scale per layer, from calibration, where that is exact enough). ``grouped``
+    weights have a scale for each group of rows of a column, others one per column. ``compensated``:
+    calibration improves the rounding of weights. ``smoothed``: calibration chooses factors between
+    activations and weights.
     """
 
     name: str
@@ -22,6 +23,12 @@ class Scheme:
     activation: str
     grouped: bool = False
     compensated: bool = False
+    smoothed: bool = False
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the scheme takes calibration."""
+        return self.compensated or self.smoothed
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Refuse weights of a dtype for which the scheme's operators have no results."""
@@ -39,8 +46,8 @@ SCHEMES = {
         Scheme("w8a16", weight_bits=8, activation="float"),
         Scheme("w4a16", weight_bits=4, activation="float", grouped=True, compensated=True),
         Scheme("w4a8", weight_bits=4, activation="dynamic", grouped=True),
-        Scheme("w8a8", weight_bits=8, activation="static"),
-        Scheme("w8a8_dynamic", weight_bits=8, activation="dynamic"),
+        Scheme("w8a8", weight_bits=8, activation="static", smoothed=True),
+        Scheme("w8a8_dynamic", weight_bits=8, activation="dynamic", smoothed=True),
     )
 }
 

@@ -140,7 +140,16 @@ def _parser() -> argparse.ArgumentParser:
         "GGUF checkpoint as they are",
     )
     export.add_argument(
-        "--calibration", metavar="FILE", help="texts for --quant w8a8 or w4a16, one on each line"
+        "--calibration",
+        metavar="FILE",
+        help="texts for --quant w8a8, w8a8_dynamic or w4a16, one on each line",
+    )
+    export.add_argument(
+        "--static-error",
+        type=float,
+        metavar="E",
+        help="relative error of a layer's outputs above which --quant w8a8 gives it a scale per "
+        "token (default: 0.03)",
     )
     export.add_argument(
         "--adapter",
@@ -436,6 +445,7 @@ def _export(arguments: argparse.Namespace) -> None:
         dtype=arguments.dtype,
         quant=arguments.quant,
         calibration=_lines(arguments.calibration),
+        static_error=arguments.static_error,
         adapters=[text for text in arguments.adapters if not _NAMED.match(text)],
         switched_adapters=_named(arguments.adapters),
         cache=arguments.cache,
@@ -538,6 +548,9 @@ def _print_report(place: str, report: ExportReport, form: str | None = None) -> 
     )
     for layout, count in report.integers.items():
         print(f"integers of the checkpoint: {layout} ({count} projections)")
+    if report.per_token:
+        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in report.per_token}))
+        print(f"activations with a scale per token: {len(report.per_token)} layers ({kinds})")
     for line in report.kept_by_role():
         print(f"kept as it is: {line}")
     for line in report.check_lines():

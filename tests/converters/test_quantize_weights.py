@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,104 @@ def test_rounding_for_inputs_halves_the_error_of_outputs(group: int) -> None:
     assert errors[1] < 0.5 * errors[0]
 
 
+class Attention(torch.nn.Module):
+    """Projections that take the same tensor, and one that takes another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.query, self.key, self.value, self.out = (
+            torch.nn.Linear(64, 64, bias=False) for _ in range(4)
+        )
+        with torch.no_grad():  # what is learned of large features is small
+            for layer in (self.query, self.key, self.value):
+                layer.weight[:, 5] /= 40
+                layer.weight[:, 40] /= 100
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.query(x) @ self.key(x).mT / 64**0.5
+        return self.out(scores.softmax(-1) @ self.value(x))
+
+
+def with_large_features(*shape: int) -> torch.Tensor:
+    """Like the residuals of a language model: few features are much larger than all others."""
+    x = _x(torch.float32, *shape)
+    x[..., 5] *= 40
+    x[..., 40] *= 100
+    return x
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w8a8_dynamic"])
+def test_weights_take_over_large_features(scheme: str) -> None:
+    seen, unseen = with_large_features(2, 64, 64)
+    attention = Attention().eval()
+    plain, calibrated = copy.deepcopy(attention), copy.deepcopy(attention)
+    quantize_weights(plain, "w8a8_dynamic")
+    quantize_weights(calibrated, scheme, calibration=[seen], static_error=math.inf)
+    with torch.no_grad():
+        expected = attention.value(unseen)
+        errors = [_error(model.value(unseen), expected) for model in (plain, calibrated)]
+    assert errors[1] < 0.2 * errors[0], errors
+    # One rounding of a tensor serves all who take it.
+    first = calibrated.query.input_scale
+    assert all(
+        torch.equal(first, layer.input_scale) for layer in (calibrated.key, calibrated.value)
+    )
+    assert not torch.equal(first, calibrated.out.input_scale)
+
+
+def test_layers_that_a_single_row_drowns_have_a_scale_for_each() -> None:
+    x = _x(torch.float32, 256, 256)
+    x[0] *= 500
+    model = Model(torch.float32, bias=False).eval()
+    model.down = torch.nn.Linear(320, 256, bias=False)
+
+    def quantised(**options: Any) -> Any:
+        return quantize_weights(copy.deepcopy(model), "w8a8", calibration=[(x,)], **options)
+
+    chosen = quantised()
+    assert chosen.up.step is None and chosen.down.step is None
+    static = quantised(static_error=math.inf)
+    assert static.up.step is not None and static.down.step is not None
+    with torch.no_grad():
+        expected = model(x[1:])
+        errors = [_error(each(x[1:]), expected) for each in (static, chosen)]
+    assert errors[1] < BOUNDS["w8a8"] and errors[0] > 0.1, errors
+    x[0] /= 500
+    assert quantised().up.step is not None
+    assert quantised(static_error=0).up.step is None
+
+
+def test_layers_that_calibration_does_not_reach_have_a_scale_per_token() -> None:
+    class Model(torch.nn.ModuleDict):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self["used"](x)
+
+    model = Model({"used": torch.nn.Linear(64, 64), "other": torch.nn.Linear(64, 64)})
+    with pytest.raises(ValueError, match="reach every layer, got none for other"):
+        quantize_weights(model, "w8a8", calibration=[torch.randn(4, 64)])
+    quantize_weights(model, "w8a8_dynamic", calibration=[with_large_features(4, 64)])
+    assert model["used"].input_scale is not None and model["other"].input_scale is None
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "w8a8_dynamic"])
+def test_features_that_calibration_has_not_seen_do_not_drown_others(scheme: str) -> None:
+    seen, unseen = _x(torch.float16, 2, 64, 64)
+    seen[:, 9] = 0
+    layer = torch.nn.Linear(64, 32).half()
+    with torch.no_grad():
+        expected = layer(unseen.clone())
+        actual = quantize_weights(layer, scheme, calibration=[seen])(unseen)
+    # One of 64 features may be cut off to what was seen: 1 / 8 of the outputs.
+    assert _error(actual, expected) < (0.15 if scheme == "w8a8" else 0.03)
+
+
+def test_zeros_as_calibration_leave_scales_that_are_finite() -> None:
+    zeros = torch.zeros(4, 64)
+    layer = quantize_weights(torch.nn.Linear(64, 32, bias=False), "w8a8", calibration=[zeros])
+    assert bool(layer(torch.ones(1, 64)).isfinite().all())
+
+
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_int4_uses_its_whole_range_in_both_directions(calibrated: bool) -> None:
     """Integers from -8 to 7 times a scale of either sign stay what they are."""
@@ -229,7 +329,11 @@ def test_zeros_stay_zeros() -> None:
         ),
         (("w4a16",), {"group_size": 48}, "multiple of 32, got 48"),
         (("w8a8",), {}, "expected calibration inputs for w8a8, got none"),
-        (("w8a16",), {"calibration": []}, "calibration with w8a8 or w4a16 only, got it with w8a16"),
+        (
+            ("w8a16",),
+            {"calibration": []},
+            "calibration with w4a16, w8a8, w8a8_dynamic only, got it with w8a16",
+        ),
         (("w8a8",), {"calibration": []}, "reach every layer, got none for up, down"),
         (("w4a16",), {"calibration": []}, "one batch of calibration inputs for w4a16, got none"),
         (("w4a16",), {"calibration": [1, 2]}, "for w4a16, got more: join them"),
@@ -238,6 +342,12 @@ def test_zeros_stay_zeros() -> None:
             {"calibration": [torch.full((2, 256), torch.inf, dtype=torch.bfloat16)]},
             "finite inputs of every layer, got infinity or NaN at up",
         ),
+        (
+            ("w8a8",),
+            {"calibration": [torch.full((2, 256), torch.inf, dtype=torch.bfloat16)]},
+            "finite inputs of every layer, got infinity or NaN at up",
+        ),
+        (("w8a8",), {"calibration": [], "static_error": -1}, "static_error of at least 0, got -1"),
         (("w8a16",), {"skip": ("up", "down", "lm_head")}, "to quantise, got none"),
         (("w8a8_dynamic",), {"inner_precise": 1}, "0, or 1 with w8a16 or w4a16, got 1 with w8a8"),
         (("w4a16",), {"inner_precise": 2}, "0, or 1 with w8a16 or w4a16, got 2 with w4a16"),

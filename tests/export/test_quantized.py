@@ -134,7 +134,8 @@ def test_original_form_quantises_its_linear_layers(tmp_path, kind, projections):
     [
         ({"quant": "w8a16"}, "expected dtype float16 or bfloat16 with quant='w8a16'"),
         ({"quant": "w8a8", "dtype": "bfloat16"}, "expected calibration with quant='w8a8'"),
-        ({"calibration": [[1, 2]]}, "expected calibration with quant='w8a8' or 'w4a16' only"),
+        ({"calibration": [[1, 2]]}, "expected calibration with quant of w4a16, w8a8, w8a8_dynamic"),
+        ({"static_error": 0.1}, "expected static_error of at least 0 with quant='w8a8'"),
         (
             {"quant": "w4a16", "calibration": [[1, 97]], "dtype": "bfloat16"},
             "expected calibration of tokens from 0 to 96",

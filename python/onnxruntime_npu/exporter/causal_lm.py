@@ -60,6 +60,7 @@ def export_causal_lm(
     opset: int | None = None,
     tokenizer: Any | None = None,
     calibration: Iterable[str | Sequence[int]] | None = None,
+    static_error: float | None = None,
     adapters: Sequence[str | Path] = (),
     switched_adapters: Mapping[str, str | Path] | None = None,
     tensor_parallel: int = 1,
@@ -92,8 +93,11 @@ def export_causal_lm(
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer to write with a loaded model.
         calibration: texts, or rows of token ids, from which w8a8 takes the scales of activations,
-            and for whose activations w4a16 rounds weights (2048 tokens at most; by default of a
-            text that the package brings, for a model with a tokenizer).
+            w8a8_dynamic factors between these and weights, and for whose activations w4a16 rounds
+            weights (2048 tokens at most); by default a text that the package brings, for a model
+            with a tokenizer.
+        static_error: relative error of a layer's outputs above which w8a8 gives its activations a
+            scale per token (see ``quantize_weights``); the report lists these as ``per_token``.
         adapters: directories of LoRA adapters that peft has saved, to merge into float weights
             before anything else is done.
         switched_adapters: directories of LoRA adapters by names, of which each run may choose one:
@@ -115,7 +119,7 @@ def export_causal_lm(
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
     check_choice("quant", quant, schemes())
-    check_scheme(quant, DTYPES[dtype], calibration)
+    check_scheme(quant, DTYPES[dtype], calibration, static_error)
     check_choice("cache", cache, CACHES)
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES)
     check_choice("logits", logits, LOGITS)
@@ -183,7 +187,8 @@ def export_causal_lm(
         batches = calibration_batches(
             interface, checkpoint.tokenizer, quant, calibration, int(context)
         )
-        quantize(interface, quant, batches, findings)
+        options = {} if static_error is None else {"static_error": static_error}
+        report.per_token = quantize(interface, quant, batches, findings, **options)
     if not whole:
         return _write_ranks(out, checkpoint, interface, wanted, report, findings, started)
     switched.insert(interface.decoder)

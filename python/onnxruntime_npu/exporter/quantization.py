@@ -26,7 +26,7 @@ _IN_WORD = 8
 # small models lose much by more; products of integers would have to scale more partial sums.
 _GROUP, _INTEGER_GROUP = 32, 128
 _TEXT = resources.files(__package__).joinpath("calibration.txt")
-_MOST_TOKENS = 2048
+_MOST_TOKENS, _ROW = 2048, 512
 
 
 def schemes() -> tuple[str, ...]:
@@ -36,16 +36,22 @@ def schemes() -> tuple[str, ...]:
     return (NONE, KEEP, *SCHEMES)
 
 
-def check_scheme(name: str, dtype: torch.dtype, calibration: Any) -> None:
-    """Refuse a scheme with a dtype or calibration that it does not take."""
+def check_scheme(
+    name: str, dtype: torch.dtype, calibration: Any, static_error: float | None = None
+) -> None:
+    """Refuse a scheme with a dtype, calibration or static_error that it does not take."""
     from ..converters import SCHEMES
 
     scheme = SCHEMES.get(name)
+    if calibration is not None and not (scheme is not None and scheme.calibrated):
+        taken = ", ".join(each.name for each in SCHEMES.values() if each.calibrated)
+        raise ArgumentError(f"expected calibration with quant of {taken} only, got {name!r}")
     static = scheme is not None and scheme.activation == "static"
-    if static and calibration is None:
-        raise ArgumentError(f"expected calibration with quant={name!r}, got none")
-    if calibration is not None and not (static or (scheme is not None and scheme.compensated)):
-        raise ArgumentError(f"expected calibration with quant='w8a8' or 'w4a16' only, got {name!r}")
+    if static_error is not None and not (static and static_error >= 0):
+        raise ArgumentError(
+            f"expected static_error of at least 0 with quant='w8a8', got {static_error} with "
+            f"quant={name!r}"
+        )
     if scheme is None:
         return
     try:
@@ -66,18 +72,25 @@ def calibration_batches(
     """Return the interface's arguments for what a scheme is calibrated with, or None.
 
     A batch for each text or row of token ids. For w4a16 the first ``_MOST_TOKENS`` tokens of all
-    are one batch; by default of the package's own text, if the tokenizer's ids fit the model.
+    are one batch. By default the package's own text, if the tokenizer's ids fit the model; a scheme
+    that needs calibration is refused without any.
     """
     from ..converters import SCHEMES
 
-    joined, vocabulary = SCHEMES[scheme].compensated, interface.decoder.vocabulary
+    chosen, vocabulary = SCHEMES[scheme], interface.decoder.vocabulary
+    joined = chosen.compensated
     if calibration is None:
-        if not joined or tokenizer is None:
+        ids = _shipped_ids(tokenizer, vocabulary) if chosen.calibrated else None
+        if ids is None:
+            if chosen.activation == "static":
+                raise ArgumentError(
+                    f"expected calibration with quant={scheme!r} for a model without a tokenizer "
+                    f"whose ids fit it, got none"
+                )
             return None
-        ids = tokenizer(_TEXT.read_text(encoding="utf-8"))["input_ids"]
-        if not all(0 <= token < vocabulary for token in ids):
-            return None
-        calibration = [ids]
+        # Several rows: the first tokens of each have the largest activations.
+        length = len(ids) if joined else min(_ROW, context)
+        calibration = [ids[begin : begin + length] for begin in range(0, len(ids), length)]
     rows = []
     for sample in calibration:
         if not isinstance(sample, str):
@@ -96,19 +109,30 @@ def calibration_batches(
     return [interface.prompt(torch.tensor([row], dtype=torch.int64)) for row in rows]
 
 
+def _shipped_ids(tokenizer: Any | None, vocabulary: int) -> list[int] | None:
+    """Return the ids of the package's own text, or None if the model has none for it."""
+    if tokenizer is None:
+        return None
+    ids: list[int] = tokenizer(_TEXT.read_text(encoding="utf-8"))["input_ids"]
+    return ids if all(0 <= token < vocabulary for token in ids) else None
+
+
 def quantize(
     interface: Interface,
     scheme: str,
     calibration: Iterable[tuple[Any, ...]] | None,
     findings: Findings,
-) -> None:
+    **options: Any,
+) -> list[str]:
     """Quantise the projections and experts of a decoder, in place.
 
     The head, and layers that a scheme cannot take, stay floats and are listed. ``calibration``:
-    arguments of the interface.
+    arguments of the interface. ``options``: of ``quantize_weights``. Returns the names of layers of
+    a scheme with static activations that have a scale per token instead.
     """
     from ..converters import SCHEMES
     from ..converters.quantize_weights import quantized_layers
+    from ..converters.quantized_linear import IntegerLinear
 
     restore_floats(interface)
     for name, module in list(interface.named_modules()):
@@ -119,7 +143,7 @@ def quantize(
     try:
         group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP
         layers = quantized_layers(
-            interface, scheme, group_size=group, calibration=calibration, skip=skip
+            interface, scheme, group_size=group, calibration=calibration, skip=skip, **options
         )
         for name, layer in layers:
             interface.set_submodule(name, layer)
@@ -127,6 +151,13 @@ def quantize(
     except ValueError as error:
         raise ExportError(str(error)) from error
     _record_operators(interface, findings)
+    if SCHEMES[scheme].activation != "static":
+        return []
+    return [
+        name
+        for name, module in interface.named_modules()
+        if isinstance(module, IntegerLinear) and module.step is None
+    ]
 
 
 def restore_floats(interface: Interface) -> int:

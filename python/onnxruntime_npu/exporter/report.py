@@ -56,6 +56,8 @@ class ExportReport:
     integers: dict[str, int] = field(
         default_factory=dict
     )  # layers of a checkpoint, by their layout
+    # Layers of w8a8 whose activations have a scale per token: one for all would err too much.
+    per_token: list[str] = field(default_factory=list)
     pooling: str | None = None
     inputs: list[dict[str, Any]] = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)

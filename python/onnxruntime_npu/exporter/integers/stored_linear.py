@@ -56,7 +56,10 @@ class StoredLinear(nn.Module):
         elif stored.bits == 4 or stored.scale.shape[0] > 1:
             raise ValueError(f"no operator multiplies {stored.layout} of {rows} input features")
         else:
-            layer = IntegerLinear(stored.integers, stored.scale[0], bias, stored.input_scale)
+            step = stored.input_scale
+            layer = IntegerLinear(
+                stored.integers, stored.scale[0], bias, step=step, input_scale=step
+            )
         return layer if stored.order is None else Reordered(stored.order, layer)
 
 
