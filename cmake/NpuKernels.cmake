@@ -37,6 +37,8 @@ add_custom_command(
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(all_isas portable avx2 avx512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(all_isas portable neon)
 else()
   set(all_isas portable)
 endif()
@@ -61,6 +63,7 @@ set(NPU_ISA_FLAGS_avx2 -march=x86-64-v3)
 # Every processor with AVX-512 has PREFETCHW, which x86-64-v4 does not include. gcc warns about its own AVX-512 headers
 # (gcc bug 105593).
 set(NPU_ISA_FLAGS_avx512 -march=x86-64-v4 -mprfchw -mprefer-vector-width=512 -Wno-uninitialized -Wno-maybe-uninitialized)
+set(NPU_ISA_FLAGS_neon -march=armv8.2-a+fp16+dotprod)
 
 # These must give the same results on every processor: a contracted product and sum would round once, not twice.
 file(GLOB_RECURSE exact_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ep/kernels/random/*.cc"

@@ -17,7 +17,7 @@ struct DeviceProperties {
   std::string name;         // what get_device_name() returns
   size_t total_memory = 0;  // bytes
   int compute_units = 0;    // cores used by the intra-op pool
-  std::string isa;          // "amx", "avx512", "avx2", "portable"
+  std::string isa;          // the level's name, such as "avx2" or "neon"
 };
 
 enum class CopyKind { kHostToDevice, kDeviceToHost, kDeviceToDevice, kHostToHost };

@@ -82,9 +82,13 @@ LogLevel ParseLogLevel(const char* name, const std::string& value) {
 }
 
 Isa ParseIsa(const char* name, const std::string& value) {
-  for (Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvx2, Isa::kPortable})
+  std::string expected;
+  for (Isa isa : LevelsOfArchitecture()) {
     if (value == NameOf(isa)) return isa;
-  Reject(name, value, "amx, avx512, avx2 or portable");
+    if (!expected.empty()) expected += isa == Isa::kPortable ? " or " : ", ";
+    expected += NameOf(isa);
+  }
+  Reject(name, value, expected);
 }
 
 std::optional<std::string> BackendNameFromEnvironment() { return Get("ORT_NPU_BACKEND"); }

@@ -23,7 +23,7 @@ std::size_t SequenceLength(const std::string& text, std::size_t at) {
   return overlong || surrogate || too_large ? 0 : length;
 }
 
-bool IsControl(char c) { return (c >= 0 && c < 0x20 && c != '\n' && c != '\t') || c == 0x7F; }
+bool IsControl(char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7F; }
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 #include "ep/runtime/isa.h"
 
+#include <algorithm>
+
 #include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
 
@@ -9,6 +11,8 @@
 #include <unistd.h>
 
 #include <cstdint>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 // Defined by the emulator that tests preload on machines without tiles (tests/cpp/emulation), and only there.
@@ -17,6 +21,8 @@ extern "C" __attribute__((weak)) bool npu_float16_tiles_are_emulated();
 
 namespace npu {
 namespace {
+
+constexpr bool AllBits(unsigned long word, unsigned long mask) { return (word & mask) == mask; }
 
 #if defined(__x86_64__)
 
@@ -44,7 +50,6 @@ bool RequestTileState() {
 }
 
 constexpr bool Bit(uint32_t word, int bit) { return ((word >> bit) & 1) != 0; }
-constexpr bool AllBits(uint64_t word, uint64_t mask) { return (word & mask) == mask; }
 
 CpuFeatures Detect() {
   CpuFeatures f;
@@ -74,6 +79,21 @@ CpuFeatures Detect() {
   return f;
 }
 
+#elif defined(__aarch64__)
+
+CpuFeatures Detect() {
+  // Bits of AT_HWCAP and AT_HWCAP2; the headers of older systems lack some.
+  constexpr unsigned long kCrc32 = 1ul << 7, kAtomics = 1ul << 8, kHalf = 1ul << 9, kVectorHalf = 1ul << 10;
+  constexpr unsigned long kRoundingDoubling = 1ul << 12, kDotProducts = 1ul << 20;
+  constexpr unsigned long kInt8Matrices = 1ul << 13, kBFloat16 = 1ul << 14;
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  CpuFeatures f;
+  // The kernel library is built for all of these.
+  f.neon = AllBits(first, kCrc32 | kAtomics | kHalf | kVectorHalf | kRoundingDoubling | kDotProducts);
+  f.neon_bf16 = f.neon && AllBits(second, kBFloat16 | kInt8Matrices);
+  return f;
+}
+
 #else
 
 CpuFeatures Detect() { return {}; }
@@ -83,13 +103,22 @@ CpuFeatures Detect() { return {}; }
 Isa WidestOf(const CpuFeatures& f) {
   if (f.amx_bf16 && f.amx_int8) return Isa::kAmx;
   if (f.avx512) return Isa::kAvx512;
-  return f.avx2 ? Isa::kAvx2 : Isa::kPortable;
+  if (f.avx2) return Isa::kAvx2;
+  if (f.neon_bf16) return Isa::kNeonBf16;
+  return f.neon ? Isa::kNeon : Isa::kPortable;
+}
+
+bool Contains(const std::vector<Isa>& levels, Isa isa) {
+  return std::find(levels.begin(), levels.end(), isa) != levels.end();
 }
 
 CpuFeatures CutDown(CpuFeatures f, Isa isa) {
-  if (isa < Isa::kAmx) f.amx_tile = f.amx_bf16 = f.amx_int8 = f.amx_fp16 = false;
-  if (isa < Isa::kAvx512) f.avx512 = f.avx512_bf16 = f.avx512_fp16 = f.avx512_vnni = false;
-  if (isa < Isa::kAvx2) f.avx2 = f.fma = f.f16c = false;
+  const std::vector<Isa> levels = LevelsFrom(isa);
+  if (!Contains(levels, Isa::kAmx)) f.amx_tile = f.amx_bf16 = f.amx_int8 = f.amx_fp16 = false;
+  if (!Contains(levels, Isa::kAvx512)) f.avx512 = f.avx512_bf16 = f.avx512_fp16 = f.avx512_vnni = false;
+  if (!Contains(levels, Isa::kAvx2)) f.avx2 = f.fma = f.f16c = false;
+  if (!Contains(levels, Isa::kNeonBf16)) f.neon_bf16 = false;
+  if (!Contains(levels, Isa::kNeon)) f.neon = false;
   return f;
 }
 
@@ -103,7 +132,7 @@ const Active& ActiveSet() {
     const CpuFeatures machine = Detect();
     const Isa widest = WidestOf(machine);
     const Isa isa = IsaFromEnvironment().value_or(widest);
-    NPU_CHECK(isa <= widest, "environment variable ORT_NPU_ISA: this machine lacks ", NameOf(isa),
+    NPU_CHECK(Contains(LevelsFrom(widest), isa), "environment variable ORT_NPU_ISA: this machine lacks ", NameOf(isa),
               "; expected at most ", NameOf(widest));
     return Active{CutDown(machine, isa), isa};
   }();
@@ -125,8 +154,46 @@ const char* NameOf(Isa isa) {
       return "avx512";
     case Isa::kAmx:
       return "amx";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kNeonBf16:
+      return "neon_bf16";
   }
   return "unknown";
+}
+
+std::vector<Isa> LevelsFrom(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return {Isa::kPortable};
+    case Isa::kAvx2:
+      return {Isa::kAvx2, Isa::kPortable};
+    case Isa::kAvx512:
+      return {Isa::kAvx512, Isa::kAvx2, Isa::kPortable};
+    case Isa::kAmx:
+      return {Isa::kAmx, Isa::kAvx512, Isa::kAvx2, Isa::kPortable};
+    case Isa::kNeon:
+      return {Isa::kNeon, Isa::kPortable};
+    case Isa::kNeonBf16:
+      return {Isa::kNeonBf16, Isa::kNeon, Isa::kPortable};
+  }
+  return {};
+}
+
+std::vector<Isa> LevelsOfArchitecture() {
+#if defined(__x86_64__)
+  return LevelsFrom(Isa::kAmx);
+#elif defined(__aarch64__)
+  return LevelsFrom(Isa::kNeonBf16);
+#else
+  return LevelsFrom(Isa::kPortable);
+#endif
+}
+
+Isa LibraryLevel(Isa isa) {
+  if (isa == Isa::kAmx) return Isa::kAvx512;
+  if (isa == Isa::kNeonBf16) return Isa::kNeon;
+  return isa;
 }
 
 }  // namespace npu

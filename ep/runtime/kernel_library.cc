@@ -29,11 +29,11 @@ bool Readable(const std::string& path) { return access(path.c_str(), R_OK) == 0;
 }  // namespace
 
 std::vector<std::string> KernelLibraryLevels(Isa isa, bool forced) {
-  // AMX is used inside the AVX-512 library, behind Features().
-  static const std::vector<std::string> kLevels{"avx512", "avx2", "portable"};
-  const size_t first = isa >= Isa::kAvx512 ? 0 : isa == Isa::kAvx2 ? 1 : 2;
-  return {kLevels.begin() + static_cast<std::ptrdiff_t>(first),
-          forced ? kLevels.begin() + static_cast<std::ptrdiff_t>(first) + 1 : kLevels.end()};
+  if (forced) return {NameOf(LibraryLevel(isa))};
+  std::vector<std::string> levels;
+  for (Isa level : LevelsFrom(isa))
+    if (level == LibraryLevel(level)) levels.emplace_back(NameOf(level));
+  return levels;
 }
 
 std::string ChooseKernelLibrary(const std::string& directory, const std::string& backend, Isa isa, bool forced) {

@@ -26,7 +26,7 @@ py::dict CpuFeatureDict() {
   return py::dict("avx2"_a = f.avx2, "fma"_a = f.fma, "f16c"_a = f.f16c, "avx512"_a = f.avx512,
                   "avx512_bf16"_a = f.avx512_bf16, "avx512_fp16"_a = f.avx512_fp16, "avx512_vnni"_a = f.avx512_vnni,
                   "amx_tile"_a = f.amx_tile, "amx_bf16"_a = f.amx_bf16, "amx_int8"_a = f.amx_int8,
-                  "amx_fp16"_a = f.amx_fp16);
+                  "amx_fp16"_a = f.amx_fp16, "neon"_a = f.neon, "neon_bf16"_a = f.neon_bf16);
 }
 
 // The awaited work may need the interpreter: a callback, a thread that opens a gate.

@@ -52,9 +52,16 @@ TEST_CASE("counts, switches and levels are parsed") {
   CHECK_THROWS_AS(ParseSwitch("V", "yes"), Error);
   CHECK(ParseLogLevel("V", "debug") == LogLevel::kDebug);
   CHECK_THROWS_AS(ParseLogLevel("V", "verbose"), Error);
+  CHECK(ParseIsa("V", "portable") == Isa::kPortable);
+#if defined(__x86_64__)
   CHECK(ParseIsa("V", "avx2") == Isa::kAvx2);
   CHECK(MessageOf([] { ParseIsa("ORT_NPU_ISA", "AVX2"); }) ==
         "environment variable ORT_NPU_ISA: expected amx, avx512, avx2 or portable, got 'AVX2'");
+#elif defined(__aarch64__)
+  CHECK(ParseIsa("V", "neon") == Isa::kNeon);
+  CHECK(MessageOf([] { ParseIsa("ORT_NPU_ISA", "avx2"); }) ==
+        "environment variable ORT_NPU_ISA: expected neon_bf16, neon or portable, got 'avx2'");
+#endif
 }
 
 TEST_CASE("child: the runtime refuses its environment every time" * doctest::skip()) {

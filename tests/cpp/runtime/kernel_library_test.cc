@@ -30,6 +30,10 @@ TEST_CASE("the library of the highest allowed level is selected") {
   CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx512, false) == folder.File("avx512"));
   CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, false) == folder.File("avx2"));
   CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kPortable, false) == folder.File("portable"));
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kNeonBf16, false) == folder.File("portable"));
+  folder.Add("neon");
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kNeonBf16, false) == folder.File("neon"));
+  CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kNeon, false) == folder.File("neon"));
 }
 
 TEST_CASE("a forced level requires its own library") {
@@ -37,6 +41,7 @@ TEST_CASE("a forced level requires its own library") {
   folder.Add("portable");
   folder.Add("avx512");
   CHECK(ChooseKernelLibrary(folder.path(), "host", Isa::kAmx, /*forced=*/true) == folder.File("avx512"));
+  CHECK_THROWS_AS(ChooseKernelLibrary(folder.path(), "host", Isa::kNeonBf16, true), Error);
   CHECK_THROWS_WITH_AS(ChooseKernelLibrary(folder.path(), "host", Isa::kAvx2, true),
                        ("no kernel library for ORT_NPU_ISA=avx2: expected " + folder.File("avx2") + " or " +
                         folder.Plain() + "; build the package with this level in NPU_ISAS or unset ORT_NPU_ISA")
