@@ -31,11 +31,11 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo serve-demo test test-fast bench bench-check stress fuzz soak conformance onnx-backend check format wheel asan tsan guard build clean
+.PHONY: help demo serve-demo test test-fast bench bench-check stress fuzz soak conformance onnx-backend check format wheel asan tsan arm64 guard build clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
 demo: BUILD_ARGS := $(DEMO_ARGS) -DNPU_BUILD_TORCH=$(TORCH_FIRST)
 demo: build  ## export SmolLM2-135M-Instruct and answer a prompt through InferenceSession
@@ -109,6 +109,9 @@ asan: $(VENV)/deps  ## the C++ tests and the negative tests under Address- and U
 
 tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
 	PYTHON=$(PY) tools/sanitize.sh thread
+
+arm64: $(VENV)/deps  ## cross-compile for ARM64 and run the C++ tests of each level of kernels in an emulator
+	PYTHON=$(PY) tools/arm64.sh
 
 guard: build  ## the tests with device memory that host code dies of touching; those of no values on the null backend
 	ORT_NPU_BACKEND=null $(PYTEST) -m no_values

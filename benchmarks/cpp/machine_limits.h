@@ -28,7 +28,7 @@ inline double Seconds() {
 }
 
 // Keeps the compiler from dropping a result.
-inline void Keep(float value) { asm volatile("" ::"x"(value)); }
+inline void Keep(float value) { asm volatile("" ::"m"(value)); }
 
 // One thread's share of a peak loop: returns the floating-point operations it did.
 using PeakLoop = double (*)(int64_t iterations);

@@ -1,9 +1,6 @@
 // Runs test cases of this executable with tile instructions in software, on machines without tile registers.
 #pragma once
 
-#include <unistd.h>
-
-#include <climits>
 #include <map>
 #include <string>
 
@@ -12,9 +9,7 @@
 namespace npu::test {
 
 inline std::string FolderOfThisProgram() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  const std::string program(path, length > 0 ? static_cast<size_t>(length) : 0);
+  const std::string program = PathOfThisProgram();
   return program.substr(0, program.rfind('/'));
 }
 
