@@ -34,6 +34,7 @@ measures, `python benchmarks/llm.py --report-only --write-docs` writes this page
 bench-check` compares the ratios with those stored in `benchmarks/ratios/`. [Hardware
 limits](performance_limits.md) explains why targets are missed, and [what is known of machines with
 tile registers](performance_limits.md#tile-registers), of which none is among those measured.
+Nothing was timed on ARM64 ([what was run there](environment.md#levels-of-kernels)).
 """
 
 

@@ -11,11 +11,20 @@
 
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace npu {
 
 namespace internal {
+
+#if defined(__aarch64__)
+
+inline float HalfToFloat(uint16_t half) { return static_cast<float>(std::bit_cast<__fp16>(half)); }
+inline uint16_t FloatToHalf(float value) { return std::bit_cast<uint16_t>(static_cast<__fp16>(value)); }
+
+#else
 
 // Branch-free, so that the loop vectorises without half-precision conversion instructions, too.
 inline float HalfToFloat(uint16_t half) {
@@ -39,6 +48,8 @@ inline uint16_t FloatToHalf(float value) {
   const uint32_t result = magnitude >= 0x477ff000u ? special : finite;
   return static_cast<uint16_t>(result | ((bits >> 16) & 0x8000u));
 }
+
+#endif
 
 inline uint16_t FloatToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -86,6 +97,8 @@ inline void FromFloat(const float* __restrict src, Float16* __restrict dst, int6
     _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
+#elif defined(__aarch64__)
+  for (; i + 4 <= n; i += 4) vst1_f16(reinterpret_cast<float16_t*>(dst + i), vcvt_f16_f32(vld1q_f32(src + i)));
 #endif
   for (; i < n; ++i) dst[i].bits = internal::FloatToHalf(src[i]);
 }

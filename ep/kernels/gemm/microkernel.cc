@@ -30,6 +30,8 @@ struct Float16Panel {
     return (Vec)_mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(b)));
 #elif defined(__F16C__)
     return (Vec)_mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(b)));
+#elif defined(__aarch64__)
+    return (Vec)vcvt_f32_f16(vld1_f16(reinterpret_cast<const float16_t*>(b)));
 #else
     Vec out;
     for (int i = 0; i < kLanes; ++i) out[i] = internal::HalfToFloat(b[i]);
@@ -149,7 +151,7 @@ const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m) {
   }
   const MicroKernel* amx = AmxKernel(dtype, format);
   const MicroKernel* vectors = format == PanelFormat::kPairs   ? Bf16Kernel()
-                               : format == PanelFormat::kQuads ? VnniKernel()
+                               : format == PanelFormat::kQuads ? IntegerDotKernel(dtype)
                                                                : nullptr;
   if (amx && (m > kFewRows || !vectors)) return *amx;
   if (vectors) return *vectors;

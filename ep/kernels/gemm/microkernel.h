@@ -115,9 +115,9 @@ const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m);
 
 // The kernels of one instruction set; null if this build or machine lacks it.
 const MicroKernel* FloatKernel(PanelFormat format);
-const MicroKernel* Bf16Kernel();  // AVX512_BF16
+const MicroKernel* Bf16Kernel();
 const MicroKernel* AmxKernel(DType dtype, PanelFormat format);
-const MicroKernel* VnniKernel();                    // AVX512_VNNI, panels of quads
+const MicroKernel* IntegerDotKernel(DType a);       // panels of quads
 const MicroKernel& IntegerKernel(bool unsigned_a);  // of every level, panels of quads
 
 // Create one around the micro-kernels of a thread: configures the tile registers if the kernel uses them.

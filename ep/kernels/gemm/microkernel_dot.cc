@@ -109,7 +109,7 @@ const MicroKernel* Bf16Kernel() {
   return Features().avx512_bf16 ? &kernel : nullptr;
 }
 
-const MicroKernel* VnniKernel() {
+const MicroKernel* IntegerDotKernel(DType) {
   static const MicroKernel kernel = MakeDotKernel<DotQuads>(SliverFormat::kUnsignedBytes, SliverRows{});
   return Features().avx512_vnni ? &kernel : nullptr;
 }
@@ -120,10 +120,10 @@ bool RoundRowsToBf16(const float* tile, int64_t rows, BFloat16* out, int64_t row
   return available;
 }
 
-#else
+#elif !defined(__aarch64__)  // microkernel_neon.cc
 
 const MicroKernel* Bf16Kernel() { return nullptr; }
-const MicroKernel* VnniKernel() { return nullptr; }
+const MicroKernel* IntegerDotKernel(DType) { return nullptr; }
 bool RoundRowsToBf16(const float*, int64_t, BFloat16*, int64_t) { return false; }
 
 #endif

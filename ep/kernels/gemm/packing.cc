@@ -197,8 +197,7 @@ void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t dept
 
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out) {
-  if (format == SliverFormat::kBytes || format == SliverFormat::kUnsignedBytes)
-    return PackByteSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, out);
+  if (ElementBytes(format) == 1) return PackByteSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, out);
   if (format == SliverFormat::kSplitFloat16) return PackSplitSliver(a, m0, rows, stored_rows, k0, depth, out);
   if (format == SliverFormat::kHalves && dtype == DType::kFloat32)
     return PackRows<float>(a, m0, rows, stored_rows, k0, depth, static_cast<BFloat16*>(out));

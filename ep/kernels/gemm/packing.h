@@ -63,6 +63,7 @@ enum class SliverFormat {
   kHalves,         // 16-bit elements unconverted, or float32 rounded to bfloat16
   kBytes,          // 8-bit integers unconverted
   kUnsignedBytes,  // uint8 unconverted, int8 plus 128
+  kSignedBytes,    // int8 unconverted, uint8 less 128
   kSplitFloat16,   // float16 as three bfloat16, each in a chunk of its own: split_float16.h
 };
 
@@ -82,6 +83,8 @@ inline bool HoldsAsIs(SliverFormat format, DType dtype) {
       return dtype == DType::kInt8 || dtype == DType::kUInt8;
     case SliverFormat::kUnsignedBytes:
       return dtype == DType::kUInt8;
+    case SliverFormat::kSignedBytes:
+      return dtype == DType::kInt8;
     case SliverFormat::kSplitFloat16:
       return false;
   }
@@ -89,7 +92,8 @@ inline bool HoldsAsIs(SliverFormat format, DType dtype) {
 }
 // Added to the elements of an integer A in a sliver.
 inline int32_t SliverShift(SliverFormat format, DType dtype) {
-  return format == SliverFormat::kUnsignedBytes && dtype != DType::kUInt8 ? 128 : 0;
+  if (format == SliverFormat::kUnsignedBytes && dtype != DType::kUInt8) return 128;
+  return format == SliverFormat::kSignedBytes && dtype == DType::kUInt8 ? -128 : 0;
 }
 inline int64_t ChunkDepth(SliverFormat format) {
   return format == SliverFormat::kSplitFloat16 ? 32 : kChunkBytes / ElementBytes(format);

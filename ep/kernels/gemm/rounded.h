@@ -40,6 +40,7 @@ struct PanelScales {
 using RoundedDotFunction = void (*)(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales,
                                     float* tile);
 RoundedDotFunction SelectRoundedDot(int bits);
+RoundedDotFunction NeonRoundedDot(int bits);  // null without the dot products of ARM64
 
 // Whether A of `dtype` is multiplied by products of integers: it has integers, or is to be rounded to them and the
 // groups begin where the layout's rows of four do.

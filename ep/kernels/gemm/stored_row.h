@@ -8,6 +8,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace npu::gemm {
@@ -24,6 +26,12 @@ inline VecI32 Widened(const uint8_t* bytes) {
 #elif defined(__AVX2__)
   const __m128i loaded = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
   return (VecI32)(is_signed ? _mm256_cvtepi8_epi32(loaded) : _mm256_cvtepu8_epi32(loaded));
+#elif defined(__aarch64__)
+  uint32_t loaded;
+  __builtin_memcpy(&loaded, bytes, sizeof(loaded));
+  const uint8x8_t lanes = vreinterpret_u8_u32(vdup_n_u32(loaded));
+  if (is_signed) return (VecI32)vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(lanes))));
+  return (VecI32)vmovl_u16(vget_low_u16(vmovl_u8(lanes)));
 #else
   VecI32 out;
   for (int i = 0; i < kLanes; ++i) out[i] = is_signed ? static_cast<int8_t>(bytes[i]) : bytes[i];

@@ -11,6 +11,9 @@ inline constexpr int kSliverRows = 12;  // 24 accumulators of 32 registers
 #elif defined(__AVX2__)
 inline constexpr int kLanes = 8;
 inline constexpr int kSliverRows = 6;  // 12 accumulators of 16 registers
+#elif defined(__aarch64__)
+inline constexpr int kLanes = 4;
+inline constexpr int kSliverRows = 12;  // 24 accumulators of 32 registers
 #else
 inline constexpr int kLanes = 4;
 inline constexpr int kSliverRows = 6;

@@ -1,5 +1,5 @@
-// The bfloat16 engine on vdpbf16ps. The whole file is compiled for that instruction, so that the shared templates
-// inline it; nothing here runs unless Features() reports it.
+// The bfloat16 engine on VDPBF16PS or BFDOT. The whole file is compiled for that instruction, so that the shared
+// templates inline it; nothing here runs unless Features() reports it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +9,8 @@
 
 #if defined(__AVX512F__)
 #pragma GCC target("avx512bf16")
+#elif defined(__ARM_FEATURE_DOTPROD)
+#pragma GCC target("+bf16")
 #endif
 
 #include "ep/kernels/attention/core/narrow.h"
@@ -16,37 +18,51 @@
 
 namespace npu::attention {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__ARM_FEATURE_DOTPROD)
 namespace {
+
+#if defined(__AVX512F__)
+using Pairs = __m512bh;
+bool HasInstruction() { return Features().avx512_bf16; }
+NPU_SIMD_INLINE Vec Dot(Vec sum, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sum, a, b); }
+NPU_SIMD_INLINE Vec Rounded(Vec even, Vec odd) {
+  return InterleaveHalves((__m256i)_mm512_cvtneps_pbh(even), (__m256i)_mm512_cvtneps_pbh(odd));
+}
+#else
+using Pairs = bfloat16x8_t;
+bool HasInstruction() { return Features().neon_bf16; }
+NPU_SIMD_INLINE Vec Dot(Vec sum, Pairs a, Pairs b) { return vbfdotq_f32(sum, a, b); }
+NPU_SIMD_INLINE Vec Rounded(Vec even, Vec odd) {
+  return (Vec)vzip1q_u16((uint16x8_t)vcvtq_low_bf16_f32(even), (uint16x8_t)vcvtq_low_bf16_f32(odd));
+}
+#endif
 
 struct PairMath {
   using Element = BFloat16;
   static constexpr int kElements = 2;
   static constexpr bool kTiles = false;
-  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) {
-    sum = _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)_mm512_set1_ps(a));
-  }
+  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum = Dot(sum, (Pairs)b, (Pairs)Broadcast(a)); }
   NPU_SIMD_INLINE static Vec Weight(Vec x) { return Exp2(x); }
-  NPU_SIMD_INLINE static Vec Pack(Vec even, Vec odd) {
-    return InterleaveHalves((__m256i)_mm512_cvtneps_pbh(even), (__m256i)_mm512_cvtneps_pbh(odd));
-  }
+  NPU_SIMD_INLINE static Vec Pack(Vec even, Vec odd) { return Rounded(even, odd); }
 };
 
 struct NarrowPairs {
   using Storage = BFloat16;
   using Query = BFloat16;
-  using Register = __m512i;
+  using Register = Vec;
   static constexpr int kStep = 2 * kLanes;
-  NPU_SIMD_INLINE static __m512i LoadStep(const BFloat16* p) { return _mm512_loadu_si512(p); }
-  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, __m512i a, __m512i b) {
-    sum = _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  NPU_SIMD_INLINE static Vec LoadStep(const BFloat16* p) {
+    Vec pairs;
+    std::memcpy(&pairs, p, sizeof pairs);
+    return pairs;
   }
+  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, Vec a, Vec b) { sum = Dot(sum, (Pairs)a, (Pairs)b); }
 };
 
 }  // namespace
 
 Engine BFloat16Engine() {
-  if (!Features().avx512_bf16) return {};
+  if (!HasInstruction()) return {};
   return {RunNarrowItem<NarrowPairs>, RunPanelItem<PairMath>, NarrowScratchBytes<NarrowPairs>,
           PanelScratchBytes<PairMath>};
 }

@@ -11,6 +11,8 @@
 
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace npu::attention {
@@ -21,6 +23,9 @@ inline constexpr int kTile = 12;  // 12 x 2 accumulators and their operands fill
 #elif defined(__AVX2__)
 inline constexpr int kLanes = 8;
 inline constexpr int kTile = 4;
+#elif defined(__aarch64__)
+inline constexpr int kLanes = 4;
+inline constexpr int kTile = 12;  // as with 32 registers above
 #else
 inline constexpr int kLanes = 4;
 inline constexpr int kTile = 4;
@@ -55,6 +60,8 @@ NPU_SIMD_INLINE Vec Max(Vec a, Vec b) {
   return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
   return _mm256_max_ps(a, b);
+#elif defined(__aarch64__)
+  return vmaxq_f32(a, b);
 #else
   return a > b ? a : b;
 #endif
@@ -112,6 +119,8 @@ NPU_SIMD_INLINE Vec LoadFloats(const Float16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif defined(__AVX2__) && defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__aarch64__)
+  return vcvt_f32_f16(vld1_f16(reinterpret_cast<const float16_t*>(p)));
 #else
   alignas(kLanes * 4) float f[kLanes];
   ToFloat(p, f, kLanes);
