@@ -2,61 +2,27 @@
 // modulated) -> y, deformable_offsets. The semantics are in npu_deformable_conv2d.py.
 #include "contrib_ops/convolution/npu_deformable_conv2d.h"
 
-#include <cmath>
 #include <limits>
 
+#include "ep/kernels/convolution/deformable.h"
 #include "ep/kernels/float_values.h"
-#include "ep/kernels/gemm/packed_weight.h"
 
 namespace npu {
 namespace {
 
 using In = nodes::NPUDeformableConv2d::In;
 using Out = nodes::NPUDeformableConv2d::Out;
+using convolution::DeformableSizes;
+using convolution::FloatWorkspace;
 
 constexpr const char* kOp = "npu_deformable_conv2d";
 
-struct Sizes {
-  int64_t batch, channels, rows, columns;                                 // of the input
-  int64_t channels_out, height, width;                                    // of the result
-  int64_t kh, kw, step_y, step_x, top, left, gap_y, gap_x, groups, sets;  // sets: of offsets
-
-  int64_t taps() const { return kh * kw; }
-  int64_t positions() const { return height * width; }
-  int64_t depth() const { return channels / groups * taps(); }  // products of a result
-};
-
-// The bilinear value of a plane; pixels outside count 0.
-float Bilinear(const float* plane, const Sizes& s, double y, double x) {
-  if (!(y > -1 && y < static_cast<double>(s.rows) && x > -1 && x < static_cast<double>(s.columns)))
-    return y == y && x == x ? 0.0f : std::numeric_limits<float>::quiet_NaN();
-  const double low_y = std::floor(y), low_x = std::floor(x), part_y = y - low_y, part_x = x - low_x;
-  const auto row = static_cast<int64_t>(low_y), column = static_cast<int64_t>(low_x);
-  double sum = 0;
-  for (int64_t i = 0; i < 2; ++i) {
-    for (int64_t j = 0; j < 2; ++j) {
-      if (row + i < 0 || row + i >= s.rows || column + j < 0 || column + j >= s.columns) continue;
-      sum +=
-          plane[(row + i) * s.columns + column + j] * ((i == 1 ? part_y : 1 - part_y) * (j == 1 ? part_x : 1 - part_x));
-    }
-  }
-  return static_cast<float>(sum);
-}
-
-// The samples of channel `c` of an image: into `taken` [taps, positions] and, where they lie side by side, `spread`.
-void SampleChannel(const float* plane, const float* offsets, int64_t c, const Sizes& s, float* taken, float* spread) {
-  const int64_t set = c / (s.channels / s.sets), planes = s.sets * s.taps(), positions = s.positions();
+// The samples side by side, [height * kh, width * kw].
+void Spread(const float* taken, const DeformableSizes& s, float* spread) {
   for (int64_t tap = 0; tap < s.taps(); ++tap) {
-    const int64_t i = tap / s.kw, j = tap % s.kw;
-    const float* dx = offsets + (set * s.taps() + tap) * positions;
-    const float *dy = dx + planes * positions, *mask = dy + planes * positions;
-    for (int64_t at = 0; at < positions; ++at) {
-      const int64_t oh = at / s.width, ow = at % s.width;
-      const double y = static_cast<double>(oh * s.step_y - s.top + i * s.gap_y) + dy[at];
-      const double x = static_cast<double>(ow * s.step_x - s.left + j * s.gap_x) + dx[at];
-      const float value = mask[at] * Bilinear(plane, s, y, x);
-      taken[tap * positions + at] = value;
-      spread[(oh * s.kh + i) * s.width * s.kw + ow * s.kw + j] = value;
+    for (int64_t at = 0; at < s.positions(); ++at) {
+      const int64_t row = at / s.width * s.kh + tap / s.kw, column = at % s.width * s.kw + tap % s.kw;
+      spread[row * s.width * s.kw + column] = *taken++;
     }
   }
 }
@@ -75,15 +41,13 @@ class DeformableConv2dKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::input), w = ctx.Input(In::weight), offset = ctx.Input(In::offset),
                      bias = ctx.Input(In::bias);
-    const Sizes s = Check(x, w, offset, bias);
+    const DeformableSizes s = Check(x, w, offset, bias);
     const FloatResults y(ctx, ctx.Output(Out::y, x.dtype, {s.batch, s.channels_out, s.height, s.width}));
     const Shape spread_shape{s.batch, s.channels, s.height * s.kh, s.width * s.kw};
-    TensorView spread = ctx.Output(Out::deformable_offsets, DType::kFloat32, spread_shape);
+    const TensorView spread = ctx.Output(Out::deformable_offsets, DType::kFloat32, spread_shape);
     if (y.elements() == 0 && spread_shape.Elements() == 0) return;
-    if (!spread) spread.data = Floats(ctx, spread_shape);
-    float* taken = Floats(ctx, {s.channels, s.taps(), s.height, s.width});
-    const size_t panels = s.depth() == 0 ? 0 : gemm::PackedBytes(DType::kFloat32, s.depth(), s.positions());
-    char* packed = panels == 0 ? nullptr : static_cast<char*>(ctx.Workspace(panels));
+    float* taken = FloatWorkspace(ctx, {s.channels, s.taps(), s.height, s.width});
+    void* packed = s.PackedBytes() == 0 ? nullptr : ctx.Workspace(s.PackedBytes());
     const FloatValues inputs(ctx, x), weights(ctx, w), offsets(ctx, offset);
     const FloatValues biases(ctx, bias ? bias : w);
     ctx.Launch(kOp, [=, has_bias = bias.present] {
@@ -92,48 +56,26 @@ class DeformableConv2dKernel final : public Kernel {
       const float* filters = w.elements() == 0 ? nullptr : weights.Load(kOp);
       const float *moves = offsets.Load(kOp), *added = has_bias ? biases.Load(kOp) : nullptr;
       for (int64_t n = 0; n < s.batch; ++n) {
-        const float* of_image = moves + n * 3 * s.sets * s.taps() * s.positions();
+        const int64_t planes = s.sets * s.taps(), positions = s.positions();
+        const float* of_image = moves + n * 3 * planes * positions;  // all x, all y, all masks
         ParallelFor(s.channels, 1, [&](int64_t begin, int64_t end) {
           for (int64_t c = begin; c < end; ++c) {
-            const int64_t plane = n * s.channels + c, size = s.taps() * s.positions();
-            SampleChannel(from + plane * s.rows * s.columns, of_image, c, s, taken + c * size,
-                          static_cast<float*>(spread.data) + plane * size);
+            const int64_t plane = n * s.channels + c, size = s.taps() * positions;
+            const auto offsets_of = [&](int64_t tap) -> convolution::TapOffsets {
+              const float* dx = of_image + (s.SetOf(c) * s.taps() + tap) * positions;
+              return {dx + planes * positions, dx, dx + 2 * planes * positions};
+            };
+            convolution::SamplePlane(from + plane * s.rows * s.columns, s, offsets_of, taken + c * size);
+            if (spread) Spread(taken + c * size, s, spread.as<float>() + plane * size);
           }
         });
-        Multiply(s, taken, filters, packed, y.values() + n * s.channels_out * s.positions());
-        if (added != nullptr) AddBias(s, added, y.values() + n * s.channels_out * s.positions());
+        convolution::MultiplySamples(s, taken, filters, added, packed, y.values() + n * s.channels_out * positions);
       }
       y.Store(kOp);
     });
   }
 
  private:
-  static float* Floats(OpContext& ctx, const Shape& shape) {
-    return static_cast<float*>(ctx.Workspace(std::max<size_t>(BytesFor(DType::kFloat32, shape.Elements()), 1)));
-  }
-
-  static void Multiply(const Sizes& s, const float* taken, const float* filters, char* packed, float* y) {
-    const int64_t rows = s.channels_out / s.groups, depth = s.depth(), positions = s.positions();
-    if (rows == 0) return;
-    for (int64_t g = 0; g < s.groups; ++g) {
-      float* to = y + g * rows * positions;
-      if (depth == 0) {
-        std::fill_n(to, rows * positions, 0.0f);
-        continue;
-      }
-      gemm::Pack(DType::kFloat32, gemm::Matrix::RowMajor(taken + g * depth * positions, depth, positions), packed,
-                 DType::kFloat32);
-      gemm::Multiply(gemm::Matrix::RowMajor(filters + g * rows * depth, rows, depth),
-                     gemm::PackedMatrix{packed, DType::kFloat32, DType::kFloat32, depth, positions},
-                     {to, DType::kFloat32, positions});
-    }
-  }
-
-  static void AddBias(const Sizes& s, const float* bias, float* y) {
-    for (int64_t m = 0; m < s.channels_out; ++m)
-      for (int64_t i = 0; i < s.positions(); ++i) y[m * s.positions() + i] += bias[m];
-  }
-
   static void CheckNumbers(const char* name, const std::vector<int64_t>& numbers, size_t length, int64_t least) {
     bool fits = numbers.size() == length;
     for (const int64_t n : numbers) fits &= n >= least && n <= std::numeric_limits<int32_t>::max();
@@ -141,7 +83,8 @@ class DeformableConv2dKernel final : public Kernel {
               Shape(numbers));
   }
 
-  Sizes Check(const TensorView& x, const TensorView& w, const TensorView& offset, const TensorView& bias) const {
+  DeformableSizes Check(const TensorView& x, const TensorView& w, const TensorView& offset,
+                        const TensorView& bias) const {
     const auto check_rank = [](const char* name, const TensorView& view) {
       NPU_CHECK(view && view.shape.rank() == 4, "[", kOp, "] expected ", name, " of rank 4, got ", view.shape);
     };

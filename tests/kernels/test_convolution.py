@@ -311,3 +311,79 @@ def test_wrong_arguments_of_col2im_are_refused() -> None:
             node(x, np.array([4, size]), block)
     with pytest.raises(Exception, match="a block that fits the padded image"):
         node(x, image, np.array([2, 5]))
+
+
+def deform_conv(x, w, offset, bias, mask, how: dict) -> np.ndarray:
+    """Every sample of every tap, read between pixels, by the definition, in double."""
+    (batch, channels, rows, columns), (out, _, kh, kw) = x.shape, w.shape
+    groups, sets = how.get("group", 1), how.get("offset_group", 1)
+    (top, left), (down, across) = how.get("pads", [0] * 4)[:2], how.get("strides", [1, 1])
+    gap_y, gap_x = how.get("dilations", [1, 1])
+    height, width = offset.shape[2:]
+    moves = offset.reshape(batch, sets, kh, kw, 2, height, width)
+    counts = np.ones((batch, sets, kh, kw, height, width)) if mask is None else mask
+    counts = counts.reshape(batch, sets, kh, kw, height, width)
+    padded = np.pad(x, [(0, 0), (0, 0), (1, 2), (1, 2)])  # what is outside counts 0
+    y = np.zeros((batch, out, height, width)) + (0 if bias is None else bias[:, None, None])
+    for n, m, i, j, oh, ow in np.ndindex(batch, out, kh, kw, height, width):
+        for c in range(channels // groups):
+            channel = m // (out // groups) * (channels // groups) + c
+            s = channel // (channels // sets)
+            py = oh * down - top + i * gap_y + moves[n, s, i, j, 0, oh, ow]
+            px = ow * across - left + j * gap_x + moves[n, s, i, j, 1, oh, ow]
+            if not (-1 < py < rows and -1 < px < columns):
+                continue
+            r, q = math.floor(py), math.floor(px)
+            near = padded[n, channel, r + 1 : r + 3, q + 1 : q + 3]
+            value = np.array([1 - (py - r), py - r]) @ near @ np.array([1 - (px - q), px - q])
+            y[n, m, oh, ow] += w[m, c, i, j] * value * counts[n, s, i, j, oh, ow]
+    return y
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("full", [False, True])
+def test_deform_conv(full, dtype) -> None:
+    rng = np.random.default_rng(8)
+    how = {
+        "group": 2,
+        "offset_group": 4,
+        "pads": [1, 0, 2, 1],
+        "strides": [2, 1],
+        "dilations": [1, 2],
+    }
+    how = how if full else {}
+    size = (4, 2) if full else (5, 4)  # of the result of 6 by 5 pixels
+    sets, groups = (4, 2) if full else (1, 1)
+    x, w = random(rng, dtype, 2, 4, 6, 5), random(rng, dtype, 4, 4 // groups, 2, 2 + full)
+    taps = sets * 2 * (2 + full)
+    if full:
+        size = ((6 + 3 - 2) // 2 + 1, 5 + 1 - 5 + 1)
+    offset = random(rng, dtype, 2, 2 * taps, *size, low=-2, high=2)
+    bias = random(rng, dtype, 4) if full else None
+    mask = random(rng, dtype, 2, taps, *size, low=0, high=1) if full else None
+    got = run_npu("DeformConv", [x, w, offset, bias, mask], opset=22, **how)[0]
+    wide = [None if a is None else a.astype(np.float64) for a in (x, w, offset, bias, mask)]
+    expected = deform_conv(*wide, how)
+    assert got.dtype == x.dtype and got.shape == expected.shape
+    # Up to 16 products below 16, and one rounding of their sum.
+    unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    near = 16 * 16 * (2.0**-24 * 16) + unit * np.abs(expected).max()
+    np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=near)
+
+
+def test_wrong_arguments_of_deform_conv_are_refused() -> None:
+    x, w = np.ones((1, 4, 5, 5), np.float32), np.ones((2, 4, 2, 2), np.float32)
+    offset, mask = np.zeros((1, 8, 4, 4), np.float32), np.ones((1, 4, 4, 4), np.float32)
+    node = Node("DeformConv", [x, w, offset, None, mask], opset=22)
+    assert (node(x, w, offset, None, mask)[0] == 16).all()
+    for bad in (np.nan, np.inf, 1e30):
+        node(x, w, offset + np.float32(bad), None, mask)  # reads nothing
+    with pytest.raises(Exception, match=r"offset of shape \[1, 8, 4, 4\]"):
+        node(x, w, offset[:, :7], None, mask)
+    with pytest.raises(Exception, match=r"mask of shape \[1, 4, 4, 4\]"):
+        node(x, w, offset, None, mask[..., :3])
+    with pytest.raises(Exception, match=r"W \[M, C / group, kernel\]"):
+        node(x, w[:, :3], offset, None, mask)
+    for sets in (0, 3, 2**40):
+        with pytest.raises(Exception, match="offset_group"):
+            run_npu("DeformConv", [x, w, offset], opset=22, offset_group=sets)

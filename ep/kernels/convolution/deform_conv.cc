@@ -1,0 +1,110 @@
+// DeformConv (ai.onnx 19 to 22) of images: a convolution whose taps read between pixels, where the offsets say.
+// Computed in float32.
+#include <vector>
+
+#include "ep/kernels/convolution/arguments.h"
+#include "ep/kernels/convolution/deformable.h"
+#include "ep/kernels/float_values.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+using convolution::DeformableSizes;
+using pooling::Axis;
+
+constexpr const char* kOp = "DeformConv";
+
+class DeformConvKernel final : public Kernel {
+ public:
+  explicit DeformConvKernel(const KernelInfo& info)
+      : attributes_(info.attributes),
+        groups_(convolution::ReadGroups(kOp, info.attributes)),
+        sets_(info.attributes.Int("offset_group")) {
+    NPU_CHECK(sets_ > 0, "[", kOp, "] expected an offset_group of 1 or more, got ", sets_);
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0), w = ctx.Input(1), offset = ctx.Input(2), bias = ctx.Input(3),
+                     mask = ctx.Input(4);
+    const DeformableSizes s = Check(x, w, offset, bias, mask);
+    const FloatResults y(ctx, ctx.Output(0, x.dtype, {s.batch, s.channels_out, s.height, s.width}));
+    if (y.elements() == 0) return;
+    float* taken = convolution::FloatWorkspace(ctx, {s.channels, s.taps(), s.height, s.width});
+    void* packed = s.depth() == 0 ? nullptr : ctx.Workspace(s.PackedBytes());
+    const FloatValues inputs(ctx, x), weights(ctx, w), offsets(ctx, offset), biases(ctx, bias ? bias : w),
+        masks(ctx, mask ? mask : w);
+    ctx.Launch(kOp, [=, has_bias = bias.present, has_mask = mask.present] {
+      const int64_t positions = s.positions(), planes = s.sets * s.taps();  // of a mask; of offsets, two for each
+      const float* from = x.elements() == 0 ? nullptr : inputs.Load(kOp);
+      const float* filters = w.elements() == 0 ? nullptr : weights.Load(kOp);
+      const float* added = has_bias ? biases.Load(kOp) : nullptr;
+      const float *moves = offsets.Load(kOp), *counts = has_mask ? masks.Load(kOp) : nullptr;
+      for (int64_t n = 0; n < s.batch; ++n) {
+        ParallelFor(s.channels, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t c = begin; c < end; ++c) {
+            const auto offsets_of = [&](int64_t tap) -> convolution::TapOffsets {
+              const int64_t plane = n * planes + s.SetOf(c) * s.taps() + tap;
+              const float* of_tap = moves + plane * 2 * positions;
+              return {of_tap, of_tap + positions, counts == nullptr ? nullptr : counts + plane * positions};
+            };
+            convolution::SamplePlane(from + (n * s.channels + c) * s.rows * s.columns, s, offsets_of,
+                                     taken + c * s.taps() * positions);
+          }
+        });
+        convolution::MultiplySamples(s, taken, filters, added, packed, y.values() + n * s.channels_out * positions);
+      }
+      y.Store(kOp);
+    });
+  }
+
+ private:
+  DeformableSizes Check(const TensorView& x, const TensorView& w, const TensorView& offset, const TensorView& bias,
+                        const TensorView& mask) const {
+    convolution::CheckOperands(kOp, x, w, bias);
+    NPU_CHECK(x.shape.rank() == 4, "[", kOp, "] expected images [N, C, H, W], got X of shape ", x.shape);
+    const int64_t channels = x.shape[1];
+    NPU_CHECK(channels % groups_ == 0 && w.shape[1] == channels / groups_ && w.shape[0] % groups_ == 0, "[", kOp,
+              "] expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_,
+              ", which also divides M, got shape ", w.shape);
+    NPU_CHECK(channels % sets_ == 0, "[", kOp, "] expected an offset_group that divides the ", channels,
+              " channels, got ", sets_);
+    convolution::CheckBias(kOp, bias, w.shape[0]);
+    const std::vector<Axis> axes = convolution::AxesOf(kOp, attributes_, x.shape, w.shape);
+    const Axis &down = axes[0], &across = axes[1];
+    const int64_t planes = Shape{sets_, down.kernel, across.kernel}.Elements();
+    CheckPlanes("offset", offset, x, {x.shape[0], 2 * planes, down.out, across.out});
+    if (mask) CheckPlanes("mask", mask, x, {x.shape[0], planes, down.out, across.out});
+    return {x.shape[0],    channels,      x.shape[2],      x.shape[3],  w.shape[0],    down.out,
+            across.out,    down.kernel,   across.kernel,   down.stride, across.stride, down.before,
+            across.before, down.dilation, across.dilation, groups_,     sets_};
+  }
+
+  static void CheckPlanes(const char* name, const TensorView& view, const TensorView& x, const Shape& expected) {
+    NPU_CHECK(view.shape == expected && view.dtype == x.dtype, "[", kOp, "] expected ", name, " of shape ", expected,
+              " and X's type, got ", view.shape, " and ", NameOf(view.dtype));
+  }
+
+  Attributes attributes_;
+  int64_t groups_, sets_;
+};
+
+std::string WhyNot(const NodeView& node) {
+  const bool images = !node.rank_known[0] || node.shapes[0].size() == 4;
+  return images ? "" : "DeformConv of other inputs than images is not implemented";
+}
+
+NPU_ONNX_KERNEL({
+    .type = kOp,
+    .since = 19,
+    .until = 22,
+    .inputs = {Input("X", kFloats), Input("W", kFloats), Input("offset", kFloats), OptionalInput("B", kFloats),
+               OptionalInput("mask", kFloats)},
+    .outputs = {Output("Y", kFloats)},
+    .attributes = convolution::ConvolutionAttributes({IntAttribute("offset_group", 1)}),
+    .make = MakeKernel<DeformConvKernel>,
+    .unsupported = WhyNot,
+});
+
+}  // namespace
+}  // namespace npu

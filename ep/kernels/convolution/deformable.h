@@ -1,0 +1,92 @@
+// Deformable convolutions: each tap of each output reads the input at a place of its own, between pixels. The samples
+// become the columns of a product with the filters.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "ep/kernels/gemm/packed_weight.h"
+#include "ep/runtime/kernel_api.h"
+
+namespace npu::convolution {
+
+struct DeformableSizes {
+  int64_t batch, channels, rows, columns;                                 // of the input
+  int64_t channels_out, height, width;                                    // of the result
+  int64_t kh, kw, step_y, step_x, top, left, gap_y, gap_x, groups, sets;  // sets: of offsets
+
+  int64_t taps() const { return kh * kw; }
+  int64_t positions() const { return height * width; }
+  int64_t depth() const { return channels / groups * taps(); }  // products of a result
+  int64_t SetOf(int64_t channel) const { return channel / (channels / sets); }
+
+  // The memory that MultiplySamples needs; none without products.
+  size_t PackedBytes() const { return depth() == 0 ? 0 : gemm::PackedBytes(DType::kFloat32, depth(), positions()); }
+};
+
+// For one tap, a value for each position of the result: how far from its place it reads, and what it counts.
+struct TapOffsets {
+  const float *y, *x;
+  const float* mask;  // null: 1
+};
+
+// The bilinear value of a plane; pixels outside count 0.
+inline float BilinearAt(const float* plane, const DeformableSizes& s, double y, double x) {
+  if (!(y > -1 && y < static_cast<double>(s.rows) && x > -1 && x < static_cast<double>(s.columns)))
+    return y == y && x == x ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+  const double low_y = std::floor(y), low_x = std::floor(x), part_y = y - low_y, part_x = x - low_x;
+  const auto row = static_cast<int64_t>(low_y), column = static_cast<int64_t>(low_x);
+  double sum = 0;
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 2; ++j) {
+      if (row + i < 0 || row + i >= s.rows || column + j < 0 || column + j >= s.columns) continue;
+      sum +=
+          plane[(row + i) * s.columns + column + j] * ((i == 1 ? part_y : 1 - part_y) * (j == 1 ? part_x : 1 - part_x));
+    }
+  }
+  return static_cast<float>(sum);
+}
+
+// The samples [taps, positions] of one plane; offsets(tap) returns the TapOffsets.
+template <class Offsets>
+void SamplePlane(const float* plane, const DeformableSizes& s, const Offsets& offsets, float* taken) {
+  for (int64_t tap = 0; tap < s.taps(); ++tap) {
+    const TapOffsets by = offsets(tap);
+    for (int64_t at = 0; at < s.positions(); ++at) {
+      const int64_t oh = at / s.width, ow = at % s.width;
+      const double y = static_cast<double>(oh * s.step_y - s.top + tap / s.kw * s.gap_y) + by.y[at];
+      const double x = static_cast<double>(ow * s.step_x - s.left + tap % s.kw * s.gap_x) + by.x[at];
+      const float value = BilinearAt(plane, s, y, x);
+      *taken++ = by.mask == nullptr ? value : by.mask[at] * value;
+    }
+  }
+}
+
+// One image of the result, from its samples [channels, taps, positions]; `packed` has PackedBytes. Bias may be null.
+inline void MultiplySamples(const DeformableSizes& s, const float* taken, const float* filters, const float* bias,
+                            void* packed, float* y) {
+  const int64_t rows = s.channels_out / s.groups, depth = s.depth(), positions = s.positions();
+  for (int64_t g = 0; rows > 0 && g < s.groups; ++g) {
+    float* to = y + g * rows * positions;
+    if (depth == 0) {
+      std::fill_n(to, rows * positions, 0.0f);
+      continue;
+    }
+    gemm::Pack(DType::kFloat32, gemm::Matrix::RowMajor(taken + g * depth * positions, depth, positions), packed,
+               DType::kFloat32);
+    gemm::Multiply(gemm::Matrix::RowMajor(filters + g * rows * depth, rows, depth),
+                   gemm::PackedMatrix{packed, DType::kFloat32, DType::kFloat32, depth, positions},
+                   {to, DType::kFloat32, positions});
+  }
+  for (int64_t m = 0; bias != nullptr && m < s.channels_out; ++m)
+    for (int64_t i = 0; i < positions; ++i) y[m * positions + i] += bias[m];
+}
+
+// Floats of a workspace, for at least one.
+inline float* FloatWorkspace(OpContext& ctx, const Shape& shape) {
+  return static_cast<float*>(ctx.Workspace(std::max<size_t>(BytesFor(DType::kFloat32, shape.Elements()), 1)));
+}
+
+}  // namespace npu::convolution
