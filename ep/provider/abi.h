@@ -82,10 +82,18 @@ std::string ReadString(const Api& api, F&& read) {
   return text;
 }
 
-// The runtime's dtype for an element type; kUndefined if it has none.
+// The runtime's dtype for an element type; kUndefined if it has none. The numbers are the same up to float4e2m1.
 inline DType DTypeOfElement(ONNXTensorElementDataType type) {
-  const int number = static_cast<int>(type);
-  return number > static_cast<int>(DType::kInt4) ? DType::kUndefined : static_cast<DType>(number);
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2:
+      return DType::kUInt2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2:
+      return DType::kInt2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0:
+      return DType::kFloat8E8M0;
+    default:
+      return type > ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0 ? DType::kUndefined : static_cast<DType>(type);
+  }
 }
 
 }  // namespace npu::provider

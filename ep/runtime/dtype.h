@@ -37,9 +37,13 @@ enum class DType : int32_t {
   kFloat8E5M2FNUZ = 20,
   kUInt4 = 21,
   kInt4 = 22,
+  kFloat4E2M1 = 23,
+  kFloat8E8M0 = 24,  // a power of two without a sign: the scales of microscaling formats
+  kUInt2 = 25,
+  kInt2 = 26,
 };
 
-// Bits of one element; 4 for the packed 4-bit types, 0 for strings and undefined.
+// Bits of one element; 4 and 2 for types that share bytes, 0 for strings and undefined.
 int BitsOf(DType dtype);
 const char* NameOf(DType dtype);          // "float32", "bfloat16", ...
 DType DTypeFromName(const std::string&);  // throws on an unknown name

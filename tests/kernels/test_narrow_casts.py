@@ -1,4 +1,4 @@
-"""Casts of 8-bit floats and 4-bit integers against ml_dtypes; DequantizeLinear of the latter."""
+"""Casts and (de)quantisation of narrow floats and integers against ml_dtypes and NumPy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ FLOATS8 = {
     "FLOAT8E5M2": ml_dtypes.float8_e5m2,
     "FLOAT8E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
 }
-INTS4 = {"INT4": ml_dtypes.int4, "UINT4": ml_dtypes.uint4}
-ALL = FLOATS8 | INTS4
+FLOATS = FLOATS8 | {"FLOAT4E2M1": ml_dtypes.float4_e2m1fn}
+INTS = {
+    "INT4": ml_dtypes.int4,
+    "UINT4": ml_dtypes.uint4,
+    "INT2": ml_dtypes.int2,
+    "UINT2": ml_dtypes.uint2,
+}
+ALL = FLOATS | INTS
 
 
 def run(op: str, inputs: list[np.ndarray], element: str, **attributes) -> np.ndarray:
@@ -29,7 +35,7 @@ def run(op: str, inputs: list[np.ndarray], element: str, **attributes) -> np.nda
         [helper.make_tensor_value_info(p.name, p.data_type, p.dims) for p in protos],
         [helper.make_tensor_value_info("y", getattr(TensorProto, element), None)],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=10)
     session = make_session(model)
     assert {row["provider"] for row in onnxruntime_npu.assignment(session)} == {NPU}
     feeds = {p.name: onnx_backend.ort_value(p) for p in protos}
@@ -40,9 +46,14 @@ def cast(x: np.ndarray, to: str, **attributes) -> np.ndarray:
     return run("Cast", [x], to, to=getattr(TensorProto, to), **attributes)
 
 
-@pytest.mark.parametrize("name", FLOATS8)
-def test_every_8_bit_float_as_other_types(name) -> None:
-    x = np.arange(256, dtype=np.uint8).view(FLOATS8[name])
+def codes(name: str) -> np.ndarray:
+    """All bit patterns of a type, which ml_dtypes stores in a byte each."""
+    return np.arange(16 if name == "FLOAT4E2M1" else 256, dtype=np.uint8).view(FLOATS[name])
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_narrow_float_as_other_types(name) -> None:
+    x = codes(name)
     for to in ("FLOAT", "FLOAT16", "DOUBLE"):
         expected = x.astype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, to)))
         np.testing.assert_array_equal(cast(x, to), expected)
@@ -50,40 +61,46 @@ def test_every_8_bit_float_as_other_types(name) -> None:
     np.testing.assert_array_equal(back.view(np.uint8), x.view(np.uint8))
 
 
-@pytest.mark.parametrize("name", FLOATS8)
-def test_rounding_to_8_bit_floats(name) -> None:
+@pytest.mark.parametrize("name", FLOATS)
+def test_rounding_to_narrow_floats(name) -> None:
     """Every value, every middle between two neighbours, and their neighbours in float32."""
-    kind = FLOATS8[name]
-    every = np.arange(256, dtype=np.uint8).view(kind).astype(np.float32)
+    kind = FLOATS[name]
+    every = codes(name).astype(np.float32)
     every = np.unique(every[np.isfinite(every)])
     middle = (every[1:] + every[:-1]) / 2
     near = [np.nextafter(middle, np.float32(s)) for s in (-np.inf, np.inf)]
     x = np.concatenate([every, middle, *near, np.float32([1e-30, -1e-30, 0, -0.0])])
     np.testing.assert_array_equal(cast(x, name).view(np.uint8), x.astype(kind).view(np.uint8))
-    assert np.isnan(cast(np.full(3, np.nan, np.float32), name).astype(np.float32)).all()
+    nan = cast(np.full(3, np.nan, np.float32), name).astype(np.float32)
+    np.testing.assert_array_equal(nan, np.float32([np.nan] * 3).astype(kind).astype(np.float32))
 
 
-@pytest.mark.parametrize("name", FLOATS8)
+@pytest.mark.parametrize("name", FLOATS)
 def test_saturation(name) -> None:
-    kind = FLOATS8[name]
+    kind = FLOATS[name]
     largest = float(ml_dtypes.finfo(kind).max)
     x = np.array([1e6, -1e6, np.inf, -np.inf], np.float32)
     expected = largest * np.sign(x)
     np.testing.assert_array_equal(cast(x, name).astype(np.float32), expected)
     open_ended = cast(x, name, saturate=0).astype(np.float32)
-    if name == "FLOAT8E5M2":
+    if name == "FLOAT4E2M1":
+        np.testing.assert_array_equal(open_ended, expected)  # it has nothing else
+    elif name == "FLOAT8E5M2":
         np.testing.assert_array_equal(open_ended, np.sign(x) * np.inf)
     else:
         assert np.isnan(open_ended).all()
 
 
-@pytest.mark.parametrize("name", INTS4)
+def whole_numbers(rng: np.random.Generator, name: str, shape) -> np.ndarray:
+    limits = ml_dtypes.iinfo(INTS[name])
+    return rng.integers(limits.min, limits.max + 1, shape)
+
+
+@pytest.mark.parametrize("name", INTS)
 @pytest.mark.parametrize("count", [1, 2, 7, 255, 256, 257, 5001])
-def test_4_bit_integers(count, name) -> None:
-    rng = np.random.default_rng(count)
-    low = 0 if name == "UINT4" else -8
-    values = rng.integers(low, low + 16, count)
-    x = values.astype(INTS4[name])
+def test_narrow_integers(count, name) -> None:
+    values = whole_numbers(np.random.default_rng(count), name, count)
+    x = values.astype(INTS[name])
     for to in ("FLOAT", "INT8", "INT64", "FLOAT16"):
         np.testing.assert_array_equal(cast(x, to).astype(np.int64), values)
     for kind in (np.float32, np.int32, np.int8):
@@ -92,30 +109,99 @@ def test_4_bit_integers(count, name) -> None:
     assert cast(x[:0], name).shape == (0,)
 
 
+@pytest.mark.parametrize("name", INTS)
+def test_wide_integers_keep_their_lowest_bits(name) -> None:
+    x = np.array([2**40 + 1, 2**62 + 3, -(2**33) + 2, 2**24 + 1])
+    np.testing.assert_array_equal(cast(x, name).astype(np.int64), x.astype(INTS[name]).astype(int))
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+@pytest.mark.parametrize("mode", ["up", "down", "nearest"])
+def test_powers_of_two(mode, saturate) -> None:
+    """Float8e8m0 by its definition: the table of Cast, and which power is taken between two."""
+    every = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)
+    expected = every.astype(np.float64)
+    np.testing.assert_array_equal(cast(every, "DOUBLE"), expected)
+    back = cast(expected.astype(np.float32), "FLOAT8E8M0", round_mode=mode, saturate=saturate)
+    np.testing.assert_array_equal(back.view(np.uint8), np.arange(256))
+    for power in (-100.0, 0.0, 3.0):
+        for share, nearest in ((1.25, 0), (1.4999, 0), (1.5, 1), (1.75, 1)):
+            got = cast(np.float32([share * 2**power]), "FLOAT8E8M0", round_mode=mode)
+            up = {"up": 1, "down": 0, "nearest": nearest}[mode]
+            assert got.astype(np.float64)[0] == 2 ** (power + up)
+    x = np.float32([0, np.inf, np.nan, 2.0**-130])
+    got = cast(x, "FLOAT8E8M0", round_mode=mode, saturate=saturate).view(np.uint8).tolist()
+    assert got == ([0, 254, 255, 0] if saturate else [255] * 4)
+
+
+def test_an_unknown_round_mode_is_refused() -> None:
+    with pytest.raises(Exception, match="round_mode up, down or nearest"):
+        cast(np.ones(1, np.float32), "FLOAT8E8M0", round_mode="sideways")
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_cast_like(name) -> None:
-    x = np.array([1, 2, 3, 6], np.float32)
+    x = np.array([1, 0, 1, 1], np.float32)
     like = np.zeros(1, ALL[name])
     np.testing.assert_array_equal(run("CastLike", [x, like], name).astype(np.float32), x)
 
 
+# (shape of the scales, attributes) for [6, 33].
+LAYOUTS = [((), {}), ((33,), {"axis": 1}), ((3, 33), {"axis": 0, "block_size": 2})]
+
+
+def spread(values: np.ndarray, attributes: dict) -> np.ndarray:
+    return values.repeat(2, 0) if "block_size" in attributes else values
+
+
 @pytest.mark.parametrize("with_points", [False, True])
-@pytest.mark.parametrize("name", INTS4)
-def test_dequantize_linear_of_4_bits(name, with_points) -> None:
+@pytest.mark.parametrize("name", INTS)
+@pytest.mark.parametrize("of_scales, attributes", LAYOUTS, ids=str)
+def test_quantised_narrow_integers(of_scales, attributes, name, with_points) -> None:
     rng = np.random.default_rng(3)
-    low = 0 if name == "UINT4" else -8
-    values = rng.integers(low, low + 16, (6, 33))
-    x = values.astype(INTS4[name])
-    for scale_shape, attributes in [
-        ((), {}),
-        ((33,), {"axis": 1}),
-        ((3, 33), {"axis": 0, "block_size": 2}),
-    ]:
-        scale = rng.uniform(0.5, 1, scale_shape).astype(np.float32)
-        points = rng.integers(low, low + 16, scale_shape)
-        given = [x, scale, points.astype(INTS4[name])] if with_points else [x, scale]
-        got = run("DequantizeLinear", given, "FLOAT", **attributes)
-        if "block_size" in attributes:
-            scale, points = scale.repeat(2, 0), points.repeat(2, 0)
-        expected = (values - (points if with_points else 0)).astype(np.float32) * scale
-        np.testing.assert_array_equal(got, expected)
+    limits = ml_dtypes.iinfo(INTS[name])
+    scale = rng.uniform(0.5, 1, of_scales).astype(np.float32)
+    points = whole_numbers(rng, name, of_scales) if with_points else np.zeros(of_scales, int)
+    by, plus = spread(scale, attributes), spread(points, attributes)
+    extra = [points.astype(INTS[name])] if with_points else []
+    values = whole_numbers(rng, name, (6, 33))
+    got = run("DequantizeLinear", [values.astype(INTS[name]), scale, *extra], "FLOAT", **attributes)
+    np.testing.assert_array_equal(got, (values - plus).astype(np.float32) * by)
+    x = rng.uniform(-12, 12, (6, 33)).astype(np.float32)
+    to = {} if with_points else {"output_dtype": getattr(TensorProto, name)}
+    got = run("QuantizeLinear", [x, scale, *extra], name, **attributes, **to)
+    expected = np.clip(np.rint(x / by) + plus, limits.min, limits.max)
+    np.testing.assert_array_equal(got.astype(np.int64), expected)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("of_scales, attributes", LAYOUTS, ids=str)
+def test_quantised_narrow_floats(of_scales, attributes, name) -> None:
+    rng = np.random.default_rng(4)
+    scale = rng.uniform(0.5, 1, of_scales).astype(np.float32)
+    x = rng.uniform(-12, 12, (6, 33)).astype(np.float32)
+    by, zeros = spread(scale, attributes), np.zeros(of_scales, FLOATS[name])
+    quantised = run("QuantizeLinear", [x, scale, zeros], name, **attributes)
+    np.testing.assert_array_equal(
+        quantised.view(np.uint8), (x / by).astype(FLOATS[name]).view(np.uint8)
+    )
+    back = run("DequantizeLinear", [quantised, scale, zeros], "FLOAT", **attributes)
+    np.testing.assert_array_equal(back, quantised.astype(np.float32) * by)
+    ones = np.ones(of_scales, FLOATS[name])
+    with pytest.raises(Exception, match="zero points of 0 for floats"):
+        run("DequantizeLinear", [quantised, scale, ones], "FLOAT", **attributes)
+
+
+def test_microscaling() -> None:
+    """Blocks of 32 4-bit floats that share a power of two, as MXFP4 weights have them."""
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-6, 6, (4, 64)).astype(ml_dtypes.float4_e2m1fn)
+    scale = 2.0 ** rng.integers(-9, 9, (4, 2))
+    how = {"axis": 1, "block_size": 32}
+    given = [x, scale.astype(ml_dtypes.float8_e8m0fnu)]
+    got = run("DequantizeLinear", given, "FLOAT", output_dtype=TensorProto.FLOAT, **how)
+    expected = x.astype(np.float32) * scale.repeat(32, 1)
+    np.testing.assert_array_equal(got, expected)
+    to = {"output_dtype": TensorProto.FLOAT4E2M1}
+    back = run("QuantizeLinear", [got, given[1]], "FLOAT4E2M1", **to, **how)
+    np.testing.assert_array_equal(back.astype(np.float32), x.astype(np.float32))

@@ -1,6 +1,7 @@
-// Cast and CastLike between the fixed-width types, 8-bit floats and 4-bit integers. Floats become integers as SafeCast
-// says, everything that is not zero becomes true; 16-bit floats and narrower types go through float.
+// Cast and CastLike between the fixed-width types and the narrow ones, down to 2-bit integers. Floats become integers
+// as SafeCast says, everything that is not zero becomes true; 16-bit floats and narrower types go through float.
 #include <algorithm>
+#include <string>
 
 #include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/elementwise/types.h"
@@ -76,23 +77,32 @@ ConvertRow FindConversion(DType from, DType to) {
 
 constexpr DTypeSet kCastTypes = kFixedWidth | kNarrow;
 
-// Where one of the types is narrow: a block at a time through floats.
-void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const TensorView& y, bool saturate) {
-  const ConvertRow widen = kNarrow.Contains(x.dtype) ? nullptr : FindConversion(x.dtype, DType::kFloat32);
+// Where one of the types is narrow: a block at a time through floats. Wide integers that become narrow ones are cut to
+// bytes first, so that floats hold them.
+void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const TensorView& y, Narrowing how) {
+  const bool cut = kIntegers.Contains(x.dtype) && kNarrowIntegers.Contains(y.dtype);
+  const ConvertRow to_bytes = cut ? FindConversion(x.dtype, DType::kInt8) : nullptr;
+  const ConvertRow widen =
+      kNarrow.Contains(x.dtype) ? nullptr : FindConversion(cut ? DType::kInt8 : x.dtype, DType::kFloat32);
   const ConvertRow store = kNarrow.Contains(y.dtype) ? nullptr : FindConversion(DType::kFloat32, y.dtype);
   const int64_t n = x.elements(), x_size = BitsOf(x.dtype) / 8, y_size = BitsOf(y.dtype) / 8;
   ctx.Launch(op, [=] {
     ParallelFor((n + kRowBlock - 1) / kRowBlock, 16, [&](int64_t begin, int64_t end) {
       alignas(64) float values[kRowBlock];
+      alignas(64) int8_t bytes[kRowBlock];
       for (int64_t block = begin; block < end; ++block) {
         const int64_t first = block * kRowBlock, count = std::min(kRowBlock, n - first);
+        const char* from = x.as<const char>() + first * x_size;
         if (widen == nullptr) {
           WidenNarrow(x.dtype, x.data, first, count, values);
+        } else if (cut) {
+          to_bytes(from, bytes, count);
+          widen(bytes, values, count);
         } else {
-          widen(x.as<const char>() + first * x_size, values, count);
+          widen(from, values, count);
         }
         if (store == nullptr) {
-          NarrowFloats(y.dtype, saturate, values, first, count, y.data);
+          NarrowFloats(y.dtype, how, values, first, count, y.data);
         } else {
           store(values, y.as<char>() + first * y_size, count);
         }
@@ -101,7 +111,7 @@ void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const
   });
 }
 
-void LaunchCast(OpContext& ctx, const char* op, DType to, bool saturate) {
+void LaunchCast(OpContext& ctx, const char* op, DType to, Narrowing how) {
   const TensorView x = ctx.Input(0);
   NPU_CHECK(kCastTypes.Contains(x.dtype), "[", op, "] expected a numeric or bool input, got ", NameOf(x.dtype));
   NPU_CHECK(kCastTypes.Contains(to), "[", op, "] expected a numeric or bool target type, got ", NameOf(to));
@@ -109,7 +119,7 @@ void LaunchCast(OpContext& ctx, const char* op, DType to, bool saturate) {
   const int64_t n = x.elements();
   if (n == 0) return;
   if (x.dtype == to) return LaunchCopy(ctx, op, x, y);
-  if (kNarrow.Contains(x.dtype) || kNarrow.Contains(to)) return LaunchNarrowCast(ctx, op, x, y, saturate);
+  if (kNarrow.Contains(x.dtype) || kNarrow.Contains(to)) return LaunchNarrowCast(ctx, op, x, y, how);
   const int64_t x_size = BitsOf(x.dtype) / 8;
   const int64_t y_size = BitsOf(to) / 8;
   const ConvertRow row = FindConversion(x.dtype, to);
@@ -119,27 +129,34 @@ void LaunchCast(OpContext& ctx, const char* op, DType to, bool saturate) {
   });
 }
 
+Narrowing NarrowingOf(const char* op, const Attributes& attributes) {
+  using Power = Narrowing::Power;
+  const std::string mode = attributes.String("round_mode");
+  NPU_CHECK(mode == "up" || mode == "down" || mode == "nearest", "[", op,
+            "] expected round_mode up, down or nearest, got ", mode);
+  return {attributes.Bool("saturate"), mode == "up" ? Power::kUp : mode == "down" ? Power::kDown : Power::kNearest};
+}
+
 class CastKernel : public Kernel {
  public:
   explicit CastKernel(const KernelInfo& info)
-      : to_(static_cast<DType>(info.attributes.Int("to"))), saturate_(info.attributes.Bool("saturate", true)) {}
-  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "Cast", to_, saturate_); }
+      : to_(static_cast<DType>(info.attributes.Int("to"))), how_(NarrowingOf("Cast", info.attributes)) {}
+  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "Cast", to_, how_); }
 
  private:
   DType to_;
-  bool saturate_;
+  Narrowing how_;
 };
 
 class CastLikeKernel : public Kernel {
  public:
-  explicit CastLikeKernel(const KernelInfo& info) : saturate_(info.attributes.Bool("saturate", true)) {}
-  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "CastLike", ctx.Input(1).dtype, saturate_); }
+  explicit CastLikeKernel(const KernelInfo& info) : how_(NarrowingOf("CastLike", info.attributes)) {}
+  void Compute(OpContext& ctx) const override { LaunchCast(ctx, "CastLike", ctx.Input(1).dtype, how_); }
 
  private:
-  bool saturate_;
+  Narrowing how_;
 };
 
-// The attribute round_mode only speaks of float8e8m0, which is not among the types.
 NPU_ONNX_KERNEL({
     .type = "Cast",
     .since = 6,

@@ -1,4 +1,5 @@
-// Elements of 8-bit floats and of 4-bit integers, two of which share a byte, as floats.
+// Elements of 8 bits and less that are not plain integers: floats, and integers that share a byte with others, the
+// first in its lowest bits.
 #pragma once
 
 #include "ep/runtime/kernel_api.h"
@@ -7,13 +8,27 @@ namespace npu {
 
 inline constexpr DTypeSet kFloat8{DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2,
                                   DType::kFloat8E5M2FNUZ};
-inline constexpr DTypeSet kNarrow = kFloat8 | DTypeSet{DType::kInt4, DType::kUInt4};
+inline constexpr DTypeSet kNarrowFloats = kFloat8 | DTypeSet{DType::kFloat4E2M1};
+inline constexpr DTypeSet kNarrowIntegers{DType::kInt4, DType::kUInt4, DType::kInt2, DType::kUInt2};
+inline constexpr DTypeSet kNarrow = kNarrowFloats | kNarrowIntegers | DTypeSet{DType::kFloat8E8M0};
 
-// n elements from element `first` on; of 4-bit integers, first is even.
+// How floats become narrow ones.
+struct Narrowing {
+  // A float beyond the largest becomes that one; otherwise infinity, or NaN where the type has none. Float4e2m1 has
+  // neither and always saturates.
+  bool saturate = true;
+  // Of float8e8m0, whose elements are powers of two; the nearest one rounds half up. All others round half to even.
+  enum class Power { kUp, kDown, kNearest } power = Power::kUp;
+};
+
+// n elements from element `first` on, which begins a byte, as floats.
 void WidenNarrow(DType dtype, const void* from, int64_t first, int64_t n, float* to);
-// The same the other way, rounded half to even; integers are truncated and keep their lowest bits. A float beyond the
-// largest of the type becomes that one if `saturate`, else infinity, or NaN where the type has none. `n` is even unless
-// the tensor ends there.
-void NarrowFloats(DType dtype, bool saturate, const float* from, int64_t first, int64_t n, void* to);
+// The same the other way: integers are truncated and keep their lowest bits, float8e8m0 ignores signs, NaN in
+// float4e2m1 becomes -0. `n` ends with a byte unless the tensor ends there.
+void NarrowFloats(DType dtype, Narrowing how, const float* from, int64_t first, int64_t n, void* to);
+
+// kNarrowIntegers as bytes with their sign, and back.
+void UnpackIntegers(DType dtype, const void* from, int64_t first, int64_t n, uint8_t* to);
+void PackIntegers(DType dtype, const uint8_t* from, int64_t first, int64_t n, void* to);
 
 }  // namespace npu

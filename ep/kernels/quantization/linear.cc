@@ -1,10 +1,11 @@
-// QuantizeLinear and DequantizeLinear (ai.onnx 10 to 25): integers of 8 and 16 bits, and of 4 and 32 to dequantise,
-// with one scale for all elements, one for each position along an axis, or one for each block of these. Computed in
-// float32.
+// QuantizeLinear and DequantizeLinear (ai.onnx 10 to 25): integers of 2 to 16 bits, and of 32 to dequantise, and floats
+// of 4 and 8, with one scale for all elements, one for each position along an axis, or one for each block of these.
+// Computed in float32.
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/quantization/rounding.h"
@@ -13,12 +14,32 @@
 namespace npu {
 namespace {
 
-constexpr DTypeSet kScales = kFloats;
-constexpr DTypeSet kQuantized{DType::kInt8, DType::kUInt8, DType::kInt16, DType::kUInt16};
-constexpr DTypeSet kInts4{DType::kInt4, DType::kUInt4};
-constexpr DTypeSet kDequantizable = kQuantized | kInts4 | DTypeSet{DType::kInt32};
-using QuantizedTypes = Types<int8_t, uint8_t, int16_t, uint16_t>;
-using DequantizableTypes = Types<int8_t, uint8_t, int16_t, uint16_t, int32_t>;
+constexpr DTypeSet kScales = kFloats | DTypeSet{DType::kFloat8E8M0};
+constexpr DTypeSet kQuantized =
+    DTypeSet{DType::kInt8, DType::kUInt8, DType::kInt16, DType::kUInt16} | kNarrowIntegers | kNarrowFloats;
+constexpr DTypeSet kDequantizable = kQuantized | DTypeSet{DType::kInt32};
+// Loops compute these; narrow types are unpacked before or packed after them.
+using QuantizedTypes = Types<int8_t, uint8_t, int16_t, uint16_t, float>;
+using DequantizableTypes = Types<int8_t, uint8_t, int16_t, uint16_t, int32_t, float>;
+
+// The type that loops compute a narrow type as.
+DType UnpackedType(DType dtype) {
+  if (kNarrowFloats.Contains(dtype)) return DType::kFloat32;
+  if (!kNarrowIntegers.Contains(dtype)) return dtype;
+  return dtype == DType::kInt4 || dtype == DType::kInt2 ? DType::kInt8 : DType::kUInt8;
+}
+
+// The integers of a quantised type.
+struct Range {
+  float low, high;
+
+  static Range Of(DType dtype) {
+    const bool is_unsigned =
+        dtype == DType::kUInt8 || dtype == DType::kUInt16 || dtype == DType::kUInt4 || dtype == DType::kUInt2;
+    const auto count = static_cast<float>(1 << BitsOf(dtype));
+    return is_unsigned ? Range{0, count - 1} : Range{-count / 2, count / 2 - 1};
+  }
+};
 
 // Which scale each element has: [outer, length, inner] elements, of whose middle axis `block` neighbours share one.
 struct Layout {
@@ -90,16 +111,27 @@ Layout LayoutOf(const char* op, const Shape& x, const TensorView& scale, const T
 // Read inside a launch.
 std::vector<float> ReadScales(const char* op, const TensorView& view) {
   std::vector<float> values(static_cast<size_t>(view.elements()));
+  if (view.dtype == DType::kFloat8E8M0) {
+    WidenNarrow(view.dtype, view.data, 0, view.elements(), values.data());
+    return values;
+  }
   DispatchTypes(op, view.dtype, Types<float, Float16, BFloat16>{},
                 [&](auto type) { ToFloat(view.as<const decltype(type)>(), values.data(), view.elements()); });
   return values;
 }
 
-// `count` zeros if there are none.
+// `count` zeros if there are none. Floats have no other: the standard leaves it open what those would mean.
 template <class T>
-std::vector<int32_t> ReadPoints(const TensorView& view, size_t count) {
+std::vector<int32_t> ReadPoints(const char* op, const TensorView& view, size_t count) {
   std::vector<int32_t> values(count, 0);
-  if (view) std::copy_n(view.as<const T>(), count, values.begin());
+  for (size_t i = 0; view && i < count; ++i) {
+    const T value = view.as<const T>()[i];
+    if constexpr (std::is_same_v<T, float>) {
+      NPU_CHECK(value == 0, "[", op, "] expected zero points of 0 for floats, got ", value);
+    } else {
+      values[i] = value;
+    }
+  }
   return values;
 }
 
@@ -115,10 +147,9 @@ void WithStep(int64_t step, const F& f) {
 
 template <class T>
 void Quantize(const char* op, const TensorView& x, const TensorView& scale, const TensorView& point,
-              const Layout& layout, T* y) {
-  constexpr float kLow = std::numeric_limits<T>::lowest(), kHigh = std::numeric_limits<T>::max();
+              const Layout& layout, Range range, T* y) {
   const std::vector<float> scales = ReadScales(op, scale);
-  const std::vector<int32_t> points = ReadPoints<T>(point, scales.size());
+  const std::vector<int32_t> points = ReadPoints<T>(op, point, scales.size());
   DispatchTypes(op, x.dtype, Types<float, Float16, BFloat16, int32_t>{}, [&](auto type) {
     using X = decltype(type);
     const X* from = x.as<const X>();
@@ -136,8 +167,13 @@ void Quantize(const char* op, const TensorView& x, const TensorView& scale, cons
         WithStep(step, [&](auto stride) {
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) {
-            const float rounded = RoundHalfEven(values[i] / by[i * stride]) + static_cast<float>(plus[i * stride]);
-            to[i] = static_cast<T>(RoundSaturated(rounded, kLow, kHigh));
+            const float scaled = values[i] / by[i * stride];
+            if constexpr (std::is_same_v<T, float>) {
+              to[i] = scaled;
+            } else {
+              const float rounded = RoundHalfEven(scaled) + static_cast<float>(plus[i * stride]);
+              to[i] = static_cast<T>(RoundSaturated(rounded, range.low, range.high));
+            }
           }
         });
       });
@@ -149,22 +185,26 @@ template <class T>
 void Dequantize(const char* op, const TensorView& x, const TensorView& scale, const TensorView& point,
                 const Layout& layout, const TensorView& y) {
   const std::vector<float> scales = ReadScales(op, scale);
-  const std::vector<int32_t> points = ReadPoints<T>(point, scales.size());
+  const std::vector<int32_t> points = ReadPoints<T>(op, point, scales.size());
   const T* from = x.as<const T>();
   DispatchTypes(op, y.dtype, Types<float, Float16, BFloat16>{}, [&](auto type) {
     using Y = decltype(type);
     layout.ForEachRun([&](int64_t first, int64_t count, int64_t at, int64_t step) {
       alignas(64) float values[kRowBlock];
       ForEachBlock(count, [&](int64_t begin, int64_t n) {
-        const T* integers = from + first + begin;
+        const T* quantized = from + first + begin;
         const float* by = scales.data() + at + begin * step;
         const int32_t* minus = points.data() + at + begin * step;
         WithStep(step, [&](auto stride) {
 #pragma omp simd
           for (int64_t i = 0; i < n; ++i) {
-            // Wraps for int32, as other implementations do.
-            const uint32_t way = static_cast<uint32_t>(integers[i]) - static_cast<uint32_t>(minus[i * stride]);
-            values[i] = static_cast<float>(static_cast<int32_t>(way)) * by[i * stride];
+            if constexpr (std::is_same_v<T, float>) {
+              values[i] = quantized[i] * by[i * stride];
+            } else {
+              // Wraps for int32, as other implementations do.
+              const uint32_t way = static_cast<uint32_t>(quantized[i]) - static_cast<uint32_t>(minus[i * stride]);
+              values[i] = static_cast<float>(static_cast<int32_t>(way)) * by[i * stride];
+            }
           }
         });
         FromFloat(values, y.as<Y>() + first + begin, n);
@@ -173,23 +213,48 @@ void Dequantize(const char* op, const TensorView& x, const TensorView& scale, co
   });
 }
 
-// 4-bit integers as 8-bit ones in scratch memory; others as they are.
-TensorView Unpacked(OpContext& ctx, const char* op, const TensorView& packed) {
-  if (!kInts4.Contains(packed.dtype)) return packed;
+// f(first element, count) for blocks that begin and end with a byte of any narrow type, on the pool.
+template <class F>
+void ForNarrowBlocks(int64_t n, const F& f) {
+  ParallelFor((n + kRowBlock - 1) / kRowBlock, RowGrain(kRowBlock), [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) f(block * kRowBlock, std::min(kRowBlock, n - block * kRowBlock));
+  });
+}
+
+// Scratch memory for a narrow tensor in its UnpackedType; others as they are.
+TensorView UnpackedRoom(OpContext& ctx, const TensorView& packed) {
   TensorView view = packed;
-  view.dtype = packed.dtype == DType::kInt4 ? DType::kInt8 : DType::kUInt8;
-  const int64_t n = packed.elements();
-  view.data = ctx.Workspace(static_cast<size_t>(n));
-  const int fill = packed.dtype == DType::kInt4 ? 8 : 0;  // the bit of the sign
-  ctx.Launch(op, [n, fill, from = packed.as<const uint8_t>(), to = view.as<uint8_t>()] {
-    ParallelFor(n, kSerialElements, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int nibble = (from[i / 2] >> (i % 2 * 4)) & 15;
-        to[i] = static_cast<uint8_t>((nibble ^ fill) - fill);
+  view.dtype = UnpackedType(packed.dtype);
+  if (view.dtype != packed.dtype && packed) view.data = ctx.Workspace(BytesFor(view.dtype, packed.elements()));
+  return view;
+}
+
+TensorView Unpacked(OpContext& ctx, const char* op, const TensorView& packed) {
+  const TensorView view = UnpackedRoom(ctx, packed);
+  if (view.dtype == packed.dtype || !packed) return view;
+  ctx.Launch(op, [view, packed] {
+    ForNarrowBlocks(packed.elements(), [&](int64_t first, int64_t count) {
+      if (view.dtype == DType::kFloat32) {
+        WidenNarrow(packed.dtype, packed.data, first, count, view.as<float>() + first);
+      } else {
+        UnpackIntegers(packed.dtype, packed.data, first, count, view.as<uint8_t>() + first);
       }
     });
   });
   return view;
+}
+
+void Pack(OpContext& ctx, const char* op, const TensorView& view, const TensorView& packed, bool saturate) {
+  if (view.dtype == packed.dtype) return;
+  ctx.Launch(op, [=] {
+    ForNarrowBlocks(packed.elements(), [&](int64_t first, int64_t count) {
+      if (view.dtype == DType::kFloat32) {
+        NarrowFloats(packed.dtype, {.saturate = saturate}, view.as<const float>() + first, first, count, packed.data);
+      } else {
+        PackIntegers(packed.dtype, view.as<const uint8_t>() + first, first, count, packed.data);
+      }
+    });
+  });
 }
 
 class QuantizeLinearKernel final : public Kernel {
@@ -197,7 +262,9 @@ class QuantizeLinearKernel final : public Kernel {
   static constexpr const char* kOp = "QuantizeLinear";
 
   explicit QuantizeLinearKernel(const KernelInfo& info)
-      : axis_(info.attributes.Int("axis", 1)), block_(info.attributes.Int("block_size", 0)) {
+      : axis_(info.attributes.Int("axis", 1)),
+        block_(info.attributes.Int("block_size", 0)),
+        saturate_(info.attributes.Bool("saturate", true)) {
     const int64_t type = info.attributes.Int("output_dtype", 0);
     type_ = type == 0 ? DType::kUInt8 : static_cast<DType>(type);
   }
@@ -206,16 +273,22 @@ class QuantizeLinearKernel final : public Kernel {
     const TensorView x = ctx.Input(0), scale = ctx.Input(1), point = ctx.Input(2);
     const Layout layout = LayoutOf(kOp, x.shape, scale, point, axis_, block_);
     const TensorView y = ctx.Output(0, point ? point.dtype : type_, x.shape);
+    NPU_CHECK(kQuantized.Contains(y.dtype), "[", kOp, "] expected output_dtype to be a quantised type, got ",
+              NameOf(y.dtype));
     if (y.elements() == 0) return;
-    DispatchTypes(kOp, y.dtype, QuantizedTypes{}, [&](auto type) {
+    const TensorView plus = Unpacked(ctx, kOp, point), unpacked = UnpackedRoom(ctx, y);
+    const Range range = Range::Of(y.dtype);
+    DispatchTypes(kOp, unpacked.dtype, QuantizedTypes{}, [&](auto type) {
       using T = decltype(type);
-      ctx.Launch(kOp, [=] { Quantize(kOp, x, scale, point, layout, y.as<T>()); });
+      ctx.Launch(kOp, [=] { Quantize(kOp, x, scale, plus, layout, range, unpacked.as<T>()); });
     });
+    Pack(ctx, kOp, unpacked, y, saturate_);
   }
 
  private:
   int64_t axis_, block_;
-  DType type_;  // without zero points
+  bool saturate_;  // of 8-bit floats; all others do
+  DType type_;     // without zero points
 };
 
 class DequantizeLinearKernel final : public Kernel {
@@ -234,10 +307,10 @@ class DequantizeLinearKernel final : public Kernel {
     const Layout layout = LayoutOf(kOp, x.shape, scale, point, axis_, block_);
     const TensorView y = ctx.Output(0, type_ == DType::kUndefined ? scale.dtype : type_, x.shape);
     if (y.elements() == 0) return;
-    const TensorView integers = Unpacked(ctx, kOp, x), minus = Unpacked(ctx, kOp, point);
-    DispatchTypes(kOp, integers.dtype, DequantizableTypes{}, [&](auto type) {
+    const TensorView unpacked = Unpacked(ctx, kOp, x), minus = Unpacked(ctx, kOp, point);
+    DispatchTypes(kOp, unpacked.dtype, DequantizableTypes{}, [&](auto type) {
       using T = decltype(type);
-      ctx.Launch(kOp, [=] { Dequantize<T>(kOp, integers, scale, minus, layout, y); });
+      ctx.Launch(kOp, [=] { Dequantize<T>(kOp, unpacked, scale, minus, layout, y); });
     });
   }
 
@@ -256,11 +329,17 @@ std::string WhyNotQuantized(const NodeView& node) {
   return "";
 }
 
+std::string WhyNotDequantized(const NodeView& node) {
+  const auto type = static_cast<DType>(node.attributes.Int("output_dtype"));
+  if (kFloats.Contains(type) || (type == DType::kUndefined && node.inputs[1] != DType::kFloat8E8M0)) return "";
+  return "DequantizeLinear to another type than float32, float16 and bfloat16 is not implemented";
+}
+
 NPU_ONNX_KERNEL({
     .type = "QuantizeLinear",
     .since = 10,
     .until = 25,
-    .inputs = {Input("x", kScales | DTypeSet{DType::kInt32}), Input("y_scale", kScales),
+    .inputs = {Input("x", kFloats | DTypeSet{DType::kInt32}), Input("y_scale", kScales),
                OptionalInput("y_zero_point", kQuantized)},
     .outputs = {Output("y", kQuantized)},
     .attributes = {IntAttribute("axis", 1), IntAttribute("saturate", 1), IntAttribute("block_size", 0),
@@ -273,9 +352,10 @@ NPU_ONNX_KERNEL({
     .since = 10,
     .until = 25,
     .inputs = {Input("x", kDequantizable), Input("x_scale", kScales), OptionalInput("x_zero_point", kDequantizable)},
-    .outputs = {Output("y", kScales)},
+    .outputs = {Output("y", kFloats)},
     .attributes = {IntAttribute("axis", 1), IntAttribute("block_size", 0), IntAttribute("output_dtype", 0)},
     .make = MakeKernel<DequantizeLinearKernel>,
+    .unsupported = WhyNotDequantized,
 });
 
 }  // namespace
