@@ -5,6 +5,7 @@
 
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/safe_cast.h"
 
 namespace npu {
 
@@ -21,10 +22,14 @@ inline std::string WhyNotOutputDatatype(const NodeView& node) {
   return Concat(node.op_type, " of ONNX type ", dtype, " is not implemented");
 }
 
-// A value as an element; of integers, without its fraction.
+// A value as an element; of integers, without its fraction and as SafeCast says for NaN.
 template <class T>
 T Generated(double value) {
-  return Rounded<T>(static_cast<ComputeType<T>>(value));
+  if constexpr (std::is_integral_v<T>) {
+    return SafeCast<T>(value);
+  } else {
+    return Rounded<T>(static_cast<ComputeType<T>>(value));
+  }
 }
 
 }  // namespace npu
