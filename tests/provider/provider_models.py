@@ -41,10 +41,19 @@ def make_model(
     model = helper.make_model(
         graph,
         functions=list(functions),
-        opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("npu", 1)],
+        opset_imports=[
+            helper.make_opsetid("", opset),
+            helper.make_opsetid("npu", 1),
+            helper.make_opsetid("ai.onnx.ml", 3),
+        ],
         ir_version=10,
     )
     return model.SerializeToString()
+
+
+def left_to_the_cpu(x: str, y: str) -> onnx.NodeProto:
+    """y = x / sum(|x|) of each row: of ai.onnx.ml, which the NPU does not have."""
+    return helper.make_node("Normalizer", [x], [y], "left", domain="ai.onnx.ml", norm="L1")
 
 
 def npu_session(model: bytes, options: Any = None, **settings: Any) -> ort.InferenceSession:

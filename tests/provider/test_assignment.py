@@ -7,7 +7,15 @@ import onnxruntime as ort
 import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
-from provider_models import CPU, NPU, add_model, make_model, npu_session, providers_of
+from provider_models import (
+    CPU,
+    NPU,
+    add_model,
+    left_to_the_cpu,
+    make_model,
+    npu_session,
+    providers_of,
+)
 
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 
@@ -45,26 +53,26 @@ def test_model_in_ort_format_has_a_record(tmp_path):
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.optimized_model_filepath = str(tmp_path / "model.ort")
-    ort.InferenceSession(det_model(), options, providers=[CPU])
+    ort.InferenceSession(mixed_model(), options, providers=[CPU])
     session = npu_session(options.optimized_model_filepath)
-    assert providers_of(session) == {"add": NPU, "det": CPU}
+    assert providers_of(session) == {"add": NPU, "left": CPU}
     reasons = {row["node"]: row["reason"] for row in onnxruntime_npu.assignment(session)}
     assert reasons["add"] == ""
-    assert reasons["det"].startswith("no NPU kernel for Det")
+    assert reasons["left"].startswith("no NPU kernel for ai.onnx.ml:Normalizer")
 
 
-def det_model() -> bytes:
+def mixed_model() -> bytes:
     return make_model(
-        [node("Add", "x x", "s", "add"), node("Det", "s", "y", "det")],
+        [node("Add", "x x", "s", "add"), left_to_the_cpu("s", "y")],
         [("x", FLOAT, [2, 2])],
-        [("y", FLOAT, [])],
+        [("y", FLOAT, [2, 2])],
     )
 
 
 def test_records_of_sessions_are_separate():
-    first, second = npu_session(add_model()), npu_session(det_model())
+    first, second = npu_session(add_model()), npu_session(mixed_model())
     assert providers_of(first) == {"add": NPU, "mul": NPU}
-    assert providers_of(second) == {"add": NPU, "det": CPU}
+    assert providers_of(second) == {"add": NPU, "left": CPU}
     assert {row["reason"] for row in onnxruntime_npu.assignment(first)} == {""}
 
 
@@ -86,15 +94,20 @@ def test_unsupported_type_is_reported_with_the_reason():
 
 
 def test_unknown_operator_on_the_cpu_is_reported_with_the_reason():
-    model = det_model()
+    model = mixed_model()
     session = npu_session(model)
     rows = {row["node"]: row for row in onnxruntime_npu.assignment(session)}
     assert rows["add"]["provider"] == NPU
-    assert rows["det"]["provider"] == CPU
-    assert rows["det"]["reason"].startswith("no NPU kernel for Det of operator set version")
+    assert rows["left"]["provider"] == CPU
+    assert rows["left"]["reason"].startswith(
+        "no NPU kernel for ai.onnx.ml:Normalizer of operator set version"
+    )
     x = np.array([[1, 2], [3, 4]], np.float32)
-    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.linalg.det(2 * x), rtol=1e-5)
-    with pytest.raises(Exception, match=r"cpu_fallback is 'refuse', but 1 nodes .*Det 'det'"):
+    expected = x / x.sum(1, keepdims=True)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-6)
+    with pytest.raises(
+        Exception, match=r"cpu_fallback is 'refuse', but 1 nodes .*Normalizer 'left'"
+    ):
         npu_session(model, cpu_fallback="refuse")
 
 

@@ -83,9 +83,8 @@ def test_page_names_the_installed_versions():
 def raw_session(node: onnx.NodeProto, provider: str, options: dict[str, str]) -> None:
     """Make a session by onnxruntime's own class, without this package's patches."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 2]) for n in "xy")
-    if node.op_type == "Det":
-        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("npu", 1)]
+    domains = {"": 17, "npu": 1, "ai.onnx.ml": 3}
+    opsets = [helper.make_opsetid(*domain) for domain in domains.items()]
     graph = helper.make_graph([node], "graph", [x], [y])
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     settings = C.get_default_session_options()
@@ -99,12 +98,12 @@ def raw_session(node: onnx.NodeProto, provider: str, options: dict[str, str]) ->
         ("is not a registered function/op", "NPUUnheardOf", "npu", "NPUExecutionProvider", {}),
         (
             "cannot use the graph capture feature",
-            "Det",
-            "",
+            "Normalizer",
+            "ai.onnx.ml",
             "NPUExecutionProvider",
             {"enable_npu_graph": "1"},
         ),
-        ("Unknown Provider Type: ", "Det", "", "UnheardOfExecutionProvider", {}),
+        ("Unknown Provider Type: ", "Normalizer", "ai.onnx.ml", "UnheardOfExecutionProvider", {}),
     ],
 )
 def test_onnxruntime_messages_match_the_page(words, op_type, domain, provider, options):
