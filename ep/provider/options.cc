@@ -1,9 +1,12 @@
 #include "ep/provider/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 
 #include "ep/provider/session_groups.h"
+#include "ep/provider/control_flow.h"
+#include "ep/runtime/op_registry.h"
 
 namespace npu::provider {
 namespace {
@@ -33,6 +36,28 @@ bool ParseFlag(const std::string& text, bool& out) {
   return out || text == "0";
 }
 
+bool HasOperator(const std::string& domain, const std::string& type) {
+  if (OpRegistry::Instance().FindNewest(domain, type) != nullptr) return true;
+  const std::vector<ControlFlow>& flows = ControlFlows();
+  return domain.empty() &&
+         std::any_of(flows.begin(), flows.end(), [&](const ControlFlow& flow) { return flow.def.type == type; });
+}
+
+// Names that the NPU does not have are refused: they would have no effect.
+bool ParseOperators(const std::string& text, std::set<std::string>& out) {
+  if (text == "none") return true;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string name = text.substr(begin, end - begin);
+    const size_t colon = name.rfind(':');
+    const bool standard = colon == std::string::npos;
+    if (!HasOperator(standard ? "" : name.substr(0, colon), standard ? name : name.substr(colon + 1))) return false;
+    out.insert(name);
+    begin = end + 1;
+  }
+  return true;
+}
+
 std::string KnownNames() {
   std::string names;
   for (const OptionSpec& spec : OptionSpecs()) names += (names.empty() ? "" : ", ") + std::string(spec.name);
@@ -60,6 +85,11 @@ const std::vector<OptionSpec>& OptionSpecs() {
          options.refuse_cpu_fallback = value == "refuse";
          return value == "allow" || value == "refuse";
        }},
+      {"cpu_operators", "none, or names of operators that the NPU has, separated by commas: Conv,com.microsoft:Gelu",
+       "none",
+       "Operators that are left to the CPU although the NPU implements them, to compare results or times. An operator "
+       "of another domain than ONNX's has it in front of its name.",
+       [](const std::string& value, Options& options) { return ParseOperators(value, options.cpu_operators); }},
       {"float32_matmul_precision", "highest, medium", "highest",
        "How MatMul, Gemm and npu_linear multiply float32 with a constant weight, as torch names it. highest: in "
        "float32. "

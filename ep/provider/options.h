@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct Options {
   uintptr_t compute_stream = 0;              // see SessionRuns
   bool host_memory = false;                  // all values are there (docs/decisions/0021)
   bool fusion = true;                        // see PlanFusions
+  std::set<std::string> cpu_operators = {};  // by OperatorName
   bool memory_plan = true;                   // onnxruntime plans which values of a run share memory
   bool communicates = false;                 // with other ranks, over MPI; what follows says how
   int rank = -1, world_size = -1;            // as the caller expects them; -1: any
@@ -27,6 +29,11 @@ struct Options {
   std::string mpi_library = "libmpi_abi.so.1";
   std::chrono::seconds communication_timeout{600};
 };
+
+// How users name an operator: its type, behind "domain:" unless that is ONNX's own.
+inline std::string OperatorName(const std::string& domain, const std::string& type) {
+  return domain.empty() ? type : domain + ":" + type;
+}
 
 struct OptionSpec {
   const char* name;

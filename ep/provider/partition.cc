@@ -1,5 +1,6 @@
 #include "ep/provider/partition.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,12 +40,13 @@ std::string WhyRankUnsupported(const std::vector<ValueView>& values) {
 // Why the NPU does not implement the node; empty and `*def` set when it does.
 std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, const Options& options, GraphNode& node,
                               const OpDef** def) {
+  const std::string name = OperatorName(node.domain, node.view.op_type);
+  if (options.cpu_operators.contains(name)) return Concat("the option cpu_operators leaves ", name, " to the CPU");
   if (const ControlFlow* flow = FindControlFlow(node)) {
     const std::string why = WhyControlFlowUnsupported(node, options.graphs);
     if (why.empty()) *def = &flow->def;
     return why;
   }
-  const std::string name = (node.domain.empty() ? "" : node.domain + ":") + node.view.op_type;
   const OpDef* found = OpRegistry::Instance().Find(node.domain, node.view.op_type, node.view.since_version);
   if (found == nullptr) {
     return Concat("no NPU kernel for ", name, " of operator set version ", node.view.since_version);
@@ -108,9 +110,15 @@ Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   for (const OrtNode* node : NodesOf(api, graph)) out.graph.push_back(ReadNode(api, node));
   std::vector<Fusion> fusions;
   if (options.fusion) fusions = PlanFusions(api, out.graph, options.graphs);
+  const auto left_out = [&](size_t n) {
+    return options.cpu_operators.contains(OperatorName(out.graph[n].domain, out.graph[n].view.op_type));
+  };
   std::vector<const Fusion*> group(out.graph.size(), nullptr);
-  for (const Fusion& fusion : fusions)
-    for (const size_t n : fusion.fused.nodes) group[n] = &fusion;
+  for (const Fusion& fusion : fusions) {
+    const std::vector<size_t>& members = fusion.fused.nodes;
+    if (std::any_of(members.begin(), members.end(), left_out)) continue;
+    for (const size_t n : members) group[n] = &fusion;
+  }
 
   static const OpDef compiled{};
   for (size_t n = 0; n < out.graph.size(); ++n) {

@@ -111,6 +111,45 @@ def test_unknown_operator_on_the_cpu_is_reported_with_the_reason():
         npu_session(model, cpu_fallback="refuse")
 
 
+def test_operators_can_be_left_to_the_cpu():
+    x, y = (np.full((2, 4), value, np.float32) for value in (2, 3))
+    for names, left in (("Mul", {"mul"}), ("Mul,Add,com.microsoft:FusedMatMul", {"add", "mul"})):
+        session = npu_session(add_model(), cpu_operators=names)
+        rows = {row["node"]: row for row in onnxruntime_npu.assignment(session)}
+        assert {name for name, row in rows.items() if row["provider"] == CPU} == left
+        assert rows["mul"]["reason"] == "the option cpu_operators leaves Mul to the CPU"
+        np.testing.assert_array_equal(session.run(None, {"x": x, "y": y})[0], (x + y) * y)
+    assert providers_of(npu_session(add_model(), cpu_operators="none")) == {"add": NPU, "mul": NPU}
+    with pytest.raises(Exception, match=r"cpu_fallback is 'refuse', but 1 nodes .*cpu_operators"):
+        npu_session(add_model(), cpu_operators="Mul", cpu_fallback="refuse")
+
+
+@pytest.mark.parametrize(
+    "names", ["Mull", "mul", "Mul, Add", ",", "Mul,none", "microsoft:Gelu", ":"]
+)
+def test_operators_that_the_npu_does_not_have_cannot_be_left_out(names):
+    with pytest.raises(Exception, match="'cpu_operators' expected none, or names of operators"):
+        npu_session(add_model(), cpu_operators=names)
+
+
+def test_a_group_with_an_operator_left_to_the_cpu_is_not_fused():
+    weight = {"w": np.ones((1, 1, 1, 1), np.float32)}
+    nodes = [node("Conv", "x w", "c", "conv"), node("Relu", "c", "y", "relu")]
+    shape = [1, 1, 4, 4]
+    model = make_model(nodes, [("x", FLOAT, shape)], [("y", FLOAT, shape)], weight)
+    fused = [
+        {row["op_type"]: (row["provider"], bool(row["fused_into"])) for row in rows}
+        for rows in (
+            onnxruntime_npu.assignment(npu_session(model, unoptimized(), cpu_operators=names))
+            for names in ("none", "Relu")
+        )
+    ]
+    assert fused == [
+        {"Conv": (NPU, True), "Relu": (NPU, True)},
+        {"Conv": (NPU, False), "Relu": (CPU, False)},
+    ]
+
+
 def test_shape_arithmetic_stays_on_the_cpu_and_data_does_not():
     """reshape(x, [batch * 2, dim / 2]) with the shape computed from x, as exporters write it."""
     nodes = [
