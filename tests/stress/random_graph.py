@@ -317,6 +317,29 @@ def images(g: Graph, op: str, **attributes: Any) -> None:
         g.add(op, [x], out, kernel_shape=kernel)
 
 
+def regions(g: Graph) -> None:
+    x = g.pick("float32", rank=4)
+    if len(x.shape) != 4 or 0 in x.shape:
+        raise Unfit
+    count = int(g.rng.integers(1, 4))
+    corners = np.sort(g.rng.uniform(-1, 6, (count, 2, 2)).astype(np.float32), 1).reshape(count, 4)
+    lists = [g.constant(corners), g.constant(g.rng.integers(0, x.shape[0], count))]
+    # Places between pixels are rounded to float32 on the CPU.
+    out = g.new(x, [count, x.shape[1], 2, 3], error=x.error + 64 * EPS * x.bound)
+    g.add("RoiAlign", [x, *lists], out, output_height=2, output_width=3)
+
+
+def transform(g: Graph) -> None:
+    x = g.pick("float32", rank=1)
+    n = x.shape[-1]
+    if n == 0:
+        raise Unfit
+    real = g.new(x, [*x.shape, 1])
+    g.add("Unsqueeze", [x, g.constant(np.array([-1]))], real)
+    out = g.new(x, [*x.shape, 2], n * x.bound, n * (x.error + EPS * n * x.bound))
+    g.add("DFT", [real], out)
+
+
 def recurrence(g: Graph) -> None:
     x = g.pick("float32", rank=3)
     if len(x.shape) != 3 or 0 in x.shape or x.bound > 4:
@@ -333,7 +356,7 @@ def recurrence(g: Graph) -> None:
 OPERATORS: list[Callable[[Graph], None]] = [
     smooth, smooth, exponential, arithmetic, arithmetic, comparison, choice, conversion,
     transposition, reshaping, joining, slicing, gathering, padding, reduction, reduction, softmax,
-    normalization, product, product, recurrence,
+    normalization, product, product, recurrence, regions, transform,
     lambda g: images(g, "Conv"), lambda g: images(g, "MaxPool"), lambda g: images(g, "AveragePool"),
 ]  # fmt: skip
 
