@@ -118,6 +118,17 @@ def test_empty_integer_reduction() -> None:
         run_npu("ReduceMean", [empty])
 
 
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("shape, axes", AXES, ids=str)
+@pytest.mark.parametrize("op, reference", [("ReduceMax", np.any), ("ReduceMin", np.all)])
+def test_reduction_of_bools(op, reference, shape, axes, keepdims) -> None:
+    for share in (0.02, 0.98):
+        x = np.random.default_rng(5).random(shape) < share
+        got = run_npu(op, [x, ints(axes)], opset=20, keepdims=keepdims)[0]
+        over = axes or tuple(range(x.ndim))
+        assert_close(got, reference(x, axis=over, keepdims=bool(keepdims)), "bool")
+
+
 @pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin", "ReduceSum"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_nan_propagates(op: str, axis: int) -> None:

@@ -86,10 +86,6 @@ LESS = {
     ("Einsum", "Output"),
     ("OneHot", "indices"),  # other integers and floats than int32, int64, float32
     ("OneHot", "depth"),
-    ("ReduceMax", "data"),  # bool
-    ("ReduceMax", "reduced"),
-    ("ReduceMin", "data"),
-    ("ReduceMin", "reduced"),
     ("Softmax", "input"),  # float64
     ("Softmax", "output"),
     *(("Attention", name) for name in ("Q", "K", "V", "past_key", "past_value")),

@@ -1,5 +1,6 @@
 // ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceSumSquare, ReduceL1, ReduceL2, ReduceLogSum. Floats
-// are summed in float over short runs and in double across runs; integers wrap in their own type.
+// are summed in float over short runs and in double across runs; integers wrap in their own type. The greatest of bools
+// is whether any is true, the least whether all are.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -158,6 +159,38 @@ struct ReduceMin : SumBase {
   }
 };
 
+// The same of bools, which may hold any non-zero byte for true. Void: the operator has none.
+template <class Op>
+struct OfBools {
+  using type = void;
+};
+template <>
+struct OfBools<ReduceMax> {
+  struct type : ReduceMax {
+    template <class C>
+    static C Map(C x) {
+      return x != 0 ? 1 : 0;
+    }
+  };
+};
+template <>
+struct OfBools<ReduceMin> {
+  struct type : ReduceMin {
+    template <class C>
+    static C Map(C x) {
+      return x != 0 ? 1 : 0;
+    }
+    template <class A>
+    static A Finish(A a, int64_t) {
+      return a != 0 ? 1 : 0;  // also of no elements, which the start value stands for
+    }
+  };
+};
+template <class Op>
+constexpr bool kTakesBools = !std::is_void_v<typename OfBools<Op>::type>;
+template <class Op>
+constexpr DTypeSet kReduced = SetOf(typename Op::Types{}) | (kTakesBools<Op> ? kBool : DTypeSet{});
+
 // Combines a run in independent lanes, which vectorises: the compiler itself may not reorder floating-point operations.
 template <class Op, class C>
 C ReduceRun(const C* x, int64_t n) {
@@ -251,36 +284,41 @@ class ReduceKernel : public Kernel {
   explicit ReduceKernel(const KernelInfo& info) : arguments_(info.attributes) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    const uint32_t reduced = arguments_.Reduced(Op::kName, ctx);
-    DispatchTypes(Op::kName, x.dtype, typename Op::Types{}, [&](auto type) {
-      using T = decltype(type);
-      const TensorView y = ctx.Output(0, x.dtype, ReducedShape(x.shape, reduced, arguments_.keep_dims()));
-      const ReducePlan plan = PlanReduce(x.shape, reduced);
-      if (plan.outputs == 0) return;
-      ctx.Launch(Op::kName, [plan, px = x.as<const T>(), py = y.as<T>()] {
-        if (plan.inputs_per_output == 0) {
-          using A = Accumulator<ComputeType<T>>;
-          std::fill(py, py + plan.outputs, Store<T>(Op::Finish(Op::template Start<A>(), 0)));
-        } else if (plan.row_kept) {
-          ReduceKeptRows<Op>(plan, px, py);
-        } else {
-          ReduceFoldedRows<Op>(plan, px, py);
-        }
-      });
-    });
+    if constexpr (kTakesBools<Op>) {
+      if (x.dtype == DType::kBool) return Reduce<typename OfBools<Op>::type, uint8_t>(ctx, x);
+    }
+    DispatchTypes(Op::kName, x.dtype, typename Op::Types{}, [&](auto type) { Reduce<Op, decltype(type)>(ctx, x); });
   }
 
  private:
+  template <class By, class T>
+  void Reduce(OpContext& ctx, const TensorView& x) const {
+    const uint32_t reduced = arguments_.Reduced(Op::kName, ctx);
+    const TensorView y = ctx.Output(0, x.dtype, ReducedShape(x.shape, reduced, arguments_.keep_dims()));
+    const ReducePlan plan = PlanReduce(x.shape, reduced);
+    if (plan.outputs == 0) return;
+    ctx.Launch(Op::kName, [plan, px = x.as<const T>(), py = y.as<T>()] {
+      if (plan.inputs_per_output == 0) {
+        using A = Accumulator<ComputeType<T>>;
+        std::fill(py, py + plan.outputs, Store<T>(By::Finish(By::template Start<A>(), 0)));
+      } else if (plan.row_kept) {
+        ReduceKeptRows<By>(plan, px, py);
+      } else {
+        ReduceFoldedRows<By>(plan, px, py);
+      }
+    });
+  }
+
   ReduceArguments arguments_;
 };
 
 template <class Op>
 OpDef AttributeAxesDef(int since, int until) {
-  return AttributeAxesDef(Op::kName, since, until, SetOf(typename Op::Types{}), MakeKernel<ReduceKernel<Op>>);
+  return AttributeAxesDef(Op::kName, since, until, kReduced<Op>, MakeKernel<ReduceKernel<Op>>);
 }
 template <class Op>
 OpDef InputAxesDef(int since, int until) {
-  return InputAxesDef(Op::kName, since, until, SetOf(typename Op::Types{}), MakeKernel<ReduceKernel<Op>>);
+  return InputAxesDef(Op::kName, since, until, kReduced<Op>, MakeKernel<ReduceKernel<Op>>);
 }
 
 NPU_ONNX_KERNEL(ForShapes(AttributeAxesDef<ReduceSum>(1, 11), ShapeArithmetic::kFirst));
