@@ -1,4 +1,4 @@
-// Relu, LeakyRelu, Sigmoid, Tanh, Softplus, Gelu, Swish. NaN goes in and comes out.
+// Relu, LeakyRelu, Sigmoid, Tanh, Softplus, Gelu, Swish, SwiGlu (npu.fused). NaN goes in and comes out.
 #include <numbers>
 
 #include "ep/kernels/elementwise/function.h"
@@ -41,6 +41,14 @@ OpDef GeluDef() {
   return def;
 }
 
+// What a fusion rule of the provider makes of Swish and a product.
+OpDef SwiGluDef() {
+  OpDef def = OnnxFunction<"SwiGlu">([](auto gate, auto x) { return gate * real::Sigmoid(gate) * x; }, {1, 1},
+                                     {"gate", "x"}, "Y");
+  def.domain = "npu.fused";
+  return def;
+}
+
 NPU_ONNX_KERNEL(OnnxFunction<"Relu", SignedTypes, kCheapGrain>([](auto x) { return x < 0 ? decltype(x){0} : x; },
                                                                {6, 14}, {"X"}, "Y"));
 NPU_ONNX_KERNEL(OnnxFunction<"LeakyRelu">([](auto x, auto alpha) { return x < 0 ? alpha * x : x; }, {6, 16}, {"X"}, "Y",
@@ -50,6 +58,7 @@ NPU_ONNX_KERNEL(OnnxFunction<"Tanh">([](auto x) { return real::Tanh(x); }, {6, 1
 NPU_ONNX_KERNEL(OnnxFunction<"Softplus">(
     [](auto x) { return (x > 0 ? x : decltype(x){0}) + real::Log1pExpOfMinusAbs(x); }, {1, 22}, {"X"}, "Y"));
 NPU_ONNX_KERNEL(GeluDef());
+NPU_ONNX_KERNEL(SwiGluDef());
 NPU_ONNX_KERNEL(OnnxFunction<"Swish">([](auto x, auto alpha) { return x * real::Sigmoid(alpha * x); }, {24, 24}, {"X"},
                                       "Y", {FloatAttribute("alpha", 1.0)}));
 

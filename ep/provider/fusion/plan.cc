@@ -96,6 +96,7 @@ std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& no
   const FusionGraph graph(api, nodes);
   std::vector<Fusion> found;
   for (const GraphNode& last : nodes) {
+    if (last.outputs.empty() || last.outputs[0].info == nullptr) continue;
     for (const FusionRule rule : FusionRules()) {
       std::optional<FusedNode> fused = rule(graph, last);
       if (!fused || !IsClosed(graph, *fused)) continue;
