@@ -14,6 +14,7 @@ namespace {
 using In = nodes::NPUGru::In;
 using recurrent::CheckLayerTensor;
 using recurrent::GateProducts;
+using recurrent::KeptPanels;
 using recurrent::LayerResults;
 using recurrent::LayerSizes;
 
@@ -45,9 +46,15 @@ class NpuGruKernel final : public Kernel {
  public:
   explicit NpuGruKernel(const KernelInfo&) {}
 
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (constant.shape.rank() != 2) return false;
+    if (input == In::weight_input) return of_input_.Keep(kOp, constant, 0, constant.shape[0], stream);
+    return input == In::weight_hidden && of_hidden_.Keep(kOp, constant, 0, constant.shape[0], stream);
+  }
+
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(In::input), h = ctx.Input(In::hx), w = ctx.Input(In::weight_input),
-                     u = ctx.Input(In::weight_hidden), input_bias = ctx.Input(In::bias_input),
+    const TensorView x = ctx.Input(In::input), h = ctx.Input(In::hx), w = of_input_.Of(ctx.Input(In::weight_input)),
+                     u = of_hidden_.Of(ctx.Input(In::weight_hidden)), input_bias = ctx.Input(In::bias_input),
                      hidden_bias = ctx.Input(In::bias_hidden);
     NPU_CHECK(
         x && input_bias && x.shape.rank() == 3 && input_bias.shape.rank() == 1 && input_bias.shape[0] % kGates == 0,
@@ -60,8 +67,8 @@ class NpuGruKernel final : public Kernel {
     CheckLayerTensor(kOp, "bias_hidden", hidden_bias, {sizes.columns}, x.dtype);
     const std::vector<FloatResults> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
-    ctx.Launch(kOp, [=, products = GateProducts(ctx, sizes), inputs = FloatValues(ctx, x), first = FloatValues(ctx, w),
-                     second = FloatValues(ctx, u), of_input = FloatValues(ctx, input_bias),
+    ctx.Launch(kOp, [=, products = GateProducts(ctx, sizes, of_input_, of_hidden_), inputs = FloatValues(ctx, x),
+                     first = FloatValues(ctx, w), second = FloatValues(ctx, u), of_input = FloatValues(ctx, input_bias),
                      of_hidden = FloatValues(ctx, hidden_bias), state = FloatValues(ctx, h)] {
       products.Start(inputs.Load(kOp), first.Load(kOp), second.Load(kOp));
       const float *input_biases = of_input.Load(kOp), *hidden_biases = of_hidden.Load(kOp);
@@ -86,6 +93,9 @@ class NpuGruKernel final : public Kernel {
       for (const FloatResults& result : results) result.Store(kOp);
     });
   }
+
+ private:
+  KeptPanels of_input_, of_hidden_;
 };
 
 NPU_KERNEL(NPUGru, NpuGruKernel);

@@ -15,6 +15,7 @@ using In = nodes::NPULstm::In;
 using Out = nodes::NPULstm::Out;
 using recurrent::CheckLayerTensor;
 using recurrent::GateProducts;
+using recurrent::KeptPanels;
 using recurrent::LayerResults;
 using recurrent::LayerSizes;
 
@@ -58,8 +59,15 @@ class NpuLstmKernel final : public Kernel {
   explicit NpuLstmKernel(const KernelInfo& info)
       : masked_(info.attributes.Bool("flagSeq")), reverse_(info.attributes.Bool("direction")) {}
 
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input != In::weight || constant.shape.rank() != 2 || constant.shape[1] % kGates != 0) return false;
+    const int64_t hidden = constant.shape[1] / kGates, inputs = constant.shape[0] - hidden;
+    return inputs > 0 && of_input_.Keep(kOp, constant, 0, inputs, stream) &&
+           of_hidden_.Keep(kOp, constant, inputs, hidden, stream);
+  }
+
   void Compute(OpContext& ctx) const override {
-    const TensorView x = ctx.Input(In::input), w = ctx.Input(In::weight), bias = ctx.Input(In::bias),
+    const TensorView x = ctx.Input(In::input), w = of_input_.Of(ctx.Input(In::weight)), bias = ctx.Input(In::bias),
                      mask = ctx.Input(In::seq_mask), h = ctx.Input(In::h), c = ctx.Input(In::c);
     NPU_CHECK(x && bias && x.shape.rank() == 3 && bias.shape.rank() == 1 && bias.shape[0] % kGates == 0, "[", kOp,
               "] expected input [T, B, I] and bias [4 H], got ", x.shape, " and ", bias.shape);
@@ -73,39 +81,40 @@ class NpuLstmKernel final : public Kernel {
               mask.shape);
     const std::vector<FloatResults> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
-    ctx.Launch(kOp, [=, masked = masked_, reverse = reverse_, products = GateProducts(ctx, sizes),
-                     inputs = FloatValues(ctx, x), weights = FloatValues(ctx, w), biases = FloatValues(ctx, bias),
-                     hidden = FloatValues(ctx, h), cell = FloatValues(ctx, c)] {
-      const float* weight = weights.Load(kOp);
-      products.Start(inputs.Load(kOp), weight, weight + sizes.inputs * sizes.columns);
-      const float* all_biases = biases.Load(kOp);
-      const float *before_h = hidden.Load(kOp), *before_c = cell.Load(kOp);
-      for (int64_t step = 0; step < sizes.steps; ++step) {
-        const int64_t t = reverse ? sizes.steps - 1 - step : step, n = sizes.hidden;
-        const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before_h);
-        ParallelFor(sizes.batch, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
-          std::vector<float> kept(masked ? static_cast<size_t>(n) : 0);
-          for (int64_t b = begin; b < end; ++b) {
-            Row row{from_input + b * sizes.columns,
-                    from_hidden + b * sizes.columns,
-                    all_biases,
-                    before_h + b * n,
-                    before_c + b * n,
-                    {}};
-            for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].values() + (t * sizes.batch + b) * n;
-            row.Step(n);
-            if (masked) {
-              ReadMask(mask, (t * sizes.batch + b) * n, kept);
-              row.Mask(kept.data(), n);
-            }
-            std::copy_n(row.results[1], n, row.results[0]);
+    ctx.Launch(
+        kOp, [=, masked = masked_, reverse = reverse_, products = GateProducts(ctx, sizes, of_input_, of_hidden_),
+              inputs = FloatValues(ctx, x), weights = FloatValues(ctx, w), biases = FloatValues(ctx, bias),
+              hidden = FloatValues(ctx, h), cell = FloatValues(ctx, c)] {
+          const float* weight = weights.Load(kOp);
+          products.Start(inputs.Load(kOp), weight, weight == nullptr ? nullptr : weight + sizes.inputs * sizes.columns);
+          const float* all_biases = biases.Load(kOp);
+          const float *before_h = hidden.Load(kOp), *before_c = cell.Load(kOp);
+          for (int64_t step = 0; step < sizes.steps; ++step) {
+            const int64_t t = reverse ? sizes.steps - 1 - step : step, n = sizes.hidden;
+            const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before_h);
+            ParallelFor(sizes.batch, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
+              std::vector<float> kept(masked ? static_cast<size_t>(n) : 0);
+              for (int64_t b = begin; b < end; ++b) {
+                Row row{from_input + b * sizes.columns,
+                        from_hidden + b * sizes.columns,
+                        all_biases,
+                        before_h + b * n,
+                        before_c + b * n,
+                        {}};
+                for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].values() + (t * sizes.batch + b) * n;
+                row.Step(n);
+                if (masked) {
+                  ReadMask(mask, (t * sizes.batch + b) * n, kept);
+                  row.Mask(kept.data(), n);
+                }
+                std::copy_n(row.results[1], n, row.results[0]);
+              }
+            });
+            before_h = results[1].values() + t * sizes.state();
+            before_c = results[2].values() + t * sizes.state();
           }
+          for (const FloatResults& result : results) result.Store(kOp);
         });
-        before_h = results[1].values() + t * sizes.state();
-        before_c = results[2].values() + t * sizes.state();
-      }
-      for (const FloatResults& result : results) result.Store(kOp);
-    });
   }
 
  private:
@@ -119,6 +128,7 @@ class NpuLstmKernel final : public Kernel {
   }
 
   bool masked_, reverse_;
+  KeptPanels of_input_, of_hidden_;
 };
 
 NPU_KERNEL(NPULstm, NpuLstmKernel);

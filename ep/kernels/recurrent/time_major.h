@@ -39,26 +39,57 @@ inline std::vector<FloatResults> LayerResults(OpContext& ctx, size_t count, DTyp
   return results;
 }
 
-// The products of the gates in float32. Made before the launch.
+// The panels of rows of a constant float32 weight, kept when a session is made. Other weights are packed by each call.
+class KeptPanels {
+ public:
+  // Of `rows` rows from row `first` on; false if there is nothing to keep.
+  bool Keep(const char* op, const TensorView& constant, int64_t first, int64_t rows, Stream& stream) {
+    if (constant.shape.rank() != 2 || constant.dtype != DType::kFloat32 || rows <= 0 || constant.elements() == 0)
+      return false;
+    const int64_t columns = constant.shape[1];
+    const auto part = gemm::Matrix::RowMajor(constant.as<const float>() + first * columns, rows, columns);
+    panels_.Pack(op, DType::kFloat32, part, stream);
+    weight_ = constant;
+    weight_.data = nullptr;
+    return true;
+  }
+
+  bool empty() const { return !panels_; }
+  // The weight of a call, without data if panels were kept.
+  TensorView Of(const TensorView& given) const { return empty() ? given : weight_; }
+  gemm::PackedMatrix matrix(int64_t rows, int64_t columns) const {
+    return panels_.matrix(gemm::Matrix::RowMajor(static_cast<const float*>(nullptr), rows, columns));
+  }
+
+ private:
+  gemm::PackedWeight panels_;
+  TensorView weight_;
+};
+
+// The products of the gates in float32. Made before the launch; the kept panels outlive it.
 class GateProducts {
  public:
-  GateProducts(OpContext& ctx, const LayerSizes& sizes)
+  GateProducts(OpContext& ctx, const LayerSizes& sizes, const KeptPanels& of_input, const KeptPanels& of_hidden)
       : sizes_(sizes),
-        input_panels_(Room(ctx, PanelBytes(sizes.inputs))),
-        hidden_panels_(Room(ctx, PanelBytes(sizes.hidden))),
+        of_input_(&of_input),
+        of_hidden_(&of_hidden),
+        input_panels_(Room(ctx, of_input.empty() ? PanelBytes(sizes.inputs) : 0)),
+        hidden_panels_(Room(ctx, of_hidden.empty() ? PanelBytes(sizes.hidden) : 0)),
         from_input_(Floats(ctx, {sizes.steps, sizes.batch, sizes.columns})),
         from_hidden_(Floats(ctx, {sizes.batch, sizes.columns})) {}
 
-  // In the launch: multiplies the inputs; `w` is [inputs, columns] and `u` [hidden, columns].
+  // In the launch: multiplies the inputs; `w` is [inputs, columns] and `u` [hidden, columns], unread if panels were
+  // kept.
   void Start(const float* x, const float* w, const float* u) const {
-    ProductOf(w, sizes_.inputs, input_panels_)(x, sizes_.steps * sizes_.batch, from_input_);
-    ProductOf(u, sizes_.hidden, hidden_panels_);
+    if (of_input_->empty()) Pack(w, sizes_.inputs, input_panels_);
+    if (of_hidden_->empty()) Pack(u, sizes_.hidden, hidden_panels_);
+    Panels(*of_input_, sizes_.inputs, input_panels_)(x, sizes_.steps * sizes_.batch, from_input_);
   }
   // Of one step, [batch, columns].
   const float* FromInput(int64_t step) const { return from_input_ + step * sizes_.batch * sizes_.columns; }
   // Of a hidden state [batch, hidden], until the next call.
   const float* FromHidden(const float* hidden) const {
-    Packed(nullptr, sizes_.hidden, hidden_panels_)(hidden, sizes_.batch, from_hidden_);
+    Panels(*of_hidden_, sizes_.hidden, hidden_panels_)(hidden, sizes_.batch, from_hidden_);
     return from_hidden_;
   }
 
@@ -73,18 +104,22 @@ class GateProducts {
     return rows == 0 ? 0 : gemm::PackedBytes(DType::kFloat32, rows, sizes_.columns);
   }
 
-  Product<float> ProductOf(const float* weight, int64_t rows, char* panels) const {
+  void Pack(const float* weight, int64_t rows, char* panels) const {
     if (rows > 0)
       gemm::Pack(DType::kFloat32, gemm::Matrix::RowMajor(weight, rows, sizes_.columns), panels, DType::kFloat32);
-    return Packed(weight, rows, panels);
   }
-  Product<float> Packed(const float* weight, int64_t rows, const char* panels) const {
+  Product<float> Panels(const KeptPanels& kept, int64_t rows, const char* panels) const {
     gemm::PackedMatrix packed;
-    if (rows > 0) packed = {panels, DType::kFloat32, DType::kFloat32, rows, sizes_.columns};
-    return {gemm::Matrix::RowMajor(weight, rows, sizes_.columns), packed};
+    if (!kept.empty()) {
+      packed = kept.matrix(rows, sizes_.columns);
+    } else if (rows > 0) {
+      packed = {panels, DType::kFloat32, DType::kFloat32, rows, sizes_.columns};
+    }
+    return {gemm::Matrix::RowMajor(static_cast<const float*>(nullptr), rows, sizes_.columns), packed};
   }
 
   LayerSizes sizes_;
+  const KeptPanels *of_input_, *of_hidden_;
   char *input_panels_, *hidden_panels_;
   float *from_input_, *from_hidden_;
 };

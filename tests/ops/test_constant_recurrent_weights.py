@@ -1,0 +1,48 @@
+"""npu_lstm and npu_gru with weights that are constants of the model: their panels are kept."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnxruntime_npu.opdef import Op, all_ops
+from op_paths import (
+    NPU,
+    assert_on_npu,
+    bind,
+    check_close,
+    make_model,
+    reference,
+    samples,
+    session,
+    to_ortvalue,
+    to_torch,
+)
+
+WEIGHTS = {"npu_lstm": {"weight"}, "npu_gru": {"weight_input", "weight_hidden"}}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("op", "constants"),
+    [
+        pytest.param(all_ops()[name], constants, id=f"{name}-{'-'.join(sorted(constants))}")
+        for name, weights in WEIGHTS.items()
+        for constants in ({w for w in weights if w != "weight_hidden"}, weights)
+    ],
+)
+def test_results_are_the_same(op: Op, constants: set[str], dtype: str) -> None:
+    for sample in samples(op, dtype):
+        bound = bind(op, sample)
+        model = make_model(op, sample, body=False)
+        fed = [info for info in model.graph.input if info.name.removeprefix("in_") not in constants]
+        model.graph.initializer.extend(
+            onnx.numpy_helper.from_array(bound[name].numpy(), f"in_{name}") for name in constants
+        )
+        del model.graph.input[:]
+        model.graph.input.extend(fed)
+        made = session(model, NPU)
+        assert_on_npu(made)
+        feeds = {info.name: to_ortvalue(bound[info.name.removeprefix("in_")]) for info in fed}
+        for _ in range(2):
+            got = [to_torch(o) for o in made.run_with_ort_values(None, feeds)]
+            check_close(op, dtype, got, reference(op, sample))
