@@ -17,7 +17,7 @@ constexpr const char* kOp = "npu_roi_alignbk";
 class RoiAlignBackwardKernel final : public Kernel {
  public:
   explicit RoiAlignBackwardKernel(const KernelInfo& info)
-      : arguments_(info, info.attributes.Int("roi_end_mode", 0)), shape_(info.attributes.Ints("xdiff_shape")) {}
+      : arguments_(info, info.attributes.Int("roi_end_mode", 1)), shape_(info.attributes.Ints("xdiff_shape")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView grad = ctx.Input(In::self), rois = ctx.Input(In::rois);

@@ -28,10 +28,10 @@ def reference(
     """Return the gradient of npu_roi_align's features, of xdiff_shape [B, C, H, W], in float32.
 
     self: the gradient of its result, [n, C, pooled_height, pooled_width]; rois and the other
-    arguments as it takes them, roi_end_mode None as 0; the result has self's dtype.
+    arguments as it takes them, roi_end_mode None as 1; the result has self's dtype.
     """
     name = "npu_roi_alignbk"
-    mode = 0 if roi_end_mode is None else roi_end_mode
+    mode = 1 if roi_end_mode is None else roi_end_mode
     check_arguments(name, rois, pooled_height, pooled_width, sample_num, mode)
     check(
         len(xdiff_shape) == 4 and min(xdiff_shape) >= 0 and max(xdiff_shape) < 2**31,
@@ -57,9 +57,32 @@ def samples(make):
         make.tensor([[[[4.0]]]]),
         make.tensor([[0.0, 1.0, 1.0, 2.0, 2.0]]),
         [1, 1, 3, 3],
-        *(1, 1, 1.0, 1),
+        *(1, 1, 1.0, 1, 0),
         id="by_hand",  # one sample at (1.5, 1.5)
         expect=[[[[[0.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]]]],
+    )
+    yield Sample(
+        make.tensor([[[[4.5, 6.5, 8.5], [16.5, 18.5, 20.5], [28.5, 30.5, 32.5]]]]),
+        make.tensor([[0.0, -2.0, -2.0, 22.0, 22.0]]),
+        [1, 1, 6, 6],
+        *(3, 3, 0.25, 2),
+        id="public",
+        expect=[
+            [
+                [
+                    [
+                        [1.0786, 1.0557, 1.4942, 1.5248, 1.9226, 2.4709],
+                        [1.0557, 1.0332, 1.4625, 1.4924, 1.8817, 2.4183],
+                        [3.6872, 3.6087, 4.0380, 4.0679, 4.4572, 5.6097],
+                        [3.8708, 3.7884, 4.2177, 4.2476, 4.6369, 5.8324],
+                        [6.2575, 6.1243, 6.5536, 6.5835, 6.9729, 8.7269],
+                        [8.2847, 8.1084, 8.6403, 8.6774, 9.1598, 11.4575],
+                    ]
+                ]
+            ]
+        ]
+        if make.dtype == "float16"  # printed to four digits
+        else None,
     )
     yield Sample(make(3, 2, 2, 3), regions, [2, 2, 7, 9], 3, 2, 0.4375, 0, 2, id="regions")
     yield Sample(make(0, 2, 2, 3), regions[:0], [2, 2, 7, 9], 3, 2, 0.5, 2, 1, id="no_regions")
