@@ -64,6 +64,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) benchmarks/moe.py
 	$(PY) benchmarks/convolution.py
 	$(PY) benchmarks/networks.py
+	$(PY) benchmarks/detection.py
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
 	$(PY) benchmarks/calls.py
