@@ -4,8 +4,8 @@
 #include <charconv>
 #include <string_view>
 
-#include "ep/provider/session_groups.h"
 #include "ep/provider/control_flow.h"
+#include "ep/provider/session_groups.h"
 #include "ep/runtime/op_registry.h"
 
 namespace npu::provider {

@@ -108,8 +108,8 @@ def quantize_parts(model: Any, scheme: str, used: Sequence[UsedLinears]) -> None
         for name, files in chosen.items():
             if file not in files:
                 continue
-            layer: Any = whole.get_submodule(name)
-            for op, count in layer.operators.items():
+            rounded_layer: Any = whole.get_submodule(name)
+            for op, count in rounded_layer.operators.items():
                 if op == _ROUNDING:
                     rounded |= file.inputs_of(_in_model(name))
                 else:
