@@ -74,6 +74,7 @@ class Soak:
             *[self.whole] * 4,
             *[self.streamed] * 4,
             *[self.pattern] * 2,
+            *[self.scored] * 2,
             *[self.tools, self.embeddings, self.leaves, self.refused, self.crowd],
         ]
         with self._http() as http:
@@ -103,6 +104,14 @@ class Soak:
                     time.sleep(0.2)  # a slow reader
         assert (text, last) == (self.texts[i], "[DONE]"), "another text"
 
+    def scored(self, http: httpx.Client, chance: random.Random) -> None:
+        i = chance.randrange(len(self.prompts))
+        echoed = {"logprobs": 2, "echo": chance.random() < 0.5}
+        (choice,) = _ok(http.post("/v1/completions", json={**self._greedy(i), **echoed}))["choices"]
+        assert choice["text"].endswith(self.texts[i]), "another text"
+        prompt = len(self.prompts[i]) if echoed["echo"] else 0
+        assert prompt <= len(choice["logprobs"]["tokens"]) <= prompt + COUNT
+
     def pattern(self, http: httpx.Client, chance: random.Random) -> None:
         form = {"type": "regex", "regex": PATTERN}
         body = {"prompt": "a", "max_tokens": 20, "n": chance.randint(1, 3), "response_format": form}
@@ -123,6 +132,7 @@ class Soak:
 
     def leaves(self, http: httpx.Client, chance: random.Random) -> None:
         body = {"prompt": "a", "max_tokens": 150, "stream": chance.random() < 0.5}
+        body |= chance.choice([{}, {"logprobs": 0}])
         with contextlib.suppress(httpx.ReadTimeout), self._http(chance.random() / 10) as mine:
             if body["stream"]:
                 with mine.stream("POST", "/v1/completions", json=body) as answer:
