@@ -175,14 +175,7 @@ ONES = np.ones((2, 4), np.float32)
 IMAGE, KERNEL = np.ones((1, 2, 4, 4), np.float32), np.ones((3, 2, 3, 3), np.float32)
 WRONG = [
     ("FusedGemm", [ONES, ONES], {"activation": "Relu"}, "as many columns of A"),
-    ("FusedConv", [IMAGE, KERNEL, None, IMAGE], {"activation": "Relu"}, "expected Z of the result"),
-    ("FusedConv", [IMAGE, KERNEL], {"activation": "Clip"}, "2 activation_params"),
-    (
-        "FusedConv",
-        [IMAGE, KERNEL],
-        {"activation": "LeakyRelu", "activation_params": [1.0, 2.0]},
-        "1 activation_params",
-    ),
+    ("FusedConv", [IMAGE, KERNEL, None, IMAGE], {"activation": "Relu"}, "expected a residual"),
     ("BiasSplitGelu", [np.ones((1, 2, 3), np.float32), np.ones(3, np.float32)], {}, "even last"),
     (
         "BiasSplitGelu",
