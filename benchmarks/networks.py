@@ -137,6 +137,7 @@ BLOCKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "MobileNetV3 112-672 14x14": functools.partial(inverted_residual, 112, 672, 14),
     "BERT 384, 128 tokens": functools.partial(bert, 128),
     "Llama 576, 128 tokens": functools.partial(llama, 128),
+    "Llama 576, 4 tokens": functools.partial(llama, 4),
 }
 
 

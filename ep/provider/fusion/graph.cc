@@ -58,6 +58,20 @@ const OrtValue* ConstantValue(const Api& api, const ValueView& constant) {
   return value;
 }
 
+std::optional<std::vector<std::string>> FusionGraph::Dims(const ValueView& value) const {
+  if (value.info == nullptr || !value.rank_known) return std::nullopt;
+  const OrtTypeInfo* type = nullptr;
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  api_.Check(api_.ort.GetValueInfoTypeInfo(value.info, &type));
+  api_.Check(api_.ort.CastTypeInfoToTensorInfo(type, &tensor));
+  std::vector<const char*> names(value.shape.size());
+  if (!names.empty()) api_.Check(api_.ort.GetSymbolicDimensions(tensor, names.data(), names.size()));
+  std::vector<std::string> dims;
+  for (size_t d = 0; d < names.size(); ++d)
+    dims.push_back(value.shape[d] >= 0 ? std::to_string(value.shape[d]) : names[d]);
+  return dims;
+}
+
 std::optional<double> FusionGraph::Scalar(const ValueView& value) const {
   if (!value.constant || value.StaticElements() != 1) return std::nullopt;
   const void* data = nullptr;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +25,9 @@ class FusionGraph {
   // The inputs that read the value, those of subgraphs included, and one more for an output of the graph.
   size_t Readers(const ValueView& value) const;
 
+  // Per dimension its number, the name that the model gives it, or "" if neither is known; none without a known rank.
+  // Values whose dimensions have one name have one size.
+  std::optional<std::vector<std::string>> Dims(const ValueView& value) const;
   // The value of a constant with one element, of any shape and any float or integer type.
   std::optional<double> Scalar(const ValueView& value) const;
   // The elements of a constant of int64 or int32.

@@ -2,6 +2,7 @@
 // of booleans or floats, causal masks and windows aligned to the end of the keys, and a cache that is concatenated here
 // or, from version 24 on, was written before. Softmax is computed in float32.
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +29,8 @@ using attention::Sequence;
 
 constexpr const char* kOp = "Attention";
 constexpr int64_t kMaskGrain = 65536;
+// The core multiplies a bias with log2(e), which must not overflow.
+constexpr float kLowestBias = std::numeric_limits<float>::lowest() / 2;
 
 #define ATTENTION_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
@@ -36,13 +39,17 @@ struct Preparation {
   std::optional<AppendedRows> keys, values;
   const uint8_t* visible = nullptr;  // the mask as it was given
   uint8_t* hidden = nullptr;         // as the core takes it
+  const float* bias = nullptr;       // a mask of floats as it was given
+  float* finite_bias = nullptr;      // without finite values that the core takes for infinite ones
   int64_t masked = 0;
 
   void Run() const {
     if (keys) keys->Run();
     if (values) values->Run();
     ParallelFor(masked, kMaskGrain, [=, this](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) hidden[i] = visible[i] == 0;
+      for (int64_t i = begin; visible != nullptr && i < end; ++i) hidden[i] = visible[i] == 0;
+      for (int64_t i = begin; bias != nullptr && i < end; ++i)
+        finite_bias[i] = bias[i] < kLowestBias && std::isfinite(bias[i]) ? kLowestBias : bias[i];
     });
   }
 };
@@ -85,6 +92,7 @@ class AttentionKernel final : public Kernel {
  public:
   explicit AttentionKernel(const KernelInfo& info)
       : causal_(info.attributes.Bool("is_causal")),
+        lowest_is_finite_(info.attributes.Bool("lowest_is_finite", false)),
         softcap_(static_cast<float>(info.attributes.Float("softcap"))),
         left_window_(ReadWindow(info, "left_window_size")),
         right_window_(ReadWindow(info, "right_window_size")) {
@@ -196,10 +204,15 @@ class AttentionKernel final : public Kernel {
     return RowsOf(axes, all);
   }
 
-  static void SetMask(OpContext& ctx, const Mask& mask, Preparation& before, Problem& p) {
+  void SetMask(OpContext& ctx, const Mask& mask, Preparation& before, Problem& p) const {
     if (mask.tensor.dtype != DType::kBool) {
       p.bias = {mask.tensor.data, mask.head_stride, mask.row_stride};
       p.bias_dtype = mask.tensor.dtype;
+      if (!lowest_is_finite_ || p.bias_dtype != DType::kFloat32) return;
+      before.masked = mask.tensor.elements();
+      before.bias = mask.tensor.as<const float>();
+      before.finite_bias = static_cast<float*>(ctx.Workspace(mask.tensor.bytes()));
+      p.bias.data = before.finite_bias;
       return;
     }
     before.masked = mask.tensor.elements();
@@ -248,6 +261,7 @@ class AttentionKernel final : public Kernel {
   }
 
   bool causal_;
+  bool lowest_is_finite_;  // a row that a finite mask hides as a whole is a mean, as by the formula; else it is 0
   float softcap_;
   ScoreStage stage_;  // of the scores that are returned, if they are asked for
   int64_t left_window_, right_window_;
@@ -287,6 +301,17 @@ OpDef Definition(int version) {
   return def;
 }
 
+// What a fusion rule of the provider makes of the formula.
+OpDef FusedDefinition() {
+  OpDef def = Definition(23);
+  def.domain = "npu.fused";
+  def.since = def.until = 1;
+  def.inputs[3].dtypes = {DType::kFloat32, DType::kFloat16};  // beyond which lowest values overflow
+  def.attributes.push_back(IntAttribute("lowest_is_finite", 1));
+  return def;
+}
+
+NPU_ONNX_KERNEL(FusedDefinition());
 NPU_ONNX_KERNEL(Definition(23));
 NPU_ONNX_KERNEL(Definition(24));
 NPU_ONNX_KERNEL(Definition(25));

@@ -1,0 +1,139 @@
+// softmax(scale * Q Kᵀ + mask) V of [B, N, S, D], as torch.onnx writes it, is Attention. The scale may be a factor of
+// the scores, of Q or of K. Weights that are not numbers are replaced by 0, which torch means for rows of which the
+// mask hides all: Attention returns 0 for them, too. (For operands that are not numbers it returns NaN, as torch does.)
+// Without this replacement the results of such rows are NaN, so that a group with a mask is none.
+#include "ep/provider/fusion/product.h"
+#include "ep/provider/fusion/shape_values.h"
+
+namespace npu::provider {
+namespace {
+
+using Dims = std::vector<std::string>;
+constexpr int64_t kMaxHeadSize = 256;  // larger ones are no attention that models have
+
+// Of rank 4, all of whose dimensions are known or have names.
+std::optional<Dims> DimsOfHeads(const FusionGraph& graph, const ValueView& value) {
+  auto dims = graph.Dims(value);
+  if (!dims || dims->size() != 4) return std::nullopt;
+  for (const std::string& dim : *dims)
+    if (dim.empty()) return std::nullopt;
+  return dims;
+}
+
+// K, of which `value` is the transposed: by a Transpose of the last two axes, or by one in three dimensions between two
+// Reshape.
+const ValueView* TakeTransposed(FusionMatch& match, const ValueView& value, Dims& dims) {
+  const auto swaps_last = [](const GraphNode& node, const std::vector<int64_t>& perm) {
+    return node.view.attributes.Ints("perm") == perm;
+  };
+  const FusionGraph& graph = match.graph();
+  if (const GraphNode* transpose = match.TakeProducer(value, "Transpose")) {
+    const auto turned = DimsOfHeads(graph, value);
+    if (!turned || !swaps_last(*transpose, {0, 1, 3, 2})) return nullptr;
+    dims = {(*turned)[0], (*turned)[1], (*turned)[3], (*turned)[2]};
+    return &transpose->inputs[0];
+  }
+  const GraphNode* outer = match.TakeProducer(value, "Reshape");
+  const GraphNode* transpose = outer == nullptr ? nullptr : match.TakeProducer(outer->inputs[0], "Transpose");
+  const GraphNode* inner = transpose == nullptr ? nullptr : match.TakeProducer(transpose->inputs[0], "Reshape");
+  if (inner == nullptr || !swaps_last(*transpose, {0, 2, 1})) return nullptr;
+  const auto k = DimsOfHeads(graph, inner->inputs[0]);
+  const auto matrices = TakeShape(match, inner->inputs[1]), turned = TakeShape(match, outer->inputs[1]);
+  if (!k || !matrices || !turned || matrices->size() != 3 || turned->size() != 4) return nullptr;
+  // The first dimension of the matrices follows from the others.
+  if ((*matrices)[1] != (*k)[2] || (*matrices)[2] != (*k)[3]) return nullptr;
+  if (*turned != Dims{(*k)[0], (*k)[1], (*k)[3], (*k)[2]}) return nullptr;
+  dims = *k;
+  return &inner->inputs[0];
+}
+
+// Softmax over the last axis; `replaced`: whether what is not a number is replaced by 0.
+const GraphNode* TakeSoftmax(FusionMatch& match, const ValueView& value, bool& replaced) {
+  const ValueView* weights = &value;
+  if (const GraphNode* where = match.TakeProducer(value, "Where")) {
+    const GraphNode* test = match.TakeProducer(where->inputs[0], "IsNaN");
+    if (test == nullptr || match.graph().Scalar(where->inputs[1]) != 0.0 || !where->inputs[1].shape.empty() ||
+        test->inputs[0].name != where->inputs[2].name)
+      return nullptr;
+    weights = &where->inputs[2];
+    replaced = true;
+  }
+  const GraphNode* softmax = match.TakeProducer(*weights, "Softmax");
+  if (softmax == nullptr || softmax->inputs[0].shape.size() != 4) return nullptr;
+  const int64_t axis = softmax->view.attributes.Int("axis", softmax->view.since_version >= 13 ? -1 : 1);
+  return axis == -1 || axis == 3 ? softmax : nullptr;
+}
+
+// The one factor of a product, `scale` times which it is; else the value itself.
+ValueView TakeScaledValue(FusionMatch& match, const ValueView& value, double& scale) {
+  FusionMatch with = match;
+  const Product product = FactorsOf(with, value);
+  if (product.factors.size() != 1) return value;
+  match = with;
+  scale *= product.constant;
+  return product.factors[0];
+}
+
+// Whether the mask has a column for each key, and otherwise broadcasts to the scores.
+bool FitsScores(const FusionGraph& graph, const ValueView& mask, const Dims& scores) {
+  const auto dims = graph.Dims(mask);
+  if (!dims || dims->size() < 2 || dims->size() > 4 || dims->back() != scores.back()) return false;
+  for (size_t d = 0; d + 1 < dims->size(); ++d) {
+    const std::string& dim = (*dims)[d];
+    if (dim != "1" && (dim.empty() || dim != scores[4 - dims->size() + d])) return false;
+  }
+  return true;
+}
+
+// scale * Q Kᵀ is `value`, the weights are multiplied with `v`.
+std::optional<FusedNode> TakeProduct(FusionMatch& match, const ValueView& value, const ValueView& v,
+                                     const ValueView* mask) {
+  const FusionGraph& graph = match.graph();
+  double scale = 1;
+  const GraphNode* scores = match.TakeProducer(TakeScaledValue(match, value, scale), "MatMul");
+  if (scores == nullptr) return std::nullopt;
+  const ValueView q = TakeScaledValue(match, scores->inputs[0], scale);
+  const ValueView transposed = TakeScaledValue(match, scores->inputs[1], scale);
+  Dims k_dims;
+  const ValueView* k = TakeTransposed(match, transposed, k_dims);
+  const auto q_dims = DimsOfHeads(graph, q), v_dims = DimsOfHeads(graph, v);
+  if (k == nullptr || !q_dims || !v_dims || q.shape[3] < 1 || q.shape[3] > kMaxHeadSize || v.shape[3] < 1 ||
+      v.shape[3] > kMaxHeadSize || q.shape[1] < 1)
+    return std::nullopt;
+  // MatMul may broadcast batches and heads, Attention does not.
+  const Dims expected_k{(*q_dims)[0], (*q_dims)[1], k_dims[2], (*q_dims)[3]};
+  const Dims expected_v{(*q_dims)[0], (*q_dims)[1], k_dims[2], (*v_dims)[3]};
+  if (k_dims != expected_k || *v_dims != expected_v) return std::nullopt;
+  if (mask != nullptr && !FitsScores(graph, *mask, {(*q_dims)[0], (*q_dims)[1], (*q_dims)[2], k_dims[2]}))
+    return std::nullopt;
+  FusedNode fused{.domain = "npu.fused", .type = "Attention", .inputs = {q, *k, v}};
+  if (mask != nullptr) fused.inputs.push_back(*mask);
+  fused.attributes.Set("scale", scale);
+  return fused;
+}
+
+std::optional<FusedNode> MatchAttention(const FusionGraph& graph, const GraphNode& last) {
+  FusionMatch match(graph);
+  if (match.Take(&last, "MatMul") == nullptr) return std::nullopt;
+  bool replaced = false;
+  const GraphNode* softmax = TakeSoftmax(match, last.inputs[0], replaced);
+  if (softmax == nullptr) return std::nullopt;
+  const auto finish = [&](FusionMatch with, const ValueView& scores, const ValueView* mask) {
+    auto fused = TakeProduct(with, scores, last.inputs[1], mask);
+    if (fused) {
+      fused->outputs = last.outputs;
+      fused->nodes = with.nodes();
+    }
+    return fused;
+  };
+  if (auto fused = finish(match, softmax->inputs[0], nullptr)) return fused;
+  const GraphNode* sum = replaced ? match.TakeProducer(softmax->inputs[0], "Add") : nullptr;
+  for (size_t i = 0; sum != nullptr && i < 2; ++i)
+    if (auto fused = finish(match, sum->inputs[i], &OtherOf(*sum, i))) return fused;
+  return std::nullopt;
+}
+
+NPU_FUSION_RULE(MatchAttention);
+
+}  // namespace
+}  // namespace npu::provider

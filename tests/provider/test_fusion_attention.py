@@ -1,0 +1,221 @@
+"""Attention that is spelled out in products and a softmax."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from fusion_models import model_of, node, run_both
+
+ATTENTION = "npu.fused:Attention"
+B, N, S, T, D = 2, 3, 5, 7, 8
+SCALE = D**-0.25  # of Q and of K
+
+
+def operands(rng, keys: int = T) -> dict[str, np.ndarray]:
+    def of(rows: int) -> np.ndarray:
+        return rng.standard_normal((B, N, rows, D)).astype(np.float32)
+
+    mask = np.where(rng.random((B, 1, S, keys)) < 0.3, -np.inf, 0).astype(np.float32)
+    mask[0, 0, 1] = -np.inf  # a row that sees nothing
+    return {"q": of(S), "k": of(keys), "v": of(keys), "mask": mask}
+
+
+CONSTANTS = {
+    "scale": np.array(SCALE, np.float32),
+    "whole": np.array(SCALE * SCALE, np.float32),
+    "root": np.array(1 / SCALE**2, np.float32),
+    "zero": np.array(0, np.float32),
+    "matrices": np.array([B * N, T, D]),
+    "turned": np.array([B, N, D, T]),
+    "wrongly_turned": np.array([B, N, T, D]),
+    "any": np.array([-1]),
+    "c0": np.array([0]),
+    "c2": np.array([2]),
+    "c3": np.array([3]),
+    "c9": np.array([9]),
+    "per_head": np.ones((N, 1, 1), np.float32),
+}
+TURN = node("Transpose", "k", "t", perm=[0, 1, 3, 2])
+TURN_MATRICES = [
+    node("Reshape", "k matrices", "three"),
+    node("Transpose", "three", "swapped", perm=[0, 2, 1]),
+    node("Reshape", "swapped turned", "t"),
+]
+# The shapes as torch.onnx computes them.
+TURN_BY_SHAPES = [
+    node("Shape", "k", "all"),
+    node("Slice", "all c0 c2", "first"),
+    node("Slice", "all c2 c3", "rows"),
+    node("Slice", "all c3 c9", "size"),
+    node("Concat", "any rows size", "matrices", axis=0),
+    node("Concat", "first size rows", "turned", axis=0),
+    *TURN_MATRICES,
+]
+SCALED = [node("Mul", "q scale", "qs"), node("Mul", "t scale", "ts"), node("MatMul", "qs ts", "p")]
+MASKED = [node("Add", "p mask", "a"), node("Softmax", "a", "s", axis=-1)]
+REPLACED = [
+    node("IsNaN", "s", "n"),
+    node("Where", "n zero s", "w"),
+    node("MatMul", "w v", "y"),
+]
+PLAIN = [node("Softmax", "p", "s", axis=-1), node("MatMul", "s v", "y")]
+FORMS = {
+    "with a mask": [TURN, *SCALED, *MASKED, *REPLACED],
+    "with matrices": [*TURN_MATRICES, *SCALED, *MASKED, *REPLACED],
+    "with computed shapes": [*TURN_BY_SHAPES, *SCALED, *MASKED, *REPLACED],
+    "with the mask first": [
+        TURN,
+        *SCALED,
+        node("Add", "mask p", "a"),
+        node("Softmax", "a", "s", axis=3),
+        *REPLACED,
+    ],
+    "without a mask": [TURN, *SCALED, *PLAIN],
+    "with scaled scores": [
+        TURN,
+        node("MatMul", "q t", "m"),
+        node("Mul", "m whole", "p"),
+        *PLAIN,
+    ],
+    "with a quotient": [TURN, node("MatMul", "q t", "m"), node("Div", "m root", "p"), *PLAIN],
+    "without a scale": [TURN, node("MatMul", "q t", "p"), *PLAIN],
+}
+
+
+def run(nodes, feeds, names=None, **options):
+    """`names`: of the dimensions of each input, without which all sizes are known."""
+    written = {name for n in nodes for name in n.output}
+    read = {name for n in nodes for name in n.input}
+    feeds = {name: value for name, value in feeds.items() if name in read}
+    constants = {k: v for k, v in CONSTANTS.items() if k in read - written}
+    model = onnx.load_from_string(model_of(nodes, feeds, constants, **options))
+    for value in model.graph.input if names else []:
+        for dim, name in zip(value.type.tensor_type.shape.dim, names[value.name], strict=True):
+            if name:
+                dim.dim_param = name
+    return run_both(model.SerializeToString(), feeds)
+
+
+def close(fused: np.ndarray, plain: np.ndarray) -> None:
+    """The core's exponentials are within 1e-6, and its sums in another order; values are about 1."""
+    np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_form_is_fused(rng, form):
+    nodes = FORMS[form]
+    (fused,), (plain,), groups = run(nodes, operands(rng))
+    assert groups == {n.name: ATTENTION for n in nodes}
+    close(fused, plain)
+    if "mask" in {name for n in nodes for name in n.input}:
+        assert (fused[0, :, 1] == 0).all()  # the row that sees nothing
+
+
+def test_dimensions_with_names_are_enough(rng):
+    names = {x: ("b", "", "t", "") for x in "kv"} | {"q": ("b", "", "s", "")}
+    names["mask"] = ("b", "", "s", "t")
+    nodes = FORMS["with computed shapes"]
+    (fused,), (plain,), groups = run(nodes, operands(rng), names)
+    assert groups == {n.name: ATTENTION for n in nodes}
+    close(fused, plain)
+
+
+@pytest.mark.parametrize("mask_shape", [(S, T), (1, 1, 1, T), (B, N, S, T), (N, 1, T)])
+def test_masks_that_broadcast(rng, mask_shape):
+    feeds = operands(rng) | {"mask": rng.standard_normal(mask_shape).astype(np.float32)}
+    (fused,), (plain,), groups = run(FORMS["with a mask"], feeds)
+    assert set(groups.values()) == {ATTENTION}
+    close(fused, plain)
+
+
+def test_rows_that_a_finite_mask_hides_are_means(rng):
+    """torch.onnx writes the lowest float for minus infinity: such a row weighs all keys alike."""
+    feeds = operands(rng)
+    lowest = np.finfo(np.float32).min
+    for low in (lowest, lowest * np.float32(0.75), np.float32(-1e4)):
+        feeds["mask"][np.isinf(feeds["mask"])] = low
+        (fused,), (plain,), groups = run(FORMS["with a mask"], feeds)
+        assert set(groups.values()) == {ATTENTION}
+        np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-3 if low == -1e4 else 1e-5)
+        if low != -1e4:  # where the scores still count, rounded to 2^-10 beside it
+            close(fused[0, :, 1], feeds["v"][0].mean(1))
+        feeds["mask"][feeds["mask"] == low] = -np.inf
+
+
+NEAR_MISSES = {
+    "a softmax over another axis": [
+        TURN,
+        *SCALED,
+        node("Softmax", "p", "s", axis=2),
+        node("MatMul", "s v", "y"),
+    ],
+    "a mask whose hidden rows are not replaced": [
+        TURN,
+        *SCALED,
+        *MASKED,
+        node("MatMul", "s v", "y"),
+    ],
+    "a replacement by another number": [
+        TURN,
+        *SCALED,
+        *MASKED,
+        node("IsNaN", "s", "n"),
+        node("Where", "n whole s", "w"),
+        node("MatMul", "w v", "y"),
+    ],
+    "a scale per head": [TURN, node("MatMul", "q t", "m"), node("Mul", "m per_head", "p"), *PLAIN],
+    "weights that are multiplied": [
+        TURN,
+        *SCALED,
+        node("Softmax", "p", "s", axis=-1),
+        node("Mul", "s per_head", "w"),
+        node("MatMul", "w v", "y"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", NEAR_MISSES)
+def test_near_miss_is_not_fused(rng, case):
+    (fused,), (plain,), groups = run(NEAR_MISSES[case], operands(rng))
+    assert groups == {}
+    np.testing.assert_array_equal(fused, plain)
+
+
+def test_a_reshape_that_moves_elements_is_no_transposition(rng):
+    """As many keys as a head has elements, so that the shapes alone could be those of another."""
+    nodes = [
+        node("Reshape", "k wrongly_turned", "three"),
+        node("Transpose", "three", "swapped", perm=[0, 1, 3, 2]),
+        node("Reshape", "swapped turned", "t"),
+        *SCALED,
+        *PLAIN,
+    ]
+    (fused,), (plain,), groups = run(nodes, operands(rng))
+    assert groups == {}
+    np.testing.assert_array_equal(fused, plain)
+
+
+@pytest.mark.parametrize("name", ["k", "v", "q"])
+def test_operands_that_broadcast_are_not_fused(rng, name):
+    """MatMul repeats a batch of one; Attention does not."""
+    feeds = operands(rng)
+    feeds[name] = feeds[name][:1]
+    (fused,), (plain,), groups = run(FORMS["without a mask"], feeds)
+    assert groups == {}
+    np.testing.assert_array_equal(fused, plain)
+
+
+def test_unknown_dimensions_are_not_fused(rng):
+    (fused,), (plain,), groups = run(FORMS["without a mask"], operands(rng), dynamic=True)
+    assert groups == {}
+    np.testing.assert_array_equal(fused, plain)
+
+
+def test_float64_stays_in_single_operators(rng):
+    """The attention core has no float64."""
+    feeds = {name: value.astype(np.float64) for name, value in operands(rng).items()}
+    nodes = FORMS["without a scale"]
+    (fused,), (plain,), groups = run(nodes, feeds)
+    assert groups == {}
+    np.testing.assert_array_equal(fused, plain)
