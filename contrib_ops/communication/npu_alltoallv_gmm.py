@@ -3,7 +3,7 @@
 Source: torch_npu.npu_alltoallv_gmm.
 """
 
-from onnxruntime_npu.opdef import FLOATS, npu_op
+from onnxruntime_npu.opdef import FLOATS, INDICES, npu_op
 
 from ._expert_blocks import (
     body_product,
@@ -30,7 +30,7 @@ op = npu_op(
     outputs=["gmm_y", "mm_y", "permute_out"],
     dtypes={
         **dict.fromkeys(("gmm_x", "gmm_weight", "mm_x", "mm_weight"), FLOATS),
-        **dict.fromkeys(("send_counts_tensor", "recv_counts_tensor"), ["int32", "int64"]),
+        **dict.fromkeys(("send_counts_tensor", "recv_counts_tensor"), INDICES),
         **dict.fromkeys(("gmm_y", "mm_y", "permute_out"), FLOATS),
     },
     not_portable=ALONE,
@@ -66,8 +66,8 @@ def reference(
     rank r for its own expert j; mm_x: [B, H2], mm_weight: [H2, N2], or [N2, H2] with
     trans_mm_weight, of gmm_x's dtype: a product that needs no other rank.
 
-    gmm_y: [A, N] with A = sum(recv_counts), ordered by expert, then by the rank of origin; mm_y: mm_x @
-    mm_weight, or an empty tensor [0]; permute_out: the rows [A, H] before the products with
+    gmm_y: [A, N] with A = sum(recv_counts), ordered by expert, then by the rank of origin; mm_y:
+    mm_x @ mm_weight, or an empty tensor [0]; permute_out: the rows [A, H] before the products with
     permute_out_flag, or [0]. Products are summed in float32 and rounded once.
     """
     check_no_tensors(_OP, send_counts_tensor, recv_counts_tensor)

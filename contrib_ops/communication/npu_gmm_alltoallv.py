@@ -3,7 +3,7 @@
 Source: torch_npu.npu_gmm_alltoallv.
 """
 
-from onnxruntime_npu.opdef import FLOATS, npu_op
+from onnxruntime_npu.opdef import FLOATS, INDICES, npu_op
 
 from ._expert_blocks import (
     body_product,
@@ -29,7 +29,7 @@ op = npu_op(
     outputs=["y", "mm_y"],
     dtypes={
         **dict.fromkeys(("gmm_x", "gmm_weight", "mm_x", "mm_weight"), FLOATS),
-        **dict.fromkeys(("send_counts_tensor", "recv_counts_tensor"), ["int32", "int64"]),
+        **dict.fromkeys(("send_counts_tensor", "recv_counts_tensor"), INDICES),
         **dict.fromkeys(("y", "mm_y"), FLOATS),
     },
     not_portable=ALONE,
@@ -64,8 +64,8 @@ def reference(
     of rank r; mm_x: [B, H2], mm_weight: [H2, N2], or [N2, H2] with trans_mm_weight, of gmm_x's
     dtype: a product that needs no other rank.
 
-    y: [sum(recv_counts), N], ordered by the rank and the expert that the rows come from; mm_y: mm_x @
-    mm_weight, or an empty tensor [0]. Products are summed in float32 and rounded once.
+    y: [sum(recv_counts), N], ordered by the rank and the expert that the rows come from; mm_y:
+    mm_x @ mm_weight, or an empty tensor [0]. Products are summed in float32 and rounded once.
     """
     check_no_tensors(_OP, send_counts_tensor, recv_counts_tensor)
     experts, n, shared = checked_shapes(

@@ -24,7 +24,7 @@ constexpr const char* kOp = "npu_mm_all_reduce_base";
 enum class Scheme { kFloat, kWeightOnly, kInt8 };
 
 struct Tensors {
-  TensorView x1, x2, bias, scale, offset, x3, dequant_scale, tokens;
+  TensorView x1, x2, bias, scale, offset, x3, dequant_scale, tokens, sent_scale, sum_scale;
   Scheme scheme = Scheme::kFloat;
   int64_t rows() const { return x1.shape.Elements(0, x1.shape.rank() - 1); }
   int64_t n() const { return x2.shape[1]; }
@@ -95,12 +95,19 @@ class AllReduceKernel final : public Kernel {
     if (given.x3 && sum == nullptr) product.epilogue.addend = {given.x3.data, given.x3.dtype, given.n(), 1};
 
     std::string call;
-    if (RanksOf(group) > 1) call = Concat("y ", NameOf(y.dtype), " ", y.shape);
-    ctx.Launch(kOp, [this, product, column_scale, given, sum, y, group, call] {
+    ScaleValues sent_scale, sum_scale;  // of transfers: a rank alone has none
+    if (RanksOf(group) > 1) {
+      call = Concat("y ", NameOf(y.dtype), " ", y.shape, given.sent_scale ? " sent as int8" : "");
+      sent_scale = ScaleValues(ctx, given.sent_scale);
+      sum_scale = ScaleValues(ctx, given.sum_scale);
+    }
+    ctx.Launch(kOp, [this, product, column_scale, sent_scale, sum_scale, given, sum, y, group, call] {
       column_scale.Load();
       if (sum != nullptr) AddTerms(given.bias, given.x3, sum);
       if (RanksOf(group) == 1) return product.MultiplyOwn(weight_, 0, given.rows(), {y.data, y.dtype, given.n()});
-      Exchange(product, y, given.rows(), *group, call);
+      sent_scale.Load();
+      sum_scale.Load();
+      Exchange(product, y, given.rows(), *group, call, {sent_scale.data(), sum_scale.data()});
     });
   }
 
@@ -119,16 +126,26 @@ class AllReduceKernel final : public Kernel {
     t.x3 = ctx.Input(In::x3);
     t.dequant_scale = Taken(ctx, In::dequant_scale, "dequant_scale", t.scheme, Scheme::kInt8, true);
     t.tokens = Taken(ctx, In::pertoken_scale, "pertoken_scale", t.scheme, Scheme::kInt8, false);
-    for (const auto& [input, name] : {std::pair<size_t, const char*>{In::comm_quant_scale_1, "comm_quant_scale_1"},
-                                      {In::comm_quant_scale_2, "comm_quant_scale_2"}})
-      NPU_CHECK(!ctx.Input(input), "[", kOp, "] expected no ", name, " with ", Title(t.scheme), ", got one");
     CheckScales(t);
     const DType bias_type = t.scheme == Scheme::kInt8 ? DType::kInt32 : t.x1.dtype;
     NPU_CHECK(!t.bias || (t.bias.shape == Shape{t.n()} && t.bias.dtype == bias_type), "[", kOp, "] expected bias ",
               NameOf(bias_type), " [", t.n(), "], got ", NameOf(t.bias.dtype), " ", t.bias.shape);
     NPU_CHECK(!t.x3 || (t.x3.shape == t.shape() && t.x3.dtype == t.result()), "[", kOp, "] expected x3 like y, ",
               NameOf(t.result()), " ", t.shape(), ", got ", NameOf(t.x3.dtype), " ", t.x3.shape);
+    t.sent_scale = ctx.Input(In::comm_quant_scale_1);
+    t.sum_scale = ctx.Input(In::comm_quant_scale_2);
+    NPU_CHECK(t.sent_scale.present == t.sum_scale.present, "[", kOp,
+              "] expected comm_quant_scale_1 and comm_quant_scale_2 together, got one of them");
+    CheckTransferScale("comm_quant_scale_1", t.sent_scale, t);
+    CheckTransferScale("comm_quant_scale_2", t.sum_scale, t);
     return t;
+  }
+
+  static void CheckTransferScale(const char* name, const TensorView& scale, const Tensors& t) {
+    const bool fits = scale.shape == Shape{t.n()} || scale.shape == Shape({1, t.n()});
+    NPU_CHECK(!scale || (fits && scale.dtype == t.result()), "[", kOp, "] expected ", name, " of y's dtype ",
+              NameOf(t.result()), " and shape [", t.n(), "] or [1, ", t.n(), "], got ", NameOf(scale.dtype), " ",
+              scale.shape);
   }
 
   static Scheme SchemeOf(DType x1, DType x2) {
@@ -197,7 +214,7 @@ class AllReduceKernel final : public Kernel {
 
   // While the ranks add a piece of the rows, each multiplies the next.
   void Exchange(const RankProduct& product, const TensorView& y, int64_t rows, Communicator& group,
-                const std::string& call) const {
+                const std::string& call, const TransferScales& scales) const {
     const auto turn = group.Turn();
     const int64_t n = y.shape.back(), step = RowsOfPiece(rows, BytesFor(y.dtype, n));
     Overlap overlap((rows + step - 1) / step);
@@ -206,7 +223,10 @@ class AllReduceKernel final : public Kernel {
       const int64_t count = std::min(step, rows - begin);
       char* piece = y.as<char>() + BytesFor(y.dtype, begin * n);
       overlap.Compute([&] { product.MultiplyOwn(weight_, begin, count, {piece, y.dtype, n}); });
-      overlap.Add([&group, &y, piece, count, n] { AllReduce(group, kOp, y.dtype, piece, count * n); });
+      overlap.Add([&group, &y, &scales, piece, count, n] {
+        if (scales.terms == nullptr) return AllReduce(group, kOp, y.dtype, piece, count * n);
+        AllReduceInt8(group, kOp, y.dtype, piece, count, n, scales);
+      });
     }
     overlap.Wait();
   }

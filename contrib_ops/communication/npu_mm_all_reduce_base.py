@@ -101,6 +101,16 @@ def _check_weight_scales(x1, scale, offset, k, n, group):
         )
 
 
+def _check_transfer_scale(name, scale, n, dtype):
+    if scale is None:
+        return
+    _check(
+        list(scale.shape) in ([n], [1, n]) and scale.dtype == dtype,
+        f"expected {name} of y's dtype {dtype} and shape [{n}] or [1, {n}], "
+        f"got {scale.dtype} {list(scale.shape)}",
+    )
+
+
 def _rows(values, k, group):
     """Spread values per tensor, column or group over the rows of x2."""
     if group == 0:
@@ -149,6 +159,11 @@ def reference(
 
     A rank's term is computed in float32 and rounded to y's dtype. The terms are added in the order
     of ranks, in float32, and their sum is rounded once: it is the same on every rank, bit for bit.
+
+    comm_quant_scale_1 and comm_quant_scale_2, [N] or [1, N] of y's dtype float16 or bfloat16, the
+    same on all ranks: terms and sums travel as int8, which loses precision. A term is sent as
+    round(term / scale_1), the sum of these integers times scale_1 as round(sum / scale_2), half to
+    even and saturated; y is that times scale_2. A rank alone sends nothing.
     """
     _check(reduce_op == "sum", f"expected reduce_op 'sum', got '{reduce_op}'")
     check_unused(
@@ -181,8 +196,6 @@ def reference(
             "x3": x3,
             "dequant_scale": dequant_scale,
             "pertoken_scale": pertoken_scale,
-            "comm_quant_scale_1": comm_quant_scale_1,
-            "comm_quant_scale_2": comm_quant_scale_2,
         },
         _TENSORS_OF[scheme],
     )
@@ -211,6 +224,12 @@ def reference(
             list(x3.shape) == shape and x3.dtype == dtype,
             f"expected x3 like y, {dtype} {shape}, got {x3.dtype} {list(x3.shape)}",
         )
+    _check(
+        (comm_quant_scale_1 is None) == (comm_quant_scale_2 is None),
+        "expected comm_quant_scale_1 and comm_quant_scale_2 together, got one of them",
+    )
+    _check_transfer_scale("comm_quant_scale_1", comm_quant_scale_1, n, dtype)
+    _check_transfer_scale("comm_quant_scale_2", comm_quant_scale_2, n, dtype)
     if hcom:
         return empty(shape, dtype, x1)
     if scheme == "int8":
@@ -297,6 +316,11 @@ def _samples_of_floats(make):
     yield Sample(make(2, 3, 65), x2, "", x3=make(2, 3, n), id="batches")
     yield Sample(make(64, 5).t(), make(64, 9, scale=0.125), "", id="not_contiguous")
     yield Sample(make(0, 4), make(4, 3), "", bias=make(3), id="no_rows")
+    if make.dtype != "float32":
+        sent, sums = make.uniform(n, low=0.02, high=0.04), make.uniform(1, n, low=0.03, high=0.05)
+        yield Sample(
+            make(7, 65), x2, "", comm_quant_scale_1=sent, comm_quant_scale_2=sums, id="sent_as_int8"
+        )
     integers = make(65, n, dtype="int8")
     scale, offset = make.uniform(n, low=0.01, high=0.03), make(n)
     yield Sample(
@@ -352,6 +376,16 @@ op.errors(
     lambda make: Sample(make(2, 8), make(8, 4, dtype="int8"), ""),
     match=r"expected antiquant_scale with x1 of floats and x2 of int8, got none",
     id="no_scale",
+)
+op.errors(
+    lambda make: Sample(
+        make(2, 8, dtype="float16"),
+        make(8, 4, dtype="float16"),
+        "",
+        comm_quant_scale_1=make(4, dtype="float16"),
+    ),
+    match=r"expected comm_quant_scale_1 and comm_quant_scale_2 together",
+    id="half_of_the_scales",
 )
 op.errors(
     lambda make: Sample(make(2, 8), make(8, 4), "no such group"),

@@ -1,8 +1,8 @@
 """What each rank of test_ranks.py does; writes the outcome of each case as JSON.
 
-Run by ``mpiexec -n N python rank_cases.py FOLDER [CASE...]``: eager calls exchange data over torch's
-group "hccl", sessions over MPI. Each rank makes the samples of all ranks and computes what is
-expected of it without communication.
+Run by ``mpiexec -n N python rank_cases.py FOLDER [CASE...]``: eager calls exchange data over
+torch's group "hccl", sessions over MPI. Each rank makes the samples of all ranks and computes what
+is expected of it without communication.
 """
 
 from __future__ import annotations
@@ -191,6 +191,27 @@ def sessions_refuse_what_mpi_contradicts() -> None:
 
 
 @case
+def a_stopped_rank_is_named() -> None:
+    op = OPS["npu_mm_all_reduce_base"]
+    mine = first_call(op, "paused")
+    session = provider_session(
+        make_model(op, mine, body=False), communication_timeout="2", groups="paused"
+    )
+    run_session(session, NPU, op, mine)
+    processes: list[int] = [0] * SIZE
+    dist.all_gather_object(processes, os.getpid())
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        fails(lambda: run_session(session, NPU, op, mine), f"[{op.name}] on rank 1 of {SIZE}")
+    else:
+        parts = [f"[{op.name}] on rank {RANK} of {SIZE}", "from rank 1", "stands still"]
+        fails(lambda: run_session(session, NPU, op, mine), *parts)
+        fails(lambda: run_session(session, NPU, op, mine), "an earlier operator failed")
+        os.kill(processes[1], signal.SIGCONT)
+    dist.barrier()
+
+
+@case
 def a_late_rank_is_named() -> None:
     """Of each operator; the group is then lost, the process is not."""
     seconds = 2
@@ -241,8 +262,6 @@ def tell(outcomes: Path, name: str, function: Callable[[], None]) -> None:
 
 
 def main(folder: Path, names: list[str]) -> None:
-    # mpiexec tells the others by this signal that a rank was killed.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     onnxruntime_npu.torch_device.register()
     timeout = datetime.timedelta(seconds=TIMEOUT)
     store = f"file://{folder / 'store'}"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -28,6 +29,11 @@ void SumRange(const T* parts, int64_t stride, int64_t ranks, int64_t begin, int6
     }
     FromFloat(sum.data(), to + at, count);
   }
+}
+
+int8_t Saturated(float value) {
+  // Half to even; NaN is 0, as in every quantisation.
+  return static_cast<int8_t>(value == value ? std::clamp(std::nearbyint(value), -128.0f, 127.0f) : 0.0f);
 }
 
 // Not initialized.
@@ -68,6 +74,42 @@ void AllReduce(Communicator& group, const char* op, DType dtype, void* data, int
   std::memset(sum.get() + mine, 0, share_bytes - mine);
   group.AllGather(op, sum.get(), all.get(), share_bytes);
   std::memcpy(data, all.get(), bytes);
+}
+
+void AllReduceInt8(Communicator& group, const char* op, DType dtype, void* data, int64_t rows, int64_t n,
+                   const TransferScales& scales) {
+  if (rows == 0 || n == 0) return;
+  // Every rank sums a share of the rows, the last ones maybe less or nothing.
+  const int64_t ranks = group.size(), share = (rows + ranks - 1) / ranks;
+  std::vector<size_t> sent;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    sent.push_back(static_cast<size_t>(std::clamp<int64_t>(rows - rank * share, 0, share) * n));
+  const size_t mine = sent[static_cast<size_t>(group.rank())];
+  const auto terms = Buffer(static_cast<size_t>(rows * n)), received = Buffer(mine * sent.size() + 1);
+  const auto sum = Buffer(static_cast<size_t>(share * n)), sums = Buffer(static_cast<size_t>(ranks * share * n));
+  const auto as_int8 = [](const std::unique_ptr<char[]>& buffer) { return reinterpret_cast<int8_t*>(buffer.get()); };
+  DispatchFloats(op, dtype, [&](auto tag) {
+    using T = decltype(tag);
+    T* values = static_cast<T*>(data);
+    ParallelFor(rows * n, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) as_int8(terms)[i] = Saturated(ToFloat(values[i]) / scales.terms[i % n]);
+    });
+    group.AllToAll(op, terms.get(), sent, received.get(), std::vector<size_t>(sent.size(), mine));
+    ParallelFor(static_cast<int64_t>(mine), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int32_t total = 0;
+        for (size_t rank = 0; rank < sent.size(); ++rank)
+          total += as_int8(received)[rank * mine + static_cast<size_t>(i)];
+        as_int8(sum)[i] = Saturated(static_cast<float>(total) * scales.terms[i % n] / scales.sums[i % n]);
+      }
+    });
+    std::memset(sum.get() + mine, 0, static_cast<size_t>(share * n) - mine);
+    group.AllGather(op, sum.get(), sums.get(), static_cast<size_t>(share * n));
+    ParallelFor(rows * n, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        values[i] = FromFloat<T>(static_cast<float>(as_int8(sums)[i]) * scales.sums[i % n]);
+    });
+  });
 }
 
 void ReduceScatter(Communicator& group, const char* op, DType dtype, const void* parts, void* to, int64_t count) {

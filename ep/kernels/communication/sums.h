@@ -15,6 +15,17 @@ void SumOfRanks(const char* op, DType dtype, const void* parts, int64_t stride, 
 // Replaces `data` of every rank by the sum.
 void AllReduce(Communicator& group, const char* op, DType dtype, void* data, int64_t count);
 
+// What travels instead of `rows` rows of halves: int8, with a scale for each of the n columns. `terms` is how a rank's
+// terms are sent, `sums` how their sum is.
+struct TransferScales {
+  const float *terms = nullptr, *sums = nullptr;
+};
+
+// AllReduce with transfers of int8: every term is round(term / terms), and the sum of these integers times `terms` is
+// sent on as round(sum / sums), all saturated.
+void AllReduceInt8(Communicator& group, const char* op, DType dtype, void* data, int64_t rows, int64_t n,
+                   const TransferScales& scales);
+
 // `parts` has `count` elements for each rank; `to` becomes the sum of those for this rank.
 void ReduceScatter(Communicator& group, const char* op, DType dtype, const void* parts, void* to, int64_t count);
 
