@@ -39,12 +39,6 @@ class TestPause {
   int tests_ = 0;
 };
 
-struct MpiGroupFacts {
-  std::vector<int> members;
-  int tag = 0;
-  std::shared_ptr<Communicator> communicator;  // until the process ends: its messages may still be under way
-};
-
 // Messages between two ranks keep their order, so one tag per group suffices. It depends on nothing but the group, so
 // that the ranks need not agree on it.
 int TagOf(const std::string& name, const std::vector<int>& members) {
@@ -167,13 +161,19 @@ class MpiCommunicator final : public Communicator {
 }  // namespace
 
 struct MpiWorld::State {
+  struct Group {
+    std::vector<int> members;
+    int tag = 0;
+    std::shared_ptr<Communicator> communicator;  // until the process ends: its messages may still be under way
+  };
+
   explicit State(const std::string& library) : mpi(library) {}
 
   MpiLibrary mpi;
   MpiHandle world = mpi::kNoCommunicator;  // a duplicate, on which no other messages travel
   int rank = 0, size = 0;
   std::mutex mutex;
-  std::map<std::string, MpiGroupFacts> groups;
+  std::map<std::string, Group> groups;
 };
 
 MpiWorld::MpiWorld(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -250,7 +250,7 @@ std::shared_ptr<Communicator> MpiWorld::Group(const std::string& name, const std
   const auto self = std::find(members.begin(), members.end(), state_->rank);
   NPU_CHECK(self != members.end(), "expected a group with rank ", state_->rank, ", got '", Printable(name),
             "' without it");
-  MpiGroupFacts& facts = state_->groups[name];
+  State::Group& facts = state_->groups[name];
   if (facts.communicator != nullptr) {
     NPU_CHECK(facts.members == members, "expected the group '", Printable(name),
               "' with the ranks that it has in another session, got others");
