@@ -30,7 +30,7 @@ def seen_inputs(
     training = model.training
     model.eval()
     try:
-        for batch in bar("Calibrating", "batch", iterable=batches):
+        for batch in bar("Watching the inputs of layers", "batch", iterable=batches):
             watched.last = None
             _run(model, batch)
     finally:

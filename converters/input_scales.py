@@ -21,8 +21,8 @@ _OF_A_ROW = 3  # times the error of all rows
 # Shares of a feature's range that its factor takes over; None: no factors.
 _SHARES = (None, 0.5, 0.65, 0.8, 0.9)
 _CLIPPED = (1.0, 0.8, 0.65, 0.5, 0.35)  # what integers reach, of the largest magnitude
-# A feature that calibration has hardly seen gets the range of this share of the mean one, so that no
-# other text makes it drown all others.
+# A feature that calibration has hardly seen gets the range of this share of the mean one, so that
+# no other text makes it drown all others.
 _UNSEEN = 1e-2
 _LEAST = 1e-6  # magnitude that has a scale
 # Mean squares below these shares of all rows', or of all outputs', count as these.

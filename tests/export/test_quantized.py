@@ -129,6 +129,17 @@ def test_original_form_quantises_its_linear_layers(tmp_path, kind, projections):
     assert rms(differences) <= 0.05 * scale
 
 
+@pytest.mark.parametrize("scheme", ["w8a8", "w8a8_dynamic"])
+def test_projections_of_one_tensor_share_its_rounding(tmp_path, scheme):
+    options = {"quant": scheme, "calibration": [PROMPTS[0]]}
+    report = export_causal_lm(tiny_model("granite"), tmp_path, check=False, **options)
+    assert report.gaps == []
+    rounding = "npu_quantize" if scheme == "w8a8" else "npu_dynamic_quant"
+    # Query, key and value share one; output, gate and up together, and down have one each.
+    assert report.replaced[rounding]["emitted"] + len(report.per_token) == 4 * 2
+    assert report.replaced["npu_quant_matmul"]["emitted"] == 6 * 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

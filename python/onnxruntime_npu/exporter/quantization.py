@@ -15,7 +15,7 @@ from .caches import Interface
 from .integers.integer_weight import FLOAT
 from .integers.stored_linear import StoredLinear
 from .proof import Findings
-from .roles.linear import Linear, as_torch
+from .roles.linear import Linear, replace_by_torch
 from .weights.lazy_weight import give_back_memory
 
 NONE = "none"
@@ -25,6 +25,7 @@ _IN_WORD = 8
 # Input features that share a scale: few, as in the int4 formats of other runtimes, since weights of
 # small models lose much by more; products of integers would have to scale more partial sums.
 _GROUP, _INTEGER_GROUP = 32, 128
+_ROUNDINGS = ("npu_dynamic_quant", "npu_quantize")
 _TEXT = resources.files(__package__).joinpath("calibration.txt")
 _MOST_TOKENS, _ROW = 2048, 512
 
@@ -131,15 +132,18 @@ def quantize(
     a scheme with static activations that have a scale per token instead.
     """
     from ..converters import SCHEMES
+    from ..converters.calibration import seen_inputs
     from ..converters.quantize_weights import quantized_layers
     from ..converters.quantized_linear import IntegerLinear
 
     restore_floats(interface)
-    for name, module in list(interface.named_modules()):
-        layer = as_torch(module)
-        if layer is not None:
-            interface.set_submodule(name, layer)
+    replace_by_torch(interface)
     skip = _skipped(interface, scheme, findings)
+    shared: list[tuple[str, ...]] = []
+    if SCHEMES[scheme].activation != "float":
+        linear = {n: m for n, m in interface.named_modules() if isinstance(m, nn.Linear)}
+        probe = interface.prompt(torch.zeros(1, 2, dtype=torch.int64))
+        shared = list(seen_inputs(interface, linear, [probe]))
     try:
         group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP
         layers = quantized_layers(
@@ -150,7 +154,7 @@ def quantize(
             give_back_memory()
     except ValueError as error:
         raise ExportError(str(error)) from error
-    _record_operators(interface, findings)
+    _record_operators(interface, findings, shared)
     if SCHEMES[scheme].activation != "static":
         return []
     return [
@@ -206,10 +210,19 @@ def keep_integers(
     return dict(layouts)
 
 
-def _record_operators(interface: Interface, findings: Findings) -> None:
-    for module in interface.modules():
+def _record_operators(
+    interface: Interface, findings: Findings, shared: Iterable[tuple[str, ...]] = ()
+) -> None:
+    """Record the operators of quantised layers; those that share an input round it once."""
+    first = {name: names[0] for names in shared for name in names}
+    rounded = set()
+    for name, module in interface.named_modules():
         operators: dict[str, int] = getattr(module, "operators", {})
         for op, count in operators.items():
+            rounding = (first.get(name, name), op)
+            if op in _ROUNDINGS and rounding in rounded:
+                continue
+            rounded.add(rounding)
             findings.quantized(op, count)
 
 

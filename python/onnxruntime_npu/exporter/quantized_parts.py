@@ -14,7 +14,7 @@ from ..errors import ArgumentError, ExportError
 from .module_replacement import Probe, contributing_calls
 from .proof import Findings
 from .quantization import NONE, check_scheme, fits
-from .roles.linear import as_torch
+from .roles.linear import replace_by_torch
 
 _ROUNDING = "npu_dynamic_quant"
 
@@ -88,10 +88,7 @@ def quantize_parts(model: Any, scheme: str, used: Sequence[UsedLinears]) -> None
     from ..converters import quantize_weights
 
     whole = nn.ModuleDict({"model": model})  # whose layers' names are no endings of others'
-    for name, module in list(whole.named_modules()):
-        layer = as_torch(module)
-        if layer is not None:
-            whole.set_submodule(name, layer)
+    replace_by_torch(whole)
     chosen: dict[str, list[UsedLinears]] = {}
     skip = []
     for name, module in whole.named_modules():

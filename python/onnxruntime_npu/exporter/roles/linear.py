@@ -105,10 +105,14 @@ class Linear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-def as_torch(module: nn.Module) -> nn.Linear | None:
-    """Return a projection whose weight is [in, out] as torch has it, or None for other modules."""
-    if not isinstance(module, (Linear, Conv1D)):
-        return None
+def replace_by_torch(owner: nn.Module) -> None:
+    """Replace projections whose weight is [in, out] by those of torch, in place."""
+    for name, module in list(owner.named_modules()):
+        if isinstance(module, (Linear, Conv1D)):
+            owner.set_submodule(name, _as_torch(module))
+
+
+def _as_torch(module: Linear | Conv1D) -> nn.Linear:
     layer = nn.Linear(*sizes_of(module), bias=module.bias is not None, device="meta")
     layer.weight = nn.Parameter(module.weight.detach().t(), requires_grad=False)
     bias: Any = module.bias
