@@ -98,7 +98,7 @@ def run(nodes, feeds, names=None, **options):
 
 
 def close(fused: np.ndarray, plain: np.ndarray) -> None:
-    """The core has exponentials within 1e-6 and sums in another order; values are about 1."""
+    """The core's exponentials are within 1e-6, its sums in another order; values are about 1."""
     np.testing.assert_allclose(fused, plain, rtol=1e-5, atol=1e-5)
 
 
