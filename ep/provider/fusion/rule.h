@@ -16,7 +16,7 @@ namespace npu::provider {
 
 // The operator that computes what a group of nodes computes.
 struct FusedNode {
-  std::string domain, type;
+  std::string domain = "", type;  // "": that of ONNX
   int version = 1;
   std::vector<ValueView> inputs = {};  // without an `info`: omitted
   std::vector<ValueView> outputs = {};
