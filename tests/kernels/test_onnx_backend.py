@@ -110,4 +110,7 @@ def test_node(case) -> None:
                 continue
             # The package rounds to bfloat16 at each of several steps, kernels once, at the end.
             rtol = max(case.rtol, 2.0**-6) if got.dtype == BFLOAT16 else case.rtol
-            np.testing.assert_allclose(comparable(got), comparable(want), rtol=rtol, atol=case.atol)
+            # NumPy's transform of float32 leaves an ulp of the largest value where 0 is exact.
+            largest = np.abs(want).max(initial=0) if op_type == "DFT" else 0
+            atol = max(case.atol, float(largest) * np.finfo(np.float32).eps)
+            np.testing.assert_allclose(comparable(got), comparable(want), rtol=rtol, atol=atol)

@@ -371,9 +371,9 @@ def random_graph(seed: int) -> tuple[ModelProto, dict[str, np.ndarray], list[Val
         g.inputs[f"x{i}"] = draw(g.rng, dtype, shape, bound)
         g.values.append(Value(f"x{i}", dtype, shape, bound))
     inputs = list(g.values)
-    wanted = int(g.rng.integers(5, 31))
+    wanted = int(g.rng.integers(5, 30))  # some operators are two nodes
     for _ in range(40 * wanted):
-        if len(g.nodes) == wanted:
+        if len(g.nodes) >= wanted:
             break
         try:
             OPERATORS[g.rng.integers(len(OPERATORS))](g)
