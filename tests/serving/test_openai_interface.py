@@ -162,7 +162,9 @@ def test_metrics_count_what_happened(server):
     server.wait_for("npu_requests_running", 0)
     grown = [server.metric(name) - value for name, value in zip(names, before, strict=True)]
     assert grown == [len(PROMPTS[2]), 5, 1, 4] and answer.usage.completion_tokens == 5
-    assert server.metric("npu_cache_blocks") == 64 and server.metric("npu_requests_queued") == 0
+    # The engine's, and as many of the lane that earlier tests may have opened by asking for logits.
+    assert server.metric("npu_cache_blocks") in (64, 128)
+    assert server.metric("npu_requests_queued") == 0
 
 
 def test_a_client_that_goes_away_frees_the_cache(server):
