@@ -19,9 +19,16 @@ from .roles.decoder import Decoder
 from .roles.layer import DecoderLayer
 from .roles.linear import Linear
 from .roles.mlp import GatedMlp
-from .roles.summed_linear import SummedLinear
 
 GROUP = "tensor_parallel"  # what the file calls all ranks, for the provider's option `groups`
+
+
+class SummedLinear(Linear):
+    """A projection summed over the ranks, of which each has some rows of the weight."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project x [.., in], this rank's part, to [.., out]."""
+        return torch.ops.npu.npu_mm_all_reduce_base(x, self.weight, GROUP, bias=self.bias)
 
 
 class Share:
@@ -38,7 +45,7 @@ class Share:
     def rows(self, linear: Linear, rows: range) -> SummedLinear:
         """Return the projection back from this rank's part; one rank adds the bias."""
         bias = None if linear.bias is None or self._rank else linear.bias.detach()
-        return SummedLinear(linear.weight.detach()[rows.start : rows.stop], bias, GROUP)
+        return SummedLinear(linear.weight.detach()[rows.start : rows.stop], bias)
 
 
 def _columns(linear: Linear, parts: Sequence[range]) -> Linear:

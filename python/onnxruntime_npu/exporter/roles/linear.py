@@ -10,7 +10,6 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ..integers.stored_linear import Concatenated, StoredLinear, joined_stored
-from .summed_linear import SummedLinear
 
 
 class Source(NamedTuple):
@@ -120,5 +119,5 @@ def _as_torch(module: Linear | Conv1D) -> nn.Linear:
     return layer
 
 
-# What joins projections: floats, integers of a checkpoint, several of these, or a rank's part.
-Projection = Linear | StoredLinear | Concatenated | SummedLinear
+# What joins projections: floats, integers of a checkpoint, or several of these.
+Projection = Linear | StoredLinear | Concatenated
