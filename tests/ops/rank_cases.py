@@ -198,6 +198,7 @@ def a_stopped_rank_is_named() -> None:
         make_model(op, mine, body=False), communication_timeout="2", groups="paused"
     )
     run_session(session, NPU, op, mine)
+    others = dist.new_group([rank for rank in range(SIZE) if rank != 1])
     processes: list[int] = [0] * SIZE
     dist.all_gather_object(processes, os.getpid())
     if RANK == 1:
@@ -207,6 +208,7 @@ def a_stopped_rank_is_named() -> None:
         parts = [f"[{op.name}] on rank {RANK} of {SIZE}", "from rank 1", "stands still"]
         fails(lambda: run_session(session, NPU, op, mine), *parts)
         fails(lambda: run_session(session, NPU, op, mine), "an earlier operator failed")
+        dist.barrier(others)  # rank 1 would answer those that still wait for it
         os.kill(processes[1], signal.SIGCONT)
     dist.barrier()
 

@@ -29,7 +29,7 @@ CASES = [
     "a_late_rank_is_named",
     "a_killed_rank_is_named",
 ]
-SIZES = [2, pytest.param(4, marks=pytest.mark.exhaustive)]
+SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module", params=SIZES, ids="{} ranks".format)
