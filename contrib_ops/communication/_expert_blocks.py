@@ -3,11 +3,32 @@
 Entry r * e + j of a list of counts is about expert j of the e that rank r has.
 """
 
-from onnxruntime_npu.opdef import Sample, check, torch, wide
+from onnxruntime_npu.opdef import FLOATS, INDICES, Sample, check, npu_op, torch, wide
 
-from ._ranks import check_group
+from ._ranks import ALONE, check_group
 
 _MOST_ROWS = 2**31 - 1
+
+
+def define(op, onnx, outputs, flag=""):
+    """Define an operator of experts but for its functions; ``flag``: an argument of it alone."""
+    results = ", ".join(["Tensor"] * len(outputs))
+    made = npu_op(
+        f"{op}(Tensor gmm_x, Tensor gmm_weight, str hcom, int ep_world_size, int[] send_counts,"
+        " int[] recv_counts, *, Tensor? send_counts_tensor=None, Tensor? recv_counts_tensor=None,"
+        " Tensor? mm_x=None, Tensor? mm_weight=None, bool trans_gmm_weight=False,"
+        f" bool trans_mm_weight=False,{flag} str? comm_mode=None) -> ({results})",
+        onnx=onnx,
+        outputs=outputs,
+        dtypes={
+            **{name: FLOATS for name in ("gmm_x", "gmm_weight", "mm_x", "mm_weight", *outputs)},
+            **{name: INDICES for name in ("send_counts_tensor", "recv_counts_tensor")},
+        },
+        not_portable=ALONE,
+    )
+    for name in ("gmm_x", "gmm_weight"):
+        made.static(name, 0, reason="the counts are attributes")
+    return made
 
 
 def checked_shapes(op, gmm_x, gmm_weight, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight):

@@ -6,7 +6,6 @@
 
 #include "ep/kernels/communication/expert_blocks.h"
 #include "ep/kernels/communication/overlap.h"
-#include "ep/kernels/communication/unused.h"
 
 namespace npu {
 namespace {
@@ -16,33 +15,14 @@ using Out = nodes::NPUAlltoAllvGmm::Out;
 
 constexpr const char* kOp = "npu_alltoallv_gmm";
 
-class AllToAllProductKernel final : public Kernel {
+class AllToAllProductKernel final : public ExpertKernel<In> {
  public:
   explicit AllToAllProductKernel(const KernelInfo& info)
-      : weights_(info.attributes.Bool("trans_gmm_weight")),
-        shared_(info.attributes.Bool("trans_mm_weight")),
-        permutes_(info.attributes.Bool("permute_out_flag")),
-        counts_(info.attributes) {
-    CheckCommMode(kOp, info.attributes);
-    ranks_ = RankGroup(kOp, info, "hcom", "ep_world_size");
-  }
-
-  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    if (input == In::gmm_weight) return weights_.Pack(kOp, 3, constant, stream);
-    return input == In::mm_weight && shared_.Pack(kOp, 2, constant, stream);
-  }
+      : ExpertKernel(kOp, info), permutes_(info.attributes.Bool("permute_out_flag")) {}
 
   void Compute(OpContext& ctx) const override {
     const std::shared_ptr<Communicator> group = ranks_.Find();
-    ExpertCall given;
-    CheckForAll(ctx, kOp, group, [&] {
-      CheckNoTensor(kOp, ctx, In::send_counts_tensor, "send_counts_tensor");
-      CheckNoTensor(kOp, ctx, In::recv_counts_tensor, "recv_counts_tensor");
-      given = {ctx.Input(In::gmm_x), weights_.Of(ctx, In::gmm_weight), ctx.Input(In::mm_x),
-               shared_.Of(ctx, In::mm_weight)};
-      given.Check(kOp, weights_, shared_);
-      counts_.Check(kOp, given.experts(), RanksOf(group), given.x.shape[0]);
-    });
+    const ExpertCall given = Read(ctx, group);
     const int64_t rows = std::accumulate(counts_.received.begin(), counts_.received.end(), int64_t{0});
     const DType dtype = given.x.dtype;
     const TensorView y = ctx.Output(Out::gmm_y, dtype, Shape{rows, weights_.Columns(given.weight)});
@@ -104,10 +84,7 @@ class AllToAllProductKernel final : public Kernel {
     if (permuted && permuted.elements() > 0) std::memcpy(permuted.data, arrived.get(), permuted.bytes());
   }
 
-  ExpertWeights weights_, shared_;
   bool permutes_;
-  BlockCounts counts_;
-  RankGroup ranks_;
 };
 
 NPU_KERNEL(NPUAlltoAllvGmm, AllToAllProductKernel);

@@ -3,40 +3,25 @@
 Source: torch_npu.npu_alltoallv_gmm.
 """
 
-from onnxruntime_npu.opdef import FLOATS, INDICES, npu_op
-
 from ._expert_blocks import (
     body_product,
     body_products,
     check_counts,
     check_no_tensors,
     checked_shapes,
+    define,
     product,
     products,
     refusals,
     samples_of,
 )
-from ._ranks import ALONE, check_alone, empty
+from ._ranks import check_alone, empty
 
 _OP = "npu_alltoallv_gmm"
 
-op = npu_op(
-    f"{_OP}(Tensor gmm_x, Tensor gmm_weight, str hcom, int ep_world_size, int[] send_counts,"
-    " int[] recv_counts, *, Tensor? send_counts_tensor=None, Tensor? recv_counts_tensor=None,"
-    " Tensor? mm_x=None, Tensor? mm_weight=None, bool trans_gmm_weight=False,"
-    " bool trans_mm_weight=False, bool permute_out_flag=False, str? comm_mode=None)"
-    " -> (Tensor, Tensor, Tensor)",
-    onnx="NPUAlltoAllvGmm",
-    outputs=["gmm_y", "mm_y", "permute_out"],
-    dtypes={
-        **dict.fromkeys(("gmm_x", "gmm_weight", "mm_x", "mm_weight"), FLOATS),
-        **dict.fromkeys(("send_counts_tensor", "recv_counts_tensor"), INDICES),
-        **dict.fromkeys(("gmm_y", "mm_y", "permute_out"), FLOATS),
-    },
-    not_portable=ALONE,
+op = define(
+    _OP, "NPUAlltoAllvGmm", ["gmm_y", "mm_y", "permute_out"], " bool permute_out_flag=False,"
 )
-op.static("gmm_x", 0, reason="the counts are attributes")
-op.static("gmm_weight", 0, reason="the counts are attributes")
 
 
 @op.reference

@@ -6,7 +6,6 @@
 
 #include "ep/kernels/communication/expert_blocks.h"
 #include "ep/kernels/communication/overlap.h"
-#include "ep/kernels/communication/unused.h"
 
 namespace npu {
 namespace {
@@ -16,32 +15,13 @@ using Out = nodes::NPUGmmAlltoAllv::Out;
 
 constexpr const char* kOp = "npu_gmm_alltoallv";
 
-class ProductAllToAllKernel final : public Kernel {
+class ProductAllToAllKernel final : public ExpertKernel<In> {
  public:
-  explicit ProductAllToAllKernel(const KernelInfo& info)
-      : weights_(info.attributes.Bool("trans_gmm_weight")),
-        shared_(info.attributes.Bool("trans_mm_weight")),
-        counts_(info.attributes) {
-    CheckCommMode(kOp, info.attributes);
-    ranks_ = RankGroup(kOp, info, "hcom", "ep_world_size");
-  }
-
-  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    if (input == In::gmm_weight) return weights_.Pack(kOp, 3, constant, stream);
-    return input == In::mm_weight && shared_.Pack(kOp, 2, constant, stream);
-  }
+  explicit ProductAllToAllKernel(const KernelInfo& info) : ExpertKernel(kOp, info) {}
 
   void Compute(OpContext& ctx) const override {
     const std::shared_ptr<Communicator> group = ranks_.Find();
-    ExpertCall given;
-    CheckForAll(ctx, kOp, group, [&] {
-      CheckNoTensor(kOp, ctx, In::send_counts_tensor, "send_counts_tensor");
-      CheckNoTensor(kOp, ctx, In::recv_counts_tensor, "recv_counts_tensor");
-      given = {ctx.Input(In::gmm_x), weights_.Of(ctx, In::gmm_weight), ctx.Input(In::mm_x),
-               shared_.Of(ctx, In::mm_weight)};
-      given.Check(kOp, weights_, shared_);
-      counts_.Check(kOp, given.experts(), RanksOf(group), given.x.shape[0]);
-    });
+    const ExpertCall given = Read(ctx, group);
     const int64_t rows = std::accumulate(counts_.received.begin(), counts_.received.end(), int64_t{0});
     const TensorView y = ctx.Output(Out::y, given.x.dtype, Shape{rows, weights_.Columns(given.weight)});
     const TensorView shared_y = given.SharedOutput(ctx, Out::mm_y, shared_);
@@ -92,10 +72,6 @@ class ProductAllToAllKernel final : public Kernel {
     overlap.Compute([&] { given.MultiplyShared(shared_, shared_y); });
     overlap.Wait();
   }
-
-  ExpertWeights weights_, shared_;
-  BlockCounts counts_;
-  RankGroup ranks_;
 };
 
 NPU_KERNEL(NPUGmmAlltoAllv, ProductAllToAllKernel);

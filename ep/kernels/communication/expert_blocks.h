@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ep/kernels/communication/rank_group.h"
+#include "ep/kernels/communication/unused.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
 namespace npu {
@@ -144,6 +145,47 @@ struct ExpertCall {
   void MultiplyShared(const ExpertWeights& shared, const TensorView& y) const {
     if (shared_x && y && y.elements() > 0) shared.Multiply(shared_weight, 0, shared_x.data, shared_x.shape[0], y.data);
   }
+};
+
+// The attributes and constants of both operators, whose inputs are named alike.
+template <class In>
+class ExpertKernel : public Kernel {
+ public:
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input == In::gmm_weight) return weights_.Pack(op_, 3, constant, stream);
+    return input == In::mm_weight && shared_.Pack(op_, 2, constant, stream);
+  }
+
+ protected:
+  ExpertKernel(const char* op, const KernelInfo& info)
+      : weights_(info.attributes.Bool("trans_gmm_weight")),
+        shared_(info.attributes.Bool("trans_mm_weight")),
+        counts_(info.attributes),
+        op_(op) {
+    CheckCommMode(op, info.attributes);
+    ranks_ = RankGroup(op, info, "hcom", "ep_world_size");
+  }
+
+  // Throws for what does not fit together, on every rank.
+  ExpertCall Read(OpContext& ctx, const std::shared_ptr<Communicator>& group) const {
+    ExpertCall given;
+    CheckForAll(ctx, op_, group, [&] {
+      CheckNoTensor(op_, ctx, In::send_counts_tensor, "send_counts_tensor");
+      CheckNoTensor(op_, ctx, In::recv_counts_tensor, "recv_counts_tensor");
+      given = {ctx.Input(In::gmm_x), weights_.Of(ctx, In::gmm_weight), ctx.Input(In::mm_x),
+               shared_.Of(ctx, In::mm_weight)};
+      given.Check(op_, weights_, shared_);
+      counts_.Check(op_, given.experts(), RanksOf(group), given.x.shape[0]);
+    });
+    return given;
+  }
+
+  ExpertWeights weights_, shared_;
+  BlockCounts counts_;
+  RankGroup ranks_;
+
+ private:
+  const char* const op_;
 };
 
 // Rows of expert j that go to, or come from, each rank.
