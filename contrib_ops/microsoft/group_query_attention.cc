@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "contrib_ops/microsoft/grouped_heads.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
@@ -107,21 +108,10 @@ struct Preparation {
   }
 };
 
-class GroupQueryKernel final : public Kernel {
+class GroupQueryKernel final : public GroupedHeadsKernel {
  public:
   explicit GroupQueryKernel(const KernelInfo& info)
-      : heads_(info.attributes.Int("num_heads")),
-        key_heads_(info.attributes.Int("kv_num_heads")),
-        scale_(info.attributes.Float("scale")),
-        softcap_(static_cast<float>(info.attributes.Float("softcap"))),
-        window_(info.attributes.Int("local_window_size")),
-        rotary_(info.attributes.Bool("do_rotary")),
-        interleaved_(info.attributes.Bool("rotary_interleaved")),
-        smooth_(info.attributes.Int("smooth_softmax") == 1) {
-    GQA_CHECK(heads_ > 0 && key_heads_ > 0 && heads_ % key_heads_ == 0,
-              "expected a kv_num_heads that divides num_heads, got ", key_heads_, " and ", heads_);
-    GQA_CHECK(softcap_ >= 0 && std::isfinite(softcap_), "expected a softcap of 0 or more, got ", softcap_);
-  }
+      : GroupedHeadsKernel(kOp, info), smooth_(info.attributes.Int("smooth_softmax") == 1) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery);
@@ -145,14 +135,7 @@ class GroupQueryKernel final : public Kernel {
     }
     SetRotary(ctx, query, before);
 
-    attention::Problem p;
-    p.op = kOp;
-    p.query_dtype = p.output_dtype = p.key.dtype = p.value.dtype = query.dtype;
-    p.heads = heads_;
-    p.key_heads = key_heads_;
-    p.head_size = p.value_size = before.size;
-    p.scale = static_cast<float>(scale_ == 0 ? 1 / std::sqrt(static_cast<double>(before.size)) : scale_);
-    p.softcap = softcap_;
+    attention::Problem p = ProblemOf(query.dtype, before.size);
     if (rotary_) {
       p.query = {before.rotated_query.data, before.size, heads_ * before.size};
     } else {
@@ -284,11 +267,7 @@ class GroupQueryKernel final : public Kernel {
     }
   }
 
-  int64_t heads_, key_heads_;
-  double scale_;
-  float softcap_;
-  int64_t window_;
-  bool rotary_, interleaved_, smooth_;
+  bool smooth_;
 };
 
 std::string WhyNot(const NodeView& node) {

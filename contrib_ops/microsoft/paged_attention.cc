@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "contrib_ops/microsoft/grouped_heads.h"
 #include "contrib_ops/microsoft/head_attention.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/attention/core/attention.h"
@@ -110,21 +111,10 @@ struct Preparation {
   }
 };
 
-class PagedAttentionKernel final : public Kernel {
+class PagedAttentionKernel final : public GroupedHeadsKernel {
  public:
   explicit PagedAttentionKernel(const KernelInfo& info)
-      : heads_(info.attributes.Int("num_heads")),
-        key_heads_(info.attributes.Int("kv_num_heads")),
-        window_(info.attributes.Int("local_window_size")),
-        scale_(info.attributes.Float("scale")),
-        softcap_(static_cast<float>(info.attributes.Float("softcap"))),
-        rotary_(info.attributes.Bool("do_rotary")),
-        interleaved_(info.attributes.Bool("rotary_interleaved")),
-        causal_(info.attributes.Bool("is_causal")) {
-    PAGED_CHECK(heads_ > 0 && key_heads_ > 0 && heads_ <= INT32_MAX && heads_ % key_heads_ == 0,
-                "expected a kv_num_heads that divides num_heads, got ", key_heads_, " and ", heads_);
-    PAGED_CHECK(softcap_ >= 0 && std::isfinite(softcap_), "expected a softcap of 0 or more, got ", softcap_);
-  }
+      : GroupedHeadsKernel(kOp, info), causal_(info.attributes.Bool("is_causal")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery);
@@ -133,14 +123,7 @@ class PagedAttentionKernel final : public Kernel {
     SetSequences(ctx, before);
     SetRotary(ctx, query.dtype, before);
 
-    attention::Problem p;
-    p.op = kOp;
-    p.query_dtype = p.output_dtype = p.key.dtype = p.value.dtype = query.dtype;
-    p.heads = heads_;
-    p.key_heads = key_heads_;
-    p.head_size = p.value_size = before.size;
-    p.scale = static_cast<float>(scale_ == 0 ? 1 / std::sqrt(static_cast<double>(before.size)) : scale_);
-    p.softcap = softcap_;
+    attention::Problem p = ProblemOf(query.dtype, before.size);
     const int64_t columns = heads_ * before.size, cache_row = key_heads_ * before.size;
     p.query = rotary_ ? attention::Rows{before.rotated_query, before.size, columns}
                       : attention::Rows{query.data, before.size, before.query.pitch};
@@ -265,10 +248,7 @@ class PagedAttentionKernel final : public Kernel {
     p.sink = before.float_sink;
   }
 
-  int64_t heads_, key_heads_, window_;
-  double scale_;
-  float softcap_;
-  bool rotary_, interleaved_, causal_;
+  bool causal_;
 };
 
 std::string WhyNot(const NodeView& node) {

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-from onnx_nodes import CPU, NPU, Node, random, run_cpu, run_npu
+from onnx_nodes import CPU, NPU, Node, random, run_cpu, run_in_place, run_npu
 
 MICROSOFT = "com.microsoft"
 BATCH, ROWS, HEADS, SIZE, PAST = 2, 5, 3, 8, 4
@@ -238,17 +237,8 @@ def test_a_shared_cache_is_updated_in_place(provider) -> None:
     expected = mha(run_cpu, given, 3)
     given[6:] = [*caches, np.array([past], np.int32)]
     node = Node("MultiHeadAttention", given, 3, provider, num_heads=HEADS, domain=MICROSOFT)
-    binding = node.session.io_binding()
-    values = {
-        f"x{i}": ort.OrtValue.ortvalue_from_numpy(a) for i, a in enumerate(given) if a is not None
-    }
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    binding.bind_output("y0")
-    binding.bind_ortvalue_output("y1", values["x6"])
-    binding.bind_ortvalue_output("y2", values["x7"])
-    node.session.run_with_iobinding(binding)
-    close(binding.copy_outputs_to_cpu()[0], expected[0])
+    result, values = run_in_place(node.session, given, y1="x6", y2="x7")
+    close(result, expected[0])
     for name, wanted, before in (("x6", expected[1], caches[0]), ("x7", expected[2], caches[1])):
         cache = values[name].numpy()
         close(cache[:, :, : past + 1], wanted)
