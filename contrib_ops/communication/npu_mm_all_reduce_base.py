@@ -10,6 +10,7 @@ from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
 from ..matmul._quantized import (
     body_dequantized,
     body_scales,
+    check_antiquant_scale,
     check_per_column,
     dequantized,
     refuse_other,
@@ -80,15 +81,7 @@ def _scheme(x1, x2):
 
 
 def _check_weight_scales(x1, scale, offset, k, n, group):
-    if group == 0:
-        check_per_column(_OP, "antiquant_scale", scale, n)
-    else:
-        groups = -(-k // group)
-        _check(
-            list(scale.shape) == [groups, n],
-            f"expected antiquant_scale of shape [{groups}, {n}], groups of {group} rows, "
-            f"got {list(scale.shape)}",
-        )
+    check_antiquant_scale(_OP, scale, k, n, group)
     _check(
         scale.dtype == x1.dtype,
         f"expected antiquant_scale of x1's dtype {x1.dtype}, got {scale.dtype}",

@@ -2,7 +2,7 @@
 
 import math
 
-from onnxruntime_npu.opdef import check, torch, wide
+from onnxruntime_npu.opdef import Sample, check, torch, wide
 
 
 def check_planes(op, self, second, name, weight):
@@ -53,3 +53,18 @@ def random_boxes(make, *shape):
     sides = make.uniform(*batch, 2, count, low=4, high=60)
     angles = make.uniform(*batch, 1, count, low=-80, high=80)
     return torch.cat([corners, corners + sides, angles], -2)
+
+
+def refusals(op, second):
+    """Add the calls that both operators refuse; ``second``: the name of the second boxes."""
+    op.errors(
+        lambda make: Sample(make(2, 5, 3), make(2, 5, 4), make(5)),
+        match=rf"\[{op.name}\] expected self and {second} of one shape \[B, 5, N\], "
+        r"got \[2, 5, 3\] and \[2, 5, 4\]",
+        id="boxes",
+    )
+    op.errors(
+        lambda make: Sample(make(2, 5, 3), make(2, 5, 3), make(4)),
+        match=rf"\[{op.name}\] expected weight of shape \[5\], got \[4\]",
+        id="weight",
+    )

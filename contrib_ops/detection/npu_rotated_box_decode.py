@@ -14,6 +14,7 @@ from ._rotated_coder import (
     body_weights,
     check_planes,
     random_boxes,
+    refusals,
     tangent_box,
 )
 
@@ -69,14 +70,4 @@ def samples(make):
     yield Sample(boxes[..., :0], make(2, 5, 0), weight, id="no_boxes")
 
 
-op.errors(
-    lambda make: Sample(make(2, 5, 3), make(2, 5, 4), make(5)),
-    match=rf"\[{_NAME}\] expected self and deltas of one shape \[B, 5, N\], "
-    r"got \[2, 5, 3\] and \[2, 5, 4\]",
-    id="boxes",
-)
-op.errors(
-    lambda make: Sample(make(2, 5, 3), make(2, 5, 3), make(4)),
-    match=rf"\[{_NAME}\] expected weight of shape \[5\], got \[4\]",
-    id="weight",
-)
+refusals(op, "deltas")

@@ -37,6 +37,19 @@ def check_per_column(op, name, values, n):
     )
 
 
+def check_antiquant_scale(op, scale, k, n, group):
+    """Refuse scales of the weight's columns or, with ``group``, of its groups of rows."""
+    if group == 0:
+        check_per_column(op, "antiquant_scale", scale, n)
+        return
+    groups = -(-k // group)
+    check(
+        list(scale.shape) == [groups, n],
+        f"[{op}] expected antiquant_scale of shape [{groups}, {n}], groups of {group} rows, "
+        f"got {list(scale.shape)}",
+    )
+
+
 def weight_matrix(op, name, weight, k):
     """Return `weight` [.., K, N] as integers, one to an element."""
     check(

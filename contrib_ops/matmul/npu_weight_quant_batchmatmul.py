@@ -13,6 +13,7 @@ from ._quantized import (
     body_rounded_rows,
     body_scales,
     body_weight_matrix,
+    check_antiquant_scale,
     check_per_column,
     dequantized,
     rounded_rows,
@@ -54,15 +55,7 @@ def _check(condition, message):
 
 
 def _check_scales(x, scale, offset, k, n, group):
-    if group == 0:
-        check_per_column(_OP, "antiquant_scale", scale, n)
-    else:
-        groups = -(-k // group)
-        _check(
-            list(scale.shape) == [groups, n],
-            f"expected antiquant_scale of shape [{groups}, {n}], groups of {group} rows, "
-            f"got {list(scale.shape)}",
-        )
+    check_antiquant_scale(_OP, scale, k, n, group)
     if offset is not None:
         _check(
             offset.shape == scale.shape,
