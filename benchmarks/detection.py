@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -214,24 +215,24 @@ CASES: dict[str, tuple[Callable[[], Any], int, int]] = {
 }
 
 
-class Peer:
+class Peer(ABC):
     """One case at a time; `time` returns the seconds of its runs."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.name = ""
 
+    @abstractmethod
     def load(self, case: Any, nodes: int) -> None:
         """Prepare runs of another case."""
-        raise NotImplementedError
 
+    @abstractmethod
     def once(self) -> None:
         """Run its nodes, and wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def last(self) -> np.ndarray:
         """Return the result of the last node in float32."""
-        raise NotImplementedError
 
     def result(self, name: str) -> np.ndarray:
         """Return the result of a case."""

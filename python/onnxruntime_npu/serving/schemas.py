@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -121,9 +122,9 @@ class Generation(TopBody):
             raise bad_request("expected token numbers as keys", param="logit_bias") from None
 
     @property
+    @abstractmethod
     def scores(self) -> int | None:
         """How many tokens are wanted beside each one, with log-probabilities; None: no scores."""
-        raise NotImplementedError
 
     @property
     def echoes(self) -> bool:
