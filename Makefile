@@ -62,6 +62,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	  ORT_NPU_ISA=$$isa $(PY) benchmarks/matmul.py --dtypes float32 bfloat16 || exit 1; done
 	$(PY) benchmarks/quantized_matmul.py
 	$(PY) benchmarks/moe.py
+	$(PY) benchmarks/communication.py
 	$(PY) benchmarks/convolution.py
 	$(PY) benchmarks/networks.py
 	$(PY) benchmarks/detection.py

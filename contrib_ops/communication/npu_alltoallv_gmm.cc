@@ -58,7 +58,7 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
     const int64_t experts = given.experts();
     const size_t row = given.row_bytes();
     const auto arrived = Scratch(static_cast<size_t>(rows) * row);
-    Overlap overlap(experts + (given.shared_x ? 1 : 0));
+    Overlap overlap(ExpertPieces(experts + (given.shared_x ? 1 : 0), rows, row));
     overlap.Add([&] {
       group.Agree(kOp, Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements for ", experts,
                               " experts on each rank"));

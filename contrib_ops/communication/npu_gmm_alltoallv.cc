@@ -49,7 +49,7 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
     const int64_t experts = given.experts(), n = weights_.Columns(given.weight);
     const size_t row = BytesFor(given.x.dtype, n);
     const auto results = Scratch(static_cast<size_t>(given.x.shape[0]) * row);
-    Overlap overlap(experts + (given.shared_x ? 1 : 0));
+    Overlap overlap(ExpertPieces(experts + (given.shared_x ? 1 : 0), given.x.shape[0], row));
     overlap.Add([&] {
       group.Agree(kOp,
                   Concat(NameOf(given.x.dtype), " rows of ", n, " elements of ", experts, " experts on each rank"));

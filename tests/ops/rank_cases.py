@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -121,7 +122,7 @@ def sessions_equal_calls_of_one_rank() -> None:
 def many_pieces() -> None:
     """So many rows that each exchange runs beside the next product."""
     ranks = [Maker("float32", seed=rank) for rank in range(SIZE)]
-    shapes = [(make(2048, 64), make(64, 128, scale=0.125)) for make in ranks]
+    shapes = [(make(2048, 512), make(512, 1024, scale=0.04)) for make in ranks]
     for name in ("npu_mm_all_reduce_base", "npu_mm_reduce_scatter_base", "npu_all_gather_base_mm"):
         op = OPS[name]
         world = () if name == "npu_mm_all_reduce_base" else (1,)
@@ -130,6 +131,58 @@ def many_pieces() -> None:
         mine |= GROUP_ARGUMENTS[name](mine, group_name(), RANK, SIZE)
         # The sums of a product depend on the number of its rows: values near 1, of float32.
         compare(op, eager_npu(op, Sample.of(mine)), alone, atol=1e-5)
+
+
+def large_call(op: Op, group: str) -> Sample:
+    """Return a call of this rank that is cut into pieces, whose products take milliseconds."""
+    make = Maker("float32", seed=RANK)
+    experts = 4
+    if "gmm_weight" in bind(op, next(op.sample_function(make))):
+        rows = [256] * (SIZE * experts)
+        x = make(sum(rows), 2048)
+        return Sample(x, make(experts, 2048, 1024, scale=0.02), group, SIZE, rows, rows)
+    world = () if op.name == "npu_mm_all_reduce_base" else (SIZE,)
+    return Sample(make(2048, 2048), make(2048, 1024, scale=0.02), group, *world)
+
+
+def spans(call: Callable[[], object], folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return when the parts of the launches ran, by their names in torch's profile."""
+    call()  # connects the ranks and packs weights
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
+    with torch.profiler.profile(activities=activities) as profile:
+        dist.barrier()  # a profile may begin a second later on one rank than on another
+        call()
+    path = folder / f"profile{RANK}.json"
+    profile.export_chrome_trace(str(path))
+    found: dict[str, list[tuple[float, float]]] = {"exchange": [], "product": []}
+    for event in json.loads(path.read_text())["traceEvents"]:
+        if event["name"] in found and event.get("ph") == "X":
+            found[event["name"]].append((event["ts"], event["ts"] + event["dur"]))
+    return {name: sorted(times) for name, times in found.items()}
+
+
+@case
+def a_profile_shows_exchanges_beside_products() -> None:
+    """Of each operator, eagerly and in sessions; not how much, which is for the benchmark."""
+    with tempfile.TemporaryDirectory() as folder:
+        for op in OPS.values():
+            mine, of_world = large_call(op, group_name()), large_call(op, "world")
+            session = provider_session(make_model(op, of_world, body=False))
+            calls = {
+                "eager": lambda op=op, mine=mine: eager_npu(op, mine),
+                "session": lambda op=op, s=session, m=of_world: run_session(s, NPU, op, m),
+            }
+            for path, call in calls.items():
+                seen = spans(call, Path(folder))
+                # The first exchange is the ranks' agreement on the call.
+                exchanges, products = seen["exchange"][1:], seen["product"]
+                assert len(exchanges) >= 4 and len(products) >= 4, (op.name, path, seen)
+                beside = [
+                    begin < product_end and product_begin < end
+                    for begin, end in exchanges
+                    for product_begin, product_end in products
+                ]
+                assert any(beside), (op.name, path, seen)
 
 
 @case

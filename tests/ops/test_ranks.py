@@ -23,6 +23,7 @@ CASES = [
     "eager_calls_equal_those_of_one_rank",
     "sessions_equal_calls_of_one_rank",
     "many_pieces",
+    "a_profile_shows_exchanges_beside_products",
     "ranks_that_disagree_fail_on_every_rank",
     "sessions_refuse_what_mpi_contradicts",
     "a_stopped_rank_is_named",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ep/kernels/communication/overlap.h"
 #include "ep/kernels/communication/rank_group.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/gemm/packed_weight.h"
@@ -216,6 +217,11 @@ inline int64_t RowsOfExpert(const std::vector<int64_t>& counts, int64_t experts,
   int64_t rows = 0;
   for (size_t at = static_cast<size_t>(j); at < counts.size(); at += static_cast<size_t>(experts)) rows += counts[at];
   return rows;
+}
+
+// One piece for each expert, unless all of them together are not worth a thread. Ranks may differ in that.
+inline int64_t ExpertPieces(int64_t pieces, int64_t rows, size_t row_bytes) {
+  return rows * static_cast<int64_t>(row_bytes) <= kPieceBytes ? 1 : pieces;
 }
 
 inline std::unique_ptr<char[]> Scratch(size_t bytes) { return std::unique_ptr<char[]>(new char[bytes + 1]); }

@@ -17,9 +17,12 @@
 
 namespace npu {
 
+// An exchange of fewer bytes takes about as long as waking the threads that make it.
+constexpr int64_t kPieceBytes = 1 << 20;
+
 // Rows of a piece: few pieces that are each worth a message. Depends on nothing in which ranks may differ.
 inline int64_t RowsOfPiece(int64_t rows, size_t row_bytes) {
-  constexpr int64_t kMostPieces = 8, kPieceBytes = 256 << 10;
+  constexpr int64_t kMostPieces = 8;
   const int64_t worth = kPieceBytes / std::max<int64_t>(1, static_cast<int64_t>(row_bytes)) + 1;
   return std::max((rows + kMostPieces - 1) / kMostPieces, worth);
 }
