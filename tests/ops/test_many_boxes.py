@@ -35,3 +35,18 @@ def test_as_the_reference(side: float, threshold: float) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
     # Beyond the number up to which all are compared.
     assert int(got[2].sum()) > 256 or (side, threshold) in {(150.0, 0.0), (150.0, 0.1), (20.0, 0.0)}
+
+
+@pytest.mark.parametrize("count", [1, 7, COUNT])
+def test_order_of_scores(count: int) -> None:
+    """Boxes apart from each other are chosen by descending score; equal ones stay in order."""
+    generator = torch.Generator().manual_seed(5)
+    scores = torch.randn(count, generator=generator).mul(4).round() / 4  # many are equal
+    special = [0.0, -0.0, float("inf"), 1e-45, -1e-45, 3e38, -3e38]
+    scores[: len(special)] = torch.tensor(special[:count])
+    left = torch.arange(count, dtype=torch.float32)[:, None] * 2
+    boxes = torch.cat([left, left, left + 1, left + 1], 1)
+    zero, least = torch.zeros(()), torch.full((), float("-inf"))
+    chosen, number = onnxruntime_npu.npu_nms_v4(boxes, scores, count, zero, least)
+    assert int(number) == count
+    assert chosen.tolist() == sorted(range(count), key=lambda i: -scores[i].item())

@@ -13,42 +13,74 @@ namespace npu::detection {
 // Boxes by columns, so that comparing one with all vectorises.
 class BoxColumns {
  public:
-  size_t size() const { return area_.size(); }
-  Box At(size_t i) const { return {left_[i], top_[i], right_[i], bottom_[i]}; }
+  size_t size() const { return size_; }
+  Box At(size_t i) const {
+    const Block& block = blocks_[i / kBlock];
+    const size_t k = i % kBlock;
+    return {block.left[k], block.top[k], block.right[k], block.bottom[k]};
+  }
 
   void Add(const Box& box) {
-    left_.push_back(box.left);
-    top_.push_back(box.top);
-    right_.push_back(box.right);
-    bottom_.push_back(box.bottom);
-    area_.push_back(box.Area());
+    const size_t k = size_++ % kBlock;
+    if (k == 0) blocks_.emplace_back();
+    Block& block = blocks_.back();
+    block.left[k] = box.left, block.top[k] = box.top, block.right[k] = box.right, block.bottom[k] = box.bottom;
+    block.area[k] = box.Area();
   }
 
   // Whether one overlaps the box by more than the threshold; `floor`: what a union counts at least.
   bool Suppress(const Box& box, float threshold, float floor) const {
-    for (size_t i = 0; i < size(); i += kBlock)
-      if (AnyOf(box, threshold, floor, i, std::min(size(), i + kBlock))) return true;
+    // Products decide in place of quotients, which take longer than all the rest, except within a few roundings of the
+    // threshold. The smallest `above` is for threshold 0, as a quotient that is rounded to 0 is not greater.
+    const float below = threshold * (1 - 0x1p-20f);
+    const float above = std::max(threshold * (1 + 0x1p-20f), std::numeric_limits<float>::min());
+    const float area = box.Area();
+    for (const Block& block : blocks_) {
+      int far = 0, near = 0;
+      block.ForEach(box, area, floor, [&](int overlap, float both, float all) {
+        far |= overlap & static_cast<int>(both > above * all);
+        near |= overlap & static_cast<int>(both >= below * all);
+      });
+      if (far != 0) return true;
+      if (near == 0) continue;
+      int any = 0;
+      block.ForEach(box, area, floor, [&](int overlap, float both, float all) {
+        any |= overlap & static_cast<int>(both / all > threshold);
+      });
+      if (any != 0) return true;
+    }
     return false;
   }
 
  private:
-  static constexpr size_t kBlock = 64;  // boxes that are compared before the answer is looked at
+  static constexpr size_t kBlock = 16;  // boxes that are compared before the answer is looked at
 
-  // Without branches, so that it vectorises.
-  bool AnyOf(const Box& box, float threshold, float floor, size_t begin, size_t end) const {
-    const float *left = left_.data(), *top = top_.data(), *right = right_.data(), *bottom = bottom_.data();
-    const float *areas = area_.data(), area = box.Area();
-    int any = 0;
-    for (size_t i = begin; i < end; ++i) {
-      const float width = std::min(box.right, right[i]) - std::max(box.left, left[i]);
-      const float height = std::min(box.bottom, bottom[i]) - std::max(box.top, top[i]);
-      const float both = width * height, all = std::max(area + areas[i] - both, floor);
-      any |= static_cast<int>(width > 0) & static_cast<int>(height > 0) & static_cast<int>(both / all > threshold);
+  struct Block {
+    float left[kBlock], top[kBlock], right[kBlock], bottom[kBlock], area[kBlock];
+
+    // Of no boxes: what lies between these sides has a negative width.
+    Block() {
+      std::fill_n(left, kBlock, std::numeric_limits<float>::max());
+      std::fill_n(right, kBlock, -std::numeric_limits<float>::max());
+      std::fill_n(top, kBlock, 0.0f);
+      std::fill_n(bottom, kBlock, 0.0f);
+      std::fill_n(area, kBlock, 0.0f);
     }
-    return any != 0;
-  }
 
-  std::vector<float> left_, top_, right_, bottom_, area_;
+    // f(whether they overlap, intersection, union) for each box. Without branches, so that it vectorises.
+    template <class F>
+    void ForEach(const Box& box, float box_area, float floor, const F& f) const {
+      for (size_t i = 0; i < kBlock; ++i) {
+        const float width = std::min(box.right, right[i]) - std::max(box.left, left[i]);
+        const float height = std::min(box.bottom, bottom[i]) - std::max(box.top, top[i]);
+        const float both = width * height, all = std::max(box_area + area[i] - both, floor);
+        f(static_cast<int>(width > 0) & static_cast<int>(height > 0), both, all);
+      }
+    }
+  };
+
+  size_t size_ = 0;
+  std::vector<Block> blocks_;
 };
 
 // The axes of a grid over boxes. Positions outside belong to the outermost cells: the cell of a position never
