@@ -1,11 +1,12 @@
 #include "ep/kernels/gemm/packed_weight.h"
 
+#include "ep/kernels/gemm/shared_panels.h"
 #include "ep/runtime/device.h"
 
 namespace npu::gemm {
 
 PackedWeight::~PackedWeight() {
-  if (data_) allocator_->Free(data_);
+  if (data_) ReleasePanels(*allocator_, data_);
 }
 
 void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<void(void*)>& pack, Stream& stream) {
@@ -13,7 +14,10 @@ void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<vo
   if (bytes > 0) {
     allocator_ = &stream.device().allocator();
     data_ = allocator_->Allocate(bytes, stream);
-    stream.Launch(op, [pack, to = data_] { pack(to); });
+    stream.Launch(op, [this, pack, bytes] {
+      pack(data_);
+      data_ = SharePanels(*allocator_, data_, bytes);
+    });
     stream.Synchronize();
   }
   packed_ = true;

@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from ..generation.decoding import StepModel
 from ..generation.paged_cache import PagedCache
+from ..npu.memory import empty_cache
 from ..sampling import open_sampler
 from ..session.provider_library import get_ep_name
 from .token_texts import TokenTexts
@@ -42,6 +43,7 @@ class LogitsModel:
         options = ort.SessionOptions()
         options.log_severity_level = 3
         model = StepModel(str(directory / "model.onnx"), options, self._providers, static=False)
+        empty_cache()  # the weights were packed, found equal to the engine's, and freed
         batching = settings["engine"]["dynamic_batching"]
         self.block_count, self.most_rows = batching["num_blocks"], batching["max_batch_size"]
         self.block_size, self.vocabulary = model.block_size, model.vocabulary
