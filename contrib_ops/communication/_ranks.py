@@ -23,7 +23,7 @@ def check_group(op, group, world_size, tensor):
         )
     check(
         group == "" or is_traced(tensor),
-        f"[{op}] expected hcom to name a group of this rank, got '{group}'; see "
+        f"[{op}] expected the name of a group of this rank, got '{group}'; see "
         "get_hccl_comm_name of torch's process group, or the provider option 'groups'",
     )
 

@@ -157,7 +157,7 @@ def refusals(op):
     )
     op.errors(
         lambda make: Sample(make(2, 8), make(8, 4), "no such group", 2),
-        match=r"expected hcom to name a group of this rank, got 'no such group'",
+        match=r"expected the name of a group of this rank, got 'no such group'",
         id="unknown_group",
         needs_values=True,
     )

@@ -1,6 +1,7 @@
 // npu_add_rms_norm(x1, x2, gamma; epsilon) -> y, rstd, x. The semantics are in npu_add_rms_norm.py.
 #include "contrib_ops/norm/npu_add_rms_norm.h"
 
+#include "ep/kernels/normalization/add_row.h"
 #include "ep/kernels/normalization/rms_norm.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/runtime/kernel_api.h"
@@ -12,21 +13,6 @@ using In = nodes::NPUAddRmsNorm::In;
 using Out = nodes::NPUAddRmsNorm::Out;
 
 constexpr const char* kOp = "npu_add_rms_norm";
-
-// sum = a + b over a row, rounded once. sum may be a or b.
-template <class T>
-void AddRow(const T* a, const T* b, T* sum, int64_t n) {
-  InBlock<T> in_a, in_b;
-  OutBlock<T> out;
-  ForEachBlock(n, [&](int64_t begin, int64_t count) {
-    const float* va = in_a.Load(a + begin, count);
-    const float* vb = in_b.Load(b + begin, count);
-    float* r = out.Values(sum + begin);
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) r[i] = va[i] + vb[i];
-    out.Commit(sum + begin, count);
-  });
-}
 
 class AddRmsNormKernel final : public Kernel {
  public:

@@ -98,7 +98,7 @@ std::shared_ptr<Communicator> Communicators::Find(const char* op, const std::str
   const auto found = groups.by_name.find(group);
   std::shared_ptr<Communicator> communicator = found == groups.by_name.end() ? nullptr : found->second.lock();
   if (communicator == nullptr) {
-    Fail(ErrorCode::kInvalidArgument, "[", op, "] expected hcom to name a group of this rank, got '", Printable(group),
+    Fail(ErrorCode::kInvalidArgument, "[", op, "] expected the name of a group of this rank, got '", Printable(group),
          "'; see get_hccl_comm_name of torch's process group, or the provider option 'groups'");
   }
   return communicator;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import rank_experts
 import torch
 from onnxruntime_npu.opdef import Maker, Op, Sample
 from op_paths import eager
@@ -110,12 +111,23 @@ def _of_experts(bound: Bound, group: str, rank: int, size: int) -> dict[str, Any
     }
 
 
+_DISPATCHES = ("npu_moe_distribute_dispatch", "npu_moe_distribute_dispatch_v2")
+_COMBINATIONS = (
+    "npu_moe_distribute_combine",
+    "npu_moe_distribute_combine_v2",
+    "npu_moe_distribute_combine_add_rms_norm",
+)
+# A kernel may fuse the multiplications by weights with the additions: then it rounds less often.
+FUSED_SUMS = _COMBINATIONS
+
 EXPECTED: dict[str, Callable[[Op, list[Bound], int], list[torch.Tensor | None]]] = {
     "npu_mm_all_reduce_base": _all_reduce,
     "npu_mm_reduce_scatter_base": _reduce_scatter,
     "npu_all_gather_base_mm": _all_gather,
     "npu_alltoallv_gmm": _all_to_all_product,
     "npu_gmm_alltoallv": _product_all_to_all,
+    **dict.fromkeys(_DISPATCHES, rank_experts.dispatched),
+    **dict.fromkeys(_COMBINATIONS, rank_experts.combined),
 }
 
 
@@ -139,4 +151,6 @@ GROUP_ARGUMENTS: dict[str, Callable[[Bound, str, int, int], dict[str, Any] | Non
     "npu_all_gather_base_mm": _of_group,
     "npu_alltoallv_gmm": _of_experts,
     "npu_gmm_alltoallv": _of_experts,
+    **dict.fromkeys(_DISPATCHES, rank_experts.dispatch_arguments),
+    **dict.fromkeys(_COMBINATIONS, rank_experts.combine_arguments),
 }

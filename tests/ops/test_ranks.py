@@ -25,6 +25,7 @@ CASES = [
     "many_pieces",
     "a_profile_shows_exchanges_beside_products",
     "ranks_that_disagree_fail_on_every_rank",
+    "experts_that_do_not_fit_fail_on_every_rank",
     "sessions_refuse_what_mpi_contradicts",
     "a_stopped_rank_is_named",
     "a_late_rank_is_named",

@@ -1,8 +1,7 @@
 """Every operator that the project was to provide, called for real by its name in torch_npu.
 
 supported_rows.txt has the rows of the supported list of torch_npu's operators. Operators of this
-project are called with the first sample of their definition, the others as below; what is missing
-is named, with the reason.
+project are called with the first sample of their definition, the others as below.
 """
 
 from __future__ import annotations
@@ -21,13 +20,6 @@ from onnxruntime_npu.ops import torch_names
 from op_paths import bind, in_place, samples
 
 NAMES = Path(__file__).with_name("supported_rows.txt").read_text().split()
-MISSING = {
-    "npu_moe_distribute_combine": "needs several devices of one process group",
-    "npu_moe_distribute_combine_add_rms_norm": "needs several devices of one process group",
-    "npu_moe_distribute_combine_v2": "needs several devices of one process group",
-    "npu_moe_distribute_dispatch": "needs several devices of one process group",
-    "npu_moe_distribute_dispatch_v2": "needs several devices of one process group",
-}
 
 
 def _adam(name: str, *numbers: float) -> Any:
@@ -94,7 +86,7 @@ def _call(name: str) -> Any:
 
 
 @pytest.mark.skipif(not torch_device.is_built(), reason="this build has no torch device")
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in MISSING])
+@pytest.mark.parametrize("name", NAMES)
 def test_row_is_called(name: str) -> None:
     result = _call(name)
     returns = name in BY_HAND or torch_names()[name][1].returns
@@ -106,9 +98,3 @@ def test_the_table_of_operators_is_current() -> None:
     assert page.read_text() == markdown(), (
         "run: python -m onnxruntime_npu.opdef.docs > docs/operators.md"
     )
-
-
-def test_missing_rows_are_those_named() -> None:
-    assert MISSING.keys() <= set(NAMES)
-    there = {*torch_names(), *BY_HAND}
-    assert not there & MISSING.keys()

@@ -10,6 +10,7 @@
 
 #include "ep/kernels/communication/overlap.h"
 #include "ep/kernels/communication/rank_group.h"
+#include "ep/kernels/communication/scratch.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
@@ -223,7 +224,5 @@ inline int64_t RowsOfExpert(const std::vector<int64_t>& counts, int64_t experts,
 inline int64_t ExpertPieces(int64_t pieces, int64_t rows, size_t row_bytes) {
   return rows * static_cast<int64_t>(row_bytes) <= kPieceBytes ? 1 : pieces;
 }
-
-inline std::unique_ptr<char[]> Scratch(size_t bytes) { return std::unique_ptr<char[]>(new char[bytes + 1]); }
 
 }  // namespace npu

@@ -68,4 +68,16 @@ void CheckForAll(OpContext& ctx, const char* op, const std::shared_ptr<Communica
   }
 }
 
+// The same for checks of values, which the launch makes in its turn before it agrees with the others on the call; null
+// stands for this rank alone.
+template <class F>
+auto CheckInTurn(const char* op, Communicator* group, F&& checks) {
+  try {
+    return checks();
+  } catch (const Error& error) {
+    if (group != nullptr) group->Refuse(op, error.what());
+    throw;
+  }
+}
+
 }  // namespace npu

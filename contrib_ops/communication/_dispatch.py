@@ -1,0 +1,279 @@
+"""npu_moe_distribute_dispatch and its second version: arguments, results, samples and refusals."""
+
+from onnxruntime_npu.opdef import FLOATS, Sample, TypedBy, check, npu_op, torch
+
+from ._expert_ranks import (
+    GROUP,
+    PLACES,
+    SENT,
+    SPECIAL,
+    check_absent,
+    check_slots,
+    experts_of,
+    most_tokens,
+    slots_of,
+)
+from ._ranks import empty
+
+NOTE_WORDS = 128  # of a row's bookkeeping in the second version
+_QUANTISED = 2
+
+
+def define(op, onnx, *, bookkeeping, second=False):
+    """Define a version of the operator but for its reference."""
+    given = " Tensor? elastic_info=None, Tensor? performance_info=None," if second else ""
+    last = (
+        f' str comm_alg="",{SPECIAL}, int? y_dtype=None, int? x_dtype=None, int? scales_dtype=None'
+    )
+    rows = [*FLOATS, "int32"] if second else FLOATS
+    made = npu_op(
+        f"{op}(Tensor x, Tensor expert_ids, {GROUP}, *, Tensor? scales=None,"
+        f" Tensor? x_active_mask=None, Tensor? expert_scales=None,{given}{PLACES}"
+        " int quant_mode=0, int global_bs=0, int expert_token_nums_type=1"
+        f"{',' + last if second else ''})"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        onnx=onnx,
+        outputs=[
+            "expand_x",
+            "dynamic_scales",
+            bookkeeping,
+            "expert_token_nums",
+            "ep_recv_counts",
+            "tp_recv_counts",
+            "expand_scales",
+        ],
+        dtypes={
+            "x": rows,
+            "expert_ids": ["int32"],
+            "scales": ["float32"],
+            "x_active_mask": ["bool"],
+            "expert_scales": ["float32"],
+            **({"elastic_info": ["int32"], "performance_info": ["int64"]} if second else {}),
+            "expand_x": [*rows, "int8"],
+            "dynamic_scales": ["float32"],
+            bookkeeping: ["int32"],
+            "expert_token_nums": ["int64"],
+            "ep_recv_counts": ["int32"],
+            "tp_recv_counts": ["int32"],
+            "expand_scales": ["float32"],
+        },
+        typed_by={"expand_x": TypedBy("quant_mode", {_QUANTISED: "int8"}, otherwise_input=True)},
+        not_portable=SENT,
+    )
+    made.static("expert_ids", 1, reason="a rank has room for as many rows as its experts may get")
+    return made
+
+
+def dispatched(op, given, *, second=False):
+    """Return the results of a rank that is alone; with others, their shapes and dtypes."""
+    x, expert_ids, mask = given["x"], given["expert_ids"], given["x_active_mask"]
+    experts = experts_of(op, x, given)
+    mode, form = given["quant_mode"], given["expert_token_nums_type"]
+    check(mode in (0, _QUANTISED), f"[{op}] expected quant_mode 0 or 2, got {mode}")
+    check(form in (0, 1), f"[{op}] expected expert_token_nums_type 0 or 1, got {form}")
+    for name in ("y_dtype", "x_dtype", "scales_dtype"):
+        check(
+            given.get(name) is None,
+            f"[{op}] expected {name} of None on this device, got {given.get(name)}",
+        )
+    check_absent(op, given, ("elastic_info", "performance_info"))
+    check(x.dim() == 2, f"[{op}] expected x [BS, H], got {list(x.shape)}")
+    check_slots(op, expert_ids, mask, x.shape[0])
+    _check_scales(op, given, experts)
+    tokens, slots = expert_ids.shape
+    batch = most_tokens(op, experts, given["global_bs"], tokens)
+    rows = experts.most_rows(op, batch, slots)
+    reserved = torch.zeros(given["tp_world_size"], dtype=torch.int32, device=x.device)
+    if given["group_ep"]:
+        return (
+            empty([rows, x.shape[1]], torch.int8 if mode == _QUANTISED else x.dtype, x),
+            empty([rows], torch.float32, x),
+            empty([rows * NOTE_WORDS if second else tokens * slots], torch.int32, x),
+            empty([experts.here], torch.int64, x),
+            empty([experts.here * experts.ranks], torch.int32, x),
+            reserved,
+            empty([rows if given["expert_scales"] is not None else 0], torch.float32, x),
+        )
+    found = slots_of(op, expert_ids, mask, experts)
+    made = _Rows(found, rows, tokens, slots)
+    ends = found.counts.cumsum(0)
+    return (
+        *made.moved(given, mode),
+        made.notes() if second else found.places.to(torch.int32),
+        ends if form == 0 else found.counts,
+        ends.to(torch.int32),
+        reserved,
+        made.carried(given["expert_scales"]),
+    )
+
+
+def sent_by_default(x, expert_ids, *, second, **given):
+    """Return the results of a call with defaults for the arguments that are not given."""
+    absent = dict.fromkeys(("scales", "x_active_mask", "expert_scales"))
+    zeros = dict.fromkeys(("tp_world_size", "tp_rank_id", "expert_shard_type", "quant_mode"), 0)
+    shared = {"shared_expert_num": 1, "shared_expert_rank_num": 0, "global_bs": 0}
+    defaults = {**absent, **zeros, **shared, "expert_token_nums_type": 1}
+    call = {**defaults, "x": x, "expert_ids": expert_ids, **given}
+    return dispatched("npu_moe_distribute_dispatch", call, second=second)
+
+
+def _check_scales(op, given, experts):
+    x, scales, carried = given["x"], given["scales"], given["expert_scales"]
+    quantised = given["quant_mode"] == _QUANTISED
+    check(
+        not quantised or (x.dtype.is_floating_point and x.shape[1] > 0),
+        f"[{op}] expected x of floats, with features to take a scale from, with quant_mode 2, "
+        f"got {x.dtype} {list(x.shape)}",
+    )
+    if scales is not None:
+        check(quantised, f"[{op}] expected quant_mode 2 with scales, got {given['quant_mode']}")
+        rows = experts.shared + experts.routed
+        check(
+            list(scales.shape) == [rows, x.shape[1]],
+            f"[{op}] expected scales [{rows}, {x.shape[1]}], those of shared experts with ranks "
+            f"first, got {list(scales.shape)}",
+        )
+    if carried is not None:
+        shape = list(given["expert_ids"].shape)
+        check(
+            list(carried.shape) == shape,
+            f"[{op}] expected expert_scales like expert_ids, {shape}, got {list(carried.shape)}",
+        )
+
+
+class _Rows:
+    """The rows of a rank that is alone; those behind the last slot are zeros."""
+
+    def __init__(self, found, rows, tokens, slots):
+        order = torch.cat([found.order, found.order.new_zeros(rows)])[:rows]
+        self.valid = torch.arange(rows, device=order.device) < found.counts.sum()
+        self.slot = torch.where(self.valid, order, tokens * slots)
+        self.token = torch.where(self.valid, order // slots, tokens)
+        self.slots = slots
+
+    def moved(self, given, mode):
+        """Return expand_x and dynamic_scales."""
+        x, scales = given["x"], given["scales"]
+        rows = taken(x, self.token)
+        if mode != _QUANTISED:
+            return rows, torch.zeros(rows.shape[0], dtype=torch.float32, device=x.device)
+        values = rows.float()
+        if scales is not None:
+            values = values * taken(scales.float(), taken(given["expert_ids"].flatten(), self.slot))
+        most = values.abs().amax(1) / 127.0
+        return (values / most.unsqueeze(1)).round().nan_to_num(0.0).clamp(-128, 127).to(
+            torch.int8
+        ), most
+
+    def notes(self):
+        """Return each row's source rank, token and slot, at the head of its words."""
+        places = torch.stack([torch.zeros_like(self.token), self.token, self.slot % self.slots], 1)
+        places = torch.where(self.valid.unsqueeze(1), places, 0)
+        rest = places.new_zeros(places.shape[0], NOTE_WORDS - places.shape[1])
+        return torch.cat([places, rest], 1).flatten().to(torch.int32)
+
+    def carried(self, expert_scales):
+        """Return expand_scales."""
+        if expert_scales is None:
+            return self.slot.new_zeros(0, dtype=torch.float32)
+        return taken(expert_scales.flatten(), self.slot)
+
+
+def taken(values, places):
+    """Take from the first axis; behind its end there are zeros."""
+    end = values.new_zeros([1, *values.shape[1:]])
+    return torch.cat([values, end]).index_select(0, places)
+
+
+def samples_of(make):
+    """Yield calls of one rank, without a group; the experts of a token differ."""
+    group = ("", 1, 0)
+    x = make.tensor([[1, 2], [3, 4], [5, 6]])
+    ids = make.tensor([[2, 0], [1, 2], [0, 1]], dtype="int32")
+    weights = make.tensor([[1, 2], [3, 4], [5, 6]], dtype="float32")
+    yield Sample(
+        *(x, ids, *group, 3),
+        expert_scales=weights,
+        expert_token_nums_type=0,
+        tp_world_size=1,
+        id="by_hand",
+        expect=[
+            [[1, 2], [5, 6], [3, 4], [5, 6], [1, 2], [3, 4]],
+            [0.0] * 6,
+            None,
+            [2, 4, 6],
+            [2, 4, 6],
+            [0],
+            [2.0, 5.0, 3.0, 6.0, 1.0, 4.0],
+        ],
+    )
+    tokens, width, experts, slots = 7, 33, 6, 3
+    ids = torch.stack([make.permutation(experts, "int32")[:slots] for _ in range(tokens)])
+    x = make(tokens, width)
+    mask = torch.arange(tokens) < 5
+    yield Sample(x, ids, *group, experts, x_active_mask=mask, id="first_tokens")
+    yield Sample(x, ids, *group, experts, x_active_mask=make.bools(tokens, slots), id="some_slots")
+    yield Sample(x, ids % 2 + 3 * (ids // 3), *group, 8, x_active_mask=mask & False, id="none")
+    ids = make.permutation(5, "int32")[:4].unsqueeze(1)
+    yield Sample(make(4, 8), ids, *group, 5, global_bs=9, shared_expert_num=0, id="more_room")
+    yield Sample(make(0, 4), ids[:0], *group, 5, id="no_tokens")
+
+
+def quantised_samples(make):
+    """Yield calls whose rows are quantised."""
+    if make.dtype == "int32":
+        return
+    tokens, width, experts, slots = 5, 300, 4, 2
+    ids = torch.stack([make.permutation(experts, "int32")[:slots] for _ in range(tokens)])
+    x = make(tokens, width)
+    x[3] = 0.0
+    call = (x, ids, "", 1, 0, experts)
+    yield Sample(*call, quant_mode=2, id="int8")
+    scales = make.uniform(experts, width, low=0.5, high=2.0, dtype="float32")
+    mask = torch.arange(tokens) < 4
+    yield Sample(*call, scales=scales, x_active_mask=mask, quant_mode=2, id="int8_smooth")
+
+
+def refusals(op):
+    """State what both versions refuse."""
+
+    def call(make, ids=((0, 1), (2, 0)), experts=4, **rest):
+        given = make.tensor(ids, dtype="int32")
+        return Sample(make(2, 8), given, "", 1, 0, experts, **rest)
+
+    for match, arguments in (
+        (r"expected expert_ids in \[0, 4\), got 9", {"ids": ((0, 1), (9, 0))}),
+        (r"expected the experts of a token to differ, got 2 twice", {"ids": ((0, 1), (2, 2))}),
+    ):
+        op.errors(
+            lambda make, arguments=arguments: call(make, **arguments),
+            match=match,
+            id=match.split()[1] + match.split()[2],
+            needs_values=True,
+        )
+    op.errors(
+        lambda make: call(make, x_active_mask=make.tensor([False, True], dtype="bool")),
+        match=r"true for the first tokens and false for the others, got true for token 1",
+        id="mask_with_gaps",
+        needs_values=True,
+    )
+    op.errors(
+        lambda make: call(make, scales=make(4, 8, dtype="float32")),
+        match=r"expected quant_mode 2 with scales, got 0",
+        id="scales_without_quantisation",
+    )
+    op.errors(
+        lambda make: call(make, quant_mode=1),
+        match=r"expected quant_mode 0 or 2, got 1",
+        id="quant_mode",
+    )
+    op.errors(
+        lambda make: call(make, global_bs=1),
+        match=r"expected global_bs of 0 or 1 times a number of tokens from 2 to \d+, got 1",
+        id="global_bs",
+    )
+    op.errors(
+        lambda make: call(make, shared_expert_num=2),
+        match=r"expected shared_expert_num 0 or 1 without ranks for them, got 2",
+        id="shared",
+    )
