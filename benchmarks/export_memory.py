@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Peak memory of exports of a random 1.1 B model (the shape of TinyLlama), relative to its weights.
 
+The checkpoint is safetensors in bfloat16, or a GGUF file whose integers are kept.
+
 Each export runs in a process of its own. Its peak is the max resident set of the process, mapped
 files included, less what was resident after the imports; weights are the bytes of model.onnx.data.
 The written file is not checked: sessions would hold it.
@@ -35,21 +37,23 @@ SHAPE = {
     "tie_word_embeddings": False,
     "dtype": "bfloat16",
 }
-# (dtype, quant) of each export.
+# (checkpoint, dtype, quant) of each export.
+FLOATS = "bfloat16"
 EXPORTS = [
-    ("bfloat16", "w4a16"),
-    ("bfloat16", "w8a16"),
-    ("bfloat16", "none"),
-    ("float16", "none"),
-    ("float32", "none"),
+    (FLOATS, "bfloat16", "w4a16"),
+    (FLOATS, "bfloat16", "w8a16"),
+    (FLOATS, "bfloat16", "none"),
+    (FLOATS, "float16", "none"),
+    (FLOATS, "float32", "none"),
+    ("Q4_0", "bfloat16", "keep"),
+    ("Q4_K", "bfloat16", "keep"),
+    ("Q8_0", "bfloat16", "keep"),
+    ("Q8_0", "bfloat16", "none"),
 ]
 
 
-def write_checkpoint(folder: Path, layers: int) -> None:
-    """Write config.json and a safetensors file for each layer, in bfloat16."""
-    import torch
-    from safetensors.torch import save_file
-
+def shapes(layers: int) -> list[dict[str, tuple[int, ...]]]:
+    """Return the shapes of the weights outside layers, and of those of each layer, by name."""
     hidden, middle = SHAPE["hidden_size"], SHAPE["intermediate_size"]
     kept = hidden * SHAPE["num_key_value_heads"] // SHAPE["num_attention_heads"]
     outer = {
@@ -68,10 +72,18 @@ def write_checkpoint(folder: Path, layers: int) -> None:
         "input_layernorm": (hidden,),
         "post_attention_layernorm": (hidden,),
     }
-    shards = [outer] + [
+    return [outer] + [
         {f"model.layers.{layer}.{name}.weight": shape for name, shape in inner.items()}
         for layer in range(layers)
     ]
+
+
+def write_checkpoint(folder: Path, layers: int) -> None:
+    """Write config.json and a safetensors file for each layer, in bfloat16."""
+    import torch
+    from safetensors.torch import save_file
+
+    shards = shapes(layers)
     places, size = {}, 0
     folder.mkdir(parents=True)
     for index, shard in enumerate(tqdm(shards, desc="Writing the checkpoint", unit="file")):
@@ -90,6 +102,42 @@ def write_checkpoint(folder: Path, layers: int) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index_file))
     config = {**SHAPE, "num_hidden_layers": layers}
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_gguf(folder: Path, layers: int, kind: str) -> None:
+    """Write a GGUF file of random blocks; norms are float32."""
+    import gguf
+    import numpy as np
+
+    folder.mkdir(parents=True)
+    writer = gguf.GGUFWriter(folder / "model.gguf", "llama", use_temp_file=True)
+    writer.add_block_count(layers)
+    writer.add_context_length(SHAPE["max_position_embeddings"])
+    writer.add_embedding_length(SHAPE["hidden_size"])
+    writer.add_feed_forward_length(SHAPE["intermediate_size"])
+    writer.add_head_count(SHAPE["num_attention_heads"])
+    writer.add_head_count_kv(SHAPE["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(SHAPE["vocab_size"])
+    chosen = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[chosen]
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
+    random = np.random.default_rng(0)
+    for shard in tqdm(shapes(layers), desc=f"Writing {kind}", unit="layer"):
+        for name, shape in shard.items():
+            given = names.get_name(name, try_suffixes=(".weight",))
+            if len(shape) == 1:
+                writer.add_tensor(given, np.ones(shape, np.float32))
+                continue
+            blocks = random.integers(0, 256, (shape[0], shape[1] // values, size), np.uint8)
+            # A block starts with its scale, and Q4_K with a second one, of the least values.
+            for start in range(0, 4 if kind == "Q4_K" else 2, 2):
+                blocks[..., start : start + 2] = np.array([1e-4], np.float16).view(np.uint8)
+            writer.add_tensor(given, blocks.reshape(shape[0], -1), raw_dtype=chosen)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _peak() -> int:
@@ -133,15 +181,23 @@ def main() -> None:
     parser.add_argument("--only", default="", help="exports whose name has this text")
     parser.add_argument("--out", type=Path, default=harness.FOLDER, help="folder to write to")
     arguments = parser.parse_args()
-    checkpoint = arguments.out / f"checkpoint-{arguments.layers}-layers"
-    if not (checkpoint / "config.json").exists():
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        write_checkpoint(checkpoint, arguments.layers)
     rows = []
-    for dtype, quant in EXPORTS:
+    for source, dtype, quant in EXPORTS:
         name = dtype if quant == "none" else f"{dtype}, {quant}"
+        if source != FLOATS:
+            name = f"{source} as {name}"
         if arguments.only not in name:
             continue
+        checkpoint = arguments.out / f"checkpoint-{source}-{arguments.layers}-layers"
+        if not checkpoint.exists():
+            # Under its name when it is whole.
+            partial = checkpoint.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            if source == FLOATS:
+                write_checkpoint(partial, arguments.layers)
+            else:
+                write_gguf(partial, arguments.layers, source)
+            partial.rename(checkpoint)
         out = arguments.out / "export-memory"
         shutil.rmtree(out, ignore_errors=True)
         row = {"name": name, **measured(checkpoint, out, dtype, quant)}

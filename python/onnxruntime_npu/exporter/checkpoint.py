@@ -26,6 +26,7 @@ from ..errors import ArgumentError, ExportError
 from ..progress import progress
 from .integers.gguf_weights import restore_integers
 from .integers.loading import loaded_as_integers
+from .weights.gguf_file import mapped_gguf
 from .weights.lazy_weight import give_back_memory
 from .weights.parameters import as_lazy, not_finite, replace_parameters
 from .weights.safetensors_file import check_files, mapped_files
@@ -181,12 +182,12 @@ def _quantization(config: Mapping[str, Any]) -> str | None:
 
 
 def _load_gguf(path: Path, integers: bool) -> Checkpoint:
-    with _one_gguf_reader():
+    with _one_gguf_reader(), mapped_gguf():
         _check_gguf(path)
         model = _load_model(path.parent, str(path), gguf_file=path.name)
         tokenizer = _load_tokenizer(path.parent, gguf_file=path.name)
         left = restore_integers(model, path) if integers else {}
-    # The weights are plain float32 now; a saved config must not ask to dequantize them again.
+    # To whoever uses the weights, they are float32: a saved config must not ask to dequantize them.
     model.config.__dict__.pop("quantization_config", None)
     return Checkpoint(model, tokenizer, str(path), "gguf", left)
 

@@ -27,10 +27,13 @@ class Blocks:
     bits: int
 
 
-def blocks_of(kind: Type, data: Bytes) -> Blocks | None:
-    """Return the integers of a tensor, data [rows, bytes]; None for a type that has none here."""
-    if kind not in _READERS:
-        return None
+def has_blocks(kind: Type) -> bool:
+    """Whether ``blocks_of`` reads a type."""
+    return kind in _READERS
+
+
+def blocks_of(kind: Type, data: Bytes) -> Blocks:
+    """Return the integers of a tensor, data [rows, bytes], of a type that has blocks."""
     size, bits, read = _READERS[kind]
     blocks = data.reshape(data.shape[0], -1, size)
     q, d, m = read(blocks)

@@ -6,6 +6,7 @@ rows of some, differently for every architecture.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import torch
 from torch import nn
 
 from ...progress import progress
-from .gguf_blocks import Blocks, blocks_of
+from ..weights.gguf_file import floats_of, release
+from .gguf_blocks import blocks_of, has_blocks
 from .integer_weight import IntegerWeight
 from .stored_linear import StoredLinear
 
@@ -43,21 +45,18 @@ def restore_integers(model: Any, path: Path) -> dict[str, str]:
         candidates = [name for name in waiting if layers[name].weight.shape == shape]
         if not candidates:
             continue
-        data = np.asarray(tensor.data)
-        blocks = blocks_of(tensor.tensor_type, data)
-        if blocks is None:
+        if not has_blocks(tensor.tensor_type):
             floats.setdefault(shape, set()).add(tensor.tensor_type.name)
             continue
-        restored = torch.from_numpy(gguf.dequantize(data, tensor.tensor_type).reshape(shape))
+        restored = torch.from_numpy(floats_of(tensor))
         mark = _mark(restored)
         for name in candidates:
             layer = layers[name]
             rows = _rows(restored, mark, layer.weight.detach(), marks[name])
             if rows is not None:
                 bias = layer.bias
-                stored = StoredLinear(
-                    _weight(blocks, rows), None if bias is None else bias.detach()
-                )
+                weight = IntegerWeight.remade(functools.partial(_weight, tensor, rows))
+                stored = StoredLinear(weight, None if bias is None else bias.detach())
                 model.set_submodule(name, stored)
                 del waiting[name]
     reasons = {}
@@ -95,8 +94,10 @@ def _rows(
     return rows if same else None
 
 
-def _weight(blocks: Blocks, rows: torch.Tensor) -> IntegerWeight:
+def _weight(tensor: gguf.ReaderTensor, rows: torch.Tensor) -> IntegerWeight:
     """Return the integers [in, out] of the given rows."""
+    blocks = blocks_of(tensor.tensor_type, np.asarray(tensor.data))
+    release(tensor)
     q, d = torch.from_numpy(blocks.q)[rows], torch.from_numpy(blocks.d)[rows]
     group = q.shape[2]
     offset = None

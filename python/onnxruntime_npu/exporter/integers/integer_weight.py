@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from ...converters.packing import WORD, packed_columns, unpacked_columns
+from ..weights.lazy_weight import LazyWeight
 
 FLOAT, DYNAMIC, STATIC = "float", "dynamic", "static"
 
@@ -59,6 +61,23 @@ class IntegerWeight:
             input_scale,
         )
 
+    @staticmethod
+    def remade(make: Callable[[], IntegerWeight]) -> IntegerWeight:
+        """Return the weight that ``make`` returns, made again when its tensors are used."""
+        first = make()
+
+        def part(name: str) -> torch.Tensor | None:
+            given: torch.Tensor | None = getattr(first, name)
+            if given is None:
+                return None
+            return LazyWeight.computed(
+                lambda: _value(getattr(_made(make), name)), given.shape, given.dtype
+            )
+
+        integers, scale, offset = part("integers"), part("scale"), part("offset")
+        assert integers is not None and scale is not None
+        return replace(first, integers=integers, scale=scale, offset=offset)
+
     @property
     def bits(self) -> int:
         """Bits of the type that holds an integer."""
@@ -94,7 +113,7 @@ class IntegerWeight:
     def floats(self) -> torch.Tensor:
         """Return the weight as torch.nn.Linear has it: float32 [out, in]."""
         group = torch.arange(self.in_features) // self.group_size
-        weight = self.values().float()
+        weight = _value(self.values()).to(torch.float32)
         if self.offset is not None:
             weight += self.offset[group]
         weight *= self.scale[group]
@@ -106,7 +125,10 @@ class IntegerWeight:
 
 
 def joined(weights: Sequence[IntegerWeight]) -> IntegerWeight | None:
-    """Return one weight with the outputs of all, or None if they are stored differently."""
+    """Return one weight with the outputs of all, or None if they are stored differently.
+
+    It is joined when its tensors are used: memory holds the integers once.
+    """
     first = weights[0]
     if len(weights) == 1:
         return first
@@ -120,6 +142,11 @@ def joined(weights: Sequence[IntegerWeight]) -> IntegerWeight | None:
         )
         if not alike:
             return None
+    return IntegerWeight.remade(lambda: _joined(weights))
+
+
+def _joined(weights: Sequence[IntegerWeight]) -> IntegerWeight:
+    first = weights[0]
     offset = None
     if any(w.offset is not None for w in weights):
         offset = torch.cat(
@@ -135,6 +162,16 @@ def joined(weights: Sequence[IntegerWeight]) -> IntegerWeight | None:
         first.activation,
         first.input_scale,
     )
+
+
+def _value(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.value() if isinstance(tensor, LazyWeight) else tensor
+
+
+@functools.lru_cache(maxsize=1)
+def _made(make: Callable[[], IntegerWeight]) -> IntegerWeight:
+    """Return what ``make`` returns; the last one is kept for its other tensors."""
+    return make()
 
 
 def _equal(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:

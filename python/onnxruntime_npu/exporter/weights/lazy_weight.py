@@ -40,19 +40,27 @@ class _Values:
     """Values in the dtype that they are stored in, and how to get them."""
 
     def __init__(
-        self, meta: torch.Tensor, make: Callable[[], torch.Tensor], *, release: Any = None
+        self,
+        meta: torch.Tensor,
+        make: Callable[[], torch.Tensor],
+        *,
+        release: Any = None,
+        computed: bool = False,
     ) -> None:
         """Take a meta tensor of the result; ``release`` frees what ``make`` has read."""
         self.meta = meta
         self.make = make
         self.release = release
+        self.computed = computed
         self.parents: tuple[_Values, ...] = ()
         self.view: Callable[[torch.Tensor], torch.Tensor] | None = None
         self.partial = False
 
     def is_cheap(self) -> bool:
         """Whether this is a view of what is stored: it copies nothing."""
-        return not self.parents or (self.view is not None and self.parents[0].is_cheap())
+        if not self.parents:
+            return not self.computed
+        return self.view is not None and self.parents[0].is_cheap()
 
     def stored(self) -> Iterator[_Values]:
         """Yield what the values are made of."""
@@ -203,8 +211,7 @@ class LazyWeight(torch.Tensor):
     ) -> LazyWeight:
         """Return a weight that ``make`` computes, contiguous, at each use."""
         meta = torch.empty(tuple(shape), dtype=dtype, device="meta")
-        values = _Values(meta, make)
-        return LazyWeight(values, ())
+        return LazyWeight(_Values(meta, make, computed=True), ())
 
     def value(self) -> torch.Tensor:
         """Return an ordinary tensor of the same shape, dtype and values; do not change it."""

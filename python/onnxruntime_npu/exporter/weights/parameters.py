@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -52,18 +52,19 @@ def taken_weights(module: nn.Module) -> Iterator[dict[str, LazyWeight]]:
     """Replace every LazyWeight of a module by memory that is reserved, but not used; yield them.
 
     They are back at the end: other modules may share them. Tracing needs shapes and dtypes only.
-    A weight of several names is yielded under each. Buffers, such as the bias of quantised weights,
-    are small: they get their values.
+    A weight of several names is yielded under each. Buffers, such as integers, are weights, too.
     """
-    for owner in module.modules():
-        for name, buffer in list(owner.named_buffers(recurse=False)):
-            if isinstance(buffer, LazyWeight):
-                setattr(owner, name, buffer.value().clone())
+    buffers = {
+        name: buffer
+        for name, buffer in module.named_buffers(remove_duplicate=False)
+        if isinstance(buffer, LazyWeight)
+    }
     weights: dict[str, LazyWeight] = {
         name: parameter
         for name, parameter in module.named_parameters(remove_duplicate=False)
         if isinstance(parameter, LazyWeight)
     }
+    weights |= buffers
 
     def reserved(name: str, parameter: torch.Tensor) -> torch.Tensor:
         if name not in weights:
@@ -74,7 +75,15 @@ def taken_weights(module: nn.Module) -> Iterator[dict[str, LazyWeight]]:
         yield weights
         return
     replace_parameters(module, reserved)
+    _set_buffers(module, {name: reserved(name, buffer) for name, buffer in buffers.items()})
     try:
         yield weights
     finally:
         replace_parameters(module, lambda name, p: weights.get(name, p.detach()))
+        _set_buffers(module, buffers)
+
+
+def _set_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
+    for name, buffer in buffers.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(owner), attribute, buffer)
