@@ -71,6 +71,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) benchmarks/calls.py
 	$(PY) benchmarks/concurrent_sessions.py
 	$(PY) benchmarks/startup.py
+	$(PY) benchmarks/creation.py
 	$(PY) benchmarks/converted.py
 	$(PY) benchmarks/llm.py
 

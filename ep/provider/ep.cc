@@ -4,9 +4,14 @@
 #include <charconv>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "ep/provider/context/context_reader.h"
+#include "ep/provider/context/context_writer.h"
 #include "ep/provider/factory.h"
 #include "ep/provider/fusion/fused_kernel.h"
 #include "ep/provider/logging.h"
@@ -14,6 +19,7 @@
 #include "ep/provider/session_groups.h"
 #include "ep/provider/sync_stream.h"
 #include "ep/runtime/log.h"
+#include "ep/runtime/packed_blocks.h"
 
 namespace npu::provider {
 namespace {
@@ -33,6 +39,8 @@ class Ep final : public OrtEp {
         device_(factory.device(options.device_id)),
         options_(options),
         logger_(logger),
+        stamp_(StampOf(device_.device().backend())),
+        stamp_text_(stamp_.Text()),
         log_(std::make_shared<AssignmentLog>()),
         constants_(std::make_shared<SharedConstants>(device_)),
         runs_(std::make_shared<SessionRuns>(device_, options.compute_stream, /*blocking=*/options.host_memory)),
@@ -68,6 +76,9 @@ class Ep final : public OrtEp {
       return Guard(me.api_.ort, [&] { *out = NewSessionStream(me.api_, me.runs_, me.graphs_); });
     };
     Compile = &CompileImpl;
+    GetCompiledModelCompatibilityInfo = [](OrtEp* self, const OrtGraph*) noexcept -> const char* {
+      return static_cast<Ep*>(self)->stamp_text_.c_str();
+    };
     ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, size_t count) noexcept {
       for (size_t i = 0; i < count; ++i) ReleaseFusedKernel(infos[i]);
     };
@@ -186,7 +197,7 @@ class Ep final : public OrtEp {
     auto& me = *static_cast<Ep*>(self);
     return Guard(me.api_.ort, [&] {
       try {
-        ClaimNodes(me.api_, graph, support, me.options_, *me.log_, *me.constants_);
+        ClaimNodes(me.api_, graph, support, me.options_, me.device_, *me.log_, *me.constants_);
       } catch (const std::exception& error) {
         me.log_->Fail(error.what());
         throw;
@@ -195,17 +206,51 @@ class Ep final : public OrtEp {
   }
 
   static OrtStatus* ORT_API_CALL CompileImpl(OrtEp* self, const OrtGraph** graphs, const OrtNode** nodes, size_t count,
-                                             OrtNodeComputeInfo** infos, OrtNode** /*contexts*/) noexcept {
+                                             OrtNodeComputeInfo** infos, OrtNode** contexts) noexcept {
     auto& me = *static_cast<Ep*>(self);
     std::fill_n(infos, count, nullptr);
     OrtStatus* failed = Guard(me.api_.ort, [&] {
-      for (size_t i = 0; i < count; ++i)
-        infos[i] = NewFusedKernel(me.api_, me.device_, me.options_, me.runs_, me.graphs_, graphs[i], nodes[i]);
+      if (count != 0) me.CompileGroups({graphs, count}, nodes, infos, contexts);
     });
     if (failed != nullptr) {
       for (size_t i = 0; i < count; ++i) ReleaseFusedKernel(std::exchange(infos[i], nullptr));
     }
     return failed;
+  }
+
+  // Creates the kernels of fused nodes, and for a compiled model that is being stored their EPContext nodes.
+  void CompileGroups(std::span<const OrtGraph* const> graphs, const OrtNode* const* nodes, OrtNodeComputeInfo** infos,
+                     OrtNode** contexts) {
+    const std::string model = ModelPath(graphs[0]);
+    std::optional<ContextWriter> writer;
+    if (options_.compile) writer.emplace(api_, options_, stamp_, model);
+    const std::string& beside = model.empty() ? options_.context_path : model;
+    ContextReader reader(stamp_, std::filesystem::path(beside).parent_path());
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      std::vector<GraphNode> group;
+      for (const OrtNode* node : NodesOf(api_, graphs[i])) group.push_back(ReadNode(api_, node));
+      const Fusion fusion = FindFusion(api_, group, options_);
+      const auto make = [&](PackedBlocks& blocks) {
+        const PackedBlocksScope scope(&blocks);
+        infos[i] = NewFusedKernel(api_, device_, options_, runs_, graphs_, fusion, nodes[i]);
+      };
+      if (writer) {
+        contexts[i] = writer->Write(fusion, nodes[i], make);
+      } else if (IsContextNode(group[0])) {
+        reader.Read(group[0], make);
+      } else {
+        infos[i] = NewFusedKernel(api_, device_, options_, runs_, graphs_, fusion, nodes[i]);
+      }
+    }
+    if (writer) writer->Finish();
+    if (const std::string warning = reader.Warning(); !warning.empty())
+      Log(api_, logger_, ORT_LOGGING_LEVEL_WARNING, "NPUExecutionProvider: " + warning);
+  }
+
+  std::string ModelPath(const OrtGraph* graph) const {
+    const ORTCHAR_T* path = nullptr;
+    api_.Check(api_.ort.Graph_GetModelPath(graph, &path));
+    return path == nullptr ? "" : path;
   }
 
   // Fails a session that would otherwise silently move to the CPU.
@@ -242,6 +287,8 @@ class Ep final : public OrtEp {
   DeviceState& device_;
   const Options options_;
   const OrtLogger* logger_;
+  const ContextStamp stamp_;
+  const std::string stamp_text_;
   std::shared_ptr<AssignmentLog> log_;
   std::shared_ptr<SharedConstants> constants_;
   std::shared_ptr<SessionRuns> runs_;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ep/provider/allocator.h"
+#include "ep/provider/context/stamp.h"
 #include "ep/provider/data_transfer.h"
 #include "ep/provider/ep.h"
 #include "ep/provider/logging.h"
@@ -54,6 +55,14 @@ Factory::Factory(const Api& api, const OrtLogger* logger) : OrtEpFactory{}, api_
   ReleaseEp = [](OrtEpFactory* self, OrtEp* ep) noexcept {
     DeleteEp(ep);
     Self(self).RemoveUser();
+  };
+  ValidateCompiledModelCompatibilityInfo = [](OrtEpFactory* self, const OrtHardwareDevice* const*, size_t,
+                                              const char* stamp, OrtCompiledModelCompatibility* out) noexcept {
+    return Guard(Self(self).api_.ort, [&] {
+      *out = StampOf(Self(self).device(0).device().backend()).Text() == stamp
+                 ? OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL
+                 : OrtCompiledModelCompatibility_EP_SUPPORTED_PREFER_RECOMPILATION;
+    });
   };
   CreateAllocator = [](OrtEpFactory* self, const OrtMemoryInfo* info, const OrtKeyValuePairs*,
                        OrtAllocator** out) noexcept {
@@ -168,6 +177,8 @@ OrtEp* Factory::MakeEp(const OrtKeyValuePairs* const* metadata, size_t count, co
   Options options = ReadOptions(api_, session_options, index);
   const Backend& backend = device(options.device_id).device().backend();
   options.host_memory = options.host_memory && backend.KernelsReachHostMemory();
+  NPU_CHECK(!options.compile || backend.KernelsReachHostMemory(), "NPUExecutionProvider: ep.context_enable expected ",
+            "a device whose kernels reach host memory, got one of backend ", backend.name());
   // ORT places the session's memory on the device it chose, so no other device can serve it.
   NPU_CHECK(options.device_id == index, "NPUExecutionProvider: provider option 'device_id' expected ", index,
             ", the device that onnxruntime chose; got '", options.device_id, "'");

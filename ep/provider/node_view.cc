@@ -108,8 +108,8 @@ Attributes::Value ReadAttribute(const Api& api, const OrtOpAttr* attr, OrtOpAttr
     case ORT_OP_ATTR_FLOAT:
       return ReadArray<float, double>(api, attr, type).at(0);
     case ORT_OP_ATTR_STRING: {
-      const std::vector<std::string> texts = SplitStrings(ReadRaw(api, attr, type));
-      return texts.empty() ? std::string() : texts.front();
+      const std::vector<char> text = ReadRaw(api, attr, type);
+      return std::string(text.begin(), text.end());
     }
     case ORT_OP_ATTR_INTS:
       return ReadArray<int64_t, int64_t>(api, attr, type);
@@ -252,6 +252,16 @@ std::string WhyAttributesUnsupported(const OpDef& def, const Attributes& attribu
     if (attr.required && !attributes.Has(attr.name)) return Concat("expected attribute '", attr.name, "', got none");
   }
   return "";
+}
+
+void DropEmptyOptionals(const OpDef& def, GraphNode& node) {
+  if (def.domain != "npu") return;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const ArgDef* arg = ArgAt(def.inputs, i);
+    if (arg != nullptr && arg->optional && node.inputs[i].constant && node.inputs[i].StaticElements() == 0) {
+      node.view.inputs[i] = DType::kUndefined;
+    }
+  }
 }
 
 Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef& def) {

@@ -39,6 +39,9 @@ std::vector<const OrtNode*> NodesOf(const Api& api, const OrtGraph* graph);
 // Why the node's attributes do not match the definition, else empty.
 std::string WhyAttributesUnsupported(const OpDef& def, const Attributes& attributes);
 
+// An empty constant for an optional input of an npu:: operator counts as absent, because exporters write it that way.
+void DropEmptyOptionals(const OpDef& def, GraphNode& node);
+
 // The attributes that `def` lists, as passed to the kernel.
 Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef& def);
 

@@ -17,8 +17,10 @@ constexpr std::string_view kPrefix = "ep.npuexecutionprovider.";
 constexpr std::string_view kNoMemoryPlanKey = "npu.no_memory_plan";
 // Set by the package when a session shall store its graph, which onnxruntime refuses for fused nodes.
 constexpr std::string_view kNoFusionKey = "npu.no_fusion";
-// Onnxruntime's own: with "1" it stores fused nodes as EPContext, or refuses them.
-constexpr std::string_view kContextKey = "ep.context_enable";
+// Onnxruntime's own: with "1" it stores a compiled model, in this file, and its packed constants inside or beside it.
+constexpr std::string_view kCompileKey = "ep.context_enable", kContextPathKey = "ep.context_file_path",
+                           kEmbedKey = "ep.context_embed_mode";
+// Onnxruntime's own: with "1" it refuses fused nodes.
 constexpr std::string_view kNoCompileKey = "session.disable_model_compile";
 // Set by the package, where its environment has one.
 constexpr std::string_view kMpiLibraryKey = "npu.mpi_library";
@@ -189,7 +191,10 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
     std::string_view key = keys[i];
     if (key == kNoMemoryPlanKey) options.memory_plan = false;
     if (key == kNoFusionKey) may_fuse = false;
-    if (key == kContextKey || key == kNoCompileKey) may_fuse = may_fuse && std::string_view(values[i]) != "1";
+    if (key == kNoCompileKey) may_fuse = may_fuse && std::string_view(values[i]) != "1";
+    if (key == kCompileKey) options.compile = std::string_view(values[i]) == "1";
+    if (key == kEmbedKey) options.embed_context = std::string_view(values[i]) == "1";
+    if (key == kContextPathKey) options.context_path = values[i];
     if (key == kMpiLibraryKey && options.mpi_library == Options().mpi_library) options.mpi_library = values[i];
     if (key == kNoCpuKey) options.shapes_on_cpu = std::string_view(values[i]) != "1";
     if (!key.starts_with(kPrefix)) continue;
@@ -205,6 +210,9 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
   NPU_CHECK(!options.host_memory || !options.graphs,
             "NPUExecutionProvider: provider option 'host_memory' expected a session without enable_npu_graph: a graph "
             "replays on values in NPU memory");
+  NPU_CHECK(!options.host_memory || !options.compile,
+            "NPUExecutionProvider: provider option 'host_memory' expected a session without ep.context_enable: a "
+            "compiled model keeps values in NPU memory");
   return options;
 }
 

@@ -22,6 +22,9 @@ struct Options {
   bool host_memory = false;                  // all values are there (docs/decisions/0021)
   bool fusion = true;                        // see PlanFusions
   std::set<std::string> cpu_operators = {};  // by OperatorName
+  bool compile = false;                      // onnxruntime stores a compiled model (docs/decisions/0035)
+  bool embed_context = false;                // its packed constants are inside
+  std::string context_path = "";             // its file, if the caller names it
   bool memory_plan = true;                   // onnxruntime plans which values of a run share memory
   bool communicates = false;                 // with other ranks, over MPI; what follows says how
   int rank = -1, world_size = -1;            // as the caller expects them; -1: any

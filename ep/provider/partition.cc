@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/provider/context/context_node.h"
 #include "ep/provider/control_flow.h"
 #include "ep/provider/factory.h"
 #include "ep/provider/fusion/plan.h"
@@ -16,17 +17,6 @@
 
 namespace npu::provider {
 namespace {
-
-// An empty constant for an optional input of an npu:: operator counts as absent, because exporters write it that way.
-void DropEmptyOptionals(const OpDef& def, GraphNode& node) {
-  if (def.domain != "npu") return;
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    const ArgDef* arg = ArgAt(def.inputs, i);
-    if (arg != nullptr && arg->optional && node.inputs[i].constant && node.inputs[i].StaticElements() == 0) {
-      node.view.inputs[i] = DType::kUndefined;
-    }
-  }
-}
 
 // A rank that is only known when the model runs may still be too large; the kernel reports it then.
 std::string WhyRankUnsupported(const std::vector<ValueView>& values) {
@@ -105,11 +95,30 @@ bool IsCompiled(const Api& api, const GraphNode& node) {
          OpRegistry::Instance().FindNewest(node.domain, node.view.op_type) == nullptr;
 }
 
-Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options) {
+// Onnxruntime stores fused nodes of the model's own graph only.
+bool MayFuse(const Api& api, const OrtGraph* graph, const Options& options) {
+  const OrtNode* parent = nullptr;
+  api.Check(api.ort.Graph_GetParentNode(graph, &parent));
+  return options.fusion && (parent == nullptr || !options.compile);
+}
+
+// The operator of an EPContext node; none if the session cannot run it. Then it fails when the node is compiled,
+// because onnxruntime does not report an error from here.
+std::optional<Fusion> ReadContext(const Api& api, const Options& options, const GraphNode& node, size_t index) {
+  try {
+    return ReadContextNode(api, node, index, options);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
+                DeviceState& device) {
   Units out;
+  const bool may_fuse = MayFuse(api, graph, options);
   for (const OrtNode* node : NodesOf(api, graph)) out.graph.push_back(ReadNode(api, node));
   std::vector<Fusion> fusions;
-  if (options.fusion) fusions = PlanFusions(api, out.graph, options.graphs);
+  if (may_fuse) fusions = PlanFusions(api, out.graph, options.graphs);
   const auto left_out = [&](size_t n) {
     return options.cpu_operators.contains(OperatorName(out.graph[n].domain, out.graph[n].view.op_type));
   };
@@ -134,8 +143,16 @@ Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
     } else if (IsCompiled(api, node)) {
       unit.compiled = true;
       def = &compiled;
+    } else if (IsContextNode(node)) {
+      const std::optional<Fusion> context = ReadContext(api, options, node, n);
+      unit.fused_into = context ? context->TypeName() : node.view.op_type;
+      def = context ? context->def : &compiled;
+      if (context) node = context->AsNode(out.graph);
     } else {
       reason = WhyNotImplemented(api, support, options, node, &def);
+      if (options.compile && may_fuse && def != nullptr)
+        if (const auto packing = FindPackingNode(api, options, device, node, n, *def))
+          unit.fused_into = packing->TypeName();
     }
     out.units.push_back(std::move(unit));
     out.nodes.push_back(std::move(node));
@@ -145,19 +162,22 @@ Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   return out;
 }
 
-void Claim(const Api& api, OrtEpGraphSupportInfo* support, const std::vector<const OrtNode*>& nodes) {
-  if (nodes.size() == 1) return api.Check(api.ep.EpGraphSupportInfo_AddSingleNode(support, nodes[0]));
+void Claim(const Api& api, OrtEpGraphSupportInfo* support, const Options& options, const Unit& unit,
+           const std::vector<const OrtNode*>& nodes) {
+  if (unit.fused_into.empty()) return api.Check(api.ep.EpGraphSupportInfo_AddSingleNode(support, nodes[0]));
   OrtNodeFusionOptions fusion{};
   fusion.ort_version_supported = ORT_API_VERSION;
-  fusion.drop_constant_initializers = true;  // the fused kernel keeps what it needs
+  // The fused kernel keeps what it needs. A compiled model has the constants, too, in case they have to be packed
+  // again.
+  fusion.drop_constant_initializers = !options.compile;
   api.Check(api.ep.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
 }
 
 }  // namespace
 
 void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
-                AssignmentLog& log, SharedConstants& constants) {
-  const Units units = ReadUnits(api, graph, support, options);
+                DeviceState& device, AssignmentLog& log, SharedConstants& constants) {
+  const Units units = ReadUnits(api, graph, support, options, device);
   const std::vector<GraphNode>& nodes = units.nodes;
   const std::vector<const OpDef*>& defs = units.defs;
   std::vector<bool> shape_arithmetic(nodes.size(), false);
@@ -193,7 +213,7 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
     }
     if (claimed[i] == nullptr) continue;
     ExpectReaders(api, nodes[i], constants);
-    Claim(api, support, group);
+    Claim(api, support, options, unit, group);
   }
 }
 

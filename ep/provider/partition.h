@@ -11,6 +11,6 @@ namespace npu::provider {
 // Claims every node that is fully implemented, except shape arithmetic, and each group of nodes that a fused operator
 // computes as one; records each decision with its reason, and which constants have several readers.
 void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
-                AssignmentLog& log, SharedConstants& constants);
+                DeviceState& device, AssignmentLog& log, SharedConstants& constants);
 
 }  // namespace npu::provider

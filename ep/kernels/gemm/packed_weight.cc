@@ -2,16 +2,21 @@
 
 #include "ep/kernels/gemm/shared_panels.h"
 #include "ep/runtime/device.h"
+#include "ep/runtime/packed_blocks.h"
 
 namespace npu::gemm {
 
 PackedWeight::~PackedWeight() {
-  if (data_) ReleasePanels(*allocator_, data_);
+  if (allocator_ && data_) ReleasePanels(*allocator_, data_);
 }
 
 void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<void(void*)>& pack, Stream& stream) {
   NPU_CHECK(!packed_, "[", op, "] expected one constant weight, got a second");
-  if (bytes > 0) {
+  PackedBlocks* blocks = bytes > 0 ? CurrentPackedBlocks() : nullptr;
+  if (blocks) taken_ = blocks->Take(bytes);
+  if (taken_) {
+    data_ = const_cast<void*>(taken_.get());  // only read from now on
+  } else if (bytes > 0) {
     allocator_ = &stream.device().allocator();
     data_ = allocator_->Allocate(bytes, stream);
     stream.Launch(op, [this, pack, bytes] {
@@ -19,6 +24,7 @@ void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<vo
       data_ = SharePanels(*allocator_, data_, bytes);
     });
     stream.Synchronize();
+    if (blocks) blocks->Packed(data_, bytes);
   }
   packed_ = true;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/runtime/shared_matrix.h"
@@ -48,10 +49,12 @@ class PackedWeight {
     if (dtype == DType::kInt4) return DType::kInt8;
     return dtype == DType::kFloat32 ? float32_products_ : dtype;
   }
-  // Allocates `bytes` of device memory and launches pack(memory).
+  // Takes a block of `bytes` that was packed before (PackedBlocks), or allocates device memory and launches
+  // pack(memory).
   void PackInto(const char* op, size_t bytes, const std::function<void(void*)>& pack, Stream& stream);
 
-  CachingAllocator* allocator_ = nullptr;
+  CachingAllocator* allocator_ = nullptr;   // of data_, unless that was
+  std::shared_ptr<const void> taken_ = {};  // packed before
   void* data_ = nullptr;
   DType float32_products_, dtype_ = DType::kUndefined, stored_ = DType::kUndefined;
   bool packed_ = false, in_place_ = false;

@@ -1,10 +1,10 @@
 #include "ep/provider/fusion/fused_kernel.h"
 
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "ep/provider/copy.h"
-#include "ep/provider/fusion/plan.h"
 #include "ep/provider/session_kernel.h"
 #include "ep/runtime/run_to_end.h"
 
@@ -21,7 +21,8 @@ class FusedConstants {
   FusedConstants(const FusedConstants&) = delete;
   FusedConstants& operator=(const FusedConstants&) = delete;
 
-  TensorView Load(const ValueView& constant, Place place) {
+  // In memory of the model, as long as that is there.
+  TensorView View(const ValueView& constant) const {
     TensorView view;
     view.present = true;
     view.dtype = constant.dtype;
@@ -29,6 +30,13 @@ class FusedConstants {
     if (view.elements() == 0) return view;
     const void* data = nullptr;
     api_.Check(api_.ort.GetTensorData(ConstantValue(api_, constant), &data));
+    view.data = const_cast<void*>(data);
+    return view;
+  }
+  // The same in memory of its own.
+  TensorView Copy(TensorView view, Place place) {
+    if (view.data == nullptr) return view;
+    const void* data = view.data;
     if (place == Place::kHost) {
       on_host_.push_back(std::make_unique<std::byte[]>(view.bytes()));
       view.data = on_host_.back().get();
@@ -41,7 +49,7 @@ class FusedConstants {
     }
     return view;
   }
-  // Frees what Load returned last, in device memory.
+  // Frees what Copy returned last, in device memory.
   void DropLast() {
     device_.Free(blocks_.back());
     blocks_.pop_back();
@@ -98,23 +106,6 @@ Signature SignatureOf(const Api& api, const Fusion& fusion, const OrtNode* node)
   return out;
 }
 
-std::unique_ptr<Kernel> MakeFusedKernel(const Fusion& fusion, const Options& options, const std::string& name) {
-  KernelInfo info;
-  info.op_type = fusion.fused.type;
-  info.node_name = name;
-  info.since_version = fusion.fused.version;
-  info.input_count = fusion.fused.inputs.size();
-  info.output_count = fusion.fused.outputs.size();
-  info.attributes = fusion.fused.attributes;
-  for (const ValueView& input : fusion.fused.inputs) {
-    info.input_dtypes.push_back(input.info == nullptr ? DType::kUndefined : input.dtype);
-    info.input_shapes.push_back(input.rank_known ? std::optional(Shape(input.shape)) : std::nullopt);
-  }
-  info.float32_products = options.float32_products;
-  info.late_inputs = options.graphs;
-  return fusion.def->make(info);
-}
-
 class FusedKernel final : public OrtNodeComputeInfo {
  public:
   FusedKernel(const Api& api, DeviceState& device, const Options& options, std::shared_ptr<SessionRuns> runs,
@@ -145,6 +136,12 @@ class FusedKernel final : public OrtNodeComputeInfo {
     return name;
   }
 
+  // Whether kernels read a constant where the model has it. A file's offsets are any.
+  bool IsReachable(const TensorView& constant) const {
+    return device_.device().backend().KernelsReachHostMemory() &&
+           reinterpret_cast<uintptr_t>(constant.data) % alignof(std::max_align_t) == 0;
+  }
+
   // Each once; the kernel may keep a packed form instead.
   void LoadConstants(const Fusion& fusion, bool late_inputs) {
     Signature& signature = kernel_.signature();
@@ -152,12 +149,16 @@ class FusedKernel final : public OrtNodeComputeInfo {
       if (signature.input_absent[i] || signature.input_at[i] != Signature::kOwnConstant) continue;
       const ArgDef* arg = ArgAt(fusion.def->inputs, i);
       const bool on_host = arg != nullptr && ReadOnHost(*arg, late_inputs);
-      const TensorView view = constants_.Load(fusion.fused.inputs[i], on_host ? Place::kHost : Place::kDevice);
+      const Place place = on_host ? Place::kHost : Place::kDevice;
+      const TensorView given = constants_.View(fusion.fused.inputs[i]);
+      // What a kernel packs it reads once: where it can, from the model.
+      const bool in_place = on_host || IsReachable(given);
+      const TensorView offered = in_place ? given : constants_.Copy(given, place);
       bool packed = false;
-      RunToEnd(device_.host_stream(), [&] { packed = kernel_.kernel().PrePack(i, view, device_.host_stream()); });
-      if (packed && !on_host && view.data != nullptr) constants_.DropLast();
+      RunToEnd(device_.host_stream(), [&] { packed = kernel_.kernel().PrePack(i, offered, device_.host_stream()); });
       signature.input_packed[i] = packed;
-      if (!packed) signature.constants[i] = view;
+      if (!packed) signature.constants[i] = in_place ? constants_.Copy(given, place) : offered;
+      if (packed && !in_place && offered.data != nullptr) constants_.DropLast();
     }
   }
 
@@ -169,17 +170,27 @@ class FusedKernel final : public OrtNodeComputeInfo {
 
 }  // namespace
 
+std::unique_ptr<Kernel> MakeFusedKernel(const Fusion& fusion, const Options& options, const std::string& name) {
+  KernelInfo info;
+  info.op_type = fusion.fused.type;
+  info.node_name = name;
+  info.since_version = fusion.fused.version;
+  info.input_count = fusion.fused.inputs.size();
+  info.output_count = fusion.fused.outputs.size();
+  info.attributes = fusion.fused.attributes;
+  for (const ValueView& input : fusion.fused.inputs) {
+    info.input_dtypes.push_back(input.info == nullptr ? DType::kUndefined : input.dtype);
+    info.input_shapes.push_back(input.rank_known ? std::optional(Shape(input.shape)) : std::nullopt);
+  }
+  info.float32_products = options.float32_products;
+  info.late_inputs = options.graphs;
+  return fusion.def->make(info);
+}
+
 OrtNodeComputeInfo* NewFusedKernel(const Api& api, DeviceState& device, const Options& options,
                                    std::shared_ptr<SessionRuns> runs, std::shared_ptr<SessionGraphs> graphs,
-                                   const OrtGraph* graph, const OrtNode* node) {
-  std::vector<GraphNode> nodes;
-  for (const OrtNode* inner : NodesOf(api, graph)) nodes.push_back(ReadNode(api, inner));
-  for (const Fusion& fusion : PlanFusions(api, nodes, options.graphs)) {
-    if (fusion.fused.nodes.size() == nodes.size())
-      return new FusedKernel(api, device, options, std::move(runs), std::move(graphs), fusion, node);
-  }
-  Fail(ErrorCode::kInternal, "expected a group of nodes that a fusion rule recognises, got ", nodes.size(),
-       " others; set the provider option fusion to 0");
+                                   const Fusion& fusion, const OrtNode* node) {
+  return new FusedKernel(api, device, options, std::move(runs), std::move(graphs), fusion, node);
 }
 
 void ReleaseFusedKernel(OrtNodeComputeInfo* info) noexcept { delete static_cast<FusedKernel*>(info); }

@@ -3,17 +3,20 @@
 
 #include "ep/provider/abi.h"
 #include "ep/provider/device_state.h"
+#include "ep/provider/fusion/plan.h"
 #include "ep/provider/options.h"
 #include "ep/provider/session_graphs.h"
 #include "ep/provider/session_runs.h"
 
 namespace npu::provider {
 
-// The kernel of a group that PlanFusions chose. `graph`: the group, in which the rules find it again; `node`: what
-// onnxruntime has made of it. Onnxruntime releases it through ReleaseFusedKernel.
+// The kernel of `fusion`. `node`: what onnxruntime has made of the group. Onnxruntime releases it through
+// ReleaseFusedKernel.
 OrtNodeComputeInfo* NewFusedKernel(const Api& api, DeviceState& device, const Options& options,
                                    std::shared_ptr<SessionRuns> runs, std::shared_ptr<SessionGraphs> graphs,
-                                   const OrtGraph* graph, const OrtNode* node);
+                                   const Fusion& fusion, const OrtNode* node);
+// The operator's kernel alone, without its constants.
+std::unique_ptr<Kernel> MakeFusedKernel(const Fusion& fusion, const Options& options, const std::string& name);
 void ReleaseFusedKernel(OrtNodeComputeInfo* info) noexcept;
 
 }  // namespace npu::provider

@@ -7,7 +7,6 @@
 namespace npu::provider {
 namespace {
 
-// A fused operator keeps its own copy of a constant: larger ones that other nodes read, too, would be stored twice.
 constexpr int64_t kMostCopiedBytes = 1 << 20;
 
 // How often the group reads each value.
@@ -33,8 +32,7 @@ bool IsClosed(const FusionGraph& graph, const FusedNode& fused) {
         return false;
   }
   const auto stored_twice = [&](const ValueView& input) {
-    return input.constant && graph.Readers(input) > within[input.name] &&
-           static_cast<int64_t>(BytesFor(input.dtype, std::max<int64_t>(0, input.StaticElements()))) > kMostCopiedBytes;
+    return input.constant && graph.Readers(input) > within[input.name] && IsTooLargeToCopy(input);
   };
   return std::none_of(fused.inputs.begin(), fused.inputs.end(), stored_twice);
 }
@@ -65,7 +63,13 @@ NodeView ViewOf(const FusedNode& fused) {
   return view;
 }
 
-// Null if the registry has no such operator, or does not take these inputs.
+}  // namespace
+
+bool IsTooLargeToCopy(const ValueView& constant) {
+  return static_cast<int64_t>(BytesFor(constant.dtype, std::max<int64_t>(0, constant.StaticElements()))) >
+         kMostCopiedBytes;
+}
+
 const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs) {
   const OpDef* def = OpRegistry::Instance().Find(fused.domain, fused.type, fused.version);
   if (def == nullptr || ReadsValueOnHost(*def, fused, late_inputs)) return nullptr;
@@ -79,8 +83,6 @@ const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs) {
   if (!WhyAttributesUnsupported(*def, fused.attributes).empty()) return nullptr;
   return WhyUnsupported(*def, ViewOf(fused)).empty() ? def : nullptr;
 }
-
-}  // namespace
 
 GraphNode Fusion::AsNode(const std::vector<GraphNode>& nodes) const {
   GraphNode node;

@@ -18,6 +18,12 @@ struct Fusion {
   GraphNode AsNode(const std::vector<GraphNode>& nodes) const;
 };
 
+// A fused operator keeps its own copy of a constant: a larger one that other nodes read, too, would be stored twice.
+bool IsTooLargeToCopy(const ValueView& constant);
+
+// The operator of the registry that computes the group; null if there is none, or not for these inputs.
+const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs);
+
 // Groups that share no node: larger ones first. `late_inputs`: see KernelInfo.
 std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs);
 
