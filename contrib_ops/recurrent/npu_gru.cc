@@ -65,7 +65,7 @@ class NpuGruKernel final : public Kernel {
     CheckLayerTensor(kOp, "weight_hidden", u, {sizes.hidden, sizes.columns}, x.dtype);
     CheckLayerTensor(kOp, "bias_input", input_bias, {sizes.columns}, x.dtype);
     CheckLayerTensor(kOp, "bias_hidden", hidden_bias, {sizes.columns}, x.dtype);
-    const std::vector<FloatResults> results = LayerResults(ctx, kResults, x.dtype, sizes);
+    const std::vector<recurrent::LayerResult> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
     ctx.Launch(kOp, [=, products = GateProducts(ctx, sizes, of_input_, of_hidden_), inputs = FloatValues(ctx, x),
                      first = FloatValues(ctx, w), second = FloatValues(ctx, u), of_input = FloatValues(ctx, input_bias),
@@ -75,7 +75,7 @@ class NpuGruKernel final : public Kernel {
       const float* before = state.Load(kOp);
       for (int64_t t = 0; t < sizes.steps; ++t) {
         const int64_t n = sizes.hidden;
-        const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before);
+        const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before, t);
         ParallelFor(sizes.batch, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
           for (int64_t b = begin; b < end; ++b) {
             Row row{from_input + b * sizes.columns,
@@ -84,13 +84,13 @@ class NpuGruKernel final : public Kernel {
                     hidden_biases,
                     before + b * n,
                     {}};
-            for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].values() + (t * sizes.batch + b) * n;
+            for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
             row.Step(n);
           }
         });
-        before = results[1].values() + t * sizes.state();
+        before = results[1].Step(t);
       }
-      for (const FloatResults& result : results) result.Store(kOp);
+      for (const recurrent::LayerResult& result : results) result.Store(kOp);
     });
   }
 

@@ -79,7 +79,7 @@ class NpuLstmKernel final : public Kernel {
     const Shape shape = sizes.result();
     NPU_CHECK(!masked_ || (mask && mask.shape == shape), "[", kOp, "] expected seq_mask of shape ", shape, ", got ",
               mask.shape);
-    const std::vector<FloatResults> results = LayerResults(ctx, kResults, x.dtype, sizes);
+    const std::vector<recurrent::LayerResult> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
     ctx.Launch(
         kOp, [=, masked = masked_, reverse = reverse_, products = GateProducts(ctx, sizes, of_input_, of_hidden_),
@@ -91,7 +91,7 @@ class NpuLstmKernel final : public Kernel {
           const float *before_h = hidden.Load(kOp), *before_c = cell.Load(kOp);
           for (int64_t step = 0; step < sizes.steps; ++step) {
             const int64_t t = reverse ? sizes.steps - 1 - step : step, n = sizes.hidden;
-            const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before_h);
+            const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before_h, step);
             ParallelFor(sizes.batch, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
               std::vector<float> kept(masked ? static_cast<size_t>(n) : 0);
               for (int64_t b = begin; b < end; ++b) {
@@ -101,7 +101,7 @@ class NpuLstmKernel final : public Kernel {
                         before_h + b * n,
                         before_c + b * n,
                         {}};
-                for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].values() + (t * sizes.batch + b) * n;
+                for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
                 row.Step(n);
                 if (masked) {
                   ReadMask(mask, (t * sizes.batch + b) * n, kept);
@@ -110,10 +110,10 @@ class NpuLstmKernel final : public Kernel {
                 std::copy_n(row.results[1], n, row.results[0]);
               }
             });
-            before_h = results[1].values() + t * sizes.state();
-            before_c = results[2].values() + t * sizes.state();
+            before_h = results[1].Step(t);
+            before_c = results[2].Step(t);
           }
-          for (const FloatResults& result : results) result.Store(kOp);
+          for (const recurrent::LayerResult& result : results) result.Store(kOp);
         });
   }
 

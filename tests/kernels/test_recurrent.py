@@ -202,12 +202,14 @@ def test_names_of_activations_in_any_case_and_their_default_numbers(op, name) ->
 
 
 @pytest.mark.parametrize("constant", [(), (1, 2), (1,), (2,)])
+@pytest.mark.parametrize(("batch", "hidden"), [(33, 96), (1, 99)])
 @pytest.mark.parametrize("op", GATES)
-def test_constant_weights_and_many_sequences(op, constant) -> None:
+def test_constant_weights_and_many_steps(op, batch, hidden, constant) -> None:
     """Against onnxruntime's CPU provider, at sizes that are split among threads and in blocks."""
-    given = operands(op, "float32", 70, 33, 40, 96, 2)
+    given = operands(op, "float32", 70, batch, 40, hidden, 2)
     given[1:3] = [a / 4 for a in given[1:3]]
-    options = {"opset": 14, "hidden_size": 96, "direction": "bidirectional", "constant": constant}
+    options = {"opset": 14, "hidden_size": hidden, "direction": "bidirectional"}
+    options["constant"] = constant
     for got, wanted in zip(
         run_npu(op, given, 2, **options), run_cpu(op, given, 2, **options), strict=True
     ):

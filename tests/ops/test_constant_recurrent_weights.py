@@ -1,4 +1,4 @@
-"""npu_lstm and npu_gru with weights that are constants of the model: their panels are kept."""
+"""npu_lstm and npu_gru in models: weights that are constants, whose panels are kept; one result."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from op_paths import (
     check_close,
     make_model,
     reference,
+    run_model,
     samples,
     session,
     to_ortvalue,
@@ -46,3 +47,18 @@ def test_results_are_the_same(op: Op, constants: set[str], dtype: str) -> None:
         for _ in range(2):
             got = [to_torch(o) for o in made.run_with_ort_values(None, feeds)]
             check_close(op, dtype, got, reference(op, sample))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_only_the_first_result_is_asked_for(name: str, dtype: str) -> None:
+    """The states after a step are read by the next one all the same."""
+    op = all_ops()[name]
+    for sample in samples(op, dtype):
+        model = make_model(op, sample, body=False)
+        node = model.graph.node[0]
+        node.output[1:] = [""] * (len(node.output) - 1)
+        del model.graph.output[1:]
+        absent = [None] * (len(op.outputs) - 1)
+        got = run_model(model, NPU, op, sample) + absent
+        check_close(op, dtype, got, reference(op, sample)[:1] + absent)

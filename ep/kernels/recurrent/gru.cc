@@ -39,7 +39,7 @@ class GruCell {
  private:
   void StepAfter(const C* inputs, Sequences<T>& rows) const {
     const int64_t n = rows.width;
-    from_hidden_[0](rows.Rounded(rows.hidden), rows.count, rows.gates.data());
+    from_hidden_[0](rows.Rounded(rows.hidden), rows.count, rows.gates.data(), rows.step);
     rows.ForEachActive([&](int64_t row) {
       const C* x = inputs + row * 3 * n;
       C *gates = rows.gates.data() + row * 3 * n, *reset = gates + n, *news = gates + 2 * n;
@@ -55,7 +55,7 @@ class GruCell {
     const int64_t n = rows.width;
     C* all_gates = rows.gates.data();
     C* all_news = all_gates + rows.count * 2 * n;
-    from_hidden_[0](rows.Rounded(rows.hidden), rows.count, all_gates);
+    from_hidden_[0](rows.Rounded(rows.hidden), rows.count, all_gates, rows.step);
     std::vector<C> kept(rows.hidden.size());
     rows.ForEachActive([&](int64_t row) {
       C* gates = all_gates + row * 2 * n;
@@ -64,7 +64,7 @@ class GruCell {
       for (int64_t i = 0; i < n; ++i)
         kept[static_cast<size_t>(row * n + i)] = gates[n + i] * rows.hidden[static_cast<size_t>(row * n + i)];
     });
-    from_hidden_[1](rows.Rounded(kept), rows.count, all_news);
+    from_hidden_[1](rows.Rounded(kept), rows.count, all_news, rows.step);
     rows.ForEachActive([&](int64_t row) {
       C* news = all_news + row * n;
       const C* x = inputs + (row * 3 + 2) * n;

@@ -24,7 +24,7 @@ class LstmCell {
 
   void Step(const C* inputs, Sequences<T>& rows) const {
     const int64_t n = rows.width;
-    from_hidden_(rows.Rounded(rows.hidden), rows.count, rows.gates.data());
+    from_hidden_(rows.Rounded(rows.hidden), rows.count, rows.gates.data(), rows.step);
     rows.ForEachActive([&](int64_t row) {
       Row(inputs + row * 4 * n, rows.gates.data() + row * 4 * n, rows.hidden.data() + row * n,
           rows.memory.data() + row * n, n);

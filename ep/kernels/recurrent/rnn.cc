@@ -19,7 +19,7 @@ class RnnCell {
 
   void Step(const C* inputs, Sequences<T>& rows) const {
     const int64_t n = rows.width;
-    from_hidden_(rows.Rounded(rows.hidden), rows.count, rows.gates.data());
+    from_hidden_(rows.Rounded(rows.hidden), rows.count, rows.gates.data(), rows.step);
     rows.ForEachActive([&](int64_t row) {
       C* hidden = rows.hidden.data() + row * n;
 #pragma omp simd

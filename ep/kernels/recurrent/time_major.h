@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ep/kernels/float_values.h"
-#include "ep/kernels/output_or_room.h"
 #include "ep/kernels/recurrent/weights.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
@@ -30,12 +29,37 @@ inline void CheckLayerTensor(const char* op, const char* name, const TensorView&
             NameOf(view.dtype));
 }
 
-// The outputs 0 .. count - 1, each [steps, batch, hidden]. One that is not asked for is computed all the same: the next
-// step reads some.
-inline std::vector<FloatResults> LayerResults(OpContext& ctx, size_t count, DType dtype, const LayerSizes& sizes) {
-  const Shape shape = sizes.result();
-  std::vector<FloatResults> results;
-  for (size_t i = 0; i < count; ++i) results.emplace_back(ctx, OutputOrRoom(ctx, i, dtype, shape));
+// Output i, [steps, batch, hidden]. One that is not asked for is computed all the same, since a step reads some of
+// those of the step before, but only two steps of it are kept: more would take the weights' place in the cache.
+class LayerResult {
+ public:
+  LayerResult(OpContext& ctx, size_t i, DType dtype, const LayerSizes& sizes)
+      : asked_(ctx.Output(i, dtype, sizes.result())),
+        kept_steps_(asked_ ? sizes.steps : 2),
+        step_elements_(sizes.state()),
+        results_(ctx, asked_ ? asked_ : Room(ctx, {kept_steps_, sizes.batch, sizes.hidden})) {}
+
+  float* Step(int64_t step) const { return results_.values() + step % kept_steps_ * step_elements_; }
+  // In the launch, after the last step.
+  void Store(const char* op) const {
+    if (asked_) results_.Store(op);
+  }
+
+ private:
+  static TensorView Room(OpContext& ctx, const Shape& shape) {
+    return {ctx.Workspace(std::max<size_t>(BytesFor(DType::kFloat32, shape.Elements()), 1)), DType::kFloat32, true,
+            shape};
+  }
+
+  TensorView asked_;
+  int64_t kept_steps_, step_elements_;
+  FloatResults results_;
+};
+
+// The outputs 0 .. count - 1.
+inline std::vector<LayerResult> LayerResults(OpContext& ctx, size_t count, DType dtype, const LayerSizes& sizes) {
+  std::vector<LayerResult> results;
+  for (size_t i = 0; i < count; ++i) results.emplace_back(ctx, i, dtype, sizes);
   return results;
 }
 
@@ -88,8 +112,8 @@ class GateProducts {
   // Of one step, [batch, columns].
   const float* FromInput(int64_t step) const { return from_input_ + step * sizes_.batch * sizes_.columns; }
   // Of a hidden state [batch, hidden], until the next call.
-  const float* FromHidden(const float* hidden) const {
-    Panels(*of_hidden_, sizes_.hidden, hidden_panels_)(hidden, sizes_.batch, from_hidden_);
+  const float* FromHidden(const float* hidden, int64_t step) const {
+    Panels(*of_hidden_, sizes_.hidden, hidden_panels_)(hidden, sizes_.batch, from_hidden_, step);
     return from_hidden_;
   }
 

@@ -9,6 +9,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
+#include "ep/kernels/recurrent/one_row.h"
 
 namespace npu::recurrent {
 
@@ -20,13 +21,15 @@ class Product {
   Product(gemm::Matrix columns, gemm::PackedMatrix packed) : columns_(columns), packed_(packed) {}
 
   int64_t columns() const { return columns_.columns; }
-  // Rows of `a` and `c` are dense.
-  void operator()(const T* a, int64_t rows, C* c) const {
+  // Rows of `a` and `c` are dense. `turn`: how often this was called before, of the product of a step.
+  void operator()(const T* a, int64_t rows, C* c, int64_t turn = 0) const {
     const gemm::Matrix left = gemm::Matrix::RowMajor(a, rows, columns_.rows);
     if constexpr (std::is_same_v<T, double>) {
       PlainProduct<double, double>(left, columns_, c);
     } else if (columns_.rows == 0) {
       std::fill(c, c + rows * columns(), 0.0f);
+    } else if (std::is_same_v<T, float> && rows == 1) {
+      MultiplyOneRow(reinterpret_cast<const float*>(a), packed_, turn, c);
     } else {
       gemm::Multiply(left, packed_, {c, DType::kFloat32, columns()});
     }
