@@ -243,3 +243,27 @@ def test_reasons_are_one_line(tmp_path):
             onnxruntime_npu.export(module, (x,), tmp_path / "m.onnx", **options)
         assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+class Sorted(torch.nn.Module):
+    """Every spelling of an order in which equal elements stay as they are."""
+
+    def forward(self, x):
+        values, places = torch.sort(x, dim=0, stable=True)
+        down = torch.sort(x, dim=-2, stable=True, descending=True)
+        only = torch.ops.npu.npu_sort_v2(x, 1, True)
+        scalar = torch.sort(x.sum(), stable=True).values
+        return values, places, *down, x.argsort(stable=True), only, scalar
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_stable_sort(tmp_path, provider):
+    path, x = tmp_path / "sorted.onnx", torch.randint(-2, 3, (9, 40)).float()
+    shapes = {"x": {0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")}}
+    onnxruntime_npu.export(Sorted(), (x,), path, dynamic_shapes=shapes)
+    session = ort.InferenceSession(path, providers=[provider])
+    for given in (x, torch.randint(-2, 3, (300, 2)).float(), torch.zeros(2, 65)):
+        wanted = Sorted()(given)
+        got = session.run(None, {"x": given.numpy()})
+        for value, want in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(value, want.numpy())

@@ -24,6 +24,7 @@ from .bfloat16 import widen
 from .graph_passes import count_nodes, name_dimensions, tidy
 from .proof import Findings
 from .report import ExportReport
+from .torch_ops import torch_translations
 from .traced_ops import traced_translations
 from .weights.lazy_weight import LazyWeight
 from .weights.parameters import not_finite, taken_weights
@@ -168,7 +169,7 @@ def _cause(error: BaseException) -> str:
 
 def _translations() -> dict[Any, Any]:
     table = translation_table()
-    return {**table, **traced_translations(table)}
+    return {**table, **traced_translations(table), **torch_translations()}
 
 
 @contextlib.contextmanager
