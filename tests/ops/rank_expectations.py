@@ -119,6 +119,8 @@ _COMBINATIONS = (
 )
 # A kernel may fuse the multiplications by weights with the additions: then it rounds less often.
 FUSED_SUMS = _COMBINATIONS
+# These multiply no matrices: they have nothing to exchange beside.
+WITHOUT_PRODUCTS = (*_DISPATCHES, *_COMBINATIONS)
 
 EXPECTED: dict[str, Callable[[Op, list[Bound], int], list[torch.Tensor | None]]] = {
     "npu_mm_all_reduce_base": _all_reduce,
