@@ -37,9 +37,14 @@ def unpacked_columns(words: torch.Tensor, rows: int, columns: int) -> torch.Tens
 
 
 def _unpacked_rows(words: torch.Tensor) -> torch.Tensor:
-    # Shifted left, then right with the sign: a nibble is its own two's complement.
-    nibbles = [(words << (28 - 4 * i)) >> 28 for i in range(WORD)]
-    return torch.stack(nibbles, -1).flatten(-2).to(torch.int8)
+    rows, columns = words.shape
+    values = torch.empty(rows, columns, WORD, dtype=torch.int8)
+    step = max(1, _CHUNK_ELEMENTS // max(columns, 1))
+    for part, given in zip(values.split(step), words.split(step), strict=True):
+        for i in range(WORD):
+            # Shifted left, then right with the sign: a nibble is its own two's complement.
+            part[..., i] = (given << (28 - 4 * i)) >> 28
+    return values.flatten(-2)
 
 
 def _packed_rows(values: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.integers.bits import unpacked
-from onnxruntime_npu.exporter.integers.gguf_blocks import blocks_of, has_blocks
+from onnxruntime_npu.exporter.integers.gguf_blocks import bits_of, blocks_of, has_blocks
 from onnxruntime_npu.exporter.integers.integer_weight import IntegerWeight, joined
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 from safetensors.torch import load_file, save_file
@@ -272,7 +272,7 @@ def test_blocks_of_gguf_are_restored_by_scale_and_offset(kind):
     actual = blocks.q * blocks.d[..., None]
     if blocks.m is not None:
         actual = actual + blocks.m[..., None]
-    assert np.abs(blocks.q).max() <= 2 ** (blocks.bits - 1)
+    assert np.abs(blocks.q).max() <= 2 ** (bits_of(kind) - 1)
     assert expected.shape == (6, 3 * values)
     # Another order of operations in float32.
     np.testing.assert_allclose(

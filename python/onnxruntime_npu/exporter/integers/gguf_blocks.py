@@ -24,7 +24,6 @@ class Blocks:
     q: npt.NDArray[np.int16]
     d: Floats
     m: Floats | None
-    bits: int
 
 
 def has_blocks(kind: Type) -> bool:
@@ -32,15 +31,20 @@ def has_blocks(kind: Type) -> bool:
     return kind in _READERS
 
 
+def bits_of(kind: Type) -> int:
+    """Return the bits of a signed integer of a type that has blocks."""
+    return _READERS[kind][1]
+
+
 def blocks_of(kind: Type, data: Bytes) -> Blocks:
     """Return the integers of a tensor, data [rows, bytes], of a type that has blocks."""
-    size, bits, read = _READERS[kind]
+    size, _, read = _READERS[kind]
     blocks = data.reshape(data.shape[0], -1, size)
     q, d, m = read(blocks)
     # One axis of groups: [rows, blocks, groups of a block, group] to [rows, groups, group].
     joined = (data.shape[0], -1)
     integers: npt.NDArray[np.int16] = q.reshape(*joined, q.shape[-1]).astype(np.int16)
-    return Blocks(integers, d.reshape(joined), None if m is None else m.reshape(joined), bits)
+    return Blocks(integers, d.reshape(joined), None if m is None else m.reshape(joined))
 
 
 def _half(blocks: Bytes, start: int) -> Floats:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...converters.packing import WORD, packed_columns, unpacked_columns
-from ..weights.lazy_weight import LazyWeight
+from ..weights.lazy_weight import LazyWeight, value_of
 
+_PART_ELEMENTS = 1 << 20  # of temporaries
 FLOAT, DYNAMIC, STATIC = "float", "dynamic", "static"
 
 
@@ -71,7 +72,7 @@ class IntegerWeight:
             if given is None:
                 return None
             return LazyWeight.computed(
-                lambda: _value(getattr(_made(make), name)), given.shape, given.dtype
+                lambda: value_of(getattr(_made(make), name)), given.shape, given.dtype
             )
 
         integers, scale, offset = part("integers"), part("scale"), part("offset")
@@ -108,15 +109,18 @@ class IntegerWeight:
         """Return the integers as int8 [in, out]."""
         if self.bits == 8:
             return self.integers
-        return unpacked_columns(self.integers, self.in_features, self.out_features)
+        return unpacked_columns(value_of(self.integers), self.in_features, self.out_features)
 
     def floats(self) -> torch.Tensor:
         """Return the weight as torch.nn.Linear has it: float32 [out, in]."""
         group = torch.arange(self.in_features) // self.group_size
-        weight = _value(self.values()).to(torch.float32)
-        if self.offset is not None:
-            weight += self.offset[group]
-        weight *= self.scale[group]
+        weight = value_of(self.values()).to(torch.float32)
+        scale, offset = value_of(self.scale), None if self.offset is None else value_of(self.offset)
+        rows = max(1, _PART_ELEMENTS // self.out_features)
+        for part, its_group in zip(weight.split(rows), group.split(rows), strict=True):
+            if offset is not None:
+                part += offset[its_group]
+            part *= scale[its_group]
         if self.order is not None:
             ordered = torch.empty_like(weight)
             ordered[self.order] = weight
@@ -162,10 +166,6 @@ def _joined(weights: Sequence[IntegerWeight]) -> IntegerWeight:
         first.activation,
         first.input_scale,
     )
-
-
-def _value(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.value() if isinstance(tensor, LazyWeight) else tensor
 
 
 @functools.lru_cache(maxsize=1)

@@ -86,7 +86,9 @@ class Linear(nn.Module):
 
     @staticmethod
     def _joined(layers: Sequence[nn.Linear]) -> Linear:
-        weight = torch.cat([layer.weight.detach() for layer in layers]).t().contiguous()
+        weights = [layer.weight.detach() for layer in layers]
+        # A copy for the sake of the other layers alone would take memory.
+        weight = (weights[0] if len(weights) == 1 else torch.cat(weights)).t().contiguous()
         sources = tuple(
             Source(getattr(layer, "_mark", None), layer.out_features) for layer in layers
         )

@@ -16,7 +16,7 @@ import torch
 
 from .lazy_weight import LazyWeight
 
-_ROWS_ELEMENTS = 1 << 22  # of temporaries
+_ROWS_ELEMENTS = 1 << 20  # of temporaries
 
 
 def floats_of(tensor: gguf.ReaderTensor) -> npt.NDArray[np.float32]:

@@ -280,6 +280,11 @@ class LazyWeight(torch.Tensor):
         return func(*args, **kwargs)
 
 
+def value_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor itself, or the value of a LazyWeight: do not change it."""
+    return tensor.value() if isinstance(tensor, LazyWeight) else tensor.detach()
+
+
 def _only_converts(kwargs: dict[str, Any]) -> bool:
     device, layout = kwargs.get("device"), kwargs.get("layout")
     return (device is None or torch.device(device).type == "cpu") and layout in (
