@@ -81,6 +81,8 @@ LESS = {
     ("Col2Im", "input"),  # bool
     ("Col2Im", "output"),
     *(("DeformConv", name) for name in ("X", "W", "offset", "B", "mask", "Y")),  # float64
+    *(("NegativeLogLikelihoodLoss", name) for name in ("input", "weight", "loss")),  # float64
+    *(("SoftmaxCrossEntropyLoss", name) for name in ("scores", "weights", "output", "log_prob")),
     *(("RoiAlign", name) for name in ("X", "rois", "Y")),  # float64
     ("Einsum", "Inputs"),  # 8- and 16-bit integers
     ("Einsum", "Output"),
