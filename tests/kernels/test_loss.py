@@ -7,7 +7,7 @@ import pytest
 import torch
 from onnx_nodes import Node, assert_close, dtype_of, random, run_npu
 
-FLOATS = ["float32", "float16", "bfloat16"]
+FLOATS = ["float64", "float32", "float16", "bfloat16"]
 SHAPES = [(7, 5), (3, 4, 6), (2, 3, 2, 5), (1, 300)]
 
 
@@ -35,7 +35,9 @@ def test_losses(reduction, shape, full, dtype) -> None:
         how.get("ignore_index", -100),
     )
     # Sums cancel: an error of one rounding of the largest term, 8, for each of up to 20 terms.
-    unit = {"float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    unit = {"float64": 2.0**-48, "float32": 2.0**-22, "float16": 2.0**-10, "bfloat16": 2.0**-7}[
+        dtype
+    ]
     for op, loss in [
         ("NegativeLogLikelihoodLoss", torch.nn.functional.nll_loss),
         ("SoftmaxCrossEntropyLoss", torch.nn.functional.cross_entropy),

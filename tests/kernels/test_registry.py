@@ -81,20 +81,14 @@ LESS = {
     ("Col2Im", "input"),  # bool
     ("Col2Im", "output"),
     *(("DeformConv", name) for name in ("X", "W", "offset", "B", "mask", "Y")),  # float64
-    *(("NegativeLogLikelihoodLoss", name) for name in ("input", "weight", "loss")),  # float64
-    *(("SoftmaxCrossEntropyLoss", name) for name in ("scores", "weights", "output", "log_prob")),
     *(("RoiAlign", name) for name in ("X", "rois", "Y")),  # float64
     ("Einsum", "Inputs"),  # 8- and 16-bit integers
     ("Einsum", "Output"),
     ("OneHot", "indices"),  # other integers and floats than int32, int64, float32
     ("OneHot", "depth"),
-    ("Softmax", "input"),  # float64
-    ("Softmax", "output"),
     *(("Attention", name) for name in ("Q", "K", "V", "past_key", "past_value")),
     ("Attention", "attn_mask"),  # integers, float64
     *(("Attention", name) for name in ("Y", "present_key", "present_value", "qk_matmul_output")),
-    ("LogSoftmax", "input"),
-    ("LogSoftmax", "output"),
     ("LayerNormalization", "Mean"),  # bfloat16 statistics (stash_type 16)
     ("LayerNormalization", "InvStdDev"),
     ("QuantizeLinear", "y_scale"),  # int32

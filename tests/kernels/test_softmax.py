@@ -8,7 +8,7 @@ from onnx_nodes import Node, dtype_of, random
 
 SHAPES = [(5,), (3, 4), (2, 3, 400), (4, 7, 300), (1, 50, 2, 3)]
 # Of the largest result, 1, or of the largest logarithm, which is below 64 here.
-NEAR = {"float32": 2.0**-20, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+NEAR = {"float64": 2.0**-48, "float32": 2.0**-20, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def shares(x: np.ndarray, axes: tuple[int, ...], log: bool) -> np.ndarray:
@@ -20,7 +20,7 @@ def shares(x: np.ndarray, axes: tuple[int, ...], log: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("opset", [11, 13])
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_softmax(dtype, op, opset) -> None:
     if opset == 11 and dtype == "bfloat16":
         return  # a type of opset 13
@@ -35,7 +35,7 @@ def test_softmax(dtype, op, opset) -> None:
             np.testing.assert_allclose(got, expected, rtol=0, atol=scale * NEAR[dtype])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 def test_special_values_of_softmax(op, dtype) -> None:
     node = Node(op, [np.zeros((1, 1), dtype_of(dtype))], opset=13)

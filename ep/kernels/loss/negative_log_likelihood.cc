@@ -1,6 +1,6 @@
 // NegativeLogLikelihoodLoss (ai.onnx 12 to 22) and SoftmaxCrossEntropyLoss (12 to 13): of each position, the negative
 // log-probability of its class times the weight of that class; the latter takes the log-softmax of its input first.
-// Computed in float32, sums in double.
+// Computed in float32, doubles in double; sums in double.
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +30,7 @@ struct PositionLoss {
 // x is [batch, classes, inner]; one loss for each of the batch * inner positions.
 template <class T>
 struct Losses {
+  using C = ComputeType<T>;
   const char* op;
   const T* x;
   TensorView classes_of;  // int32 or int64, of each position
@@ -45,17 +46,17 @@ struct Losses {
   void Run() const {
     const int64_t positions = batch * inner;
     ParallelFor(positions, RowGrain(from_scores ? classes : 1), [this](int64_t begin, int64_t end) {
-      std::vector<float> row(from_scores ? static_cast<size_t>(classes) : 0);
+      std::vector<C> row(from_scores ? static_cast<size_t>(classes) : 0);
       for (int64_t i = begin; i < end; ++i) parts[i] = At(i, row.data());
     });
     if (reduction == Reduction::kNone) {
-      for (int64_t i = 0; i < positions; ++i) losses[i] = FromFloat<T>(static_cast<float>(parts[i].loss));
+      for (int64_t i = 0; i < positions; ++i) losses[i] = Rounded<T>(static_cast<C>(parts[i].loss));
       return;
     }
     PositionLoss sum{0, 0};
     for (int64_t i = 0; i < positions; ++i) sum = {sum.loss + parts[i].loss, sum.weight + parts[i].weight};
     const double divisor = reduction == Reduction::kMean ? sum.weight : 1;
-    losses[0] = FromFloat<T>(static_cast<float>(sum.loss / divisor));
+    losses[0] = Rounded<T>(static_cast<C>(sum.loss / divisor));
   }
 
  private:
@@ -63,18 +64,18 @@ struct Losses {
     return classes_of.dtype == DType::kInt32 ? classes_of.as<const int32_t>()[i] : classes_of.as<const int64_t>()[i];
   }
 
-  PositionLoss At(int64_t i, float* row) const {
+  PositionLoss At(int64_t i, C* row) const {
     const int64_t first = i / inner * classes * inner + i % inner, target = ClassOf(i);
     if (from_scores) {
-      for (int64_t c = 0; c < classes; ++c) row[c] = ToFloat(x[first + c * inner]);
+      for (int64_t c = 0; c < classes; ++c) row[c] = Widened(x[first + c * inner]);
       LogSoftmaxRow(row, classes);
       for (int64_t c = 0; log_probabilities != nullptr && c < classes; ++c)
-        log_probabilities[first + c * inner] = FromFloat<T>(row[c]);
+        log_probabilities[first + c * inner] = Rounded<T>(row[c]);
     }
     if (ignored && target == *ignored) return {0, 0};
     NPU_CHECK(target >= 0 && target < classes, "[", op, "] expected classes from 0 to ", classes - 1, ", got ", target);
-    const double log_probability = from_scores ? row[target] : ToFloat(x[first + target * inner]);
-    const double by = weight == nullptr ? 1.0 : ToFloat(weight[target]);
+    const double log_probability = from_scores ? row[target] : Widened(x[first + target * inner]);
+    const double by = weight == nullptr ? 1.0 : static_cast<double>(Widened(weight[target]));
     return {-log_probability * by, by};
   }
 };
@@ -104,7 +105,7 @@ class LossKernel final : public Kernel {
     const auto count = static_cast<size_t>(positions.Elements());
     if (losses.elements() == 0) return;
     auto* parts = static_cast<PositionLoss*>(ctx.Workspace(std::max<size_t>(count, 1) * sizeof(PositionLoss)));
-    DispatchFloats(kOp, x.dtype, [&](auto type) {
+    DispatchTypes(kOp, x.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);
       const Losses<T> task{
           kOp,       x.as<const T>(), target,     weight.as<const T>(),      losses.as<T>(), log_probabilities.as<T>(),
@@ -125,8 +126,8 @@ NPU_ONNX_KERNEL({
     .type = LossKernel<false>::kOp,
     .since = 12,
     .until = 22,
-    .inputs = {Input("input", kFloats), Input("target", kIndices), OptionalInput("weight", kFloats)},
-    .outputs = {Output("loss", kFloats)},
+    .inputs = {Input("input", kAllFloats), Input("target", kIndices), OptionalInput("weight", kAllFloats)},
+    .outputs = {Output("loss", kAllFloats)},
     .attributes = LossAttributes(),
     .make = MakeKernel<LossKernel<false>>,
 });
@@ -134,8 +135,8 @@ NPU_ONNX_KERNEL({
     .type = LossKernel<true>::kOp,
     .since = 12,
     .until = 13,
-    .inputs = {Input("scores", kFloats), Input("labels", kIndices), OptionalInput("weights", kFloats)},
-    .outputs = {Output("output", kFloats), OptionalOutput("log_prob", kFloats)},
+    .inputs = {Input("scores", kAllFloats), Input("labels", kIndices), OptionalInput("weights", kAllFloats)},
+    .outputs = {Output("output", kAllFloats), OptionalOutput("log_prob", kAllFloats)},
     .attributes = LossAttributes(),
     .make = MakeKernel<LossKernel<true>>,
 });

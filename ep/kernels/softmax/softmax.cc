@@ -1,10 +1,30 @@
-// Softmax and LogSoftmax: along one axis since opset 13; before that, over all axes from `axis` on together.
+// Softmax and LogSoftmax: along one axis since opset 13; before that, over all axes from `axis` on together. Computed
+// in float, doubles in double.
 #include "ep/kernels/convert.h"
+#include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
 namespace npu {
 namespace {
+
+template <class T>
+void Load(const T* from, ComputeType<T>* to, int64_t count) {
+  if constexpr (std::is_same_v<T, double>) {
+    std::copy_n(from, count, to);
+  } else {
+    ToFloat(from, to, count);
+  }
+}
+
+template <class T>
+void Store(const ComputeType<T>* from, T* to, int64_t count) {
+  if constexpr (std::is_same_v<T, double>) {
+    std::copy_n(from, count, to);
+  } else {
+    FromFloat(from, to, count);
+  }
+}
 
 constexpr int64_t kColumns = 256;  // processed side by side if the axis is not the innermost
 
@@ -26,7 +46,7 @@ class SoftmaxKernel final : public Kernel {
     const int64_t inner = flattens_ ? 1 : x.shape.Elements(axis + 1, rank);
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (!y || x.elements() == 0) return;
-    DispatchFloats(kOp, x.dtype, [&](auto type) {
+    DispatchTypes(kOp, x.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);
       if (inner == 1) {
         LaunchRows<T>(ctx, x, y, outer, n);
@@ -37,7 +57,8 @@ class SoftmaxKernel final : public Kernel {
   }
 
  private:
-  static void Row(float* x, int64_t n) {
+  template <class C>
+  static void Row(C* x, int64_t n) {
     if constexpr (log) {
       LogSoftmaxRow(x, n);
     } else {
@@ -47,17 +68,18 @@ class SoftmaxKernel final : public Kernel {
 
   template <class T>
   static void LaunchRows(OpContext& ctx, const TensorView& x, const TensorView& y, int64_t rows, int64_t n) {
+    constexpr bool kInPlace = std::is_same_v<T, ComputeType<T>>;
     const int64_t threads = ThreadsForElements(rows * n);
     float* scratch = nullptr;
-    if constexpr (!std::is_same_v<T, float>) {
+    if constexpr (!kInPlace) {
       scratch = static_cast<float*>(ctx.Workspace(static_cast<size_t>(threads * n) * sizeof(float)));
     }
     ctx.Launch(kOp, [=] {
       ForRowsOfThreads(rows, threads, [&](int64_t thread, int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-          if constexpr (std::is_same_v<T, float>) {
-            float* to = y.as<float>() + row * n;
-            if (x.data != y.data) ToFloat(x.as<float>() + row * n, to, n);
+          if constexpr (kInPlace) {
+            T* to = y.as<T>() + row * n;
+            if (x.data != y.data) Load(x.as<const T>() + row * n, to, n);
             Row(to, n);
           } else {
             float* values = scratch + thread * n;
@@ -85,25 +107,26 @@ class SoftmaxKernel final : public Kernel {
   // n rows of `count` columns; y may be x.
   template <class T>
   static void ColumnBlock(const T* x, T* y, int64_t n, int64_t stride, int64_t count) {
-    alignas(64) float values[kColumns], max[kColumns], sum[kColumns];
-    std::fill_n(max, count, -std::numeric_limits<float>::infinity());
-    std::fill_n(sum, count, 0.0f);
+    using C = ComputeType<T>;
+    alignas(64) C values[kColumns], max[kColumns], sum[kColumns];
+    std::fill_n(max, count, -std::numeric_limits<C>::infinity());
+    std::fill_n(sum, count, C{0});
     for (int64_t row = 0; row < n; ++row) {
-      ToFloat(x + row * stride, values, count);
+      Load(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) max[c] = values[c] > max[c] ? values[c] : max[c];
     }
     for (int64_t row = 0; row < n; ++row) {
-      ToFloat(x + row * stride, values, count);
-      for (int64_t c = 0; c < count; ++c) sum[c] += math::Exp(values[c] - max[c]);
+      Load(x + row * stride, values, count);
+      for (int64_t c = 0; c < count; ++c) sum[c] += real::Exp(values[c] - max[c]);
     }
-    for (int64_t c = 0; c < count; ++c) sum[c] = log ? math::Log(sum[c]) : 1.0f / sum[c];
+    for (int64_t c = 0; c < count; ++c) sum[c] = log ? real::Log(sum[c]) : C{1} / sum[c];
     for (int64_t row = 0; row < n; ++row) {
-      ToFloat(x + row * stride, values, count);
+      Load(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) {
-        const float below = values[c] - max[c];
-        values[c] = log ? below - sum[c] : math::Exp(below) * sum[c];
+        const C below = values[c] - max[c];
+        values[c] = log ? below - sum[c] : real::Exp(below) * sum[c];
       }
-      FromFloat(values, y + row * stride, count);
+      Store(values, y + row * stride, count);
     }
   }
 
@@ -117,8 +140,8 @@ OpDef Definition(int since, int until, int64_t axis) {
       .type = SoftmaxKernel<log>::kOp,
       .since = since,
       .until = until,
-      .inputs = {Input("input", kFloats)},
-      .outputs = {Output("output", kFloats)},
+      .inputs = {Input("input", kAllFloats)},
+      .outputs = {Output("output", kAllFloats)},
       .attributes = {IntAttribute("axis", axis)},
       .may_alias = {{0, 0}},
       .make = MakeKernel<SoftmaxKernel<log>>,

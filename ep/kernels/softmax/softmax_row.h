@@ -1,39 +1,41 @@
-// Softmax of one row of floats, and distribution of rows to threads that each need a row of scratch.
+// Softmax of one row of floats or doubles, and distribution of rows to threads that each need a row of scratch.
 #pragma once
 
 #include <algorithm>
 #include <limits>
 
-#include "ep/kernels/vector_math.h"
+#include "ep/kernels/elementwise/real.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
 
 // In place. NaN anywhere makes the row NaN, and so does a row of -inf alone, as in torch.
-inline void SoftmaxRow(float* x, int64_t n) {
-  float max = -std::numeric_limits<float>::infinity();
+template <class C>
+void SoftmaxRow(C* x, int64_t n) {
+  C max = -std::numeric_limits<C>::infinity();
 #pragma omp simd reduction(max : max)
   for (int64_t i = 0; i < n; ++i) max = x[i] > max ? x[i] : max;
-  float sum = 0;
+  C sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
-    x[i] = math::Exp(x[i] - max);
+    x[i] = real::Exp(x[i] - max);
     sum += x[i];
   }
-  const float scale = 1.0f / sum;
+  const C scale = C{1} / sum;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) x[i] *= scale;
 }
 
 // The logarithms of the softmax, in place; as exact for large differences as for small ones.
-inline void LogSoftmaxRow(float* x, int64_t n) {
-  float max = -std::numeric_limits<float>::infinity();
+template <class C>
+void LogSoftmaxRow(C* x, int64_t n) {
+  C max = -std::numeric_limits<C>::infinity();
 #pragma omp simd reduction(max : max)
   for (int64_t i = 0; i < n; ++i) max = x[i] > max ? x[i] : max;
-  float sum = 0;
+  C sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += math::Exp(x[i] - max);
-  const float log_sum = math::Log(sum);
+  for (int64_t i = 0; i < n; ++i) sum += real::Exp(x[i] - max);
+  const C log_sum = real::Log(sum);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) x[i] = x[i] - max - log_sum;
 }
