@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx_nodes import Node, random, run_npu
@@ -90,3 +91,25 @@ def test_an_unknown_stage_is_refused() -> None:
     for stage in (-1, 4):
         with pytest.raises(Exception, match="qk_matmul_output_mode"):
             run_npu("Attention", [k, k, k], 4, opset=23, qk_matmul_output_mode=stage)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("share", [1.0, 0.75])
+def test_a_row_that_finite_numbers_hide_is_a_mean(share, dtype) -> None:
+    """By the formula: all its scores are equal. The scores are returned with the mask as it is."""
+    rng = np.random.default_rng(3)
+    q, k, v = (random(rng, dtype, 1, 2, 3, 8, low=-2, high=2) for _ in "qkv")
+    lowest = ml_dtypes.finfo(q.dtype).min
+    mask = np.zeros((3, 3), q.dtype)
+    mask[1] = lowest * np.array(share, q.dtype)
+    mask[2, 0] = -np.inf
+    y, _, _, got = run_npu("Attention", [q, k, v, mask], 4, qk_matmul_output_mode=BIASED, opset=23)
+    values = v.astype(np.float64)
+    weights = scores(q, k, WEIGHTS, mask=mask)
+    if dtype != "float16":
+        weights[:, :, 1] = (
+            1 / 3
+        )  # in float32 the lowest numbers stay what they are, whatever is added
+    assert_scores(y, weights @ values, dtype)
+    if dtype != "float16":
+        np.testing.assert_array_equal(got[:, :, 1], np.broadcast_to(mask[1], (1, 2, 3)))

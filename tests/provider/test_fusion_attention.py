@@ -7,7 +7,7 @@ import onnx
 import pytest
 from fusion_models import model_of, node, run_both
 
-ATTENTION = "npu.fused:Attention"
+ATTENTION = "Attention"
 B, N, S, T, D = 2, 3, 5, 7, 8
 SCALE = D**-0.25  # of Q and of K
 

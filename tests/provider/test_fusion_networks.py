@@ -152,5 +152,5 @@ def test_language_models(rng, build, others):
     counts = check(model, [rng.integers(0, 50, shape), padding])
     # A softmax, its mask and the replacement of what is no number, three products, and what
     # turns K: at least ten nodes of each of two layers.
-    assert counts.pop("npu.fused:Attention") >= 20
+    assert counts.pop("Attention") >= 20
     assert counts == others

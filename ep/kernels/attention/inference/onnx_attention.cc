@@ -29,7 +29,8 @@ using attention::Sequence;
 
 constexpr const char* kOp = "Attention";
 constexpr int64_t kMaskGrain = 65536;
-// The core multiplies a bias with log2(e), which must not overflow.
+// The core multiplies a bias with log2(e), which must not overflow: a row that finite numbers hide as a whole is the
+// mean of its values.
 constexpr float kLowestBias = std::numeric_limits<float>::lowest() / 2;
 
 #define ATTENTION_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
@@ -39,8 +40,8 @@ struct Preparation {
   std::optional<AppendedRows> keys, values;
   const uint8_t* visible = nullptr;  // the mask as it was given
   uint8_t* hidden = nullptr;         // as the core takes it
-  const float* bias = nullptr;       // a mask of floats as it was given
-  float* finite_bias = nullptr;      // without finite values that the core takes for infinite ones
+  TensorView bias = {};              // a mask of floats as it was given
+  void* finite_bias = nullptr;       // without finite values that the core takes for infinite ones
   int64_t masked = 0;
 
   void Run() const {
@@ -48,9 +49,19 @@ struct Preparation {
     if (values) values->Run();
     ParallelFor(masked, kMaskGrain, [=, this](int64_t begin, int64_t end) {
       for (int64_t i = begin; visible != nullptr && i < end; ++i) hidden[i] = visible[i] == 0;
-      for (int64_t i = begin; bias != nullptr && i < end; ++i)
-        finite_bias[i] = bias[i] < kLowestBias && std::isfinite(bias[i]) ? kLowestBias : bias[i];
+      if (bias) DispatchFloats(kOp, bias.dtype, [&](auto type) { RaiseLowest<decltype(type)>(begin, end); });
     });
+  }
+
+ private:
+  template <class T>
+  void RaiseLowest(int64_t begin, int64_t end) const {
+    const T* from = bias.as<const T>();
+    T* to = static_cast<T*>(finite_bias);
+    for (int64_t i = begin; i < end; ++i) {
+      const float value = ToFloat(from[i]);
+      to[i] = value < kLowestBias && std::isfinite(value) ? FromFloat<T>(kLowestBias) : from[i];
+    }
   }
 };
 
@@ -92,7 +103,6 @@ class AttentionKernel final : public Kernel {
  public:
   explicit AttentionKernel(const KernelInfo& info)
       : causal_(info.attributes.Bool("is_causal")),
-        lowest_is_finite_(info.attributes.Bool("lowest_is_finite", false)),
         softcap_(static_cast<float>(info.attributes.Float("softcap"))),
         left_window_(ReadWindow(info, "left_window_size")),
         right_window_(ReadWindow(info, "right_window_size")) {
@@ -137,7 +147,7 @@ class AttentionKernel final : public Kernel {
     const TensorView y = ctx.Output(
         0, query.dtype, joined ? Shape{q.batch, q.rows, q.heads * v.size} : Shape{q.batch, q.heads, q.rows, v.size});
     p.output = RowsOf(attention::AxesOf(y.shape, form, q.heads), y.data);
-    const ScoresRequest request = RequestScores(ctx, p, q, k);
+    const ScoresRequest request = RequestScores(ctx, p, mask, q, k);
     const auto prepare = [before, request] {
       before.Run();
       request.Run();
@@ -208,10 +218,10 @@ class AttentionKernel final : public Kernel {
     if (mask.tensor.dtype != DType::kBool) {
       p.bias = {mask.tensor.data, mask.head_stride, mask.row_stride};
       p.bias_dtype = mask.tensor.dtype;
-      if (!lowest_is_finite_ || p.bias_dtype != DType::kFloat32) return;
+      if (p.bias_dtype == DType::kFloat16) return;  // none is that low
       before.masked = mask.tensor.elements();
-      before.bias = mask.tensor.as<const float>();
-      before.finite_bias = static_cast<float*>(ctx.Workspace(mask.tensor.bytes()));
+      before.bias = mask.tensor;
+      before.finite_bias = ctx.Workspace(mask.tensor.bytes());
       p.bias.data = before.finite_bias;
       return;
     }
@@ -223,9 +233,11 @@ class AttentionKernel final : public Kernel {
     p.mask_head_stride = mask.head_stride;
   }
 
-  ScoresRequest RequestScores(OpContext& ctx, const Problem& p, const Axes& q, const Axes& k) const {
+  // With the mask as it was given.
+  ScoresRequest RequestScores(OpContext& ctx, Problem p, const Mask& mask, const Axes& q, const Axes& k) const {
     const TensorView view = ctx.Output(3, p.query_dtype, {q.batch, q.heads, q.rows, k.rows});
     if (!view || view.elements() == 0) return {};
+    if (p.bias.data != nullptr) p.bias.data = mask.tensor.data;
     ScoresRequest request{Scores(p, stage_, k.rows, view.data)};
     request.workspace = ctx.Workspace(request.scores->WorkspaceBytes());
     return request;
@@ -261,7 +273,6 @@ class AttentionKernel final : public Kernel {
   }
 
   bool causal_;
-  bool lowest_is_finite_;  // a row that a finite mask hides as a whole is a mean, as by the formula; else it is 0
   float softcap_;
   ScoreStage stage_;  // of the scores that are returned, if they are asked for
   int64_t left_window_, right_window_;
@@ -301,17 +312,6 @@ OpDef Definition(int version) {
   return def;
 }
 
-// What a fusion rule of the provider makes of the formula.
-OpDef FusedDefinition() {
-  OpDef def = Definition(23);
-  def.domain = "npu.fused";
-  def.since = def.until = 1;
-  def.inputs[3].dtypes = {DType::kFloat32, DType::kFloat16};  // beyond which lowest values overflow
-  def.attributes.push_back(IntAttribute("lowest_is_finite", 1));
-  return def;
-}
-
-NPU_ONNX_KERNEL(FusedDefinition());
 NPU_ONNX_KERNEL(Definition(23));
 NPU_ONNX_KERNEL(Definition(24));
 NPU_ONNX_KERNEL(Definition(25));

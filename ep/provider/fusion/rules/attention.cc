@@ -106,7 +106,7 @@ std::optional<FusedNode> TakeProduct(FusionMatch& match, const ValueView& value,
   if (k_dims != expected_k || *v_dims != expected_v) return std::nullopt;
   if (mask != nullptr && !FitsScores(graph, *mask, {(*q_dims)[0], (*q_dims)[1], (*q_dims)[2], k_dims[2]}))
     return std::nullopt;
-  FusedNode fused{.domain = "npu.fused", .type = "Attention", .inputs = {q, *k, v}};
+  FusedNode fused{.type = "Attention", .version = 23, .inputs = {q, *k, v}};
   if (mask != nullptr) fused.inputs.push_back(*mask);
   fused.attributes.Set("scale", scale);
   return fused;
