@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_ranks,
         default=1,
         metavar="N",
-        help="divide the model among N ranks: OUT_DIR/rank_0 and so on, for generate --ranks N",
+        help="divide the model among N ranks: OUT_DIR/rank_0 and so on, for --ranks N",
     )
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument(
@@ -352,6 +352,13 @@ def _parser() -> argparse.ArgumentParser:
     _choice(serve, "--provider", tuple(_PROVIDERS), "execution provider")
     serve.add_argument(
         "--device", type=_whole, default=0, metavar="N", help="index of the NPU (default: 0)"
+    )
+    serve.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=1,
+        metavar="N",
+        help="start N processes, for a model exported with --tensor-parallel N",
     )
     serve.set_defaults(run=_serve)
 
@@ -609,6 +616,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             port=arguments.port,
             provider=_PROVIDERS[arguments.provider],
             device=arguments.device,
+            ranks=arguments.ranks,
             model_name=arguments.name,
             embeddings=arguments.embeddings,
             api_key=os.environ.get(_API_KEY) or None,

@@ -14,7 +14,7 @@ from onnxruntime_npu.serving.batch import Batch
 from onnxruntime_npu.serving.engine_messages import Guidance, Sampling, Step, Submit
 from onnxruntime_npu.serving.engine_process import open_model
 from onnxruntime_npu.serving.logits_lane import LogitsLane
-from onnxruntime_npu.serving.logits_model import LogitsModel
+from onnxruntime_npu.serving.logits_model import open_logits_model
 
 from .conftest import CONTEXT, END
 
@@ -31,7 +31,7 @@ def open_lane(directory, provider=PROVIDER):
     """Return a lane whose model is open."""
     opened = threading.Event()
     lane = LogitsLane(
-        lambda: LogitsModel(directory, settings_of(directory), provider, 0), opened.set
+        lambda: open_logits_model(directory, settings_of(directory), provider, 0), opened.set
     )
     lane.add(Submit(-1, [0], Sampling(1, greedy=True)))
     assert opened.wait(300)
@@ -153,7 +153,7 @@ def test_a_model_that_cannot_be_opened_ends_what_waits_and_is_tried_again(served
     def open_model():
         if (error := ways.pop(0)) is not None:
             raise error
-        return LogitsModel(served_directory, settings_of(served_directory), PROVIDER, 0)
+        return open_logits_model(served_directory, settings_of(served_directory), PROVIDER, 0)
 
     lane = LogitsLane(open_model, opened.release)
     lane.add(Submit(1, [5], Sampling(3, greedy=True)))

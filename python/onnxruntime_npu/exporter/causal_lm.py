@@ -329,7 +329,7 @@ def _save_companions(
     else:
         checkpoint.tokenizer.save_pretrained(out)
     obstacle = genai.obstacle(interface)
-    if report.rank is not None:
+    if report.rank is not None and interface.cache != "paged":  # which the server starts ranks of
         obstacle = "onnxruntime-genai does not start ranks"
     if obstacle is None:
         genai.write_config(out / "genai_config.json", model.config, generation, interface)

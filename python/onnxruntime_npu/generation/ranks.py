@@ -23,12 +23,17 @@ def rank_of_process() -> int | None:
     return next((int(text) for text in found if text and text.isdecimal()), None)
 
 
+def count_of_parts(directory: Path) -> int:
+    """Return for how many ranks a model was exported; 0 for a whole model."""
+    return len(list(directory.glob("rank_*")))
+
+
 def part_of(directory: Path) -> Path:
     """Return this rank's directory of a model that was exported for several ranks.
 
     Raises ArgumentError in a process that is no rank, or one without a part.
     """
-    parts = len(list(directory.glob("rank_*")))
+    parts = count_of_parts(directory)
     rank = rank_of_process()
     if rank is None:
         raise ArgumentError(
@@ -65,7 +70,12 @@ def run_ranks(ranks: int, arguments: Sequence[str]) -> int:
 
     Raises ArgumentError without a launcher.
     """
+    command = [*launcher(ranks), sys.executable, "-m", "onnxruntime_npu"]
+    return subprocess.run([*command, *arguments], check=False).returncode
+
+
+def launcher(ranks: int) -> list[str]:
+    """Return the command before that of a rank; ArgumentError if there is none."""
     if not MPIEXEC.is_file():
         raise ArgumentError(f"--ranks {ranks} needs a launcher of processes: pip install mpich")
-    command = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "onnxruntime_npu"]
-    return subprocess.run([*command, *arguments], check=False).returncode
+    return [str(MPIEXEC), "-n", str(ranks)]

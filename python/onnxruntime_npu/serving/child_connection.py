@@ -18,6 +18,15 @@ from typing import Any
 _EXIT_SECONDS = 5.0
 
 
+def resident_bytes_of(process: int) -> int:
+    """Return the memory that a process occupies; 0 if it has ended."""
+    try:
+        pages = Path(f"/proc/{process}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
 class ChildConnection:
     """A running process, of a module that takes a file descriptor and other arguments.
 
@@ -60,11 +69,7 @@ class ChildConnection:
 
     def resident_bytes(self) -> int:
         """Return the memory that the process occupies; 0 if it has ended."""
-        try:
-            pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
-        except (OSError, IndexError):
-            return 0
-        return int(pages) * resource.getpagesize()
+        return resident_bytes_of(self._process.pid)
 
     async def until_ended(self) -> int:
         """Wait until the process ends its side, or end it when cancelled; returns its exit code."""

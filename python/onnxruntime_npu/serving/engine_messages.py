@@ -61,6 +61,9 @@ class Submit:
     sampling: Sampling
 
 
+WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))  # before the first request
+
+
 @dataclass(frozen=True)
 class Cancel:
     """To the engine: forget the request, which may have finished already."""
@@ -76,6 +79,13 @@ class Ready:
     max_length: int  # prompt and generated tokens of one request
     cache_blocks: int
     vocabulary: int
+
+
+@dataclass(frozen=True)
+class RanksStarted:
+    """From the process that leads ranks, once they have begun to open their parts."""
+
+    processes: list[int]
 
 
 @dataclass(frozen=True)

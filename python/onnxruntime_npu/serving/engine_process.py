@@ -14,14 +14,13 @@ from .. import _C
 from ..session.provider_library import get_ep_name, get_library_path
 from .batch import Batch, EngineError
 from .child_process import Inbox, serve_connection
-from .engine_messages import Cancel, Ready, Sampling, Step, Submit
-from .lane import Lane
+from .engine_messages import WARM_UP, Ready, Step
+from .lane import take_messages
 from .logits_lane import LogitsLane
-from .logits_model import LogitsModel
+from .logits_model import open_logits_model
 
 _CPU = "CPUExecutionProvider"
 _WAKE = "a model has been opened"
-_WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))
 
 
 def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
@@ -32,7 +31,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
     blocks = settings["engine"]["dynamic_batching"]
     engine = og.Engine(open_model(directory, provider, device))
     batch = Batch(engine, blocks["block_size"])
-    batch.add(_WARM_UP)
+    batch.add(WARM_UP)
     while batch.busy:
         for _, reason, message in batch.step().finished:
             if reason == "error":
@@ -48,9 +47,14 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
     )
     inbox = Inbox(connection)
     logits_lane = LogitsLane(
-        lambda: LogitsModel(directory, settings, provider, device), lambda: inbox.put(_WAKE)
+        lambda: open_logits_model(directory, settings, provider, device),
+        lambda: inbox.put(_WAKE),
     )
-    while _take_messages(inbox, batch, logits_lane):
+    while take_messages(
+        inbox,
+        (batch, logits_lane),
+        lambda submitted: logits_lane if submitted.sampling.needs_logits else batch,
+    ):
         # One after the other: both have the whole device. Also when all requests were cancelled:
         # nothing is in use then.
         connection.send(Step.together(lane.step() for lane in (batch, logits_lane) if lane.busy))
@@ -72,20 +76,6 @@ def open_model(directory: Path, provider: str, device: int = 0) -> Any:
         # Otherwise a session gets all devices, which it refuses if there are several.
         config.set_decoder_provider_options_hardware_device_id(provider, device)
     return og.Model(config)
-
-
-def _take_messages(inbox: Inbox, engine_lane: Lane, logits_lane: Lane) -> bool:
-    """Take what has come, wait for a message if nothing runs; False: the server is gone."""
-    lanes = (engine_lane, logits_lane)
-    for message in inbox.take(wait=not any(lane.busy for lane in lanes)):
-        if message is None:
-            return False
-        if isinstance(message, Submit):
-            (logits_lane if message.sampling.needs_logits else engine_lane).add(message)
-        elif isinstance(message, Cancel):
-            for lane in lanes:
-                lane.cancel(message.key)
-    return True
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What the engine's process asks of those that generate: the seam between its two lanes."""
+"""What the engine's process asks of those that generate: the seam between its lanes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .engine_messages import Step, Submit
+from .child_process import Inbox
+from .engine_messages import Cancel, Step, Submit
 
 
 class Lane(Protocol):
@@ -26,3 +28,16 @@ class Lane(Protocol):
 
     def step(self) -> Step:
         """Take waiting requests, run the model once; raises what the process cannot survive."""
+
+
+def take_messages(inbox: Inbox, lanes: Sequence[Lane], lane_of: Callable[[Submit], Lane]) -> bool:
+    """Take what has come, wait for a message if nothing runs; False: the server is gone."""
+    for message in inbox.take(wait=not any(lane.busy for lane in lanes)):
+        if message is None:
+            return False
+        if isinstance(message, Submit):
+            lane_of(message).add(message)
+        elif isinstance(message, Cancel):
+            for lane in lanes:
+                lane.cancel(message.key)
+    return True

@@ -41,6 +41,13 @@ class LogitsLane:
         self._running: list[LogitsRow] = []
         self._free: list[int] = []  # blocks
 
+    @classmethod
+    def of(cls, model: LogitsModel) -> LogitsLane:
+        """Return a lane whose model is open."""
+        lane = cls(lambda: model, lambda: None)
+        lane._begin(model)
+        return lane
+
     @property
     def busy(self) -> bool:
         """Whether a step has something to do: not while the model is opened."""
@@ -88,9 +95,11 @@ class LogitsLane:
             step.finished += [(each.key, "error", reason) for each in self._waiting]
             self._waiting.clear()
             return
-        self._model = opening.result()
-        step.blocks_added = self._model.block_count
-        self._free = list(range(self._model.block_count))
+        self._begin(opening.result())
+        step.blocks_added = len(self._free)
+
+    def _begin(self, model: LogitsModel) -> None:
+        self._model, self._free = model, list(range(model.block_count))
 
     def _take_waiting(self, model: LogitsModel, step: Step) -> None:
         while self._waiting and len(self._running) < model.most_rows:

@@ -1,10 +1,11 @@
-"""The exported model as the lane that sees logits opens it, beside the engine's session."""
+"""The exported model as the lane that sees logits opens it."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
@@ -19,11 +20,48 @@ from .token_texts import TokenTexts
 _HOST_MEMORY = f"ep.{get_ep_name().lower()}.host_memory"
 
 
-class LogitsModel:
-    """A session, a cache as large as the engine's, and the texts of tokens.
+class CachedSteps(Protocol):
+    """A model with a cache in blocks.
 
     Attributes:
-        cache: the blocks, ``block_count`` of them.
+        block_size: tokens of a block.
+        vocabulary: number of logits.
+    """
+
+    block_size: int
+    vocabulary: int
+
+    def step(
+        self,
+        new: Sequence[np.ndarray],
+        past: np.ndarray,
+        table: np.ndarray,
+        wanted: np.ndarray,
+    ) -> np.ndarray:
+        """Add tokens to rows, return logits after some: as ``PagedCache.step``."""
+
+
+class SessionSteps:
+    """Steps of a session in this process."""
+
+    def __init__(self, directory: Path, providers: Sequence[Any], blocks: int) -> None:
+        """Open the model with a cache of so many blocks.
+
+        Raises what onnxruntime raises, ArgumentError for a file that export did not write.
+        """
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        model = StepModel(str(directory / "model.onnx"), options, providers, static=False)
+        empty_cache()  # weights that were packed, found equal to those of the engine, and freed
+        self.block_size, self.vocabulary = model.block_size, model.vocabulary
+        self.step = PagedCache(model.session, model.new_blocks(blocks)).step
+
+
+class LogitsModel:
+    """Steps with a cache as large as the engine's, and the texts of tokens.
+
+    Attributes:
+        block_count: blocks of the cache.
         block_size: tokens of a block.
         vocabulary: number of logits.
         stop_tokens: those that end an answer.
@@ -32,22 +70,21 @@ class LogitsModel:
     """
 
     def __init__(
-        self, directory: Path, settings: dict[str, Any], provider: str, device: int
+        self,
+        directory: Path,
+        settings: dict[str, Any],
+        providers: Sequence[Any],
+        open_steps: Callable[[int], CachedSteps],
     ) -> None:
-        """Open the model; ``settings`` are genai_config.json's.
+        """Open the steps with a number of blocks; ``settings`` are genai_config.json's.
 
-        Raises what onnxruntime raises, ArgumentError for a file that export did not write.
+        ``providers`` draw tokens. Raises what ``open_steps`` raises.
         """
-        self._directory = directory
-        self._providers = _providers(settings, provider, device)
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        model = StepModel(str(directory / "model.onnx"), options, self._providers, static=False)
-        empty_cache()  # the weights were packed, found equal to the engine's, and freed
+        self._directory, self._providers = directory, providers
         batching = settings["engine"]["dynamic_batching"]
         self.block_count, self.most_rows = batching["num_blocks"], batching["max_batch_size"]
-        self.block_size, self.vocabulary = model.block_size, model.vocabulary
-        self.cache = PagedCache(model.session, model.new_blocks(self.block_count))
+        self._steps = open_steps(self.block_count)
+        self.block_size, self.vocabulary = self._steps.block_size, self._steps.vocabulary
         stop = settings["model"].get("eos_token_id", [])
         self.stop_tokens = [stop] if isinstance(stop, int) else list(stop)
         try:
@@ -70,7 +107,7 @@ class LogitsModel:
         table = np.zeros((len(blocks), max(map(len, blocks))), np.int32)
         for row, given in zip(table, blocks, strict=True):
             row[: len(given)] = given
-        return self.cache.step(
+        return self._steps.step(
             [np.array(tokens, np.int64) for tokens in new],
             np.array(past, np.int32),
             table,
@@ -78,7 +115,17 @@ class LogitsModel:
         )
 
 
-def _providers(settings: dict[str, Any], provider: str, device: int) -> list[Any]:
+def open_logits_model(
+    directory: Path, settings: dict[str, Any], provider: str, device: int
+) -> LogitsModel:
+    """Open a directory in this process; raises as ``SessionSteps``."""
+    providers = providers_of(settings, provider, device)
+    return LogitsModel(
+        directory, settings, providers, lambda blocks: SessionSteps(directory, providers, blocks)
+    )
+
+
+def providers_of(settings: dict[str, Any], provider: str, device: int) -> list[Any]:
     """Return the provider, with values where the engine has them."""
     if provider != get_ep_name():
         return [provider]

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
+from ..generation import ranks
+from ..session.provider_library import get_ep_name
 from .api_errors import ApiError
 from .encoder import Encoder
 from .engine import Engine
 from .metrics import Metrics
+from .ranked_engine import RankedEngine
 from .served_directory import ServedDirectory, ServedEncoder
 from .served_model import ServedModel
 from .settings import Settings
@@ -102,9 +105,7 @@ def open_service(
             raise ArgumentError(f"{directory} holds an encoder: serve one at a time")
         encoder = directory
     else:
-        model = ServedModel(directory, name)
-        engine = Engine(model.directory, settings, service.metrics, on_unusable)
-        service.language, name = (model, engine), None
+        service.language, name = _language(Path(directory), settings, service, on_unusable), None
     if encoder is not None:
         served = ServedEncoder(encoder, name)
         if any(each.name == served.name for each in service.directories):
@@ -114,3 +115,24 @@ def open_service(
         process = Encoder(served.directory, settings, service.metrics, on_unusable)
         service.encoding = (served, process)
     return service
+
+
+def _language(
+    directory: Path, settings: Settings, service: Service, on_unusable: Callable[[str], None]
+) -> tuple[ServedModel, Engine]:
+    parts = ranks.count_of_parts(directory)
+    if settings.ranks != max(parts, 1):
+        holds = f"the parts of {parts} ranks" if parts else "a model that is not divided"
+        raise ArgumentError(
+            f"expected --ranks {max(parts, 1)} for {directory}, which holds {holds}, "
+            f"got {settings.ranks}"
+        )
+    if not parts:
+        model = ServedModel(directory, settings.model_name)
+        return model, Engine(model.directory, settings, service.metrics, on_unusable)
+    if settings.provider != get_ep_name():
+        raise ArgumentError(f"ranks need the provider npu, got {settings.provider}")
+    ranks.launcher(parts)
+    # Every part has the files of the whole model's tokenizer and settings.
+    model = ServedModel(directory / "rank_0", settings.model_name or directory.resolve().name)
+    return model, RankedEngine(directory.resolve(), settings, service.metrics, on_unusable)

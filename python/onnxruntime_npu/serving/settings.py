@@ -13,6 +13,7 @@ class Settings:
     port: int = 8000  # 0: any free one
     provider: str = "NPUExecutionProvider"
     device: int = 0  # index among the provider's
+    ranks: int = 1  # processes of a language model that was exported for as many
     model_name: str | None = None  # default: the directory's name
     embeddings: str | None = None  # directory of an encoder, beside a language model
     api_key: str | None = field(default=None, repr=False)

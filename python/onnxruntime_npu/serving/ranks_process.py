@@ -1,0 +1,54 @@
+"""The process that leads the ranks: ``python -m …ranks_process FD DIR PROVIDER DEVICE``.
+
+It is no rank itself. It has the requests, chooses tokens and gives every rank the inputs of each
+step; onnxruntime-genai's engine, which keeps those to itself, cannot lead ranks. When a rank ends,
+so does this process, with all others: the server starts it again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from ..generation.ranks import count_of_parts
+from .child_process import Inbox, serve_connection
+from .engine_messages import WARM_UP, RanksStarted, Ready
+from .lane import take_messages
+from .logits_lane import LogitsLane
+from .logits_model import LogitsModel, providers_of
+from .rank_processes import RankProcesses, RanksError
+
+
+def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
+    first = directory / "rank_0"
+    settings = json.loads((first / "genai_config.json").read_text(encoding="utf-8"))
+    inbox = Inbox(connection)
+    with RankProcesses(directory, count_of_parts(directory), provider, device) as ranks:
+        connection.send(RanksStarted(ranks.processes))
+        providers = providers_of(settings, provider, device)
+        model = LogitsModel(first, settings, providers, ranks.open)
+        lane = LogitsLane.of(model)
+        lane.add(WARM_UP)
+        while lane.busy:
+            for _, reason, message in lane.step().finished:
+                if reason == "error":
+                    raise RanksError(message)
+        room = model.block_count * model.block_size
+        connection.send(
+            Ready(
+                max_batch=model.most_rows,
+                max_length=min(settings["model"]["context_length"], room),
+                cache_blocks=model.block_count,
+                vocabulary=model.vocabulary,
+            )
+        )
+        ranks.watch(lambda: inbox.put(None))
+        while take_messages(inbox, (lane,), lambda _: lane):
+            connection.send(lane.step())
+        ranks.check()
+
+
+if __name__ == "__main__":
+    sys.exit(serve_connection(sys.argv[1:], _run))
