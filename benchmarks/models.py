@@ -114,6 +114,8 @@ def _save_qwen(layers: int | None, folder: Path) -> None:
         rope_theta=1e6,
         rms_norm_eps=1e-6,
         tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
     )
     with torch.device("meta"):
         model = Qwen2ForCausalLM(config)
@@ -127,13 +129,27 @@ def _save_qwen(layers: int | None, folder: Path) -> None:
             else:
                 weight.normal_(0, 0.02, generator=generator)
     model.save_pretrained(folder)
+    _numbered_tokens(config.vocab_size).save_pretrained(folder)
+
+
+def _numbered_tokens(count: int) -> Any:
+    """A tokenizer whose texts say the tokens' ids: servers do not start without one."""
+    from tokenizers import Tokenizer, decoders
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    # llama.cpp reads no empty list of merges.
+    vocabulary = {"a": 0, "b": 1, "ab": 2} | {f"<{index}>": index for index in range(3, count)}
+    tokenizer = Tokenizer(BPE(vocabulary, [("a", "b")]))
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def checkpoint(model: Model, out: Path) -> Path:
     """A Hugging Face directory with safetensors, the source of every engine's model."""
     save = {SMOLLM2.name: _save_smollm2, QWEN.name: _save_qwen}[model.name]
     version = importlib.metadata.version("transformers")
-    key = digest(model.label, version, inspect.getsource(save))
+    key = digest(model.label, version, inspect.getsource(save), inspect.getsource(_numbered_tokens))
     return kept(out, f"{model.label}-checkpoint", key, lambda folder: save(model.layers, folder))
 
 

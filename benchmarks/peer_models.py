@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Converts a Hugging Face directory to a peer's model; runs in the peers' environment.
 
-    python peer_models.py {onnxruntime,openvino,gguf} CHECKPOINT FOLDER DTYPE
+    python peer_models.py {onnxruntime,genai_engine,openvino,gguf} CHECKPOINT FOLDER DTYPE
 
 onnxruntime: onnxruntime-genai's own builder, whose graph (GroupQueryAttention, fused norms) is the
 best for the CPUExecutionProvider; genai reads the same. openvino: transformers' model, traced,
 with a stateful cache, like optimum-intel's. gguf: llama.cpp's names and layout.
-Each computes logits of the last token only. Weights of int8 and int4 are quantised by the builder
-and by gguf's q8_0 and q4_0; for OpenVINO here, as nncf does it by default: symmetrically, int8 by
-column, also in the head, and int4 in groups.
+Each but genai_engine computes logits of the last token only. Weights of int8 and int4 are quantised
+by the builder and by gguf's q8_0 and q4_0; for OpenVINO here, as nncf does it by default:
+symmetrically, int8 by column, also in the head, and int4 in groups.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -22,13 +23,22 @@ from typing import Any
 
 
 def onnxruntime(source: Path, folder: Path, dtype: str) -> None:
+    _build(source, folder, dtype, "--extra_options", "prune_lm_head=true")
+
+
+def genai_engine(source: Path, folder: Path, dtype: str) -> None:
+    """The same with the logits of all tokens: the engine fails on a model without them."""
+    _build(source, folder, dtype)
+
+
+def _build(source: Path, folder: Path, dtype: str, *options: str) -> None:
     precision = {"float32": "fp32", "float16": "fp16"}.get(dtype, dtype)
     with tempfile.TemporaryDirectory() as cache:
         subprocess.run(
             [
                 *(sys.executable, "-m", "onnxruntime_genai.models.builder"),
                 *("-i", str(source), "-o", str(folder), "-p", precision, "-e", "cpu", "-c", cache),
-                *("--extra_options", "prune_lm_head=true"),
+                *options,
             ],
             check=True,
         )
@@ -192,6 +202,13 @@ def gguf(source: Path, folder: Path, dtype: str) -> None:
         "int8": format_.GGMLQuantizationType.Q8_0,
         "int4": format_.GGMLQuantizationType.Q4_0,
     }
+    file_types = {
+        "float32": format_.LlamaFileType.ALL_F32,
+        "float16": format_.LlamaFileType.MOSTLY_F16,
+        "bfloat16": format_.LlamaFileType.MOSTLY_BF16,
+        "int8": format_.LlamaFileType.MOSTLY_Q8_0,
+        "int4": format_.LlamaFileType.MOSTLY_Q4_0,
+    }
     size = config.hidden_size // config.num_attention_heads
     writer = format_.GGUFWriter(folder / "model.gguf", architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -204,7 +221,8 @@ def gguf(source: Path, folder: Path, dtype: str) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(size)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")  # tokens are passed as ids
+    writer.add_file_type(file_types[dtype])
+    _add_vocabulary(writer, source, architecture)
     names = format_.get_tensor_name_map(
         getattr(format_.MODEL_ARCH, architecture.upper()), config.num_hidden_layers
     )
@@ -228,7 +246,33 @@ def gguf(source: Path, folder: Path, dtype: str) -> None:
     writer.close()
 
 
-CONVERTERS = {"onnxruntime": onnxruntime, "openvino": openvino, "gguf": gguf}
+def _add_vocabulary(writer: Any, source: Path, architecture: str) -> None:
+    """Write the tokenizer, which servers need even for prompts of ids."""
+    import gguf as format_
+
+    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    special = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
+    tokens = {index: token for token, index in tokenizer["model"]["vocab"].items()} | special
+    kinds = format_.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre({"llama": "smollm", "qwen2": "qwen2"}[architecture])
+    writer.add_token_list([tokens[index] for index in range(len(tokens))])
+    writer.add_token_types(
+        [kinds.CONTROL if index in special else kinds.NORMAL for index in range(len(tokens))]
+    )
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
+    end = json.loads((source / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    writer.add_eos_token_id(end)
+    writer.add_add_bos_token(False)
+
+
+CONVERTERS = {
+    "onnxruntime": onnxruntime,
+    "genai_engine": genai_engine,
+    "openvino": openvino,
+    "gguf": gguf,
+}
 
 
 def main() -> None:

