@@ -54,6 +54,16 @@ def same_random_numbers(request: pytest.FixtureRequest) -> None:
         torch.manual_seed(seed)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def known_objects() -> None:
+    """Takes what was there before the file, a million objects and more, out of garbage collections.
+
+    Every capture of a graph begins with one, which would take a second and more.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def still_memory() -> Iterator[None]:
     """Only the test allocates or frees memory: no work is queued, no garbage is left."""

@@ -45,8 +45,10 @@ def in_a_process(file: str, scenario: str) -> None:
 def main(scenarios: dict[str, Scenario]) -> None:
     """Make every backend call fail in the scenario named on the command line."""
     faulthandler.dump_traceback_later(800, exit=True)  # a hang prints its location
-    name = sys.argv[1]
-    print(f"{fail_each_call(scenarios[name]())} calls failed in turn")
+    work = scenarios[sys.argv[1]]()
+    gc.collect()
+    gc.freeze()  # a collection follows each failure, and should not look at all that was imported
+    print(f"{fail_each_call(work)} calls failed in turn")
 
 
 def sampled(count: int) -> list[int]:
