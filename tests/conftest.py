@@ -1,5 +1,6 @@
 """Fixtures of several areas."""
 
+import functools
 import gc
 import os
 import random
@@ -62,6 +63,17 @@ def known_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signatures_read_once() -> None:
+    """Keeps what each export by torch.onnx parses anew: 500 signatures of onnxscript's functions."""
+    if "onnxscript" in sys.modules:
+        from onnxscript.values import TracedOnnxFunction
+
+        kept = functools.cached_property(TracedOnnxFunction.function_ir.fget)
+        kept.__set_name__(TracedOnnxFunction, "function_ir")
+        TracedOnnxFunction.function_ir = kept
 
 
 @pytest.fixture

@@ -115,13 +115,14 @@ def test_invalid_captures():
 
 def test_captures_of_two_threads_are_independent():
     results = []
+    captured, other = npu.Stream(), npu.Stream()  # two: streams come from a pool of 32, in turn
 
     def work():
-        with npu.stream(npu.Stream()):
+        with npu.stream(other):
             results.append((torch.ones(4, device="npu") * 3).sum().item())
 
     graph = npu.NPUGraph()
-    with npu.graph(graph, capture_error_mode="thread_local"):
+    with npu.graph(graph, stream=captured, capture_error_mode="thread_local"):
         x = torch.ones(4, device="npu")
         thread = threading.Thread(target=work)
         thread.start()
