@@ -67,7 +67,7 @@ def known_objects() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def signatures_read_once() -> None:
-    """Keeps what each export by torch.onnx parses anew: 500 signatures of onnxscript's functions."""
+    """Keeps signatures of onnxscript's functions, 500, which each export parses anew."""
     if "onnxscript" in sys.modules:
         from onnxscript.values import TracedOnnxFunction
 
