@@ -180,6 +180,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="divide the model among N ranks: OUT_DIR/rank_0 and so on, for --ranks N",
     )
+    export.add_argument(
+        "--expert-parallel",
+        type=_ranks,
+        default=1,
+        metavar="N",
+        help="divide the experts of routed MLPs among N ranks, those of --tensor-parallel if given",
+    )
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument(
         "--check",
@@ -291,7 +298,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_ranks,
         default=1,
         metavar="N",
-        help="start N processes, for a model exported with --tensor-parallel N",
+        help="start N processes, for a model exported with --tensor-parallel N or "
+        "--expert-parallel N",
     )
     generate.add_argument("--stats", action="store_true", help="print speed to stderr")
     generate.set_defaults(run=_generate)
@@ -358,7 +366,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_ranks,
         default=1,
         metavar="N",
-        help="start N processes, for a model exported with --tensor-parallel N",
+        help="start N processes, for a model exported with --tensor-parallel N or "
+        "--expert-parallel N",
     )
     serve.set_defaults(run=_serve)
 
@@ -460,6 +469,7 @@ def _export(arguments: argparse.Namespace) -> None:
         logits=arguments.logits,
         opset=arguments.opset,
         tensor_parallel=arguments.tensor_parallel,
+        expert_parallel=arguments.expert_parallel,
         check=arguments.check,
     )
     elements = "" if report.cache_dtype == "auto" else f" {report.cache_dtype}"

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
+from . import expert_parallel as experts_of_ranks
 from . import genai
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
@@ -64,6 +65,7 @@ def export_causal_lm(
     adapters: Sequence[str | Path] = (),
     switched_adapters: Mapping[str, str | Path] | None = None,
     tensor_parallel: int = 1,
+    expert_parallel: int = 1,
     check: bool = True,
 ) -> ExportReport:
     """Export a causal language model with fused ``npu::`` operators.
@@ -106,6 +108,8 @@ def export_causal_lm(
         tensor_parallel: number of ranks, processes with a part of the model each, that compute it
             together: rank r's files go to ``out_dir/rank_r``. Heads and columns of MLPs are
             divided; embedding, head and experts are on every rank. Without quantisation.
+        expert_parallel: number of ranks that the experts of routed MLPs are divided among; as many
+            as tensor_parallel, or either of them is 1. Without quantisation.
         check: run the written file on the NPU and on the CPU and compare it with the eager model in
             float32: logits, greedy continuations and the perplexity of a text. On by default:
             the proofs compare the model before it is traced, rounded and written, and a check takes
@@ -130,11 +134,11 @@ def export_causal_lm(
         )
     if isinstance(adapters, (str, Path)):
         raise ArgumentError(f"expected adapters to be a sequence of directories, got {adapters!r}")
-    if not isinstance(tensor_parallel, int) or tensor_parallel < 1:
-        raise ArgumentError(f"expected tensor_parallel to be at least 1, got {tensor_parallel!r}")
-    if tensor_parallel > 1 and (quant != NONE or switched_adapters):
+    ranks = _ranks_of(tensor_parallel, expert_parallel)
+    if ranks > 1 and (quant != NONE or switched_adapters):
+        name = "tensor_parallel" if tensor_parallel > 1 else "expert_parallel"
         raise ArgumentError(
-            "expected quant='none' and no switched_adapters with tensor_parallel, got "
+            f"expected quant='none' and no switched_adapters with {name}, got "
             f"quant={quant!r} and {len(switched_adapters or {})} adapters"
         )
     opset = check_opset(opset)
@@ -157,15 +161,18 @@ def export_causal_lm(
         quant=quant,
         adapters=[str(adapter) for adapter in adapters],
         tensor_parallel=tensor_parallel,
+        expert_parallel=expert_parallel,
     )
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
     probe = _probe(checkpoint.model)
     # Before the proofs take the model apart; its results are kept, not the model.
-    whole = tensor_parallel == 1
+    whole = ranks == 1
     reference = _reference(checkpoint, report) if check and whole else None
     interface, findings = _interface(checkpoint, probe, wanted, opset)
-    if not whole:
+    if tensor_parallel > 1:
         check_divisible(interface.decoder, tensor_parallel)
+    if expert_parallel > 1:
+        experts_of_ranks.check_divisible(interface.decoder, expert_parallel)
     switched.prove(
         checkpoint.model,
         interface.decoder,
@@ -207,6 +214,20 @@ def export_causal_lm(
             report.checked(*check_file(folder, reference, report, layers))
             report.write(folder / REPORT_FILE)
     return report
+
+
+def _ranks_of(tensor_parallel: int, expert_parallel: int) -> int:
+    """Return the number of ranks that both ways of dividing a model are for."""
+    given = {"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel}
+    for name, ranks in given.items():
+        if not isinstance(ranks, int) or ranks < 1:
+            raise ArgumentError(f"expected {name} to be at least 1, got {ranks!r}")
+    if tensor_parallel > 1 and expert_parallel not in (1, tensor_parallel):
+        raise ArgumentError(
+            f"expected expert_parallel to be 1 or tensor_parallel's {tensor_parallel}: the ranks "
+            f"are the same, got {expert_parallel}"
+        )
+    return max(tensor_parallel, expert_parallel)
 
 
 def _reference(checkpoint: Checkpoint, report: ExportReport) -> Reference | None:
@@ -298,14 +319,19 @@ def _write_ranks(
     started: float,
 ) -> ExportReport:
     """Write a directory for each rank, all of them or none; return the first one's report."""
-    ranks = range(report.tensor_parallel)
+    ranks = range(max(report.tensor_parallel, report.expert_parallel))
+    groups = {GROUP: report.tensor_parallel, experts_of_ranks.GROUP: report.expert_parallel}
     reports = []
     with contextlib.ExitStack() as places:
         folders = [places.enter_context(staged(out / f"rank_{r}", MODEL_FILE)) for r in ranks]
         for rank, folder in enumerate(folders):
             own, found = copy.deepcopy((report, findings))
-            own.rank, own.group = rank, GROUP
-            decoder = part_of(whole.decoder, rank, len(ranks), found)
+            own.rank, own.group = rank, ";".join(g for g, size in groups.items() if size > 1)
+            decoder = whole.decoder
+            if report.tensor_parallel > 1:
+                decoder = part_of(decoder, rank, len(ranks), found)
+            if report.expert_parallel > 1:
+                decoder = experts_of_ranks.with_own_experts(decoder, rank, len(ranks), found)
             interface = wanted.interface(decoder).eval()
             model = _onnx_model(interface, report.opset)
             _write(folder, model, checkpoint, interface, own, found)

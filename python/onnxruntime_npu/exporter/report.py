@@ -50,9 +50,10 @@ class ExportReport:
     quant: str | None = None
     adapters: list[str] = field(default_factory=list)  # that were merged
     switched_adapters: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tensor_parallel: int = 1  # number of ranks
+    tensor_parallel: int = 1  # number of ranks that heads and MLPs are divided among
+    expert_parallel: int = 1  # number of ranks that experts are divided among
     rank: int | None = None  # whose part this is, if there are several
-    group: str | None = None  # what the file calls all of them
+    group: str | None = None  # what the file calls all of them, several names with ";" between
     integers: dict[str, int] = field(
         default_factory=dict
     )  # layers of a checkpoint, by their layout

@@ -132,7 +132,7 @@ def part_of(decoder: Decoder, rank: int, ranks: int, findings: Findings) -> Deco
             mlp = _mlp(mlp, share)
             findings.replaced("npu_mm_all_reduce_base", 0.0)
         else:
-            findings.keep(f"layers.{index}", "mlp", "every rank computes all of it")
+            findings.keep(f"layers.{index}", "mlp", "its columns are not divided")
         attention = _attention(layer.attention, share)
         findings.replaced("npu_mm_all_reduce_base", 0.0)
         layers.append(DecoderLayer(layer.input_norm, attention, layer.post_norm, mlp))

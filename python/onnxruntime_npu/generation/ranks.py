@@ -56,7 +56,7 @@ def joined(providers: Sequence[Any], report: Mapping[str, Any]) -> list[Any]:
         "communicator": "mpi",
         "groups": str(report["group"]),
         "rank": str(report["rank"]),
-        "world_size": str(report["tensor_parallel"]),
+        "world_size": str(max(report["tensor_parallel"], report.get("expert_parallel", 1))),
     }
     found = []
     for provider in providers:

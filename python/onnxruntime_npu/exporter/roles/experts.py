@@ -37,6 +37,8 @@ class RoutedExperts(nn.Module):
         ):
             found = None if tensor is None else nn.Parameter(tensor, requires_grad=False)
             self.register_parameter(name, found)
+        self.total = len(parts.up)  # experts that a router chooses from
+        self.own: list[int] = []  # those from the first to before the second; none: all
 
     @property
     def up(self) -> torch.Tensor:
@@ -51,9 +53,10 @@ class RoutedExperts(nn.Module):
         rows, places, counts, _ = ops.npu_moe_init_routing_v2(
             hidden_states,
             top_k_index.to(torch.int32),
-            expert_num=self.up.shape[0],
+            expert_num=self.total,
             expert_tokens_num_type=1,
             expert_tokens_num_flag=True,
+            active_expert_range=self.own,
         )
         rows = self._apply_gate(self._grouped(rows, self.up_name, counts))
         rows = self._grouped(rows, "down_proj", counts)

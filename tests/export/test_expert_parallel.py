@@ -1,0 +1,84 @@
+"""Models whose experts are divided among ranks: together they generate what one rank does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnxruntime_npu import cli
+from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.exporter import export_causal_lm
+
+from .conftest import PROMPTS, tiny_model
+from .test_tensor_parallel import started
+
+RANK = Path(__file__).with_name("expert_parallel_rank.py")
+NEW_TOKENS = 8
+
+
+def _greedy(model, prompt):
+    """Return what transformers' model generates, step by step without a cache."""
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(NEW_TOKENS):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_tokens_of_every_rank_equal_those_of_one(tmp_path, ranks):
+    """Through sessions, of four ranks also with heads divided among them, and eagerly."""
+    model = tiny_model("mixtral")
+    expected = [_greedy(model, prompt) for prompt in PROMPTS]
+    places = []
+    for options in ({"cache": "static"}, {"tensor_parallel": ranks})[: ranks // 2]:
+        places.append(tmp_path / f"{len(places)}")
+        report = export_causal_lm(model, places[-1], expert_parallel=ranks, **options)
+        assert not report.gaps
+        # After the experts of each of two layers, and after attention if heads are divided.
+        sums = 4 if "tensor_parallel" in options else 2
+        assert report.replaced["npu_mm_all_reduce_base"]["emitted"] == sums
+    done = started(ranks, RANK, tmp_path, json.dumps(PROMPTS), "mixtral", *places)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(ranks):
+        of_paths = json.loads((tmp_path / f"tokens_{rank}.json").read_text())
+        assert of_paths == [expected] * (len(places) + 1)
+
+
+def test_a_rank_has_its_experts_only(tmp_path):
+    """Three ranks have one, one and two of four experts; through the command."""
+    tiny_model("mixtral").save_pretrained(tmp_path / "model")
+    command = ["export", tmp_path / "model", tmp_path, "--expert-parallel", 3]
+    assert cli.main(list(map(str, command))) == 0
+    held = []
+    for rank in range(3):
+        place = tmp_path / f"rank_{rank}"
+        written = json.loads((place / "export_report.json").read_text())
+        assert (written["expert_parallel"], written["rank"]) == (3, rank)
+        assert (written["tensor_parallel"], written["group"]) == (1, "expert_parallel")
+        graph = onnx.load(place / "model.onnx", load_external_data=False).graph
+        stacked = [tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 3]
+        assert len(stacked) == 4 and len(set(stacked)) == 1  # two of each layer
+        held += stacked[:1]
+    assert sorted(held) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "error", "message"),
+    [
+        ("mixtral", {"expert_parallel": 0}, ArgumentError, "expert_parallel to be at least 1"),
+        ("mixtral", {"expert_parallel": 5}, ArgumentError, "at most the model's 4 experts, got 5"),
+        ("mixtral", {"expert_parallel": 2, "tensor_parallel": 4}, ArgumentError,
+         "expected expert_parallel to be 1 or tensor_parallel's 4: the ranks are the same, got 2"),
+        ("mixtral", {"expert_parallel": 2, "quant": "w8a16", "dtype": "bfloat16"}, ArgumentError,
+         "no switched_adapters with expert_parallel, got quant='w8a16'"),
+        ("llama", {"expert_parallel": 2}, ExportError, "got one without: pass expert_parallel=1"),
+    ],
+)  # fmt: skip
+def test_refusals(tmp_path, kind, arguments, error, message):
+    with pytest.raises(error, match=message):
+        export_causal_lm(tiny_model(kind), tmp_path / "out", **arguments)
+    assert not (tmp_path / "out").exists()
