@@ -26,18 +26,19 @@ ROTATED = {"npu_rotary_mul": 4}
 # Norms of the sum with a residual: all but the first of a layer's two, and the last.
 ADDED = {"npu_add_rms_norm": 4}
 ROUTED = {"npu_moe_init_routing_v2": 1, "_npu_grouped_matmul": 2, "npu_moe_finalize_routing": 1}
+GROUPED = {"npu_moe_gating_top_k": 1}
 # What each tiny model of two layers gets; and the roles of what stays as it is.
 FUSED = {
     "bloom": ({**ATTENDED, "npu_gelu": 2}, set()),
     "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2}, {"norm"}),
     "deepseek_v2": (
-        {**ATTENDED, **ROUTED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
+        {**ATTENDED, **ROUTED, **GROUPED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
         set(),
     ),
     "deepseek_v3": (
         # One of the layers is dense, the other has a shared expert; queries and keys are rotated in
         # parts, and each layer has norms of latent queries and keys.
-        {**ATTENDED, **ROUTED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
+        {**ATTENDED, **ROUTED, **GROUPED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
         set(),
     ),
     "falcon": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
@@ -69,6 +70,7 @@ FUSED = {
             "npu_fusion_attention": 2,
             **ROTATED,
             **{op: 2 * n for op, n in ROUTED.items()},
+            "npu_moe_gating_top_k_softmax": 2,
             **ADDED,
             "npu_rms_norm": 1,
         },
@@ -80,7 +82,7 @@ FUSED = {
     # Every token passes all experts of its second layer, which has no rotation.
     "llama4_text": (
         {**ATTENDED, "npu_rotary_mul": 2, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1},
-        {"experts"},
+        {"experts", "router"},
     ),
     "mpt": ({**ATTENDED, "npu_gelu": 2}, {"mlp"}),
     "olmo2": (

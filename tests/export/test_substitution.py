@@ -10,6 +10,7 @@ import transformers
 from onnxruntime_npu.exporter.checkpoint import wrap
 from onnxruntime_npu.exporter.proof import NotProven, attempt, compare
 from onnxruntime_npu.exporter.roles.norm import KeptNorm
+from onnxruntime_npu.exporter.roles.router import RouterRole, is_router
 from onnxruntime_npu.exporter.substitution import substitute
 from onnxruntime_npu.exporter.weights.lazy_weight import LazyWeight
 
@@ -70,6 +71,75 @@ def test_experts_with_different_results_are_refused():
     experts.forward = lambda *args: once(*args) * 1.01
     with pytest.raises(NotProven, match=r"layers.1.mlp.experts: output: differs"):
         substitute(model)
+
+
+def test_routers_are_fused_where_they_are_proven():
+    model = tiny_model("mixtral")
+    router = model.model.layers[1].mlp.gate
+    choose = router.forward
+
+    def scaled(hidden_states):
+        logits, weights, experts = choose(hidden_states)
+        return logits, weights * 1.01, experts
+
+    router.forward = scaled
+    decoder, findings = substitute(model)
+    assert findings.expected_nodes["npu_moe_gating_top_k_softmax"] == 1
+    assert [(k["site"], k["role"]) for k in findings.kept] == [("layers.1.mlp.gate", "router")]
+    decoder.convert(torch.float16)
+    assert all(layer.mlp.gate.weight.dtype == torch.float32 for layer in model.model.layers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "operator", "expected"),
+    [
+        ("deepseek_v3", {}, "npu_moe_gating_top_k", {"norm_type": 1, "group_select_mode": 1}),
+        ("deepseek_v2", {}, "npu_moe_gating_top_k", {"norm_type": 0, "group_select_mode": 0}),
+        # All groups are kept: the best of the softmax.
+        (
+            "deepseek_v2",
+            {"topk_method": "greedy"},
+            "npu_moe_gating_top_k_softmax",
+            {"normalised": False},
+        ),
+        ("ernie4_5_moe", {}, "npu_moe_gating_top_k", {"norm_type": 0, "normalised": True}),
+        ("gpt_oss", {}, "npu_moe_gating_top_k_softmax", {"normalised": True}),
+        # No operator has sigmoids that are not divided by their sum.
+        ("deepseek_v3", {"norm_topk_prob": False}, None, {}),
+    ],
+)
+def test_routers_are_recognised_by_what_they_compute(kind, changes, operator, expected):
+    model = tiny_model(kind, **changes)
+    router = next(module for module in model.modules() if is_router(module))
+    tensors = [*router.named_parameters(), *router.named_buffers()]
+    for bias in (tensor for name, tensor in tensors if "correction" in name):
+        torch.nn.init.normal_(bias, std=0.1)
+    if operator is None:
+        with pytest.raises(NotProven, match="weights of experts: differs"):
+            RouterRole().proven(router)
+        return
+    built, difference = RouterRole().proven(router)
+    assert difference < 1e-5
+    assert built.operator == operator
+    assert {name: getattr(built, name) for name in expected} == expected
+
+
+def test_a_bias_that_no_candidate_has_is_detected():
+    model = tiny_model("mixtral")
+    router = model.model.layers[0].mlp.gate
+    hidden = torch.linspace(-1e-3, 1e-3, router.num_experts)  # neither a parameter nor a buffer
+    choose = router.forward
+
+    def biased(hidden_states):
+        logits, _, _ = choose(hidden_states)
+        scores = logits.softmax(-1)
+        experts = (scores + hidden).topk(router.top_k).indices
+        chosen = scores.gather(1, experts)
+        return logits, chosen / chosen.sum(-1, keepdim=True), experts
+
+    router.forward = biased
+    with pytest.raises(NotProven, match="weights of experts: differs"):
+        RouterRole().proven(router)
 
 
 def test_norm_that_only_resembles_rmsnorm_is_kept():

@@ -65,7 +65,7 @@ def contributing_calls(
         marker = torch.zeros((), requires_grad=True)
         marked.append((module, marker))
         if isinstance(result, tuple):
-            return (result[0] + marker, *result[1:])
+            return tuple(each + marker if _is_float(each) else each for each in result)
         return result + marker
 
     def differentiate() -> list[torch.Tensor | None]:
@@ -85,6 +85,10 @@ def contributing_calls(
         for (module, _), gradient in zip(marked, gradients, strict=True)
         if gradient is not None
     )
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def convert_weights(model: Any, dtype: torch.dtype) -> None:

@@ -30,6 +30,7 @@ from .roles.masking import Masking
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
 from .roles.role import Role
+from .roles.router import RouterRole, is_router
 from .rotary_function import replace_rotary
 from .rotary_module import LengthRotary, follow_lengths
 
@@ -198,6 +199,8 @@ def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     """Return the role that a module may have by its parts."""
     if is_experts(module):
         return "experts", ExpertsRole()
+    if is_router(module):
+        return "router", RouterRole()
     if hasattr(module, "down_proj"):
         return "mlp", MlpRole()
     if is_activation(module):

@@ -12,6 +12,7 @@ from torch import nn
 from ..proof import Findings, NotProven, compare, spread_to
 from .probes import BATCH, NEW
 from .role import Role
+from .router import FusedRouter, RouterRole, is_router
 
 
 class RoutedExperts(nn.Module):
@@ -152,17 +153,32 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts]):
 
 
 class RoutedMlpRole(Role[nn.Module, nn.Module]):
-    """A routed MLP: its router and its shared experts are kept, its experts are replaced."""
+    """A routed MLP: shared experts are kept; experts, and the router if proven, are replaced."""
+
+    def __init__(self) -> None:
+        self._difference = 0.0
+        self._kept: dict[str, str] = {}  # routers, and why
 
     def match(self, original: nn.Module) -> nn.Module:
         """Find the experts."""
         return original
 
     def build(self, parts: nn.Module) -> Iterator[nn.Module]:
-        """Yield the MLP with its experts replaced."""
+        """Yield the MLP with its experts replaced, and its router."""
         experts: Any = parts.experts
         routed, self._difference = ExpertsRole().proven(experts)
-        yield copy.deepcopy(parts, {id(experts): routed})
+        replaced: dict[int, nn.Module] = {id(experts): routed}
+        for name, router in parts.named_children():
+            if not is_router(router):
+                continue
+            try:
+                # A copy: its weights will be converted, and the given model's are not.
+                replaced[id(router)], found = RouterRole().proven(copy.deepcopy(router))
+            except NotProven as error:
+                self._kept[name] = str(error)
+                continue
+            self._difference = max(self._difference, found)
+        yield copy.deepcopy(parts, replaced)
 
     def prove(self, original: nn.Module, built: nn.Module) -> float:
         """Compare through the router."""
@@ -172,9 +188,14 @@ class RoutedMlpRole(Role[nn.Module, nn.Module]):
         return max(self._difference, compare(expected, actual, "output"))
 
     def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:
-        """Record the nodes of the experts."""
+        """Record the nodes of the experts and of the router."""
         experts: Any = built.experts
         ExpertsRole().report(findings, f"{site}.experts", experts, difference)
+        for name, module in built.named_children():
+            if isinstance(module, FusedRouter):
+                RouterRole().report(findings, f"{site}.{name}", module, difference)
+        for name, why in self._kept.items():
+            findings.keep(f"{site}.{name}", "router", why)
 
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven
