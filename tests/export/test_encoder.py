@@ -13,6 +13,7 @@ import torch
 import transformers
 from onnxruntime_npu import cli, export_encoder
 from onnxruntime_npu.errors import ArgumentError, ExportError
+from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from .conftest import enlarge, unchanged
@@ -69,6 +70,7 @@ ENCODERS = {
     ),
     "roberta": (transformers.RobertaModel, TEXT, FUSED),
     "siglip_vision_model": (transformers.SiglipVisionModel, IMAGE, FUSED),
+    "smolvlm_vision": (SmolVLMVisionTransformer, IMAGE, FUSED),
     "t5": (
         transformers.T5EncoderModel,
         {"vocab_size": 97, "d_model": 64, "d_kv": 16, "d_ff": 112, "num_layers": 2, "num_heads": 4},

@@ -130,13 +130,24 @@ def _pooling(model: Any, pooling: str, normalize: bool | None, source: Path | No
         chosen = Pooling(pooling, normalize=False)
     elif isinstance(model, Tower):
         chosen = Pooling("pooler", normalize=False)
-    elif model.main_input_name == _TEXT:
+    elif main_input_of(model) == _TEXT:
         chosen = asked_for(source)
     else:
         chosen = Pooling("none", normalize=False)
     if normalize and chosen.mode == "none":
         raise ArgumentError("expected a pooling to normalize, got none")
     return chosen if normalize is None else Pooling(chosen.mode, normalize=normalize)
+
+
+def main_input_of(model: Any) -> str:
+    """Return the name of the input that has texts, images or sound.
+
+    Towers inside of other models may inherit a name that is none of their arguments.
+    """
+    name = str(model.main_input_name)
+    arguments = inspect.signature(model.forward).parameters.values()
+    named = [each.name for each in arguments if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return named[0] if named and name not in named else name
 
 
 class Encoder(nn.Module):
@@ -146,7 +157,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.model = model
         self.pooling = pooling
-        self.main_input = str(model.main_input_name)
+        self.main_input = main_input_of(model)
         self.is_text = self.main_input == _TEXT
         self._arguments = set(inspect.signature(model.forward).parameters)
 
@@ -269,7 +280,7 @@ def _save_companions(
     model.config.save_pretrained(out)
     if tokenizer is not None:
         tokenizer.save_pretrained(out)
-    elif model.main_input_name == _TEXT:
+    elif main_input_of(model) == _TEXT:
         report.warnings.append("no tokenizer: none was found, so none is written")
     copy_processor(source, out)
 
