@@ -74,7 +74,7 @@ def test_a_rank_has_its_experts_only(tmp_path):
         ("mixtral", {"expert_parallel": 2, "tensor_parallel": 4}, ArgumentError,
          "expected expert_parallel to be 1 or tensor_parallel's 4: the ranks are the same, got 2"),
         ("mixtral", {"expert_parallel": 2, "quant": "w8a16", "dtype": "bfloat16"}, ArgumentError,
-         "no switched_adapters with expert_parallel, got quant='w8a16'"),
+         "expected quant='none' with expert_parallel, got quant='w8a16'"),
         ("llama", {"expert_parallel": 2}, ExportError, "got one without: pass expert_parallel=1"),
     ],
 )  # fmt: skip

@@ -77,6 +77,54 @@ def test_logits_of_every_rank_equal_transformers(tmp_path, ranks):
             np.testing.assert_array_equal(other, first)
 
 
+# What ranks change in the logits of a quantised model in float16, relative to their norm: a term
+# more that is rounded to 11 bits in each sum; with a scale per token also other integers, because a
+# rank's part of a row has a scale of its own, of at most the whole's.
+QUANTISED = {"w8a16": 4e-3, "w4a16": 4e-3, "w8a8": 1e-2, "w8a8_dynamic": 2e-2}
+
+
+def forced_logits(place):
+    """Return the logits [P, C, V] of an undivided model as ``tensor_parallel_rank`` has them."""
+    model, logits = CausalLM(place), []
+    model.stop_tokens = frozenset()
+    continuations = np.array(CONTINUATIONS, np.int64)
+
+    def sampler(step):
+        logits.append(np.array(step, np.float32))
+        return continuations[:, len(logits) - 1]
+
+    model.generate_tokens(PROMPTS, max_new_tokens=len(CONTINUATIONS[0]), sampler=sampler)
+    return np.stack(logits, axis=1)
+
+
+@pytest.mark.parametrize(
+    "schemes",
+    [("w4a16",), pytest.param(("w8a16", "w8a8", "w8a8_dynamic"), marks=pytest.mark.slow)],
+    ids=" ".join,
+)
+def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes):
+    # Groups of 32 inputs in w4a16: of 112 columns a rank has 56, which begin within a group.
+    for scheme in schemes:
+        options = {"dtype": "float16", "quant": scheme}
+        if scheme == "w8a8":
+            options["calibration"] = PROMPTS
+        model = tiny_model("llama", attention_bias=True)
+        export_causal_lm(model, tmp_path / "whole" / scheme, check=False, **options)
+        parts = tmp_path / "parts" / scheme
+        report = export_causal_lm(model, parts, tensor_parallel=2, **options)
+        assert not report.gaps, report.gaps
+    places = [tmp_path / "parts" / scheme for scheme in schemes]
+    done = started(2, RANK, json.dumps([PROMPTS, CONTINUATIONS]), *places)
+    assert done.returncode == 0, done.stdout + done.stderr
+    errors = {}
+    for scheme, place in zip(schemes, places, strict=True):
+        first, second = (np.load(place / f"logits_{rank}.npy") for rank in range(2))
+        np.testing.assert_array_equal(first, second)
+        whole = forced_logits(tmp_path / "whole" / scheme)
+        errors[scheme] = float(np.linalg.norm(first - whole) / np.linalg.norm(whole))
+    assert all(errors[scheme] <= QUANTISED[scheme] for scheme in schemes), errors
+
+
 def test_a_rank_has_its_part_of_the_weights(tmp_path):
     model = tiny_model("llama")
     export_causal_lm(model, tmp_path / "whole", check=False)
@@ -115,8 +163,10 @@ def test_heads_of_ranks():
         ("llama", {"tensor_parallel": 0}, ArgumentError, "to be at least 1, got 0"),
         ("llama", {"tensor_parallel": "2"}, ArgumentError, "to be at least 1, got '2'"),
         ("llama", {"tensor_parallel": 5}, ArgumentError, "at most the model's 4 heads, got 5"),
-        ("llama", {"tensor_parallel": 2, "quant": "w8a16", "dtype": "bfloat16"}, ArgumentError,
-         "quant='none' and no switched_adapters with tensor_parallel, got quant='w8a16'"),
+        ("llama", {"tensor_parallel": 2, "quant": "w4a8", "dtype": "bfloat16"}, ArgumentError,
+         "w4a16, w8a8, w8a8_dynamic with tensor_parallel, got 'w4a8'"),
+        ("llama", {"tensor_parallel": 2, "quant": "w8a8_dynamic"}, ArgumentError,
+         "expected dtype float16 or bfloat16 with quant='w8a8_dynamic' and tensor_parallel"),
         ("gpt2", {"tensor_parallel": 2}, ExportError, "exported by its own forward pass"),
     ],
 )  # fmt: skip

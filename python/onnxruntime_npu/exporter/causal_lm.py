@@ -20,6 +20,7 @@ from . import genai
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
+from .divided_linear import GROUP
 from .fuse_added_norms import fuse_added_norms
 from .numeric_check import Reference, check_file
 from .original import cached_layers, keep_original
@@ -39,7 +40,7 @@ from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
 from .substitution import substitute
 from .switched_adapters import SwitchedAdapters
-from .tensor_parallel import GROUP, check_divisible, part_of
+from .tensor_parallel import check_divisible, check_quant, part_of
 from .tracing import finish, onnx_model_of
 from .weights.adapters import merge_adapter
 from .weights.lazy_weight import give_back_memory, kept_values
@@ -107,7 +108,8 @@ def export_causal_lm(
             Adapters and ``CausalLM.generate(adapter=NAME)``.
         tensor_parallel: number of ranks, processes with a part of the model each, that compute it
             together: rank r's files go to ``out_dir/rank_r``. Heads and columns of MLPs are
-            divided; embedding, head and experts are on every rank. Without quantisation.
+            divided; embedding, head and experts are on every rank. With ``quant`` none, w8a16,
+            w4a16, and in float16 and bfloat16 w8a8 and w8a8_dynamic.
         expert_parallel: number of ranks that the experts of routed MLPs are divided among; as many
             as tensor_parallel, or either of them is 1. Without quantisation.
         check: run the written file on the NPU and on the CPU and compare it with the eager model in
@@ -135,11 +137,14 @@ def export_causal_lm(
     if isinstance(adapters, (str, Path)):
         raise ArgumentError(f"expected adapters to be a sequence of directories, got {adapters!r}")
     ranks = _ranks_of(tensor_parallel, expert_parallel)
-    if ranks > 1 and (quant != NONE or switched_adapters):
+    if tensor_parallel > 1:
+        check_quant(quant, DTYPES[dtype])
+    if expert_parallel > 1 and quant != NONE:
+        raise ArgumentError(f"expected quant='none' with expert_parallel, got quant={quant!r}")
+    if ranks > 1 and switched_adapters:
         name = "tensor_parallel" if tensor_parallel > 1 else "expert_parallel"
         raise ArgumentError(
-            f"expected quant='none' and no switched_adapters with {name}, got "
-            f"quant={quant!r} and {len(switched_adapters or {})} adapters"
+            f"expected no switched_adapters with {name}, got {len(switched_adapters)}"
         )
     opset = check_opset(opset)
     out = check_directory(out_dir)

@@ -86,13 +86,17 @@ class Findings:
         """Record ``nodes`` more nodes of ``op``, which rounds weights: it proves no equality."""
         self.expected_nodes[op] = self.expected_nodes.get(op, 0) + nodes
 
+    def without(self, op: str, nodes: int) -> None:
+        """Record that the export has ``nodes`` fewer nodes of ``op``."""
+        self.expected_nodes[op] -= nodes
+        if self.expected_nodes[op] == 0:
+            del self.expected_nodes[op]
+
     def joined(self, count: int, op: str, into: str) -> None:
         """Record that ``count`` nodes of ``op`` became part of as many nodes of ``into``."""
         if count:
             self.replaced(into, self.worst_difference[op], nodes=count)
-            self.expected_nodes[op] -= count
-            if self.expected_nodes[op] == 0:
-                del self.expected_nodes[op]
+            self.without(op, count)
 
     def keep(self, site: str, role: str, reason: str) -> None:
         """Record that a module is kept unchanged."""

@@ -7,56 +7,50 @@ ranks, one ``npu_mm_all_reduce_base``. What cannot be divided so is computed by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from .divided_linear import columns_of, rows_of
 from .proof import Findings
 from .roles.attention import Attention
 from .roles.decoder import Decoder
 from .roles.layer import DecoderLayer
-from .roles.linear import Linear
 from .roles.mlp import GatedMlp
 
-GROUP = "tensor_parallel"  # what the file calls all ranks, for the provider's option `groups`
-
-
-class SummedLinear(Linear):
-    """A projection summed over the ranks, of which each has some rows of the weight."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Project x [.., in], this rank's part, to [.., out]."""
-        return torch.ops.npu.npu_mm_all_reduce_base(x, self.weight, GROUP, bias=self.bias)
+_QUANTS = ("none", "w8a16", "w4a16", "w8a8", "w8a8_dynamic")
 
 
 class Share:
     """What one rank has of parts that can be divided."""
 
-    def __init__(self, rank: int, ranks: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        dtype: torch.dtype = torch.float32,
+        findings: Findings | None = None,
+    ) -> None:
+        """``dtype``: of activations; ``findings`` record the sums."""
         self._rank = rank
         self._ranks = ranks
+        self._dtype = dtype
+        self._findings = findings or Findings()
 
     def of(self, count: int) -> range:
         """Return this rank's of ``count`` things, as many as the others' or one more or less."""
         return range(count * self._rank // self._ranks, count * (self._rank + 1) // self._ranks)
 
-    def rows(self, linear: Linear, rows: range) -> SummedLinear:
-        """Return the projection back from this rank's part; one rank adds the bias."""
-        bias = None if linear.bias is None or self._rank else linear.bias.detach()
-        return SummedLinear(linear.weight.detach()[rows.start : rows.stop], bias)
-
-
-def _columns(linear: Linear, parts: Sequence[range]) -> Linear:
-    """Return the projection to some of the outputs."""
-
-    def taken(values: torch.Tensor) -> torch.Tensor:
-        pieces = [values[..., part.start : part.stop] for part in parts]
-        return torch.cat(pieces, -1)
-
-    bias = None if linear.bias is None else taken(linear.bias.detach())
-    return Linear(taken(linear.weight.detach()), bias)
+    def rows(self, linear: nn.Module, rows: range) -> Any:
+        """Return the projection back from this rank's part, summed; one rank adds the bias."""
+        summed = rows_of(linear, rows, self._dtype, biased=self._rank == 0)
+        left: dict[str, int] = getattr(summed, "operators", {})
+        for op, count in getattr(linear, "operators", {}).items():
+            self._findings.without(op, count - left.get(op, 0))
+        self._findings.replaced("npu_mm_all_reduce_base", 0.0)
+        return summed
 
 
 def _times(size: int, places: range, start: int = 0) -> range:
@@ -84,9 +78,9 @@ def _attention(original: Attention, share: Share) -> Attention:
     columns = [_times(size, queries)]
     for first in (first_key, first_value):
         columns += [_times(size, range(head, head + 1), first) for head in keys]
-    assert isinstance(original.qkv, Linear) and isinstance(original.out, Linear)
+    qkv: Any = columns_of(original.qkv, columns)
     return Attention(
-        _columns(original.qkv, columns),
+        qkv,
         share.rows(original.out, _times(size, queries)),
         heads=len(queries),
         kv_heads=len(keys),
@@ -99,13 +93,24 @@ def _attention(original: Attention, share: Share) -> Attention:
 
 
 def _mlp(original: GatedMlp, share: Share) -> GatedMlp:
-    assert isinstance(original.gate_up, Linear) and isinstance(original.down, Linear)
     size = original.down.in_features
     part = share.of(size)
     up = range(size + part.start, size + part.stop)
-    return GatedMlp(
-        _columns(original.gate_up, [part, up]), share.rows(original.down, part), original.activation
-    )
+    gate_up: Any = columns_of(original.gate_up, [part, up])
+    return GatedMlp(gate_up, share.rows(original.down, part), original.activation)
+
+
+def check_quant(quant: str, dtype: torch.dtype) -> None:
+    """Refuse quantised weights that the operator of sums does not take."""
+    if quant not in _QUANTS:
+        raise ArgumentError(
+            f"expected quant of {', '.join(_QUANTS)} with tensor_parallel, got {quant!r}"
+        )
+    if quant.startswith("w8a8") and dtype == torch.float32:
+        raise ArgumentError(
+            f"expected dtype float16 or bfloat16 with quant={quant!r} and tensor_parallel, got "
+            "float32"
+        )
 
 
 def check_divisible(decoder: object, ranks: int) -> None:
@@ -123,17 +128,15 @@ def check_divisible(decoder: object, ranks: int) -> None:
 
 def part_of(decoder: Decoder, rank: int, ranks: int, findings: Findings) -> Decoder:
     """Return what one rank computes. Weights that it does not have are not copied."""
-    share = Share(rank, ranks)
+    share = Share(rank, ranks, decoder.dtype, findings)
     layers = []
     whole: Any = decoder.layers
     for index, layer in enumerate(whole):
         mlp = layer.mlp
         if isinstance(mlp, GatedMlp) and mlp.down.in_features >= ranks:
             mlp = _mlp(mlp, share)
-            findings.replaced("npu_mm_all_reduce_base", 0.0)
         else:
             findings.keep(f"layers.{index}", "mlp", "its columns are not divided")
         attention = _attention(layer.attention, share)
-        findings.replaced("npu_mm_all_reduce_base", 0.0)
         layers.append(DecoderLayer(layer.input_norm, attention, layer.post_norm, mlp))
     return Decoder(decoder.embedding, decoder.head, decoder.rotary, layers, decoder.norm)
