@@ -19,11 +19,13 @@ from .logits_processing import ProcessedChoice, Processor, UserProcessor
 from .loop import Generation, checked_count, chooser, run
 from .options import GenerationOptions
 from .penalties import Penalties
+from .prompt_lookup import LookupStepper
 from .prompts import checked_rows, token_rows
 from .row_text import RowText
 from .streamed import Streamed
 
 _MODEL = "model.onnx"
+_PLAIN = GenerationOptions()
 
 
 class CausalLM(Exported):
@@ -115,6 +117,7 @@ class CausalLM(Exported):
                 chosen.stop_tokens,
                 on_chosen=streamed.put,
                 adapter=adapter,
+                options=chosen,
                 ended=lambda row, token: row in texts and texts[row].put(token),
             )
         for text in texts.values():
@@ -153,6 +156,7 @@ class CausalLM(Exported):
         stop_tokens: frozenset[int],
         on_tokens: Callable[[list[int | None]], None] | None = None,
         adapter: str | None = None,
+        options: GenerationOptions = _PLAIN,
         **hooks: Any,
     ) -> Generation:
         """Continue rows that are checked; ``hooks`` are those of ``run``."""
@@ -163,9 +167,22 @@ class CausalLM(Exported):
                 f"the prompt has {longest} tokens, the model's context {self.context_length}"
             )
         budget = min(count, self.context_length - longest)
-        matrices = self._adapters.named(adapter)
-        with closing(self.step_model.stepper(rows, longest + budget, matrices)) as state:
-            return run(state, choose, rows, budget, stop_tokens, on_tokens, **hooks)
+        length, matrices = longest + budget, self._adapters.named(adapter)
+        if options.prompt_lookup_num_tokens is None:
+            with closing(self.step_model.stepper(rows, length, matrices)) as state:
+                return run(state, choose, rows, budget, stop_tokens, on_tokens, **hooks)
+        ahead = LookupStepper(
+            self.step_model.scoring_stepper(rows, length, matrices),
+            rows,
+            length=length,
+            count=options.prompt_lookup_num_tokens,
+            longest=options.max_matching_ngram_size,
+            stop_tokens=stop_tokens,
+        )
+        with closing(ahead):
+            result = run(ahead, choose, rows, budget, stop_tokens, on_tokens, **hooks)
+        result.guessed_tokens, result.accepted_tokens = ahead.guessed, ahead.accepted
+        return result
 
     def _row_texts(
         self, rows: int, stop_strings: list[str], on_text: Callable[[str], None] | None

@@ -21,6 +21,7 @@ from ..session.provider_library import get_ep_name
 from .adapters import NONE, Adapter
 from .growing_cache import PAST, PRESENT, GrowingCache
 from .paged_cache import PagedCache
+from .prompt_lookup import ScoringStepper
 from .row_choice import ELEMENT_TYPES, RowChoice
 
 _CACHE_KEY = "onnxruntime_npu.cache"
@@ -87,6 +88,20 @@ class StepModel:
     def stepper(self, rows: list[list[int]], length: int, adapter: Adapter = NONE) -> CausalStepper:
         """Return the state of a batch whose rows grow to at most ``length`` tokens."""
         return _STEPPERS[self.cache](self, rows, length, adapter)
+
+    def scoring_stepper(
+        self, rows: list[list[int]], length: int, adapter: Adapter = NONE
+    ) -> ScoringStepper:
+        """Return the state of such a batch whose rows may be run alone and more than once.
+
+        Raises ArgumentError for a cache without that.
+        """
+        if self.cache != "paged":
+            raise ArgumentError(
+                "prompt_lookup_num_tokens expected a model exported with cache='paged', which has "
+                f"the logits of several tokens, got cache={self.cache!r}"
+            )
+        return _PagedStepper(self, rows, length, adapter)
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
         """Return cache buffers on the device, with undefined content, for rows of ``length``.
@@ -346,6 +361,20 @@ class _PagedStepper:
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         return self._step(list(tokens[:, None]))
+
+    def score(
+        self, rows: Sequence[int], past: Sequence[int], new: Sequence[Sequence[int]]
+    ) -> list[np.ndarray]:
+        """Run some rows after their first ``past`` tokens; logits [S, V] of each one's S new."""
+        ends = np.cumsum([len(row) for row in new], dtype=np.int32)
+        logits = self._cache.step(
+            [np.array(row, np.int64) for row in new],
+            np.array(past, np.int32),
+            self._table[list(rows)],
+            np.arange(ends[-1], dtype=np.int32),
+            self._adapter,
+        )
+        return np.split(logits, ends[:-1])
 
     def close(self) -> None:
         self._cache.clear()

@@ -31,6 +31,9 @@ class Generation:
     decode_seconds: float
     decode_steps: int
     texts: list[str] = field(default_factory=list)
+    # Of prompt_lookup_num_tokens: tokens that were run before they were chosen, and were chosen.
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def tokens_per_second(self) -> float:

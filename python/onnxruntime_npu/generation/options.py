@@ -12,6 +12,7 @@ from ..errors import ArgumentError
 from ..sampling import Sampler
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+_COUNT = "a whole number from 1"
 _TOP_K = 50  # transformers' default
 
 
@@ -39,6 +40,9 @@ class GenerationOptions:
         eos_token_id: token or tokens that end a row; None: no token does.
         stop_strings: text or texts that end a row.
         num_return_sequences: continuations of each prompt, next to each other in the results.
+        prompt_lookup_num_tokens: run up to as many tokens of a row ahead, guessed from its text;
+            the result is the same. None: none.
+        max_matching_ngram_size: guess what followed up to as many of the last tokens before.
     """
 
     do_sample: bool = False
@@ -54,6 +58,8 @@ class GenerationOptions:
     eos_token_id: int | Iterable[int] | None = None
     stop_strings: str | Sequence[str] = ()
     num_return_sequences: int = 1
+    prompt_lookup_num_tokens: int | None = None
+    max_matching_ngram_size: int = 2
 
     def __post_init__(self) -> None:
         if not isinstance(self.do_sample, bool):
@@ -62,7 +68,11 @@ class GenerationOptions:
             _check(name, getattr(self, name), Real, math.isfinite, "a finite number")
         _check("repetition_penalty", self.repetition_penalty, Real, _positive, "a number above 0")
         count = self.num_return_sequences
-        _check("num_return_sequences", count, Integral, _positive, "a whole number from 1")
+        _check("num_return_sequences", count, Integral, _positive, _COUNT)
+        if self.prompt_lookup_num_tokens is not None:
+            count_ahead = self.prompt_lookup_num_tokens
+            _check("prompt_lookup_num_tokens", count_ahead, Integral, _positive, _COUNT)
+        _check("max_matching_ngram_size", self.max_matching_ngram_size, Integral, _positive, _COUNT)
         if not self.do_sample:
             given = [n for n in (*_SAMPLING, "seed") if getattr(self, n) is not None]
             if given:
