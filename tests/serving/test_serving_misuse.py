@@ -153,6 +153,22 @@ def test_bodies(server, body, status, code):
     assert check(answer, status, code, answer.json()["error"]["param"])
 
 
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("body", [b'{"prompt": "a"}', b"prompt=a", b"\xff\xfe"])
+def test_bodies_that_are_not_sent_as_json(server, kind, path, body):
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = server.http.post(path, content=body, headers=headers)
+    assert "Content-Type: application/json" in check(answer, 400, "invalid_value")
+
+
+@pytest.mark.parametrize("depth", [200, 600, 900, 980])
+def test_deep_values_of_parameters_that_are_not_read(server, depth):
+    body = b'{"prompt": "a", "max_tokens": 1, "metadata": ' + b"[" * depth + b"]" * depth + b"}"
+    headers = {"Content-Type": "application/json"}
+    assert server.http.post("/v1/completions", content=body, headers=headers).status_code < 500
+
+
 def test_a_huge_body_of_unknown_length_is_cut(server):
     def parts():
         for _ in range(100):

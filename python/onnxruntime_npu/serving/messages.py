@@ -22,6 +22,8 @@ class TopBody(Body):
     @model_validator(mode="before")
     @classmethod
     def _refuse_half_characters(cls, body: Any) -> Any:
+        if not isinstance(body, dict):  # not sent as JSON, perhaps: refused for that
+            return body
         try:
             json.dumps(body, ensure_ascii=False).encode()
         except UnicodeEncodeError:
