@@ -197,7 +197,7 @@ class Ep final : public OrtEp {
     auto& me = *static_cast<Ep*>(self);
     return Guard(me.api_.ort, [&] {
       try {
-        ClaimNodes(me.api_, graph, support, me.options_, me.device_, *me.log_, *me.constants_);
+        ClaimNodes(me.api_, graph, support, me.options_, me.device_, *me.log_, *me.constants_, me.channels_last_);
       } catch (const std::exception& error) {
         me.log_->Fail(error.what());
         throw;
@@ -229,7 +229,8 @@ class Ep final : public OrtEp {
     for (size_t i = 0; i < graphs.size(); ++i) {
       std::vector<GraphNode> group;
       for (const OrtNode* node : NodesOf(api_, graphs[i])) group.push_back(ReadNode(api_, node));
-      const Fusion fusion = FindFusion(api_, group, options_);
+      const std::optional<Fusion> chained = channels_last_.Take(api_, group, options_.graphs);
+      const Fusion fusion = chained ? *chained : FindFusion(api_, group, options_);
       const auto make = [&](PackedBlocks& blocks) {
         const PackedBlocksScope scope(&blocks);
         infos[i] = NewFusedKernel(api_, device_, options_, runs_, graphs_, fusion, nodes[i]);
@@ -258,6 +259,9 @@ class Ep final : public OrtEp {
     if (const std::string error = log_->error(); !error.empty()) {
       Fail(ErrorCode::kInternal, "NPUExecutionProvider could not examine the model: ", error);
     }
+    NPU_CHECK(channels_last_.complete(),
+              "NPUExecutionProvider: expected onnxruntime to compile all nodes that exchange ",
+              "values with channels last, but it left some out; set the provider option fusion to 0");
     CheckReplayable();
     size_t refused = 0;
     std::string list;
@@ -291,6 +295,7 @@ class Ep final : public OrtEp {
   const std::string stamp_text_;
   std::shared_ptr<AssignmentLog> log_;
   std::shared_ptr<SharedConstants> constants_;
+  ChannelsLast channels_last_;
   std::shared_ptr<SessionRuns> runs_;
   std::shared_ptr<SessionGraphs> graphs_;                    // null: runs are not captured
   const std::vector<std::shared_ptr<Communicator>> groups_;  // whose names its operators know

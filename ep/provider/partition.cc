@@ -87,6 +87,13 @@ struct Units {
   std::vector<std::string> reasons;  // why there is no definition
 };
 
+// Whether a provider has the node already.
+bool IsAssigned(const Api& api, const GraphNode& node) {
+  const char* provider = nullptr;
+  api.Check(api.ort.Node_GetEpName(node.node, &provider));
+  return provider != nullptr && *provider != '\0';
+}
+
 // Onnxruntime examines a graph again after it has inlined functions; fused nodes then have a type of onnxruntime's.
 bool IsCompiled(const Api& api, const GraphNode& node) {
   const char* provider = nullptr;
@@ -113,7 +120,7 @@ std::optional<Fusion> ReadContext(const Api& api, const Options& options, const 
 }
 
 Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
-                DeviceState& device) {
+                DeviceState& device, ChannelsLast& channels_last) {
   Units out;
   const bool may_fuse = MayFuse(api, graph, options);
   for (const OrtNode* node : NodesOf(api, graph)) out.graph.push_back(ReadNode(api, node));
@@ -122,6 +129,8 @@ Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   const auto left_out = [&](size_t n) {
     return options.cpu_operators.contains(OperatorName(out.graph[n].domain, out.graph[n].view.op_type));
   };
+  const auto not_ours = [&](size_t n) { return left_out(n) || IsAssigned(api, out.graph[n]); };
+  if (may_fuse) channels_last.Plan(api, out.graph, options.graphs, not_ours, fusions);
   std::vector<const Fusion*> group(out.graph.size(), nullptr);
   for (const Fusion& fusion : fusions) {
     const std::vector<size_t>& members = fusion.fused.nodes;
@@ -176,8 +185,8 @@ void Claim(const Api& api, OrtEpGraphSupportInfo* support, const Options& option
 }  // namespace
 
 void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
-                DeviceState& device, AssignmentLog& log, SharedConstants& constants) {
-  const Units units = ReadUnits(api, graph, support, options, device);
+                DeviceState& device, AssignmentLog& log, SharedConstants& constants, ChannelsLast& channels_last) {
+  const Units units = ReadUnits(api, graph, support, options, device, channels_last);
   const std::vector<GraphNode>& nodes = units.nodes;
   const std::vector<const OpDef*>& defs = units.defs;
   std::vector<bool> shape_arithmetic(nodes.size(), false);

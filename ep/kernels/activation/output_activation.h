@@ -50,6 +50,40 @@ class OutputActivation {
     }
   }
 
+  // use(f), where f computes one value of C: a loop over it vectorises.
+  template <class C, class Use>
+  void WithFormula(const Use& use) const {
+    const C a = static_cast<C>(numbers_[0]), b = static_cast<C>(numbers_[1]);
+    // The operators' own formulas, so that NaN and infinities fare as without the fusion.
+    switch (kind_) {
+      case Kind::kNone:
+        return use([](C v) { return v; });
+      case Kind::kRelu:
+        return use([](C v) { return v < 0 ? C{0} : v; });
+      case Kind::kLeakyRelu:
+        return use([a](C v) { return v < 0 ? a * v : v; });
+      case Kind::kClip:
+        return use([a, b](C v) { return Clamped(v, a, b); });
+      case Kind::kSigmoid:
+        return use([](C v) { return real::Sigmoid(v); });
+      case Kind::kTanh:
+        return use([](C v) { return real::Tanh(v); });
+      case Kind::kHardSigmoid:
+        return use([a, b](C v) { return Clamped(a * v + b, C{0}, C{1}); });
+      case Kind::kHardSwish:
+        return use([](C v) { return v * Clamped(v + 3, C{0}, C{6}) / 6; });
+      case Kind::kSilu:
+        return use([](C v) { return v * real::Sigmoid(v); });
+      case Kind::kGelu:
+        return use([](C v) { return C{0.5} * v * (1 + real::Erf(v * (std::numbers::sqrt2_v<C> / 2))); });
+      case Kind::kGeluTanh:
+        return use([](C v) {
+          constexpr C kScale = std::numbers::sqrt2_v<C> * std::numbers::inv_sqrtpi_v<C>;
+          return C{0.5} * v * (1 + real::Tanh(kScale * (v + static_cast<C>(0.044715) * v * v * v)));
+        });
+    }
+  }
+
   // The attributes that the operator's definition lists.
   static std::vector<AttrDef> Definitions() {
     return {StringAttribute("activation", ""), FloatsAttribute("activation_params")};
@@ -102,36 +136,7 @@ class OutputActivation {
 
   template <class C>
   void ApplyToRow(const C* x, const C* addend, C* y, int64_t n) const {
-    const C a = static_cast<C>(numbers_[0]), b = static_cast<C>(numbers_[1]);
-    // The operators' own formulas, so that NaN and infinities fare as without the fusion.
-    switch (kind_) {
-      case Kind::kNone:
-        return Each(x, addend, y, n, [](C v) { return v; });
-      case Kind::kRelu:
-        return Each(x, addend, y, n, [](C v) { return v < 0 ? C{0} : v; });
-      case Kind::kLeakyRelu:
-        return Each(x, addend, y, n, [a](C v) { return v < 0 ? a * v : v; });
-      case Kind::kClip:
-        return Each(x, addend, y, n, [a, b](C v) { return Clamped(v, a, b); });
-      case Kind::kSigmoid:
-        return Each(x, addend, y, n, [](C v) { return real::Sigmoid(v); });
-      case Kind::kTanh:
-        return Each(x, addend, y, n, [](C v) { return real::Tanh(v); });
-      case Kind::kHardSigmoid:
-        return Each(x, addend, y, n, [a, b](C v) { return Clamped(a * v + b, C{0}, C{1}); });
-      case Kind::kHardSwish:
-        return Each(x, addend, y, n, [](C v) { return v * Clamped(v + 3, C{0}, C{6}) / 6; });
-      case Kind::kSilu:
-        return Each(x, addend, y, n, [](C v) { return v * real::Sigmoid(v); });
-      case Kind::kGelu:
-        return Each(x, addend, y, n,
-                    [](C v) { return C{0.5} * v * (1 + real::Erf(v * (std::numbers::sqrt2_v<C> / 2))); });
-      case Kind::kGeluTanh:
-        return Each(x, addend, y, n, [](C v) {
-          constexpr C kScale = std::numbers::sqrt2_v<C> * std::numbers::inv_sqrtpi_v<C>;
-          return C{0.5} * v * (1 + real::Tanh(kScale * (v + static_cast<C>(0.044715) * v * v * v)));
-        });
-    }
+    WithFormula<C>([&](const auto& f) { Each(x, addend, y, n, f); });
   }
 
   // Where low > high, high wins, as in Clip.

@@ -55,7 +55,8 @@ struct BFloat16Panel {
   }
 };
 
-template <class Panel, int kRows>
+// kVectors: of each row of the panel, from its first on.
+template <class Panel, int kRows, int kVectors>
 void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
                bool accumulate) {
   constexpr int kChunk = 16;  // floats of one row in one chunk
@@ -66,23 +67,23 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
   const auto* b = static_cast<const typename Panel::Element*>(b_panel);
   Vec* c = reinterpret_cast<Vec*>(tile);
 
-  Vec sum[kChains][kRows][2];
+  Vec sum[kChains][kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int chain = 0; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = Vec{};
+    for (int chain = 0; chain < kChains; ++chain)
+      for (int v = 0; v < kVectors; ++v) sum[chain][r][v] = Vec{};
   }
   auto step = [&](int64_t a_step, int chain) __attribute__((always_inline)) {
     prefetch.Row<Panel::kRowElements* static_cast<int>(sizeof(typename Panel::Element))>();
 #pragma GCC unroll 2
     for (int k = 0; k < Panel::kDepth; ++k) {
-      Vec low, high;
-      Panel::Load(b, k, low, high);
+      Vec of_panel[2];
+      Panel::Load(b, k, of_panel[0], of_panel[1]);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const float x = a.template Read<float>(r, (a_step + k) * static_cast<int64_t>(sizeof(float)));
-        sum[chain][r][0] += x * low;
-        sum[chain][r][1] += x * high;
+        for (int v = 0; v < kVectors; ++v) sum[chain][r][v] += x * of_panel[v];
       }
     }
     b += Panel::kRowElements;
@@ -99,13 +100,10 @@ void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int chain = 1; chain < kChains; ++chain) {
-      sum[0][r][0] += sum[chain][r][0];
-      sum[0][r][1] += sum[chain][r][1];
-    }
+    for (int chain = 1; chain < kChains; ++chain)
+      for (int v = 0; v < kVectors; ++v) sum[0][r][v] += sum[chain][r][v];
     // Each block of K is summed separately: a single running sum over a long K would lose small terms to rounding.
-    c[2 * r] = accumulate ? c[2 * r] + sum[0][r][0] : sum[0][r][0];
-    c[2 * r + 1] = accumulate ? c[2 * r + 1] + sum[0][r][1] : sum[0][r][1];
+    for (int v = 0; v < kVectors; ++v) c[2 * r + v] = accumulate ? c[2 * r + v] + sum[0][r][v] : sum[0][r][v];
   }
 }
 
@@ -116,7 +114,8 @@ MicroKernel MakeFloatKernel(std::integer_sequence<int, kRows...>) {
           .row_multiple = 1,
           .depth_multiple = Panel::kDepth,
           .rows_per_panel = 48,
-          .functions = {nullptr, &FloatTile<Panel, kRows + 1>...}};
+          .functions = {nullptr, &FloatTile<Panel, kRows + 1, 2>...},
+          .half_functions = {nullptr, &FloatTile<Panel, kRows + 1, 1>...}};
 }
 
 }  // namespace

@@ -100,6 +100,8 @@ struct MicroKernel {
   int depth_multiple;  // of slivers that are not packed
   int rows_per_panel;  // with this many rows or more, computing hides the cost of loading a panel from memory
   TileFunction functions[kMaxSliverRows + 1] = {};  // indexed by stored rows; of vectors
+  // Of floats: the same for the first half of the columns, without writing the others.
+  TileFunction half_functions[kMaxSliverRows + 1] = {};
 
   // Of tile registers alone.
   int chunk_depth = 0;    // K is walked in chunks of at most this depth, of which B stays in the L1 cache

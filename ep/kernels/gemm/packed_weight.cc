@@ -30,8 +30,13 @@ void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<vo
 }
 
 void PackedWeight::Pack(const char* op, DType dtype, const Matrix& b, Stream& stream) {
+  Pack(op, dtype, b.rows, b.columns, [&b] { return b; }, stream);
+}
+
+void PackedWeight::Pack(const char* op, DType dtype, int64_t k, int64_t n, const std::function<Matrix()>& b,
+                        Stream& stream) {
   const DType stored = StoredAs(dtype);
-  PackInto(op, PackedBytes(stored, b.rows, b.columns), [=](void* to) { gemm::Pack(dtype, b, to, stored); }, stream);
+  PackInto(op, PackedBytes(stored, k, n), [=](void* to) { gemm::Pack(dtype, b(), to, stored); }, stream);
   dtype_ = dtype;
   stored_ = stored;
 }

@@ -23,6 +23,8 @@ class PackedWeight {
 
   // Packs after the work already queued on `stream`, and waits. `op` names the operator in errors.
   void Pack(const char* op, DType dtype, const Matrix& b, Stream& stream);
+  // The same for a matrix [k, n] that `b` makes, unless its panels are there already.
+  void Pack(const char* op, DType dtype, int64_t k, int64_t n, const std::function<Matrix()>& b, Stream& stream);
   // The same for a quantised weight of float matmuls.
   void PackQuantized(const char* op, DType dtype, const Matrix& b, Stream& stream);
 

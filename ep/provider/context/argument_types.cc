@@ -44,7 +44,7 @@ std::vector<Group> GroupsOfSchema(const Api& api, const FusedNode& node, const O
   return groups;
 }
 
-// Operators that only rules make have no schema: inputs that take the same types are of one type.
+// Operators that only the provider makes have no schema: inputs that take the same types are of one type.
 std::vector<Group> GroupsOfDefinition(const FusedNode& node, const OpDef& def) {
   std::vector<Group> groups(node.inputs.size());
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -58,7 +58,8 @@ std::vector<Group> GroupsOfDefinition(const FusedNode& node, const OpDef& def) {
 
 void CheckArgumentTypes(const Api& api, const FusedNode& node, const OpDef& def) {
   if (node.domain == "npu") return;  // no schema ties their types: their kernels check them
-  for (const Group& group : node.domain == "npu.fused" ? GroupsOfDefinition(node, def) : GroupsOfSchema(api, node, def))
+  const bool made_here = node.domain == "npu.fused" || node.domain == "npu.channels_last";
+  for (const Group& group : made_here ? GroupsOfDefinition(node, def) : GroupsOfSchema(api, node, def))
     CheckOneType(node, group);
 }
 

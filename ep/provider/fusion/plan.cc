@@ -23,6 +23,17 @@ bool IsOutputOf(const FusedNode& fused, const ValueView& value) {
                      [&](const ValueView& output) { return output.name == value.name; });
 }
 
+}  // namespace
+
+bool StoresTwice(const FusionGraph& graph, const FusedNode& fused) {
+  auto within = ReadersWithin(graph, fused);
+  return std::any_of(fused.inputs.begin(), fused.inputs.end(), [&](const ValueView& input) {
+    return input.constant && graph.Readers(input) > within[input.name] && IsTooLargeToCopy(input);
+  });
+}
+
+namespace {
+
 // Whether nothing but the group reads what the fused operator does not return.
 bool IsClosed(const FusionGraph& graph, const FusedNode& fused) {
   auto within = ReadersWithin(graph, fused);
@@ -31,10 +42,7 @@ bool IsClosed(const FusionGraph& graph, const FusedNode& fused) {
       if (output.info != nullptr && !IsOutputOf(fused, output) && graph.Readers(output) != within[output.name])
         return false;
   }
-  const auto stored_twice = [&](const ValueView& input) {
-    return input.constant && graph.Readers(input) > within[input.name] && IsTooLargeToCopy(input);
-  };
-  return std::none_of(fused.inputs.begin(), fused.inputs.end(), stored_twice);
+  return !StoresTwice(graph, fused);
 }
 
 // Onnxruntime passes all values of a fused node in device memory.

@@ -20,6 +20,8 @@ struct Fusion {
 
 // A fused operator keeps its own copy of a constant: a larger one that other nodes read, too, would be stored twice.
 bool IsTooLargeToCopy(const ValueView& constant);
+// Whether the operator would do so.
+bool StoresTwice(const FusionGraph& graph, const FusedNode& fused);
 
 // The operator of the registry that computes the group; null if there is none, or not for these inputs.
 const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs);

@@ -1,0 +1,145 @@
+// Conv and FusedConv of two dimensions with channels last, in float32: dense with a constant weight, or depthwise. What
+// the provider makes of convolutions whose neighbours are channels last, too (docs/decisions/0034).
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ep/kernels/convolution/arguments.h"
+#include "ep/kernels/convolution/channels_last/dense.h"
+#include "ep/kernels/convolution/channels_last/depthwise.h"
+#include "ep/kernels/convolution/channels_last/device_floats.h"
+#include "ep/kernels/convolution/channels_last/layout.h"
+#include "ep/kernels/gemm/packed_weight.h"
+
+namespace npu {
+namespace {
+
+using channels_last::Dense;
+using channels_last::Depthwise;
+using channels_last::Finish;
+
+constexpr const char* kOp = "Conv";
+
+class ChannelsLastConv final : public Kernel {
+ public:
+  explicit ChannelsLastConv(const KernelInfo& info)
+      : attributes_(info.attributes),
+        groups_(convolution::ReadGroups(kOp, info.attributes)),
+        activation_(kOp, info.attributes),
+        layout_(info.attributes) {}
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
+    if (input != 1) return false;
+    const Shape& shape = weight_shape_ = constant.shape;
+    const int64_t out = shape[0], depth = shape.Elements(1, 4), taps = shape[2] * shape[3];
+    if (groups_ != 1) {
+      taps_first_.Allocate(constant.elements(), stream);
+      stream.Launch(kOp, [=, this] {
+        channels_last::TransposeEach(constant.as<const float>(), 1, out, taps, taps_first_.data());
+      });
+      stream.Synchronize();
+      return true;
+    }
+    std::vector<float> rows;  // [channels out, taps, channels in]
+    const auto matrix = [&] {
+      rows.resize(static_cast<size_t>(constant.elements()));
+      channels_last::TransposeEach(constant.as<const float>(), out, shape[1], taps, rows.data());
+      return gemm::Matrix::RowMajor(rows.data(), out, depth).Transposed();
+    };
+    packed_.Pack(kOp, DType::kFloat32, depth, out, matrix, stream);
+    return true;
+  }
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0), bias = ctx.Input(2), residual = ctx.Input(3);
+    TensorView weight;
+    weight.dtype = DType::kFloat32;
+    weight.shape = weight_shape_;
+    convolution::CheckOperands(kOp, x, weight, bias);
+    const int64_t channels = x.shape[1], out = weight_shape_[0];
+    NPU_CHECK(channels == groups_ * weight_shape_[1], "[", kOp,
+              "] expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_, ", got shape ",
+              weight_shape_);
+    convolution::CheckBias(kOp, bias, out);
+    const std::vector<pooling::Axis> axes = convolution::AxesOf(kOp, attributes_, x.shape, weight_shape_);
+    Shape shape = pooling::OutputShape(x.shape, axes);
+    shape[1] = out;
+    NPU_CHECK(!residual || (residual.dtype == x.dtype && residual.shape == shape), "[", kOp,
+              "] expected a residual of the output's type and shape ", shape, ", got shape ", residual.shape);
+    const TensorView y = ctx.Output(0, x.dtype, shape);
+    if (y.elements() == 0) return;
+    float* results = channels_last::ResultsOf(ctx, y, layout_.output);
+    const float* pixels = channels_last::ReadChannelsLast(ctx, kOp, x, layout_.Of(0));
+    const Finish finish{activation_, channels_last::ReadChannelsLast(ctx, kOp, residual, layout_.Of(3)), results, out};
+    if (groups_ == 1) {
+      const gemm::PackedMatrix matrix = packed_.matrix({nullptr, weight_shape_.Elements(1, 4), out});
+      Launch(ctx, Dense(axes, x.shape[0], channels, pixels, matrix, bias.as<const float>(), finish));
+    } else {
+      Launch(ctx, Depthwise(axes, x.shape[0], pixels, taps_first_.data(), bias.as<const float>(), finish));
+    }
+    channels_last::LaunchOrder(ctx, kOp, results, y);
+  }
+
+ private:
+  template <class Task>
+  static void Launch(OpContext& ctx, Task task) {
+    ctx.Launch(kOp, [task = std::move(task)] { task.Run(); });
+  }
+
+  Attributes attributes_;
+  int64_t groups_;
+  OutputActivation activation_;
+  channels_last::Layout layout_;
+  Shape weight_shape_;
+  gemm::PackedWeight packed_;
+  channels_last::DeviceFloats taps_first_;  // [taps, channels] of a depthwise convolution
+};
+
+bool Within(const Attributes& attributes, const char* name, int64_t most) {
+  const std::vector<int64_t> values = attributes.Ints(name);
+  return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v <= most; });
+}
+
+std::string WhyUnsupported(const NodeView& node) {
+  // Rows are copied with their padding and what strides leave out: neither may be most of it.
+  constexpr int64_t kMostPadding = 16, kMostStride = 4, kMostTaps = 16;
+  const std::vector<int64_t>& weight = node.shapes[1];
+  if (!node.constant[1] || !node.rank_known[1] || weight.size() != 4 || weight[0] < 1 || weight[1] < 1)
+    return "a weight that is not constant, or not of two dimensions";
+  const int64_t groups = node.attributes.Int("group", 1);
+  if (groups != 1 && (weight[1] != 1 || weight[0] != groups)) return "groups of several channels";
+  for (size_t d = 2; d < 4; ++d) {
+    const std::vector<int64_t> dilations = node.attributes.Ints("dilations", {1, 1});
+    if (weight[d] < 1 || weight[d] > kMostTaps || dilations.size() != 2 || dilations[d - 2] < 1 ||
+        dilations[d - 2] > kMostTaps || (weight[d] - 1) * dilations[d - 2] > kMostTaps)
+      return "a kernel without taps, or a large one";
+  }
+  if (!Within(node.attributes, "pads", kMostPadding) || !Within(node.attributes, "strides", kMostStride))
+    return "much padding, or a large stride";
+  return OutputActivation::WhyUnsupported(node.attributes);
+}
+
+OpDef Definition(const char* type, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes) {
+  return {
+      .domain = "npu.channels_last",
+      .type = type,
+      .inputs = std::move(inputs),
+      .outputs = {Output("Y", channels_last::kFloat32)},
+      .attributes =
+          channels_last::LayoutAttributes({0, 3}, true, convolution::ConvolutionAttributes(std::move(attributes))),
+      .make = MakeKernel<ChannelsLastConv>,
+      .unsupported = WhyUnsupported,
+  };
+}
+
+NPU_ONNX_KERNEL(Definition("Conv",
+                           {Input("X", channels_last::kFloat32), Input("W", channels_last::kFloat32),
+                            OptionalInput("B", channels_last::kFloat32)},
+                           {}));
+NPU_ONNX_KERNEL(Definition("FusedConv",
+                           {Input("X", channels_last::kFloat32), Input("W", channels_last::kFloat32),
+                            OptionalInput("B", channels_last::kFloat32), OptionalInput("Z", channels_last::kFloat32)},
+                           OutputActivation::Definitions()));
+
+}  // namespace
+}  // namespace npu

@@ -1,0 +1,148 @@
+// A convolution with channels last as a product of matrices whose left side is the image itself: the pixels that
+// neighbouring outputs read through one tap are rows of a matrix, at one distance from each other. A row of the kernel
+// is one block of its depth, since its taps are neighbours in memory, too.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "ep/kernels/convolution/channels_last/finish.h"
+#include "ep/kernels/convolution/channels_last/padded_rows.h"
+#include "ep/kernels/gemm/microkernel.h"
+#include "ep/kernels/gemm/packed_weight.h"
+
+namespace npu::channels_last {
+
+class Dense {
+ public:
+  // `weight`: [kernel rows * kernel columns * channels, channels out]. `bias` may be null.
+  Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const float* x,
+        const gemm::PackedMatrix& weight, const float* bias, const Finish& finish)
+      : Dense(PlaneOf(axes, images, channels), channels, x, weight, bias, finish) {}
+
+  void Run() const {
+    const int64_t panels = gemm::PanelCount(finish_.channels), threads = NumThreads();
+    const Axis& v = rows_.vertical();
+    const int64_t lines = rows_.RowsWithin(kBlockBytes);
+    int64_t pieces = (v.out + lines - 1) / lines;  // of an image
+    if (images_ * pieces >= threads) pieces = std::min(v.out, (pieces + threads - 1) / threads * threads);
+    // With too few of them, threads share the channels.
+    const int64_t groups = images_ * pieces >= threads ? 1 : std::min(panels, threads);
+    finish_.activation.WithFormula<float>([&](const auto& formula) {
+      ParallelFor(images_ * pieces * groups, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t unit = begin; unit < end; ++unit) {
+          const int64_t group = unit % groups, piece = unit / groups % pieces, image = unit / groups / pieces;
+          RunLines(formula, image, piece * v.out / pieces, (piece + 1) * v.out / pieces, group * panels / groups,
+                   (group + 1) * panels / groups);
+        }
+      });
+    });
+  }
+
+ private:
+  // The images, or the same pixels in other rows.
+  struct Plane {
+    std::vector<Axis> axes;
+    int64_t images;
+  };
+  // If every output reads its own pixel, rows may be of any length: of one that fits the cache and needs few tiles.
+  static Plane PlaneOf(const std::vector<Axis>& axes, int64_t images, int64_t channels) {
+    for (const Axis& axis : axes)
+      if (axis.kernel != 1 || axis.stride != 1 || axis.before != 0 || axis.in != axis.out) return {axes, images};
+    const int64_t rows = images * axes[0].in;
+    const int64_t row_bytes = axes[1].in * channels * static_cast<int64_t>(sizeof(float));
+    int64_t together = std::clamp<int64_t>(kBlockBytes / row_bytes, 1, rows);
+    while (rows % together != 0) --together;
+    Axis vertical = axes[0], horizontal = axes[1];
+    vertical.in = vertical.out = rows / together;
+    horizontal.in = horizontal.out = horizontal.in * together;
+    return {{vertical, horizontal}, 1};
+  }
+
+  Dense(const Plane& plane, int64_t channels, const float* x, const gemm::PackedMatrix& weight, const float* bias,
+        const Finish& finish)
+      : rows_(plane.axes, channels, /*separate=*/true),
+        images_(plane.images),
+        x_(x),
+        weight_(weight),
+        bias_(bias),
+        finish_(finish) {
+    const Axis &v = plane.axes[0], &h = plane.axes[1];
+    const bool merged = h.dilation == 1 && rows_.pixel_pitch() == channels;
+    const int64_t taps = merged ? 1 : h.kernel, depth = (merged ? h.kernel : 1) * channels;
+    for (int64_t ky = 0; ky < v.kernel; ++ky)
+      for (int64_t kx = 0; kx < taps; ++kx)
+        blocks_.push_back({ky * v.dilation * rows_.row_pitch() + kx * h.dilation * rows_.pixel_pitch(), depth});
+  }
+
+  // Of the depth: what one row of the kernel reads, or one tap.
+  struct Block {
+    int64_t offset;  // from the pixel of the first tap
+    int64_t depth;
+  };
+  static constexpr int64_t kBlockBytes = 384 << 10;  // of rows that are read together: a part of a second-level cache
+  static constexpr int kWidth = gemm::kPanelColumns;
+  static constexpr int64_t kRowBytes = kWidth * sizeof(float);  // of a panel
+
+  template <class F>
+  void RunLines(const F& formula, int64_t image, int64_t begin, int64_t end, int64_t panel_begin,
+                int64_t panel_end) const {
+    static thread_local gemm::AlignedBuffer scratch;
+    const Axis &v = rows_.vertical(), &h = rows_.horizontal();
+    const Rows rows = rows_.Read(x_ + image * v.in * h.in * rows_.channels(), begin, end, scratch);
+    const gemm::MicroKernel& kernel = *gemm::FloatKernel(gemm::PanelFormat::kFloat32);
+    // Tiles of equal size, in one line each.
+    const int64_t tiles = (h.out + kernel.sliver_rows - 1) / kernel.sliver_rows;
+    const int64_t panel_bytes = gemm::PanelBytes(gemm::PanelFormat::kFloat32, weight_.rows);
+    const char* panels = static_cast<const char*>(weight_.data);
+    for (int64_t p = panel_begin; p < panel_end; ++p) {
+      const char* panel = panels + p * panel_bytes;
+      const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
+      alignas(64) float bias[kWidth] = {};
+      if (bias_ != nullptr) std::copy_n(bias_ + channel, count, bias);
+      const gemm::TileFunction* functions = count <= kWidth / 2 ? kernel.half_functions : kernel.functions;
+      // While a panel is multiplied the next one is read.
+      const char* next = panels + std::min(p + 1, panel_end - 1) * panel_bytes;
+      const int64_t passes = (end - begin) * tiles, step = (kRowBytes + passes - 1) / passes;
+      for (int64_t line = begin; line < end; ++line) {
+        const float* from = rows.data + (line - begin) * v.stride * rows.row_pitch;
+        for (int64_t t = 0; t < tiles; ++t) {
+          const int64_t first = t * h.out / tiles, height = (t + 1) * h.out / tiles - first;
+          const int64_t pixel = (image * v.out + line) * h.out + first;
+          alignas(64) float sums[gemm::kSliverRows * kWidth];
+          SumTile(functions[height], from + first * h.stride * rows.pixel_pitch, panel, next, step,
+                  finish_.y + pixel * finish_.channels + channel, height, count, sums);
+          finish_.Store<kWidth>(formula, sums, height, bias, pixel, channel, count);
+          next += weight_.rows * step;
+        }
+      }
+    }
+  }
+
+  // Prefetches `next` and, before they are written, the rows of the result.
+  void SumTile(gemm::TileFunction multiply, const float* from, const char* panel, const char* next, int64_t step,
+               const float* result, int64_t height, int64_t count, float* sums) const {
+    constexpr int64_t kFloat = sizeof(float);
+    const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * kFloat;
+    const Block* last = &blocks_.back();
+    for (const Block* block = blocks_.data(); block <= last; ++block) {
+      multiply({from + block->offset, pitch, gemm::kChunkBytes}, panel,
+               {next, step, reinterpret_cast<const char*>(result), finish_.channels * kFloat, count * kFloat - 1,
+                block == last ? height : 0},
+               block->depth, sums, block != blocks_.data());
+      next += block->depth * step;
+      panel += block->depth * kRowBytes;
+    }
+  }
+
+  PaddedRows rows_;
+  int64_t images_;
+  const float* x_;
+  gemm::PackedMatrix weight_;
+  const float* bias_;
+  Finish finish_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace npu::channels_last

@@ -1,0 +1,93 @@
+// What output rows of a convolution read of an image [H, W, C].
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "ep/kernels/gemm/aligned_buffer.h"
+#include "ep/kernels/pooling/windows.h"
+
+namespace npu::channels_last {
+
+using pooling::Axis;
+
+// Input rows from the first tap of an output row on, with their padding. Output o of a row reads through tap k the
+// pixel o * stride + k * dilation.
+struct Rows {
+  const float* data;
+  int64_t row_pitch, pixel_pitch;  // in floats
+};
+
+class PaddedRows {
+ public:
+  // `separate`: pixels of the same channel that neighbouring outputs read must not be a multiple of a page apart.
+  PaddedRows(const std::vector<Axis>& axes, int64_t channels, bool separate)
+      : vertical_(axes[0]), horizontal_(axes[1]), channels_(channels) {
+    const bool inside = IsInside(vertical_) && IsInside(horizontal_);
+    // So far apart, they are in one set of the first-level cache.
+    constexpr int64_t kPage = 4096 / sizeof(float), kLine = 64 / sizeof(float);
+    const bool collide = separate && horizontal_.stride * channels % kPage == 0;
+    in_place_ = inside && !collide;
+    pixel_pitch_ = collide ? channels + kLine : channels;
+    row_pitch_ = in_place_ ? horizontal_.in * channels : Extent(horizontal_, horizontal_.out) * pixel_pitch_;
+  }
+
+  const Axis& vertical() const { return vertical_; }
+  const Axis& horizontal() const { return horizontal_; }
+  int64_t channels() const { return channels_; }
+  int64_t row_pitch() const { return row_pitch_; }
+  int64_t pixel_pitch() const { return pixel_pitch_; }
+
+  // The output rows whose input rows take `bytes`; one at least.
+  int64_t RowsWithin(int64_t bytes) const {
+    const int64_t fitting = bytes / (row_pitch_ * static_cast<int64_t>(sizeof(float)));
+    return std::clamp<int64_t>((fitting - Extent(vertical_, 1)) / vertical_.stride + 1, 1, vertical_.out);
+  }
+
+  // For the output rows [begin, end): in the image or, with padding, a copy in `scratch`.
+  Rows Read(const float* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch) const {
+    const int64_t first = begin * vertical_.stride - vertical_.before;
+    if (in_place_) return {image + first * row_pitch_, row_pitch_, pixel_pitch_};
+    const int64_t count = Extent(vertical_, end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(float));
+    float* rows = static_cast<float*>(scratch.Reserve(count * row_bytes));
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t from = first + r;
+      float* to = rows + r * row_pitch_;
+      if (from < 0 || from >= vertical_.in) {
+        std::fill(to, to + row_pitch_, 0.0f);
+      } else {
+        CopyRow(image + from * horizontal_.in * channels_, to);
+      }
+    }
+    return {rows, row_pitch_, pixel_pitch_};
+  }
+
+ private:
+  // The positions that `outputs` neighbouring outputs read along an axis.
+  static int64_t Extent(const Axis& axis, int64_t outputs) {
+    return (outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
+  }
+  static bool IsInside(const Axis& axis) { return axis.before == 0 && Extent(axis, axis.out) <= axis.in; }
+
+  void CopyRow(const float* from, float* to) const {
+    const int64_t pixels = row_pitch_ / pixel_pitch_, begin = std::min(horizontal_.before, pixels);
+    const int64_t end = std::min(begin + horizontal_.in, pixels);
+    std::fill(to, to + begin * pixel_pitch_, 0.0f);
+    if (pixel_pitch_ == channels_) {
+      std::memcpy(to + begin * channels_, from, static_cast<size_t>((end - begin) * channels_) * sizeof(float));
+    } else {
+      for (int64_t p = begin; p < end; ++p)
+        std::memcpy(to + p * pixel_pitch_, from + (p - begin) * channels_,
+                    static_cast<size_t>(channels_) * sizeof(float));
+    }
+    std::fill(to + end * pixel_pitch_, to + row_pitch_, 0.0f);
+  }
+
+  Axis vertical_, horizontal_;
+  int64_t channels_, row_pitch_, pixel_pitch_;
+  bool in_place_;
+};
+
+}  // namespace npu::channels_last

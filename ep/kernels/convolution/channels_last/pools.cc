@@ -1,0 +1,130 @@
+// MaxPool of two dimensions and GlobalAveragePool with channels last, in float32: loops over channels vectorise.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ep/kernels/convolution/channels_last/layout.h"
+#include "ep/kernels/gemm/vector.h"
+#include "ep/kernels/pooling/definition.h"
+
+namespace npu {
+namespace {
+
+using pooling::Axis;
+using pooling::Window;
+
+class ChannelsLastMaxPool final : public Kernel {
+ public:
+  explicit ChannelsLastMaxPool(const KernelInfo& info)
+      : sliding_("MaxPool", info.attributes), layout_(info.attributes) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const std::vector<Axis> axes = sliding_.AxesOf(x.shape);
+    const TensorView y = ctx.Output(0, x.dtype, pooling::OutputShape(x.shape, axes));
+    if (y.elements() == 0) return;
+    const float* pixels = channels_last::ReadChannelsLast(ctx, "MaxPool", x, layout_.Of(0));
+    float* results = channels_last::ResultsOf(ctx, y, layout_.output);
+    ctx.Launch("MaxPool", [=, v = axes[0], h = axes[1]] {
+      const int64_t channels = x.shape[1], work = h.out * v.kernel * h.kernel * channels;
+      ParallelFor(x.shape[0] * v.out, std::max<int64_t>(1, kCheapGrain / work), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const float* image = pixels + row / v.out * v.in * h.in * channels;
+          Row(v.At(row % v.out), v.dilation, h, image, channels, results + row * h.out * channels);
+        }
+      });
+    });
+    channels_last::LaunchOrder(ctx, "MaxPool", results, y);
+  }
+
+ private:
+  static void Row(const Window& rows, int64_t row_step, const Axis& h, const float* image, int64_t channels,
+                  float* to) {
+    for (int64_t o = 0; o < h.out; ++o, to += channels) {
+      const Window columns = h.At(o);
+      std::fill(to, to + channels, -std::numeric_limits<float>::infinity());
+      for (int64_t r = rows.begin; r < rows.end; r += row_step) {
+        for (int64_t c = columns.begin; c < columns.end; c += h.dilation) {
+          const float* in = image + (r * h.in + c) * channels;
+#pragma omp simd
+          for (int64_t i = 0; i < channels; ++i) to[i] = in[i] > to[i] || in[i] != in[i] ? in[i] : to[i];
+        }
+      }
+    }
+  }
+
+  pooling::Sliding sliding_;
+  channels_last::Layout layout_;
+};
+
+class ChannelsLastAverage final : public Kernel {
+ public:
+  explicit ChannelsLastAverage(const KernelInfo& /*info*/) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView x = ctx.Input(0);
+    const std::vector<Axis> axes = pooling::GlobalAxes("GlobalAveragePool", x.shape);
+    const TensorView y = ctx.Output(0, x.dtype, pooling::OutputShape(x.shape, axes));
+    if (y.elements() == 0) return;
+    ctx.Launch("GlobalAveragePool", [x, y] {
+      const int64_t channels = x.shape[1], pixels = x.shape.Elements(2, x.shape.rank());
+      const int64_t parts = (channels + kTogether - 1) / kTogether;
+      ParallelFor(x.shape[0] * parts, std::max<int64_t>(1, kCheapGrain / (pixels * kTogether)),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t unit = begin; unit < end; ++unit) {
+                      const int64_t image = unit / parts, first = unit % parts * kTogether;
+                      Average(x.as<const float>() + image * pixels * channels + first, pixels, channels,
+                              std::min(kTogether, channels - first), y.as<float>() + image * channels + first);
+                    }
+                  });
+    });
+  }
+
+ private:
+  static constexpr int64_t kTogether = 4 * gemm::kPanelColumns;  // channels that one thread averages
+
+  // Sums of a few rows of pixels are added up: one running sum of all would lose more to rounding.
+  static void Average(const float* x, int64_t pixels, int64_t pitch, int64_t channels, float* to) {
+    constexpr int64_t kRun = 64;
+    float sums[kTogether] = {}, run[kTogether];
+    for (int64_t p = 0; p < pixels; p += kRun) {
+      std::fill(run, run + kTogether, 0.0f);
+      for (int64_t q = p; q < std::min(pixels, p + kRun); ++q) {
+        const float* in = x + q * pitch;
+#pragma omp simd
+        for (int64_t i = 0; i < channels; ++i) run[i] += in[i];
+      }
+      for (int64_t i = 0; i < channels; ++i) sums[i] += run[i];
+    }
+    for (int64_t i = 0; i < channels; ++i) to[i] = sums[i] / static_cast<float>(pixels);
+  }
+};
+
+std::string WhyUnsupported(const NodeView& node) {
+  if (node.attributes.Ints("kernel_shape").size() != 2) return "not of two dimensions";
+  return node.output_count > 1 && node.output_used[1] ? "with indices" : "";
+}
+
+NPU_ONNX_KERNEL({
+    .domain = "npu.channels_last",
+    .type = "MaxPool",
+    .inputs = {Input("X", channels_last::kFloat32)},
+    .outputs = {Output("Y", channels_last::kFloat32), OptionalOutput("Indices", {DType::kInt64})},
+    .attributes = channels_last::LayoutAttributes(
+        {0}, true, pooling::SlidingAttributes({IntsAttribute("dilations"), IntAttribute("storage_order", 0)})),
+    .make = MakeKernel<ChannelsLastMaxPool>,
+    .unsupported = WhyUnsupported,
+});
+NPU_ONNX_KERNEL({
+    .domain = "npu.channels_last",
+    .type = "GlobalAveragePool",
+    .inputs = {Input("X", channels_last::kFloat32)},
+    .outputs = {Output("Y", channels_last::kFloat32)},
+    .attributes = channels_last::LayoutAttributes({0}, false),
+    .make = MakeKernel<ChannelsLastAverage>,
+});
+
+}  // namespace
+}  // namespace npu

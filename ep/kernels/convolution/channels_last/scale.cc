@@ -1,0 +1,70 @@
+// Mul of a value with channels last, [N, C, H, W], and one factor per channel and image, [N, C, 1, 1]: the end of a
+// squeeze-and-excitation.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ep/kernels/convolution/channels_last/layout.h"
+
+namespace npu {
+namespace {
+
+class ChannelsLastScale final : public Kernel {
+ public:
+  explicit ChannelsLastScale(const KernelInfo& info) : layout_(info.attributes) {}
+
+  void Compute(OpContext& ctx) const override {
+    const TensorView a = ctx.Input(0), b = ctx.Input(1);
+    const size_t value = IsFactor(b.shape) ? 0 : 1;
+    const TensorView &x = value == 0 ? a : b, &by = value == 0 ? b : a;
+    NPU_CHECK(x.shape.rank() == 4 && IsFactor(by.shape) && by.shape[1] == x.shape[1] &&
+                  (by.shape[0] == x.shape[0] || by.shape[0] == 1 || x.shape[0] == 1),
+              "[Mul] expected factors of shape [N, C, 1, 1] for a value [N, C, H, W], got shapes ", by.shape, " and ",
+              x.shape);
+    const int64_t images = by.shape[0] == 1 ? x.shape[0] : by.shape[0];
+    const TensorView y = ctx.Output(0, x.dtype, Shape{images, x.shape[1], x.shape[2], x.shape[3]});
+    if (y.elements() == 0) return;
+    const float* pixels = channels_last::ReadChannelsLast(ctx, "Mul", x, layout_.Of(static_cast<int64_t>(value)));
+    float* results = channels_last::ResultsOf(ctx, y, layout_.output);
+    ctx.Launch("Mul", [=] {
+      const int64_t channels = x.shape[1], count = x.shape[2] * x.shape[3];
+      ParallelFor(images * count, std::max<int64_t>(1, kCheapGrain / channels), [&](int64_t begin, int64_t end) {
+        for (int64_t pixel = begin; pixel < end; ++pixel) {
+          const float* in = pixels + (x.shape[0] == 1 ? pixel % count : pixel) * channels;
+          const float* factor = by.as<const float>() + (by.shape[0] == 1 ? 0 : pixel / count) * channels;
+          float* to = results + pixel * channels;
+#pragma omp simd
+          for (int64_t i = 0; i < channels; ++i) to[i] = in[i] * factor[i];
+        }
+      });
+    });
+    channels_last::LaunchOrder(ctx, "Mul", results, y);
+  }
+
+ private:
+  static bool IsFactor(const Shape& shape) { return shape.rank() == 4 && shape[2] == 1 && shape[3] == 1; }
+
+  channels_last::Layout layout_;
+};
+
+std::string WhyUnsupported(const NodeView& node) {
+  const std::vector<int64_t>&a = node.shapes[0], &b = node.shapes[1];
+  const bool known = node.rank_known[0] && node.rank_known[1] && a.size() == 4 && b.size() == 4;
+  const auto is_factor = [](const std::vector<int64_t>& shape) { return shape[2] == 1 && shape[3] == 1; };
+  if (!known || (!is_factor(a) && !is_factor(b)) || a[1] < 1 || a[1] != b[1])
+    return "not a value and a factor per channel";
+  return "";
+}
+
+NPU_ONNX_KERNEL({
+    .domain = "npu.channels_last",
+    .type = "Mul",
+    .inputs = {Input("A", channels_last::kFloat32), Input("B", channels_last::kFloat32)},
+    .outputs = {Output("C", channels_last::kFloat32)},
+    .attributes = channels_last::LayoutAttributes({0, 1}, true),
+    .make = MakeKernel<ChannelsLastScale>,
+    .unsupported = WhyUnsupported,
+});
+
+}  // namespace
+}  // namespace npu

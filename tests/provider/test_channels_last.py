@@ -1,0 +1,269 @@
+"""Values between convolutions that are in memory with their channels last, against onnxruntime."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import onnxruntime_npu
+import pytest
+from fusion_models import fused_nodes, model_of, node, without_optimizations
+from onnx import TensorProto, helper
+from provider_models import CPU, npu_session
+
+PREFIX = "npu.channels_last:"
+RNG = np.random.default_rng(20)
+
+
+def array(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape, np.float32)
+
+
+def weight(out: int, *depth: int) -> np.ndarray:
+    """Of a convolution whose results are about as large as its inputs."""
+    return array(out, *depth) / np.float32(np.prod(depth) ** 0.5)
+
+
+def chained(session: ort.InferenceSession) -> set[str]:
+    """The nodes that read or write channels last."""
+    return {name for name, into in fused_nodes(session).items() if into.startswith(PREFIX)}
+
+
+def check(model: bytes, *feeds: dict[str, np.ndarray], **settings: str) -> set[str]:
+    """Compares with the CPU provider: values of a few units that are sums of up to 2,000 products
+    in another order, through a few layers. Returns the nodes with channels last.
+    """
+    session = npu_session(model, without_optimizations(), **settings)
+    cpu = ort.InferenceSession(model, without_optimizations(), providers=[CPU])
+    for feed in feeds:
+        for got, expected in zip(session.run(None, feed), cpu.run(None, feed), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+            assert expected.size == 0 or np.ptp(expected) > 0.1
+    return chained(session)
+
+
+def between(shape, middle: list[onnx.NodeProto], constants, out: int, dynamic=False) -> bytes:
+    """A 1 × 1 convolution to a, `middle` from a to m of `out` channels, one from m to y."""
+    nodes = [node("Conv", "x first", "a"), *middle, node("Conv", "m last", "y")]
+    channels = next(v for n, v in constants.items() if n == "channels")
+    constants = {n: v for n, v in constants.items() if n != "channels"}
+    constants |= {"first": weight(channels, shape[1], 1, 1), "last": weight(5, out, 1, 1)}
+    return model_of(nodes, {"x": np.empty(shape, np.float32)}, constants, dynamic=dynamic, opset=22)
+
+
+# Channels in and out, groups, kernel, height and width, attributes.
+CONVOLUTIONS = {
+    "pointwise": (24, 40, 1, (1, 1), (9, 7), {}),
+    "pointwise, pixels a page apart": (1024, 33, 1, (1, 1), (5, 4), {}),
+    "pointwise, strided": (12, 70, 1, (1, 1), (9, 8), {"strides": [2, 2]}),
+    "few channels": (3, 2, 1, (3, 3), (6, 6), {"pads": [1, 1, 1, 1]}),
+    "taps": (20, 48, 1, (3, 3), (14, 15), {"pads": [1, 1, 1, 1]}),
+    "taps without padding": (20, 17, 1, (3, 2), (14, 15), {}),
+    "large kernel": (3, 35, 1, (7, 7), (30, 25), {"pads": [3, 3, 3, 3], "strides": [2, 2]}),
+    "uneven": (5, 30, 1, (2, 4), (11, 13), {"pads": [0, 2, 1, 1], "strides": [3, 2]}),
+    "dilated": (9, 16, 1, (3, 3), (12, 13), {"pads": [2, 3, 2, 3], "dilations": [2, 3]}),
+    "same": (9, 16, 1, (3, 3), (12, 13), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    "more padding than image": (4, 8, 1, (5, 5), (2, 1), {"pads": [9, 9, 9, 9]}),
+    "pixels a page apart": (512, 20, 1, (3, 3), (4, 5), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "depthwise": (72, 72, 72, (3, 3), (10, 14), {"pads": [1, 1, 1, 1]}),
+    "depthwise, strided": (40, 40, 40, (5, 5), (9, 17), {"pads": [2, 2, 2, 2], "strides": [2, 2]}),
+    "depthwise, few channels": (5, 5, 5, (3, 3), (8, 11), {"pads": [1, 0, 0, 1]}),
+    "depthwise, two outputs": (19, 19, 19, (3, 3), (3, 4), {}),
+    "depthwise, dilated": (33, 33, 33, (3, 2), (9, 5), {"dilations": [2, 1], "pads": [0, 1, 2, 0]}),
+}
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_convolutions(kind, images):
+    channels, out, groups, kernel, size, attributes = CONVOLUTIONS[kind]
+    constants = {
+        "channels": channels, "w": weight(out, channels // groups, *kernel), "b": array(out),
+    }  # fmt: skip
+    for biased in (True, False):
+        conv = node("Conv", "a w b" if biased else "a w", "m", group=groups, **attributes)
+        used = {n: v for n, v in constants.items() if biased or n != "b"}
+        shape = (images, 6, *size)
+        assert check(between(shape, [conv], used, out), {"x": array(*shape)}) == set("amy")
+
+
+@pytest.mark.parametrize("channels", [8, 24, 67])
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_residuals_and_activations(channels, depthwise):
+    """A residual that is channels last, and one that is an input of the model."""
+    w = weight(channels, 1 if depthwise else channels, 3, 3)
+    conv = node("Conv", "a w", "c", pads=[1] * 4, group=channels if depthwise else 1)
+    for residual, activation in itertools.product("ar", ["Relu", "HardSwish", "Sigmoid"]):
+        nodes = [
+            node("Conv", "x first", "a"), conv, node("Add", f"c {residual}", "s"),
+            node(activation, "s", "m"), node("Conv", "m last", "y"),
+        ]  # fmt: skip
+        feeds = {"x": array(2, 4, 9, 10), "r": array(2, channels, 9, 10)}
+        if residual == "a":
+            del feeds["r"]
+        constants = {"w": w, "first": weight(channels, 4, 1, 1), "last": weight(3, channels, 1, 1)}
+        assert check(model_of(nodes, feeds, constants, opset=22), feeds) == set("acsmy")
+
+
+POOLS = {
+    "MaxPool": {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+    "MaxPool, dilated": {"kernel_shape": [2, 3], "dilations": [2, 1], "pads": [0, 0, 1, 2]},
+    "MaxPool, rounded up": {"kernel_shape": [3, 2], "strides": [2, 3], "ceil_mode": 1},
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_max_pools(kind):
+    pool = node("MaxPool", "a", "m", **POOLS[kind])
+    x = array(2, 6, 10, 12)
+    assert check(between(x.shape, [pool], {"channels": 21}, 21), {"x": x}) == set("amy")
+
+
+def test_a_pool_propagates_nan():
+    """As the provider's pools of plain values do."""
+    pool = node("MaxPool", "a", "m", kernel_shape=[2, 2], strides=[2, 2])
+    model = between((1, 1, 4, 4), [pool], {"channels": 17}, 17)
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 0, 1] = np.nan
+    session = npu_session(model, without_optimizations())
+    assert chained(session) == set("amy")
+    (y,) = session.run(None, {"x": x})
+    assert np.isnan(y[:, :, 0, 0]).all() and np.isfinite(np.delete(y.reshape(5, 4), 0, 1)).all()
+
+
+MEANS = {
+    "GlobalAveragePool": (node("GlobalAveragePool", "m", "p"), {}),
+    "ReduceMean": (node("ReduceMean", "m axes", "p"), {"axes": np.array([-1, 2])}),
+}
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("order", ["m g", "g m"])
+def test_squeeze_and_excitation(mean, order):
+    pool, constants = MEANS[mean]
+    nodes = [
+        node("Conv", "x first", "m"), pool, node("Conv", "p inner", "q"),
+        node("HardSigmoid", "q", "g"), node("Mul", order, "z"), node("Conv", "z last", "y"),
+    ]  # fmt: skip
+    constants = constants | {
+        "first": weight(150, 6, 1, 1), "inner": weight(150, 150, 1, 1), "last": weight(9, 150, 1, 1)
+    }  # fmt: skip
+    x = array(3, 6, 9, 8) + 1
+    assert check(model_of(nodes, {"x": x}, constants, opset=22), {"x": x}) == set("mpzy")
+
+
+@pytest.mark.parametrize(("images", "factors"), [(3, 1), (1, 3)])
+def test_factors_for_other_numbers_of_images(images, factors):
+    nodes = [
+        node("Conv", "x first", "a"), node("Mul", "a f", "m"), node("Conv", "m last", "y"),
+    ]  # fmt: skip
+    feeds = {"x": array(images, 6, 5, 4), "f": array(factors, 18, 1, 1)}
+    constants = {"first": weight(18, 6, 1, 1), "last": weight(3, 18, 1, 1)}
+    assert check(model_of(nodes, feeds, constants, opset=22), feeds) == set("amy")
+
+
+OTHERS = {
+    # Readers or writers that know no other order, and convolutions that have none.
+    "Softmax": [node("Softmax", "a", "m", axis=3)],
+    "Transpose": [node("Transpose", "a", "m", perm=[0, 1, 3, 2])],
+    "groups": [node("Conv", "a w", "m", group=4)],
+    "padding": [node("Conv", "a v", "m", pads=[0, 0, 0, 40], group=8)],
+    "stride": [node("Conv", "a v", "m", strides=[5, 1], group=8)],
+    "indices": [node("MaxPool", "a", "m indices", kernel_shape=[2, 2]),
+                node("ReduceMax", "indices", "unread")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_values_of_others_are_plain(kind):
+    names = {n for other in OTHERS[kind] for n in other.input}
+    weights = {"w": weight(8, 2, 1, 1), "v": weight(8, 1, 1, 1)}
+    constants = {"channels": 8} | {n: v for n, v in weights.items() if n in names}
+    x = array(1, 3, 12, 10)
+    assert check(between(x.shape, OTHERS[kind], constants, 8), {"x": x}) == set()
+
+
+def test_results_of_the_model_and_values_with_other_readers_are_plain():
+    nodes = [
+        node("Conv", "x first", "a"), node("Conv", "a second", "b"), node("Conv", "b third", "y"),
+        node("Abs", "a", "z"),
+    ]  # fmt: skip
+    constants = {name: weight(4, 4, 1, 1) for name in ("first", "second", "third")}
+    x = array(1, 4, 6, 5)
+    assert check(model_of(nodes, {"x": x}, constants, ["y", "z"]), {"x": x}) == set("by")
+    assert check(model_of(nodes[:3], {"x": x}, constants, ["y", "a", "b"]), {"x": x}) == set()
+
+
+def test_branches_with_equal_names_and_a_value_that_they_read():
+    """A plan is of one graph: names repeat in the branches of an If."""
+
+    def branch(kernel: int) -> onnx.GraphProto:
+        w = {"v": weight(6, 4, kernel, kernel), "w": weight(2, 6, 1, 1)}
+        nodes = [node("Conv", "a v", "h", pads=[kernel // 2] * 4), node("Conv", "h w", "out")]
+        if kernel == 1:
+            nodes.append(node("Abs", "h", "unread"))
+        out = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+        tensors = [onnx.numpy_helper.from_array(value, name) for name, value in w.items()]
+        return helper.make_graph(nodes, "branch", [], [out], tensors)
+
+    nodes = [
+        node("Conv", "x first", "c"), node("Conv", "c second", "a"),
+        helper.make_node("If", ["which"], ["y"], "if", then_branch=branch(3),
+                         else_branch=branch(1)),
+    ]  # fmt: skip
+    feeds = {"x": array(1, 3, 8, 7), "which": np.array(True)}
+    constants = {"first": weight(5, 3, 1, 1), "second": weight(4, 5, 1, 1)}
+    model = model_of(nodes, feeds, constants, opset=22)
+    assert {"c", "a", "h", "out"} == check(model, feeds, feeds | {"which": np.array(False)})
+
+
+def test_sizes_that_only_a_run_knows():
+    """Ranks of intermediate values follow from those of the weights."""
+    constants = {"channels": 16, "w": weight(20, 16, 3, 3)}
+    conv = node("Conv", "a w", "m", pads=[1] * 4)
+    model = between((1, 6, 9, 9), [conv], constants, 20, dynamic=True)
+    shapes = [(2, 6, 9, 5), (1, 6, 1, 1), (0, 6, 3, 3), (1, 6, 40, 31)]
+    assert check(model, *({"x": array(*shape)} for shape in shapes)) == set("amy")
+    session = npu_session(model)
+    for shape in ((1, 5, 9, 9), (1, 7, 3, 3)):
+        with pytest.raises(Exception, match=r"\[Conv\] expected W \[M, C / group, kernel\]"):
+            session.run(None, {"x": array(*shape)})
+    narrow = between((1, 6, 9, 9), [node("Conv", "a w", "m")], constants, 20, dynamic=True)
+    with pytest.raises(Exception, match=r"\[Conv\] expected"):
+        npu_session(narrow).run(None, {"x": array(1, 6, 2, 9)})
+
+
+def test_options():
+    """Replays, operators that are left to the CPU, and no fusion at all."""
+    constants = {"channels": 16, "w": weight(20, 16, 3, 3)}
+    model = between((1, 6, 9, 9), [node("Conv", "a w", "m")], constants, 20)
+    feeds = {"x": array(1, 6, 9, 9)}
+    assert check(model, feeds, cpu_operators="Conv") == set()
+    assert check(model, feeds, fusion="0") == set()
+    session = npu_session(model, without_optimizations(), enable_npu_graph="1")
+    assert chained(session) == set("amy")
+    expected = ort.InferenceSession(model, providers=[CPU]).run(None, feeds)[0]
+    y = ort.OrtValue.ortvalue_from_shape_and_type(list(expected.shape), TensorProto.FLOAT, "npu")
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", onnxruntime_npu.ortvalue_from_numpy(feeds["x"]))
+    binding.bind_ortvalue_output("y", y)
+    for _ in range(3):
+        session.run_with_iobinding(binding)
+        got = onnxruntime_npu.ortvalue_to_numpy(y)
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_a_compiled_model_keeps_the_order(tmp_path):
+    """Its nodes hold what was decided about each, those without constants, too."""
+    pool = node("MaxPool", "a", "m", kernel_shape=[2, 2])
+    model = between((1, 6, 9, 9), [pool], {"channels": 20}, 20)
+    options, path = without_optimizations(), tmp_path / "m.onnx"
+    options.add_session_config_entry("ep.context_enable", "1")
+    options.add_session_config_entry("ep.context_file_path", str(path))
+    npu_session(model, options)
+    assert [n.op_type for n in onnx.load(path).graph.node] == ["EPContext"] * 3
+    feeds = {"x": array(1, 6, 9, 9)}
+    got = npu_session(str(path)).run(None, feeds)[0]
+    np.testing.assert_array_equal(got, npu_session(model).run(None, feeds)[0])
