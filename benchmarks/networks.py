@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Blocks of networks as torch.onnx exports them, with fusion and without, interleaved in one run.
+"""Networks as torch.onnx exports them, with fusion and without, interleaved in one run.
 
-Blocks of ResNet-50, MobileNetV3, BERT and Llama with random weights. The engines are
+ResNet-50, MobileNetV3 and ViT as a whole, and blocks of them, of BERT and of Llama, with random
+weights. The engines are
 NPUExecutionProvider, the same with the provider option fusion set to 0, and onnxruntime's
 CPUExecutionProvider; results are compared before anything is timed. Samples are seconds of
 processor time of all threads, so that other work on the machine does not count.
@@ -10,6 +11,7 @@ processor time of all threads, so that other work on the machine does not count.
 from __future__ import annotations
 
 import functools
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -128,7 +130,16 @@ def llama(tokens: int) -> tuple[Any, tuple[Any, ...]]:
     return Decoder(), (ids, torch.ones_like(ids))
 
 
-BLOCKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
+def images(network: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
+    """A whole network of vision_networks.py."""
+    import torch
+    import vision_networks
+
+    side = vision_networks.SIDE
+    return getattr(vision_networks, network)(), (torch.randn(batch, 3, side, side),)
+
+
+NETWORKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "ResNet-50 64 56x56": functools.partial(bottlenecks, 64, 56),
     "ResNet-50 128 28x28": functools.partial(bottlenecks, 128, 28),
     "ResNet-50 256 14x14": functools.partial(bottlenecks, 256, 14),
@@ -138,15 +149,21 @@ BLOCKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "BERT 384, 128 tokens": functools.partial(bert, 128),
     "Llama 576, 128 tokens": functools.partial(llama, 128),
     "Llama 576, 4 tokens": functools.partial(llama, 4),
+    "ResNet-50, batch 1": functools.partial(images, "resnet50", 1),
+    "ResNet-50, batch 8": functools.partial(images, "resnet50", 8),
+    "MobileNetV3, batch 1": functools.partial(images, "mobilenet_v3_large", 1),
+    "MobileNetV3, batch 8": functools.partial(images, "mobilenet_v3_large", 8),
+    "ViT-B/16, batch 1": functools.partial(images, "VisionTransformer", 1),
+    "ViT-B/16, batch 8": functools.partial(images, "VisionTransformer", 8),
 }
 
 
 def export(name: str, path: Path) -> None:
-    """Write the block as torch.onnx's own exporter does."""
+    """Write the network as torch.onnx's own exporter does."""
     import torch
 
     torch.manual_seed(0)
-    model, example = BLOCKS[name]()
+    model, example = NETWORKS[name]()
     for module in model.modules():  # as trained ones: not the identity
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.running_var, 0.5, 2)
@@ -204,7 +221,11 @@ def main() -> None:
     arguments = harness.parse_arguments(parser)
     folder = arguments.out / "networks"
     folder.mkdir(exist_ok=True)
-    paths = {name: folder / f"{i}.onnx" for i, name in enumerate(BLOCKS)}
+    paths = {
+        name: folder / f"{i}.onnx"
+        for i, name in enumerate(NETWORKS)
+        if re.search(arguments.only, name)
+    }
     for name, path in paths.items():
         export(name, path)
     npu = functools.partial(Sessions, "NPUExecutionProvider", arguments.threads)
