@@ -74,7 +74,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) benchmarks/creation.py
 	$(PY) benchmarks/converted.py
 	$(PY) benchmarks/llm.py
-	$(PY) benchmarks/serving.py
+	$(PY) benchmarks/services.py
 
 bench-check: build  ## fail if a ratio to a peer fell by more than 15 % below the stored one; STORE=1 stores ratios
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"

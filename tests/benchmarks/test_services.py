@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import serving
+import services
 from serving_engines import Loop, prompts
 
 
@@ -44,7 +44,7 @@ def test_each_client_sends_its_next_request_when_the_one_before_has_ended() -> N
 
 def test_row_of_known_times() -> None:
     answers = [(10.0, [10.5, 11.0, 11.5]), (10.25, [11.25, 12.5])]
-    assert serving.row(answers) == pytest.approx([5 / 2.5, 0.75, 0.995, 0.5, 1.235, 2.5])
+    assert services.row(answers) == pytest.approx([5 / 2.5, 0.75, 0.995, 0.5, 1.235, 2.5])
 
 
 def test_table_has_medians_and_the_ratio_of_throughput_by_round() -> None:
@@ -52,7 +52,7 @@ def test_table_has_medians_and_the_ratio_of_throughput_by_round() -> None:
         return [[speed, 0.1, 0.2, 0.01, 0.02, 32] for speed in speeds]
 
     rows = {4: {"npu": rounds(100, 300, 200), "genai": rounds(50, 100, 400)}}
-    text = serving.table("a model", rows, {"llama.cpp server": "no compiler"})
+    text = services.table("a model", rows, {"llama.cpp server": "no compiler"})
     assert "| 4 | npu | 200.0 | 100.0 | 200.0 | 10.0 | 20.0 | 32.0 | - | 3 |" in text
     assert "| 4 | genai | 100.0 | 100.0 | 200.0 | 10.0 | 20.0 | 32.0 | 2.00 | 3 |" in text
     assert "Without llama.cpp server: no compiler" in text

@@ -196,10 +196,10 @@ def main() -> int:
             title = f"{name}, {dtype}"
             results[title] = {"rows": rows, "missing": lineup.missing}
             texts.append(table(title, rows, lineup.missing))
-    (arguments.out / "serving.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.out / "serving.md").write_text("\n".join(texts))
+    (arguments.out / "services.json").write_text(json.dumps(results, indent=1) + "\n")
+    (arguments.out / "services.md").write_text("\n".join(texts))
     print("\n".join(texts))
-    print(f"table and samples: {arguments.out}/serving.md, serving.json")
+    print(f"table and samples: {arguments.out}/services.md, services.json")
     return 0
 
 
