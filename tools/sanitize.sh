@@ -29,7 +29,9 @@ targets=all
 if [[ ${1:-} = stress ]]; then targets=npu_stress; fi
 cmake --build "$build" --parallel "$(nproc)" --target $targets
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
-export ASAN_OPTIONS=detect_stack_use_after_return=1
+# Before 13.3, gcc's check of a function's variables after its return leaves vectors of 64 bytes misaligned (gcc bug
+# 110027): kernels for AVX-512 die of it.
+export ASAN_OPTIONS=detect_stack_use_after_return=0
 if [[ ${1:-} = stress ]]; then
   shift
   exec "$build/npu_stress" "$@"
