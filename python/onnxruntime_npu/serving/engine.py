@@ -146,11 +146,14 @@ class Engine(Supervised[Ready]):
     ) -> list[Stream]:
         """Hand over requests, all or none.
 
-        Raises ApiError: 503 while the engine is not ready, 429 when too many requests wait.
+        Raises ApiError: 503 while the engine is not ready, 429 when too many requests wait, 400 for
+        more than ever may.
         """
         limits = self.limits()
-        room = limits.max_batch + self._max_queue - len(self._streams)
-        if len(prompts) > room:
+        most = limits.max_batch + self._max_queue
+        if len(prompts) > most:
+            raise bad_request(f"expected at most {most} answers of a request, got {len(prompts)}")
+        if len(prompts) > most - len(self._streams):
             raise ApiError(
                 429,
                 "queue_full",

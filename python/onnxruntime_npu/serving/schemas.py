@@ -116,10 +116,13 @@ class Generation(TopBody):
     @property
     def bias(self) -> dict[int, float]:
         """What is added to the logits of tokens; raises a 400 for a key that is no token."""
-        try:
-            return {int(token): value for token, value in (self.logit_bias or {}).items()}
-        except ValueError:
-            raise bad_request("expected token numbers as keys", param="logit_bias") from None
+        given = self.logit_bias or {}
+        for key in given:
+            if not (key.isascii() and key.isdecimal() and len(key) < 20):
+                raise bad_request(
+                    f"expected token numbers as keys, got {key[:40]!r}", param="logit_bias"
+                )
+        return {int(token): value for token, value in given.items()}
 
     @property
     @abstractmethod
