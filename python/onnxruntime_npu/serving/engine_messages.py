@@ -61,9 +61,6 @@ class Submit:
     sampling: Sampling
 
 
-WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))  # before the first request
-
-
 @dataclass(frozen=True)
 class Cancel:
     """To the engine: forget the request, which may have finished already."""

@@ -12,10 +12,10 @@ import onnxruntime_genai as og
 
 from .. import _C
 from ..session.provider_library import get_ep_name, get_library_path
-from .batch import Batch, EngineError
+from .batch import Batch
 from .child_process import Inbox, serve_connection
-from .engine_messages import WARM_UP, Ready, Step
-from .lane import take_messages
+from .engine_messages import Ready, Step
+from .lane import take_messages, warm_up
 from .logits_lane import LogitsLane
 from .logits_model import open_logits_model
 
@@ -31,11 +31,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
     blocks = settings["engine"]["dynamic_batching"]
     engine = og.Engine(open_model(directory, provider, device))
     batch = Batch(engine, blocks["block_size"])
-    batch.add(WARM_UP)
-    while batch.busy:
-        for _, reason, message in batch.step().finished:
-            if reason == "error":
-                raise EngineError(message)
+    warm_up(batch)
     limits = engine.get_capabilities()
     connection.send(
         Ready(

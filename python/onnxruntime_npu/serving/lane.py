@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .child_process import Inbox
-from .engine_messages import Cancel, Step, Submit
+from .engine_messages import Cancel, Sampling, Step, Submit
+
+_WARM_UP = Submit(-1, [0, 0], Sampling(max_tokens=3, greedy=True))
 
 
 class Lane(Protocol):
@@ -28,6 +30,18 @@ class Lane(Protocol):
 
     def step(self) -> Step:
         """Take waiting requests, run the model once; raises what the process cannot survive."""
+
+
+def warm_up(lane: Lane) -> None:
+    """Answer a request of nobody, so that the first client's does not wait for first uses.
+
+    Raises RuntimeError if it fails, and what ``lane.step`` raises.
+    """
+    lane.add(_WARM_UP)
+    while lane.busy:
+        for _, reason, message in lane.step().finished:
+            if reason == "error":
+                raise RuntimeError(message)
 
 
 def take_messages(inbox: Inbox, lanes: Sequence[Lane], lane_of: Callable[[Submit], Lane]) -> bool:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from ..generation.ranks import count_of_parts
 from .child_process import Inbox, serve_connection
-from .engine_messages import WARM_UP, RanksStarted, Ready
-from .lane import take_messages
+from .engine_messages import RanksStarted, Ready
+from .lane import take_messages, warm_up
 from .logits_lane import LogitsLane
 from .logits_model import LogitsModel, providers_of
-from .rank_processes import RankProcesses, RanksError
+from .rank_processes import RankProcesses
 
 
 def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
@@ -30,11 +30,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
         providers = providers_of(settings, provider, device)
         model = LogitsModel(first, settings, providers, ranks.open)
         lane = LogitsLane.of(model)
-        lane.add(WARM_UP)
-        while lane.busy:
-            for _, reason, message in lane.step().finished:
-                if reason == "error":
-                    raise RanksError(message)
+        warm_up(lane)
         room = model.block_count * model.block_size
         connection.send(
             Ready(
