@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_EXIT_SECONDS = 5.0
+from .child_process import end
 
 
 def resident_bytes_of(process: int) -> int:
@@ -97,17 +97,12 @@ class ChildConnection:
     def _end(self) -> int:
         """Close the connection, which ends the process."""
         # Closing only the descriptor would leave the threads in their calls.
-        with socket.socket(fileno=self._connection.fileno()) as end:
+        with socket.socket(fileno=self._connection.fileno()) as ours:
             with contextlib.suppress(OSError):  # the other end is closed already
-                end.shutdown(socket.SHUT_RDWR)
+                ours.shutdown(socket.SHUT_RDWR)
             self._outbox.put(None)
             for thread in self._threads:
                 thread.join()
-            end.detach()
+            ours.detach()
         self._connection.close()
-        try:
-            self._process.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        return self._process.returncode
+        return end(self._process)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import queue
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+_EXIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,15 @@ class Inbox:
                 self._messages.put(connection.recv())
         except (EOFError, OSError):
             self._messages.put(None)
+
+
+def end(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process whose connection is closed, kill it after a while; return its code."""
+    try:
+        return process.wait(_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def serve_connection(

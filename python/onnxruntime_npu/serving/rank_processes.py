@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from ..generation.ranks import launcher
-from .child_process import Failed
+from .child_process import Failed, end
 
 _LOOK_SECONDS = 1.0  # between looks whether the launcher has ended before all ranks are there
-_EXIT_SECONDS = 5.0
 
 
 class RanksError(RuntimeError):
@@ -126,11 +125,7 @@ class RankProcesses:
         """End the ranks: they leave when the connections are closed, or are killed."""
         for rank in self._ranks.values():
             rank.connection.close()
-        try:
-            self._launcher.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._launcher.kill()
-            self._launcher.wait()
+        end(self._launcher)
         for rank in self._ranks.values():  # one that stands still, for example
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(rank.handle, signal.SIGKILL)
