@@ -33,6 +33,7 @@ _QUANTS = ("none", "keep", "w8a16", "w4a16", "w4a8", "w8a8", "w8a8_dynamic")
 _QUANTS_UNCALIBRATED = ("none", "w8a16", "w4a16", "w4a8", "w8a8_dynamic")
 _CACHES = ("dynamic", "static", "paged")
 _KV_DTYPES = ("auto", "int8")
+_RANKS = "start N processes, for a model exported with --tensor-parallel N or --expert-parallel N"
 _PROVIDERS = {"npu": "NPUExecutionProvider", "cpu": "CPUExecutionProvider"}
 _API_KEY = "ORT_NPU_API_KEY"  # not an argument: other users of a machine can read those
 _NAMED = re.compile(r"[\w.-]+=")  # an adapter's directory after its name
@@ -173,19 +174,15 @@ def _parser() -> argparse.ArgumentParser:
         _KV_DTYPES,
         "of the cache; auto: that of activations; int8: with a scale for each token and head",
     )
-    export.add_argument(
+    _number_of_ranks(
+        export,
         "--tensor-parallel",
-        type=_ranks,
-        default=1,
-        metavar="N",
-        help="divide the model among N ranks: OUT_DIR/rank_0 and so on, for --ranks N",
+        "divide the model among N ranks: OUT_DIR/rank_0 and so on, for --ranks N",
     )
-    export.add_argument(
+    _number_of_ranks(
+        export,
         "--expert-parallel",
-        type=_ranks,
-        default=1,
-        metavar="N",
-        help="divide the experts of routed MLPs among N ranks, those of --tensor-parallel if given",
+        "divide the experts of routed MLPs among N ranks, those of --tensor-parallel if given",
     )
     _choice(export, "--logits", ("last", "all"), "of the last token of each row, or of all tokens")
     export.add_argument(
@@ -293,14 +290,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--adapter", metavar="NAME", help="LoRA adapter exported with the model")
     generate.add_argument("--raw", action="store_true", help="no chat template")
     _choice(generate, "--provider", tuple(_PROVIDERS), "execution provider")
-    generate.add_argument(
-        "--ranks",
-        type=_ranks,
-        default=1,
-        metavar="N",
-        help="start N processes, for a model exported with --tensor-parallel N or "
-        "--expert-parallel N",
-    )
+    _number_of_ranks(generate, "--ranks", _RANKS)
     generate.add_argument("--stats", action="store_true", help="print speed to stderr")
     generate.set_defaults(run=_generate)
 
@@ -361,14 +351,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--device", type=_whole, default=0, metavar="N", help="index of the NPU (default: 0)"
     )
-    serve.add_argument(
-        "--ranks",
-        type=_ranks,
-        default=1,
-        metavar="N",
-        help="start N processes, for a model exported with --tensor-parallel N or "
-        "--expert-parallel N",
-    )
+    _number_of_ranks(serve, "--ranks", _RANKS)
     serve.set_defaults(run=_serve)
 
     run = commands.add_parser(
@@ -393,6 +376,10 @@ def _choice(
         default=choices[0],
         help=f"{meaning}: {', '.join(choices)} (default: {choices[0]})",
     )
+
+
+def _number_of_ranks(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
+    parser.add_argument(flag, type=_ranks, default=1, metavar="N", help=meaning)
 
 
 def _info(arguments: argparse.Namespace) -> None:
