@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...progress import progress
-from ..weights.gguf_file import floats_of, release
+from ..weights.gguf_file import floats_of, release, shape_of
 from ..weights.lazy_weight import give_back_memory, value_of
 from .gguf_blocks import Blocks, bits_of, blocks_of, has_blocks
 from .integer_weight import IntegerWeight
@@ -43,7 +43,7 @@ def restore_integers(model: Any, path: Path) -> dict[str, str]:
     floats: dict[tuple[int, ...], set[str]] = {}
     tensors = [t for t in gguf.GGUFReader(str(path)).tensors if len(t.shape) == 2]
     for tensor in progress(tensors, "Reading blocks", "tensor"):
-        shape = tuple(int(size) for size in reversed(tensor.shape))
+        shape = shape_of(tensor)
         candidates = [name for name in waiting if layers[name].weight.shape == shape]
         if not candidates:
             continue

@@ -19,9 +19,14 @@ from .lazy_weight import LazyWeight
 _ROWS_ELEMENTS = 1 << 20  # of temporaries
 
 
+def shape_of(tensor: gguf.ReaderTensor) -> tuple[int, ...]:
+    """Return the shape in torch's order."""
+    return tuple(int(size) for size in reversed(tensor.shape))
+
+
 def floats_of(tensor: gguf.ReaderTensor) -> npt.NDArray[np.float32]:
     """Return the values of a tensor, in a memory of their own."""
-    shape = tuple(int(size) for size in reversed(tensor.shape))
+    shape = shape_of(tensor)
     values = np.empty(shape, np.float32)
     rows, read = values.reshape(-1, shape[-1]), _rows(tensor)
     step = max(1, _ROWS_ELEMENTS // max(shape[-1], 1))
@@ -86,9 +91,9 @@ def _weights(
     for tensor in tensors:
         gguf.dequantize(_rows(tensor)[:1], tensor.tensor_type)  # or raise: its type has no floats
         # What becomes of a tensor does not depend on its values.
-        shape = tuple(int(size) for size in reversed(tensor.shape))
+        values = np.broadcast_to(np.int8(0), shape_of(tensor))
         with np.errstate(all="ignore"):
-            made = _processed(processor, names, tensor, np.broadcast_to(np.int8(0), shape))
+            made = _processed(processor, names, tensor, values)
         for name, weight in made.items():
             sources.setdefault(name, []).append(tensor)
             sizes[name] = weight.shape
