@@ -10,6 +10,7 @@ import pytest
 import torch
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from onnxruntime_npu.exporter.integers import gguf_weights
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 from onnxruntime_npu.exporter.weights.gguf_file import floats_of
 from onnxruntime_npu.exporter.weights.lazy_weight import LazyWeight
@@ -119,6 +120,16 @@ def test_kept_integers_are_read_when_they_are_used(tmp_path):
     for name, layer in layers.items():
         assert isinstance(layer.stored.integers, LazyWeight)
         assert torch.equal(layer.weight, floats.get_submodule(name).weight.value())
+
+
+def test_weights_are_not_restored_for_tensors_that_are_others(tmp_path, monkeypatch):
+    """Twice each, to be marked and to be compared: not once for each tensor of the same shape."""
+    path = write_gguf(tmp_path, "llama", "Q8_0")
+    restored = []
+    value_of = gguf_weights.value_of
+    monkeypatch.setattr(gguf_weights, "value_of", lambda w: restored.append(w) or value_of(w))
+    load_checkpoint(path, integers=True)
+    assert len(restored) == 2 * 7 * LAYERS
 
 
 def test_a_file_is_not_resident_after_a_use(tmp_path):

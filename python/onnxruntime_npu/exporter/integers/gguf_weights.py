@@ -54,8 +54,7 @@ def restore_integers(model: Any, path: Path) -> dict[str, str]:
         mark = _mark(restored)
         for name in candidates:
             layer = layers[name]
-            weight = value_of(layer.weight)
-            rows = _rows(restored, mark, weight, marks[name])
+            rows = _rows(restored, mark, layer.weight, marks[name])
             if rows is not None:
                 bias = layer.bias
                 integers = IntegerWeight.remade(functools.partial(_integers, tensor, rows))
@@ -83,14 +82,15 @@ def _mark(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(
-    restored: torch.Tensor, mark: torch.Tensor, weight: torch.Tensor, wanted: torch.Tensor
+    restored: torch.Tensor, mark: torch.Tensor, layer: torch.Tensor, wanted: torch.Tensor
 ) -> torch.Tensor | None:
-    """Return which row of the file's tensor each row of the weight is; None if it is another."""
+    """Return which row of the file's tensor each row of a layer is; None if it is another's."""
     scale = float(wanted.abs().max()) or 1.0
     if not torch.allclose(
         mark.sort().values, wanted.sort().values, rtol=0, atol=_TOLERANCE * scale
     ):
         return None
+    weight = value_of(layer)  # not before: it is restored from the file, and most are others
     rows = torch.empty_like(wanted, dtype=torch.int64)
     rows[wanted.argsort(stable=True)] = mark.argsort(stable=True)
     atol = _TOLERANCE * float(weight.abs().max())
