@@ -16,7 +16,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1
 
 
 def serve(connection: Connection) -> None:
@@ -42,7 +42,11 @@ def serve(connection: Connection) -> None:
             return
 
 
+def end_with_parent() -> None:
+    """Have this process killed when its parent ends, which it would outlive if it were stopped."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    # A stopped process would otherwise outlive its parent.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     serve(Connection(int(sys.argv[1])))

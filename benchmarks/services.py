@@ -87,19 +87,19 @@ class Lineup:
         return self._arguments.out
 
     def _peer(self, name: str) -> Callable[[], Any]:
-        threads = self._arguments.threads
+        service: Callable[[str, int, int], Any]
         if name == "genai":
-            dtype = self._dtype if self._dtype == "int4" else "float32"
-            return functools.partial(
-                serving_engines.GenaiEngine, self._converted("genai_engine", dtype), threads
-            )
-        dtype = self._dtype if self._dtype == "int4" else "float16"
-        file = self._converted("gguf", dtype) + "/model.gguf"
-        if name == "openvino-genai":
-            return functools.partial(serving_engines.OpenVinoGenai, file, threads, self._vocabulary)
-        return functools.partial(serving_engines.llama_cpp, file, threads, self._vocabulary)
+            place, service = self._converted("genai_engine", "float32"), serving_engines.GenaiEngine
+        else:
+            place = self._converted("gguf", "float16") + "/model.gguf"
+            service = {
+                "openvino-genai": serving_engines.OpenVinoGenai,
+                "llama.cpp server": serving_engines.llama_cpp,
+            }[name]
+        return functools.partial(service, place, self._arguments.threads, self._vocabulary)
 
-    def _converted(self, kind: str, dtype: str) -> str:
+    def _converted(self, kind: str, floats: str) -> str:
+        dtype = self._dtype if self._dtype == "int4" else floats
         return str(models.converted(kind, self._model, dtype, self._out, self._peers))
 
 

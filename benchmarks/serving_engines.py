@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine_server import PR_SET_PDEATHSIG
+from engine_server import end_with_parent
 
 START_SECONDS = 300.0
 BATCH = 64
@@ -53,7 +51,7 @@ class Server:
             [*command, "--port", str(self._port)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         deadline = time.monotonic() + START_SECONDS
         while not self._answers(ready):
@@ -111,10 +109,6 @@ class Server:
         writer.close()
         # Tokens that make no whole character have no event: they came with one that has.
         return sent, [*times, *times[-1:] * (tokens - len(times))]
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def npu(directory: str, vocabulary: int) -> Server:
@@ -212,14 +206,11 @@ class NpuEngine(Loop):
 class GenaiEngine(Loop):
     """onnxruntime-genai's engine on the CPU, with the model of its own builder."""
 
-    def __init__(self, directory: str, threads: int) -> None:
+    def __init__(self, directory: str, threads: int, vocabulary: int) -> None:
         import onnxruntime_genai as genai
 
         genai.disable_telemetry_events()
-        self._genai = genai
-        self.vocabulary = json.loads((Path(directory) / "genai_config.json").read_text())["model"][
-            "vocab_size"
-        ]
+        self._genai, self.vocabulary = genai, vocabulary
         config = genai.Config(directory)
         decoder = {"session_options": {"intra_op_num_threads": threads}}
         # The builder writes no paged cache for the CPU: a batch is formed anew when one has ended.
