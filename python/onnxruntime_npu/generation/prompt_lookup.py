@@ -128,14 +128,14 @@ class LookupStepper:
         Those of a row that has ended are any.
         """
         running = []
-        for row, token in zip(self._rows, tokens.tolist(), strict=True):
+        for index, (row, token) in enumerate(zip(self._rows, tokens.tolist(), strict=True)):
             row.ended = row.ended or token in self._stop_tokens
             if row.ended:
                 continue
             if row.take(token):
                 self.accepted += 1
             else:
-                running.append(row)
+                running.append(index)
         if running:
             self._run(running)
         return ort.OrtValue.ortvalue_from_numpy(np.stack([row.logits[:1] for row in self._rows]))
@@ -144,14 +144,15 @@ class LookupStepper:
         """Release the buffers."""
         self._state.close()
 
-    def _run(self, rows: list[_Row]) -> None:
-        """Score the last token of each row, and guesses, if there is room for them."""
+    def _run(self, running: list[int]) -> None:
+        """Score the last token of some rows, and guesses, if there is room for them."""
+        rows = [self._rows[index] for index in running]
         for row in rows:
             count = min(self._count, self._length - len(row.text.tokens))
             row.guessed = row.text.continuation(count) if count > 0 else []
             self.guessed += len(row.guessed)
         found = self._state.score(
-            [self._rows.index(row) for row in rows],
+            running,
             [len(row.text.tokens) - 1 for row in rows],
             [[row.text.tokens[-1], *row.guessed] for row in rows],
         )
