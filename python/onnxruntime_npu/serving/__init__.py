@@ -13,6 +13,8 @@
 - ``engine_process``, ``engine_messages``: that of a language model; one thread owns its two lanes.
 - ``lane``: what both do. ``batch``: onnxruntime-genai's engine. ``logits_lane``, ``logits_row``,
   ``logits_model``, ``token_texts``: requests whose logits are seen or changed.
+- ``ranked_engine``, ``leader_process``: the same two of a model that several ranks compute.
+  ``rank_processes``: the ranks, as the leader sees them. ``rank_process``: each of them.
 - ``encoder_process``, ``encoder_messages``: that of an encoder; ``child_process``: what they share.
 - ``page``: the chat at ``/``.
 - ``metrics``, ``settings``.

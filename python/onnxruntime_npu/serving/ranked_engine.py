@@ -12,7 +12,7 @@ from .engine_messages import RanksStarted
 class RankedEngine(Engine):
     """Hands requests to the process that leads the ranks."""
 
-    module = "onnxruntime_npu.serving.ranks_process"
+    module = "onnxruntime_npu.serving.leader_process"
     _ranks: tuple[int, ...] = ()  # their processes
 
     def resident_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""The process that leads the ranks: ``python -m …ranks_process FD DIR PROVIDER DEVICE``.
+"""The process that leads the ranks: ``python -m …leader_process FD DIR PROVIDER DEVICE``.
 
 It is no rank itself. It has the requests, chooses tokens and gives every rank the inputs of each
 step; onnxruntime-genai's engine, which keeps those to itself, cannot lead ranks. When a rank ends,
