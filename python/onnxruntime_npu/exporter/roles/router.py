@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ class Groups(NamedTuple):
     kept: int
 
 
-class FusedRouter(nn.Module):
+class FusedRouter(nn.Module, ABC):
     """Logits as the original computes them, and a fused choice of the best.
 
     The original's own choice is computed, too, but nothing uses it, so that it is not exported.
@@ -41,9 +42,9 @@ class FusedRouter(nn.Module):
         self.original = original
         self.top_k, self.normalised, self.factor = top_k, normalised, factor
 
+    @abstractmethod
     def chosen(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return weights and experts [T, k] of logits [T, E] in float32."""
-        raise NotImplementedError
 
     def forward(
         self, hidden_states: torch.Tensor
