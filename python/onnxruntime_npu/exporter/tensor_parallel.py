@@ -7,7 +7,7 @@ ranks, one ``npu_mm_all_reduce_base``. What cannot be divided so is computed by 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -23,29 +23,27 @@ from .roles.mlp import GatedMlp
 _QUANTS = ("none", "w8a16", "w4a16", "w8a8", "w8a8_dynamic")
 
 
-class Share:
+class Share(NamedTuple):
     """What one rank has of parts that can be divided."""
 
-    def __init__(
-        self,
-        rank: int,
-        ranks: int,
-        dtype: torch.dtype = torch.float32,
-        findings: Findings | None = None,
-    ) -> None:
-        """``dtype``: of activations; ``findings`` record the sums."""
-        self._rank = rank
-        self._ranks = ranks
-        self._dtype = dtype
-        self._findings = findings or Findings()
+    rank: int
+    ranks: int
 
     def of(self, count: int) -> range:
         """Return this rank's of ``count`` things, as many as the others' or one more or less."""
-        return range(count * self._rank // self._ranks, count * (self._rank + 1) // self._ranks)
+        return range(count * self.rank // self.ranks, count * (self.rank + 1) // self.ranks)
 
-    def rows(self, linear: nn.Module, rows: range) -> Any:
+
+class _Sums:
+    """Makes projections that are summed over the ranks."""
+
+    def __init__(self, share: Share, dtype: torch.dtype, findings: Findings) -> None:
+        """``dtype``: of activations; ``findings`` record the sums."""
+        self._share, self._dtype, self._findings = share, dtype, findings
+
+    def of(self, linear: nn.Module, rows: range) -> Any:
         """Return the projection back from this rank's part, summed; one rank adds the bias."""
-        summed = rows_of(linear, rows, self._dtype, biased=self._rank == 0)
+        summed = rows_of(linear, rows, self._dtype, biased=self._share.rank == 0)
         left: dict[str, int] = getattr(summed, "operators", {})
         for op, count in getattr(linear, "operators", {}).items():
             self._findings.without(op, count - left.get(op, 0))
@@ -70,7 +68,7 @@ def _key_heads(queries: range, group: int) -> list[int]:
     return distinct if even else used
 
 
-def _attention(original: Attention, share: Share) -> Attention:
+def _attention(original: Attention, share: Share, sums: _Sums) -> Attention:
     heads, size = original.heads, original.head_size
     queries = share.of(heads)
     keys = _key_heads(queries, heads // original.kv_heads)
@@ -81,7 +79,7 @@ def _attention(original: Attention, share: Share) -> Attention:
     qkv: Any = columns_of(original.qkv, columns)
     return Attention(
         qkv,
-        share.rows(original.out, _times(size, queries)),
+        sums.of(original.out, _times(size, queries)),
         heads=len(queries),
         kv_heads=len(keys),
         scale=original.scale,
@@ -92,12 +90,12 @@ def _attention(original: Attention, share: Share) -> Attention:
     )
 
 
-def _mlp(original: GatedMlp, share: Share) -> GatedMlp:
+def _mlp(original: GatedMlp, share: Share, sums: _Sums) -> GatedMlp:
     size = original.down.in_features
     part = share.of(size)
     up = range(size + part.start, size + part.stop)
     gate_up: Any = columns_of(original.gate_up, [part, up])
-    return GatedMlp(gate_up, share.rows(original.down, part), original.activation)
+    return GatedMlp(gate_up, sums.of(original.down, part), original.activation)
 
 
 def check_quant(quant: str, dtype: torch.dtype) -> None:
@@ -128,15 +126,16 @@ def check_divisible(decoder: object, ranks: int) -> None:
 
 def part_of(decoder: Decoder, rank: int, ranks: int, findings: Findings) -> Decoder:
     """Return what one rank computes. Weights that it does not have are not copied."""
-    share = Share(rank, ranks, decoder.dtype, findings)
+    share = Share(rank, ranks)
+    sums = _Sums(share, decoder.dtype, findings)
     layers = []
     whole: Any = decoder.layers
     for index, layer in enumerate(whole):
         mlp = layer.mlp
         if isinstance(mlp, GatedMlp) and mlp.down.in_features >= ranks:
-            mlp = _mlp(mlp, share)
+            mlp = _mlp(mlp, share, sums)
         else:
             findings.keep(f"layers.{index}", "mlp", "its columns are not divided")
-        attention = _attention(layer.attention, share)
+        attention = _attention(layer.attention, share, sums)
         layers.append(DecoderLayer(layer.input_norm, attention, layer.post_norm, mlp))
     return Decoder(decoder.embedding, decoder.head, decoder.rotary, layers, decoder.norm)
