@@ -20,6 +20,7 @@ from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.generation.ranks import MPIEXEC
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
+from .test_causal_lm import PROVIDERS, forced_logits
 
 RANK = Path(__file__).with_name("tensor_parallel_rank.py")
 # 4 query heads in 2 groups, 112 columns: 3 ranks have 1, 1 and 2 heads, 4 half a group each. 9
@@ -83,20 +84,6 @@ def test_logits_of_every_rank_equal_transformers(tmp_path, ranks):
 QUANTISED = {"w8a16": 4e-3, "w4a16": 4e-3, "w8a8": 1e-2, "w8a8_dynamic": 2e-2}
 
 
-def forced_logits(place):
-    """Return the logits [P, C, V] of an undivided model as ``tensor_parallel_rank`` has them."""
-    model, logits = CausalLM(place), []
-    model.stop_tokens = frozenset()
-    continuations = np.array(CONTINUATIONS, np.int64)
-
-    def sampler(step):
-        logits.append(np.array(step, np.float32))
-        return continuations[:, len(logits) - 1]
-
-    model.generate_tokens(PROMPTS, max_new_tokens=len(CONTINUATIONS[0]), sampler=sampler)
-    return np.stack(logits, axis=1)
-
-
 @pytest.mark.parametrize(
     "schemes",
     [("w4a16",), pytest.param(("w8a16", "w8a8", "w8a8_dynamic"), marks=pytest.mark.slow)],
@@ -120,7 +107,8 @@ def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes):
     for scheme, place in zip(schemes, places, strict=True):
         first, second = (np.load(place / f"logits_{rank}.npy") for rank in range(2))
         np.testing.assert_array_equal(first, second)
-        whole = forced_logits(tmp_path / "whole" / scheme)
+        undivided = tmp_path / "whole" / scheme
+        whole = forced_logits(undivided, PROVIDERS[0], PROMPTS, CONTINUATIONS)
         errors[scheme] = float(np.linalg.norm(first - whole) / np.linalg.norm(whole))
     assert all(errors[scheme] <= QUANTISED[scheme] for scheme in schemes), errors
 
