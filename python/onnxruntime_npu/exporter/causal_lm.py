@@ -15,12 +15,11 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
-from . import expert_parallel as experts_of_ranks
 from . import genai
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
-from .divided_linear import GROUP
+from .division import Division
 from .fuse_added_norms import fuse_added_norms
 from .numeric_check import Reference, check_file
 from .original import cached_layers, keep_original
@@ -40,7 +39,6 @@ from .sampling_graph import SAMPLER_FILE, write_sampler
 from .staging import staged
 from .substitution import substitute
 from .switched_adapters import SwitchedAdapters
-from .tensor_parallel import check_divisible, check_quant, part_of
 from .tracing import finish, onnx_model_of
 from .weights.adapters import merge_adapter
 from .weights.lazy_weight import give_back_memory, kept_values
@@ -136,16 +134,8 @@ def export_causal_lm(
         )
     if isinstance(adapters, (str, Path)):
         raise ArgumentError(f"expected adapters to be a sequence of directories, got {adapters!r}")
-    ranks = _ranks_of(tensor_parallel, expert_parallel)
-    if tensor_parallel > 1:
-        check_quant(quant, DTYPES[dtype])
-    if expert_parallel > 1 and quant != NONE:
-        raise ArgumentError(f"expected quant='none' with expert_parallel, got quant={quant!r}")
-    if ranks > 1 and switched_adapters:
-        name = "tensor_parallel" if tensor_parallel > 1 else "expert_parallel"
-        raise ArgumentError(
-            f"expected no switched_adapters with {name}, got {len(switched_adapters)}"
-        )
+    division = Division(tensor_parallel, expert_parallel)
+    division.check_options(quant, DTYPES[dtype], len(switched_adapters or {}))
     opset = check_opset(opset)
     out = check_directory(out_dir)
     if isinstance(model_or_dir, nn.Module):
@@ -171,13 +161,10 @@ def export_causal_lm(
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
     probe = _probe(checkpoint.model)
     # Before the proofs take the model apart; its results are kept, not the model.
-    whole = ranks == 1
+    whole = division.ranks == 1
     reference = _reference(checkpoint, report) if check and whole else None
     interface, findings = _interface(checkpoint, probe, wanted, opset)
-    if tensor_parallel > 1:
-        check_divisible(interface.decoder, tensor_parallel)
-    if expert_parallel > 1:
-        experts_of_ranks.check_divisible(interface.decoder, expert_parallel)
+    division.check(interface.decoder)
     switched.prove(
         checkpoint.model,
         interface.decoder,
@@ -202,7 +189,7 @@ def export_causal_lm(
         options = {} if static_error is None else {"static_error": static_error}
         report.per_token = quantize(interface, quant, batches, findings, **options)
     if not whole:
-        return _write_ranks(out, checkpoint, interface, wanted, report, findings, started)
+        return _write_ranks(out, division, checkpoint, interface, wanted, report, findings, started)
     switched.insert(interface.decoder)
     with staged(out, MODEL_FILE) as folder:
         model = _onnx_model(interface, opset)
@@ -219,20 +206,6 @@ def export_causal_lm(
             report.checked(*check_file(folder, reference, report, layers))
             report.write(folder / REPORT_FILE)
     return report
-
-
-def _ranks_of(tensor_parallel: int, expert_parallel: int) -> int:
-    """Return the number of ranks that both ways of dividing a model are for."""
-    given = {"tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel}
-    for name, ranks in given.items():
-        if not isinstance(ranks, int) or ranks < 1:
-            raise ArgumentError(f"expected {name} to be at least 1, got {ranks!r}")
-    if tensor_parallel > 1 and expert_parallel not in (1, tensor_parallel):
-        raise ArgumentError(
-            f"expected expert_parallel to be 1 or tensor_parallel's {tensor_parallel}: the ranks "
-            f"are the same, got {expert_parallel}"
-        )
-    return max(tensor_parallel, expert_parallel)
 
 
 def _reference(checkpoint: Checkpoint, report: ExportReport) -> Reference | None:
@@ -316,6 +289,7 @@ def _write(
 
 def _write_ranks(
     out: Path,
+    division: Division,
     checkpoint: Checkpoint,
     whole: Interface,
     wanted: CacheChoice,
@@ -324,19 +298,14 @@ def _write_ranks(
     started: float,
 ) -> ExportReport:
     """Write a directory for each rank, all of them or none; return the first one's report."""
-    ranks = range(max(report.tensor_parallel, report.expert_parallel))
-    groups = {GROUP: report.tensor_parallel, experts_of_ranks.GROUP: report.expert_parallel}
+    ranks = range(division.ranks)
     reports = []
     with contextlib.ExitStack() as places:
         folders = [places.enter_context(staged(out / f"rank_{r}", MODEL_FILE)) for r in ranks]
         for rank, folder in enumerate(folders):
             own, found = copy.deepcopy((report, findings))
-            own.rank, own.group = rank, ";".join(g for g, size in groups.items() if size > 1)
-            decoder = whole.decoder
-            if report.tensor_parallel > 1:
-                decoder = part_of(decoder, rank, len(ranks), found)
-            if report.expert_parallel > 1:
-                decoder = experts_of_ranks.with_own_experts(decoder, rank, len(ranks), found)
+            own.rank, own.group = rank, division.group
+            decoder = division.part_of(whole.decoder, rank, found)
             interface = wanted.interface(decoder).eval()
             model = _onnx_model(interface, report.opset)
             _write(folder, model, checkpoint, interface, own, found)
