@@ -106,7 +106,7 @@ def test_a_rank_dies_while_it_is_needed(divided):
     assert complete(divided, PROMPTS[1]).choices[0].text == expected
 
 
-def test_mistakes_are_one_line(served_directory, parts, capsys, tmp_path):
+def test_mistakes_are_one_line(served_directory, encoder_directory, parts, capsys):
     def refused(directory, *arguments):
         assert cli.main(["serve", str(directory), "--port", "0", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()
@@ -114,6 +114,7 @@ def test_mistakes_are_one_line(served_directory, parts, capsys, tmp_path):
 
     assert "expected --ranks 2 for" in refused(parts)
     assert "which holds the parts of 2 ranks, got 3" in refused(parts, "--ranks", "3")
-    line = refused(served_directory, "--ranks", "2")
-    assert "expected --ranks 1" in line and "a model that is not divided, got 2" in line
+    for whole in (served_directory, encoder_directory):
+        line = refused(whole, "--ranks", "2")
+        assert "expected --ranks 1" in line and "a model that is not divided, got 2" in line
     assert "ranks need the provider npu" in refused(parts, "--ranks", "2", "--provider", "cpu")

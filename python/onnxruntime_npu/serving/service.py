@@ -98,6 +98,7 @@ def open_service(
     Its processes are not started yet; ``on_unusable`` is called, with the reason, when one fails
     before it has been ready once. Raises ArgumentError for directories that cannot be served.
     """
+    parts = _parts(Path(directory), settings.ranks)
     service, name = Service(settings, Metrics()), settings.model_name
     encoder: str | Path | None = settings.embeddings
     if ServedEncoder.recognises(directory):
@@ -105,7 +106,7 @@ def open_service(
             raise ArgumentError(f"{directory} holds an encoder: serve one at a time")
         encoder = directory
     else:
-        service.language, name = _language(Path(directory), settings, service, on_unusable), None
+        service.language, name = _language(directory, parts, service, on_unusable), None
     if encoder is not None:
         served = ServedEncoder(encoder, name)
         if any(each.name == served.name for each in service.directories):
@@ -117,16 +118,21 @@ def open_service(
     return service
 
 
-def _language(
-    directory: Path, settings: Settings, service: Service, on_unusable: Callable[[str], None]
-) -> tuple[ServedModel, Engine]:
+def _parts(directory: Path, given: int) -> int:
+    """Return how many parts a model has, 0 if it is whole; ArgumentError for other ranks."""
     parts = ranks.count_of_parts(directory)
-    if settings.ranks != max(parts, 1):
+    if given != max(parts, 1):
         holds = f"the parts of {parts} ranks" if parts else "a model that is not divided"
         raise ArgumentError(
-            f"expected --ranks {max(parts, 1)} for {directory}, which holds {holds}, "
-            f"got {settings.ranks}"
+            f"expected --ranks {max(parts, 1)} for {directory}, which holds {holds}, got {given}"
         )
+    return parts
+
+
+def _language(
+    directory: str | Path, parts: int, service: Service, on_unusable: Callable[[str], None]
+) -> tuple[ServedModel, Engine]:
+    settings = service.settings
     if not parts:
         model = ServedModel(directory, settings.model_name)
         return model, Engine(model.directory, settings, service.metrics, on_unusable)
@@ -134,5 +140,6 @@ def _language(
         raise ArgumentError(f"ranks need the provider npu, got {settings.provider}")
     ranks.launcher(parts)
     # Every part has the files of the whole model's tokenizer and settings.
-    model = ServedModel(directory / "rank_0", settings.model_name or directory.resolve().name)
-    return model, RankedEngine(directory.resolve(), settings, service.metrics, on_unusable)
+    whole = Path(directory).resolve()
+    model = ServedModel(whole / "rank_0", settings.model_name or whole.name)
+    return model, RankedEngine(whole, settings, service.metrics, on_unusable)
