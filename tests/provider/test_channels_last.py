@@ -121,6 +121,14 @@ def test_max_pools(kind):
     assert check(between(x.shape, [pool], {"channels": 21}, 21), {"x": x}) == set("amy")
 
 
+def test_a_window_far_larger_than_the_image():
+    """Its taps and channels are 2^64 and more."""
+    side = 2**30
+    pool = node("MaxPool", "a", "m", kernel_shape=[side, side], pads=[side // 2] * 4)
+    x = array(1, 6, 5, 4)
+    assert check(between(x.shape, [pool], {"channels": 16}, 16), {"x": x}) == set("amy")
+
+
 def test_a_pool_propagates_nan():
     """As the provider's pools of plain values do."""
     pool = node("MaxPool", "a", "m", kernel_shape=[2, 2], strides=[2, 2])

@@ -28,8 +28,9 @@ class ChannelsLastMaxPool final : public Kernel {
     const float* pixels = channels_last::ReadChannelsLast(ctx, "MaxPool", x, layout_.Of(0));
     float* results = channels_last::ResultsOf(ctx, y, layout_.output);
     ctx.Launch("MaxPool", [=, v = axes[0], h = axes[1]] {
-      const int64_t channels = x.shape[1], work = h.out * v.kernel * h.kernel * channels;
-      ParallelFor(x.shape[0] * v.out, std::max<int64_t>(1, kCheapGrain / work), [&](int64_t begin, int64_t end) {
+      // A window may be far larger than the image.
+      const int64_t channels = x.shape[1], taps = std::min(v.kernel, v.in) * std::min(h.kernel, h.in);
+      ParallelFor(x.shape[0] * v.out, RowGrain(h.out * taps * channels), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
           const float* image = pixels + row / v.out * v.in * h.in * channels;
           Row(v.At(row % v.out), v.dilation, h, image, channels, results + row * h.out * channels);
