@@ -104,15 +104,14 @@ class ChannelsLastAverage final : public Kernel {
 };
 
 std::string WhyUnsupported(const NodeView& node) {
-  if (node.attributes.Ints("kernel_shape").size() != 2) return "not of two dimensions";
-  return node.output_count > 1 && node.output_used[1] ? "with indices" : "";
+  return node.attributes.Ints("kernel_shape").size() == 2 ? "" : "not of two dimensions";
 }
 
 NPU_ONNX_KERNEL({
     .domain = "npu.channels_last",
     .type = "MaxPool",
     .inputs = {Input("X", channels_last::kFloat32)},
-    .outputs = {Output("Y", channels_last::kFloat32), OptionalOutput("Indices", {DType::kInt64})},
+    .outputs = {Output("Y", channels_last::kFloat32)},
     .attributes = channels_last::LayoutAttributes(
         {0}, true, pooling::SlidingAttributes({IntsAttribute("dilations"), IntAttribute("storage_order", 0)})),
     .make = MakeKernel<ChannelsLastMaxPool>,
