@@ -186,12 +186,12 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
 
   Options options;
   options.device_id = device_id;
-  bool may_fuse = true;
+  bool may_compile = true;
   for (size_t i = 0; i < count; ++i) {
     std::string_view key = keys[i];
     if (key == kNoMemoryPlanKey) options.memory_plan = false;
-    if (key == kNoFusionKey) may_fuse = false;
-    if (key == kNoCompileKey) may_fuse = may_fuse && std::string_view(values[i]) != "1";
+    if (key == kNoFusionKey) may_compile = false;
+    if (key == kNoCompileKey) may_compile = may_compile && std::string_view(values[i]) != "1";
     if (key == kCompileKey) options.compile = std::string_view(values[i]) == "1";
     if (key == kEmbedKey) options.embed_context = std::string_view(values[i]) == "1";
     if (key == kContextPathKey) options.context_path = values[i];
@@ -206,13 +206,14 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
               spec->values, "; got '", values[i], "'");
   }
   // All values of fused nodes are in device memory.
-  options.fusion = options.fusion && may_fuse && !options.host_memory;
+  options.fusion = options.fusion && may_compile && !options.host_memory;
   NPU_CHECK(!options.host_memory || !options.graphs,
             "NPUExecutionProvider: provider option 'host_memory' expected a session without enable_npu_graph: a graph "
             "replays on values in NPU memory");
   NPU_CHECK(!options.host_memory || !options.compile,
             "NPUExecutionProvider: provider option 'host_memory' expected a session without ep.context_enable: a "
             "compiled model keeps values in NPU memory");
+  options.compile = options.compile && may_compile;
   return options;
 }
 

@@ -102,11 +102,10 @@ bool IsCompiled(const Api& api, const GraphNode& node) {
          OpRegistry::Instance().FindNewest(node.domain, node.view.op_type) == nullptr;
 }
 
-// Onnxruntime stores fused nodes of the model's own graph only.
-bool MayFuse(const Api& api, const OrtGraph* graph, const Options& options) {
+bool IsSubgraph(const Api& api, const OrtGraph* graph) {
   const OrtNode* parent = nullptr;
   api.Check(api.ort.Graph_GetParentNode(graph, &parent));
-  return options.fusion && (parent == nullptr || !options.compile);
+  return parent != nullptr;
 }
 
 // The operator of an EPContext node; none if the session cannot run it. Then it fails when the node is compiled,
@@ -122,7 +121,9 @@ std::optional<Fusion> ReadContext(const Api& api, const Options& options, const 
 Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
                 DeviceState& device, ChannelsLast& channels_last) {
   Units out;
-  const bool may_fuse = MayFuse(api, graph, options);
+  // Onnxruntime stores fused nodes of the model's own graph only.
+  const bool may_group = !options.compile || !IsSubgraph(api, graph);
+  const bool may_fuse = options.fusion && may_group;
   for (const OrtNode* node : NodesOf(api, graph)) out.graph.push_back(ReadNode(api, node));
   std::vector<Fusion> fusions;
   if (may_fuse) fusions = PlanFusions(api, out.graph, options.graphs);
@@ -159,7 +160,7 @@ Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
       if (context) node = context->AsNode(out.graph);
     } else {
       reason = WhyNotImplemented(api, support, options, node, &def);
-      if (options.compile && may_fuse && def != nullptr)
+      if (options.compile && may_group && def != nullptr)
         if (const auto packing = FindPackingNode(api, options, device, node, n, *def))
           unit.fused_into = packing->TypeName();
     }

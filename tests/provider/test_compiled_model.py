@@ -120,6 +120,14 @@ def test_a_compiled_model_computes_the_same(tmp_path: Path, embed: bool, capfd):
     assert WARNING not in capfd.readouterr().err
 
 
+def test_single_nodes_are_compiled_without_fusion(tmp_path: Path, capfd):
+    model = two_products()
+    path = compile_model(model, tmp_path / "m.onnx", fusion=0)
+    assert set(contexts(path)) == {"h", "y"}
+    np.testing.assert_array_equal(results(path)[0], results(model, fusion=0)[0])
+    assert WARNING not in capfd.readouterr().err
+
+
 def test_the_compiling_session_runs_too(tmp_path: Path):
     model = two_products()
     session = npu_session(model, compile_options(tmp_path / "m.onnx"))
