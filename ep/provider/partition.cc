@@ -87,18 +87,16 @@ struct Units {
   std::vector<std::string> reasons;  // why there is no definition
 };
 
-// Whether a provider has the node already.
-bool IsAssigned(const Api& api, const GraphNode& node) {
+// The provider that has the node already; "" if there is none.
+std::string_view ProviderOf(const Api& api, const GraphNode& node) {
   const char* provider = nullptr;
   api.Check(api.ort.Node_GetEpName(node.node, &provider));
-  return provider != nullptr && *provider != '\0';
+  return provider == nullptr ? "" : provider;
 }
 
 // Onnxruntime examines a graph again after it has inlined functions; fused nodes then have a type of onnxruntime's.
 bool IsCompiled(const Api& api, const GraphNode& node) {
-  const char* provider = nullptr;
-  api.Check(api.ort.Node_GetEpName(node.node, &provider));
-  return provider != nullptr && provider == std::string_view(kEpName) && FindControlFlow(node) == nullptr &&
+  return ProviderOf(api, node) == kEpName && FindControlFlow(node) == nullptr &&
          OpRegistry::Instance().FindNewest(node.domain, node.view.op_type) == nullptr;
 }
 
@@ -130,7 +128,7 @@ Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   const auto left_out = [&](size_t n) {
     return options.cpu_operators.contains(OperatorName(out.graph[n].domain, out.graph[n].view.op_type));
   };
-  const auto not_ours = [&](size_t n) { return left_out(n) || IsAssigned(api, out.graph[n]); };
+  const auto not_ours = [&](size_t n) { return left_out(n) || !ProviderOf(api, out.graph[n]).empty(); };
   if (may_fuse) channels_last.Plan(api, out.graph, options.graphs, not_ours, fusions);
   std::vector<const Fusion*> group(out.graph.size(), nullptr);
   for (const Fusion& fusion : fusions) {

@@ -68,14 +68,7 @@ bool UpdatesInPlace(const OpDef& def) { return !def.mutable_alias.empty(); }
 // The node as a group of one.
 Fusion NodeAsFusion(GraphNode node, size_t index, const OpDef& def) {
   DropEmptyOptionals(def, node);
-  FusedNode fused;
-  fused.domain = node.domain;
-  fused.type = node.view.op_type;
-  fused.version = node.view.since_version;
-  fused.inputs = node.inputs;
-  fused.outputs = node.outputs;
-  fused.attributes = node.view.attributes;
-  fused.nodes = {index};
+  FusedNode fused = GroupOfOne(node, index);
   for (size_t i = 0; i < fused.inputs.size(); ++i)
     if (node.view.inputs[i] == DType::kUndefined) fused.inputs[i] = {};
   return {std::move(fused), &def};
@@ -131,11 +124,9 @@ OrtNode* NewContextNode(const Api& api, const Fusion& fusion, const OrtNode* fus
   description.version = fusion.fused.version;
   description.attributes = fusion.fused.attributes;
   description.blocks = data.blocks;
-  for (const ValueView& input : fusion.fused.inputs) {
-    const auto before =
-        std::count_if(description.inputs.begin(), description.inputs.end(), [](int64_t i) { return i >= 0; });
-    description.inputs.push_back(input.info == nullptr ? -1 : before);
-  }
+  int64_t passed = 0;
+  for (const ValueView& input : fusion.fused.inputs)
+    description.inputs.push_back(input.info == nullptr ? -1 : passed++);
   AttributeList attributes(api);
   attributes.Add("main_context", 1);
   attributes.Add("embed_mode", data.embedded ? 1 : 0);
@@ -198,8 +189,7 @@ Fusion FindFusion(const Api& api, const std::vector<GraphNode>& nodes, const Opt
     const OpDef* def = OpRegistry::Instance().Find(node.domain, node.view.op_type, node.view.since_version);
     if (def != nullptr) return NodeAsFusion(node, 0, *def);
   }
-  for (Fusion& fusion : PlanFusions(api, nodes, options.graphs))
-    if (fusion.fused.nodes.size() == nodes.size()) return std::move(fusion);
+  if (std::optional<Fusion> fusion = FindFusionOfAll(api, nodes, options.graphs)) return std::move(*fusion);
   Fail(ErrorCode::kInternal, "expected a group of nodes that a fusion rule recognises, got ", nodes.size(),
        " others; set the provider option fusion to 0");
 }

@@ -22,9 +22,7 @@ bool IsGlobalMean(const FusionGraph& graph, const GraphNode& node) {
 
 // A node as an operator that domain npu.channels_last may have.
 FusedNode OperatorOf(const FusionGraph& graph, const GraphNode& node) {
-  FusedNode fused{.domain = node.domain, .type = node.view.op_type, .inputs = node.inputs, .outputs = node.outputs};
-  fused.attributes = node.view.attributes;
-  fused.nodes = {graph.IndexOf(node)};
+  FusedNode fused = GroupOfOne(node, graph.IndexOf(node));
   if (IsGlobalMean(graph, node)) {
     fused.type = "GlobalAveragePool";
     fused.inputs.resize(1);
@@ -50,8 +48,8 @@ T FallbackOf(const OpDef& def, std::string_view attribute) {
 
 // An operator that can read and write channels last, as its definition says.
 struct Candidate {
-  FusedNode fused;
-  size_t fusion;  // its place among the fusions, or their count
+  Fusion form;                   // in domain npu.channels_last
+  std::optional<size_t> fusion;  // its place among the fusions; none of a node by itself
   std::vector<int64_t> inputs = {};
   bool output = false;
   // What was decided.
@@ -59,15 +57,15 @@ struct Candidate {
   bool chosen_output = false;
 };
 
-std::optional<Candidate> CandidateOf(FusedNode fused, size_t fusion, bool late_inputs) {
+std::optional<Candidate> CandidateOf(FusedNode fused, std::optional<size_t> fusion, bool late_inputs) {
   if (!fused.domain.empty() && fused.domain != "npu.fused") return std::nullopt;
-  FusedNode form = fused;
-  form.domain = kChannelsLast;
-  form.version = 1;
-  if (form.outputs.empty() || form.outputs[0].info == nullptr) return std::nullopt;
-  const OpDef* def = FindDefinition(form, late_inputs);
+  if (fused.outputs.empty() || fused.outputs[0].info == nullptr) return std::nullopt;
+  fused.domain = kChannelsLast;
+  fused.version = 1;
+  const OpDef* def = FindDefinition(fused, late_inputs);
   if (def == nullptr) return std::nullopt;
-  Candidate candidate{std::move(fused), fusion};
+  Candidate candidate{{std::move(fused), def}, fusion};
+  const FusedNode& form = candidate.form.fused;
   for (const int64_t i : FallbackOf<std::vector<int64_t>>(*def, "channels_last_inputs"))
     if (static_cast<size_t>(i) < form.inputs.size() && HasTwoOrders(form.inputs[static_cast<size_t>(i)]))
       candidate.inputs.push_back(i);
@@ -98,10 +96,10 @@ void Choose(const FusionGraph& graph, std::vector<Candidate>& candidates) {
   std::unordered_map<std::string_view, std::vector<Reader>> readers;
   for (size_t c = 0; c < candidates.size(); ++c)
     for (const int64_t i : candidates[c].inputs)
-      readers[candidates[c].fused.inputs[static_cast<size_t>(i)].name].push_back({c, i});
+      readers[candidates[c].form.fused.inputs[static_cast<size_t>(i)].name].push_back({c, i});
   Chains chains(candidates.size());
   for (size_t c = 0; c < candidates.size(); ++c) {
-    const ValueView& value = candidates[c].fused.outputs[0];
+    const ValueView& value = candidates[c].form.fused.outputs[0];
     const std::vector<Reader>& its = readers[value.name];
     if (!candidates[c].output || value.graph_output || its.empty() || its.size() != graph.Readers(value)) continue;
     candidates[c].chosen_output = true;
@@ -112,7 +110,7 @@ void Choose(const FusionGraph& graph, std::vector<Candidate>& candidates) {
   }
   std::vector<size_t> convolutions(candidates.size(), 0);
   for (size_t c = 0; c < candidates.size(); ++c)
-    if (IsConvolution(candidates[c].fused)) ++convolutions[chains.Of(c)];
+    if (IsConvolution(candidates[c].form.fused)) ++convolutions[chains.Of(c)];
   for (size_t c = 0; c < candidates.size(); ++c) {
     if (convolutions[chains.Of(c)] >= 2) continue;
     candidates[c].chosen.clear();
@@ -135,29 +133,27 @@ void ChannelsLast::Plan(const Api& api, const std::vector<GraphNode>& nodes, boo
   const FusionGraph graph(api, nodes);
   std::vector<bool> taken(nodes.size(), false);
   std::vector<Candidate> candidates;
-  const auto add = [&](FusedNode fused, size_t fusion) {
-    if (std::any_of(fused.nodes.begin(), fused.nodes.end(), left_out) || StoresTwice(graph, fused)) return;
-    if (auto candidate = CandidateOf(std::move(fused), fusion, late_inputs))
-      candidates.push_back(std::move(*candidate));
+  const auto add = [&](FusedNode fused, std::optional<size_t> fusion) {
+    if (std::any_of(fused.nodes.begin(), fused.nodes.end(), left_out)) return;
+    auto candidate = CandidateOf(std::move(fused), fusion, late_inputs);
+    if (candidate && !StoresTwice(graph, candidate->form.fused)) candidates.push_back(std::move(*candidate));
   };
   for (size_t f = 0; f < fusions.size(); ++f) {
     for (const size_t n : fusions[f].fused.nodes) taken[n] = true;
     add(fusions[f].fused, f);
   }
   for (size_t n = 0; n < nodes.size(); ++n)
-    if (!taken[n] && nodes[n].unreadable.empty()) add(OperatorOf(graph, nodes[n]), fusions.size());
+    if (!taken[n] && nodes[n].unreadable.empty()) add(OperatorOf(graph, nodes[n]), std::nullopt);
   Choose(graph, candidates);
   for (Candidate& candidate : candidates) {
     if (candidate.chosen.empty() && !candidate.chosen_output) continue;
-    FusedNode& fused = candidate.fused;
-    const Layout& layout = layouts_[fused.outputs[0].name] = {candidate.chosen, candidate.chosen_output};
+    FusedNode& fused = candidate.form.fused;
+    const Layout& layout = layouts_[fused.outputs[0].name] = {std::move(candidate.chosen), candidate.chosen_output};
     Apply(layout, fused);
-    const OpDef* def = FindDefinition(fused, late_inputs);
-    Fusion fusion{std::move(fused), def};
-    if (candidate.fusion < fusions.size() && !fusions.empty() && fusions[candidate.fusion].last() == fusion.last()) {
-      fusions[candidate.fusion] = std::move(fusion);
+    if (candidate.fusion) {
+      fusions[*candidate.fusion] = std::move(candidate.form);
     } else {
-      fusions.push_back(std::move(fusion));
+      fusions.push_back(std::move(candidate.form));
     }
   }
 }
@@ -166,17 +162,19 @@ std::optional<Fusion> ChannelsLast::Take(const Api& api, const std::vector<Graph
   if (nodes.empty() || nodes.back().outputs.empty()) return std::nullopt;
   const auto found = layouts_.find(nodes.back().outputs[0].name);
   if (found == layouts_.end()) return std::nullopt;
-  const FusionGraph graph(api, nodes);
-  std::optional<FusedNode> fused;
-  if (nodes.size() == 1) fused = OperatorOf(graph, nodes[0]);
-  for (const Fusion& fusion : PlanFusions(api, nodes, late_inputs))
-    if (fusion.fused.nodes.size() == nodes.size()) fused = fusion.fused;
-  if (!fused) return std::nullopt;
-  Apply(found->second, *fused);
-  const OpDef* def = FindDefinition(*fused, late_inputs);
+  FusedNode fused;
+  if (std::optional<Fusion> group = FindFusionOfAll(api, nodes, late_inputs)) {
+    fused = std::move(group->fused);
+  } else if (nodes.size() == 1) {
+    fused = OperatorOf(FusionGraph(api, nodes), nodes[0]);
+  } else {
+    return std::nullopt;
+  }
+  Apply(found->second, fused);
+  const OpDef* def = FindDefinition(fused, late_inputs);
   if (def == nullptr) return std::nullopt;
   layouts_.erase(found);
-  return Fusion{std::move(*fused), def};
+  return Fusion{std::move(fused), def};
 }
 
 }  // namespace npu::provider

@@ -23,17 +23,6 @@ bool IsOutputOf(const FusedNode& fused, const ValueView& value) {
                      [&](const ValueView& output) { return output.name == value.name; });
 }
 
-}  // namespace
-
-bool StoresTwice(const FusionGraph& graph, const FusedNode& fused) {
-  auto within = ReadersWithin(graph, fused);
-  return std::any_of(fused.inputs.begin(), fused.inputs.end(), [&](const ValueView& input) {
-    return input.constant && graph.Readers(input) > within[input.name] && IsTooLargeToCopy(input);
-  });
-}
-
-namespace {
-
 // Whether nothing but the group reads what the fused operator does not return.
 bool IsClosed(const FusionGraph& graph, const FusedNode& fused) {
   auto within = ReadersWithin(graph, fused);
@@ -78,6 +67,13 @@ bool IsTooLargeToCopy(const ValueView& constant) {
          kMostCopiedBytes;
 }
 
+bool StoresTwice(const FusionGraph& graph, const FusedNode& fused) {
+  auto within = ReadersWithin(graph, fused);
+  return std::any_of(fused.inputs.begin(), fused.inputs.end(), [&](const ValueView& input) {
+    return input.constant && graph.Readers(input) > within[input.name] && IsTooLargeToCopy(input);
+  });
+}
+
 const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs) {
   const OpDef* def = OpRegistry::Instance().Find(fused.domain, fused.type, fused.version);
   if (def == nullptr || ReadsValueOnHost(*def, fused, late_inputs)) return nullptr;
@@ -100,6 +96,16 @@ GraphNode Fusion::AsNode(const std::vector<GraphNode>& nodes) const {
   node.outputs = fused.outputs;
   node.view = ViewOf(fused);
   return node;
+}
+
+FusedNode GroupOfOne(const GraphNode& node, size_t index) {
+  return {.domain = node.domain,
+          .type = node.view.op_type,
+          .version = node.view.since_version,
+          .inputs = node.inputs,
+          .outputs = node.outputs,
+          .attributes = node.view.attributes,
+          .nodes = {index}};
 }
 
 std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs) {
@@ -132,6 +138,12 @@ std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& no
     chosen.push_back(std::move(fusion));
   }
   return chosen;
+}
+
+std::optional<Fusion> FindFusionOfAll(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs) {
+  for (Fusion& fusion : PlanFusions(api, nodes, late_inputs))
+    if (fusion.fused.nodes.size() == nodes.size()) return std::move(fusion);
+  return std::nullopt;
 }
 
 }  // namespace npu::provider

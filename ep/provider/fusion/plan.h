@@ -1,6 +1,7 @@
 // Chooses the groups of nodes of a graph that fused operators compute.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "ep/provider/fusion/rule.h"
@@ -26,7 +27,12 @@ bool StoresTwice(const FusionGraph& graph, const FusedNode& fused);
 // The operator of the registry that computes the group; null if there is none, or not for these inputs.
 const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs);
 
+// The node as a group of one. `index`: its own among those of its graph.
+FusedNode GroupOfOne(const GraphNode& node, size_t index);
+
 // Groups that share no node: larger ones first. `late_inputs`: see KernelInfo.
 std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs);
+// The group of all these nodes; none if no rule recognises it.
+std::optional<Fusion> FindFusionOfAll(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs);
 
 }  // namespace npu::provider
