@@ -12,7 +12,9 @@ import itertools
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import harness
 import numpy as np
@@ -62,7 +64,20 @@ def _input() -> np.ndarray:
     return np.random.default_rng(2).standard_normal((1, WIDTH), dtype=np.float32)
 
 
-class Onnxruntime:
+class SessionMaker:
+    """What a session is created with."""
+
+    make: Callable[[], Any]
+
+    def create(self) -> float:
+        start = time.perf_counter()
+        session = self.make()
+        seconds = time.perf_counter() - start
+        del session
+        return seconds
+
+
+class Onnxruntime(SessionMaker):
     """Sessions of onnxruntime on one provider."""
 
     def __init__(self, provider: str, file: str, threads: int) -> None:
@@ -74,36 +89,23 @@ class Onnxruntime:
         options.intra_op_num_threads = threads
         self.make = functools.partial(ort.InferenceSession, file, options, providers=[provider])
 
-    def create(self) -> float:
-        start = time.perf_counter()
-        session = self.make()
-        seconds = time.perf_counter() - start
-        del session
-        return seconds
-
     def result(self) -> np.ndarray:
         return self.make().run(None, {"x0": _input()})[0]
 
 
-class OpenVino:
+class OpenVino(SessionMaker):
     """Compiled models of OpenVINO."""
 
     def __init__(self, file: str, threads: int) -> None:
         import openvino
 
-        self.core, self.file = openvino.Core(), file
-        self.core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads})
-
-    def create(self) -> float:
-        start = time.perf_counter()
-        model = self.core.compile_model(self.file, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        seconds = time.perf_counter() - start
-        del model
-        return seconds
+        core = openvino.Core()
+        core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads})
+        precision = {"INFERENCE_PRECISION_HINT": "f32"}
+        self.make = functools.partial(core.compile_model, file, "CPU", precision)
 
     def result(self) -> np.ndarray:
-        model = self.core.compile_model(self.file, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        return np.asarray(model([_input()])[0])
+        return np.asarray(self.make()([_input()])[0])
 
 
 def main() -> None:
