@@ -16,17 +16,7 @@ class DispatchKernel final : public Kernel {
  public:
   explicit DispatchKernel(const KernelInfo& info) : dispatch_(kOp, false, info) {}
 
-  void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = dispatch_.experts().Find();
-    Dispatch::Inputs given;
-    CheckForAll(ctx, kOp, group, [&] {
-      dispatch_.experts().CheckRank(kOp, group);
-      given = {ctx.Input(In::x), ctx.Input(In::expert_ids), ctx.Input(In::scales), ctx.Input(In::x_active_mask),
-               ctx.Input(In::expert_scales)};
-      dispatch_.Check(given);
-    });
-    dispatch_.Compute(ctx, group, given);
-  }
+  void Compute(OpContext& ctx) const override { dispatch_.Compute<In>(ctx); }
 
  private:
   Dispatch dispatch_;

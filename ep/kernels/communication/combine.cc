@@ -67,35 +67,30 @@ void Combine::Check(const CombineInputs& given) const {
   check("ep_send_counts", given.ends, {experts_.here() * experts_.ranks()});
   check("expert_scales", given.weights, given.ids.shape);
   if (given.carried && given.carried.shape != Shape{0}) check("expand_scales", given.carried, {all});
-  const auto check_like = [&](const char* name, const TensorView& tensor, const Shape& shape) {
-    NPU_CHECK(tensor.shape == shape && tensor.dtype == rows.dtype, "[", op_, "] expected ", name, " ",
-              NameOf(rows.dtype), " ", shape, ", got ", NameOf(tensor.dtype), " ", tensor.shape);
-  };
   if (given.shared) {
     const Shape& shape = given.shared.shape;
     const bool joined = shape.rank() == 3 && shape.Elements(0, 2) == given.tokens();
-    check_like("shared_expert_x", given.shared,
-               joined ? Shape{shape[0], shape[1], width} : Shape{given.tokens(), width});
+    CheckLike("shared_expert_x", given.shared, rows.dtype,
+              joined ? Shape{shape[0], shape[1], width} : Shape{given.tokens(), width});
   }
   const int64_t constants = experts_.constants();
   NPU_CHECK(given.original || experts_.copies() + constants == 0, "[", op_,
             "] expected ori_x with copy and constant experts, got none");
-  if (given.original) check_like("ori_x", given.original, {given.tokens(), width});
+  if (given.original) CheckLike("ori_x", given.original, rows.dtype, {given.tokens(), width});
   for (const auto& [name, tensor] :
        {std::pair{"const_expert_alpha_1", &given.alpha_1}, std::pair{"const_expert_alpha_2", &given.alpha_2},
         std::pair{"const_expert_v", &given.constant}}) {
     NPU_CHECK(*tensor || constants == 0, "[", op_, "] expected ", name, " with constant experts, got none");
-    if (*tensor) check_like(name, *tensor, {constants, width});
+    if (*tensor) CheckLike(name, *tensor, rows.dtype, {constants, width});
   }
 }
 
-std::string Combine::CallOf(const CombineInputs& given) const {
-  return Concat(NameOf(given.rows.dtype), " rows of ", given.width(), " elements, comm_quant_mode ",
-                quantises_ ? kQuantised : 0, ", of ", given.slots(), " of ", experts_.ToString());
+void Combine::CheckLike(const char* name, const TensorView& tensor, DType dtype, const Shape& shape) const {
+  NPU_CHECK(tensor.shape == shape && tensor.dtype == dtype, "[", op_, "] expected ", name, " ", NameOf(dtype), " ",
+            shape, ", got ", NameOf(tensor.dtype), " ", tensor.shape);
 }
 
-void Combine::Run(const CombineInputs& given, const std::string& call, const std::shared_ptr<Communicator>& shared,
-                  void* sums) const {
+void Combine::Run(const CombineInputs& given, const std::shared_ptr<Communicator>& shared, void* sums) const {
   Communicator* const group = RanksOf(shared) > 1 ? shared.get() : nullptr;
   std::unique_lock<std::mutex> turn;
   if (group != nullptr) turn = group->Turn();
@@ -106,7 +101,9 @@ void Combine::Run(const CombineInputs& given, const std::string& call, const std
     of_rows_ ? CheckNotes(given, counts) : CheckPlaces(given, made);
     return made;
   });
-  if (group != nullptr) group->Agree(op_, call);
+  if (group != nullptr)
+    group->Agree(op_, Concat(NameOf(given.rows.dtype), " rows of ", given.width(), " elements, comm_quant_mode ",
+                             quantises_ ? kQuantised : 0, ", of ", given.slots(), " of ", experts_.ToString()));
   const std::vector<int64_t> expected = ExchangeCounts(op_, group, slots.counts());
   CheckInTurn(op_, group, [&] { CheckPairs(counts, expected); });
   if (group != nullptr) group->Agree(op_, "rows that add up");

@@ -53,7 +53,7 @@ void Dispatch::Check(const Inputs& given) const {
   experts_.MostRows(op_, experts_.MostTokens(op_, global_batch_, x.shape[0]), ids.shape[1]);
 }
 
-void Dispatch::Compute(OpContext& ctx, const std::shared_ptr<Communicator>& group, const Inputs& given) const {
+void Dispatch::Launch(OpContext& ctx, const std::shared_ptr<Communicator>& group, const Inputs& given) const {
   const int64_t tokens = given.ids.shape[0], slots = given.ids.shape[1];
   const int64_t most = experts_.MostTokens(op_, global_batch_, tokens), room = experts_.MostRows(op_, most, slots);
   const int64_t here = experts_.here();
@@ -67,23 +67,21 @@ void Dispatch::Compute(OpContext& ctx, const std::shared_ptr<Communicator>& grou
   results.ends = result(DType::kInt32, {here * experts_.ranks()});
   const TensorView reserved = result(DType::kInt32, {reserved_});
   results.weights = result(DType::kFloat32, {given.weights ? room : 0});
-  std::string call;
-  if (RanksOf(group) > 1)
-    call = Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements, quant_mode ", quant_mode_, ", for ",
-                  slots, " of ", experts_.ToString(), ", at most ", most, " tokens of each rank");
-  ctx.Launch(op_, [this, given, results, reserved, room, group, call] {
+  ctx.Launch(op_, [this, given, results, reserved, most, room, group] {
     std::unique_lock<std::mutex> turn;
     Communicator* const others = RanksOf(group) > 1 ? group.get() : nullptr;
     if (others != nullptr) turn = others->Turn();
     ClearFrom(reserved, 0);
-    Run(given, results, room, others, call);
+    Run(given, results, most, room, others);
   });
 }
 
-void Dispatch::Run(const Inputs& given, const Results& results, int64_t room, Communicator* group,
-                   const std::string& call) const {
+void Dispatch::Run(const Inputs& given, const Results& results, int64_t most, int64_t room, Communicator* group) const {
   const TokenSlots slots = CheckInTurn(op_, group, [&] { return TokenSlots(op_, experts_, given.ids, given.mask); });
-  if (group != nullptr) group->Agree(op_, call);
+  if (group != nullptr)
+    group->Agree(op_, Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements, quant_mode ",
+                             quant_mode_, ", for ", given.ids.shape[1], " of ", experts_.ToString(), ", at most ", most,
+                             " tokens of each rank"));
   const std::vector<int64_t> received = ExchangeCounts(op_, group, slots.counts());
   const size_t row_bytes = BytesFor(quant_mode_ == kQuantised ? DType::kInt8 : given.x.dtype, given.x.shape[1]);
   const auto sent = static_cast<int64_t>(slots.rows().size());

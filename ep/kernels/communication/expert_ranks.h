@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ep/kernels/communication/rank_group.h"
+#include "ep/kernels/communication/unused.h"
 
 namespace npu {
 
@@ -59,5 +60,17 @@ class ExpertRanks {
   int64_t ranks_, rank_, routed_, shared_, shared_ranks_;
   std::array<int64_t, 3> special_{};  // zero, copy, constant
 };
+
+// Refuses the tensors of other devices that an operator has, of which In are the places.
+template <class In>
+void CheckNoReserved(const char* op, OpContext& ctx) {
+  if constexpr (requires { In::activation_scale; }) {
+    CheckNoTensor(op, ctx, In::activation_scale, "activation_scale");
+    CheckNoTensor(op, ctx, In::weight_scale, "weight_scale");
+    CheckNoTensor(op, ctx, In::group_list, "group_list");
+  }
+  if constexpr (requires { In::elastic_info; }) CheckNoTensor(op, ctx, In::elastic_info, "elastic_info");
+  if constexpr (requires { In::performance_info; }) CheckNoTensor(op, ctx, In::performance_info, "performance_info");
+}
 
 }  // namespace npu

@@ -52,12 +52,12 @@ class RankGroup {
 
 inline int64_t RanksOf(const std::shared_ptr<Communicator>& group) { return group ? group->size() : 1; }
 
-// Makes a rank's checks of its own arguments. If they fail, the other ranks fail, too, in the stream's order, instead
-// of waiting for this one.
+// Makes a rank's checks of its own arguments, and returns what they return. If they fail, the other ranks fail, too, in
+// the stream's order, instead of waiting for this one.
 template <class F>
-void CheckForAll(OpContext& ctx, const char* op, const std::shared_ptr<Communicator>& group, F&& checks) {
+auto CheckForAll(OpContext& ctx, const char* op, const std::shared_ptr<Communicator>& group, F&& checks) {
   try {
-    checks();
+    return checks();
   } catch (const Error& error) {
     if (RanksOf(group) > 1)
       ctx.Launch(op, [group, op, why = std::string(error.what())] {
