@@ -6,16 +6,16 @@ from ._dispatch import NOTE_WORDS, sent_by_default, taken
 from ._expert_ranks import (
     GROUP,
     PLACES,
+    QUANTISED,
     SENT,
-    check_absent,
     check_slots,
     experts_of,
     most_tokens,
+    quantised,
     slots_of,
 )
-from ._ranks import empty
+from ._ranks import check_no_tensors, check_unused, empty
 
-_QUANTISED = 2
 # Of other devices: refused here.
 _RESERVED = {
     "activation_scale": "float32",
@@ -63,11 +63,9 @@ def combined(op, given, *, notes, of_rows):
     rows, expert_ids, mask = given["expand_x"], given["expert_ids"], given["x_active_mask"]
     experts = experts_of(op, rows, given)
     mode = given["comm_quant_mode"]
-    check(mode in (0, _QUANTISED), f"[{op}] expected comm_quant_mode 0 or 2, got {mode}")
-    for name in ("out_dtype", "group_list_type"):
-        value = given.get(name, 0)
-        check(value == 0, f"[{op}] expected {name} of 0 on this device, got {value}")
-    check_absent(op, given, _RESERVED)
+    check(mode in (0, QUANTISED), f"[{op}] expected comm_quant_mode 0 or 2, got {mode}")
+    check_unused(op, {name: (given.get(name, 0), 0) for name in ("out_dtype", "group_list_type")})
+    check_no_tensors(op, {name: given.get(name) for name in _RESERVED})
     check(rows.dim() == 2, f"[{op}] expected expand_x [A, H], got {list(rows.shape)}")
     check_slots(op, expert_ids, mask, None)
     most_tokens(op, experts, given["global_bs"], expert_ids.shape[0])
@@ -178,10 +176,9 @@ def _check_values(op, given, found, notes, of_rows):
 def _results(given, found):
     """Return the result of each slot, or zeros."""
     rows = wide(given["expand_x"])
-    if given["comm_quant_mode"] == _QUANTISED:
-        plain = rows.float()
-        scale = plain.abs().amax(1, keepdim=True) / 127.0
-        rows = (plain / scale).round().nan_to_num(0.0).clamp(-128, 127) * scale
+    if given["comm_quant_mode"] == QUANTISED:
+        values, scales = quantised(rows.float())
+        rows = values * scales.unsqueeze(1)
     starts = found.counts.cumsum(0) - found.counts
     keys = given["expert_ids"].flatten().clamp(0, starts.shape[0] - 1)
     row = starts.index_select(0, keys) + found.places
@@ -236,7 +233,7 @@ def samples_of(make, *, notes, second=False, **more):
     carried = make.uniform(tokens * slots, dtype="float32")
     given = {"shared_expert_x": joined, "expand_scales": carried}
     yield call(x, ids, experts, x_active_mask=mask, tp_send_counts=ids[0, :1], **given)
-    yield call(make(tokens, 300), ids, experts, comm_quant_mode=_QUANTISED)
+    yield call(make(tokens, 300), ids, experts, comm_quant_mode=QUANTISED)
     yield call(make(0, 4), ids[:0], experts)
     if not second:
         return

@@ -5,18 +5,18 @@ from onnxruntime_npu.opdef import FLOATS, Sample, TypedBy, check, npu_op, torch
 from ._expert_ranks import (
     GROUP,
     PLACES,
+    QUANTISED,
     SENT,
     SPECIAL,
-    check_absent,
     check_slots,
     experts_of,
     most_tokens,
+    quantised,
     slots_of,
 )
-from ._ranks import empty
+from ._ranks import check_no_tensors, check_unused, empty
 
 NOTE_WORDS = 128  # of a row's bookkeeping in the second version
-_QUANTISED = 2
 
 
 def define(op, onnx, *, bookkeeping, second=False):
@@ -57,7 +57,7 @@ def define(op, onnx, *, bookkeeping, second=False):
             "tp_recv_counts": ["int32"],
             "expand_scales": ["float32"],
         },
-        typed_by={"expand_x": TypedBy("quant_mode", {_QUANTISED: "int8"}, otherwise_input=True)},
+        typed_by={"expand_x": TypedBy("quant_mode", {QUANTISED: "int8"}, otherwise_input=True)},
         not_portable=SENT,
     )
     made.static("expert_ids", 1, reason="a rank has room for as many rows as its experts may get")
@@ -69,29 +69,27 @@ def dispatched(op, given, *, second=False):
     x, expert_ids, mask = given["x"], given["expert_ids"], given["x_active_mask"]
     experts = experts_of(op, x, given)
     mode, form = given["quant_mode"], given["expert_token_nums_type"]
-    check(mode in (0, _QUANTISED), f"[{op}] expected quant_mode 0 or 2, got {mode}")
+    check(mode in (0, QUANTISED), f"[{op}] expected quant_mode 0 or 2, got {mode}")
     check(form in (0, 1), f"[{op}] expected expert_token_nums_type 0 or 1, got {form}")
-    for name in ("y_dtype", "x_dtype", "scales_dtype"):
-        check(
-            given.get(name) is None,
-            f"[{op}] expected {name} of None on this device, got {given.get(name)}",
-        )
-    check_absent(op, given, ("elastic_info", "performance_info"))
+    types = ("y_dtype", "x_dtype", "scales_dtype")
+    check_unused(op, {name: (given.get(name), None) for name in types})
+    reserved = ("elastic_info", "performance_info")
+    check_no_tensors(op, {name: given.get(name) for name in reserved})
     check(x.dim() == 2, f"[{op}] expected x [BS, H], got {list(x.shape)}")
     check_slots(op, expert_ids, mask, x.shape[0])
     _check_scales(op, given, experts)
     tokens, slots = expert_ids.shape
     batch = most_tokens(op, experts, given["global_bs"], tokens)
     rows = experts.most_rows(op, batch, slots)
-    reserved = torch.zeros(given["tp_world_size"], dtype=torch.int32, device=x.device)
+    of_tp = torch.zeros(given["tp_world_size"], dtype=torch.int32, device=x.device)
     if given["group_ep"]:
         return (
-            empty([rows, x.shape[1]], torch.int8 if mode == _QUANTISED else x.dtype, x),
+            empty([rows, x.shape[1]], torch.int8 if mode == QUANTISED else x.dtype, x),
             empty([rows], torch.float32, x),
             empty([rows * NOTE_WORDS if second else tokens * slots], torch.int32, x),
             empty([experts.here], torch.int64, x),
             empty([experts.here * experts.ranks], torch.int32, x),
-            reserved,
+            of_tp,
             empty([rows if given["expert_scales"] is not None else 0], torch.float32, x),
         )
     found = slots_of(op, expert_ids, mask, experts)
@@ -102,7 +100,7 @@ def dispatched(op, given, *, second=False):
         made.notes() if second else found.places.to(torch.int32),
         ends if form == 0 else found.counts,
         ends.to(torch.int32),
-        reserved,
+        of_tp,
         made.carried(given["expert_scales"]),
     )
 
@@ -119,14 +117,14 @@ def sent_by_default(x, expert_ids, *, second, **given):
 
 def _check_scales(op, given, experts):
     x, scales, carried = given["x"], given["scales"], given["expert_scales"]
-    quantised = given["quant_mode"] == _QUANTISED
+    is_quantised = given["quant_mode"] == QUANTISED
     check(
-        not quantised or (x.dtype.is_floating_point and x.shape[1] > 0),
+        not is_quantised or (x.dtype.is_floating_point and x.shape[1] > 0),
         f"[{op}] expected x of floats, with features to take a scale from, with quant_mode 2, "
         f"got {x.dtype} {list(x.shape)}",
     )
     if scales is not None:
-        check(quantised, f"[{op}] expected quant_mode 2 with scales, got {given['quant_mode']}")
+        check(is_quantised, f"[{op}] expected quant_mode 2 with scales, got {given['quant_mode']}")
         rows = experts.shared + experts.routed
         check(
             list(scales.shape) == [rows, x.shape[1]],
@@ -155,15 +153,12 @@ class _Rows:
         """Return expand_x and dynamic_scales."""
         x, scales = given["x"], given["scales"]
         rows = taken(x, self.token)
-        if mode != _QUANTISED:
+        if mode != QUANTISED:
             return rows, torch.zeros(rows.shape[0], dtype=torch.float32, device=x.device)
         values = rows.float()
         if scales is not None:
             values = values * taken(scales.float(), taken(given["expert_ids"].flatten(), self.slot))
-        most = values.abs().amax(1) / 127.0
-        return (values / most.unsqueeze(1)).round().nan_to_num(0.0).clamp(-128, 127).to(
-            torch.int8
-        ), most
+        return quantised(values)
 
     def notes(self):
         """Return each row's source rank, token and slot, at the head of its words."""
@@ -237,43 +232,43 @@ def quantised_samples(make):
 def refusals(op):
     """State what both versions refuse."""
 
-    def call(make, ids=((0, 1), (2, 0)), experts=4, **rest):
+    def call(make, ids=((0, 1), (2, 0)), **rest):
         given = make.tensor(ids, dtype="int32")
-        return Sample(make(2, 8), given, "", 1, 0, experts, **rest)
+        return Sample(make(2, 8), given, "", 1, 0, 4, **rest)
 
-    for match, arguments in (
-        (r"expected expert_ids in \[0, 4\), got 9", {"ids": ((0, 1), (9, 0))}),
-        (r"expected the experts of a token to differ, got 2 twice", {"ids": ((0, 1), (2, 2))}),
+    for name, needs_values, change, match in (
+        (
+            *("unknown_expert", True, lambda _: {"ids": ((0, 1), (9, 0))}),
+            r"expert_ids in \[0, 4\), got 9",
+        ),
+        (
+            *("expert_twice", True, lambda _: {"ids": ((0, 1), (2, 2))}),
+            r"the experts of a token to differ, got 2 twice",
+        ),
+        (
+            *("mask_with_gaps", True),
+            lambda make: {"x_active_mask": make.tensor([False, True], dtype="bool")},
+            r"x_active_mask of true for the first tokens and false for the others, "
+            r"got true for token 1",
+        ),
+        (
+            *("scales_without_quantisation", False),
+            lambda make: {"scales": make(4, 8, dtype="float32")},
+            r"quant_mode 2 with scales, got 0",
+        ),
+        ("quant_mode", False, lambda _: {"quant_mode": 1}, r"quant_mode 0 or 2, got 1"),
+        (
+            *("global_bs", False, lambda _: {"global_bs": 1}),
+            r"global_bs of 0 or 1 times a number of tokens from 2 to \d+, got 1",
+        ),
+        (
+            *("shared", False, lambda _: {"shared_expert_num": 2}),
+            r"shared_expert_num 0 or 1 without ranks for them, got 2",
+        ),
     ):
         op.errors(
-            lambda make, arguments=arguments: call(make, **arguments),
-            match=match,
-            id=match.split()[1] + match.split()[2],
-            needs_values=True,
+            lambda make, change=change: call(make, **change(make)),
+            match=f"expected {match}",
+            needs_values=needs_values,
+            id=name,
         )
-    op.errors(
-        lambda make: call(make, x_active_mask=make.tensor([False, True], dtype="bool")),
-        match=r"true for the first tokens and false for the others, got true for token 1",
-        id="mask_with_gaps",
-        needs_values=True,
-    )
-    op.errors(
-        lambda make: call(make, scales=make(4, 8, dtype="float32")),
-        match=r"expected quant_mode 2 with scales, got 0",
-        id="scales_without_quantisation",
-    )
-    op.errors(
-        lambda make: call(make, quant_mode=1),
-        match=r"expected quant_mode 0 or 2, got 1",
-        id="quant_mode",
-    )
-    op.errors(
-        lambda make: call(make, global_bs=1),
-        match=r"expected global_bs of 0 or 1 times a number of tokens from 2 to \d+, got 1",
-        id="global_bs",
-    )
-    op.errors(
-        lambda make: call(make, shared_expert_num=2),
-        match=r"expected shared_expert_num 0 or 1 without ranks for them, got 2",
-        id="shared",
-    )

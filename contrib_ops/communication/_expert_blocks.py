@@ -99,14 +99,6 @@ def check_counts(op, hcom, world_size, experts, send_counts, recv_counts, gmm_x,
         )
 
 
-def check_no_tensors(op, send_counts_tensor, recv_counts_tensor):
-    for name, given in (
-        ("send_counts_tensor", send_counts_tensor),
-        ("recv_counts_tensor", recv_counts_tensor),
-    ):
-        check(given is None, f"[{op}] expected no {name} on this device, got one")
-
-
 def product(x, weight, transposed):
     matrix = weight.transpose(-1, -2) if transposed else weight
     return torch.matmul(wide(x), wide(matrix)).to(x.dtype)

@@ -10,11 +10,14 @@ from typing import NamedTuple
 
 from onnxruntime_npu.opdef import check, check_indices, is_traced, torch
 
-from ._ranks import check_group
+from ..quant._integers import saturated
+from ._ranks import check_group, check_unused
 
 MOST_EXPERTS = 10240
 _MOST_ROWS = 2**31 - 1
 _ALGORITHMS = ("", "fullmesh", "fullmesh_v1", "fullmesh_v2", "hierarchy")
+
+QUANTISED = 2  # the mode in which rows travel as int8
 
 SENT = "rows go to other ranks: ONNX has no operator that communicates"
 
@@ -93,8 +96,7 @@ def experts_of(op, tensor, given):
         )
     tp_ranks = given["tp_world_size"]
     check(tp_ranks in (0, 1), f"[{op}] expected tp_world_size 0 or 1, got {tp_ranks}")
-    for name in ("tp_rank_id", "expert_shard_type"):
-        check(given[name] == 0, f"[{op}] expected {name} of 0 on this device, got {given[name]}")
+    check_unused(op, {name: (given[name], 0) for name in ("tp_rank_id", "expert_shard_type")})
     algorithm = given.get("comm_alg", "")
     check(
         algorithm in _ALGORITHMS,
@@ -102,12 +104,6 @@ def experts_of(op, tensor, given):
         f"got '{algorithm}'",
     )
     return Experts(ranks, rank, routed, shared if on else 0, on, special)
-
-
-def check_absent(op, given, names):
-    """Refuse tensors that steer other devices."""
-    for name in names:
-        check(given.get(name) is None, f"[{op}] expected no {name} on this device, got one")
 
 
 def check_slots(op, expert_ids, mask, tokens):
@@ -180,6 +176,12 @@ def slots_of(op, expert_ids, mask, experts):
     starts = torch.cat([counts.cumsum(0) - counts, counts.sum().reshape(1)])
     places = torch.argsort(order) - starts.index_select(0, flat)
     return Slots(order, counts, torch.where(flat < experts.routed, places, -1), active)
+
+
+def quantised(values):
+    """Return float32 rows as int8, and the scale of each."""
+    scales = values.abs().amax(1) / 127.0
+    return saturated(values / scales.unsqueeze(1), "int8"), scales
 
 
 def _check_distinct(op, keys, routed):

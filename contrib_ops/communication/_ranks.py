@@ -43,6 +43,12 @@ def check_unused(op, given):
         )
 
 
+def check_no_tensors(op, given):
+    """Refuse tensors that steer other devices."""
+    for name, tensor in given.items():
+        check(tensor is None, f"[{op}] expected no {name} on this device, got one")
+
+
 def check_matrices(op, x1, x2, most_axes=2):
     """Refuse operands that are no matrices of one depth and one type."""
     check(

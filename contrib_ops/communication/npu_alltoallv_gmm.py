@@ -7,7 +7,6 @@ from ._expert_blocks import (
     body_product,
     body_products,
     check_counts,
-    check_no_tensors,
     checked_shapes,
     define,
     product,
@@ -15,7 +14,7 @@ from ._expert_blocks import (
     refusals,
     samples_of,
 )
-from ._ranks import check_alone, empty
+from ._ranks import check_alone, check_no_tensors, empty
 
 _OP = "npu_alltoallv_gmm"
 
@@ -55,7 +54,9 @@ def reference(
     mm_x @ mm_weight, or an empty tensor [0]; permute_out: the rows [A, H] before the products with
     permute_out_flag, or [0]. Products are summed in float32 and rounded once.
     """
-    check_no_tensors(_OP, send_counts_tensor, recv_counts_tensor)
+    check_no_tensors(
+        _OP, {"send_counts_tensor": send_counts_tensor, "recv_counts_tensor": recv_counts_tensor}
+    )
     experts, n, shared = checked_shapes(
         _OP, gmm_x, gmm_weight, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight
     )
