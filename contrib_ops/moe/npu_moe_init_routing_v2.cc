@@ -3,14 +3,13 @@
 #include "contrib_ops/moe/npu_moe_init_routing_v2.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <vector>
 
 #include "ep/kernels/moe/expert_order.h"
 #include "ep/kernels/moe/rows.h"
-#include "ep/kernels/quantization/extremes.h"
 #include "ep/kernels/quantization/quantize.h"
+#include "ep/kernels/quantization/quantized_row.h"
 #include "ep/kernels/quantization/rounding.h"
 #include "ep/kernels/quantization/smooth_rows.h"
 #include "ep/kernels/quantization/type_code.h"
@@ -187,12 +186,8 @@ struct Task {
   // Returns the scale that it takes from the row.
   float QuantiseByOwn(const Source& source, char* to) const {
     SmoothRows values(x, scale, width, scale && scale.shape[0] != 1 ? source.expert : 0);
-    uint32_t magnitude = 0;
-    ForEachBlock(width, [&](int64_t at, int64_t n) {
-      magnitude = MaxMagnitudeBits(values.Load(source.token, at, n), n, magnitude);
-    });
     const bool is_int4 = type() == QuantizedType::kInt4;
-    const float made = std::bit_cast<float>(magnitude) / (is_int4 ? 7.0f : 127.0f), zero = 0.0f;
+    const float made = ScaleOfRow(values, source.token, width, is_int4 ? 7.0f : 127.0f), zero = 0.0f;
     if (to == nullptr) return made;
     const auto quantise = [&](const float* from, void* out, int64_t n) {
       QuantizeBlock(QuantizeBy::kDivisionRoundedAtEnd, type(), from, {&made, false}, {&zero, false}, out, n);

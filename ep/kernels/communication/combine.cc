@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "ep/kernels/communication/quantised_row.h"
 #include "ep/kernels/communication/unused.h"
+#include "ep/kernels/quantization/quantized_row.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -192,7 +192,7 @@ RowRecords Combine::Pack(const CombineInputs& given, const std::vector<int64_t>&
         }
         if (quantises_) {
           SmoothRows values(given.rows, plain, given.width(), 0);
-          note.scale = QuantiseRow(values, place + i, given.width(), leaving.row(first + i));
+          note.scale = QuantizeRow(values, place + i, given.width(), leaving.row(first + i));
         } else if (row_bytes > 0) {
           std::memcpy(leaving.row(first + i), given.rows.as<const char>() + static_cast<size_t>(place + i) * row_bytes,
                       row_bytes);

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "ep/kernels/communication/quantised_row.h"
 #include "ep/kernels/communication/unused.h"
+#include "ep/kernels/quantization/quantized_row.h"
 
 namespace npu {
 namespace {
@@ -107,7 +107,7 @@ void Dispatch::Pack(const Inputs& given, const TokenSlots::Row& row, char* to, R
     note.weight = given.weights.as<const float>()[row.token * given.ids.shape[1] + row.slot];
   if (quant_mode_ == kQuantised) {
     SmoothRows values(given.x, given.scales, width, given.scales ? row.expert : 0);
-    note.scale = QuantiseRow(values, row.token, width, to);
+    note.scale = QuantizeRow(values, row.token, width, to);
   } else if (const size_t bytes = BytesFor(given.x.dtype, width); bytes > 0) {
     std::memcpy(to, given.x.as<const char>() + static_cast<size_t>(row.token) * bytes, bytes);
   }

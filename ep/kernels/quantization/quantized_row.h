@@ -1,4 +1,4 @@
-// A row of int8 with a scale of its own, as it travels between ranks.
+// Rows of integers with a scale of their own.
 #pragma once
 
 #include <bit>
@@ -10,12 +10,17 @@
 
 namespace npu {
 
-// to = row `row` of `values` over max |v| / 127, which is returned.
-inline float QuantiseRow(SmoothRows& values, int64_t row, int64_t width, void* to) {
+// max |v| / top over a row.
+inline float ScaleOfRow(SmoothRows& values, int64_t row, int64_t width, float top) {
   uint32_t magnitude = 0;
   ForEachBlock(width,
                [&](int64_t at, int64_t n) { magnitude = MaxMagnitudeBits(values.Load(row, at, n), n, magnitude); });
-  const float scale = std::bit_cast<float>(magnitude) / 127.0f, zero = 0.0f;
+  return std::bit_cast<float>(magnitude) / top;
+}
+
+// to = a row as int8 over its scale, which is returned.
+inline float QuantizeRow(SmoothRows& values, int64_t row, int64_t width, void* to) {
+  const float scale = ScaleOfRow(values, row, width, 127.0f), zero = 0.0f;
   ForEachBlock(width, [&](int64_t at, int64_t n) {
     QuantizeBlock(QuantizeBy::kDivisionRoundedAtEnd, QuantizedType::kInt8, values.Load(row, at, n), {&scale, false},
                   {&zero, false}, static_cast<int8_t*>(to) + at, n);
