@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ep/kernels/loss/reduction.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
 #include "ep/runtime/kernel_api.h"
@@ -17,15 +18,6 @@ using In = nodes::NPUCrossEntropyLoss::In;
 using Out = nodes::NPUCrossEntropyLoss::Out;
 
 constexpr const char* kOp = "npu_cross_entropy_loss";
-
-enum class Reduction { kNone, kSum, kMean };
-
-Reduction ParseReduction(const std::string& name) {
-  if (name == "none") return Reduction::kNone;
-  if (name == "sum") return Reduction::kSum;
-  if (name == "mean") return Reduction::kMean;
-  Fail(ErrorCode::kInvalidArgument, "[", kOp, "] expected reduction mean, sum or none, got '", name, "'");
-}
 
 // log(sum(exp(x))) of a row; NaN, as in softmax, if the row contains NaN or has no finite maximum.
 template <class T>
@@ -139,7 +131,7 @@ struct Task {
 class CrossEntropyLossKernel final : public Kernel {
  public:
   explicit CrossEntropyLossKernel(const KernelInfo& info)
-      : reduction_(ParseReduction(info.attributes.String("reduction"))),
+      : reduction_(ReadReduction(kOp, info.attributes)),
         ignore_index_(info.attributes.Int("ignore_index")),
         smoothing_(info.attributes.Float("label_smoothing")) {
     NPU_CHECK(smoothing_ >= 0.0 && smoothing_ < 1.0, "[", kOp, "] expected label_smoothing in [0, 1), got ",

@@ -2,26 +2,16 @@
 // log-probability of its class times the weight of that class; the latter takes the log-softmax of its input first.
 // Computed in float32, doubles in double; sums in double.
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/loss/reduction.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
 namespace npu {
 namespace {
-
-enum class Reduction { kNone, kSum, kMean };
-
-Reduction ReadReduction(const char* op, const Attributes& attributes) {
-  const std::string name = attributes.String("reduction");
-  if (name == "none") return Reduction::kNone;
-  if (name == "sum") return Reduction::kSum;
-  NPU_CHECK(name == "mean", "[", op, "] expected reduction none, sum or mean, got ", name);
-  return Reduction::kMean;
-}
 
 struct PositionLoss {
   double loss, weight;
