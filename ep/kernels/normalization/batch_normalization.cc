@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/widen_row.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 
@@ -53,18 +54,10 @@ struct ScaleChannels {
   void Plane(const T* from, C factor, C summand, T* to) const {
     ForEachBlock(positions, [&](int64_t begin, int64_t count) {
       alignas(64) C values[kRowBlock];
-      if constexpr (kIsHalf<T>) {
-        ToFloat(from + begin, values, count);
-      } else {
-        std::copy_n(from + begin, count, values);
-      }
+      WidenRow(from + begin, values, count);
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) values[i] = values[i] * factor + summand;
-      if constexpr (kIsHalf<T>) {
-        FromFloat(values, to + begin, count);
-      } else {
-        std::copy_n(values, count, to + begin);
-      }
+      RoundRow(values, to + begin, count);
     });
   }
 };

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/widen_row.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
@@ -37,11 +37,11 @@ struct LrnTask {
     alignas(64) C sums[kRowBlock], values[kRowBlock];
     std::fill(sums, sums + count, C{0});
     for (int64_t c = first; c <= last; ++c) {
-      Load(image + c, at, count, values);
+      WidenRow(x + (image + c) * positions + at, values, count);
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) sums[i] += values[i] * values[i];
     }
-    Load(plane, at, count, values);
+    WidenRow(x + plane * positions + at, values, count);
     const C factor = static_cast<C>(alpha / static_cast<double>(size)), summand = static_cast<C>(bias);
     const C exponent = static_cast<C>(-beta);
     for (int64_t i = 0; i < count; ++i) {
@@ -52,21 +52,7 @@ struct LrnTask {
         values[i] *= std::pow(base, exponent);
       }
     }
-    T* to = y + plane * positions + at;
-    if constexpr (kIsHalf<T>) {
-      FromFloat(values, to, count);
-    } else {
-      std::copy(values, values + count, to);
-    }
-  }
-
-  void Load(int64_t plane, int64_t at, int64_t count, C* values) const {
-    const T* from = x + plane * positions + at;
-    if constexpr (kIsHalf<T>) {
-      ToFloat(from, values, count);
-    } else {
-      std::copy(from, from + count, values);
-    }
+    RoundRow(values, y + plane * positions + at, count);
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/widen_row.h"
 #include "ep/kernels/recurrent/layer.h"
 #include "ep/kernels/recurrent/weights.h"
 #include "ep/kernels/row_block.h"
@@ -138,7 +139,7 @@ class Steps {
   }
   void StoreStep(const Sequences<T>& rows, int64_t first) const {
     rows.ForEachActive([&](int64_t row) {
-      Narrow(rows.hidden.data() + row * rows.width, YAt(TimeOf(rows, row, rows.step), first + row), rows.width);
+      RoundRow(rows.hidden.data() + row * rows.width, YAt(TimeOf(rows, row, rows.step), first + row), rows.width);
     });
   }
   void ClearPadding(const Sequences<T>& rows, int64_t first) const {
@@ -166,14 +167,8 @@ class Steps {
   void StoreState(const std::vector<C>& state, int64_t first, T* to) const {
     if (to == nullptr) return;
     const int64_t width = layer_.hidden, count = static_cast<int64_t>(state.size()) / width;
-    for (int64_t row = 0; row < count; ++row) Narrow(state.data() + row * width, to + StateOffset(first + row), width);
-  }
-  static void Narrow(const C* from, T* to, int64_t n) {
-    if constexpr (kIsHalf<T>) {
-      FromFloat(from, to, n);
-    } else {
-      std::copy_n(from, n, to);
-    }
+    for (int64_t row = 0; row < count; ++row)
+      RoundRow(state.data() + row * width, to + StateOffset(first + row), width);
   }
 
   const Layer& layer_;

@@ -1,30 +1,11 @@
 // Softmax and LogSoftmax: along one axis since opset 13; before that, over all axes from `axis` on together. Computed
 // in float, doubles in double.
-#include "ep/kernels/convert.h"
-#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/widen_row.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
 namespace npu {
 namespace {
-
-template <class T>
-void Load(const T* from, ComputeType<T>* to, int64_t count) {
-  if constexpr (std::is_same_v<T, double>) {
-    std::copy_n(from, count, to);
-  } else {
-    ToFloat(from, to, count);
-  }
-}
-
-template <class T>
-void Store(const ComputeType<T>* from, T* to, int64_t count) {
-  if constexpr (std::is_same_v<T, double>) {
-    std::copy_n(from, count, to);
-  } else {
-    FromFloat(from, to, count);
-  }
-}
 
 constexpr int64_t kColumns = 256;  // processed side by side if the axis is not the innermost
 
@@ -79,7 +60,7 @@ class SoftmaxKernel final : public Kernel {
         for (int64_t row = first; row < last; ++row) {
           if constexpr (kInPlace) {
             T* to = y.as<T>() + row * n;
-            if (x.data != y.data) Load(x.as<const T>() + row * n, to, n);
+            if (x.data != y.data) WidenRow(x.as<const T>() + row * n, to, n);
             Row(to, n);
           } else {
             float* values = scratch + thread * n;
@@ -112,21 +93,21 @@ class SoftmaxKernel final : public Kernel {
     std::fill_n(max, count, -std::numeric_limits<C>::infinity());
     std::fill_n(sum, count, C{0});
     for (int64_t row = 0; row < n; ++row) {
-      Load(x + row * stride, values, count);
+      WidenRow(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) max[c] = values[c] > max[c] ? values[c] : max[c];
     }
     for (int64_t row = 0; row < n; ++row) {
-      Load(x + row * stride, values, count);
+      WidenRow(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) sum[c] += real::Exp(values[c] - max[c]);
     }
     for (int64_t c = 0; c < count; ++c) sum[c] = log ? real::Log(sum[c]) : C{1} / sum[c];
     for (int64_t row = 0; row < n; ++row) {
-      Load(x + row * stride, values, count);
+      WidenRow(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) {
         const C below = values[c] - max[c];
         values[c] = log ? below - sum[c] : real::Exp(below) * sum[c];
       }
-      Store(values, y + row * stride, count);
+      RoundRow(values, y + row * stride, count);
     }
   }
 
