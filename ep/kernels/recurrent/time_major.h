@@ -2,11 +2,11 @@
 // LSTM and GRU do. The inputs of all steps are multiplied at once, the hidden state at every step.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/output_or_room.h"
 #include "ep/kernels/recurrent/weights.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
@@ -37,7 +37,7 @@ class LayerResult {
       : asked_(ctx.Output(i, dtype, sizes.result())),
         kept_steps_(asked_ ? sizes.steps : 2),
         step_elements_(sizes.state()),
-        results_(ctx, asked_ ? asked_ : Room(ctx, {kept_steps_, sizes.batch, sizes.hidden})) {}
+        results_(ctx, asked_ ? asked_ : RoomFor(ctx, DType::kFloat32, {kept_steps_, sizes.batch, sizes.hidden})) {}
 
   float* Step(int64_t step) const { return results_.values() + step % kept_steps_ * step_elements_; }
   // In the launch, after the last step.
@@ -46,11 +46,6 @@ class LayerResult {
   }
 
  private:
-  static TensorView Room(OpContext& ctx, const Shape& shape) {
-    return {ctx.Workspace(std::max<size_t>(BytesFor(DType::kFloat32, shape.Elements()), 1)), DType::kFloat32, true,
-            shape};
-  }
-
   TensorView asked_;
   int64_t kept_steps_, step_elements_;
   FloatResults results_;
