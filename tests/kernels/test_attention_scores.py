@@ -106,10 +106,8 @@ def test_a_row_that_finite_numbers_hide_is_a_mean(share, dtype) -> None:
     y, _, _, got = run_npu("Attention", [q, k, v, mask], 4, qk_matmul_output_mode=BIASED, opset=23)
     values = v.astype(np.float64)
     weights = scores(q, k, WEIGHTS, mask=mask)
-    if dtype != "float16":
-        weights[:, :, 1] = (
-            1 / 3
-        )  # in float32 the lowest numbers stay what they are, whatever is added
+    if dtype != "float16":  # in float32 the lowest numbers stay what they are, whatever is added
+        weights[:, :, 1] = 1 / 3
     assert_scores(y, weights @ values, dtype)
     if dtype != "float16":
         np.testing.assert_array_equal(got[:, :, 1], np.broadcast_to(mask[1], (1, 2, 3)))
