@@ -5,7 +5,7 @@
 
 The model is tiny and random; every answer is checked. Clients ask for greedy text whole and
 streamed, for text of a pattern, for calls of tools and for embeddings; go away in the middle; ask
-for what is refused; and now and then for more than the queue takes. At the end nothing runs, no
+for what is refused; and now and then for more than the queue ever takes. At the end nothing runs, no
 block of the cache is in use, and files and memory are what they were after the first tenth.
 """
 
@@ -148,7 +148,7 @@ class Soak:
 
     def crowd(self, http: httpx.Client, chance: random.Random) -> None:
         answer = http.post("/v1/completions", json={"prompt": ["a"] * 400, "max_tokens": 2})
-        assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
+        assert answer.status_code == 400 and "answers of a request" in answer.text
 
     def _greedy(self, i: int) -> dict[str, object]:
         return {"model": "tiny", "prompt": self.prompts[i], "max_tokens": COUNT, "temperature": 0}
