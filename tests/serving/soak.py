@@ -5,8 +5,8 @@
 
 The model is tiny and random; every answer is checked. Clients ask for greedy text whole and
 streamed, for text of a pattern, for calls of tools and for embeddings; go away in the middle; ask
-for what is refused; and now and then for more than the queue ever takes. At the end nothing runs, no
-block of the cache is in use, and files and memory are what they were after the first tenth.
+for what is refused; and now and then for more than the queue ever takes. At the end nothing runs,
+no block of the cache is in use, and files and memory are what they were after the first tenth.
 """
 
 from __future__ import annotations
