@@ -8,7 +8,6 @@ namespace npu {
 namespace {
 
 using In = nodes::NPUMoeDistributeCombineV2::In;
-using Out = nodes::NPUMoeDistributeCombineV2::Out;
 
 constexpr const char* kOp = "npu_moe_distribute_combine_v2";
 
@@ -16,12 +15,7 @@ class CombineV2Kernel final : public Kernel {
  public:
   explicit CombineV2Kernel(const KernelInfo& info) : combine_(kOp, "assist_info_for_combine", true, info) {}
 
-  void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = combine_.Find();
-    const CombineInputs given = CheckForAll(ctx, kOp, group, [&] { return combine_.Read<In>(ctx, group); });
-    const TensorView x = ctx.Output(Out::x, given.rows.dtype, Shape{given.tokens(), given.width()});
-    ctx.Launch(kOp, [this, given, group, x] { combine_.Run(given, group, x.data); });
-  }
+  void Compute(OpContext& ctx) const override { combine_.Compute<In>(ctx); }
 
  private:
   Combine combine_;

@@ -51,7 +51,17 @@ class Combine {
   // `notes`: what the call names the dispatch's notes, which are those of its second version if `of_rows`.
   Combine(const char* op, const char* notes, bool of_rows, const KernelInfo& info);
 
-  // The group of the call; null for this rank alone.
+  // A call of a variant that returns the sums, whose inputs have the places In. Throws, on every rank, for tensors that
+  // do not fit together.
+  template <class In>
+  void Compute(OpContext& ctx) const {
+    const std::shared_ptr<Communicator> group = Find();
+    const CombineInputs given = CheckForAll(ctx, op_, group, [&] { return Read<In>(ctx, group); });
+    const TensorView sums = ctx.Output(0, given.rows.dtype, Shape{given.tokens(), given.width()});
+    ctx.Launch(op_, [this, given, group, sums] { Run(given, group, sums.data); });
+  }
+
+  // The parts of another call. The group; null for this rank alone.
   std::shared_ptr<Communicator> Find() const { return experts_.Find(); }
   // The tensors of the variant whose inputs have the places In. Throws if they do not fit together.
   template <class In>
