@@ -312,10 +312,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_compiled_nodes(kind):
-    """Onnxruntime knows nothing of what an EPContext reads; its order is any, too."""
-    op_type, inputs, attributes, expected = HOSTILE[kind]
+def compiled_node(op_type: str, inputs: str, attributes: dict) -> tuple[onnx.ModelProto, dict]:
+    """A model of one EPContext for an operator of domain npu.channels_last, and what to feed it."""
     constants = {
         "taps": weight(4, 6, 2, 2), "empty": weight(4, 6, 0, 2), "last": weight(4, 6),
     }  # fmt: skip
@@ -326,7 +324,6 @@ def test_hostile_compiled_nodes(kind):
     }  # fmt: skip
     names = [*feeds, *constants]
     places = [-1 if name == "-" else names.index(name) for name in inputs.split()]
-    attributes = {"channels_last_inputs": [0, 1, 3], "channels_last_output": 1} | attributes
     words = ["npu1", "17:npu.channels_last", f"{len(op_type)}:{op_type}", 1, len(places), *places]
     words.append(len(attributes))
     for name, value in attributes.items():
@@ -336,6 +333,27 @@ def test_hostile_compiled_nodes(kind):
         "EPContext", names, ["y"], domain="com.microsoft", main_context=1, embed_mode=1,
         ep_cache_context=".", source=NPU, notes=" ".join(map(str, [*words, 0])),
     )  # fmt: skip
-    model = model_of([context], feeds, constants, dynamic=True)
+    return model_of([context], feeds, constants, dynamic=True), feeds
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_compiled_nodes(kind):
+    """Onnxruntime knows nothing of what an EPContext reads; its order is any, too."""
+    op_type, inputs, attributes, expected = HOSTILE[kind]
+    order = {"channels_last_inputs": [0, 1, 3], "channels_last_output": 1}
+    model, feeds = compiled_node(op_type, inputs, order | attributes)
     with pytest.raises(Exception, match=expected):
         npu_session(model).run(None, feeds)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_mean_reads_the_order_that_its_node_says(channels_last):
+    order = {"channels_last_inputs": [0] if channels_last else [], "channels_last_output": 0}
+    model, feeds = compiled_node("GlobalAveragePool", "x", order)
+    x = feeds["x"]
+    if channels_last:
+        x = np.moveaxis(x.reshape(1, 3, 3, 6), 3, 1)
+    expected = x.astype(np.float64).mean((2, 3), keepdims=True)
+    got = npu_session(model).run(None, feeds)[0]
+    # Of nine terms below 4 and their quotient, each rounded.
+    np.testing.assert_allclose(got, expected, rtol=0, atol=10 * 4 * 2.0**-24)

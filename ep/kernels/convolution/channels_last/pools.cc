@@ -62,21 +62,22 @@ class ChannelsLastMaxPool final : public Kernel {
 
 class ChannelsLastAverage final : public Kernel {
  public:
-  explicit ChannelsLastAverage(const KernelInfo& /*info*/) {}
+  explicit ChannelsLastAverage(const KernelInfo& info) : layout_(info.attributes) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const std::vector<Axis> axes = pooling::GlobalAxes("GlobalAveragePool", x.shape);
     const TensorView y = ctx.Output(0, x.dtype, pooling::OutputShape(x.shape, axes));
     if (y.elements() == 0) return;
-    ctx.Launch("GlobalAveragePool", [x, y] {
+    const float* values = channels_last::ReadChannelsLast(ctx, "GlobalAveragePool", x, layout_.Of(0));
+    ctx.Launch("GlobalAveragePool", [x, y, values] {
       const int64_t channels = x.shape[1], pixels = x.shape.Elements(2, x.shape.rank());
       const int64_t parts = (channels + kTogether - 1) / kTogether;
       ParallelFor(x.shape[0] * parts, std::max<int64_t>(1, kCheapGrain / (pixels * kTogether)),
                   [&](int64_t begin, int64_t end) {
                     for (int64_t unit = begin; unit < end; ++unit) {
                       const int64_t image = unit / parts, first = unit % parts * kTogether;
-                      Average(x.as<const float>() + image * pixels * channels + first, pixels, channels,
+                      Average(values + image * pixels * channels + first, pixels, channels,
                               std::min(kTogether, channels - first), y.as<float>() + image * channels + first);
                     }
                   });
@@ -101,6 +102,8 @@ class ChannelsLastAverage final : public Kernel {
     }
     for (int64_t i = 0; i < channels; ++i) to[i] = sums[i] / static_cast<float>(pixels);
   }
+
+  channels_last::Layout layout_;
 };
 
 std::string WhyUnsupported(const NodeView& node) {
