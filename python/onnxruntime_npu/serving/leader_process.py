@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
     first = directory / "rank_0"
     settings = json.loads((first / "genai_config.json").read_text(encoding="utf-8"))
     inbox = Inbox(connection)
-    with RankProcesses(directory, count_of_parts(directory), provider, device) as ranks:
+    count = count_of_parts(directory)
+    with closing(RankProcesses(directory, count, provider, device)) as ranks:
         connection.send(RanksStarted(ranks.processes))
         providers = providers_of(settings, provider, device)
         model = LogitsModel(first, settings, providers, ranks.open)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ class _Rank:
 class RankProcesses:
     """Processes that open their parts of a model and make each step together.
 
-    Used by one thread, in a ``with`` statement, which ends them.
+    Used by one thread; whoever made them closes them.
 
     Attributes:
         block_size: tokens of a block, once they are open.
@@ -74,17 +73,6 @@ class RankProcesses:
             except BaseException:
                 self.close()
                 raise
-
-    def __enter__(self) -> RankProcesses:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def processes(self) -> list[int]:
