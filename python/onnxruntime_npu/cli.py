@@ -576,6 +576,7 @@ def _generate(arguments: argparse.Namespace) -> int | None:
 
     rank = ranks.rank_of_process()
     if arguments.ranks > 1 and rank is None:
+        ranks.parts_for(Path(arguments.model_dir), arguments.ranks)
         # All ranks have to draw the same tokens.
         seed = [] if arguments.seed is not None else ["--seed", str(secrets.randbits(31))]
         return ranks.run_ranks(arguments.ranks, [*arguments.argv, *seed])

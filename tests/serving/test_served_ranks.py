@@ -107,14 +107,20 @@ def test_a_rank_dies_while_it_is_needed(divided):
 
 
 def test_mistakes_are_one_line(served_directory, encoder_directory, parts, capsys):
-    def refused(directory, *arguments):
-        assert cli.main(["serve", str(directory), "--port", "0", *arguments]) == 2
+    def one_line(*arguments):
+        assert cli.main([str(argument) for argument in arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
+
+    def refused(directory, *arguments):
+        return one_line("serve", directory, "--port", 0, *arguments)
 
     assert "expected --ranks 2 for" in refused(parts)
     assert "which holds the parts of 2 ranks, got 3" in refused(parts, "--ranks", "3")
     for whole in (served_directory, encoder_directory):
         line = refused(whole, "--ranks", "2")
         assert "expected --ranks 1" in line and "a model that is not divided, got 2" in line
+    for directory, holds in ((parts, "the parts of 2 ranks"), (served_directory, "not divided")):
+        line = one_line("generate", directory, "--prompt", "a", "--ranks", 3)
+        assert f"{holds}, got 3" in line
     assert "ranks need the provider npu" in refused(parts, "--ranks", "2", "--provider", "cpu")

@@ -28,6 +28,17 @@ def count_of_parts(directory: Path) -> int:
     return len(list(directory.glob("rank_*")))
 
 
+def parts_for(directory: Path, given: int) -> int:
+    """Return how many parts a model has, 0 if it is whole; ArgumentError for other ranks."""
+    parts = count_of_parts(directory)
+    if given != max(parts, 1):
+        holds = f"the parts of {parts} ranks" if parts else "a model that is not divided"
+        raise ArgumentError(
+            f"expected --ranks {max(parts, 1)} for {directory}, which holds {holds}, got {given}"
+        )
+    return parts
+
+
 def part_of(directory: Path) -> Path:
     """Return this rank's directory of a model that was exported for several ranks.
 

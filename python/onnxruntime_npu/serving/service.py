@@ -98,7 +98,7 @@ def open_service(
     Its processes are not started yet; ``on_unusable`` is called, with the reason, when one fails
     before it has been ready once. Raises ArgumentError for directories that cannot be served.
     """
-    parts = _parts(Path(directory), settings.ranks)
+    parts = ranks.parts_for(Path(directory), settings.ranks)
     service, name = Service(settings, Metrics()), settings.model_name
     encoder: str | Path | None = settings.embeddings
     if ServedEncoder.recognises(directory):
@@ -116,17 +116,6 @@ def open_service(
         process = Encoder(served.directory, settings, service.metrics, on_unusable)
         service.encoding = (served, process)
     return service
-
-
-def _parts(directory: Path, given: int) -> int:
-    """Return how many parts a model has, 0 if it is whole; ArgumentError for other ranks."""
-    parts = ranks.count_of_parts(directory)
-    if given != max(parts, 1):
-        holds = f"the parts of {parts} ranks" if parts else "a model that is not divided"
-        raise ArgumentError(
-            f"expected --ranks {max(parts, 1)} for {directory}, which holds {holds}, got {given}"
-        )
-    return parts
 
 
 def _language(
