@@ -12,7 +12,10 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 # torch is requested separately and pinned: an unpinned request may install gigabytes of GPU
 # libraries. The second line has the packages that read and convert checkpoints.
@@ -39,25 +42,28 @@ SERVING = {  # that `services.py` runs beside onnxruntime-genai
 class Peers:
     """The interpreter of the environment, and the reasons for missing peers."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, also: Mapping[str, list[str]] = MappingProxyType({})) -> None:
+        """Install the peers that are not there yet; ``also`` are those of one benchmark."""
         self.folder = out / "peers"
         self.python = str(self.folder / "bin" / "python")
-        self.key = hashlib.sha256(json.dumps([COMMON, PEERS, SERVING]).encode()).hexdigest()[:12]
-        state = self.folder / f"installed-{self.key}.json"
-        if not state.exists():
-            state.write_text(json.dumps(self._install(), indent=1) + "\n")
-        self.unavailable: dict[str, str] = json.loads(state.read_text())
+        self.key = _digest([COMMON, PEERS])
+        self.unavailable = self._installed(COMMON, PEERS) | self._installed([], also)
 
-    def _install(self) -> dict[str, str]:
-        if not Path(self.python).exists():
-            print(f"peers are installed into {self.folder}", file=sys.stderr, flush=True)
-            venv.create(self.folder, with_pip=True)
-        for requirements in COMMON:
-            if reason := self._pip(requirements):
-                sys.exit(f"cannot install {' '.join(requirements)}: {reason}")
-        installed = {**PEERS, **SERVING}
-        reasons = {peer: self._pip(requirements) for peer, requirements in installed.items()}
-        return {peer: reason for peer, reason in reasons.items() if reason}
+    def _installed(self, common: list[list[str]], peers: Mapping[str, list[str]]) -> dict[str, str]:
+        """Return the reasons for missing ones, which are found once."""
+        state = self.folder / f"installed-{_digest([common, dict(peers)])}.json"
+        if not state.exists():
+            if not Path(self.python).exists():
+                print(f"peers are installed into {self.folder}", file=sys.stderr, flush=True)
+                venv.create(self.folder, with_pip=True)
+            for requirements in common:
+                if reason := self._pip(requirements):
+                    sys.exit(f"cannot install {' '.join(requirements)}: {reason}")
+            reasons = {peer: self._pip(requirements) for peer, requirements in peers.items()}
+            missing = {peer: reason for peer, reason in reasons.items() if reason}
+            state.write_text(json.dumps(missing, indent=1) + "\n")
+        recorded: dict[str, str] = json.loads(state.read_text())
+        return recorded
 
     def _pip(self, requirements: list[str]) -> str:
         """Install; return the error, or an empty string."""
@@ -79,3 +85,7 @@ class Peers:
         )
         lines = done.stderr.strip().splitlines() or [f"pip exited with {done.returncode}"]
         return lines[-1] if done.returncode else ""
+
+
+def _digest(requirements: Any) -> str:
+    return hashlib.sha256(json.dumps(requirements).encode()).hexdigest()[:12]

@@ -183,7 +183,7 @@ def main() -> int:
             "expected a prompt of 1 or more tokens, 2 or more new ones, "
             f"and at most {serving_engines.LONGEST} together"
         )
-    peers = Peers(harness.FOLDER)
+    peers = Peers(harness.FOLDER, SERVING)
     texts, results = [], {}
     for name in arguments.models:
         for dtype in arguments.dtypes:
