@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from onnxruntime_npu import cli
+from onnxruntime_npu.cli import export_commands
 
 from .conftest import tiny_model
 from .test_checkpoint import write_gguf
@@ -73,7 +74,7 @@ def test_calibration_reads_lines_of_text(capsys, tmp_path):
     (tmp_path / "texts").write_text("one line\n\nand another\n")
     arguments = ("export", tmp_path / "in", tmp_path / "out", "--dtype", "bfloat16")
     quantised = ("--quant", "w8a8", "--calibration", tmp_path / "texts")
-    assert cli._lines(str(tmp_path / "texts")) == ["one line", "and another"]
+    assert export_commands._lines(str(tmp_path / "texts")) == ["one line", "and another"]
     assert run(*arguments, *quantised) == 2
     assert "calibration of token ids for a model without a tokenizer" in capsys.readouterr().err
     assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "missing") == 1

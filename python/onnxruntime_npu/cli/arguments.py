@@ -1,0 +1,63 @@
+"""Arguments that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn, TypeAlias
+
+DTYPES = ("float32", "float16", "bfloat16")
+RANKS = "start N processes, for a model exported with --tensor-parallel N or --expert-parallel N"
+PROVIDERS = {"npu": "NPUExecutionProvider", "cpu": "CPUExecutionProvider"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error in one line instead of the usage."""
+        print(f"{self.prog}: error: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def choice(
+    parser: argparse.ArgumentParser, flag: str, choices: tuple[str, ...], meaning: str
+) -> None:
+    """Add an option of which the first choice is the default."""
+    parser.add_argument(
+        flag,
+        choices=choices,
+        default=choices[0],
+        help=f"{meaning}: {', '.join(choices)} (default: {choices[0]})",
+    )
+
+
+def number_of_ranks(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
+    """Add an option that counts processes."""
+    parser.add_argument(flag, type=_count, default=1, metavar="N", help=meaning)
+
+
+def whole_number(text: str) -> int:
+    """Read a number from 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, got {value}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Read a duration."""
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+    return value

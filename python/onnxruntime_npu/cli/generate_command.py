@@ -1,0 +1,97 @@
+"""``generate``: text from an exported model."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from .arguments import PROVIDERS, RANKS, Commands, choice, number_of_ranks
+
+# For models whose generation_config.json has no sampling parameters.
+_TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
+
+
+def add_command(commands: Commands) -> None:
+    """Add the command to the parser."""
+    generate = commands.add_parser(
+        "generate",
+        help="text from an exported model, streamed",
+        description="Generate text with an exported model. Without --greedy the next token is "
+        "sampled as the model's generation_config.json says, else with temperature "
+        f"{_TEMPERATURE}, top-k {_TOP_K}, top-p {_TOP_P}.",
+    )
+    generate.add_argument(
+        "model_dir", metavar="OUT_DIR", help="what `export` or `export-seq2seq` wrote"
+    )
+    generate.add_argument("--prompt", required=True, help="text to answer, continue or translate")
+    generate.add_argument(
+        "--max-new-tokens", type=int, default=256, metavar="N", help="default 256"
+    )
+    generate.add_argument("--greedy", action="store_true", help="take the most likely token")
+    generate.add_argument("--temperature", type=float, help="0 is greedy")
+    generate.add_argument("--top-k", type=int, help="sample among the K most likely; 0: all")
+    generate.add_argument("--top-p", type=float, help="sample within the most likely mass P")
+    generate.add_argument("--seed", type=int, help="makes sampling repeatable")
+    generate.add_argument("--adapter", metavar="NAME", help="LoRA adapter exported with the model")
+    generate.add_argument("--raw", action="store_true", help="no chat template")
+    choice(generate, "--provider", tuple(PROVIDERS), "execution provider")
+    number_of_ranks(generate, "--ranks", RANKS)
+    generate.add_argument("--stats", action="store_true", help="print speed to stderr")
+    generate.set_defaults(run=_generate)
+
+
+def _generate(arguments: argparse.Namespace) -> int | None:
+    from ..generation import CausalLM, Seq2SeqLM, ranks
+
+    rank = ranks.rank_of_process()
+    if arguments.ranks > 1 and rank is None:
+        ranks.parts_for(Path(arguments.model_dir), arguments.ranks)
+        # All ranks have to draw the same tokens.
+        seed = [] if arguments.seed is not None else ["--seed", str(secrets.randbits(31))]
+        return ranks.run_ranks(arguments.ranks, [*arguments.argv, *seed])
+    speaks = not rank  # of several ranks, the first one
+    provider = PROVIDERS[arguments.provider]
+    seq2seq = (Path(arguments.model_dir) / "decoder_model.onnx").is_file()
+    if seq2seq and arguments.adapter is not None:
+        raise ArgumentError("--adapter expected a causal model, got an encoder-decoder")
+    model: Any = (Seq2SeqLM if seq2seq else CausalLM)(arguments.model_dir, providers=[provider])
+    result = model.generate(
+        arguments.prompt,
+        max_new_tokens=arguments.max_new_tokens,
+        sampler=_sampler(arguments, model.generation_config),
+        on_text=(lambda text: print(text, end="", flush=True)) if speaks else None,
+        **({} if seq2seq else {"chat": not arguments.raw, "adapter": arguments.adapter}),
+    )
+    if speaks:
+        print()
+    if speaks and arguments.stats:
+        print(
+            f"{result.prompt_tokens} prompt tokens in {result.prefill_seconds:.3f} s, "
+            f"{len(result.tokens[0])} new tokens at {result.tokens_per_second:.1f} tokens/s",
+            file=sys.stderr,
+        )
+    return None
+
+
+def _sampler(arguments: argparse.Namespace, config: dict[str, Any]) -> Any:
+    from ..sampling import Sampler
+
+    def setting(name: str, default: float) -> Any:
+        given = getattr(arguments, name)
+        if given is not None:
+            return given
+        configured = config.get(name)
+        return default if configured is None else configured
+
+    if arguments.greedy:
+        return Sampler()
+    return Sampler(
+        temperature=setting("temperature", _TEMPERATURE),
+        top_k=setting("top_k", _TOP_K),
+        top_p=setting("top_p", _TOP_P),
+        seed=arguments.seed,
+    )

@@ -1,0 +1,109 @@
+"""``serve``: an HTTP service for exported models."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from .arguments import (
+    PROVIDERS,
+    RANKS,
+    Commands,
+    choice,
+    number_of_ranks,
+    seconds,
+    whole_number,
+)
+
+_API_KEY = "ORT_NPU_API_KEY"  # not an argument: other users of a machine can read those
+
+
+def add_command(commands: Commands) -> None:
+    """Add the command to the parser."""
+    serve = commands.add_parser(
+        "serve",
+        help="an OpenAI-compatible service for exported models",
+        description="Serve a model exported with --cache paged (/v1/chat/completions, "
+        "/v1/completions) or an exported encoder (/v1/embeddings), with /v1/models, /tokenize, "
+        f"/health, /ready and /metrics. With the environment variable {_API_KEY} set, clients have "
+        "to send its value as their API key.",
+    )
+    serve.add_argument(
+        "model_dir", metavar="OUT_DIR", help="what `export --cache paged` or `export-encoder` wrote"
+    )
+    serve.add_argument(
+        "--embeddings", metavar="DIR", help="also serve this exported encoder: /v1/embeddings"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8000, help="default 8000; 0: any free one")
+    serve.add_argument("--name", help="the model's name for clients (default: the directory's)")
+    serve.add_argument(
+        "--max-queue",
+        type=whole_number,
+        default=256,
+        metavar="N",
+        help="requests that may wait, beyond those of a full batch (default: 256)",
+    )
+    serve.add_argument(
+        "--deadline",
+        type=seconds,
+        default=600,
+        metavar="SECONDS",
+        help="for a request, from its arrival to its last token (default: 600)",
+    )
+    serve.add_argument(
+        "--max-body",
+        type=whole_number,
+        default=4 * 2**20,
+        metavar="BYTES",
+        help="size of a request (default: 4 MiB)",
+    )
+    serve.add_argument(
+        "--ssl-certfile", metavar="PEM", help="certificate, with which the server speaks HTTPS"
+    )
+    serve.add_argument(
+        "--ssl-keyfile",
+        metavar="PEM",
+        help="its private key, without a passphrase (default: in the certificate's file)",
+    )
+    serve.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web page that may call the service; repeat for several, * for all",
+    )
+    choice(serve, "--provider", tuple(PROVIDERS), "execution provider")
+    serve.add_argument(
+        "--device", type=whole_number, default=0, metavar="N", help="index of the NPU (default: 0)"
+    )
+    number_of_ranks(serve, "--ranks", RANKS)
+    serve.set_defaults(run=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    try:
+        from ..serving.server import serve
+        from ..serving.settings import Settings
+
+        settings = Settings(
+            host=arguments.host,
+            port=arguments.port,
+            provider=PROVIDERS[arguments.provider],
+            device=arguments.device,
+            ranks=arguments.ranks,
+            model_name=arguments.name,
+            embeddings=arguments.embeddings,
+            api_key=os.environ.get(_API_KEY) or None,
+            ssl_certfile=arguments.ssl_certfile,
+            ssl_keyfile=arguments.ssl_keyfile,
+            cors_origins=tuple(arguments.cors_origin),
+            max_queue=arguments.max_queue,
+            deadline=arguments.deadline,
+            max_body=arguments.max_body,
+        )
+        serve(arguments.model_dir, settings)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"serving needs the package {error.name}: pip install 'onnxruntime-npu[serve]'"
+        ) from None
