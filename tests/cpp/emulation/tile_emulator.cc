@@ -52,8 +52,14 @@ std::atomic<int64_t> executed{0};
 
 // TileCounts of all threads.
 struct {
-  std::atomic<int64_t> products, stores, loads, hinted_loads, lines, loads_from_l1, most_products_without_store;
+  std::atomic<int64_t> products, stores, loads, hinted_loads, lines, loads_from_l1, most_products_without_store,
+      products_after_vectors;
 } counts;
+
+// The lower quarters of zmm0 to zmm15: at this thread's last product, and now.
+constexpr size_t kVectorBytes = sizeof(_libc_fpstate::_xmm);
+thread_local uint8_t vectors_at_product[kVectorBytes];
+thread_local const void* vectors_now = nullptr;
 
 thread_local int64_t products_without_store = 0;
 
@@ -64,6 +70,10 @@ thread_local int next_loaded = 0;
 
 void CountProduct() {
   ++counts.products;
+  if (std::memcmp(vectors_at_product, vectors_now, kVectorBytes) != 0) {
+    ++counts.products_after_vectors;
+    std::memcpy(vectors_at_product, vectors_now, kVectorBytes);
+  }
   ++products_without_store;
   int64_t most = counts.most_products_without_store;
   while (products_without_store > most &&
@@ -312,6 +322,7 @@ SigactionFunction RealSigaction() {
 
 void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
   auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+  vectors_now = machine.fpregs->_xmm;
   const int length = Execute(reinterpret_cast<const uint8_t*>(machine.gregs[REG_RIP]), machine.gregs);
   if (length == 0) {  // not a tile instruction: it is executed again and ends the process
     struct sigaction standard = {};
@@ -342,7 +353,8 @@ extern "C" TileCounts npu_take_tile_counts() {
           .hinted_loads = counts.hinted_loads.exchange(0),
           .lines = counts.lines.exchange(0),
           .loads_from_l1 = counts.loads_from_l1.exchange(0),
-          .most_products_without_store = counts.most_products_without_store.exchange(0)};
+          .most_products_without_store = counts.most_products_without_store.exchange(0),
+          .products_after_vectors = counts.products_after_vectors.exchange(0)};
 }
 
 // doctest and Python's faulthandler install crash handlers of their own, which would replace this one.

@@ -84,16 +84,32 @@ TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip())
   }
 }
 
+// 8 panels of 32 queries see one block of 256 keys. Scores take 8 × 2 steps of four products per panel, all but the
+// first panel's beside the exponentials of the panel before; the sums of values as many, in a run of their own.
+TEST_CASE("child: scores are multiplied beside exponentials" * doctest::skip()) {
+  const Shape shape{1, 1, 256, 64};
+  TestNode node("Attention", {}, 3);
+  std::vector<HostTensor> operands;
+  for (unsigned seed : {1u, 2u, 3u}) operands.push_back(HostTensor::Random(DType::kBFloat16, shape, seed));
+  TakeCounts();
+  node.Run(operands);
+  const TileCounts counts = TakeCounts();
+  constexpr int64_t kPanels = 8, kScoreSteps = 16;
+  CHECK(counts.products == 2 * 4 * kPanels * kScoreSteps);
+  CHECK(counts.products_after_vectors >= (kPanels - 1) * kScoreSteps);
+}
+
 TEST_CASE("tile instructions are in the order on which their speed depends") {
   if (!Features().avx512 || test::MachineHasTiles()) return;  // not built for tiles, or nothing is emulated
-  const auto passes = [](const char* child, const char* float16) {
+  const auto passes = [](const char* child, const char* float16, const char* threads = "2") {
     const test::ChildResult result =
-        test::RunWithTiles(child, {{"ORT_NPU_NUM_THREADS", "2"}, {"NPU_TILE_EMULATOR_FLOAT16", float16}});
+        test::RunWithTiles(child, {{"ORT_NPU_NUM_THREADS", threads}, {"NPU_TILE_EMULATOR_FLOAT16", float16}});
     INFO(result.output);
     CHECK(result.exit_code == 0);
   };
   passes("child: products in tiles follow the recipe", "1");
   passes("child: few rows of a product in tiles load B once", "1");
+  passes("child: scores are multiplied beside exponentials", "1", "1");
   if (Features().avx512_bf16) passes("child: float16 in parts follows the recipe", "0");
 }
 

@@ -49,6 +49,7 @@ struct PanelBuffers {
     column_stride = key_block / 2 + kLanes;
     if (Math::kTiles) columns = carver.Take<float>(value_stride * column_stride);
     scores = carver.Take<float>(key_block * kWidth);
+    if (Math::kTiles) next_scores = carver.Take<float>(key_block * kWidth);
     bias = carver.Take<float>(key_block * kWidth);
     bias_rows = carver.Take<float>(key_block * kLanes);
     rows = carver.Take<float>(kLanes * std::max(padded_words, value_stride));
@@ -66,6 +67,7 @@ struct PanelBuffers {
   float *keys, *values;           // [key_block][key_stride]; [key_block / kElements][value_stride] words
   float* columns = nullptr;       // [value_stride][column_stride]: the values transposed, for tiles
   float *scores, *bias;           // [key_block][kWidth]
+  float* next_scores = nullptr;   // of the panel that tiles multiply meanwhile
   float *bias_rows, *rows;        // [kLanes][key_block]; [kLanes][...]
   float *queries, *sums;          // per panel [words][kWidth]; [value_stride][kWidth]
   float *max, *sum;               // per panel [kWidth]
@@ -106,13 +108,73 @@ class PanelItem {
     for (int64_t panel = 0; panel < panels; ++panel) Begin(panel);
     for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += b_.key_block) {
       const int64_t n = std::min(b_.key_block, item_.key_end - begin);
-      bool loaded = false;  // a block that is masked for every panel is never read
-      for (int64_t panel = 0; panel < panels; ++panel) loaded = Step(panel, begin, n, loaded);
+      RunBlock(panels, begin, n);
     }
     for (int64_t panel = 0; panel < panels; ++panel) End(panel, partials);
   }
 
  private:
+  // What a panel sees of a block: the keys [from, to).
+  struct Part {
+    int64_t panel, from = 0, to = 0;
+    Cover cover = Cover::kNone;
+    bool empty() const { return from >= to; }
+  };
+
+  // The products of the next panel, which are computed in tiles beside the exponentials of this one.
+  struct NoProducts {};
+  template <class M>
+  struct ProductsOf {
+    using Type = NoProducts;
+  };
+  template <class M>
+    requires M::kTiles
+  struct ProductsOf<M> {
+    using Type = TileScores<typename M::Dot, kVectors>;
+  };
+  using Products = typename ProductsOf<Math>::Type;
+
+  // A block that is masked for every panel is never read.
+  void RunBlock(int64_t panels, int64_t begin, int64_t n) {
+    Part part = NextPart(0, panels, begin, n);
+    if (part.empty()) return;
+    LoadBlock(begin, n);
+    if constexpr (Math::kTiles) ScoresOf(part, b_.scores).Finish();
+    while (!part.empty()) {
+      const Part next = NextPart(part.panel + 1, panels, begin, n);
+      Products products;
+      if constexpr (Math::kTiles) {
+        if (!next.empty()) products = ScoresOf(next, b_.next_scores);
+      }
+      Step(part, begin, products);
+      if constexpr (Math::kTiles) std::swap(b_.scores, b_.next_scores);
+      part = next;
+    }
+  }
+
+  // The first panel from `panel` on that sees some of the block; an empty part if none does.
+  Part NextPart(int64_t panel, int64_t panels, int64_t begin, int64_t n) const {
+    for (; panel < panels; ++panel) {
+      const PanelKeys& seen = b_.seen[panel];
+      Part part{panel};
+      part.from = std::max<int64_t>(seen.some_first - begin, 0) / kKeyStep * kKeyStep;
+      part.to = std::min(seen.some_last - begin, n);
+      if (part.empty()) continue;
+      part.cover = MaskCover(panel, begin + part.from, part.to - part.from);
+      if (part.cover != Cover::kAll) return part;
+    }
+    return {panel};
+  }
+
+  const float* QueriesOf(int64_t panel) const { return b_.queries + panel * b_.padded_words * kWidth; }
+
+  Products ScoresOf(const Part& part, float* scores) const
+    requires Math::kTiles
+  {
+    return {b_.keys, b_.key_stride, QueriesOf(part.panel), b_.padded_words, part.from, RoundUp(part.to, kTileKeys),
+            scores};
+  }
+
   int64_t RowsOf(int64_t panel) const { return std::min<int64_t>(kWidth, item_.rows - panel * kWidth); }
 
   void Begin(int64_t panel) {
@@ -215,44 +277,33 @@ class PanelItem {
     }
   }
 
-  // Processes one panel against one block of keys. Returns whether the block is loaded now.
-  bool Step(int64_t panel, int64_t begin, int64_t n, bool loaded) {
+  // Processes one panel against the block of keys, and `products` meanwhile.
+  void Step(const Part& part, int64_t begin, Products& products) {
+    const int64_t panel = part.panel, from = part.from, to = part.to;
     const int32_t* first_key = b_.first_key + panel * kWidth;
     const int32_t* last_key = b_.last_key + panel * kWidth;
     const PanelKeys& seen = b_.seen[panel];
-    const int64_t from = std::max<int64_t>(seen.some_first - begin, 0) / kKeyStep * kKeyStep;
-    const int64_t to = std::min(seen.some_last - begin, n);
-    if (from >= to) return loaded;
 
     const float* bias = nullptr;
-    if (p_.mask != nullptr || p_.bias.data != nullptr) {
-      const Cover cover = MaskCover(panel, begin + from, to - from);
-      if (cover == Cover::kAll) return loaded;
-      if (cover == Cover::kSome || p_.bias.data != nullptr) {
-        FillLanes(panel, from, to,
-                  [&](int64_t r, float* row) { FillBias(p_, item_, r, begin + from, to - from, row); });
-        bias = b_.bias;
-      }
+    if (part.cover == Cover::kSome || p_.bias.data != nullptr) {
+      FillLanes(panel, from, to, [&](int64_t r, float* row) { FillBias(p_, item_, r, begin + from, to - from, row); });
+      bias = b_.bias;
     }
-    if (!loaded) LoadBlock(begin, n);
 
     Vec max[kVectors];
     for (int v = 0; v < kVectors; ++v) max[v] = Broadcast(kNegativeInfinity);
-    const float* queries = b_.queries + panel * b_.padded_words * kWidth;
     const auto position = [&](int64_t key, int size) {  // the first key's, if some lane does not see them all; else -1
       const bool edge = begin + key < seen.all_first || begin + key + size > seen.all_last;
       return edge ? static_cast<int32_t>(begin + key) : -1;
     };
     if constexpr (Math::kTiles) {
-      TileScores<typename Math::Dot, kVectors>(b_.keys, b_.key_stride, queries, b_.padded_words, from,
-                                               RoundUp(to, kTileKeys), b_.scores);
       for (int64_t key = from; key < to; key += 4) {
         FinishScores<4>(key, position(key, 4), bias, first_key, last_key, max,
                         [&](int j, int v) { return Load(b_.scores + (key + j) * kWidth + v * kLanes); });
       }
     } else {
       ForEachTile(from, RoundUp(to, 4), [&](auto size, int64_t key) NPU_SIMD_INLINE_LAMBDA {
-        ScoreTile<size>(queries, key, position(key, size), bias, first_key, last_key, max);
+        ScoreTile<size>(QueriesOf(panel), key, position(key, size), bias, first_key, last_key, max);
       });
     }
     const float* factors = nullptr;
@@ -262,13 +313,14 @@ class PanelItem {
       factors = b_.bias;
     }
     Vec scale[kVectors];
-    Normalise(panel, from, to, max, factors, scale);
+    Normalise(part, max, factors, products, scale);
     constexpr int kElements = Math::kElements;
     const float* values = b_.values + from / kElements * b_.value_stride;
     const float* probabilities = b_.scores + from / kElements * kWidth;
     float* sums = b_.sums + panel * b_.value_stride * kWidth;
     const int64_t steps = (to + kElements - 1) / kElements - from / kElements;
     if constexpr (Math::kTiles) {
+      products.Finish();
       const int64_t whole = RoundUp(steps, kLanes);
       std::fill(b_.scores + (from / kElements + steps) * kWidth, b_.scores + (from / kElements + whole) * kWidth, 0.0f);
       for (int64_t d = 0; d < b_.value_stride; ++d) {
@@ -284,7 +336,6 @@ class PanelItem {
         ValueTile<size>(values + column, probabilities, steps, scale, sums + column * kWidth);
       });
     }
-    return true;
   }
 
   Cover MaskCover(int64_t panel, int64_t key, int64_t keys) const {
@@ -372,10 +423,27 @@ class PanelItem {
     return factors == nullptr ? weight : weight * Load(factors + key * kWidth + v * kLanes);
   }
 
+  // The steps of products, spread over `turns` pieces of other work.
+  class Evenly {
+   public:
+    Evenly(Products& products, int64_t turns) : products_(products), turns_(turns) {
+      if constexpr (Math::kTiles) steps_ = products.steps();
+    }
+    NPU_SIMD_INLINE void Go() {
+      for (due_ += steps_; due_ >= turns_; due_ -= turns_) products_.Step();
+    }
+
+   private:
+    Products& products_;
+    int64_t turns_, steps_ = 0, due_ = 0;
+  };
+
   // Turns scores into weights relative to the new maximum; `scale` is the factor for earlier sums. `factors` are those
   // of dropout, or null.
-  void Normalise(int64_t panel, int64_t from, int64_t to, const Vec (&block_max)[kVectors], const float* factors,
+  void Normalise(const Part& part, const Vec (&block_max)[kVectors], const float* factors, Products& products,
                  Vec (&scale)[kVectors]) {
+    const int64_t panel = part.panel, from = part.from, to = part.to;
+    [[maybe_unused]] Evenly beside(products, kVectors * ((to - from + 1) / 2));
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       float* max_at = b_.max + panel * kWidth + v * kLanes;
@@ -400,6 +468,7 @@ class PanelItem {
           const Vec odd = j + 1 < to ? Math::Weight(Load(scores + (j + 1) * kWidth) - reference) : Vec{};
           sum += even + odd;
           Store(scores + j / 2 * kWidth, Math::Pack(Dropped(even, factors, j, v), Dropped(odd, factors, j + 1, v)));
+          if constexpr (Math::kTiles) beside.Go();
         }
       }
       Store(max_at, max);
