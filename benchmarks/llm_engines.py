@@ -95,6 +95,7 @@ class NpuModel(LanguageModel):
 
     def __init__(self, directory: str, threads: int, capacity: int) -> None:
         super().__init__()
+        from onnxruntime_npu.generation import adapters
         from onnxruntime_npu.generation.decoding import StepModel
         from onnxruntime_npu.sampling import Chooser, Sampler
 
@@ -106,10 +107,11 @@ class NpuModel(LanguageModel):
         config = json.loads((Path(directory) / "config.json").read_text())
         self.vocabulary = config["vocab_size"]
         self.chooser, self.capacity, self.rows = Chooser(Sampler()), capacity, 0
+        self.adapter = adapters.NONE
 
     def reset(self, rows: int) -> None:
         if rows != self.rows:  # cache content beyond a row's length is never read
-            self.rows, self.steps = rows, self.model.take_steps(rows, self.capacity)
+            self.rows, self.steps = rows, self.model.take_steps(rows, self.capacity, self.adapter)
 
     def rewind(self, past: int) -> None:
         """Do nothing: the next step passes the number of tokens."""
