@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,7 @@ FLOATS = "bfloat16"
 EXPORTS = [
     (FLOATS, "bfloat16", "w4a16"),
     (FLOATS, "bfloat16", "w8a16"),
+    (FLOATS, "bfloat16", "w8a8_dynamic"),
     (FLOATS, "bfloat16", "none"),
     (FLOATS, "float16", "none"),
     (FLOATS, "float32", "none"),
@@ -178,7 +180,7 @@ def main() -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"], help="of 44 M")
-    parser.add_argument("--only", default="", help="exports whose name has this text")
+    parser.add_argument("--only", default="", help="exports whose names match this pattern")
     parser.add_argument("--out", type=Path, default=harness.FOLDER, help="folder to write to")
     arguments = parser.parse_args()
     rows = []
@@ -186,7 +188,7 @@ def main() -> None:
         name = dtype if quant == "none" else f"{dtype}, {quant}"
         if source != FLOATS:
             name = f"{source} as {name}"
-        if arguments.only not in name:
+        if not re.search(arguments.only, name):
             continue
         checkpoint = arguments.out / f"checkpoint-{source}-{arguments.layers}-layers"
         if not checkpoint.exists():

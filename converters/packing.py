@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 WORD = 8  # int4 values to an int32
 _CHUNK_ELEMENTS = 1 << 20  # of temporaries, which are four times the integers
+
+
+def packed_shape(sizes: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the shape of ``packed_columns`` for int4 of these sizes, [.., in, out].
+
+    None if neither size is a multiple of 8.
+    """
+    *stack, rows, columns = sizes
+    if columns % WORD == 0:
+        return (*stack, rows, columns // WORD)
+    return None if rows % WORD else (*stack, rows // WORD, columns)
 
 
 def packed_columns(weight: torch.Tensor) -> torch.Tensor:

@@ -215,7 +215,7 @@ def _quantized(
 ) -> torch.nn.Module:
     quantized: torch.nn.Module
     if not isinstance(layer, torch.nn.Linear):
-        quantized = QuantizedExperts(layer, scheme, group_size)
+        quantized = QuantizedExperts.rounded(layer, scheme, group_size)
     elif scheme.activation == "float":
         quantized = WeightOnlyLinear.rounded(layer, scheme, group_size, inner_precise)
     elif scheme.weight_bits == 4:

@@ -19,12 +19,19 @@ def is_experts(module: torch.nn.Module) -> bool:
     That is ``down_proj`` and ``gate_up_proj``, or ``up_proj`` without a gate, [experts, ., .] each,
     for a call with tokens, the experts of each and their weights.
     """
-    weights = [getattr(module, name, None) for name in (_first_name(module), "down_proj")]
+    weights = [getattr(module, name, None) for name in (first_name(module), "down_proj")]
     return all(isinstance(w, torch.nn.Parameter) and w.dim() == 3 for w in weights)
 
 
-def _first_name(experts: torch.nn.Module) -> str:
+def first_name(experts: torch.nn.Module) -> str:
+    """Return the name of the weight before the activation."""
     return "gate_up_proj" if getattr(experts, "has_gate", True) else "up_proj"
+
+
+def bias_of(experts: torch.nn.Module, name: str) -> torch.Tensor | None:
+    """Return the biases of the layers that a weight belongs to, [experts, out], or None."""
+    found: torch.Tensor | None = getattr(experts, f"{name}_bias", None)
+    return None if found is None else found.detach()
 
 
 class QuantizedExperts(torch.nn.Module):
@@ -36,28 +43,33 @@ class QuantizedExperts(torch.nn.Module):
     per token, which ``npu_dynamic_quant`` computes.
     """
 
-    def __init__(self, experts: torch.nn.Module, scheme: Scheme, group_size: int) -> None:
+    def __init__(self, experts: torch.nn.Module, up: GroupedLinear, down: GroupedLinear) -> None:
+        """Take float experts for their activation, and their quantised layers."""
         super().__init__()
-        up, down = getattr(experts, _first_name(experts)), experts.down_proj
-        assert isinstance(up, torch.nn.Parameter) and isinstance(down, torch.nn.Parameter)
-        scheme.check_dtype(up.dtype)
-        self.experts = up.shape[0]
-        has_bias = getattr(experts, "has_bias", False)
-        self.up, self.down = (
-            _GroupedLinear(
+        self.experts = up.weight.shape[0]
+        self.up, self.down = up, down
+        self.rest = _without_parameters(experts)
+
+    @staticmethod
+    def rounded(experts: torch.nn.Module, scheme: Scheme, group_size: int) -> QuantizedExperts:
+        """Return the block with its weights rounded by a scheme."""
+
+        def layer(name: str) -> GroupedLinear:
+            weight = experts.get_parameter(name)
+            scheme.check_dtype(weight.dtype)
+            return GroupedLinear.rounded(
                 weight if getattr(experts, "is_transposed", False) else weight.transpose(1, 2),
-                getattr(experts, f"{name}_bias") if has_bias else None,
+                bias_of(experts, name),
                 scheme,
                 group_size,
             )
-            for name, weight in ((_first_name(experts), up), ("down_proj", down))
-        )
-        self.rest = _without_parameters(experts)
+
+        return QuantizedExperts(experts, layer(first_name(experts)), layer("down_proj"))
 
     @property
     def operators(self) -> dict[str, int]:
         """The operators of a call beside routing and grouped matmuls, and how many."""
-        return {} if self.up.scheme.activation == "float" else {"npu_dynamic_quant": 2}
+        return {} if self.up.of_floats else {"npu_dynamic_quant": 2}
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
@@ -90,23 +102,42 @@ class QuantizedExperts(torch.nn.Module):
         return rest.act_fn(gate) * up
 
 
-class _GroupedLinear(torch.nn.Module):
+class GroupedLinear(torch.nn.Module):
     """A linear layer of every expert.
 
     Buffers: ``weight`` int8 [experts, in, out], or int4 packed in int32; ``scale``
-    [experts, out], or [experts, groups, out]; ``bias`` [experts, out].
+    [experts, out], or [experts, groups, out]; ``offset`` of the same shape or None; ``bias``
+    [experts, out]. ``of_floats``: floats are multiplied, else int8 activations with a scale per
+    token.
     """
 
     weight: torch.Tensor
     scale: torch.Tensor
+    offset: torch.Tensor | None
     bias: torch.Tensor | None
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, scheme: Scheme, group_size: int
+        self,
+        weight: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        offset: torch.Tensor | None = None,
+        of_floats: bool = True,
     ) -> None:
         super().__init__()
+        self.of_floats = of_floats
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale)
+        self.register_buffer("offset", offset)
+        self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+
+    @staticmethod
+    def rounded(
+        weight: torch.Tensor, bias: torch.Tensor | None, scheme: Scheme, group_size: int
+    ) -> GroupedLinear:
+        """Return the layer of a float weight [experts, in, out], rounded by a scheme."""
         depth = weight.shape[1]
-        self.scheme = scheme
         group = group_size if scheme.grouped and depth % group_size == 0 else 0
         floats = scheme.activation == "float"
         scale_dtype = weight.dtype if floats else torch.float32
@@ -123,11 +154,12 @@ class _GroupedLinear(torch.nn.Module):
                     f"leave them out with skip=, or use w8a8_dynamic"
                 )
             bias = shifted_back(integers, scales)
-        self.register_buffer(
-            "weight", packed_columns(integers) if scheme.weight_bits == 4 else integers
+        return GroupedLinear(
+            packed_columns(integers) if scheme.weight_bits == 4 else integers,
+            scales if group else scales[:, 0],
+            bias,
+            of_floats=floats,
         )
-        self.register_buffer("scale", scales if group else scales[:, 0])
-        self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
 
     def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Return rows [R, in], sorted by expert, times the weights of their experts."""
@@ -138,8 +170,12 @@ class _GroupedLinear(torch.nn.Module):
             "group_type": 0,
             "split_item": 3,
         }
-        if self.scheme.activation == "float":
-            return _grouped([rows], [self.weight], antiquant_scale=[self.scale], **given)
+        if self.of_floats:
+            offset = None if self.offset is None else [self.offset]
+            return _grouped(
+                [rows], [self.weight], antiquant_scale=[self.scale], antiquant_offset=offset,
+                **given,
+            )  # fmt: skip
         integers, scale = torch.ops.npu.npu_dynamic_quant(rows)
         return _grouped(
             [integers],

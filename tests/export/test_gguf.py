@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import gguf
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.integers import gguf_weights
+from onnxruntime_npu.exporter.integers.integer_weight import joined
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 from onnxruntime_npu.exporter.weights.gguf_file import floats_of
 from onnxruntime_npu.exporter.weights.lazy_weight import LazyWeight
 from transformers import AutoModelForCausalLM
 
+from .test_causal_lm import PROVIDERS
+from .test_quantized import errors, halved_errors, rms
+
 HIDDEN, MIDDLE, HEADS, VOCABULARY, LAYERS, EXPERTS = 64, 96, 4, 97, 2, 3
 Q8_0, F32 = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.F32
-KIND = {"Q8_0": Q8_0, "Q4_0": gguf.GGMLQuantizationType.Q4_0, "F32": F32}
+KIND = {
+    "Q8_0": Q8_0,
+    "Q4_0": gguf.GGMLQuantizationType.Q4_0,
+    "Q4_1": gguf.GGMLQuantizationType.Q4_1,
+    "F32": F32,
+}
 
 
 def layer_of(architecture):
@@ -130,6 +143,64 @@ def test_weights_are_not_restored_for_tensors_that_are_others(tmp_path, monkeypa
     monkeypatch.setattr(gguf_weights, "value_of", lambda w: restored.append(w) or value_of(w))
     load_checkpoint(path, integers=True)
     assert len(restored) == 2 * 7 * LAYERS
+
+
+def decoded_tensors(monkeypatch):
+    """Return the names of the tensors whose integers are decoded from now on."""
+    decoded = []
+    integers = gguf_weights._integers
+    monkeypatch.setattr(
+        gguf_weights, "_integers", lambda t, rows: decoded.append(t.name) or integers(t, rows)
+    )
+    return decoded
+
+
+def test_blocks_are_decoded_once_and_when_they_are_used(tmp_path, monkeypatch):
+    path = write_gguf(tmp_path, "llama", "Q4_1")
+    decoded = decoded_tensors(monkeypatch)
+    model = load_checkpoint(path, integers=True).model
+    assert not decoded
+    attention = model.model.layers[0].self_attn
+    stored = [layer.stored for layer in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    whole = joined(stored)
+    assert not decoded
+    made = [part.value() for part in (whole.integers, whole.scale, whole.offset)]
+    assert [part.shape for part in made] == [(HIDDEN, 16), (2, 2 * HIDDEN), (2, 2 * HIDDEN)]
+    assert sorted(decoded) == [f"blk.0.attn_{name}.weight" for name in "kqv"]
+
+
+def test_the_last_decoded_weight_is_freed_with_the_model(tmp_path):
+    path = write_gguf(tmp_path, "llama", "Q8_0")
+    model = load_checkpoint(path, integers=True).model
+    integers = weakref.ref(model.model.layers[0].mlp.up_proj.stored.integers.value())
+    assert integers() is not None
+    del model
+    gc.collect()
+    assert integers() is None
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+def test_experts_stay_integers(tmp_path, monkeypatch, kind):
+    path = write_gguf(tmp_path / "source", "qwen3moe", kind)
+    decoded = decoded_tensors(monkeypatch)
+    report = export_causal_lm(path, tmp_path / "out", dtype="float16", quant="keep", check=False)
+    layout = f"int{8 if kind == 'Q8_0' else 4}, groups of 32"
+    # Joint query, key and value; output; experts before and after the activation.
+    assert report.integers == {layout: 4 * LAYERS}
+    assert report.nodes["npu::NPUGroupedMatmul"] == 2 * LAYERS
+    assert not [kept for kept in report.kept if "experts" in str(kept)]
+    names = [name for name in decoded if "_exps" in name]
+    assert len(names) == 3 * LAYERS * EXPERTS
+    graph = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False).graph
+    types = {i.name: i.data_type for i in graph.initializer}
+    grouped = [node for node in graph.node if node.op_type == "NPUGroupedMatmul"]
+    integer = onnx.TensorProto.INT8 if kind == "Q8_0" else onnx.TensorProto.INT32
+    assert [types[node.input[1]] for node in grouped] == [integer] * (2 * LAYERS)
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name)
+    model.is_quantized = False  # to transformers, which has restored floats
+    for provider in PROVIDERS:
+        # Only float16 rounds, as it does in transformers; scales and offsets of Q4_1 once more.
+        assert rms(errors(model, tmp_path / "out", provider)) <= 3 * rms(halved_errors(model))
 
 
 def test_a_file_is_not_resident_after_a_use(tmp_path):

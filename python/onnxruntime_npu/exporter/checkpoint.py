@@ -45,14 +45,15 @@ class Checkpoint:
     model takes none.
 
     Linear layers of a quantised checkpoint are StoredLinear. ``quantization`` names its format;
-    ``left`` has the linear layers that could have been integers and are floats, and why.
+    ``left`` has the linear layers and experts that could have been integers and are floats: their
+    role, and why.
     """
 
     model: Any
     tokenizer: Any | None
     source: str
     quantization: str | None = None
-    left: dict[str, str] = field(default_factory=dict)
+    left: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def load_checkpoint(path: str | Path, *, integers: bool = False) -> Checkpoint:

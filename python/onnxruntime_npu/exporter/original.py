@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..converters.quantized_experts import is_experts
 from .arguments import DEFAULT_OPSET
 from .attention_interface import ATTENTION, fuse_attention, shared_step
 from .caches.dynamic import DynamicStep
@@ -25,7 +26,7 @@ from .plain_cache import filled_cache, plain_cache
 from .proof import Findings, NotProven, attempt
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
-from .roles.experts import ExpertsRole, is_experts
+from .roles.experts import ExpertsRole
 from .roles.masking import Masking
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole

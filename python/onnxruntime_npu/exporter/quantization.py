@@ -15,6 +15,7 @@ from .caches import Interface
 from .integers.integer_weight import FLOAT
 from .integers.stored_linear import StoredLinear
 from .proof import Findings
+from .roles.experts import RoutedExperts
 from .roles.linear import Linear, replace_by_torch
 from .weights.lazy_weight import give_back_memory
 
@@ -174,22 +175,27 @@ def restore_floats(interface: Interface) -> int:
 
 
 def keep_integers(
-    interface: Interface, left: Mapping[str, str], findings: Findings
+    interface: Interface, left: Mapping[str, tuple[str, str]], findings: Findings
 ) -> dict[str, int]:
     """Multiply the integers of a checkpoint by fused operators, in place.
 
-    ``left``: layers of the checkpoint that have no integers, and why. Returns how many projections
-    have integers, by their layout. Raises ArgumentError for a checkpoint without any, and for a
-    dtype that the operators do not take.
+    ``left``: role of each module of the checkpoint that has no integers, and why. Returns how many
+    projections have integers, by their layout; those of all experts are one. Raises ArgumentError
+    for a checkpoint without any, and for a dtype that the operators do not take.
     """
     layers = {n: m for n, m in interface.named_modules() if isinstance(m, StoredLinear)}
-    if not layers:
+    experts = {
+        name: (module, module.stored)
+        for name, module in interface.named_modules()
+        if isinstance(module, RoutedExperts) and module.stored is not None
+    }
+    if not layers and not experts:
         raise ArgumentError(
             "expected quant='keep' with a checkpoint whose linear layers are stored as integers "
             "(GPTQ, AWQ, compressed-tensors, GGUF), got floats"
         )
-    for name, reason in left.items():
-        findings.keep(name, "linear", f"not integers: {reason}")
+    for name, (role, reason) in left.items():
+        findings.keep(name, role, f"not integers: {reason}")
     dtype = interface.decoder.dtype
     layouts: Counter[str] = Counter()
     for name, module in layers.items():
@@ -205,6 +211,13 @@ def keep_integers(
             findings.keep(name, "linear", f"taken as floats: {error}")
         else:
             layouts[module.stored.layout] += 1
+    for name, (routed, stored) in experts.items():
+        try:
+            interface.set_submodule(name, stored.as_operators(routed, dtype))
+        except ValueError as error:
+            findings.keep(name, "experts", f"taken as floats: {error}")
+        else:
+            layouts.update((stored.up.layout, stored.down.layout))
     restore_floats(interface)
     _record_operators(interface, findings)
     return dict(layouts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
-from ...converters.packing import WORD, packed_columns, unpacked_columns
+from ...converters.packing import WORD, packed_columns, packed_shape, unpacked_columns
 from ..weights.lazy_weight import LazyWeight, value_of
 
 _PART_ELEMENTS = 1 << 20  # of temporaries
@@ -18,6 +19,8 @@ FLOAT, DYNAMIC, STATIC = "float", "dynamic", "static"
 @dataclass(frozen=True)
 class IntegerWeight:
     """``W = (integers + offset) * scale``, [in, out].
+
+    Tensors of the weights of experts have a first axis of these.
 
     Attributes:
         integers: int8 [in, out], or int4 in words of int32, [in, out / 8] or [in / 8, out].
@@ -51,7 +54,7 @@ class IntegerWeight:
         input_scale: torch.Tensor | None = None,
     ) -> IntegerWeight:
         """Return the weight of int8 values [in, out], in words if they have 4 bits or fewer."""
-        fits = bits <= 4 and any(size % WORD == 0 for size in values.shape)
+        fits = bits <= 4 and packed_shape(values.shape) is not None
         return IntegerWeight(
             packed_columns(values) if fits else values.contiguous(),
             scale.float().contiguous(),
@@ -63,21 +66,47 @@ class IntegerWeight:
         )
 
     @staticmethod
-    def remade(make: Callable[[], IntegerWeight]) -> IntegerWeight:
-        """Return the weight that ``make`` returns, made again when its tensors are used."""
-        first = make()
+    def remade(
+        make: Callable[[], IntegerWeight],
+        sizes: tuple[int, ...],
+        bits: int,
+        groups: int,
+        group_size: int,
+        *,
+        has_offset: bool,
+        order: torch.Tensor | None = None,
+        activation: str = FLOAT,
+        input_scale: torch.Tensor | None = None,
+    ) -> IntegerWeight:
+        """Return the weight that ``make`` returns, made when its tensors are used.
 
-        def part(name: str) -> torch.Tensor | None:
-            given: torch.Tensor | None = getattr(first, name)
-            if given is None:
-                return None
-            return LazyWeight.computed(
-                lambda: value_of(getattr(_made(make), name)), given.shape, given.dtype
-            )
+        ``sizes``: [in, out], or [experts, in, out]; other arguments describe what is made.
+        """
+        made = _LastMade(make)
+        scales = (*sizes[:-2], groups, sizes[-1])
+        words = packed_shape(sizes) if bits <= 4 else None
 
-        integers, scale, offset = part("integers"), part("scale"), part("offset")
-        assert integers is not None and scale is not None
-        return replace(first, integers=integers, scale=scale, offset=offset)
+        def offset() -> torch.Tensor:
+            found = made.get().offset
+            return torch.zeros(scales) if found is None else found
+
+        integers = LazyWeight.computed(
+            lambda: made.get().integers.contiguous(),
+            sizes if words is None else words,
+            torch.int8 if words is None else torch.int32,
+        )
+        scale = LazyWeight.computed(lambda: made.get().scale, scales, torch.float32)
+        offsets = LazyWeight.computed(offset, scales, torch.float32) if has_offset else None
+        return IntegerWeight(integers, scale, offsets, group_size, order, activation, input_scale)
+
+    def made(self) -> IntegerWeight:
+        """Return the weight with ordinary tensors, made once."""
+        return replace(
+            self,
+            integers=value_of(self.integers),
+            scale=value_of(self.scale),
+            offset=None if self.offset is None else value_of(self.offset),
+        )
 
     @property
     def bits(self) -> int:
@@ -87,19 +116,19 @@ class IntegerWeight:
     @property
     def out_features(self) -> int:
         """Size of the product's last axis."""
-        return self.scale.shape[1]
+        return self.scale.shape[-1]
 
     @property
     def in_features(self) -> int:
         """Size of the input's last axis."""
-        elements = self.integers.numel() * (WORD if self.bits == 4 else 1)
+        elements = self.integers.shape[-2:].numel() * (WORD if self.bits == 4 else 1)
         return elements // self.out_features
 
     @property
     def layout(self) -> str:
         """How the integers are stored, for reports."""
         parts = [f"int{self.bits}"]
-        if self.scale.shape[0] > 1:
+        if self.scale.shape[-2] > 1:
             parts.append(f"groups of {self.group_size}")
         if self.activation != FLOAT:
             parts.append(f"{self.activation} int8 activations")
@@ -146,21 +175,29 @@ def joined(weights: Sequence[IntegerWeight]) -> IntegerWeight | None:
         )
         if not alike:
             return None
-    return IntegerWeight.remade(lambda: _joined(weights))
-
-
-def _joined(weights: Sequence[IntegerWeight]) -> IntegerWeight:
-    first = weights[0]
-    offset = None
-    if any(w.offset is not None for w in weights):
-        offset = torch.cat(
-            [torch.zeros_like(w.scale) if w.offset is None else w.offset for w in weights], 1
-        )
-    return IntegerWeight.packed(
-        torch.cat([w.values() for w in weights], 1),
+    return IntegerWeight.remade(
+        lambda: side_by_side([weight.made() for weight in weights]),
+        (first.in_features, sum(weight.out_features for weight in weights)),
         first.bits,
-        torch.cat([w.scale for w in weights], 1),
-        offset,
+        first.scale.shape[0],
+        first.group_size,
+        has_offset=any(weight.offset is not None for weight in weights),
+        order=first.order,
+        activation=first.activation,
+        input_scale=first.input_scale,
+    )
+
+
+def side_by_side(weights: Sequence[IntegerWeight]) -> IntegerWeight:
+    """Return one weight with the outputs of all, which are stored alike."""
+    first = weights[0]
+    if len(weights) == 1:
+        return first
+    return IntegerWeight.packed(
+        torch.cat([weight.values() for weight in weights], 1),
+        first.bits,
+        torch.cat([weight.scale for weight in weights], 1),
+        all_offsets(weights, 1),
         first.group_size,
         first.order,
         first.activation,
@@ -168,10 +205,42 @@ def _joined(weights: Sequence[IntegerWeight]) -> IntegerWeight:
     )
 
 
-@functools.lru_cache(maxsize=1)
-def _made(make: Callable[[], IntegerWeight]) -> IntegerWeight:
-    """Return what ``make`` returns; the last one is kept for its other tensors."""
-    return make()
+def all_offsets(weights: Sequence[IntegerWeight], axis: int) -> torch.Tensor | None:
+    """Return the offsets of all along an axis, or None if there are none."""
+    if all(weight.offset is None for weight in weights):
+        return None
+    return torch.cat(
+        [
+            torch.zeros_like(weight.scale) if weight.offset is None else weight.offset
+            for weight in weights
+        ],
+        axis,
+    )
+
+
+class _LastMade:
+    """What a function returns, kept until another one's is made: parts of it are used together."""
+
+    _newest: ClassVar[Callable[[], _LastMade | None]] = staticmethod(lambda: None)
+
+    def __init__(self, make: Callable[[], IntegerWeight]) -> None:
+        self._make = make
+        self._made: IntegerWeight | None = None
+
+    def get(self) -> IntegerWeight:
+        if self._made is None:
+            self._forget()
+            made = self._make()
+            self._forget()  # of what it was made of, too
+            self._made = made
+            _LastMade._newest = weakref.ref(self)
+        return self._made
+
+    @staticmethod
+    def _forget() -> None:
+        newest = _LastMade._newest()
+        if newest is not None:
+            newest._made = None
 
 
 def _equal(first: torch.Tensor | None, second: torch.Tensor | None) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ...converters.quantized_experts import bias_of, first_name, is_experts
+from ..integers.stored_experts import StoredExperts
 from ..proof import Findings, NotProven, compare, spread_to
 from .probes import BATCH, NEW
 from .role import Role
@@ -39,6 +41,7 @@ class RoutedExperts(nn.Module):
             found = None if tensor is None else nn.Parameter(tensor, requires_grad=False)
             self.register_parameter(name, found)
         self.total = len(parts.up)  # experts that a router chooses from
+        self.stored = parts.stored
         self.own: list[int] = []  # those from the first to before the second; none: all
 
     @property
@@ -90,16 +93,7 @@ class ExpertsParts(NamedTuple):
     up_bias: torch.Tensor | None
     down_bias: torch.Tensor | None
     rest: nn.Module
-
-
-def is_experts(module: nn.Module) -> bool:
-    """Whether a module has the stacked weights of experts, as transformers stores them."""
-    weights = (getattr(module, name, None) for name in (_first_name(module), "down_proj"))
-    return all(isinstance(weight, nn.Parameter) and weight.dim() == 3 for weight in weights)
-
-
-def _first_name(experts: nn.Module) -> str:
-    return "gate_up_proj" if getattr(experts, "has_gate", True) else "up_proj"
+    stored: StoredExperts | None = None  # the integers of the checkpoint, if it has any
 
 
 class ExpertsRole(Role[ExpertsParts, RoutedExperts]):
@@ -113,22 +107,18 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts]):
             )
         if getattr(original, "has_post_expert_norm", False):
             raise NotProven("expected experts without a norm of their own")
-        first = _first_name(original)
+        up, down = first_name(original), "down_proj"
         transposed = getattr(original, "is_transposed", False)
 
         def weight(name: str) -> torch.Tensor:
             found = getattr(original, name).detach()
             return found if transposed else found.transpose(1, 2).contiguous()
 
-        def bias(name: str) -> torch.Tensor | None:
-            found = getattr(original, f"{name}_bias", None)
-            return None if found is None else found.detach()
-
         without = {id(parameter): None for parameter in original.parameters()}
         rest = copy.deepcopy(original, without)
-        return ExpertsParts(
-            weight(first), weight("down_proj"), bias(first), bias("down_proj"), rest
-        )
+        biases = bias_of(original, up), bias_of(original, down)
+        stored: StoredExperts | None = getattr(original, "stored", None)
+        return ExpertsParts(weight(up), weight(down), *biases, rest, stored)
 
     def build(self, parts: ExpertsParts) -> Iterator[RoutedExperts]:
         """Yield the experts as grouped matmuls."""

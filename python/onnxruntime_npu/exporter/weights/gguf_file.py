@@ -28,7 +28,7 @@ def floats_of(tensor: gguf.ReaderTensor) -> npt.NDArray[np.float32]:
     """Return the values of a tensor, in a memory of their own."""
     shape = shape_of(tensor)
     values = np.empty(shape, np.float32)
-    rows, read = values.reshape(-1, shape[-1]), _rows(tensor)
+    rows, read = values.reshape(-1, shape[-1]), rows_of(tensor)
     step = max(1, _ROWS_ELEMENTS // max(shape[-1], 1))
     for begin in range(0, len(rows), step):
         part = slice(begin, begin + step)
@@ -37,7 +37,8 @@ def floats_of(tensor: gguf.ReaderTensor) -> npt.NDArray[np.float32]:
     return values
 
 
-def _rows(tensor: gguf.ReaderTensor) -> npt.NDArray[Any]:
+def rows_of(tensor: gguf.ReaderTensor) -> npt.NDArray[Any]:
+    """Return the stored values or bytes of a tensor, [rows, .]."""
     return tensor.data.reshape(-1, tensor.data.shape[-1])
 
 
@@ -89,7 +90,7 @@ def _weights(
     sources: dict[str, list[gguf.ReaderTensor]] = {}
     sizes: dict[str, torch.Size] = {}
     for tensor in tensors:
-        gguf.dequantize(_rows(tensor)[:1], tensor.tensor_type)  # or raise: its type has no floats
+        gguf.dequantize(rows_of(tensor)[:1], tensor.tensor_type)  # or raise: its type has no floats
         # What becomes of a tensor does not depend on its values.
         values = np.broadcast_to(np.int8(0), shape_of(tensor))
         with np.errstate(all="ignore"):
