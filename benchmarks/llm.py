@@ -8,7 +8,8 @@ builder), onnxruntime-genai, OpenVINO, llama.cpp and torch, each at the same pre
 and cache. Every engine computes the logits of the last token only; they are compared before
 anything is timed.
 
-Quantised models (w8a16, w8a8_dynamic, w4a16) are ours with activations and head of bfloat16; peers
+Quantised models (w8a16, w8a8_dynamic, w4a16) are ours with a head of 8 bits, a cache of bfloat16
+and activations that are rounded to int8 for products (w8a16 and w4a16 by inner_precise=1); peers
 have weights of as many bits, quantised by their own tools from the same checkpoint: the builder's
 int8 and int4, llama.cpp's q8_0 and q4_0, OpenVINO's compressed weights. All of these peers quantise
 activations to int8.

@@ -24,8 +24,9 @@ the median over the rounds of ours to the best peer, the one for which it is sma
 cache and activations have the same precision in every engine, and every engine computes logits for
 the last token only, copies them to the host and takes the argmax there. Quantised models (`w8a16`,
 `w8a8_dynamic`, `w4a16`) are beside peers with weights of as many bits, each quantised by its own
-tool from the same checkpoint; our head, activations and cache are then bfloat16, peers' activations
-int8 and their caches float32 or float16.
+tool from the same checkpoint. All round activations to int8 for products (ours `w8a16` and `w4a16`
+by `inner_precise=1`); our head has 8 bits (`quant_head=True`) and our cache is bfloat16, peers'
+caches are float32 or float16.
 
 Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
 GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnxruntime_npu.errors import ArgumentError
@@ -140,9 +141,28 @@ def test_projections_of_one_tensor_share_its_rounding(tmp_path, scheme):
     assert report.replaced["npu_quant_matmul"]["emitted"] == 6 * 2
 
 
+@pytest.mark.parametrize("kind", ["llama", "granite"])  # rebuilt, and in its own form
+def test_head_and_activations_are_rounded_if_asked_for(tmp_path, kind):
+    model = tiny_model(kind)
+    options = {"quant": "w8a16", "quant_head": True, "inner_precise": 1, "check": False}
+    report = export_causal_lm(model, tmp_path, dtype="bfloat16", **options)
+    assert report.gaps == []
+    projections = {"llama": PROJECTIONS["llama"], "granite": 6 * 2}[kind]
+    nodes = report.nodes["npu::NPUWeightQuantBatchMatmulV2"]
+    assert nodes == report.replaced["npu_weight_quant_batchmatmul"]["emitted"] == projections + 1
+    graph = onnx.load(tmp_path / "model.onnx", load_external_data=False).graph
+    linear = [node for node in graph.node if node.op_type == "NPUWeightQuantBatchMatmulV2"]
+    inner = [a.i for node in linear for a in node.attribute if a.name == "inner_precise"]
+    assert inner == [1] * nodes
+    exact = expected_logits(model, PROMPTS[0], CONTINUATIONS[0])
+    assert rms(errors(model, tmp_path, PROVIDERS[0])) <= 0.05 * np.abs(exact).max()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"quant": "w8a8_dynamic", "inner_precise": 1}, "expected inner_precise 0, or 1 with"),
+        ({"quant_head": True}, "expected quant with quant_head, got quant='none'"),
         ({"quant": "w8a16"}, "expected dtype float16 or bfloat16 with quant='w8a16'"),
         ({"quant": "w8a8", "dtype": "bfloat16"}, "expected calibration with quant='w8a8'"),
         ({"calibration": [[1, 2]]}, "expected calibration with quant of w4a16, w8a8, w8a8_dynamic"),

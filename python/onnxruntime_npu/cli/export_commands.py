@@ -66,6 +66,17 @@ def _add_export(commands: Commands) -> None:
         "token (default: 0.03)",
     )
     export.add_argument(
+        "--inner-precise",
+        type=int,
+        choices=(0, 1),
+        default=0,
+        help="1: --quant w8a16, w4a16 and keep round activations to int8 inside the operators, "
+        "which is faster (default: 0)",
+    )
+    export.add_argument(
+        "--quant-head", action="store_true", help="round the head to int8, too, with --quant"
+    )
+    export.add_argument(
         "--adapter",
         metavar="[NAME=]DIR",
         action="append",
@@ -178,6 +189,8 @@ def _export(arguments: argparse.Namespace) -> None:
         quant=arguments.quant,
         calibration=_lines(arguments.calibration),
         static_error=arguments.static_error,
+        inner_precise=arguments.inner_precise,
+        quant_head=arguments.quant_head,
         adapters=[text for text in arguments.adapters if not _NAMED.match(text)],
         switched_adapters=_named(arguments.adapters),
         cache=arguments.cache,

@@ -61,6 +61,8 @@ def export_causal_lm(
     tokenizer: Any | None = None,
     calibration: Iterable[str | Sequence[int]] | None = None,
     static_error: float | None = None,
+    inner_precise: int = 0,
+    quant_head: bool = False,
     adapters: Sequence[str | Path] = (),
     switched_adapters: Mapping[str, str | Path] | None = None,
     tensor_parallel: int = 1,
@@ -82,7 +84,8 @@ def export_causal_lm(
         quant: none; keep, the integers of a quantised checkpoint (GPTQ, AWQ, compressed-tensors,
             GGUF) as they are; or a scheme of ``onnxruntime_npu.converters.quantize_weights``:
             w8a16, w4a16, w4a8, w8a8 or w8a8_dynamic, of projections and experts; the head stays as
-            it is. Weights that are multiplied as floats need float16 or bfloat16.
+            it is unless ``quant_head``. Weights that are multiplied as floats need float16 or
+            bfloat16.
         cache: dynamic (past in, grown present out; the interface of onnxruntime-genai's generator);
             static (a preallocated buffer, updated in place when bound as input and output); or
             paged (blocks and a table of those of each sequence, also updated in place; the
@@ -99,6 +102,10 @@ def export_causal_lm(
             with a tokenizer.
         static_error: relative error of a layer's outputs above which w8a8 gives its activations a
             scale per token (see ``quantize_weights``); the report lists these as ``per_token``.
+        inner_precise: 1: projections of w8a16, w4a16 and keep round activations to int8, with a
+            scale for each group of a row, and multiply integers, which is faster; 0: floats.
+        quant_head: with any ``quant`` but none, round the head to int8, with a scale for each
+            output; an embedding that it shared its weight with stays. On one rank.
         adapters: directories of LoRA adapters that peft has saved, to merge into float weights
             before anything else is done.
         switched_adapters: directories of LoRA adapters by names, of which each run may choose one:
@@ -123,7 +130,7 @@ def export_causal_lm(
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
     check_choice("quant", quant, schemes())
-    check_scheme(quant, DTYPES[dtype], calibration, static_error)
+    check_scheme(quant, DTYPES[dtype], calibration, static_error, inner_precise, quant_head)
     check_choice("cache", cache, CACHES)
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES)
     check_choice("logits", logits, LOGITS)
@@ -136,6 +143,8 @@ def export_causal_lm(
         raise ArgumentError(f"expected adapters to be a sequence of directories, got {adapters!r}")
     division = Division(tensor_parallel, expert_parallel)
     division.check_options(quant, DTYPES[dtype], len(switched_adapters or {}))
+    if quant_head and division.ranks > 1:
+        raise ArgumentError("expected quant_head on one rank, got several ranks")
     opset = check_opset(opset)
     out = check_directory(out_dir)
     if isinstance(model_or_dir, nn.Module):
@@ -154,6 +163,8 @@ def export_causal_lm(
         cache_dtype=cache_dtype,
         logits=logits,
         quant=quant,
+        inner_precise=inner_precise,
+        quant_head=quant_head,
         adapters=[str(adapter) for adapter in adapters],
         tensor_parallel=tensor_parallel,
         expert_parallel=expert_parallel,
@@ -172,8 +183,9 @@ def export_causal_lm(
     )
     give_back_memory()
     interface.decoder.convert(DTYPES[dtype])
+    inner: dict[str, Any] = {"inner_precise": inner_precise, "quant_head": quant_head}
     if quant == KEEP:
-        report.integers = keep_integers(interface, checkpoint.left, findings)
+        report.integers = keep_integers(interface, checkpoint.left, findings, **inner)
     elif quant == NONE:
         if restore_floats(interface) and checkpoint.quantization:
             report.warnings.append(
@@ -187,7 +199,7 @@ def export_causal_lm(
             interface, checkpoint.tokenizer, quant, calibration, int(context)
         )
         options = {} if static_error is None else {"static_error": static_error}
-        report.per_token = quantize(interface, quant, batches, findings, **options)
+        report.per_token = quantize(interface, quant, batches, findings, **inner, **options)
     if not whole:
         return _write_ranks(out, division, checkpoint, interface, wanted, report, findings, started)
     switched.insert(interface.decoder)

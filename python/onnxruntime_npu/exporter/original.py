@@ -60,7 +60,11 @@ class OriginalDecoder(nn.Module):
     @property
     def vocabulary(self) -> int:
         """V, the number of tokens that are scored."""
-        return self.model.get_output_embeddings().weight.shape[0]
+        return self.model.get_output_embeddings().out_features
+
+    def replace_head(self, replace: Callable[[nn.Linear], nn.Module]) -> None:
+        """Score by what ``replace`` returns for the head, in place; the embedding stays."""
+        self.model.set_output_embeddings(replace(self.model.get_output_embeddings()))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -220,7 +224,7 @@ def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
 def cached_layers(model: Any) -> int:
     """Return the number of layers that cache keys and values; the last ones may use theirs.
 
-    Raises NotProven if a layer keeps another state, which no exported cache holds.
+    Raises NotProven if there are none, or if one keeps another state, which no cache holds.
     """
     from transformers import DynamicCache
     from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
@@ -234,6 +238,8 @@ def cached_layers(model: Any) -> int:
                 f"expected a cache of keys and values in every layer, got {type(layer).__name__} "
                 f"in layer {index}"
             )
+    if not layers:
+        raise NotProven("expected layers that cache keys and values, got none")
     return len(layers)
 
 

@@ -39,12 +39,27 @@ def schemes() -> tuple[str, ...]:
 
 
 def check_scheme(
-    name: str, dtype: torch.dtype, calibration: Any, static_error: float | None = None
+    name: str,
+    dtype: torch.dtype,
+    calibration: Any,
+    static_error: float | None = None,
+    inner_precise: int = 0,
+    quant_head: bool = False,
 ) -> None:
-    """Refuse a scheme with a dtype, calibration or static_error that it does not take."""
+    """Refuse a scheme with a dtype or an option that it does not take."""
     from ..converters import SCHEMES
 
     scheme = SCHEMES.get(name)
+    floats = name == KEEP or (scheme is not None and scheme.activation == "float")
+    if inner_precise not in ((0, 1) if floats else (0,)):
+        raise ArgumentError(
+            f"expected inner_precise 0, or 1 with quant of {KEEP}, w8a16 or w4a16, got "
+            f"{inner_precise} with quant={name!r}"
+        )
+    if quant_head and name == NONE:
+        raise ArgumentError("expected quant with quant_head, got quant='none'")
+    if quant_head and name == KEEP and dtype not in (torch.float16, torch.bfloat16):
+        raise ArgumentError(f"expected dtype float16 or bfloat16 with quant_head, got {dtype}")
     if calibration is not None and not (scheme is not None and scheme.calibrated):
         taken = ", ".join(each.name for each in SCHEMES.values() if each.calibrated)
         raise ArgumentError(f"expected calibration with quant of {taken} only, got {name!r}")
@@ -124,13 +139,17 @@ def quantize(
     scheme: str,
     calibration: Iterable[tuple[Any, ...]] | None,
     findings: Findings,
+    *,
+    inner_precise: int = 0,
+    quant_head: bool = False,
     **options: Any,
 ) -> list[str]:
     """Quantise the projections and experts of a decoder, in place.
 
-    The head, and layers that a scheme cannot take, stay floats and are listed. ``calibration``:
-    arguments of the interface. ``options``: of ``quantize_weights``. Returns the names of layers of
-    a scheme with static activations that have a scale per token instead.
+    Layers that a scheme cannot take stay floats and are listed, and so does the head unless
+    ``quant_head``. ``calibration``: arguments of the interface. ``inner_precise`` and ``options``:
+    of ``quantize_weights``. Returns the names of layers of a scheme with static activations that
+    have a scale per token instead.
     """
     from ..converters import SCHEMES
     from ..converters.calibration import seen_inputs
@@ -148,13 +167,16 @@ def quantize(
     try:
         group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP
         layers = quantized_layers(
-            interface, scheme, group_size=group, calibration=calibration, skip=skip, **options
-        )
+            interface, scheme, group_size=group, inner_precise=inner_precise,
+            calibration=calibration, skip=skip, **options,
+        )  # fmt: skip
         for name, layer in layers:
             interface.set_submodule(name, layer)
             give_back_memory()
     except ValueError as error:
         raise ExportError(str(error)) from error
+    if quant_head:
+        _quantize_head(interface, scheme, inner_precise)
     _record_operators(interface, findings, shared)
     if SCHEMES[scheme].activation != "static":
         return []
@@ -163,6 +185,22 @@ def quantize(
         for name, module in interface.named_modules()
         if isinstance(module, IntegerLinear) and module.step is None
     ]
+
+
+def _quantize_head(interface: Interface, scheme: str, inner_precise: int) -> None:
+    """Round the head to int8; its input as the scheme rounds those of projections, per token."""
+    from ..converters import SCHEMES
+    from ..converters.quantized_linear import IntegerLinear, WeightOnlyLinear
+
+    chosen = SCHEMES.get(scheme)
+
+    def rounded(head: nn.Linear) -> nn.Module:
+        if chosen is None or chosen.activation == FLOAT:
+            return WeightOnlyLinear.rounded(head, SCHEMES["w8a16"], 0, inner_precise)
+        return IntegerLinear.rounded(head, None)
+
+    interface.decoder.replace_head(rounded)
+    give_back_memory()
 
 
 def restore_floats(interface: Interface) -> int:
@@ -175,7 +213,12 @@ def restore_floats(interface: Interface) -> int:
 
 
 def keep_integers(
-    interface: Interface, left: Mapping[str, tuple[str, str]], findings: Findings
+    interface: Interface,
+    left: Mapping[str, tuple[str, str]],
+    findings: Findings,
+    *,
+    inner_precise: int = 0,
+    quant_head: bool = False,
 ) -> dict[str, int]:
     """Multiply the integers of a checkpoint by fused operators, in place.
 
@@ -206,7 +249,7 @@ def keep_integers(
                 f"{module.stored.layout}, got {dtype}"
             )
         try:
-            interface.set_submodule(name, module.as_operator(dtype))
+            interface.set_submodule(name, module.as_operator(dtype, inner_precise))
         except ValueError as error:
             findings.keep(name, "linear", f"taken as floats: {error}")
         else:
@@ -219,6 +262,8 @@ def keep_integers(
         else:
             layouts.update((stored.up.layout, stored.down.layout))
     restore_floats(interface)
+    if quant_head:
+        _quantize_head(interface, KEEP, inner_precise)
     _record_operators(interface, findings)
     return dict(layouts)
 

@@ -48,6 +48,8 @@ class ExportReport:
     cache_dtype: str | None = None
     logits: str | None = None
     quant: str | None = None
+    inner_precise: int = 0
+    quant_head: bool = False
     adapters: list[str] = field(default_factory=list)  # that were merged
     switched_adapters: dict[str, dict[str, Any]] = field(default_factory=dict)
     tensor_parallel: int = 1  # number of ranks that heads and MLPs are divided among

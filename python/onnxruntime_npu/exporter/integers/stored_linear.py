@@ -30,10 +30,11 @@ class StoredLinear(nn.Module):
         """Project x [.., in] to [.., out]."""
         return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
 
-    def as_operator(self, dtype: torch.dtype) -> nn.Module:
+    def as_operator(self, dtype: torch.dtype, inner_precise: int = 0) -> nn.Module:
         """Return the layer that multiplies the integers by fused operators, in dtype.
 
-        Weights of float activations need float16 or bfloat16. Raises ValueError if no operator
+        Weights of float activations need float16 or bfloat16, and these only take
+        ``inner_precise``. Raises ValueError if no operator
         multiplies integers that are stored so.
         """
         stored, bias = self.stored, self.bias
@@ -48,6 +49,7 @@ class StoredLinear(nn.Module):
                 offset=None if stored.offset is None else stored.offset.to(dtype),
                 group_size=stored.group_size if grouped else 0,
                 in_features=rows,
+                inner_precise=inner_precise,
             )
         elif stored.offset is not None or stored.order is not None:
             raise ValueError(f"no operator multiplies asymmetric or reordered {stored.layout}")

@@ -33,6 +33,7 @@ class Decoder(nn.Module):
         self.embedding = nn.Parameter(embedding, requires_grad=False)  # [V, H]
         # None: tied. One parameter is then used for both, and the file holds one copy.
         self.head = None if head is None else nn.Parameter(head, requires_grad=False)
+        self.scores: nn.Module | None = None  # a head in the place of the weight
         self.rotary = rotary
         self.layers = nn.ModuleList(layers)
         self.norm = norm
@@ -91,8 +92,19 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Score hidden [rows, H] against the vocabulary: [rows, V], float32 for sampling."""
-        head = self.embedding if self.head is None else self.head
-        return nn.functional.linear(hidden, head).float()
+        if self.scores is not None:
+            return self.scores(hidden).float()
+        return nn.functional.linear(hidden, self._head()).float()
+
+    def replace_head(self, replace: Callable[[nn.Linear], nn.Module]) -> None:
+        """Score by what ``replace`` returns for the head, in place; the embedding stays."""
+        vocabulary, size = self._head().shape
+        layer = nn.Linear(size, vocabulary, bias=False, device="meta")
+        layer.weight = nn.Parameter(self._head().detach(), requires_grad=False)
+        self.scores, self.head = replace(layer), None
+
+    def _head(self) -> torch.Tensor:
+        return self.embedding if self.head is None else self.head
 
     def decode(
         self,
