@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from safetensors.torch import load_file, save_file
 
@@ -260,7 +261,8 @@ def change_config(folder, **changes):
         ({"num_key_value_heads": 4}, r"has the wrong shape for 4 weights"),
         ({"num_attention_heads": 3}, r"cannot load|wrong shape"),
         ({"vocab_size": -1}, r"cannot load"),
-        ({"num_hidden_layers": "two"}, r"cannot load"),
+        ({"num_hidden_layers": "two"}, r"field 'num_hidden_layers': TypeError: .* expected int"),
+        ({"num_attention_heads": 0}, r"cannot load .*: ZeroDivisionError: integer modulo by zero"),
     ],
 )
 def test_config_with_other_sizes_is_an_error(copied, changes, message):
@@ -268,6 +270,13 @@ def test_config_with_other_sizes_is_an_error(copied, changes, message):
     with pytest.raises(ExportError, match=message) as caught:
         load_checkpoint(copied)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_layers_is_an_error(copied, tmp_path):
+    change_config(copied, num_hidden_layers=0)
+    with pytest.raises(ExportError, match="expected layers that cache keys and values, got none"):
+        export_causal_lm(copied, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

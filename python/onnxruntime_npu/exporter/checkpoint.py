@@ -347,5 +347,12 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """Return what an error says first, with its kind if that is part of what it says."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    text = lines[0] if lines else ""
+    if text.endswith(":"):  # of a list of what is wrong
+        text = " ".join(lines[:2])
+    bare = isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError))
+    if bare or not text:
+        return f"{type(error).__name__}{f': {text}' if text else ''}"
+    return text
