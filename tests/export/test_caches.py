@@ -54,7 +54,8 @@ def test_caches_are_proven_as_listed(architecture):
     reasons = prove(tiny_model(architecture.model_type), architecture.rebuilt, [*FLOATS, *INT8])
     possible = {cache for cache, reason in reasons.items() if reason is None}
     # Blocks and integers need the fused operator, which reads the cache as it is.
-    int8 = map(str, INT8) if "paged" in architecture.caches else ()
+    is_latent = "kv_lora_rank" in architecture.tested  # whose operator takes no tokens' scales
+    int8 = map(str, INT8) if "paged" in architecture.caches and not is_latent else ()
     assert possible == {*architecture.caches, *int8}
 
 
@@ -65,11 +66,20 @@ def test_caches_are_proven_as_listed(architecture):
         ("falcon", "its attention is not called through transformers' interface"),
         ("gpt_oss", "attention over such a cache needs the fused operator: it has sinks"),
         ("gemma2", "attention over such a cache needs the fused operator: its scores are capped"),
-        ("deepseek_v3", "its own code computes with cached keys or values (RuntimeError)"),
     ],
 )
 def test_reasons_name_what_is_in_the_way(kind, reason):
     assert prove(tiny_model(kind), False, FLOATS[2:])["paged"].startswith(reason)
+
+
+def test_latents_are_cached_in_blocks_by_the_fused_operator_only():
+    projected = tiny_model("deepseek_v3", q_lora_rank=None)
+    reasons = prove(projected, False, FLOATS)
+    assert reasons["dynamic"] is None and reasons["static"] is None
+    own = "its own code computes with cached keys or values (RuntimeError)"
+    assert reasons["paged"] == own
+    of_tokens = "npu_mla_prolog rounds latents by scales of a whole cache, not a token's"
+    assert set(prove(tiny_model("deepseek_v3"), False, INT8).values()) == {of_tokens}
 
 
 def test_masks_of_another_kind_are_read_by_rows_and_not_by_blocks(monkeypatch):

@@ -83,9 +83,10 @@ REPEATED_KINDS = (
 # for one of each kind; of rebuilt models static ones but for a few, whose layers all caches share,
 # and paged ones, of which test_paged.py has some.
 KINDS_OF_ATTENTION = ("gemma3_text", "gpt_oss", "deepseek_v3")
+PAGED = ("gemma3_text", "deepseek_v3")
 REBUILT_STATIC = ("llama", "mistral", "mixtral", "phi3", "qwen3")
 REPEATED = {
-    *((a.model_type, "paged") for a in ARCHITECTURES if a.model_type != "gemma3_text"),
+    *((a.model_type, "paged") for a in ARCHITECTURES if a.model_type not in PAGED),
     *((a.model_type, "static") for a in ORIGINAL if a.model_type not in KINDS_OF_ATTENTION),
     *((a.model_type, "static") for a in REBUILT if a.model_type not in REBUILT_STATIC),
     *((kind, cache) for kind in REPEATED_KINDS for cache in ("dynamic", "static", "paged")),

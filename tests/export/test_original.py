@@ -27,20 +27,15 @@ ROTATED = {"npu_rotary_mul": 4}
 ADDED = {"npu_add_rms_norm": 4}
 ROUTED = {"npu_moe_init_routing_v2": 1, "_npu_grouped_matmul": 2, "npu_moe_finalize_routing": 1}
 GROUPED = {"npu_moe_gating_top_k": 1}
+# Projections, norms and rotation of latent queries and keys are one node in each layer.
+LATENT = {**ATTENDED, "npu_mla_prolog": 2, **ADDED, "npu_rms_norm": 1}
 # What each tiny model of two layers gets; and the roles of what stays as it is.
 FUSED = {
     "bloom": ({**ATTENDED, "npu_gelu": 2}, set()),
     "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2}, {"norm"}),
-    "deepseek_v2": (
-        {**ATTENDED, **ROUTED, **GROUPED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
-        set(),
-    ),
-    "deepseek_v3": (
-        # One of the layers is dense, the other has a shared expert; queries and keys are rotated in
-        # parts, and each layer has norms of latent queries and keys.
-        {**ATTENDED, **ROUTED, **GROUPED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 5, **ROTATED},
-        set(),
-    ),
+    "deepseek_v2": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 2}, set()),
+    # One of the layers is dense, the other has a shared expert.
+    "deepseek_v3": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 2}, set()),
     "falcon": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
     "falcon-alibi": ({**ATTENDED, "npu_gelu": 2}, set()),
     "gemma2": ({**ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 5}, {"attention"}),

@@ -138,9 +138,8 @@ ORIGINAL = tuple(
             "deepseek_v2",
             "latent attention, rotary tables of complex numbers, routing limited to groups",
             {**_LATENT, **_GROUPED, "topk_method": "group_limited_greedy"},
-            _ROWS,
         ),
-        ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}, _ROWS),
+        ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}),
         ("diffllama", "the difference of two attentions", _TOKENS, _ROWS),
         ("doge", "a mask that depends on values", _TOKENS, _ROWS),
         ("ernie4_5", "interleaved rotation", _TOKENS),
@@ -200,7 +199,6 @@ ORIGINAL = tuple(
             "glm4_moe_lite",
             "latent attention, grouped routing",
             {**_TOKENS, **_LATENT, **_GROUPED, "mlp_layer_types": ["dense", "sparse"]},
-            _ROWS,
         ),
         ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
         ("gpt_bigcode", "one key/value head, learned positions", _TOKENS),
@@ -271,7 +269,6 @@ ORIGINAL = tuple(
             "minicpm3",
             "latent attention, scaled residuals",
             {**_TOKENS, **_LATENT, "head_dim": 8},
-            _ROWS,
         ),
         (
             "minimax_m2",
@@ -305,7 +302,7 @@ ORIGINAL = tuple(
             {**_TOKENS, "d_model": 64, "ffn_dim": 112, "num_layers": 2, "attention_heads": 4},
             _ROWS,
         ),
-        ("youtu", "latent attention", {**_TOKENS, **_LATENT}, _ROWS),
+        ("youtu", "latent attention", {**_TOKENS, **_LATENT}),
     )
 )
 ARCHITECTURES = (*REBUILT, *ORIGINAL)

@@ -186,14 +186,17 @@ def attend(
     scale: float,
     mask: torch.Tensor,
     bias: torch.Tensor | None = None,
+    query_rope: torch.Tensor | None = None,
+    key_rope: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D].
 
     mask: [B, 1, S, T], of visible keys (bool) or added to the scaled scores; bias: also added. Both
-    broadcast to [B, Nq, S, T].
+    broadcast to [B, Nq, S, T]. query_rope and key_rope: further columns of queries and keys.
     """
     if _shared:
         key, value = _shared[-1].cleared(key), _shared[-1].cleared(value)
+        key_rope = None if key_rope is None else _shared[-1].cleared(key_rope)
     hidden = None
     if mask.dtype == torch.bool:
         hidden = ~mask
@@ -208,11 +211,34 @@ def attend(
         None,
         None,
         pse_shift=None if bias is None else bias.expand(shape).contiguous(),
+        query_rope=query_rope,
+        key_rope=key_rope,
         num_heads=query.shape[1],
         num_key_value_heads=key.shape[1],
         scale=scale,
         sparse_mode=0 if hidden is None else 1,
     )
+
+
+def attend_latents(
+    query: torch.Tensor,
+    query_rope: torch.Tensor,
+    latents: torch.Tensor,
+    rotated: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Attend from query [B, Nq, S, D] over cached latents [B, 1, T, D]; return [B, S, Nq, D].
+
+    query_rope [B, Nq, S, R] and rotated [B, 1, T, R] are further columns of queries and keys.
+    """
+    for calls in _recording:
+        calls.fused.append("npu_fused_infer_attention_score")
+    if _shared:
+        attended = _shared[-1].attend(query, latents, rotated, mask, scale, None, query_rope)
+        if attended is not None:
+            return attended
+    return attend(query, latents, latents, scale, mask, query_rope=query_rope, key_rope=rotated)
 
 
 def _capped(

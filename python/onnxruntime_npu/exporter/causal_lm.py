@@ -174,7 +174,8 @@ def export_causal_lm(
     # Before the proofs take the model apart; its results are kept, not the model.
     whole = division.ranks == 1
     reference = _reference(checkpoint, report) if check and whole else None
-    interface, findings = _interface(checkpoint, probe, wanted, opset)
+    fuse_latents = quant == NONE and not switched_adapters
+    interface, findings = _interface(checkpoint, probe, wanted, opset, fuse_latents)
     division.check(interface.decoder)
     switched.prove(
         checkpoint.model,
@@ -247,7 +248,11 @@ def _probe(model: Any) -> WholeModelProbe:
 
 
 def _interface(
-    checkpoint: Checkpoint, probe: WholeModelProbe, wanted: CacheChoice, opset: int
+    checkpoint: Checkpoint,
+    probe: WholeModelProbe,
+    wanted: CacheChoice,
+    opset: int,
+    fuse_latents: bool,
 ) -> tuple[Interface, Findings]:
     """Return the proven float32 model with the requested inputs and outputs."""
     model = checkpoint.model
@@ -258,7 +263,9 @@ def _interface(
     except NotProven as error:
         reason = error
     try:
-        original, findings = keep_original(copy.deepcopy(model), reason, opset)
+        original, findings = keep_original(
+            copy.deepcopy(model), reason, opset, fuse_latents=fuse_latents
+        )
         return probe.proven(original, wanted, findings), findings
     except NotProven as error:
         if wanted.plain:

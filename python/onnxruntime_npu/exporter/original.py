@@ -27,6 +27,7 @@ from .proof import Findings, NotProven, attempt
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
 from .roles.experts import ExpertsRole
+from .roles.latent_attention import LatentAttentionRole, Tables, is_latent_attention
 from .roles.masking import Masking
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
@@ -172,7 +173,7 @@ def _scoring(head: nn.Module, scored: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def keep_original(
-    model: Any, reason: object, opset: int = DEFAULT_OPSET
+    model: Any, reason: object, opset: int = DEFAULT_OPSET, *, fuse_latents: bool = True
 ) -> tuple[OriginalDecoder, Findings]:
     """Return the model with proven modules replaced in place, and the findings.
 
@@ -180,13 +181,22 @@ def keep_original(
         model: a transformers causal language model in float32, which is changed.
         reason: why the decoder was not rebuilt.
         opset: that of the file, whose operators are used.
+        fuse_latents: whether projections of latent attention may become one operator. They stay
+            modules for what changes them: quantisation and adapters.
 
     Raises NotProven if the model has no cache of keys and values.
     """
     findings = Findings()
     findings.keep("", "decoder", str(reason))
     follow_lengths(model, findings)
-    for name in replace_modules(model, _role_of, _logits, findings):
+    tables = _tables_of_latent_attention(model) if fuse_latents else {}
+
+    def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
+        if module in tables:
+            return "latent attention", LatentAttentionRole(tables[module])
+        return _role_of(module)
+
+    for name in replace_modules(model, role_of, _logits, findings):
         if is_experts(model.get_submodule(name)):
             # Loops over experts cannot be traced: every token gathers the weights of its own.
             model.set_experts_implementation("batched_mm")
@@ -198,6 +208,24 @@ def keep_original(
         fuse_own_attention(model, _probe, functions, findings)
     replace_rotary(model, _probe, functions, findings)
     return OriginalDecoder(model, attempt(_cache_sizes, model), functions).eval(), findings
+
+
+def _tables_of_latent_attention(model: Any) -> dict[nn.Module, Tables]:
+    """Return the rotary tables that each module of latent attention is called with."""
+    found = [module for module in model.modules() if is_latent_attention(module)]
+    given: dict[nn.Module, Tables] = {}
+
+    def record(module: nn.Module, _: Any, options: dict[str, Any]) -> None:
+        if "position_embeddings" in options:
+            given[module] = options["position_embeddings"]
+
+    hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in found]
+    try:
+        attempt(_logits, model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return given
 
 
 def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:

@@ -44,9 +44,18 @@ class StepLayer(CacheLayerMixin):
         if past.key_scale is None:
             key_states = key_states.to(past.key.dtype)
             value_states = value_states.to(past.value.dtype)
-        self.cache = self._step.update(past, key_states, value_states)
-        self.keys, self.values = self.cache.key, self.cache.value
+        return self.take(self._step.update(past, key_states, value_states))
+
+    def take(self, cache: LayerCache) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hold what the cache has become; return its keys and values."""
+        self.cache = cache
+        self.keys, self.values = cache.key, cache.value
         return self.keys, self.values
+
+    @property
+    def block_slots(self) -> torch.Tensor | None:
+        """The slot of each new token [B, S] in a cache of blocks; None for other caches."""
+        return self._step.block_slots
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return a length and an offset, which the step's masks do not use."""
@@ -108,11 +117,12 @@ class SharedStep:
         mask: torch.Tensor | None,
         scale: float,
         obstacle: str | None,
+        query_rope: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Attend from query [B, Nq, S, D] over the cache; return [B, S, Nq, D].
 
-        ``obstacle``: why attention cannot be fused by this operator. Returns None if it has to read
-        the mask; raises NotProven if there is none.
+        ``obstacle``: why attention cannot be fused by this operator; ``query_rope``: see
+        ``Step.attend``. Returns None if it has to read the mask; raises NotProven if there is none.
         """
         layer = next((x for x in self.layers if x.keys is key and x.values is value), None)
         number = next((i for i, made in enumerate(self._made) if made is mask), None)
@@ -134,6 +144,7 @@ class SharedStep:
             num_key_value_heads=key.shape[self._step.heads_axis],
             scale=scale,
             window=masking.window,
+            query_rope=query_rope,
         )
 
     def cleared(self, cached: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,8 @@ def fused_infer_attention(
     pse_shift: torch.Tensor | None = None,
     key_scale: torch.Tensor | None = None,
     value_scale: torch.Tensor | None = None,
+    query_rope: torch.Tensor | None = None,
+    key_rope: torch.Tensor | None = None,
     *,
     num_heads: int,
     num_key_value_heads: int,
@@ -45,6 +47,7 @@ def fused_infer_attention(
 
     query [B, Nq, S, D], key and value [B, Nkv, C, D]; returns [B, S, Nq, D]. Layout TND: query and
     result [T, Nq, D], key and value in blocks. int8 keys and values have scales of antiquant_mode.
+    query_rope and key_rope are further columns of query and key, of a size of their own.
     """
     return torch.ops.npu.npu_fused_infer_attention_score(
         query,
@@ -57,6 +60,8 @@ def fused_infer_attention(
         pse_shift=pse_shift,
         key_antiquant_scale=key_scale,
         value_antiquant_scale=value_scale,
+        query_rope=query_rope,
+        key_rope=key_rope,
         key_antiquant_mode=antiquant_mode,
         value_antiquant_mode=antiquant_mode,
         num_heads=num_heads,
@@ -139,6 +144,8 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
         pse_shift: Any = None,
         key_scale: Any = None,
         value_scale: Any = None,
+        query_rope: Any = None,
+        key_rope: Any = None,
         antiquant_mode: int | None = None,
         **attributes: Any,
     ) -> Any:
@@ -155,6 +162,8 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
             pse_shift=pse_shift,
             key_antiquant_scale=key_scale,
             value_antiquant_scale=value_scale,
+            query_rope=query_rope,
+            key_rope=key_rope,
             **{"input_layout": _BATCHES, **attributes},
         )[0]
 

@@ -35,6 +35,7 @@ class PagedStep(Step):
     ) -> None:
         super().__init__()
         self._slots = slots  # [T, 2]: block, and place in it
+        self.block_slots = (slots[:, 0] * BLOCK_SIZE + slots[:, 1])[None]
         self._ends = ends
         self._kv_lengths = kv_lengths
         self._block_table = block_table
@@ -76,13 +77,15 @@ class PagedStep(Step):
         num_key_value_heads: int,
         scale: float,
         window: int | None,
+        query_rope: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend from query [1, Nq, T, D] over the blocks of a cache; return [1, T, Nq, D]."""
         seen = self.visibility(0, window)
+        key, value, key_rope = cache.parts(query_rope is not None)
         return traced_ops.fused_infer_attention(
             query[0].transpose(0, 1),
-            cache.key.flatten(2),
-            cache.value.flatten(2),
+            key.flatten(2),
+            value.flatten(2),
             seen.mask,
             seen.query_lengths,
             seen.kv_lengths,
@@ -93,6 +96,8 @@ class PagedStep(Step):
             sparse_mode=seen.sparse_mode,
             input_layout="TND",
             block_size=BLOCK_SIZE,
+            query_rope=None if query_rope is None else query_rope[0].transpose(0, 1),
+            key_rope=None if key_rope is None else key_rope.flatten(2),
             **({} if window is None else {"pre_tokens": window - 1, "next_tokens": 0}),
             **self._scales(cache),
         )[None]

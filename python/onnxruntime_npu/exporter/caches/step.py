@@ -39,6 +39,10 @@ class LayerCache(NamedTuple):
     key_scale: torch.Tensor | None = None
     value_scale: torch.Tensor | None = None
 
+    def parts(self, latent: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return keys, values and further columns of keys, which a cache of latents has."""
+        return (self.key, self.key, self.value) if latent else (self.key, self.value, None)
+
 
 class Visibility(NamedTuple):
     """The arguments of fused attention that select the visible keys of a query token."""
@@ -54,6 +58,8 @@ class Step(abc.ABC):
 
     heads_axis = 1  # of cached keys and values
     scale_mode = 3  # npu_fused_infer_attention_score: scales [B, Nkv, T] of tokens and heads
+    # Of each new token [B, S], counted over all blocks of a cache [blocks, size, Nkv, D].
+    block_slots: torch.Tensor | None = None
 
     def __init__(self) -> None:
         # Of the new tokens of a rebuilt decoder, tensors [B, 1, S, D]; None without rotation.
@@ -94,13 +100,18 @@ class Step(abc.ABC):
         num_key_value_heads: int,
         scale: float,
         window: int | None,
+        query_rope: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attend from query [B, Nq, S, D] over the updated cache; return [B, S, Nq, D]."""
+        """Attend from query [B, Nq, S, D] over the updated cache; return [B, S, Nq, D].
+
+        With query_rope the cache holds latents, which are keys and values, and rotated columns.
+        """
         seen = self.visibility(cache.key.shape[2], window)
+        key, value, key_rope = cache.parts(query_rope is not None)
         return traced_ops.fused_infer_attention(
             query,
-            cache.key,
-            cache.value,
+            key,
+            value,
             seen.mask,
             seen.query_lengths,
             seen.kv_lengths,
@@ -108,6 +119,8 @@ class Step(abc.ABC):
             num_key_value_heads=num_key_value_heads,
             scale=scale,
             sparse_mode=seen.sparse_mode,
+            query_rope=query_rope,
+            key_rope=key_rope,
             **self._scales(cache),
         )
 
