@@ -30,8 +30,9 @@ class Communicator {
   [[nodiscard]] std::unique_lock<std::mutex> Turn() { return std::unique_lock(turn_); }
 
   // Each call returns when this rank has all that it receives, and `sent` is no longer read. It throws
-  // Error(kDeviceError), which names the operator and the ranks that were missing, within the group's timeout. Since
-  // nobody knows what has arrived where, the group is then lost: later calls fail immediately.
+  // Error(kDeviceError), which names the operator and the ranks that were missing, after the group's timeout and up to
+  // five seconds for the others' reports. Since nobody knows what has arrived where, the group is then lost: later
+  // calls fail immediately.
 
   // `bytes` of every rank, in the order of ranks.
   void AllGather(const char* op, const void* sent, void* received, size_t bytes);

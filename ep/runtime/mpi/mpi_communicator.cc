@@ -12,6 +12,7 @@
 
 #include "ep/runtime/error.h"
 #include "ep/runtime/mpi/mpi_library.h"
+#include "ep/runtime/mpi/mpi_roll_call.h"
 
 namespace npu {
 namespace {
@@ -22,30 +23,51 @@ using Clock = std::chrono::steady_clock;
 // one machine takes microseconds; then the processor is left to the ranks' other work.
 constexpr int kEagerTests = 200;
 constexpr std::chrono::microseconds kPause{50};
+// For the reports of ranks that wait as well, which come within milliseconds.
+constexpr std::chrono::milliseconds kLongestPatience{5000};
 
 // Set once a group was lost: to finalize MPI is to wait for all ranks, and some of them no longer answer.
 std::atomic<bool> rank_missing{false};
 
 class TestPause {
  public:
-  void operator()() {
-    if (++tests_ < kEagerTests)
+  // Whether the processor was left to others.
+  bool operator()() {
+    if (++tests_ < kEagerTests) {
       std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(kPause);
+      return false;
+    }
+    std::this_thread::sleep_for(kPause);
+    return true;
   }
 
  private:
   int tests_ = 0;
 };
 
-// Messages between two ranks keep their order, so one tag per group suffices. It depends on nothing but the group, so
-// that the ranks need not agree on it.
+// Time in which this process ran: one that was stopped has not waited.
+class Waited {
+ public:
+  std::chrono::milliseconds operator()() {
+    const Clock::time_point now = Clock::now();
+    time_ += std::min<Clock::duration>(now - read_, kLongestPause);
+    read_ = now;
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time_);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLongestPause{100};
+  Clock::time_point read_ = Clock::now();
+  Clock::duration time_{0};
+};
+
+// Messages between two ranks keep their order, so one tag for exchanges and one for reports suffice. They depend on
+// nothing but the group, so that the ranks need not agree on them.
 int TagOf(const std::string& name, const std::vector<int>& members) {
   uint64_t hash = 14695981039346656037u;
   for (const char byte : name) hash = (hash ^ static_cast<unsigned char>(byte)) * 1099511628211u;
   for (const int rank : members) hash = (hash ^ static_cast<uint64_t>(rank)) * 1099511628211u;
-  return static_cast<int>(hash % (mpi::kGreatestTag + 1));
+  return 2 * static_cast<int>(hash % ((mpi::kGreatestTag + 1) / 2));
 }
 
 class MpiCommunicator final : public Communicator {
@@ -57,7 +79,8 @@ class MpiCommunicator final : public Communicator {
         world_(world),
         members_(std::move(members)),
         tag_(tag),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        roll_call_(mpi, world, members_, static_cast<size_t>(rank), tag + 1) {}
 
  private:
   void GatherBytes(const void* sent, void* received, size_t bytes) override {
@@ -109,13 +132,14 @@ class MpiCommunicator final : public Communicator {
   }
 
   void Wait() {
-    const Clock::time_point deadline = Clock::now() + timeout_;
+    Waited waited;
     TestPause pause;
     while (!AllDone()) {
-      if (Clock::now() > deadline)
-        Fail(ErrorCode::kDeviceError, "no answer within ", timeout_.count(), " ms from rank ", Missing(),
-             ", which ended, stands still or is late");
-      pause();
+      const bool given_up = pause() && roll_call_.Begun();
+      if (const std::chrono::milliseconds time = waited(); given_up || time > timeout_)
+        Fail(ErrorCode::kDeviceError,
+             given_up ? "another rank has given up" : Concat("no answer within ", timeout_.count(), " ms"),
+             DescribeFailure(roll_call_.Complete(time, std::min(timeout_, kLongestPatience))));
     }
   }
 
@@ -128,15 +152,6 @@ class MpiCommunicator final : public Communicator {
       all = all && done != 0;
     }
     return all;
-  }
-
-  std::string Missing() const {
-    const size_t ranks = members_.size();
-    std::string missing;
-    for (size_t r = 0; r < ranks; ++r)
-      if (requests_[r] != mpi::kNoRequest || requests_[ranks + r] != mpi::kNoRequest)
-        missing += Concat(missing.empty() ? "" : ", ", r);
-    return missing;
   }
 
   // MPI may still write to the buffers of requests that have not ended, so they are never freed.
@@ -156,6 +171,7 @@ class MpiCommunicator final : public Communicator {
   const std::chrono::milliseconds timeout_;
   std::vector<char> sent_, received_;
   std::vector<MpiHandle> requests_;  // receipts, then sends
+  MpiRollCall roll_call_;
 };
 
 }  // namespace

@@ -41,6 +41,7 @@ MpiLibrary::MpiLibrary(const std::string& file) {
   LoadFunction(library, file, "MPI_Isend_c", Isend);
   LoadFunction(library, file, "MPI_Irecv_c", Irecv);
   LoadFunction(library, file, "MPI_Test", Test);
+  LoadFunction(library, file, "MPI_Iprobe", Iprobe);
   LoadFunction(library, file, "MPI_Error_string", ErrorString);
 }
 

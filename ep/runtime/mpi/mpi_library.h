@@ -41,6 +41,7 @@ class MpiLibrary {
   int (*Isend)(const void*, MpiCount, MpiHandle, int, int, MpiHandle, MpiHandle*) = nullptr;
   int (*Irecv)(void*, MpiCount, MpiHandle, int, int, MpiHandle, MpiHandle*) = nullptr;
   int (*Test)(MpiHandle*, int*, MpiStatus*) = nullptr;
+  int (*Iprobe)(int, int, MpiHandle, int*, MpiStatus*) = nullptr;
   int (*ErrorString)(int, char*, int*) = nullptr;
 
   // Throws Error(kDeviceError) with MPI's own text unless `result` is success.

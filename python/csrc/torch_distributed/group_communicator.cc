@@ -38,7 +38,7 @@ GroupCommunicator::GroupCommunicator(std::string name, int rank, int size, Conne
 
 void GroupCommunicator::Connect(const char* op) {
   const std::lock_guard lock(connecting_);
-  if (host_ != nullptr) return;
+  if (host_ != nullptr || closed_) return;
   const auto begin = std::chrono::steady_clock::now();
   try {
     host_ = connect_();
@@ -73,14 +73,20 @@ void GroupCommunicator::ExchangeBytes(const void* sent, const std::vector<size_t
 }
 
 void GroupCommunicator::Wait(const std::function<c10::intrusive_ptr<c10d::Work>()>& start) {
-  ++calls_so_far_;
   const auto begin = std::chrono::steady_clock::now();
   try {
     start()->wait();
   } catch (const std::exception& error) {
-    npu::Fail(ErrorCode::kDeviceError, "the ranks' exchange failed",
-              roll_call_->Missing(c10::str("operators/", calls_so_far_), Since(begin)), ": ", Printable(Reason(error)));
+    Close();
+    npu::Fail(ErrorCode::kDeviceError, "the ranks' exchange failed", roll_call_->Missing("operators", Since(begin)),
+              ": ", Printable(Reason(error)));
   }
+}
+
+void GroupCommunicator::Close() {
+  const std::lock_guard lock(connecting_);
+  host_.reset();
+  closed_ = true;
 }
 
 }  // namespace npu::distributed

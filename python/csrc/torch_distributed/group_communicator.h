@@ -30,13 +30,16 @@ class GroupCommunicator final : public Communicator {
                      const std::vector<size_t>& received_bytes) override;
   // Waits for what `start` begins; an error names the ranks that do not report one.
   void Wait(const std::function<c10::intrusive_ptr<c10d::Work>()>& start);
+  // Gives the group up. Ranks that wait for this one, which waits for another, learn of it now and not after their
+  // timeout: they would be taken for missing.
+  void Close();
 
   ConnectHost connect_;
   const std::shared_ptr<RollCall> roll_call_;
   std::mutex connecting_;
-  c10::intrusive_ptr<c10d::Backend> host_;  // null until the first operator
+  c10::intrusive_ptr<c10d::Backend> host_;  // from the first operator on, until the group is lost
+  bool closed_ = false;
   std::chrono::milliseconds timeout_ = c10d::kUnsetTimeout;
-  uint64_t calls_so_far_ = 0;  // the same on all ranks
 };
 
 }  // namespace npu::distributed

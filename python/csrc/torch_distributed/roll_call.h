@@ -6,6 +6,8 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "ep/runtime/roll_call.h"
+
 namespace npu::distributed {
 
 inline std::chrono::milliseconds Since(std::chrono::steady_clock::time_point begin) {
@@ -24,10 +26,7 @@ class RollCall {
   std::string Known();  // the ranks that an earlier call found missing, or nothing
 
  private:
-  struct Answer {
-    std::string missing, late;  // ranks, with commas between
-  };
-  Answer Call(const std::string& call, std::chrono::milliseconds waited) const;
+  RankReports Call(const std::string& call, std::chrono::milliseconds waited) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, size_;
