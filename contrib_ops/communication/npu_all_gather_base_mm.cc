@@ -31,7 +31,7 @@ class AllGatherKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = ranks_.Find();
+    const std::shared_ptr<Communicator> group = ranks_.Find(ctx);
     const int64_t ranks = RanksOf(group);
     ScaledOperands given;
     CheckForAll(ctx, kOp, group, [&] {

@@ -21,7 +21,7 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
       : ExpertKernel(kOp, info), permutes_(info.attributes.Bool("permute_out_flag")) {}
 
   void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = ranks_.Find();
+    const std::shared_ptr<Communicator> group = ranks_.Find(ctx);
     const ExpertCall given = Read(ctx, group);
     const int64_t rows = std::accumulate(counts_.received.begin(), counts_.received.end(), int64_t{0});
     const DType dtype = given.x.dtype;
@@ -51,35 +51,41 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
     }
   }
 
-  // The rows of an expert are exchanged while those of the one before are multiplied. They arrive in their order.
+  // The rows of some experts are exchanged while those of the ones before are multiplied. They end in their order.
   void Exchange(const ExpertCall& given, const TensorView& y, const TensorView& shared_y, const TensorView& permuted,
                 int64_t rows, Communicator& group) const {
     const auto turn = group.Turn();
     const int64_t experts = given.experts();
     const size_t row = given.row_bytes();
+    const ExpertPieces pieces = Agree(group, row,
+                                      Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements for ",
+                                             experts, " experts on each rank"));
     const auto arrived = Scratch(static_cast<size_t>(rows) * row);
-    Overlap overlap(ExpertPieces(experts + (given.shared_x ? 1 : 0), rows, row));
-    overlap.Add([&] {
-      group.Agree(kOp, Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements for ", experts,
-                              " experts on each rank"));
-      counts_.CheckWithOthers(kOp, experts, group);
-    });
+    Overlap overlap(pieces.count());
     size_t place = 0;
-    for (int64_t j = 0; j < experts; ++j) {
-      overlap.Add([&, j, to = arrived.get() + place] {
-        const std::vector<size_t> sent = BytesOfExpert(counts_.sent, experts, j, row);
+    for (int64_t piece = 0; piece < pieces.count(); ++piece) {
+      const int64_t first = pieces.First(piece), last = pieces.First(piece + 1);
+      overlap.Add([&, first, last, to = arrived.get() + place] {
+        const std::vector<size_t> sent = BytesOfExperts(counts_.sent, experts, first, last, row);
+        const std::vector<size_t> received = BytesOfExperts(counts_.received, experts, first, last, row);
         const auto leaving = Scratch(std::accumulate(sent.begin(), sent.end(), size_t{0}));
-        ForEachBlock(counts_.sent, experts, j, row, [&](size_t from, size_t packed, size_t bytes) {
-          std::memcpy(leaving.get() + packed, given.x.as<char>() + from, bytes);
+        ForEachBlock(counts_.sent, experts, first, last, row, [&](const BlockPlace& block) {
+          std::memcpy(leaving.get() + block.by_rank, given.x.as<char>() + block.all, block.bytes);
         });
-        group.AllToAll(kOp, leaving.get(), sent, to, BytesOfExpert(counts_.received, experts, j, row));
+        if (last - first == 1) return group.AllToAll(kOp, leaving.get(), sent, to, received);
+        const auto by_rank = Scratch(std::accumulate(received.begin(), received.end(), size_t{0}));
+        group.AllToAll(kOp, leaving.get(), sent, by_rank.get(), received);
+        ForEachBlock(counts_.received, experts, first, last, row, [&](const BlockPlace& block) {
+          std::memcpy(to + block.by_expert, by_rank.get() + block.by_rank, block.bytes);
+        });
       });
-      place += static_cast<size_t>(RowsOfExpert(counts_.received, experts, j)) * row;
+      for (int64_t j = first; j < last; ++j)
+        place += static_cast<size_t>(RowsOfExpert(counts_.received, experts, j)) * row;
     }
     overlap.Compute([&] { given.MultiplyShared(shared_, shared_y); });
-    for (int64_t j = 0; j < experts; ++j) {
-      overlap.Wait(j + 2);
-      overlap.Compute([&] { Multiply(given, arrived.get(), y, j, j + 1); });
+    for (int64_t piece = 0; piece < pieces.count(); ++piece) {
+      overlap.Wait(piece + 1);
+      overlap.Compute([&] { Multiply(given, arrived.get(), y, pieces.First(piece), pieces.First(piece + 1)); });
     }
     if (permuted && permuted.elements() > 0) std::memcpy(permuted.data, arrived.get(), permuted.bytes());
   }

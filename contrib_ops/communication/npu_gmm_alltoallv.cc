@@ -20,7 +20,7 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
   explicit ProductAllToAllKernel(const KernelInfo& info) : ExpertKernel(kOp, info) {}
 
   void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = ranks_.Find();
+    const std::shared_ptr<Communicator> group = ranks_.Find(ctx);
     const ExpertCall given = Read(ctx, group);
     const int64_t rows = std::accumulate(counts_.received.begin(), counts_.received.end(), int64_t{0});
     const TensorView y = ctx.Output(Out::y, given.x.dtype, Shape{rows, weights_.Columns(given.weight)});
@@ -43,29 +43,38 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
     return count;
   }
 
-  // The results of an expert are exchanged while those of the next are computed.
+  // The results of some experts are exchanged while those of the next are computed.
   void Exchange(const ExpertCall& given, const TensorView& y, const TensorView& shared_y, Communicator& group) const {
     const auto turn = group.Turn();
     const int64_t experts = given.experts(), n = weights_.Columns(given.weight);
     const size_t row = BytesFor(given.x.dtype, n);
+    const ExpertPieces pieces = Agree(
+        group, row, Concat(NameOf(given.x.dtype), " rows of ", n, " elements of ", experts, " experts on each rank"));
     const auto results = Scratch(static_cast<size_t>(given.x.shape[0]) * row);
-    Overlap overlap(ExpertPieces(experts + (given.shared_x ? 1 : 0), given.x.shape[0], row));
-    overlap.Add([&] {
-      group.Agree(kOp,
-                  Concat(NameOf(given.x.dtype), " rows of ", n, " elements of ", experts, " experts on each rank"));
-      counts_.CheckWithOthers(kOp, experts, group);
-    });
+    Overlap overlap(pieces.count());
     int64_t at = 0;
-    for (int64_t j = 0; j < experts; ++j) {
-      char* leaving = results.get() + static_cast<size_t>(at) * row;
-      overlap.Compute([&] { at += Multiply(given, j, at, leaving); });
-      overlap.Add([&, j, leaving] {
-        const std::vector<size_t> received = BytesOfExpert(counts_.received, experts, j, row);
+    for (int64_t piece = 0; piece < pieces.count(); ++piece) {
+      const int64_t first = pieces.First(piece), last = pieces.First(piece + 1);
+      const char* made = results.get() + static_cast<size_t>(at) * row;
+      overlap.Compute([&] {
+        for (int64_t j = first; j < last; ++j)
+          at += Multiply(given, j, at, results.get() + static_cast<size_t>(at) * row);
+      });
+      overlap.Add([&, first, last, made] {
+        const std::vector<size_t> sent = BytesOfExperts(counts_.sent, experts, first, last, row);
+        const std::vector<size_t> received = BytesOfExperts(counts_.received, experts, first, last, row);
         const auto arrived = Scratch(std::accumulate(received.begin(), received.end(), size_t{0}));
-        group.AllToAll(kOp, leaving, BytesOfExpert(counts_.sent, experts, j, row), arrived.get(), received);
+        std::unique_ptr<char[]> by_rank;
+        if (last - first > 1) {
+          by_rank = Scratch(std::accumulate(sent.begin(), sent.end(), size_t{0}));
+          ForEachBlock(counts_.sent, experts, first, last, row, [&](const BlockPlace& block) {
+            std::memcpy(by_rank.get() + block.by_rank, made + block.by_expert, block.bytes);
+          });
+        }
+        group.AllToAll(kOp, by_rank ? by_rank.get() : made, sent, arrived.get(), received);
         if (!y) return;
-        ForEachBlock(counts_.received, experts, j, row, [&](size_t to, size_t packed, size_t bytes) {
-          std::memcpy(y.as<char>() + to, arrived.get() + packed, bytes);
+        ForEachBlock(counts_.received, experts, first, last, row, [&](const BlockPlace& block) {
+          std::memcpy(y.as<char>() + block.all, arrived.get() + block.by_rank, block.bytes);
         });
       });
     }

@@ -62,11 +62,11 @@ class AllReduceKernel final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = ranks_.Find();
+    const std::shared_ptr<Communicator> group = ranks_.Find(ctx);
     Tensors given;
     CheckForAll(ctx, kOp, group, [&] { given = Checked(ctx); });
     const TensorView y = ctx.Output(Out::y, given.result(), given.shape());
-    if (!y || y.elements() == 0) return;
+    if (!y || (y.elements() == 0 && RanksOf(group) == 1)) return;
 
     RankProduct product{.left = given.x1.dtype,
                         .a = gemm::Matrix::RowMajor(given.x1.data, given.rows(), given.x1.shape.back()),
@@ -103,7 +103,7 @@ class AllReduceKernel final : public Kernel {
     }
     ctx.Launch(kOp, [this, product, column_scale, sent_scale, sum_scale, given, sum, y, group, call] {
       column_scale.Load();
-      if (sum != nullptr) AddTerms(given.bias, given.x3, sum);
+      if (sum != nullptr && y.elements() > 0) AddTerms(given.bias, given.x3, sum);
       if (RanksOf(group) == 1) return product.MultiplyOwn(weight_, 0, given.rows(), {y.data, y.dtype, given.n()});
       sent_scale.Load();
       sum_scale.Load();

@@ -22,7 +22,7 @@ class CombineAddRmsNormKernel final : public Kernel {
       : combine_(kOp, "expand_idx", true, info), epsilon_(info.attributes.Float("norm_eps")) {}
 
   void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = combine_.Find();
+    const std::shared_ptr<Communicator> group = combine_.Find(ctx);
     const TensorView residual = ctx.Input(In::residual_x), gamma = ctx.Input(In::gamma);
     const CombineInputs given = CheckForAll(ctx, kOp, group, [&] {
       const CombineInputs read = combine_.Read<In>(ctx, group);

@@ -55,14 +55,14 @@ class Combine {
   // do not fit together.
   template <class In>
   void Compute(OpContext& ctx) const {
-    const std::shared_ptr<Communicator> group = Find();
+    const std::shared_ptr<Communicator> group = Find(ctx);
     const CombineInputs given = CheckForAll(ctx, op_, group, [&] { return Read<In>(ctx, group); });
     const TensorView sums = ctx.Output(0, given.rows.dtype, Shape{given.tokens(), given.width()});
     ctx.Launch(op_, [this, given, group, sums] { Run(given, group, sums.data); });
   }
 
   // The parts of another call. The group; null for this rank alone.
-  std::shared_ptr<Communicator> Find() const { return experts_.Find(); }
+  std::shared_ptr<Communicator> Find(OpContext& ctx) const { return experts_.Find(ctx); }
   // The tensors of the variant whose inputs have the places In. Throws if they do not fit together.
   template <class In>
   CombineInputs Read(OpContext& ctx, const std::shared_ptr<Communicator>& group) const {

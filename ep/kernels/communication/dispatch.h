@@ -18,7 +18,7 @@ class Dispatch {
   // A call of the version whose inputs have the places In. Throws, on every rank, for tensors that do not fit together.
   template <class In>
   void Compute(OpContext& ctx) const {
-    const std::shared_ptr<Communicator> group = experts_.Find();
+    const std::shared_ptr<Communicator> group = experts_.Find(ctx);
     const Inputs given = CheckForAll(ctx, op_, group, [&] {
       experts_.CheckRank(op_, group);
       CheckNoReserved<In>(op_, ctx);

@@ -2,9 +2,11 @@
 // matrices. Entry r * e + j of a list of counts is about expert j of the e that rank r has.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -79,8 +81,9 @@ class BlockCounts {
     if (ranks == 1) CheckPairs(op, experts, 1, sent, received);
   }
 
-  // Every rank sees the counts of all, so that all of them refuse what does not fit.
-  void CheckWithOthers(const char* op, int64_t experts, Communicator& group) const {
+  // Every rank sees the counts of all, so that all of them refuse what does not fit. Returns the number of rows that
+  // all ranks send together.
+  int64_t CheckWithOthers(const char* op, int64_t experts, Communicator& group) const {
     std::vector<int64_t> mine = sent, all(2 * sent.size() * static_cast<size_t>(group.size()));
     mine.insert(mine.end(), received.begin(), received.end());
     group.AllGather(op, mine.data(), all.data(), mine.size() * sizeof(int64_t));
@@ -92,6 +95,7 @@ class BlockCounts {
       all_received.insert(all_received.end(), middle, middle + static_cast<std::ptrdiff_t>(sent.size()));
     }
     CheckPairs(op, experts, group.size(), all_sent, all_received);
+    return std::accumulate(all_sent.begin(), all_sent.end(), int64_t{0});
   }
 
  private:
@@ -149,6 +153,70 @@ struct ExpertCall {
   }
 };
 
+// Bytes of the experts [first, last) that go to, or come from, each rank.
+inline std::vector<size_t> BytesOfExperts(const std::vector<int64_t>& counts, int64_t experts, int64_t first,
+                                          int64_t last, size_t row_bytes) {
+  std::vector<size_t> bytes(counts.size() / static_cast<size_t>(experts));
+  for (size_t rank = 0; rank < bytes.size(); ++rank)
+    for (int64_t j = first; j < last; ++j)
+      bytes[rank] +=
+          static_cast<size_t>(counts[rank * static_cast<size_t>(experts) + static_cast<size_t>(j)]) * row_bytes;
+  return bytes;
+}
+
+inline int64_t RowsOfExpert(const std::vector<int64_t>& counts, int64_t experts, int64_t j) {
+  int64_t rows = 0;
+  for (size_t at = static_cast<size_t>(j); at < counts.size(); at += static_cast<size_t>(experts)) rows += counts[at];
+  return rows;
+}
+
+// Where the rows of a rank and an expert of a piece begin, in bytes.
+struct BlockPlace {
+  size_t all;        // among the rows of all experts, ordered by rank and expert
+  size_t by_rank;    // among those of the piece, ordered by rank and expert
+  size_t by_expert;  // among those of the piece, ordered by expert and rank
+  size_t bytes;
+};
+
+// Calls f(place) for the rows of the experts [first, last) of every rank.
+template <class F>
+void ForEachBlock(const std::vector<int64_t>& counts, int64_t experts, int64_t first, int64_t last, size_t row_bytes,
+                  const F& f) {
+  std::vector<size_t> sorted;  // of each expert of the piece, where its next rows begin
+  size_t begin = 0, all = 0, by_rank = 0;
+  for (int64_t j = first; j < last; ++j) {
+    sorted.push_back(begin);
+    begin += static_cast<size_t>(RowsOfExpert(counts, experts, j)) * row_bytes;
+  }
+  for (size_t at = 0; at < counts.size(); ++at) {
+    const size_t bytes = static_cast<size_t>(counts[at]) * row_bytes;
+    const int64_t j = static_cast<int64_t>(at) % experts;
+    if (j >= first && j < last && bytes > 0) {
+      size_t& by_expert = sorted[static_cast<size_t>(j - first)];
+      f(BlockPlace{all, by_rank, by_expert, bytes});
+      by_rank += bytes;
+      by_expert += bytes;
+    }
+    all += bytes;
+  }
+}
+
+// The experts of a layer in pieces that are each worth a message; the same on all ranks, of which `rows` are all.
+class ExpertPieces {
+ public:
+  ExpertPieces() = default;
+  ExpertPieces(int64_t experts, int64_t rows, int64_t ranks, size_t row_bytes)
+      : experts_(experts),
+        count_(std::clamp<int64_t>(rows / ranks * static_cast<int64_t>(row_bytes) / kPieceBytes, 1, experts)) {}
+
+  int64_t count() const { return count_; }
+  // The first expert of a piece, or behind the last one the number of experts.
+  int64_t First(int64_t piece) const { return piece * experts_ / count_; }
+
+ private:
+  int64_t experts_ = 1, count_ = 1;
+};
+
 // The attributes and constants of both operators, whose inputs are named alike.
 template <class In>
 class ExpertKernel : public Kernel {
@@ -182,6 +250,18 @@ class ExpertKernel : public Kernel {
     return given;
   }
 
+  // Throws on every rank unless the ranks make the same call, in words, with counts that fit together. Returns the
+  // pieces of their exchange, of rows of so many bytes.
+  ExpertPieces Agree(Communicator& group, size_t row_bytes, const std::string& call) const {
+    const int64_t experts = static_cast<int64_t>(counts_.sent.size()) / group.size();
+    ExpertPieces pieces;
+    Overlap(1).Add([&] {
+      group.Agree(op_, call);
+      pieces = {experts, counts_.CheckWithOthers(op_, experts, group), group.size(), row_bytes};
+    });
+    return pieces;
+  }
+
   ExpertWeights weights_, shared_;
   BlockCounts counts_;
   RankGroup ranks_;
@@ -189,40 +269,5 @@ class ExpertKernel : public Kernel {
  private:
   const char* const op_;
 };
-
-// Rows of expert j that go to, or come from, each rank.
-inline std::vector<size_t> BytesOfExpert(const std::vector<int64_t>& counts, int64_t experts, int64_t j,
-                                         size_t row_bytes) {
-  std::vector<size_t> bytes;
-  for (size_t at = static_cast<size_t>(j); at < counts.size(); at += static_cast<size_t>(experts))
-    bytes.push_back(static_cast<size_t>(counts[at]) * row_bytes);
-  return bytes;
-}
-
-// Calls f(block, packed, bytes) for the rows of expert j of every rank: where they are among blocks ordered by rank and
-// expert, and where one behind the other.
-template <class F>
-void ForEachBlock(const std::vector<int64_t>& counts, int64_t experts, int64_t j, size_t row_bytes, const F& f) {
-  size_t place = 0, packed = 0;
-  for (size_t at = 0; at < counts.size(); ++at) {
-    const size_t bytes = static_cast<size_t>(counts[at]) * row_bytes;
-    if (static_cast<int64_t>(at) % experts == j && bytes > 0) {
-      f(place, packed, bytes);
-      packed += bytes;
-    }
-    place += bytes;
-  }
-}
-
-inline int64_t RowsOfExpert(const std::vector<int64_t>& counts, int64_t experts, int64_t j) {
-  int64_t rows = 0;
-  for (size_t at = static_cast<size_t>(j); at < counts.size(); at += static_cast<size_t>(experts)) rows += counts[at];
-  return rows;
-}
-
-// One piece for each expert, unless all of them together are not worth a thread. Ranks may differ in that.
-inline int64_t ExpertPieces(int64_t pieces, int64_t rows, size_t row_bytes) {
-  return rows * static_cast<int64_t>(row_bytes) <= kPieceBytes ? 1 : pieces;
-}
 
 }  // namespace npu

@@ -19,7 +19,7 @@ class ExpertRanks {
   ExpertRanks(const char* op, const KernelInfo& info);
 
   // The group of the call; null for this rank alone.
-  std::shared_ptr<Communicator> Find() const { return group_.Find(); }
+  std::shared_ptr<Communicator> Find(OpContext& ctx) const { return group_.Find(ctx); }
   // Refuses a group in which this rank has another number.
   void CheckRank(const char* op, const std::shared_ptr<Communicator>& group) const;
 

@@ -28,14 +28,7 @@ class RankGroup {
 
   // Null without a name: this rank alone. To be called by the thread that launches, in each call, because torch may
   // make another group of the name.
-  std::shared_ptr<Communicator> Find() const {
-    if (name_.empty()) return nullptr;
-    std::shared_ptr<Communicator> group = Communicators::Find(op_, name_);
-    NPU_CHECK(world_size_ == -1 || group->size() == world_size_, "[", op_, "] expected a world size of ", group->size(),
-              ", which the group '", Printable(name_), "' has, got ", world_size_);
-    if (group->size() > 1) group->Connect(op_);
-    return group;
-  }
+  std::shared_ptr<Communicator> Find(OpContext& ctx) const;
 
   static constexpr int64_t kMostRanks = 1024;
 
@@ -78,6 +71,17 @@ auto CheckInTurn(const char* op, Communicator* group, F&& checks) {
     if (group != nullptr) group->Refuse(op, error.what());
     throw;
   }
+}
+
+inline std::shared_ptr<Communicator> RankGroup::Find(OpContext& ctx) const {
+  if (name_.empty()) return nullptr;
+  std::shared_ptr<Communicator> group = Communicators::Find(op_, name_);
+  if (group->size() > 1) group->Connect(op_);
+  CheckForAll(ctx, op_, group, [&] {
+    NPU_CHECK(world_size_ == -1 || group->size() == world_size_, "[", op_, "] expected a world size of ", group->size(),
+              ", which the group '", Printable(name_), "' has, got ", world_size_);
+  });
+  return group;
 }
 
 }  // namespace npu
