@@ -1,18 +1,21 @@
 """What each rank of test_ranks.py does; writes the outcome of each case as JSON.
 
-Run by ``mpiexec -n N python rank_cases.py FOLDER [CASE...]``: eager calls exchange data over
-torch's group "hccl", sessions over MPI. Each rank makes the samples of all ranks and computes what
-is expected of it without communication.
+Run by ``mpiexec -n N python rank_cases.py FOLDER OPERATOR [CASE...]``: eager calls exchange data
+over torch's group "hccl", sessions over MPI. The operator is the one in which a rank is lost. Each
+rank makes the samples of all ranks and computes what is expected of it without communication.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,14 +34,20 @@ from op_paths import (
     eager_npu,
     fake_call,
     make_model,
-    reference,
     run_session,
 )
-from rank_expectations import EXPECTED, FUSED_SUMS, GROUP_ARGUMENTS, WITHOUT_PRODUCTS
+from rank_expectations import (
+    EXPECTED,
+    FUSED_SUMS,
+    GROUP_ARGUMENTS,
+    TRAVELLING,
+    WITHOUT_PRODUCTS,
+)
 
 RANK, SIZE = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
 CASES: dict[str, Callable[[], None]] = {}
 OPS = {name: all_ops()[name] for name in EXPECTED}
+LOSING = OPS[sys.argv[2]]  # in which a rank is stopped, late or killed
 TIMEOUT = 60  # seconds; ranks share two cores with whatever else runs
 
 
@@ -98,8 +107,8 @@ def fails(call: Callable[[], object], *parts: str) -> None:
         raise AssertionError(f"expected an error with {parts}")
 
 
-def first_call(op: Op, group: str) -> Sample:
-    return next(mine for _, mine in of_ranks(op, op.sample_dtypes[0], group))
+def first_call(op: Op, group: str, dtype: str = "") -> Sample:
+    return next(mine for _, mine in of_ranks(op, dtype or op.sample_dtypes[0], group))
 
 
 @case
@@ -137,6 +146,18 @@ def many_pieces() -> None:
         mine |= GROUP_ARGUMENTS[name](mine, group_name(), RANK, SIZE)
         # The sums of a product depend on the number of its rows: values near 1, of float32.
         compare(op, eager_npu(op, Sample.of(mine)), alone, atol=1e-5)
+    experts = 2
+    counts = [
+        [400 + 60 * ((rank + 2 * to + j) % 3) for to in range(SIZE) for j in range(experts)]
+        for rank in range(SIZE)
+    ]
+    calls = []
+    for rank, make in enumerate(ranks):
+        received = [sent[rank * experts + j] for sent in counts for j in range(experts)]
+        x, weight = make(sum(counts[rank]), 512), make(experts, 512, 1024, scale=0.04)
+        calls.append(Sample(x, weight, group_name(), SIZE, counts[rank], received))
+    for name in ("npu_alltoallv_gmm", "npu_gmm_alltoallv"):
+        compare(OPS[name], eager_npu(OPS[name], calls[RANK]), calls, atol=1e-5)
 
 
 def large_call(op: Op, group: str) -> Sample:
@@ -278,6 +299,43 @@ def experts_that_do_not_fit_fail_on_every_rank() -> None:
     assert torch.equal(combine(), torch.full((2, 4), float(RANK)))  # the group is as good as before
 
 
+def wrong_arguments(op: Op, mine: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what a rank changes of its call, and a part of the error that every rank reports."""
+    size = "ep_world_size" if "ep_world_size" in mine else "world_size"
+    if size in mine:
+        experts = {"moe_expert_num": SIZE + 1} if "moe_expert_num" in mine else {}
+        yield {size: SIZE + 1, **experts}, f"expected a world size of {SIZE}, "
+    same = "expected the same call on all ranks"
+    yield bind(op, first_call(op, group_name(), op.sample_dtypes[1])), same
+    grown = {name: (mine[name], axis) for name, axis in TRAVELLING[op.name].items()}
+    yield {n: torch.cat([x, x.narrow(axis, 0, 1)], axis) for n, (x, axis) in grown.items()}, same
+    if "recv_counts" in mine:
+        *others, last = mine["recv_counts"]
+        yield {"recv_counts": [*others, last + 1]}, "expected rank 1 to receive from rank "
+    if "ep_send_counts" in mine:
+        fewer = (mine["ep_send_counts"] - 1).clamp(min=0)
+        # The notes of rows tell of it before the ranks compare their counts.
+        with_notes = op.name != "npu_moe_distribute_combine"
+        told = (
+            "of the dispatch of these rows" if with_notes else "expected ep_send_counts to return"
+        )
+        yield {"ep_send_counts": fewer}, told
+
+
+@case
+def wrong_calls_of_each_operator_fail_on_every_rank() -> None:
+    for op in OPS.values():
+        mine = bind(op, first_call(op, group_name()))
+        for changed, told in wrong_arguments(op, mine):
+            call = Sample.of(mine | (changed if RANK == 1 else {}))
+            fails(lambda op=op, call=call: eager_npu(op, call), op.name, told)
+        unknown = Sample.of(mine | {"hcom" if "hcom" in mine else "group_ep": "nobody"})
+        fails(lambda op=op, call=unknown: eager_npu(op, call), "of a group", "got 'nobody'")
+        for calls, again in of_ranks(op, op.sample_dtypes[0], group_name()):
+            compare(op, eager_npu(op, again), calls)  # the group is as good as before
+            break
+
+
 @case
 def sessions_refuse_what_mpi_contradicts() -> None:
     op = OPS["npu_mm_all_reduce_base"]
@@ -292,67 +350,124 @@ def sessions_refuse_what_mpi_contradicts() -> None:
         compare(op, y, [first_call(op, "")] * 2)
 
 
-@case
-def a_stopped_rank_is_named() -> None:
-    op = OPS["npu_mm_all_reduce_base"]
-    mine = first_call(op, "paused")
-    session = provider_session(
-        make_model(op, mine, body=False), communication_timeout="2", groups="paused"
-    )
-    run_session(session, NPU, op, mine)
-    others = dist.new_group([rank for rank in range(SIZE) if rank != 1])
+class Doomed:
+    """An operator's calls in groups of their own, eagerly and in a session, which lose rank 1."""
+
+    SECONDS = 2  # the groups' limit of time
+
+    def __init__(self, op: Op, how: str) -> None:
+        self.op = op
+        limit, name = datetime.timedelta(seconds=self.SECONDS), f"{how} {op.name}"
+        group = dist.new_group()
+        mine, of_session = first_call(op, group_name(group)), first_call(op, name)
+        session = provider_session(
+            make_model(op, of_session, body=False),
+            communication_timeout=str(self.SECONDS),
+            groups=name,
+        )
+        self.calls = [
+            lambda: eager_npu(op, mine),
+            lambda: run_session(session, NPU, op, of_session),
+        ]
+        for call in self.calls:
+            call()  # connects the ranks
+        group.set_timeout(limit)
+
+    def begin(self) -> list[threading.Thread]:
+        """Make both calls in threads. They may succeed: the others may have sent all they need."""
+
+        def attempt(call: Callable[[], object]) -> None:
+            with contextlib.suppress(Exception):
+                call()
+
+        threads = [threading.Thread(target=attempt, args=(call,)) for call in self.calls]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _fails(self, call: Callable[[], object], reason: str = "") -> None:
+        try:
+            call()
+        except Exception as error:
+            told = str(error)
+            assert f"[{self.op.name}] on rank {RANK} of {SIZE}" in told, told
+            assert re.search(reason, told), told
+        else:
+            raise AssertionError(f"expected an error of {self.op.name}")
+
+    def lose_rank_1(self) -> None:
+        """Make both calls without it: errors name it, and no rank that waits for it as this one.
+
+        The process, its device and other groups go on.
+        """
+        for call in self.calls:
+            self._fails(call, "no report of it from rank 1, which ended|; rank 1 was late")
+            self._fails(call, "an earlier operator failed")
+        y = torch.ones(2, device="npu") + 1
+        assert torch.equal(y.cpu(), torch.full((2,), 2.0))
+
+    def come_late(self) -> None:
+        for call in self.calls:
+            time.sleep(self.SECONDS + 1)
+            self._fails(call)
+
+
+def state_of(process: int) -> str:
+    """Return Linux' letter for the state of a process; none of one that has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def lose_inside(doomed: Doomed, lost: signal.Signals) -> None:
+    """Let rank 1 get a signal while it is in both calls, and the others make them then."""
     processes: list[int] = [0] * SIZE
     dist.all_gather_object(processes, os.getpid())
     if RANK == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-        fails(lambda: run_session(session, NPU, op, mine), f"[{op.name}] on rank 1 of {SIZE}")
-    else:
-        parts = [f"[{op.name}] on rank {RANK} of {SIZE}", "from rank 1", "stands still"]
-        fails(lambda: run_session(session, NPU, op, mine), *parts)
-        fails(lambda: run_session(session, NPU, op, mine), "an earlier operator failed")
-        dist.barrier(others)  # rank 1 would answer those that still wait for it
-        os.kill(processes[1], signal.SIGCONT)
+        threads = doomed.begin()
+        time.sleep(0.5)  # by then it has told the others of its calls, and waits for them
+        os.kill(os.getpid(), lost)
+        for thread in threads:
+            thread.join()
+        return
+    end = time.monotonic() + TIMEOUT
+    while state_of(processes[1]) not in ("T", "Z", ""):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    try:
+        doomed.lose_rank_1()
+        others = [f"{lost.name} {doomed.op.name} {rank}" for rank in range(SIZE) if rank != 1]
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"{lost.name} {doomed.op.name} {RANK}", "")
+        store.wait(others)  # rank 1 would answer those that still wait for it
+    finally:
+        if lost == signal.SIGSTOP:
+            os.kill(processes[1], signal.SIGCONT)
+
+
+@case
+def a_stopped_rank_is_named() -> None:
+    lose_inside(Doomed(LOSING, "stopped"), signal.SIGSTOP)
     dist.barrier()
+    eager_npu(LOSING, first_call(LOSING, group_name()))
 
 
 @case
 def a_late_rank_is_named() -> None:
-    """Of each operator; the group is then lost, the process is not."""
-    seconds = 2
-    calls = [*OPS.values()] if SIZE > 2 else [*OPS.values()][:1]
-    for op in calls:
-        group = dist.new_group(timeout=datetime.timedelta(seconds=seconds))
-        mine = first_call(op, group_name(group))
-        eager_npu(op, mine)
-        if RANK == 1:
-            time.sleep(seconds + 2)
-            fails(lambda op=op, mine=mine: eager_npu(op, mine), f"[{op.name}] on rank 1 of {SIZE}")
-        else:
-            call = [f"[{op.name}] on rank {RANK} of {SIZE}", "rank 1 was late"]
-            fails(lambda op=op, mine=mine: eager_npu(op, mine), *call)
-            fails(lambda op=op, mine=mine: eager_npu(op, mine), "an earlier operator failed")
-        dist.barrier()
-        eager_npu(op, first_call(op, group_name()))
+    doomed = Doomed(LOSING, "late")
+    dist.barrier()
+    if RANK == 1:
+        doomed.come_late()
+    else:
+        doomed.lose_rank_1()
+    dist.barrier()
+    eager_npu(LOSING, first_call(LOSING, group_name()))
 
 
 @case
 def a_killed_rank_is_named() -> None:  # the last
-    """Rank 1 is killed while it, or its session, is in the operator: others name it and go on."""
-    op = OPS["npu_mm_all_reduce_base"]
-    model = make_model(op, first_call(op, "doomed"), body=False)
-    session = provider_session(model, communication_timeout="2", groups="doomed")
-    group = dist.new_group(timeout=datetime.timedelta(seconds=30))
-    mine, doomed = first_call(op, group_name(group)), first_call(op, "doomed")
-    eager_npu(op, mine)
-    run_session(session, NPU, op, doomed)
-    dist.barrier()
-    if RANK == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    parts = [f"[{op.name}] on rank {RANK} of {SIZE}", "from rank 1", "ended"]
-    fails(lambda: run_session(session, NPU, op, doomed), *parts, "'doomed'")
-    fails(lambda: eager_npu(op, mine), *parts)
-    alone = Sample.of(bind(op, mine) | {"hcom": ""})
-    assert torch.equal(eager_npu(op, alone)[0], reference(op, alone)[0].float())
+    lose_inside(Doomed(LOSING, "killed"), signal.SIGKILL)
 
 
 def tell(outcomes: Path, name: str, function: Callable[[], None]) -> None:
@@ -376,4 +491,4 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[3:])

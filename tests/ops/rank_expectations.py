@@ -156,3 +156,15 @@ GROUP_ARGUMENTS: dict[str, Callable[[Bound, str, int, int], dict[str, Any] | Non
     **dict.fromkeys(_DISPATCHES, rank_experts.dispatch_arguments),
     **dict.fromkeys(_COMBINATIONS, rank_experts.combine_arguments),
 }
+
+# The axis of each tensor that has the width of the rows which travel.
+TRAVELLING: dict[str, dict[str, int]] = {
+    "npu_mm_all_reduce_base": {"x2": 1},
+    "npu_mm_reduce_scatter_base": {"x2": 1},
+    "npu_all_gather_base_mm": {"self": 1, "x2": 0},
+    "npu_alltoallv_gmm": {"gmm_x": 1, "gmm_weight": 1},
+    "npu_gmm_alltoallv": {"gmm_weight": 2},
+    **{name: {"x": 1} for name in _DISPATCHES},
+    **{name: {"expand_x": 1} for name in _COMBINATIONS},
+    "npu_moe_distribute_combine_add_rms_norm": {"expand_x": 1, "residual_x": 2, "gamma": 0},
+}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+Outcomes = dict[str, dict[int, str]]  # of each case and rank: nothing, or a traceback
 torch = pytest.importorskip("torch")
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
@@ -18,7 +19,10 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 if not MPIEXEC.exists():
     pytest.skip("expected mpiexec of the package mpich", allow_module_level=True)
 
+from rank_expectations import EXPECTED  # noqa: E402
+
 SCRIPT = Path(__file__).with_name("rank_cases.py")
+LOSSES = ["a_stopped_rank_is_named", "a_late_rank_is_named", "a_killed_rank_is_named"]
 CASES = [
     "eager_calls_equal_those_of_one_rank",
     "sessions_equal_calls_of_one_rank",
@@ -26,23 +30,20 @@ CASES = [
     "a_profile_shows_exchanges_beside_products",
     "ranks_that_disagree_fail_on_every_rank",
     "experts_that_do_not_fit_fail_on_every_rank",
+    "wrong_calls_of_each_operator_fail_on_every_rank",
     "sessions_refuse_what_mpi_contradicts",
-    "a_stopped_rank_is_named",
-    "a_late_rank_is_named",
-    "a_killed_rank_is_named",
+    *LOSSES,
 ]
 SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
 
-@pytest.fixture(scope="module", params=SIZES, ids="{} ranks".format)
-def outcomes(request, tmp_path_factory):
-    """Of each case the outcome on each rank: nothing, or a traceback."""
-    folder = tmp_path_factory.mktemp("ranks")
+def run_ranks(folder: Path, size: int, operator: str, *cases: str) -> tuple[Outcomes, str]:
+    """Return the outcomes of rank_cases.py, which loses a rank in the operator, and its output."""
     # mpiexec ends all ranks when one is killed; a shell hides that from it.
-    launch = [str(MPIEXEC), "-disable-auto-cleanup", "-n", str(request.param)]
+    launch = [str(MPIEXEC), "-disable-auto-cleanup", "-n", str(size)]
     launch += ["sh", "-c", 'trap "" USR1; "$@"; exit 0', "rank"]
     ended = subprocess.run(
-        [*launch, sys.executable, str(SCRIPT), str(folder)],
+        [*launch, sys.executable, str(SCRIPT), str(folder), operator, *cases],
         env=os.environ | {"OMP_NUM_THREADS": "1", "ORT_NPU_NUM_THREADS": "1"},
         cwd=SCRIPT.parent,
         capture_output=True,
@@ -50,22 +51,34 @@ def outcomes(request, tmp_path_factory):
         timeout=600,
         check=False,
     )
-    found = _read(folder)
-    return request.param, found, ended.stdout + ended.stderr
-
-
-def _read(folder: Path) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = defaultdict(dict)
+    found: Outcomes = defaultdict(dict)
     for path in folder.glob("rank*"):
         for line in path.read_text().splitlines():
             told = json.loads(line)
             found[told["case"]][told["rank"]] = told["outcome"]
-    return found
+    return found, ended.stdout + ended.stderr
+
+
+def check(case: str, size: int, found: Outcomes, log: str) -> None:
+    killed = {1} if case == "a_killed_rank_is_named" else set()
+    assert sorted(found[case]) == sorted(set(range(size)) - killed), log[-4000:]
+    assert set(found[case].values()) == {""}, "\n".join(found[case].values())
+
+
+@pytest.fixture(scope="module", params=SIZES, ids="{} ranks".format)
+def outcomes(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    return request.param, *run_ranks(folder, request.param, "npu_mm_all_reduce_base")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_ranks(outcomes, case):
-    size, found, log = outcomes
-    killed = {1} if case == "a_killed_rank_is_named" else set()
-    assert sorted(found[case]) == sorted(set(range(size)) - killed), log[-4000:]
-    assert set(found[case].values()) == {""}, "\n".join(found[case].values())
+    check(case, *outcomes)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("operator", sorted(EXPECTED))
+def test_each_operator_names_the_rank_that_it_loses(operator, tmp_path):
+    found, log = run_ranks(tmp_path, 4, operator, *LOSSES)
+    for case in LOSSES:
+        check(case, 4, found, log)
