@@ -1,8 +1,8 @@
 """npu_moe_distribute_combine and its variants: arguments, results, samples and refusals."""
 
-from onnxruntime_npu.opdef import FLOATS, Sample, check, is_traced, npu_op, torch, wide
+from onnxruntime_npu.opdef import FLOATS, Sample, all_ops, check, is_traced, npu_op, torch, wide
 
-from ._dispatch import NOTE_WORDS, sent_by_default, taken
+from ._dispatch import NOTE_WORDS, taken
 from ._expert_ranks import (
     GROUP,
     PLACES,
@@ -210,10 +210,13 @@ def samples_of(make, *, notes, second=False, **more):
     ``more`` are functions that make other arguments for so many tokens of so many features.
     """
 
+    dispatch = all_ops()[f"npu_moe_distribute_dispatch{'_v2' if second else ''}"]
+
     def call(x, ids, experts, weights=None, **rest):
         places = {"group_ep": "", "ep_world_size": 1, "ep_rank_id": 0, "moe_expert_num": experts}
         of_dispatch = {n: v for n, v in rest.items() if n == "x_active_mask" or "_num" in n}
-        sent = sent_by_default(x, ids, second=second, **places, **of_dispatch)
+        bound = dispatch.bind((x, ids), {**places, **of_dispatch})
+        sent = dispatch.call_reference(**bound)
         if weights is None:
             weights = make.uniform(*ids.shape, dtype="float32")
         given = {"expand_x": sent[0], "expert_ids": ids, notes: sent[2], "ep_send_counts": sent[4]}

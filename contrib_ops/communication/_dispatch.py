@@ -105,16 +105,6 @@ def dispatched(op, given, *, second=False):
     )
 
 
-def sent_by_default(x, expert_ids, *, second, **given):
-    """Return the results of a call with defaults for the arguments that are not given."""
-    absent = dict.fromkeys(("scales", "x_active_mask", "expert_scales"))
-    zeros = dict.fromkeys(("tp_world_size", "tp_rank_id", "expert_shard_type", "quant_mode"), 0)
-    shared = {"shared_expert_num": 1, "shared_expert_rank_num": 0, "global_bs": 0}
-    defaults = {**absent, **zeros, **shared, "expert_token_nums_type": 1}
-    call = {**defaults, "x": x, "expert_ids": expert_ids, **given}
-    return dispatched("npu_moe_distribute_dispatch", call, second=second)
-
-
 def _check_scales(op, given, experts):
     x, scales, carried = given["x"], given["scales"], given["expert_scales"]
     is_quantised = given["quant_mode"] == QUANTISED

@@ -19,6 +19,8 @@ _ALGORITHMS = ("", "fullmesh", "fullmesh_v1", "fullmesh_v2", "hierarchy")
 
 QUANTISED = 2  # the mode in which rows travel as int8
 
+# Not even for a rank alone, whose model has no use for these operators: npu_moe_init_routing_v2 and
+# npu_moe_finalize_routing, which have bodies, compute the same without room for others' rows.
 SENT = "rows go to other ranks: ONNX has no operator that communicates"
 
 # Arguments that all of them have.
