@@ -32,7 +32,7 @@ class SwigluKernel final : public Kernel {
           const float* b = value.Load(in + second, count);
           float* r = product.Values(out + result);
 #pragma omp simd
-          for (int64_t i = 0; i < count; ++i) r[i] = Silu(a[i]) * b[i];
+          for (int64_t i = 0; i < count; ++i) r[i] = SiluOf<T>(a[i]) * b[i];
           product.Commit(out + result, count);
         });
       });

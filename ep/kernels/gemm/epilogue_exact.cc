@@ -7,6 +7,8 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/epilogue.h"
+#include "ep/kernels/gemm/gate.h"
+#include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/quantization/rounding.h"
 
 namespace npu::gemm {
@@ -103,6 +105,18 @@ void Add(const Tile& tile, const Addend& addend) {
   });
 }
 
+// Of a tile of a gate and its values, whose columns are kLanes of C.
+template <class T>
+void StoreGated(const Tile& tile, const Result& c, int64_t gated_columns) {
+  const int64_t n0 = tile.n0 / 2, columns = std::min<int64_t>(kLanes, gated_columns - n0);
+  T rounded[kMaxSliverRows * kLanes];
+  GateRows(tile.sums, tile.rows, sizeof(T) == 2, tile.sums);
+  FromFloat(tile.sums, rounded, tile.rows * kLanes);
+  T* out = static_cast<T*>(c.data) + tile.m0 * c.row_stride + n0;
+  for (int64_t r = 0; r < tile.rows; ++r)
+    std::memcpy(out + r * c.row_stride, rounded + r * kLanes, static_cast<size_t>(columns) * sizeof(T));
+}
+
 template <class T>
 void StoreRows(const Tile& tile, const Result& c) {
   T* out = static_cast<T*>(c.data) + tile.m0 * c.row_stride + tile.n0;
@@ -135,6 +149,10 @@ void StoreInt8(const Tile& tile, const Result& c, const Epilogue& epilogue) {
 }  // namespace
 
 void StoreTile(const Tile& tile, const Result& c, const Epilogue& epilogue, const StoredIntegers* integers) {
+  if (epilogue.gated_columns > 0) {
+    DispatchFloats("Gemm", c.dtype, [&](auto type) { StoreGated<decltype(type)>(tile, c, epilogue.gated_columns); });
+    return;
+  }
   if (integers) {
     Correct(tile, epilogue.integers, *integers);
     if (c.dtype == DType::kInt32) {

@@ -92,6 +92,27 @@ void Pack(DType dtype, const Matrix& b, void* packed, DType stored) {
              [&](int64_t panel, void* to) { PackPanel(format, dtype, b, panel, 0, b.rows, to); });
 }
 
+int64_t GatedColumns(int64_t n) { return (n / 2 + kLanes - 1) / kLanes * kPanelColumns; }
+
+void PackGated(DType dtype, const Matrix& b, void* packed, DType stored) {
+  const PanelFormat format = FormatOf(stored);
+  const int64_t half = b.columns / 2;
+  const auto bytes_of = [&](int64_t elements) { return static_cast<size_t>(elements * BitsOf(dtype) / 8); };
+  PackPanels(GatedColumns(b.columns), PanelBytes(format, b.rows), packed, [&](int64_t panel, void* to) {
+    const int64_t first = panel * kLanes, count = std::min<int64_t>(kLanes, half - first);
+    char* const columns = static_cast<char*>(
+        ProductScratch::OfThisThread().b.Reserve(static_cast<int64_t>(bytes_of(b.rows * kPanelColumns))));
+    for (int64_t k = 0; k < b.rows; ++k) {
+      const char* const row = static_cast<const char*>(b.data) + bytes_of(k * b.row_stride);
+      char* const out = columns + bytes_of(k * kPanelColumns);
+      std::memset(out, 0, bytes_of(kPanelColumns));
+      std::memcpy(out, row + bytes_of(first), bytes_of(count));
+      std::memcpy(out + bytes_of(kLanes), row + bytes_of(half + first), bytes_of(count));
+    }
+    PackPanel(format, dtype, Matrix::RowMajor(columns, b.rows, kPanelColumns), 0, 0, b.rows, to);
+  });
+}
+
 size_t QuantizedBytes(DType stored, int64_t k, int64_t n) {
   NPU_CHECK(kQuantized.Contains(stored) && k >= 0 && n >= 0, "[gemm] expected a matrix of int8 or int4, got ",
             NameOf(stored), " [", k, ", ", n, "]");

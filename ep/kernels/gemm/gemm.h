@@ -79,6 +79,9 @@ struct Epilogue {
   void (*activation)(float* values, int64_t count) = nullptr;
   PerLine<float> output_scale = {}, output_offset = {};  // per column
   IntegerTerms integers = {};
+  // Not 0: B was packed by PackGated, and C has so many columns, silu(gate) * value. Nothing else of this struct is
+  // set.
+  int64_t gated_columns = 0;
 
   // Adds the values of `bias` from element `first` on to the columns: int32 to the sums of integers, floats as the
   // addend.
@@ -128,6 +131,12 @@ inline constexpr DTypeSet kIntegerOperands{DType::kInt8, DType::kUInt8, DType::k
 size_t PackedBytes(DType stored, int64_t k, int64_t n);
 // Packs on the pool. `stored` is `dtype`, B's own, or bfloat16 if B is float32, or int8 if it is int4.
 void Pack(DType dtype, const Matrix& b, void* packed, DType stored);
+
+// The same for a row-major B of floats whose columns are those of a gate and then as many values: every panel has
+// kLanes columns of each, so that one tile of sums holds both. The packed matrix has GatedColumns(n) columns, some of
+// them zero.
+int64_t GatedColumns(int64_t n);
+void PackGated(DType dtype, const Matrix& b, void* packed, DType stored);
 
 // The packed form of an int8 or int4 B for A of any float type.
 size_t QuantizedBytes(DType stored, int64_t k, int64_t n);

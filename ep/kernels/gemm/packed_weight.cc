@@ -41,6 +41,14 @@ void PackedWeight::Pack(const char* op, DType dtype, int64_t k, int64_t n, const
   stored_ = stored;
 }
 
+void PackedWeight::PackGated(const char* op, DType dtype, const Matrix& b, Stream& stream) {
+  const DType stored = StoredAs(dtype);
+  const size_t bytes = PackedBytes(stored, b.rows, GatedColumns(b.columns));
+  PackInto(op, bytes, [=](void* to) { gemm::PackGated(dtype, b, to, stored); }, stream);
+  dtype_ = dtype;
+  stored_ = stored;
+}
+
 void PackedWeight::PackQuantized(const char* op, DType dtype, const Matrix& b, Stream& stream) {
   PackInto(op, QuantizedBytes(dtype, b.rows, b.columns), [=](void* to) { gemm::PackQuantized(dtype, b, to); }, stream);
   dtype_ = stored_ = dtype;

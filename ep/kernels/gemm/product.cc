@@ -285,10 +285,10 @@ Prefetch Product::FirstPrefetch(const void* b, int64_t next_panel, int64_t passe
 }
 
 void Product::AskForResult(Prefetch& prefetch, int64_t m0, int64_t rows, int64_t n0) const {
-  const int64_t element = BitsOf(c_.dtype) / 8;
-  prefetch.result = static_cast<const char*>(c_.data) + (m0 * c_.row_stride + n0) * element;
+  const int64_t element = BitsOf(c_.dtype) / 8, columns_per_result = epilogue_.gated_columns > 0 ? 2 : 1;
+  prefetch.result = static_cast<const char*>(c_.data) + (m0 * c_.row_stride + n0 / columns_per_result) * element;
   prefetch.result_stride = c_.row_stride * element;
-  prefetch.result_end = kPanelColumns * element - 1;
+  prefetch.result_end = kPanelColumns / columns_per_result * element - 1;
   prefetch.result_rows = rows;
 }
 

@@ -39,6 +39,7 @@ RowEpilogue::RowEpilogue(const Result& c, int64_t elements, const Epilogue& epil
       integers_(integers),
       serves_(Serves(c, epilogue, integers)),
       computes_(Computes(c, epilogue)),
-      past_caches_(serves_ && elements * BitsOf(c.dtype) / 8 >= kPastCaches && LiesInLines(c)) {}
+      past_caches_(serves_ && epilogue.gated_columns == 0 && elements * BitsOf(c.dtype) / 8 >= kPastCaches &&
+                   LiesInLines(c)) {}
 
 }  // namespace npu::gemm

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ep/kernels/gemm/epilogue.h"
+#include "ep/kernels/gemm/gate.h"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -21,7 +22,10 @@ class RowEpilogue {
   RowEpilogue(const Result& c, int64_t elements, const Epilogue& epilogue, const StoredIntegers* integers);
 
   // Whether StoreRow serves a tile; otherwise StoreTile does.
-  bool Takes(const Tile& tile) const { return serves_ && tile.columns == kPanelColumns; }
+  bool Takes(const Tile& tile) const {
+    if (epilogue_.gated_columns > 0) return serves_ && tile.n0 / 2 + kLanes <= epilogue_.gated_columns;
+    return serves_ && tile.columns == kPanelColumns;
+  }
   void StoreTile(const Tile& tile) const { gemm::StoreTile(tile, c_, epilogue_, integers_); }
 
   // Rows of a C that no cache holds are stored past the caches. Such stores take an sfence to be ordered.
@@ -32,6 +36,21 @@ class RowEpilogue {
 
   // Stores the first row of the tile and removes it from the tile.
   NPU_ROW_INLINE void StoreRow(Tile& tile) const {
+    if (epilogue_.gated_columns > 0) {
+      GateRows(tile.sums, 1, rough_gate_, tile.sums);
+      WriteHalf(_mm512_load_ps(tile.sums), tile.m0 * c_.row_stride + tile.n0 / 2);
+    } else {
+      StoreWholeRow(tile);
+    }
+    tile.sums += kPanelColumns;
+    ++tile.m0;
+    --tile.rows;
+  }
+#endif
+
+ private:
+#if defined(__AVX512F__)
+  NPU_ROW_INLINE void StoreWholeRow(const Tile& tile) const {
     __m512 low = _mm512_load_ps(tile.sums), high = _mm512_load_ps(tile.sums + kLanes);
     if (integers_) {
       const __m512i exact_low = Corrected(_mm512_castps_si512(low), tile, 0);
@@ -49,14 +68,8 @@ class RowEpilogue {
       high = Computed(high, tile, kLanes);
     }
     Write(low, high, tile.m0 * c_.row_stride + tile.n0);
-    tile.sums += kPanelColumns;
-    ++tile.m0;
-    --tile.rows;
   }
-#endif
 
- private:
-#if defined(__AVX512F__)
   // The bias, and what the zero point of A and the shift of its elements add up to.
   NPU_ROW_INLINE __m512i Corrected(__m512i sums, const Tile& tile, int64_t lane) const {
     const IntegerTerms& terms = epilogue_.integers;
@@ -112,6 +125,14 @@ class RowEpilogue {
     }
   }
 
+  NPU_ROW_INLINE void WriteHalf(__m512 values, int64_t at) const {
+    if (c_.dtype == DType::kFloat32) return _mm512_storeu_ps(static_cast<float*>(c_.data) + at, values);
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const __m256i halves = c_.dtype == DType::kBFloat16 ? (__m256i)_mm512_cvtneps_pbh(values)
+                                                        : _mm512_maskz_cvtps_ph(0xffff, values, kNearest);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<uint16_t*>(c_.data) + at), halves);
+  }
+
   NPU_ROW_INLINE void WriteLine(__m512i line, void* to) const {
     if (past_caches_) {
       _mm512_stream_si512(static_cast<__m512i*>(to), line);
@@ -128,6 +149,7 @@ class RowEpilogue {
   const bool serves_;    // this epilogue and type of result
   const bool computes_;  // more than a rounding
   const bool past_caches_;
+  const bool rough_gate_ = BitsOf(c_.dtype) == 16;
 };
 
 }  // namespace npu::gemm

@@ -6,6 +6,7 @@
 
 #include "ep/provider/copy.h"
 #include "ep/provider/session_kernel.h"
+#include "ep/runtime/file_pages.h"
 #include "ep/runtime/run_to_end.h"
 
 namespace npu::provider {
@@ -159,6 +160,7 @@ class FusedKernel final : public OrtNodeComputeInfo {
       signature.input_packed[i] = packed;
       if (!packed) signature.constants[i] = in_place ? constants_.Copy(given, place) : offered;
       if (packed && !in_place && offered.data != nullptr) constants_.DropLast();
+      if (packed && in_place) ReleaseFilePages(given.data, given.bytes());
     }
   }
 

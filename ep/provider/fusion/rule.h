@@ -39,8 +39,9 @@ class FusionMatch {
  public:
   explicit FusionMatch(const FusionGraph& graph) : graph_(&graph) {}
 
-  // Takes `node` into the group and returns it if it is an ONNX operator of this type; null otherwise, and for null.
-  const GraphNode* Take(const GraphNode* node, std::string_view type);
+  // Takes `node` into the group and returns it if it is an operator of this type, of ONNX if no domain is given; null
+  // otherwise, and for null.
+  const GraphNode* Take(const GraphNode* node, std::string_view type, std::string_view domain = "");
   // Takes the node of this type that computes `value`.
   const GraphNode* TakeProducer(const ValueView& value, std::string_view type);
 

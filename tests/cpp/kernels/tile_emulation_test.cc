@@ -24,7 +24,7 @@ TEST_CASE("matmul and attention agree with AMX tile instructions") {
   CHECK(test::RunWithTiles("child: AMX tiles are available").exit_code == 0);
   for (const char* tests : {"Gemm matches *", "Gemm adds *", "Gemm stores *", "MatMul follows *",
                             "MatMulInteger matches *", "a packed weight *", "NaN and infinities reach *",
-                            "npu_quant_matmul scales*", "weight-only matmul: *", "attention: *"})
+                            "GatedMatMul *", "npu_quant_matmul scales*", "weight-only matmul: *", "attention: *"})
     CheckWithTiles(tests);
 }
 

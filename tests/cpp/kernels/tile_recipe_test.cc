@@ -84,6 +84,15 @@ TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip())
   }
 }
 
+// The 32 rows of a tile are gated and stored with the first 16 steps of the next one; after the last one of each of two
+// threads no products follow.
+TEST_CASE("child: the gate of a product is computed beside its steps" * doctest::skip()) {
+  const TileCounts counts = CountsOf("npu.fused::GatedMatMul", DType::kBFloat16, 128, 96, 576);
+  constexpr int64_t kTiles = 128 / 32 * (96 / 32), kThreads = 2;
+  CHECK(counts.products == 4 * kTiles * (576 / 32));
+  CHECK(counts.products_after_vectors >= (kTiles - kThreads) * 15);
+}
+
 // 8 panels of 32 queries see one block of 256 keys. Scores take 8 × 2 steps of four products per panel, all but the
 // first panel's beside the exponentials of the panel before; the sums of values as many, in a run of their own.
 TEST_CASE("child: scores are multiplied beside exponentials" * doctest::skip()) {
@@ -109,6 +118,7 @@ TEST_CASE("tile instructions are in the order on which their speed depends") {
   };
   passes("child: products in tiles follow the recipe", "1");
   passes("child: few rows of a product in tiles load B once", "1");
+  passes("child: the gate of a product is computed beside its steps", "1");
   passes("child: scores are multiplied beside exponentials", "1", "1");
   if (Features().avx512_bf16) passes("child: float16 in parts follows the recipe", "0");
 }
