@@ -46,7 +46,8 @@ class QuantizedExperts(torch.nn.Module):
     def __init__(self, experts: torch.nn.Module, up: GroupedLinear, down: GroupedLinear) -> None:
         """Take float experts for their activation, and their quantised layers."""
         super().__init__()
-        self.experts = up.weight.shape[0]
+        self.total = up.weight.shape[0]  # experts that a router chooses from
+        self.own: list[int] = []  # those from the first to before the second; none: all
         self.up, self.down = up, down
         self.rest = _without_parameters(experts)
 
@@ -79,9 +80,10 @@ class QuantizedExperts(torch.nn.Module):
         rows, places, counts, _ = ops.npu_moe_init_routing_v2(
             hidden_states,
             top_k_index.to(torch.int32),
-            expert_num=self.experts,
+            expert_num=self.total,
             expert_tokens_num_type=1,
             expert_tokens_num_flag=True,
+            active_expert_range=self.own,
         )
         rest: Any = self.rest
         rows = self.down(self._activated(self.up(rows, counts)), counts)
@@ -91,6 +93,14 @@ class QuantizedExperts(torch.nn.Module):
         return ops.npu_moe_finalize_routing(
             rows, None, None, None, weights, places, None, 2, slots
         ).to(hidden_states.dtype)
+
+    def part(self, own: range) -> QuantizedExperts:
+        """Return the block with some of the experts; tokens of others add nothing."""
+        made = copy.copy(self)
+        made._modules = dict(self._modules)
+        made.up, made.down = self.up.part(own), self.down.part(own)
+        made.own = [own.start, own.stop]
+        return made
 
     def _activated(self, rows: torch.Tensor) -> torch.Tensor:
         rest: Any = self.rest
@@ -160,6 +170,15 @@ class GroupedLinear(torch.nn.Module):
             bias,
             of_floats=floats,
         )
+
+    def part(self, own: range) -> GroupedLinear:
+        """Return the layers of some experts."""
+        made = copy.copy(self)
+        made._buffers = {
+            name: None if values is None else values[own.start : own.stop]
+            for name, values in self._buffers.items()
+        }
+        return made
 
     def forward(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Return rows [R, in], sorted by expert, times the weights of their experts."""

@@ -116,7 +116,7 @@ def export_causal_lm(
             divided; embedding, head and experts are on every rank. With ``quant`` none, w8a16,
             w4a16, and in float16 and bfloat16 w8a8 and w8a8_dynamic.
         expert_parallel: number of ranks that the experts of routed MLPs are divided among; as many
-            as tensor_parallel, or either of them is 1. Without quantisation.
+            as tensor_parallel, or either of them is 1. With every ``quant``.
         check: run the written file on the NPU and on the CPU and compare it with the eager model in
             float32: logits, greedy continuations and the perplexity of a text. On by default:
             the proofs compare the model before it is traced, rounded and written, and a check takes

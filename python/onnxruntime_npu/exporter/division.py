@@ -10,7 +10,6 @@ from ..errors import ArgumentError
 from . import expert_parallel, tensor_parallel
 from .divided_linear import GROUP
 from .proof import Findings
-from .quantization import NONE
 from .roles.decoder import Decoder
 
 
@@ -49,8 +48,6 @@ class Division:
         """Refuse a quantisation, or a number of switched adapters, that ranks do not have."""
         if self.tensor_parallel > 1:
             tensor_parallel.check_quant(quant, dtype)
-        if self.expert_parallel > 1 and quant != NONE:
-            raise ArgumentError(f"expected quant='none' with expert_parallel, got quant={quant!r}")
         if self.ranks > 1 and adapters:
             name = "tensor_parallel" if self.tensor_parallel > 1 else "expert_parallel"
             raise ArgumentError(f"expected no switched_adapters with {name}, got {adapters}")

@@ -8,6 +8,7 @@ the rows of its own experts, and what they add to each token is summed over the 
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import torch
@@ -16,42 +17,37 @@ from torch import nn
 from ..errors import ArgumentError, ExportError
 from .proof import Findings
 from .roles.decoder import Decoder
-from .roles.experts import ExpertsParts, RoutedExperts
+from .roles.experts import RoutedExperts
 from .roles.layer import DecoderLayer
 from .tensor_parallel import Share
 
 GROUP = "expert_parallel"  # what the file calls all ranks, for the provider's option `groups`
 
 
-class ExpertsOfRank(RoutedExperts):
-    """Some of a layer's experts; the results are those of all."""
+class ExpertsOfRank(nn.Module):
+    """Some of a layer's experts, floats or integers; the results are those of all."""
 
-    def __init__(self, whole: RoutedExperts, own: range) -> None:
-        def part(name: str) -> torch.Tensor | None:
-            weight = getattr(whole, name)
-            return None if weight is None else weight.detach()[own.start : own.stop]
-
-        up, down = part(whole.up_name), part("down_proj")
-        assert up is not None and down is not None
-        up_bias, down_bias = part(f"{whole.up_name}_bias"), part("down_proj_bias")
-        super().__init__(ExpertsParts(up, down, up_bias, down_bias, whole.rest))
-        self.total = whole.total
-        self.own = [own.start, own.stop]
+    def __init__(self, whole: Any, own: range) -> None:
+        super().__init__()
+        self.experts = whole.part(own)
         self.group = GROUP
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """Transform hidden_states [tokens, H] by experts [tokens, k] with weights [tokens, k]."""
-        added = super().forward(hidden_states, top_k_index, top_k_weights)
+        added = self.experts(hidden_states, top_k_index, top_k_weights)
         # A product over no columns leaves the addend to be summed.
         nothing = added.new_zeros(0, added.shape[1])
         return torch.ops.npu.npu_mm_all_reduce_base(added[:, :0], nothing, self.group, x3=added)
 
 
-def _experts_of(layer: nn.Module) -> RoutedExperts | None:
-    found: Any = getattr(layer.mlp, "experts", None)
-    return found if isinstance(found, RoutedExperts) else None
+def _experts_of(layer: nn.Module) -> Any:
+    """Return the layer's experts, or None."""
+    from ..converters.quantized_experts import QuantizedExperts
+
+    found = getattr(layer.mlp, "experts", None)
+    return found if isinstance(found, (RoutedExperts, QuantizedExperts)) else None
 
 
 def check_divisible(decoder: object, ranks: int) -> None:
@@ -76,7 +72,8 @@ def with_own_experts(decoder: Decoder, rank: int, ranks: int, findings: Findings
     for layer in whole:
         mlp, experts = layer.mlp, _experts_of(layer)
         if experts is not None:
-            shared: dict[int, Any] = {id(weight): weight for weight in mlp.parameters()}
+            held = itertools.chain(mlp.parameters(), mlp.buffers())
+            shared: dict[int, Any] = {id(weight): weight for weight in held}
             own = ExpertsOfRank(experts, share.of(experts.total))
             mlp = copy.deepcopy(mlp, shared | {id(experts): own})
             findings.replaced("npu_mm_all_reduce_base", 0.0)

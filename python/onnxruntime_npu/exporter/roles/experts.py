@@ -49,6 +49,18 @@ class RoutedExperts(nn.Module):
         """The weights before the activation, [E, in, out]."""
         return self.get_parameter(self.up_name)
 
+    def part(self, own: range) -> RoutedExperts:
+        """Return the block with some of the experts; tokens of others add nothing."""
+        made = copy.copy(self)
+        made._parameters = {
+            name: None
+            if weight is None
+            else nn.Parameter(weight[own.start : own.stop], requires_grad=False)
+            for name, weight in self._parameters.items()
+        }
+        made.own = [own.start, own.stop]
+        return made
+
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
