@@ -9,8 +9,8 @@ namespace npu {
 
 inline float Silu(float x) { return x * math::Sigmoid(x); }
 
-// The same in fewer instructions for results of 16 bits: within a relative error of 5e-6, and 0 below about -87.7, where
-// SiLU is above -1e-36.
+// The same in fewer instructions for results of 16 bits: within a relative error of 5e-6, and 0 below about -87.7,
+// where SiLU is above -1e-36.
 inline float RoughSilu(float x) {
   constexpr float kLog2E = 0x1.715476p+0f;
   float a = std::fabs(x) * kLog2E;

@@ -13,6 +13,7 @@
 //   blocking.h      how a GEMM is partitioned for the caches and the threads
 //   product.h       the loops over blocks, panels and slivers
 //   epilogue.h      tile → C
+//   gate.h          tile of a gate and its values → C
 #pragma once
 
 #include <cstddef>
