@@ -178,7 +178,7 @@ _HEAD = """# Conformance
 Written by `make conformance PATH=…` with `--write-docs` (`tests/conformance/run.py`); [the
 report](../tests/conformance/report.md) lists every file and every failing test. The public suites
 of op-plugin (`test/test_custom_ops`, `test/test_base_ops`) and of the pytorch adapter (`test/npu`,
-`test/custom_ops`, `test/allocator`, `test/test_npu*.py`) run unmodified, with
+`test/custom_ops`, `test/allocator`, `test/distributed`, `test/test_npu*.py`) run unmodified, with
 `onnxruntime_npu.install_as_torch_npu()` and two logical devices, each with a quarter of the
 machine's memory. The suites are not part of this repository; the helpers that they import as
 `torch_npu.testing` are in `tests/conformance/torch_npu_testing/`.
@@ -186,7 +186,7 @@ machine's memory. The suites are not part of this repository; the helpers that t
 A test counts if it uses only implemented functions and plain torch. The rule is mechanical
 (`tests/conformance/eligibility.py`): every name of `torch_npu`, `torch.npu`, `torch.ops.npu` in the
 test's source and in the definitions that it uses in its file must be one of the {operators}
-operators or begin with one of the {rows} rows of the device API; CUDA, collectives, inductor,
+operators or begin with one of the {rows} rows of the device API; CUDA, inductor,
 torchair, C++ extensions and modules that are not installed do not count. Skipped tests do not count
 either: `SupportedDevices` skips tests for products other than `Ascend910B`, which the run sets by
 `ORT_NPU_DEVICE_NAME`. Tests of events between processes count and pass as on an Ascend driver

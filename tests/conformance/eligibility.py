@@ -18,12 +18,23 @@ import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_OF_ONE_PROCESS = (
+    "DataParallel",
+    "comm",
+    "data_parallel",
+    "parallel_apply",
+    "replicate",
+    "scatter",
+)
 # Packages that are neither aten operators nor in the tables.
 FOREIGN = {
     "torch.cuda": "CUDA",
     "torch.testing._internal.common_cuda": "CUDA",
-    "torch.nn.parallel": "copies between devices that only torch's build for CUDA has",
-    "torch.distributed": "collectives",
+    **dict.fromkeys(
+        (f"torch.nn.parallel.{name}" for name in _OF_ONE_PROCESS),
+        "copies between devices that only torch's build for CUDA has",
+    ),
+    "torch.distributed.rpc": "remote procedure calls",
     "torch._inductor": "the inductor compiler",
     "torch.utils.cpp_extension": "a C++ extension against torch_npu's headers",
     "torchair": "torchair",

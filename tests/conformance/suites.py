@@ -13,7 +13,7 @@ from pathlib import Path
 import worker
 
 # Folders below a checkout's ``test``, and files next to them that test the device itself.
-FOLDERS = ("test_custom_ops", "test_base_ops", "npu", "custom_ops", "allocator")
+FOLDERS = ("test_custom_ops", "test_base_ops", "npu", "custom_ops", "allocator", "distributed")
 FILES = "test_npu*.py"
 _SECONDS_TO_END = 10
 

@@ -1,13 +1,14 @@
-"""Conditions of tests that need several devices, or collectives, which the host NPU lacks."""
+"""Conditions of tests that need several devices, and the group of their ranks."""
 
 import functools
 import unittest
 
 import torch
+import torch.distributed as dist
 
 
 def skipIfUnsupportMultiNPU(npu_number_needed):
-    """Skips a test that needs more devices than there are, or collectives between them."""
+    """Skips a test that needs more devices than there are."""
 
     def decorate(function):
         @functools.wraps(function)
@@ -21,11 +22,23 @@ def skipIfUnsupportMultiNPU(npu_number_needed):
     return decorate
 
 
+def init_pg(backend="hccl", world_size=1, rank=0, file_name=""):
+    """Joins the group of all ranks, which find each other by a file, and takes a device."""
+    method = f"file://{file_name}"
+    dist.init_process_group(backend, init_method=method, world_size=world_size, rank=rank)
+    if backend == "hccl":
+        torch.npu.set_device(rank)
+
+
 def with_comms(function):
-    """Skips a test of collectives."""
+    """Runs a rank's test in the group of all ranks: over "hccl" if each has a device, or gloo."""
 
     @functools.wraps(function)
     def run(self, *args, **kwargs):
-        raise unittest.SkipTest("needs collectives (HCCL), which the host NPU does not have")
+        backend = "hccl" if torch.npu.device_count() >= self.world_size else "gloo"
+        init_pg(backend, self.world_size, self.rank, self.file_name)
+        torch.npu.manual_seed(0)
+        function(self, *args, **kwargs)
+        self.destroy_pg()
 
     return run

@@ -1,0 +1,1 @@
+"""Helpers of the suites that are imported only where they are used."""
