@@ -10,8 +10,10 @@ from ..context_length import context_length
 from .caches import Interface
 from .caches.paged import BLOCK_SIZE
 
-# Defaults of the engine's section, for the user to change: requests in a batch, memory of a cache.
+# Defaults of the engine's section, for the user to change: requests in a batch; tokens of a step,
+# for which running answers wait when prompts come; memory of a cache.
 _MAX_BATCH = 64
+_MAX_SCHEDULED = 512
 _CACHE_BYTES = 256 * 2**20
 # Caches are in host memory, which kernels then read and update in place (docs/decisions/0021). An
 # entry of the session and not of provider_options, because these would choose the provider.
@@ -96,6 +98,7 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
                 "block_size": BLOCK_SIZE,
                 "num_blocks": _blocks(interface, context),
                 "max_batch_size": _MAX_BATCH,
+                "max_scheduled_tokens": _MAX_SCHEDULED,
             }
         }
     path.write_text(json.dumps(described, indent=2) + "\n")
