@@ -66,10 +66,15 @@ class Sampler:
         return (self._generator.random((rows, 1)) * (1 - 1e-6)).astype(np.float32)
 
 
+def has_sampler(directory: Path) -> bool:
+    """Whether an export has a sampling graph."""
+    return (directory / _SAMPLER).is_file()
+
+
 def open_sampler(directory: Path, providers: Sequence[Any]) -> ort.InferenceSession:
     """Open an export's sampling graph; ArgumentError for an export without one."""
     path = directory / _SAMPLER
-    if not path.is_file():
+    if not has_sampler(directory):
         raise ArgumentError(
             f"{directory} holds no {_SAMPLER}: export the model again, or choose greedily"
         )

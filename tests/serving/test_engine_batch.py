@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime_genai as og
@@ -15,7 +16,7 @@ from onnxruntime_npu.serving.response_format import json_text
 from onnxruntime_npu.serving.tool_calls import ToolCall, ToolCallParser
 from onnxruntime_npu.serving.tool_formats import tool_format
 
-from .conftest import byte_tokenizer
+from .conftest import byte_tokenizer, sized
 from .test_tool_calls import WRITTEN
 
 pytestmark = pytest.mark.usefixtures("genai")
@@ -51,15 +52,60 @@ def expected_tokens(directory, rows, count):
     return [model.generate_tokens([row], max_new_tokens=count).tokens[0] for row in rows]
 
 
-def test_requests_that_outgrow_the_cache_take_turns(small_cache):
+@pytest.mark.parametrize("guesses", [0, 5])
+def test_requests_that_outgrow_the_cache_take_turns(small_cache, guesses):
     rows, count = prompts(60, 50, 40), 60
     batch = open_batch(small_cache)
     for key, row in enumerate(rows):
-        batch.add(Submit(key, row, Sampling(count, greedy=True)))
+        batch.add(Submit(key, row, Sampling(count, greedy=True, guesses=guesses)))
     tokens, reasons, preempted = run(batch)
     assert preempted >= 1
     assert set(reasons.values()) <= {"stop", "length"}
     assert [tokens[key] for key in range(3)] == expected_tokens(small_cache, rows, count)
+
+
+def test_kept_beginnings_and_preemption_change_no_token_of_sixty_four_requests(small_cache):
+    (begin,) = prompts(40)  # a whole block and a part of the next one
+    rows = [begin + row for row in prompts(*range(1, 65))]
+    sampling = Sampling(40, greedy=True)
+    batch, cached = open_batch(small_cache), []
+    for key, row in enumerate(rows):
+        batch.add(Submit(key, row, sampling))
+    together, reasons, preempted = run(batch, lambda step: cached.append(step.cached))
+    assert preempted >= 1 and set(reasons.values()) <= {"stop", "length"}
+    assert sum(cached) >= 32 * 32
+
+    alone = open_batch(sized(small_cache, prefix_caching=False))
+    for key, row in enumerate(rows):
+        alone.add(Submit(key, row, sampling))
+        tokens, _, _ = run(alone, lambda step: cached.append(-step.cached))
+        assert tokens[key] == together[key]
+    assert min(cached) == 0
+
+
+def test_guessed_tokens_are_those_without_guesses(small_cache):
+    letter, other = prompts(12, 30)
+    rows = [letter * 4, other, letter * 3 + other]
+    asked = {
+        "greedy": Sampling(60, greedy=True),
+        "seed": Sampling(60, seed=3, top_k=20),  # which other draws would not repeat
+        "penalty": Sampling(60, greedy=True, repetition_penalty=1.2),
+        "grammar": Sampling(20, greedy=True, guidance=Guidance("regex", "(ab)*", "regex")),
+    }
+
+    def answers(guesses):
+        batch, guessed = open_batch(small_cache), []
+        found = {}
+        for name, sampling in asked.items():
+            for key, row in enumerate(rows):
+                batch.add(Submit(key, row, replace(sampling, guesses=guesses)))
+            found[name] = run(batch, lambda step: guessed.append((step.guessed, step.accepted)))
+        return found, np.sum(guessed, 0).tolist(), len(guessed)
+
+    plain, none, steps = answers(0)
+    quick, (guessed, accepted), fewer = answers(5)
+    assert quick == plain and none == [0, 0]
+    assert guessed > accepted > 0 and fewer < steps
 
 
 def test_a_cancelled_request_leaves_its_blocks(small_cache):

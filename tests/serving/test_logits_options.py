@@ -322,3 +322,15 @@ def test_equal_names_and_numbers_that_json_does_not_have():
     found = completion_logprobs(log.take())
     assert found["token_logprobs"] == [-9999.0, -9999.0]
     assert found["top_logprobs"] == [{"b": -0.5, "a": -9999.0}, {"a": -9999.0}]
+
+
+def test_the_device_draws_from_the_whole_vocabulary(server):
+    def text(**options):
+        body = {"prompt": "draw", "max_tokens": 40, "seed": 5, **options}
+        (choice,) = server.http.post("/v1/completions", json=body).json()["choices"]
+        return choice["text"]
+
+    # A seed draws other tokens in each loop, and the one that scores them is the device's.
+    for options in ({}, {"top_p": 0.9}):
+        assert text(**options) == text(**options, logprobs=0)
+    assert text(top_k=20) == text(top_k=20) != text(top_k=20, logprobs=0)

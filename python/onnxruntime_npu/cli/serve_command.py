@@ -45,6 +45,14 @@ def add_command(commands: Commands) -> None:
         help="requests that may wait, beyond those of a full batch (default: 256)",
     )
     serve.add_argument(
+        "--prompt-lookup-num-tokens",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="tokens to guess at once from what followed the last ones earlier in the text, for "
+        "answers that repeat their prompts (default: 0, none)",
+    )
+    serve.add_argument(
         "--deadline",
         type=seconds,
         default=600,
@@ -99,6 +107,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             ssl_keyfile=arguments.ssl_keyfile,
             cors_origins=tuple(arguments.cors_origin),
             max_queue=arguments.max_queue,
+            prompt_lookup_num_tokens=arguments.prompt_lookup_num_tokens,
             deadline=arguments.deadline,
             max_body=arguments.max_body,
         )

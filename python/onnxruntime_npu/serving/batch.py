@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import onnxruntime_genai as og
 
-from .engine_messages import NewToken, Step, Submit
+from .engine_messages import NewToken, Sampling, Step, Submit
+from .guesses import Guesses
 
 _Flags, _Reason, _Error = og.EngineEventFlags, og.FinishReason, og.EngineErrorCode
 _REASONS = {
@@ -23,6 +24,8 @@ _REASONS = {
     _Reason.MAX_GENERATED_TOKENS: "length",
     _Reason.MAX_SESSION_TOKENS: "length",
 }
+# Guessed tokens of a step, of all requests together: more of them cost more than they save.
+_MOST_GUESSED = 8
 _NO_GRAMMAR = "Error creating grammar: "
 # Failures of one request; any other failure is the engine's.
 _OF_ONE_REQUEST = (_Error.REQUEST_UNSERVICEABLE,)
@@ -37,6 +40,8 @@ class _Sequence:
     submitted: Submit
     generated: list[int] = field(default_factory=list)
     request: Any = None
+    guesses: Guesses | None = None  # of a request whose tokens may be guessed
+    decoding: bool = False  # the engine has read what it was given and made a token
     # A preempted request with a grammar is generated again from its prompt, since the engine cannot
     # begin within a grammar: number of tokens of ``generated`` that have been repeated.
     repeated: int = 0
@@ -63,7 +68,8 @@ class Batch:
         self._engine = engine
         self._capacity = engine.get_capabilities().configured_max_batch_size
         self._block_size = block_size
-        self._events = engine.create_event_buffer(self._capacity + 1)
+        self._longest_guess = min(engine.max_draft_tokens_per_proposal(), _MOST_GUESSED)
+        self._events = engine.create_event_buffer(self._capacity + _MOST_GUESSED + 1)
         self._waiting: deque[_Sequence] = deque()
         self._running: dict[Any, _Sequence] = {}
         # After a preemption nobody enters until a request has left: who enters first would
@@ -77,7 +83,11 @@ class Batch:
 
     def add(self, submitted: Submit) -> None:
         """Queue a request."""
-        self._waiting.append(_Sequence(submitted))
+        sequence = _Sequence(submitted)
+        count = min(submitted.sampling.guesses, self._longest_guess)
+        if count and _guessable(submitted.sampling):
+            sequence.guesses = Guesses(submitted.tokens, count)
+        self._waiting.append(sequence)
 
     def cancel(self, key: int) -> None:
         """Forget a request and free its blocks."""
@@ -90,6 +100,7 @@ class Batch:
         """Hand requests to the engine, run it once; raises EngineError when it cannot go on."""
         step = Step()
         self._hand_over(step)
+        self._guess(step)
         try:
             events = list(self._engine.run(self._events))
         except RuntimeError as error:
@@ -118,9 +129,19 @@ class Batch:
                 reason = "refused" if str(error).startswith(_NO_GRAMMAR) else "error"
                 step.finished.append((submitted.key, reason, str(error)))
                 continue
-            sequence.repeated = len(sequence.begin)
+            sequence.repeated, sequence.decoding = len(sequence.begin), False
             self._running[sequence.request] = sequence
             step.started.append(submitted.key)
+
+    def _guess(self, step: Step) -> None:
+        most = _MOST_GUESSED // max(len(self._running), 1)
+        for sequence in self._running.values() if most else ():
+            if sequence.guesses is not None and sequence.decoding:
+                # The engine adds one token to those that were guessed right.
+                left = sequence.submitted.sampling.max_tokens - len(sequence.generated) - 1
+                if guessed := sequence.guesses.next(min(most, left)):
+                    sequence.request.set_draft_tokens(np.array(guessed, np.int32))
+                    step.guessed += len(guessed)
 
     def _take(self, event: Any, sequence: _Sequence, step: Step) -> None:
         key = sequence.submitted.key
@@ -134,12 +155,15 @@ class Batch:
             if sequence.known is None:
                 sequence.generated.append(event.token)
                 step.tokens.append(NewToken(key, event.token))
+                if sequence.guesses is not None:
+                    step.accepted += sequence.guesses.append(event.token)
             elif sequence.known != event.token:
                 self._close(sequence)
                 step.finished.append((key, "error", "the answer could not be repeated"))
                 return
-            sequence.repeated += 1
+            sequence.repeated, sequence.decoding = sequence.repeated + 1, True
         if event.flags & _Flags.TURN_FINISHED:
+            step.cached += min(event.usage.cached_prompt_tokens, len(sequence.submitted.tokens))
             self._close(sequence)
             step.finished.append((key, _REASONS[event.finish_reason], ""))
 
@@ -158,6 +182,13 @@ class Batch:
         del self._running[sequence.request]
         sequence.request = None
         self._full = False
+
+
+def _guessable(sampling: Sampling) -> bool:
+    """Whether the engine's tokens are the same with guesses: a seed would draw others."""
+    drawn = sampling.seed is None and sampling.top_k > 0
+    plain = sampling.guidance is None and sampling.repetition_penalty == 1
+    return plain and (sampling.greedy or drawn)
 
 
 def _turn(sequence: _Sequence) -> Any:

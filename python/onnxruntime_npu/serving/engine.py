@@ -222,6 +222,9 @@ class Engine(Supervised[Ready]):
             else:
                 self._streams[key].finish(reason)
         self._metrics.generated_tokens.inc(len(step.tokens))
+        self._metrics.cached_tokens.inc(step.cached)
+        self._metrics.guessed_tokens.inc(step.guessed)
+        self._metrics.accepted_tokens.inc(step.accepted)
         self._metrics.preemptions.inc(step.preempted)
         self._metrics.blocks.inc(step.blocks_added)
         self._metrics.blocks_used.set(step.blocks_used)

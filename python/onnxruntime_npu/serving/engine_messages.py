@@ -25,6 +25,7 @@ class Sampling:
     With ``guidance`` and without ``greedy`` there is a seed, by which the answer can be repeated.
 
     Attributes:
+        guesses: tokens that may be guessed at once, where that changes no token.
         scores: how many of the most likely tokens are wanted beside each token; None: no scores.
         prompt_scores: those of the prompt's tokens are wanted, too.
     """
@@ -41,6 +42,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     guidance: Guidance | None = None
+    guesses: int = 0
     scores: int | None = None
     prompt_scores: bool = False
 
@@ -51,6 +53,11 @@ class Sampling:
         limited = self.min_p and not self.greedy
         return bool(changed or limited or self.scores is not None)
 
+    @property
+    def draws_from_all(self) -> bool:
+        """Whether tokens are drawn from the whole vocabulary, by the engine slowly."""
+        return not self.greedy and self.top_k == 0 and self.guidance is None
+
 
 @dataclass(frozen=True)
 class Submit:
@@ -59,6 +66,11 @@ class Submit:
     key: int
     tokens: list[int]
     sampling: Sampling
+
+    @property
+    def longest(self) -> int:
+        """Tokens that are cached for its longest answer: all but the last one."""
+        return len(self.tokens) + self.sampling.max_tokens - 1
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,9 @@ class Step:
         started: requests that the engine has taken.
         prompts: pairs of request and scores of its prompt's tokens, before its first new token.
         tokens: what was generated.
+        cached: tokens of finished requests' prompts that the cache had from earlier ones.
+        guessed: tokens that were run before they were chosen.
+        accepted: those that were chosen then.
         finished: triples of request, reason (``stop``, ``length``, ``refused`` or ``error``) and
             message; refused: its guidance is no grammar.
         preempted: requests that gave their blocks to others and will be continued.
@@ -129,6 +144,9 @@ class Step:
     started: list[int] = field(default_factory=list)
     prompts: list[tuple[int, list[Scored]]] = field(default_factory=list)
     tokens: list[NewToken] = field(default_factory=list)
+    cached: int = 0
+    guessed: int = 0
+    accepted: int = 0
     finished: list[tuple[int, str, str]] = field(default_factory=list)
     preempted: int = 0
     blocks_added: int = 0
@@ -142,6 +160,9 @@ class Step:
             whole.started += step.started
             whole.prompts += step.prompts
             whole.tokens += step.tokens
+            whole.cached += step.cached
+            whole.guessed += step.guessed
+            whole.accepted += step.accepted
             whole.finished += step.finished
             whole.preempted += step.preempted
             whole.blocks_added += step.blocks_added

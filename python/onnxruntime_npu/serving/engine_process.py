@@ -11,16 +11,20 @@ from typing import Any
 import onnxruntime_genai as og
 
 from .. import _C
+from ..sampling import has_sampler
 from ..session.provider_library import get_ep_name, get_library_path
 from .batch import Batch
 from .child_process import Inbox, serve_connection
-from .engine_messages import Ready, Step
-from .lane import take_messages, warm_up
+from .engine_messages import Ready, Step, Submit
+from .lane import Lane, take_messages, warm_up
 from .logits_lane import LogitsLane
 from .logits_model import open_logits_model
 
 _CPU = "CPUExecutionProvider"
 _WAKE = "a model has been opened"
+# Requests that only draw from the whole vocabulary go where the device draws, unless the longest
+# answer would reserve more than this part of the cache there.
+_SHARE = 1 / 8
 
 
 def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
@@ -46,11 +50,15 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
         lambda: open_logits_model(directory, settings, provider, device),
         lambda: inbox.put(_WAKE),
     )
-    while take_messages(
-        inbox,
-        (batch, logits_lane),
-        lambda submitted: logits_lane if submitted.sampling.needs_logits else batch,
-    ):
+    draws = provider == get_ep_name() and has_sampler(directory)
+    most_drawn = _SHARE * blocks["num_blocks"] * blocks["block_size"] if draws else 0
+
+    def lane_of(submitted: Submit) -> Lane:
+        sampling = submitted.sampling
+        drawn = sampling.draws_from_all and submitted.longest <= most_drawn
+        return logits_lane if sampling.needs_logits or drawn else batch
+
+    while take_messages(inbox, (batch, logits_lane), lane_of):
         # One after the other: both have the whole device. Also when all requests were cancelled:
         # nothing is in use then.
         connection.send(Step.together(lane.step() for lane in (batch, logits_lane) if lane.busy))

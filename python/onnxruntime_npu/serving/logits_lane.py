@@ -1,5 +1,7 @@
 """Requests whose logits have to be seen or changed, which onnxruntime-genai's engine does not do.
 
+And those that draw from the whole vocabulary, which it does slowly.
+
 The library's own step over the same file, in the engine's process. It is opened by a thread when
 the first such request comes, so that the engine goes on and nobody pays who does not need it.
 Requests are taken first come, first served, each with blocks for its longest answer: nothing is
@@ -105,8 +107,7 @@ class LogitsLane:
         while self._waiting and len(self._running) < model.most_rows:
             first = self._waiting[0]
             sampling = first.sampling
-            longest = len(first.tokens) + sampling.max_tokens - 1  # the last one is not cached
-            needed = -(-longest // model.block_size)
+            needed = -(-first.longest // model.block_size)
             if needed > len(self._free):
                 return
             self._waiting.popleft()

@@ -23,6 +23,17 @@ class Metrics:
         self.generated_tokens = Counter(
             "npu_generated_tokens", "Tokens that the engine generated", registry=registry
         )
+        self.cached_tokens = Counter(
+            "npu_prompt_tokens_cached",
+            "Tokens of prompts that the cache had from earlier requests",
+            registry=registry,
+        )
+        self.guessed_tokens = Counter(
+            "npu_guessed_tokens", "Tokens that were run before they were chosen", registry=registry
+        )
+        self.accepted_tokens = Counter(
+            "npu_accepted_tokens", "Guessed tokens that were chosen then", registry=registry
+        )
         self.first_token = Histogram(
             "npu_time_to_first_token_seconds",
             "From a request's arrival to its first token, the queue included",

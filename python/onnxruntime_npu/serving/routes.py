@@ -159,7 +159,15 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
     limits = engine.limits()
     guidance = guidance_for(model, asked.tools, body.response_format)
     options = [
-        sampling_options(body, model, limits, prompt, asked.limit, guidance)
+        sampling_options(
+            body,
+            model,
+            limits,
+            prompt,
+            asked.limit,
+            guidance,
+            service.settings.prompt_lookup_num_tokens,
+        )
         for prompt in asked.prompts
     ]
     streams = engine.submit(

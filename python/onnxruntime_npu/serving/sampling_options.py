@@ -20,11 +20,13 @@ def sampling_options(
     prompt: list[int],
     max_tokens: int | None,
     guidance: Guidance | None,
+    guesses: int,
 ) -> list[Sampling]:
     """Return the options of each of the ``body.n`` choices for a prompt.
 
     What a request leaves open is taken from the model's generation_config.json. ``max_tokens``
-    None: as many as the context holds. Raises a 400 for a prompt that the model cannot take.
+    None: as many as the context holds. ``guesses`` are tokens to guess at once. Raises a 400 for a
+    prompt that the model cannot take.
     """
     if not prompt:
         raise bad_request("expected a prompt of at least one token")
@@ -65,6 +67,7 @@ def sampling_options(
             frequency_penalty=body.frequency_penalty or 0.0,
             logit_bias=bias,
             guidance=guidance,
+            guesses=guesses,
             scores=None if body.scores is None else min(body.scores, limits.vocabulary),
             prompt_scores=body.scores is not None and body.echoes,
         )

@@ -23,6 +23,9 @@ class ServedModel(ServedDirectory):
         """Read the directory; ArgumentError for one that cannot be served."""
         super().__init__(directory, name)
         self.defaults = self.json("generation_config.json")
+        # Transformers' own decoding around this one takes several times as long, for each token.
+        cleans = self.tokenizer.clean_up_tokenization_spaces
+        self._decoder = self.tokenizer if cleans else self.tokenizer.backend_tokenizer
         added = self.tokenizer.added_tokens_decoder.items()
         self._special = {token.content: number for number, token in added if token.special}
         # How it writes calls of tools; None if its template takes no tools, or is not known.
@@ -48,9 +51,9 @@ class ServedModel(ServedDirectory):
         Special tokens are left out, except those ``shown``.
         """
         left_out = {i for text, i in self._special.items() if text not in shown}
-        decoder = self.tokenizer
+        decoder = self._decoder
         if len(left_out) < len(self._special):
-            decoder = _Showing(self.tokenizer, left_out)
+            decoder = _Showing(decoder, left_out)
         return TextStream(decoder, write)
 
     def literal(self, text: str, markers: Sequence[str]) -> str:

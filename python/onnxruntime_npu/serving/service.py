@@ -127,6 +127,8 @@ def _language(
         return model, Engine(model.directory, settings, service.metrics, on_unusable)
     if settings.provider != get_ep_name():
         raise ArgumentError(f"ranks need the provider npu, got {settings.provider}")
+    if settings.prompt_lookup_num_tokens:
+        raise ArgumentError("expected no --prompt-lookup-num-tokens with ranks, which do not guess")
     ranks.launcher(parts)
     # Every part has the files of the whole model's tokenizer and settings.
     whole = Path(directory).resolve()

@@ -21,5 +21,6 @@ class Settings:
     ssl_keyfile: str | None = None  # default: the key is in the certificate's file
     cors_origins: tuple[str, ...] = ()
     max_queue: int = 256  # requests beyond those that the engine can run at once
+    prompt_lookup_num_tokens: int = 0  # guessed at once from earlier text
     deadline: float = 600.0  # from a request's arrival to its last token
     max_body: int = 4 * 2**20
