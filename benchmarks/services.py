@@ -4,15 +4,17 @@
 SmolLM2-135M with its real weights and a model of Qwen2.5-0.5B's shape with random ones. Clients
 send requests one after the other; at 1, 4, 16 and 64 clients the table has the throughput in new
 tokens a second, the time to the first token and between two tokens, median and 99th percentile.
-Prompts are the same tokens for all, answers are greedy and at most of one length; the table has
-the mean number of tokens of an answer, since a model may end its answer.
+Prompts are the same tokens for all, and others in each round, since our engine keeps beginnings of
+prompts; answers are greedy and at most of one length. The table has the mean number of tokens of an
+answer, since a model may end its answer. Tables of earlier runs are kept until they are measured
+again.
 
 Our server and llama.cpp's are asked over HTTP. Engines without a server are driven in a process of
 their own: ours, so that the difference is the server's own cost, onnxruntime-genai's on the
 CPU with its builder's model, and openvino-genai's continuous batching. bfloat16 is the precision
-of our weights and activations; onnxruntime's CPUExecutionProvider has no such MatMul, so genai's
-is float32, and llama.cpp's files, which openvino-genai reads, too, have float16. int4 is our w4a16,
-and what each peer's own tool makes of the checkpoint.
+of our weights and activations, and llama.cpp's; onnxruntime's CPUExecutionProvider has no such
+MatMul, so genai's is float32, and openvino-genai reads no files of bfloat16: its has float16. int4
+is our w4a16, and what each peer's own tool makes of the checkpoint.
 """
 
 from __future__ import annotations
@@ -20,28 +22,27 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import harness
+import llama_server
 import models
 import numpy as np
+import services_report
 import serving_engines
 from peers import SERVING, Peers
+from services_report import ENGINE, SERVER, Table
 
 DTYPES = {"bfloat16": "bfloat16", "int4": "w4a16"}  # ours by what peers call it
 CLIENTS = [1, 4, 16, 64]
-SERVER, ENGINE = "npu", "npu, engine alone"
-PEERS = ["genai", *SERVING]
-COLUMNS = ["tokens/s", "first token", "99 %", "next token", "99 %", "tokens of an answer"]
+PEERS = ["genai", "openvino-genai", "llama.cpp server"]
 # What --short changes: enough to see that every service starts and answers.
 SHORT = {"clients": [1, 4], "requests": 4, "prompt": 16, "tokens": 4, "rounds": 1}
-
-Rows = dict[int, dict[str, list[list[float]]]]  # by clients and service, one a round
 
 
 class Lineup:
@@ -58,9 +59,10 @@ class Lineup:
 
     def start(self) -> None:
         """Make the models and start the services; a peer's failure does not affect the others."""
-        directory = str(models.exported(self._model, DTYPES[self._dtype], self._out, "paged"))
+        directory = models.exported(self._model, DTYPES[self._dtype], self._out, "paged")
+        _make_room(directory / "genai_config.json")
         for name, service in ((SERVER, serving_engines.npu), (ENGINE, serving_engines.NpuEngine)):
-            make = functools.partial(service, directory, self._vocabulary)
+            make = functools.partial(service, str(directory), self._vocabulary)
             self.engines[name] = harness.Engine(name, make)
         for name in self._arguments.peers:
             try:
@@ -87,23 +89,33 @@ class Lineup:
         return self._arguments.out
 
     def _peer(self, name: str) -> Callable[[], Any]:
-        service: Callable[[str, int, int], Any]
+        options = self._arguments.threads, self._vocabulary
         if name == "genai":
-            place, service = self._converted("genai_engine", "float32"), serving_engines.GenaiEngine
-        else:
+            place = self._converted("genai_engine", "float32")
+            return functools.partial(serving_engines.GenaiEngine, place, *options)
+        if name == "openvino-genai":
             place = self._converted("gguf", "float16") + "/model.gguf"
-            service = {
-                "openvino-genai": serving_engines.OpenVinoGenai,
-                "llama.cpp server": serving_engines.llama_cpp,
-            }[name]
-        return functools.partial(service, place, self._arguments.threads, self._vocabulary)
+            return functools.partial(serving_engines.OpenVinoGenai, place, *options)
+        program = llama_server.built(self._out, self._peers)
+        place = self._converted("gguf", "bfloat16") + "/model.gguf"
+        return functools.partial(serving_engines.llama_cpp, program, place, *options)
 
     def _converted(self, kind: str, floats: str) -> str:
         dtype = self._dtype if self._dtype == "int4" else floats
         return str(models.converted(kind, self._model, dtype, self._out, self._peers))
 
 
-def row(answers: list[serving_engines.Answer]) -> list[float]:
+def _make_room(settings: Path) -> None:
+    """Let the engine's cache take a whole batch of the longest requests, as peers' caches do."""
+    content = json.loads(settings.read_text())
+    batching = content["engine"]["dynamic_batching"]
+    batching["num_blocks"] = (
+        serving_engines.BATCH * serving_engines.LONGEST // batching["block_size"]
+    )
+    settings.write_text(json.dumps(content))
+
+
+def columns(answers: list[serving_engines.Answer]) -> list[float]:
     """Return the columns of one load: tokens a second, seconds, tokens."""
     begun = min(sent for sent, _ in answers)
     ended = max(times[-1] for _, times in answers)
@@ -118,17 +130,19 @@ def row(answers: list[serving_engines.Answer]) -> list[float]:
     ]
 
 
-def measure(lineup: Lineup, arguments: argparse.Namespace) -> Rows:
-    """Run every load on every service, round by round; the first round warms up."""
-    rows: Rows = {}
+def measure(
+    lineup: Lineup, table: Table, arguments: argparse.Namespace, save: Callable[[], None]
+) -> None:
+    """Run every load on every service, round by round, after a short one that warms up."""
     deadline = time.monotonic() + arguments.seconds
-    for round_number in range(arguments.rounds + 1):
+    for number in range(arguments.rounds + 1):
         for clients in arguments.clients:
             for name in list(lineup.engines):
-                if time.monotonic() > deadline and round_number > 1:
-                    return rows
+                if time.monotonic() > deadline and number > 1:
+                    return
                 each = max(1, arguments.requests // clients)
-                load = (clients, each, arguments.prompt, arguments.tokens)
+                tokens = arguments.tokens if number else 2
+                load = (clients, each, arguments.prompt, tokens, [number, clients])
                 try:
                     answers = lineup.engines[name].call("answer", *load)
                 except harness.EngineFailed as error:
@@ -136,28 +150,9 @@ def measure(lineup: Lineup, arguments: argparse.Namespace) -> Rows:
                         raise
                     lineup.drop(name, error)
                     continue
-                if round_number:
-                    rows.setdefault(clients, {}).setdefault(name, []).append(row(answers))
-    return rows
-
-
-def table(title: str, rows: Rows, missing: dict[str, str]) -> str:
-    """Return the medians of the rounds in Markdown, with ratios of throughput."""
-    lines = [f"## {title}, times in milliseconds\n"]
-    lines.append("| clients | service | " + " | ".join(COLUMNS) + " | server / this | rounds |")
-    lines.append("|---" * (len(COLUMNS) + 4) + "|")
-    for clients, of_services in rows.items():
-        for name, rounds in of_services.items():
-            medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
-            speed, *seconds, tokens = medians
-            cells = [f"{speed:.1f}", *(f"{1000 * value:.1f}" for value in seconds), f"{tokens:.1f}"]
-            # The last round may have been cut short by --seconds.
-            pairs = zip(of_services[SERVER], rounds, strict=False)
-            ratio = statistics.median(ours[0] / theirs[0] for ours, theirs in pairs)
-            shown = "-" if name == SERVER else f"{ratio:.2f}"
-            lines.append(f"| {clients} | {name} | {' | '.join(cells)} | {shown} | {len(rounds)} |")
-    lines += ["", *(f"Without {name}: {reason}" for name, reason in missing.items()), ""]
-    return "\n".join(lines)
+                if number:
+                    table.add(clients, name, columns(answers))
+                    save()
 
 
 def main() -> int:
@@ -167,11 +162,14 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", default=names, choices=names, help="to run")
     parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS, help="too")
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS, help="at once")
-    parser.add_argument("--requests", type=int, default=16, help="of a load; at least one a client")
+    parser.add_argument("--requests", type=int, default=8, help="of a load; at least one a client")
     parser.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
-    parser.add_argument("--tokens", type=int, default=32, help="new ones of each answer, 2 or more")
+    parser.add_argument("--tokens", type=int, default=64, help="new ones of each answer, 2 or more")
     parser.add_argument(
         "--seconds", type=float, default=600, help="of a table; further rounds are left out"
+    )
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write docs/performance_serving.md"
     )
     parser.add_argument("--short", action="store_true", help="small loads: does everything run?")
     arguments = harness.parse_arguments(parser)
@@ -184,22 +182,29 @@ def main() -> int:
             f"and at most {serving_engines.LONGEST} together"
         )
     peers = Peers(harness.FOLDER, SERVING)
-    texts, results = [], {}
+    stored = arguments.out / "services.json"
+    tables = {
+        table.title: table
+        for table in map(Table.of, json.loads(stored.read_text()) if stored.exists() else [])
+    }
+
+    def save() -> None:
+        stored.write_text(json.dumps([asdict(table) for table in tables.values()]) + "\n")
+
     for name in arguments.models:
         for dtype in arguments.dtypes:
             lineup = Lineup(models.MODELS[name], dtype, arguments, peers)
+            title = f"{name}, {dtype}"
             try:
                 lineup.start()
-                rows = measure(lineup, arguments)
+                tables[title] = Table(title, missing=lineup.missing)
+                measure(lineup, tables[title], arguments, save)
             finally:
                 lineup.close()
-            title = f"{name}, {dtype}"
-            results[title] = {"rows": rows, "missing": lineup.missing}
-            texts.append(table(title, rows, lineup.missing))
-    (arguments.out / "services.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.out / "services.md").write_text("\n".join(texts))
-    print("\n".join(texts))
-    print(f"table and samples: {arguments.out}/services.md, services.json")
+            print(tables[title].markdown(), flush=True)
+    print(services_report.summary(tables.values()))
+    if arguments.write_docs:
+        services_report.write_docs(list(tables.values()))
     return 0
 
 

