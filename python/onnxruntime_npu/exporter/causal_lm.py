@@ -184,9 +184,9 @@ def export_causal_lm(
     )
     give_back_memory()
     interface.decoder.convert(DTYPES[dtype])
-    inner: dict[str, Any] = {"inner_precise": inner_precise, "quant_head": quant_head}
+    options: dict[str, Any] = {"inner_precise": inner_precise, "quant_head": quant_head}
     if quant == KEEP:
-        report.integers = keep_integers(interface, checkpoint.left, findings, **inner)
+        report.integers = keep_integers(interface, checkpoint.left, findings, **options)
     elif quant == NONE:
         if restore_floats(interface) and checkpoint.quantization:
             report.warnings.append(
@@ -199,8 +199,9 @@ def export_causal_lm(
         batches = calibration_batches(
             interface, checkpoint.tokenizer, quant, calibration, int(context)
         )
-        options = {} if static_error is None else {"static_error": static_error}
-        report.per_token = quantize(interface, quant, batches, findings, **inner, **options)
+        if static_error is not None:
+            options["static_error"] = static_error
+        report.per_token = quantize(interface, quant, batches, findings, **options)
     if not whole:
         return _write_ranks(out, division, checkpoint, interface, wanted, report, findings, started)
     switched.insert(interface.decoder)
