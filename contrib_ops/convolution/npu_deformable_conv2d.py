@@ -276,31 +276,12 @@ def samples(make):
         return make.tensor([[[[value] * 2] * 2 for value in (dx, dy, 1.0)]])
 
     image, weight = make.tensor([[[[1, 2], [3, 4]]]]), make.tensor([[[[1]]]])
-    values = [[[[2.0, 1.25], [2.625, 1.5]]]]
-    yield Sample(
-        image,
-        weight,
-        moved(0.5, 0.25),
-        None,
-        [1, 1],
-        _ONES,
-        _ZEROS,
-        id="by_hand",
-        expect=[values, values],
-    )
+    known = {"by_hand": ((0.5, 0.25), [[[[2.0, 1.25], [2.625, 1.5]]]])}
     if make.dtype == "float16":  # float32 is differentiated, which whole shifts cannot be
-        values = [[[[1.5, 1.0], [3.5, 2.0]]]]
-        yield Sample(
-            image,
-            weight,
-            moved(0.5, 0.0),
-            None,
-            [1, 1],
-            _ONES,
-            _ZEROS,
-            id="catalogue",
-            expect=[values, values],
-        )
+        known["catalogue"] = ((0.5, 0.0), [[[[1.5, 1.0], [3.5, 2.0]]]])
+    for name, (shift, values) in known.items():
+        given = image, weight, moved(*shift), None, [1, 1], _ONES, _ZEROS
+        yield Sample(*given, id=name, expect=[values, values])
     yield Sample(
         make(2, 4, 5, 6),
         make(4, 2, 3, 2, scale=0.3),

@@ -34,6 +34,15 @@ def scatter_model() -> bytes:
     )
 
 
+def scatter_feeds(row: int) -> dict[str, np.ndarray]:
+    """Writes ones to a row of a cache with six rows."""
+    return {
+        "cache": np.zeros((6, 4), np.float32),
+        "indices": np.array([[row]], np.int64),
+        "updates": np.ones((1, 4), np.float32),
+    }
+
+
 def chain_model(shape: Sequence = ("n", "m"), length: int = 40) -> bytes:
     """Long enough for a run to be in flight when the host has launched all of it."""
     nodes, last = [], "x"
@@ -253,12 +262,7 @@ def test_runs_without_device_synchronisation(rng):
 
 def test_failing_kernel_is_named_and_the_session_recovers():
     session = npu_session(scatter_model())
-    good = {
-        "cache": np.zeros((6, 4), np.float32),
-        "indices": np.array([[5]], np.int64),
-        "updates": np.ones((1, 4), np.float32),
-    }
-    bad = {**good, "indices": np.array([[6]], np.int64)}
+    good, bad = scatter_feeds(5), scatter_feeds(6)
     for _ in range(3):
         with pytest.raises(Exception, match=r"\[npu_scatter_nd_update\] expected indices in"):
             session.run(None, bad)
@@ -267,12 +271,7 @@ def test_failing_kernel_is_named_and_the_session_recovers():
 
 def test_failing_run_does_not_affect_another_thread():
     session = npu_session(scatter_model())
-    good = {
-        "cache": np.zeros((6, 4), np.float32),
-        "indices": np.array([[5]], np.int64),
-        "updates": np.ones((1, 4), np.float32),
-    }
-    bad = {**good, "indices": np.array([[6]], np.int64)}
+    good, bad = scatter_feeds(5), scatter_feeds(6)
 
     def run(thread: int) -> int:
         unexpected = 0
@@ -290,11 +289,7 @@ def test_failing_run_does_not_affect_another_thread():
 
 def test_failing_async_run_passes_its_error_to_the_callback():
     session = npu_session(scatter_model())
-    feeds = {
-        "cache": np.zeros((6, 4), np.float32),
-        "indices": np.array([[6]], np.int64),
-        "updates": np.ones((1, 4), np.float32),
-    }
+    feeds = scatter_feeds(6)
     errors, done = [], threading.Event()
 
     def callback(_outputs, _data, error):
