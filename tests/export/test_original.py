@@ -19,7 +19,7 @@ from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
-from .test_causal_lm import PROVIDERS, forced_logits
+from .test_causal_lm import PROVIDERS, REPEATED_KINDS, forced_logits
 
 ATTENDED = {"npu_fused_infer_attention_score": 2}
 ROTATED = {"npu_rotary_mul": 4}
@@ -89,7 +89,13 @@ FUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", FUSED)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED_KINDS else ())
+        for kind in FUSED
+    ],
+)
 def test_proven_parts_are_fused_and_the_rest_is_listed(exported, kind):
     _, _, report = exported(kind, cache="dynamic")
     fused, kept = FUSED[kind]
