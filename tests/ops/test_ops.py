@@ -8,6 +8,7 @@ reference, and the reference to independently known values.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import onnx
@@ -45,19 +46,31 @@ OPS = list(all_ops().values())
 GRAPH_OPS = [op for op in OPS if op.outputs]
 
 
-def _calls(ops: list[Op], dtypes: slice = slice(None)) -> list[object]:
-    """One parameter per operator, dtype and sample."""
-    return [
-        pytest.param(op, dtype, i, id=f"{op.name}-{dtype}-{sample.id or i}")
-        for op in ops
-        for dtype in op.sample_dtypes[dtypes]
-        for i, sample in enumerate(samples(op, dtype))
-    ]
+def _calls(ops: list[Op], dtypes: slice = slice(None), *, repeats: bool = True) -> list[object]:
+    """One parameter per operator, dtype and sample.
+
+    Without ``repeats``, other dtypes have the first two of the samples that the first one has, too:
+    --exhaustive runs the rest.
+    """
+    found = []
+    for op in ops:
+        first = {sample.id or i for i, sample in enumerate(samples(op, op.sample_dtypes[0]))}
+        for dtype in op.sample_dtypes[dtypes]:
+            for i, sample in enumerate(samples(op, dtype)):
+                name = sample.id or i
+                repeated = dtype != op.sample_dtypes[0] and i > 1 and name in first
+                marks = [pytest.mark.exhaustive] if repeated and not repeats else []
+                found.append(
+                    pytest.param(op, dtype, i, id=f"{op.name}-{dtype}-{name}", marks=marks)
+                )
+    return found
 
 
 calls = pytest.mark.parametrize(("op", "dtype", "i"), _calls(OPS))
 first_dtype_calls = pytest.mark.parametrize(("op", "dtype", "i"), _calls(OPS, slice(1)))
-graph_calls = pytest.mark.parametrize(("op", "dtype", "i"), _calls(GRAPH_OPS))
+# A node's inputs and attributes are read in the same way for each dtype, and its kernel is the one
+# that test_eager calls in all of them.
+graph_calls = pytest.mark.parametrize(("op", "dtype", "i"), _calls(GRAPH_OPS, repeats=False))
 
 
 def _error_calls(ops: list[Op]) -> pytest.MarkDecorator:
@@ -167,7 +180,8 @@ def _element_type(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype", "i"), _calls([op for op in OPS if op.body_function is not None])
+    ("op", "dtype", "i"),
+    _calls([op for op in OPS if op.body_function is not None], repeats=False),
 )
 def test_function_body(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
@@ -192,18 +206,36 @@ def test_type_aliases(op: Op, dtype: str, i: int) -> None:
             check_close(op, dtype, got, reference(op, sample), reduces_empty=False)
 
 
-@pytest.mark.parametrize(
-    "dtype_index",
-    [
-        pytest.param(0, id="first_dtype"),
-        pytest.param(1, id="second_dtype", marks=pytest.mark.exhaustive),
-    ],
-)
-@pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
-def test_export_round_trip(op: Op, dtype_index: int) -> None:
-    dtype = op.sample_dtypes[min(dtype_index, len(op.sample_dtypes) - 1)]
-    # One export takes seconds: all calls in the first dtype, one in the second.
-    calls = samples(op, dtype)[: None if dtype_index == 0 else 1]
+def _given(op: Op, sample: Sample) -> tuple[str, ...]:
+    """Return the names of the inputs that a sample's node has."""
+    return tuple(x.name for x, value in op.iterate_inputs(bind(op, sample)) if value is not None)
+
+
+def _exports() -> list[object]:
+    """One parameter per operator and dtype: the indices of the calls that make one model.
+
+    Calls that give the same inputs are translated in the same way: one of them is there.
+    --exhaustive exports all, and one in a second dtype.
+    """
+    found = []
+    for op in GRAPH_OPS:
+        calls = samples(op, op.sample_dtypes[0])
+        chosen = sorted({_given(op, sample): i for i, sample in enumerate(calls)}.values())
+        found.append(pytest.param(op, op.sample_dtypes[0], chosen, id=f"{op.name}-first_dtype"))
+        more = [
+            (op.sample_dtypes[0], list(range(len(calls))), "all_calls"),
+            *((dtype, [0], "second_dtype") for dtype in op.sample_dtypes[1:2]),
+        ]
+        found += [
+            pytest.param(op, *rest, id=f"{op.name}-{name}", marks=pytest.mark.exhaustive)
+            for *rest, name in more
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("op", "dtype", "chosen"), _exports())
+def test_export_round_trip(op: Op, dtype: str, chosen: list[int]) -> None:
+    calls = [samples(op, dtype)[i] for i in chosen]
     model, args = exported(op, calls)
     nodes = [n for n in model.graph.node if n.domain == "npu"]
     assert [n.op_type for n in nodes] == [op.onnx_type] * len(calls)
@@ -216,6 +248,12 @@ def test_export_round_trip(op: Op, dtype_index: int) -> None:
         want = reference(op, sample)[: len(op.schema.returns) or None]
         check_close(op, dtype, got[: len(want)], want)
         got = got[len(want) :]
+
+
+@cache
+def _sizes_depend_on_values(op: Op, dtype: str) -> bool:
+    """Whether a trace of some sample cannot tell a size of a result."""
+    return any(None in told_sizes(f) for s in samples(op, dtype) for f in fake_call(op, s))
 
 
 @first_dtype_calls
@@ -234,9 +272,7 @@ def test_shape_inference_agrees_with_the_kernel(op: Op, dtype: str, i: int) -> N
     inferred = infer_outputs(op, inputs, op.attribute_values(bound))
     if inferred is None:
         lists = [x for x, v in op.iterate_inputs(bound) if x.is_list_of_ints and v is not None]
-        fakes = [fake for s in samples(op, dtype) for fake in fake_call(op, s)]
-        by_values = any(None in told_sizes(fake) for fake in fakes)
-        assert lists or any(x.cpu for x in op.inputs) or by_values, (
+        assert lists or any(x.cpu for x in op.inputs) or _sizes_depend_on_values(op, dtype), (
             "only values may keep shapes from being told"
         )
         return
