@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx_nodes import FLOATS, RTOL, Node, assert_close, dtype_of, random, run_npu
+from onnx_nodes import (
+    FLOATS,
+    RTOL,
+    Node,
+    assert_close,
+    dtype_of,
+    make_model,
+    make_session,
+    npu_nodes,
+    random,
+    run_npu,
+)
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 
 EPSILON = float(np.float32(1e-3))  # an attribute is a float32
@@ -100,6 +111,54 @@ def test_batch_normalization(shape, dtype) -> None:
     np.testing.assert_allclose(
         got[0].astype(np.float64), expected, rtol=RTOL[dtype], atol=terms * RTOL[dtype]
     )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(6, 3), (2, 3, 700), (1, 4, 5, 6)])
+def test_batch_normalization_with_statistics_of_the_batch(shape, dtype) -> None:
+    rng = np.random.default_rng(3)
+    x, *given = (
+        random(rng, dtype, *shape),
+        *(random(rng, dtype, shape[1], low=0.1, high=3) for _ in "sbmv"),
+    )
+    got = run_npu(
+        "BatchNormalization",
+        [x, *given],
+        3,
+        opset=15,
+        epsilon=EPSILON,
+        momentum=0.75,
+        training_mode=1,
+    )
+    wide = x.astype(np.float64)
+    axes = (0, *range(2, x.ndim))
+    scale, bias, mean, variance = (v.astype(np.float64) for v in given)
+    now = wide.mean(axes), wide.var(axes)
+    by = per_channel(scale / np.sqrt(now[1] + EPSILON), x)
+    expected = (wide - per_channel(now[0], x)) * by + per_channel(bias, x)
+    terms = np.abs(by).max() * 8 + 4  # the products and summands that may cancel
+    np.testing.assert_allclose(
+        got[0].astype(np.float64), expected, rtol=RTOL[dtype], atol=terms * RTOL[dtype]
+    )
+    for running, before, batch in zip(got[1:], (mean, variance), now, strict=True):
+        assert running.dtype == x.dtype
+        np.testing.assert_allclose(
+            running.astype(np.float64), 0.75 * before + 0.25 * batch, rtol=2 * RTOL[dtype]
+        )
+
+
+def test_statistics_of_no_elements_are_refused() -> None:
+    one = np.ones(3, np.float32)
+    empty = np.ones((0, 3, 2), np.float32)
+    with pytest.raises((Fail, InvalidArgument, RuntimeException), match="expected elements"):
+        run_npu("BatchNormalization", [empty, *[one] * 4], 3, opset=15, training_mode=1)
+
+
+@pytest.mark.parametrize("spatial", [0, 1])
+def test_batch_normalization_of_opset_7(spatial: int) -> None:
+    x, one = np.full((2, 3, 1), 3, np.float32), np.ones((3, 1)[: 2 - spatial], np.float32)
+    model = make_model("BatchNormalization", [x, *[one] * 4], opset=7, spatial=spatial)
+    assert npu_nodes(make_session(model)) == ["BatchNormalization"] * spatial
 
 
 def test_batch_normalization_takes_parameters_of_another_type_and_checks_their_shapes() -> None:

@@ -215,6 +215,12 @@ def test_top_k(largest: int, dtype: str) -> None:
             np.testing.assert_array_equal(wide(values), wide(np.take_along_axis(x, expected, axis)))
 
 
+def test_top_k_of_opset_9_has_k_as_an_attribute() -> None:
+    x = np.array([[3, 1, 2], [4, 6, 5]], np.float32)
+    values, indices = run_npu("TopK", [x], 2, opset=9, k=2)
+    assert values.tolist() == [[3, 2], [6, 5]] and indices.tolist() == [[0, 2], [1, 2]]
+
+
 def test_top_k_beyond_the_axis_size_is_an_error() -> None:
     node = Node("TopK", [np.zeros((2, 3), np.float32), np.array([1])], 2)
     for k in (4, -1, 2**62):

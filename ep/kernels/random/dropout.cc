@@ -2,6 +2,7 @@
 // otherwise divided by 1 - ratio.
 #include <algorithm>
 
+#include "ep/kernels/early_floats.h"
 #include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
@@ -12,7 +13,6 @@ namespace npu {
 namespace {
 
 constexpr const char* kOp = "Dropout";
-constexpr DTypeSet kEarlyFloats{DType::kFloat32, DType::kFloat16, DType::kFloat64};
 constexpr float kRatio = 0.5f;  // the default
 
 template <class T>

@@ -1,8 +1,10 @@
 // TopK. NaN is greater than every number, and of equal elements the one with the lower index comes first.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <vector>
 
+#include "ep/kernels/early_floats.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/axis.h"
@@ -69,11 +71,13 @@ void TopKSlices(const AxisView& view, int64_t k, bool largest, const T* x, T* va
 class TopKKernel : public Kernel {
  public:
   explicit TopKKernel(const KernelInfo& info)
-      : axis_(info.attributes.Int("axis")), largest_(info.attributes.Bool("largest")) {}
+      : axis_(info.attributes.Int("axis")), largest_(info.attributes.Int("largest", 1) != 0) {
+    if (info.attributes.Has("k")) k_ = info.attributes.Int("k");
+  }
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int axis = NormalizeAxis("TopK", axis_, x.shape.rank());
-    const int64_t k = ReadHostInt("TopK", "K", ctx.Input(1));
+    const int64_t k = k_ ? *k_ : ReadHostInt("TopK", "K", ctx.Input(1));
     NPU_CHECK(k >= 0 && k <= x.shape[axis], "[TopK] expected K in [0, ", x.shape[axis], "] along axis ", axis, ", got ",
               k);
     Shape shape = x.shape;
@@ -95,7 +99,18 @@ class TopKKernel : public Kernel {
  private:
   int64_t axis_;
   bool largest_;
+  std::optional<int64_t> k_;  // before opset 10: an attribute
 };
+
+NPU_ONNX_KERNEL({
+    .type = "TopK",
+    .since = 1,
+    .until = 1,
+    .inputs = {Input("X", kEarlyFloats)},
+    .outputs = {Output("Values", kEarlyFloats), Output("Indices", kInt64)},
+    .attributes = {IntAttribute("axis", -1), RequiredInt("k")},
+    .make = MakeKernel<TopKKernel>,
+});
 
 NPU_ONNX_KERNEL({
     .type = "TopK",
