@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "contrib_ops/microsoft/group_order.h"
+#include "contrib_ops/microsoft/integer_bits.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/packed_weight.h"
@@ -33,26 +34,9 @@ struct Blocks {
   int64_t row_bytes() const { return count() * size * bits / 8; }
   int64_t point_bytes() const { return (count() * bits + 7) / 8; }  // of a column
   int middle() const { return 1 << (bits - 1); }
-  // 2-bit elements are kept in 4 bits.
-  DType stored() const { return bits == 8 ? DType::kInt8 : DType::kInt4; }
 
   int64_t k, n, bits, size;
 };
-
-// The stored form of `bytes` bytes of the weight: every element less the middle of the range.
-void Centre(const Blocks& blocks, const uint8_t* from, int64_t bytes, uint8_t* to) {
-  if (blocks.bits == 2) {
-    for (int64_t i = 0; i < bytes; ++i) {
-      for (int half = 0; half < 2; ++half) {
-        const int low = (from[i] >> (4 * half)) & 3, high = (from[i] >> (4 * half + 2)) & 3;
-        to[2 * i + half] = static_cast<uint8_t>(((low - 2) & 15) | ((high - 2) & 15) << 4);
-      }
-    }
-    return;
-  }
-  const uint8_t flip = blocks.bits == 4 ? 0x88 : 0x80;
-  for (int64_t i = 0; i < bytes; ++i) to[i] = from[i] ^ flip;
-}
 
 class MatMulNBitsKernel final : public Kernel {
  public:
@@ -161,8 +145,8 @@ class MatMulNBitsKernel final : public Kernel {
   }
   void CentreWeight(const TensorView& constant, Stream& stream) {
     const int64_t bytes = blocks_.n * blocks_.row_bytes();
-    centred_.resize(static_cast<size_t>(blocks_.bits == 2 ? 2 * bytes : bytes));
-    stream.Launch(kOp, [&] { Centre(blocks_, constant.as<const uint8_t>(), bytes, centred_.data()); });
+    centred_.resize(CentredBytes(blocks_.bits, bytes));
+    stream.Launch(kOp, [&] { CentreBits(blocks_.bits, constant.as<const uint8_t>(), bytes, centred_.data()); });
     stream.Synchronize();
   }
   void PackWeight(Stream& stream) {
@@ -175,7 +159,8 @@ class MatMulNBitsKernel final : public Kernel {
       centred_ = std::move(ordered);
       pitch = depth();
     }
-    packed_.PackQuantized(kOp, blocks_.stored(), {centred_.data(), depth(), blocks_.n, 1, pitch}, stream);  // waits
+    packed_.PackQuantized(kOp, CentredType(blocks_.bits), {centred_.data(), depth(), blocks_.n, 1, pitch},
+                          stream);  // waits
     centred_ = {};
   }
   // Of the stored form; lines are whole blocks.
@@ -197,9 +182,8 @@ class MatMulNBitsKernel final : public Kernel {
           const int64_t at = column * blocks_.count() + block;
           float point;
           if (points.dtype == DType::kUInt8) {
-            const int64_t bit = block * blocks_.bits;
-            const uint8_t byte = points.as<const uint8_t>()[column * blocks_.point_bytes() + bit / 8];
-            point = static_cast<float>((byte >> (bit % 8)) & ((1 << blocks_.bits) - 1));
+            const uint8_t* row = points.as<const uint8_t>() + column * blocks_.point_bytes();
+            point = static_cast<float>(BitsAt(row, blocks_.bits, block));
           } else {
             point = ToFloat(points.as<const T>()[at]);
           }
