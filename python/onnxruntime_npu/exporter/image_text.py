@@ -51,7 +51,8 @@ def export_image_text_to_text(
     Vision: pixel_values [1, channels, height, width] float32 of one image to image_features [F, H]
     float32. Embedding: input_ids [B, S] int64 and image_features [F, H] of all images, in the order
     of their tokens, to inputs_embeds [B, S, H] float32; F may be 0. Text: inputs_embeds,
-    attention_mask [B, T] and position_ids [B, S] int64 and past_key_values.N.key and .value
+    attention_mask [B, T] and position_ids [B, S] int64, token_type_ids [B, T] int64 where tokens of
+    an image see each other in both directions, and past_key_values.N.key and .value
     [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
     .value [B, heads, T, D].
 

@@ -23,6 +23,7 @@ from .replaced_functions import ReplacedFunctions
 # of the image see it, their logits differ.
 _DECODED = 2
 _BEFORE, _AFTER = 2, 1  # tokens of the proof's row around an image
+KINDS = "token_type_ids"  # of a text's input
 _TEXT = 6  # tokens of its row without an image
 
 
@@ -36,15 +37,29 @@ class VisionPart(nn.Module):
         super().__init__()
         self.model = model
         self.shape = _pixels(model.config)
+        # As in Idefics3 and SmolVLM: pixel_values [B, images, ..], where rows have several images.
+        owner = model.base_model
+        self.several = hasattr(owner, "vision_model") and hasattr(owner, "connector")
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return features [F, H] in float32 of pixel_values [1, channels, height, width]."""
         (pixel_values,) = inputs
         dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
-        features = self.model.get_image_features(pixel_values=pixel_values.to(dtype)).pooler_output
+        features: Any = self._features(pixel_values.to(dtype))
         if isinstance(features, (list, tuple)):  # of each image
             features = torch.cat(list(features))
         return features.flatten(0, -2).float()
+
+    def _features(self, pixel_values: torch.Tensor) -> Any:
+        if not self.several:
+            return self.model.get_image_features(pixel_values=pixel_values).pooler_output
+        # As its own method does, but without the search for images that are padding.
+        owner = self.model.base_model
+        return owner.connector(owner.vision_model(pixel_values=pixel_values).last_hidden_state)
+
+    def as_given(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Return an image as the model takes it."""
+        return pixel_values[None] if self.several else pixel_values
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
@@ -106,8 +121,11 @@ class TextPart(nn.Module):
         self.sizes: list[CacheSizes] = []
         size = model.get_input_embeddings().weight.shape[-1]
         self.size, self.vocabulary = int(size), int(model.get_output_embeddings().weight.shape[0])
+        # Where tokens of an image see each other in both directions, it takes their kinds.
+        self.kinds = [KINDS] if KINDS in inspect.signature(model.forward).parameters else []
         given = torch.zeros(1, NEW, self.size), torch.ones(1, NEW), torch.arange(NEW)[None]
-        _, cache = self._logits(*given, [])
+        kinds = [torch.zeros(1, NEW, dtype=torch.int64) for _ in self.kinds]
+        _, cache = self._logits(*given, kinds, [])
         for key, value in cache:
             if key is None or key.dim() != 4 or key.shape[2] != NEW:
                 raise NotProven("expected a cache of keys [B, N, T, D] of every token")
@@ -121,7 +139,7 @@ class TextPart(nn.Module):
     def input_names(self) -> list[str]:
         """Names of the graph inputs, in order."""
         leading = ["inputs_embeds", "attention_mask", "position_ids"]
-        return [*leading, *self._names("past_key_values")]
+        return [*leading, *self.kinds, *self._names("past_key_values")]
 
     @property
     def output_names(self) -> list[str]:
@@ -131,11 +149,13 @@ class TextPart(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return logits [B, 1, V] of each row's last token in float32, and the cache.
 
-        ``inputs``: inputs_embeds [B, S, H] in float32, attention_mask [B, T], position_ids [B, S]
-        and past keys and values [B, N, T - S, D] of every layer.
+        ``inputs``: inputs_embeds [B, S, H] in float32, attention_mask [B, T], position_ids [B, S],
+        token_type_ids [B, T] if the model takes them, 1 for tokens of images, and past keys and
+        values [B, N, T - S, D] of every layer.
         """
-        embeds, mask, positions, *past = inputs
-        logits, cache = self._logits(embeds, mask, positions, past)
+        embeds, mask, positions, *others = inputs
+        kinds, past = others[: len(self.kinds)], others[len(self.kinds) :]
+        logits, cache = self._logits(embeds, mask, positions, kinds, past)
         return logits[:, -1:].float(), *(tensor for pair in cache for tensor in pair)
 
     def _logits(
@@ -143,6 +163,7 @@ class TextPart(nn.Module):
         embeds: torch.Tensor,
         mask: torch.Tensor,
         positions: torch.Tensor,
+        kinds: list[torch.Tensor],
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
         from transformers import DynamicCache
@@ -156,6 +177,7 @@ class TextPart(nn.Module):
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
+                **dict(zip(self.kinds, kinds, strict=True)),
             ).logits
         return logits, [(layer.keys, layer.values) for layer in cache.layers]
 
@@ -174,7 +196,8 @@ class TextPart(nn.Module):
         mask = torch.ones(BATCH, total, dtype=torch.int64)
         positions = torch.arange(PAST, total)[None].repeat(BATCH, 1)
         embeds = torch.zeros(BATCH, NEW, self.size)
-        return (embeds, mask, positions, *self.empty_cache(BATCH, PAST))
+        kinds = [torch.zeros_like(mask) for _ in self.kinds]
+        return (embeds, mask, positions, *kinds, *self.empty_cache(BATCH, PAST))
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""
@@ -182,6 +205,7 @@ class TextPart(nn.Module):
             "inputs_embeds": ("batch", "sequence", self.size),
             "attention_mask": ("batch", "total"),
             "position_ids": ("batch", "sequence"),
+            **{name: ("batch", "total") for name in self.kinds},
             "logits": ("batch", 1, self.vocabulary),
         }
         for i, sizes in enumerate(self.sizes):
@@ -209,9 +233,12 @@ class ImageTextProbe:
         self._rows = [torch.cat([text(_BEFORE), places, text(_AFTER)]), text(_TEXT)]
         # Processors tell image tokens apart for models whose masks or positions depend on it.
         taken = inspect.signature(model.forward).parameters
-        kinds = [name for name in ("token_type_ids", "mm_token_type_ids") if name in taken]
+        kinds = [name for name in (KINDS, "mm_token_type_ids") if name in taken]
+        if KINDS in kinds:  # an image is in the prompt as a whole
+            self._rows[0] = torch.cat([self._rows[0], text(_DECODED - _AFTER)])
         self._expected = []
-        for row, image in zip(self._rows, ({"pixel_values": self._image[0]}, {}), strict=True):
+        pixels = vision.as_given(self._image[0])
+        for row, image in zip(self._rows, ({"pixel_values": pixels}, {}), strict=True):
             told = dict.fromkeys(kinds, (row == token).long()[None])
             result = model(input_ids=row[None], use_cache=False, **told, **image)
             self._expected.append(result.logits[0, -1 - _DECODED :])
@@ -234,7 +261,8 @@ class ImageTextProbe:
             shown = used + int((ids[:, step] == embedding.image_token).sum())
             embeds = embedding(ids[:, step], features[used:shown])
             used = shown
-            logits, *past = text(embeds, mask[:, :end], positions[:, step], *past)
+            kinds = [(ids[:, :end] == embedding.image_token).long() for _ in text.kinds]
+            logits, *past = text(embeds, mask[:, :end], positions[:, step], *kinds, *past)
             collected.append(logits)
             start = end
         for row, expected in enumerate(self._expected):

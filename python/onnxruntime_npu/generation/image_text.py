@@ -18,6 +18,7 @@ from .growing_cache import GrowingCache
 from .loop import Generation, checked_count, chooser, run
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
+_KINDS = "token_type_ids"  # an input of the text where tokens of an image see each other
 
 
 class ImageTextLM(Exported):
@@ -55,7 +56,8 @@ class ImageTextLM(Exported):
         Args:
             input_ids: [B, S] integers; each image has its tokens, rows are padded on the left.
             attention_mask: [B, S] integers, 0 where a row is padded; default: no padding.
-            pixel_values: [images, channels, height, width] float32, in the order of their tokens.
+            pixel_values: [images, channels, height, width] float32, in the order of their tokens;
+                or [B, images, channels, height, width], in which images of zeros are padding.
             max_new_tokens: max number of tokens to generate for each row.
             sampler: chooses tokens; default: greedy. A Sampler runs on the device; a function gets
                 logits [B, V] on the host and returns tokens [B].
@@ -90,6 +92,9 @@ class ImageTextLM(Exported):
     def _features(self, pixel_values: np.ndarray | None, tokens: int) -> np.ndarray:
         """Return the features of all images [F, H] for as many image tokens."""
         images = np.asarray([] if pixel_values is None else pixel_values)
+        if images.ndim == 5:
+            images = images.reshape(-1, *images.shape[2:])
+            images = images[images.any(axis=(1, 2, 3))]
         if images.size and (images.dtype.kind != "f" or list(images.shape[1:]) != self.image_shape):
             raise ArgumentError(
                 f"expected pixel_values of float32 and shape [images, "
@@ -118,6 +123,8 @@ class _Stepper:
     ) -> None:
         self._model = model
         self._ids, self._mask, self._features = ids, mask, features
+        self._kinds = (ids == model.image_token).astype(np.int64)  # 0 for what is generated
+        self._takes_kinds = any(x.name == _KINDS for x in model.text.get_inputs())
         self._cache = GrowingCache(model.text, model.device, len(ids))
 
     def prefill(self) -> ort.OrtValue:
@@ -125,6 +132,7 @@ class _Stepper:
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         self._mask = np.pad(self._mask, ((0, 0), (0, 1)), constant_values=1)
+        self._kinds = np.pad(self._kinds, ((0, 0), (0, 1)))
         return self._step(np.ascontiguousarray(tokens[:, None]), self._model._no_features)
 
     def close(self) -> None:
@@ -143,6 +151,7 @@ class _Stepper:
                 "inputs_embeds": embedding.get_outputs()[0],
                 "attention_mask": self._mask,
                 "position_ids": positions,
+                **({_KINDS: self._kinds} if self._takes_kinds else {}),
             }
         )
 
