@@ -158,7 +158,8 @@ def greedy(model, prompt, count):
 @pytest.mark.parametrize(
     ("kind", "provider"), [("mistral", PROVIDERS[0]), ("mistral", PROVIDERS[1]),
                            ("mistral", (PROVIDERS[0], {"host_memory": "0"})),
-                           ("gemma3_text", PROVIDERS[0])],
+                           ("gemma3_text", PROVIDERS[0]),
+                           pytest.param("llama", PROVIDERS[0], marks=pytest.mark.exhaustive)],
 )  # fmt: skip
 def test_engine_of_genai_serves_ragged_requests_together(genai, exported, kind, provider):
     model, directory, _ = exported(kind, cache="paged")
@@ -245,9 +246,12 @@ def test_blocks_that_no_sequence_uses_cost_nothing(exported, tmp_path, run_pytho
     assert code == 0, output
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_generator_of_genai_runs_the_growing_cache(genai, exported, provider):
-    model, directory, _ = exported("llama", cache="dynamic")
+@pytest.mark.parametrize(
+    ("kind", "provider"), [*(("llama", each) for each in PROVIDERS),
+                           ("gemma2", PROVIDERS[0])],
+)  # fmt: skip
+def test_generator_of_genai_runs_the_growing_cache(genai, exported, kind, provider):
+    model, directory, _ = exported(kind, cache="dynamic")
     opened = open_in_genai(directory, provider)
     parameters = og.GeneratorParams(opened)
     parameters.set_search_options(do_sample=False, max_length=len(PROMPTS[1]) + 12)

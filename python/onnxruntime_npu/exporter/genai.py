@@ -15,6 +15,9 @@ from .caches.paged import BLOCK_SIZE
 _MAX_BATCH = 64
 _MAX_SCHEDULED = 512
 _CACHE_BYTES = 256 * 2**20
+# onnxruntime-genai refuses names that it does not know; any decoder is "decoder". Rows of these it
+# computes anew when they outgrow the length that longrope's first factors are for.
+_BY_NAME = ("phi3", "phimoe")
 # Caches are in host memory, which kernels then read and update in place (docs/decisions/0021). An
 # entry of the session and not of provider_options, because these would choose the provider.
 SESSION_OPTIONS = {
@@ -67,7 +70,7 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
         },
     }
     model = {
-        "type": config.model_type,
+        "type": config.model_type if config.model_type in _BY_NAME else "decoder",
         "vocab_size": int(interface.decoder.vocabulary),
         "context_length": context,
         "bos_token_id": _token(config, generation, "bos_token_id"),
