@@ -59,6 +59,8 @@ def cached_logits(model, prompt, continuation):
         ("granite", "dynamic", "longrope"),
         pytest.param("granite", "dynamic", "dynamic", marks=pytest.mark.exhaustive),
         pytest.param("llama", "dynamic", "linear", marks=pytest.mark.exhaustive),
+        pytest.param("deepseek_v3", "dynamic", "yarn", marks=pytest.mark.exhaustive),
+        pytest.param("gpt_oss", "dynamic", "yarn", marks=pytest.mark.exhaustive),
         pytest.param("phi3", "dynamic", "longrope", marks=pytest.mark.exhaustive),
     ],
 )

@@ -31,6 +31,14 @@ Tables = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 class LatentAttention(nn.Module):
     """Attention of queries [B, S, N, C + R] over latents [B, T, C] and rotated keys [B, T, R]."""
 
+    weight_dq: torch.Tensor  # [H, Q]
+    weight_uq_qr: torch.Tensor  # [Q, N * (D + R)]
+    weight_uk: torch.Tensor  # [N, D, C]
+    weight_uv: torch.Tensor  # [N, C, V]
+    weight_dkv_kr: torch.Tensor  # [H, C + R]
+    gamma_cq: torch.Tensor  # [Q]
+    gamma_ckv: torch.Tensor  # [C]
+
     def __init__(self, parts: LatentParts, *, in_pairs: bool) -> None:
         """Take the parts; ``in_pairs``: neighbouring columns are rotated together, else halves."""
         super().__init__()
@@ -42,11 +50,11 @@ class LatentAttention(nn.Module):
             up, down = _as_pairs(up, parts.rotated), _as_pairs(down, parts.rotated)
         keys, values = parts.latent_up.split([parts.key_size, parts.value_size], dim=1)
         for name, weight in (
-            ("weight_dq", parts.query_down.t()),  # [H, Q]
-            ("weight_uq_qr", up.flatten(0, 1).t()),  # [Q, N * (D + R)]
-            ("weight_uk", keys),  # [N, D, C]
-            ("weight_uv", values.transpose(1, 2)),  # [N, C, V]
-            ("weight_dkv_kr", down.flatten(0, 1).t()),  # [H, C + R]
+            ("weight_dq", parts.query_down.t()),
+            ("weight_uq_qr", up.flatten(0, 1).t()),
+            ("weight_uk", keys),
+            ("weight_uv", values.transpose(1, 2)),
+            ("weight_dkv_kr", down.flatten(0, 1).t()),
             ("gamma_cq", parts.query_norm.gamma.detach()),
             ("gamma_ckv", parts.latent_norm.gamma.detach()),
         ):
