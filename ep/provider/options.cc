@@ -93,8 +93,8 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "of another domain than ONNX's has it in front of its name.",
        [](const std::string& value, Options& options) { return ParseOperators(value, options.cpu_operators); }},
       {"float32_matmul_precision", "highest, medium", "highest",
-       "How MatMul, Gemm and npu_linear multiply float32 with a constant weight, as torch names it. highest: in "
-       "float32. "
+       "How MatMul, Gemm, npu_linear and chains of convolutions multiply float32 with a constant weight, as torch "
+       "names it. highest: in float32. "
        "medium: both operands are rounded to bfloat16 first, each by at most 2^-8 of its value, and products are "
        "summed in float32; weights take half the memory. Of a sum of products, the error is at most 2^-7 times the sum "
        "of their magnitudes.",

@@ -11,6 +11,8 @@ import onnxruntime_npu
 import pytest
 from fusion_models import fused_nodes, model_of, node, without_optimizations
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnxruntime_npu import _C
 from provider_models import CPU, NPU, npu_session
 
 PREFIX = "npu.channels_last:"
@@ -87,6 +89,42 @@ def test_convolutions(kind, images):
         used = {n: v for n, v in constants.items() if biased or n != "b"}
         shape = (images, 6, *size)
         assert check(between(shape, [conv], used, out), {"x": array(*shape)}) == set("amy")
+
+
+@pytest.mark.parametrize("kind", [kind for kind, of in CONVOLUTIONS.items() if of[2] == 1])
+def test_products_of_bfloat16(kind):
+    """Between two identities: x, the weight and the result are rounded once each, to 2^-9 of it."""
+    channels, out, _, kernel, size, attributes = CONVOLUTIONS[kind]
+    constants = {"w": weight(out, channels, *kernel)}
+    x = array(2, channels, *size)
+    conv = model_of([node("Conv", "x w", "y", **attributes)], {"x": x}, constants, opset=22)
+
+    def of_cpu(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        wide = onnx.load_from_string(conv)
+        wide.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(w.astype(float), "w"))
+        for value in (*wide.graph.input, *wide.graph.output):
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+        return ReferenceEvaluator(wide).run(None, {"x": x.astype(float)})[0]
+
+    session = npu_session(
+        model_of(
+            [
+                node("Conv", "x before", "a"), node("Conv", "a w", "m", **attributes),
+                node("Conv", "m after", "y"),
+            ],
+            {"x": x},
+            constants | {n: np.eye(c, dtype=np.float32)[..., None, None]
+                         for n, c in (("before", channels), ("after", out))},
+            opset=22,
+        ),
+        without_optimizations(), float32_matmul_precision="medium",
+    )  # fmt: skip
+    assert chained(session) == set("amy")
+    exact, magnitudes = of_cpu(x, constants["w"]), of_cpu(abs(x), abs(constants["w"]))
+    error = abs(session.run(None, {"x": x})[0] - exact)
+    assert (error <= 2.0**-7 * magnitudes).all()
+    if _C.cpu_features()["avx512_bf16"]:
+        assert error.max() > 1e-3  # it has multiplied bfloat16
 
 
 @pytest.mark.parametrize("channels", [8, 24, 67])

@@ -1,5 +1,6 @@
 // Conv and FusedConv of two dimensions with channels last, in float32: dense with a constant weight, or depthwise. What
-// the provider makes of convolutions whose neighbours are channels last, too (docs/decisions/0034).
+// the provider makes of convolutions whose neighbours are channels last, too (docs/decisions/0034). With
+// float32_matmul_precision=medium the products of dense ones are of bfloat16, where the machine multiplies it.
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,12 +27,14 @@ class ChannelsLastConv final : public Kernel {
       : attributes_(info.attributes),
         groups_(convolution::ReadGroups(kOp, info.attributes)),
         activation_(kOp, info.attributes),
-        layout_(info.attributes) {}
+        layout_(info.attributes),
+        rounds_(info.float32_products == DType::kBFloat16 && Dense<BFloat16>::Kernel() != nullptr),
+        packed_(rounds_ ? DType::kBFloat16 : DType::kFloat32) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input != 1) return false;
     const Shape& shape = weight_shape_ = constant.shape;
-    const int64_t out = shape[0], depth = shape.Elements(1, 4), taps = shape[2] * shape[3];
+    const int64_t out = shape[0], channels = shape[1], taps = shape[2] * shape[3];
     if (groups_ != 1) {
       taps_first_.Allocate(constant.elements(), stream);
       stream.Launch(kOp, [=, this] {
@@ -40,10 +43,17 @@ class ChannelsLastConv final : public Kernel {
       stream.Synchronize();
       return true;
     }
-    std::vector<float> rows;  // [channels out, taps, channels in]
+    const int64_t stored = StoredChannels(), depth = taps * stored;
+    std::vector<float> rows;  // [channels out, taps, stored channels in]
     const auto matrix = [&] {
-      rows.resize(static_cast<size_t>(constant.elements()));
-      channels_last::TransposeEach(constant.as<const float>(), out, shape[1], taps, rows.data());
+      rows.resize(static_cast<size_t>(out * depth));
+      if (stored == channels) {
+        channels_last::TransposeEach(constant.as<const float>(), out, channels, taps, rows.data());
+      } else {
+        for (int64_t i = 0; i < constant.elements(); ++i)
+          rows[static_cast<size_t>((i / (channels * taps) * taps + i % taps) * stored + i / taps % channels)] =
+              constant.as<const float>()[i];
+      }
       return gemm::Matrix::RowMajor(rows.data(), out, depth).Transposed();
     };
     packed_.Pack(kOp, DType::kFloat32, depth, out, matrix, stream);
@@ -72,8 +82,12 @@ class ChannelsLastConv final : public Kernel {
     const float* pixels = channels_last::ReadChannelsLast(ctx, kOp, x, layout_.Of(0));
     const Finish finish{activation_, channels_last::ReadChannelsLast(ctx, kOp, residual, layout_.Of(3)), results, out};
     if (groups_ == 1) {
-      const gemm::PackedMatrix matrix = packed_.matrix({nullptr, weight_shape_.Elements(1, 4), out});
-      Launch(ctx, Dense(axes, x.shape[0], channels, pixels, matrix, bias.as<const float>(), finish));
+      const int64_t depth = weight_shape_[2] * weight_shape_[3] * StoredChannels();
+      const gemm::PackedMatrix matrix = packed_.matrix({nullptr, depth, out});
+      const auto launch = [&](auto type) {
+        Launch(ctx, Dense<decltype(type)>(axes, x.shape[0], channels, pixels, matrix, bias.as<const float>(), finish));
+      };
+      rounds_ ? launch(BFloat16{}) : launch(float{});
     } else {
       Launch(ctx, Depthwise(axes, x.shape[0], pixels, taps_first_.data(), bias.as<const float>(), finish));
     }
@@ -86,10 +100,16 @@ class ChannelsLastConv final : public Kernel {
     ctx.Launch(kOp, [task = std::move(task)] { task.Run(); });
   }
 
+  int64_t StoredChannels() const {
+    const int64_t channels = weight_shape_[1];
+    return rounds_ ? Dense<BFloat16>::StoredChannels(channels) : Dense<float>::StoredChannels(channels);
+  }
+
   Attributes attributes_;
   int64_t groups_;
   OutputActivation activation_;
   channels_last::Layout layout_;
+  bool rounds_;  // to bfloat16 before products
   Shape weight_shape_;
   gemm::PackedWeight packed_;
   channels_last::DeviceFloats taps_first_;  // [taps, channels] of a depthwise convolution

@@ -1,10 +1,12 @@
 // A convolution with channels last as a product of matrices whose left side is the image itself: the pixels that
 // neighbouring outputs read through one tap are rows of a matrix, at one distance from each other. A row of the kernel
-// is one block of its depth, since its taps are neighbours in memory, too.
+// is one block of its depth, since its taps are neighbours in memory, too. Products of BFloat16 are of rows that are
+// rounded as they are copied.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "ep/kernels/convolution/channels_last/finish.h"
@@ -14,9 +16,18 @@
 
 namespace npu::channels_last {
 
+// T: float or BFloat16, the type of the products.
+template <class T>
 class Dense {
  public:
-  // `weight`: [kernel rows * kernel columns * channels, channels out]. `bias` may be null.
+  // Null if this machine has none.
+  static const gemm::MicroKernel* Kernel() {
+    return std::is_same_v<T, float> ? gemm::FloatKernel(kFormat) : gemm::Bf16Kernel();
+  }
+  // Of the rows of `weight`, which are zero beyond `channels`.
+  static constexpr int64_t StoredChannels(int64_t channels) { return PaddedRows<T>::StoredChannels(channels); }
+
+  // `weight`: [kernel rows * kernel columns * StoredChannels(channels), channels out]. `bias` may be null.
   Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const float* x,
         const gemm::PackedMatrix& weight, const float* bias, const Finish& finish)
       : Dense(PlaneOf(axes, images, channels), channels, x, weight, bias, finish) {}
@@ -69,8 +80,9 @@ class Dense {
         bias_(bias),
         finish_(finish) {
     const Axis &v = plane.axes[0], &h = plane.axes[1];
-    const bool merged = h.dilation == 1 && rows_.pixel_pitch() == channels;
-    const int64_t taps = merged ? 1 : h.kernel, depth = (merged ? h.kernel : 1) * channels;
+    const int64_t stored = StoredChannels(channels);
+    const bool merged = h.dilation == 1 && rows_.pixel_pitch() == stored;
+    const int64_t taps = merged ? 1 : h.kernel, depth = (merged ? h.kernel : 1) * stored;
     for (int64_t ky = 0; ky < v.kernel; ++ky)
       for (int64_t kx = 0; kx < taps; ++kx)
         blocks_.push_back({ky * v.dilation * rows_.row_pitch() + kx * h.dilation * rows_.pixel_pitch(), depth});
@@ -81,8 +93,12 @@ class Dense {
     int64_t offset;  // from the pixel of the first tap
     int64_t depth;
   };
-  static constexpr int64_t kBlockBytes = 384 << 10;  // of rows that are read together: a part of a second-level cache
+  static constexpr int64_t kBlockBytes = 384 << 10;    // of rows that are read together: a part of a second-level cache
+  static constexpr int64_t kStayingBytes = 256 << 10;  // of panels that stay in that cache beside them
   static constexpr int kWidth = gemm::kPanelColumns;
+  static constexpr gemm::PanelFormat kFormat =
+      std::is_same_v<T, float> ? gemm::PanelFormat::kFloat32 : gemm::PanelFormat::kPairs;
+  static constexpr int kDepth = sizeof(float) / sizeof(T);      // rows of the weight in a row of a panel
   static constexpr int64_t kRowBytes = kWidth * sizeof(float);  // of a panel
 
   template <class F>
@@ -90,53 +106,75 @@ class Dense {
                 int64_t panel_end) const {
     static thread_local gemm::AlignedBuffer scratch;
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
-    const Rows rows = rows_.Read(x_ + image * v.in * h.in * rows_.channels(), begin, end, scratch);
-    const gemm::MicroKernel& kernel = *gemm::FloatKernel(gemm::PanelFormat::kFloat32);
+    const Rows<T> rows = rows_.Read(x_ + image * v.in * h.in * rows_.channels(), begin, end, scratch);
+    const gemm::MicroKernel& kernel = *Kernel();
     // Tiles of equal size, in one line each.
     const int64_t tiles = (h.out + kernel.sliver_rows - 1) / kernel.sliver_rows;
-    const int64_t panel_bytes = gemm::PanelBytes(gemm::PanelFormat::kFloat32, weight_.rows);
+    const int64_t panel_bytes = gemm::PanelBytes(kFormat, weight_.rows);
     const char* panels = static_cast<const char*>(weight_.data);
-    for (int64_t p = panel_begin; p < panel_end; ++p) {
-      const char* panel = panels + p * panel_bytes;
+    const bool stay = (panel_end - panel_begin) * panel_bytes <= kStayingBytes;
+    // While a panel is multiplied the next one is read.
+    const int64_t passes = stay ? 1 : (end - begin) * tiles, step = (kRowBytes + passes - 1) / passes;
+    const auto run = [&](int64_t p, int64_t line, int64_t t, int64_t pass) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
       alignas(64) float bias[kWidth] = {};
       if (bias_ != nullptr) std::copy_n(bias_ + channel, count, bias);
-      const gemm::TileFunction* functions = count <= kWidth / 2 ? kernel.half_functions : kernel.functions;
-      // While a panel is multiplied the next one is read.
-      const char* next = panels + std::min(p + 1, panel_end - 1) * panel_bytes;
-      const int64_t passes = (end - begin) * tiles, step = (kRowBytes + passes - 1) / passes;
-      for (int64_t line = begin; line < end; ++line) {
-        const float* from = rows.data + (line - begin) * v.stride * rows.row_pitch;
-        for (int64_t t = 0; t < tiles; ++t) {
-          const int64_t first = t * h.out / tiles, height = (t + 1) * h.out / tiles - first;
-          const int64_t pixel = (image * v.out + line) * h.out + first;
-          alignas(64) float sums[gemm::kSliverRows * kWidth];
-          SumTile(functions[height], from + first * h.stride * rows.pixel_pitch, panel, next, step,
-                  finish_.y + pixel * finish_.channels + channel, height, count, sums);
-          finish_.Store<kWidth>(formula, sums, height, bias, pixel, channel, count);
-          next += weight_.rows * step;
-        }
-      }
+      const bool half = std::is_same_v<T, float> && count <= kWidth / 2;
+      const gemm::TileFunction* functions = half ? kernel.half_functions : kernel.functions;
+      const char* next = panels + std::min(p + 1, panel_end - 1) * panel_bytes + pass * (weight_.rows / kDepth) * step;
+      const T* from = rows.data + (line - begin) * v.stride * rows.row_pitch;
+      const int64_t first = t * h.out / tiles, height = (t + 1) * h.out / tiles - first;
+      const int64_t pixel = (image * v.out + line) * h.out + first;
+      alignas(64) float sums[gemm::kSliverRows * kWidth];
+      SumTile(functions[height], from + first * h.stride * rows.pixel_pitch, panels + p * panel_bytes, next, step,
+              pixel * finish_.channels + channel, height, count, sums);
+      finish_.Store<kWidth>(formula, sums, height, bias, pixel, channel, count);
+    };
+    if (stay) {
+      // All channels of a tile, so that results are written one after the other.
+      for (int64_t line = begin; line < end; ++line)
+        for (int64_t t = 0; t < tiles; ++t)
+          for (int64_t p = panel_begin; p < panel_end; ++p) run(p, line, t, 0);
+    } else {
+      for (int64_t p = panel_begin; p < panel_end; ++p)
+        for (int64_t line = begin; line < end; ++line)
+          for (int64_t t = 0; t < tiles; ++t) run(p, line, t, (line - begin) * tiles + t);
     }
   }
 
-  // Prefetches `next` and, before they are written, the rows of the result.
-  void SumTile(gemm::TileFunction multiply, const float* from, const char* panel, const char* next, int64_t step,
-               const float* result, int64_t height, int64_t count, float* sums) const {
+  // Rows of a tile at `first`, of an array of the output's shape.
+  template <int kWrite>
+  void PrefetchRows(const float* first, int64_t begin, int64_t end, int64_t count) const {
+    constexpr int64_t kLine = 64;
+    const int64_t last = count * static_cast<int64_t>(sizeof(float)) - 1;
+    for (int64_t r = begin; r < end; ++r) {
+      const char* row = reinterpret_cast<const char*>(first + r * finish_.channels);
+      for (int64_t at = 0; at < last; at += kLine) __builtin_prefetch(row + at, kWrite);
+      __builtin_prefetch(row + last, kWrite);
+    }
+  }
+
+  // Prefetches `next` and, before they are read and written, the rows of the residual and of the result: the
+  // micro-kernel has a chunk of the depth for each row, of a small depth too few.
+  void SumTile(gemm::TileFunction multiply, const T* from, const char* panel, const char* next, int64_t step,
+               int64_t at, int64_t height, int64_t count, float* sums) const {
     constexpr int64_t kFloat = sizeof(float);
-    const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * kFloat;
+    const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * static_cast<int64_t>(sizeof(T));
     const Block* last = &blocks_.back();
+    const int64_t chunks = last->depth * static_cast<int64_t>(sizeof(T)) / gemm::kChunkBytes;
+    PrefetchRows<1>(finish_.y + at, std::min(chunks, height), height, count);
+    if (finish_.residual != nullptr) PrefetchRows<0>(finish_.residual + at, 0, height, count);
+    const char* result = reinterpret_cast<const char*>(finish_.y + at);
     for (const Block* block = blocks_.data(); block <= last; ++block) {
       multiply({from + block->offset, pitch, gemm::kChunkBytes}, panel,
-               {next, step, reinterpret_cast<const char*>(result), finish_.channels * kFloat, count * kFloat - 1,
-                block == last ? height : 0},
+               {next, step, result, finish_.channels * kFloat, count * kFloat - 1, block == last ? height : 0},
                block->depth, sums, block != blocks_.data());
-      next += block->depth * step;
-      panel += block->depth * kRowBytes;
+      next += block->depth / kDepth * step;
+      panel += block->depth / kDepth * kRowBytes;
     }
   }
 
-  PaddedRows rows_;
+  PaddedRows<T> rows_;
   int64_t images_;
   const float* x_;
   gemm::PackedMatrix weight_;

@@ -49,19 +49,23 @@ class Depthwise {
     static thread_local gemm::AlignedBuffer scratch;
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
     const int64_t channels = finish_.channels;
-    const Rows rows = rows_.Read(x_ + image * v.in * h.in * channels, begin, end, scratch);
+    const Rows<float> rows = rows_.Read(x_ + image * v.in * h.in * channels, begin, end, scratch);
+    // A vector of channels of all lines before the next one: it is read from the second-level cache once.
     WithOutputs(h.out, [&](auto outputs) {
       constexpr int64_t kOutputs = outputs.value;
-      for (int64_t line = begin; line < end; ++line) {
-        const float* from = rows.data + (line - begin) * v.stride * rows.row_pitch;
-        for (int64_t next = 0; next < h.out; next += kOutputs) {
-          const int64_t first = std::min(next, h.out - kOutputs);  // the last one overlaps
-          const float* pixels = from + first * h.stride * channels;
-          const int64_t pixel = (image * v.out + line) * h.out + first;
-          if (channels < kLanes) {
-            FewChannels(formula, pixels, rows.row_pitch, kOutputs, pixel);
-          } else {
-            Tile<kOutputs>(formula, pixels, rows.row_pitch, pixel);
+      for (int64_t next = 0; next < channels; next += kLanes) {
+        const int64_t channel = std::max<int64_t>(0, std::min(next, channels - kLanes));  // the last vector overlaps
+        for (int64_t line = begin; line < end; ++line) {
+          const float* from = rows.data + (line - begin) * v.stride * rows.row_pitch;
+          for (int64_t output = 0; output < h.out; output += kOutputs) {
+            const int64_t first = std::min(output, h.out - kOutputs);  // the last one overlaps
+            const float* pixels = from + first * h.stride * rows.pixel_pitch;
+            const int64_t pixel = (image * v.out + line) * h.out + first;
+            if (channels < kLanes) {
+              FewChannels(formula, pixels, rows.row_pitch, kOutputs, pixel);
+            } else {
+              Tile<kOutputs>(formula, pixels, rows, pixel, channel);
+            }
           }
         }
       }
@@ -77,31 +81,28 @@ class Depthwise {
     f(std::integral_constant<int, 1>{});
   }
 
-  // All channels of kOutputs neighbouring outputs.
+  // A vector of channels of kOutputs neighbouring outputs.
   template <int kOutputs, class F>
-  void Tile(const F& formula, const float* from, int64_t row_pitch, int64_t pixel) const {
+  void Tile(const F& formula, const float* from, const Rows<float>& rows, int64_t pixel, int64_t channel) const {
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
-    const int64_t channels = finish_.channels, step = h.stride * channels, tap = h.dilation * channels;
-    for (int64_t next = 0; next < channels; next += kLanes) {
-      const int64_t channel = std::min(next, channels - kLanes);  // the last vector overlaps
-      Unaligned sum[kOutputs];
+    const int64_t step = h.stride * rows.pixel_pitch, tap = h.dilation * rows.pixel_pitch;
+    Unaligned sum[kOutputs];
 #pragma GCC unroll 8
-      for (int o = 0; o < kOutputs; ++o) sum[o] = Unaligned{};
-      const float* weight = weight_ + channel;
-      for (int64_t ky = 0; ky < v.kernel; ++ky) {
-        const float* in = from + ky * v.dilation * row_pitch + channel;
-        for (int64_t kx = 0; kx < h.kernel; ++kx, in += tap, weight += channels) {
-          const Unaligned w = *reinterpret_cast<const Unaligned*>(weight);
+    for (int o = 0; o < kOutputs; ++o) sum[o] = Unaligned{};
+    const float* weight = weight_ + channel;
+    for (int64_t ky = 0; ky < v.kernel; ++ky) {
+      const float* in = from + ky * v.dilation * rows.row_pitch + channel;
+      for (int64_t kx = 0; kx < h.kernel; ++kx, in += tap, weight += finish_.channels) {
+        const Unaligned w = *reinterpret_cast<const Unaligned*>(weight);
 #pragma GCC unroll 8
-          for (int o = 0; o < kOutputs; ++o) sum[o] += w * *reinterpret_cast<const Unaligned*>(in + o * step);
-        }
+        for (int o = 0; o < kOutputs; ++o) sum[o] += w * *reinterpret_cast<const Unaligned*>(in + o * step);
       }
-      alignas(64) float sums[kOutputs * kLanes], bias[kLanes] = {};
-#pragma GCC unroll 8
-      for (int o = 0; o < kOutputs; ++o) *reinterpret_cast<Unaligned*>(sums + o * kLanes) = sum[o];
-      if (bias_ != nullptr) std::memcpy(bias, bias_ + channel, sizeof(bias));
-      finish_.Store<kLanes>(formula, sums, kOutputs, bias, pixel, channel, kLanes);
     }
+    alignas(64) float sums[kOutputs * kLanes], bias[kLanes] = {};
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o) *reinterpret_cast<Unaligned*>(sums + o * kLanes) = sum[o];
+    if (bias_ != nullptr) std::memcpy(bias, bias_ + channel, sizeof(bias));
+    finish_.Store<kLanes>(formula, sums, kOutputs, bias, pixel, channel, kLanes);
   }
 
   template <class F>
@@ -123,7 +124,7 @@ class Depthwise {
     }
   }
 
-  PaddedRows rows_;
+  PaddedRows<float> rows_;
   int64_t images_;
   const float* x_;
   const float* weight_;

@@ -20,12 +20,13 @@ struct Finish {
   void Store(const F& f, const float* sums, int64_t rows, const float* bias, int64_t pixel, int64_t channel,
              int64_t count) const {
     if (count == kPitch) return StoreBlocks<kPitch, kPitch>(f, sums, rows, bias, pixel, channel, count);
+    if (count >= kSome) return StoreBlocks<kPitch, kSome>(f, sums, rows, bias, pixel, channel, count);
     if (count >= kFew) return StoreBlocks<kPitch, kFew>(f, sums, rows, bias, pixel, channel, count);
     StoreBlocks<kPitch, 1>(f, sums, rows, bias, pixel, channel, count);
   }
 
  private:
-  static constexpr int kFew = 4;
+  static constexpr int kSome = 16, kFew = 4;
 
   // In blocks of one size, the last of which overlaps.
   template <int kPitch, int kBlock, class F>

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
+#include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
+#include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/pooling/windows.h"
 
 namespace npu::channels_last {
@@ -15,22 +18,30 @@ using pooling::Axis;
 
 // Input rows from the first tap of an output row on, with their padding. Output o of a row reads through tap k the
 // pixel o * stride + k * dilation.
+template <class T>
 struct Rows {
-  const float* data;
-  int64_t row_pitch, pixel_pitch;  // in floats
+  const T* data;
+  int64_t row_pitch, pixel_pitch;  // in elements
 };
 
+// Float32 as it is, or as BFloat16: rounded to pixels of whole pairs of channels, which are multiplied together.
+template <class T>
 class PaddedRows {
+  static constexpr bool kRounds = std::is_same_v<T, BFloat16>;
+
  public:
+  static constexpr int64_t StoredChannels(int64_t channels) { return kRounds ? (channels + 1) / 2 * 2 : channels; }
+
   // `separate`: pixels of the same channel that neighbouring outputs read must not be a multiple of a page apart.
   PaddedRows(const std::vector<Axis>& axes, int64_t channels, bool separate)
       : vertical_(axes[0]), horizontal_(axes[1]), channels_(channels) {
     const bool inside = IsInside(vertical_) && IsInside(horizontal_);
     // So far apart, they are in one set of the first-level cache.
-    constexpr int64_t kPage = 4096 / sizeof(float), kLine = 64 / sizeof(float);
-    const bool collide = separate && horizontal_.stride * channels % kPage == 0;
-    in_place_ = inside && !collide;
-    pixel_pitch_ = collide ? channels + kLine : channels;
+    constexpr int64_t kPage = 4096 / sizeof(T), kLine = 64 / sizeof(T);
+    const int64_t stored = StoredChannels(channels);
+    const bool collide = separate && horizontal_.stride * stored % kPage == 0;
+    in_place_ = inside && !collide && !kRounds;
+    pixel_pitch_ = collide ? stored + kLine : stored;
     row_pitch_ = in_place_ ? horizontal_.in * channels : Extent(horizontal_, horizontal_.out) * pixel_pitch_;
   }
 
@@ -42,21 +53,22 @@ class PaddedRows {
 
   // The output rows whose input rows take `bytes`; one at least.
   int64_t RowsWithin(int64_t bytes) const {
-    const int64_t fitting = bytes / (row_pitch_ * static_cast<int64_t>(sizeof(float)));
+    const int64_t fitting = bytes / (row_pitch_ * static_cast<int64_t>(sizeof(T)));
     return std::clamp<int64_t>((fitting - Extent(vertical_, 1)) / vertical_.stride + 1, 1, vertical_.out);
   }
 
-  // For the output rows [begin, end): in the image or, with padding, a copy in `scratch`.
-  Rows Read(const float* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch) const {
+  // For the output rows [begin, end): in the image, or a copy in `scratch`.
+  Rows<T> Read(const float* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch) const {
     const int64_t first = begin * vertical_.stride - vertical_.before;
-    if (in_place_) return {image + first * row_pitch_, row_pitch_, pixel_pitch_};
-    const int64_t count = Extent(vertical_, end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(float));
-    float* rows = static_cast<float*>(scratch.Reserve(count * row_bytes));
+    if constexpr (!kRounds)
+      if (in_place_) return {image + first * row_pitch_, row_pitch_, pixel_pitch_};
+    const int64_t count = Extent(vertical_, end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(T));
+    T* rows = static_cast<T*>(scratch.Reserve(count * row_bytes));
     for (int64_t r = 0; r < count; ++r) {
       const int64_t from = first + r;
-      float* to = rows + r * row_pitch_;
+      T* to = rows + r * row_pitch_;
       if (from < 0 || from >= vertical_.in) {
-        std::fill(to, to + row_pitch_, 0.0f);
+        std::fill(to, to + row_pitch_, T{});
       } else {
         CopyRow(image + from * horizontal_.in * channels_, to);
       }
@@ -71,18 +83,43 @@ class PaddedRows {
   }
   static bool IsInside(const Axis& axis) { return axis.before == 0 && Extent(axis, axis.out) <= axis.in; }
 
-  void CopyRow(const float* from, float* to) const {
+  void CopyRow(const float* from, T* to) const {
     const int64_t pixels = row_pitch_ / pixel_pitch_, begin = std::min(horizontal_.before, pixels);
     const int64_t end = std::min(begin + horizontal_.in, pixels);
-    std::fill(to, to + begin * pixel_pitch_, 0.0f);
+    std::fill(to, to + begin * pixel_pitch_, T{});
     if (pixel_pitch_ == channels_) {
-      std::memcpy(to + begin * channels_, from, static_cast<size_t>((end - begin) * channels_) * sizeof(float));
+      Copy(from, (end - begin) * channels_, to + begin * channels_);
     } else {
-      for (int64_t p = begin; p < end; ++p)
-        std::memcpy(to + p * pixel_pitch_, from + (p - begin) * channels_,
-                    static_cast<size_t>(channels_) * sizeof(float));
+      CopyPixels(from, end - begin, to + begin * pixel_pitch_);
     }
-    std::fill(to + end * pixel_pitch_, to + row_pitch_, 0.0f);
+    std::fill(to + end * pixel_pitch_, to + row_pitch_, T{});
+  }
+
+  void CopyPixels(const float* from, int64_t pixels, T* to) const {
+    static thread_local gemm::AlignedBuffer rounded;
+    const T* pixel;
+    if constexpr (kRounds) {
+      T* row = static_cast<T*>(rounded.Reserve(pixels * channels_ * static_cast<int64_t>(sizeof(T))));
+      Copy(from, pixels * channels_, row);
+      pixel = row;
+    } else {
+      pixel = from;
+    }
+    for (int64_t p = 0; p < pixels; ++p, pixel += channels_, to += pixel_pitch_) {
+      std::copy_n(pixel, channels_, to);
+      if (kRounds && channels_ % 2 != 0) to[channels_] = T{};
+    }
+  }
+
+  static void Copy(const float* from, int64_t count, T* to) {
+    if constexpr (kRounds) {
+      const int64_t rows = count / gemm::kPanelColumns;
+      const bool rounded = gemm::RoundRowsToBf16(from, rows, to, gemm::kPanelColumns);
+      const int64_t done = rounded ? rows * gemm::kPanelColumns : 0;
+      FromFloat(from + done, to + done, count - done);
+    } else {
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    }
   }
 
   Axis vertical_, horizontal_;
