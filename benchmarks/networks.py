@@ -1,28 +1,34 @@
 #!/usr/bin/env python3
-"""Networks as torch.onnx exports them, with fusion and without, interleaved in one run.
+"""Networks as torch.onnx exports them beside onnxruntime's CPU provider and OpenVINO in one run.
 
-ResNet-50, MobileNetV3 and ViT as a whole, and blocks of them, of BERT and of Llama, with random
-weights. The engines are
-NPUExecutionProvider, the same with the provider option fusion set to 0, and onnxruntime's
-CPUExecutionProvider; results are compared before anything is timed. Samples are seconds of
-processor time of all threads, so that other work on the machine does not count.
+MiniLM, ResNet-50, MobileNetV3 and ViT as a whole, and blocks of them and of Llama, with random
+weights in float32. In the run of bfloat16 the NPUExecutionProvider has the provider option
+float32_matmul_precision=medium and OpenVINO its precision hint; the CPUExecutionProvider has no
+such option and stays in float32. Results are compared before anything is timed. A run takes inputs
+from the host and returns outputs there.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import sys
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
+import peers
 
-REPEATS = 4  # runs of a sample
-TOLERANCE = 1e-4  # float32 sums in other orders, through a few layers
+SEVERAL = 4  # runs of a sample, of the smaller networks
+# Relative norm. float32: sums in other orders, through a few dozen layers; bfloat16: products of
+# values rounded to 8 bits, in other places in each engine.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}
+SETTINGS = {"float32": {}, "bfloat16": {"float32_matmul_precision": "medium"}}
 
 
 def bottlenecks(width: int, side: int) -> tuple[Any, tuple[Any, ...]]:
@@ -86,8 +92,8 @@ def inverted_residual(channels: int, wide: int, side: int) -> tuple[Any, tuple[A
     return nn.Sequential(Block(), Block()), (torch.randn(1, channels, side, side),)
 
 
-def bert(tokens: int) -> tuple[Any, tuple[Any, ...]]:
-    """Two layers of the size of MiniLM."""
+def bert(layers: int, batch: int, tokens: int) -> tuple[Any, tuple[Any, ...]]:
+    """Layers of the size of MiniLM, of which all-MiniLM-L6-v2 has six."""
     import torch
     from transformers import BertConfig, BertModel
 
@@ -96,15 +102,15 @@ def bert(tokens: int) -> tuple[Any, tuple[Any, ...]]:
             super().__init__()
             self.model = BertModel(
                 BertConfig(
-                    hidden_size=384, num_hidden_layers=2, num_attention_heads=12,
-                    intermediate_size=1536, vocab_size=100,
+                    hidden_size=384, num_hidden_layers=layers, num_attention_heads=12,
+                    intermediate_size=1536, vocab_size=30522,
                 )
             )  # fmt: skip
 
         def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return self.model(ids, attention_mask=mask).last_hidden_state
 
-    ids = torch.randint(0, 100, (1, tokens))
+    ids = torch.randint(0, 100, (batch, tokens))
     return Encoder(), (ids, torch.ones_like(ids))
 
 
@@ -146,7 +152,8 @@ NETWORKS: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "ResNet-50 512 7x7": functools.partial(bottlenecks, 512, 7),
     "MobileNetV3 40-120 28x28": functools.partial(inverted_residual, 40, 120, 28),
     "MobileNetV3 112-672 14x14": functools.partial(inverted_residual, 112, 672, 14),
-    "BERT 384, 128 tokens": functools.partial(bert, 128),
+    "MiniLM, batch 1": functools.partial(bert, 6, 1, 128),
+    "MiniLM, batch 32": functools.partial(bert, 6, 32, 128),
     "Llama 576, 128 tokens": functools.partial(llama, 128),
     "Llama 576, 4 tokens": functools.partial(llama, 4),
     "ResNet-50, batch 1": functools.partial(images, "resnet50", 1),
@@ -173,73 +180,135 @@ def export(name: str, path: Path) -> None:
         torch.onnx.export(model.eval(), example, path, dynamo=True, verbose=False)
 
 
-class Sessions:
-    """`time(path)` returns the seconds of a few runs; the first one of a model is not counted."""
+class Runner(ABC):
+    """One model at a time; `time` returns the seconds of a run."""
 
-    def __init__(self, provider: str, threads: int, **settings: str) -> None:
-        self.provider, self.threads, self.settings = provider, threads, settings
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
         self.path = ""
 
-    def bind(self, path: str) -> None:
-        """Open the model and make its inputs."""
-        import onnxruntime as ort
-        import onnxruntime_npu  # noqa: F401  (registers the provider)
+    @abstractmethod
+    def load(self, path: str) -> list[tuple[str, tuple[int, ...], bool]]:
+        """Open a model; return names and shapes of its inputs, and whether they are floats."""
 
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.log_severity_level = 3
-        self.session = ort.InferenceSession(
-            path, options, providers=[(self.provider, self.settings)]
-        )
-        numbers = np.random.default_rng(0)
-        self.feeds = {}
-        for i, value in enumerate(self.session.get_inputs()):
-            if value.type == "tensor(float)":
-                self.feeds[value.name] = numbers.standard_normal(value.shape, np.float32)
-            else:  # token ids, then their mask
-                whole = numbers.integers(0, 100, value.shape)
-                self.feeds[value.name] = whole if i == 0 else np.ones_like(whole)
+    @abstractmethod
+    def run(self) -> Any:
+        """Run it and return its output on the host."""
 
     def result(self, path: str) -> np.ndarray:
         """Return the model's output."""
         if self.path != path:
             self.path = path
-            self.bind(path)
-        return np.asarray(self.session.run(None, self.feeds)[0])
+            numbers = np.random.default_rng(0)
+            self.feeds: dict[str, np.ndarray] = {}
+            for i, (name, shape, is_float) in enumerate(self.load(path)):
+                if is_float:
+                    self.feeds[name] = numbers.standard_normal(shape, np.float32)
+                else:  # token ids, then their mask
+                    whole = numbers.integers(0, 100, shape)
+                    self.feeds[name] = whole if i == 0 else np.ones_like(whole)
+        return np.asarray(self.run())
 
-    def time(self, path: str) -> float:
-        """Return the seconds of a run."""
-        self.result(path)
-        begin = time.process_time()
-        for _ in range(REPEATS):
-            self.session.run(None, self.feeds)
-        return (time.process_time() - begin) / REPEATS
+    def time(self, path: str, repeats: int) -> float:
+        """Return the seconds of so many runs, after the first one of a model."""
+        if self.path != path:
+            self.result(path)
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            self.run()
+        return time.perf_counter() - begin
+
+
+class Sessions(Runner):
+    """Sessions of onnxruntime on one provider."""
+
+    def __init__(self, provider: str, threads: int, **settings: str) -> None:
+        super().__init__(threads)
+        self.provider, self.settings = provider, settings
+
+    def load(self, path: str) -> list[tuple[str, tuple[int, ...], bool]]:
+        import onnxruntime as ort
+
+        if self.provider.startswith("NPU"):
+            import onnxruntime_npu  # noqa: F401  (registers the provider)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.log_severity_level = 3
+        providers = [(self.provider, self.settings)]
+        self.session = ort.InferenceSession(path, options, providers=providers)
+        inputs = self.session.get_inputs()
+        return [(v.name, tuple(v.shape), v.type == "tensor(float)") for v in inputs]
+
+    def run(self) -> Any:
+        return self.session.run(None, self.feeds)[0]
+
+
+class OpenVino(Runner):
+    """Compiled models of OpenVINO, which multiplies in `precision`."""
+
+    def __init__(self, threads: int, precision: str) -> None:
+        super().__init__(threads)
+        import openvino
+
+        self.core = openvino.Core()
+        self.core.set_property(
+            "CPU",
+            {
+                "INFERENCE_NUM_THREADS": threads,
+                "INFERENCE_PRECISION_HINT": precision,
+                "PERFORMANCE_HINT": "LATENCY",
+            },
+        )
+
+    def load(self, path: str) -> list[tuple[str, tuple[int, ...], bool]]:
+        self.request = self.core.compile_model(path, "CPU").create_infer_request()
+        inputs = self.request.model_inputs
+        return [
+            (v.any_name, tuple(v.shape), v.element_type.get_type_name() == "f32") for v in inputs
+        ]
+
+    def run(self) -> Any:
+        return self.request.infer(self.feeds)[0]
 
 
 def main() -> None:
-    parser = harness.arguments_parser(__doc__ or "", ["float32"], rounds=7)
+    parser = harness.arguments_parser(__doc__ or "", list(TOLERANCES), rounds=7)
+    parser.add_argument("--unfused", action="store_true", help="also with the option fusion=0")
     arguments = harness.parse_arguments(parser)
     folder = arguments.out / "networks"
     folder.mkdir(exist_ok=True)
     paths = {
-        name: folder / f"{i}.onnx"
-        for i, name in enumerate(NETWORKS)
+        name: folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.onnx"
+        for name in NETWORKS
         if re.search(arguments.only, name)
     }
     for name, path in paths.items():
-        export(name, path)
-    npu = functools.partial(Sessions, "NPUExecutionProvider", arguments.threads)
-    specs = {
-        "npu": harness.Spec(npu, ours=True),
-        "unfused": harness.Spec(functools.partial(npu, fusion="0"), ours=True),
-        "ort": harness.Spec(functools.partial(Sessions, "CPUExecutionProvider", arguments.threads)),
-    }
-    cases = [harness.Case(name, 1, "run", "time", (str(path),)) for name, path in paths.items()]
-    check = functools.partial(
-        harness.compare, method="result", calls=[case.arguments for case in cases],
-        tolerance=TOLERANCE,
-    )  # fmt: skip
-    harness.measure(arguments, "networks-float32", specs, cases, check)
+        if not path.exists():
+            export(name, path)
+    cases = [
+        harness.Case(name, repeats, "runs", "time", (str(path), repeats))
+        for name, path in paths.items()
+        for repeats in [SEVERAL if "batch" not in name or name.endswith(" 1") else 1]
+    ]
+    python = peers.Peers(harness.FOLDER).python
+    sessions = functools.partial(Sessions, threads=arguments.threads)
+    for dtype in arguments.dtypes:
+        npu = functools.partial(sessions, "NPUExecutionProvider", **SETTINGS[dtype])
+        specs = {"npu": harness.Spec(npu, ours=True)}
+        if arguments.unfused:
+            specs["unfused"] = harness.Spec(functools.partial(npu, fusion="0"), ours=True)
+        specs["ort"] = harness.Spec(functools.partial(sessions, "CPUExecutionProvider"))
+        precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+        openvino = functools.partial(OpenVino, arguments.threads, precision)
+        specs["openvino"] = harness.Spec(openvino, python=python)
+        check = functools.partial(
+            harness.compare, method="result", calls=[(str(path),) for path in paths.values()],
+            tolerance=TOLERANCES[dtype],
+        )  # fmt: skip
+        missing: dict[str, str] = {}
+        harness.measure(arguments, f"networks-{dtype}", specs, cases, check, missing)
+        for name, why in missing.items():
+            print(f"{name} is not measured: {why}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ LENGTHS = [128, 512, 2048]
 PARTS = {
     "matmul": "Matmuls, weights from memory",
     "attention": "Attention",
+    "networks": "Networks whose files are float32",
+    "detection": "Suppression, RoiAlign and LSTM",
+    "creation": "Creation of sessions",
     "calls": "Calls of fused operators, the host's time, beside torch's add on the same device",
 }
 # Targets of ours over the best peer: geometric mean over all shapes, and worst shape.
