@@ -89,9 +89,24 @@ std::optional<double> FusionGraph::Scalar(const ValueView& value) const {
       return ElementAt<int32_t>(data);
     case DType::kInt64:
       return static_cast<double>(ElementAt<int64_t>(data));
+    case DType::kInt8:
+      return ElementAt<int8_t>(data);
+    case DType::kUInt8:
+      return ElementAt<uint8_t>(data);
     default:
       return std::nullopt;
   }
+}
+
+std::optional<std::vector<float>> FusionGraph::Floats(const ValueView& value) const {
+  const int64_t count = value.constant ? value.StaticElements() : -1;
+  if (count < 0 || value.dtype != DType::kFloat32) return std::nullopt;
+  std::vector<float> out(static_cast<size_t>(count));
+  if (count == 0) return out;
+  const void* data = nullptr;
+  api_.Check(api_.ort.GetTensorData(ConstantValue(api_, value), &data));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = ElementAt<float>(data, i);
+  return out;
 }
 
 std::optional<std::vector<int64_t>> FusionGraph::Ints(const ValueView& value) const {

@@ -30,6 +30,8 @@ class FusionGraph {
   std::optional<std::vector<std::string>> Dims(const ValueView& value) const;
   // The value of a constant with one element, of any shape and any float or integer type.
   std::optional<double> Scalar(const ValueView& value) const;
+  // The elements of a constant of float32.
+  std::optional<std::vector<float>> Floats(const ValueView& value) const;
   // The elements of a constant of int64 or int32.
   std::optional<std::vector<int64_t>> Ints(const ValueView& value) const;
 
