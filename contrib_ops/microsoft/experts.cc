@@ -59,7 +59,7 @@ struct Choice {
 // The work of a launch: buffers hold the rows of one expert.
 template <class T>
 struct Work {
-  const ExpertCall& call;
+  const ExpertLayers& layers;
   int64_t tokens, hidden, experts;
   T* rows;       // [kMostRows, hidden]
   float* first;  // [kMostRows, columns]
@@ -84,20 +84,20 @@ struct Work {
  private:
   std::vector<std::vector<Choice>> Route() const {
     std::vector<std::vector<Choice>> chosen(static_cast<size_t>(experts));
-    std::vector<int32_t> keys(static_cast<size_t>(experts)), best(static_cast<size_t>(call.k));
+    std::vector<int32_t> keys(static_cast<size_t>(experts)), best(static_cast<size_t>(layers.k));
     std::vector<float> values(static_cast<size_t>(experts));
-    TopKeys top(experts, call.k);
+    TopKeys top(experts, layers.k);
     for (int64_t token = 0; token < tokens; ++token) {
-      ToFloat(call.logits.as<const T>() + token * experts, values.data(), experts);
+      ToFloat(layers.logits.as<const T>() + token * experts, values.data(), experts);
       for (int64_t e = 0; e < experts; ++e) keys[static_cast<size_t>(e)] = OrderedKey(values[static_cast<size_t>(e)]);
       top.Select(keys.data(), best.data());
-      if (call.shares) {
-        ToFloat(call.shares.as<const T>() + token * experts, values.data(), experts);
+      if (layers.shares) {
+        ToFloat(layers.shares.as<const T>() + token * experts, values.data(), experts);
       } else {
         SoftmaxRow(values.data(), experts);
       }
       float sum = 1.0f;
-      if (call.normalized) {
+      if (layers.normalized) {
         sum = 0.0f;
         for (const int32_t e : best) sum += values[static_cast<size_t>(e)];
       }
@@ -110,17 +110,18 @@ struct Work {
   void RunRows(const T* x, int64_t expert, const Choice* choices, int64_t count) const {
     GatherRows(x, count, hidden * static_cast<int64_t>(sizeof(T)), rows, [=](int64_t i) { return choices[i].token; });
     const gemm::Matrix given = gemm::Matrix::RowMajor(rows, count, hidden);
-    call.first.multiply(expert, given, {first, DType::kFloat32, call.first.columns});
-    if (third != nullptr) call.third.multiply(expert, given, {third, DType::kFloat32, call.inner});
-    ParallelFor(count, RowGrain(2 * call.inner), [&](int64_t begin, int64_t end) {
-      RowScratch scratch(call.inner);
+    layers.first.multiply(expert, given, {first, DType::kFloat32, layers.first.columns});
+    if (third != nullptr) layers.third.multiply(expert, given, {third, DType::kFloat32, layers.inner});
+    ParallelFor(count, RowGrain(2 * layers.inner), [&](int64_t begin, int64_t end) {
+      RowScratch scratch(layers.inner);
       for (int64_t i = begin; i < end; ++i) {
-        call.activation.Row(first + i * call.first.columns, third == nullptr ? nullptr : third + i * call.inner,
-                            call.inner, scratch.values());
-        FromFloat(scratch.values(), inner + i * call.inner, call.inner);
+        layers.activation.Row(first + i * layers.first.columns, third == nullptr ? nullptr : third + i * layers.inner,
+                              layers.inner, scratch.values());
+        FromFloat(scratch.values(), inner + i * layers.inner, layers.inner);
       }
     });
-    call.second.multiply(expert, gemm::Matrix::RowMajor(inner, count, call.inner), {second, DType::kFloat32, hidden});
+    layers.second.multiply(expert, gemm::Matrix::RowMajor(inner, count, layers.inner),
+                           {second, DType::kFloat32, hidden});
     // A token has an expert at most once: rows of `sums` are of one thread.
     ParallelFor(count, RowGrain(hidden), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -170,7 +171,7 @@ void ExpertActivation::Row(const float* product, const float* apart, int64_t inn
     for (int64_t i = 0; i < inner; ++i) values[i] *= other[i];
 }
 
-void ExpertCall::Launch(OpContext& ctx) const {
+void ExpertLayers::Launch(OpContext& ctx) const {
   const TensorView y = ctx.Output(0, x.dtype, x.shape);
   if (y.elements() == 0) return;
   const int64_t hidden = x.shape.back(), tokens = x.elements() / hidden, rows = std::min(tokens, kMostRows);
@@ -189,8 +190,8 @@ void ExpertCall::Launch(OpContext& ctx) const {
     T* activated = scratch(inner);
     float* result = floats(rows, hidden);
     float* sums = floats(tokens, hidden);
-    ctx.Launch(op, [=, call = *this, experts = logits.shape[1], from = x.as<const T>(), to = y.as<T>()] {
-      Work<T>{call, tokens, hidden, experts, gathered, product, apart, activated, result, sums}.Run(from, to);
+    ctx.Launch(op, [=, layers = *this, experts = logits.shape[1], from = x.as<const T>(), to = y.as<T>()] {
+      Work<T>{layers, tokens, hidden, experts, gathered, product, apart, activated, result, sums}.Run(from, to);
     });
   });
 }

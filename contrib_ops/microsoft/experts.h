@@ -42,7 +42,7 @@ struct ExpertLayer {
 };
 
 // A node after its checks.
-struct ExpertCall {
+struct ExpertLayers {
   const char* op;
   TensorView x;       // [.., hidden]
   TensorView logits;  // [tokens, experts]

@@ -40,12 +40,12 @@ class MoEKernel final : public Kernel {
     const int64_t experts = first.shape[0], hidden = first.shape[2], inner = second.shape[2];
     CheckExpertInputs(kOp, x, logits, experts, hidden, k_);
     const int64_t columns = activation_.columns_of(inner);
-    ExpertCall call{kOp, x, logits, {}, k_, normalized_, activation_, {}, {}, {}, inner};
-    call.first = Layer(ctx, kFirst, x, {experts, columns, hidden});
-    call.second = Layer(ctx, kSecond, x, {experts, hidden, inner});
+    ExpertLayers layers{kOp, x, logits, {}, k_, normalized_, activation_, {}, {}, {}, inner};
+    layers.first = Layer(ctx, kFirst, x, {experts, columns, hidden});
+    layers.second = Layer(ctx, kSecond, x, {experts, hidden, inner});
     if (ctx.Input(kThird) || !weights_[kThird].packed.empty())
-      call.third = Layer(ctx, kThird, x, {experts, inner, hidden});
-    call.Launch(ctx);
+      layers.third = Layer(ctx, kThird, x, {experts, inner, hidden});
+    layers.Launch(ctx);
   }
 
  private:

@@ -61,11 +61,11 @@ class QMoEKernel final : public Kernel {
     NPU_CHECK(x.dtype == dtype_ && (!shares || (shares.dtype == x.dtype && shares.shape == logits.shape)), "[", kOp,
               "] expected router_weights of ", NameOf(dtype_), " ", logits.shape, ", got ", NameOf(shares.dtype), " ",
               shares.shape);
-    ExpertCall call{kOp, x, logits, shares, k_, normalized_, activation_, {}, {}, {}, inner};
-    call.first = Layer(ctx, 0, x, experts, activation_.columns_of(inner), hidden);
-    call.second = Layer(ctx, 1, x, experts, hidden, inner);
-    if (!third.packed.empty()) call.third = Layer(ctx, 2, x, experts, inner, hidden);
-    call.Launch(ctx);
+    ExpertLayers layers{kOp, x, logits, shares, k_, normalized_, activation_, {}, {}, {}, inner};
+    layers.first = Layer(ctx, 0, x, experts, activation_.columns_of(inner), hidden);
+    layers.second = Layer(ctx, 1, x, experts, hidden, inner);
+    if (!third.packed.empty()) layers.third = Layer(ctx, 2, x, experts, inner, hidden);
+    layers.Launch(ctx);
   }
 
  private:
