@@ -26,7 +26,8 @@ the last token only, copies them to the host and takes the argmax there. Quantis
 `w8a8_dynamic`, `w4a16`) are beside peers with weights of as many bits, each quantised by its own
 tool from the same checkpoint. All round activations to int8 for products (ours `w8a16` and `w4a16`
 by `inner_precise=1`); our head has 8 bits (`quant_head=True`) and our cache is bfloat16, peers'
-caches are float32 or float16.
+caches are float32 or float16. The perplexities in [models](models.md) are those of exports without
+these two options.
 
 Peers: onnxruntime's CPUExecutionProvider on the graph of onnxruntime-genai's builder (with
 GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (a stateful graph),
