@@ -307,7 +307,8 @@ def wrong_arguments(op: Op, mine: dict[str, Any]) -> Iterator[tuple[dict[str, An
         yield {size: SIZE + 1, **experts}, f"expected a world size of {SIZE}, "
     same = "expected the same call on all ranks"
     yield bind(op, first_call(op, group_name(), op.sample_dtypes[1])), same
-    grown = {name: (mine[name], axis) for name, axis in TRAVELLING[op.name].items()}
+    travelling = TRAVELLING[op.name].items()
+    grown = {name: (mine[name], axis) for name, axis in travelling if mine.get(name) is not None}
     yield {n: torch.cat([x, x.narrow(axis, 0, 1)], axis) for n, (x, axis) in grown.items()}, same
     if "recv_counts" in mine:
         *others, last = mine["recv_counts"]

@@ -159,8 +159,8 @@ GROUP_ARGUMENTS: dict[str, Callable[[Bound, str, int, int], dict[str, Any] | Non
 
 # The axis of each tensor that has the width of the rows which travel.
 TRAVELLING: dict[str, dict[str, int]] = {
-    "npu_mm_all_reduce_base": {"x2": 1},
-    "npu_mm_reduce_scatter_base": {"x2": 1},
+    "npu_mm_all_reduce_base": {"x2": 1, "bias": 0},
+    "npu_mm_reduce_scatter_base": {"x2": 1, "bias": 0},
     "npu_all_gather_base_mm": {"self": 1, "x2": 0},
     "npu_alltoallv_gmm": {"gmm_x": 1, "gmm_weight": 1},
     "npu_gmm_alltoallv": {"gmm_weight": 2},
