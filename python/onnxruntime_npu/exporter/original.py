@@ -214,6 +214,8 @@ def _tables_of_latent_attention(model: Any) -> dict[nn.Module, Tables]:
     """Return the rotary tables that each module of latent attention is called with."""
     found = [module for module in model.modules() if is_latent_attention(module)]
     given: dict[nn.Module, Tables] = {}
+    if not found:  # most models: none is run for this
+        return given
 
     def record(module: nn.Module, _: Any, options: dict[str, Any]) -> None:
         if "position_embeddings" in options:
