@@ -21,8 +21,34 @@ constexpr int64_t kStepBytes = kTileRows * kRowBytes;  // of B per tile instruct
 // 700 to wake, while no other tile instruction proceeds. So a tile is stored every kAwakeSteps steps, needed or not.
 constexpr int kAwakeSteps = 8;
 
-// Rows that are stored by a call, where they are not stored by inlined code: a call for each would take longer.
-constexpr int kCalledRows = 8;
+// Rows of the finished tile that the epilogue computes by inlined code.
+struct ComputedRows {
+  const RowEpilogue& epilogue;
+  Tile& tile;
+  int64_t left() const { return tile.rows; }
+  __attribute__((target("avx512bf16"), always_inline)) void Store(int rows) {
+    for (; rows > 0 && tile.rows > 0; --rows) epilogue.StoreRow(tile);
+  }
+};
+
+// Rows that are stored by a call, kEach at a time: a call for each would take longer.
+class CalledRows {
+ public:
+  explicit CalledRows(AmxWork& work) : work_(work) {}
+  int64_t left() const { return work_.finished.rows; }
+  void Store(int rows) {
+    if (due_ >= kEach) {
+      work_.StoreFinished(kEach);
+      due_ = 0;
+    }
+    due_ += rows;
+  }
+
+ private:
+  static constexpr int kEach = 8;
+  AmxWork& work_;
+  int due_ = kEach;
+};
 
 // kParts: products of 16 rows of B, each with a chunk of A, that make a step.
 template <int kRowTiles, class Dot, int kParts>
@@ -55,29 +81,35 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
   };
 
   const int each = (kMaxSliverRows + steps - 1) / steps;  // rows to store and to prefetch with each step
-  Tile finished = work.finished;
   Prefetch result = work.result;
-  const bool inlined = finished.rows > 0 && work.epilogue->Takes(finished);
   const char* sums = reinterpret_cast<const char*>(work.next_sums);
   const char* const sums_end = sums ? sums + kRowTiles * kTileRows * kRowBytes : sums;
   int k = 0;
-  for (; k < steps && (finished.rows > 0 || result.result_rows > 0 || sums != sums_end); ++k) {
-    step(k);
-    amx::CompilerBarrier();
-    if (inlined) {
-      for (int i = 0; i < each && finished.rows > 0; ++i) work.epilogue->StoreRow(finished);
-    } else if (finished.rows > 0 && k * each % kCalledRows < each) {
-      work.StoreFinished(kCalledRows);
-      finished = work.finished;
+  // Steps with as much other work as has to be done: `rows` stores those of the tile before.
+  const auto busy_steps = [&](auto& rows) __attribute__((target("avx512bf16"), always_inline)) {
+    for (; k < steps && (rows.left() > 0 || result.result_rows > 0 || sums != sums_end); ++k) {
+      step(k);
+      amx::CompilerBarrier();
+      rows.Store(each);
+      amx::CompilerBarrier();
+      for (int i = 0; i < each; ++i) result.ResultRow();
+      for (int i = 0; i < 2 * each && sums != sums_end; ++i, sums += 64) __builtin_prefetch(sums, 1);
     }
-    amx::CompilerBarrier();
-    for (int i = 0; i < each; ++i) result.ResultRow();
-    for (int i = 0; i < 2 * each && sums != sums_end; ++i, sums += 64) __builtin_prefetch(sums, 1);
+  };
+  if (work.epilogue->Rounds(work.finished)) {
+    Bfloat16Rows rows = work.epilogue->Rounded(work.finished);
+    busy_steps(rows);
+    rows.LeaveRest(work.finished);
+  } else if (work.epilogue->Takes(work.finished)) {
+    ComputedRows rows{*work.epilogue, work.finished};
+    busy_steps(rows);
+  } else {
+    CalledRows rows(work);
+    busy_steps(rows);
   }
   for (; k < steps; ++k) step(k);
   Block::StoreTo(c, kRowBytes);
   amx::CompilerBarrier();
-  work.finished = finished;
   work.streams = streams;
 }
 

@@ -21,6 +21,7 @@ class PanelStreams {
   // What lies `distance` bytes ahead in a panel that is read once, `step` bytes at a time.
   static PanelStreams Ahead(const void* panel, int64_t bytes, int64_t distance, int64_t step) {
     PanelStreams out;
+    out.turn_ = INT64_MAX;
     out.next_ = static_cast<const char*>(panel) + distance;
     out.stride_ = kLine;
     out.left_ = bytes / kLine;
@@ -30,11 +31,16 @@ class PanelStreams {
 
   [[gnu::always_inline]] void Step() {
     constexpr int kSecondLevel = 2;
-    for (const int64_t stop = left_ > each_ ? left_ - each_ : 0; left_ > stop; --left_) {
+    if (left_ <= 0) return;
+    for (int64_t i = each_; i > 0; --i) {
       __builtin_prefetch(next_, 0, kSecondLevel);
       next_ += stride_;
-      if (left_ % kStreams == 1) next_ -= back_;  // from the last part back to the first
+      if (--turn_ == 0) {  // from the last part back to the first
+        next_ -= back_;
+        turn_ = kStreams;
+      }
     }
+    left_ -= each_;
   }
 
  private:
@@ -42,6 +48,7 @@ class PanelStreams {
   const char* next_ = nullptr;
   int64_t stride_ = 0, back_ = 0;
   int64_t left_ = 0, each_ = 0;  // lines
+  int64_t turn_ = kStreams;      // parts until the first one again
 };
 
 }  // namespace npu::gemm

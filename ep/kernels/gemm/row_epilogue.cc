@@ -39,6 +39,7 @@ RowEpilogue::RowEpilogue(const Result& c, int64_t elements, const Epilogue& epil
       integers_(integers),
       serves_(Serves(c, epilogue, integers)),
       computes_(Computes(c, epilogue)),
+      rounds_(serves_ && !computes_ && !integers && epilogue.gated_columns == 0 && c.dtype == DType::kBFloat16),
       past_caches_(serves_ && epilogue.gated_columns == 0 && elements * BitsOf(c.dtype) / 8 >= kPastCaches &&
                    LiesInLines(c)) {}
 

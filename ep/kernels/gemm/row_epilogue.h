@@ -16,6 +16,43 @@
 
 namespace npu::gemm {
 
+// Rows whose sums only have to be rounded to bfloat16, which most products are: a few instructions each, so that the
+// processor looks ahead to the tiles of the next steps.
+class Bfloat16Rows {
+ public:
+  Bfloat16Rows(const Tile& tile, const Result& c, bool past_caches)
+      : sums_(tile.sums),
+        to_(static_cast<uint16_t*>(c.data) + tile.m0 * c.row_stride + tile.n0),
+        stride_(c.row_stride),
+        left_(tile.rows),
+        past_caches_(past_caches) {}
+  int64_t left() const { return left_; }
+  // Takes the rows that were stored off the tile.
+  void LeaveRest(Tile& tile) const {
+    tile.m0 += tile.rows - left_;
+    tile.sums += (tile.rows - left_) * kPanelColumns;
+    tile.rows = left_;
+  }
+#if defined(__AVX512F__)
+  __attribute__((target("avx512bf16"), always_inline)) void Store(int rows) {
+    for (; rows > 0 && left_ > 0; --rows, --left_, sums_ += kPanelColumns, to_ += stride_) {
+      const __m512i line = (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(sums_ + kLanes), _mm512_load_ps(sums_));
+      if (past_caches_) {
+        _mm512_stream_si512(reinterpret_cast<__m512i*>(to_), line);
+      } else {
+        _mm512_storeu_si512(to_, line);
+      }
+    }
+  }
+#endif
+
+ private:
+  const float* sums_;
+  uint16_t* to_;
+  int64_t stride_, left_;
+  bool past_caches_;
+};
+
 class RowEpilogue {
  public:
   // Of a C of `elements` elements; `integers` is null for float sums. Refers to all of them.
@@ -26,6 +63,9 @@ class RowEpilogue {
     if (epilogue_.gated_columns > 0) return serves_ && tile.n0 / 2 + kLanes <= epilogue_.gated_columns;
     return serves_ && tile.columns == kPanelColumns;
   }
+  // Whether Rounded serves a tile.
+  bool Rounds(const Tile& tile) const { return rounds_ && tile.columns == kPanelColumns; }
+  Bfloat16Rows Rounded(const Tile& tile) const { return {tile, c_, past_caches_}; }
   void StoreTile(const Tile& tile) const { gemm::StoreTile(tile, c_, epilogue_, integers_); }
 
   // Rows of a C that no cache holds are stored past the caches. Such stores take an sfence to be ordered.
@@ -148,6 +188,7 @@ class RowEpilogue {
   const StoredIntegers* integers_;
   const bool serves_;    // this epilogue and type of result
   const bool computes_;  // more than a rounding
+  const bool rounds_;    // to bfloat16, and nothing else
   const bool past_caches_;
   const bool rough_gate_ = BitsOf(c_.dtype) == 16;
 };
