@@ -68,11 +68,13 @@ CpuFeatures Detect() {
   f.avx512_vnni = f.avx512 && Bit(extended.ecx, 11);
   f.avx512_fp16 = f.avx512 && Bit(extended.edx, 23);
   f.avx512_bf16 = f.avx512 && Bit(extended1.eax, 5);
-  f.amx_tile = f.avx512 && AllBits(states, kTiles) && Bit(extended.edx, 24) && RequestTileState();
+  // Without the grant tile instructions raise the signal that the emulator handles, on a machine with tiles, too.
+  const bool emulated = npu_tiles_are_emulated != nullptr && npu_tiles_are_emulated();
+  f.amx_tile = !emulated && f.avx512 && AllBits(states, kTiles) && Bit(extended.edx, 24) && RequestTileState();
   f.amx_bf16 = f.amx_tile && Bit(extended.edx, 22);
   f.amx_int8 = f.amx_tile && Bit(extended.edx, 25);
   f.amx_fp16 = f.amx_tile && Bit(extended1.eax, 21);
-  if (npu_tiles_are_emulated != nullptr && npu_tiles_are_emulated()) {
+  if (emulated) {
     f.amx_tile = f.amx_bf16 = f.amx_int8 = f.avx512;
     f.amx_fp16 = f.avx512 && npu_float16_tiles_are_emulated();
   }

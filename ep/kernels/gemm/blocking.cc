@@ -100,9 +100,10 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   const int64_t panel_bytes = PanelBytes(format, k);
   out.panel_grain = std::max<int64_t>(1, std::min(kGrainBytes / panel_bytes, kGrainWork / panel_work));
   // Nothing overlaps with loading the first panel of a range. So in a short GEMM ranges have many panels, or there is
-  // one range per thread; a long one is instead balanced between threads that other work may slow down.
+  // one range per thread; a long one is instead balanced between threads that other work may slow down, unless it has
+  // tiles: those are through with a panel before the next one is loaded.
   const bool is_short = m * n * k <= kShortWork && (out.slivers > 1 || panels * panel_bytes <= kShortBytes);
-  if (constant_b && is_short) {
+  if (constant_b && (is_short || kernel.uses_tiles())) {
     const int64_t ranges = threads * std::max<int64_t>(1, panels / (threads * kRangePanels));
     out.panel_grain = std::max(out.panel_grain, panels / ranges);
   }

@@ -7,6 +7,7 @@
 // With NPU_TILE_EMULATOR_FLOAT16=0 the products of float16 are missing, as on machines before AMX-FP16. With
 // NPU_TILE_EMULATOR_REPORT set, a process prints at exit how many tile instructions it executed. A test takes
 // more detailed counts itself (tile_counts.h).
+#include <cpuid.h>
 #include <dlfcn.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -320,9 +321,37 @@ SigactionFunction RealSigaction() {
   return function;
 }
 
+// A machine with tile registers that are not granted to this process executes ldtilecfg and tilerelease itself: what
+// they configured is in the state that the signal saved.
+void TakeConfigurationOfMachine(const void* saved) {
+  static const bool has_tiles = [] {
+    constexpr unsigned kOsXsave = 1u << 27, kTileConfiguration = 1u << 17;
+    unsigned a, b, c, d;
+    __cpuid(1, a, b, c, d);
+    if ((c & kOsXsave) == 0) return false;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & kTileConfiguration) != 0;
+  }();
+  if (!has_tiles) return;
+  constexpr unsigned kComponent = 17;
+  static const unsigned offset = [] {
+    unsigned a, b, c, d;
+    __cpuid_count(0xd, kComponent, a, b, c, d);
+    return b;
+  }();
+  const auto* configuration = static_cast<const uint8_t*>(saved) + offset;
+  if (std::memcmp(configuration, &registers.configuration, sizeof(Configuration)) == 0) return;
+  if (configuration[0] == 0) {
+    registers.configuration = {};
+  } else {
+    LoadConfiguration(configuration);
+  }
+}
+
 void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
   auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
   vectors_now = machine.fpregs->_xmm;
+  TakeConfigurationOfMachine(machine.fpregs);
   const int length = Execute(reinterpret_cast<const uint8_t*>(machine.gregs[REG_RIP]), machine.gregs);
   if (length == 0) {  // not a tile instruction: it is executed again and ends the process
     struct sigaction standard = {};

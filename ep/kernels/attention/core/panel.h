@@ -41,8 +41,10 @@ struct PanelBuffers {
     // Not a power of two, so that the rows of a tile do not map to the same cache sets.
     key_stride = padded_words + kLanes;
     value_stride = RoundUp(p.value_size, kLanes);
-    // Twice as many with tiles, which multiply so fast that rescaling the sums for each block would show.
-    key_block = (p.head_size + p.rope_size + p.value_size <= 256 ? 128 : 64) * (Math::kTiles ? 2 : 1);
+const int64_t row_size = p.head_size + p.rope_size + p.value_size;
+    key_block = row_size <= 256 ? 128 : 64;
+    // Tiles multiply so fast that rescaling and loading the sums for each block shows, unless rows are short.
+    if (Math::kTiles && row_size > 128) key_block *= 2;
     const int64_t panels = (max_rows + kWidth - 1) / kWidth;
     keys = carver.Take<float>(key_block * key_stride);
     values = carver.Take<float>(key_block * value_stride);
@@ -121,7 +123,7 @@ class PanelItem {
     bool empty() const { return from >= to; }
   };
 
-  // The products of the next panel, which are computed in tiles beside the exponentials of this one.
+  // The products of other panels, which are computed in tiles beside the exponentials of this one.
   struct NoProducts {};
   template <class M>
   struct ProductsOf {
@@ -130,7 +132,7 @@ class PanelItem {
   template <class M>
     requires M::kTiles
   struct ProductsOf<M> {
-    using Type = TileScores<typename M::Dot, kVectors>;
+    using Type = TileProducts<typename M::Dot, kVectors>;
   };
   using Products = typename ProductsOf<Math>::Type;
 
@@ -139,17 +141,21 @@ class PanelItem {
     Part part = NextPart(0, panels, begin, n);
     if (part.empty()) return;
     LoadBlock(begin, n);
-    if constexpr (Math::kTiles) ScoresOf(part, b_.scores).Finish();
+    Products products;
+    if constexpr (Math::kTiles) {
+      products.Take(ScoresOf(part, b_.scores));
+      products.Finish();
+    }
     while (!part.empty()) {
       const Part next = NextPart(part.panel + 1, panels, begin, n);
-      Products products;
       if constexpr (Math::kTiles) {
-        if (!next.empty()) products = ScoresOf(next, b_.next_scores);
+        if (!next.empty()) products.Take(ScoresOf(next, b_.next_scores));
       }
       Step(part, begin, products);
       if constexpr (Math::kTiles) std::swap(b_.scores, b_.next_scores);
       part = next;
     }
+    if constexpr (Math::kTiles) products.Finish();
   }
 
   // The first panel from `panel` on that sees some of the block; an empty part if none does.
@@ -168,11 +174,11 @@ class PanelItem {
 
   const float* QueriesOf(int64_t panel) const { return b_.queries + panel * b_.padded_words * kWidth; }
 
-  Products ScoresOf(const Part& part, float* scores) const
+  auto ScoresOf(const Part& part, float* scores) const
     requires Math::kTiles
   {
-    return {b_.keys, b_.key_stride, QueriesOf(part.panel), b_.padded_words, part.from, RoundUp(part.to, kTileKeys),
-            scores};
+    return TileScores<typename Math::Dot, kVectors>(b_.keys, b_.key_stride, QueriesOf(part.panel), b_.padded_words, part.from,
+                                                    RoundUp(part.to, kTileKeys), scores);
   }
 
   int64_t RowsOf(int64_t panel) const { return std::min<int64_t>(kWidth, item_.rows - panel * kWidth); }
@@ -296,24 +302,30 @@ class PanelItem {
       const bool edge = begin + key < seen.all_first || begin + key + size > seen.all_last;
       return edge ? static_cast<int32_t>(begin + key) : -1;
     };
+    float factor = 1.0f;  // of the stored scores
     if constexpr (Math::kTiles) {
-      for (int64_t key = from; key < to; key += 4) {
-        FinishScores<4>(key, position(key, 4), bias, first_key, last_key, max,
-                        [&](int j, int v) { return Load(b_.scores + (key + j) * kWidth + v * kLanes); });
+      if (bias == nullptr && !cap_.active() && score_scale_ > 0.0f) {
+        factor = score_scale_;
+        MaxOfProducts(part, begin, max);
+      } else {
+        for (int64_t key = from; key < to; key += 4) {
+          FinishScores<4>(key, position(key, 4), bias, first_key, last_key, max,
+                          [&](int j, int v) { return Load(b_.scores + (key + j) * kWidth + v * kLanes); });
+        }
       }
     } else {
       ForEachTile(from, RoundUp(to, 4), [&](auto size, int64_t key) NPU_SIMD_INLINE_LAMBDA {
         ScoreTile<size>(QueriesOf(panel), key, position(key, size), bias, first_key, last_key, max);
       });
     }
-    const float* factors = nullptr;
+    const float* dropout = nullptr;
     if (p_.dropout.active()) {  // the bias buffer is no longer needed
       FillLanes(panel, from, to,
                 [&](int64_t r, float* row) { FillDropout(p_, item_, r, begin + from, to - from, row); });
-      factors = b_.bias;
+      dropout = b_.bias;
     }
     Vec scale[kVectors];
-    Normalise(part, max, factors, products, scale);
+    Normalise(part, max, factor, dropout, products, scale);
     constexpr int kElements = Math::kElements;
     const float* values = b_.values + from / kElements * b_.value_stride;
     const float* probabilities = b_.scores + from / kElements * kWidth;
@@ -323,14 +335,9 @@ class PanelItem {
       products.Finish();
       const int64_t whole = RoundUp(steps, kLanes);
       std::fill(b_.scores + (from / kElements + steps) * kWidth, b_.scores + (from / kElements + whole) * kWidth, 0.0f);
-      for (int64_t d = 0; d < b_.value_stride; ++d) {
-        for (int v = 0; v < kVectors; ++v) {
-          float* at = sums + d * kWidth + v * kLanes;
-          Store(at, Load(at) * scale[v]);
-        }
-      }
-      TileSums<typename Math::Dot, kVectors>(b_.columns + from / kElements, b_.column_stride, b_.value_stride,
-                                             probabilities, whole, sums);
+      Rescale(scale, sums);
+      products.Take(TileSums<typename Math::Dot, kVectors>(b_.columns + from / kElements, b_.column_stride,
+                                                           b_.value_stride, probabilities, whole, sums));
     } else {
       ForEachTile(0, RoundUp(p_.value_size, 4), [&](auto size, int64_t column) NPU_SIMD_INLINE_LAMBDA {
         ValueTile<size>(values + column, probabilities, steps, scale, sums + column * kWidth);
@@ -393,6 +400,58 @@ class PanelItem {
                         [&](int j, int v) NPU_SIMD_INLINE_LAMBDA { return sum[j][v]; });
   }
 
+  // The maximum of the scores of a panel whose scores are its products times a positive scale. The products stay as they
+  // are, but for those of keys that some lane does not see.
+  void MaxOfProducts(const Part& part, int64_t begin, Vec (&max)[kVectors]) {
+    const PanelKeys& seen = b_.seen[part.panel];
+    HideUnseen(part, begin, part.from, std::min(part.to, seen.all_first - begin));
+    HideUnseen(part, begin, std::max(part.from, seen.all_last - begin), part.to);
+    constexpr int kChains = 4;  // of dependent instructions
+    Vec chain[kChains][kVectors];
+    for (auto& of_chain : chain) std::copy_n(max, kVectors, of_chain);
+    const float* scores = b_.scores + part.from * kWidth;
+    int64_t left = part.to - part.from;
+    for (; left >= kChains; left -= kChains, scores += kChains * kWidth) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kChains; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) chain[i][v] = Max(chain[i][v], Load(scores + i * kWidth + v * kLanes));
+      }
+    }
+    for (; left > 0; --left, scores += kWidth) {
+      for (int v = 0; v < kVectors; ++v) chain[0][v] = Max(chain[0][v], Load(scores + v * kLanes));
+    }
+    for (int v = 0; v < kVectors; ++v)
+      max[v] = Max(Max(chain[0][v], chain[1][v]), Max(chain[2][v], chain[3][v])) * score_scale_;
+  }
+
+  // Minus infinity for the keys [from, to) of the block in lanes that do not see them.
+  void HideUnseen(const Part& part, int64_t begin, int64_t from, int64_t to) {
+    const int32_t* first_key = b_.first_key + part.panel * kWidth;
+    const int32_t* last_key = b_.last_key + part.panel * kWidth;
+    for (int64_t key = from; key < to; ++key) {
+      const IntVec at = Broadcast(static_cast<int32_t>(begin + key));
+      for (int v = 0; v < kVectors; ++v) {
+        float* score = b_.scores + key * kWidth + v * kLanes;
+        const IntVec hidden = (at < Load(first_key + v * kLanes)) | (at >= Load(last_key + v * kLanes));
+        Store(score, hidden ? Broadcast(kNegativeInfinity) : Load(score));
+      }
+    }
+  }
+
+  // sums[column][query] *= scale[query]. Once a panel has seen its maximum, there is nothing to do.
+  void Rescale(const Vec (&scale)[kVectors], float* sums) const {
+    bool all_one = true;
+    for (int v = 0; v < kVectors; ++v) all_one = all_one && AllEqual(scale[v], 1.0f);
+    if (all_one) return;
+    for (int64_t d = 0; d < b_.value_stride; ++d) {
+      for (int v = 0; v < kVectors; ++v) {
+        float* at = sums + d * kWidth + v * kLanes;
+        Store(at, Load(at) * scale[v]);
+      }
+    }
+  }
+
   // Turns the dot products of kKeys keys from `key` on into stored scores and updates the maximum.
   template <int kKeys, class Product>
   NPU_SIMD_INLINE void FinishScores(int64_t key, int32_t position, const float* bias, const int32_t* first_key,
@@ -419,8 +478,8 @@ class PanelItem {
     }
   }
 
-  NPU_SIMD_INLINE static Vec Dropped(Vec weight, const float* factors, int64_t key, int v) {
-    return factors == nullptr ? weight : weight * Load(factors + key * kWidth + v * kLanes);
+  NPU_SIMD_INLINE static Vec Dropped(Vec weight, const float* dropout, int64_t key, int v) {
+    return dropout == nullptr ? weight : weight * Load(dropout + key * kWidth + v * kLanes);
   }
 
   // The steps of products, spread over `turns` pieces of other work.
@@ -430,49 +489,77 @@ class PanelItem {
       if constexpr (Math::kTiles) steps_ = products.steps();
     }
     NPU_SIMD_INLINE void Go() {
-      for (due_ += steps_; due_ >= turns_; due_ -= turns_) products_.Step();
+      if constexpr (Math::kTiles) {
+        for (due_ += steps_; due_ >= turns_; due_ -= turns_) products_.Step();
+      }
     }
 
    private:
-    Products& products_;
+    [[maybe_unused]] Products& products_;
     int64_t turns_, steps_ = 0, due_ = 0;
   };
 
-  // Turns scores into weights relative to the new maximum; `scale` is the factor for earlier sums. `factors` are those
-  // of dropout, or null.
-  void Normalise(const Part& part, const Vec (&block_max)[kVectors], const float* factors, Products& products,
-                 Vec (&scale)[kVectors]) {
-    const int64_t panel = part.panel, from = part.from, to = part.to;
-    [[maybe_unused]] Evenly beside(products, kVectors * ((to - from + 1) / 2));
+  // Turns scores, which are stored without `factor`, into weights relative to the new maximum; `scale` is the factor for
+  // earlier sums. `dropout` are the factors of dropout, or null.
+  void Normalise(const Part& part, const Vec (&block_max)[kVectors], float factor, const float* dropout,
+                 Products& products, Vec (&scale)[kVectors]) {
+    Vec reference[kVectors], sum[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      float* max_at = b_.max + panel * kWidth + v * kLanes;
-      float* sum_at = b_.sum + panel * kWidth + v * kLanes;
+      float* max_at = b_.max + part.panel * kWidth + v * kLanes;
       const Vec old_max = Load(max_at);
       const Vec max = Max(old_max, block_max[v]);
       // No key seen yet: any finite reference keeps -inf - reference from becoming NaN.
-      const Vec reference = max == kNegativeInfinity ? Vec{} : max;
-      scale[v] = Exp2(old_max - reference);
-      Vec sum = Load(sum_at) * scale[v];
-      float* scores = b_.scores + v * kLanes;
-      if constexpr (Math::kElements == 1) {
-        for (int64_t j = from; j < to; ++j) {
-          const Vec weight = Math::Weight(Load(scores + j * kWidth) - reference);
-          sum += weight;
-          const Vec taken = Dropped(weight, factors, j, v);
+      reference[v] = max == kNegativeInfinity ? Vec{} : max;
+      scale[v] = Exp2(old_max - reference[v]);
+      sum[v] = Load(b_.sum + part.panel * kWidth + v * kLanes) * scale[v];
+      Store(max_at, max);
+    }
+    if constexpr (Math::kElements == 1) {
+      for (int v = 0; v < kVectors; ++v) {
+        float* scores = b_.scores + v * kLanes;
+        for (int64_t j = part.from; j < part.to; ++j) {
+          const Vec weight = Math::Weight(Load(scores + j * kWidth) * factor - reference[v]);
+          sum[v] += weight;
+          const Vec taken = Dropped(weight, dropout, j, v);
           Store(scores + j * kWidth, weight_scale_ == 0.0f ? taken : QuantiseWeight(taken, weight_scale_));
         }
-      } else {
-        for (int64_t j = from; j < to; j += 2) {
-          const Vec even = Math::Weight(Load(scores + j * kWidth) - reference);
-          const Vec odd = j + 1 < to ? Math::Weight(Load(scores + (j + 1) * kWidth) - reference) : Vec{};
-          sum += even + odd;
-          Store(scores + j / 2 * kWidth, Math::Pack(Dropped(even, factors, j, v), Dropped(odd, factors, j + 1, v)));
-          if constexpr (Math::kTiles) beside.Go();
-        }
       }
-      Store(max_at, max);
-      Store(sum_at, sum);
+    } else {
+      constexpr int kGroup = 8;  // keys: as many vectors as the steps of products take instructions
+      const int64_t groups = (part.to - part.from) / kGroup;
+      Evenly beside(products, groups + 1);
+      int64_t j = part.from;
+      for (; j + kGroup <= part.to; j += kGroup) {
+        WeighPairs<kGroup>(j, kGroup, factor, dropout, reference, sum);
+        beside.Go();
+      }
+      if (j < part.to) WeighPairs<kGroup>(j, part.to - j, factor, dropout, reference, sum);
+    }
+    for (int v = 0; v < kVectors; ++v) Store(b_.sum + part.panel * kWidth + v * kLanes, sum[v]);
+  }
+
+  // Weights of the keys [key, key + keys), at most kMost of them, stored in pairs.
+  template <int kMost>
+  NPU_SIMD_INLINE void WeighPairs(int64_t key, int64_t keys, float factor, const float* dropout,
+                                  const Vec (&reference)[kVectors], Vec (&sum)[kVectors]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const float* scores = b_.scores + key * kWidth + v * kLanes;
+      Vec weight[kMost];
+#pragma GCC unroll 16
+      for (int i = 0; i < kMost; ++i)
+        weight[i] = i < keys ? Math::Weight(Load(scores + i * kWidth) * factor - reference[v]) : Vec{};
+      Vec even = weight[0], odd = weight[1];  // two chains of dependent additions
+#pragma GCC unroll 16
+      for (int i = 2; i < kMost; i += 2) even += weight[i], odd += weight[i + 1];
+      sum[v] += even + odd;
+#pragma GCC unroll 16
+      for (int i = 0; i < kMost; i += 2) {
+        if (i >= keys) break;
+        Store(b_.scores + (key + i) / 2 * kWidth + v * kLanes,
+              Math::Pack(Dropped(weight[i], dropout, key + i, v), Dropped(weight[i + 1], dropout, key + i + 1, v)));
+      }
     }
   }
 

@@ -18,7 +18,10 @@ inline constexpr int kTileKeys = 32;  // per step along the keys, i.e. 16 pairs
 
 #if defined(__AVX512F__)
 
-using TileScope = amx::Scope;
+struct TileScope {
+  amx::Scope tiles;
+  FlushedDenormals denormals;
+};
 
 // scores[key][query] of the keys [from, to), both multiples of kTileKeys, step by step: while the vector unit works on
 // scores that are there, the tile unit computes the next ones. Nothing else may use the tiles before Finish.
@@ -62,48 +65,72 @@ class TileScores {
   int64_t key_stride_ = 0, words_ = 0, key_ = 0, to_ = 0, word_ = 0;
 };
 
-namespace internal {
-
-// result[32 or 16][kVectors * 16] += left · right over `words` pairs, a multiple of 16: left is [row][word],
-// right [word][query].
-template <class Dot, int kRowTiles, int kVectors>
-void AddTileProduct(const float* left, int64_t left_stride, const float* right, int64_t words, float* result) {
-  using Block = amx::Sums<kRowTiles, kVectors>;
-  constexpr int64_t kWidth = kVectors * 16, kRowBytes = kWidth * 4;
-  Block::LoadFrom(result, kRowBytes);
-  for (int64_t word = 0; word < words; word += 16) {
-    Block::template Add<Dot, /*kStreamLeft=*/false, /*kStreamRight=*/false>(
-        reinterpret_cast<const char*>(left + word), left_stride * 4,
-        reinterpret_cast<const char*>(right + word * kWidth), kRowBytes);
-  }
-  Block::StoreTo(result, kRowBytes);
-}
-
-}  // namespace internal
-
-// sums[column][query] += columns[column][pair of keys] · weights[pair of keys][query], for a multiple of 16 columns and
-// of pairs.
+// sums[column][query] += columns[column][pair of keys] · weights[pair of keys][query], step by step as well, for a
+// multiple of 16 columns and of pairs.
 template <class Dot, int kVectors>
-void TileSums(const float* columns, int64_t column_stride, int64_t count, const float* weights, int64_t pairs,
-              float* sums) {
-  amx::CompilerBarrier();
-  for (int64_t d = 0; d < count; d += 32) {
-    const float* left = columns + d * column_stride;
-    float* result = sums + d * kVectors * 16;
-    if (count - d >= 32) {
-      internal::AddTileProduct<Dot, 2, kVectors>(left, column_stride, weights, pairs, result);
-    } else {
-      internal::AddTileProduct<Dot, 1, kVectors>(left, column_stride, weights, pairs, result);
-    }
+class TileSums {
+  static constexpr int64_t kWidth = kVectors * 16, kRowBytes = kWidth * 4, kStepWords = 16, kBlock = 32;
+
+ public:
+  TileSums() = default;  // of no columns
+  TileSums(const float* columns, int64_t column_stride, int64_t count, const float* weights, int64_t pairs, float* sums)
+      : columns_(columns), weights_(weights), sums_(sums), column_stride_(column_stride), pairs_(pairs), left_(count) {
+    amx::CompilerBarrier();
   }
-  amx::CompilerBarrier();
-}
+
+  int64_t steps() const { return (left_ + kBlock - 1) / kBlock * (pairs_ / kStepWords); }
+  bool done() const { return left_ <= 0; }
+
+  NPU_SIMD_INLINE void Step() { left_ >= kBlock ? StepOf<2>() : StepOf<1>(); }
+
+ private:
+  template <int kRowTiles>
+  NPU_SIMD_INLINE void StepOf() {
+    using Block = amx::Sums<kRowTiles, kVectors>;
+    if (word_ == 0) Block::LoadFrom(sums_, kRowBytes);
+    Block::template Add<Dot, /*kStreamLeft=*/false, /*kStreamRight=*/false>(
+        reinterpret_cast<const char*>(columns_ + word_), column_stride_ * 4,
+        reinterpret_cast<const char*>(weights_ + word_ * kWidth), kRowBytes);
+    word_ += kStepWords;
+    if (word_ < pairs_) return;
+    Block::StoreTo(sums_, kRowBytes);
+    word_ = 0;
+    columns_ += kBlock * column_stride_;
+    sums_ += kBlock * kWidth;
+    left_ -= kBlock;
+  }
+
+  const float *columns_ = nullptr, *weights_ = nullptr;
+  float* sums_ = nullptr;
+  int64_t column_stride_ = 0, pairs_ = 0, left_ = 0, word_ = 0;
+};
+
+// What the tile unit computes while the vector unit works on the weights of a panel: the sums of the panel before, then
+// the scores of the panel after.
+template <class Dot, int kVectors>
+class TileProducts {
+ public:
+  void Take(const TileSums<Dot, kVectors>& sums) { sums_ = sums; }
+  void Take(const TileScores<Dot, kVectors>& scores) { scores_ = scores; }
+
+  int64_t steps() const { return sums_.steps() + scores_.steps(); }
+  // Called: inlined, its state would take the registers of the code around it.
+  [[gnu::noinline]] void Step() { sums_.done() ? scores_.Step() : sums_.Step(); }
+  void Finish() {
+    while (!sums_.done()) sums_.Step();
+    scores_.Finish();
+  }
+
+ private:
+  TileSums<Dot, kVectors> sums_;
+  TileScores<Dot, kVectors> scores_;
+};
 
 #else
 
 struct TileScope {};
 template <class Dot, int kVectors>
-class TileScores;
+class TileProducts;
 
 #endif
 
