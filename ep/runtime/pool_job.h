@@ -24,6 +24,8 @@ inline void RunRange(int64_t n, int64_t ranges, int64_t index, const RangeFuncti
 // and a thread that looks for work reads one line per job.
 class alignas(64) PoolJob {
  public:
+  static constexpr int64_t kMostRanges = 0xffff;
+
   // The owner's side: Begin, ClaimAndRun until it returns false, Finish.
   void Begin(int device, int64_t n, uint32_t ranges, const RangeFunction& f) {
     n_ = n;
@@ -33,7 +35,7 @@ class alignas(64) PoolJob {
     failed_.store(false, std::memory_order_relaxed);
     unfinished_.store(ranges, std::memory_order_relaxed);
     const uint32_t generation = static_cast<uint32_t>(ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-    ticket_.store(static_cast<uint64_t>(generation) << 32 | ranges);
+    ticket_.store(static_cast<uint64_t>(generation) << 32 | ranges);  // [0, ranges)
   }
 
   // Waits for ranges that other threads run; returns the first exception and clears it.
@@ -46,16 +48,23 @@ class alignas(64) PoolJob {
     return std::exchange(error_, nullptr);
   }
 
+  // The owner claims ranges from the first one on, other threads from the last one back: what a thread wrote in one
+  // kernel it mostly reads in the next one, from its own cache.
+  enum class From { kFirst, kLast };
+
   // False when there was no range to claim. The generation in the ticket's upper half makes a claim on an earlier job
   // fail; a job with a claimed range cannot end, so its description can then be read.
-  bool ClaimAndRun() {
+  bool ClaimAndRun(From from) {
+    constexpr uint64_t kOneAtFirst = uint64_t{1} << 16;
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    uint64_t left = 0;
     do {
       if (Unclaimed(ticket) == 0) return false;
-    } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+      left = from == From::kFirst ? ticket + kOneAtFirst : ticket - 1;
+    } while (!ticket_.compare_exchange_weak(ticket, left, std::memory_order_acq_rel, std::memory_order_acquire));
     if (!failed_.load(std::memory_order_relaxed)) {
       try {
-        RunRange(n_, ranges_, ranges_ - Unclaimed(ticket), *function_);
+        RunRange(n_, ranges_, from == From::kFirst ? First(ticket) : Last(ticket) - 1, *function_);
       } catch (...) {
         if (!failed_.exchange(true)) error_ = std::current_exception();
       }
@@ -77,9 +86,12 @@ class alignas(64) PoolJob {
  private:
   static constexpr std::chrono::microseconds kOwnerSpin{50};
 
-  static uint32_t Unclaimed(uint64_t ticket) { return static_cast<uint32_t>(ticket); }
+  // Ranges not yet claimed: [first, last).
+  static uint32_t First(uint64_t ticket) { return static_cast<uint32_t>(ticket) >> 16; }
+  static uint32_t Last(uint64_t ticket) { return static_cast<uint32_t>(ticket) & 0xffff; }
+  static uint32_t Unclaimed(uint64_t ticket) { return Last(ticket) - First(ticket); }
 
-  std::atomic<uint64_t> ticket_{0};  // generation << 32 | ranges not yet claimed
+  std::atomic<uint64_t> ticket_{0};  // generation << 32 | first << 16 | last
   std::atomic<uint32_t> unfinished_{0};
   std::atomic<uint32_t> owner_sleeps_{0};
   // Written by the owner while no range can be claimed.

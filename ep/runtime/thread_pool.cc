@@ -68,7 +68,7 @@ class ThreadPool {
     WakeSleepersFor(job.device(), ranges - 1);
     {
       const InsideParallel inside;
-      while (job.ClaimAndRun()) {
+      while (job.ClaimAndRun(PoolJob::From::kFirst)) {
         // Workers that found no free core sleep although ranges are left.
         if (free_since_.load(std::memory_order_relaxed) != kNotCrowded) WakeSleepersFor(job.device(), job.unclaimed());
       }
@@ -103,7 +103,7 @@ class ThreadPool {
     bool ran = false;
     {
       const InsideParallel inside;
-      ran = job->ClaimAndRun();
+      ran = job->ClaimAndRun(PoolJob::From::kLast);
     }
     std::fesetenv(&environment);
     return ran;
@@ -229,7 +229,7 @@ class ThreadPool {
     for (;;) {
       PoolJob* job = nullptr;
       if (SpinUntil([&] { return (job = Choose()) != nullptr; }, kWorkerSpin)) {
-        job->ClaimAndRun();
+        job->ClaimAndRun(PoolJob::From::kLast);
         continue;
       }
       // The caller publishes its job and then looks for sleepers; this thread registers as a sleeper and then looks for
@@ -288,7 +288,7 @@ void ParallelFor(int64_t n, int64_t grain, RangeFunction f) {
   if (most >= 2 && !inside_parallel) {
     ThreadPool& pool = Pool();
     if (pool.threads() > 1)
-      return pool.Run(n, static_cast<uint32_t>(std::min(most, pool.threads() * kRangesPerThread)), f);
+      return pool.Run(n, static_cast<uint32_t>(std::min({most, pool.threads() * kRangesPerThread, PoolJob::kMostRanges})), f);
   }
   f(0, n);
 }

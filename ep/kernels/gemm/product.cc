@@ -77,7 +77,7 @@ void Product::RunSlivers(int64_t sliver_begin, int64_t sliver_end) {
     return;
   }
   // Few panels: the work units are (part of the rows, panel), rows outermost.
-  ParallelFor(parts * panels, 1, [=, this](int64_t begin, int64_t end) {
+  ParallelFor(parts * panels, std::min(blocking_.panel_grain, panels), [=, this](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end;) {
       const int64_t part = unit / panels;
       const int64_t stop = std::min(end, (part + 1) * panels);

@@ -110,8 +110,8 @@ PanelStreams Product::StreamsFrom(const void* b, int64_t slivers, int64_t kb, in
 }
 
 bool Product::PacksOwnSlivers() const {
-  return uses_tiles_ && packed_b_ && blocking_.slivers > 1 && blocking_.row_parts == 1 &&
-         b_.columns >= kOwnColumns * NumThreads();
+  return uses_tiles_ && packed_b_ && blocking_.slivers > 1 &&
+         b_.columns * blocking_.row_parts >= kOwnColumns * NumThreads();
 }
 
 const char* Product::PackOwnSlivers(int64_t sliver_begin, int64_t sliver_end, int64_t kb) const {
