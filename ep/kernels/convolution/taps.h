@@ -45,6 +45,22 @@ class Taps {
                        [](const Axis& a) { return a.kernel == 1 && a.stride == 1 && a.in == a.out && a.before == 0; });
   }
 
+  // The row of the input that row `row` of the output reads through the taps `row_tap` of all axes but the last, both
+  // in row-major order; -1 is padding.
+  int64_t LineOf(int64_t row, int64_t row_tap) const {
+    int64_t line = 0, pitch = 1;
+    for (size_t d = axes_.size() - 1; d-- > 0;) {
+      const Axis& axis = axes_[d];
+      const int64_t at = row % axis.out * axis.stride + row_tap % axis.kernel * axis.dilation - axis.before;
+      if (at < 0 || at >= axis.in) return -1;
+      line += at * pitch;
+      pitch *= axis.in;
+      row /= axis.out;
+      row_tap /= axis.kernel;
+    }
+    return line;
+  }
+
   // The runs of all taps for the outputs [begin, end) of the plane, a row after the other.
   std::vector<Run> RunsOf(int64_t begin, int64_t end) const {
     std::vector<Run> runs;
@@ -61,22 +77,14 @@ class Taps {
     Run run{tap, begin, end, begin, 0, 0};
     const Axis& last = axes_.back();
     const int64_t offset = tap % last.kernel * last.dilation - last.before;
-    int64_t rest = tap / last.kernel, position = 0, pitch = last.in, at_row = row;
-    for (size_t d = axes_.size() - 1; d-- > 0;) {
-      const Axis& axis = axes_[d];
-      const int64_t at = at_row % axis.out * axis.stride + rest % axis.kernel * axis.dilation - axis.before;
-      if (at < 0 || at >= axis.in) return run;
-      position += at * pitch;
-      pitch *= axis.in;
-      at_row /= axis.out;
-      rest /= axis.kernel;
-    }
+    const int64_t line = LineOf(row, tap / last.kernel);
+    if (line < 0) return run;
     // The columns whose positions column * stride + offset are in [0, in).
     const int64_t start = row * last.out, low = offset >= 0 ? 0 : (-offset + last.stride - 1) / last.stride;
     const int64_t high = last.in - offset <= 0 ? 0 : (last.in - offset - 1) / last.stride + 1;
     run.first = std::clamp(start + low, begin, end);
     run.count = std::max<int64_t>(0, std::clamp(start + high, begin, end) - run.first);
-    run.position = position + (run.first - start) * last.stride + offset;
+    run.position = line * last.in + (run.first - start) * last.stride + offset;
     return run;
   }
 

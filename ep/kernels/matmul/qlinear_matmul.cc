@@ -33,8 +33,8 @@ class QLinearMatMulKernel final : public Kernel {
       quantize.Load();
       weight_.Multiply(a, b, s, a_zero, b_zero, {}, sums);
       ParallelFor(s.batches * s.m, RowGrain(s.n), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
-          quantize.Row(sums.as<const int32_t>() + row * s.n, 0, true, s.n, y.as<char>() + row * s.n);
+        quantize.Rows(sums.as<const int32_t>() + begin * s.n, s.n, end - begin, nullptr, 0, s.n,
+                      y.as<char>() + begin * s.n);
       });
     });
   }

@@ -16,13 +16,16 @@ class Requantization {
                  const TensorView& y_zero_point, int64_t lines);
 
   void Load();
-  // n sums of one line, or of neighbouring lines from `line` on.
-  void Row(const int32_t* sums, int64_t line, bool along_lines, int64_t n, void* out) const;
+  // `rows` rows of n sums, those of the lines from `line` on; `added` has as many values, or is null. Rows of the sums
+  // are `pitch` elements apart, those of the result n.
+  void Rows(const int32_t* sums, int64_t pitch, int64_t rows, const uint32_t* added, int64_t line, int64_t n,
+            void* out) const;
   DType dtype() const { return y_zero_.dtype; }
 
  private:
   TensorView a_scale_, b_scale_, y_scale_, y_zero_;
-  std::vector<float> scales_;
+  int64_t lines_;
+  std::vector<float> scales_;  // of each line
   float zero_ = 0;
 };
 

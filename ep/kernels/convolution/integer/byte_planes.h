@@ -1,0 +1,67 @@
+// Planes of bytes to channels last, and back: blocks of 16 × 16 are transposed in registers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ep/kernels/elementwise/types.h"
+
+namespace npu::convolution {
+
+inline constexpr int64_t kByteBlock = 16;
+
+// Rows are `from_pitch` and `to_pitch` bytes apart; every byte is xored with those of `flip`.
+inline void TransposeByteBlock(const uint8_t* from, int64_t from_pitch, uint8_t flip, uint8_t* to, int64_t to_pitch) {
+  using Bytes __attribute__((vector_size(16), aligned(1), may_alias)) = uint8_t;
+  Bytes rows[kByteBlock], next[kByteBlock];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) rows[i] = *reinterpret_cast<const Bytes*>(from + i * from_pitch) ^ flip;
+  // Each pass moves one bit of the number of an element's row to that of its column.
+#pragma GCC unroll 4
+  for (int pass = 0; pass < 4; ++pass) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      const Bytes a = rows[i], b = rows[i + 8];
+      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) rows[i] = next[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) *reinterpret_cast<Bytes*>(to + i * to_pitch) = rows[i];
+}
+
+// `rows` rows of `columns` bytes to as many columns. The last block of a side overlaps the one before.
+inline void TransposeBytes(const uint8_t* from, int64_t rows, int64_t columns, int64_t from_pitch, uint8_t flip,
+                           uint8_t* to, int64_t to_pitch) {
+  if (rows < kByteBlock || columns < kByteBlock) {
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t r = 0; r < rows; ++r) to[c * to_pitch + r] = from[r * from_pitch + c] ^ flip;
+    return;
+  }
+  for (int64_t c = 0; c < columns; c += kByteBlock) {
+    const int64_t column = std::min(c, columns - kByteBlock);
+    for (int64_t r = 0; r < rows; r += kByteBlock) {
+      const int64_t row = std::min(r, rows - kByteBlock);
+      TransposeByteBlock(from + row * from_pitch + column, from_pitch, flip, to + column * to_pitch + row, to_pitch);
+    }
+  }
+}
+
+// Images of `channels` planes to [positions, channels], on the pool.
+inline void BytesToChannelsLast(const uint8_t* from, int64_t images, int64_t channels, int64_t positions, uint8_t flip,
+                                uint8_t* to) {
+  constexpr int64_t kColumns = 64;
+  const int64_t blocks = (positions + kColumns - 1) / kColumns;
+  ParallelFor(images * blocks, std::max<int64_t>(1, kCheapGrain / (kColumns * channels)),
+              [=](int64_t begin, int64_t end) {
+                for (int64_t unit = begin; unit < end; ++unit) {
+                  const int64_t image = unit / blocks * channels * positions, first = unit % blocks * kColumns;
+                  TransposeBytes(from + image + first, channels, std::min(kColumns, positions - first), positions, flip,
+                                 to + image + first * channels, channels);
+                }
+              });
+}
+
+}  // namespace npu::convolution
