@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "ep/kernels/quantization/bytes.h"
-#include "ep/kernels/quantization/rounding.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -55,11 +54,30 @@ class QuantizationScale {
   }
   template <class T>
   void QuantizeAs(const float* from, int64_t n, T* to) const {
-    constexpr float kLow = std::numeric_limits<T>::lowest(), kHigh = std::numeric_limits<T>::max();
-    const float by = scale(), plus = zero();
+    const float by = scale();
+    const ByteRange<T> range(zero());
+#if defined(__FMA__) || defined(__aarch64__)
+    // A division of vectors takes as long as a dozen multiply-adds. Twice corrected by its remainder, the product with
+    // the rounded reciprocal is the rounded quotient (Markstein), while nothing overflows; a remainder that underflows
+    // is one of a quotient that becomes 0. Beyond kMost every quotient saturates.
+    constexpr float kLeastScale = 0x1p-40f, kMostScale = 0x1p40f, kMost = 0x1p60f;
+    if (by >= kLeastScale && by <= kMostScale) {
+      const float reciprocal = 1.0f / by;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i)
-      to[i] = static_cast<T>(RoundSaturated(RoundHalfEven(from[i] / by) + plus, kLow, kHigh));
+      for (int64_t i = 0; i < n; ++i) {
+        float x = from[i];
+        x = x < -kMost ? -kMost : x;
+        x = x > kMost ? kMost : x;
+        float quotient = x * reciprocal;
+        quotient = __builtin_fmaf(__builtin_fmaf(-quotient, by, x), reciprocal, quotient);
+        quotient = __builtin_fmaf(__builtin_fmaf(-quotient, by, x), reciprocal, quotient);
+        to[i] = range.Round(quotient);
+      }
+      return;
+    }
+#endif
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = range.Round(from[i] / by);
   }
 
   TensorView scale_, zero_;

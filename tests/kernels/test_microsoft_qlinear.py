@@ -303,3 +303,29 @@ def test_hostile_scales_give_integers() -> None:
             y = run_npu(op, [BYTES, odd, ZERO, odd, ZERO], domain=MICROSOFT)[0]
             assert y.dtype == np.uint8
             assert y.shape == BYTES.shape
+
+
+# Of A, B and the result: halves between integers, ordinary ones, and ends of the range of float32.
+SCALES = [
+    (0.5, 0.25, 1.0), (0.37, 0.11, 0.29), (0.7, 0.35, 0.7), (0.3, 0.1, 0.2),
+    (1e-30, 1e-30, 1.3e-30), (1e-38, 1e-38, 1e-40), (3e38, 1.0, 0.5), (1.0, 1.0, 3e38),
+    (2e20, 1e20, 7e19), (1.0, 1.0, 1e-12),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scales", SCALES)
+def test_sums_are_divided_as_float32_divides(scales, kind) -> None:
+    bounds = np.iinfo(kind)
+    each = np.arange(bounds.min, bounds.max + 1).astype(kind)
+    a, b = (side.ravel() for side in np.meshgrid(each, each))
+    a_zero, b_zero, zero = (np.array(v, kind) for v in (3, 5, 7))
+    of_a, of_b, scale = (np.float32(s) for s in scales)
+    inputs = [a, *scaled(of_a, a_zero), b, *scaled(of_b, b_zero), *scaled(scale, zero)]
+    got = run_npu("QLinearAdd", inputs, domain=MICROSOFT)[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = (a.astype(np.float32) - np.float32(3)) * of_a
+        sums = sums + (b.astype(np.float32) - np.float32(5)) * of_b
+        steps = np.rint(sums / scale) + np.float32(7)
+    expected = np.clip(np.nan_to_num(steps, nan=0), bounds.min, bounds.max).astype(kind)
+    np.testing.assert_array_equal(got, expected)
